@@ -1,0 +1,84 @@
+//! What a kernel costs at least: bytes moved and operations, from its text alone. Planner, `explain` and profiles
+//! count with these numbers.
+
+use super::{BufferId, Domain, Index, InstrKind, Kernel, KernelGraph, Region};
+use std::collections::BTreeMap;
+
+impl Kernel {
+    /// Arithmetic operations of one run: every scalar instruction that computes, once for each point (in an operand
+    /// of a product: for each point of that operand), and 2·m·n·k for each product. Constants, coordinates, loads
+    /// and conditions on coordinates are free.
+    pub fn operations(&self) -> usize {
+        let Domain { axes, .. } = &self.domain;
+        let mut operations = computing(&self.region).saturating_mul(self.domain.points());
+        for product in self.products() {
+            let k: usize = product.k.iter().product();
+            let [rows, columns] = [self.domain.row_axes(), self.domain.column_axes()]
+                .map(|group| axes[..self.domain.outer].iter().chain(&axes[group]).product::<usize>() * k);
+            let prologues = computing(&product.a.region) * rows + computing(&product.b.region) * columns;
+            operations = operations.saturating_add(2 * self.domain.points() * k + prologues);
+        }
+        operations
+    }
+
+    /// Every region, with the extents of the axes it runs over.
+    fn regions(&self) -> Vec<(&Region, Vec<usize>)> {
+        let mut regions = vec![(&self.region, self.domain.axes.clone())];
+        for product in self.products() {
+            let axes = [&self.domain.axes[..], &product.k].concat();
+            regions.extend([(&product.a.region, axes.clone()), (&product.b.region, axes)]);
+        }
+        regions
+    }
+}
+
+impl KernelGraph {
+    /// Bytes that a kernel moves at least: every element that its index maps reach, once read and once written.
+    pub fn bytes_moved(&self, kernel: &Kernel) -> usize {
+        let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
+        for (region, axes) in kernel.regions() {
+            for instr in &region.instrs {
+                if let InstrKind::Load { buffer, index, .. } = &instr.kind {
+                    *read.entry(*buffer).or_insert(0) += reached(region, index, &axes);
+                }
+            }
+        }
+        for store in &kernel.stores {
+            *written.entry(store.buffer).or_insert(0) += reached(&kernel.region, &store.index, &kernel.domain.axes);
+        }
+        let bytes = |(id, elements): (BufferId, usize)| {
+            let ty = &self.buffer(id).ty;
+            elements.min(ty.elements()).saturating_mul(ty.dtype.size())
+        };
+        read.into_iter().chain(written).map(bytes).sum()
+    }
+}
+
+/// How many elements an index map reaches at most: the points along the axes that move it, directly or through an
+/// indirect term.
+fn reached(region: &Region, index: &Index, axes: &[usize]) -> usize {
+    let moves = |axis: &usize| {
+        index.strides[*axis] != 0
+            || index.indirect.iter().any(|term| region.varies(term.value, *axis..axis + 1))
+    };
+    (0..axes.len()).filter(moves).map(|axis| axes[axis]).product()
+}
+
+/// The number of instructions that compute.
+fn computing(region: &Region) -> usize {
+    let computes = |kind: &InstrKind| match kind {
+        InstrKind::Constant(_)
+        | InstrKind::Coordinate(_)
+        | InstrKind::Load { .. }
+        | InstrKind::Producer(_)
+        | InstrKind::InRange(_) => false,
+        InstrKind::Random { .. }
+        | InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::Reduce(..) => true,
+    };
+    region.instrs.iter().filter(|instr| computes(&instr.kind)).count()
+}

@@ -1,0 +1,416 @@
+//! The loop-level language between the graph and the back ends: three forms and scalar regions.
+//!
+//! A kernel runs over a [`Domain`] of three groups of axes, outer × rows × columns. What it computes at a point is
+//! a [`Region`]: a small SSA program over scalars that loads through [`Index`] maps. Views of the graph (reshape,
+//! permute, broadcast, slice) do not exist here; they have become strides.
+//!
+//! * [`Form::Map`]: every point alone.
+//! * [`Form::Reduce`]: [`InstrKind::Reduce`] appears. A reduction over *columns* gives a value of the row, which
+//!   later instructions may use: `softmax` is one region with two of them. A reduction over *rows* (a bias
+//!   gradient) can only be stored.
+//! * [`Form::Contraction`]: [`InstrKind::Producer`] is an entry of a product over further axes, known before the
+//!   region runs on it.
+//!
+//! ```text
+//! reduce softmax over rows [98304] columns [256]
+//!   %0 = load scores[256·r0 + c0] : f32
+//!   %1 = reduce.columns max %0 : f32
+//!   %2 = sub %0 %1 : f32
+//!   %3 = exp %2 : f32
+//!   %4 = reduce.columns sum %3 : f32
+//!   %5 = div %3 %4 : f32
+//!   store %5 → weights[256·r0 + c0]
+//! ```
+//!
+//! Invariants, checked by [`verify`]: operands come before their users and have the types that these expect; every
+//! buffer and domain axis exists; a store, and a load that no bound guards, stays inside its buffer (indirect terms
+//! are clamped, so that this is known); row reductions are only stored; operands of a product keep to their side; a
+//! temporary is written before it is read; kernel names are unique.
+
+mod cost;
+mod index;
+mod interpret;
+mod plan;
+mod print;
+mod verify;
+mod writer;
+
+pub use crate::op::reshaped;
+pub use index::{Bound, Index, Indirect};
+pub use interpret::interpret;
+pub use plan::{Place, Plan};
+pub use verify::verify;
+pub use writer::{Entered, KernelWriter, Refusal};
+
+use crate::{Binary, Compare, DType, Literal, ReduceOp, TensorType, Unary, ValueId};
+use serde::Serialize;
+
+/// A buffer of a [`KernelGraph`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct BufferId(pub u32);
+
+/// The result of an instruction of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Scalar(pub u32);
+
+/// What a buffer holds over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BufferRole {
+    /// Given anew by the caller for every run.
+    Input,
+    /// Kept from run to run: parameters, optimizer state.
+    State,
+    /// Lives within one run; the plan gives it a place in the arena.
+    Temporary,
+}
+
+/// A dense row-major tensor in memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Buffer {
+    /// Name of the input, or one made from scope and op.
+    pub name: String,
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// What it holds over time.
+    pub role: BufferRole,
+}
+
+/// The program after fusion: kernels in execution order over buffers.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct KernelGraph {
+    /// The graph's name.
+    pub name: String,
+    /// All buffers.
+    pub buffers: Vec<Buffer>,
+    /// In execution order.
+    pub kernels: Vec<Kernel>,
+    /// Named results: buffer and the shape to show it in.
+    pub outputs: Vec<(String, BufferId, TensorType)>,
+    /// After a run, the state buffer takes the value of the other one (which may be the same buffer).
+    pub updates: Vec<(BufferId, BufferId)>,
+    /// Fusions that were considered and not made.
+    pub refusals: Vec<RefusedFusion>,
+}
+
+/// An edge that stayed a memory access, and why.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RefusedFusion {
+    /// The value that is written to memory.
+    pub producer: String,
+    /// The op that reads it back.
+    pub consumer: String,
+    /// Bytes that fusing would have saved.
+    pub bytes: usize,
+    /// The planner's reason.
+    pub reason: String,
+}
+
+/// One launch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Kernel {
+    /// Unique within its graph; made from the scope and the ops it covers.
+    pub name: String,
+    /// The loop structure.
+    pub form: Form,
+    /// The points it runs over.
+    pub domain: Domain,
+    /// What happens at a point.
+    pub region: Region,
+    /// What is written.
+    pub stores: Vec<Store>,
+    /// The graph's nodes that this kernel computes.
+    pub covers: Vec<ValueId>,
+}
+
+/// A loop structure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Every point alone.
+    Map,
+    /// Rows or columns are reduced.
+    Reduce,
+    /// Points are entries of products.
+    Contraction(Vec<Product>),
+}
+
+/// `S[outer, row, column] = Σ_k A[outer, row, k] · B[outer, column, k]`, accumulated in `f32` at least (integers: in
+/// themselves).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Product {
+    /// Extents of the summed axes.
+    pub k: Vec<usize>,
+    /// Coordinates: the kernel's axes, then those of k. Does not depend on columns.
+    pub a: Operand,
+    /// Coordinates: the kernel's axes, then those of k. Does not depend on rows.
+    pub b: Operand,
+    /// The type of an entry of S.
+    pub dtype: DType,
+}
+
+/// One side of a product: a prologue over the domain extended by the axes of k. A single load is a plain operand.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Operand {
+    /// The prologue.
+    pub region: Region,
+    /// Its result.
+    pub value: Scalar,
+}
+
+/// Extents of the kernel's axes, in three consecutive groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Domain {
+    /// Extents, outer axes first, then rows, then columns.
+    pub axes: Vec<usize>,
+    /// How many axes are outer (batch) axes.
+    pub outer: usize,
+    /// How many axes are row axes.
+    pub rows: usize,
+}
+
+impl Domain {
+    /// A domain whose axes are all columns, as a map's.
+    pub fn flat(axes: impl Into<Vec<usize>>) -> Self {
+        Domain { axes: axes.into(), outer: 0, rows: 0 }
+    }
+
+    /// The axes that belong to the outer group.
+    pub fn outer_axes(&self) -> std::ops::Range<usize> {
+        0..self.outer
+    }
+
+    /// The axes that belong to the rows.
+    pub fn row_axes(&self) -> std::ops::Range<usize> {
+        self.outer..self.outer + self.rows
+    }
+
+    /// The axes that belong to the columns.
+    pub fn column_axes(&self) -> std::ops::Range<usize> {
+        self.outer + self.rows..self.axes.len()
+    }
+
+    /// The number of points.
+    pub fn points(&self) -> usize {
+        self.axes.iter().product()
+    }
+
+    /// The number of points along some of the axes.
+    pub fn extent(&self, axes: std::ops::Range<usize>) -> usize {
+        self.axes[axes].iter().product()
+    }
+}
+
+/// A straight-line program over scalars; [`Scalar`] `i` is the result of instruction `i`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Region {
+    /// The instructions, operands before users.
+    pub instrs: Vec<Instr>,
+}
+
+impl Region {
+    /// The instruction that computes `scalar`.
+    pub fn instr(&self, scalar: Scalar) -> &Instr {
+        &self.instrs[scalar.0 as usize]
+    }
+
+    /// Appends an instruction, or finds an equal one that is already there.
+    pub fn push(&mut self, kind: InstrKind, dtype: DType) -> Scalar {
+        let instr = Instr { kind, dtype };
+        let found = self.instrs.iter().position(|other| *other == instr);
+        Scalar(found.unwrap_or_else(|| {
+            self.instrs.push(instr);
+            self.instrs.len() - 1
+        }) as u32)
+    }
+}
+
+impl Region {
+    /// Whether a value differs between points that differ along these axes only. A reduction does not vary along
+    /// what it reduces; the axes are all columns or all rows then.
+    pub fn varies(&self, scalar: Scalar, axes: std::ops::Range<usize>) -> bool {
+        let mut varies: Vec<bool> = Vec::with_capacity(scalar.0 as usize + 1);
+        for instr in &self.instrs[..=scalar.0 as usize] {
+            let direct = match &instr.kind {
+                InstrKind::Coordinate(index) => index.varies(axes.clone()),
+                InstrKind::Random { element, .. } => element.varies(axes.clone()),
+                InstrKind::Load { index, guard, .. } => {
+                    index.varies(axes.clone())
+                        || guard.iter().any(|bound| bound.coordinate.varies(axes.clone()))
+                }
+                InstrKind::InRange(bounds) => {
+                    bounds.iter().any(|bound| bound.coordinate.varies(axes.clone()))
+                }
+                InstrKind::Producer(_) => true,
+                InstrKind::Constant(_)
+                | InstrKind::Unary(..)
+                | InstrKind::Binary(..)
+                | InstrKind::Compare(..)
+                | InstrKind::Select(..)
+                | InstrKind::Cast(_)
+                | InstrKind::Reduce(..) => false,
+            };
+            let inherited = || instr.kind.operands().iter().any(|operand| varies[operand.0 as usize]);
+            let reduced = matches!(instr.kind, InstrKind::Reduce(..));
+            varies.push(!reduced && (direct || inherited()));
+        }
+        varies[scalar.0 as usize]
+    }
+}
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Instr {
+    /// What it does.
+    pub kind: InstrKind,
+    /// The type of its result. Arithmetic on `bf16` and `f16` is done in `f32` and rounded after every instruction.
+    pub dtype: DType,
+}
+
+/// The direction of a reduction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Along the row: one result a row.
+    Columns,
+    /// Across the rows: one result for each outer and column coordinate.
+    Rows,
+}
+
+/// What an instruction does.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InstrKind {
+    /// A number.
+    Constant(Literal),
+    /// An affine function of the point's coordinates, as a number.
+    Coordinate(Index),
+    /// The element of a buffer at a linear offset; zero where a bound is not met.
+    Load {
+        /// The buffer.
+        buffer: BufferId,
+        /// Offset in elements.
+        index: Index,
+        /// All must hold, else the result is 0 and memory is not touched.
+        guard: Vec<Bound>,
+    },
+    /// Philox bits of one element.
+    Random {
+        /// Seed (`u32`).
+        seed: Scalar,
+        /// Step (`u32`).
+        step: Scalar,
+        /// Identity of the random node.
+        node: u32,
+        /// Which element.
+        element: Index,
+    },
+    /// The entry of product `i` of a contraction.
+    Producer(usize),
+    /// An elementwise op of one operand.
+    Unary(Unary, Scalar),
+    /// An elementwise op of two operands of one type.
+    Binary(Binary, Scalar, Scalar),
+    /// A comparison of two operands of one type.
+    Compare(Compare, Scalar, Scalar),
+    /// `if condition { a } else { b }`.
+    Select(Scalar, Scalar, Scalar),
+    /// A conversion.
+    Cast(Scalar),
+    /// Whether all bounds hold.
+    InRange(Vec<Bound>),
+    /// A reduction over all columns or all rows.
+    Reduce(ReduceOp, Direction, Scalar),
+}
+
+impl InstrKind {
+    /// The operands, those inside index maps included.
+    pub fn operands(&self) -> Vec<Scalar> {
+        let indirect = |index: &Index| index.indirect.iter().map(|term| term.value).collect::<Vec<_>>();
+        let bounds =
+            |bounds: &[Bound]| bounds.iter().flat_map(|b| indirect(&b.coordinate)).collect::<Vec<_>>();
+        match self {
+            InstrKind::Constant(_) | InstrKind::Producer(_) => vec![],
+            InstrKind::Coordinate(index) => indirect(index),
+            InstrKind::Load { index, guard, .. } => [indirect(index), bounds(guard)].concat(),
+            InstrKind::Random { seed, step, element, .. } => [vec![*seed, *step], indirect(element)].concat(),
+            InstrKind::Unary(_, x) | InstrKind::Cast(x) | InstrKind::Reduce(_, _, x) => vec![*x],
+            InstrKind::Binary(_, x, y) | InstrKind::Compare(_, x, y) => vec![*x, *y],
+            InstrKind::Select(c, x, y) => vec![*c, *x, *y],
+            InstrKind::InRange(b) => bounds(b),
+        }
+    }
+}
+
+/// How a store treats what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreMode {
+    /// Overwrites.
+    Set,
+    /// Adds, in the order of the points (scatter-add). The buffer is cleared before the kernel runs. Along axes
+    /// on which the index is indirect the back end keeps that order, whatever the number of threads.
+    Add,
+}
+
+/// A write of a region's value.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Store {
+    /// What is written. A value of the row is written once a row.
+    pub value: Scalar,
+    /// Where.
+    pub buffer: BufferId,
+    /// Offset in elements.
+    pub index: Index,
+    /// Overwriting or adding.
+    pub mode: StoreMode,
+}
+
+impl Kernel {
+    /// The products of a contraction; none of the other forms.
+    pub fn products(&self) -> &[Product] {
+        match &self.form {
+            Form::Contraction(products) => products,
+            Form::Map | Form::Reduce => &[],
+        }
+    }
+
+    /// Every buffer that the kernel reads, each once.
+    pub fn reads(&self) -> Vec<BufferId> {
+        let operands = self.products().iter().flat_map(|product| [&product.a.region, &product.b.region]);
+        let regions = operands.chain([&self.region]);
+        let loads = regions.flat_map(|region| &region.instrs).filter_map(|instr| match &instr.kind {
+            InstrKind::Load { buffer, .. } => Some(*buffer),
+            InstrKind::Constant(_)
+            | InstrKind::Coordinate(_)
+            | InstrKind::Random { .. }
+            | InstrKind::Producer(_)
+            | InstrKind::Unary(..)
+            | InstrKind::Binary(..)
+            | InstrKind::Compare(..)
+            | InstrKind::Select(..)
+            | InstrKind::Cast(_)
+            | InstrKind::InRange(_)
+            | InstrKind::Reduce(..) => None,
+        });
+        let mut buffers: Vec<_> = loads.collect();
+        buffers.sort();
+        buffers.dedup();
+        buffers
+    }
+
+    /// Every buffer that the kernel writes, each once.
+    pub fn writes(&self) -> Vec<BufferId> {
+        let mut buffers: Vec<_> = self.stores.iter().map(|store| store.buffer).collect();
+        buffers.sort();
+        buffers.dedup();
+        buffers
+    }
+}
+
+impl KernelGraph {
+    /// A buffer.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+}

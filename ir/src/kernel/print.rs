@@ -1,0 +1,227 @@
+//! The text of kernels, as the head of the kernel module shows it; it is read by people and does not parse back.
+//!
+//! Axes are called `o0 …` (outer), `r0 …` (rows), `c0 …` (columns) and `k0 …` (summed, in the operands of a product).
+//! A kernel alone calls buffers by number; [`KernelGraph`] knows their names.
+
+use super::plan::Bytes;
+use super::{
+    Bound, BufferId, Direction, Domain, Form, Index, Indirect, Instr, InstrKind, Kernel, KernelGraph,
+    Operand, Region, Scalar, Store, StoreMode,
+};
+use crate::Op;
+use std::fmt::{self, Display, Formatter};
+
+impl Display for Kernel {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Text { kernel: self, graph: None }.fmt(f)
+    }
+}
+
+impl KernelGraph {
+    /// The text of one of its kernels, with the names of buffers and the bytes moved.
+    pub fn show<'a>(&'a self, kernel: &'a Kernel) -> impl Display + 'a {
+        Text { kernel, graph: Some(self) }
+    }
+}
+
+impl Display for KernelGraph {
+    /// Buffers, kernels in execution order, outputs and updates. Refusals are left to `explain`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "kernels {:?}", self.name)?;
+        for buffer in &self.buffers {
+            let role = format!("{:?}", buffer.role).to_lowercase();
+            writeln!(f, "{role} {} : {}", buffer.name, buffer.ty)?;
+        }
+        for kernel in &self.kernels {
+            write!(f, "\n{}", self.show(kernel))?;
+        }
+        if !self.outputs.is_empty() || !self.updates.is_empty() {
+            f.write_str("\n")?;
+        }
+        for (name, buffer, ty) in &self.outputs {
+            writeln!(f, "output {name:?} = {} : {ty}", self.buffer(*buffer).name)?;
+        }
+        for (state, value) in &self.updates {
+            writeln!(f, "update {} = {}", self.buffer(*state).name, self.buffer(*value).name)?;
+        }
+        Ok(())
+    }
+}
+
+/// A kernel, and the graph that knows the names of its buffers.
+struct Text<'a> {
+    kernel: &'a Kernel,
+    graph: Option<&'a KernelGraph>,
+}
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let kernel = self.kernel;
+        let form = match &kernel.form {
+            Form::Map => "map",
+            Form::Reduce => "reduce",
+            Form::Contraction(_) => "contraction",
+        };
+        writeln!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?;
+        if !kernel.covers.is_empty() {
+            let covers: Vec<_> = kernel.covers.iter().map(|id| format!("%{}", id.index())).collect();
+            writeln!(f, "  # covers {}", covers.join(" "))?;
+        }
+        let moved = self.graph.map(|graph| format!("{} moved, ", Bytes(graph.bytes_moved(kernel))));
+        writeln!(f, "  # {}{} operations", moved.unwrap_or_default(), kernel.operations())?;
+        for (number, product) in kernel.products().iter().enumerate() {
+            writeln!(f, "  product {number} over k {:?} : {}", product.k, product.dtype)?;
+            self.operand(f, "a", &product.a)?;
+            self.operand(f, "b", &product.b)?;
+        }
+        self.region(f, &kernel.region, "  ")?;
+        kernel.stores.iter().try_for_each(|store| self.store(f, store))
+    }
+}
+
+impl Text<'_> {
+    fn operand(&self, f: &mut Formatter<'_>, side: &str, operand: &Operand) -> fmt::Result {
+        writeln!(f, "    {side} = {} of", Name(operand.value))?;
+        self.region(f, &operand.region, "      ")
+    }
+
+    fn region(&self, f: &mut Formatter<'_>, region: &Region, indent: &str) -> fmt::Result {
+        for (number, instr) in region.instrs.iter().enumerate() {
+            write!(f, "{indent}%{number} = ")?;
+            self.instr(f, instr)?;
+            writeln!(f, " : {}", instr.dtype)?;
+        }
+        Ok(())
+    }
+
+    fn instr(&self, f: &mut Formatter<'_>, instr: &Instr) -> fmt::Result {
+        match &instr.kind {
+            InstrKind::Constant(value) => write!(f, "constant {}", value.value()),
+            InstrKind::Coordinate(index) => write!(f, "coordinate {}", self.affine(index)),
+            InstrKind::Load { buffer, index, guard } => {
+                write!(f, "load {}[{}]", self.buffer(*buffer), self.affine(index))?;
+                let condition = if guard.is_empty() { "" } else { " if " };
+                write!(f, "{condition}{}", self.bounds(guard))
+            }
+            InstrKind::Random { seed, step, node, element } => {
+                let element = self.affine(element);
+                write!(f, "random {} {} node {node} [{element}]", Name(*seed), Name(*step))
+            }
+            InstrKind::Producer(number) => write!(f, "product {number}"),
+            InstrKind::Unary(op, x) => write!(f, "{} {}", Op::from(*op).name(), Name(*x)),
+            InstrKind::Binary(op, x, y) => {
+                write!(f, "{} {} {}", Op::from(*op).name(), Name(*x), Name(*y))
+            }
+            InstrKind::Compare(op, x, y) => {
+                write!(f, "{} {} {}", Op::from(*op).name(), Name(*x), Name(*y))
+            }
+            InstrKind::Select(c, x, y) => write!(f, "select {} {} {}", Name(*c), Name(*x), Name(*y)),
+            InstrKind::Cast(x) => write!(f, "cast {}", Name(*x)),
+            InstrKind::InRange(bounds) => write!(f, "in_range {}", self.bounds(bounds)),
+            InstrKind::Reduce(op, direction, x) => {
+                let direction = match direction {
+                    Direction::Columns => "columns",
+                    Direction::Rows => "rows",
+                };
+                write!(f, "reduce.{direction} {} {}", op.name(), Name(*x))
+            }
+        }
+    }
+
+    fn store(&self, f: &mut Formatter<'_>, store: &Store) -> fmt::Result {
+        let verb = match store.mode {
+            StoreMode::Set => "store",
+            StoreMode::Add => "add",
+        };
+        let (buffer, index) = (self.buffer(store.buffer), self.affine(&store.index));
+        writeln!(f, "  {verb} {} → {buffer}[{index}]", Name(store.value))
+    }
+
+    fn buffer(&self, id: BufferId) -> String {
+        let known = self.graph.and_then(|graph| graph.buffers.get(id.0 as usize));
+        known.map_or_else(|| format!("b{}", id.0), |buffer| buffer.name.clone())
+    }
+
+    fn affine<'a>(&'a self, index: &'a Index) -> Affine<'a> {
+        Affine { domain: &self.kernel.domain, index }
+    }
+
+    fn bounds(&self, bounds: &[Bound]) -> String {
+        let bound = |bound: &Bound| format!("0 ≤ {} < {}", self.affine(&bound.coordinate), bound.extent);
+        bounds.iter().map(bound).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+struct Name(Scalar);
+
+impl Display for Name {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0.0)
+    }
+}
+
+/// The axes of a domain by group; empty groups are left out.
+struct Groups<'a>(&'a Domain);
+
+impl Display for Groups<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Groups(domain) = self;
+        let groups =
+            [("outer", domain.outer_axes()), ("rows", domain.row_axes()), ("columns", domain.column_axes())];
+        let shown = groups.into_iter().filter(|(_, axes)| !axes.is_empty());
+        let shown: Vec<_> = shown.map(|(name, axes)| format!("{name} {:?}", &domain.axes[axes])).collect();
+        f.write_str(if shown.is_empty() { "one point" } else { "" })?;
+        f.write_str(&shown.join(" "))
+    }
+}
+
+/// An index map as a sum of terms: strided ones, indirect ones, the constant.
+struct Affine<'a> {
+    domain: &'a Domain,
+    index: &'a Index,
+}
+
+impl Display for Affine<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let strided = self.index.strides.iter().enumerate().map(|(axis, stride)| (*stride, self.axis(axis)));
+        let clamped = |term: &Indirect| (term.stride, format!("clamp({}, {})", Name(term.value), term.limit));
+        let terms = strided.chain(self.index.indirect.iter().map(clamped));
+        let mut empty = true;
+        for (factor, term) in terms.filter(|(factor, _)| *factor != 0) {
+            sign(f, factor, empty)?;
+            match factor.unsigned_abs() {
+                1 => f.write_str(&term)?,
+                factor => write!(f, "{factor}·{term}")?,
+            }
+            empty = false;
+        }
+        if empty || self.index.offset != 0 {
+            sign(f, self.index.offset, empty)?;
+            write!(f, "{}", self.index.offset.unsigned_abs())?;
+        }
+        Ok(())
+    }
+}
+
+impl Affine<'_> {
+    fn axis(&self, axis: usize) -> String {
+        let Domain { axes, outer, rows } = self.domain;
+        let (name, first) = match axis {
+            axis if axis < *outer => ("o", 0),
+            axis if axis < outer + rows => ("r", *outer),
+            axis if axis < axes.len() => ("c", outer + rows),
+            _ => ("k", axes.len()),
+        };
+        format!("{name}{}", axis - first)
+    }
+}
+
+/// The sign before a term of a sum.
+fn sign(f: &mut Formatter<'_>, factor: i64, first: bool) -> fmt::Result {
+    f.write_str(match (factor < 0, first) {
+        (true, true) => "−",
+        (true, false) => " − ",
+        (false, true) => "",
+        (false, false) => " + ",
+    })
+}

@@ -1,0 +1,296 @@
+//! The verifier of kernel graphs: the invariants at the head of the kernel module, and what the fields of its types
+//! promise about each other. Back ends rely on it for the safety of every memory access.
+
+use super::{
+    Bound, BufferId, BufferRole, Direction, Domain, Form, Index, InstrKind, Kernel, KernelGraph, Operand,
+    Product, Region, Scalar, Store, StoreMode,
+};
+use crate::DType;
+use std::collections::HashSet;
+use std::ops::Range;
+
+type Checked = Result<(), String>;
+
+/// Checks every invariant of a kernel graph.
+///
+/// # Errors
+/// The first that does not hold, naming the kernel and the instruction.
+pub fn verify(graph: &KernelGraph) -> Result<(), String> {
+    let mut names = HashSet::new();
+    let mut written: Vec<_> = graph.buffers.iter().map(|b| b.role != BufferRole::Temporary).collect();
+    for kernel in &graph.kernels {
+        let checked = unique(&mut names, &kernel.name).and_then(|()| Checker { graph, kernel }.kernel());
+        let checked = checked.and_then(|()| follow(graph, kernel, &mut written));
+        checked.map_err(|reason| format!("kernel `{}`: {reason}", kernel.name))?;
+    }
+    results(graph, &written)
+}
+
+fn unique<'a>(names: &mut HashSet<&'a str>, name: &'a str) -> Checked {
+    ensure(names.insert(name), || "its name is taken".into())
+}
+
+/// A temporary is written before it is read.
+fn follow(graph: &KernelGraph, kernel: &Kernel, written: &mut [bool]) -> Checked {
+    for id in kernel.reads() {
+        ensure(holds_data(graph, id, written), || {
+            format!("reads `{}` before a kernel has written it", graph.buffer(id).name)
+        })?;
+    }
+    kernel.writes().iter().for_each(|id| written[id.0 as usize] = true);
+    Ok(())
+}
+
+fn holds_data(graph: &KernelGraph, id: BufferId, written: &[bool]) -> bool {
+    written[id.0 as usize] || graph.buffer(id).ty.elements() == 0
+}
+
+fn results(graph: &KernelGraph, written: &[bool]) -> Checked {
+    let known = |id: BufferId, what: &dyn Fn() -> String| {
+        ensure((id.0 as usize) < graph.buffers.len(), || format!("{}: there is no buffer {}", what(), id.0))?;
+        ensure(holds_data(graph, id, written), || {
+            format!("{}: no kernel writes `{}`", what(), graph.buffer(id).name)
+        })
+    };
+    for (name, buffer, ty) in &graph.outputs {
+        let what = || format!("output {name:?}");
+        known(*buffer, &what)?;
+        let held = &graph.buffer(*buffer).ty;
+        ensure(held.dtype == ty.dtype && held.elements() == ty.elements(), || {
+            format!("{}: shows `{}`, {held}, as {ty}", what(), graph.buffer(*buffer).name)
+        })?;
+    }
+    for (state, value) in &graph.updates {
+        known(*state, &|| "update".into())?;
+        let what = || format!("update of `{}`", graph.buffer(*state).name);
+        known(*value, &what)?;
+        let (state, value) = (graph.buffer(*state), graph.buffer(*value));
+        ensure(state.role == BufferRole::State, || format!("{}: it is no state", what()))?;
+        ensure(state.ty.dtype == value.ty.dtype && state.ty.elements() == value.ty.elements(), || {
+            format!("{}: its type is {}, that of `{}` {}", what(), state.ty, value.name, value.ty)
+        })?;
+    }
+    Ok(())
+}
+
+/// Which instructions a region may have.
+#[derive(Clone, Copy, PartialEq)]
+enum Place<'a> {
+    /// The kernel's own region.
+    Kernel,
+    /// An operand of a product, by its name; it does not vary along the range of axes.
+    Operand(&'a str, &'a Range<usize>),
+}
+
+struct Checker<'a> {
+    graph: &'a KernelGraph,
+    kernel: &'a Kernel,
+}
+
+impl Checker<'_> {
+    fn kernel(&self) -> Checked {
+        let Domain { axes, outer, rows } = &self.kernel.domain;
+        ensure(outer + rows <= axes.len(), || {
+            format!("has {outer} outer axes and {rows} row axes of {}", axes.len())
+        })?;
+        for (number, product) in self.kernel.products().iter().enumerate() {
+            self.product(product).map_err(|reason| format!("product {number}: {reason}"))?;
+        }
+        self.region(&self.kernel.region, axes, Place::Kernel)?;
+        self.kernel.stores.iter().try_for_each(|store| {
+            self.store(store).map_err(|reason| format!("store of %{}: {reason}", store.value.0))
+        })
+    }
+
+    fn product(&self, product: &Product) -> Checked {
+        let axes = [&self.kernel.domain.axes[..], &product.k].concat();
+        let (columns, rows) = (self.kernel.domain.column_axes(), self.kernel.domain.row_axes());
+        for (side, operand, never) in [("a", &product.a, columns), ("b", &product.b, rows)] {
+            let Operand { region, value } = operand;
+            let checked = self.region(region, &axes, Place::Operand(side, &never));
+            let checked = checked.and_then(|()| defined(*value, region.instrs.len()));
+            checked.map_err(|reason| format!("operand {side}: {reason}"))?;
+        }
+        let dtypes = [&product.a, &product.b].map(|operand| operand.region.instr(operand.value).dtype);
+        ensure(dtypes[0] == dtypes[1], || format!("its operands are {} and {}", dtypes[0], dtypes[1]))
+    }
+
+    fn region(&self, region: &Region, axes: &[usize], place: Place<'_>) -> Checked {
+        for (number, instr) in region.instrs.iter().enumerate() {
+            let operands = instr.kind.operands();
+            let checked = operands.iter().try_for_each(|operand| defined(*operand, number));
+            let checked = checked.and_then(|()| self.placed(&instr.kind, instr.dtype, place));
+            let checked = checked.and_then(|()| self.accesses(region, &instr.kind, instr.dtype, axes, place));
+            let checked = checked.and_then(|()| typed(region, &instr.kind, instr.dtype));
+            let checked = checked.and_then(|()| only_stored(region, &operands));
+            checked.map_err(|reason| format!("%{number}: {reason}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the form of the kernel, and the place of the region in it, know such an instruction.
+    fn placed(&self, kind: &InstrKind, dtype: DType, place: Place<'_>) -> Checked {
+        let own = place == Place::Kernel;
+        match kind {
+            InstrKind::Producer(number) => {
+                let product = self.kernel.products().get(*number).filter(|_| own);
+                let product = product.ok_or_else(|| format!("there is no product {number} here"))?;
+                ensure(product.dtype == dtype, || format!("is {dtype}, the product {}", product.dtype))
+            }
+            InstrKind::Reduce(..) => {
+                ensure(own && self.kernel.form != Form::Map, || "there are no reductions here".into())
+            }
+            InstrKind::Constant(_)
+            | InstrKind::Coordinate(_)
+            | InstrKind::Load { .. }
+            | InstrKind::Random { .. }
+            | InstrKind::Unary(..)
+            | InstrKind::Binary(..)
+            | InstrKind::Compare(..)
+            | InstrKind::Select(..)
+            | InstrKind::Cast(_)
+            | InstrKind::InRange(_) => Ok(()),
+        }
+    }
+
+    /// The index maps of an instruction, and the memory that it reads.
+    fn accesses(
+        &self,
+        region: &Region,
+        kind: &InstrKind,
+        dtype: DType,
+        axes: &[usize],
+        place: Place<'_>,
+    ) -> Checked {
+        let map = |index: &Index| {
+            mapped(region, index, axes)?;
+            match place {
+                Place::Operand(side, never) => ensure(!varies(index, axes, never), || {
+                    let group = if side == "a" { "columns" } else { "rows" };
+                    format!("operand {side} depends on {group}")
+                }),
+                Place::Kernel => Ok(()),
+            }
+        };
+        let all = |bounds: &[Bound]| bounds.iter().try_for_each(|bound| map(&bound.coordinate));
+        match kind {
+            InstrKind::Load { buffer, index, guard } => {
+                map(index)?;
+                all(guard)?;
+                self.buffer(*buffer, dtype)?;
+                if guard.is_empty() { self.inside(*buffer, index, axes) } else { Ok(()) }
+            }
+            InstrKind::Coordinate(index) | InstrKind::Random { element: index, .. } => map(index),
+            InstrKind::InRange(bounds) => all(bounds),
+            InstrKind::Constant(_)
+            | InstrKind::Producer(_)
+            | InstrKind::Unary(..)
+            | InstrKind::Binary(..)
+            | InstrKind::Compare(..)
+            | InstrKind::Select(..)
+            | InstrKind::Cast(_)
+            | InstrKind::Reduce(..) => Ok(()),
+        }
+    }
+
+    fn store(&self, store: &Store) -> Checked {
+        let Kernel { region, domain, .. } = self.kernel;
+        defined(store.value, region.instrs.len())?;
+        for term in &store.index.indirect {
+            defined(term.value, region.instrs.len())?;
+        }
+        mapped(region, &store.index, &domain.axes)?;
+        self.buffer(store.buffer, region.instr(store.value).dtype)?;
+        self.inside(store.buffer, &store.index, &domain.axes)?;
+        // One value for all of its rows or columns has one place for them, unless it is spread by adding.
+        let InstrKind::Reduce(_, direction, _) = region.instr(store.value).kind else { return Ok(()) };
+        let reduced = match direction {
+            Direction::Rows => domain.row_axes(),
+            Direction::Columns => domain.column_axes(),
+        };
+        ensure(store.mode == StoreMode::Set && !varies(&store.index, &domain.axes, &reduced), || {
+            "a reduced value is written along the axes that it reduced".into()
+        })
+    }
+
+    fn buffer(&self, id: BufferId, dtype: DType) -> Checked {
+        let buffer = self.graph.buffers.get(id.0 as usize);
+        let buffer = buffer.ok_or_else(|| format!("there is no buffer {}", id.0))?;
+        ensure(buffer.ty.dtype == dtype, || format!("{dtype} in `{}`, which is {}", buffer.name, buffer.ty))
+    }
+
+    /// Indirect terms are clamped, so that their range is known as well.
+    fn inside(&self, id: BufferId, index: &Index, axes: &[usize]) -> Checked {
+        let buffer = self.graph.buffer(id);
+        let (low, high) = index.range(axes);
+        let empty = axes.contains(&0);
+        ensure(empty || low >= 0 && high < buffer.ty.elements() as i64, || {
+            format!("reaches {low}..={high} of `{}`, which is {}", buffer.name, buffer.ty)
+        })
+    }
+}
+
+/// An index map has one stride for each axis, and integers as run-time terms.
+fn mapped(region: &Region, index: &Index, axes: &[usize]) -> Checked {
+    ensure(index.strides.len() == axes.len(), || {
+        format!("an index map has {} strides for {} axes", index.strides.len(), axes.len())
+    })?;
+    index.indirect.iter().try_for_each(|term| {
+        let dtype = region.instr(term.value).dtype;
+        ensure(dtype.is_integer(), || format!("the index %{} is {dtype}", term.value.0))?;
+        ensure(term.limit > 0, || format!("the index %{} is clamped to nothing", term.value.0))
+    })
+}
+
+/// Whether an index takes several values along these axes; along an axis of one point it cannot.
+fn varies(index: &Index, axes: &[usize], along: &Range<usize>) -> bool {
+    along.clone().any(|axis| index.strides[axis] != 0 && axes[axis] > 1)
+}
+
+/// The operands of an instruction have the types that it works on.
+fn typed(region: &Region, kind: &InstrKind, dtype: DType) -> Checked {
+    let is = |scalar: Scalar, expected: DType| {
+        let found = region.instr(scalar).dtype;
+        ensure(found == expected, || format!("takes {expected}, but %{} is {found}", scalar.0))
+    };
+    match kind {
+        InstrKind::Unary(_, x) | InstrKind::Reduce(_, _, x) => is(*x, dtype),
+        InstrKind::Binary(_, x, y) => is(*x, dtype).and_then(|()| is(*y, dtype)),
+        InstrKind::Compare(_, x, y) => {
+            is(*y, region.instr(*x).dtype)?;
+            ensure(dtype == DType::Bool, || format!("a comparison is bool, not {dtype}"))
+        }
+        InstrKind::Select(condition, x, y) => {
+            is(*condition, DType::Bool)?;
+            is(*x, dtype)?;
+            is(*y, dtype)
+        }
+        InstrKind::Random { seed, step, .. } => {
+            is(*seed, DType::U32)?;
+            is(*step, DType::U32)?;
+            ensure(dtype == DType::U32, || format!("random bits are u32, not {dtype}"))
+        }
+        InstrKind::InRange(_) => ensure(dtype == DType::Bool, || format!("a condition is bool, not {dtype}")),
+        InstrKind::Constant(_)
+        | InstrKind::Coordinate(_)
+        | InstrKind::Load { .. }
+        | InstrKind::Producer(_)
+        | InstrKind::Cast(_) => Ok(()),
+    }
+}
+
+/// A reduction across the rows is complete only after the last row, too late for other instructions.
+fn only_stored(region: &Region, operands: &[Scalar]) -> Checked {
+    let early = operands
+        .iter()
+        .find(|operand| matches!(region.instr(**operand).kind, InstrKind::Reduce(_, Direction::Rows, _)));
+    early.map_or(Ok(()), |operand| Err(format!("uses %{}, a reduction over rows", operand.0)))
+}
+
+fn defined(scalar: Scalar, before: usize) -> Checked {
+    ensure((scalar.0 as usize) < before, || format!("%{} does not come before its user", scalar.0))
+}
+
+fn ensure(ok: bool, reason: impl FnOnce() -> String) -> Checked {
+    if ok { Ok(()) } else { Err(reason()) }
+}

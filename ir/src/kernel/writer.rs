@@ -1,0 +1,45 @@
+//! The interface through which an op's stanza enters a kernel.
+
+use super::{Bound, Index, InstrKind, Scalar};
+use crate::{DType, Reduce, TensorType};
+
+/// Why an op could not enter a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The domain's axis must be split so that its inner part has this extent; then try again.
+    Split {
+        /// Which axis.
+        axis: usize,
+        /// The inner extent; divides the axis' extent.
+        inner: usize,
+    },
+    /// The kernel cannot express it; the reason is shown by `explain`.
+    Because(&'static str),
+}
+
+/// The scalar of an op at a point, or why there is none.
+pub type Entered = Result<Scalar, Refusal>;
+
+/// A kernel under construction, seen from one node. Ops say what they compute at coordinates `at` of their result;
+/// the writer decides whether an operand is computed in the kernel or loaded.
+pub trait KernelWriter {
+    /// The number of axes of the domain.
+    fn rank(&self) -> usize;
+    /// The type of an operand of the current node.
+    fn operand_type(&self, slot: usize) -> TensorType;
+    /// The type of the current node.
+    fn result_type(&self) -> TensorType;
+    /// The value of an operand at the given coordinates.
+    fn operand(&mut self, slot: usize, at: Vec<Index>) -> Entered;
+    /// As `operand`, where the coordinates may lie outside: the bounds guard every load; the result is arbitrary
+    /// where they do not hold.
+    fn guarded(&mut self, slot: usize, at: Vec<Index>, bounds: &[Bound]) -> Entered;
+    /// Appends an instruction.
+    fn push(&mut self, kind: InstrKind, dtype: DType) -> Scalar;
+    /// Quotient and remainder of a coordinate; may ask for a split of the domain.
+    fn divide(&self, at: &Index, by: usize) -> Result<(Index, Index), Refusal>;
+    /// The current node, a reduction, at the coordinates of its result.
+    fn reduce(&mut self, reduce: &Reduce, at: &[Index]) -> Entered;
+    /// The current node, a contraction, at the coordinates of its result.
+    fn product(&mut self, at: &[Index]) -> Entered;
+}

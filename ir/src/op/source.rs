@@ -1,0 +1,212 @@
+//! Values that come from nowhere: inputs, constants, coordinates, random bits.
+
+use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
+use crate::evaluate::Array;
+use crate::kernel::{Entered, Index, InstrKind, KernelWriter, Refusal};
+use crate::{DType, Literal, Result, TensorType, ValueId, random};
+use serde::{Deserialize, Serialize};
+
+/// What an input holds over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputRole {
+    /// Given anew for every run.
+    Data,
+    /// Kept from run to run: a parameter or a part of the optimizer's state.
+    State,
+}
+
+/// A named input.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Input {
+    /// Unique in its graph.
+    pub name: String,
+    /// What it holds over time.
+    pub role: InputRole,
+    /// The type.
+    pub ty: TensorType,
+}
+
+impl Stanza for Input {
+    fn name(&self) -> &'static str {
+        match self.role {
+            InputRole::Data => "input",
+            InputRole::State => "state",
+        }
+    }
+    fn attributes(&self) -> Attributes {
+        let attributes = Attributes::default().text("name", &self.name);
+        attributes.word("dtype", self.ty.dtype.name()).list("shape", &self.ty.shape)
+    }
+    fn parse(name: &str, attributes: &mut Attributes) -> Option<std::result::Result<Self, String>> {
+        let role = match name {
+            "input" => InputRole::Data,
+            "state" => InputRole::State,
+            _ => return None,
+        };
+        let parsed = attributes.take_text("name").and_then(|name| {
+            let ty = TensorType::new(attributes.take_dtype("dtype")?, attributes.take_list("shape")?);
+            Ok(Input { name, role, ty })
+        });
+        Some(parsed)
+    }
+    fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [] = arity(operands)?;
+        Ok(self.ty.clone())
+    }
+    fn eval(&self, _: &[&Array], _: &TensorType) -> Vec<f64> {
+        unreachable!("the evaluator supplies inputs")
+    }
+    fn vjp(&self, _: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
+        Ok(vec![])
+    }
+    fn entry(&self) -> KernelEntry {
+        KernelEntry::Input
+    }
+    fn enter(&self, _: &mut dyn KernelWriter, _: &[Index]) -> Entered {
+        Err(Refusal::Because("inputs are loaded, not computed"))
+    }
+}
+
+/// A scalar constant; `broadcast` makes a tensor of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Constant {
+    /// Its value; one of the dtype's.
+    pub value: Literal,
+    /// Its type.
+    pub dtype: DType,
+}
+
+impl Stanza for Constant {
+    fn name(&self) -> &'static str {
+        "constant"
+    }
+    fn attributes(&self) -> Attributes {
+        Attributes::default().number("value", self.value.value()).word("dtype", self.dtype.name())
+    }
+    fn parse(name: &str, attributes: &mut Attributes) -> Option<std::result::Result<Self, String>> {
+        (name == "constant").then(|| {
+            let value = Literal::new(attributes.take_number("value")?);
+            Ok(Constant { value, dtype: attributes.take_dtype("dtype")? })
+        })
+    }
+    fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [] = arity(operands)?;
+        let value = self.value.value();
+        let held = self.dtype.round(value);
+        ensure(held == value || value.is_nan() && self.dtype.is_float(), || {
+            format!("{value:?} is not a value of {}", self.dtype)
+        })?;
+        Ok(TensorType::scalar(self.dtype))
+    }
+    fn eval(&self, _: &[&Array], _: &TensorType) -> Vec<f64> {
+        vec![self.value.value()]
+    }
+    fn vjp(&self, _: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
+        Ok(vec![])
+    }
+    fn entry(&self) -> KernelEntry {
+        KernelEntry::Generated
+    }
+    fn enter(&self, w: &mut dyn KernelWriter, _: &[Index]) -> Entered {
+        Ok(w.push(InstrKind::Constant(self.value), self.dtype))
+    }
+}
+
+/// The coordinate along one axis: `result[i₀, i₁, …] = i_axis`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Iota {
+    /// The type of the result; not `bool`.
+    pub ty: TensorType,
+    /// Which axis.
+    pub axis: usize,
+}
+
+impl Stanza for Iota {
+    fn name(&self) -> &'static str {
+        "iota"
+    }
+    fn attributes(&self) -> Attributes {
+        let attributes = Attributes::default().word("dtype", self.ty.dtype.name());
+        attributes.list("shape", &self.ty.shape).number("axis", self.axis as f64)
+    }
+    fn parse(name: &str, attributes: &mut Attributes) -> Option<std::result::Result<Self, String>> {
+        (name == "iota").then(|| {
+            let ty = TensorType::new(attributes.take_dtype("dtype")?, attributes.take_list("shape")?);
+            Ok(Iota { ty, axis: attributes.take_count("axis")? })
+        })
+    }
+    fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [] = arity(operands)?;
+        ensure(self.axis < self.ty.rank(), || {
+            format!("axis {} of the shape {:?}", self.axis, self.ty.shape)
+        })?;
+        ensure(self.ty.dtype != DType::Bool, || "is not defined on bool".into())?;
+        Ok(self.ty.clone())
+    }
+    fn eval(&self, _: &[&Array], ty: &TensorType) -> Vec<f64> {
+        Array::zeros(ty).positions().map(|at| at[self.axis] as f64).collect()
+    }
+    fn vjp(&self, _: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
+        Ok(vec![])
+    }
+    fn entry(&self) -> KernelEntry {
+        KernelEntry::Generated
+    }
+    fn enter(&self, w: &mut dyn KernelWriter, at: &[Index]) -> Entered {
+        let coordinate = w.push(InstrKind::Coordinate(at[self.axis].clone()), DType::I32);
+        if self.ty.dtype == DType::I32 {
+            return Ok(coordinate);
+        }
+        Ok(w.push(InstrKind::Cast(coordinate), self.ty.dtype))
+    }
+}
+
+/// Uniform `u32` bits of operands (seed: `u32[]`, step: `u32[]`) for each element, by Philox4x32-10
+/// ([`crate::random`]).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RandomBits {
+    /// The identity of the node: equal identities draw equal numbers.
+    pub node: u32,
+    /// Extents of the result.
+    pub shape: Vec<usize>,
+}
+
+impl Stanza for RandomBits {
+    fn name(&self) -> &'static str {
+        "random_bits"
+    }
+    fn attributes(&self) -> Attributes {
+        Attributes::default().number("node", f64::from(self.node)).list("shape", &self.shape)
+    }
+    fn parse(name: &str, attributes: &mut Attributes) -> Option<std::result::Result<Self, String>> {
+        (name == "random_bits").then(|| {
+            let node = attributes.take_count("node")?;
+            let node = u32::try_from(node).map_err(|_| format!("node {node} has more than 32 bits"))?;
+            Ok(RandomBits { node, shape: attributes.take_list("shape")? })
+        })
+    }
+    fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let [seed, step] = arity(operands)?;
+        let word = TensorType::scalar(DType::U32);
+        ensure(*seed == word && *step == word, || "seed and step must be u32[]".into())?;
+        Ok(TensorType::new(DType::U32, self.shape.clone()))
+    }
+    fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
+        let [seed, step] = [0, 1].map(|i| operands[i].values[0] as u32);
+        let bits = |element| f64::from(random::element_bits(seed, self.node, step, element));
+        (0..ty.elements() as u64).map(bits).collect()
+    }
+    fn vjp(&self, _: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
+        Ok(vec![None, None])
+    }
+    fn entry(&self) -> KernelEntry {
+        KernelEntry::Generated
+    }
+    fn enter(&self, w: &mut dyn KernelWriter, at: &[Index]) -> Entered {
+        let seed = w.operand(0, vec![])?;
+        let step = w.operand(1, vec![])?;
+        let element = Index::linear(w.rank(), at, &self.shape);
+        Ok(w.push(InstrKind::Random { seed, step, node: self.node, element }, DType::U32))
+    }
+}

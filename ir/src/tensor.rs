@@ -1,0 +1,202 @@
+//! Tensors in host memory: what users hand in and get back.
+
+use crate::{DType, TensorType};
+use half::{bf16, f16};
+
+/// The elements of a tensor, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Data {
+    /// Single precision.
+    F32(Vec<f32>),
+    /// Upper halves of single precision.
+    BF16(Vec<bf16>),
+    /// Half precision.
+    F16(Vec<f16>),
+    /// Double precision.
+    F64(Vec<f64>),
+    /// Signed integers.
+    I32(Vec<i32>),
+    /// Unsigned integers.
+    U32(Vec<u32>),
+    /// Truth values, each 0 or 1.
+    Bool(Vec<u8>),
+}
+
+/// Applies `$body` to the vector inside a [`Data`], whatever its type.
+macro_rules! with_vector {
+    ($data:expr, $v:ident => $body:expr) => {
+        match $data {
+            Data::F32($v) => $body,
+            Data::BF16($v) => $body,
+            Data::F16($v) => $body,
+            Data::F64($v) => $body,
+            Data::I32($v) => $body,
+            Data::U32($v) => $body,
+            Data::Bool($v) => $body,
+        }
+    };
+}
+
+/// A dense tensor in host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    shape: Vec<usize>,
+    data: Data,
+}
+
+impl Tensor {
+    /// A tensor from its shape and elements.
+    ///
+    /// # Panics
+    /// If the number of elements is not the product of the extents.
+    pub fn new(shape: impl Into<Vec<usize>>, data: impl Into<Data>) -> Self {
+        let (shape, data) = (shape.into(), data.into());
+        let elements: usize = shape.iter().product();
+        assert_eq!(elements, data.len(), "a tensor of shape {shape:?} has {elements} elements");
+        Tensor { shape, data }
+    }
+
+    /// A tensor of `ty` whose elements are the nearest values to `values`.
+    pub fn from_f64(ty: &TensorType, values: &[f64]) -> Self {
+        let data = match ty.dtype {
+            DType::F32 => Data::F32(values.iter().map(|&x| x as f32).collect()),
+            DType::BF16 => Data::BF16(values.iter().map(|&x| bf16::from_f64(x)).collect()),
+            DType::F16 => Data::F16(values.iter().map(|&x| f16::from_f64(x)).collect()),
+            DType::F64 => Data::F64(values.to_vec()),
+            DType::I32 => Data::I32(values.iter().map(|&x| x as i64 as i32).collect()),
+            DType::U32 => Data::U32(values.iter().map(|&x| x as i64 as u32).collect()),
+            DType::Bool => Data::Bool(values.iter().map(|&x| u8::from(x != 0.0)).collect()),
+        };
+        Tensor::new(ty.shape.clone(), data)
+    }
+
+    /// A tensor of `ty` from its bytes in memory order (little-endian), or `None` if their number does not fit.
+    pub fn from_bytes(ty: &TensorType, bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != ty.bytes() {
+            return None;
+        }
+        let data = match ty.dtype {
+            DType::F32 => Data::F32(elements(bytes, f32::from_le_bytes)),
+            DType::BF16 => Data::BF16(elements(bytes, bf16::from_le_bytes)),
+            DType::F16 => Data::F16(elements(bytes, f16::from_le_bytes)),
+            DType::F64 => Data::F64(elements(bytes, f64::from_le_bytes)),
+            DType::I32 => Data::I32(elements(bytes, i32::from_le_bytes)),
+            DType::U32 => Data::U32(elements(bytes, u32::from_le_bytes)),
+            DType::Bool => Data::Bool(bytes.iter().map(|&x| u8::from(x != 0)).collect()),
+        };
+        Some(Tensor { shape: ty.shape.clone(), data })
+    }
+
+    /// The elements as bytes in memory order (little-endian).
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match &self.data {
+            Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::U32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::Bool(v) => v.clone(),
+        }
+    }
+
+    /// The type.
+    pub fn ty(&self) -> TensorType {
+        TensorType::new(self.data.dtype(), self.shape.clone())
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements.
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// The elements as `f64`, exact for every dtype.
+    pub fn to_f64(&self) -> Vec<f64> {
+        match &self.data {
+            Data::F32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Data::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Data::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Data::F64(v) => v.clone(),
+            Data::I32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Data::U32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Data::Bool(v) => v.iter().map(|&x| f64::from(x)).collect(),
+        }
+    }
+
+    /// The elements, if they are `f32`.
+    pub fn as_f32(&self) -> Option<&[f32]> {
+        match &self.data {
+            Data::F32(v) => Some(v),
+            Data::BF16(_) | Data::F16(_) | Data::F64(_) | Data::I32(_) | Data::U32(_) | Data::Bool(_) => None,
+        }
+    }
+}
+
+fn elements<T, const N: usize>(bytes: &[u8], read: fn([u8; N]) -> T) -> Vec<T> {
+    bytes.chunks_exact(N).map(|chunk| read(chunk.try_into().expect("chunks have N bytes"))).collect()
+}
+
+impl Data {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Data::F32(_) => DType::F32,
+            Data::BF16(_) => DType::BF16,
+            Data::F16(_) => DType::F16,
+            Data::F64(_) => DType::F64,
+            Data::I32(_) => DType::I32,
+            Data::U32(_) => DType::U32,
+            Data::Bool(_) => DType::Bool,
+        }
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        with_vector!(self, v => v.len())
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address of the first element, for copies into device memory.
+    pub fn as_ptr(&self) -> *const u8 {
+        with_vector!(self, v => v.as_ptr().cast())
+    }
+}
+
+impl From<Vec<f32>> for Data {
+    fn from(values: Vec<f32>) -> Self {
+        Data::F32(values)
+    }
+}
+
+impl From<Vec<f64>> for Data {
+    fn from(values: Vec<f64>) -> Self {
+        Data::F64(values)
+    }
+}
+
+impl From<Vec<i32>> for Data {
+    fn from(values: Vec<i32>) -> Self {
+        Data::I32(values)
+    }
+}
+
+impl From<Vec<u32>> for Data {
+    fn from(values: Vec<u32>) -> Self {
+        Data::U32(values)
+    }
+}
+
+impl From<Vec<bool>> for Data {
+    fn from(values: Vec<bool>) -> Self {
+        Data::Bool(values.into_iter().map(u8::from).collect())
+    }
+}

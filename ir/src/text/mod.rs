@@ -1,0 +1,43 @@
+//! The text form of a graph (`.kir` files): what dumps show, and what parses back to an equal graph.
+//!
+//! ```text
+//! graph "train" {
+//!   %0 = input {name = "x", dtype = i32, shape = [12, 64]} : i32[12,64]
+//!   %1 = state {name = "wte.weight", dtype = f32, shape = [65, 128]} : f32[65,128]
+//!   %2 = gather %1, %0 {axis = 0} : f32[12,64,128] in "wte" at "src/nn.rs":12:5
+//!   # comments run to the end of the line
+//!   output "hidden" = %2
+//!   update "wte.weight" = %1
+//! }
+//! ```
+//!
+//! The grammar, where blanks are free:
+//!
+//! ```text
+//! file      = "graph" string "{" statement* "}"
+//! statement = value "=" op [value ("," value)*] [attributes] [":" type] ["in" string] ["at" string ":" line ":" column]
+//!           | ("output" | "update") string "=" value
+//! attributes = "{" [name "=" attribute ("," name "=" attribute)*] "}"
+//! attribute = number | "[" [extent ("," extent)*] "]" | word | string
+//! type      = dtype "[" [extent ("," extent)*] "]"
+//! ```
+//!
+//! A value is `%` and any word; it is printed as its number. Numbers are what Rust prints for `f64` (`inf`, `-inf` and `NaN`
+//! included), strings what it prints for `str`. A type that is left out is inferred. A type that is written is taken as
+//! it is, and operands may be defined later in the file: such graphs are for the verifier to refuse.
+
+mod lex;
+mod parse;
+mod print;
+
+/// Why a text is no graph, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct ParseError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub message: String,
+}

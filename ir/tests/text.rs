@@ -1,0 +1,216 @@
+//! The text form reads back what it writes, and refuses everything else with a place and a reason.
+
+use kernfusion_ir::{Graph, Location, Origin};
+use proptest::prelude::*;
+use std::time::{Duration, Instant};
+
+const TRAIN: &str = r#"graph "train" {
+  %0 = input {name = "x", dtype = i32, shape = [12, 64]} : i32[12,64]
+  %1 = state {name = "wte.weight", dtype = f32, shape = [65, 128]} : f32[65,128]
+  %2 = gather %1, %0 {axis = 0} : f32[12,64,128] in "wte" at "src/nn.rs":12:5
+  %3 = constant {value = -inf, dtype = f32} : f32[]
+  %4 = broadcast %3 {shape = [12, 64, 128], axes = []} : f32[12,64,128] in "wte"
+  %5 = max %2, %4 : f32[12,64,128] at "a \"b\"\\.rs":1:2
+  %6 = pad %5 {low = [0, 0, 0], high = [0, 1, 2], value = NaN} : f32[12,65,130]
+  %7 = reduce %6 {op = sum, axes = [0, 1, 2]} : f32[]
+  %8 = mul %1, %1 : f32[65,128]
+  output "loss" = %7
+  update "wte.weight" = %8
+}
+"#;
+
+#[test]
+fn text_is_what_was_parsed() {
+    let graph = Graph::parse(TRAIN).unwrap();
+    assert_eq!(graph.to_string(), TRAIN);
+    assert_eq!(graph.verify(), Ok(()));
+    let gather = &graph[graph.ids().nth(2).unwrap()];
+    let location = Location { file: "src/nn.rs".into(), line: 12, column: 5 };
+    assert_eq!(gather.origin, Origin::new(Some(location), "wte"));
+}
+
+#[test]
+fn names_blanks_types_and_order_are_free() {
+    let free =
+        "graph\"g\"{output\"y\"=%sum # before its definition\n%a.1=input{dtype=f32,shape=[2,],name=\"x\"}}";
+    assert_eq!(error(free), "line 2, column 31: expected a whole number, found `]`");
+    let free =
+        "graph\"g\"{output\"y\"=%sum#c\n%a.1=input{dtype=f32,shape=[2],name=\"x\"}%sum=\nadd%a.1,%a.1}";
+    let plain = r#"graph "g" {
+  %0 = input {name = "x", dtype = f32, shape = [2]} : f32[2]
+  %1 = add %0, %0 : f32[2]
+  output "y" = %1
+}
+"#;
+    assert_eq!(Graph::parse(free).unwrap().to_string(), plain);
+    assert_eq!(Graph::parse(free), Graph::parse(plain));
+}
+
+#[test]
+fn operands_may_come_later_if_types_are_written() {
+    let later =
+        r#"graph "g" { %0 = exp %1 : f32[2] %1 = input {name = "x", dtype = f32, shape = [2]} : f32[2] }"#;
+    assert!(Graph::parse(later).unwrap().verify().is_err());
+    let untyped = later.replace(" : f32[2]", "");
+    assert_eq!(error(&untyped), "line 1, column 22: %1 comes later, so its type must be written");
+}
+
+fn error(text: &str) -> String {
+    Graph::parse(text).unwrap_err().to_string()
+}
+
+/// The error of a graph with these statements, which start on line 2.
+fn statement_error(statements: &str) -> String {
+    error(&format!("graph \"g\" {{\n{statements}\n}}"))
+}
+
+#[test]
+fn errors_name_the_place_and_the_reason() {
+    let cases = [
+        ("%0 = ad %1, %2", "line 2, column 6: unknown op `ad`"),
+        ("%0 = constant {value = 1, dtype = f31}", "line 2, column 6: unknown dtype `f31`"),
+        ("%0 = constant {value = 1, dtype = f32} : f8[]", "line 2, column 42: unknown dtype `f8`"),
+        (
+            "%0 = constant {value = 1, dtype = f32, x = 1}",
+            "line 2, column 6: op `constant` has no attribute `x`",
+        ),
+        ("%0 = constant {value = 1}", "line 2, column 6: attribute `dtype` is missing"),
+        ("%0 = constant {value = 1, value = 2}", "line 2, column 27: attribute `value` is given twice"),
+        (
+            "%0 = constant {value = a, dtype = f32}",
+            "line 2, column 6: attribute `value` must be a number, not a",
+        ),
+        ("%0 = constant {value = 1x, dtype = f32}", "line 2, column 24: `1x` is no number"),
+        (
+            "%0 = constant {value = , dtype = f32}",
+            "line 2, column 24: expected a number, a list, a word or a string, found `,`",
+        ),
+        ("%0 = constant {value = 1.5, dtype = i32}", "line 2, column 6: constant: 1.5 is not a value of i32"),
+        ("%0 = exp %1", "line 2, column 10: %1 is not defined"),
+        ("output \"y\" = %a", "line 2, column 14: %a is not defined"),
+        (
+            "%0 = iota {dtype = i32, shape = [2], axis = 0}\n%0 = exp %0",
+            "line 3, column 1: %0 is defined twice",
+        ),
+        (
+            "%0 = iota {dtype = i32, shape = [-2], axis = 0}",
+            "line 2, column 34: expected a whole number, found `-2`",
+        ),
+        (
+            "%0 = iota {dtype = i32, shape = [2], axis = 0} : i32[2",
+            "line 3, column 1: expected `]`, found `}`",
+        ),
+        ("%0 iota", "line 2, column 4: expected `=`, found `iota`"),
+        ("% = iota", "line 2, column 1: a value needs a name behind its `%`"),
+        ("exp %0", "line 2, column 1: expected a statement or `}`, found `exp`"),
+        ("output y = %0", "line 2, column 8: expected a name in quotes, found `y`"),
+        (
+            "%0 = constant {value = 1, dtype = f32} at \"f\":x:1",
+            "line 2, column 47: expected a line, found `x`",
+        ),
+    ];
+    for (statements, expected) in cases {
+        assert_eq!(statement_error(statements), expected, "{statements}");
+    }
+    assert_eq!(error(""), "line 1, column 1: expected `graph`, found the end of the file");
+    assert_eq!(
+        error("graph \"g\" {"),
+        "line 1, column 12: expected a statement or `}`, found the end of the file"
+    );
+    assert_eq!(error("graph \"g\" {} {"), "line 1, column 14: expected the end of the file, found `{`");
+}
+
+/// Ten thousand nodes; a quadratic step would take seconds.
+#[test]
+fn large_files_parse_quickly() {
+    let mut text = String::from("graph \"large\" {\n%0 = input {name = \"x\", dtype = f32, shape = [8]}\n");
+    for i in 1..10_000 {
+        text +=
+            &format!("%{i} = add %{}, %{} : f32[8] in \"blocks.{i}\" at \"src/nn.rs\":{i}:9\n", i - 1, i / 2);
+    }
+    text += "output \"y\" = %9999\n}";
+    let start = Instant::now();
+    let graph = Graph::parse(&text).unwrap();
+    let parsed = start.elapsed();
+    assert_eq!((graph.len(), graph.verify()), (10_000, Ok(())));
+    assert_eq!(Graph::parse(&graph.to_string()), Ok(graph));
+    println!("10,000 nodes, {} bytes: {parsed:?}", text.len());
+    assert!(parsed < Duration::from_millis(500), "{parsed:?}");
+}
+
+proptest! {
+    /// Random edits of a valid file parse or fail; what parses can be verified and printed, and parses again.
+    #[test]
+    fn no_text_panics(edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..12, edit()), 1..8)) {
+        let mut text: Vec<char> = TRAIN.chars().collect();
+        for (place, removed, inserted) in edits {
+            let start = place.index(text.len() + 1);
+            let end = (start + removed).min(text.len());
+            text.splice(start..end, inserted.chars());
+        }
+        let text: String = text.into_iter().collect();
+        if let Ok(graph) = Graph::parse(&text) {
+            let _ = graph.verify();
+            prop_assert_eq!(Graph::parse(&graph.to_string()), Ok(graph));
+        }
+    }
+
+    /// As above, with whole tokens changed, so that more texts parse and reach the type rules.
+    #[test]
+    fn no_tokens_panic(edits in prop::collection::vec((any::<prop::sample::Index>(), edit()), 1..4)) {
+        let mut words: Vec<&str> = TRAIN.split_inclusive([' ', ',', '[', ']', '\n']).collect();
+        for (place, word) in &edits {
+            let place = place.index(words.len());
+            words[place] = word;
+        }
+        if let Ok(graph) = Graph::parse(&words.concat()) {
+            let _ = graph.verify();
+            prop_assert_eq!(Graph::parse(&graph.to_string()), Ok(graph));
+        }
+    }
+}
+
+fn edit() -> impl Strategy<Value = String> {
+    let tokens = [
+        "",
+        " ",
+        "%0 ",
+        "%7, ",
+        "%8 ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "0",
+        "1]",
+        "18446744073709551615, ",
+        "9e15",
+        "18446744073709551615]",
+        "reshape ",
+        "exp ",
+        "dot_general ",
+        "concat ",
+        "scatter_add ",
+        "slice ",
+        "f32[",
+        "bool[",
+        "axis = 9000000000000000",
+        "\"",
+        "\\",
+        "\\u{110000}",
+        "#",
+        "\n",
+        "é",
+        "NaN",
+        "-inf",
+        "in ",
+        "at ",
+        ":",
+        "=",
+    ];
+    prop_oneof![
+        prop::sample::select(tokens.to_vec()).prop_map(String::from),
+        any::<char>().prop_map(String::from)
+    ]
+}

@@ -1,0 +1,150 @@
+//! Reverse-mode differentiation as a graph transformation.
+//!
+//! ```text
+//! %2 = exp %0                %2 = exp %0
+//! %3 = reduce sum %2   →     %3 = reduce sum %2
+//!                            %4 = constant 1
+//!                            %5 = broadcast %4
+//!                            %6 = mul %5 %2        (the gradient of %3 by %0)
+//! ```
+//!
+//! Only the walk and the sum are here; each op's derivative is in its stanza. Gradients are ordinary nodes, so they
+//! have gradients themselves.
+
+use kernfusion_ir::{Builder, Graph, IrError, Op, Result, ValueId, Vjp};
+use std::collections::BTreeSet;
+
+/// Appends the gradients of the scalar `of` by each of `wrt`, of their types. Nothing flows through the values in
+/// `stopped`.
+///
+/// # Errors
+/// If `of` is not a scalar of floating-point type, or a value of `wrt` is not a float.
+pub fn grad(
+    graph: &mut Graph,
+    of: ValueId,
+    wrt: &[ValueId],
+    stopped: &BTreeSet<ValueId>,
+) -> Result<Vec<ValueId>> {
+    check(graph, of, "only a floating-point scalar has gradients", |ty| {
+        ty.rank() == 0 && ty.dtype.is_float()
+    })?;
+    for &value in wrt {
+        check(graph, value, "gradients exist by floating-point values only", |ty| ty.dtype.is_float())?;
+    }
+    let active = active(graph, of, wrt, stopped);
+    let mut cotangents: Vec<Option<ValueId>> = vec![None; of.index() + 1];
+    cotangents[of.index()] = Some(Builder::new(graph, graph[of].origin.clone()).full_like(1.0, of)?);
+    for index in (0..=of.index()).rev() {
+        let (id, Some(dy)) = (ValueId::from_index(index), cotangents[index]) else { continue };
+        if !active[index] {
+            continue;
+        }
+        let node = graph[id].clone();
+        let mut builder = Builder::new(graph, node.origin);
+        let mut vjp = Vjp { b: &mut builder, operands: &node.operands, result: id, dy };
+        let flows = node.op.vjp(&mut vjp)?;
+        for (operand, flow) in node.operands.into_iter().zip(flows) {
+            let Some(flow) = flow.filter(|_| active[operand.index()]) else { continue };
+            let slot = &mut cotangents[operand.index()];
+            *slot = Some(match *slot {
+                None => flow,
+                Some(sum) => builder.add(sum, flow)?,
+            });
+        }
+    }
+    let gradient = |&value: &ValueId| match cotangents.get(value.index()).copied().flatten() {
+        Some(gradient) => Ok(gradient),
+        None => {
+            let origin = graph[value].origin.clone();
+            Builder::new(graph, origin).zeros_like(value)
+        }
+    };
+    wrt.iter().map(gradient).collect()
+}
+
+fn check(
+    graph: &Graph,
+    value: ValueId,
+    reason: &str,
+    accepts: impl Fn(&kernfusion_ir::TensorType) -> bool,
+) -> Result<()> {
+    let node = &graph[value];
+    if accepts(&node.ty) {
+        return Ok(());
+    }
+    let reason = format!("{reason}, not {}", node.ty);
+    Err(IrError::Gradient { op: node.op.name(), reason, origin: node.origin.clone() })
+}
+
+/// Which values lie on a path from `wrt` to `of` that avoids `stopped`.
+fn active(graph: &Graph, of: ValueId, wrt: &[ValueId], stopped: &BTreeSet<ValueId>) -> Vec<bool> {
+    let mut from_wrt = vec![false; of.index() + 1];
+    for index in 0..=of.index() {
+        let id = ValueId::from_index(index);
+        let node = &graph[id];
+        let reached = node.operands.iter().any(|operand| from_wrt[operand.index()]);
+        let source = wrt.contains(&id);
+        from_wrt[index] = !stopped.contains(&id) && node.ty.dtype.is_float() && (reached || source);
+    }
+    let mut to_of = vec![false; of.index() + 1];
+    to_of[of.index()] = true;
+    for index in (0..=of.index()).rev().filter(|&index| from_wrt[index]) {
+        let node = &graph[ValueId::from_index(index)];
+        if to_of[index] && !matches!(node.op, Op::Input(_)) {
+            node.operands.iter().for_each(|operand| to_of[operand.index()] = true);
+        }
+    }
+    from_wrt.iter().zip(&to_of).map(|(from, to)| *from && *to).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::evaluate::{Precision, evaluate};
+    use kernfusion_ir::{Binary, DType, InputRole, Origin, ReduceOp, Tensor, TensorType, Unary};
+
+    /// y = Σ sin(x)², y′ = 2·sin x·cos x, and by differentiating again y″ = 2·cos 2x.
+    #[test]
+    fn gradients_of_gradients() {
+        let mut graph = Graph::new("twice");
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let x = b.input("x", InputRole::Data, TensorType::new(DType::F64, [5])).expect("input");
+        let s = b.unary(Unary::Sin, x).expect("sin");
+        let square = b.binary(Binary::Mul, s, s).expect("mul");
+        let y = b.reduce(ReduceOp::Sum, &[0], square).expect("sum");
+        let first = grad(&mut graph, y, &[x], &BTreeSet::new()).expect("gradient")[0];
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let total = b.reduce(ReduceOp::Sum, &[0], first).expect("sum");
+        let second = grad(&mut graph, total, &[x], &BTreeSet::new()).expect("gradient")[0];
+        graph.output("first", first);
+        graph.output("second", second);
+        let points: Vec<f64> = vec![-2.1, -0.4, 0.3, 1.7, 2.9];
+        let inputs = [("x".to_string(), Tensor::new([5], points.clone()))].into();
+        let results = evaluate(&graph, &inputs, Precision::Double).expect("evaluates");
+        for (i, x) in points.into_iter().enumerate() {
+            assert!((results["first"].values[i] - (2.0 * x).sin()).abs() < 1e-12);
+            assert!((results["second"].values[i] - 2.0 * (2.0 * x).cos()).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_stopped_value_passes_nothing_and_an_unused_one_has_gradient_zero() {
+        let mut graph = Graph::new("stopped");
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let x = b.input("x", InputRole::Data, TensorType::new(DType::F64, [3])).expect("input");
+        let z = b.input("z", InputRole::Data, TensorType::new(DType::F64, [3])).expect("input");
+        let e = b.unary(Unary::Exp, x).expect("exp");
+        let p = b.binary(Binary::Mul, x, e).expect("mul");
+        let y = b.reduce(ReduceOp::Sum, &[0], p).expect("sum");
+        let gradients = grad(&mut graph, y, &[x, z], &BTreeSet::from([e])).expect("gradient");
+        graph.output("x", gradients[0]);
+        graph.output("z", gradients[1]);
+        let input = |values: [f64; 3]| Tensor::new([3], values.to_vec());
+        let inputs =
+            [("x".to_string(), input([0.5, -1.0, 2.0])), ("z".to_string(), input([1.0, 2.0, 3.0]))].into();
+        let results = evaluate(&graph, &inputs, Precision::Double).expect("evaluates");
+        let expected: Vec<f64> = [0.5f64, -1.0, 2.0].iter().map(|x| x.exp()).collect();
+        assert_eq!(results["x"].values, expected);
+        assert_eq!(results["z"].values, [0.0; 3]);
+    }
+}

@@ -1,0 +1,56 @@
+//! Constant folding, on scalars and on tensors of one repeated number.
+//!
+//! ```text
+//! %0 = constant 2                 %0 = constant 2
+//! %1 = broadcast %0 : f32[8]  →   %1 = constant 4
+//! %2 = mul %1 %1                  %2 = broadcast %1 : f32[8]
+//! ```
+
+use crate::Rebuild;
+use kernfusion_ir::evaluate::Array;
+use kernfusion_ir::{Graph, KernelEntry, Op, Result, TensorType};
+
+pub(crate) fn fold_constants(graph: &mut Graph) -> Result<()> {
+    // The number of which a value's elements all are, if there is one.
+    let mut uniform: Vec<Option<f64>> = vec![None; graph.len()];
+    let mut rebuild = Rebuild::new(graph);
+    for id in graph.ids() {
+        let node = &graph[id];
+        let operands: Option<Vec<f64>> =
+            node.operands.iter().map(|operand| uniform[operand.index()]).collect();
+        uniform[id.index()] = match (&node.op, operands) {
+            (Op::Constant(constant), _) => Some(constant.value.value()),
+            (op, Some(values)) if op.entry() == KernelEntry::View => Some(values[0]),
+            (op, Some(values)) if op.entry() == KernelEntry::Scalar => Some(apply(graph, id, op, &values)),
+            _ => None,
+        };
+        match uniform[id.index()] {
+            Some(value) if !matches!(node.op, Op::Constant(_)) => {
+                let new = rebuild.builder(id).full(value, &node.ty)?;
+                rebuild.replace(id, new);
+            }
+            _ => {
+                rebuild.copy(id)?;
+            }
+        }
+    }
+    *graph = rebuild.finish();
+    Ok(())
+}
+
+/// An elementwise op on one element.
+fn apply(graph: &Graph, id: kernfusion_ir::ValueId, op: &Op, values: &[f64]) -> f64 {
+    let node = &graph[id];
+    let arrays: Vec<_> = node
+        .operands
+        .iter()
+        .zip(values)
+        .map(|(&operand, &value)| Array {
+            ty: TensorType::scalar(graph[operand].ty.dtype),
+            values: vec![value],
+        })
+        .collect();
+    let scalar = TensorType::scalar(node.ty.dtype);
+    let result = op.eval(&arrays.iter().collect::<Vec<_>>(), &scalar)[0];
+    node.ty.dtype.round(result)
+}

@@ -1,0 +1,52 @@
+//! What fusing saves and costs, in seconds of a nominal machine; only ratios matter.
+
+use kernfusion_ir::kernel::{InstrKind, Region};
+use kernfusion_ir::{Binary, Unary};
+
+/// Bytes a second from memory.
+const BANDWIDTH: f64 = 30e9;
+/// Cheap scalar operations a second.
+const OPERATIONS: f64 = 8e9;
+/// How many cheap operations `exp` and its kin take.
+const COSTLY: f64 = 12.0;
+
+/// Whether an op is `exp` or its kin.
+pub(super) fn is_costly_unary(op: Unary) -> bool {
+    match op {
+        Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf | Unary::Sin | Unary::Cos => true,
+        Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Sqrt | Unary::Not => false,
+    }
+}
+
+/// Seconds to move so many bytes.
+pub(super) fn moving(bytes: usize) -> f64 {
+    bytes as f64 / BANDWIDTH
+}
+
+/// Seconds to compute a region so many times.
+pub(super) fn computing(region: &Region, points: usize) -> f64 {
+    let operations: f64 = region.instrs.iter().map(|instr| cost(&instr.kind)).sum();
+    operations * points as f64 / OPERATIONS
+}
+
+fn cost(kind: &InstrKind) -> f64 {
+    match kind {
+        InstrKind::Constant(_) | InstrKind::Coordinate(_) | InstrKind::Producer(_) => 0.0,
+        InstrKind::Random { .. } => COSTLY,
+        InstrKind::Unary(op, _) => {
+            if is_costly_unary(*op) {
+                COSTLY
+            } else {
+                1.0
+            }
+        }
+        InstrKind::Binary(Binary::Pow, ..) => COSTLY,
+        InstrKind::Load { .. }
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::InRange(_)
+        | InstrKind::Reduce(..) => 1.0,
+    }
+}

@@ -1,0 +1,392 @@
+//! From a set of nodes to a kernel: the form, the space, the region, the stores.
+//!
+//! The form follows from what the set contains: a contraction, else reductions, else a map. The set's anchor (the
+//! contraction's result, the main reduction's operand, the map's result) gives the space; nodes after it get
+//! coordinates by following elementwise ops and views forward, nodes before it are computed where they are read.
+
+use super::space::{Role, Space};
+use super::writer::{Fault, Inside, Writer};
+use kernfusion_ir::kernel::{
+    BufferId, Form, Index, InstrKind, Kernel, Operand, Product, Refusal, Region, Scalar, Store, StoreMode,
+    reshaped,
+};
+use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, Reduce, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A set of nodes that may become a kernel.
+pub(super) struct Candidate<'a> {
+    pub(super) graph: &'a Graph,
+    /// Nodes that only this kernel computes.
+    pub(super) members: &'a BTreeSet<ValueId>,
+    /// Values computed wherever they are read.
+    pub(super) free: &'a [bool],
+    /// Members that something outside reads.
+    pub(super) needed: &'a BTreeSet<ValueId>,
+}
+
+impl Inside for Candidate<'_> {
+    fn contains(&self, value: ValueId) -> bool {
+        self.members.contains(&value)
+            || self.free[value.index()] && !matches!(self.graph[value].op, Op::Input(_))
+    }
+}
+
+/// What gives a kernel its space.
+enum Anchor {
+    /// The coordinates are those of this value.
+    Result(ValueId),
+    /// The coordinates are those of this reduction's operand.
+    Reduced(ValueId, Reduce),
+    /// The coordinates are those of this contraction's result and its summed axes.
+    Contracted(ValueId, DotGeneral),
+    /// The coordinates are those of this scatter's updates.
+    Scattered(ValueId, usize),
+}
+
+/// What emission yields when it does not yield a kernel.
+enum Stop {
+    Split { axis: usize, inner: usize },
+    Fault(Fault),
+}
+
+type Attempt<T> = Result<T, Stop>;
+
+impl Candidate<'_> {
+    /// The kernel, with the number of each value as its buffer's, or why there is none.
+    pub(super) fn lower(&self) -> Result<Kernel, Fault> {
+        let anchor = self.anchor()?;
+        let mut space = self.space(&anchor);
+        // Every split makes an axis smaller, so this ends.
+        loop {
+            match self.emit(&anchor, &space) {
+                Ok(kernel) => return Ok(kernel),
+                Err(Stop::Split { axis, inner }) => space.split(axis, inner),
+                Err(Stop::Fault(fault)) => return Err(fault),
+            }
+        }
+    }
+
+    fn anchor(&self) -> Result<Anchor, Fault> {
+        let of = |entry: KernelEntry| {
+            self.members.iter().copied().filter(move |&m| self.graph[m].op.entry() == entry)
+        };
+        let contractions: Vec<_> = of(KernelEntry::Contraction).collect();
+        if let [first, rest @ ..] = contractions.as_slice() {
+            if !rest.is_empty() || of(KernelEntry::Scatter).next().is_some() {
+                return Err(Fault { node: *first, reason: "one product a kernel" });
+            }
+            if let Some(node) = of(KernelEntry::Reduction).next() {
+                return Err(Fault { node, reason: "a reduction of a product's rows needs all its tiles" });
+            }
+            let Op::DotGeneral(dot) = &self.graph[*first].op else { unreachable!("a contraction") };
+            return Ok(Anchor::Contracted(*first, dot.clone()));
+        }
+        if let Some(scatter) = of(KernelEntry::Scatter).next() {
+            let Op::ScatterAdd(attributes) = &self.graph[scatter].op else { unreachable!("a scatter") };
+            if let Some(node) = of(KernelEntry::Reduction).next() {
+                return Err(Fault { node, reason: "a scatter is a map" });
+            }
+            return Ok(Anchor::Scattered(scatter, attributes.axis));
+        }
+        // Rows before columns: a row kernel also reduces columns, not the other way round.
+        let main = of(KernelEntry::Reduction).max_by_key(|&node| {
+            let operand = &self.graph[self.graph[node].operands[0]].ty;
+            (self.along_rows(node), operand.elements(), std::cmp::Reverse(node))
+        });
+        if let Some(node) = main {
+            let Op::Reduce(reduce) = &self.graph[node].op else { unreachable!("a reduction") };
+            return Ok(Anchor::Reduced(node, reduce.clone()));
+        }
+        let widest = self.members.iter().max_by_key(|&&m| (self.graph[m].ty.elements(), m));
+        Ok(Anchor::Result(*widest.expect("a kernel computes something")))
+    }
+
+    /// Whether a reduction goes along the innermost axis, so that a row is contiguous.
+    fn along_rows(&self, node: ValueId) -> bool {
+        let Op::Reduce(reduce) = &self.graph[node].op else { return false };
+        let shape = &self.graph[self.graph[node].operands[0]].ty.shape;
+        let innermost = (0..shape.len()).rev().find(|&axis| shape[axis] > 1);
+        innermost.is_none_or(|axis| reduce.axes.contains(&axis))
+    }
+
+    fn space(&self, anchor: &Anchor) -> Space {
+        let all = |shape: &[usize], role| shape.iter().map(|&extent| (extent, role)).collect::<Vec<_>>();
+        match anchor {
+            Anchor::Result(node) => Space::new(&all(&self.graph[*node].ty.shape, Role::Column)),
+            Anchor::Scattered(node, _) => {
+                Space::new(&all(&self.graph[self.graph[*node].operands[1]].ty.shape, Role::Column))
+            }
+            Anchor::Reduced(node, reduce) => {
+                let shape = &self.graph[self.graph[*node].operands[0]].ty.shape;
+                let rows = self.along_rows(*node);
+                // Across rows, the columns are the trailing axes that stay.
+                let trailing = (0..shape.len()).rev().take_while(|axis| !reduce.axes.contains(axis)).count();
+                let role = |axis: usize| match (rows, reduce.axes.contains(&axis)) {
+                    (true, true) => Role::Column,
+                    (true, false) | (false, true) => Role::Row,
+                    (false, false) if axis + trailing >= shape.len() => Role::Column,
+                    (false, false) => Role::Outer,
+                };
+                let originals: Vec<_> = shape.iter().enumerate().map(|(axis, &e)| (e, role(axis))).collect();
+                Space::new(&originals)
+            }
+            Anchor::Contracted(node, dot) => {
+                let (result, left) =
+                    (&self.graph[*node].ty.shape, &self.graph[self.graph[*node].operands[0]].ty);
+                let (batch, free) = (dot.lhs_batch.len(), dot.lhs_free(left.rank()).len());
+                let role = |axis: usize| match axis {
+                    axis if axis < batch => Role::Outer,
+                    axis if axis < batch + free => Role::Row,
+                    _ => Role::Column,
+                };
+                let summed = dot.lhs_contract.iter().map(|&axis| (left.shape[axis], Role::Summed));
+                let originals: Vec<_> =
+                    result.iter().enumerate().map(|(axis, &e)| (e, role(axis))).chain(summed).collect();
+                Space::new(&originals)
+            }
+        }
+    }
+
+    fn emit(&self, anchor: &Anchor, space: &Space) -> Attempt<Kernel> {
+        let mut writer = Writer::new(self.graph, self, space, false);
+        let rank = space.rank(false);
+        let original = |count: usize| (0..count).map(|axis| space.coordinate(axis, rank)).collect::<Vec<_>>();
+        let (base, form) = match anchor {
+            Anchor::Result(node) => (*node, Form::Map),
+            Anchor::Scattered(node, _) => (self.graph[*node].operands[1], Form::Map),
+            Anchor::Reduced(node, _) => (self.graph[*node].operands[0], Form::Reduce),
+            Anchor::Contracted(node, dot) => {
+                let at = original(self.graph[*node].ty.rank());
+                writer = writer.with_producer(*node, at);
+                (*node, Form::Contraction(vec![self.product(*node, dot, space)?]))
+            }
+        };
+        let at = original(self.graph[base].ty.rank());
+        let mut stores = Vec::new();
+        if let Anchor::Scattered(node, axis) = anchor {
+            stores.push(self.scatter(*node, *axis, &at, &mut writer)?);
+        }
+        let places = self.forward(base, &at, &writer);
+        for &node in self.needed.iter().rev() {
+            if !matches!(anchor, Anchor::Scattered(scatter, _) if *scatter == node) {
+                stores.push(self.store(node, anchor, base, &at, &places, &mut writer, space)?);
+            }
+        }
+        let covers = self.members.iter().copied().collect();
+        let domain = space.domain();
+        Ok(Kernel { name: String::new(), form, domain, region: writer.region, stores, covers })
+    }
+
+    /// Coordinates of the values after the base, where elementwise ops and views lead forward from it.
+    fn forward(&self, base: ValueId, at: &[Index], writer: &Writer<'_>) -> BTreeMap<ValueId, Vec<Index>> {
+        let mut places = BTreeMap::from([(base, at.to_vec())]);
+        let Some(&last) = self.members.last() else { return places };
+        for id in (base.index() + 1..=last.index()).map(ValueId::from_index).filter(|&id| self.contains(id)) {
+            let node = &self.graph[id];
+            let Some((operand, known)) = node.operands.iter().find_map(|o| Some((o, places.get(o)?))) else {
+                continue;
+            };
+            let place = match &node.op {
+                Op::Permute(permute) => Some(permute.axes.iter().map(|&axis| known[axis].clone()).collect()),
+                Op::Reshape(reshape) => {
+                    reshaped(writer, known, &self.graph[*operand].ty.shape, &reshape.shape).ok()
+                }
+                op if op.entry() == KernelEntry::Scalar => Some(known.clone()),
+                _ => None,
+            };
+            places.extend(place.map(|place| (id, place)));
+        }
+        places
+    }
+
+    /// The store of one member.
+    #[allow(clippy::too_many_arguments, reason = "the emission state")]
+    fn store(
+        &self,
+        node: ValueId,
+        anchor: &Anchor,
+        base: ValueId,
+        base_at: &[Index],
+        places: &BTreeMap<ValueId, Vec<Index>>,
+        writer: &mut Writer<'_>,
+        space: &Space,
+    ) -> Attempt<Store> {
+        let shape = &self.graph[node].ty.shape;
+        let base_shape = &self.graph[base].ty.shape;
+        let fault = |reason| Stop::Fault(Fault { node, reason });
+        let (at, value) = if let Some((at, scalar)) = writer.visited.get(&node) {
+            (at.clone(), *scalar)
+        } else if let Op::Reduce(reduce) = &self.graph[node].op {
+            self.reduction(node, reduce, base, base_at, places, writer, space)?
+        } else if let Some(at) = places.get(&node) {
+            (at.clone(), self.scalar(node, at.clone(), writer)?)
+        } else if shape.iter().product::<usize>() == base_shape.iter().product::<usize>() {
+            let at = reshaped(writer, base_at, base_shape, shape).map_err(|refusal| stop(refusal, node))?;
+            (at.clone(), self.scalar(node, at, writer)?)
+        } else {
+            let at = self.row_place(shape, space, writer).ok_or_else(|| fault("another iteration domain"))?;
+            let at = at.map_err(|refusal| stop(refusal, node))?;
+            (at.clone(), self.scalar(node, at, writer)?)
+        };
+        let index = Index::linear(space.rank(false), &at, shape);
+        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(..));
+        if !covers(&index, value, &writer.region, space, has_rows) {
+            return Err(fault("a value that is stored must be computed exactly once for each element"));
+        }
+        Ok(Store { value, buffer: BufferId(node.index() as u32), index, mode: StoreMode::Set })
+    }
+
+    /// Coordinates of a tensor that has one element a row, if `shape` has as many.
+    fn row_place(
+        &self,
+        shape: &[usize],
+        space: &Space,
+        writer: &Writer<'_>,
+    ) -> Option<Result<Vec<Index>, Refusal>> {
+        let domain = space.domain();
+        let rows = 0..domain.outer + domain.rows;
+        if domain.column_axes().is_empty() || domain.extent(rows.clone()) != shape.iter().product::<usize>() {
+            return None;
+        }
+        let rank = domain.axes.len();
+        let at: Vec<_> = rows.clone().map(|axis| Index::axis(rank, axis)).collect();
+        Some(reshaped(writer, &at, &domain.axes[rows], shape))
+    }
+
+    /// A stored reduction that nothing else in the kernel reads: along the row or across the rows, as the
+    /// coordinates of its operand say.
+    #[allow(clippy::too_many_arguments, reason = "the emission state of `store`")]
+    fn reduction(
+        &self,
+        node: ValueId,
+        reduce: &Reduce,
+        base: ValueId,
+        base_at: &[Index],
+        places: &BTreeMap<ValueId, Vec<Index>>,
+        writer: &mut Writer<'_>,
+        space: &Space,
+    ) -> Attempt<(Vec<Index>, Scalar)> {
+        let operand = self.graph[node].operands[0];
+        let shape = &self.graph[operand].ty.shape;
+        let known =
+            writer.visited.get(&operand).map(|(at, _)| at.clone()).or_else(|| places.get(&operand).cloned());
+        let at = match known {
+            Some(at) => at,
+            None => reshaped(writer, base_at, &self.graph[base].ty.shape, shape)
+                .map_err(|refusal| stop(refusal, node))?,
+        };
+        let varies = |axes: &[usize], role| axes.iter().any(|&axis| space.varies(&at[axis], role));
+        let kept = reduce.kept(shape.len());
+        let result: Vec<_> = kept.iter().map(|&axis| at[axis].clone()).collect();
+        let aligned = |summed, others: [Role; 2]| {
+            !varies(&kept, summed) && others.iter().all(|&role| !varies(&reduce.axes, role))
+        };
+        if aligned(Role::Column, [Role::Outer, Role::Row]) {
+            let scalar = self.scalar(node, result.clone(), writer)?;
+            Ok((result, scalar))
+        } else if aligned(Role::Row, [Role::Outer, Role::Column]) {
+            let entered = writer.reduce_rows(node, reduce, at);
+            Ok((result, entered.map_err(|refusal| stop(refusal, writer.fault()))?))
+        } else {
+            Err(Stop::Fault(Fault { node, reason: "a reduction over other axes" }))
+        }
+    }
+
+    fn scalar(&self, node: ValueId, at: Vec<Index>, writer: &mut Writer<'_>) -> Attempt<Scalar> {
+        let entered = writer.value(node, at);
+        entered.map_err(|refusal| stop(refusal, writer.fault()))
+    }
+
+    fn scatter(&self, node: ValueId, axis: usize, at: &[Index], writer: &mut Writer<'_>) -> Attempt<Store> {
+        let [indices, updates] = self.graph[node].operands[..] else {
+            unreachable!("a scatter has two operands")
+        };
+        let (rank, shape) = (self.graph[indices].ty.rank(), &self.graph[node].ty.shape);
+        let row = self.scalar(indices, at[axis..axis + rank].to_vec(), writer)?;
+        let value = self.scalar(updates, at.to_vec(), writer)?;
+        let space_rank = at.first().map_or(0, |index| index.strides.len());
+        let row = Index::indirect(space_rank, row, shape[axis]);
+        let at = [&at[..axis], &[row], &at[axis + rank..]].concat();
+        let index = Index::linear(space_rank, &at, shape);
+        Ok(Store { value, buffer: BufferId(node.index() as u32), index, mode: StoreMode::Add })
+    }
+
+    /// The operands of a contraction, as loads.
+    fn product(&self, node: ValueId, dot: &DotGeneral, space: &Space) -> Attempt<Product> {
+        let [a, b] = self.graph[node].operands[..] else { unreachable!("a product has two operands") };
+        let (a_rank, b_rank) = (self.graph[a].ty.rank(), self.graph[b].ty.rank());
+        let (rows, batch) = (dot.lhs_free(a_rank), dot.lhs_batch.len());
+        let result = self.graph[node].ty.rank();
+        let lhs = [&dot.lhs_batch[..], &rows, &dot.lhs_contract].concat();
+        let rhs = [&dot.rhs_batch[..], &dot.rhs_free(b_rank), &dot.rhs_contract].concat();
+        // Original axes of the space: batch, rows, columns, summed.
+        let lhs_axes: Vec<_> = (0..batch + rows.len()).chain(result..).take(a_rank).collect();
+        let rhs_axes: Vec<_> =
+            (0..batch).chain(batch + rows.len()..result).chain(result..).take(b_rank).collect();
+        let operand = |value: ValueId, axes: &[usize], places: &[usize]| {
+            let rank = space.rank(true);
+            let mut at = vec![Index::constant(rank, 0); axes.len()];
+            axes.iter().zip(places).for_each(|(&axis, &place)| at[axis] = space.coordinate(place, rank));
+            self.operand(value, at, space)
+        };
+        let (a, b) = (operand(a, &lhs, &lhs_axes)?, operand(b, &rhs, &rhs_axes)?);
+        Ok(Product { k: space.summed(), a, b, dtype: self.graph[node].ty.dtype })
+    }
+
+    fn operand(&self, value: ValueId, at: Vec<Index>, space: &Space) -> Attempt<Operand> {
+        let mut writer = Writer::new(self.graph, self, space, true);
+        let scalar = self.scalar(value, at, &mut writer)?;
+        let materialise = |reason| Err(Stop::Fault(Fault { node: value, reason }));
+        let region = writer.region;
+        match &region.instr(scalar).kind {
+            InstrKind::Load { index, guard, .. } if guard.is_empty() && index.indirect.is_empty() => {
+                if self.free[value.index()] && !is_matrix(index, space) {
+                    return materialise("an operand that is no matrix with one contiguous axis");
+                }
+            }
+            _ => return materialise("a contraction reads its operands from memory"),
+        }
+        Ok(Operand { region, value: scalar })
+    }
+}
+
+/// Whether an operand's rows (or columns) and summed axes each have one stride, one of them 1, so that packing it
+/// is fast.
+fn is_matrix(index: &Index, space: &Space) -> bool {
+    let extents = space.extents();
+    let domain = space.domain();
+    let one = |axes: std::ops::Range<usize>| {
+        let parts: Vec<_> = axes.filter(|&a| extents[a] > 1 && index.strides[a] != 0).collect();
+        let joined =
+            parts.windows(2).all(|w| index.strides[w[0]] == index.strides[w[1]] * extents[w[1]] as i64);
+        joined.then(|| parts.last().map_or(1, |&a| index.strides[a]))
+    };
+    let rows = if space.varies(index, Role::Column) { domain.column_axes() } else { domain.row_axes() };
+    let summed = domain.axes.len()..extents.len();
+    matches!((one(rows), one(summed)), (Some(1), Some(_)) | (Some(_), Some(1)))
+}
+
+/// Whether a store writes every element of its buffer exactly once. Where the kernel has rows (there may be one, without
+/// an axis), a value of the row is stored once a row.
+fn covers(index: &Index, value: Scalar, region: &Region, space: &Space, has_rows: bool) -> bool {
+    let domain = space.domain();
+    let without = |axes: std::ops::Range<usize>| {
+        let mut extents = domain.axes.clone();
+        extents[axes.clone()].fill(1);
+        !index.varies(axes) && index.is_dense(&extents)
+    };
+    match &region.instr(value).kind {
+        InstrKind::Reduce(_, kernfusion_ir::kernel::Direction::Rows, _) => without(domain.row_axes()),
+        _ => {
+            index.is_dense(&domain.axes)
+                || has_rows && !region.varies(value, domain.column_axes()) && without(domain.column_axes())
+        }
+    }
+}
+
+fn stop(refusal: Refusal, node: ValueId) -> Stop {
+    match refusal {
+        Refusal::Split { axis, inner } => Stop::Split { axis, inner },
+        Refusal::Because(reason) => Stop::Fault(Fault { node, reason }),
+    }
+}

@@ -1,0 +1,327 @@
+//! Fusion: from a graph to kernels.
+//!
+//! Every op starts as a kernel of its own; views and generated values (constants, coordinates, random bits and what
+//! follows from them alone) belong to whoever reads them. Then kernels are merged along the edges between them,
+//! those first that save the most time. A merge is made if the result is one kernel (`lower`), if no other kernel
+//! lies between the two, and if it computes nothing so often that the saving is lost. Every other edge is a memory
+//! access, recorded with the reason.
+//!
+//! ```text
+//! %2 = add %0 %1
+//! %3 = exp %2            →   map add+exp: load %0, load %1, store %3
+//! ```
+//!
+//! Invariants: every value that is read from memory is stored by exactly one kernel; the order of kernels respects
+//! their reads; the result is a function of the graph alone.
+
+mod assemble;
+mod cost;
+mod lower;
+mod space;
+mod writer;
+
+use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, RefusedFusion};
+use kernfusion_ir::{Graph, KernelEntry, Op, ValueId};
+use lower::Candidate;
+use std::collections::{BTreeMap, BTreeSet};
+use writer::Fault;
+
+/// How much to fuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fusion {
+    /// Everything that pays.
+    Full,
+    /// Nothing: one kernel an op, as in eager execution. Views stay free, as they are in any library.
+    None,
+}
+
+/// Nodes in one kernel at most: a bound on registers and code size.
+const LARGEST: usize = 64;
+
+/// A graph that cannot be cut into kernels.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no kernel computes {op}: {reason}{origin}")]
+pub struct FuseError {
+    op: &'static str,
+    reason: String,
+    origin: kernfusion_ir::Origin,
+}
+
+/// Cuts a graph into kernels.
+///
+/// # Errors
+/// If no kernel computes some op; names it and the user's line.
+pub fn fuse(graph: &Graph, fusion: Fusion) -> Result<KernelGraph, FuseError> {
+    let mut planner = Planner::new(graph, fusion)?;
+    if fusion == Fusion::Full {
+        planner.merge_along_edges();
+        planner.merge_siblings();
+    }
+    Ok(planner.finish())
+}
+
+/// A kernel of the plan in the making.
+struct Group {
+    members: BTreeSet<ValueId>,
+    kernel: Kernel,
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    /// Values computed wherever they are read.
+    free: Vec<bool>,
+    /// The members that read each member, through free values.
+    readers: BTreeMap<ValueId, BTreeSet<ValueId>>,
+    /// The members and inputs that each member reads.
+    reads: BTreeMap<ValueId, BTreeSet<ValueId>>,
+    outputs: BTreeSet<ValueId>,
+    /// By number; `None` where a group was merged into another.
+    groups: Vec<Option<Group>>,
+    group_of: BTreeMap<ValueId, usize>,
+    refusals: BTreeMap<(ValueId, ValueId), &'static str>,
+}
+
+impl<'a> Planner<'a> {
+    /// One group for each op, after materialising what no kernel can read in place.
+    fn new(graph: &'a Graph, fusion: Fusion) -> Result<Self, FuseError> {
+        let outputs: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
+        let mut forced = outputs.clone();
+        loop {
+            let free = free_values(graph, &forced, fusion);
+            let (reads, readers) = edges(graph, &free);
+            let mut planner = Planner {
+                graph,
+                free,
+                readers,
+                reads,
+                outputs: outputs.clone(),
+                groups: vec![],
+                group_of: BTreeMap::new(),
+                refusals: BTreeMap::new(),
+            };
+            let faults = planner.start();
+            if faults.is_empty() {
+                return Ok(planner);
+            }
+            let before = forced.len();
+            forced.extend(faults.iter().map(|(_, fault)| fault.node));
+            if let Some((node, fault)) = faults.into_iter().next().filter(|_| forced.len() == before) {
+                let (op, origin) = (graph[node].op.name(), graph[node].origin.clone());
+                return Err(FuseError { op, reason: fault.reason.into(), origin });
+            }
+        }
+    }
+
+    /// Makes a group of every live op; returns those that are no kernel yet.
+    fn start(&mut self) -> Vec<(ValueId, Fault)> {
+        let mut faults = Vec::new();
+        for node in self.live() {
+            let members = BTreeSet::from([node]);
+            match self.lower(&members) {
+                Ok(kernel) => {
+                    self.group_of.insert(node, self.groups.len());
+                    self.groups.push(Some(Group { members, kernel }));
+                }
+                Err(fault) => faults.push((node, fault)),
+            }
+        }
+        faults
+    }
+
+    /// Members that outputs depend on, in order.
+    fn live(&self) -> Vec<ValueId> {
+        let mut live = vec![false; self.graph.len()];
+        self.outputs.iter().for_each(|output| live[output.index()] = true);
+        for id in self.graph.ids().rev().filter(|&id| self.reads.contains_key(&id)) {
+            if live[id.index()] {
+                self.reads[&id].iter().for_each(|read| live[read.index()] = true);
+            }
+        }
+        self.reads.keys().copied().filter(|id| live[id.index()]).collect()
+    }
+
+    fn lower(&self, members: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
+        let needed = self.needed(members);
+        Candidate { graph: self.graph, members, free: &self.free, needed: &needed }.lower()
+    }
+
+    /// The members that something outside reads, or that are outputs.
+    fn needed(&self, members: &BTreeSet<ValueId>) -> BTreeSet<ValueId> {
+        let outside = |member: &ValueId| {
+            let readers = self.readers.get(member);
+            self.outputs.contains(member)
+                || readers.is_some_and(|r| r.iter().any(|reader| !members.contains(reader)))
+        };
+        members.iter().copied().filter(outside).collect()
+    }
+
+    /// Merges producers into consumers, the largest tensors first, until nothing changes.
+    fn merge_along_edges(&mut self) {
+        let mut edges: Vec<(ValueId, ValueId)> = Vec::new();
+        for (&consumer, reads) in self.reads.iter().filter(|(id, _)| self.group_of.contains_key(id)) {
+            let members = reads.iter().filter(|read| self.group_of.contains_key(read));
+            edges.extend(members.map(|&producer| (producer, consumer)));
+        }
+        edges.sort_by_key(|&(p, c)| (std::cmp::Reverse(self.graph[p].ty.bytes()), p, c));
+        loop {
+            let merged = edges.iter().filter(|&&(producer, consumer)| self.merge(producer, consumer)).count();
+            if merged == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Merges kernels that read the same tensor and do not depend on each other.
+    fn merge_siblings(&mut self) {
+        let mut readers: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+        for (&id, reads) in self.reads.iter().filter(|(id, _)| self.group_of.contains_key(id)) {
+            for &read in reads.iter().filter(|read| self.graph[**read].ty.elements() > 1024) {
+                readers.entry(read).or_default().push(id);
+            }
+        }
+        let mut shared: Vec<_> = readers.into_iter().collect();
+        shared.sort_by_key(|(read, _)| (std::cmp::Reverse(self.graph[*read].ty.bytes()), *read));
+        for (_, readers) in shared {
+            for pair in readers.windows(2) {
+                if self.is_reducing(pair[0]) || self.is_reducing(pair[1]) {
+                    self.merge(pair[0], pair[1]);
+                }
+            }
+        }
+    }
+
+    /// Whether a member's kernel is a reduction, where reading a tensor once instead of twice pays.
+    fn is_reducing(&self, member: ValueId) -> bool {
+        self.group(self.group_of[&member]).kernel.form == Form::Reduce
+    }
+
+    fn group(&self, number: usize) -> &Group {
+        self.groups[number].as_ref().expect("a live group")
+    }
+
+    /// Merges the kernels of two members if that is legal and pays; records the refusal otherwise.
+    fn merge(&mut self, producer: ValueId, consumer: ValueId) -> bool {
+        let (first, second) = (self.group_of[&producer], self.group_of[&consumer]);
+        if first == second {
+            return false;
+        }
+        match self.merged(first, second, producer) {
+            Ok(group) => {
+                group.members.iter().for_each(|&member| {
+                    self.group_of.insert(member, first);
+                });
+                self.groups[first] = Some(group);
+                self.groups[second] = None;
+                true
+            }
+            Err(reason) => {
+                self.refusals.insert((producer, consumer), reason);
+                false
+            }
+        }
+    }
+
+    fn merged(&self, first: usize, second: usize, producer: ValueId) -> Result<Group, &'static str> {
+        let (a, b) = (self.group(first), self.group(second));
+        if a.members.len() + b.members.len() > LARGEST {
+            return Err("the kernel would be too large");
+        }
+        if matches!(b.kernel.form, Form::Contraction(_)) {
+            return Err("a contraction reads its operands from memory");
+        }
+        if self.path_between(first, second) || self.path_between(second, first) {
+            return Err("another kernel lies between the two");
+        }
+        let members: BTreeSet<_> = a.members.union(&b.members).copied().collect();
+        let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
+        let points = kernel.domain.points();
+        let repeated = points.saturating_sub(a.kernel.domain.points());
+        let saved = cost::moving(2 * self.graph[producer].ty.bytes());
+        if cost::computing(&a.kernel.region, repeated) > saved && a.kernel.form == Form::Map {
+            return Err("computing it again for every element costs more than reading it");
+        }
+        Ok(Group { members, kernel })
+    }
+
+    /// Whether `to` depends on `from` through a third group.
+    fn path_between(&self, from: usize, to: usize) -> bool {
+        let last = self.group(to).members.last().copied();
+        let mut seen = BTreeSet::from([from]);
+        let mut stack: Vec<usize> = self.successors(from).filter(|&next| next != to).collect();
+        while let Some(group) = stack.pop() {
+            if group == to {
+                return true;
+            }
+            // Ids ascend along every path, so what starts after the end cannot reach it.
+            if seen.insert(group) && self.group(group).members.first().copied() < last {
+                stack.extend(self.successors(group));
+            }
+        }
+        false
+    }
+
+    fn successors(&self, group: usize) -> impl Iterator<Item = usize> {
+        let readers =
+            self.group(group).members.iter().filter_map(|member| self.readers.get(member)).flatten();
+        readers.filter_map(|reader| self.group_of.get(reader).copied()).filter(move |&next| next != group)
+    }
+
+    fn finish(self) -> KernelGraph {
+        let mut refusals = Vec::new();
+        for (&(producer, consumer), reason) in &self.refusals {
+            if self.group_of[&producer] != self.group_of[&consumer] {
+                let bytes = self.graph[producer].ty.bytes();
+                let name = |id| assemble::describe(self.graph, id);
+                refusals.push(RefusedFusion {
+                    producer: name(producer),
+                    consumer: name(consumer),
+                    bytes,
+                    reason: (*reason).into(),
+                });
+            }
+        }
+        refusals.sort_by_key(|refusal| std::cmp::Reverse(refusal.bytes));
+        let kernels = self.groups.into_iter().flatten().map(|group| group.kernel).collect();
+        assemble::assemble(self.graph, kernels, refusals)
+    }
+}
+
+/// Which values are computed wherever they are read.
+fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec<bool> {
+    let mut generated = vec![false; graph.len()];
+    let mut free = vec![false; graph.len()];
+    for id in graph.ids() {
+        let forced = forced.contains(&id);
+        generated[id.index()] =
+            !forced && writer::is_generated(graph, &generated, id, fusion == Fusion::None);
+        let view = graph[id].op.entry() == KernelEntry::View;
+        free[id.index()] = !forced && (view || generated[id.index()]);
+    }
+    free
+}
+
+type Edges = BTreeMap<ValueId, BTreeSet<ValueId>>;
+
+/// What each member reads (members and inputs), through free values; and the reverse.
+fn edges(graph: &Graph, free: &[bool]) -> (Edges, Edges) {
+    // What a free value stands for.
+    let mut behind: Vec<BTreeSet<ValueId>> = Vec::with_capacity(graph.len());
+    let (mut reads, mut readers) = (Edges::new(), Edges::new());
+    for id in graph.ids() {
+        let node = &graph[id];
+        let sources: BTreeSet<_> =
+            node.operands.iter().flat_map(|operand| behind[operand.index()].iter().copied()).collect();
+        if matches!(node.op, Op::Input(_)) {
+            behind.push(BTreeSet::from([id]));
+        } else if free[id.index()] {
+            behind.push(sources);
+        } else {
+            sources.iter().for_each(|&source| {
+                readers.entry(source).or_default().insert(id);
+            });
+            reads.insert(id, sources);
+            behind.push(BTreeSet::from([id]));
+        }
+    }
+    (reads, readers)
+}

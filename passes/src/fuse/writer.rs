@@ -1,0 +1,239 @@
+//! Emission: the scalars of a set of nodes, at coordinates of a kernel's space.
+
+use super::space::{Role, Space};
+use kernfusion_ir::kernel::{
+    Bound, BufferId, Direction, Entered, Index, InstrKind, KernelWriter, Refusal, Region, Scalar,
+};
+use kernfusion_ir::{DType, Graph, KernelEntry, Op, Reduce, TensorType, ValueId};
+use std::collections::HashMap;
+
+/// Why a set of nodes is no kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Fault {
+    /// Materialising this value would help.
+    pub(super) node: ValueId,
+    /// For `explain`.
+    pub(super) reason: &'static str,
+}
+
+/// Values that are computed where they are read: those of the kernel, and views and generated values.
+pub(super) trait Inside {
+    /// Whether the value is computed here rather than loaded.
+    fn contains(&self, value: ValueId) -> bool;
+}
+
+/// Writes a region over a space. Until all kernels are known, a value's buffer has the value's number.
+pub(super) struct Writer<'a> {
+    graph: &'a Graph,
+    inside: &'a dyn Inside,
+    space: &'a Space,
+    rank: usize,
+    /// The contraction whose result is the region's producer, and the coordinates of the result.
+    producer: Option<(ValueId, Vec<Index>)>,
+    node: ValueId,
+    guard: Vec<Bound>,
+    memo: HashMap<(ValueId, Vec<Index>, Vec<Bound>), Scalar>,
+    /// Where each node was computed first.
+    pub(super) visited: HashMap<ValueId, (Vec<Index>, Scalar)>,
+    pub(super) region: Region,
+    /// The node at which a refusal arose.
+    fault: Option<ValueId>,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer over the kernel's axes, or (for an operand of a product) over the summed ones too.
+    pub(super) fn new(graph: &'a Graph, inside: &'a dyn Inside, space: &'a Space, with_summed: bool) -> Self {
+        Writer {
+            graph,
+            inside,
+            space,
+            rank: space.rank(with_summed),
+            producer: None,
+            node: ValueId::from_index(0),
+            guard: vec![],
+            memo: HashMap::new(),
+            visited: HashMap::new(),
+            region: Region::default(),
+            fault: None,
+        }
+    }
+
+    /// Makes the result of a contraction, at these coordinates, the region's producer.
+    pub(super) fn with_producer(mut self, node: ValueId, at: Vec<Index>) -> Self {
+        self.producer = Some((node, at));
+        self
+    }
+
+    /// The node to blame for the last refusal.
+    pub(super) fn fault(&self) -> ValueId {
+        self.fault.unwrap_or(self.node)
+    }
+
+    /// The scalar of a value at coordinates of its tensor.
+    pub(super) fn value(&mut self, value: ValueId, at: Vec<Index>) -> Entered {
+        let key = (value, at, self.guard.clone());
+        if let Some(&scalar) = self.memo.get(&key) {
+            return Ok(scalar);
+        }
+        let (_, at, _) = &key;
+        let node = &self.graph[value];
+        let scalar = if !self.inside.contains(value) {
+            self.load(value, Index::linear(self.rank, at, &node.ty.shape), node.ty.dtype)
+        } else {
+            let outer = std::mem::replace(&mut self.node, value);
+            let entered = match self.stored_under_reshape(value) {
+                // A reshape of what lies dense in memory is the same offset.
+                Some(stored) => {
+                    Ok(self.load(stored, Index::linear(self.rank, at, &node.ty.shape), node.ty.dtype))
+                }
+                None => node.op.enter(self, at),
+            };
+            self.blame(&entered, value);
+            self.node = outer;
+            entered?
+        };
+        if self.guard.is_empty() {
+            self.visited.entry(value).or_insert_with(|| (at.clone(), scalar));
+        }
+        self.memo.insert(key, scalar);
+        Ok(scalar)
+    }
+
+    fn load(&mut self, value: ValueId, index: Index, dtype: DType) -> Scalar {
+        let buffer = BufferId(value.index() as u32);
+        self.region.push(InstrKind::Load { buffer, index, guard: self.guard.clone() }, dtype)
+    }
+
+    /// The value in memory that a chain of reshapes shows.
+    fn stored_under_reshape(&self, value: ValueId) -> Option<ValueId> {
+        let mut value = value;
+        while self.inside.contains(value) {
+            let node = &self.graph[value];
+            let Op::Reshape(_) = node.op else { return None };
+            value = node.operands[0];
+        }
+        Some(value)
+    }
+
+    /// Notes where a refusal arose: the operand that had better be in memory.
+    fn blame(&mut self, entered: &Entered, value: ValueId) {
+        if entered.is_err() && self.fault.is_none() {
+            let operand = self.graph[value].operands.iter().find(|operand| self.inside.contains(**operand));
+            self.fault = Some(*operand.unwrap_or(&value));
+        }
+    }
+
+    /// The coordinates of a reduction's operand, from those of its result and of the summed elements.
+    fn reduced_coordinates(&self, reduce: &Reduce, kept: &[Index], summed: Vec<Index>) -> Vec<Index> {
+        let rank = kept.len() + summed.len();
+        let mut at = vec![Index::constant(self.rank, 0); rank];
+        reduce.kept(rank).into_iter().zip(kept).for_each(|(axis, index)| at[axis] = index.clone());
+        reduce.axes.iter().zip(summed).for_each(|(&axis, index)| at[axis] = index);
+        at
+    }
+
+    /// The columns (or rows) of the domain, as coordinates of axes of these extents.
+    fn spread(&self, axes: std::ops::Range<usize>, extents: &[usize]) -> Result<Vec<Index>, Refusal> {
+        let all = self.space.extents();
+        let at: Vec<_> = axes.clone().map(|axis| Index::axis(self.rank, axis)).collect();
+        if all[axes.clone()].iter().product::<usize>() != extents.iter().product::<usize>() {
+            return Err(Refusal::Because("a reduction over another number of elements"));
+        }
+        kernfusion_ir::kernel::reshaped(self, &at, &all[axes], extents)
+    }
+
+    /// A reduction across the rows, whose operand has coordinates `at`.
+    pub(super) fn reduce_rows(&mut self, node: ValueId, reduce: &Reduce, at: Vec<Index>) -> Entered {
+        let operand = self.graph[node].operands[0];
+        let value = self.value(operand, at)?;
+        let kind = InstrKind::Reduce(reduce.op, Direction::Rows, value);
+        Ok(self.region.push(kind, self.graph[node].ty.dtype))
+    }
+}
+
+impl KernelWriter for Writer<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn operand_type(&self, slot: usize) -> TensorType {
+        self.graph[self.graph[self.node].operands[slot]].ty.clone()
+    }
+
+    fn result_type(&self) -> TensorType {
+        self.graph[self.node].ty.clone()
+    }
+
+    fn operand(&mut self, slot: usize, at: Vec<Index>) -> Entered {
+        self.value(self.graph[self.node].operands[slot], at)
+    }
+
+    fn guarded(&mut self, slot: usize, at: Vec<Index>, bounds: &[Bound]) -> Entered {
+        let outside = self.guard.len();
+        self.guard.extend_from_slice(bounds);
+        let entered = self.operand(slot, at);
+        self.guard.truncate(outside);
+        entered
+    }
+
+    fn push(&mut self, kind: InstrKind, dtype: DType) -> Scalar {
+        self.region.push(kind, dtype)
+    }
+
+    fn divide(&self, at: &Index, by: usize) -> Result<(Index, Index), Refusal> {
+        self.space.divide(at, by)
+    }
+
+    fn reduce(&mut self, reduce: &Reduce, at: &[Index]) -> Entered {
+        if !self.guard.is_empty() {
+            return Err(Refusal::Because("a reduction inside a padded range"));
+        }
+        if at.iter().any(|index| self.space.varies(index, Role::Column)) {
+            return Err(Refusal::Because("a reduction is read at another element of its own row"));
+        }
+        let domain = self.space.domain();
+        if domain.column_axes().is_empty() && !reduce.axes.is_empty() && domain.rows > 0 {
+            return Err(Refusal::Because("a reduction in a kernel without columns"));
+        }
+        let shape = self.operand_type(0).shape;
+        let extents: Vec<_> = reduce.axes.iter().map(|&axis| shape[axis]).collect();
+        let summed = self.spread(domain.column_axes(), &extents)?;
+        let operand = self.reduced_coordinates(reduce, at, summed);
+        let value = self.operand(0, operand)?;
+        let dtype = self.result_type().dtype;
+        Ok(self.region.push(InstrKind::Reduce(reduce.op, Direction::Columns, value), dtype))
+    }
+
+    fn product(&mut self, at: &[Index]) -> Entered {
+        match &self.producer {
+            Some((node, place)) if *node == self.node && place == at && self.guard.is_empty() => {
+                Ok(self.region.push(InstrKind::Producer(0), self.graph[self.node].ty.dtype))
+            }
+            Some((node, _)) if *node == self.node => {
+                Err(Refusal::Because("a product is read at other entries"))
+            }
+            _ => Err(Refusal::Because("a contraction feeds this kernel from memory only")),
+        }
+    }
+}
+
+/// Whether a value costs nothing to compute again wherever it is read, views aside: it depends on no tensor in
+/// memory.
+pub(super) fn is_generated(graph: &Graph, generated: &[bool], id: ValueId, eager: bool) -> bool {
+    let node = &graph[id];
+    let inputs = || node.operands.iter().all(|operand| generated[operand.index()]);
+    let costly = match &node.op {
+        Op::Unary(op) => super::cost::is_costly_unary(*op),
+        Op::Binary(op) => *op == kernfusion_ir::Binary::Pow,
+        _ => false,
+    };
+    match node.op.entry() {
+        KernelEntry::Input => node.ty.elements() == 1,
+        KernelEntry::Generated => (!eager || matches!(node.op, Op::Constant(_))) && inputs(),
+        KernelEntry::View => inputs(),
+        KernelEntry::Scalar => !eager && inputs() && (!costly || node.ty.elements() == 1),
+        KernelEntry::Movement | KernelEntry::Reduction | KernelEntry::Contraction | KernelEntry::Scatter => {
+            false
+        }
+    }
+}

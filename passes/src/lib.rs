@@ -1,0 +1,27 @@
+//! The passes of Kernfusion: free functions over graphs, in a commented list, run by one runner.
+//!
+//! ```text
+//! Graph ──grad──► Graph ──PIPELINE──► Graph ──fuse──► KernelGraph ──plan──► Plan
+//! ```
+//!
+//! * [`grad`]: symbolic reverse-mode differentiation.
+//! * [`PIPELINE`] and [`run`]: simplification; times, verifies and dumps each pass, and names the one that fails.
+//! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
+//! * [`plan`](plan::plan): memory for all buffers, before anything runs.
+//!
+//! Passes rebuild a graph in execution order; they never edit it in place. This crate knows nothing of back ends.
+#![forbid(unsafe_code)]
+
+mod autodiff;
+mod cse;
+mod dce;
+mod fold;
+pub mod fuse;
+pub mod plan;
+mod rebuild;
+mod runner;
+mod split_reductions;
+
+pub use autodiff::grad;
+pub use rebuild::Rebuild;
+pub use runner::{Observer, PIPELINE, Pass, PassError, PassReport, find, run};

@@ -1,0 +1,151 @@
+//! Memory planning: a place for every buffer, before anything runs.
+//!
+//! A temporary lives from the kernel that writes it to the last one that reads it. A kernel may write over an operand
+//! that dies with it, if it reads the operand at the very element that it writes; so a state takes its new value in
+//! place. All other temporaries share one arena: the largest first, each at the lowest offset that is free for its
+//! whole life.
+
+use kernfusion_ir::kernel::{
+    BufferId, BufferRole, Form, InstrKind, Kernel, KernelGraph, Place, Plan, StoreMode,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Alignment of arena offsets in bytes: a cache line, so that no two threads share one across buffers.
+const ALIGNMENT: usize = 64;
+
+/// Gives every buffer a place.
+pub fn plan(graph: KernelGraph) -> Plan {
+    let mut places: Vec<Place> = graph
+        .buffers
+        .iter()
+        .map(|buffer| match buffer.role {
+            BufferRole::Input | BufferRole::State => Place::Own,
+            BufferRole::Temporary => Place::Unused,
+        })
+        .collect();
+    let lives = Lives::of(&graph);
+    let mut memory = lives.spans.clone();
+    alias_in_place(&graph, &lives, &mut places, &mut memory);
+    let arena_bytes = share_arena(&graph, &memory, &mut places);
+    Plan { graph, places, arena_bytes }
+}
+
+/// First and last kernel of each temporary's life.
+struct Lives {
+    spans: BTreeMap<BufferId, (usize, usize)>,
+    /// The last kernel that reads each buffer, of any role; the number of kernels if it is an output.
+    last_read: BTreeMap<BufferId, usize>,
+}
+
+impl Lives {
+    fn of(graph: &KernelGraph) -> Self {
+        let mut last_read = BTreeMap::new();
+        let mut spans = BTreeMap::new();
+        for (number, kernel) in graph.kernels.iter().enumerate() {
+            for buffer in kernel.writes() {
+                spans.insert(buffer, (number, number));
+            }
+            for buffer in kernel.reads() {
+                last_read.insert(buffer, number);
+            }
+        }
+        let end = graph.kernels.len();
+        let results = graph.outputs.iter().map(|(_, buffer, _)| *buffer);
+        for buffer in results.chain(graph.updates.iter().map(|(_, value)| *value)) {
+            last_read.insert(buffer, end);
+        }
+        for (buffer, span) in &mut spans {
+            span.1 = last_read.get(buffer).copied().unwrap_or(span.0);
+        }
+        Lives { spans, last_read }
+    }
+}
+
+/// Lets kernels write over operands that die with them. `memory` holds the lives of what needs a place of its own.
+fn alias_in_place(
+    graph: &KernelGraph,
+    lives: &Lives,
+    places: &mut [Place],
+    memory: &mut BTreeMap<BufferId, (usize, usize)>,
+) {
+    // Whose memory a buffer has, after aliasing.
+    let mut root: BTreeMap<BufferId, BufferId> = BTreeMap::new();
+    for (number, kernel) in graph.kernels.iter().enumerate() {
+        let mut taken = BTreeSet::new();
+        for buffer in kernel.writes() {
+            let state = graph.updates.iter().find(|(_, value)| *value == buffer).map(|(state, _)| *state);
+            let dying = |candidate: &BufferId| lives.last_read.get(candidate) == Some(&number);
+            let fits =
+                |candidate: &BufferId| dying(candidate) && overwrites(graph, kernel, *candidate, buffer);
+            let temporary = |candidate: &BufferId| graph.buffer(*candidate).role == BufferRole::Temporary;
+            let operand = state.filter(|state| fits(state)).or_else(|| {
+                kernel.reads().into_iter().find(|r| temporary(r) && !taken.contains(r) && fits(r))
+            });
+            let Some(operand) = operand else { continue };
+            taken.insert(operand);
+            places[buffer.0 as usize] = Place::Alias(operand);
+            let owner = root.get(&operand).copied().unwrap_or(operand);
+            root.insert(buffer, owner);
+            let (_, last) = memory.remove(&buffer).expect("a written buffer has a life");
+            if let Some(life) = memory.get_mut(&owner) {
+                life.1 = life.1.max(last);
+            }
+        }
+    }
+}
+
+/// Whether a kernel may write `to` where `from` lies: it reads `from` only at the element that it writes.
+fn overwrites(graph: &KernelGraph, kernel: &Kernel, from: BufferId, to: BufferId) -> bool {
+    let (a, b) = (&graph.buffer(from).ty, &graph.buffer(to).ty);
+    if a.bytes() != b.bytes() || a.dtype.size() != b.dtype.size() {
+        return false;
+    }
+    let [index] = kernel.stores.iter().filter(|store| store.buffer == to).collect::<Vec<_>>()[..] else {
+        return false;
+    };
+    let products = match &kernel.form {
+        Form::Contraction(products) => products.as_slice(),
+        Form::Map | Form::Reduce => &[],
+    };
+    let in_product = products.iter().flat_map(|p| p.a.region.instrs.iter().chain(&p.b.region.instrs));
+    let reads = |kind: &InstrKind| matches!(kind, InstrKind::Load { buffer, .. } if *buffer == from);
+    let here = |kind: &InstrKind| match kind {
+        InstrKind::Load { buffer, index: read, guard } if *buffer == from => {
+            *read == index.index && guard.is_empty()
+        }
+        _ => true,
+    };
+    index.mode == StoreMode::Set
+        && !in_product.into_iter().any(|instr| reads(&instr.kind))
+        && kernel.region.instrs.iter().all(|instr| here(&instr.kind))
+}
+
+/// Places what needs memory of its own in the arena; returns the arena's size.
+fn share_arena(
+    graph: &KernelGraph,
+    memory: &BTreeMap<BufferId, (usize, usize)>,
+    places: &mut [Place],
+) -> usize {
+    let mut order: Vec<_> =
+        memory.iter().map(|(&buffer, &life)| (graph.buffer(buffer).ty.bytes(), buffer, life)).collect();
+    order.sort_by_key(|&(bytes, buffer, _)| (std::cmp::Reverse(bytes), buffer));
+    let mut placed: Vec<(usize, usize, (usize, usize))> = Vec::new();
+    let mut arena = 0;
+    for (bytes, buffer, life) in order {
+        let overlaps = |other: &&(usize, usize, (usize, usize))| other.2.0 <= life.1 && life.0 <= other.2.1;
+        let mut busy: Vec<_> = placed.iter().filter(overlaps).map(|&(start, end, _)| (start, end)).collect();
+        busy.sort_unstable();
+        let mut offset = 0;
+        for (start, end) in busy {
+            if offset + bytes <= start {
+                break;
+            }
+            offset = offset.max(end);
+        }
+        let end = offset + bytes.next_multiple_of(ALIGNMENT);
+        placed.push((offset, end, life));
+        places[buffer.0 as usize] = Place::Arena { offset };
+        arena = arena.max(end);
+    }
+    arena
+}

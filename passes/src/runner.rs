@@ -1,0 +1,89 @@
+//! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
+
+use crate::{cse, dce, fold, split_reductions};
+use kernfusion_ir::{Graph, IrError};
+use std::time::{Duration, Instant};
+
+/// A named pass over graphs.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    /// What users call it in `opt --passes`.
+    pub name: &'static str,
+    /// One line of help.
+    pub about: &'static str,
+    run: fn(&mut Graph) -> Result<(), IrError>,
+}
+
+/// The passes between tracing (with gradients) and fusion, in the order in which they run.
+pub const PIPELINE: &[Pass] = &[
+    // First, since every later pass is proportional to the number of nodes: autodiff leaves the gradients of values
+    // that nobody asked for.
+    Pass { name: "dce", about: "removes values that no output needs", run: dce::remove_dead_code },
+    // Before cse: folded tensors become equal broadcasts of equal constants.
+    Pass { name: "fold", about: "computes what is constant", run: fold::fold_constants },
+    Pass { name: "cse", about: "computes equal expressions once", run: cse::merge_common_subexpressions },
+    // The e-graph stands here: after cse, so that it starts from a small graph, and before anything that fixes
+    // an order of summation.
+    Pass {
+        name: "split-reductions",
+        about: "reduces to few elements in two steps",
+        run: split_reductions::split_reductions,
+    },
+    // Folding and cse leave operands without users.
+    Pass { name: "dce", about: "removes values that no output needs", run: dce::remove_dead_code },
+];
+
+/// The pass of this name.
+pub fn find(name: &str) -> Option<Pass> {
+    PIPELINE.iter().find(|pass| pass.name == name).copied()
+}
+
+/// A pass that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("pass `{pass}` (number {number}): {cause}")]
+pub struct PassError {
+    /// Its name.
+    pub pass: &'static str,
+    /// Its place in the list, from 1.
+    pub number: usize,
+    /// What went wrong: its own error, or an invariant that its result breaks.
+    pub cause: String,
+}
+
+/// What a pass did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassReport {
+    /// Its name.
+    pub pass: &'static str,
+    /// How long it took.
+    pub time: Duration,
+    /// Nodes before and after.
+    pub nodes: (usize, usize),
+}
+
+/// Sees the graph after each pass.
+pub type Observer<'a> = &'a mut dyn FnMut(&PassReport, &Graph);
+
+/// Runs passes, the first `stop_after` of them if given, verifying the graph before and after each.
+///
+/// # Errors
+/// Names the pass that failed, or whose result breaks an invariant.
+pub fn run(
+    graph: &mut Graph,
+    passes: &[Pass],
+    stop_after: Option<usize>,
+    observer: Observer<'_>,
+) -> Result<Vec<PassReport>, PassError> {
+    let mut reports = Vec::new();
+    let failed = |pass, number, cause| PassError { pass, number, cause };
+    graph.verify().map_err(|error| failed("input", 0, error.to_string()))?;
+    for (index, pass) in passes.iter().enumerate().take(stop_after.unwrap_or(usize::MAX)) {
+        let (start, before) = (Instant::now(), graph.len());
+        (pass.run)(graph).map_err(|error| failed(pass.name, index + 1, error.to_string()))?;
+        let report = PassReport { pass: pass.name, time: start.elapsed(), nodes: (before, graph.len()) };
+        graph.verify().map_err(|error| failed(pass.name, index + 1, error.to_string()))?;
+        observer(&report, graph);
+        reports.push(report);
+    }
+    Ok(reports)
+}

@@ -1,0 +1,42 @@
+//! A reduction to very few elements in two steps, first along the last axis, then the rest: so it runs on
+//! all threads, and joins a kernel over the same rows.
+//!
+//! ```text
+//! %1 = reduce sum %0 [0, 1] : f32[]   →   %1 = reduce sum %0 [1] : f32[1024]
+//!                                         %2 = reduce sum %1 [0] : f32[]
+//! ```
+//!
+//! Sums are rounded in another order; it depends on the shape alone.
+
+use crate::Rebuild;
+use kernfusion_ir::{Graph, Op, Result};
+
+/// A result of fewer elements than this is split.
+const FEW: usize = 16;
+
+pub(crate) fn split_reductions(graph: &mut Graph) -> Result<()> {
+    let mut rebuild = Rebuild::new(graph);
+    for id in graph.ids() {
+        let node = &graph[id];
+        match &node.op {
+            Op::Reduce(reduce) if reduce.axes.len() > 1 && node.ty.elements() < FEW => {
+                let operand = &graph[node.operands[0]].ty;
+                let (&last, others) = reduce.axes.split_last().expect("two axes");
+                if last + 1 != operand.rank() {
+                    rebuild.copy(id)?;
+                    continue;
+                }
+                let x = rebuild.place(node.operands[0]);
+                let mut b = rebuild.builder(id);
+                let rows = b.reduce(reduce.op, &[last], x)?;
+                let new = b.reduce(reduce.op, others, rows)?;
+                rebuild.replace(id, new);
+            }
+            _ => {
+                rebuild.copy(id)?;
+            }
+        }
+    }
+    *graph = rebuild.finish();
+    Ok(())
+}
