@@ -6,17 +6,20 @@
 //! * [`evaluate`](mod@evaluate): the slow, obvious evaluator in `f64` that every other execution is compared with.
 //! * [`kernel`]: the loop-level language between fusion and the back ends.
 //! * [`text`]: the textual form (`.kir`), which parses back; [`draw`]: DOT, Mermaid and JSON.
+//! * [`samples`]: small and random programs with inputs, which drive every back end.
 //!
 //! This crate knows nothing of passes, back ends or models.
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod draw;
 pub mod evaluate;
 mod graph;
 pub mod kernel;
 mod op;
 pub mod origin;
 pub mod random;
+pub mod samples;
 mod tensor;
 pub mod text;
 mod types;

@@ -251,10 +251,12 @@ fn reductions_and_forms_are_checked() {
     let used = broken_instr(softmax(), 1, rows);
     assert_eq!(used, "kernel `softmax`: %2: uses %1, a reduction over rows");
     let spread = broken(product(), |graph| graph.kernels[0].stores[1] = set(6, 4, index(&[10, 1], 0)));
-    assert_eq!(
-        spread,
-        "kernel `head`: store of %6: a reduced value is written along the axes that it reduced"
-    );
+    assert_eq!(spread, "kernel `head`: store of %6: a reduction over rows is written along the rows");
+    let added = broken(softmax(), |graph| {
+        let add = Store { mode: StoreMode::Add, ..set(4, 1, index(&[256, 0], 0)) };
+        graph.kernels[0].stores.push(add);
+    });
+    assert_eq!(added, "kernel `softmax`: store of %4: a reduced value is added, once for each point");
     let domain = broken(softmax(), |graph| graph.kernels[0].domain.rows = 3);
     assert_eq!(domain, "kernel `softmax`: has 0 outer axes and 3 row axes of 2");
 }

@@ -39,12 +39,13 @@ impl KernelGraph {
         for (region, axes) in kernel.regions() {
             for instr in &region.instrs {
                 if let InstrKind::Load { buffer, index, .. } = &instr.kind {
-                    *read.entry(*buffer).or_insert(0) += reached(region, index, &axes);
+                    *read.entry(*buffer).or_insert(0) += reached(region, index, &axes, &kernel.domain);
                 }
             }
         }
         for store in &kernel.stores {
-            *written.entry(store.buffer).or_insert(0) += reached(&kernel.region, &store.index, &kernel.domain.axes);
+            *written.entry(store.buffer).or_insert(0) +=
+                reached(&kernel.region, &store.index, &kernel.domain.axes, &kernel.domain);
         }
         let bytes = |(id, elements): (BufferId, usize)| {
             let ty = &self.buffer(id).ty;
@@ -56,10 +57,10 @@ impl KernelGraph {
 
 /// How many elements an index map reaches at most: the points along the axes that move it, directly or through an
 /// indirect term.
-fn reached(region: &Region, index: &Index, axes: &[usize]) -> usize {
+fn reached(region: &Region, index: &Index, axes: &[usize], domain: &Domain) -> usize {
     let moves = |axis: &usize| {
         index.strides[*axis] != 0
-            || index.indirect.iter().any(|term| region.varies(term.value, *axis..axis + 1))
+            || index.indirect.iter().any(|term| region.varies(term.value, *axis..axis + 1, domain))
     };
     (0..axes.len()).filter(moves).map(|axis| axes[axis]).product()
 }

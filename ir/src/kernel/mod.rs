@@ -226,9 +226,9 @@ impl Region {
 }
 
 impl Region {
-    /// Whether a value differs between points that differ along these axes only. A reduction does not vary along
-    /// what it reduces; the axes are all columns or all rows then.
-    pub fn varies(&self, scalar: Scalar, axes: std::ops::Range<usize>) -> bool {
+    /// Whether a value differs between points that differ along these axes of the domain only. A reduction does not
+    /// vary along what it reduces.
+    pub fn varies(&self, scalar: Scalar, axes: std::ops::Range<usize>, domain: &Domain) -> bool {
         let mut varies: Vec<bool> = Vec::with_capacity(scalar.0 as usize + 1);
         for instr in &self.instrs[..=scalar.0 as usize] {
             let direct = match &instr.kind {
@@ -251,8 +251,13 @@ impl Region {
                 | InstrKind::Reduce(..) => false,
             };
             let inherited = || instr.kind.operands().iter().any(|operand| varies[operand.0 as usize]);
-            let reduced = matches!(instr.kind, InstrKind::Reduce(..));
-            varies.push(!reduced && (direct || inherited()));
+            let reduced = match instr.kind {
+                InstrKind::Reduce(_, Direction::Columns, _) => domain.column_axes(),
+                InstrKind::Reduce(_, Direction::Rows, _) => domain.row_axes(),
+                _ => 0..0,
+            };
+            let constant = axes.start >= reduced.start && axes.end <= reduced.end;
+            varies.push(!constant && (direct || inherited()));
         }
         varies[scalar.0 as usize]
     }
@@ -356,7 +361,7 @@ pub enum StoreMode {
 /// A write of a region's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Store {
-    /// What is written. A value of the row is written once a row.
+    /// What is written: at every point, or once a row where neither value nor index vary along columns.
     pub value: Scalar,
     /// Where.
     pub buffer: BufferId,

@@ -202,15 +202,11 @@ impl Checker<'_> {
         mapped(region, &store.index, &domain.axes)?;
         self.buffer(store.buffer, region.instr(store.value).dtype)?;
         self.inside(store.buffer, &store.index, &domain.axes)?;
-        // One value for all of its rows or columns has one place for them, unless it is spread by adding.
         let InstrKind::Reduce(_, direction, _) = region.instr(store.value).kind else { return Ok(()) };
-        let reduced = match direction {
-            Direction::Rows => domain.row_axes(),
-            Direction::Columns => domain.column_axes(),
-        };
-        ensure(store.mode == StoreMode::Set && !varies(&store.index, &domain.axes, &reduced), || {
-            "a reduced value is written along the axes that it reduced".into()
-        })
+        ensure(store.mode == StoreMode::Set, || "a reduced value is added, once for each point".into())?;
+        // The value of a row may be spread along it; a reduction over rows is known only after the last row.
+        let late = direction == Direction::Rows && varies(&store.index, &domain.axes, &domain.row_axes());
+        ensure(!late, || "a reduction over rows is written along the rows".into())
     }
 
     fn buffer(&self, id: BufferId, dtype: DType) -> Checked {

@@ -147,8 +147,8 @@ impl Stanza for DotGeneral {
 }
 
 /// The cotangent of `x`, the left operand under `dot`, whose partner is `other`:
-/// dX[b, m, k] = Σ_n dY[b, m, n] · B[b, n, k], its axes brought into X's order. With `swapped`, x was the right operand
-/// of the product, so that dY's free axes stand in the order n, m.
+/// dX[b, m, k] = Σ_n dY[b, m, n] · B[b, n, k]. The product is taken in whichever order leaves m and k as X has them, so
+/// that no transposition follows. With `swapped`, x was the right operand, and dY's free axes stand in the order n, m.
 fn operand_cotangent(
     v: &mut Vjp<'_, '_>,
     dot: &DotGeneral,
@@ -160,29 +160,26 @@ fn operand_cotangent(
     let (free, other_free) = (dot.lhs_free(rank), dot.rhs_free(other_rank));
     let batch = dot.lhs_batch.len();
     let first = batch + if swapped { 0 } else { free.len() };
-    let summed: Vec<_> = (first..first + other_free.len()).collect();
-    let operand_dtype = v.b.ty(other).dtype;
-    let dy = v.b.cast(v.dy, operand_dtype)?;
+    let dtype = v.b.ty(other).dtype;
+    let dy = v.b.cast(v.dy, dtype)?;
     let product = DotGeneral {
         lhs_batch: (0..batch).collect(),
         rhs_batch: dot.rhs_batch.clone(),
-        lhs_contract: summed,
+        lhs_contract: (first..first + other_free.len()).collect(),
         rhs_contract: other_free,
-        dtype: operand_dtype,
+        dtype,
     };
-    let dx = v.b.op(product, &[dy, other])?;
-    // The product's axes: batch, x's free axes, then the partner's contracted axes in the partner's order.
+    // The partner's contracted axes stay in the partner's order.
     let mut contracted: Vec<_> = dot.rhs_contract.iter().zip(&dot.lhs_contract).collect();
     contracted.sort();
-    let placed: Vec<_> = dot
-        .lhs_batch
-        .iter()
-        .chain(&free)
-        .chain(contracted.into_iter().map(|(_, axis)| axis))
-        .copied()
-        .collect();
-    let axes: Vec<_> =
-        (0..rank).map(|axis| placed.iter().position(|&p| p == axis).expect("every axis")).collect();
+    let contracted: Vec<_> = contracted.into_iter().map(|(_, &axis)| axis).collect();
+    let contracted_first = contracted.iter().min() < free.iter().min();
+    let (dx, placed) = if contracted_first {
+        (v.b.op(product.swapped(), &[other, dy])?, [&dot.lhs_batch[..], &contracted, &free].concat())
+    } else {
+        (v.b.op(product, &[dy, other])?, [&dot.lhs_batch[..], &free, &contracted].concat())
+    };
+    let axes: Vec<_> = (0..rank).map(|axis| placed.iter().position(|&p| p == axis).expect("every axis")).collect();
     v.b.permute(dx, &axes)
 }
 

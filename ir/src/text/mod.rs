@@ -15,16 +15,17 @@
 //!
 //! ```text
 //! file      = "graph" string "{" statement* "}"
-//! statement = value "=" op [value ("," value)*] [attributes] [":" type] ["in" string] ["at" string ":" line ":" column]
+//! statement = value "=" op [value ("," value)*] [attributes] [":" type] [origin]
 //!           | ("output" | "update") string "=" value
+//! origin    = ["in" string] ["at" string ":" line ":" column]
 //! attributes = "{" [name "=" attribute ("," name "=" attribute)*] "}"
 //! attribute = number | "[" [extent ("," extent)*] "]" | word | string
 //! type      = dtype "[" [extent ("," extent)*] "]"
 //! ```
 //!
-//! A value is `%` and any word; it is printed as its number. Numbers are what Rust prints for `f64` (`inf`, `-inf` and `NaN`
-//! included), strings what it prints for `str`. A type that is left out is inferred. A type that is written is taken as
-//! it is, and operands may be defined later in the file: such graphs are for the verifier to refuse.
+//! A value is `%` and any word; it is printed as its number. Numbers are what Rust prints for `f64` (`inf`, `-inf`
+//! and `NaN` included), strings what it prints for `str`. A type that is left out is inferred. A type that is written
+//! is taken as it is, and operands may be defined later in the file: such graphs are for the verifier to refuse.
 
 mod lex;
 mod parse;

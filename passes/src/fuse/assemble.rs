@@ -40,8 +40,14 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
     }
 }
 
-/// Execution order: producers first, otherwise as in the graph.
 fn ordered(kernels: Vec<Kernel>) -> Vec<Kernel> {
+    let order = execution_order(&kernels.iter().collect::<Vec<_>>());
+    let mut kernels: Vec<_> = kernels.into_iter().map(Some).collect();
+    order.into_iter().map(|number| kernels[number].take().expect("each once")).collect()
+}
+
+/// The kernels' numbers in execution order: producers first, otherwise as in the graph.
+pub(super) fn execution_order(kernels: &[&Kernel]) -> Vec<usize> {
     let mut writer = BTreeMap::new();
     for (number, kernel) in kernels.iter().enumerate() {
         kernel.writes().into_iter().for_each(|buffer| {
@@ -72,8 +78,7 @@ fn ordered(kernels: Vec<Kernel>) -> Vec<Kernel> {
         }
     }
     assert_eq!(order.len(), kernels.len(), "kernels depend on each other in a circle");
-    let mut kernels: Vec<_> = kernels.into_iter().map(Some).collect();
-    order.into_iter().map(|number| kernels[number].take().expect("each once")).collect()
+    order
 }
 
 /// Buffers of all inputs and of all values that kernels store.

@@ -6,9 +6,9 @@ use kernfusion_ir::{Binary, Unary};
 /// Bytes a second from memory.
 const BANDWIDTH: f64 = 30e9;
 /// Cheap scalar operations a second.
-const OPERATIONS: f64 = 8e9;
+const OPERATIONS: f64 = 24e9;
 /// How many cheap operations `exp` and its kin take.
-const COSTLY: f64 = 12.0;
+const COSTLY: f64 = 6.0;
 
 /// Whether an op is `exp` or its kin.
 pub(super) fn is_costly_unary(op: Unary) -> bool {
@@ -27,6 +27,11 @@ pub(super) fn moving(bytes: usize) -> f64 {
 pub(super) fn computing(region: &Region, points: usize) -> f64 {
     let operations: f64 = region.instrs.iter().map(|instr| cost(&instr.kind)).sum();
     operations * points as f64 / OPERATIONS
+}
+
+/// Seconds to compute one op so many times.
+pub(super) fn repeating(elements: usize, costly: bool) -> f64 {
+    elements as f64 * if costly { COSTLY } else { 1.0 } / OPERATIONS
 }
 
 fn cost(kind: &InstrKind) -> f64 {

@@ -17,12 +17,14 @@
 mod assemble;
 mod cost;
 mod lower;
+mod rematerialise;
 mod space;
 mod writer;
 
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, RefusedFusion};
 use kernfusion_ir::{Graph, KernelEntry, Op, ValueId};
 use lower::Candidate;
+use rematerialise::Clones;
 use std::collections::{BTreeMap, BTreeSet};
 use writer::Fault;
 
@@ -52,11 +54,16 @@ pub struct FuseError {
 /// # Errors
 /// If no kernel computes some op; names it and the user's line.
 pub fn fuse(graph: &Graph, fusion: Fusion) -> Result<KernelGraph, FuseError> {
-    let mut planner = Planner::new(graph, fusion)?;
-    if fusion == Fusion::Full {
-        planner.merge_along_edges();
-        planner.merge_siblings();
+    let none = Clones::default();
+    if fusion == Fusion::None {
+        return Ok(Planner::new(graph, fusion, &none)?.finish());
     }
+    let mut planner = Planner::new(graph, fusion, &none)?;
+    planner.merge();
+    let Some(choice) = rematerialise::choose(&planner) else { return Ok(planner.finish()) };
+    let (graph, clones) = rematerialise::rewrite(graph, &planner.free, &choice).expect("clones are well typed");
+    let mut planner = Planner::new(&graph, fusion, &clones)?;
+    planner.merge();
     Ok(planner.finish())
 }
 
@@ -75,6 +82,8 @@ struct Planner<'a> {
     /// The members and inputs that each member reads.
     reads: BTreeMap<ValueId, BTreeSet<ValueId>>,
     outputs: BTreeSet<ValueId>,
+    /// Values computed again for the kernels that read them, with their originals.
+    clones: &'a Clones,
     /// By number; `None` where a group was merged into another.
     groups: Vec<Option<Group>>,
     group_of: BTreeMap<ValueId, usize>,
@@ -83,18 +92,19 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// One group for each op, after materialising what no kernel can read in place.
-    fn new(graph: &'a Graph, fusion: Fusion) -> Result<Self, FuseError> {
+    fn new(graph: &'a Graph, fusion: Fusion, clones: &'a Clones) -> Result<Self, FuseError> {
         let outputs: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
         let mut forced = outputs.clone();
         loop {
             let free = free_values(graph, &forced, fusion);
-            let (reads, readers) = edges(graph, &free);
+            let (reads, readers) = edges(graph, &free, &outputs);
             let mut planner = Planner {
                 graph,
                 free,
                 readers,
                 reads,
                 outputs: outputs.clone(),
+                clones,
                 groups: vec![],
                 group_of: BTreeMap::new(),
                 refusals: BTreeMap::new(),
@@ -112,10 +122,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Makes a group of every live op; returns those that are no kernel yet.
+    /// Makes a group of every op; returns those that are no kernel yet.
     fn start(&mut self) -> Vec<(ValueId, Fault)> {
         let mut faults = Vec::new();
-        for node in self.live() {
+        for node in self.reads.keys().copied().collect::<Vec<_>>() {
             let members = BTreeSet::from([node]);
             match self.lower(&members) {
                 Ok(kernel) => {
@@ -126,18 +136,6 @@ impl<'a> Planner<'a> {
             }
         }
         faults
-    }
-
-    /// Members that outputs depend on, in order.
-    fn live(&self) -> Vec<ValueId> {
-        let mut live = vec![false; self.graph.len()];
-        self.outputs.iter().for_each(|output| live[output.index()] = true);
-        for id in self.graph.ids().rev().filter(|&id| self.reads.contains_key(&id)) {
-            if live[id.index()] {
-                self.reads[&id].iter().for_each(|read| live[read.index()] = true);
-            }
-        }
-        self.reads.keys().copied().filter(|id| live[id.index()]).collect()
     }
 
     fn lower(&self, members: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
@@ -155,8 +153,20 @@ impl<'a> Planner<'a> {
         members.iter().copied().filter(outside).collect()
     }
 
+    /// All merges. Clones go to their readers first, else they would return to where their originals are. Products come
+    /// last: an elementwise op between a product and a reduction belongs to the reduction.
+    fn merge(&mut self) {
+        let clones = self.clones;
+        self.merge_along_edges(|_, producer, _| clones.contains(producer));
+        self.merge_along_edges(|planner, producer, consumer| {
+            !planner.is_product(producer) && !planner.is_product(consumer)
+        });
+        self.merge_along_edges(|_, _, _| true);
+        self.merge_siblings();
+    }
+
     /// Merges producers into consumers, the largest tensors first, until nothing changes.
-    fn merge_along_edges(&mut self) {
+    fn merge_along_edges(&mut self, wanted: impl Fn(&Self, ValueId, ValueId) -> bool) {
         let mut edges: Vec<(ValueId, ValueId)> = Vec::new();
         for (&consumer, reads) in self.reads.iter().filter(|(id, _)| self.group_of.contains_key(id)) {
             let members = reads.iter().filter(|read| self.group_of.contains_key(read));
@@ -164,11 +174,19 @@ impl<'a> Planner<'a> {
         }
         edges.sort_by_key(|&(p, c)| (std::cmp::Reverse(self.graph[p].ty.bytes()), p, c));
         loop {
-            let merged = edges.iter().filter(|&&(producer, consumer)| self.merge(producer, consumer)).count();
-            if merged == 0 {
+            let mut merged = false;
+            for &(producer, consumer) in &edges {
+                merged |= wanted(self, producer, consumer) && self.try_merge(producer, consumer);
+            }
+            if !merged {
                 return;
             }
         }
+    }
+
+    /// Whether a member's kernel is a contraction.
+    fn is_product(&self, member: ValueId) -> bool {
+        matches!(self.group(self.group_of[&member]).kernel.form, Form::Contraction(_))
     }
 
     /// Merges kernels that read the same tensor and do not depend on each other.
@@ -184,7 +202,7 @@ impl<'a> Planner<'a> {
         for (_, readers) in shared {
             for pair in readers.windows(2) {
                 if self.is_reducing(pair[0]) || self.is_reducing(pair[1]) {
-                    self.merge(pair[0], pair[1]);
+                    self.try_merge(pair[0], pair[1]);
                 }
             }
         }
@@ -200,7 +218,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Merges the kernels of two members if that is legal and pays; records the refusal otherwise.
-    fn merge(&mut self, producer: ValueId, consumer: ValueId) -> bool {
+    fn try_merge(&mut self, producer: ValueId, consumer: ValueId) -> bool {
         let (first, second) = (self.group_of[&producer], self.group_of[&consumer]);
         if first == second {
             return false;
@@ -233,6 +251,9 @@ impl<'a> Planner<'a> {
             return Err("another kernel lies between the two");
         }
         let members: BTreeSet<_> = a.members.union(&b.members).copied().collect();
+        if !self.clones.allow(&members) {
+            return Err("it is computed again there on purpose");
+        }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
         let points = kernel.domain.points();
         let repeated = points.saturating_sub(a.kernel.domain.points());
@@ -302,11 +323,11 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
 
 type Edges = BTreeMap<ValueId, BTreeSet<ValueId>>;
 
-/// What each member reads (members and inputs), through free values; and the reverse.
-fn edges(graph: &Graph, free: &[bool]) -> (Edges, Edges) {
+/// What each member that outputs depend on reads (members and inputs), through free values; and the reverse.
+fn edges(graph: &Graph, free: &[bool], outputs: &BTreeSet<ValueId>) -> (Edges, Edges) {
     // What a free value stands for.
     let mut behind: Vec<BTreeSet<ValueId>> = Vec::with_capacity(graph.len());
-    let (mut reads, mut readers) = (Edges::new(), Edges::new());
+    let mut reads = Edges::new();
     for id in graph.ids() {
         let node = &graph[id];
         let sources: BTreeSet<_> =
@@ -316,11 +337,21 @@ fn edges(graph: &Graph, free: &[bool]) -> (Edges, Edges) {
         } else if free[id.index()] {
             behind.push(sources);
         } else {
-            sources.iter().for_each(|&source| {
-                readers.entry(source).or_default().insert(id);
-            });
             reads.insert(id, sources);
             behind.push(BTreeSet::from([id]));
+        }
+    }
+    let mut live = outputs.clone();
+    for (id, sources) in reads.iter().rev() {
+        if live.contains(id) {
+            live.extend(sources);
+        }
+    }
+    reads.retain(|id, _| live.contains(id));
+    let mut readers = Edges::new();
+    for (&id, sources) in &reads {
+        for &source in sources {
+            readers.entry(source).or_default().insert(id);
         }
     }
     (reads, readers)

@@ -1,0 +1,408 @@
+//! Packing: strided operands into the words that the register tiles read.
+//!
+//! The fast functions take `f32` blocks with one axis of unit stride; whatever else there is comes by way of
+//! a stage of such a block (`stage`). With AVX-512, two loaders (16 words along k, 16 words across it) and one
+//! 16×16 transpose serve both operands, both layouts and both precisions.
+
+use super::kernel::{LDA, Load};
+
+/// Where the elements of one axis lie, from the start of a block, in elements.
+#[derive(Clone, Copy)]
+pub(super) enum Offsets<'a> {
+    Strided(isize),
+    Table(&'a [isize]),
+}
+
+impl Offsets<'_> {
+    #[inline(always)]
+    pub(super) fn at(self, i: usize) -> isize {
+        match self {
+            Offsets::Strided(stride) => (i as isize).wrapping_mul(stride),
+            Offsets::Table(table) => table[i],
+        }
+    }
+
+    pub(super) fn unit(self) -> bool {
+        matches!(self, Offsets::Strided(1))
+    }
+}
+
+/// A block of an `f32` operand, one of whose axes has unit stride. `outer` is m or n.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    pub base: *const f32,
+    pub outer: Offsets<'a>,
+    pub k: Offsets<'a>,
+}
+
+impl Block<'_> {
+    #[inline(always)]
+    fn row(&self, i: usize) -> *const f32 {
+        self.base.wrapping_offset(self.outer.at(i))
+    }
+
+    #[inline(always)]
+    fn depth(&self, k: usize) -> *const f32 {
+        self.base.wrapping_offset(self.k.at(k))
+    }
+}
+
+/// `(block, rows, depth, out)`: rows of words at stride `LDA`. `out` holds `rows` rounded up to 16 rows; what lies
+/// beyond the block in them is undefined.
+pub(super) type PackA = unsafe fn(&Block<'_>, usize, usize, *mut u32);
+/// `(block, columns, depth, out, panel)`: panels of words `[k][NR]`, `panel` words from one to the next, zero
+/// beyond the last column. `out` holds `columns` rounded up to NR.
+pub(super) type PackB = unsafe fn(&Block<'_>, usize, usize, *mut u32, usize);
+
+/// Packs A without conversion.
+///
+/// # Safety
+/// As `PackA`; the block covers its elements.
+pub(super) unsafe fn pack_a(block: &Block<'_>, rows: usize, depth: usize, out: *mut u32) {
+    let out = out.cast::<f32>();
+    // SAFETY: as promised.
+    unsafe {
+        if block.k.unit() {
+            for i in 0..rows {
+                block.row(i).copy_to_nonoverlapping(out.add(i * LDA), depth);
+            }
+        } else {
+            // In squares, so that the lines of both sides stay in L1.
+            for i in (0..rows).step_by(16) {
+                for k in 0..depth {
+                    let from = block.depth(k).wrapping_add(i);
+                    (0..16.min(rows - i)).for_each(|r| *out.add((i + r) * LDA + k) = *from.add(r));
+                }
+            }
+        }
+    }
+}
+
+/// Packs B without conversion.
+///
+/// # Safety
+/// As `PackB`; the block covers its elements.
+pub(super) unsafe fn pack_b<const NR: usize>(
+    block: &Block<'_>,
+    columns: usize,
+    depth: usize,
+    out: *mut u32,
+    panel: usize,
+) {
+    let out = out.cast::<f32>();
+    for (j, out) in (0..columns).step_by(NR).map(|j| (j, out.wrapping_add(j / NR * panel))) {
+        let count = NR.min(columns - j);
+        // SAFETY: as promised.
+        unsafe {
+            if count < NR {
+                out.write_bytes(0, depth * NR);
+            }
+            if block.outer.unit() {
+                for k in 0..depth {
+                    let from = block.depth(k).wrapping_add(j);
+                    if count == NR {
+                        from.copy_to_nonoverlapping(out.add(k * NR), NR);
+                    } else {
+                        from.copy_to_nonoverlapping(out.add(k * NR), count);
+                    }
+                }
+            } else {
+                for c in 0..count {
+                    let from = block.row(j + c);
+                    (0..depth).for_each(|k| *out.add(k * NR + c) = *from.add(k));
+                }
+            }
+        }
+    }
+}
+
+/// Part of an operand of any layout and element type.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub base: *const u8,
+    /// Bytes per element.
+    pub size: usize,
+    pub load: Load,
+    pub outer: Offsets<'a>,
+    pub k: Offsets<'a>,
+}
+
+impl<'a> Source<'a> {
+    /// The part that starts at `outer` and `k`.
+    pub(super) fn from(&self, outer: usize, k: usize) -> Source<'a> {
+        let start = |offsets: Offsets<'a>, i: usize| match offsets {
+            Offsets::Strided(_) => (offsets.at(i), offsets),
+            Offsets::Table(table) => (0, Offsets::Table(&table[i..])),
+        };
+        let ((outer_start, outer), (k_start, k)) = (start(self.outer, outer), start(self.k, k));
+        let bytes = outer_start.wrapping_add(k_start).wrapping_mul(self.size as isize);
+        Source { base: self.base.wrapping_offset(bytes), outer, k, ..*self }
+    }
+
+    /// Where one element lies.
+    pub(super) fn at(&self, outer: usize, k: usize) -> *const u8 {
+        let offset = self.outer.at(outer).wrapping_add(self.k.at(k));
+        self.base.wrapping_offset(offset.wrapping_mul(self.size as isize))
+    }
+
+    /// Values along k of one row, widened.
+    ///
+    /// # Safety
+    /// The operand has them; `out` holds `depth` values.
+    pub(super) unsafe fn row(&self, outer: usize, depth: usize, out: *mut f32) {
+        // SAFETY: as promised.
+        unsafe { self.line(self.outer.at(outer), self.k, depth, out) }
+    }
+
+    /// Values across k, widened.
+    ///
+    /// # Safety
+    /// The operand has them; `out` holds `count` values.
+    pub(super) unsafe fn column(&self, k: usize, count: usize, out: *mut f32) {
+        // SAFETY: as promised.
+        unsafe { self.line(self.k.at(k), self.outer, count, out) }
+    }
+
+    unsafe fn line(&self, start: isize, along: Offsets<'_>, count: usize, out: *mut f32) {
+        let at = |offset: isize| self.base.wrapping_offset(offset.wrapping_mul(self.size as isize));
+        // SAFETY: every offset is inside the operand.
+        unsafe {
+            match along {
+                Offsets::Strided(stride) => (self.load)(out, at(start), stride, count),
+                Offsets::Table(table) => {
+                    for (i, &offset) in table[..count].iter().enumerate() {
+                        (self.load)(out.add(i), at(start + offset), 1, 1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same part as a block, which an `f32` operand with an axis of unit stride is as it lies.
+    pub(super) fn block(&self) -> Block<'a> {
+        Block { base: self.base.cast(), outer: self.outer, k: self.k }
+    }
+
+    /// `count` × `depth` elements of this part, widened into `stage`, as a block.
+    ///
+    /// # Safety
+    /// The operand has them; `stage` holds `count · LDA` values or, where the outer axis has unit stride,
+    /// `depth · count`.
+    pub(super) unsafe fn staged(&self, count: usize, depth: usize, stage: *mut f32) -> Block<'a> {
+        let unit = Offsets::Strided(1);
+        // SAFETY: as promised.
+        unsafe {
+            if self.outer.unit() {
+                (0..depth).for_each(|k| self.column(k, count, stage.add(k * count)));
+                Block { base: stage, outer: unit, k: Offsets::Strided(count as isize) }
+            } else {
+                (0..count).for_each(|i| self.row(i, depth, stage.add(i * LDA)));
+                Block { base: stage, outer: Offsets::Strided(LDA as isize), k: unit }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86 {
+    use super::{Block, LDA};
+    use std::arch::x86_64::*;
+
+    /// Columns of a panel.
+    const NR: usize = 32;
+
+    /// How 32-bit words are made of `f32` values. The loaders are inlined into functions with the features:
+    /// alone they would be calls.
+    trait Word {
+        /// Values of k in one word.
+        const K: usize;
+        /// 16 words from values contiguous along k, of which `left` are there; the rest are zero.
+        unsafe fn along_k(p: *const f32, left: usize) -> __m512i;
+        /// One word for each of 16 columns (those in `mask`): `p` at this k and, for pairs, `next` at the
+        /// following one, where there is one.
+        unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> __m512i;
+    }
+
+    struct F32;
+    struct Bf16;
+
+    fn first(n: usize) -> u16 {
+        if n >= 16 { !0 } else { (1u16 << n) - 1 }
+    }
+
+    impl Word for F32 {
+        const K: usize = 1;
+        #[inline(always)]
+        unsafe fn along_k(p: *const f32, left: usize) -> __m512i {
+            // SAFETY: masked values are not read.
+            unsafe { _mm512_castps_si512(_mm512_maskz_loadu_ps(first(left), p)) }
+        }
+        #[inline(always)]
+        unsafe fn across_k(p: *const f32, _next: Option<*const f32>, mask: u16) -> __m512i {
+            // SAFETY: masked values are not read.
+            unsafe { _mm512_castps_si512(_mm512_maskz_loadu_ps(mask, p)) }
+        }
+    }
+
+    impl Word for Bf16 {
+        const K: usize = 2;
+        #[inline(always)]
+        unsafe fn along_k(p: *const f32, left: usize) -> __m512i {
+            // SAFETY: masked values are not read; the same 512 bits.
+            unsafe {
+                let low = _mm512_maskz_loadu_ps(first(left), p);
+                let high = _mm512_maskz_loadu_ps(first(left.saturating_sub(16)), p.wrapping_add(16));
+                std::mem::transmute(_mm512_cvtne2ps_pbh(high, low))
+            }
+        }
+        #[inline(always)]
+        unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> __m512i {
+            // SAFETY: masked values are not read.
+            unsafe {
+                let even = _mm512_maskz_loadu_ps(mask, p);
+                let odd = match next {
+                    Some(next) => _mm512_maskz_loadu_ps(mask, next),
+                    None => _mm512_setzero_ps(),
+                };
+                _mm512_or_si512(widened_bf16(even), _mm512_slli_epi32::<16>(widened_bf16(odd)))
+            }
+        }
+    }
+
+    /// Each value as bf16 in the low half of its word.
+    #[inline(always)]
+    unsafe fn widened_bf16(values: __m512) -> __m512i {
+        // SAFETY: the caller's contract; the same 256 bits.
+        unsafe { _mm512_cvtepu16_epi32(std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values))) }
+    }
+
+    /// One word for each of 16 places from `start` on the outer axis, at word `w` of k.
+    #[inline(always)]
+    unsafe fn across<W: Word>(block: &Block<'_>, start: usize, w: usize, depth: usize, mask: u16) -> __m512i {
+        let at = |k: usize| block.depth(k).wrapping_add(start);
+        let next = (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1));
+        // SAFETY: the caller's contract.
+        unsafe { W::across_k(at(w * W::K), next, mask) }
+    }
+
+    #[inline(always)]
+    unsafe fn pack_a<W: Word>(block: &Block<'_>, rows: usize, depth: usize, out: *mut u32) {
+        // SAFETY: the caller's contract; rows and values beyond the block are masked.
+        unsafe {
+            if block.k.unit() {
+                for i in 0..rows {
+                    let (from, out) = (block.row(i), out.add(i * LDA));
+                    for k in (0..depth).step_by(16 * W::K) {
+                        _mm512_storeu_si512(out.add(k / W::K).cast(), W::along_k(from.add(k), depth - k));
+                    }
+                }
+                return;
+            }
+            let words = depth.div_ceil(W::K);
+            for i in (0..rows).step_by(16) {
+                let mask = first(rows - i);
+                for w in (0..words).step_by(16) {
+                    let mut square = [_mm512_setzero_si512(); 16];
+                    for (p, line) in square.iter_mut().enumerate().take(words - w) {
+                        *line = across::<W>(block, i, w + p, depth, mask);
+                    }
+                    for (r, line) in transpose(square).into_iter().enumerate() {
+                        _mm512_storeu_si512(out.add((i + r) * LDA + w).cast(), line);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pack_b<W: Word>(block: &Block<'_>, columns: usize, depth: usize, out: *mut u32, panel: usize) {
+        let words = depth.div_ceil(W::K);
+        // The half panel, 16 columns wide, that starts at column j.
+        let half = |j: usize| out.wrapping_add(j / NR * panel + j % NR);
+        let halves = || (0..columns.next_multiple_of(NR)).step_by(16);
+        // SAFETY: the caller's contract; columns beyond the block are masked.
+        unsafe {
+            if block.outer.unit() {
+                // Along rows of memory, since this may come from far.
+                for w in 0..words {
+                    for j in halves() {
+                        let line = across::<W>(block, j, w, depth, first(columns.saturating_sub(j)));
+                        _mm512_storeu_si512(half(j).add(w * NR).cast(), line);
+                    }
+                }
+                return;
+            }
+            for j in halves() {
+                for w in (0..words).step_by(16) {
+                    let mut square = [_mm512_setzero_si512(); 16];
+                    for (c, line) in square.iter_mut().enumerate().take(columns.saturating_sub(j)) {
+                        *line = W::along_k(block.row(j + c).wrapping_add(w * W::K), depth - w * W::K);
+                    }
+                    for (r, line) in transpose(square).into_iter().enumerate().take(words - w) {
+                        _mm512_storeu_si512(half(j).add((w + r) * NR).cast(), line);
+                    }
+                }
+            }
+        }
+    }
+
+    macro_rules! instances {
+        ($features:literal $word:ident $a:ident $b:ident) => {
+            /// # Safety
+            /// As `PackA`; the block covers its elements.
+            #[target_feature(enable = $features)]
+            pub(in super::super) unsafe fn $a(block: &Block<'_>, rows: usize, depth: usize, out: *mut u32) {
+                // SAFETY: the caller's contract.
+                unsafe { pack_a::<$word>(block, rows, depth, out) }
+            }
+
+            /// # Safety
+            /// As `PackB`; the block covers its elements.
+            #[target_feature(enable = $features)]
+            pub(in super::super) unsafe fn $b(
+                block: &Block<'_>,
+                columns: usize,
+                depth: usize,
+                out: *mut u32,
+                panel: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { pack_b::<$word>(block, columns, depth, out, panel) }
+            }
+        };
+    }
+    instances!("avx512f,avx512bw" F32 pack_a_f32 pack_b_f32);
+    instances!("avx512f,avx512bw,avx512bf16" Bf16 pack_a_bf16 pack_b_bf16);
+
+    /// 16×16 words: pairs, then quadruples within 128-bit lanes, then the lanes.
+    #[inline(always)]
+    unsafe fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
+        // SAFETY: registers only.
+        unsafe {
+            let mut t = r;
+            for i in 0..8 {
+                t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+            }
+            let mut q = t;
+            for i in (0..16).step_by(4) {
+                for h in 0..2 {
+                    q[i + 2 * h] = _mm512_unpacklo_epi64(t[i + h], t[i + 2 + h]);
+                    q[i + 2 * h + 1] = _mm512_unpackhi_epi64(t[i + h], t[i + 2 + h]);
+                }
+            }
+            let mut out = q;
+            for c in 0..4 {
+                let even_top = _mm512_shuffle_i32x4::<0x88>(q[c], q[4 + c]);
+                let odd_top = _mm512_shuffle_i32x4::<0xdd>(q[c], q[4 + c]);
+                let even_low = _mm512_shuffle_i32x4::<0x88>(q[8 + c], q[12 + c]);
+                let odd_low = _mm512_shuffle_i32x4::<0xdd>(q[8 + c], q[12 + c]);
+                out[c] = _mm512_shuffle_i32x4::<0x88>(even_top, even_low);
+                out[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd_top, odd_low);
+                out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even_top, even_low);
+                out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd_top, odd_low);
+            }
+            out
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Products with few rows (decoding a token): B is read once, in its own order, and never packed.
+//!
+//! Where B is contiguous along k, an element of C is a dot product in the lanes of one register; where it is
+//! contiguous along n, rows of B are added up. Which of the two, and so the order of summation, depends on the
+//! layout of B only.
+
+use super::driver::{Run, Space, chunks};
+use super::kernel::KC;
+use super::pack::Source;
+use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
+use crate::cpu::tiles::vector::Lanes;
+use std::ops::Range;
+
+/// The most rows: beyond, packing B pays.
+const MOST_ROWS: usize = 8;
+/// Rows of C that one kernel call computes.
+const ROWS: usize = 4;
+/// Rows of B that are added up between two visits of C.
+const DEPTH: usize = 8;
+
+/// `(a, lda, b, k, c)`: `c[i][j]` = Σ_p a[i · lda + p] · b[j][p] for four columns.
+pub(super) type Dot = unsafe fn(*const f32, usize, &[*const f32; 4], usize, &mut [[f32; 4]]);
+/// `(a, lda, b, c, ldc, n)`: c[i · ldc + j] += Σ_p a[i · lda + p] · b[p][j] for j < n.
+pub(super) type Axpy = unsafe fn(*const f32, usize, &[*const f32], *mut f32, usize, usize);
+
+/// The kernels of one instruction set, by rows.
+pub(super) struct Thin {
+    pub dot: [Dot; ROWS],
+    pub axpy: [Axpy; ROWS],
+}
+
+// No closures in the kernels below: compiled without the instruction set's features, they would be calls.
+
+/// # Safety
+/// As `Dot`; the instruction set is there, `c` has R rows.
+#[inline(always)]
+pub(super) unsafe fn dot<L: Lanes, const R: usize>(
+    a: *const f32,
+    lda: usize,
+    b: &[*const f32; 4],
+    k: usize,
+    c: &mut [[f32; 4]],
+) {
+    let whole = k - k % L::LANES;
+    // SAFETY: rows of A and B have k values.
+    unsafe {
+        let mut sums = [[L::splat(0.0); 4]; R];
+        for p in (0..whole).step_by(L::LANES) {
+            let columns =
+                [L::load(b[0].add(p)), L::load(b[1].add(p)), L::load(b[2].add(p)), L::load(b[3].add(p))];
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let x = L::load(a.add(i * lda + p));
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = L::fma(x, column, *sum);
+                }
+            }
+        }
+        if whole < k {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let x = L::load_first(a.add(i * lda + whole), k - whole);
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum = L::fma(x, L::load_first(b.add(whole), k - whole), *sum);
+                }
+            }
+        }
+        for (c, [s0, s1, s2, s3]) in c.iter_mut().zip(sums) {
+            *c = [s0.sum(), s1.sum(), s2.sum(), s3.sum()];
+        }
+    }
+}
+
+/// # Safety
+/// As `Axpy`; the instruction set is there, C has R rows.
+#[inline(always)]
+pub(super) unsafe fn axpy<L: Lanes, const R: usize>(
+    a: *const f32,
+    lda: usize,
+    b: &[*const f32],
+    c: *mut f32,
+    ldc: usize,
+    n: usize,
+) {
+    let whole = n - n % L::LANES;
+    // SAFETY: rows of B and C have n values.
+    unsafe {
+        for j in (0..whole).step_by(L::LANES) {
+            let mut sums = [L::splat(0.0); R];
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = L::load(c.add(i * ldc + j));
+            }
+            for (p, b) in b.iter().enumerate() {
+                let line = L::load(b.add(j));
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = L::fma(L::splat(*a.add(i * lda + p)), line, *sum);
+                }
+            }
+            for (i, sum) in sums.into_iter().enumerate() {
+                sum.store(c.add(i * ldc + j));
+            }
+        }
+        if whole < n {
+            let left = n - whole;
+            let mut sums = [L::splat(0.0); R];
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = L::load_first(c.add(i * ldc + whole), left);
+            }
+            for (p, b) in b.iter().enumerate() {
+                let line = L::load_first(b.add(whole), left);
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = L::fma(L::splat(*a.add(i * lda + p)), line, *sum);
+                }
+            }
+            for (i, sum) in sums.into_iter().enumerate() {
+                sum.store_first(c.add(i * ldc + whole), left);
+            }
+        }
+    }
+}
+
+/// Whether a contraction is computed here.
+pub(super) fn suits(job: &Contraction) -> bool {
+    job.m <= MOST_ROWS && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
+}
+
+/// Row stride of A as it is staged, in values.
+fn stride(job: &Contraction) -> usize {
+    job.k.next_multiple_of(16) + 16
+}
+
+/// Buffers that are needed: A, a stage of B (of which there are two), tiles of C; in words.
+pub(super) fn words(job: &Contraction) -> (usize, usize, usize) {
+    let stage = (4 * stride(job)).max(DEPTH * TILE_COLUMNS);
+    (job.m * stride(job), stage, job.m * TILE_COLUMNS)
+}
+
+/// Computes some columns of one matrix of C.
+///
+/// # Safety
+/// As `Contraction::run`; the space is as large as `words` says.
+pub(super) unsafe fn piece(run: &Run<'_>, batch: usize, columns: Range<usize>, space: &Space) {
+    let (job, b) = (run.job, run.source(&run.job.b, run.buffers.b, batch));
+    // SAFETY: as promised; a tile is finished before the epilogue sees it.
+    unsafe {
+        stage_a(run, batch, space.a.cast());
+        for n in chunks(columns, TILE_COLUMNS) {
+            let (c, ldc) = match &job.output {
+                Output::Direct { batch: matrices, ldc } => {
+                    (run.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(n.start), *ldc)
+                }
+                Output::Tile => (space.sums, TILE_COLUMNS),
+            };
+            if b.k.unit() {
+                columns_by_dots(run, &b, n.clone(), c, ldc, space);
+            } else {
+                columns_by_lines(run, &b, n.clone(), c, ldc, space);
+            }
+            if let Some(hook) = job.epilogue {
+                run.call(hook, c, ldc, (0, n.start), (job.m, n.len()), batch);
+            }
+        }
+    }
+}
+
+/// A as rows of `f32`, worked on by the prologue and rounded.
+unsafe fn stage_a(run: &Run<'_>, batch: usize, out: *mut f32) {
+    let (job, ld) = (run.job, stride(run.job));
+    let a = run.source(&job.a, run.buffers.a, batch);
+    // SAFETY: the buffer has m rows of `ld` values.
+    unsafe {
+        (0..job.m).for_each(|i| a.row(i, job.k, out.add(i * ld)));
+        if let Some(hook) = job.prologue {
+            for k in chunks(0..job.k, KC) {
+                run.call(hook, out.add(k.start), ld, (0, k.start), (job.m, k.len()), batch);
+            }
+        }
+        if job.precision == Precision::Bf16 {
+            (0..job.m).for_each(|i| (run.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
+        }
+    }
+}
+
+/// Whether lines of B can be multiplied as they lie.
+fn direct(job: &Contraction) -> bool {
+    job.b.element == Element::F32 && job.precision == Precision::F32
+}
+
+/// A line of B in memory, or widened and rounded in `stage`.
+unsafe fn line(run: &Run<'_>, at: *const u8, count: usize, stage: *mut f32) -> *const f32 {
+    if direct(run.job) {
+        return at.cast();
+    }
+    // SAFETY: `count` elements of unit stride lie there, and the stage holds as many.
+    unsafe {
+        run.kernels.load(run.job.b.element)(stage, at, 1, count);
+        if run.job.precision == Precision::Bf16 && run.job.b.element != Element::Bf16 {
+            (run.kernels.round)(stage, stage, count);
+        }
+    }
+    stage
+}
+
+unsafe fn columns_by_dots(
+    run: &Run<'_>,
+    b: &Source<'_>,
+    columns: Range<usize>,
+    c: *mut f32,
+    ldc: usize,
+    space: &Space,
+) {
+    let (job, ld) = (run.job, stride(run.job));
+    for four in chunks(columns.clone(), 4) {
+        // The last column stands in for those that are missing.
+        let lines: [_; 4] = std::array::from_fn(|j| {
+            let at = b.at((four.start + j).min(four.end - 1), 0);
+            // SAFETY: the stage holds four rows of k values.
+            unsafe { line(run, at, job.k, space.stage[0].add(j * ld)) }
+        });
+        for rows in chunks(0..job.m, ROWS) {
+            let mut sums = [[0.0; 4]; ROWS];
+            let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
+            // SAFETY: `stage_a` made the rows; C has these rows and columns.
+            unsafe {
+                run.kernels.thin.dot[rows.len() - 1](a, ld, &lines, job.k, &mut sums);
+                for (i, sums) in rows.zip(sums) {
+                    for (j, sum) in four.clone().zip(sums) {
+                        c.add(i * ldc + j - columns.start).write_unaligned(sum);
+                    }
+                }
+            }
+        }
+    }
+}
+
+unsafe fn columns_by_lines(
+    run: &Run<'_>,
+    b: &Source<'_>,
+    columns: Range<usize>,
+    c: *mut f32,
+    ldc: usize,
+    space: &Space,
+) {
+    let (job, ld, n) = (run.job, stride(run.job), columns.len());
+    // SAFETY: C has these rows and columns; `stage_a` made the rows of A; the stage holds `DEPTH` lines.
+    unsafe {
+        (0..job.m).for_each(|i| c.add(i * ldc).cast::<u8>().write_bytes(0, n * 4));
+        for k in chunks(0..job.k, DEPTH) {
+            let mut lines = [std::ptr::null(); DEPTH];
+            for (slot, p) in lines.iter_mut().zip(k.clone()) {
+                let stage = space.stage[0].add((p - k.start) * TILE_COLUMNS);
+                *slot = line(run, b.at(columns.start, p), n, stage);
+            }
+            for rows in chunks(0..job.m, ROWS) {
+                let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
+                let c = c.add(rows.start * ldc);
+                run.kernels.thin.axpy[rows.len() - 1](a, ld, &lines[..k.len()], c, ldc, n);
+            }
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! A plan as machine code with its memory, ready to run.
+//!
+//! Kernels run in order, each over a table of pointers to its buffers. Inputs are read where the caller has them;
+//! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
+//! that is given back after its last reader.
+
+use super::isa::Isa;
+use super::launch::{Launcher, Pointers};
+use super::lower::{Compiler, Machine, Program, Text};
+use super::memory::{Arena, Block};
+use super::pool::Pool;
+use super::states::{State, States};
+use crate::CodegenError;
+use kernfusion_ir::kernel::{BufferId, BufferRole, Kernel, KernelGraph, Place, Plan};
+use kernfusion_ir::{Tensor, TensorType};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where temporaries live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Memory {
+    /// At the plan's places in one arena with huge pages, kept from run to run.
+    #[default]
+    Arena,
+    /// Each in an allocation that is made when its kernel runs and freed after its last reader.
+    Fresh,
+}
+
+/// How to compile and run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Threads to run on; 0 for all that the machine has. Not used if there is a pool.
+    pub threads: usize,
+    /// Threads to share with other executables.
+    pub pool: Option<Arc<Pool>>,
+    /// The instruction set of tile primitives and products; the best that there is if not given.
+    pub isa: Option<Isa>,
+    /// Where temporaries live.
+    pub memory: Memory,
+    /// Whether to keep the text of all code for [`Executable::clif`] and [`Executable::assembly`].
+    pub keep_code: bool,
+}
+
+/// A compiled plan with its memory.
+pub struct Executable {
+    plan: Plan,
+    kernels: Vec<Launch>,
+    machine: Machine,
+    launcher: Launcher,
+    states: States,
+    /// Keeps the memory of this plan's states.
+    _owned: Vec<State>,
+    /// For each buffer, where it is; null while it is nowhere.
+    pointers: Pointers,
+    memory: Memory,
+    _arena: Arena,
+    /// Fresh allocations of this moment.
+    blocks: Vec<Option<Block>>,
+    /// Inputs that a kernel writes to, which must not be the caller's memory.
+    input_copies: Vec<(BufferId, Arena)>,
+    programs: usize,
+    compile_time: Duration,
+}
+
+/// A kernel's program, its buffers, and in fresh memory: which to allocate before and free after it.
+struct Launch {
+    program: Arc<Program>,
+    slots: Vec<BufferId>,
+    allocate: Vec<BufferId>,
+    free: Vec<BufferId>,
+}
+
+/// Named results of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Outputs(Vec<(String, Tensor)>);
+
+impl Outputs {
+    /// The output of that name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, tensor)| tensor)
+    }
+
+    /// The only element of the output of that name, as `f32`; `None` if it has several.
+    pub fn scalar(&self, name: &str) -> Option<f32> {
+        match self.get(name)?.to_f64()[..] {
+            [value] => Some(value as f32),
+            _ => None,
+        }
+    }
+
+    /// All outputs, in the program's order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+}
+
+impl Executable {
+    /// Compiles a plan. States that it names and that do not exist are made and filled with zeros.
+    ///
+    /// # Errors
+    /// A kernel cannot be run on this back end, a state has another type, or memory is short.
+    pub fn compile(plan: Plan, states: &States, options: &Options) -> Result<Self, CodegenError> {
+        let start = Instant::now();
+        let isa = options.isa.map_or_else(Isa::detect, Ok)?;
+        let pool = options.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(threads(options.threads))));
+        let mut compiler = Compiler::new(isa, options.keep_code)?;
+        let mut kernels = vec![];
+        for kernel in &plan.graph.kernels {
+            let shares = |a: BufferId, b: BufferId| share_memory(&plan, options.memory, a, b);
+            let (program, slots) = compiler.kernel(&plan.graph, kernel, shares)?;
+            kernels.push(Launch { program, slots, allocate: vec![], free: vec![] });
+        }
+        let programs = compiler.programs();
+        let machine = compiler.finish()?;
+        if options.memory == Memory::Fresh {
+            plan_lifetimes(&plan, &mut kernels);
+        }
+        let launcher = Launcher::new(pool, kernels.iter().map(|launch| &*launch.program))?;
+        let arena = Arena::new(if options.memory == Memory::Arena { plan.arena_bytes } else { 0 })?;
+        let mut executable = Executable {
+            machine,
+            launcher,
+            states: states.clone(),
+            _owned: vec![],
+            pointers: Pointers::new(plan.graph.buffers.len()),
+            memory: options.memory,
+            _arena: arena,
+            blocks: plan.graph.buffers.iter().map(|_| None).collect(),
+            input_copies: vec![],
+            programs,
+            compile_time: Duration::ZERO,
+            kernels,
+            plan,
+        };
+        executable.place()?;
+        executable.compile_time = start.elapsed();
+        Ok(executable)
+    }
+
+    /// Finds the memory of every buffer that has one before a run.
+    fn place(&mut self) -> Result<(), CodegenError> {
+        let graph = &self.plan.graph;
+        let written: Vec<_> =
+            graph.kernels.iter().flat_map(Kernel::writes).map(|buffer| self.plan.memory_of(buffer)).collect();
+        for (at, buffer) in graph.buffers.iter().enumerate() {
+            let id = BufferId(at as u32);
+            match buffer.role {
+                BufferRole::State => {
+                    let state = self.states.ensure(&buffer.name, &buffer.ty)?;
+                    self.pointers.set(id, state.as_ptr());
+                    self._owned.push(state);
+                }
+                BufferRole::Input if written.contains(&id) => {
+                    let copy = Arena::new(buffer.ty.bytes())?;
+                    self.pointers.set(id, copy.as_ptr());
+                    self.input_copies.push((id, copy));
+                }
+                BufferRole::Input => {}
+                BufferRole::Temporary => {
+                    if let (Memory::Arena, Place::Arena { offset }) = (self.memory, self.plan.place(id)) {
+                        assert!(offset + buffer.ty.bytes() <= self._arena.len(), "places lie in the arena");
+                        self.pointers.set(id, self._arena.as_ptr().wrapping_add(offset));
+                    }
+                }
+            }
+        }
+        self.follow_aliases();
+        Ok(())
+    }
+
+    /// Gives aliases the pointer of what they are aliases of.
+    fn follow_aliases(&mut self) {
+        for at in 0..self.plan.places.len() as u32 {
+            if let Place::Alias(_) = self.plan.place(BufferId(at)) {
+                let target = self.plan.memory_of(BufferId(at));
+                self.pointers.set(BufferId(at), self.pointers.get(target));
+            }
+        }
+    }
+
+    /// Runs the plan: inputs by name, outputs by name. States are updated.
+    ///
+    /// # Errors
+    /// An input is missing, unknown or not of its type (nothing has happened then), fresh memory is short, or a
+    /// thread panicked (states may be anything between before and after).
+    pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
+        self.run_with(inputs, &mut |_| {})
+    }
+
+    /// As [`run`](Self::run), with the time of every kernel.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_timed(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+    ) -> Result<(Outputs, Vec<Duration>), CodegenError> {
+        let mut times = Vec::with_capacity(self.kernels.len());
+        let mut last = Instant::now();
+        let outputs = self.run_with(inputs, &mut |at| {
+            let now = Instant::now();
+            if at > 0 {
+                times.push(now - last);
+            }
+            last = now;
+        })?;
+        Ok((outputs, times))
+    }
+
+    /// `tick(i)` is called before kernel i, and once after the last one.
+    fn run_with(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        tick: &mut dyn FnMut(usize),
+    ) -> Result<Outputs, CodegenError> {
+        check_inputs(&self.plan.graph, inputs)?;
+        let states = self.states.clone();
+        let _held = states.hold();
+        self.take_inputs(inputs);
+        for at in 0..self.kernels.len() {
+            tick(at);
+            self.allocate(at)?;
+            self.launch(at)?;
+            for buffer in &self.kernels[at].free {
+                self.blocks[buffer.0 as usize] = None;
+            }
+        }
+        tick(self.kernels.len());
+        let outputs = self.outputs();
+        self.update_states();
+        self.blocks.iter_mut().for_each(|block| *block = None);
+        Ok(outputs)
+    }
+
+    /// Points at the inputs where they are. They live as long as the run.
+    fn take_inputs(&mut self, inputs: &[(&str, &Tensor)]) {
+        for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
+            if buffer.role != BufferRole::Input {
+                continue;
+            }
+            let id = BufferId(at as u32);
+            let given = inputs.iter().find(|(name, _)| *name == buffer.name).expect("checked before");
+            let data = given.1.data().as_ptr();
+            match self.input_copies.iter().find(|(copied, _)| *copied == id) {
+                // SAFETY: the copy has the type's bytes, and so has the tensor, whose type was checked.
+                Some((_, copy)) => unsafe {
+                    copy.as_ptr().copy_from_nonoverlapping(data, buffer.ty.bytes());
+                },
+                None => self.pointers.set(id, data.cast_mut()),
+            }
+        }
+        self.follow_aliases();
+    }
+
+    fn allocate(&mut self, at: usize) -> Result<(), CodegenError> {
+        for &buffer in &self.kernels[at].allocate {
+            let block = Block::new(self.plan.graph.buffer(buffer).ty.bytes())?;
+            self.pointers.set(buffer, block.as_ptr());
+            self.blocks[buffer.0 as usize] = Some(block);
+        }
+        if !self.kernels[at].allocate.is_empty() {
+            self.follow_aliases();
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, at: usize) -> Result<(), CodegenError> {
+        let Launch { program, slots, .. } = &self.kernels[at];
+        let (launcher, machine, pointers) = (&mut self.launcher, &self.machine, &self.pointers);
+        // SAFETY: the plan gives every buffer that the kernel touches memory of its size.
+        let ran = catch_unwind(AssertUnwindSafe(|| unsafe { launcher.run(program, machine, slots, pointers) }));
+        ran.unwrap_or_else(|payload| {
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            let kernel = self.plan.graph.kernels[at].name.clone();
+            Err(CodegenError::Panic { kernel, message: text.into() })
+        })
+    }
+
+    fn bytes(&self, buffer: BufferId, ty: &TensorType) -> &[u8] {
+        let pointer = self.pointers.get(buffer);
+        assert!(!pointer.is_null() || ty.bytes() == 0, "buffer {} is nowhere", buffer.0);
+        if ty.bytes() == 0 {
+            return &[];
+        }
+        // SAFETY: the buffer's memory has the bytes of its type, and no kernel runs.
+        unsafe { std::slice::from_raw_parts(pointer, ty.bytes()) }
+    }
+
+    fn outputs(&self) -> Outputs {
+        let read = |(name, buffer, ty): &(String, BufferId, TensorType)| {
+            let tensor = Tensor::from_bytes(ty, self.bytes(*buffer, ty)).expect("the type's bytes");
+            (name.clone(), tensor)
+        };
+        Outputs(self.plan.graph.outputs.iter().map(read).collect())
+    }
+
+    /// Copies what was not updated in place. A value that another update overwrites is put aside first.
+    fn update_states(&mut self) {
+        let graph = &self.plan.graph;
+        let moved = |&&(state, value): &&(BufferId, BufferId)| {
+            self.plan.memory_of(state) != self.plan.memory_of(value)
+        };
+        let moves: Vec<_> = graph.updates.iter().filter(moved).copied().collect();
+        let overwritten = |value: BufferId| {
+            let memory = self.plan.memory_of(value);
+            moves.iter().any(|(state, _)| self.plan.memory_of(*state) == memory)
+        };
+        let aside: Vec<_> = moves
+            .iter()
+            .map(|&(_, value)| {
+                overwritten(value).then(|| self.bytes(value, &graph.buffer(value).ty).to_vec())
+            })
+            .collect();
+        for (&(state, value), aside) in moves.iter().zip(&aside) {
+            let from = aside.as_deref().unwrap_or_else(|| self.bytes(value, &graph.buffer(value).ty));
+            // SAFETY: a state has the type of its new value and other memory; the states are held.
+            unsafe { self.pointers.get(state).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        }
+    }
+
+    /// The plan that runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The states that it works on.
+    pub fn states(&self) -> &States {
+        &self.states
+    }
+
+    /// How long compiling took.
+    pub fn compile_time(&self) -> Duration {
+        self.compile_time
+    }
+
+    /// The number of different programs: kernels that differ in nothing but their buffers share one.
+    pub fn programs(&self) -> usize {
+        self.programs
+    }
+
+    /// The threads that it runs on.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.launcher.pool()
+    }
+
+    /// Cranelift's IR of a kernel, if code is kept and there is such a kernel.
+    pub fn clif(&self, kernel: &str) -> Option<String> {
+        self.texts(kernel, |text| &text.clif)
+    }
+
+    /// The machine code of a kernel, disassembled, if code is kept and there is such a kernel.
+    pub fn assembly(&self, kernel: &str) -> Option<String> {
+        self.texts(kernel, |text| &text.assembly)
+    }
+
+    fn texts(&self, kernel: &str, text: fn(&Text) -> &String) -> Option<String> {
+        let at = self.plan.graph.kernels.iter().position(|other| other.name == kernel)?;
+        let functions = self.kernels[at].program.functions();
+        let texts: Vec<_> = functions.map(|function| text(self.machine.text(function)).clone()).collect();
+        Some(texts.join("\n")).filter(|text| !text.is_empty())
+    }
+}
+
+impl std::fmt::Debug for Executable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = f.debug_struct("Executable");
+        text.field("plan", &self.plan.graph.name).field("kernels", &self.kernels.len());
+        text.finish_non_exhaustive()
+    }
+}
+
+fn threads(wanted: usize) -> usize {
+    match wanted {
+        0 => std::thread::available_parallelism().map_or(1, Into::into),
+        wanted => wanted,
+    }
+}
+
+/// Whether two buffers of a kernel may have bytes in common.
+fn share_memory(plan: &Plan, memory: Memory, a: BufferId, b: BufferId) -> bool {
+    let (a, b) = (plan.memory_of(a), plan.memory_of(b));
+    let range = |buffer: BufferId| match plan.place(buffer) {
+        Place::Arena { offset } if memory == Memory::Arena => {
+            Some(offset..offset + plan.graph.buffer(buffer).ty.bytes())
+        }
+        _ => None,
+    };
+    match (range(a), range(b)) {
+        (Some(a), Some(b)) => a.start < b.end && b.start < a.end,
+        _ => a == b,
+    }
+}
+
+/// Lets the first kernel that touches a temporary allocate it and the last one free it; what is read after the run
+/// stays.
+fn plan_lifetimes(plan: &Plan, kernels: &mut [Launch]) {
+    let graph = &plan.graph;
+    let stays = |memory: BufferId| {
+        let read = graph.outputs.iter().map(|output| output.1);
+        let read = read.chain(graph.updates.iter().map(|update| update.1));
+        read.into_iter().any(|buffer| plan.memory_of(buffer) == memory)
+    };
+    for at in 0..graph.buffers.len() as u32 {
+        let buffer = BufferId(at);
+        let is_temporary = graph.buffer(buffer).role == BufferRole::Temporary;
+        if !is_temporary || plan.memory_of(buffer) != buffer {
+            continue;
+        }
+        let touches =
+            |launch: &Launch| launch.slots.iter().any(|&slot| plan.memory_of(slot) == buffer);
+        let first = kernels.iter().position(touches);
+        let last = kernels.iter().rposition(touches);
+        if let (Some(first), Some(last)) = (first, last) {
+            kernels[first].allocate.push(buffer);
+            if !stays(buffer) {
+                kernels[last].free.push(buffer);
+            }
+        }
+    }
+}
+
+/// Every input exactly once and of its type.
+fn check_inputs(graph: &KernelGraph, inputs: &[(&str, &Tensor)]) -> Result<(), CodegenError> {
+    let unfit = |name: &str, reason: String| Err(CodegenError::Input { name: name.into(), reason });
+    let declared = || graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
+    for (at, (name, tensor)) in inputs.iter().enumerate() {
+        let Some(buffer) = declared().find(|buffer| buffer.name == *name) else {
+            let names: Vec<_> = declared().map(|buffer| buffer.name.as_str()).collect();
+            return unfit(name, format!("there is no such input (there are: {})", names.join(", ")));
+        };
+        if inputs[..at].iter().any(|(other, _)| other == name) {
+            return unfit(name, "is given twice".into());
+        }
+        if tensor.ty() != buffer.ty {
+            return unfit(name, format!("expects {}, got {}", buffer.ty, tensor.ty()));
+        }
+    }
+    match declared().find(|buffer| inputs.iter().all(|(name, _)| *name != buffer.name)) {
+        Some(buffer) => unfit(&buffer.name, format!("is missing; it is {}", buffer.ty)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,252 @@
+//! Brings a kernel's axes into the order and number that the row program wants.
+//!
+//! After normalisation, of maps and reductions:
+//! * no axis has the extent 1, and neighbours that every index map walks as one axis are one axis;
+//! * *columns* are what one row covers: the whole group if columns are reduced, otherwise one axis. The last one is
+//!   the *inner* axis, chosen so that most accesses along it are contiguous;
+//! * *rows* must be walked in order by one thread: rows under a row reduction, the axes that a scatter-add may
+//!   hit twice; there are none otherwise;
+//! * *outer* is all the rest: independent units of work.
+//!
+//! ```text
+//! map [64, 256, 6, 64], load x[s₀, s₁, 64, 1]·  store y[1, …]     columns chosen by the most contiguous accesses
+//! map [64, 256, 384] of contiguous tensors  →  columns [6291456]  one axis
+//! ```
+
+use kernfusion_ir::kernel::{
+    BufferId, Direction, Domain, Form, Index, InstrKind, Kernel, Region, Store, StoreMode,
+};
+
+/// Replaces buffers by the kernel's own numbers, in the order of first use, so that kernels that differ in nothing
+/// but buffers become equal. Names and covered nodes are dropped for the same reason.
+pub(super) fn number_slots(kernel: &Kernel) -> (Kernel, Vec<BufferId>) {
+    let mut kernel = Kernel { name: String::new(), covers: vec![], ..kernel.clone() };
+    let mut slots: Vec<BufferId> = vec![];
+    let mut number = |buffer: &mut BufferId| {
+        let known = slots.iter().position(|slot| slot == buffer);
+        let slot = known.unwrap_or_else(|| {
+            slots.push(*buffer);
+            slots.len() - 1
+        });
+        *buffer = BufferId(slot as u32);
+    };
+    let mut regions = vec![&mut kernel.region];
+    if let Form::Contraction(products) = &mut kernel.form {
+        regions.extend(products.iter_mut().flat_map(|product| [&mut product.a.region, &mut product.b.region]));
+    }
+    for instr in regions.into_iter().flat_map(|region| &mut region.instrs) {
+        if let InstrKind::Load { buffer, .. } = &mut instr.kind {
+            number(buffer);
+        }
+    }
+    kernel.stores.iter_mut().for_each(|store| number(&mut store.buffer));
+    (kernel, slots)
+}
+
+/// The normal form of a map or a reduction.
+pub(super) fn normalise(kernel: &Kernel) -> Kernel {
+    let domain = &kernel.domain;
+    let (outer, rows, columns) = match kernel.form {
+        Form::Map if scatters(kernel) => {
+            let safe = axes_without_collisions(kernel);
+            let (safe, serial) = (0..domain.axes.len()).partition(|&axis| safe[axis]);
+            (vec![], serial, safe)
+        }
+        Form::Map => (vec![], vec![], (0..domain.axes.len()).collect()),
+        Form::Reduce | Form::Contraction(_) => {
+            (domain.outer_axes().collect(), domain.row_axes().collect(), domain.column_axes().collect())
+        }
+    };
+    let rows_in_order = scatters(kernel) || reduces(&kernel.region, Direction::Rows);
+    let (mut outer, mut rows): (Vec<usize>, Vec<usize>) =
+        if rows_in_order { (outer, rows) } else { ([outer, rows].concat(), vec![]) };
+    let mut columns: Vec<usize> = columns;
+    if columns.iter().all(|&axis| domain.axes[axis] == 1) && scatters(kernel) {
+        // Every axis may collide: the last one is walked in order as the inner axis.
+        columns.extend(rows.pop());
+    }
+    // The first pass merges what belongs together, so that the inner axis is chosen among merged axes.
+    let merged = regroup(kernel, [outer, rows, columns]);
+    let inner = inner_axis(&merged);
+    outer = merged.domain.outer_axes().collect();
+    rows = merged.domain.row_axes().collect();
+    columns = merged.domain.column_axes().filter(|&axis| axis != inner).collect();
+    if !reduces(&kernel.region, Direction::Columns) {
+        outer.append(&mut columns);
+    }
+    columns.push(inner);
+    regroup(&merged, [outer, rows, columns])
+}
+
+/// Whether a region reduces in this direction.
+pub(super) fn reduces(region: &Region, direction: Direction) -> bool {
+    region.instrs.iter().any(|instr| matches!(instr.kind, InstrKind::Reduce(_, d, _) if d == direction))
+}
+
+/// Whether the kernel adds to what is stored.
+pub(super) fn scatters(kernel: &Kernel) -> bool {
+    kernel.stores.iter().any(|store| store.mode == StoreMode::Add)
+}
+
+/// Axes along which no two points of the domain add to one element, whatever the indices read at run time.
+pub(super) fn axes_without_collisions(kernel: &Kernel) -> Vec<bool> {
+    let axes = &kernel.domain.axes;
+    let depends = dependence(&kernel.region, axes.len());
+    let mut safe = vec![true; axes.len()];
+    for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
+        for (axis, safe) in safe.iter_mut().enumerate() {
+            let indirect = store.index.indirect.iter().any(|term| depends[term.value.0 as usize][axis]);
+            *safe &= axes[axis] == 1 || !indirect && store.index.strides[axis] != 0;
+        }
+        let direct = (0..axes.len()).filter(|&axis| safe[axis]);
+        let direct = direct.map(|axis| (store.index.strides[axis].unsigned_abs() as usize, axes[axis]));
+        let indirect = store.index.indirect.iter();
+        let indirect = indirect.map(|term| (term.stride.unsigned_abs() as usize, term.limit));
+        let mut terms: Vec<_> = direct.chain(indirect).filter(|(_, extent)| *extent > 1).collect();
+        terms.sort_unstable();
+        // Distinct if each stride jumps over everything that the smaller ones reach.
+        let reach = terms.iter().try_fold(0, |reach, &(stride, extent)| {
+            (stride > reach).then_some(reach + stride * (extent - 1))
+        });
+        if reach.is_none() {
+            safe.fill(false);
+        }
+    }
+    safe
+}
+
+/// For each value of a region: which axes it depends on. A reduction over columns counts as what it reduces, which
+/// is more than needed and does no harm where this is used.
+pub(super) fn dependence(region: &Region, rank: usize) -> Vec<Vec<bool>> {
+    let mut depends: Vec<Vec<bool>> = vec![];
+    for instr in &region.instrs {
+        let mut axes = vec![matches!(instr.kind, InstrKind::Producer(_)); rank];
+        for operand in instr.kind.operands() {
+            axes.iter_mut().zip(&depends[operand.0 as usize]).for_each(|(axis, depends)| *axis |= depends);
+        }
+        for index in indices(&instr.kind) {
+            axes.iter_mut().zip(&index.strides).for_each(|(axis, stride)| *axis |= *stride != 0);
+        }
+        depends.push(axes);
+    }
+    depends
+}
+
+/// The index maps of an instruction.
+pub(super) fn indices(kind: &InstrKind) -> Vec<&Index> {
+    match kind {
+        InstrKind::Coordinate(index) | InstrKind::Random { element: index, .. } => vec![index],
+        InstrKind::Load { index, guard, .. } => {
+            std::iter::once(index).chain(guard.iter().map(|bound| &bound.coordinate)).collect()
+        }
+        InstrKind::InRange(bounds) => bounds.iter().map(|bound| &bound.coordinate).collect(),
+        InstrKind::Constant(_)
+        | InstrKind::Producer(_)
+        | InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::Reduce(..) => vec![],
+    }
+}
+
+/// The index maps of an instruction, to be changed.
+pub(super) fn indices_mut(kind: &mut InstrKind) -> Vec<&mut Index> {
+    match kind {
+        InstrKind::Coordinate(index) | InstrKind::Random { element: index, .. } => vec![index],
+        InstrKind::Load { index, guard, .. } => {
+            std::iter::once(index).chain(guard.iter_mut().map(|bound| &mut bound.coordinate)).collect()
+        }
+        InstrKind::InRange(bounds) => bounds.iter_mut().map(|bound| &mut bound.coordinate).collect(),
+        InstrKind::Constant(_)
+        | InstrKind::Producer(_)
+        | InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::Reduce(..) => vec![],
+    }
+}
+
+/// The axis of the columns along which most accesses are contiguous; stores count twice, short axes less.
+fn inner_axis(kernel: &Kernel) -> usize {
+    let loads = kernel.region.instrs.iter().filter_map(|instr| match &instr.kind {
+        InstrKind::Load { index, .. } => Some((index, 1)),
+        _ => None,
+    });
+    let stores = kernel.stores.iter().map(|Store { index, .. }| (index, 2));
+    let accesses: Vec<_> = loads.chain(stores).collect();
+    let score = |axis: usize| {
+        let contiguous = accesses.iter().filter(|(index, _)| index.strides[axis] == 1);
+        contiguous.map(|(_, weight)| weight).sum::<usize>() * kernel.domain.axes[axis].min(32)
+    };
+    // The last of equals: usually the one that other kernels run along, too.
+    kernel.domain.column_axes().max_by_key(|&axis| score(axis)).expect("there is always a column")
+}
+
+/// The kernel with its axes in these groups and this order: axes of extent 1 vanish, and neighbours in a group
+/// merge where all index maps allow it. There is always a column.
+pub(super) fn regroup(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
+    let extents = &kernel.domain.axes;
+    let all: Vec<&Index> = kernel_indices(kernel);
+    let mut merged = groups.map(|group| merge(&group, extents, &all));
+    let [outer, rows, columns] = &mut merged;
+    if columns.is_empty() {
+        columns.push(vec![]);
+    }
+    let domain = Domain { axes: vec![], outer: outer.len(), rows: rows.len() };
+    let axes: Vec<Vec<usize>> = merged.into_iter().flatten().collect();
+    let mut result = kernel.clone();
+    result.domain = domain;
+    result.domain.axes = axes.iter().map(|old| old.iter().map(|&axis| extents[axis]).product()).collect();
+    let rewritten = result.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
+    let rewritten = rewritten.chain(result.stores.iter_mut().map(|store| &mut store.index));
+    rewritten.for_each(|index| index.strides = restrided(&index.strides, &axes));
+    if let Form::Contraction(products) = &mut result.form {
+        for product in products {
+            let rank = extents.len();
+            // The axes of k keep their number here; the operand's description merges them.
+            let with_k: Vec<_> =
+                axes.iter().cloned().chain((0..product.k.len()).map(|axis| vec![rank + axis])).collect();
+            for operand in [&mut product.a, &mut product.b] {
+                let all = operand.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
+                all.for_each(|index| index.strides = restrided(&index.strides, &with_k));
+            }
+        }
+    }
+    result
+}
+
+fn kernel_indices(kernel: &Kernel) -> Vec<&Index> {
+    let mut regions = vec![&kernel.region];
+    if let Form::Contraction(products) = &kernel.form {
+        regions.extend(products.iter().flat_map(|product| [&product.a.region, &product.b.region]));
+    }
+    let instrs = regions.into_iter().flat_map(|region| &region.instrs);
+    instrs
+        .flat_map(|instr| indices(&instr.kind))
+        .chain(kernel.stores.iter().map(|store| &store.index))
+        .collect()
+}
+
+/// Lists of old axes that become one new axis each, outermost first.
+fn merge(group: &[usize], extents: &[usize], all: &[&Index]) -> Vec<Vec<usize>> {
+    let mut merged: Vec<Vec<usize>> = vec![];
+    for &axis in group.iter().filter(|&&axis| extents[axis] != 1) {
+        let walks_on = |last: usize| {
+            let step = |index: &&Index| index.strides[last] == index.strides[axis] * extents[axis] as i64;
+            all.iter().all(step)
+        };
+        match merged.last_mut() {
+            Some(list) if walks_on(*list.last().expect("lists are not empty")) => list.push(axis),
+            _ => merged.push(vec![axis]),
+        }
+    }
+    merged
+}
+
+fn restrided(strides: &[i64], axes: &[Vec<usize>]) -> Vec<i64> {
+    axes.iter().map(|old| old.last().map_or(0, |&axis| strides[axis])).collect()
+}

@@ -1,0 +1,296 @@
+//! Cuts a region into stages: what is one loop over the row, what is a call of a tile primitive, and which values
+//! wait in scratch rows in between.
+//!
+//! A value *varies* if it depends on a column axis; all others are computed once a row. Varying values are either
+//! *lanes*, computed in a loop, or *calls*, which a primitive computes for the whole row at once (`exp`, random
+//! bits). A reduction over columns is a call, too, with a scalar result. Stage `s` runs its calls and scalars in the
+//! region's order, then one loop.
+//!
+//! ```text
+//! softmax     stage 0                     stage 1                        stage 2
+//! calls       %1 = max of row x (memory)  %3 = exp of row %2             %5 = … uses %4
+//!                                         %4 = sum of row %3
+//! loop        %2 = x − %1  → row 0                                       store %3 / %4
+//! ```
+
+use super::row::{Row, Write};
+use kernfusion_ir::kernel::{InstrKind, Scalar};
+use kernfusion_ir::{Binary, DType, Unary};
+use std::collections::BTreeSet;
+
+/// Values that cost at most this many instructions are computed again in a later loop rather than kept.
+const CHEAP: usize = 4;
+
+/// Where and when each value of a row is computed.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// Whether anything needs the value.
+    pub(super) live: Vec<bool>,
+    /// The stage from whose loop (a call: from whose calls) on the value exists.
+    pub(super) ready: Vec<usize>,
+    /// The scratch row that holds the value, if one does.
+    pub(super) row: Vec<Option<usize>>,
+    /// What each stage's loop does.
+    pub(super) loops: Vec<Loop>,
+    /// The number of scratch rows.
+    pub(super) rows: usize,
+}
+
+/// The loop of one stage.
+#[derive(Debug, Default)]
+pub(super) struct Loop {
+    /// Varying values that the loop computes.
+    pub(super) computes: BTreeSet<Scalar>,
+    /// Varying values that it reads from scratch rows.
+    pub(super) reads: BTreeSet<Scalar>,
+    /// Values that it writes to scratch rows; one that does not vary fills its row.
+    pub(super) spills: BTreeSet<Scalar>,
+    /// Which of the row's writes it does.
+    pub(super) writes: Vec<usize>,
+}
+
+impl Schedule {
+    /// The stage in which a write is done.
+    pub(super) fn write_stage(&self, write: &Write) -> usize {
+        write.operands().map(|value| self.ready[value.0 as usize]).max().unwrap_or(0)
+    }
+}
+
+impl Loop {
+    /// Whether there is nothing to do.
+    pub(super) fn is_empty(&self) -> bool {
+        self.spills.is_empty() && self.writes.is_empty()
+    }
+}
+
+/// Whether a primitive computes this instruction where it varies.
+pub(super) fn is_call(kind: &InstrKind) -> bool {
+    match kind {
+        InstrKind::Unary(op, _) => match op {
+            Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf | Unary::Sin | Unary::Cos => true,
+            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Sqrt | Unary::Not => false,
+        },
+        InstrKind::Binary(op, ..) => *op == Binary::Pow,
+        InstrKind::Random { .. } => true,
+        InstrKind::Constant(_)
+        | InstrKind::Coordinate(_)
+        | InstrKind::Load { .. }
+        | InstrKind::Producer(_)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::InRange(_)
+        | InstrKind::Reduce(..) => false,
+    }
+}
+
+/// The schedule of a row program.
+pub(super) fn schedule(row: &Row) -> Schedule {
+    let mut planner = Planner { row, schedule: Schedule::default() };
+    planner.mark_live();
+    planner.assign_stages();
+    planner.fill_loops();
+    planner.assign_rows();
+    planner.schedule
+}
+
+struct Planner<'r> {
+    row: &'r Row,
+    schedule: Schedule,
+}
+
+impl Planner<'_> {
+    fn kind(&self, value: Scalar) -> &InstrKind {
+        &self.row.region.instr(value).kind
+    }
+
+    fn values(&self) -> impl Iterator<Item = Scalar> + use<> {
+        (0..self.row.region.instrs.len() as u32).map(Scalar)
+    }
+
+    fn varies(&self, value: Scalar) -> bool {
+        self.row.varies(value)
+    }
+
+    fn ready(&self, value: Scalar) -> usize {
+        self.schedule.ready[value.0 as usize]
+    }
+
+    fn is_lanes(&self, value: Scalar) -> bool {
+        self.varies(value) && !is_call(self.kind(value))
+    }
+
+    /// Finds out which values anything needs.
+    fn mark_live(&mut self) {
+        let instrs = &self.row.region.instrs;
+        let mut live = vec![false; instrs.len()];
+        self.row.writes.iter().flat_map(Write::operands).for_each(|value| live[value.0 as usize] = true);
+        for (at, instr) in instrs.iter().enumerate().rev() {
+            if live[at] {
+                instr.kind.operands().into_iter().for_each(|operand| live[operand.0 as usize] = true);
+            }
+        }
+        self.schedule.live = live;
+    }
+
+    /// The operands whose whole rows a call reads.
+    fn row_operands(&self, value: Scalar) -> Vec<Scalar> {
+        match self.kind(value) {
+            InstrKind::Reduce(_, _, x) => vec![*x],
+            InstrKind::Unary(_, x) if self.calls(value) => vec![*x],
+            InstrKind::Binary(_, x, y) if self.calls(value) => vec![*x, *y],
+            InstrKind::Random { element, .. } if self.calls(value) => {
+                let terms = element.indirect.iter().map(|term| term.value);
+                terms.filter(|&value| self.varies(value)).collect()
+            }
+            _ => vec![],
+        }
+    }
+
+    fn calls(&self, value: Scalar) -> bool {
+        self.varies(value) && is_call(self.kind(value))
+    }
+
+    /// Whether a call can read the operand where it lies in memory.
+    fn in_memory(&self, value: Scalar) -> bool {
+        self.varies(value) && self.row.lies_in_memory(value)
+    }
+
+    fn assign_stages(&mut self) {
+        for value in self.values() {
+            let rows = self.row_operands(value);
+            let stage = |operand: Scalar| {
+                let stage = self.ready(operand);
+                let waits = rows.contains(&operand) && !self.calls(operand) && !self.in_memory(operand);
+                stage + usize::from(waits)
+            };
+            let ready = self.kind(value).operands().into_iter().map(stage).max();
+            self.schedule.ready.push(ready.unwrap_or(0));
+        }
+        let live = self.values().filter(|value| self.schedule.live[value.0 as usize]);
+        let last = live.map(|value| self.ready(value)).max().unwrap_or(0);
+        self.schedule.loops.resize_with(last + 1, Loop::default);
+    }
+
+    /// From the last stage to the first, since a later loop may ask an earlier one to keep a value.
+    fn fill_loops(&mut self) {
+        let live: Vec<_> = self.values().filter(|value| self.schedule.live[value.0 as usize]).collect();
+        for operand in live.into_iter().flat_map(|value| self.row_operands(value)).collect::<Vec<_>>() {
+            if !self.calls(operand) && !self.in_memory(operand) {
+                self.spill(operand);
+            }
+        }
+        for stage in (0..self.schedule.loops.len()).rev() {
+            let here = |write: &Write| self.row.is_in_loop(write) && self.schedule.write_stage(write) == stage;
+            let writes = self.row.writes.iter().enumerate().filter(|(_, write)| here(write));
+            let writes: Vec<_> = writes.map(|(at, _)| at).collect();
+            let roots = writes.iter().flat_map(|&at| self.row.writes[at].operands());
+            let roots: Vec<_> = roots.chain(self.schedule.loops[stage].spills.iter().copied()).collect();
+            self.schedule.loops[stage].writes = writes;
+            roots.into_iter().for_each(|root| self.need(root, stage));
+        }
+    }
+
+    fn spill(&mut self, value: Scalar) {
+        let stage = self.ready(value);
+        self.schedule.loops[stage].spills.insert(value);
+    }
+
+    /// Makes the loop of `stage` compute or read a value.
+    fn need(&mut self, value: Scalar, stage: usize) {
+        let known = &self.schedule.loops[stage];
+        if !self.varies(value) || known.computes.contains(&value) || known.reads.contains(&value) {
+            return;
+        }
+        let ready = self.ready(value);
+        let spilled = self.schedule.loops[ready].spills.contains(&value);
+        let again = self.cost(value).is_some_and(|cost| cost <= if spilled { 1 } else { CHEAP });
+        if self.is_lanes(value) && (ready == stage || again) {
+            self.schedule.loops[stage].computes.insert(value);
+            for operand in self.kind(value).operands() {
+                self.need(operand, stage);
+            }
+            return;
+        }
+        if self.is_lanes(value) {
+            self.spill(value);
+        }
+        self.schedule.loops[stage].reads.insert(value);
+    }
+
+    /// The instructions that computing the value again takes, if it can be.
+    fn cost(&self, value: Scalar) -> Option<usize> {
+        if !self.varies(value) {
+            return Some(0);
+        }
+        let own = match self.kind(value) {
+            InstrKind::Load { .. } => return self.row.load_cost(value),
+            InstrKind::Coordinate(_) => 1,
+            InstrKind::InRange(bounds) => bounds.len(),
+            InstrKind::Unary(Unary::Sqrt, _) | InstrKind::Binary(Binary::Div, ..) => return None,
+            kind if is_call(kind) => return None,
+            InstrKind::Producer(_) => 1,
+            _ => match self.row.region.instr(value).dtype {
+                DType::BF16 | DType::F16 => 8,
+                _ => 1,
+            },
+        };
+        let operands = self.kind(value).operands();
+        operands.into_iter().try_fold(own, |sum, operand| Some(sum + self.cost(operand)?))
+    }
+
+    /// Gives scratch rows to spilled values and to calls; rows are used again once nothing reads them any more.
+    fn assign_rows(&mut self) {
+        let count = self.row.region.instrs.len();
+        // A clock: each stage has a tick for the call of every instruction, then one for its loop.
+        let loop_at = |stage: usize| stage * (count + 1) + count;
+        let call_at = |stage: usize, value: Scalar| stage * (count + 1) + value.0 as usize;
+        let mut spans: Vec<Option<(usize, usize)>> = vec![None; count];
+        let live = |value: &Scalar| self.schedule.live[value.0 as usize];
+        for value in self.values().filter(live).filter(|&value| self.calls(value)) {
+            let at = call_at(self.ready(value), value);
+            spans[value.0 as usize] = Some((at, at));
+        }
+        for (stage, a_loop) in self.schedule.loops.iter().enumerate() {
+            for value in &a_loop.spills {
+                spans[value.0 as usize] = Some((loop_at(stage), loop_at(stage)));
+            }
+        }
+        let mut used = |value: Scalar, at: usize| {
+            if let Some((_, end)) = &mut spans[value.0 as usize] {
+                *end = at.max(*end);
+            }
+        };
+        for (stage, a_loop) in self.schedule.loops.iter().enumerate() {
+            a_loop.reads.iter().for_each(|&value| used(value, loop_at(stage)));
+        }
+        for value in self.values().filter(live) {
+            let at = call_at(self.ready(value), value);
+            self.row_operands(value).into_iter().for_each(|operand| used(operand, at));
+        }
+        self.schedule.row = vec![None; count];
+        let mut order: Vec<_> = self.values().filter(|value| spans[value.0 as usize].is_some()).collect();
+        order.sort_by_key(|value| spans[value.0 as usize]);
+        let mut ends: Vec<usize> = vec![];
+        for value in order {
+            let (start, end) = spans[value.0 as usize].expect("filtered above");
+            // An elementwise primitive may work in place; a loop may not, since its rows are used in turns.
+            let in_place = matches!(self.kind(value), InstrKind::Unary(..)) && self.calls(value);
+            let free = ends.iter().position(|&last| last < start || in_place && last == start);
+            let row = free.unwrap_or_else(|| {
+                ends.push(0);
+                ends.len() - 1
+            });
+            ends[row] = end;
+            self.schedule.row[value.0 as usize] = Some(row);
+        }
+        self.schedule.rows = ends.len();
+    }
+}
+
+impl Write {
+    /// The values that a write needs: what it stores, and the terms of its index.
+    pub(super) fn operands(&self) -> impl Iterator<Item = Scalar> {
+        std::iter::once(self.value).chain(self.index.indirect.iter().map(|term| term.value))
+    }
+}

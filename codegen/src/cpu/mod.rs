@@ -1,0 +1,17 @@
+//! The CPU back end.
+//!
+//! Below, free of any IR: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile primitives
+//! ([`tiles`]) and matrix products ([`contract`]). Above them the lowering of kernels to machine code, and
+//! executables ([`executable`]) with their states ([`states`]).
+
+pub mod contract;
+pub mod executable;
+pub mod isa;
+mod launch;
+mod lower;
+pub mod memory;
+pub mod pool;
+pub mod states;
+#[cfg(test)]
+mod testing;
+pub mod tiles;

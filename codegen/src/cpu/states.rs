@@ -1,0 +1,125 @@
+//! Named buffers that outlive a run: parameters, optimizer state, caches.
+
+use super::memory::Arena;
+use crate::CodegenError;
+use kernfusion_ir::{DType, Tensor, TensorType};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Named state buffers that the executables of one model share: a training step, an evaluation, a decoder. Clones
+/// name the same buffers. A run holds them until it ends, so that runs of several threads take turns.
+#[derive(Debug, Clone, Default)]
+pub struct States(Arc<Mutex<BTreeMap<String, State>>>);
+
+/// The buffers, held.
+pub(crate) type Held<'a> = MutexGuard<'a, BTreeMap<String, State>>;
+
+/// One buffer. Whoever keeps a clone reads or writes it only while the states are held.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    ty: TensorType,
+    memory: Arc<Arena>,
+}
+
+impl State {
+    /// The first byte.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the memory has that many bytes, which start as zeros; the states are held.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.ty.bytes()) }
+    }
+}
+
+impl States {
+    /// No states.
+    pub fn new() -> Self {
+        States::default()
+    }
+
+    /// Holds the buffers; a run that panicked left numbers behind, but no broken memory.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of that name and type, made and filled with zeros if there is none.
+    pub(crate) fn ensure(&self, name: &str, ty: &TensorType) -> Result<State, CodegenError> {
+        let mut states = self.hold();
+        if let Some(state) = states.get(name) {
+            return same_type(name, ty, &state.ty).map(|()| state.clone());
+        }
+        let state = State { ty: ty.clone(), memory: Arc::new(Arena::new(ty.bytes())?) };
+        states.insert(name.into(), state.clone());
+        Ok(state)
+    }
+
+    /// Gives a state a value; makes the state if there is none.
+    ///
+    /// # Errors
+    /// The state has another type, or there is no memory for a new one.
+    pub fn set(&self, name: &str, value: &Tensor) -> Result<(), CodegenError> {
+        let state = self.ensure(name, &value.ty())?;
+        let _held = self.hold();
+        // SAFETY: both cover the type's bytes, and the states are held.
+        unsafe { state.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), state.ty.bytes()) };
+        Ok(())
+    }
+
+    /// A copy of a state's value.
+    pub fn get(&self, name: &str) -> Option<Tensor> {
+        let states = self.hold();
+        let state = states.get(name)?;
+        Tensor::from_bytes(&state.ty, state.bytes())
+    }
+
+    /// The type of a state.
+    pub fn ty(&self, name: &str) -> Option<TensorType> {
+        self.hold().get(name).map(|state| state.ty.clone())
+    }
+
+    /// Looks at an `f32` state's elements where they are; `None` if there is none of that name and type.
+    pub fn with_f32<R>(&self, name: &str, look: impl FnOnce(&[f32]) -> R) -> Option<R> {
+        let states = self.hold();
+        let state = states.get(name).filter(|state| state.ty.dtype == DType::F32)?;
+        // SAFETY: the memory is page-aligned and holds that many numbers; the states are held.
+        let elements = unsafe { std::slice::from_raw_parts(state.as_ptr().cast(), state.ty.elements()) };
+        Some(look(elements))
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.hold().keys().cloned().collect()
+    }
+
+    /// Bytes of all states.
+    pub fn bytes(&self) -> usize {
+        self.hold().values().map(|state| state.ty.bytes()).sum()
+    }
+}
+
+fn same_type(name: &str, expected: &TensorType, found: &TensorType) -> Result<(), CodegenError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(CodegenError::State { name: name.into(), expected: expected.clone(), found: found.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_name_the_same_buffers_and_types_are_kept() {
+        let states = States::new();
+        let value = Tensor::new([3], vec![1.5f32, -2.0, 0.25]);
+        states.clone().set("w", &value).unwrap();
+        assert_eq!(states.get("w"), Some(value));
+        assert_eq!(states.with_f32("w", |w| w[1]), Some(-2.0));
+        assert_eq!((states.names(), states.bytes()), (vec!["w".to_owned()], 12));
+        let error = states.set("w", &Tensor::new([2], vec![1i32, 2])).unwrap_err();
+        assert_eq!(error.to_string(), "state \"w\": is f32[3], the program expects i32[2]");
+        assert_eq!(states.get("none"), None);
+    }
+}

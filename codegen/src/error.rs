@@ -1,0 +1,58 @@
+//! What can go wrong between a plan and its results.
+
+use crate::cpu::isa::IsaError;
+use crate::cpu::memory::OutOfMemory;
+use kernfusion_ir::TensorType;
+
+/// An error of a back end.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CodegenError {
+    /// The instruction set that was asked for cannot be used.
+    #[error(transparent)]
+    Isa(#[from] IsaError),
+    /// The system refused memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// The back end cannot run a kernel.
+    #[error("kernel \"{kernel}\": {what} is not supported by this back end")]
+    Unsupported {
+        /// The kernel's name.
+        kernel: String,
+        /// What it asks for.
+        what: String,
+    },
+    /// Cranelift refused a function: a mistake of this crate.
+    #[error("kernel \"{kernel}\": {message}")]
+    Backend {
+        /// The kernel's name.
+        kernel: String,
+        /// What Cranelift said.
+        message: String,
+    },
+    /// An input is missing, unknown, or not of its declared type.
+    #[error("input \"{name}\": {reason}")]
+    Input {
+        /// The input's name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A state exists with another type than the plan's.
+    #[error("state \"{name}\": is {found}, the program expects {expected}")]
+    State {
+        /// The state's name.
+        name: String,
+        /// The type the program declares.
+        expected: TensorType,
+        /// The type of the state that exists.
+        found: TensorType,
+    },
+    /// A thread panicked while it ran a kernel; the run's results are lost.
+    #[error("kernel \"{kernel}\" failed: {message}")]
+    Panic {
+        /// The kernel's name.
+        kernel: String,
+        /// The panic's message.
+        message: String,
+    },
+}

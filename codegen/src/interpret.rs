@@ -1,0 +1,264 @@
+//! The reference for kernel IR: slow, obvious, in `f64`, rounded to each instruction's dtype.
+//!
+//! Comparing it with the evaluator of graphs tells whether fusion is right, comparing it with an executable whether a
+//! back end is.
+
+use kernfusion_ir::kernel::{
+    Bound, Buffer, BufferId, BufferRole, Direction, Domain, Form, Index, Instr, InstrKind, Kernel,
+    KernelGraph, Product, Region, Scalar, StoreMode,
+};
+use kernfusion_ir::{DType, Op, ReduceOp, Tensor, TensorType, evaluate::Array, random};
+use std::collections::BTreeMap;
+
+/// The values of buffers by number.
+type Memory = Vec<Vec<f64>>;
+
+/// Runs a kernel graph: inputs and states by name; outputs by name, then each updated state's new value under
+/// the state's name.
+///
+/// # Panics
+/// An input is missing, or the graph breaks an invariant of kernel IR, such as an index outside its buffer.
+pub fn interpret(graph: &KernelGraph, inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
+    let first = |buffer: &Buffer| match buffer.role {
+        BufferRole::Temporary => vec![f64::NAN; buffer.ty.elements()],
+        BufferRole::Input | BufferRole::State => {
+            inputs.get(&buffer.name).unwrap_or_else(|| panic!("{} is missing", buffer.name)).to_f64()
+        }
+    };
+    let mut memory: Memory = graph.buffers.iter().map(first).collect();
+    for kernel in &graph.kernels {
+        run(graph, kernel, &mut memory);
+    }
+    let value = |buffer: BufferId, ty: &TensorType| Tensor::from_f64(ty, &memory[buffer.0 as usize]);
+    let outputs = graph.outputs.iter().map(|(name, buffer, ty)| (name.clone(), value(*buffer, ty)));
+    let updates = graph.updates.iter().map(|(state, new)| {
+        let state = graph.buffer(*state);
+        (state.name.clone(), value(*new, &state.ty))
+    });
+    outputs.chain(updates).collect()
+}
+
+/// Computes every instruction at every point, then stores.
+fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory) {
+    let domain = &kernel.domain;
+    // Empty axes get one point that is not there, so that reductions of nothing still have a place.
+    let padded: Vec<_> = domain.axes.iter().map(|&extent| extent.max(1)).collect();
+    let points = points(&padded);
+    let is_there = |point: &[usize]| point.iter().zip(&domain.axes).all(|(at, extent)| at < extent);
+    let mut values: Vec<Vec<f64>> = vec![];
+    for instr in &kernel.region.instrs {
+        let column = match &instr.kind {
+            InstrKind::Reduce(op, direction, x) => {
+                reduce(*op, *direction, instr.dtype, domain, &points, &values[x.0 as usize])
+            }
+            InstrKind::Producer(i) => {
+                let Form::Contraction(products) = &kernel.form else { panic!("a producer of nothing") };
+                points.iter().map(|point| entry(&products[*i], memory, point)).collect()
+            }
+            _ => {
+                let at = |point: usize| {
+                    let value = |x: Scalar| values[x.0 as usize][point];
+                    if !is_there(&points[point]) && matches!(instr.kind, InstrKind::Load { .. }) {
+                        return f64::NAN;
+                    }
+                    compute(instr, &kernel.region, memory, &points[point], &value)
+                };
+                (0..points.len()).map(at).collect()
+            }
+        };
+        values.push(column);
+    }
+    for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
+        memory[store.buffer.0 as usize].fill(0.0);
+    }
+    for store in &kernel.stores {
+        let dtype = graph.buffer(store.buffer).ty.dtype;
+        let depends = |axis: usize| {
+            let varies = |value| kernel.region.varies(value, axis..axis + 1, domain);
+            store.index.strides[axis] != 0 || varies(store.value)
+        };
+        let is_written = |point: &[usize]| {
+            (0..point.len()).all(|axis| point[axis] < domain.axes[axis] || !depends(axis))
+        };
+        for (at, point) in points.iter().enumerate().filter(|(_, point)| is_written(point)) {
+            let value = |x: Scalar| values[x.0 as usize][at];
+            let element = position(&store.index, point, &value);
+            let element = &mut memory[store.buffer.0 as usize][element as usize];
+            *element = match store.mode {
+                StoreMode::Set => value(store.value),
+                StoreMode::Add => dtype.round(*element + value(store.value)),
+            };
+        }
+    }
+}
+
+/// All coordinates of a box, row-major.
+fn points(axes: &[usize]) -> Vec<Vec<usize>> {
+    Array::zeros(&TensorType::new(DType::F64, axes)).positions().collect()
+}
+
+fn position(index: &Index, point: &[usize], value: &dyn Fn(Scalar) -> f64) -> i64 {
+    let direct = index.strides.iter().zip(point).map(|(stride, &at)| stride * at as i64);
+    let indirect = index.indirect.iter().map(|term| {
+        let at = value(term.value).clamp(0.0, (term.limit - 1) as f64);
+        at as i64 * term.stride
+    });
+    index.offset + direct.chain(indirect).sum::<i64>()
+}
+
+fn hold(bounds: &[Bound], point: &[usize], value: &dyn Fn(Scalar) -> f64) -> bool {
+    bounds.iter().all(|bound| (0..bound.extent as i64).contains(&position(&bound.coordinate, point, value)))
+}
+
+/// One instruction at one point.
+fn compute(
+    instr: &Instr,
+    region: &Region,
+    memory: &Memory,
+    point: &[usize],
+    value: &dyn Fn(Scalar) -> f64,
+) -> f64 {
+    let result = match &instr.kind {
+        InstrKind::Constant(literal) => literal.value(),
+        InstrKind::Coordinate(index) => position(index, point, value) as f64,
+        InstrKind::Load { buffer, index, guard } => {
+            if !hold(guard, point, value) {
+                return 0.0;
+            }
+            memory[buffer.0 as usize][position(index, point, value) as usize]
+        }
+        InstrKind::Random { seed, step, node, element } => {
+            let element = position(element, point, value) as u64;
+            f64::from(random::element_bits(value(*seed) as u32, *node, value(*step) as u32, element))
+        }
+        InstrKind::InRange(bounds) => f64::from(u8::from(hold(bounds, point, value))),
+        InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_) => return elementwise(instr, region, value),
+        InstrKind::Producer(_) | InstrKind::Reduce(..) => unreachable!("computed for all points at once"),
+    };
+    instr.dtype.round(result)
+}
+
+/// An elementwise instruction, by the evaluator of its op.
+fn elementwise(instr: &Instr, region: &Region, value: &dyn Fn(Scalar) -> f64) -> f64 {
+    let op: Op = match &instr.kind {
+        InstrKind::Unary(op, _) => Op::Unary(*op),
+        InstrKind::Binary(op, ..) => Op::Binary(*op),
+        InstrKind::Compare(op, ..) => Op::Compare(*op),
+        InstrKind::Select(..) => Op::Select(kernfusion_ir::Select),
+        InstrKind::Cast(_) => Op::Cast(kernfusion_ir::Cast { dtype: instr.dtype }),
+        kind => unreachable!("{kind:?} is not elementwise"),
+    };
+    let array = |x: Scalar| Array {
+        ty: TensorType::scalar(region.instr(x).dtype),
+        values: vec![value(x)],
+    };
+    let operands: Vec<_> = instr.kind.operands().into_iter().map(array).collect();
+    let operands: Vec<_> = operands.iter().collect();
+    instr.dtype.round(op.eval(&operands, &TensorType::scalar(instr.dtype))[0])
+}
+
+/// The result of a reduction, at every point.
+fn reduce(
+    op: ReduceOp,
+    direction: Direction,
+    dtype: DType,
+    domain: &Domain,
+    points: &[Vec<usize>],
+    values: &[f64],
+) -> Vec<f64> {
+    let reduced = match direction {
+        Direction::Columns => domain.column_axes(),
+        Direction::Rows => domain.row_axes(),
+    };
+    let key = |point: &[usize]| {
+        let mut key = point.to_vec();
+        key[reduced.clone()].fill(0);
+        key
+    };
+    let mut results: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
+    for (point, &value) in points.iter().zip(values) {
+        let result = results.entry(key(point)).or_insert_with(|| op.identity(dtype));
+        if point.iter().zip(&domain.axes).any(|(at, extent)| at >= extent) {
+            continue;
+        }
+        *result = match op {
+            ReduceOp::Sum => *result + value,
+            ReduceOp::Max | ReduceOp::Min if result.is_nan() || value.is_nan() => f64::NAN,
+            ReduceOp::Max => result.max(value),
+            ReduceOp::Min => result.min(value),
+        };
+    }
+    points.iter().map(|point| dtype.round(results[&key(point)])).collect()
+}
+
+/// An entry of a product.
+fn entry(product: &Product, memory: &Memory, point: &[usize]) -> f64 {
+    let side = |operand: &kernfusion_ir::kernel::Operand, point: &[usize]| {
+        let mut values: Vec<f64> = vec![];
+        for instr in &operand.region.instrs {
+            let value = |x: Scalar| values[x.0 as usize];
+            let result = compute(instr, &operand.region, memory, point, &value);
+            values.push(result);
+        }
+        values[operand.value.0 as usize]
+    };
+    let terms = points(&product.k).into_iter().map(|k| {
+        let point = [point, &k].concat();
+        (side(&product.a, &point), side(&product.b, &point))
+    });
+    if product.dtype.is_integer() {
+        let sum = terms.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
+        return product.dtype.round(f64::from(sum as u32));
+    }
+    product.dtype.round(terms.map(|(a, b)| a * b).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::{Binary, Unary};
+
+    /// Softmax of two rows, written by hand.
+    #[test]
+    fn reductions_see_their_own_row_only() {
+        let ty = TensorType::new(DType::F32, [2, 3]);
+        let buffer = |name: &str, role| Buffer { name: name.into(), ty: ty.clone(), role };
+        let mut region = Region::default();
+        let index = Index { offset: 0, strides: vec![3, 1], indirect: vec![] };
+        let load = InstrKind::Load { buffer: BufferId(0), index: index.clone(), guard: vec![] };
+        let x = region.push(load, DType::F32);
+        let e = region.push(InstrKind::Unary(Unary::Exp, x), DType::F32);
+        let s = region.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, e), DType::F32);
+        let y = region.push(InstrKind::Binary(Binary::Div, e, s), DType::F32);
+        let kernel = Kernel {
+            name: "softmax".into(),
+            form: Form::Reduce,
+            domain: Domain { axes: vec![2, 3], outer: 0, rows: 1 },
+            region,
+            stores: vec![kernfusion_ir::kernel::Store {
+                value: y,
+                buffer: BufferId(1),
+                index,
+                mode: StoreMode::Set,
+            }],
+            covers: vec![],
+        };
+        let graph = KernelGraph {
+            buffers: vec![buffer("x", BufferRole::Input), buffer("y", BufferRole::Temporary)],
+            kernels: vec![kernel],
+            outputs: vec![("y".into(), BufferId(1), ty.clone())],
+            ..KernelGraph::default()
+        };
+        let x = Tensor::new([2, 3], vec![0.0f32, 1.0, 2.0, 5.0, 5.0, 5.0]);
+        let y = &interpret(&graph, &BTreeMap::from([("x".to_owned(), x)]))["y"];
+        let total = 1.0 + 1f64.exp() + 2f64.exp();
+        let expected = [1.0 / total, 1f64.exp() / total, 2f64.exp() / total, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0];
+        for (y, expected) in y.to_f64().into_iter().zip(expected) {
+            assert!((y - expected).abs() < 1e-7, "{y} {expected}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Kernels built by hand: every instruction, access and form of kernel IR against the interpreter.
+
+mod accesses;
+mod contractions;
+mod executables;
+mod maps;
+mod reductions;
+mod support;

@@ -1,0 +1,243 @@
+//! `kernfusion bench`: modes measured against each other, in turn and in one run, so that a change of the machine's
+//! speed meets all of them.
+
+use super::Outcome;
+use super::error::{CliError, write_text};
+use super::machine;
+use super::model::{Model, ModelArgs, TargetArgs, Work, benchmark_optimizer};
+use super::screen::{Screen, grouped, mib, progress};
+use kernfusion::HostTensor;
+use kernfusion::compile::{Compiled, Mode, compile};
+use kernfusion::optim::TrainStep;
+use kernfusion::text::{Batch, Order, Windows};
+use kernfusion_codegen::States;
+use kernfusion_ir::random::element_bits;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// Seed of parameters and tokens.
+const SEED: u64 = 1;
+
+/// Measure modes against each other: a step of each in turn, medians
+///
+/// Tokens are synthetic and made before the clock starts. A training step is forward, backward and AdamW without
+/// clipping; a forward step is the loss of an evaluating model.
+///
+/// The peak of resident memory belongs to a whole process, so with several modes each is measured in a process of its
+/// own, which does --warmup steps and one more before the timed run begins.
+#[derive(clap::Args)]
+#[command(after_help = "Example: kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json")]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What is measured
+    #[arg(long, value_enum, default_value = "train")]
+    work: Work,
+    /// Modes, separated by commas
+    #[arg(long, value_name = "MODES", value_delimiter = ',', default_value = "compiled,eager")]
+    mode: Vec<Mode>,
+    /// Timed steps of each mode
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// Steps before them, not timed
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    warmup: u64,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only do the warm-up and one step, and print this process's peak of memory in bytes
+    #[arg(long, hide = true)]
+    measure_memory: bool,
+}
+
+/// A mode's results, as they are in the JSON.
+#[derive(Serialize)]
+struct Row {
+    mode: String,
+    preset: String,
+    work: String,
+    dtype: &'static str,
+    device: &'static str,
+    threads: usize,
+    steps: u64,
+    median_step_s: f64,
+    tokens_per_s: f64,
+    compile_s: f64,
+    kernels: usize,
+    bytes_moved_mib: f64,
+    arena_mib: f64,
+    peak_rss_mib: Option<f64>,
+    loss_first: f32,
+    loss_last: f32,
+}
+
+/// A mode under measurement.
+struct Contender {
+    mode: Mode,
+    program: Compiled,
+    /// For its scalar inputs, if it is a training step.
+    step: Option<TrainStep>,
+    done: u64,
+    seconds: Vec<f64>,
+    losses: Vec<f32>,
+}
+
+pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
+    let mut modes = Vec::new();
+    args.mode.retain(|mode| !modes.contains(mode) && { modes.push(*mode); true });
+    let model = args.model.resolve()?;
+    // Before anything is compiled here, so that the two never need memory at once.
+    let peaks = modes.iter().map(|&mode| peak_alone(mode, modes.len())).collect::<Result<Vec<_>, _>>()?;
+    let mut contenders = modes.iter().map(|&mode| Contender::new(mode, &args, &model)).collect::<Result<Vec<_>, _>>()?;
+    let tokens = synthetic_tokens(&model);
+    let config = &model.config;
+    let windows = Windows::new(&tokens, model.batch, config.context, Order::Random, SEED).map_err(kernfusion::Error::from)?;
+    if args.measure_memory {
+        for step in 0..=args.warmup {
+            contenders.iter_mut().try_for_each(|contender| contender.step(windows.batch(step), &model))?;
+        }
+        screen.line(machine::peak_memory().unwrap_or(0));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let total = args.warmup + args.steps;
+    let bar = progress(total, "{pos}/{len} steps of each mode, {eta} left");
+    for step in 0..total {
+        for contender in &mut contenders {
+            contender.step(windows.batch(step), &model)?;
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let rows = contenders.iter().zip(peaks).map(|(contender, peak)| contender.row(&args, &model, peak));
+    let rows: Vec<Row> = rows.collect();
+    table(&rows, screen);
+    if let Some(path) = &args.json {
+        let document = json!({"machine": machine::describe(), "results": rows});
+        write_text(path, &format!("{document:#}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Contender {
+    fn new(mode: Mode, args: &Args, model: &Model) -> Result<Self, CliError> {
+        let target = args.target.target(mode)?;
+        let (program, step) = match args.work {
+            Work::Train => {
+                let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;
+                (step.program.clone(), Some(step))
+            }
+            Work::Forward | Work::Prefill | Work::Decode => (args.work.program(model)?, None),
+        };
+        let states = States::new();
+        for (name, tensor) in program.initial_parameters(SEED) {
+            states.set(name, &tensor).map_err(kernfusion::Error::from)?;
+        }
+        let program = compile(&program.graph, &states, &target)?;
+        Ok(Contender { mode, program, step, done: 0, seconds: vec![], losses: vec![] })
+    }
+
+    /// One timed step; preparing its inputs is not timed.
+    fn step(&mut self, (x, y): Batch, model: &Model) -> Result<(), CliError> {
+        let [x, y] = [x, y].map(|tokens| HostTensor::new([model.batch, model.config.context], tokens));
+        let rate = benchmark_optimizer().learning_rate();
+        let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32)).unwrap_or_default();
+        let mut inputs = vec![("x", &x), ("y", &y)];
+        inputs.extend(scalars.iter().map(|(name, tensor)| (*name, tensor)));
+        let start = Instant::now();
+        let outputs = self.program.run(&inputs)?;
+        self.seconds.push(start.elapsed().as_secs_f64());
+        self.losses.push(outputs.scalar("loss").expect("both works have a loss"));
+        self.done += 1;
+        Ok(())
+    }
+
+    fn row(&self, args: &Args, model: &Model, peak: Option<usize>) -> Row {
+        let report = self.program.report();
+        let median = median(&self.seconds[args.warmup as usize..]);
+        Row {
+            mode: self.mode.to_string(),
+            preset: model.preset.into(),
+            work: args.work.name(),
+            dtype: "f32",
+            device: "cpu",
+            threads: args.target.thread_count(),
+            steps: args.steps,
+            median_step_s: median,
+            tokens_per_s: (model.batch * model.config.context) as f64 / median,
+            compile_s: report.total.as_secs_f64(),
+            kernels: report.kernels,
+            bytes_moved_mib: mib(report.bytes_moved),
+            arena_mib: mib(report.arena_bytes),
+            // Alone in this process, so its peak is this mode's.
+            peak_rss_mib: peak.or_else(machine::peak_memory).map(mib),
+            loss_first: self.losses[0],
+            loss_last: *self.losses.last().expect("there is a step"),
+        }
+    }
+}
+
+/// The peak of memory of a process that runs this mode alone: this program called again with the same flags. Nothing
+/// if the mode is the only one, and so alone anyway.
+fn peak_alone(mode: Mode, modes: usize) -> Result<Option<usize>, CliError> {
+    if modes == 1 {
+        return Ok(None);
+    }
+    let failed = |cause| CliError::System { what: "cannot measure memory in a process of its own", cause };
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut flags: Vec<_> = std::env::args_os().skip(1).collect();
+    // A later --mode adds to the list, so the one that was given has to go.
+    if let Some(place) = flags.iter().position(|flag| flag == "--mode") {
+        flags.drain(place..place + 2);
+    }
+    flags.retain(|flag| !flag.to_string_lossy().starts_with("--mode="));
+    let mut child = Command::new(program);
+    child.args(flags).args(["--mode", &mode.to_string(), "--measure-memory"]).stdin(Stdio::null());
+    let output = child.stderr(Stdio::inherit()).output().map_err(failed)?;
+    let bytes = String::from_utf8_lossy(&output.stdout).trim().parse::<usize>().ok();
+    Ok(bytes.filter(|&bytes| bytes > 0))
+}
+
+/// A stream of random tokens, long enough that windows differ.
+fn synthetic_tokens(model: &Model) -> Vec<i32> {
+    let length = 8 * model.batch * model.config.context + 1;
+    let token = |at: usize| element_bits(SEED as u32, 0, 0, at as u64) as usize % model.config.vocabulary;
+    (0..length).map(|at| token(at) as i32).collect()
+}
+
+fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+fn table(rows: &[Row], screen: &mut Screen) {
+    let machine: Value = machine::describe();
+    let Row { preset, work, steps, threads, .. } = &rows[0];
+    let cpu = machine["cpu"].as_str().unwrap_or("unknown processor");
+    screen.line(format!("{preset} {work}, medians of {steps} steps, {threads} threads, {cpu}"));
+    screen.line(format!(
+        "{:<9} {:>10} {:>10} {:>9} {:>7} {:>10} {:>9} {:>9}  loss first, last",
+        "mode", "ms/step", "tokens/s", "compile s", "kernels", "moved MiB", "arena MiB", "peak MiB"
+    ));
+    for row in rows {
+        let peak = row.peak_rss_mib.map_or("-".into(), |peak| format!("{peak:.0}"));
+        screen.line(format!(
+            "{:<9} {:>10.3} {:>10} {:>9.2} {:>7} {:>10.1} {:>9.1} {peak:>9}  {:.4}, {:.4}",
+            row.mode,
+            1e3 * row.median_step_s,
+            grouped(row.tokens_per_s as u64),
+            row.compile_s,
+            row.kernels,
+            row.bytes_moved_mib,
+            row.arena_mib,
+            row.loss_first,
+            row.loss_last
+        ));
+    }
+}

@@ -1,0 +1,185 @@
+//! `kernfusion dump`: a program at a stage of compilation, as text or picture.
+
+use super::Outcome;
+use super::error::{CliError, write_text};
+use super::model::{Model, ModelArgs, Work};
+use super::screen::Screen;
+use super::stages::{PassArgs, fused, simplified, traced};
+use clap::ValueEnum;
+use kernfusion::compile::{Compiled, Mode, Target, compile};
+use kernfusion_codegen::States;
+use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::{Kernel, KernelGraph, Plan};
+use kernfusion_passes::plan::plan;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show a program at a stage of compilation
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion dump --stage simplify -o step.kir
+  kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Which program of the model
+    #[arg(long, value_enum, default_value = "train")]
+    work: Work,
+    /// Stage
+    #[arg(long, value_enum)]
+    stage: Stage,
+    /// Form
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// Mode whose stages are shown
+    #[arg(long, value_name = "MODE", default_value = "compiled")]
+    mode: Mode,
+    #[command(flatten)]
+    passes: PassArgs,
+    /// Of fuse, clif and asm as text: only kernels whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    kernel: Option<String>,
+    /// File to write instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Stage {
+    /// The loss as traced
+    Trace,
+    /// The whole training step: with gradients and update
+    Grad,
+    /// After the passes
+    Simplify,
+    /// Kernels
+    Fuse,
+    /// Kernels and their memory
+    Plan,
+    /// Cranelift IR of each kernel
+    Clif,
+    /// Machine code of each kernel
+    Asm,
+    /// CUDA C++ (not available yet)
+    Cuda,
+    /// PTX (not available yet)
+    Ptx,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    /// For Graphviz
+    Dot,
+    /// For Markdown
+    Mermaid,
+    Json,
+    /// A page (not available yet)
+    Html,
+}
+
+pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let model = args.model.resolve()?;
+    let mut text = args.show(&model)?;
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    match &args.output {
+        Some(path) => write_text(path, &text)?,
+        None => screen.text(&text),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn show(&self, model: &Model) -> Result<String, CliError> {
+        let simplified = || simplified(model, self.work, self.mode, &self.passes);
+        match self.stage {
+            Stage::Trace => self.graph(&traced(model, self.work)?),
+            Stage::Grad if self.work == Work::Train => self.graph(&self.work.program(model)?.graph),
+            Stage::Grad => {
+                let work = self.work.name();
+                Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
+            }
+            Stage::Simplify => self.graph(&simplified()?),
+            Stage::Fuse => self.kernels(&fused(&simplified()?, self.mode)?),
+            Stage::Plan => self.plan(&plan(fused(&simplified()?, self.mode)?)),
+            Stage::Clif => self.code(model, |program, kernel| program.executable().clif(kernel)),
+            Stage::Asm => self.code(model, |program, kernel| program.executable().assembly(kernel)),
+            Stage::Cuda | Stage::Ptx => Err(CliError::NotYet(format!("--stage {}", name(self.stage)))),
+        }
+    }
+
+    fn graph(&self, graph: &Graph) -> Result<String, CliError> {
+        match self.format {
+            Format::Text => Ok(graph.to_string()),
+            Format::Dot => Ok(graph.to_dot()),
+            Format::Mermaid => Ok(graph.to_mermaid()),
+            Format::Json => Ok(graph.to_json()),
+            Format::Html => Err(self.not_yet()),
+        }
+    }
+
+    fn kernels(&self, graph: &KernelGraph) -> Result<String, CliError> {
+        match self.format {
+            Format::Text if self.kernel.is_some() => {
+                let texts = graph.kernels.iter().filter(|kernel| self.wants(kernel));
+                Ok(texts.map(|kernel| graph.show(kernel).to_string()).collect::<Vec<_>>().join("\n"))
+            }
+            Format::Text => Ok(graph.to_string()),
+            Format::Dot => Ok(graph.to_dot()),
+            Format::Mermaid => Ok(graph.to_mermaid()),
+            Format::Json => Ok(graph.to_json()),
+            Format::Html => Err(self.not_yet()),
+        }
+    }
+
+    fn plan(&self, plan: &Plan) -> Result<String, CliError> {
+        match self.format {
+            Format::Text => Ok(plan.to_string()),
+            Format::Json => Ok(serde_json::to_string_pretty(plan).expect("a plan is plain data")),
+            Format::Dot | Format::Mermaid => Err(self.only_text("text and json; --stage fuse has pictures")),
+            Format::Html => Err(self.not_yet()),
+        }
+    }
+
+    /// The code of each kernel, one after another. Equal kernels share one function and show it each time.
+    fn code(
+        &self,
+        model: &Model,
+        text: impl Fn(&Compiled, &str) -> Option<String>,
+    ) -> Result<String, CliError> {
+        if self.format != Format::Text {
+            return Err(self.only_text("text only"));
+        }
+        if self.passes.stops_early() {
+            return Err(CliError::Usage("code is made of the whole pipeline: leave out --after and --stop-after".into()));
+        }
+        let target = Target::cpu().mode(self.mode).keep_code(true);
+        let program = compile(&self.work.program(model)?.graph, &States::new(), &target)?;
+        let mut parts = Vec::new();
+        for kernel in program.kernels().kernels.iter().filter(|kernel| self.wants(kernel)) {
+            let code = text(&program, &kernel.name).unwrap_or_else(|| "; no code of its own\n".into());
+            parts.push(format!("; kernel {}\n{code}", kernel.name));
+        }
+        Ok(parts.join("\n"))
+    }
+
+    fn wants(&self, kernel: &Kernel) -> bool {
+        self.kernel.as_ref().is_none_or(|text| kernel.name.contains(text))
+    }
+
+    fn not_yet(&self) -> CliError {
+        CliError::NotYet(format!("--format {}", name(self.format)))
+    }
+
+    fn only_text(&self, forms: &str) -> CliError {
+        let (stage, format) = (name(self.stage), name(self.format));
+        CliError::Usage(format!("--stage {stage} has no {format} form, but {forms}"))
+    }
+}
+
+/// A value as its flag takes it.
+fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+}

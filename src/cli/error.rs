@@ -1,0 +1,72 @@
+//! What can go wrong on the command line.
+
+use kernfusion::tensor_file::TensorFileError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of a command; prints as one line unless a program's text is at fault.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    /// Anything that the library reports.
+    #[error(transparent)]
+    Library(#[from] kernfusion::Error),
+    /// A file of tensors.
+    #[error(transparent)]
+    TensorFile(#[from] TensorFileError),
+    /// A file cannot be read.
+    #[error("cannot read {}: {cause}", path.display())]
+    Read { path: PathBuf, cause: io::Error },
+    /// A file cannot be written.
+    #[error("cannot write {}: {cause}", path.display())]
+    Write { path: PathBuf, cause: io::Error },
+    /// A file was read, but says something impossible.
+    #[error("{}: {reason}", path.display())]
+    Content { path: PathBuf, reason: String },
+    /// Flags that do not go together.
+    #[error("{0}")]
+    Usage(String),
+    /// Something that the command line knows of, but this version cannot do.
+    #[error("{0} is not available yet")]
+    NotYet(String),
+    /// Standard output cannot be written.
+    #[error("cannot write to standard output: {0}")]
+    StandardOutput(io::Error),
+    /// Something that the operating system refused.
+    #[error("{what}: {cause}")]
+    System { what: &'static str, cause: io::Error },
+}
+
+impl CliError {
+    /// 2 for a command that was called wrongly, 1 for one that failed.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Usage(_) | CliError::NotYet(_) => 2,
+            CliError::Library(_)
+            | CliError::TensorFile(_)
+            | CliError::Read { .. }
+            | CliError::Write { .. }
+            | CliError::Content { .. }
+            | CliError::StandardOutput(_)
+            | CliError::System { .. } => 1,
+        }
+    }
+}
+
+/// Reads a text file.
+pub(super) fn read_text(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path).map_err(|cause| CliError::Read { path: path.into(), cause })
+}
+
+/// Writes a text file.
+pub(super) fn write_text(path: &Path, text: &str) -> Result<(), CliError> {
+    std::fs::write(path, text).map_err(|cause| CliError::Write { path: path.into(), cause })
+}
+
+/// Gives an error the name of the file that it is about; a configuration error loses its own prefix.
+pub(super) fn in_file(path: &Path, error: kernfusion::Error) -> CliError {
+    let reason = match error {
+        kernfusion::Error::Configuration(reason) => reason,
+        other => other.to_string(),
+    };
+    CliError::Content { path: path.into(), reason }
+}

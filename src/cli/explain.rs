@@ -1,0 +1,127 @@
+//! `kernfusion explain`: what was fused, what was not, and why.
+
+use super::Outcome;
+use super::error::CliError;
+use super::model::{ModelArgs, Work};
+use super::screen::{Screen, grouped};
+use super::stages::{PassArgs, fused, simplified};
+use kernfusion::compile::Mode;
+use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Plan, RefusedFusion};
+use kernfusion_passes::plan::plan;
+use std::process::ExitCode;
+
+/// Say what was fused, what was not, and why
+///
+/// Kernels are in the order in which they run, with the bytes that each moves at least. A refused fusion is an edge that
+/// stayed a memory access, with the bytes that fusing would have saved. With A and B, parts of the names of two values
+/// (as the refusals show them: module path, op and number), only what concerns both is shown.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion explain --preset tiny
+  kernfusion explain --work forward blocks.0.attn ln1")]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Which program of the model
+    #[arg(long, value_enum, default_value = "train")]
+    work: Work,
+    /// Mode
+    #[arg(long, value_name = "MODE", default_value = "compiled")]
+    mode: Mode,
+    #[command(flatten)]
+    passes: PassArgs,
+    /// Refused fusions shown at most; 0: all
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    refusals: usize,
+    /// Part of a value's name
+    #[arg(value_name = "A", requires = "b")]
+    a: Option<String>,
+    /// Part of another value's name
+    #[arg(value_name = "B")]
+    b: Option<String>,
+}
+
+pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let model = args.model.resolve()?;
+    let graph = simplified(&model, args.work, args.mode, &args.passes)?;
+    let plan = plan(fused(&graph, args.mode)?);
+    match (&args.a, &args.b) {
+        (Some(a), Some(b)) => between(&graph, &plan.graph, a, b, screen)?,
+        _ => whole(&plan, args.refusals, screen),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn whole(plan: &Plan, limit: usize, screen: &mut Screen) {
+    let graph = &plan.graph;
+    screen.line(format!("{} kernels in execution order:", graph.kernels.len()));
+    graph.kernels.iter().for_each(|kernel| screen.line(kernel_line(graph, kernel)));
+    let refusals = by_bytes(graph, |_| true);
+    screen.line(format!("\n{} fusions refused, the largest first:", refusals.len()));
+    let shown = if limit == 0 { refusals.len() } else { limit };
+    refusals.iter().take(shown).for_each(|refusal| screen.line(refusal_line(refusal)));
+    if refusals.len() > shown {
+        screen.line(format!("  … and {} more (--refusals 0 shows all)", refusals.len() - shown));
+    }
+    let lines = [
+        ("kernels", grouped(graph.kernels.len() as u64)),
+        ("bytes moved", bytes(plan.bytes_moved())),
+        ("arena", bytes(plan.arena_bytes)),
+        ("state", bytes(plan.state_bytes())),
+        ("inputs", bytes(plan.input_bytes())),
+        ("peak", bytes(plan.peak_bytes())),
+    ];
+    screen.line("\nplan:");
+    lines.into_iter().for_each(|(name, value)| screen.line(format!("  {name:<12} {value:>16}")));
+}
+
+/// What became of two values: the kernels that compute both, and the refusals between them in either direction.
+fn between(graph: &Graph, kernels: &KernelGraph, a: &str, b: &str, screen: &mut Screen) -> Result<(), CliError> {
+    let computes = |kernel: &Kernel, part: &str| {
+        kernel.covers.iter().any(|&id| {
+            let node = &graph[id];
+            format!("{}/{}%{}", node.origin.scope, node.op.name(), id.index()).contains(part)
+        })
+    };
+    for part in [a, b] {
+        if !kernels.kernels.iter().any(|kernel| computes(kernel, part)) {
+            return Err(CliError::Usage(format!("no kernel computes a value whose name contains \"{part}\"")));
+        }
+    }
+    let both: Vec<_> = kernels.kernels.iter().filter(|kernel| computes(kernel, a) && computes(kernel, b)).collect();
+    screen.line(format!("{} kernels compute values of both:", both.len()));
+    both.into_iter().for_each(|kernel| screen.line(kernel_line(kernels, kernel)));
+    let refusals = by_bytes(kernels, |refusal| {
+        let RefusedFusion { producer, consumer, .. } = refusal;
+        producer.contains(a) && consumer.contains(b) || producer.contains(b) && consumer.contains(a)
+    });
+    screen.line(format!("\n{} fusions between the two refused:", refusals.len()));
+    refusals.into_iter().for_each(|refusal| screen.line(refusal_line(refusal)));
+    Ok(())
+}
+
+fn by_bytes(graph: &KernelGraph, wanted: impl Fn(&RefusedFusion) -> bool) -> Vec<&RefusedFusion> {
+    let mut refusals: Vec<_> = graph.refusals.iter().filter(|refusal| wanted(refusal)).collect();
+    refusals.sort_by_key(|refusal| std::cmp::Reverse(refusal.bytes));
+    refusals
+}
+
+fn kernel_line(graph: &KernelGraph, kernel: &Kernel) -> String {
+    let form = match &kernel.form {
+        Form::Map => "map",
+        Form::Reduce => "reduce",
+        Form::Contraction(_) => "contraction",
+    };
+    let (moved, ops) = (bytes(graph.bytes_moved(kernel)), kernel.covers.len());
+    format!("  {form:<12} {moved:>16} {ops:>4} ops  {}", kernel.name)
+}
+
+fn refusal_line(refusal: &RefusedFusion) -> String {
+    let RefusedFusion { producer, consumer, reason, .. } = refusal;
+    format!("  {:>16}  {producer} -> {consumer}: {reason}", bytes(refusal.bytes))
+}
+
+fn bytes(bytes: usize) -> String {
+    format!("{} B", grouped(bytes as u64))
+}

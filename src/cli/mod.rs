@@ -1,0 +1,102 @@
+//! The command line: one file for each command, and what they share.
+//!
+//! * A command takes its parsed flags and a [`Screen`], and returns an exit code or an error.
+//! * Whatever a user can cause ends as one line `error: …` on standard error and an exit code other than 0 (2 for flags
+//!   that cannot be understood); mistakes in a program's text may take more lines. A reader of standard output that
+//!   goes away is no error.
+
+mod bench;
+mod data;
+mod dump;
+mod error;
+mod explain;
+mod generate;
+mod machine;
+mod model;
+mod opt;
+mod presets;
+mod run;
+mod screen;
+mod selftest;
+mod stages;
+mod train;
+mod train_report;
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+use error::CliError;
+use screen::Screen;
+use std::process::ExitCode;
+
+/// What every command returns.
+type Outcome = Result<ExitCode, CliError>;
+
+/// A compiler for Transformers: trains, measures and explains.
+#[derive(Parser)]
+#[command(name = "kernfusion", version, arg_required_else_help = false, after_help = "Example: kernfusion train")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Each command's description stands at its flags.
+#[derive(Subcommand)]
+enum Command {
+    Train(train::Args),
+    Generate(generate::Args),
+    Bench(bench::Args),
+    Dump(dump::Args),
+    Opt(opt::Args),
+    Run(run::Args),
+    Explain(explain::Args),
+    Selftest(selftest::Args),
+    Data(data::Args),
+    Presets(presets::Args),
+}
+
+/// Parses the arguments and runs the command.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let mut screen = Screen::new();
+    let outcome = match cli.command {
+        Command::Train(args) => train::run(args, &mut screen),
+        Command::Generate(args) => generate::run(args, &mut screen),
+        Command::Bench(args) => bench::run(args, &mut screen),
+        Command::Dump(args) => dump::run(args, &mut screen),
+        Command::Opt(args) => opt::run(args, &mut screen),
+        Command::Run(args) => run::run(args, &mut screen),
+        Command::Explain(args) => explain::run(args, &mut screen),
+        Command::Selftest(args) => selftest::run(args, &mut screen),
+        Command::Data(args) => data::run(args, &mut screen),
+        Command::Presets(args) => presets::run(args, &mut screen),
+    };
+    let outcome = outcome.and_then(|code| screen.finish().map(|()| code));
+    outcome.unwrap_or_else(|error| {
+        complain(&error.to_string());
+        ExitCode::from(error.exit_code())
+    })
+}
+
+/// Help and version go to standard output; anything else is a mistake, shown in one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    let text = error.to_string();
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let mut screen = Screen::new();
+        screen.text(&text);
+        return screen.finish().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    // What follows the usage line repeats what `--help` says.
+    let paragraphs = text.split("\n\n").take_while(|text| !text.starts_with("Usage:") && !text.starts_with("For more"));
+    let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = paragraphs.map(line).collect::<Vec<_>>().join("; ");
+    complain(message.strip_prefix("error: ").unwrap_or(&message));
+    ExitCode::from(2)
+}
+
+fn complain(message: &str) {
+    use std::io::Write;
+    // With standard error gone as well there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "error: {message}");
+}

@@ -1,0 +1,150 @@
+//! The flags that say which model a command works on, and on which program of it.
+
+use super::error::{CliError, in_file, read_text};
+use clap::ValueEnum;
+use kernfusion::Result;
+use kernfusion::compile::{Mode, Target};
+use kernfusion::models::{GptConfig, preset};
+use kernfusion::optim::Optimizer;
+use kernfusion::trace::Program;
+use std::path::PathBuf;
+
+/// Which model.
+#[derive(clap::Args)]
+pub(super) struct ModelArgs {
+    /// Model shape by name [default: tiny]; `kernfusion presets` lists them
+    #[arg(long, value_name = "NAME")]
+    pub(super) preset: Option<String>,
+    /// Any other model shape: a JSON object with fields as `kernfusion presets --json` shows them; fields left out come
+    /// from the preset
+    #[arg(long, value_name = "FILE.json")]
+    pub(super) config: Option<PathBuf>,
+    /// Windows in a batch [default: the preset's]
+    #[arg(long, value_name = "B")]
+    pub(super) batch_size: Option<usize>,
+    /// Dropout probability [default: the preset's]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(super) dropout: Option<f64>,
+}
+
+/// The model that the flags describe.
+pub(super) struct Model {
+    pub(super) preset: &'static str,
+    pub(super) config: GptConfig,
+    /// Whether the user has fixed the vocabulary, which otherwise follows the text.
+    pub(super) fixed_vocabulary: bool,
+    pub(super) batch: usize,
+}
+
+impl ModelArgs {
+    /// The model, with everything that is not given taken from the preset.
+    pub(super) fn resolve(&self) -> std::result::Result<Model, CliError> {
+        let preset = preset(self.preset.as_deref().unwrap_or("tiny"))?;
+        let (mut config, mut fixed_vocabulary) = (preset.config, false);
+        if let Some(path) = &self.config {
+            let json = read_text(path)?;
+            config = config.with_json(&json).map_err(|error| in_file(path, error))?;
+            let fields: serde_json::Value = serde_json::from_str(&json).unwrap_or_default();
+            fixed_vocabulary = fields.get("vocabulary").is_some();
+        }
+        config.dropout = self.dropout.unwrap_or(config.dropout);
+        config.validate()?;
+        let batch = self.batch_size.unwrap_or(preset.batch);
+        if batch == 0 {
+            return Err(CliError::Usage("--batch-size must be at least 1".into()));
+        }
+        Ok(Model { preset: preset.name, config, fixed_vocabulary, batch })
+    }
+
+    /// Whether a shape was given, by name or by file.
+    pub(super) fn names_a_shape(&self) -> bool {
+        self.preset.is_some() || self.config.is_some()
+    }
+}
+
+/// Which program of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Work {
+    /// A whole training step: loss, gradients, update
+    Train,
+    /// The loss of an evaluating model
+    Forward,
+    /// A prompt at once (not available yet)
+    Prefill,
+    /// One token after another (not available yet)
+    Decode,
+}
+
+impl Work {
+    /// The name, as the flag takes it.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
+
+    /// The program. A training step is one of AdamW without clipping.
+    pub(super) fn program(self, model: &Model) -> std::result::Result<Program, CliError> {
+        let program: Result<Program> = match self {
+            Work::Train => model.config.train_step(model.batch, &benchmark_optimizer(), None).map(|step| step.program),
+            Work::Forward => model.config.evaluation(model.batch),
+            Work::Prefill | Work::Decode => return Err(CliError::NotYet(format!("--work {}", self.name()))),
+        };
+        Ok(program?)
+    }
+}
+
+/// The update rule of programs that are not trained for their own sake.
+pub(super) fn benchmark_optimizer() -> Optimizer {
+    Optimizer::adamw(3e-4)
+}
+
+/// Where and how programs run.
+#[derive(clap::Args)]
+pub(super) struct TargetArgs {
+    /// Number type of matrix products
+    #[arg(long, value_enum, value_name = "DTYPE", default_value = "f32")]
+    dtype: DtypeArg,
+    /// Device
+    #[arg(long, value_enum, default_value = "cpu")]
+    device: DeviceArg,
+    /// Threads; results do not depend on it [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DtypeArg {
+    F32,
+    Bf16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DeviceArg {
+    Cpu,
+    Cuda,
+}
+
+impl TargetArgs {
+    /// The target in a mode.
+    pub(super) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
+        if self.dtype == DtypeArg::Bf16 {
+            return Err(CliError::NotYet("--dtype bf16".into()));
+        }
+        if self.device == DeviceArg::Cuda {
+            return Err(CliError::NotYet("--device cuda".into()));
+        }
+        Ok(self.with_threads().mode(mode))
+    }
+
+    /// How many threads are used.
+    pub(super) fn thread_count(&self) -> usize {
+        self.with_threads().thread_count()
+    }
+
+    fn with_threads(&self) -> Target {
+        let target = Target::cpu();
+        match self.threads {
+            Some(threads) => target.threads(threads.into()),
+            None => target,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `kernfusion run`: a program in text form, executed.
+
+use super::Outcome;
+use super::error::{CliError, in_file};
+use super::model::TargetArgs;
+use super::opt::read_graph;
+use super::screen::Screen;
+use clap::ValueEnum;
+use kernfusion::HostTensor;
+use kernfusion::compile::{Mode, compile};
+use kernfusion::tensor_file;
+use kernfusion_codegen::States;
+use kernfusion_ir::evaluate::{Precision, evaluate};
+use kernfusion_ir::{Graph, InputRole};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Execute a program in text form once
+///
+/// The file of inputs has a tensor for each input and each state of the program, under their names. The file of outputs
+/// gets a tensor for each output and, under its name, the new value of each state that the program updates.
+#[derive(clap::Args)]
+#[command(after_help = "Example: kernfusion run step.kir --inputs in.safetensors --outputs out.safetensors")]
+pub(super) struct Args {
+    /// Program in text form
+    #[arg(value_name = "FILE.kir")]
+    file: PathBuf,
+    /// Inputs and states by name; dtypes f32, bf16, f16, f64, i32, u32, bool
+    #[arg(long, value_name = "FILE.safetensors")]
+    inputs: Option<PathBuf>,
+    /// Where to write the results; without it their types are shown
+    #[arg(long, value_name = "FILE.safetensors")]
+    outputs: Option<PathBuf>,
+    /// How the program is executed
+    #[arg(long, value_enum, default_value = "compiled")]
+    mode: RunMode,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RunMode {
+    /// The slow evaluator that judges every other execution
+    Reference,
+    /// One kernel for each op
+    Eager,
+    /// Simplified, fused, planned
+    Compiled,
+}
+
+type Tensors = BTreeMap<String, HostTensor>;
+
+pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let graph = read_graph(&args.file)?;
+    let inputs = args.inputs.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
+    check(&graph, &inputs, args.inputs.as_ref().unwrap_or(&args.file))?;
+    let results = match args.mode {
+        RunMode::Reference => reference(&graph, &inputs),
+        RunMode::Eager => native(&graph, &inputs, &args, Mode::Eager)?,
+        RunMode::Compiled => native(&graph, &inputs, &args, Mode::Compiled)?,
+    };
+    match &args.outputs {
+        Some(path) => tensor_file::write(path, &results)?,
+        None => results.iter().for_each(|(name, tensor)| screen.line(format!("{name} : {}", tensor.ty()))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists whatever does not fit between a program's inputs and a file's tensors.
+fn check(graph: &Graph, inputs: &Tensors, path: &std::path::Path) -> Result<(), CliError> {
+    let mut problems = Vec::new();
+    for (id, name, _) in graph.inputs() {
+        let expected = &graph[id].ty;
+        match inputs.get(name) {
+            None => problems.push(format!("input \"{name}\" of type {expected} is missing")),
+            Some(tensor) if tensor.ty() != *expected => {
+                problems.push(format!("input \"{name}\" is {}, the program expects {expected}", tensor.ty()));
+            }
+            Some(_) => {}
+        }
+    }
+    let superfluous = inputs.keys().filter(|name| graph.input(name).is_none());
+    problems.extend(superfluous.map(|name| format!("the program has no input \"{name}\"")));
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(CliError::Content { path: path.into(), reason: problems.join("; ") })
+}
+
+fn reference(graph: &Graph, inputs: &Tensors) -> Tensors {
+    let results = evaluate(graph, inputs, Precision::Declared).expect("the inputs were checked");
+    results.into_iter().map(|(name, array)| (name, HostTensor::from_f64(&array.ty, &array.values))).collect()
+}
+
+/// On this machine's processor.
+fn native(graph: &Graph, inputs: &Tensors, args: &Args, mode: Mode) -> Result<Tensors, CliError> {
+    let states = States::new();
+    let in_program = |error| in_file(&args.file, error);
+    let mut data = Vec::new();
+    for (_, name, role) in graph.inputs() {
+        match role {
+            InputRole::State => states.set(name, &inputs[name]).map_err(|error| in_program(error.into()))?,
+            InputRole::Data => data.push((name, &inputs[name])),
+        }
+    }
+    let mut program = compile(graph, &states, &args.target.target(mode)?).map_err(in_program)?;
+    let outputs = program.run(&data).map_err(in_program)?;
+    let result = |output: &kernfusion_ir::Output| {
+        let found = if output.updates_state { states.get(&output.name) } else { outputs.get(&output.name).cloned() };
+        (output.name.clone(), found.expect("a run gives every output and keeps every state"))
+    };
+    Ok(graph.outputs().iter().map(result).collect())
+}

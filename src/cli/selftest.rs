@@ -1,0 +1,176 @@
+//! `kernfusion selftest`: this machine's results against the reference evaluator's.
+
+use super::Outcome;
+use super::model::TargetArgs;
+use super::screen::{Screen, progress};
+use indicatif::ProgressBar;
+use kernfusion::compile::{Mode, Target, compile};
+use kernfusion::models::GptConfig;
+use kernfusion::optim::Optimizer;
+use kernfusion::{HostTensor, Result};
+use kernfusion_codegen::States;
+use kernfusion_ir::evaluate::{Array, Precision, evaluate};
+use kernfusion_ir::random::element_bits;
+use kernfusion_ir::samples::{self, Sample, difference};
+use kernfusion_ir::{DType, Graph, InputRole};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// How far a random program may be off: it has tens of operations in a row.
+const RANDOM_TOLERANCE: f64 = 1e-4;
+
+/// How far the numbers of a training step may be off, whose sums have thousands of terms.
+const STEP_TOLERANCE: f64 = 2e-4;
+
+/// Compare this machine's results with the reference evaluator: every op on every dtype, random programs, and a small
+/// training step, in eager and in compiled mode
+#[derive(clap::Args)]
+#[command(after_help = "Example: kernfusion selftest")]
+pub(super) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Random programs
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    random: u64,
+    /// Seed of all numbers
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Only cases whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Show every case that fails, not only the first of a group
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// A program with its inputs, and how far an execution may be off.
+struct Case {
+    group: String,
+    name: String,
+    graph: Graph,
+    inputs: BTreeMap<String, HostTensor>,
+    tolerance: f64,
+}
+
+pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let targets = [args.target.target(Mode::Eager)?.start(), args.target.target(Mode::Compiled)?.start()];
+    let mut cases = cases(&args)?;
+    if let Some(filter) = &args.filter {
+        cases.retain(|case| case.name.contains(filter));
+    }
+    let bar = progress(cases.len() as u64, "{pos}/{len} {msg}");
+    let (mut passed, mut failed) = (0, 0);
+    for group in cases.chunk_by(|a, b| a.group == b.group) {
+        let failures = group_failures(group, &targets, &bar);
+        let total = group.len() * targets.len();
+        passed += total - failures.len();
+        failed += failures.len();
+        let verdict = if failures.is_empty() { "ok".into() } else { format!("{} FAILED", failures.len()) };
+        bar.suspend(|| {
+            screen.line(format!("{:<24} {total:>5} cases  {verdict}", group[0].group));
+            let shown = if args.verbose { failures.len() } else { 1 };
+            failures.iter().take(shown).for_each(|failure| screen.line(format!("    {failure}")));
+        });
+    }
+    bar.finish_and_clear();
+    screen.line(format!("{passed} passed, {failed} failed"));
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn group_failures(group: &[Case], targets: &[Target], bar: &ProgressBar) -> Vec<String> {
+    let mut failures = Vec::new();
+    for case in group {
+        bar.set_message(case.name.clone());
+        for (target, mode) in targets.iter().zip([Mode::Eager, Mode::Compiled]) {
+            let found = failure(case, target);
+            failures.extend(found.map(|reason| format!("{} ({mode}): {}", case.name, reason.replace('\n', " "))));
+        }
+        bar.inc(1);
+    }
+    failures
+}
+
+/// Everything that is compared, groups together.
+fn cases(args: &Args) -> Result<Vec<Case>> {
+    let sample = |Sample { name, graph, inputs, tolerance, .. }| {
+        let group = name.split('.').next().unwrap_or_default().to_string();
+        Case { group, name, graph, inputs, tolerance }
+    };
+    let mut cases: Vec<_> = samples::all(args.seed).into_iter().map(sample).collect();
+    for number in 0..args.random {
+        let (graph, inputs) = samples::random_graph(args.seed.wrapping_add(number), 24);
+        let name = format!("random program {number}");
+        cases.push(Case { group: "random programs".into(), name, graph, inputs, tolerance: RANDOM_TOLERANCE });
+    }
+    cases.extend([training_step(args.seed, 0.0)?, training_step(args.seed, 0.2)?]);
+    cases.sort_by(|a, b| a.group.cmp(&b.group));
+    Ok(cases)
+}
+
+/// A step of AdamW on a small GPT: loss, norm of the gradient, and every new parameter and moment.
+fn training_step(seed: u64, dropout: f64) -> Result<Case> {
+    let config = GptConfig {
+        vocabulary: 11,
+        context: 6,
+        layers: 2,
+        heads: 2,
+        width: 8,
+        dropout,
+        ..GptConfig::default()
+    };
+    let step = config.train_step(3, &Optimizer::adamw(1e-2), Some(1.0))?;
+    let token = |at: u64| (element_bits(seed as u32, 0, 0, at) % 11) as i32;
+    let tokens = |from: u64| HostTensor::new([3, 6], (from..from + 18).map(token).collect::<Vec<_>>());
+    let mut inputs = BTreeMap::from([("x".to_string(), tokens(0)), ("y".to_string(), tokens(18))]);
+    inputs.extend(step.scalars(3, 1e-2, seed as u32).into_iter().map(|(name, scalar)| (name.into(), scalar)));
+    inputs.extend(step.program.initial_parameters(seed).map(|(name, tensor)| (name.into(), tensor)));
+    let graph = step.program.graph;
+    for (id, name, role) in graph.inputs() {
+        if role == InputRole::State && !inputs.contains_key(name) {
+            // Moments as after some steps: Adam divides by the root of the second one.
+            let small = |at: u64| 1e-3 + 1e-3 * f64::from(element_bits(seed as u32, 1, 0, at)) / f64::from(u32::MAX);
+            let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(small).collect();
+            inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
+        }
+    }
+    let name = format!("training step with dropout {dropout}");
+    Ok(Case { group: "training step".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
+}
+
+/// What is wrong with a case on a target, if anything.
+fn failure(case: &Case, target: &Target) -> Option<String> {
+    let expected = match evaluate(&case.graph, &case.inputs, Precision::Declared) {
+        Ok(expected) => expected,
+        Err(error) => return Some(format!("the reference evaluator: {error}")),
+    };
+    match execute(case, target) {
+        Ok(results) => expected.iter().find_map(|(name, array)| compare(name, array, &results, case.tolerance)),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn compare(name: &str, expected: &Array, results: &BTreeMap<String, HostTensor>, tolerance: f64) -> Option<String> {
+    let found = results.get(name).filter(|tensor| tensor.ty() == expected.ty);
+    let Some(found) = found else { return Some(format!("output {name} is missing or of another type")) };
+    // Whole numbers and truth values are never nearly right.
+    let tolerance = if matches!(expected.ty.dtype, DType::I32 | DType::U32 | DType::Bool) { 0.0 } else { tolerance };
+    difference(&expected.values, &found.to_f64(), tolerance).map(|reason| format!("output {name}, {reason}"))
+}
+
+/// Outputs and new states by name.
+fn execute(case: &Case, target: &Target) -> Result<BTreeMap<String, HostTensor>> {
+    let states = States::new();
+    let mut data = Vec::new();
+    for (_, name, role) in case.graph.inputs() {
+        match role {
+            InputRole::State => states.set(name, &case.inputs[name])?,
+            InputRole::Data => data.push((name, &case.inputs[name])),
+        }
+    }
+    let outputs = compile(&case.graph, &states, target)?.run(&data)?;
+    let result = |output: &kernfusion_ir::Output| {
+        let found = if output.updates_state { states.get(&output.name) } else { outputs.get(&output.name).cloned() };
+        Some((output.name.clone(), found?))
+    };
+    Ok(case.graph.outputs().iter().filter_map(result).collect())
+}

@@ -1,0 +1,299 @@
+//! `kernfusion train`: a run from its first step, or from a checkpoint.
+
+use super::error::{CliError, in_file};
+use super::model::{ModelArgs, TargetArgs};
+use super::screen::{Screen, grouped, mib, progress};
+use super::{Outcome, train_report::Reporter};
+use clap::ValueEnum;
+use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use kernfusion::compile::{Mode, Target};
+use kernfusion::optim::{Optimizer, Schedule};
+use kernfusion::text::{CharTokenizer, Corpus, Order};
+use kernfusion::train::{Ending, Record, Session, Settings, TextRecord, Trainer};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Steps of a run when the user names no number: a minute of the preset `tiny` on two cores.
+const DEFAULT_STEPS: u64 = 1000;
+
+/// The exit code of a run that Ctrl-C ended, as shells have it: 128 and the number of the signal.
+const INTERRUPTED: u8 = 130;
+
+/// Train a model; with no flag at all: a small one on the embedded text, in about a minute
+///
+/// A resumed run goes on exactly as if it had not stopped: in the same mode and on the same kind of processor, its
+/// losses are the same bit for bit. So everything that its numbers depend on stays as it is in the checkpoint; --steps
+/// and the intervals may change.
+///
+/// Ctrl-C ends a run with a checkpoint; a second Ctrl-C ends it at once.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion train
+  kernfusion train --preset thesis --data book.txt --steps 5000 --schedule cosine --log loss.jsonl
+  kernfusion train --resume runs/thesis --steps 10000")]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text to train on (UTF-8) [default: Tiny Shakespeare if it was fetched, else the embedded text]
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Steps in all [default: a minute's worth of tiny]
+    #[arg(long, value_name = "N")]
+    steps: Option<u64>,
+    /// Seed of parameters, windows, dropout and samples [default: 1]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Learning rate [default: 0.001]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    lr: Option<f64>,
+    /// Learning rate over the steps [default: constant]
+    #[arg(long, value_enum)]
+    schedule: Option<ScheduleArg>,
+    /// Steps over which the learning rate grows to its full value [default: 0]
+    #[arg(long, value_name = "N")]
+    warmup: Option<u64>,
+    /// Largest norm of the gradient; 0: no clipping [default: 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    clip: Option<f64>,
+    /// Update rule [default: adamw]
+    #[arg(long, value_enum)]
+    optimizer: Option<OptimizerArg>,
+    /// Which windows of the text a step takes [default: random]
+    #[arg(long, value_enum)]
+    order: Option<OrderArg>,
+    /// Steps between measurements of the validation loss; 0: only at the end [default: 100]
+    #[arg(long, value_name = "N")]
+    validate_every: Option<u64>,
+    /// Batches in a measurement of the validation loss; 0: none at all [default: 8]
+    #[arg(long, value_name = "N")]
+    validation_batches: Option<usize>,
+    /// Steps between samples; 0: only at the end [default: 0]
+    #[arg(long, value_name = "N")]
+    sample_every: Option<u64>,
+    /// Characters in a sample; 0: no samples [default: 300]
+    #[arg(long, value_name = "N")]
+    sample_tokens: Option<usize>,
+    /// Steps between checkpoints; 0: only at the end [default: 100]
+    #[arg(long, value_name = "N")]
+    checkpoint_every: Option<u64>,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// How the step is executed
+    #[arg(long, value_name = "MODE", default_value = "compiled")]
+    mode: Mode,
+    /// Start from these parameters (f32, by module path) instead of random ones
+    #[arg(long, value_name = "FILE.safetensors", conflicts_with = "resume")]
+    init: Option<PathBuf>,
+    /// Directory of the checkpoint [default: runs/PRESET]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with the run whose checkpoint is in this directory
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    /// Write a line of JSON for each step; a resumed run continues the file
+    #[arg(long, value_name = "FILE.jsonl")]
+    log: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ScheduleArg {
+    /// Always the full rate
+    Constant,
+    /// Down to a tenth over all steps, along half a cosine
+    Cosine,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OptimizerArg {
+    Sgd,
+    Adam,
+    Adamw,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OrderArg {
+    /// Drawn anew for each step
+    Random,
+    /// One after another from the start of the text
+    Sequential,
+}
+
+pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let target = args.target.target(args.mode)?;
+    let (trainer, directory) = match &args.resume {
+        Some(from) => (resumed(&args, from, target)?, args.out.clone().unwrap_or_else(|| from.clone())),
+        None => fresh(&args, target, screen)?,
+    };
+    let stop = stop_on_interrupt()?;
+    introduce(&trainer, &args, screen);
+    let steps = trainer.record().settings.steps;
+    if trainer.steps_done() >= steps {
+        let done = trainer.steps_done();
+        screen.line(format!("all {done} steps are done; --steps {} would go on", done + 1000));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bar = progress(steps, "{pos}/{len} steps, {eta} left, {msg}");
+    let mut session = Session::new(trainer, &directory, args.log.as_deref())?;
+    let mut reporter = Reporter::new(screen, bar, session.trainer());
+    let ending = session.run(stop, &mut |event| reporter.show(event));
+    reporter.finish();
+    let place = directory.display();
+    match ending? {
+        Ending::Finished => screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}")),
+        Ending::Stopped => {
+            let step = session.trainer().steps_done();
+            screen.line(format!("stopped after step {step}; to go on: kernfusion train --resume {place}"));
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A run from its first step, and the directory of its checkpoint.
+fn fresh(args: &Args, target: Target, screen: &mut Screen) -> Result<(Trainer, PathBuf), CliError> {
+    let model = args.model.resolve()?;
+    let corpus = corpus(args.data.as_deref())?;
+    let mut config = model.config;
+    if !model.fixed_vocabulary {
+        config.vocabulary = CharTokenizer::from_text(corpus.text()).vocabulary_size();
+    }
+    let defaults = Settings { steps: DEFAULT_STEPS, batch: model.batch, ..Settings::default() };
+    let file = args.data.as_deref().map(absolute);
+    let mut trainer = Trainer::new(config, args.settings(defaults), &corpus, file, target)?;
+    if let Some(file) = &args.init {
+        trainer.initialize(file)?;
+    }
+    let directory = args.out.clone().unwrap_or_else(|| Path::new("runs").join(model.preset));
+    let file = directory.join(CHECKPOINT_FILE);
+    if file.exists() {
+        screen.line(format!("{} is there and will be replaced", file.display()));
+    }
+    Ok((trainer, directory))
+}
+
+/// The run of a checkpoint, if what the flags ask for is that run.
+fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError> {
+    let checkpoint = Checkpoint::load(from).map_err(kernfusion::Error::from)?;
+    let stored = Record::read(&checkpoint.meta).map_err(|error| in_file(from, error))?;
+    let file = args.data.clone().or_else(|| stored.text.file.as_ref().map(PathBuf::from));
+    let corpus = corpus(file.as_deref())?;
+    let mut asked = Record { settings: args.settings(stored.settings.clone()), ..stored.clone() };
+    asked.text = TextRecord::new(&corpus, file.as_deref().map(absolute));
+    if args.model.names_a_shape() {
+        let model = args.model.resolve()?;
+        let vocabulary = if model.fixed_vocabulary { model.config.vocabulary } else { stored.config.vocabulary };
+        asked.config = kernfusion::models::GptConfig { vocabulary, ..model.config };
+    }
+    asked.config.dropout = args.model.dropout.unwrap_or(asked.config.dropout);
+    stored.allows(&asked).map_err(|error| in_file(from, error))?;
+    Ok(Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))?)
+}
+
+fn corpus(file: Option<&Path>) -> Result<Corpus, CliError> {
+    let corpus = file.map_or_else(Corpus::default_text, Corpus::read);
+    Ok(corpus.map_err(kernfusion::Error::from)?)
+}
+
+fn with_rate(mut rule: Optimizer, rate: f64) -> Optimizer {
+    match &mut rule {
+        Optimizer::Sgd { learning_rate, .. } => *learning_rate = rate,
+        Optimizer::Adam(moments) | Optimizer::AdamW(moments) => moments.learning_rate = rate,
+    }
+    rule
+}
+
+/// The path from the root, so that a resumed run finds the text from anywhere.
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.into()).display().to_string()
+}
+
+impl Args {
+    /// `settings` with what the flags say put in.
+    fn settings(&self, settings: Settings) -> Settings {
+        let steps = self.steps.unwrap_or(settings.steps);
+        Settings {
+            steps,
+            batch: self.model.batch_size.unwrap_or(settings.batch),
+            seed: self.seed.unwrap_or(settings.seed),
+            optimizer: self.optimizer(&settings.optimizer),
+            schedule: self.schedule(settings.schedule, steps),
+            clip: self.clip.map_or(settings.clip, |clip| Some(clip).filter(|&clip| clip != 0.0)),
+            order: self.order.map_or(settings.order, |order| match order {
+                OrderArg::Random => Order::Random,
+                OrderArg::Sequential => Order::Sequential,
+            }),
+            validate_every: self.validate_every.unwrap_or(settings.validate_every),
+            validation_batches: self.validation_batches.unwrap_or(settings.validation_batches),
+            sample_every: self.sample_every.unwrap_or(settings.sample_every),
+            sample_tokens: self.sample_tokens.unwrap_or(settings.sample_tokens),
+            checkpoint_every: self.checkpoint_every.unwrap_or(settings.checkpoint_every),
+        }
+    }
+
+    fn optimizer(&self, default: &Optimizer) -> Optimizer {
+        let rate = self.lr.unwrap_or(default.learning_rate());
+        let rule = match self.optimizer {
+            Some(OptimizerArg::Sgd) => Optimizer::sgd(rate),
+            Some(OptimizerArg::Adam) => Optimizer::adam(rate),
+            Some(OptimizerArg::Adamw) => Optimizer::adamw(rate),
+            None => default.clone(),
+        };
+        with_rate(rule, rate)
+    }
+
+    /// A cosine ends at the number of steps with which the run began, also when it is resumed for more.
+    fn schedule(&self, default: Schedule, steps: u64) -> Schedule {
+        match (self.schedule, self.warmup) {
+            (None, None) => default,
+            (Some(ScheduleArg::Cosine), warm_up) => {
+                Schedule::Cosine { warm_up: warm_up.unwrap_or(0), steps, floor: 0.1 }
+            }
+            (_, Some(steps)) if steps > 0 => Schedule::WarmUp { steps },
+            _ => Schedule::Constant,
+        }
+    }
+}
+
+/// Set by the first Ctrl-C. The second one ends the process, whatever it is doing; files are whole at any moment.
+fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let handler = || {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED.into());
+        }
+    };
+    ctrlc::set_handler(handler).map_err(|error| CliError::System {
+        what: "cannot listen to Ctrl-C",
+        cause: std::io::Error::other(error),
+    })?;
+    Ok(&STOP)
+}
+
+fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
+    let Record { config: c, settings, tokenizer, text } = trainer.record();
+    screen.line(format!(
+        "model: {} parameters ({} layers, width {}, {} heads, context {}, vocabulary {})",
+        grouped(c.parameters() as u64),
+        c.layers,
+        c.width,
+        c.heads,
+        c.context,
+        c.vocabulary
+    ));
+    screen.line(format!("text:  {}, {} distinct characters", text.name, tokenizer.vocabulary_size()));
+    let report = trainer.program().report();
+    screen.line(format!(
+        "step:  {} in {:.2} s: {} kernels, {:.1} MiB moved, arena {:.1} MiB, state {:.1} MiB",
+        args.mode,
+        trainer.compile_time().as_secs_f64(),
+        report.kernels,
+        mib(report.bytes_moved),
+        mib(report.arena_bytes),
+        mib(report.state_bytes)
+    ));
+    let done = trainer.steps_done();
+    let begin = if done > 0 { format!("resumed after step {done}; ") } else { String::new() };
+    let tokens = grouped((settings.batch * c.context) as u64);
+    screen.line(format!("run:   {begin}{} steps of {tokens} tokens, seed {}", settings.steps, settings.seed));
+}

@@ -1,0 +1,49 @@
+//! What can go wrong for a user of the library, in one type, so that `?` works from the model to the run.
+
+use crate::checkpoint::CheckpointError;
+use crate::fetch::FetchError;
+use crate::jsonl::JsonLinesError;
+use crate::sample::SampleError;
+use crate::text::TextError;
+use kernfusion_codegen::CodegenError;
+use kernfusion_ir::IrError;
+use kernfusion_passes::PassError;
+use kernfusion_passes::fuse::FuseError;
+
+/// Any failure that a user's program, data or machine can cause.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A mistake in a traced program. Says op, operand types, the user's line and the module path.
+    #[error(transparent)]
+    Graph(#[from] IrError),
+    /// A pass that failed. Names the pass.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// An operation that no kernel computes. Says op and line.
+    #[error(transparent)]
+    Fuse(#[from] FuseError),
+    /// A program that cannot be compiled or run: memory, threads, inputs.
+    #[error(transparent)]
+    Codegen(#[from] CodegenError),
+    /// A model, an optimizer or a schedule that cannot exist.
+    #[error("configuration: {0}")]
+    Configuration(String),
+    /// A text that is no training text.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// Sampling settings or logits that make no distribution.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// A checkpoint that cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A download that failed.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// A log that cannot be written.
+    #[error(transparent)]
+    Log(#[from] JsonLinesError),
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

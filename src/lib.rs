@@ -1,0 +1,60 @@
+//! Kernfusion: a compiler for Transformers.
+//!
+//! A model is ordinary Rust code over [`Tensor`](trace::Tensor) handles. Calling it builds a graph, which is
+//! differentiated, simplified, fused and lowered to native kernels.
+//!
+//! ```
+//! use kernfusion::prelude::*;
+//!
+//! let trace = Trace::training();
+//! let config = GptConfig { layers: 1, width: 32, ..GptConfig::default() };
+//! let model = Gpt::new(&trace, &config)?; // declares its parameters under their module paths
+//! let (x, y) = (trace.input("x", [2, 64], DType::I32), trace.input("y", [2, 64], DType::I32));
+//! let loss = cross_entropy(&model.forward(&x), &y);
+//! // Gradients and updates are traced too: one training step is one program.
+//! let step = TrainStep::new(&loss, &Optimizer::adamw(3e-4), Some(1.0))?;
+//! assert_eq!(step.program.parameter_count(), config.parameters());
+//! # Ok::<(), kernfusion::Error>(())
+//! ```
+//!
+//! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
+//! * [`text`], [`sample`]: from text to batches, from logits to text.
+//! * [`checkpoint`], [`jsonl`], [`fetch`]: what is kept on disk or comes from the network.
+
+mod atomic_file;
+pub mod checkpoint;
+pub mod compile;
+mod error;
+pub mod fetch;
+pub mod generate;
+pub mod init;
+pub mod jsonl;
+pub mod loss;
+pub mod models;
+pub mod nn;
+pub mod optim;
+pub mod sample;
+#[cfg(test)]
+mod testing;
+pub mod tensor_file;
+pub mod text;
+pub mod trace;
+pub mod train;
+
+pub use error::{Error, Result};
+pub use kernfusion_ir::Tensor as HostTensor;
+
+/// What most programs use.
+pub mod prelude {
+    pub use crate::init::Init;
+    pub use crate::loss::{bce, bce_with_logits, cross_entropy, mse, token_losses};
+    pub use crate::models::{Gpt, GptConfig, Preset, preset, presets};
+    pub use crate::nn::{
+        Block, BlockConfig, Dropout, Embedding, FeedForward, Gelu, LayerNorm, Linear, MultiHeadAttention,
+        NormPlace,
+    };
+    pub use crate::optim::{Moments, Optimizer, Schedule, TrainStep};
+    pub use crate::trace::{Operand, Parameter, Program, Tensor, Trace};
+    pub use crate::{Error, HostTensor};
+    pub use kernfusion_ir::DType;
+}

@@ -1,0 +1,72 @@
+//! Activation functions, as methods of tensors.
+
+use crate::trace::Tensor;
+use serde::{Deserialize, Serialize};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
+
+/// Which form of GELU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gelu {
+    /// The exact form.
+    #[default]
+    Erf,
+    /// The approximation that GPT-2 was trained with.
+    Tanh,
+}
+
+impl Tensor {
+    /// max(x, 0), whose derivative at 0 is 0.
+    #[track_caller]
+    pub fn relu(&self) -> Tensor {
+        self.le(0.0).select(0.0, self)
+    }
+
+    /// x for x > 0, else slope · x.
+    #[track_caller]
+    pub fn leaky_relu(&self, slope: f64) -> Tensor {
+        self.gt(0.0).select(self, self * slope)
+    }
+
+    /// 1 / (1 + e⁻ˣ), written with e to the power of −|x|, so that neither value nor gradient overflows.
+    #[track_caller]
+    pub fn sigmoid(&self) -> Tensor {
+        let positive = self.ge(0.0);
+        let decay = positive.select(-self, self).exp();
+        positive.select(1.0, &decay) / (decay + 1.0)
+    }
+
+    /// ln(1 + eˣ), written so that it does not overflow.
+    #[track_caller]
+    pub fn softplus(&self) -> Tensor {
+        self.maximum(0.0) + ((-self.abs()).exp() + 1.0).log()
+    }
+
+    /// x · sigmoid(x), also called SiLU (Ramachandran, Zoph, Le, 2017).
+    #[track_caller]
+    pub fn swish(&self) -> Tensor {
+        self * self.sigmoid()
+    }
+
+    /// x · Φ(x) = x/2 · (1 + erf(x/√2)) (Hendrycks, Gimpel, 2016).
+    #[track_caller]
+    pub fn gelu(&self) -> Tensor {
+        self * 0.5 * ((self * FRAC_1_SQRT_2).erf() + 1.0)
+    }
+
+    /// x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))), the approximation in the same paper.
+    #[track_caller]
+    pub fn gelu_tanh(&self) -> Tensor {
+        let inner = (self.square() * self * 0.044715 + self) * FRAC_2_PI.sqrt();
+        self * 0.5 * (inner.tanh() + 1.0)
+    }
+
+    /// GELU in the form asked for.
+    #[track_caller]
+    pub fn gelu_as(&self, form: Gelu) -> Tensor {
+        match form {
+            Gelu::Erf => self.gelu(),
+            Gelu::Tanh => self.gelu_tanh(),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The affine map x ↦ x · Wᵀ + b.
+
+use crate::init::Init;
+use crate::trace::{Tensor, Trace};
+use std::sync::Arc;
+
+/// An affine map of the last axis.
+pub struct Linear {
+    path: Arc<str>,
+    /// `[outputs, inputs]`.
+    pub weight: Tensor,
+    /// `[outputs]`, if there is one.
+    pub bias: Option<Tensor>,
+}
+
+impl Linear {
+    /// Declares `name.weight` and `name.bias`; the bias starts from zero.
+    #[track_caller]
+    pub fn new(trace: &Trace, name: &str, inputs: usize, outputs: usize, init: Init) -> Self {
+        let mut linear = Linear::without_bias(trace, name, inputs, outputs, init);
+        let _scope = trace.at(linear.path.clone());
+        linear.bias = Some(trace.parameter("bias", [outputs], Init::Zeros));
+        linear
+    }
+
+    /// Declares `name.weight` only.
+    #[track_caller]
+    pub fn without_bias(trace: &Trace, name: &str, inputs: usize, outputs: usize, init: Init) -> Self {
+        let _scope = trace.scope(name);
+        Linear { path: trace.path(), weight: trace.parameter("weight", [outputs, inputs], init), bias: None }
+    }
+
+    /// `[.., inputs]` to `[.., outputs]`.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        let _scope = x.trace().at(self.path.clone());
+        let product = x.linear(&self.weight);
+        match &self.bias {
+            Some(bias) => product + bias,
+            None => product,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Layers: each declares its parameters when it is made, and appends its nodes when it is called.
+//!
+//! ```
+//! use kernfusion::prelude::*;
+//!
+//! let trace = Trace::new();
+//! let layer = Linear::new(&trace, "up", 3, 12, Init::Normal { std: 0.02 });
+//! let y = layer.forward(&trace.input("x", [5, 3], DType::F32)).gelu();
+//! assert_eq!(y.shape(), [5, 12]);
+//! assert_eq!(trace.parameters()[0].0.name, "up.weight");
+//! ```
+//!
+//! Parameters have the shapes and, under the names given to the layers, the paths that PyTorch gives them: weights are
+//! `[outputs, inputs]`. A layer opens its own module path again when it is called, so its nodes carry that path, and
+//! the line of the caller.
+
+mod activation;
+mod attention;
+mod block;
+mod dropout;
+mod embedding;
+mod feed_forward;
+mod linear;
+mod norm;
+#[cfg(test)]
+mod tests;
+
+pub use activation::Gelu;
+pub use attention::MultiHeadAttention;
+pub use block::{Block, BlockConfig, NormPlace};
+pub use dropout::Dropout;
+pub use embedding::Embedding;
+pub use feed_forward::FeedForward;
+pub use linear::Linear;
+pub use norm::LayerNorm;

@@ -1,0 +1,243 @@
+//! Layers against plain code, gradients against central differences, dropout's masks.
+
+use super::*;
+use crate::loss::{bce, bce_with_logits, cross_entropy, mse};
+use crate::prelude::{Init, Trace};
+use crate::testing::{assert_close, check_gradients, evaluate, random, value};
+use crate::trace::Tensor;
+use kernfusion_ir::DType;
+
+const SHAPE: BlockConfig = BlockConfig {
+    width: 6,
+    heads: 2,
+    dropout: 0.0,
+    qkv_bias: true,
+    gelu: Gelu::Erf,
+    norm: NormPlace::Pre,
+    std: 0.5,
+    residual_std: 0.3,
+};
+
+#[test]
+fn activations_have_their_values_and_gradients() {
+    let x = vec![-30.0, -1.5, -0.2, 0.0, 0.4, 2.0, 40.0];
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    // Φ(x) of the points above, to 12 digits (Abramowitz and Stegun, table 26.1, and its symmetry).
+    let phi = [0.0, 0.066807201269, 0.420740290561, 0.5, 0.655421741610, 0.977249868052, 1.0];
+    let run = |build: fn(&Tensor) -> Tensor| value(&[(&[7], x.clone())], |_, x| build(&x[0]));
+    let plain = |f: &dyn Fn(f64) -> f64| x.iter().map(|&x| f(x)).collect::<Vec<_>>();
+    assert_close(&run(Tensor::relu), &plain(&|x| x.max(0.0)), 0.0);
+    assert_close(&run(|x| x.leaky_relu(0.1)), &plain(&|x| x.max(0.1 * x)), 1e-15);
+    assert_close(&run(Tensor::sigmoid), &plain(&sigmoid), 1e-15);
+    assert_close(&run(Tensor::swish), &plain(&|x| x * sigmoid(x)), 1e-15);
+    assert_close(&run(Tensor::softplus), &plain(&|x| x.exp().ln_1p()), 1e-12);
+    let gelu: Vec<_> = x.iter().zip(phi).map(|(x, phi)| x * phi).collect();
+    assert_close(&run(Tensor::gelu), &gelu, 1e-11);
+    let tanh =
+        |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+    assert_close(&run(|x| x.gelu_as(Gelu::Tanh)), &plain(&tanh), 1e-14);
+    let smooth: [fn(&Tensor) -> Tensor; 5] =
+        [Tensor::sigmoid, Tensor::swish, Tensor::softplus, Tensor::gelu, Tensor::gelu_tanh];
+    for build in smooth {
+        check_gradients(&[(&[7], x.clone())], |_, x| build(&x[0]).sum_all());
+    }
+    let kinked = vec![-1.0, 0.5, 2.0];
+    check_gradients(&[(&[3], kinked.clone())], |_, x| (x[0].relu() + x[0].leaky_relu(0.2)).sum_all());
+    let slope = |_: &Trace, x: &[Tensor]| x[0].relu().sum_all().grad(&[&x[0]]).remove(0);
+    assert_eq!(value(&[(&[3], vec![-1.0, 0.0, 1.0])], slope), [0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn losses_have_their_values_and_gradients() {
+    let (x, t) = (random(1, 8, -4.0, 4.0), random(2, 8, 0.0, 1.0));
+    let inputs: [(&[usize], _); 2] = [(&[8], x.clone()), (&[8], t.clone())];
+    let mean = |f: &dyn Fn(f64, f64) -> f64| x.iter().zip(&t).map(|(&x, &t)| f(x, t)).sum::<f64>() / 8.0;
+    let expected = mean(&|x, t| (x - t).powi(2));
+    assert_close(&value(&inputs, |_, x| mse(&x[0], &x[1])), &[expected], 1e-14);
+    let expected = mean(&|x, t| t * (-x).exp().ln_1p() + (1.0 - t) * x.exp().ln_1p());
+    assert_close(&value(&inputs, |_, x| bce_with_logits(&x[0], &x[1])), &[expected], 1e-13);
+    assert_close(&value(&inputs, |_, x| bce(&x[0].sigmoid(), &x[1])), &[expected], 1e-13);
+    check_gradients(&inputs, |_, x| bce_with_logits(&x[0], &x[1]) + mse(&x[0], &x[1]));
+    check_gradients(&inputs, |_, x| bce(&x[0].sigmoid(), &x[1]));
+    let certain: [(&[usize], _); 2] = [(&[2], vec![0.0, 1.0]), (&[2], vec![1.0, 1.0])];
+    let gradient = |_: &Trace, x: &[Tensor]| bce(&x[0], &x[1]).grad(&[&x[0]]).remove(0);
+    assert!(value(&certain, gradient).iter().all(|slope| slope.is_finite()));
+}
+
+#[test]
+fn cross_entropy_is_the_mean_negative_log_probability() {
+    let x = random(3, 2 * 3 * 5, -3.0, 3.0);
+    let classes = [4usize, 0, 2, 2, 1, 3];
+    let row = |(i, &class): (usize, &usize)| {
+        let row = &x[i * 5..i * 5 + 5];
+        row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[class]
+    };
+    let expected = classes.iter().enumerate().map(row).sum::<f64>() / 6.0;
+    let targets = |trace: &Trace| {
+        let targets: Vec<_> =
+            classes.iter().map(|&class| trace.full([1], class as f64, DType::I32)).collect();
+        trace.concat(&targets.iter().collect::<Vec<_>>(), 0).reshape([2, 3])
+    };
+    let inputs: [(&[usize], _); 1] = [(&[2, 3, 5], x.clone())];
+    assert_close(&value(&inputs, |trace, x| cross_entropy(&x[0], &targets(trace))), &[expected], 1e-14);
+    check_gradients(&inputs, |trace, x| cross_entropy(&x[0], &targets(trace)));
+}
+
+#[test]
+fn linear_embedding_and_norm_are_their_formulas() {
+    let trace = Trace::new();
+    let (x, ids) = (trace.input("x", [2, 3], DType::F32), trace.input("ids", [2], DType::I32));
+    let norm = LayerNorm::new(&trace, "norm", 3);
+    let linear = Linear::new(&trace, "linear", 3, 2, Init::Zeros);
+    let embedding = Embedding::new(&trace, "embedding", 4, 3, Init::Zeros);
+    let outputs = [
+        ("norm", norm.forward(&x)),
+        ("linear", linear.forward(&x)),
+        ("vectors", embedding.forward(&ids)),
+        ("first", embedding.first(2)),
+        ("logits", embedding.logits(&x)),
+    ];
+    let named: Vec<_> = outputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let program = trace.finish(&named).expect("correct");
+    let names: Vec<_> = program.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    assert_eq!(names, ["norm.weight", "norm.bias", "linear.weight", "linear.bias", "embedding.weight"]);
+    let table: Vec<_> = (0..12).map(f64::from).collect();
+    let inputs = [
+        ("x", vec![1.0, 2.0, 6.0, -1.0, 0.0, 1.0]),
+        ("ids", vec![3.0, 1.0]),
+        ("norm.weight", vec![1.0, 2.0, 3.0]),
+        ("norm.bias", vec![0.1, 0.2, 0.3]),
+        ("linear.weight", vec![1.0, 0.0, -1.0, 2.0, 1.0, 0.5]),
+        ("linear.bias", vec![10.0, 20.0]),
+        ("embedding.weight", table),
+    ];
+    let results = evaluate(&program, &inputs);
+    let [first, second] = [(14f64 / 3.0 + 1e-5).sqrt(), (2f64 / 3.0 + 1e-5).sqrt()];
+    let expected = [
+        -2.0 / first + 0.1,
+        -2.0 / first + 0.2,
+        9.0 / first + 0.3,
+        -1.0 / second + 0.1,
+        0.2,
+        3.0 / second + 0.3,
+    ];
+    // Epsilon is a constant of f32.
+    assert_close(&results["norm"], &expected, 1e-7);
+    assert_eq!(results["linear"], [5.0, 27.0, 8.0, 18.5]);
+    assert_eq!(results["vectors"], [9.0, 10.0, 11.0, 3.0, 4.0, 5.0]);
+    assert_eq!(results["first"], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(results["logits"], [14.0, 41.0, 68.0, 95.0, 2.0, 2.0, 2.0, 2.0]);
+}
+
+/// Attention head by head and row by row.
+fn plain_attention(x: &[f64], qkv: &[f64], bias: &[f64], length: usize) -> Vec<f64> {
+    let (width, head_width) = (SHAPE.width, SHAPE.width / SHAPE.heads);
+    let projected = |t: usize, row: usize| {
+        (0..width).map(|k| x[t * width + k] * qkv[row * width + k]).sum::<f64>() + bias[row]
+    };
+    let mut result = vec![0.0; length * width];
+    for (t, column) in (0..length).flat_map(|t| (0..width).map(move |column| (t, column))) {
+        let head = column / head_width * head_width;
+        let score = |s: usize| {
+            let terms = (head..head + head_width).map(|i| projected(t, i) * projected(s, width + i));
+            (terms.sum::<f64>() / (head_width as f64).sqrt()).exp()
+        };
+        let total: f64 = (0..=t).map(score).sum();
+        let mixed = (0..=t).map(|s| score(s) * projected(s, 2 * width + column));
+        result[t * width + column] = mixed.sum::<f64>() / total;
+    }
+    result
+}
+
+#[test]
+fn attention_agrees_with_plain_code_and_sees_no_future() {
+    let (batch, length, width) = (2, 5, SHAPE.width);
+    let trace = Trace::training();
+    let x = trace.input("x", [batch, length, width], DType::F32);
+    let attention = MultiHeadAttention::new(&trace, "attn", &SHAPE);
+    let program = trace.finish(&[("y", &attention.forward(&x))]).expect("correct");
+    let values = random(4, batch * length * width, -1.0, 1.0);
+    let (qkv, bias) = (random(5, 3 * width * width, -1.0, 1.0), random(6, 3 * width, -0.5, 0.5));
+    let identity = (0..width * width).map(|at| f64::from(u8::from(at / width == at % width))).collect();
+    let inputs = [
+        ("x", values.clone()),
+        ("attn.qkv.weight", qkv.clone()),
+        ("attn.qkv.bias", bias.clone()),
+        ("attn.proj.weight", identity),
+    ];
+    let expected: Vec<_> =
+        values.chunks(length * width).flat_map(|x| plain_attention(x, &qkv, &bias, length)).collect();
+    // The scale 1/√3 is a constant of f32.
+    assert_close(&evaluate(&program, &inputs)["y"], &expected, 1e-7);
+}
+
+#[test]
+fn blocks_differentiate() {
+    for norm in [NormPlace::Pre, NormPlace::Post] {
+        let config = BlockConfig { norm, gelu: Gelu::Tanh, ..SHAPE };
+        // Checked by the input and by a factor on a weight deep inside.
+        let inputs: [(&[usize], _); 2] = [(&[1, 3, 6], random(7, 18, -1.0, 1.0)), (&[], vec![1.1])];
+        check_gradients(&inputs, |trace, x| {
+            let mut block = Block::new(trace, "block", &config);
+            block.attn.qkv.weight = (block.attn.qkv.weight.cast(DType::F64)) * &x[1];
+            let parameters = [
+                &mut block.attn.proj.weight,
+                &mut block.mlp.up.weight,
+                &mut block.mlp.down.weight,
+                &mut block.ln1.weight,
+                &mut block.ln2.weight,
+                &mut block.ln1.bias,
+                &mut block.ln2.bias,
+            ];
+            parameters.into_iter().for_each(|parameter| *parameter = parameter.cast(DType::F64));
+            let biases = [&mut block.attn.qkv, &mut block.attn.proj, &mut block.mlp.up, &mut block.mlp.down];
+            biases
+                .into_iter()
+                .for_each(|linear| linear.bias = linear.bias.as_ref().map(|b| b.cast(DType::F64)));
+            (block.forward(&x[0]) * trace.arange(6, DType::F64)).sum_all()
+        });
+    }
+}
+
+#[test]
+fn dropout_keeps_its_share_and_draws_a_new_mask_at_each_step() {
+    let trace = Trace::training();
+    let x = trace.input("x", [100, 200], DType::F32);
+    let dropout = Dropout { probability: 0.3 };
+    let y = dropout.forward(&x);
+    let gradient = y.sum_all().grad(&[&x]).remove(0);
+    let program = trace
+        .finish(&[("y", &y), ("again", &dropout.forward(&x)), ("gradient", &gradient)])
+        .expect("correct");
+    let ones = vec![1.0; 20_000];
+    let run =
+        |step: f64| evaluate(&program, &[("x", ones.clone()), ("seed", vec![3.0]), ("step", vec![step])]);
+    let results = run(0.0);
+    let kept = results["y"].iter().filter(|y| **y != 0.0).count() as f64 / 20_000.0;
+    assert!((kept - 0.7).abs() < 0.01, "{kept}");
+    assert!(results["y"].iter().all(|&y| y == 0.0 || (y - 1.0 / 0.7).abs() < 1e-7));
+    assert_eq!(results["y"], results["gradient"]);
+    assert_ne!(results["y"], results["again"]);
+    assert_eq!(results, run(0.0));
+    assert_ne!(results["y"], run(1.0)["y"]);
+}
+
+#[test]
+fn dropout_does_nothing_when_evaluating() {
+    let trace = Trace::new();
+    let x = trace.input("x", [2], DType::F32);
+    assert_eq!(Dropout { probability: 0.9 }.forward(&x).id(), x.id());
+}
+
+#[test]
+fn a_wrong_shape_is_reported_at_the_call_of_the_layer_under_its_path() {
+    let trace = Trace::new();
+    let block = Block::new(&trace, "blocks.0", &SHAPE);
+    let x = trace.input("x", [2, 4, 7], DType::F32);
+    let (line, _) = (line!(), block.attn.forward(&x));
+    let error = trace.finish(&[]).expect_err("seven is not six").to_string();
+    let expected = "linear(f32[2,4,7], f32[18,6]): the weight takes 6 inputs, the last axis has 7\n  at ";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(error.contains(&format!("{}:{line}:", file!())), "{error}");
+    assert!(error.ends_with("\n  in blocks.0.attn.qkv"), "{error}");
+}

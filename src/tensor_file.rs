@@ -1,0 +1,139 @@
+//! Tensors of every dtype in safetensors files: what programs read and write by name.
+//!
+//! `bool` is the format's `BOOL`, one byte each. Dtypes that no tensor here has (`I64`, `U8`, …) are refused.
+//! [`checkpoint`](crate::checkpoint) has a reader of its own, for `f32` alone and in pieces.
+
+use crate::atomic_file::AtomicFile;
+use kernfusion_ir::{DType, Tensor, TensorType};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// What can go wrong with a file of tensors.
+#[derive(Debug, thiserror::Error)]
+pub enum TensorFileError {
+    /// The file cannot be opened or read.
+    #[error("cannot read {}: {cause}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        cause: io::Error,
+    },
+    /// The file is not in the safetensors format, or not whole.
+    #[error("{} is not a whole safetensors file: {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Where it departs from the format.
+        reason: String,
+    },
+    /// A tensor has a dtype that programs do not know.
+    #[error("tensor \"{name}\" in {} has dtype {dtype}, which no program takes", path.display())]
+    Dtype {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        name: String,
+        /// The tensor's dtype, as the format spells it.
+        dtype: String,
+    },
+    /// The file cannot be written.
+    #[error("cannot write {}: {cause}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        cause: io::Error,
+    },
+}
+
+/// Reads all tensors of a file, by name.
+///
+/// # Errors
+/// [`TensorFileError`] for a file that is missing, in another format, or has a dtype that no tensor here has.
+pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, TensorFileError> {
+    let bytes = std::fs::read(path).map_err(|cause| TensorFileError::Read { path: path.into(), cause })?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|error| TensorFileError::Format { path: path.into(), reason: error.to_string() })?;
+    let tensors = file.iter().map(|(name, view)| {
+        let dtype = from_stored(view.dtype()).ok_or_else(|| TensorFileError::Dtype {
+            path: path.into(),
+            name: name.into(),
+            dtype: view.dtype().to_string(),
+        })?;
+        let tensor = Tensor::from_bytes(&TensorType::new(dtype, view.shape()), view.data());
+        Ok((name.to_string(), tensor.expect("the format's reader compares lengths with shapes")))
+    });
+    tensors.collect()
+}
+
+/// Writes tensors under their names; the file is there whole or not at all.
+///
+/// # Errors
+/// [`TensorFileError::Write`]; a file that was there before is then untouched.
+pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), TensorFileError> {
+    let bytes: Vec<_> = tensors.values().map(Tensor::to_bytes).collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, tensor), bytes)| {
+        let ty = tensor.ty();
+        let view = TensorView::new(to_stored(ty.dtype), ty.shape, bytes);
+        (name, view.expect("a tensor has as many bytes as its type says"))
+    });
+    let content = safetensors::serialize(views, None).expect("tensors of whole bytes can be written");
+    let put = || {
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(&content)?;
+        file.commit()
+    };
+    put().map_err(|cause| TensorFileError::Write { path: path.into(), cause })
+}
+
+fn to_stored(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::BF16 => Dtype::BF16,
+        DType::F16 => Dtype::F16,
+        DType::F64 => Dtype::F64,
+        DType::I32 => Dtype::I32,
+        DType::U32 => Dtype::U32,
+        DType::Bool => Dtype::BOOL,
+    }
+}
+
+fn from_stored(dtype: Dtype) -> Option<DType> {
+    DType::ALL.into_iter().find(|candidate| to_stored(*candidate) == dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dtype_and_rank_survives_the_round_trip() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tensors.safetensors");
+        let numbers = [-2.5, 0.0, 1.0, 3.0, 250.0, -7.0];
+        let mut tensors = BTreeMap::new();
+        for dtype in DType::ALL {
+            tensors.insert(format!("{dtype}.matrix"), Tensor::from_f64(&TensorType::new(dtype, [2, 3]), &numbers));
+            tensors.insert(format!("{dtype}.scalar"), Tensor::from_f64(&TensorType::scalar(dtype), &numbers[3..4]));
+            tensors.insert(format!("{dtype}.empty"), Tensor::from_f64(&TensorType::new(dtype, [0, 3]), &[]));
+        }
+        write(&path, &tensors).unwrap();
+        assert_eq!(read(&path).unwrap(), tensors);
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.safetensors");
+        let message = || read(&path).unwrap_err().to_string();
+        assert!(message().starts_with("cannot read ") && message().contains("x.safetensors: "), "{}", message());
+        std::fs::write(&path, "no tensors here at all").unwrap();
+        assert!(message().contains("x.safetensors is not a whole safetensors file"), "{}", message());
+        let view = TensorView::new(Dtype::I64, vec![1], &[0; 8]).unwrap();
+        std::fs::write(&path, safetensors::serialize([("n", view)], None).unwrap()).unwrap();
+        assert!(message().starts_with("tensor \"n\" in ") && message().contains("I64"), "{}", message());
+    }
+}

@@ -1,0 +1,360 @@
+//! Tracing: ordinary Rust code over [`Tensor`] handles builds a graph.
+//!
+//! ```
+//! use kernfusion::prelude::*;
+//!
+//! let trace = Trace::new();
+//! let x = trace.input("x", [2, 3], DType::F32);
+//! let y = (&x * 2.0 + 1.0).sum(&[-1]);
+//! let program = trace.finish(&[("y", &y)])?;
+//! assert_eq!(program.graph.output_value("y").map(|y| program.graph[y].ty.to_string()), Some("f32[2]".into()));
+//! # Ok::<(), kernfusion::Error>(())
+//! ```
+//!
+//! * Every node carries the line that called the method (`#[track_caller]` throughout) and the module path that was
+//!   open ([`Trace::scope`]).
+//! * A mistake does not panic. The trace keeps the first one, later operations go on with a value of a plausible type,
+//!   and [`Trace::finish`] returns the mistake.
+
+mod elementwise;
+mod indexing;
+mod movement;
+mod product;
+mod reduction;
+mod source;
+mod tensor;
+#[cfg(test)]
+mod tests;
+
+pub use elementwise::Operand;
+pub use movement::{Extent, Extents};
+pub use tensor::Tensor;
+
+use crate::Result;
+use crate::init::Init;
+use kernfusion_ir::{
+    Builder, DType, Graph, Input, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType,
+    ValueId,
+};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A program under construction. Clones are handles of the same one.
+#[derive(Clone)]
+pub struct Trace {
+    inner: Rc<RefCell<Inner>>,
+}
+
+struct Inner {
+    graph: Graph,
+    path: Arc<str>,
+    training: bool,
+    product_dtype: Option<DType>,
+    parameters: Vec<(Parameter, ValueId)>,
+    updates: Vec<(String, ValueId)>,
+    /// Values through which no gradient flows.
+    stopped: BTreeSet<ValueId>,
+    /// How many random numbers were drawn under each module path.
+    draws: BTreeMap<Arc<str>, usize>,
+    error: Option<IrError>,
+}
+
+/// A trained tensor: a state input with a name, a shape and a rule for its first value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// Module path and name, such as `blocks.0.attn.qkv.weight`.
+    pub name: String,
+    /// The extents.
+    pub shape: Vec<usize>,
+    /// Its first value.
+    pub init: Init,
+}
+
+/// A finished program: a graph and what its parameters start from. States that are no parameters start from zero.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// Inputs, nodes, outputs and state updates.
+    pub graph: Graph,
+    /// The parameters in the order of their declaration.
+    pub parameters: Vec<Parameter>,
+}
+
+impl Program {
+    /// The number of trained numbers.
+    pub fn parameter_count(&self) -> usize {
+        self.parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum()
+    }
+
+    /// The first values of all parameters, a function of the seed and each parameter's name.
+    pub fn initial_parameters(&self, seed: u64) -> impl Iterator<Item = (&str, HostTensor)> {
+        self.parameters.iter().map(move |Parameter { name, shape, init }| {
+            (name.as_str(), HostTensor::new(shape.clone(), init.draw(seed, name, shape)))
+        })
+    }
+}
+
+/// An open module path; dropping it returns to the one before.
+#[must_use = "the scope ends where this is dropped"]
+pub struct Scope {
+    trace: Trace,
+    outer: Arc<str>,
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        self.trace.inner.borrow_mut().path = self.outer.clone();
+    }
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Trace::new()
+    }
+}
+
+impl Trace {
+    /// An empty program in evaluating mode: dropout does nothing.
+    pub fn new() -> Self {
+        let inner = Inner {
+            graph: Graph::new("trace"),
+            path: "".into(),
+            training: false,
+            product_dtype: None,
+            parameters: vec![],
+            updates: vec![],
+            stopped: BTreeSet::new(),
+            draws: BTreeMap::new(),
+            error: None,
+        };
+        Trace { inner: Rc::new(RefCell::new(inner)) }
+    }
+
+    /// An empty program in training mode: dropout drops.
+    pub fn training() -> Self {
+        let trace = Trace::new();
+        trace.inner.borrow_mut().training = true;
+        trace
+    }
+
+    /// Whether layers behave as in training.
+    pub fn is_training(&self) -> bool {
+        self.inner.borrow().training
+    }
+
+    /// Lets products of `f32` operands read them rounded to `dtype` (`bf16` or `f16`); sums and results stay `f32`.
+    /// This is mixed precision: parameters, gradients and all other operations keep their dtype.
+    pub fn set_product_dtype(&self, dtype: DType) {
+        self.inner.borrow_mut().product_dtype = Some(dtype);
+    }
+
+    /// Opens a module under the current one, until the guard is dropped.
+    pub fn scope(&self, name: &str) -> Scope {
+        let outer = self.path();
+        self.at(if outer.is_empty() { name.into() } else { format!("{outer}.{name}").into() })
+    }
+
+    /// Opens the module of a full path, as a layer does that was declared there; the guard returns to the current one.
+    pub fn at(&self, path: Arc<str>) -> Scope {
+        let outer = std::mem::replace(&mut self.inner.borrow_mut().path, path);
+        Scope { trace: self.clone(), outer }
+    }
+
+    /// The current module path; empty at the top.
+    pub fn path(&self) -> Arc<str> {
+        self.inner.borrow().path.clone()
+    }
+
+    /// A value given anew for every run. The name stands as it is, whatever module is open.
+    #[track_caller]
+    pub fn input(&self, name: &str, shape: impl Into<Vec<usize>>, dtype: DType) -> Tensor {
+        self.declare(name.into(), InputRole::Data, TensorType::new(dtype, shape))
+    }
+
+    /// A trained `f32` tensor, named by the open module path and `name`.
+    #[track_caller]
+    pub fn parameter(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
+        let (name, shape) = (self.qualified(name), shape.into());
+        let tensor = self.declare(name.clone(), InputRole::State, TensorType::new(DType::F32, shape.clone()));
+        self.inner.borrow_mut().parameters.push((Parameter { name, shape, init }, tensor.id()));
+        tensor
+    }
+
+    /// A tensor that is kept from run to run and starts from zero, named by the open module path and `name`;
+    /// [`Trace::update`] changes it.
+    #[track_caller]
+    pub fn state(&self, name: &str, shape: impl Into<Vec<usize>>, dtype: DType) -> Tensor {
+        self.declare(self.qualified(name), InputRole::State, TensorType::new(dtype, shape))
+    }
+
+    /// Says which value a state or parameter takes after a run.
+    #[track_caller]
+    pub fn update(&self, state: &Tensor, value: &Tensor) {
+        let (expected, got) = (state.ty(), value.ty());
+        let name = state.state_name();
+        let reason = match &name {
+            None => Some("only a state can be updated".to_string()),
+            Some(name) if expected != got => Some(format!("\"{name}\" is {expected}, its new value {got}")),
+            Some(name) if self.inner.borrow().updates.iter().any(|(other, _)| other == name) => {
+                Some(format!("\"{name}\" is updated twice"))
+            }
+            Some(_) => None,
+        };
+        // A failed attempt appends nothing and records the reason.
+        let accepted = self.attempt("update", [state, value], |_, [_, value]| match reason {
+            Some(reason) => Err(reason.into()),
+            None => Ok(value),
+        });
+        if let (Some(value), Some(name)) = (accepted, name) {
+            self.inner.borrow_mut().updates.push((name, value.id()));
+        }
+    }
+
+    /// The parameters declared so far, with their handles.
+    pub fn parameters(&self) -> Vec<(Parameter, Tensor)> {
+        let inner = self.inner.borrow();
+        let handle = |(parameter, id): &(Parameter, ValueId)| (parameter.clone(), self.handle(*id));
+        inner.parameters.iter().map(handle).collect()
+    }
+
+    /// The program so far with these results, and with the state updates.
+    ///
+    /// # Errors
+    /// The first mistake that was made on this trace; an output name used twice.
+    pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program> {
+        for (i, (name, tensor)) in outputs.iter().enumerate() {
+            let taken = outputs[..i].iter().any(|(other, _)| other == name);
+            self.attempt("output", [*tensor], |_, [value]| match taken {
+                true => Err(format!("the name \"{name}\" is used twice").into()),
+                false => Ok(value),
+            });
+        }
+        let inner = self.inner.borrow();
+        if let Some(error) = &inner.error {
+            return Err(error.clone().into());
+        }
+        let mut graph = inner.graph.clone();
+        outputs.iter().for_each(|(name, tensor)| graph.output(*name, tensor.id()));
+        inner.updates.iter().for_each(|(state, value)| graph.update(state.clone(), *value));
+        let parameters = inner.parameters.iter().map(|(parameter, _)| parameter.clone()).collect();
+        Ok(Program { graph, parameters })
+    }
+
+    /// The first mistake made so far.
+    pub fn error(&self) -> Option<IrError> {
+        self.inner.borrow().error.clone()
+    }
+
+    fn qualified(&self, name: &str) -> String {
+        let path = self.path();
+        if path.is_empty() { name.into() } else { format!("{path}.{name}") }
+    }
+
+    #[track_caller]
+    fn declare(&self, name: String, role: InputRole, ty: TensorType) -> Tensor {
+        let declared = self.attempt("input", [], |b, []| {
+            if b.graph().input(&name).is_some() {
+                return Err(format!("\"{name}\" is declared twice").into());
+            }
+            Ok(b.op(Input { name, role, ty: ty.clone() }, &[])?)
+        });
+        declared.unwrap_or_else(|| self.placeholder(&ty))
+    }
+
+    /// Appends nodes for a user's call of `op`, at the caller's line. If that fails, the trace keeps the reason with
+    /// the types of `operands`, and the result is `None`.
+    #[track_caller]
+    fn attempt<const N: usize>(
+        &self,
+        op: &'static str,
+        operands: [&Tensor; N],
+        build: impl FnOnce(&mut Builder<'_>, [ValueId; N]) -> Built,
+    ) -> Option<Tensor> {
+        self.attempt_all(op, &operands, |b, ids| build(b, ids.try_into().expect("an id for each operand")))
+    }
+
+    /// As [`Trace::attempt`], for any number of operands.
+    #[track_caller]
+    fn attempt_all(
+        &self,
+        op: &'static str,
+        operands: &[&Tensor],
+        build: impl FnOnce(&mut Builder<'_>, &[ValueId]) -> Built,
+    ) -> Option<Tensor> {
+        let location = Location::from(panic::Location::caller());
+        let origin = Origin::new(Some(location), self.path());
+        let built = if operands.iter().all(|operand| operand.trace().is(self)) {
+            let ids: Vec<_> = operands.iter().map(|operand| operand.id()).collect();
+            let graph = &mut self.inner.borrow_mut().graph;
+            build(&mut Builder::new(graph, origin.clone()), &ids).and_then(|id| match &graph[id].ty {
+                ty if is_addressable(ty) => Ok(id),
+                ty => Err(format!("the result {ty} is larger than any memory").into()),
+            })
+        } else {
+            Err("the operands belong to different traces".into())
+        };
+        match built {
+            Ok(id) => Some(self.handle(id)),
+            Err(Reason(reason)) => {
+                let types: Vec<_> = operands.iter().map(|operand| operand.ty().to_string()).collect();
+                self.fail(IrError::Type { op, operands: types.join(", "), reason, origin });
+                None
+            }
+        }
+    }
+
+    /// Keeps the first mistake.
+    fn fail(&self, error: IrError) {
+        self.inner.borrow_mut().error.get_or_insert(error);
+    }
+
+    /// What stands for a value that could not be built; the program is never run.
+    fn placeholder(&self, ty: &TensorType) -> Tensor {
+        let shape: &[usize] = if is_addressable(ty) { &ty.shape } else { &[] };
+        let mut inner = self.inner.borrow_mut();
+        let id = Builder::new(&mut inner.graph, Origin::default()).full(0.0, &ty.with_shape(shape));
+        self.handle(id.expect("zero is a value of every dtype and a scalar broadcasts to every shape"))
+    }
+
+    fn handle(&self, id: ValueId) -> Tensor {
+        Tensor::new(self.clone(), id)
+    }
+
+    fn is(&self, other: &Trace) -> bool {
+        Rc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+/// Why a value could not be built; [`Trace::attempt`] adds op, operand types, line and module path.
+struct Reason(String);
+
+type Built = std::result::Result<ValueId, Reason>;
+
+impl From<IrError> for Reason {
+    fn from(error: IrError) -> Self {
+        match error {
+            IrError::Type { reason, .. } => Reason(reason),
+            other => Reason(other.to_string()),
+        }
+    }
+}
+
+impl From<String> for Reason {
+    fn from(reason: String) -> Self {
+        Reason(reason)
+    }
+}
+
+impl From<&str> for Reason {
+    fn from(reason: &str) -> Self {
+        Reason(reason.into())
+    }
+}
+
+/// Whether an address can count the bytes of such a tensor, so that arithmetic on extents never overflows.
+fn is_addressable(ty: &TensorType) -> bool {
+    let bytes = ty.shape.iter().try_fold(ty.dtype.size(), |bytes, &extent| bytes.checked_mul(extent.max(1)));
+    bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
+}

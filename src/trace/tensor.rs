@@ -1,0 +1,143 @@
+//! The handle of a traced value: its type, and gradients.
+
+use super::{Inner, Trace};
+use kernfusion_ir::{DType, Input, InputRole, Op, Reshape, TensorType, ValueId};
+use std::fmt;
+
+/// A value of a [`Trace`]. Cheap to clone; operators work on handles and on references to them.
+#[derive(Clone)]
+pub struct Tensor {
+    trace: Trace,
+    id: ValueId,
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}: {}", self.id.index(), self.ty())
+    }
+}
+
+impl Tensor {
+    pub(super) fn new(trace: Trace, id: ValueId) -> Self {
+        Tensor { trace, id }
+    }
+
+    /// The program that this is a value of.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// The value's place in the graph.
+    pub fn id(&self) -> ValueId {
+        self.id
+    }
+
+    /// The type.
+    pub fn ty(&self) -> TensorType {
+        self.trace.inner.borrow().graph[self.id].ty.clone()
+    }
+
+    /// The extents, outermost first.
+    pub fn shape(&self) -> Vec<usize> {
+        self.ty().shape
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.trace.inner.borrow().graph[self.id].ty.rank()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.trace.inner.borrow().graph[self.id].ty.dtype
+    }
+
+    /// The extent of an axis, counted from the end if negative. An axis that does not exist is a mistake (and its
+    /// extent 1).
+    #[track_caller]
+    pub fn dim(&self, axis: isize) -> usize {
+        self.axis("dim", axis).map_or(1, |axis| self.shape()[axis])
+    }
+
+    /// The gradients of this scalar by each of `wrt`, of their types. They are ordinary values, and have gradients
+    /// themselves.
+    #[track_caller]
+    pub fn grad(&self, wrt: &[&Tensor]) -> Vec<Tensor> {
+        let operands: Vec<_> = [&[self], wrt].concat();
+        let ty = self.ty();
+        let scalar = ty.rank() == 0 && ty.dtype.is_float();
+        let checked = self.trace.attempt_all("grad", &operands, |_, ids| match scalar {
+            true => Ok(ids[0]),
+            false => Err("only a floating-point scalar has gradients".into()),
+        });
+        let gradients = checked.map(|_| {
+            let Inner { graph, stopped, .. } = &mut *self.trace.inner.borrow_mut();
+            let ids: Vec<_> = wrt.iter().map(|tensor| tensor.id).collect();
+            kernfusion_passes::grad(graph, self.id, &ids, stopped)
+        });
+        match gradients {
+            Some(Ok(ids)) => return ids.into_iter().map(|id| self.trace.handle(id)).collect(),
+            Some(Err(error)) => self.trace.fail(error),
+            None => {}
+        }
+        wrt.iter().map(|tensor| (*tensor).clone()).collect()
+    }
+
+    /// The same value, through which no gradient flows.
+    #[track_caller]
+    pub fn stop_gradient(&self) -> Tensor {
+        // A node of its own, so that other uses of the value keep their gradients.
+        let shape = self.shape();
+        let copy = self.trace.attempt("stop_gradient", [self], |b, ids| Ok(b.op(Reshape { shape }, &ids)?));
+        copy.unwrap_or_else(|| self.clone()).stopped()
+    }
+
+    /// This value itself stops gradients; for values that nothing else uses.
+    pub(super) fn stopped(self) -> Tensor {
+        self.trace.inner.borrow_mut().stopped.insert(self.id);
+        self
+    }
+
+    /// Records a mistake of `op` if `check` finds a reason.
+    #[track_caller]
+    pub(crate) fn expect(&self, op: &'static str, check: impl FnOnce(&TensorType) -> Option<String>) {
+        let reason = check(&self.ty());
+        self.trace.attempt(op, [self], |_, [x]| reason.map_or(Ok(x), |reason| Err(reason.into())));
+    }
+
+    /// The name under which this state was declared, if it is one.
+    pub(super) fn state_name(&self) -> Option<String> {
+        match &self.trace.inner.borrow().graph[self.id].op {
+            Op::Input(Input { name, role: InputRole::State, .. }) => Some(name.clone()),
+            _ => None,
+        }
+    }
+
+    /// The place of an axis that may be counted from the end; a mistake of `op` if there is none.
+    #[track_caller]
+    pub(super) fn axis(&self, op: &'static str, axis: isize) -> Option<usize> {
+        self.axes(op, &[axis]).map(|axes| axes[0])
+    }
+
+    /// The places of axes, ascending; a mistake of `op` if one does not exist or is named twice.
+    #[track_caller]
+    pub(super) fn axes(&self, op: &'static str, axes: &[isize]) -> Option<Vec<usize>> {
+        let rank = self.rank();
+        let mut places = Vec::with_capacity(axes.len());
+        let mut reason = None;
+        for &axis in axes {
+            let place = if axis < 0 { rank.checked_add_signed(axis) } else { Some(axis.unsigned_abs()) };
+            match place.filter(|&place| place < rank) {
+                None => reason = Some(format!("axis {axis} of a tensor of rank {rank}")),
+                Some(place) if places.contains(&place) => {
+                    reason = Some(format!("{axes:?} names an axis twice"))
+                }
+                Some(place) => places.push(place),
+            }
+        }
+        places.sort_unstable();
+        let complete = reason.is_none();
+        self.expect(op, |_| reason);
+        complete.then_some(places)
+    }
+}

@@ -1,0 +1,284 @@
+//! Training: a model, a text and settings become a run that can stop at any step and go on later as if it had not.
+//!
+//! ```no_run
+//! use kernfusion::prelude::*;
+//! use kernfusion::compile::Target;
+//! use kernfusion::text::Corpus;
+//! use kernfusion::train::{Settings, Trainer};
+//!
+//! let corpus = Corpus::default_text()?;
+//! let mut trainer = Trainer::new(GptConfig::default(), Settings::default(), &corpus, None, Target::cpu())?;
+//! for _ in 0..100 {
+//!     println!("{}", trainer.step()?.loss);
+//! }
+//! trainer.save("runs/example".as_ref())?;
+//! # Ok::<(), kernfusion::Error>(())
+//! ```
+//!
+//! Every number of a step is a function of the settings, the text, and the step. So a run that is resumed from a
+//! checkpoint has the very losses, bit for bit, of one that was never interrupted; the number of threads changes
+//! nothing either.
+
+mod log;
+pub(crate) mod parameters;
+mod session;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use session::{Ending, Event, Session};
+pub use settings::{Record, Settings, TextRecord};
+
+use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
+use crate::compile::{Compiled, Target, compile};
+use crate::generate::Generator;
+use crate::models::GptConfig;
+use crate::optim::TrainStep;
+use crate::sample::Sampler;
+use crate::text::{Batch, CharTokenizer, Corpus, Split, Windows, validation_windows};
+use crate::trace::Program;
+use crate::{Error, HostTensor, Result};
+use kernfusion_codegen::States;
+use parameters::{OPTIMIZER, Shapes};
+use serde::Serialize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What a step did; in a log it is one line.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StepReport {
+    /// Steps done, this one included.
+    pub step: u64,
+    /// Mean loss of the batch in nats per token, before the update.
+    pub loss: f32,
+    /// Norm of all gradients together before clipping, if they are clipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gradient_norm: Option<f32>,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// Duration of the step.
+    pub seconds: f64,
+    /// Tokens of the batch by the duration.
+    pub tokens_per_s: f64,
+}
+
+/// A run: the programs, the states they share, and the number of steps done.
+pub struct Trainer {
+    record: Record,
+    split: Split,
+    target: Target,
+    states: States,
+    shapes: Shapes,
+    step: TrainStep,
+    training: Compiled,
+    evaluation: Option<Compiled>,
+    generator: Option<Generator>,
+    compile_time: Duration,
+    done: u64,
+}
+
+impl Trainer {
+    /// A new run from random parameters. The vocabulary of `config` may be larger than the text's, never smaller;
+    /// `file` is where the corpus was read from, for the record.
+    ///
+    /// # Errors
+    /// If the model, the settings or the text cannot be used, or the step cannot be compiled.
+    pub fn new(
+        config: GptConfig,
+        settings: Settings,
+        corpus: &Corpus,
+        file: Option<String>,
+        target: Target,
+    ) -> Result<Self> {
+        let tokenizer = CharTokenizer::from_text(corpus.text());
+        let record = Record { config, settings, tokenizer, text: TextRecord::new(corpus, file) };
+        let trainer = Trainer::build(record, corpus, target)?;
+        let seed = trainer.record.settings.seed;
+        for (name, tensor) in trainer.step.program.initial_parameters(seed) {
+            trainer.states.set(name, &tensor)?;
+        }
+        Ok(trainer)
+    }
+
+    /// The run of a checkpoint, which goes on with the settings of `record`: those of the checkpoint, or others that
+    /// [`Record::allows`].
+    ///
+    /// # Errors
+    /// As [`Trainer::new`]; if the tensors are not those of the model, or the text is not that of the record.
+    pub fn resume(checkpoint: Checkpoint, record: Record, corpus: &Corpus, target: Target) -> Result<Self> {
+        let text = TextRecord::new(corpus, record.text.file.clone());
+        Record::read(&checkpoint.meta)?.allows(&Record { text, ..record.clone() })?;
+        let mut trainer = Trainer::build(record, corpus, target)?;
+        parameters::put(&trainer.states, &trainer.shapes, checkpoint.tensors, "the checkpoint")?;
+        trainer.done = checkpoint.meta.step;
+        Ok(trainer)
+    }
+
+    fn build(record: Record, corpus: &Corpus, target: Target) -> Result<Self> {
+        let (config, settings) = (&record.config, &record.settings);
+        let needed = record.tokenizer.vocabulary_size();
+        if config.vocabulary < needed {
+            let given = config.vocabulary;
+            let reason = format!("vocabulary {given} is too small: {} has {needed} characters", corpus.name());
+            return Err(Error::Configuration(reason));
+        }
+        let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context)?;
+        // Refuses an empty batch before anything is compiled for it.
+        Windows::new(&split.training, settings.batch, config.context, settings.order, settings.seed)?;
+        let step = config.train_step(settings.batch, &settings.optimizer, settings.clip)?;
+        let (states, target) = (States::new(), target.start());
+        let start = Instant::now();
+        let training = compile(&step.program.graph, &states, &target)?;
+        let shapes = parameters::states_of(&step.program.graph);
+        let compile_time = start.elapsed();
+        Ok(Trainer {
+            record,
+            split,
+            target,
+            states,
+            shapes,
+            step,
+            training,
+            evaluation: None,
+            generator: None,
+            compile_time,
+            done: 0,
+        })
+    }
+
+    /// Replaces the parameters by those of a safetensors file. Optimizer state in it, as checkpoints have, is left.
+    ///
+    /// # Errors
+    /// If the file cannot be read; lists all parameters that are missing, superfluous or of another shape.
+    pub fn initialize(&mut self, file: &Path) -> Result<()> {
+        let mut tensors = read_tensors(file)?;
+        tensors.retain(|name, _| !name.starts_with(OPTIMIZER));
+        parameters::put(&self.states, &self.parameter_shapes(), tensors, &file.display().to_string())
+    }
+
+    /// Does the next step.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn step(&mut self) -> Result<StepReport> {
+        let Settings { batch, seed, optimizer, schedule, order, .. } = &self.record.settings;
+        let context = self.record.config.context;
+        let windows = Windows::new(&self.split.training, *batch, context, *order, *seed)?;
+        let [x, y] = tensors(windows.batch(self.done), *batch, context);
+        let learning_rate = schedule.rate(optimizer.learning_rate(), self.done);
+        // Both halves of the seed count.
+        let scalars = self.step.scalars(self.done, learning_rate, (seed ^ (seed >> 32)) as u32);
+        let scalars = scalars.iter().map(|(name, tensor)| (*name, tensor));
+        let inputs: Vec<_> = [("x", &x), ("y", &y)].into_iter().chain(scalars).collect();
+        let start = Instant::now();
+        let outputs = self.training.run(&inputs)?;
+        let seconds = start.elapsed().as_secs_f64();
+        self.done += 1;
+        Ok(StepReport {
+            step: self.done,
+            loss: outputs.scalar("loss").expect("a step has a loss"),
+            gradient_norm: outputs.scalar("grad_norm"),
+            learning_rate,
+            seconds,
+            tokens_per_s: (batch * context) as f64 / seconds,
+        })
+    }
+
+    /// Mean loss over the validation windows in nats per token, without dropout; none if the settings ask for no
+    /// windows.
+    ///
+    /// # Errors
+    /// If the evaluation cannot be compiled.
+    pub fn validation_loss(&mut self) -> Result<Option<f64>> {
+        let Settings { batch, validation_batches: count, .. } = self.record.settings;
+        let context = self.record.config.context;
+        let batches = validation_windows(&self.split.validation, batch, context, count)?;
+        if batches.is_empty() {
+            return Ok(None);
+        }
+        let mut evaluation = match self.evaluation.take() {
+            Some(evaluation) => evaluation,
+            None => self.compile(&self.record.config.evaluation(batch)?)?,
+        };
+        let mut sum = 0.0;
+        for windows in batches {
+            let [x, y] = tensors(windows, batch, context);
+            let outputs = evaluation.run(&[("x", &x), ("y", &y)])?;
+            sum += f64::from(outputs.scalar("loss").expect("an evaluation has a loss"));
+        }
+        self.evaluation = Some(evaluation);
+        Ok(Some(sum / count as f64))
+    }
+
+    /// A text that the model writes now, as the settings say; a function of seed and step.
+    ///
+    /// # Errors
+    /// If the forward program cannot be compiled, or the model's numbers have overflowed.
+    pub fn sample(&mut self) -> Result<String> {
+        let Settings { seed, sample_tokens, .. } = self.record.settings;
+        let mut generator = match self.generator.take() {
+            Some(generator) => generator,
+            None => {
+                let Record { config, tokenizer, .. } = &self.record;
+                Generator::new(config, tokenizer.clone(), &self.states, &self.target)?
+            }
+        };
+        let sampler = Sampler::new(SAMPLE_TEMPERATURE, None, None, seed.wrapping_add(self.done))?;
+        let text = generator.generate("", sample_tokens, &sampler, &mut |_| {});
+        self.generator = Some(generator);
+        text
+    }
+
+    /// Writes a checkpoint into a directory.
+    ///
+    /// # Errors
+    /// If it cannot be written; the one before it is then untouched.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        let meta = self.record.meta(self.done);
+        parameters::save(directory, &meta, &self.states, &self.shapes)
+    }
+
+    /// The model, the settings and the text.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Steps done.
+    pub fn steps_done(&self) -> u64 {
+        self.done
+    }
+
+    /// The compiled training step.
+    pub fn program(&self) -> &Compiled {
+        &self.training
+    }
+
+    /// How long compiling has taken so far.
+    pub fn compile_time(&self) -> Duration {
+        self.compile_time
+    }
+
+    fn compile(&mut self, program: &Program) -> Result<Compiled> {
+        let start = Instant::now();
+        let compiled = compile(&program.graph, &self.states, &self.target)?;
+        self.compile_time += start.elapsed();
+        Ok(compiled)
+    }
+
+    fn parameter_shapes(&self) -> Shapes {
+        let parameters = self.step.program.parameters.iter();
+        parameters.map(|parameter| (parameter.name.clone(), parameter.shape.clone())).collect()
+    }
+}
+
+/// Below 1, so that a small model's samples are easier to read.
+const SAMPLE_TEMPERATURE: f64 = 0.8;
+
+fn tensors((x, y): Batch, batch: usize, context: usize) -> [HostTensor; 2] {
+    [x, y].map(|tokens| HostTensor::new([batch, context], tokens))
+}
+
+/// The error of a directory that takes no checkpoint.
+fn unwritable(directory: &Path, cause: std::io::Error) -> CheckpointError {
+    CheckpointError::Write { path: directory.join(CHECKPOINT_FILE), cause }
+}

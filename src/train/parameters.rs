@@ -1,0 +1,69 @@
+//! Tensors of a file and states of a program, brought together by name.
+
+use crate::checkpoint::{Checkpoint, Meta, Tensor32};
+use crate::{Error, HostTensor, Result};
+use kernfusion_codegen::States;
+use kernfusion_ir::{Graph, InputRole};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How the names of optimizer state begin.
+pub(crate) const OPTIMIZER: &str = "optimizer.";
+
+/// Names and shapes of the tensors that a program keeps from run to run, by name.
+pub(crate) type Shapes = BTreeMap<String, Vec<usize>>;
+
+/// The states of a program.
+pub(crate) fn states_of(graph: &Graph) -> Shapes {
+    let states = graph.inputs().filter(|(_, _, role)| *role == InputRole::State);
+    states.map(|(id, name, _)| (name.to_string(), graph[id].ty.shape.clone())).collect()
+}
+
+/// Puts tensors into the states that `shapes` names.
+///
+/// # Errors
+/// Lists all that are missing, superfluous or of another shape; then no state has changed.
+pub(crate) fn put(
+    states: &States,
+    shapes: &Shapes,
+    tensors: BTreeMap<String, Tensor32>,
+    source: &str,
+) -> Result<()> {
+    let problems = misfits(shapes, &tensors);
+    if !problems.is_empty() {
+        let reason = format!("{source} does not fit the model: {}", problems.join("; "));
+        return Err(Error::Configuration(reason));
+    }
+    for (name, Tensor32 { shape, data }) in tensors {
+        states.set(&name, &HostTensor::new(shape, data))?;
+    }
+    Ok(())
+}
+
+fn misfits(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut list = |what: &str, names: Vec<&str>| {
+        if !names.is_empty() {
+            problems.push(format!("{what} {}", names.join(", ")));
+        }
+    };
+    let absent = shapes.keys().filter(|name| !tensors.contains_key(*name));
+    list("missing", absent.map(String::as_str).collect());
+    let superfluous = tensors.keys().filter(|name| !shapes.contains_key(*name));
+    list("not of this model", superfluous.map(String::as_str).collect());
+    let misshaped = shapes.iter().filter_map(|(name, shape)| {
+        let found = &tensors.get(name)?.shape;
+        (found != shape).then(|| format!("{name} has shape {found:?}, not {shape:?}"))
+    });
+    problems.extend(misshaped);
+    problems
+}
+
+/// Writes a checkpoint of all states that `shapes` names.
+pub(crate) fn save(directory: &Path, meta: &Meta, states: &States, shapes: &Shapes) -> Result<()> {
+    let get = |name: &str| states.get(name).expect("compiling has made all states of the program");
+    let tensors: Vec<_> = shapes.keys().map(|name| (name.as_str(), get(name))).collect();
+    let numbers = |tensor| HostTensor::as_f32(tensor).expect("parameters and optimizer state are f32");
+    let views = tensors.iter().map(|(name, tensor)| (*name, tensor.shape(), numbers(tensor)));
+    Ok(Checkpoint::save_with(directory, meta, views)?)
+}

@@ -1,0 +1,178 @@
+//! What a training run is: the settings that fix its numbers, and the record of them in a checkpoint.
+
+use crate::checkpoint::Meta;
+use crate::models::GptConfig;
+use crate::optim::{Optimizer, Schedule};
+use crate::text::{CharTokenizer, Corpus, Order};
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// The settings of a run beside the model's shape and the text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Steps in all, those before a resume included.
+    pub steps: u64,
+    /// Windows in a batch.
+    pub batch: usize,
+    /// All random numbers are functions of it and of the step: first parameters, windows, dropout, samples.
+    pub seed: u64,
+    /// The update rule with its learning rate.
+    pub optimizer: Optimizer,
+    /// How the learning rate changes.
+    pub schedule: Schedule,
+    /// The largest norm of all gradients together, if they are clipped.
+    pub clip: Option<f64>,
+    /// Which windows of the text a step takes.
+    #[serde(with = "OrderForm")]
+    pub order: Order,
+    /// Steps between measurements of the validation loss; 0: only at the end.
+    pub validate_every: u64,
+    /// Batches in a measurement of the validation loss, always the same; 0: it is not measured.
+    pub validation_batches: usize,
+    /// Steps between samples; 0: only at the end.
+    pub sample_every: u64,
+    /// Tokens in a sample; 0: no samples.
+    pub sample_tokens: usize,
+    /// Steps between checkpoints; 0: only at the end.
+    pub checkpoint_every: u64,
+}
+
+/// The form of [`Order`] in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Order", rename_all = "lowercase")]
+enum OrderForm {
+    Random,
+    Sequential,
+}
+
+/// Settings that a resumed run may change: they have no influence on any loss.
+const FREE: [&str; 6] =
+    ["steps", "validate_every", "validation_batches", "sample_every", "sample_tokens", "checkpoint_every"];
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            steps: 1000,
+            batch: 12,
+            seed: 1,
+            optimizer: Optimizer::adamw(1e-3),
+            schedule: Schedule::Constant,
+            clip: Some(1.0),
+            order: Order::Random,
+            validate_every: 100,
+            validation_batches: 8,
+            sample_every: 0,
+            sample_tokens: 300,
+            checkpoint_every: 100,
+        }
+    }
+}
+
+/// A text as a checkpoint knows it: enough to find it again and to notice another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextRecord {
+    /// What the text is called.
+    pub name: String,
+    /// The file it was read from; none for the default text.
+    pub file: Option<String>,
+    /// SHA-256 of its UTF-8 bytes, in hexadecimal.
+    pub sha256: String,
+}
+
+impl TextRecord {
+    /// The record of a corpus that was read from `file`, if from any.
+    pub fn new(corpus: &Corpus, file: Option<String>) -> Self {
+        let hash = Sha256::digest(corpus.text());
+        let sha256 = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        TextRecord { name: corpus.name().into(), file, sha256 }
+    }
+}
+
+/// All that a run is made from. With the step and the tensors it is a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// The model's shape.
+    pub config: GptConfig,
+    /// The settings.
+    pub settings: Settings,
+    /// The tokens.
+    pub tokenizer: CharTokenizer,
+    /// The text.
+    pub text: TextRecord,
+}
+
+/// What a checkpoint keeps under `training`.
+#[derive(Serialize, Deserialize)]
+struct Training {
+    settings: Settings,
+    text: TextRecord,
+}
+
+impl Record {
+    /// Reads the metadata of a checkpoint.
+    ///
+    /// # Errors
+    /// If an entry cannot be understood; names it.
+    pub fn read(meta: &Meta) -> Result<Self> {
+        fn entry<T: serde::de::DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
+            let invalid = |e| Error::Configuration(format!("the checkpoint's entry \"{name}\": {e}"));
+            serde_json::from_value(value.clone()).map_err(invalid)
+        }
+        let Training { settings, text } = entry("training", &meta.training)?;
+        let config: GptConfig = entry("config", &meta.config)?;
+        config.validate()?;
+        Ok(Record { config, settings, tokenizer: entry("tokenizer", &meta.tokenizer)?, text })
+    }
+
+    /// The metadata of a checkpoint after so many steps.
+    pub fn meta(&self, step: u64) -> Meta {
+        Meta {
+            config: json!(self.config),
+            step,
+            seed: self.settings.seed,
+            tokenizer: json!(self.tokenizer),
+            training: json!(Training { settings: self.settings.clone(), text: self.text.clone() }),
+        }
+    }
+
+    /// Checks that a run with this record can go on as `asked`.
+    ///
+    /// # Errors
+    /// Names every field that would change the run's numbers, with both values.
+    pub fn allows(&self, asked: &Record) -> Result<()> {
+        let mut differing = Vec::new();
+        compare("", &json!(self.config), &json!(asked.config), &mut differing);
+        let settings = [&self.settings, &asked.settings].map(|settings| {
+            let mut fields = json!(settings);
+            FREE.iter().for_each(|name| fields[name] = Value::Null);
+            fields
+        });
+        compare("", &settings[0], &settings[1], &mut differing);
+        if self.text.sha256 != asked.text.sha256 {
+            differing.push(format!("the text is {}, not {}", self.text.name, asked.text.name));
+        }
+        if differing.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("the run to resume has other settings: {}", differing.join("; "));
+        Err(Error::Configuration(reason))
+    }
+}
+
+/// Lists the leaves that differ between two JSON values.
+fn compare(path: &str, ours: &Value, asked: &Value, differing: &mut Vec<String>) {
+    match (ours, asked) {
+        (Value::Object(a), Value::Object(b)) => {
+            let only_asked = b.keys().filter(|name| !a.contains_key(*name));
+            for name in a.keys().chain(only_asked) {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                compare(&path, &ours[name], &asked[name], differing);
+            }
+        }
+        _ if ours != asked => differing.push(format!("{path} is {ours}, not {asked}")),
+        _ => {}
+    }
+}

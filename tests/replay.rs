@@ -1,0 +1,120 @@
+//! A small GPT must do what PyTorch made of it: the same loss, the same gradients, the same losses after updates.
+//!
+//! The fixture is written by `benches/peers/fixture.py`, which says what its tensors are. Here the reference evaluator
+//! runs the traced program, so that tracing, layers, gradients and optimizer are judged without any compiler.
+
+use kernfusion::prelude::*;
+use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
+use kernfusion_ir::{DType, TensorType};
+use safetensors::{Dtype, SafeTensors};
+use std::collections::BTreeMap;
+
+const BATCH: usize = 8;
+const RATE: f64 = 1e-3;
+
+struct Fixture {
+    config: GptConfig,
+    tensors: BTreeMap<String, Vec<f64>>,
+}
+
+fn fixture() -> Fixture {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gpt_replay.safetensors");
+    let bytes = std::fs::read(path).expect("the fixture is there");
+    let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors file");
+    let config = header.metadata().as_ref().expect("metadata")["config"].as_str();
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let read = |dtype: Dtype, data: &[u8]| -> Vec<f64> {
+        let words = data.chunks_exact(4).map(|word| word.try_into().expect("four bytes"));
+        match dtype {
+            Dtype::F32 => words.map(|word| f64::from(f32::from_le_bytes(word))).collect(),
+            Dtype::I32 => words.map(|word| f64::from(i32::from_le_bytes(word))).collect(),
+            Dtype::F64 => {
+                data.chunks_exact(8).map(|x| f64::from_le_bytes(x.try_into().expect("eight bytes"))).collect()
+            }
+            other => panic!("the fixture holds no {other:?}"),
+        }
+    };
+    let tensors = file.tensors().into_iter().map(|(name, view)| (name, read(view.dtype(), view.data())));
+    let config = GptConfig::default().with_json(config).expect("a model shape");
+    Fixture { config, tensors: tensors.collect() }
+}
+
+impl Fixture {
+    /// x and y of a step: windows one after another.
+    fn batch(&self, step: usize) -> [(String, Vec<f64>); 2] {
+        let (tokens, size) = (&self.tensors["tokens"], BATCH * self.config.context);
+        let window = |start: usize| tokens[start..start + size].to_vec();
+        [("x".into(), window(step * size)), ("y".into(), window(step * size + 1))]
+    }
+
+    /// Every state before step 0: parameters from the file, the optimizer's zero.
+    fn states(&self, program: &Program) -> BTreeMap<String, Vec<f64>> {
+        let state = |(id, name, role)| {
+            let elements = program.graph[id].ty.elements();
+            let given = self.tensors.get(&format!("param.{name}")).cloned();
+            (role == kernfusion_ir::InputRole::State)
+                .then(|| (String::from(name), given.unwrap_or(vec![0.0; elements])))
+        };
+        program.graph.inputs().filter_map(state).collect()
+    }
+}
+
+fn run(
+    program: &Program,
+    inputs: impl IntoIterator<Item = (String, Vec<f64>)>,
+) -> BTreeMap<String, Vec<f64>> {
+    let array = |(name, values): (String, Vec<f64>)| {
+        let id = program.graph.input(&name).unwrap_or_else(|| panic!("the program has no {name}"));
+        let ty: TensorType = program.graph[id].ty.clone();
+        (name, Array { ty, values })
+    };
+    let arrays = inputs.into_iter().map(array).collect();
+    let results = evaluate_arrays(&program.graph, arrays, Precision::Double).expect("every input is given");
+    results.into_iter().map(|(name, array)| (name, array.values)).collect()
+}
+
+#[test]
+fn loss_and_gradients_of_the_first_step_are_those_of_pytorch() {
+    let fixture = fixture();
+    let trace = Trace::training();
+    let shape = [BATCH, fixture.config.context];
+    let (x, y) = (trace.input("x", shape, DType::I32), trace.input("y", shape, DType::I32));
+    let loss = cross_entropy(&Gpt::new(&trace, &fixture.config).expect("valid").forward(&x), &y);
+    let (parameters, tensors): (Vec<_>, Vec<_>) = trace.parameters().into_iter().unzip();
+    let gradients = loss.grad(&tensors.iter().collect::<Vec<_>>());
+    let named = parameters.iter().map(|parameter| parameter.name.as_str()).zip(&gradients);
+    let outputs: Vec<_> = [("loss", &loss)].into_iter().chain(named).collect();
+    let program = trace.finish(&outputs).expect("correct");
+    let results = run(&program, fixture.states(&program).into_iter().chain(fixture.batch(0)));
+    let expected = fixture.tensors["losses_f64"][0];
+    assert!((results["loss"][0] - expected).abs() < 1e-8, "{} is not {expected}", results["loss"][0]);
+    assert_eq!(parameters.len(), fixture.tensors.keys().filter(|name| name.starts_with("grad.")).count());
+    for parameter in parameters {
+        let (got, expected) =
+            (&results[&parameter.name], &fixture.tensors[&format!("grad.{}", parameter.name)]);
+        let largest = expected.iter().fold(0f64, |largest, x| largest.max(x.abs()));
+        let distance = got.iter().zip(expected).fold(0f64, |distance, (x, y)| distance.max((x - y).abs()));
+        assert!(
+            got.len() == expected.len() && distance <= 1e-5 * largest,
+            "{}: {distance:e}",
+            parameter.name
+        );
+    }
+}
+
+#[test]
+fn losses_after_updates_are_those_of_pytorch() {
+    let fixture = fixture();
+    let step = fixture.config.train_step(BATCH, &Optimizer::adamw(RATE), None).expect("valid");
+    let mut states = fixture.states(&step.program);
+    for t in 0..3 {
+        let scalars =
+            step.scalars(t, RATE, 0).into_iter().map(|(name, scalar)| (name.to_string(), scalar.to_f64()));
+        let inputs = states.into_iter().chain(fixture.batch(t as usize)).chain(scalars);
+        let mut results = run(&step.program, inputs);
+        let (loss, expected) =
+            (results.remove("loss").expect("a loss")[0], fixture.tensors["losses_f64"][t as usize]);
+        assert!((loss - expected).abs() < 1e-7, "step {t}: {loss} is not {expected}");
+        states = results;
+    }
+}
