@@ -1,6 +1,7 @@
 //! From a program to something that runs: the whole pipeline in one function.
 
 use crate::error::Result;
+use crate::trace::Program;
 use kernfusion_codegen::cpu::isa::Isa;
 use kernfusion_codegen::cpu::pool::Pool;
 use kernfusion_codegen::{Executable, Memory, Options, Outputs, States};
@@ -196,5 +197,27 @@ impl Compiled {
     /// The executable itself.
     pub fn executable(&self) -> &Executable {
         &self.executable
+    }
+}
+
+impl Program {
+    /// Fresh states for this program: its parameters at their first values, everything else at zero.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn initial_states(&self, seed: u64) -> Result<States> {
+        let states = States::new();
+        for (name, value) in self.initial_parameters(seed) {
+            states.set(name, &value)?;
+        }
+        Ok(states)
+    }
+
+    /// Compiles the program over `states`; see [`compile`].
+    ///
+    /// # Errors
+    /// As [`compile`].
+    pub fn compile(&self, states: &States, target: &Target) -> Result<Compiled> {
+        compile(&self.graph, states, target)
     }
 }

@@ -112,3 +112,79 @@ fn next_logits(config: &GptConfig) -> Result<Program> {
     let last = logits.dynamic_slice(&[&start, &position, &start], [1, 1, config.vocabulary]);
     trace.finish(&[("logits", &last)])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::evaluate::{Precision, evaluate};
+
+    fn config() -> GptConfig {
+        // A vocabulary of more tokens than the tokenizer has, as one that was padded.
+        GptConfig { vocabulary: 12, context: 6, layers: 1, heads: 2, width: 8, ..GptConfig::default() }
+    }
+
+    fn states() -> States {
+        let states = States::new();
+        for (name, tensor) in config().forward(1, 1).unwrap().initial_parameters(4) {
+            // Larger than a new model's, so that logits differ visibly.
+            let values: Vec<_> = tensor.to_f64().iter().map(|x| 20.0 * x).collect();
+            states.set(name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
+        }
+        states
+    }
+
+    fn generator(states: &States) -> Generator {
+        let tokenizer = CharTokenizer::from_text("abcdefghi\n");
+        Generator::new(&config(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
+    }
+
+    /// The logits of the last of so many tokens, from a program of exactly that length.
+    fn expected(states: &States, tokens: &[i32]) -> Vec<f64> {
+        let program = config().forward(1, tokens.len()).unwrap();
+        let mut inputs: std::collections::BTreeMap<_, _> =
+            states.names().into_iter().map(|name| (name.clone(), states.get(&name).unwrap())).collect();
+        inputs.insert("x".into(), HostTensor::new([1, tokens.len()], tokens.to_vec()));
+        let logits = evaluate(&program.graph, &inputs, Precision::Declared).unwrap().remove("logits").unwrap();
+        logits.values[12 * (tokens.len() - 1)..][..10].to_vec()
+    }
+
+    #[test]
+    fn padding_is_not_seen_and_the_window_slides() {
+        let states = states();
+        let mut generator = generator(&states);
+        let text = [3, 1, 4, 1, 5, 9, 2, 6, 5];
+        for length in 1..=text.len() {
+            let logits = generator.logits(&text[..length]).unwrap();
+            let seen = &text[length.saturating_sub(6)..length];
+            for (a, b) in logits.iter().zip(expected(&states, seen)) {
+                assert!((f64::from(*a) - b).abs() < 1e-4 * b.abs().max(1.0), "length {length}: {a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_is_a_function_of_the_seed_and_streams() {
+        let mut generator = generator(&states());
+        let sampler = Sampler::new(1.0, None, None, 7).unwrap();
+        let mut streamed = String::new();
+        let text = generator.generate("abc", 40, &sampler, &mut |piece| streamed.push_str(piece)).unwrap();
+        assert_eq!((text.chars().count(), &streamed), (40, &text));
+        assert_eq!(generator.generate("abc", 40, &sampler, &mut |_| {}).unwrap(), text);
+        let other = Sampler::new(1.0, None, None, 8).unwrap();
+        assert_ne!(generator.generate("abc", 40, &other, &mut |_| {}).unwrap(), text);
+        let from_a_line_break = generator.generate("\n", 9, &sampler, &mut |_| {}).unwrap();
+        assert_eq!(generator.generate("", 9, &sampler, &mut |_| {}).unwrap(), from_a_line_break);
+    }
+
+    #[test]
+    fn unknown_characters_are_refused() {
+        let mut generator = generator(&states());
+        let sampler = Sampler::new(0.0, None, None, 0).unwrap();
+        for error in [
+            generator.generate("abz", 1, &sampler, &mut |_| {}).unwrap_err(),
+            generator.check("abz").unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("unknown character 'z' at position 2"), "{error}");
+        }
+    }
+}

@@ -9,7 +9,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
 }
 
 /// The cross-entropy in nats of each row of logits `[.., classes]` against its target class, as `[..]`: the negative
-/// log-probability −(x[target] − ln Σ eˣ). A target that is no class picks nothing and leaves ln Σ eˣ.
+/// log-probability `−(x[target] − ln Σ eˣ)`. A target that is no class picks nothing and leaves ln Σ eˣ.
 #[track_caller]
 pub fn token_losses(logits: &Tensor, targets: &Tensor) -> Tensor {
     // A sum over one chosen place instead of a gather: its gradient is a select as well, and fuses with softmax.

@@ -1,1 +1,135 @@
-//! t
+use super::*;
+use crate::models::GptConfig;
+use crate::optim::{Optimizer, Schedule};
+use crate::text::Order;
+use std::sync::atomic::AtomicBool;
+
+fn corpus() -> Corpus {
+    let text = "A compiler reads, thinks, and writes; a model reads, and writes.\n".repeat(9);
+    Corpus::from_text("a short text", text).unwrap()
+}
+
+fn config() -> GptConfig {
+    GptConfig { vocabulary: 30, context: 8, layers: 1, heads: 2, width: 8, dropout: 0.1, ..GptConfig::default() }
+}
+
+fn settings() -> Settings {
+    Settings {
+        steps: 6,
+        batch: 2,
+        seed: (3 << 40) + 7,
+        optimizer: Optimizer::adamw(1e-2),
+        schedule: Schedule::Cosine { warm_up: 2, steps: 6, floor: 0.1 },
+        validation_batches: 2,
+        validate_every: 2,
+        sample_every: 3,
+        sample_tokens: 5,
+        checkpoint_every: 4,
+        ..Settings::default()
+    }
+}
+
+fn trainer() -> Trainer {
+    Trainer::new(config(), settings(), &corpus(), None, Target::cpu().threads(1)).unwrap()
+}
+
+fn resumed(directory: &Path) -> Trainer {
+    let checkpoint = Checkpoint::load(directory).unwrap();
+    let record = Record::read(&checkpoint.meta).unwrap();
+    Trainer::resume(checkpoint, record, &corpus(), Target::cpu().threads(1)).unwrap()
+}
+
+#[test]
+fn a_resumed_run_is_the_uninterrupted_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut whole, mut first) = (trainer(), trainer());
+    let losses: Vec<_> = (0..6).map(|_| whole.step().unwrap().loss.to_bits()).collect();
+    let mut parts: Vec<_> = (0..3).map(|_| first.step().unwrap().loss.to_bits()).collect();
+    // Neither a validation nor a sample has an influence.
+    first.validation_loss().unwrap();
+    first.sample().unwrap();
+    first.save(directory.path()).unwrap();
+    let mut second = resumed(directory.path());
+    assert_eq!((second.steps_done(), second.record()), (3, whole.record()));
+    parts.extend((3..6).map(|_| second.step().unwrap().loss.to_bits()));
+    assert_eq!(parts, losses);
+    assert_eq!(second.validation_loss().unwrap(), whole.validation_loss().unwrap());
+    assert_eq!(second.sample().unwrap(), whole.sample().unwrap());
+    let content = |trainer: &Trainer| {
+        trainer.save(directory.path()).unwrap();
+        std::fs::read(directory.path().join(CHECKPOINT_FILE)).unwrap()
+    };
+    assert_eq!(content(&second), content(&whole));
+}
+
+#[test]
+fn the_report_follows_the_schedule() {
+    let mut trainer = trainer();
+    let reports: Vec<_> = (0..3).map(|_| trainer.step().unwrap()).collect();
+    assert_eq!(reports.iter().map(|report| report.step).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(reports.iter().map(|report| report.learning_rate).collect::<Vec<_>>(), [5e-3, 1e-2, 1e-2]);
+    assert!(reports.iter().all(|report| report.gradient_norm.is_some_and(|norm| norm > 0.0)));
+    assert!(reports.iter().all(|report| (report.tokens_per_s * report.seconds - 16.0).abs() < 1e-6));
+}
+
+#[test]
+fn a_record_survives_its_checkpoint_and_names_what_differs() {
+    let record = trainer().record().clone();
+    assert_eq!(Record::read(&record.meta(5)).unwrap(), record);
+    let mut other = record.clone();
+    (other.settings.steps, other.settings.validate_every) = (99, 1);
+    record.allows(&other).unwrap();
+    other.config.layers = 3;
+    other.settings.order = Order::Sequential;
+    other.settings.optimizer = Optimizer::sgd(1e-2);
+    other.text.sha256 = "0".into();
+    let message = record.allows(&other).unwrap_err().to_string();
+    let expected = "configuration: the run to resume has other settings: layers is 1, not 3; \
+        optimizer.betas is [0.9,0.999], not null; optimizer.epsilon is 1e-8, not null; \
+        optimizer.rule is \"adamw\", not \"sgd\"; optimizer.weight_decay is 0.01, not 0.0; \
+        optimizer.momentum is null, not 0.0; order is \"random\", not \"sequential\"; \
+        the text is a short text, not a short text";
+    assert_eq!(message, expected);
+}
+
+#[test]
+fn a_session_does_what_is_due_and_then_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log.jsonl");
+    let mut session = Session::new(trainer(), directory.path(), Some(&log)).unwrap();
+    let mut events = Vec::new();
+    let ending = session.run(&AtomicBool::new(false), &mut |event| {
+        events.push(match event {
+            Event::Step(report) => format!("step {}", report.step),
+            Event::Validation { step, .. } => format!("validation {step}"),
+            Event::Sample { step, text } => format!("sample {step} of {}", text.chars().count()),
+            Event::Saved { step } => format!("saved {step}"),
+        });
+    });
+    assert_eq!(ending.unwrap(), Ending::Finished);
+    let expected = "step 1, step 2, validation 2, step 3, sample 3 of 5, step 4, validation 4, saved 4, step 5, step 6, \
+        validation 6, sample 6 of 5, saved 6";
+    assert_eq!(events.join(", "), expected);
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 6 + 3);
+    assert_eq!(session.run(&AtomicBool::new(false), &mut |_| panic!("no step is left")).unwrap(), Ending::Finished);
+}
+
+#[test]
+fn a_stopped_session_leaves_a_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut session = Session::new(trainer(), directory.path(), None).unwrap();
+    assert_eq!(session.run(&AtomicBool::new(true), &mut |_| {}).unwrap(), Ending::Stopped);
+    assert_eq!(resumed(directory.path()).steps_done(), 1);
+}
+
+#[test]
+fn a_run_that_diverges_keeps_its_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    let optimizer = Optimizer::sgd(1e30);
+    let wild = Settings { optimizer, clip: None, schedule: Schedule::Constant, checkpoint_every: 1, ..settings() };
+    let trainer = Trainer::new(config(), wild, &corpus(), None, Target::cpu().threads(1)).unwrap();
+    let mut session = Session::new(trainer, directory.path(), None).unwrap();
+    let error = session.run(&AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("the loss is ") && error.contains("a lower learning rate may help"), "{error}");
+    assert!(resumed(directory.path()).steps_done() >= 1);
+}

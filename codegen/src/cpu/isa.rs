@@ -3,7 +3,6 @@
 //! Detection happens once. `KERNFUSION_ISA` may lower the choice, so that every path can be run and tested
 //! on one machine; it can never raise it above what the processor has.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -25,26 +24,15 @@ pub enum Isa {
 }
 
 /// Why no instruction set could be chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// `KERNFUSION_ISA` names no instruction set.
+    #[error("{ISA_VARIABLE}={0}: expected avx512, avx2 or portable")]
     Unknown(String),
     /// `KERNFUSION_ISA` names one that this machine lacks.
+    #[error("{ISA_VARIABLE}={0}: this machine does not have it")]
     Unavailable(String),
 }
-
-impl fmt::Display for IsaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            IsaError::Unknown(name) => {
-                write!(f, "{ISA_VARIABLE}={name}: expected avx512, avx2 or portable")
-            }
-            IsaError::Unavailable(name) => write!(f, "{ISA_VARIABLE}={name}: this machine does not have it"),
-        }
-    }
-}
-
-impl Error for IsaError {}
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,26 +63,28 @@ impl Isa {
 
     /// Every instruction set that this machine can run, best first, whatever `KERNFUSION_ISA` says.
     pub fn available() -> Vec<Isa> {
-        let mut all = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-            let avx512 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512dq");
-            if avx2 && avx512 {
-                if is_x86_feature_detected!("avx512bf16") {
-                    all.push(Isa::Avx512 { bf16: true });
-                }
-                all.push(Isa::Avx512 { bf16: false });
-            }
-            if avx2 {
-                all.push(Isa::Avx2);
-            }
-        }
+        let mut all = Self::extensions();
         all.push(Isa::Portable);
         all
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn extensions() -> Vec<Isa> {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx512 = avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq");
+        let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+        let all =
+            [(bf16, Isa::Avx512 { bf16: true }), (avx512, Isa::Avx512 { bf16: false }), (avx2, Isa::Avx2)];
+        all.into_iter().filter(|(there, _)| *there).map(|(_, isa)| isa).collect()
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn extensions() -> Vec<Isa> {
+        Vec::new()
     }
 
     fn best() -> Isa {

@@ -4,24 +4,15 @@
 //! block is what a library without a plan would get. Neither aborts when memory is short.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::error::Error;
-use std::fmt;
 use std::ptr::NonNull;
 
 /// The system refused memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the system has no {bytes} bytes ({} MiB) of memory to give", bytes >> 20)]
 pub struct OutOfMemory {
     /// How many bytes were asked for.
     pub bytes: usize,
 }
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the system has no {} bytes ({} MiB) of memory to give", self.bytes, self.bytes >> 20)
-    }
-}
-
-impl Error for OutOfMemory {}
 
 /// Zeroed memory, aligned to a page at least (to a huge page from 2 MiB on), with huge pages asked for.
 #[derive(Debug)]

@@ -146,7 +146,7 @@ impl Plan {
         let (rows, columns) =
             if by_rows { (most(job.m, kernels.mr), job.n) } else { (job.m, most(job.n, kernels.nr)) };
         let fitting = |words: usize| (B_WORDS / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
-        let whole = fitting(words) >= columns.min(FEWEST_COLUMNS);
+        let whole = words * columns.min(FEWEST_COLUMNS) <= B_WORDS;
         let depth = if whole { words } else { KC };
         let columns = columns.min(fitting(depth));
         let width = columns.next_multiple_of(kernels.nr);

@@ -500,11 +500,12 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
     ) -> Value {
         let mut result = None;
         for lane in 0..at.width {
-            let index = self.step(walk, at, lane);
-            let address = self.code.element(base, index, dtype);
-            let holds = self.holds(guard, Some((at, lane)));
-            let address = self.or_zeros(holds, address);
-            let value = self.code.read(dtype, address, 0, 1);
+            let (mut address, mut offset) = self.lane_address(base, walk, dtype, at, lane);
+            if let Some(holds) = self.holds(guard, Some((at, lane))) {
+                let element = self.code.b.ins().iadd_imm_s(address, i64::from(offset));
+                (address, offset) = (self.or_zeros(Some(holds), element), 0);
+            }
+            let value = self.code.read(dtype, address, offset, 1);
             if at.width == 1 {
                 return value;
             }
@@ -542,13 +543,12 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
             }
             Source::Scattered { base, walk, .. } => {
                 for lane in 0..at.width {
-                    let index = self.step(walk, at, lane);
-                    let address = self.code.element(*base, index, write.dtype);
+                    let (address, offset) = self.lane_address(*base, walk, write.dtype, at, lane);
                     let value = match at.width {
                         1 => lanes,
                         _ => self.code.b.ins().extractlane(lanes, lane as u8),
                     };
-                    self.write_at(write, value, address, 0, 1);
+                    self.write_at(write, value, address, offset, 1);
                 }
             }
             Source::Splat(_) | Source::Walks(_) => unreachable!("targets are addresses"),

@@ -78,15 +78,29 @@ impl Functions {
         b.switch_to_block(entry);
         let parameters = b.block_params(entry).to_vec();
         build(Code::new(b, &mut self.module), &parameters).finish();
-        let clif = if self.keep_code { self.context.func.display().to_string() } else { String::new() };
         let signature = &self.context.func.signature;
         let id = self.module.declare_anonymous_function(signature).map_err(|e| failed(e.to_string()))?;
         self.module.define_function(id, &mut self.context).map_err(|e| failed(format!("{e:?}")))?;
-        let compiled = self.context.compiled_code().expect("just compiled");
-        let assembly = compiled.vcode.clone().unwrap_or_default();
-        self.texts.push(Text { clif, assembly });
+        self.texts.push(if self.keep_code { self.text() } else { Text::default() });
         self.defined.push(id);
         Ok(self.defined.len() - 1)
+    }
+
+    /// The function just compiled, as optimised and as machine code, with the names of what it calls.
+    fn text(&self) -> Text {
+        let function = &self.context.func;
+        let compiled = self.context.compiled_code().expect("just compiled");
+        let mut text = Text {
+            clif: function.display().to_string(),
+            assembly: compiled.vcode.clone().unwrap_or_default(),
+        };
+        for (reference, external) in function.params.user_named_funcs().iter().rev() {
+            let called = self.module.declarations().get_function_decl(FuncId::from_u32(external.index));
+            let name = called.linkage_name(FuncId::from_u32(external.index)).into_owned();
+            text.clif = text.clif.replace(&format!("= u0:{} ", external.index), &format!("= %{name} "));
+            text.assembly = text.assembly.replace(&format!("{reference}+0"), &name);
+        }
+        text
     }
 
     /// Makes all functions executable.

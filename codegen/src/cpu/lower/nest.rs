@@ -16,6 +16,9 @@ use cranelift::prelude::*;
 const SCRATCH: usize = 16 << 10;
 /// The largest piece of a row.
 const PIECE: usize = 4096;
+/// A piece of a row where an access runs along the last outer axis: so many of its cache lines stay in L1 while
+/// that axis is walked.
+const BLOCK: usize = 32;
 
 /// `(slots, begin, end, scratch)`: runs the units `begin..end`.
 pub(crate) type RowsFn = unsafe extern "C" fn(*const *mut u8, u64, u64, *mut u8);
@@ -31,6 +34,8 @@ pub(super) struct Nest {
     pub(super) chunk: Option<usize>,
     /// Points of a piece of the inner axis.
     pub(super) piece: usize,
+    /// Whether a piece is done for all of the last outer axis before the next piece.
+    pub(super) blocked: bool,
 }
 
 impl Nest {
@@ -38,8 +43,13 @@ impl Nest {
     pub(super) fn new(row: &Row, schedule: &Schedule, outer: usize, chunk: Option<usize>, whole: bool) -> Self {
         let lane = if row.is_double() { 8 } else { 4 };
         let fitting = SCRATCH / lane / schedule.rows.max(1) / 64 * 64;
-        let piece = if whole { row.axes[row.inner()] } else { fitting.clamp(256, PIECE) };
-        Nest { outer, rows: row.fixed - outer, chunk, piece }
+        let blocked = !whole && outer > 0 && row.fixed == outer && row.is_transposed(outer - 1);
+        let piece = match () {
+            () if whole => row.axes[row.inner()],
+            () if blocked => BLOCK,
+            () => fitting.clamp(256, PIECE),
+        };
+        Nest { outer, rows: row.fixed - outer, chunk, piece, blocked }
     }
 
     fn pieces(&self, row: &Row) -> usize {
@@ -96,20 +106,22 @@ impl Emitter<'_, '_, '_> {
     fn units(&mut self, nest: &Nest, begin: Value, end: Value) {
         let pieces = nest.pieces(self.row);
         let mut extents = self.row.axes[..nest.outer].to_vec();
+        let piece_digit = if nest.blocked { nest.outer - 1 } else { nest.outer };
         if pieces > 1 {
-            extents.push(pieces);
+            extents.insert(piece_digit, pieces);
         }
         self.each_point(begin, end, &extents, |this, _, digits| {
+            let mut digits = digits.to_vec();
             let inner = this.row.axes[this.row.inner()];
             let zero = this.code.int(0);
             let (start, count) = if pieces > 1 {
-                let start = this.code.b.ins().imul_imm_s(digits[nest.outer], nest.piece as i64);
+                let start = this.code.times(digits.remove(piece_digit), nest.piece as i64);
                 (start, this.piece(nest, start, inner))
             } else {
                 (zero, Count::Fixed(inner))
             };
             let mut coordinates = vec![zero; this.row.axes.len()];
-            coordinates[..nest.outer].copy_from_slice(&digits[..nest.outer]);
+            coordinates[..nest.outer].copy_from_slice(&digits);
             coordinates[this.row.inner()] = start;
             this.unit(nest, At { coordinates, count, tile: None });
         });

@@ -74,8 +74,20 @@ pub(super) fn normalise(kernel: &Kernel) -> Kernel {
     if !reduces(&kernel.region, Direction::Columns) {
         outer.append(&mut columns);
     }
+    if let Some(axis) = transposed_axis(&merged, inner).filter(|_| rows.is_empty() && columns.is_empty()) {
+        outer.retain(|&other| other != axis);
+        outer.push(axis);
+    }
     columns.push(inner);
     regroup(&merged, [outer, rows, columns])
+}
+
+/// The axis along which an access is contiguous that strides along the inner axis: walked next to it, in blocks, such
+/// an access uses whole cache lines.
+fn transposed_axis(kernel: &Kernel, inner: usize) -> Option<usize> {
+    let strided = |index: &&Index| index.indirect.is_empty() && index.strides[inner].unsigned_abs() > 1;
+    let index = accesses(kernel).map(|(index, _)| index).find(strided)?;
+    (0..kernel.domain.axes.len()).find(|&axis| index.strides[axis] == 1)
 }
 
 /// Whether a region reduces in this direction.
@@ -172,18 +184,22 @@ pub(super) fn indices_mut(kind: &mut InstrKind) -> Vec<&mut Index> {
 
 /// The axis of the columns along which most accesses are contiguous; stores count twice, short axes less.
 fn inner_axis(kernel: &Kernel) -> usize {
-    let loads = kernel.region.instrs.iter().filter_map(|instr| match &instr.kind {
-        InstrKind::Load { index, .. } => Some((index, 1)),
-        _ => None,
-    });
-    let stores = kernel.stores.iter().map(|Store { index, .. }| (index, 2));
-    let accesses: Vec<_> = loads.chain(stores).collect();
+    let accesses: Vec<_> = accesses(kernel).collect();
     let score = |axis: usize| {
         let contiguous = accesses.iter().filter(|(index, _)| index.strides[axis] == 1);
         contiguous.map(|(_, weight)| weight).sum::<usize>() * kernel.domain.axes[axis].min(32)
     };
     // The last of equals: usually the one that other kernels run along, too.
     kernel.domain.column_axes().max_by_key(|&axis| score(axis)).expect("there is always a column")
+}
+
+/// The index maps of loads, with weight 1, and of stores, with weight 2.
+fn accesses(kernel: &Kernel) -> impl Iterator<Item = (&Index, usize)> {
+    let loads = kernel.region.instrs.iter().filter_map(|instr| match &instr.kind {
+        InstrKind::Load { index, .. } => Some((index, 1)),
+        _ => None,
+    });
+    loads.chain(kernel.stores.iter().map(|Store { index, .. }| (index, 2)))
 }
 
 /// The kernel with its axes in these groups and this order: axes of extent 1 vanish, and neighbours in a group

@@ -123,6 +123,20 @@ impl Row {
         }
     }
 
+    /// Whether an access that strides along the inner axis is contiguous along this one.
+    pub(super) fn is_transposed(&self, axis: usize) -> bool {
+        let transposed = |index: &Index| {
+            index.strides[axis] == 1
+                && index.strides[self.inner()].unsigned_abs() > 1
+                && index.indirect.is_empty()
+        };
+        let loads = self.region.instrs.iter().any(|instr| match &instr.kind {
+            InstrKind::Load { index, .. } => transposed(index),
+            _ => false,
+        });
+        loads || self.writes.iter().any(|write| transposed(&write.index))
+    }
+
     /// Whether a write happens for every point of a row, and not once a row.
     pub(super) fn is_in_loop(&self, write: &Write) -> bool {
         self.varies(write.value)

@@ -50,9 +50,9 @@ impl Emitter<'_, '_, '_> {
 
     /// The element index of one lane.
     pub(super) fn step(&mut self, walk: &Walk, at: Position, lane: usize) -> Value {
-        let point = self.code.b.ins().iadd_imm_s(at.i, (at.extra + lane) as i64);
         let mut offset = walk.base;
         if walk.stride != 0 {
+            let point = self.code.b.ins().iadd_imm_s(at.i, (at.extra + lane) as i64);
             let moved = self.code.times(point, walk.stride);
             offset = self.code.b.ins().iadd(offset, moved);
         }
@@ -62,6 +62,29 @@ impl Emitter<'_, '_, '_> {
             offset = self.code.b.ins().iadd(offset, steps);
         }
         offset
+    }
+
+    /// The address of one lane's element, as a value and a constant part.
+    pub(super) fn lane_address(
+        &mut self,
+        memory: Value,
+        walk: &Walk,
+        dtype: DType,
+        at: Position,
+        lane: usize,
+    ) -> (Value, i32) {
+        let constant = (at.extra + lane) as i64 * walk.stride * dtype.size() as i64;
+        match i32::try_from(constant) {
+            // All lanes of all copies share the variable part.
+            Ok(constant) if walk.terms.is_empty() => {
+                let index = self.step(walk, Position { extra: 0, ..at }, 0);
+                (self.code.element(memory, index, dtype), constant)
+            }
+            _ => {
+                let index = self.step(walk, at, lane);
+                (self.code.element(memory, index, dtype), 0)
+            }
+        }
     }
 
     /// The index as a 32-bit integer in each lane; it is a coordinate, so it fits.

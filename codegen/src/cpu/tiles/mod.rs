@@ -6,6 +6,7 @@
 //! for bit; `exp`, `log`, `tanh` and `erf` agree within their error bounds.
 
 pub(crate) mod element;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has vector forms so far"))]
 mod elementary;
 mod random;
 mod reduce;
@@ -13,6 +14,7 @@ mod scalar;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has vector forms so far"))]
 pub(crate) mod vector;
 
 use crate::cpu::isa::Isa;

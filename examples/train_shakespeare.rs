@@ -1,0 +1,24 @@
+//! A few steps of a small GPT on Tiny Shakespeare (or, without the file, on the embedded text), then a sample.
+//! `KERNFUSION_DATA` names the folder of `tinyshakespeare.txt`.
+
+use kernfusion::compile::Target;
+use kernfusion::prelude::*;
+use kernfusion::text::Corpus;
+use kernfusion::train::{Settings, Trainer};
+
+fn main() -> Result<(), Error> {
+    let corpus = Corpus::default_text()?;
+    let config = GptConfig { layers: 2, heads: 4, width: 64, context: 32, ..GptConfig::default() };
+    let settings = Settings { batch: 8, ..Settings::default() };
+    let mut trainer = Trainer::new(config, settings, &corpus, None, Target::cpu())?;
+    println!("{}: {} kernels a step", corpus.name(), trainer.program().report().kernels);
+    let first = trainer.step()?.loss;
+    let mut last = first;
+    for _ in 0..30 {
+        last = trainer.step()?.loss;
+    }
+    println!("loss {first:.3} → {last:.3}");
+    println!("{}", trainer.sample()?);
+    assert!(last < first, "nothing was learnt");
+    Ok(())
+}
