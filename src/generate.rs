@@ -26,7 +26,12 @@ impl Generator {
     ///
     /// # Errors
     /// If the shape is not valid or the program cannot be compiled.
-    pub fn new(config: &GptConfig, tokenizer: CharTokenizer, states: &States, target: &Target) -> Result<Self> {
+    pub fn new(
+        config: &GptConfig,
+        tokenizer: CharTokenizer,
+        states: &States,
+        target: &Target,
+    ) -> Result<Self> {
         let program = compile(&next_logits(config)?.graph, states, target)?;
         Ok(Generator { program, tokenizer, context: config.context })
     }
@@ -144,7 +149,8 @@ mod tests {
         let mut inputs: std::collections::BTreeMap<_, _> =
             states.names().into_iter().map(|name| (name.clone(), states.get(&name).unwrap())).collect();
         inputs.insert("x".into(), HostTensor::new([1, tokens.len()], tokens.to_vec()));
-        let logits = evaluate(&program.graph, &inputs, Precision::Declared).unwrap().remove("logits").unwrap();
+        let logits =
+            evaluate(&program.graph, &inputs, Precision::Declared).unwrap().remove("logits").unwrap();
         logits.values[12 * (tokens.len() - 1)..][..10].to_vec()
     }
 
@@ -165,12 +171,12 @@ mod tests {
     #[test]
     fn a_text_is_a_function_of_the_seed_and_streams() {
         let mut generator = generator(&states());
-        let sampler = Sampler::new(1.0, None, None, 7).unwrap();
+        let sampler = Sampler::new(20.0, None, None, 7).unwrap();
         let mut streamed = String::new();
         let text = generator.generate("abc", 40, &sampler, &mut |piece| streamed.push_str(piece)).unwrap();
         assert_eq!((text.chars().count(), &streamed), (40, &text));
         assert_eq!(generator.generate("abc", 40, &sampler, &mut |_| {}).unwrap(), text);
-        let other = Sampler::new(1.0, None, None, 8).unwrap();
+        let other = Sampler::new(20.0, None, None, 8).unwrap();
         assert_ne!(generator.generate("abc", 40, &other, &mut |_| {}).unwrap(), text);
         let from_a_line_break = generator.generate("\n", 9, &sampler, &mut |_| {}).unwrap();
         assert_eq!(generator.generate("", 9, &sampler, &mut |_| {}).unwrap(), from_a_line_break);

@@ -34,9 +34,9 @@ pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod sample;
+pub mod tensor_file;
 #[cfg(test)]
 mod testing;
-pub mod tensor_file;
 pub mod text;
 pub mod trace;
 pub mod train;

@@ -116,8 +116,14 @@ mod tests {
         let numbers = [-2.5, 0.0, 1.0, 3.0, 250.0, -7.0];
         let mut tensors = BTreeMap::new();
         for dtype in DType::ALL {
-            tensors.insert(format!("{dtype}.matrix"), Tensor::from_f64(&TensorType::new(dtype, [2, 3]), &numbers));
-            tensors.insert(format!("{dtype}.scalar"), Tensor::from_f64(&TensorType::scalar(dtype), &numbers[3..4]));
+            tensors.insert(
+                format!("{dtype}.matrix"),
+                Tensor::from_f64(&TensorType::new(dtype, [2, 3]), &numbers),
+            );
+            tensors.insert(
+                format!("{dtype}.scalar"),
+                Tensor::from_f64(&TensorType::scalar(dtype), &numbers[3..4]),
+            );
             tensors.insert(format!("{dtype}.empty"), Tensor::from_f64(&TensorType::new(dtype, [0, 3]), &[]));
         }
         write(&path, &tensors).unwrap();
@@ -129,7 +135,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.safetensors");
         let message = || read(&path).unwrap_err().to_string();
-        assert!(message().starts_with("cannot read ") && message().contains("x.safetensors: "), "{}", message());
+        assert!(
+            message().starts_with("cannot read ") && message().contains("x.safetensors: "),
+            "{}",
+            message()
+        );
         std::fs::write(&path, "no tensors here at all").unwrap();
         assert!(message().contains("x.safetensors is not a whole safetensors file"), "{}", message());
         let view = TensorView::new(Dtype::I64, vec![1], &[0; 8]).unwrap();

@@ -1,9 +1,12 @@
 //! A small GPT must do what PyTorch made of it: the same loss, the same gradients, the same losses after updates.
 //!
 //! The fixture is written by `benches/peers/fixture.py`, which says what its tensors are. Here the reference evaluator
-//! runs the traced program, so that tracing, layers, gradients and optimizer are judged without any compiler.
+//! runs the traced program first, so that tracing, layers, gradients and optimizer are judged without any compiler; then
+//! both ways of execution repeat the whole training in `f32`.
 
+use kernfusion::compile::{Mode, Target, compile};
 use kernfusion::prelude::*;
+use kernfusion_codegen::States;
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
 use kernfusion_ir::{DType, TensorType};
 use safetensors::{Dtype, SafeTensors};
@@ -116,5 +119,33 @@ fn losses_after_updates_are_those_of_pytorch() {
             (results.remove("loss").expect("a loss")[0], fixture.tensors["losses_f64"][t as usize]);
         assert!((loss - expected).abs() < 1e-7, "step {t}: {loss} is not {expected}");
         states = results;
+    }
+}
+
+#[test]
+fn two_hundred_steps_are_those_of_pytorch_eager_and_compiled() {
+    let fixture = fixture();
+    let step = fixture.config.train_step(BATCH, &Optimizer::adamw(RATE), None).expect("valid");
+    let graph = &step.program.graph;
+    let tensor = |name: &str, values: &[f64]| {
+        let id = graph.input(name).unwrap_or_else(|| panic!("the program has no {name}"));
+        HostTensor::from_f64(&graph[id].ty, values)
+    };
+    for mode in [Mode::Eager, Mode::Compiled] {
+        let states = States::default();
+        let mut compiled = compile(graph, &states, &Target::cpu().mode(mode)).expect("compiles");
+        for (name, values) in fixture.states(&step.program) {
+            states.set(&name, &tensor(&name, &values)).expect("a state of the program");
+        }
+        let expected = &fixture.tensors["losses_f64"];
+        for (t, &expected) in expected.iter().enumerate() {
+            let mut inputs = step.scalars(t as u64, RATE, 0);
+            let batch = fixture.batch(t);
+            inputs.extend(batch.iter().map(|(name, values)| (name.as_str(), tensor(name, values))));
+            let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+            let loss = compiled.run(&inputs).expect("runs").scalar("loss").expect("a loss");
+            let near = (f64::from(loss) - expected).abs() < 1e-4;
+            assert!(near, "{mode}, step {t}: {loss} is not {expected}");
+        }
     }
 }

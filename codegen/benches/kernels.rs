@@ -122,9 +122,8 @@ fn reductions(c: &mut Criterion) {
 fn epilogue(c: &mut Criterion) {
     let [m, n, k] = [16384, 1536, 384];
     let mut bench = Bench::default();
-    let mut state = |name: &str, shape: &[usize]| {
-        bench.buffer(name, TensorType::new(F32, shape), BufferRole::State)
-    };
+    let mut state =
+        |name: &str, shape: &[usize]| bench.buffer(name, TensorType::new(F32, shape), BufferRole::State);
     let [x, w, bias] = [state("x", &[m, k]), state("w", &[n, k]), state("bias", &[n])];
     let residual = state("residual", &[m, n]);
     let y = bench.buffer("y", TensorType::new(F32, [m, n]), BufferRole::Temporary);
@@ -134,12 +133,8 @@ fn epilogue(c: &mut Criterion) {
         Operand { region: p.region, value }
     };
     let (ni, ki) = (n as i64, k as i64);
-    let product = Product {
-        k: vec![k],
-        a: operand(x, at(&[ki, 0, 1])),
-        b: operand(w, at(&[0, ki, 1])),
-        dtype: F32,
-    };
+    let product =
+        Product { k: vec![k], a: operand(x, at(&[ki, 0, 1])), b: operand(w, at(&[0, ki, 1])), dtype: F32 };
     let domain = Domain { axes: vec![m, n], outer: 0, rows: 1 };
     let mut plain = Program::default();
     let s = plain.push(InstrKind::Producer(0), F32);

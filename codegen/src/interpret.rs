@@ -77,9 +77,8 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory) {
             let varies = |value| kernel.region.varies(value, axis..axis + 1, domain);
             store.index.strides[axis] != 0 || varies(store.value)
         };
-        let is_written = |point: &[usize]| {
-            (0..point.len()).all(|axis| point[axis] < domain.axes[axis] || !depends(axis))
-        };
+        let is_written =
+            |point: &[usize]| (0..point.len()).all(|axis| point[axis] < domain.axes[axis] || !depends(axis));
         for (at, point) in points.iter().enumerate().filter(|(_, point)| is_written(point)) {
             let value = |x: Scalar| values[x.0 as usize][at];
             let element = position(&store.index, point, &value);
@@ -152,10 +151,7 @@ fn elementwise(instr: &Instr, region: &Region, value: &dyn Fn(Scalar) -> f64) ->
         InstrKind::Cast(_) => Op::Cast(kernfusion_ir::Cast { dtype: instr.dtype }),
         kind => unreachable!("{kind:?} is not elementwise"),
     };
-    let array = |x: Scalar| Array {
-        ty: TensorType::scalar(region.instr(x).dtype),
-        values: vec![value(x)],
-    };
+    let array = |x: Scalar| Array { ty: TensorType::scalar(region.instr(x).dtype), values: vec![value(x)] };
     let operands: Vec<_> = instr.kind.operands().into_iter().map(array).collect();
     let operands: Vec<_> = operands.iter().collect();
     instr.dtype.round(op.eval(&operands, &TensorType::scalar(instr.dtype))[0])

@@ -29,7 +29,9 @@ const SEED: u64 = 1;
 /// The peak of resident memory belongs to a whole process, so with several modes each is measured in a process of its
 /// own, which does --warmup steps and one more before the timed run begins.
 #[derive(clap::Args)]
-#[command(after_help = "Example: kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json")]
+#[command(
+    after_help = "Example: kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json"
+)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -89,14 +91,21 @@ struct Contender {
 
 pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let mut modes = Vec::new();
-    args.mode.retain(|mode| !modes.contains(mode) && { modes.push(*mode); true });
+    args.mode.retain(|mode| {
+        !modes.contains(mode) && {
+            modes.push(*mode);
+            true
+        }
+    });
     let model = args.model.resolve()?;
     // Before anything is compiled here, so that the two never need memory at once.
     let peaks = modes.iter().map(|&mode| peak_alone(mode, modes.len())).collect::<Result<Vec<_>, _>>()?;
-    let mut contenders = modes.iter().map(|&mode| Contender::new(mode, &args, &model)).collect::<Result<Vec<_>, _>>()?;
+    let mut contenders =
+        modes.iter().map(|&mode| Contender::new(mode, &args, &model)).collect::<Result<Vec<_>, _>>()?;
     let tokens = synthetic_tokens(&model);
     let config = &model.config;
-    let windows = Windows::new(&tokens, model.batch, config.context, Order::Random, SEED).map_err(kernfusion::Error::from)?;
+    let windows = Windows::new(&tokens, model.batch, config.context, Order::Random, SEED)
+        .map_err(kernfusion::Error::from)?;
     if args.measure_memory {
         for step in 0..=args.warmup {
             contenders.iter_mut().try_for_each(|contender| contender.step(windows.batch(step), &model))?;
@@ -145,7 +154,8 @@ impl Contender {
     fn step(&mut self, (x, y): Batch, model: &Model) -> Result<(), CliError> {
         let [x, y] = [x, y].map(|tokens| HostTensor::new([model.batch, model.config.context], tokens));
         let rate = benchmark_optimizer().learning_rate();
-        let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32)).unwrap_or_default();
+        let scalars =
+            self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32)).unwrap_or_default();
         let mut inputs = vec![("x", &x), ("y", &y)];
         inputs.extend(scalars.iter().map(|(name, tensor)| (*name, tensor)));
         let start = Instant::now();
@@ -197,7 +207,8 @@ fn peak_alone(mode: Mode, modes: usize) -> Result<Option<usize>, CliError> {
     flags.retain(|flag| !flag.to_string_lossy().starts_with("--mode="));
     let mut child = Command::new(program);
     child.args(flags).args(["--mode", &mode.to_string(), "--measure-memory"]).stdin(Stdio::null());
-    let output = child.stderr(Stdio::inherit()).output().map_err(failed)?;
+    // Whatever goes wrong there goes wrong here again, and is then reported once.
+    let output = child.stderr(Stdio::null()).output().map_err(failed)?;
     let bytes = String::from_utf8_lossy(&output.stdout).trim().parse::<usize>().ok();
     Ok(bytes.filter(|&bytes| bytes > 0))
 }

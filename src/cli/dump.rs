@@ -153,7 +153,9 @@ impl Args {
             return Err(self.only_text("text only"));
         }
         if self.passes.stops_early() {
-            return Err(CliError::Usage("code is made of the whole pipeline: leave out --after and --stop-after".into()));
+            return Err(CliError::Usage(
+                "code is made of the whole pipeline: leave out --after and --stop-after".into(),
+            ));
         }
         let target = Target::cpu().mode(self.mode).keep_code(true);
         let program = compile(&self.work.program(model)?.graph, &States::new(), &target)?;

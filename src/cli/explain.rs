@@ -6,7 +6,6 @@ use super::model::{ModelArgs, Work};
 use super::screen::{Screen, grouped};
 use super::stages::{PassArgs, fused, simplified};
 use kernfusion::compile::Mode;
-use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Plan, RefusedFusion};
 use kernfusion_passes::plan::plan;
 use std::process::ExitCode;
@@ -47,7 +46,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let graph = simplified(&model, args.work, args.mode, &args.passes)?;
     let plan = plan(fused(&graph, args.mode)?);
     match (&args.a, &args.b) {
-        (Some(a), Some(b)) => between(&graph, &plan.graph, a, b, screen)?,
+        (Some(a), Some(b)) => between(&plan.graph, a, b, screen)?,
         _ => whole(&plan, args.refusals, screen),
     }
     Ok(ExitCode::SUCCESS)
@@ -76,21 +75,27 @@ fn whole(plan: &Plan, limit: usize, screen: &mut Screen) {
     lines.into_iter().for_each(|(name, value)| screen.line(format!("  {name:<12} {value:>16}")));
 }
 
-/// What became of two values: the kernels that compute both, and the refusals between them in either direction.
-fn between(graph: &Graph, kernels: &KernelGraph, a: &str, b: &str, screen: &mut Screen) -> Result<(), CliError> {
-    let computes = |kernel: &Kernel, part: &str| {
-        kernel.covers.iter().any(|&id| {
-            let node = &graph[id];
-            format!("{}/{}%{}", node.origin.scope, node.op.name(), id.index()).contains(part)
-        })
+/// What became of two values: the kernels that touch both, and the refusals between them in either direction. A kernel
+/// touches a value if its own name or that of a tensor that it reads or writes says so.
+fn between(kernels: &KernelGraph, a: &str, b: &str, screen: &mut Screen) -> Result<(), CliError> {
+    let touches = |kernel: &Kernel, part: &str| {
+        let buffers = kernel.reads().into_iter().chain(kernel.writes());
+        kernel.name.contains(part) || buffers.into_iter().any(|id| kernels.buffer(id).name.contains(part))
     };
     for part in [a, b] {
-        if !kernels.kernels.iter().any(|kernel| computes(kernel, part)) {
-            return Err(CliError::Usage(format!("no kernel computes a value whose name contains \"{part}\"")));
+        let refused =
+            |refusal: &RefusedFusion| refusal.producer.contains(part) || refusal.consumer.contains(part);
+        if !kernels.kernels.iter().any(|kernel| touches(kernel, part))
+            && !kernels.refusals.iter().any(refused)
+        {
+            return Err(CliError::Usage(format!(
+                "no kernel and no tensor has a name that contains \"{part}\""
+            )));
         }
     }
-    let both: Vec<_> = kernels.kernels.iter().filter(|kernel| computes(kernel, a) && computes(kernel, b)).collect();
-    screen.line(format!("{} kernels compute values of both:", both.len()));
+    let both: Vec<_> =
+        kernels.kernels.iter().filter(|kernel| touches(kernel, a) && touches(kernel, b)).collect();
+    screen.line(format!("{} kernels touch both:", both.len()));
     both.into_iter().for_each(|kernel| screen.line(kernel_line(kernels, kernel)));
     let refusals = by_bytes(kernels, |refusal| {
         let RefusedFusion { producer, consumer, .. } = refusal;

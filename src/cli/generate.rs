@@ -16,7 +16,9 @@ use std::process::ExitCode;
 /// The same checkpoint, prompt, settings and seed give the same text. The prompt may only have characters of the text
 /// that the model was trained on.
 #[derive(clap::Args)]
-#[command(after_help = "Example: kernfusion generate --checkpoint runs/tiny --prompt \"The compiler\" --tokens 300")]
+#[command(
+    after_help = "Example: kernfusion generate --checkpoint runs/tiny --prompt \"The compiler\" --tokens 300"
+)]
 pub(super) struct Args {
     /// Directory of the checkpoint
     #[arg(long, value_name = "DIR")]
@@ -47,7 +49,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let sampler = Sampler::new(args.temperature, args.top_k, args.top_p, args.seed).map_err(kernfusion::Error::from)?;
+    let sampler =
+        Sampler::new(args.temperature, args.top_k, args.top_p, args.seed).map_err(kernfusion::Error::from)?;
     let target = args.target.target(args.mode)?;
     let checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
     let in_checkpoint = |error| super::error::in_file(&args.checkpoint, error);

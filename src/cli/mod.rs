@@ -9,6 +9,7 @@ mod bench;
 mod data;
 mod dump;
 mod error;
+mod execute;
 mod explain;
 mod generate;
 mod machine;
@@ -24,7 +25,7 @@ mod train_report;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use error::CliError;
-use screen::Screen;
+use screen::{Screen, note};
 use std::process::ExitCode;
 
 /// What every command returns.
@@ -32,7 +33,12 @@ type Outcome = Result<ExitCode, CliError>;
 
 /// A compiler for Transformers: trains, measures and explains.
 #[derive(Parser)]
-#[command(name = "kernfusion", version, arg_required_else_help = false, after_help = "Example: kernfusion train")]
+#[command(
+    name = "kernfusion",
+    version,
+    arg_required_else_help = false,
+    after_help = "Example: kernfusion train"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -55,6 +61,12 @@ enum Command {
 
 /// Parses the arguments and runs the command.
 pub(crate) fn main() -> ExitCode {
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        std::panic::set_hook(Box::new(|info| {
+            let message = info.to_string().replace('\n', " ");
+            note(&format!("error: this is a mistake in kernfusion itself, please report it: {message}"));
+        }));
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -74,7 +86,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let outcome = outcome.and_then(|code| screen.finish().map(|()| code));
     outcome.unwrap_or_else(|error| {
-        complain(&error.to_string());
+        note(&format!("error: {error}"));
         ExitCode::from(error.exit_code())
     })
 }
@@ -88,15 +100,10 @@ fn usage(error: &clap::Error) -> ExitCode {
         return screen.finish().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     // What follows the usage line repeats what `--help` says.
-    let paragraphs = text.split("\n\n").take_while(|text| !text.starts_with("Usage:") && !text.starts_with("For more"));
+    let paragraphs =
+        text.split("\n\n").take_while(|text| !text.starts_with("Usage:") && !text.starts_with("For more"));
     let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let message = paragraphs.map(line).collect::<Vec<_>>().join("; ");
-    complain(message.strip_prefix("error: ").unwrap_or(&message));
+    note(&message);
     ExitCode::from(2)
-}
-
-fn complain(message: &str) {
-    use std::io::Write;
-    // With standard error gone as well there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "error: {message}");
 }

@@ -31,21 +31,30 @@ pub(super) struct ModelArgs {
 pub(super) struct Model {
     pub(super) preset: &'static str,
     pub(super) config: GptConfig,
-    /// Whether the user has fixed the vocabulary, which otherwise follows the text.
-    pub(super) fixed_vocabulary: bool,
     pub(super) batch: usize,
+    /// The fields that the user's file has.
+    fields: serde_json::Value,
 }
+
+impl Model {
+    /// Whether the user's file says what this field is, rather than the preset.
+    pub(super) fn fixes(&self, field: &str) -> bool {
+        self.fields.get(field).is_some()
+    }
+}
+
+/// No extent of a model is larger: a number that is was mistyped, and products of extents would overflow.
+const LARGEST: usize = 1 << 24;
 
 impl ModelArgs {
     /// The model, with everything that is not given taken from the preset.
     pub(super) fn resolve(&self) -> std::result::Result<Model, CliError> {
         let preset = preset(self.preset.as_deref().unwrap_or("tiny"))?;
-        let (mut config, mut fixed_vocabulary) = (preset.config, false);
+        let (mut config, mut fields) = (preset.config, serde_json::Value::Null);
         if let Some(path) = &self.config {
             let json = read_text(path)?;
             config = config.with_json(&json).map_err(|error| in_file(path, error))?;
-            let fields: serde_json::Value = serde_json::from_str(&json).unwrap_or_default();
-            fixed_vocabulary = fields.get("vocabulary").is_some();
+            fields = serde_json::from_str(&json).unwrap_or_default();
         }
         config.dropout = self.dropout.unwrap_or(config.dropout);
         config.validate()?;
@@ -53,7 +62,17 @@ impl ModelArgs {
         if batch == 0 {
             return Err(CliError::Usage("--batch-size must be at least 1".into()));
         }
-        Ok(Model { preset: preset.name, config, fixed_vocabulary, batch })
+        let extents = [
+            ("vocabulary", config.vocabulary),
+            ("context", config.context),
+            ("layers", config.layers),
+            ("width", config.width),
+            ("batch size", batch),
+        ];
+        if let Some((name, extent)) = extents.into_iter().find(|(_, extent)| *extent > LARGEST) {
+            return Err(CliError::Usage(format!("{name} {extent} is above the largest possible, {LARGEST}")));
+        }
+        Ok(Model { preset: preset.name, config, batch, fields })
     }
 
     /// Whether a shape was given, by name or by file.
@@ -84,7 +103,9 @@ impl Work {
     /// The program. A training step is one of AdamW without clipping.
     pub(super) fn program(self, model: &Model) -> std::result::Result<Program, CliError> {
         let program: Result<Program> = match self {
-            Work::Train => model.config.train_step(model.batch, &benchmark_optimizer(), None).map(|step| step.program),
+            Work::Train => {
+                model.config.train_step(model.batch, &benchmark_optimizer(), None).map(|step| step.program)
+            }
             Work::Forward => model.config.evaluation(model.batch),
             Work::Prefill | Work::Decode => return Err(CliError::NotYet(format!("--work {}", self.name()))),
         };

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::error::{CliError, read_text};
-use super::screen::Screen;
+use super::screen::{Screen, note};
 use kernfusion_ir::Graph;
 use kernfusion_passes::{PIPELINE, Pass, PassReport, find, run as run_passes};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let mut graph = read_graph(&file)?;
     let mut show = |report: &PassReport, _: &Graph| {
         if args.timings {
-            eprintln!("{}", pass_line(report));
+            note(&pass_line(report));
         }
     };
     run_passes(&mut graph, &passes, args.stop_after, &mut show)

@@ -2,17 +2,16 @@
 
 use super::Outcome;
 use super::error::{CliError, in_file};
+use super::execute::{Tensors, execute};
 use super::model::TargetArgs;
 use super::opt::read_graph;
 use super::screen::Screen;
 use clap::ValueEnum;
 use kernfusion::HostTensor;
-use kernfusion::compile::{Mode, compile};
+use kernfusion::compile::Mode;
 use kernfusion::tensor_file;
-use kernfusion_codegen::States;
+use kernfusion_ir::Graph;
 use kernfusion_ir::evaluate::{Precision, evaluate};
-use kernfusion_ir::{Graph, InputRole};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -49,16 +48,18 @@ enum RunMode {
     Compiled,
 }
 
-type Tensors = BTreeMap<String, HostTensor>;
-
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let graph = read_graph(&args.file)?;
     let inputs = args.inputs.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
     check(&graph, &inputs, args.inputs.as_ref().unwrap_or(&args.file))?;
+    let native = |mode| {
+        let results = execute(&graph, &inputs, &args.target.target(mode)?);
+        results.map_err(|error| in_file(&args.file, error))
+    };
     let results = match args.mode {
         RunMode::Reference => reference(&graph, &inputs),
-        RunMode::Eager => native(&graph, &inputs, &args, Mode::Eager)?,
-        RunMode::Compiled => native(&graph, &inputs, &args, Mode::Compiled)?,
+        RunMode::Eager => native(Mode::Eager)?,
+        RunMode::Compiled => native(Mode::Compiled)?,
     };
     match &args.outputs {
         Some(path) => tensor_file::write(path, &results)?,
@@ -91,24 +92,4 @@ fn check(graph: &Graph, inputs: &Tensors, path: &std::path::Path) -> Result<(), 
 fn reference(graph: &Graph, inputs: &Tensors) -> Tensors {
     let results = evaluate(graph, inputs, Precision::Declared).expect("the inputs were checked");
     results.into_iter().map(|(name, array)| (name, HostTensor::from_f64(&array.ty, &array.values))).collect()
-}
-
-/// On this machine's processor.
-fn native(graph: &Graph, inputs: &Tensors, args: &Args, mode: Mode) -> Result<Tensors, CliError> {
-    let states = States::new();
-    let in_program = |error| in_file(&args.file, error);
-    let mut data = Vec::new();
-    for (_, name, role) in graph.inputs() {
-        match role {
-            InputRole::State => states.set(name, &inputs[name]).map_err(|error| in_program(error.into()))?,
-            InputRole::Data => data.push((name, &inputs[name])),
-        }
-    }
-    let mut program = compile(graph, &states, &args.target.target(mode)?).map_err(in_program)?;
-    let outputs = program.run(&data).map_err(in_program)?;
-    let result = |output: &kernfusion_ir::Output| {
-        let found = if output.updates_state { states.get(&output.name) } else { outputs.get(&output.name).cloned() };
-        (output.name.clone(), found.expect("a run gives every output and keeps every state"))
-    };
-    Ok(graph.outputs().iter().map(result).collect())
 }

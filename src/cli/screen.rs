@@ -42,6 +42,11 @@ impl Screen {
     }
 }
 
+/// Writes a line to standard error. With standard error gone as well there is nobody to tell, so failures are ignored.
+pub(super) fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// A bar on standard error for `length` units of work; nothing where that is no terminal. The template says what
 /// stands behind the bar.
 pub(super) fn progress(length: u64, template: &str) -> ProgressBar {
@@ -50,7 +55,8 @@ pub(super) fn progress(length: u64, template: &str) -> ProgressBar {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
     };
-    ProgressBar::with_draw_target(Some(length), target).with_style(style.expect("the template is well formed"))
+    ProgressBar::with_draw_target(Some(length), target)
+        .with_style(style.expect("the template is well formed"))
 }
 
 /// Digits in groups of three.

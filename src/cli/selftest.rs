@@ -1,14 +1,14 @@
 //! `kernfusion selftest`: this machine's results against the reference evaluator's.
 
 use super::Outcome;
+use super::execute::{Tensors, execute};
 use super::model::TargetArgs;
 use super::screen::{Screen, progress};
 use indicatif::ProgressBar;
-use kernfusion::compile::{Mode, Target, compile};
+use kernfusion::compile::{Mode, Target};
 use kernfusion::models::GptConfig;
 use kernfusion::optim::Optimizer;
 use kernfusion::{HostTensor, Result};
-use kernfusion_codegen::States;
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::{self, Sample, difference};
@@ -48,7 +48,7 @@ struct Case {
     group: String,
     name: String,
     graph: Graph,
-    inputs: BTreeMap<String, HostTensor>,
+    inputs: Tensors,
     tolerance: f64,
 }
 
@@ -83,7 +83,8 @@ fn group_failures(group: &[Case], targets: &[Target], bar: &ProgressBar) -> Vec<
         bar.set_message(case.name.clone());
         for (target, mode) in targets.iter().zip([Mode::Eager, Mode::Compiled]) {
             let found = failure(case, target);
-            failures.extend(found.map(|reason| format!("{} ({mode}): {}", case.name, reason.replace('\n', " "))));
+            failures
+                .extend(found.map(|reason| format!("{} ({mode}): {}", case.name, reason.replace('\n', " "))));
         }
         bar.inc(1);
     }
@@ -100,7 +101,13 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
     for number in 0..args.random {
         let (graph, inputs) = samples::random_graph(args.seed.wrapping_add(number), 24);
         let name = format!("random program {number}");
-        cases.push(Case { group: "random programs".into(), name, graph, inputs, tolerance: RANDOM_TOLERANCE });
+        cases.push(Case {
+            group: "random programs".into(),
+            name,
+            graph,
+            inputs,
+            tolerance: RANDOM_TOLERANCE,
+        });
     }
     cases.extend([training_step(args.seed, 0.0)?, training_step(args.seed, 0.2)?]);
     cases.sort_by(|a, b| a.group.cmp(&b.group));
@@ -128,7 +135,8 @@ fn training_step(seed: u64, dropout: f64) -> Result<Case> {
     for (id, name, role) in graph.inputs() {
         if role == InputRole::State && !inputs.contains_key(name) {
             // Moments as after some steps: Adam divides by the root of the second one.
-            let small = |at: u64| 1e-3 + 1e-3 * f64::from(element_bits(seed as u32, 1, 0, at)) / f64::from(u32::MAX);
+            let small =
+                |at: u64| 1e-3 + 1e-3 * f64::from(element_bits(seed as u32, 1, 0, at)) / f64::from(u32::MAX);
             let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(small).collect();
             inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
         }
@@ -143,34 +151,19 @@ fn failure(case: &Case, target: &Target) -> Option<String> {
         Ok(expected) => expected,
         Err(error) => return Some(format!("the reference evaluator: {error}")),
     };
-    match execute(case, target) {
-        Ok(results) => expected.iter().find_map(|(name, array)| compare(name, array, &results, case.tolerance)),
+    match execute(&case.graph, &case.inputs, target) {
+        Ok(results) => {
+            expected.iter().find_map(|(name, array)| compare(name, array, &results, case.tolerance))
+        }
         Err(error) => Some(error.to_string()),
     }
 }
 
-fn compare(name: &str, expected: &Array, results: &BTreeMap<String, HostTensor>, tolerance: f64) -> Option<String> {
+fn compare(name: &str, expected: &Array, results: &Tensors, tolerance: f64) -> Option<String> {
     let found = results.get(name).filter(|tensor| tensor.ty() == expected.ty);
     let Some(found) = found else { return Some(format!("output {name} is missing or of another type")) };
     // Whole numbers and truth values are never nearly right.
-    let tolerance = if matches!(expected.ty.dtype, DType::I32 | DType::U32 | DType::Bool) { 0.0 } else { tolerance };
+    let tolerance =
+        if matches!(expected.ty.dtype, DType::I32 | DType::U32 | DType::Bool) { 0.0 } else { tolerance };
     difference(&expected.values, &found.to_f64(), tolerance).map(|reason| format!("output {name}, {reason}"))
-}
-
-/// Outputs and new states by name.
-fn execute(case: &Case, target: &Target) -> Result<BTreeMap<String, HostTensor>> {
-    let states = States::new();
-    let mut data = Vec::new();
-    for (_, name, role) in case.graph.inputs() {
-        match role {
-            InputRole::State => states.set(name, &case.inputs[name])?,
-            InputRole::Data => data.push((name, &case.inputs[name])),
-        }
-    }
-    let outputs = compile(&case.graph, &states, target)?.run(&data)?;
-    let result = |output: &kernfusion_ir::Output| {
-        let found = if output.updates_state { states.get(&output.name) } else { outputs.get(&output.name).cloned() };
-        Some((output.name.clone(), found?))
-    };
-    Ok(case.graph.outputs().iter().filter_map(result).collect())
 }

@@ -50,7 +50,12 @@ pub(super) fn traced(model: &Model, work: Work) -> Result<Graph, CliError> {
 }
 
 /// The program after the passes: of eager mode, which has none, as it is.
-pub(super) fn simplified(model: &Model, work: Work, mode: Mode, passes: &PassArgs) -> Result<Graph, CliError> {
+pub(super) fn simplified(
+    model: &Model,
+    work: Work,
+    mode: Mode,
+    passes: &PassArgs,
+) -> Result<Graph, CliError> {
     let mut graph = work.program(model)?.graph;
     let list = match mode {
         Mode::Compiled => PIPELINE,

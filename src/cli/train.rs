@@ -66,8 +66,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     validate_every: Option<u64>,
     /// Batches in a measurement of the validation loss; 0: none at all [default: 8]
-    #[arg(long, value_name = "N")]
-    validation_batches: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 16))]
+    validation_batches: Option<u32>,
     /// Steps between samples; 0: only at the end [default: 0]
     #[arg(long, value_name = "N")]
     sample_every: Option<u64>,
@@ -140,7 +140,9 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     reporter.finish();
     let place = directory.display();
     match ending? {
-        Ending::Finished => screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}")),
+        Ending::Finished => {
+            screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}"))
+        }
         Ending::Stopped => {
             let step = session.trainer().steps_done();
             screen.line(format!("stopped after step {step}; to go on: kernfusion train --resume {place}"));
@@ -154,8 +156,8 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 fn fresh(args: &Args, target: Target, screen: &mut Screen) -> Result<(Trainer, PathBuf), CliError> {
     let model = args.model.resolve()?;
     let corpus = corpus(args.data.as_deref())?;
-    let mut config = model.config;
-    if !model.fixed_vocabulary {
+    let mut config = model.config.clone();
+    if !model.fixes("vocabulary") {
         config.vocabulary = CharTokenizer::from_text(corpus.text()).vocabulary_size();
     }
     let defaults = Settings { steps: DEFAULT_STEPS, batch: model.batch, ..Settings::default() };
@@ -182,8 +184,14 @@ fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError
     asked.text = TextRecord::new(&corpus, file.as_deref().map(absolute));
     if args.model.names_a_shape() {
         let model = args.model.resolve()?;
-        let vocabulary = if model.fixed_vocabulary { model.config.vocabulary } else { stored.config.vocabulary };
-        asked.config = kernfusion::models::GptConfig { vocabulary, ..model.config };
+        asked.config = model.config.clone();
+        // What a shape leaves open is as it was.
+        if !model.fixes("vocabulary") {
+            asked.config.vocabulary = stored.config.vocabulary;
+        }
+        if !model.fixes("dropout") {
+            asked.config.dropout = stored.config.dropout;
+        }
     }
     asked.config.dropout = args.model.dropout.unwrap_or(asked.config.dropout);
     stored.allows(&asked).map_err(|error| in_file(from, error))?;
@@ -224,7 +232,7 @@ impl Args {
                 OrderArg::Sequential => Order::Sequential,
             }),
             validate_every: self.validate_every.unwrap_or(settings.validate_every),
-            validation_batches: self.validation_batches.unwrap_or(settings.validation_batches),
+            validation_batches: self.validation_batches.map_or(settings.validation_batches, |n| n as usize),
             sample_every: self.sample_every.unwrap_or(settings.sample_every),
             sample_tokens: self.sample_tokens.unwrap_or(settings.sample_tokens),
             checkpoint_every: self.checkpoint_every.unwrap_or(settings.checkpoint_every),

@@ -36,7 +36,9 @@ impl<'a> Reporter<'a> {
     pub(super) fn show(&mut self, event: Event<'_>) {
         match event {
             Event::Step(report) => self.step(report),
-            Event::Validation { step, loss } => self.line(format!("step {step:>6}  validation loss {loss:.4}")),
+            Event::Validation { step, loss } => {
+                self.line(format!("step {step:>6}  validation loss {loss:.4}"))
+            }
             Event::Sample { step, text } => self.line(format!("step {step:>6}  sample:\n{}", indented(text))),
             Event::Saved { .. } => {}
         }

@@ -53,7 +53,7 @@ impl MultiHeadAttention {
         let parts = self.qkv.forward(x).reshape([batch, length, 3, self.heads, head_width]);
         let parts = parts.permute(&[2, 0, 3, 1, 4]);
         let (q, k, v) = (parts.index(0, 0), parts.index(0, 1), parts.index(0, 2));
-        let scores = q.matmul(&k.transpose(-2, -1)) * (1.0 / (head_width as f64).sqrt());
+        let scores = q.matmul_transposed(&k) * (1.0 / (head_width as f64).sqrt());
         let seen = trace.causal_mask(length, length);
         let weights = seen.select(scores, f64::NEG_INFINITY).softmax(-1);
         let mixed = self.dropout.forward(&weights).matmul(&v);

@@ -2,33 +2,47 @@
 
 use super::{Built, Reason, Tensor};
 use kernfusion_ir::build::broadcast_shape;
-use kernfusion_ir::{Builder, DType, DotGeneral, Op, TensorType, ValueId};
+use kernfusion_ir::{Builder, DType, DotGeneral, TensorType, ValueId};
 
 impl Tensor {
     /// The matrix product `[.., m, k] · [.., k, n]` as `[.., m, n]`; leading axes broadcast. Both sides need two axes;
     /// [`Tensor::linear`] applies a weight to vectors.
     #[track_caller]
     pub fn matmul(&self, right: &Tensor) -> Tensor {
+        self.product("matmul", right, false)
+    }
+
+    /// The product x · yᵀ of `[.., m, k]` and `[.., n, k]` as `[.., m, n]`; leading axes broadcast. It contracts the last
+    /// axes where they lie, so that no transposition stands in the graph, nor in the gradients.
+    #[track_caller]
+    pub fn matmul_transposed(&self, right: &Tensor) -> Tensor {
+        self.product("matmul_transposed", right, true)
+    }
+
+    #[track_caller]
+    fn product(&self, name: &'static str, right: &Tensor, transposed: bool) -> Tensor {
         let dtype = self.trace().inner.borrow().product_dtype;
-        let product = self.trace().attempt("matmul", [self, right], |b, [x, y]| {
-            let (left, right) = (b.ty(x).clone(), b.ty(y).clone());
-            if left.rank() < 2 || right.rank() < 2 {
+        // Where the right operand's contracted axis lies, counted from the end, and where its other one.
+        let (contracted, free) = if transposed { (1, 2) } else { (2, 1) };
+        let product = self.trace().attempt(name, [self, right], |b, [x, y]| {
+            let (left, right) = (&b.ty(x).shape, &b.ty(y).shape);
+            if left.len() < 2 || right.len() < 2 {
                 return Err("both operands must be matrices or stacks of them, with two axes or more".into());
             }
-            let (rows, columns) = (left.rank() - 2, right.rank() - 2);
-            if left.shape[rows + 1] != right.shape[columns] {
-                let (k, other) = (left.shape[rows + 1], right.shape[columns]);
-                return Err(format!("the contracted axes differ: {k} columns times {other} rows").into());
+            let (k, other) = (left[left.len() - 1], right[right.len() - contracted]);
+            if k != other {
+                return Err(format!("the contracted axes differ: {k} and {other}").into());
             }
             // One matrix on the right multiplies all rows on the left, in one product without a batch.
-            let [x, y] = if columns == 0 { [x, y] } else { with_equal_stacks(b, x, y)? };
-            let batch: Vec<_> = (0..b.ty(y).rank() - 2).collect();
-            let k = b.ty(x).rank() - 1;
-            dot(b, [x, y], [&batch, &[k], &[batch.len()]], dtype)
+            let [x, y] = if right.len() == 2 { [x, y] } else { with_equal_stacks(b, x, y)? };
+            let (left, right) = (b.ty(x).rank(), b.ty(y).rank());
+            let batch: Vec<_> = (0..right - 2).collect();
+            dot(b, [x, y], [&batch, &[left - 1], &[right - contracted]], dtype)
         });
         product.unwrap_or_else(|| {
             let (mut shape, right) = (self.shape(), right.shape());
-            if let (Some(last), Some(&columns)) = (shape.last_mut(), right.last()) {
+            let columns = right.len().checked_sub(free).map(|axis| right[axis]);
+            if let (Some(last), Some(columns)) = (shape.last_mut(), columns) {
                 *last = columns;
             }
             self.trace().placeholder(&TensorType::new(self.dtype(), shape))
@@ -84,20 +98,12 @@ fn dot(
         Some(dtype) => [b.cast(x, dtype)?, b.cast(y, dtype)?],
         None => [x, y],
     };
-    let (x, [lhs_batch, lhs_contract]) = without_transposition(b, x, [batch.to_vec(), lhs_contract.to_vec()]);
-    let (y, [rhs_batch, rhs_contract]) = without_transposition(b, y, [batch.to_vec(), rhs_contract.to_vec()]);
-    Ok(b.op(DotGeneral { lhs_batch, rhs_batch, lhs_contract, rhs_contract, dtype: result }, &[x, y])?)
-}
-
-/// An operand before it was transposed, and its batch and contracted axes there: the product names axes freely, so a
-/// transposition of its operand needs no place in the graph, nor in the gradient.
-fn without_transposition(b: &Builder<'_>, value: ValueId, axes: [Vec<usize>; 2]) -> (ValueId, [Vec<usize>; 2]) {
-    let node = &b.graph()[value];
-    let Op::Permute(permute) = &node.op else { return (value, axes) };
-    let free = (0..node.ty.rank()).filter(|axis| !axes.iter().any(|named| named.contains(axis)));
-    if !free.map(|axis| permute.axes[axis]).is_sorted() {
-        return (value, axes);
-    }
-    let moved = axes.map(|named| named.iter().map(|&axis| permute.axes[axis]).collect());
-    without_transposition(b, node.operands[0], moved)
+    let dot = DotGeneral {
+        lhs_batch: batch.to_vec(),
+        rhs_batch: batch.to_vec(),
+        lhs_contract: lhs_contract.to_vec(),
+        rhs_contract: rhs_contract.to_vec(),
+        dtype: result,
+    };
+    Ok(b.op(dot, &[x, y])?)
 }

@@ -164,6 +164,22 @@ fn products_broadcast_their_leading_axes() {
     assert_close(&value(&inputs, |_, x| x[0].matmul(&x[1].index(0, 0))), &first, 1e-14);
     assert_close(&value(&inputs, |_, x| x[0].linear(&x[1].index(0, 0).transpose(0, 1))), &first, 1e-14);
     check_gradients(&inputs, |_, x| x[0].matmul(&x[1]).tanh().sum_all());
+    let transposed = |_: &Trace, x: &[Tensor]| x[0].matmul_transposed(&x[1].transpose(-2, -1));
+    assert_close(&value(&inputs, transposed), &expected, 1e-14);
+    check_gradients(&inputs, |trace, x| transposed(trace, x).tanh().sum_all());
+}
+
+/// A value that is only another view of an operand has a gradient, too.
+#[test]
+fn gradients_by_a_transposed_operand() {
+    let inputs: [(&[usize], _); 2] =
+        [(&[2, 3], random(6, 6, -1.0, 1.0)), (&[4, 3], random(7, 12, -1.0, 1.0))];
+    let gradient = |_: &Trace, x: &[Tensor]| {
+        let columns = x[1].transpose(0, 1);
+        x[0].matmul(&columns).sum_all().grad(&[&columns]).remove(0)
+    };
+    let column_sums = (0..3).flat_map(|k| [inputs[0].1[k] + inputs[0].1[3 + k]; 4]);
+    assert_close(&value(&inputs, gradient), &column_sums.collect::<Vec<_>>(), 1e-14);
 }
 
 #[test]
@@ -238,7 +254,7 @@ fn a_mistake_is_reported_with_both_shapes_at_the_users_line() {
     assert_eq!(product.shape(), [64, 10]);
     let _ = a + &b;
     let expected = format!(
-        "matmul(f32[64,384], f32[383,10]): the contracted axes differ: 384 columns times 383 rows\n  \
+        "matmul(f32[64,384], f32[383,10]): the contracted axes differ: 384 and 383\n  \
          at {}:{line}:21\n  in blocks.0.attn",
         file!()
     );
@@ -354,6 +370,7 @@ fn a_poisoned_trace_never_panics() {
                     drop([
                         t + u,
                         t.matmul(u),
+                        t.matmul_transposed(u),
                         t.linear(u),
                         t.lt(u),
                         t.select(u, 1.0),

@@ -119,7 +119,8 @@ impl Trainer {
         let needed = record.tokenizer.vocabulary_size();
         if config.vocabulary < needed {
             let given = config.vocabulary;
-            let reason = format!("vocabulary {given} is too small: {} has {needed} characters", corpus.name());
+            let reason =
+                format!("vocabulary {given} is too small: {} has {needed} characters", corpus.name());
             return Err(Error::Configuration(reason));
         }
         let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context)?;

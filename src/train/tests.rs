@@ -10,7 +10,15 @@ fn corpus() -> Corpus {
 }
 
 fn config() -> GptConfig {
-    GptConfig { vocabulary: 30, context: 8, layers: 1, heads: 2, width: 8, dropout: 0.1, ..GptConfig::default() }
+    GptConfig {
+        vocabulary: 30,
+        context: 8,
+        layers: 1,
+        heads: 2,
+        width: 8,
+        dropout: 0.1,
+        ..GptConfig::default()
+    }
 }
 
 fn settings() -> Settings {
@@ -111,7 +119,10 @@ fn a_session_does_what_is_due_and_then_ends() {
         validation 6, sample 6 of 5, saved 6";
     assert_eq!(events.join(", "), expected);
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 6 + 3);
-    assert_eq!(session.run(&AtomicBool::new(false), &mut |_| panic!("no step is left")).unwrap(), Ending::Finished);
+    assert_eq!(
+        session.run(&AtomicBool::new(false), &mut |_| panic!("no step is left")).unwrap(),
+        Ending::Finished
+    );
 }
 
 #[test]
@@ -126,7 +137,8 @@ fn a_stopped_session_leaves_a_checkpoint() {
 fn a_run_that_diverges_keeps_its_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
     let optimizer = Optimizer::sgd(1e30);
-    let wild = Settings { optimizer, clip: None, schedule: Schedule::Constant, checkpoint_every: 1, ..settings() };
+    let wild =
+        Settings { optimizer, clip: None, schedule: Schedule::Constant, checkpoint_every: 1, ..settings() };
     let trainer = Trainer::new(config(), wild, &corpus(), None, Target::cpu().threads(1)).unwrap();
     let mut session = Session::new(trainer, directory.path(), None).unwrap();
     let error = session.run(&AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();

@@ -269,7 +269,8 @@ impl Executable {
         let Launch { program, slots, .. } = &self.kernels[at];
         let (launcher, machine, pointers) = (&mut self.launcher, &self.machine, &self.pointers);
         // SAFETY: the plan gives every buffer that the kernel touches memory of its size.
-        let ran = catch_unwind(AssertUnwindSafe(|| unsafe { launcher.run(program, machine, slots, pointers) }));
+        let ran =
+            catch_unwind(AssertUnwindSafe(|| unsafe { launcher.run(program, machine, slots, pointers) }));
         ran.unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
@@ -408,8 +409,7 @@ fn plan_lifetimes(plan: &Plan, kernels: &mut [Launch]) {
         if !is_temporary || plan.memory_of(buffer) != buffer {
             continue;
         }
-        let touches =
-            |launch: &Launch| launch.slots.iter().any(|&slot| plan.memory_of(slot) == buffer);
+        let touches = |launch: &Launch| launch.slots.iter().any(|&slot| plan.memory_of(slot) == buffer);
         let first = kernels.iter().position(touches);
         let last = kernels.iter().rposition(touches);
         if let (Some(first), Some(last)) = (first, last) {

@@ -79,7 +79,8 @@ impl States {
         self.hold().get(name).map(|state| state.ty.clone())
     }
 
-    /// Looks at an `f32` state's elements where they are; `None` if there is none of that name and type.
+    /// Looks at an `f32` state's elements where they are; `None` if there is none of that name and type. The states are
+    /// held meanwhile: `look` must not use them otherwise.
     pub fn with_f32<R>(&self, name: &str, look: impl FnOnce(&[f32]) -> R) -> Option<R> {
         let states = self.hold();
         let state = states.get(name).filter(|state| state.ty.dtype == DType::F32)?;

@@ -104,7 +104,8 @@ fn lookups_are_clamped() {
     for dtype in [DType::I32, DType::U32] {
         let [m, n, rows] = [14, 21, 6];
         let mut bench = Bench::default();
-        let table = bench.input("table", Random(3).tensor(&TensorType::new(DType::F32, [rows, n]), -1.0, 1.0));
+        let table =
+            bench.input("table", Random(3).tensor(&TensorType::new(DType::F32, [rows, n]), -1.0, 1.0));
         let of_row = integers(&[m], if dtype == DType::I32 { -4.0 } else { 0.0 }, 9.0, 4);
         let of_row = Tensor::from_f64(&TensorType::new(dtype, [m]), &of_row.to_f64());
         let of_row = bench.input("of_row", of_row);
@@ -128,7 +129,15 @@ fn lookups_are_clamped() {
     }
 }
 
-fn scatter(updates: &[usize], store: Index, index: Index, indices: &[usize], out: &[usize], axes: &[i64], dtype: DType) {
+fn scatter(
+    updates: &[usize],
+    store: Index,
+    index: Index,
+    indices: &[usize],
+    out: &[usize],
+    axes: &[i64],
+    dtype: DType,
+) {
     let mut bench = Bench::default();
     let x = bench.input("x", Random(6).tensor(&TensorType::new(dtype, updates), 0.0, 4.0));
     let i = bench.input("i", integers(indices, -1.0, 5.0, 7));
@@ -145,7 +154,8 @@ fn scatter(updates: &[usize], store: Index, index: Index, indices: &[usize], out
 
 #[test]
 fn scatter_add_keeps_the_order_of_points() {
-    let strided = |strides: &[i64], stride: i64| Index { indirect: vec![term(Scalar(0), 4, stride)], ..at(strides) };
+    let strided =
+        |strides: &[i64], stride: i64| Index { indirect: vec![term(Scalar(0), 4, stride)], ..at(strides) };
     for dtype in [DType::F32, DType::BF16, DType::I32, DType::F64] {
         // Rows of an embedding: y[i[t], c] += x[t, c].
         scatter(&[300, 150], strided(&[0, 1], 150), at(&[1, 0]), &[300], &[4, 150], &[150, 1], dtype);
@@ -156,6 +166,8 @@ fn scatter_add_keeps_the_order_of_points() {
         // In the middle: y[a, i[t], c] += x[a, t, c].
         scatter(&[3, 50, 9], strided(&[36, 0, 1], 9), at(&[0, 1, 0]), &[50], &[3, 4, 9], &[450, 9, 1], dtype);
     }
+    // Parts that overlap: y[i[t] + c] += x[t, c].
+    scatter(&[12, 9000], strided(&[0, 1], 1), at(&[1, 0]), &[12], &[9003], &[9000, 1], DType::F32);
 }
 
 #[test]

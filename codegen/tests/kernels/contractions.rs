@@ -58,8 +58,14 @@ fn check_product(
 
 #[test]
 fn plain_products_of_every_layout_and_dtype() {
-    let dtypes =
-        [(DType::F32, 1e-5), (DType::BF16, 0.02), (DType::F16, 2e-3), (DType::F64, 1e-12), (DType::I32, 0.0), (DType::U32, 0.0)];
+    let dtypes = [
+        (DType::F32, 1e-5),
+        (DType::BF16, 0.02),
+        (DType::F16, 2e-3),
+        (DType::F64, 1e-12),
+        (DType::I32, 0.0),
+        (DType::U32, 0.0),
+    ];
     for (dtype, tolerance) in dtypes {
         for layout in [[false, false], [false, true], [true, false], [true, true]] {
             for shape in [[1, 1, 1], [7, 13, 5], [33, 40, 129], [3, 50, 0]] {
@@ -90,7 +96,8 @@ fn batches_permutations_and_several_stores() {
     let (mut bench, x, w) = factors(DType::F32, &[b * t * c], &[h * d * c]);
     let mut random = Random(4);
     let bias = bench.input("bias", random.tensor(&TensorType::new(DType::F32, [h, d]), -1.0, 1.0));
-    let residual = bench.input("residual", random.tensor(&TensorType::new(DType::F32, [b, t, h, d]), -1.0, 1.0));
+    let residual =
+        bench.input("residual", random.tensor(&TensorType::new(DType::F32, [b, t, h, d]), -1.0, 1.0));
     let [bi, ti, hi, di, ci] = [b, t, h, d, c].map(|x| x as i64);
     let _ = bi;
     // Axes: rows b, t; columns h, d; then k.

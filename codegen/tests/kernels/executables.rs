@@ -3,8 +3,8 @@
 use crate::support::{Bench, Program, Random, at};
 use kernfusion_codegen::cpu::pool::Pool;
 use kernfusion_codegen::{CodegenError, Executable, Memory, Options, States};
-use kernfusion_ir::kernel::{BufferRole, Domain, Form, InstrKind, Place};
-use kernfusion_ir::{Binary, DType, Tensor, TensorType, Unary};
+use kernfusion_ir::kernel::{BufferId, BufferRole, Direction, Domain, Form, InstrKind, Place};
+use kernfusion_ir::{Binary, DType, ReduceOp, Tensor, TensorType, Unary};
 use std::sync::Arc;
 
 const N: usize = 100;
@@ -14,7 +14,7 @@ fn ty() -> TensorType {
 }
 
 /// `y = op(x)` as a kernel.
-fn unary(bench: &mut Bench, op: Unary, x: kernfusion_ir::kernel::BufferId, y: kernfusion_ir::kernel::BufferId) {
+fn unary(bench: &mut Bench, op: Unary, x: BufferId, y: BufferId) {
     let mut p = Program::default();
     let x = p.load(x, DType::F32, at(&[1]));
     let value = p.push(InstrKind::Unary(op, x), DType::F32);
@@ -63,6 +63,44 @@ fn buffers_may_share_a_place_of_the_arena() {
     assert_eq!(outputs.get("y").unwrap().to_f64(), expected);
 }
 
+/// Rows of a softmax written over what it reads.
+#[test]
+fn rows_are_normalised_in_place() {
+    let (rows, columns) = (7, 45);
+    let ty = TensorType::new(DType::F32, [rows, columns]);
+    let mut bench = Bench::default();
+    let x = bench.input("x", Random(3).tensor(&ty, -3.0, 3.0));
+    let t = bench.buffer("t", ty, BufferRole::Temporary);
+    let y = bench.output("y", DType::F32, &[rows, columns]);
+    let index = || at(&[columns as i64, 1]);
+    let mut p = Program::default();
+    let value = p.load(x, DType::F32, index());
+    let value = p.push(InstrKind::Unary(Unary::Neg, value), DType::F32);
+    p.store(value, t, index());
+    bench.kernel(Form::Map, Domain::flat([rows, columns]), p.region, p.stores);
+    let mut p = Program::default();
+    let value = p.load(t, DType::F32, index());
+    let max = p.push(InstrKind::Reduce(ReduceOp::Max, Direction::Columns, value), DType::F32);
+    let value = p.push(InstrKind::Binary(Binary::Sub, value, max), DType::F32);
+    let value = p.push(InstrKind::Unary(Unary::Exp, value), DType::F32);
+    let sum = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, value), DType::F32);
+    let value = p.push(InstrKind::Binary(Binary::Div, value, sum), DType::F32);
+    p.store(value, y, index());
+    let domain = Domain { axes: vec![rows, columns], outer: 0, rows: 1 };
+    bench.kernel(Form::Reduce, domain, p.region, p.stores);
+
+    let mut plan = bench.plan();
+    plan.places[y.0 as usize] = plan.places[t.0 as usize];
+    let x = bench.inputs["x"].clone();
+    let run = |plan| {
+        let mut executable = Executable::compile(plan, &States::new(), &Options::default()).unwrap();
+        executable.run(&[("x", &x)]).unwrap().get("y").unwrap().to_f64()
+    };
+    let (in_place, apart) = (run(plan), run(bench.plan()));
+    assert_eq!(in_place, apart);
+    assert!((in_place.iter().sum::<f64>() - rows as f64).abs() < 1e-5);
+}
+
 /// `w ← w + x`, in place or by a copy, and a swap of two states.
 #[test]
 fn states_are_updated_in_place_and_by_copies() {
@@ -79,7 +117,8 @@ fn states_are_updated_in_place_and_by_copies() {
             let b = program.load(w, DType::F32, at(&[1]));
             let sum = program.push(InstrKind::Binary(Binary::Add, a, b), DType::F32);
             // The old value is needed again after the call: it must not be read from memory a second time.
-            let e = program.push(InstrKind::Unary(Unary::Exp, a), DType::F32);
+            let e = program.push(InstrKind::Unary(Unary::Neg, a), DType::F32);
+            let e = program.push(InstrKind::Unary(Unary::Exp, e), DType::F32);
             let late = program.push(InstrKind::Binary(Binary::Mul, e, b), DType::F32);
             let out = bench.output("late", DType::F32, &[N]);
             program.store(sum, new, at(&[1]));
@@ -106,7 +145,7 @@ fn states_are_updated_in_place_and_by_copies() {
             for i in 0..N {
                 let x = x.to_f64()[i] as f32;
                 assert_eq!(w[i] as f32, old[0][i] as f32 + x);
-                assert!((late[i] - f64::from(x.exp()) * old[0][i]).abs() < 1e-6);
+                assert!((late[i] - f64::from((-x).exp()) * old[0][i]).abs() < 1e-6);
             }
         }
     }

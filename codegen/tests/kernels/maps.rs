@@ -38,7 +38,11 @@ fn numbers(dtype: DType, count: usize, seed: u64) -> Tensor {
 }
 
 /// One instruction on varying and uniform operands, stored for every point.
-fn check_instr(operands: &[DType], result: DType, kind: impl Fn(&[kernfusion_ir::kernel::Scalar]) -> InstrKind) {
+fn check_instr(
+    operands: &[DType],
+    result: DType,
+    kind: impl Fn(&[kernfusion_ir::kernel::Scalar]) -> InstrKind,
+) {
     for uniform in 0..1 << operands.len() {
         for seed in [3, 4] {
             let mut bench = Bench::default();
@@ -66,7 +70,9 @@ fn unary_instructions() {
     for op in Unary::ALL {
         let dtypes: &[DType] = match op {
             Unary::Not => &[DType::I32, DType::U32, DType::Bool],
-            Unary::Neg | Unary::Abs | Unary::Sign => &[DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32],
+            Unary::Neg | Unary::Abs | Unary::Sign => {
+                &[DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32]
+            }
             _ => &FLOATS,
         };
         for &dtype in dtypes {

@@ -18,7 +18,9 @@ fn rows(outer: &[usize], rows: &[usize], columns: &[usize]) -> Domain {
 
 #[test]
 fn softmax_of_every_float_and_odd_lengths() {
-    for (dtype, tolerance) in [(DType::F32, 2e-6), (DType::BF16, 0.02), (DType::F16, 2e-3), (DType::F64, 1e-13)] {
+    for (dtype, tolerance) in
+        [(DType::F32, 2e-6), (DType::BF16, 0.02), (DType::F16, 2e-3), (DType::F64, 1e-13)]
+    {
         for (r, c) in [(1, 1), (5, 7), (40, 64), (33, 101), (2, 3000)] {
             let mut bench = Bench::default();
             let x = bench.input("x", Random(5).tensor(&TensorType::new(dtype, [r, c]), -6.0, 6.0));

@@ -67,7 +67,7 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut [Vec<f64>], precision:
                 StoreMode::Add => *slot + value,
             };
         }
-        if precision == Precision::Declared {
+        if precision == Precision::Declared || !dtype.is_float() {
             memory[store.buffer.0 as usize].iter_mut().for_each(|x| *x = dtype.round(*x));
         }
     }

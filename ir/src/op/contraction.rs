@@ -20,7 +20,7 @@ pub struct DotGeneral {
     pub lhs_contract: Vec<usize>,
     /// Those of the right operand, in the same order.
     pub rhs_contract: Vec<usize>,
-    /// The type of the result: that of the operands, or `f32`.
+    /// The type of the result: that of the operands, or `f32` for operands of half precision.
     pub dtype: DType,
 }
 
@@ -73,9 +73,10 @@ impl Stanza for DotGeneral {
         let [a, b] = arity(operands)?;
         ensure(a.dtype == b.dtype, || format!("operands have the dtypes {} and {}", a.dtype, b.dtype))?;
         ensure(a.dtype != DType::Bool, || "is not defined on bool".into())?;
-        ensure(self.dtype == a.dtype || self.dtype == DType::F32 && a.dtype.is_float(), || {
-            format!("a product of {} cannot be {}", a.dtype, self.dtype)
-        })?;
+        ensure(
+            self.dtype == a.dtype || self.dtype == DType::F32 && matches!(a.dtype, DType::BF16 | DType::F16),
+            || format!("a product of {} cannot be {}", a.dtype, self.dtype),
+        )?;
         distinct("left", &self.lhs_batch, &self.lhs_contract, a)?;
         distinct("right", &self.rhs_batch, &self.rhs_contract, b)?;
         let agree = |left: &[usize], right: &[usize]| {
@@ -179,7 +180,8 @@ fn operand_cotangent(
     } else {
         (v.b.op(product, &[dy, other])?, [&dot.lhs_batch[..], &free, &contracted].concat())
     };
-    let axes: Vec<_> = (0..rank).map(|axis| placed.iter().position(|&p| p == axis).expect("every axis")).collect();
+    let axes: Vec<_> =
+        (0..rank).map(|axis| placed.iter().position(|&p| p == axis).expect("every axis")).collect();
     v.b.permute(dx, &axes)
 }
 

@@ -379,7 +379,9 @@ fn covers(index: &Index, value: Scalar, region: &Region, space: &Space, has_rows
         InstrKind::Reduce(_, kernfusion_ir::kernel::Direction::Rows, _) => without(domain.row_axes()),
         _ => {
             index.is_dense(&domain.axes)
-                || has_rows && !region.varies(value, domain.column_axes(), &domain) && without(domain.column_axes())
+                || has_rows
+                    && !region.varies(value, domain.column_axes(), &domain)
+                    && without(domain.column_axes())
         }
     }
 }

@@ -61,7 +61,8 @@ pub fn fuse(graph: &Graph, fusion: Fusion) -> Result<KernelGraph, FuseError> {
     let mut planner = Planner::new(graph, fusion, &none)?;
     planner.merge();
     let Some(choice) = rematerialise::choose(&planner) else { return Ok(planner.finish()) };
-    let (graph, clones) = rematerialise::rewrite(graph, &planner.free, &choice).expect("clones are well typed");
+    let (graph, clones) =
+        rematerialise::rewrite(graph, &planner.free, &choice).expect("clones are well typed");
     let mut planner = Planner::new(&graph, fusion, &clones)?;
     planner.merge();
     Ok(planner.finish())

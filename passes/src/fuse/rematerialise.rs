@@ -42,9 +42,13 @@ impl Clones {
     /// Whether a kernel may have these members: no clone beside its original, and none away from the kernel that it was
     /// made for, where fusion would compute it as early as the original.
     pub(super) fn allow(&self, members: &BTreeSet<ValueId>) -> bool {
-        let mut clones = members.iter().filter_map(|member| Some((self.originals.get(member)?, self.kernel[member])));
-        let others: BTreeSet<_> =
-            members.iter().filter(|member| !self.contains(**member)).filter_map(|m| self.kernel.get(m)).collect();
+        let mut clones =
+            members.iter().filter_map(|member| Some((self.originals.get(member)?, self.kernel[member])));
+        let others: BTreeSet<_> = members
+            .iter()
+            .filter(|member| !self.contains(**member))
+            .filter_map(|m| self.kernel.get(m))
+            .collect();
         clones.all(|(original, reader)| {
             !members.contains(original) && (others.is_empty() || others.contains(&reader))
         })
@@ -141,7 +145,8 @@ impl Chooser<'_, '_> {
             let node = &self.graph()[value];
             let bytes = node.ty.bytes() as isize;
             let kept = || {
-                let long = self.last_read(value) + FAR / 2 >= latest && self.planner.readers.contains_key(&value);
+                let long =
+                    self.last_read(value) + FAR / 2 >= latest && self.planner.readers.contains_key(&value);
                 long && !self.recomputed.contains(&value) && self.is_stored(value, members)
             };
             if self.planner.free[value.index()] {
@@ -151,7 +156,10 @@ impl Chooser<'_, '_> {
                 self.repeat(value, &mut trade, &mut stack);
             } else if matches!(node.op, Op::Input(_)) || node.ty.bytes() < SMALL || kept() {
                 // In memory until then anyway, or too small to matter.
-            } else if members.contains(&value) && self.is_cheap_to_repeat(value) && !self.is_stored(value, members) {
+            } else if members.contains(&value)
+                && self.is_cheap_to_repeat(value)
+                && !self.is_stored(value, members)
+            {
                 self.repeat(value, &mut trade, &mut stack);
             } else {
                 trade.gain -= bytes;
@@ -180,8 +188,14 @@ impl Chooser<'_, '_> {
 /// # Errors
 /// Never for a valid graph: clones have the types of their originals.
 pub(super) fn rewrite(graph: &Graph, free: &[bool], choice: &Choice) -> Result<(Graph, Clones)> {
-    let mut rewriter =
-        Rewriter { graph, free, choice, new: Graph::new(graph.name.clone()), places: vec![], clones: BTreeMap::new() };
+    let mut rewriter = Rewriter {
+        graph,
+        free,
+        choice,
+        new: Graph::new(graph.name.clone()),
+        places: vec![],
+        clones: BTreeMap::new(),
+    };
     for id in graph.ids() {
         let node = &graph[id];
         let reader = choice.position.get(&id).copied();

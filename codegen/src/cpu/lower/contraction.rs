@@ -72,9 +72,7 @@ impl Lowering<'_> {
         let (mut reads, mut writes) = (None, None);
         if epilogue.is_some() {
             reads = kernel.region.instrs.iter().find_map(|instr| match &instr.kind {
-                InstrKind::Load { buffer, index, guard }
-                    if guard.is_empty() && instr.dtype == DType::F32 =>
-                {
+                InstrKind::Load { buffer, index, guard } if guard.is_empty() && instr.dtype == DType::F32 => {
                     touched(index, buffer.0 as usize)
                 }
                 _ => None,

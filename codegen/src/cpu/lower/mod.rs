@@ -16,6 +16,7 @@ mod code;
 mod contraction;
 mod emit;
 mod jit;
+mod lanes;
 mod memory;
 mod nest;
 mod normalise;
@@ -113,8 +114,7 @@ impl Compiler {
         let dtypes = slots.iter().map(|&slot| graph.buffer(slot).ty.dtype).collect();
         let sizes = slots.iter().map(|&slot| graph.buffer(slot).ty.bytes()).collect();
         let writes = kernel.writes();
-        let clobbered =
-            slots.iter().map(|&slot| writes.iter().any(|&write| shares(slot, write))).collect();
+        let clobbered = slots.iter().map(|&slot| writes.iter().any(|&write| shares(slot, write))).collect();
         let facts = Facts { name: kernel.name.clone(), dtypes, sizes, clobbered };
         let key = format!("{numbered:?} {:?} {:?} {:?}", facts.dtypes, facts.sizes, facts.clobbered);
         if let Some(program) = self.programs.get(&key) {

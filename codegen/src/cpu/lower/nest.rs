@@ -18,7 +18,7 @@ const SCRATCH: usize = 16 << 10;
 const PIECE: usize = 4096;
 /// A piece of a row where an access runs along the last outer axis: so many of its cache lines stay in L1 while
 /// that axis is walked.
-const BLOCK: usize = 32;
+const BLOCK: usize = 16;
 
 /// `(slots, begin, end, scratch)`: runs the units `begin..end`.
 pub(crate) type RowsFn = unsafe extern "C" fn(*const *mut u8, u64, u64, *mut u8);
@@ -40,7 +40,13 @@ pub(super) struct Nest {
 
 impl Nest {
     /// The nest of a row; `whole` forbids to cut rows into pieces.
-    pub(super) fn new(row: &Row, schedule: &Schedule, outer: usize, chunk: Option<usize>, whole: bool) -> Self {
+    pub(super) fn new(
+        row: &Row,
+        schedule: &Schedule,
+        outer: usize,
+        chunk: Option<usize>,
+        whole: bool,
+    ) -> Self {
         let lane = if row.is_double() { 8 } else { 4 };
         let fitting = SCRATCH / lane / schedule.rows.max(1) / 64 * 64;
         let blocked = !whole && outer > 0 && row.fixed == outer && row.is_transposed(outer - 1);

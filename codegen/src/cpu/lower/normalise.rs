@@ -32,7 +32,8 @@ pub(super) fn number_slots(kernel: &Kernel) -> (Kernel, Vec<BufferId>) {
     };
     let mut regions = vec![&mut kernel.region];
     if let Form::Contraction(products) = &mut kernel.form {
-        regions.extend(products.iter_mut().flat_map(|product| [&mut product.a.region, &mut product.b.region]));
+        regions
+            .extend(products.iter_mut().flat_map(|product| [&mut product.a.region, &mut product.b.region]));
     }
     for instr in regions.into_iter().flat_map(|region| &mut region.instrs) {
         if let InstrKind::Load { buffer, .. } = &mut instr.kind {
@@ -103,12 +104,10 @@ pub(super) fn scatters(kernel: &Kernel) -> bool {
 /// Axes along which no two points of the domain add to one element, whatever the indices read at run time.
 pub(super) fn axes_without_collisions(kernel: &Kernel) -> Vec<bool> {
     let axes = &kernel.domain.axes;
-    let depends = dependence(&kernel.region, axes.len());
     let mut safe = vec![true; axes.len()];
     for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
         for (axis, safe) in safe.iter_mut().enumerate() {
-            let indirect = store.index.indirect.iter().any(|term| depends[term.value.0 as usize][axis]);
-            *safe &= axes[axis] == 1 || !indirect && store.index.strides[axis] != 0;
+            *safe &= axes[axis] == 1 || store.index.strides[axis] != 0;
         }
         let direct = (0..axes.len()).filter(|&axis| safe[axis]);
         let direct = direct.map(|axis| (store.index.strides[axis].unsigned_abs() as usize, axes[axis]));

@@ -147,24 +147,29 @@ impl Row {
     /// Whether a value is the content of a piece of memory that a primitive can read where it is.
     pub(super) fn lies_in_memory(&self, value: Scalar) -> bool {
         let instr = self.region.instr(value);
-        let InstrKind::Load { buffer, index, guard } = &instr.kind else { return false };
+        let InstrKind::Load { index, guard, .. } = &instr.kind else { return false };
         let as_lanes = matches!(instr.dtype, DType::F32 | DType::F64 | DType::I32 | DType::U32);
-        as_lanes
-            && self.runs().is_empty()
-            && !self.clobbered[buffer.0 as usize]
-            && self.access(index, guard) == Access::Contiguous
+        as_lanes && self.runs().is_empty() && self.access(index, guard) == Access::Contiguous
+    }
+
+    /// Whether a value is loaded from memory that a write may change.
+    pub(super) fn is_clobbered(&self, value: Scalar) -> bool {
+        match &self.region.instr(value).kind {
+            InstrKind::Load { buffer, .. } => self.clobbered[buffer.0 as usize],
+            _ => false,
+        }
     }
 
     /// The instructions that a varying load takes, if it may be done again in a later loop.
     pub(super) fn load_cost(&self, value: Scalar) -> Option<usize> {
         let instr = self.region.instr(value);
-        let InstrKind::Load { buffer, index, guard } = &instr.kind else { return None };
+        let InstrKind::Load { index, guard, .. } = &instr.kind else { return None };
         let simple = self.access(index, guard) != Access::Scattered;
         let cost = match instr.dtype {
             DType::F16 => 9,
             DType::BF16 | DType::Bool => 2,
             DType::F32 | DType::F64 | DType::I32 | DType::U32 => 1,
         };
-        (simple && !self.clobbered[buffer.0 as usize]).then_some(cost)
+        simple.then_some(cost)
     }
 }

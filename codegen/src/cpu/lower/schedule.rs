@@ -84,18 +84,25 @@ pub(super) fn is_call(kind: &InstrKind) -> bool {
     }
 }
 
-/// The schedule of a row program.
+/// The schedule of a row program. Memory that a write may change is read again in a later stage only if all writes
+/// come later still.
 pub(super) fn schedule(row: &Row) -> Schedule {
-    let mut planner = Planner { row, schedule: Schedule::default() };
-    planner.mark_live();
-    planner.assign_stages();
-    planner.fill_loops();
-    planner.assign_rows();
-    planner.schedule
+    let plan = |trusts_memory: bool| {
+        let mut planner = Planner { row, trusts_memory, schedule: Schedule::default() };
+        planner.mark_live();
+        planner.assign_stages();
+        planner.fill_loops();
+        planner.assign_rows();
+        planner
+    };
+    let hopeful = plan(true);
+    if hopeful.reads_before_writes() { hopeful.schedule } else { plan(false).schedule }
 }
 
 struct Planner<'r> {
     row: &'r Row,
+    /// Whether what has been read once can be read again.
+    trusts_memory: bool,
     schedule: Schedule,
 }
 
@@ -153,7 +160,24 @@ impl Planner<'_> {
 
     /// Whether a call can read the operand where it lies in memory.
     fn in_memory(&self, value: Scalar) -> bool {
-        self.varies(value) && self.row.lies_in_memory(value)
+        self.varies(value) && self.may_read_again(value) && self.row.lies_in_memory(value)
+    }
+
+    fn may_read_again(&self, value: Scalar) -> bool {
+        self.trusts_memory || !self.row.is_clobbered(value)
+    }
+
+    /// Whether no write comes in an earlier stage than a read of memory that it may change.
+    fn reads_before_writes(&self) -> bool {
+        let writes = self.row.writes.iter().map(|write| self.schedule.write_stage(write));
+        let Some(first) = writes.min() else { return true };
+        let clobbered = |&&value: &&Scalar| self.row.is_clobbered(value);
+        let loops = self.schedule.loops.iter().skip(first + 1);
+        let in_loops = loops.flat_map(|a_loop| &a_loop.computes).filter(clobbered).count();
+        let late =
+            self.values().filter(|&value| self.schedule.live[value.0 as usize] && self.ready(value) > first);
+        let in_calls = late.flat_map(|value| self.row_operands(value)).filter(|value| clobbered(&value));
+        in_loops == 0 && in_calls.count() == 0
     }
 
     fn assign_stages(&mut self) {
@@ -181,7 +205,8 @@ impl Planner<'_> {
             }
         }
         for stage in (0..self.schedule.loops.len()).rev() {
-            let here = |write: &Write| self.row.is_in_loop(write) && self.schedule.write_stage(write) == stage;
+            let here =
+                |write: &Write| self.row.is_in_loop(write) && self.schedule.write_stage(write) == stage;
             let writes = self.row.writes.iter().enumerate().filter(|(_, write)| here(write));
             let writes: Vec<_> = writes.map(|(at, _)| at).collect();
             let roots = writes.iter().flat_map(|&at| self.row.writes[at].operands());
@@ -224,6 +249,7 @@ impl Planner<'_> {
             return Some(0);
         }
         let own = match self.kind(value) {
+            InstrKind::Load { .. } if !self.may_read_again(value) => return None,
             InstrKind::Load { .. } => return self.row.load_cost(value),
             InstrKind::Coordinate(_) => 1,
             InstrKind::InRange(bounds) => bounds.len(),

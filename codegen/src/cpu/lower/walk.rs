@@ -133,8 +133,7 @@ impl Emitter<'_, '_, '_> {
                 Some((at, lane)) => self.step(walk, at, lane),
                 None => walk.base,
             };
-            let inside =
-                self.code.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, coordinate, *extent as i64);
+            let inside = self.code.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, coordinate, *extent as i64);
             all = Some(match all {
                 Some(all) => self.code.b.ins().band(all, inside),
                 None => inside,

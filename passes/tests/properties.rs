@@ -1,0 +1,53 @@
+//! On every op sample and on random graphs: passes keep what a graph computes, and so do its kernels, fused and unfused.
+
+use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
+use kernfusion_ir::kernel::{interpret, verify};
+use kernfusion_ir::samples::{all, difference, random_graph};
+use kernfusion_ir::{Graph, Tensor};
+use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::plan::plan;
+use kernfusion_passes::{PIPELINE, run};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Compares evaluation, the passes' result, and the interpretation of kernels, all in `f64`.
+fn check(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>, tolerance: f64) {
+    let array = |tensor: &Tensor| Array { ty: tensor.ty(), values: tensor.to_f64() };
+    let arrays: BTreeMap<_, _> = inputs.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect();
+    let evaluated =
+        |graph: &Graph| evaluate_arrays(graph, arrays.clone(), Precision::Double).expect("evaluates");
+    let expected = evaluated(graph);
+    let mut simplified = graph.clone();
+    run(&mut simplified, PIPELINE, None, &mut |_, _| {}).unwrap_or_else(|error| panic!("{name}: {error}"));
+    compare(&format!("{name} after the passes"), &evaluated(&simplified), &expected, tolerance);
+    for (graph, fusion) in [(graph, Fusion::None), (&simplified, Fusion::Full)] {
+        let kernels = fuse(graph, fusion).unwrap_or_else(|error| panic!("{name} {fusion:?}: {error}"));
+        verify(&kernels).unwrap_or_else(|error| panic!("{name} {fusion:?}: {error}\n{kernels}"));
+        let results = interpret(&kernels, &arrays, Precision::Double).expect("interprets");
+        compare(&format!("{name} {fusion:?}\n{kernels}"), &results, &expected, tolerance);
+        assert!(plan(kernels.clone()).places.len() == kernels.buffers.len());
+    }
+}
+
+fn compare(what: &str, got: &BTreeMap<String, Array>, expected: &BTreeMap<String, Array>, tolerance: f64) {
+    for (name, expected) in expected {
+        let worst = difference(&expected.values, &got[name].values, tolerance);
+        assert!(worst.is_none(), "{what}: output {name}: {worst:?}");
+    }
+}
+
+#[test]
+fn every_op_sample() {
+    for sample in all(3) {
+        check(&sample.name, &sample.graph, &sample.inputs, 1e-9);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_graphs(seed in 0u64..1_000_000, size in 4usize..40) {
+        let (graph, inputs) = random_graph(seed, size);
+        check(&format!("seed {seed}, size {size}"), &graph, &inputs, 1e-9);
+    }
+}
