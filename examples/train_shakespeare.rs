@@ -3,12 +3,14 @@
 
 use kernfusion::compile::Target;
 use kernfusion::prelude::*;
-use kernfusion::text::Corpus;
+use kernfusion::text::{CharTokenizer, Corpus};
 use kernfusion::train::{Settings, Trainer};
 
 fn main() -> Result<(), Error> {
     let corpus = Corpus::default_text()?;
-    let config = GptConfig { layers: 2, heads: 4, width: 64, context: 32, ..GptConfig::default() };
+    let vocabulary = CharTokenizer::from_text(corpus.text()).vocabulary_size();
+    let config =
+        GptConfig { vocabulary, layers: 2, heads: 4, width: 64, context: 32, ..GptConfig::default() };
     let settings = Settings { batch: 8, ..Settings::default() };
     let mut trainer = Trainer::new(config, settings, &corpus, None, Target::cpu())?;
     println!("{}: {} kernels a step", corpus.name(), trainer.program().report().kernels);

@@ -45,7 +45,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Steps before them, not timed
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=1 << 32))]
     warmup: u64,
     #[command(flatten)]
     target: TargetArgs,

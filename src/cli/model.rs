@@ -44,7 +44,10 @@ impl Model {
 }
 
 /// No extent of a model is larger: a number that is was mistyped, and products of extents would overflow.
-const LARGEST: usize = 1 << 24;
+const LARGEST_EXTENT: usize = 1 << 24;
+
+/// Graphs grow with the number of layers.
+const MOST_LAYERS: usize = 4096;
 
 impl ModelArgs {
     /// The model, with everything that is not given taken from the preset.
@@ -63,16 +66,18 @@ impl ModelArgs {
             return Err(CliError::Usage("--batch-size must be at least 1".into()));
         }
         let extents = [
-            ("vocabulary", config.vocabulary),
-            ("context", config.context),
-            ("layers", config.layers),
-            ("width", config.width),
-            ("batch size", batch),
+            ("vocabulary", config.vocabulary, LARGEST_EXTENT),
+            ("context", config.context, LARGEST_EXTENT),
+            ("layers", config.layers, MOST_LAYERS),
+            ("width", config.width, LARGEST_EXTENT),
+            ("batch size", batch, LARGEST_EXTENT),
         ];
-        if let Some((name, extent)) = extents.into_iter().find(|(_, extent)| *extent > LARGEST) {
-            return Err(CliError::Usage(format!("{name} {extent} is above the largest possible, {LARGEST}")));
+        match extents.into_iter().find(|(_, extent, limit)| extent > limit) {
+            Some((name, extent, limit)) => {
+                Err(CliError::Usage(format!("{name} {extent} is above the largest possible, {limit}")))
+            }
+            None => Ok(Model { preset: preset.name, config, batch, fields }),
         }
-        Ok(Model { preset: preset.name, config, batch, fields })
     }
 
     /// Whether a shape was given, by name or by file.

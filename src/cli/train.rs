@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Steps of a run when the user names no number: a minute of the preset `tiny` on two cores.
-const DEFAULT_STEPS: u64 = 1000;
+const DEFAULT_STEPS: u64 = 1500;
 
 /// The exit code of a run that Ctrl-C ended, as shells have it: 128 and the number of the signal.
 const INTERRUPTED: u8 = 130;
@@ -39,7 +39,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Steps in all [default: a minute's worth of tiny]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     /// Seed of parameters, windows, dropout and samples [default: 1]
     #[arg(long, value_name = "S")]
@@ -195,7 +195,7 @@ fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError
     }
     asked.config.dropout = args.model.dropout.unwrap_or(asked.config.dropout);
     stored.allows(&asked).map_err(|error| in_file(from, error))?;
-    Ok(Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))?)
+    Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))
 }
 
 fn corpus(file: Option<&Path>) -> Result<Corpus, CliError> {

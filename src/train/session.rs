@@ -129,8 +129,8 @@ impl Session {
             return Ok(());
         }
         let (loss, step) = (report.loss, report.step);
-        let kept = format!("an earlier checkpoint in {} is kept", self.directory.display());
-        let advice = "a lower learning rate may help";
-        Err(Error::Configuration(format!("the loss is {loss} in step {step}: {advice}; {kept}")))
+        let place = self.directory.display();
+        let advice = format!("a lower learning rate may help; what was in {place} before is kept");
+        Err(Error::Configuration(format!("the loss is {loss} in step {step}: {advice}")))
     }
 }

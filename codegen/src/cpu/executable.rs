@@ -4,7 +4,7 @@
 //! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
 //! that is given back after its last reader.
 
-use super::isa::Isa;
+use super::isa::{Isa, IsaError};
 use super::launch::{Launcher, Pointers};
 use super::lower::{Compiler, Machine, Program, Text};
 use super::memory::{Arena, Block};
@@ -103,6 +103,9 @@ impl Executable {
     pub fn compile(plan: Plan, states: &States, options: &Options) -> Result<Self, CodegenError> {
         let start = Instant::now();
         let isa = options.isa.map_or_else(Isa::detect, Ok)?;
+        if !Isa::available().contains(&isa) {
+            return Err(IsaError::Unavailable(isa.to_string()).into());
+        }
         let pool = options.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(threads(options.threads))));
         let mut compiler = Compiler::new(isa, options.keep_code)?;
         let mut kernels = vec![];

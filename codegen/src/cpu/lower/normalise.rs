@@ -265,3 +265,46 @@ fn merge(group: &[usize], extents: &[usize], all: &[&Index]) -> Vec<Vec<usize>> 
 fn restrided(strides: &[i64], axes: &[Vec<usize>]) -> Vec<i64> {
     axes.iter().map(|old| old.last().map_or(0, |&axis| strides[axis])).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::DType;
+
+    /// `store[to] = load[from]` over a box.
+    fn copy(extents: &[usize], from: &[i64], to: &[i64]) -> Kernel {
+        let index = |strides: &[i64]| Index { strides: strides.to_vec(), ..Index::default() };
+        let mut region = Region::default();
+        let load = InstrKind::Load { buffer: BufferId(0), index: index(from), guard: vec![] };
+        let value = region.push(load, DType::F32);
+        let store = Store { value, buffer: BufferId(1), index: index(to), mode: StoreMode::Set };
+        Kernel {
+            name: String::new(),
+            form: Form::Map,
+            domain: Domain::flat(extents),
+            region,
+            stores: vec![store],
+            covers: vec![],
+        }
+    }
+
+    fn check(kernel: &Kernel, axes: &[usize], stored: &[i64]) {
+        let normal = normalise(kernel);
+        assert_eq!((&normal.domain.axes[..], &normal.stores[0].index.strides[..]), (axes, stored));
+        assert_eq!(normal.domain.outer + 1, axes.len());
+    }
+
+    #[test]
+    fn contiguous_axes_merge_and_axes_of_one_vanish() {
+        check(&copy(&[4, 1, 5, 6], &[30, 30, 6, 1], &[30, 30, 6, 1]), &[120], &[1]);
+        check(&copy(&[1, 1], &[1, 1], &[1, 1]), &[1], &[0]);
+    }
+
+    #[test]
+    fn the_inner_axis_is_where_most_is_contiguous() {
+        // Heads of an attention, [b, t, h, d] → [b, h, t, d]: rows of d stay together.
+        check(&copy(&[2, 9, 3, 8], &[216, 24, 8, 1], &[216, 8, 72, 1]), &[2, 9, 3, 8], &[216, 8, 72, 1]);
+        // A transpose runs along what it stores, and the other axis comes next to it.
+        check(&copy(&[50, 2, 40], &[1, 2000, 50], &[40, 2000, 1]), &[2, 50, 40], &[2000, 40, 1]);
+    }
+}

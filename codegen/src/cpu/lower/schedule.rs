@@ -7,10 +7,10 @@
 //! region's order, then one loop.
 //!
 //! ```text
-//! softmax     stage 0                     stage 1                        stage 2
-//! calls       %1 = max of row x (memory)  %3 = exp of row %2             %5 = … uses %4
-//!                                         %4 = sum of row %3
-//! loop        %2 = x − %1  → row 0                                       store %3 / %4
+//! softmax     stage 0                          stage 1
+//! calls       %1 = max of x, where it lies     %3 = exp of row 0, in place
+//!                                              %4 = sum of row 0
+//! loop        %2 = x − %1, into row 0          store row 0 / %4
 //! ```
 
 use super::row::{Row, Write};
@@ -318,5 +318,37 @@ impl Write {
     /// The values that a write needs: what it stores, and the terms of its index.
     pub(super) fn operands(&self) -> impl Iterator<Item = Scalar> {
         std::iter::once(self.value).chain(self.index.indirect.iter().map(|term| term.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::WriteMode;
+    use super::*;
+    use kernfusion_ir::ReduceOp;
+    use kernfusion_ir::kernel::{BufferId, Direction, Index, Region};
+
+    /// The example at the head of this file; in place the reads are over before the write.
+    #[test]
+    fn softmax_has_three_stages_and_one_row() {
+        let index = Index { strides: vec![64, 1], ..Index::default() };
+        let mut region = Region::default();
+        let load = InstrKind::Load { buffer: BufferId(0), index: index.clone(), guard: vec![] };
+        let x = region.push(load, DType::F32);
+        let max = region.push(InstrKind::Reduce(ReduceOp::Max, Direction::Columns, x), DType::F32);
+        let d = region.push(InstrKind::Binary(Binary::Sub, x, max), DType::F32);
+        let e = region.push(InstrKind::Unary(Unary::Exp, d), DType::F32);
+        let sum = region.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, e), DType::F32);
+        let y = region.push(InstrKind::Binary(Binary::Div, e, sum), DType::F32);
+        let write = Write { value: y, slot: 0, dtype: DType::F32, index, mode: WriteMode::Set };
+        for clobbered in [false, true] {
+            let row = Row::new(region.clone(), vec![write.clone()], vec![9, 64], 1, vec![clobbered]);
+            let plan = schedule(&row);
+            assert_eq!(plan.ready, [0, 0, 0, 1, 1, 1]);
+            assert_eq!(plan.rows, 1, "exp works in place");
+            assert_eq!(plan.loops[0].spills, BTreeSet::from([d]));
+            assert_eq!(plan.loops[1].reads, BTreeSet::from([e]));
+            assert_eq!(plan.loops[1].writes, [0]);
+        }
     }
 }

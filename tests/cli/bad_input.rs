@@ -1,0 +1,164 @@
+//! What a user can do wrong: one line, an exit code, and nothing broken.
+
+use super::workplace::{TRAIN, Workplace, end, message};
+use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use kernfusion::tensor_file;
+use kernfusion_ir::Tensor;
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+#[test]
+fn wrong_flags_are_one_line() {
+    let work = Workplace::new();
+    work.write("unknown.json", r#"{"layres": 3}"#);
+    work.write("broken.json", "{\"layers\": ");
+    work.write("heads.json", r#"{"width": 10, "heads": 4}"#);
+    let cases = [
+        ("", "requires a subcommand"),
+        ("trian", "unrecognized subcommand 'trian'"),
+        ("train --stepz 3", "unexpected argument '--stepz'"),
+        ("train --steps many", "invalid value 'many' for '--steps <N>'"),
+        ("train --threads 0", "'0' for '--threads <N>'"),
+        ("train --mode fast", "unknown mode `fast`: compiled or eager"),
+        ("train --preset huge", "there is no preset \"huge\"; there are tiny, thesis, gpt2-small"),
+        ("train --dtype bf16", "--dtype bf16 is not available yet"),
+        ("train --device cuda", "--device cuda is not available yet"),
+        ("train --dropout 1", "dropout 1 is not in the range"),
+        ("train --batch-size 0", "--batch-size must be at least 1"),
+        ("train --config none.json", "cannot read none.json: "),
+        ("train --config unknown.json", "unknown.json: unknown field `layres`"),
+        ("train --config broken.json", "broken.json: "),
+        ("train --config heads.json", "heads.json: width 10 is not a multiple of heads 4"),
+        ("train --config small.json --lr -1", "learning rate -1 is out of range"),
+        ("train --config small.json --clip -1", "clipping norm -1 is not above 0"),
+        ("train --config small.json --log no/such/place.jsonl", "cannot write the log no/such/place.jsonl: "),
+        ("generate --checkpoint none", "there is no checkpoint at none/checkpoint.safetensors"),
+        ("generate --checkpoint none --top-k 0", "top-k 0 leaves no token"),
+        ("generate --checkpoint none --temperature -1", "temperature -1 is not possible"),
+        ("bench --work decode", "--work decode is not available yet"),
+        ("dump --stage cuda", "--stage cuda is not available yet"),
+        ("dump --stage trace --format html", "--format html is not available yet"),
+        ("dump --stage plan --format dot", "--stage plan has no dot form"),
+        ("dump --stage simplify --after magic", "there is no pass \"magic\""),
+        ("dump --work forward --stage grad", "--work forward has no gradients"),
+        ("explain nowhere nothing", "no kernel and no tensor has a name that contains \"nowhere\""),
+        ("opt none.kir", "cannot read none.kir: "),
+    ];
+    for (flags, expected) in cases {
+        let message = work.fail(flags);
+        assert!(message.contains(expected), "{flags}: {message}");
+    }
+}
+
+#[test]
+fn texts_that_cannot_be_trained_on() {
+    let work = Workplace::new();
+    work.write("empty.txt", "");
+    work.write("binary.txt", b"some text \xff\xfe and more");
+    work.write("short.txt", "Twelve words are too few for a window of eight and a validation part.");
+    let cases = [
+        ("none.txt", "cannot read none.txt: "),
+        ("empty.txt", "empty.txt is empty"),
+        ("binary.txt", "binary.txt is not UTF-8 text: the byte at offset 10 cannot be decoded"),
+        ("short.txt", "the validation part of short.txt has 6 tokens, but one window of 8 needs 9"),
+    ];
+    for (file, expected) in cases {
+        let message = work.fail(&format!("{TRAIN} --data {file}"));
+        assert!(message.contains(expected), "{message}");
+    }
+    work.write("vocabulary.json", r#"{"layers": 1, "width": 8, "heads": 2, "context": 8, "vocabulary": 5}"#);
+    let message = work.fail("train --config vocabulary.json");
+    assert!(message.contains("vocabulary 5 is too small"), "{message}");
+}
+
+#[test]
+fn programs_that_are_no_programs() {
+    let work = Workplace::new();
+    work.write(
+        "brace.kir",
+        "graph \"g\" {\n  %0 = input {name = \"x\", dtype = f32, shape = [2} : f32[2]\n}\n",
+    );
+    work.write(
+        "op.kir",
+        "graph \"g\" {\n  %0 = input {name = \"x\", dtype = f32, shape = [2]}\n  %1 = frobnicate %0\n}\n",
+    );
+    let type_error = "graph \"g\" {\n  %0 = input {name = \"x\", dtype = f32, shape = [2]} : f32[2]\n  %1 = exp %0 : f32[3]\n  output \"y\" = %1\n}\n";
+    work.write("type.kir", type_error);
+    for command in ["opt", "run"] {
+        let message = work.fail(&format!("{command} brace.kir"));
+        assert!(message.starts_with("brace.kir: line 2, column "), "{message}");
+        let message = work.fail(&format!("{command} op.kir"));
+        assert!(message.contains("line 3, column 8") && message.contains("frobnicate"), "{message}");
+        let message = work.fail(&format!("{command} type.kir"));
+        assert!(message.contains("type.kir: ") && message.contains("%1 = exp"), "{message}");
+    }
+}
+
+#[test]
+fn checkpoints_that_cannot_be_used() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 2");
+    let whole = std::fs::read(work.path("run").join(CHECKPOINT_FILE)).unwrap();
+    let put = |name: &str, content: &[u8]| {
+        std::fs::create_dir_all(work.path(name)).unwrap();
+        work.write(&format!("{name}/{CHECKPOINT_FILE}"), content);
+    };
+    put("cut", &whole[..whole.len() - 100]);
+    put("header", &whole[..50]);
+    put("text", b"This is no checkpoint but a letter, and a rather long one.");
+    std::fs::create_dir_all(work.path("foreign")).unwrap();
+    let tensors = BTreeMap::from([("w".to_string(), Tensor::new([2], vec![1.0f32, 2.0]))]);
+    tensor_file::write(&work.path("foreign").join(CHECKPOINT_FILE), &tensors).unwrap();
+    let mut other = Checkpoint::load(&work.path("run")).unwrap();
+    other.tensors.remove("ln_f.bias");
+    other.save(&work.path("other")).unwrap();
+    let cases = [
+        ("cut", "is truncated: it has "),
+        ("header", "is truncated: it has 50 bytes"),
+        ("text", "is not a safetensors file"),
+        ("foreign", "is not a checkpoint of Kernfusion"),
+        ("other", "missing ln_f.bias"),
+    ];
+    for (directory, expected) in cases {
+        for command in ["train --steps 3 --resume", "generate --checkpoint"] {
+            let message = work.fail(&format!("{command} {directory}"));
+            assert!(message.contains(expected) && message.contains(directory), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_found_out_before_training() {
+    let work = Workplace::new();
+    work.write("run", "a file where the directory should be");
+    let ended = work.run(&format!("{TRAIN} --steps 5"));
+    assert!(!ended.out.contains("loss"), "{}", ended.out);
+    let message = message(ended, "train");
+    assert!(message.contains("cannot write run/checkpoint.safetensors: "), "{message}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_the_old_checkpoint() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 2");
+    let before = std::fs::read(work.path("run").join(CHECKPOINT_FILE)).unwrap();
+    // No file may be longer than a few kilobytes; a write that would make it longer fails as on a full disk.
+    let mut shell = Command::new("sh");
+    let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_kernfusion")]);
+    shell.args("train --resume run --steps 4".split_whitespace());
+    shell.current_dir(work.0.path()).env("KERNFUSION_DATA", work.0.path());
+    let child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let message = message(end(child), "train");
+    assert!(message.contains("cannot write run/checkpoint.safetensors: "), "{message}");
+    let names: Vec<_> =
+        std::fs::read_dir(work.path("run")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, [CHECKPOINT_FILE]);
+    assert_eq!(std::fs::read(work.path("run").join(CHECKPOINT_FILE)).unwrap(), before);
+    let message = work.fail(&format!("{TRAIN} --log /dev/full"));
+    assert!(message.starts_with("cannot write the log /dev/full: "), "{message}");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ended = end(work.command("presets").stdout(full).spawn().unwrap());
+    assert!(ended.err.starts_with("error: cannot write to standard output: "), "{}", ended.err);
+}

@@ -1,0 +1,146 @@
+//! Commands that show, measure and execute programs.
+
+use super::workplace::Workplace;
+use kernfusion::tensor_file;
+use kernfusion_ir::samples::{Draws, difference};
+use kernfusion_ir::{Graph, Tensor, TensorType};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+#[test]
+fn bench_writes_every_field_for_every_mode() {
+    let work = Workplace::new();
+    for kind in ["train", "forward"] {
+        let flags = "--config small.json --batch-size 2 --steps 3 --warmup 1 --threads 1 --json bench.json";
+        let out = work.succeed(&format!("bench --work {kind} --mode compiled,eager {flags}"));
+        assert!(out.contains("compiled") && out.contains("eager"), "{out}");
+        let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        assert!(document["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0), "{text}");
+        let rows = document["results"].as_array().unwrap();
+        let texts = [("preset", "tiny"), ("work", kind), ("dtype", "f32"), ("device", "cpu")];
+        let numbers = [
+            "median_step_s",
+            "tokens_per_s",
+            "compile_s",
+            "kernels",
+            "bytes_moved_mib",
+            "arena_mib",
+            "peak_rss_mib",
+            "loss_first",
+            "loss_last",
+        ];
+        for (row, mode) in rows.iter().zip(["compiled", "eager"]) {
+            assert_eq!((&row["mode"], &row["threads"], &row["steps"]), (&mode.into(), &1.into(), &3.into()));
+            assert!(texts.iter().all(|(name, value)| row[name] == *value), "{row}");
+            assert!(numbers.iter().all(|name| row[name].as_f64().is_some_and(|x| x > 0.0)), "{row}");
+        }
+        assert_eq!(rows.len(), 2);
+        let [a, b] = [0, 1].map(|row| rows[row]["loss_last"].as_f64().unwrap());
+        assert!((a - b).abs() < 1e-4, "{text}");
+        assert!(rows[0]["kernels"].as_u64() < rows[1]["kernels"].as_u64(), "{text}");
+    }
+}
+
+#[test]
+fn every_stage_and_form_is_shown() {
+    let work = Workplace::new();
+    let dump = |flags: &str| work.succeed(&format!("dump --config small.json --batch-size 2 {flags}"));
+    for stage in ["trace", "grad", "simplify"] {
+        let graph = Graph::parse(&dump(&format!("--stage {stage}"))).unwrap();
+        graph.verify().unwrap();
+        assert_eq!(Graph::from_json(&dump(&format!("--stage {stage} --format json"))).unwrap(), graph);
+        assert!(dump(&format!("--stage {stage} --format dot")).starts_with("digraph"));
+        assert!(dump(&format!("--stage {stage} --format mermaid")).contains("flowchart"));
+    }
+    assert_ne!(dump("--stage simplify --stop-after 1"), dump("--stage simplify"));
+    assert_eq!(dump("--stage simplify --stop-after 2"), dump("--stage simplify --after fold"));
+    assert!(dump("--stage fuse").starts_with("kernels "));
+    let json: Value = serde_json::from_str(&dump("--stage fuse --format json")).unwrap();
+    assert!(json["kernels"].as_array().is_some_and(|kernels| kernels.len() > 10));
+    assert!(dump("--stage plan").contains("arena"));
+    serde_json::from_str::<Value>(&dump("--stage plan --format json")).unwrap();
+    assert!(dump("--stage clif --kernel ln_f").contains("; kernel "));
+    assert!(dump("--stage asm --work forward --kernel ln_f").contains("; kernel "));
+    assert_eq!(dump("--stage trace -o trace.kir"), "");
+    assert_eq!(std::fs::read_to_string(work.path("trace.kir")).unwrap(), dump("--stage trace"));
+}
+
+#[test]
+fn a_dumped_program_is_optimised_and_executed_in_every_mode() {
+    let work = Workplace::new();
+    work.succeed("dump --config small.json --batch-size 2 --stage grad -o step.kir");
+    let graph = Graph::parse(&std::fs::read_to_string(work.path("step.kir")).unwrap()).unwrap();
+    let mut draws = Draws::new(3);
+    let mut tensor = |name: &str, ty: &TensorType| {
+        let values: Vec<_> = (0..ty.elements()).map(|_| draws.between(0.05, 0.9)).collect();
+        // Tokens are whole numbers of the vocabulary.
+        let scale = if matches!(name, "x" | "y") { 60.0 } else { 1.0 };
+        Tensor::from_f64(ty, &values.iter().map(|x| x * scale).collect::<Vec<_>>())
+    };
+    let inputs: BTreeMap<_, _> =
+        graph.inputs().map(|(id, name, _)| (name.to_string(), tensor(name, &graph[id].ty))).collect();
+    tensor_file::write(&work.path("in.safetensors"), &inputs).unwrap();
+    let optimised = work.succeed("opt step.kir --passes dce,fold,cse");
+    assert!(Graph::parse(&optimised).unwrap().len() < graph.len());
+    work.write("small.kir", optimised);
+    let results = |file: &str, mode: &str| {
+        let files = "--inputs in.safetensors --outputs out.safetensors";
+        work.succeed(&format!("run {file} {files} --mode {mode}"));
+        tensor_file::read(&work.path("out.safetensors")).unwrap()
+    };
+    let expected = results("step.kir", "reference");
+    assert_eq!(expected.len(), graph.outputs().len());
+    for (file, mode) in [
+        ("small.kir", "reference"),
+        ("step.kir", "eager"),
+        ("step.kir", "compiled"),
+        ("small.kir", "compiled"),
+    ] {
+        for (name, tensor) in results(file, mode) {
+            let difference = difference(&expected[&name].to_f64(), &tensor.to_f64(), 2e-4);
+            assert_eq!(difference, None, "{file} {mode} {name}");
+        }
+    }
+    let mut short = inputs;
+    short.remove("wte.weight");
+    short.insert("lr".into(), Tensor::new([2], vec![1i32, 2]));
+    tensor_file::write(&work.path("in.safetensors"), &short).unwrap();
+    let message = work.fail("run step.kir --inputs in.safetensors");
+    let parts =
+        ["\"wte.weight\" of type f32[65,8] is missing", "\"lr\" is i32[2], the program expects f32[]"];
+    assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+}
+
+#[test]
+fn explanations_are_sorted_and_can_be_narrowed() {
+    let work = Workplace::new();
+    let out = work.succeed("explain --config small.json --refusals 0");
+    let (_, refused) = out.split_once("fusions refused, the largest first:\n").unwrap();
+    let (refused, plan) = refused.split_once("\n\nplan:\n").unwrap();
+    let bytes = |line: &str| line.trim().split(" B").next().unwrap().replace(',', "").parse::<u64>().unwrap();
+    let bytes: Vec<_> = refused.lines().map(bytes).collect();
+    assert!(bytes.len() > 3 && bytes.is_sorted_by(|a, b| a >= b), "{refused}");
+    assert!(refused.lines().all(|line| line.contains(" -> ") && line.contains(": ")), "{refused}");
+    assert!(plan.contains("kernels") && plan.contains("arena") && plan.contains("peak"), "{plan}");
+    let out = work.succeed("explain --config small.json mlp ln_f");
+    assert!(out.contains("kernels touch both:"), "{out}");
+}
+
+#[test]
+fn presets_have_their_parameter_counts() {
+    let work = Workplace::new();
+    let out = work.succeed("presets");
+    assert!(out.contains("thesis") && out.contains("10,788,864") && out.contains("124,439,808"), "{out}");
+    let presets: Value = serde_json::from_str(&work.succeed("presets --json")).unwrap();
+    assert_eq!(presets[1]["parameters"], 10_788_864);
+    assert_eq!(presets[0]["config"]["layers"], 4);
+}
+
+#[test]
+fn the_selftest_counts_its_cases() {
+    let work = Workplace::new();
+    let out = work.succeed("selftest --filter add");
+    let last = out.lines().last().unwrap();
+    assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{out}");
+}

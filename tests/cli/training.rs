@@ -1,0 +1,163 @@
+//! Runs that stop, go on, and are killed, and what the trained model writes.
+
+use super::workplace::{TRAIN, Workplace, end};
+use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use kernfusion::tensor_file;
+use kernfusion_ir::Tensor;
+use kernfusion_ir::samples::Draws;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_run_is_resumed_only_as_what_it_is() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 2");
+    work.write("other.json", r#"{"layers": 2, "width": 16, "heads": 2, "context": 8}"#);
+    let message = work.fail("train --resume run --steps 4 --config other.json --lr 0.5 --seed 7");
+    for field in [
+        "layers is 1, not 2",
+        "width is 8, not 16",
+        "optimizer.learning_rate is 0.001, not 0.5",
+        "seed is 1, not 7",
+    ] {
+        assert!(message.contains(field), "{message}");
+    }
+    assert!(!message.contains("heads") && !message.contains("steps is"), "{message}");
+    work.write("novel.txt", "It was the best of texts, it was the worst of texts. ".repeat(20));
+    let message = work.fail("train --resume run --data novel.txt");
+    assert!(message.contains("the text is the embedded text, not novel.txt"), "{message}");
+    let out = work.succeed("train --resume run");
+    assert!(out.contains("all 2 steps are done"), "{out}");
+}
+
+#[test]
+fn parameters_come_from_a_file_or_are_all_listed() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 3");
+    let trained = work.path("run").join(CHECKPOINT_FILE);
+    std::fs::copy(&trained, work.path("init.safetensors")).unwrap();
+    // With a learning rate of zero the parameters stay what they were.
+    work.succeed("train --config small.json --batch-size 2 --steps 1 --lr 0 --sample-tokens 0 --init init.safetensors --out copy");
+    let [a, b] = ["run", "copy"].map(|run| Checkpoint::load(&work.path(run)).unwrap().tensors);
+    let parameters = a.iter().filter(|(name, _)| !name.starts_with("optimizer."));
+    assert!(
+        parameters.count() > 10 && a["head.weight"] == b["head.weight"] && a["wte.weight"] == b["wte.weight"]
+    );
+    let mut tensors = tensor_file::read(&trained).unwrap();
+    tensors.remove("ln_f.weight");
+    tensors.insert("extra".into(), Tensor::new([1], vec![0.0f32]));
+    tensors.insert("wpe.weight".into(), Tensor::new([2, 3], vec![0.0f32; 6]));
+    tensor_file::write(&work.path("bad.safetensors"), &tensors).unwrap();
+    let message = work.fail(&format!("{TRAIN} --init bad.safetensors"));
+    for part in ["missing ln_f.weight", "not of this model extra", "wpe.weight has shape [2, 3], not [8, 8]"]
+    {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn neither_threads_nor_interruptions_nor_a_second_run_change_a_loss() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 12 --dropout 0.1 --threads 1 --log one.jsonl");
+    work.succeed_training("--steps 12 --dropout 0.1 --threads 2 --log two.jsonl");
+    work.succeed_training("--steps 5 --dropout 0.1 --log parts.jsonl");
+    work.succeed("train --resume run --steps 9 --log parts.jsonl");
+    let again = work.succeed("train --resume run --steps 12 --log parts.jsonl");
+    assert!(again.contains("resumed after step 9"), "{again}");
+    let expected = work.losses("one.jsonl");
+    assert_eq!(expected.iter().map(|row| row.0).collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
+    assert!(expected.iter().all(|row| row.1 > 1.0 && row.1 < 8.0), "{expected:?}");
+    assert_eq!(work.losses("two.jsonl"), expected);
+    assert_eq!(work.losses("parts.jsonl"), expected);
+    work.succeed_training("--steps 12 --dropout 0.1 --seed 2 --log other.jsonl");
+    assert_ne!(work.losses("other.jsonl"), expected);
+}
+
+#[test]
+fn compiled_and_eager_training_agree() {
+    let work = Workplace::new();
+    for mode in ["compiled", "eager"] {
+        work.succeed_training(&format!(
+            "--steps 8 --lr 0.01 --order sequential --mode {mode} --log {mode}.jsonl"
+        ));
+    }
+    let [compiled, eager] = ["compiled.jsonl", "eager.jsonl"].map(|log| work.losses(log));
+    assert_eq!(compiled.len(), 8);
+    for (a, b) in compiled.iter().zip(&eager) {
+        assert!((a.1 - b.1).abs() < 1e-4, "{a:?} {b:?}");
+    }
+    assert!(compiled[7].1 < compiled[0].1, "{compiled:?}");
+}
+
+/// Waits until a log has more than so many rows, or the process has ended.
+fn wait_for_rows(child: &mut Child, log: &Path, rows: usize) {
+    let start = Instant::now();
+    let enough = || std::fs::read_to_string(log).is_ok_and(|text| text.lines().count() > rows);
+    while !enough() && child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(50), "no row {rows} in {}", log.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn control_c_leaves_a_checkpoint_that_goes_on() {
+    let work = Workplace::new();
+    let flags = "--checkpoint-every 0 --validate-every 0 --log log.jsonl";
+    let mut child = work.command(&format!("{TRAIN} --steps 1000000 {flags}")).spawn().unwrap();
+    wait_for_rows(&mut child, &work.path("log.jsonl"), 3);
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let ended = end(child);
+    assert_eq!(ended.code, Some(130), "{}", ended.err);
+    let step = Checkpoint::load(&work.path("run")).unwrap().meta.step;
+    assert!(step >= 3 && ended.out.contains(&format!("stopped after step {step}")), "{}", ended.out);
+    work.succeed(&format!("train --resume run --steps {} --log log.jsonl", step + 2));
+    let steps: Vec<_> = work.losses("log.jsonl").iter().map(|row| row.0).collect();
+    assert_eq!(steps, (1..=step + 2).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_run_killed_twenty_times_has_the_losses_of_one_that_was_not() {
+    let work = Workplace::new();
+    let flags = "--steps 120 --dropout 0.1 --checkpoint-every 2 --validate-every 7";
+    work.succeed_training(&format!("{flags} --log whole.jsonl"));
+    let mut draws = Draws::new(20);
+    let log = work.path("killed.jsonl");
+    let mut resumed = 0;
+    let begin = |resume: bool| match resume {
+        true => work.command("train --resume run --log killed.jsonl").spawn().unwrap(),
+        false => work.command(&format!("{TRAIN} {flags} --log killed.jsonl")).spawn().unwrap(),
+    };
+    std::fs::remove_dir_all(work.path("run")).unwrap();
+    for _ in 0..20 {
+        let resume = work.path("run").join(CHECKPOINT_FILE).exists();
+        resumed += usize::from(resume);
+        let mut child = begin(resume);
+        let rows = std::fs::read_to_string(&log).map_or(0, |text| text.lines().count());
+        wait_for_rows(&mut child, &log, rows.saturating_sub(2) + draws.below(6));
+        std::thread::sleep(Duration::from_micros(draws.below(3000) as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(resumed >= 10, "{resumed}");
+    assert_eq!(end(begin(true)).code, Some(0));
+    assert_eq!(work.losses("killed.jsonl"), work.losses("whole.jsonl"));
+}
+
+#[test]
+fn texts_are_a_function_of_the_seed() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 3");
+    let generate = |flags: &str| work.succeed(&format!("generate --checkpoint run --tokens 20 {flags}"));
+    let text = generate("--prompt Compiler --seed 5");
+    assert!(text.starts_with("Compiler") && text.chars().count() == 8 + 20 + 1, "{text:?}");
+    assert_eq!(generate("--prompt Compiler --seed 5 --threads 1"), text);
+    assert_ne!(generate("--prompt Compiler --seed 6"), text);
+    let greedy = generate("--temperature 0");
+    assert_eq!(generate("--top-k 1 --seed 9"), greedy);
+    assert_ne!(generate("--top-k 5 --top-p 0.9 --seed 9"), greedy);
+    let message = work.fail("generate --checkpoint run --prompt naïve");
+    assert!(message.contains("--prompt: unknown character 'ï' at position 2"), "{message}");
+}
