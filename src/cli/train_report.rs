@@ -4,7 +4,6 @@ use super::screen::{Screen, grouped};
 use indicatif::ProgressBar;
 use kernfusion::train::{Event, StepReport, Trainer};
 use std::io::IsTerminal;
-use std::time::Instant;
 
 /// Lines of a run in a pipe, about.
 const LINES: u64 = 20;
@@ -17,8 +16,8 @@ pub(super) struct Reporter<'a> {
     every: Option<u64>,
     steps: u64,
     tokens_per_step: u64,
-    /// When the last line was written, and after which step.
-    since: (Instant, u64),
+    /// Steps since the last line, and the seconds that they took.
+    since: (u64, f64),
 }
 
 impl<'a> Reporter<'a> {
@@ -30,7 +29,7 @@ impl<'a> Reporter<'a> {
         bar.set_position(done);
         bar.reset_eta();
         let every = (!has_bar).then(|| (steps / LINES).max(1));
-        Reporter { screen, bar, every, steps, tokens_per_step, since: (Instant::now(), done) }
+        Reporter { screen, bar, every, steps, tokens_per_step, since: (0, 0.0) }
     }
 
     pub(super) fn show(&mut self, event: Event<'_>) {
@@ -53,12 +52,12 @@ impl<'a> Reporter<'a> {
         let rate = || grouped(report.tokens_per_s as u64);
         self.bar.set_message(format!("loss {loss:.4}, {} tokens/s", rate()));
         self.bar.set_position(step);
+        self.since = (self.since.0 + 1, self.since.1 + report.seconds);
         let due = |every: u64| step.is_multiple_of(every) || step == 1 || step == self.steps;
         if self.every.is_some_and(due) {
             // The mean since the last line says more than one step.
-            let (then, before) = std::mem::replace(&mut self.since, (Instant::now(), step));
-            let seconds = then.elapsed().as_secs_f64();
-            let rate = ((step - before) * self.tokens_per_step) as f64 / seconds;
+            let (steps, seconds) = std::mem::take(&mut self.since);
+            let rate = (steps * self.tokens_per_step) as f64 / seconds;
             self.line(format!("step {step:>6}  loss {loss:.4}  {} tokens/s", grouped(rate as u64)));
         }
     }

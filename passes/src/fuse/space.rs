@@ -100,7 +100,7 @@ impl Space {
                 quotient.strides[place] = stride / divisor;
             } else if stride > 0 && stride * (extent as i64 - 1) < divisor {
                 remainder.strides[place] = stride;
-            } else if stride > 0 && divisor % stride == 0 && extent % (by / stride as usize) == 0 {
+            } else if stride > 0 && divisor % stride == 0 && extent.is_multiple_of(by / stride as usize) {
                 return Err(Refusal::Split { axis: place, inner: by / stride as usize });
             } else {
                 return Err(Refusal::Because("a reshape does not align with the axes"));

@@ -9,8 +9,9 @@
 //! * *outer* is all the rest: independent units of work.
 //!
 //! ```text
-//! map [64, 256, 6, 64], load x[s₀, s₁, 64, 1]·  store y[1, …]     columns chosen by the most contiguous accesses
-//! map [64, 256, 384] of contiguous tensors  →  columns [6291456]  one axis
+//! map [64, 256, 384] of contiguous tensors          → columns [6291456]
+//! map [b, t, h, d], y[b, h, t, d] = x[b, t, h, d]   → outer [b, t, h], columns [d]
+//! reduce over rows [r], columns [c1, c2] that merge → outer [r], columns [c1·c2]
 //! ```
 
 use kernfusion_ir::kernel::{
