@@ -2,9 +2,7 @@
 
 pub mod cpu;
 mod error;
-pub mod interpret;
 
 pub use cpu::executable::{Executable, Memory, Options, Outputs};
 pub use cpu::states::States;
 pub use error::CodegenError;
-pub use interpret::interpret;

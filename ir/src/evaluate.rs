@@ -16,6 +16,13 @@ pub enum Precision {
     Double,
 }
 
+impl Precision {
+    /// A result of this dtype as this precision keeps it; integers and truth values are always their dtype's.
+    pub fn round(self, dtype: crate::DType, x: f64) -> f64 {
+        if self == Precision::Declared || !dtype.is_float() { dtype.round(x) } else { x }
+    }
+}
+
 /// A tensor under evaluation: elements row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
@@ -92,9 +99,7 @@ pub fn evaluate_arrays(
             op => {
                 let operands: Vec<_> = node.operands.iter().map(|operand| &values[operand.index()]).collect();
                 let mut results = op.eval(&operands, &node.ty);
-                if precision == Precision::Declared || !node.ty.dtype.is_float() {
-                    results.iter_mut().for_each(|x| *x = node.ty.dtype.round(*x));
-                }
+                results.iter_mut().for_each(|x| *x = precision.round(node.ty.dtype, *x));
                 Array { ty: node.ty.clone(), values: results }
             }
         });

@@ -1,7 +1,9 @@
 //! Builds kernel graphs by hand and compares executables with the interpreter.
 
 use kernfusion_codegen::cpu::isa::Isa;
-use kernfusion_codegen::{Executable, Memory, Options, States, interpret};
+use kernfusion_codegen::{Executable, Memory, Options, States};
+use kernfusion_ir::evaluate::{Array, Precision};
+use kernfusion_ir::kernel::interpret;
 use kernfusion_ir::kernel::{
     Buffer, BufferId, BufferRole, Domain, Form, Index, Indirect, InstrKind, Kernel, KernelGraph, Place, Plan,
     Region, Scalar, Store, StoreMode,
@@ -103,7 +105,12 @@ impl Bench {
     /// `tolerance` (relative above 1, absolute below) of the interpreter's, and the same bits for any number of
     /// threads.
     pub(crate) fn check(&self, tolerance: f64) {
-        let expected = interpret(&self.graph, &self.inputs);
+        let array = |tensor: &Tensor| Array { ty: tensor.ty(), values: tensor.to_f64() };
+        let inputs = self.inputs.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect();
+        let expected = interpret(&self.graph, &inputs, Precision::Declared).unwrap();
+        let tensors =
+            expected.iter().map(|(name, array)| (name.clone(), Tensor::from_f64(&array.ty, &array.values)));
+        let expected: BTreeMap<_, _> = tensors.collect();
         for isa in Isa::available() {
             let options = |threads, memory| Options { threads, isa: Some(isa), memory, ..Options::default() };
             let one = self.run(&options(1, Memory::Arena));

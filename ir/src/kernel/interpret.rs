@@ -4,196 +4,264 @@
 //! back end if its results equal the interpretation.
 
 use super::{
-    Bound, Direction, Domain, Form, Index, InstrKind, Kernel, KernelGraph, Product, Region, StoreMode,
+    Bound, Buffer, BufferId, BufferRole, Direction, Domain, Form, Index, Instr, InstrKind, Kernel,
+    KernelGraph, Operand, Product, Region, Scalar, StoreMode,
 };
 use crate::evaluate::{Array, Precision};
-use crate::op::Op;
-use crate::{DType, IrError, Reduce, ReduceOp, Result, Select, TensorType, random};
+use crate::{Cast, DType, IrError, Op, ReduceOp, Result, Select, TensorType, random};
 use std::collections::BTreeMap;
+
+/// The values of buffers by number.
+type Memory = Vec<Vec<f64>>;
 
 /// Runs all kernels: outputs by name, then the new value of each updated state under the state's name.
 ///
 /// # Errors
 /// If an input is missing.
+///
+/// # Panics
+/// If the graph breaks an invariant of kernel IR, such as an index outside its buffer.
 pub fn interpret(
     graph: &KernelGraph,
     inputs: &BTreeMap<String, Array>,
     precision: Precision,
 ) -> Result<BTreeMap<String, Array>> {
-    let mut memory: Vec<Vec<f64>> = Vec::new();
-    for buffer in &graph.buffers {
-        memory.push(match (buffer.role, inputs.get(&buffer.name)) {
-            (super::BufferRole::Temporary, _) => vec![f64::NAN; buffer.ty.elements()],
-            (_, Some(array)) => array.values.clone(),
-            (_, None) => {
-                return Err(IrError::Input { name: buffer.name.clone(), reason: "is missing".into() });
-            }
-        });
-    }
+    let first = |buffer: &Buffer| match (buffer.role, inputs.get(&buffer.name)) {
+        (BufferRole::Temporary, _) => Ok(vec![f64::NAN; buffer.ty.elements()]),
+        (_, Some(array)) => Ok(array.values.clone()),
+        (_, None) => Err(IrError::Input { name: buffer.name.clone(), reason: "is missing".into() }),
+    };
+    let mut memory = graph.buffers.iter().map(first).collect::<Result<Memory>>()?;
     for kernel in &graph.kernels {
         run(graph, kernel, &mut memory, precision);
     }
-    let array = |buffer: super::BufferId, ty: &TensorType| Array {
+    let value = |buffer: BufferId, ty: &TensorType| Array {
         ty: ty.clone(),
         values: memory[buffer.0 as usize].clone(),
     };
-    let outputs = graph.outputs.iter().map(|(name, buffer, ty)| (name.clone(), array(*buffer, ty)));
-    let updates = graph.updates.iter().map(|&(state, value)| {
-        let state = graph.buffer(state);
-        (state.name.clone(), array(value, &state.ty))
+    let outputs = graph.outputs.iter().map(|(name, buffer, ty)| (name.clone(), value(*buffer, ty)));
+    let updates = graph.updates.iter().map(|(state, new)| {
+        let state = graph.buffer(*state);
+        (state.name.clone(), value(*new, &state.ty))
     });
     Ok(outputs.chain(updates).collect())
 }
 
-fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut [Vec<f64>], precision: Precision) {
-    let points = points(&kernel.domain.axes);
-    let products: &[Product] = match &kernel.form {
-        Form::Contraction(products) => products,
-        Form::Map | Form::Reduce => &[],
-    };
-    let producer = |number: usize, at: &[usize]| product(&products[number], at, memory, precision);
-    let values = evaluate(&kernel.region, &kernel.domain, &points, memory, &producer, precision);
-    for store in &kernel.stores {
-        let dtype = graph.buffer(store.buffer).ty.dtype;
-        if store.mode == StoreMode::Add {
-            memory[store.buffer.0 as usize].fill(0.0);
-        }
-        for (number, at) in points.iter().enumerate() {
-            let place = offset(&store.index, at, number, &values) as usize;
-            let slot = &mut memory[store.buffer.0 as usize][place];
-            let value = values[store.value.0 as usize][number];
-            *slot = match store.mode {
-                StoreMode::Set => value,
-                StoreMode::Add => *slot + value,
-            };
-        }
-        if precision == Precision::Declared || !dtype.is_float() {
-            memory[store.buffer.0 as usize].iter_mut().for_each(|x| *x = dtype.round(*x));
-        }
-    }
-}
-
-/// The value of each instruction at each point.
-fn evaluate(
-    region: &Region,
-    domain: &Domain,
-    points: &[Vec<usize>],
-    memory: &[Vec<f64>],
-    producer: &dyn Fn(usize, &[usize]) -> f64,
-    precision: Precision,
-) -> Vec<Vec<f64>> {
-    let mut values: Vec<Vec<f64>> = Vec::new();
-    for instr in &region.instrs {
-        let ty = TensorType::new(instr.dtype, [points.len()]);
-        let array = |scalar: super::Scalar| Array {
-            ty: TensorType::new(region.instr(scalar).dtype, [points.len()]),
-            values: values[scalar.0 as usize].clone(),
-        };
-        let apply = |op: Op, operands: &[super::Scalar]| {
-            let arrays: Vec<_> = operands.iter().map(|&scalar| array(scalar)).collect();
-            op.eval(&arrays.iter().collect::<Vec<_>>(), &ty)
-        };
-        let each = |f: &dyn Fn(usize, &[usize]) -> f64| {
-            points.iter().enumerate().map(|(number, at)| f(number, at)).collect::<Vec<_>>()
-        };
-        let mut results = match &instr.kind {
-            InstrKind::Constant(value) => vec![value.value(); points.len()],
-            InstrKind::Coordinate(index) => each(&|number, at| offset(index, at, number, &values) as f64),
-            InstrKind::Load { buffer, index, guard } => each(&|number, at| {
-                let inside = guard.iter().all(|bound| holds(bound, at, number, &values));
-                if inside {
-                    memory[buffer.0 as usize][offset(index, at, number, &values) as usize]
-                } else {
-                    0.0
-                }
-            }),
-            InstrKind::Random { seed, step, node, element } => each(&|number, at| {
-                let word = |scalar: super::Scalar| values[scalar.0 as usize][number] as u32;
-                let element = offset(element, at, number, &values) as u64;
-                f64::from(random::element_bits(word(*seed), *node, word(*step), element))
-            }),
-            InstrKind::Producer(number) => each(&|_, at| producer(*number, at)),
-            InstrKind::Unary(op, x) => apply((*op).into(), &[*x]),
-            InstrKind::Binary(op, x, y) => apply((*op).into(), &[*x, *y]),
-            InstrKind::Compare(op, x, y) => apply((*op).into(), &[*x, *y]),
-            InstrKind::Select(c, x, y) => apply(Select.into(), &[*c, *x, *y]),
-            InstrKind::Cast(x) => apply(crate::Cast { dtype: instr.dtype }.into(), &[*x]),
-            InstrKind::InRange(bounds) => each(&|number, at| {
-                f64::from(u8::from(bounds.iter().all(|bound| holds(bound, at, number, &values))))
-            }),
+/// Computes every instruction at every point, then stores.
+fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Precision) {
+    let domain = &kernel.domain;
+    // Empty axes get one point that is not there, so that reductions of nothing still have a place.
+    let padded: Vec<_> = domain.axes.iter().map(|&extent| extent.max(1)).collect();
+    let points = points(&padded);
+    let is_there = |point: &[usize]| point.iter().zip(&domain.axes).all(|(at, extent)| at < extent);
+    let mut values: Vec<Vec<f64>> = vec![];
+    for instr in &kernel.region.instrs {
+        let column = match &instr.kind {
             InstrKind::Reduce(op, direction, x) => {
-                reduce(*op, *direction, domain, points, &values[x.0 as usize], instr.dtype)
+                let reduced = reduce(*op, *direction, instr.dtype, domain, &points, &values[x.0 as usize]);
+                reduced.into_iter().map(|x| precision.round(instr.dtype, x)).collect()
+            }
+            InstrKind::Producer(i) => {
+                let Form::Contraction(products) = &kernel.form else { panic!("a producer of nothing") };
+                points.iter().map(|point| entry(&products[*i], memory, point, precision)).collect()
+            }
+            _ => {
+                let at = |point: usize| {
+                    let value = |x: Scalar| values[x.0 as usize][point];
+                    if !is_there(&points[point]) && matches!(instr.kind, InstrKind::Load { .. }) {
+                        return f64::NAN;
+                    }
+                    precision
+                        .round(instr.dtype, compute(instr, &kernel.region, memory, &points[point], &value))
+                };
+                (0..points.len()).map(at).collect()
             }
         };
-        if precision == Precision::Declared || !instr.dtype.is_float() {
-            results.iter_mut().for_each(|x| *x = instr.dtype.round(*x));
-        }
-        values.push(results);
+        values.push(column);
     }
-    values
+    for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
+        memory[store.buffer.0 as usize].fill(0.0);
+    }
+    for store in &kernel.stores {
+        let dtype = graph.buffer(store.buffer).ty.dtype;
+        let depends = |axis: usize| {
+            let varies = |value| kernel.region.varies(value, axis..axis + 1, domain);
+            store.index.strides[axis] != 0 || varies(store.value)
+        };
+        let is_written =
+            |point: &[usize]| (0..point.len()).all(|axis| point[axis] < domain.axes[axis] || !depends(axis));
+        for (at, point) in points.iter().enumerate().filter(|(_, point)| is_written(point)) {
+            let value = |x: Scalar| values[x.0 as usize][at];
+            let element = position(&store.index, point, &value);
+            let element = &mut memory[store.buffer.0 as usize][element as usize];
+            *element = match store.mode {
+                StoreMode::Set => value(store.value),
+                StoreMode::Add => precision.round(dtype, *element + value(store.value)),
+            };
+        }
+    }
 }
 
-/// Reduces over columns or rows; every point gets the result of its row or column.
+/// All coordinates of a box, row-major.
+fn points(axes: &[usize]) -> Vec<Vec<usize>> {
+    Array::zeros(&TensorType::new(DType::F64, axes)).positions().collect()
+}
+
+fn position(index: &Index, point: &[usize], value: &dyn Fn(Scalar) -> f64) -> i64 {
+    let direct = index.strides.iter().zip(point).map(|(stride, &at)| stride * at as i64);
+    let indirect = index.indirect.iter().map(|term| {
+        let at = value(term.value).clamp(0.0, (term.limit - 1) as f64);
+        at as i64 * term.stride
+    });
+    index.offset + direct.chain(indirect).sum::<i64>()
+}
+
+fn hold(bounds: &[Bound], point: &[usize], value: &dyn Fn(Scalar) -> f64) -> bool {
+    bounds.iter().all(|bound| (0..bound.extent as i64).contains(&position(&bound.coordinate, point, value)))
+}
+
+/// One instruction at one point, not rounded.
+fn compute(
+    instr: &Instr,
+    region: &Region,
+    memory: &Memory,
+    point: &[usize],
+    value: &dyn Fn(Scalar) -> f64,
+) -> f64 {
+    match &instr.kind {
+        InstrKind::Constant(literal) => literal.value(),
+        InstrKind::Coordinate(index) => position(index, point, value) as f64,
+        InstrKind::Load { buffer, index, guard } => {
+            if !hold(guard, point, value) {
+                return 0.0;
+            }
+            memory[buffer.0 as usize][position(index, point, value) as usize]
+        }
+        InstrKind::Random { seed, step, node, element } => {
+            let element = position(element, point, value) as u64;
+            f64::from(random::element_bits(value(*seed) as u32, *node, value(*step) as u32, element))
+        }
+        InstrKind::InRange(bounds) => f64::from(u8::from(hold(bounds, point, value))),
+        InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_) => elementwise(instr, region, value),
+        InstrKind::Producer(_) | InstrKind::Reduce(..) => unreachable!("computed for all points at once"),
+    }
+}
+
+/// An elementwise instruction, by the evaluator of its op.
+fn elementwise(instr: &Instr, region: &Region, value: &dyn Fn(Scalar) -> f64) -> f64 {
+    let op: Op = match &instr.kind {
+        InstrKind::Unary(op, _) => Op::Unary(*op),
+        InstrKind::Binary(op, ..) => Op::Binary(*op),
+        InstrKind::Compare(op, ..) => Op::Compare(*op),
+        InstrKind::Select(..) => Op::Select(Select),
+        InstrKind::Cast(_) => Op::Cast(Cast { dtype: instr.dtype }),
+        kind => unreachable!("{kind:?} is not elementwise"),
+    };
+    let array = |x: Scalar| Array { ty: TensorType::scalar(region.instr(x).dtype), values: vec![value(x)] };
+    let operands: Vec<_> = instr.kind.operands().into_iter().map(array).collect();
+    let operands: Vec<_> = operands.iter().collect();
+    op.eval(&operands, &TensorType::scalar(instr.dtype))[0]
+}
+
+/// The result of a reduction, at every point.
 fn reduce(
     op: ReduceOp,
     direction: Direction,
+    dtype: DType,
     domain: &Domain,
     points: &[Vec<usize>],
     values: &[f64],
-    dtype: DType,
 ) -> Vec<f64> {
-    let summed = match direction {
+    let reduced = match direction {
         Direction::Columns => domain.column_axes(),
         Direction::Rows => domain.row_axes(),
     };
-    let key = |at: &[usize]| {
-        let mut key = at.to_vec();
-        key[summed.clone()].fill(0);
+    let key = |point: &[usize]| {
+        let mut key = point.to_vec();
+        key[reduced.clone()].fill(0);
         key
     };
-    let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
-    for (at, &value) in points.iter().zip(values) {
-        groups.entry(key(at)).or_default().push(value);
+    let mut results: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
+    for (point, &value) in points.iter().zip(values) {
+        let result = results.entry(key(point)).or_insert_with(|| op.identity(dtype));
+        if point.iter().zip(&domain.axes).any(|(at, extent)| at >= extent) {
+            continue;
+        }
+        *result = match op {
+            ReduceOp::Sum => *result + value,
+            ReduceOp::Max | ReduceOp::Min if result.is_nan() || value.is_nan() => f64::NAN,
+            ReduceOp::Max => result.max(value),
+            ReduceOp::Min => result.min(value),
+        };
     }
-    let result = |group: &Vec<f64>| {
-        let array = Array { ty: TensorType::new(dtype, [group.len()]), values: group.clone() };
-        Op::from(Reduce { op, axes: vec![0] }).eval(&[&array], &TensorType::scalar(dtype))[0]
-    };
-    let results: BTreeMap<_, _> = groups.iter().map(|(key, group)| (key, result(group))).collect();
-    points.iter().map(|at| results[&key(at)]).collect()
+    points.iter().map(|point| results[&key(point)]).collect()
 }
 
-/// One entry of a product.
-fn product(product: &Product, at: &[usize], memory: &[Vec<f64>], precision: Precision) -> f64 {
-    let summed: Vec<_> = points(&product.k).into_iter().map(|k| [at, &k].concat()).collect();
-    let domain = Domain::flat(vec![1; at.len() + product.k.len()]);
-    let none = |_: usize, _: &[usize]| unreachable!("an operand of a product has no producer");
-    let side = |operand: &super::Operand| {
-        let values = evaluate(&operand.region, &domain, &summed, memory, &none, precision);
-        values[operand.value.0 as usize].clone()
+/// An entry of a product.
+fn entry(product: &Product, memory: &Memory, point: &[usize], precision: Precision) -> f64 {
+    let side = |operand: &Operand, point: &[usize]| {
+        let mut values: Vec<f64> = vec![];
+        for instr in &operand.region.instrs {
+            let value = |x: Scalar| values[x.0 as usize];
+            let result = compute(instr, &operand.region, memory, point, &value);
+            values.push(precision.round(instr.dtype, result));
+        }
+        values[operand.value.0 as usize]
     };
-    let (a, b) = (side(&product.a), side(&product.b));
+    let terms = points(&product.k).into_iter().map(|k| {
+        let point = [point, &k].concat();
+        (side(&product.a, &point), side(&product.b, &point))
+    });
     if product.dtype.is_integer() {
-        let wrapped =
-            a.iter().zip(&b).fold(0i64, |sum, (&x, &y)| sum.wrapping_add((x as i64).wrapping_mul(y as i64)));
-        return f64::from(wrapped as u32 as i32);
+        let sum = terms.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
+        return product.dtype.round(f64::from(sum as u32));
     }
-    a.iter().zip(&b).map(|(x, y)| x * y).sum()
+    precision.round(product.dtype, terms.map(|(a, b)| a * b).sum())
 }
 
-fn offset(index: &Index, at: &[usize], point: usize, values: &[Vec<f64>]) -> i64 {
-    let strided: i64 = index.strides.iter().zip(at).map(|(stride, &i)| stride * i as i64).sum();
-    let clamped = |term: &super::Indirect| {
-        (values[term.value.0 as usize][point] as i64).clamp(0, term.limit as i64 - 1)
-    };
-    index.offset + strided + index.indirect.iter().map(|term| clamped(term) * term.stride).sum::<i64>()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Store;
+    use crate::{Binary, Unary};
 
-fn holds(bound: &Bound, at: &[usize], point: usize, values: &[Vec<f64>]) -> bool {
-    (0..bound.extent as i64).contains(&offset(&bound.coordinate, at, point, values))
-}
-
-/// The coordinates of all points, row-major.
-fn points(axes: &[usize]) -> Vec<Vec<usize>> {
-    Array::zeros(&TensorType::new(DType::F64, axes)).positions().collect()
+    /// Softmax of two rows, written by hand.
+    #[test]
+    fn reductions_see_their_own_row_only() {
+        let ty = TensorType::new(DType::F32, [2, 3]);
+        let buffer = |name: &str, role| Buffer { name: name.into(), ty: ty.clone(), role };
+        let mut region = Region::default();
+        let index = Index { offset: 0, strides: vec![3, 1], indirect: vec![] };
+        let load = InstrKind::Load { buffer: BufferId(0), index: index.clone(), guard: vec![] };
+        let x = region.push(load, DType::F32);
+        let e = region.push(InstrKind::Unary(Unary::Exp, x), DType::F32);
+        let s = region.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, e), DType::F32);
+        let y = region.push(InstrKind::Binary(Binary::Div, e, s), DType::F32);
+        let kernel = Kernel {
+            name: "softmax".into(),
+            form: Form::Reduce,
+            domain: Domain { axes: vec![2, 3], outer: 0, rows: 1 },
+            region,
+            stores: vec![Store { value: y, buffer: BufferId(1), index, mode: StoreMode::Set }],
+            covers: vec![],
+        };
+        let graph = KernelGraph {
+            buffers: vec![buffer("x", BufferRole::Input), buffer("y", BufferRole::Temporary)],
+            kernels: vec![kernel],
+            outputs: vec![("y".into(), BufferId(1), ty.clone())],
+            ..KernelGraph::default()
+        };
+        let x = Array { ty: ty.clone(), values: vec![0.0, 1.0, 2.0, 5.0, 5.0, 5.0] };
+        let inputs = BTreeMap::from([("x".to_owned(), x)]);
+        let y = &interpret(&graph, &inputs, Precision::Declared).unwrap()["y"];
+        let total = 1.0 + 1f64.exp() + 2f64.exp();
+        let expected = [1.0 / total, 1f64.exp() / total, 2f64.exp() / total, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0];
+        for (y, expected) in y.values.iter().zip(expected) {
+            assert!((y - expected).abs() < 1e-7, "{y} {expected}");
+        }
+    }
 }

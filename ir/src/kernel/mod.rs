@@ -119,7 +119,8 @@ pub struct Kernel {
     pub region: Region,
     /// What is written.
     pub stores: Vec<Store>,
-    /// The graph's nodes that this kernel computes.
+    /// The nodes that this kernel computes, of the graph that fusion cut (in which values that are computed again have
+    /// clones).
     pub covers: Vec<ValueId>,
 }
 
