@@ -8,7 +8,7 @@ use kernfusion::compile::{Mode, Target, compile};
 use kernfusion::prelude::*;
 use kernfusion_codegen::States;
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
-use kernfusion_ir::{DType, TensorType};
+use kernfusion_ir::{DType, InputRole, TensorType};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 
@@ -55,8 +55,7 @@ impl Fixture {
         let state = |(id, name, role)| {
             let elements = program.graph[id].ty.elements();
             let given = self.tensors.get(&format!("param.{name}")).cloned();
-            (role == kernfusion_ir::InputRole::State)
-                .then(|| (String::from(name), given.unwrap_or(vec![0.0; elements])))
+            (role == InputRole::State).then(|| (String::from(name), given.unwrap_or(vec![0.0; elements])))
         };
         program.graph.inputs().filter_map(state).collect()
     }
@@ -88,21 +87,39 @@ fn loss_and_gradients_of_the_first_step_are_those_of_pytorch() {
     let named = parameters.iter().map(|parameter| parameter.name.as_str()).zip(&gradients);
     let outputs: Vec<_> = [("loss", &loss)].into_iter().chain(named).collect();
     let program = trace.finish(&outputs).expect("correct");
-    let results = run(&program, fixture.states(&program).into_iter().chain(fixture.batch(0)));
+    let inputs: BTreeMap<_, _> = fixture.states(&program).into_iter().chain(fixture.batch(0)).collect();
+    let results = run(&program, inputs.clone());
     let expected = fixture.tensors["losses_f64"][0];
     assert!((results["loss"][0] - expected).abs() < 1e-8, "{} is not {expected}", results["loss"][0]);
     assert_eq!(parameters.len(), fixture.tensors.keys().filter(|name| name.starts_with("grad.")).count());
-    for parameter in parameters {
-        let (got, expected) =
-            (&results[&parameter.name], &fixture.tensors[&format!("grad.{}", parameter.name)]);
-        let largest = expected.iter().fold(0f64, |largest, x| largest.max(x.abs()));
-        let distance = got.iter().zip(expected).fold(0f64, |distance, (x, y)| distance.max((x - y).abs()));
-        assert!(
-            got.len() == expected.len() && distance <= 1e-5 * largest,
-            "{}: {distance:e}",
-            parameter.name
-        );
+    for (mode, results) in [("reference", results), ("compiled", compiled(&program, &inputs))] {
+        for parameter in &parameters {
+            let (got, expected) =
+                (&results[&parameter.name], &fixture.tensors[&format!("grad.{}", parameter.name)]);
+            let largest = expected.iter().fold(0f64, |largest, x| largest.max(x.abs()));
+            let distance =
+                got.iter().zip(expected).fold(0f64, |distance, (x, y)| distance.max((x - y).abs()));
+            let near = got.len() == expected.len() && distance <= 1e-5 * largest;
+            assert!(near, "{mode}, {}: {distance:e} of {largest:e}", parameter.name);
+        }
     }
+}
+
+/// The outputs of the compiled program in `f32`.
+fn compiled(program: &Program, inputs: &BTreeMap<String, Vec<f64>>) -> BTreeMap<String, Vec<f64>> {
+    let states = States::default();
+    let mut compiled = compile(&program.graph, &states, &Target::cpu()).expect("compiles");
+    let mut data = Vec::new();
+    for (id, name, role) in program.graph.inputs() {
+        let tensor = HostTensor::from_f64(&program.graph[id].ty, &inputs[name]);
+        match role {
+            InputRole::State => states.set(name, &tensor).expect("a state of the program"),
+            InputRole::Data => data.push((name, tensor)),
+        }
+    }
+    let data: Vec<_> = data.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let outputs = compiled.run(&data).expect("runs");
+    outputs.iter().map(|(name, tensor)| (name.to_string(), tensor.to_f64())).collect()
 }
 
 #[test]
