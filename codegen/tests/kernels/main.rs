@@ -1,6 +1,7 @@
 //! Kernels built by hand: every instruction, access and form of kernel IR against the interpreter.
 
 mod accesses;
+mod chains;
 mod contractions;
 mod executables;
 mod maps;

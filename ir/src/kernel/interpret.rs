@@ -4,8 +4,8 @@
 //! back end if its results equal the interpretation.
 
 use super::{
-    Bound, Buffer, BufferId, BufferRole, Consumer, Direction, Domain, Index, Instr, InstrKind, Kernel,
-    KernelGraph, Operand, Product, Region, Scalar, StoreMode,
+    Bound, Buffer, BufferId, BufferRole, Consumer, Contraction, Direction, Form, Index, Instr, InstrKind,
+    Kernel, KernelGraph, Operand, Product, Region, Scalar, StoreMode,
 };
 use crate::evaluate::{Array, Precision};
 use crate::{Cast, DType, IrError, Op, ReduceOp, Result, Select, TensorType, random};
@@ -58,7 +58,7 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
     for instr in &kernel.region.instrs {
         let column = match &instr.kind {
             InstrKind::Reduce(op, direction, x) => {
-                let reduced = reduce(*op, *direction, instr.dtype, domain, &points, &values[x.0 as usize]);
+                let reduced = reduce(*op, *direction, instr.dtype, kernel, &points, &values[x.0 as usize]);
                 reduced.into_iter().map(|x| precision.round(instr.dtype, x)).collect()
             }
             InstrKind::Producer(i) => {
@@ -80,7 +80,7 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
         values.push(column);
     }
     for consumer in kernel.consumers() {
-        consume(consumer, domain, &points, &values[consumer.value.0 as usize], memory, precision);
+        consume(kernel, consumer, &points, &values[consumer.value.0 as usize], memory, precision);
     }
     for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
         memory[store.buffer.0 as usize].fill(0.0);
@@ -175,10 +175,11 @@ fn reduce(
     op: ReduceOp,
     direction: Direction,
     dtype: DType,
-    domain: &Domain,
+    kernel: &Kernel,
     points: &[Vec<usize>],
     values: &[f64],
 ) -> Vec<f64> {
+    let domain = &kernel.domain;
     let reduced = match direction {
         Direction::Columns => domain.column_axes(),
         Direction::Rows => domain.row_axes(),
@@ -191,7 +192,7 @@ fn reduce(
     let mut results: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
     for (point, &value) in points.iter().zip(values) {
         let result = results.entry(key(point)).or_insert_with(|| op.identity(dtype));
-        if point.iter().zip(&domain.axes).any(|(at, extent)| at >= extent) {
+        if !counts(kernel, point) {
             continue;
         }
         *result = match op {
@@ -204,10 +205,20 @@ fn reduce(
     points.iter().map(|point| results[&key(point)]).collect()
 }
 
+/// Whether reductions and consumers see a point: it is there, and inside the band. So a band that leaves out what
+/// matters gives a wrong result here, too.
+fn counts(kernel: &Kernel, point: &[usize]) -> bool {
+    let is_there = point.iter().zip(&kernel.domain.axes).all(|(at, extent)| at < extent);
+    let Form::Contraction(Contraction { band: Some(band), .. }) = &kernel.form else { return is_there };
+    let (row, column) = (kernel.domain.outer, kernel.domain.outer + kernel.domain.rows);
+    let columns = band.columns(point[row]..point[row] + 1, kernel.domain.axes[column]);
+    is_there && columns.contains(&point[column])
+}
+
 /// A second product, of the values `r` of the region.
 fn consume(
+    kernel: &Kernel,
     consumer: &Consumer,
-    domain: &Domain,
     all: &[Vec<usize>],
     r: &[f64],
     memory: &mut Memory,
@@ -215,12 +226,12 @@ fn consume(
 ) {
     let mut sums: BTreeMap<usize, f64> = BTreeMap::new();
     for (point, r) in all.iter().zip(r) {
-        let is_there = point.iter().zip(&domain.axes).all(|(at, extent)| at < extent);
+        let counts = counts(kernel, point);
         for p in points(&consumer.p) {
             let point = [&point[..], &p].concat();
             let at = position(&consumer.index, &point, &|_| unreachable!("checked by the verifier"));
             let sum = sums.entry(at as usize).or_insert(0.0);
-            if is_there {
+            if counts {
                 *sum += r * side(&consumer.with, memory, &point, precision);
             }
         }
@@ -258,7 +269,7 @@ fn entry(product: &Product, memory: &Memory, point: &[usize], precision: Precisi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{Form, Store};
+    use crate::kernel::{Domain, Store};
     use crate::{Binary, Unary};
 
     /// Softmax of two rows, written by hand.

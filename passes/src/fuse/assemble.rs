@@ -64,8 +64,9 @@ pub(super) fn execution_order(kernels: &[&Kernel]) -> Vec<usize> {
             next[producer].push(number);
         }
     }
-    // By the last value that a kernel computes; the heap gives the largest first.
-    let place = |number: usize| std::cmp::Reverse((kernels[number].covers.last().copied(), number));
+    // By the first value that a kernel computes, so that an update of a parameter follows its gradient at once and
+    // frees what the gradient was made from; the heap gives the largest first.
+    let place = |number: usize| std::cmp::Reverse((kernels[number].covers.first().copied(), number));
     let mut ready: BinaryHeap<_> = (0..kernels.len()).filter(|&k| waits[k] == 0).map(place).collect();
     let mut order = Vec::new();
     while let Some(std::cmp::Reverse((_, number))) = ready.pop() {

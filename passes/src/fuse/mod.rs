@@ -41,6 +41,10 @@ pub enum Fusion {
 
 /// Nodes in one kernel at most: a bound on registers and code size.
 const LARGEST: usize = 64;
+/// Nodes in one kernel at most where they are small maps side by side, which need registers one after the other.
+const LARGEST_ROW: usize = 1024;
+/// Elements of maps that are launched together: their launch takes longer than they do.
+const SMALL_MAP: usize = 1 << 14;
 
 /// A graph that cannot be cut into kernels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -170,6 +174,7 @@ impl<'a> Planner<'a> {
         self.merge_chains();
         self.merge_along_edges(|_, _, _| true);
         self.merge_siblings();
+        self.merge_small_maps();
     }
 
     /// Merges producers into consumers, the largest tensors first, until nothing changes.
@@ -215,6 +220,38 @@ impl<'a> Planner<'a> {
             for pair in readers.windows(2) {
                 if self.is_reducing(pair[0]) || self.is_reducing(pair[1]) {
                     self.try_merge(pair[0], pair[1]);
+                }
+            }
+        }
+    }
+
+    /// Merges small maps of one shape that do not depend on each other: the updates of biases and gains, mostly.
+    fn merge_small_maps(&mut self) {
+        let mut shapes: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        for (number, group) in self.groups.iter().enumerate() {
+            let Some(Group { members, kernel }) = group else { continue };
+            let shape = |member: &ValueId| self.graph[*member].ty.shape.clone();
+            let alike = members.iter().all(|member| shape(member) == kernel.domain.axes);
+            if kernel.form == Form::Map && alike && kernel.domain.points() <= SMALL_MAP {
+                shapes.entry(kernel.domain.axes.clone()).or_default().push(number);
+            }
+        }
+        for numbers in shapes.into_values() {
+            let mut first = numbers[0];
+            for &number in &numbers[1..] {
+                let (a, b) = (self.group(first), self.group(number));
+                let fits = a.members.len() + b.members.len() <= LARGEST_ROW;
+                let apart = !self.path_between(first, number) && !self.path_between(number, first);
+                let members: BTreeSet<_> = a.members.union(&b.members).copied().collect();
+                match self.lower(&members) {
+                    Ok(kernel) if fits && apart && self.clones.allow(&members) => {
+                        members.iter().for_each(|&member| {
+                            self.group_of.insert(member, first);
+                        });
+                        self.groups[number] = None;
+                        self.groups[first] = Some(Group { members, kernel });
+                    }
+                    _ => first = number,
                 }
             }
         }

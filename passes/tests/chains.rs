@@ -1,0 +1,235 @@
+//! Attention with any score function, and a classifier with its loss, are chains: no tensor over the scores is in memory,
+//! forward or backward, and masked columns are known not to matter.
+
+use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
+use kernfusion_ir::kernel::{self, Band, BufferRole, Form, KernelGraph, interpret};
+use kernfusion_ir::random::philox4x32;
+use kernfusion_ir::{
+    Binary, Builder, Compare, DType, Graph, InputRole, Iota, Op, Origin, RandomBits, ReduceOp, TensorType,
+    Unary, ValueId,
+};
+use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::{PIPELINE, grad, run};
+use std::collections::{BTreeMap, BTreeSet};
+
+const HEADS: [usize; 2] = [2, 3];
+const TIME: usize = 24;
+const WIDTH: usize = 5;
+
+type Score = fn(&mut Builder<'_>, ValueId) -> ValueId;
+
+/// softmax(score(q·kᵀ))·v with a loss, and the gradients of q, k and v.
+fn attention(score: Score, time: usize) -> Graph {
+    let mut graph = Graph::new("attention");
+    let mut builder = Builder::new(&mut graph, Origin::default());
+    let b = &mut builder;
+    let shape = [HEADS[0], HEADS[1], time, WIDTH];
+    let mut input =
+        |name: &str| b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input");
+    let [q, k, v, weight] = ["q", "k", "v", "weight"].map(&mut input);
+    let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
+    let scores = b.matmul(q, transposed).expect("scores");
+    let scores = score(b, scores);
+    let weights = softmax(b, scores);
+    let mixed = b.matmul(weights, v).expect("mixed");
+    // The gradient of the result depends on the result, so that backward is not one kernel with forward.
+    let square = b.mul(mixed, mixed).expect("mul");
+    let weighted = b.mul(square, weight).expect("mul");
+    let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum");
+    finish(&mut graph, loss, &["q", "k", "v"]);
+    graph
+}
+
+fn finish(graph: &mut Graph, loss: ValueId, names: &[&str]) {
+    let wrt: Vec<_> = names.iter().map(|name| graph.input(name).expect("input")).collect();
+    // The largest score only keeps exponentials small; its gradient is zero.
+    let is_maximum = |&id: &ValueId| matches!(&graph[id].op, Op::Reduce(reduce) if reduce.op == ReduceOp::Max);
+    let stopped: BTreeSet<_> = graph.ids().filter(is_maximum).collect();
+    let gradients = grad(graph, loss, &wrt, &stopped).expect("grad");
+    graph.output("loss", loss);
+    names.iter().zip(gradients).for_each(|(name, value)| graph.output(format!("d{name}"), value));
+}
+
+fn along(b: &mut Builder<'_>, op: ReduceOp, x: ValueId) -> ValueId {
+    let shape = b.ty(x).shape.clone();
+    let last = shape.len() - 1;
+    let reduced = b.reduce(op, &[last], x).expect("reduce");
+    b.broadcast(reduced, &shape, &(0..last).collect::<Vec<_>>()).expect("broadcast")
+}
+
+fn softmax(b: &mut Builder<'_>, x: ValueId) -> ValueId {
+    let max = along(b, ReduceOp::Max, x);
+    let shifted = b.sub(x, max).expect("sub");
+    let e = b.unary(Unary::Exp, shifted).expect("exp");
+    let sum = along(b, ReduceOp::Sum, e);
+    b.div(e, sum).expect("div")
+}
+
+/// column − row at each score.
+fn distance(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    let shape = b.ty(scores).shape.clone();
+    let rank = shape.len();
+    let mut iota =
+        |axis| b.op(Iota { ty: TensorType::new(DType::I32, shape.clone()), axis }, &[]).expect("iota");
+    let (row, column) = (iota(rank - 2), iota(rank - 1));
+    b.binary(Binary::Sub, column, row).expect("sub")
+}
+
+/// Keeps scores whose distance compares so with `bound`.
+fn where_distance(b: &mut Builder<'_>, compare: Compare, bound: f64, scores: ValueId) -> ValueId {
+    let distance = distance(b, scores);
+    let bound = b.full_like(bound, distance).expect("bound");
+    let seen = b.compare(compare, distance, bound).expect("compare");
+    let hidden = b.full_like(f64::NEG_INFINITY, scores).expect("-inf");
+    b.select(seen, scores, hidden).expect("select")
+}
+
+fn causal(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    where_distance(b, Compare::Le, 0.0, scores)
+}
+
+fn window(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    let causal = causal(b, scores);
+    where_distance(b, Compare::Gt, -6.0, causal)
+}
+
+fn soft_cap(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    let scaled = b.scale(scores, 0.1).expect("scale");
+    let bent = b.unary(Unary::Tanh, scaled).expect("tanh");
+    let capped = b.scale(bent, 10.0).expect("scale");
+    causal(b, capped)
+}
+
+/// A bias that falls with the distance (Press, Smith, Lewis, 2022).
+fn alibi(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    let distance = distance(b, scores);
+    let distance = b.cast(distance, DType::F32).expect("cast");
+    let bias = b.scale(distance, 0.25).expect("scale");
+    let biased = b.add(scores, bias).expect("add");
+    causal(b, biased)
+}
+
+fn plain(_: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    scores
+}
+
+/// Evaluates the graph, interprets its kernels, and compares; in the interpreter a band that leaves out what matters
+/// gives other numbers.
+fn check(graph: &Graph) -> KernelGraph {
+    let value = |name: &str, i: usize| {
+        let key = name.bytes().fold(7u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
+        f64::from(philox4x32([i as u32, 0, 0, 0], [key, 1])[0]) / f64::from(u32::MAX) * 2.0 - 1.0
+    };
+    let array = |name: &str, ty: &TensorType| {
+        let draw = |i| match ty.dtype.is_float() {
+            true => value(name, i),
+            false => (value(name, i) * 9.0).abs().floor(),
+        };
+        let values = (0..ty.elements()).map(draw);
+        Array { ty: ty.clone(), values: values.collect() }
+    };
+    let inputs: BTreeMap<_, _> =
+        graph.inputs().map(|(id, name, _)| (name.to_string(), array(name, &graph[id].ty))).collect();
+    let expected = evaluate_arrays(graph, inputs.clone(), Precision::Double).expect("evaluates");
+    let mut simplified = graph.clone();
+    run(&mut simplified, PIPELINE, None, &mut |_, _| {}).expect("passes");
+    let kernels = fuse(&simplified, Fusion::Full).expect("fuses");
+    kernel::verify(&kernels).unwrap_or_else(|error| panic!("{error}\n{kernels}"));
+    let got = interpret(&kernels, &inputs, Precision::Double).expect("interprets");
+    for (name, expected) in &expected {
+        for (i, (x, y)) in got[name].values.iter().zip(&expected.values).enumerate() {
+            assert!((x - y).abs() <= 1e-9 * y.abs().max(1.0), "{name}[{i}]: {x}, not {y}\n{kernels}");
+        }
+    }
+    kernels
+}
+
+/// The chains, of which there must be so many, after checking that no temporary has as many elements as the scores.
+fn chains(kernels: &KernelGraph, expected: usize, scores: usize) -> Vec<Option<Band>> {
+    let wide = kernels.buffers.iter().find(|b| b.role == BufferRole::Temporary && b.ty.elements() >= scores);
+    assert!(wide.is_none(), "{} is in memory\n{kernels}", wide.expect("found").name);
+    let band = |form: &Form| match form {
+        Form::Contraction(contraction) if !contraction.consumers.is_empty() => Some(contraction.band),
+        _ => None,
+    };
+    let chains: Vec<_> = kernels.kernels.iter().filter_map(|kernel| band(&kernel.form)).collect();
+    assert_eq!(chains.len(), expected, "{kernels}");
+    chains
+}
+
+#[test]
+fn attention_with_any_score_function_is_one_kernel_forward_and_one_backward() {
+    let upper = |upper| Some(Band { lower: None, upper: Some(upper) });
+    let cases: [(Score, Option<Band>); 5] = [
+        (plain, None),
+        (causal, upper(0)),
+        (window, Some(Band { lower: Some(-5), upper: Some(0) })),
+        (soft_cap, upper(0)),
+        (alibi, upper(0)),
+    ];
+    // Small tensors are not computed again, so that there must be enough rows.
+    for (score, band) in cases {
+        let time = 112;
+        let kernels = check(&attention(score, time));
+        let scores = HEADS[0] * HEADS[1] * time * time;
+        assert_eq!(chains(&kernels, 2, scores), [band, band]);
+    }
+}
+
+/// Dropout on the weights draws the same numbers in both kernels.
+#[test]
+fn attention_with_dropout() {
+    fn dropped(b: &mut Builder<'_>, weights: ValueId) -> ValueId {
+        let scalar = |b: &mut Builder<'_>, name: &str| {
+            b.input(name, InputRole::Data, TensorType::new(DType::U32, [])).expect("input")
+        };
+        let (seed, step) = (scalar(b, "seed"), scalar(b, "step"));
+        let shape = b.ty(weights).shape.clone();
+        let bits = b.op(RandomBits { node: 3, shape }, &[seed, step]).expect("bits");
+        let half = b.full_like(f64::from(1u32 << 31), bits).expect("half");
+        let kept = b.compare(Compare::Lt, bits, half).expect("compare");
+        let zero = b.zeros_like(weights).expect("zero");
+        let doubled = b.scale(weights, 2.0).expect("scale");
+        b.select(kept, doubled, zero).expect("select")
+    }
+    let mut graph = Graph::new("dropout");
+    let mut builder = Builder::new(&mut graph, Origin::default());
+    let b = &mut builder;
+    let time = 112;
+    let shape = [HEADS[0], HEADS[1], time, WIDTH];
+    let mut input =
+        |name: &str| b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input");
+    let [q, k, v, weight] = ["q", "k", "v", "weight"].map(&mut input);
+    let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
+    let scores = b.matmul(q, transposed).expect("scores");
+    let scores = causal(b, scores);
+    let weights = softmax(b, scores);
+    let weights = dropped(b, weights);
+    let mixed = b.matmul(weights, v).expect("mixed");
+    // The gradient of the result depends on the result, so that backward is not one kernel with forward.
+    let square = b.mul(mixed, mixed).expect("mul");
+    let weighted = b.mul(square, weight).expect("mul");
+    let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum");
+    finish(&mut graph, loss, &["q", "k", "v"]);
+    let kernels = check(&graph);
+    let band = Some(Band { lower: None, upper: Some(0) });
+    assert_eq!(chains(&kernels, 2, HEADS[0] * HEADS[1] * time * time), [band, band]);
+}
+
+/// A small score domain stays correct, whatever the planner chooses.
+#[test]
+fn small_attention_is_right() {
+    for score in [plain, causal, window, soft_cap, alibi] {
+        check(&attention(score, TIME));
+    }
+}
+
+/// The number of products in a graph.
+#[test]
+fn the_scores_are_computed_again_for_backward() {
+    let graph = attention(causal, 112);
+    let products = graph.ids().filter(|&id| matches!(graph[id].op, Op::DotGeneral(_))).count();
+    let kernels = check(&graph);
+    let in_kernels = |kernel: &kernel::Kernel| kernel.products().len() + kernel.consumers().len();
+    assert_eq!(kernels.kernels.iter().map(in_kernels).sum::<usize>(), products + 1);
+}
