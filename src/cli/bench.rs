@@ -63,7 +63,7 @@ struct Row {
     mode: String,
     preset: String,
     work: String,
-    dtype: &'static str,
+    dtype: String,
     device: &'static str,
     threads: usize,
     steps: u64,
@@ -173,7 +173,7 @@ impl Contender {
             mode: self.mode.to_string(),
             preset: model.preset.into(),
             work: args.work.name(),
-            dtype: "f32",
+            dtype: args.target.precision().to_string(),
             device: "cpu",
             threads: args.target.thread_count(),
             steps: args.steps,
@@ -229,9 +229,11 @@ fn median(seconds: &[f64]) -> f64 {
 
 fn table(rows: &[Row], screen: &mut Screen) {
     let machine: Value = machine::describe();
-    let Row { preset, work, steps, threads, .. } = &rows[0];
+    let Row { preset, work, dtype, steps, threads, .. } = &rows[0];
     let cpu = machine["cpu"].as_str().unwrap_or("unknown processor");
-    screen.line(format!("{preset} {work}, medians of {steps} steps, {threads} threads, {cpu}"));
+    screen.line(format!(
+        "{preset} {work}, {dtype} products, medians of {steps} steps, {threads} threads, {cpu}"
+    ));
     screen.line(format!(
         "{:<9} {:>10} {:>10} {:>9} {:>7} {:>10} {:>9} {:>9}  loss first, last",
         "mode", "ms/step", "tokens/s", "compile s", "kernels", "moved MiB", "arena MiB", "peak MiB"
