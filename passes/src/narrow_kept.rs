@@ -201,7 +201,7 @@ impl Narrowing<'_> {
         let (entry, is_forward) = (node.op.entry(), self.forward[value.index()]);
         let is_view = entry == KernelEntry::View;
         let is_narrow = self.kept.narrow[value.index()];
-        if !self.kept.full[value.index()] || !is_forward && !is_view && !(reduces && is_narrow) {
+        if !self.kept.full[value.index()] || !(is_forward || is_view || reduces && is_narrow) {
             return Ok(place);
         }
         // What reductions see of backward's own values is not what others see.

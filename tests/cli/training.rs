@@ -3,8 +3,8 @@
 use super::workplace::{TRAIN, Workplace, end};
 use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::tensor_file;
-use kernfusion_ir::samples::Draws;
 use kernfusion_ir::Tensor;
+use kernfusion_ir::samples::Draws;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

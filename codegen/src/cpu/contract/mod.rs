@@ -10,12 +10,14 @@ mod generic;
 mod kernel;
 mod pack;
 mod part;
+mod peak;
 #[cfg(test)]
 mod tests;
 mod thin;
 mod workspace;
 
 pub use generic::{GenericContraction, Layout, Number};
+pub use peak::peak;
 pub use workspace::Workspaces;
 
 use crate::cpu::isa::Isa;
