@@ -129,6 +129,16 @@ impl Target {
         self
     }
 
+    /// The number type of products.
+    pub fn product_type(&self) -> Precision {
+        self.precision
+    }
+
+    /// The graph passes that compiling for this target runs, in order.
+    pub fn passes(&self) -> Vec<Pass> {
+        passes(self.mode, self.precision)
+    }
+
     /// The number of threads.
     pub fn thread_count(&self) -> usize {
         self.threads
@@ -171,7 +181,7 @@ pub struct Compiled {
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
     let mut graph = graph.clone();
-    let passes = run(&mut graph, &passes(target.mode, target.precision), None, &mut |_, _| {})?;
+    let passes = run(&mut graph, &target.passes(), None, &mut |_, _| {})?;
     let (fusion, memory) = match target.mode {
         Mode::Compiled => (Fusion::Full, Memory::Arena),
         Mode::Eager => (Fusion::None, Memory::Fresh),

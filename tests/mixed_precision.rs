@@ -53,8 +53,7 @@ fn gradients(config: &GptConfig) -> Program {
 /// Parameters and one batch.
 fn inputs(program: &Program, config: &GptConfig) -> Tensors {
     let [x, y] = batch(config, BATCH, 7);
-    let parameters =
-        program.initial_parameters(3).into_iter().map(|(name, tensor)| (name.to_string(), tensor));
+    let parameters = program.initial_parameters(3).map(|(name, tensor)| (name.to_string(), tensor));
     parameters.chain([("x".into(), x), ("y".into(), y)]).collect()
 }
 
