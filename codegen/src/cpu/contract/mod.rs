@@ -8,6 +8,7 @@
 mod driver;
 mod generic;
 mod kernel;
+pub(crate) mod local;
 mod pack;
 mod part;
 mod peak;
@@ -113,6 +114,8 @@ pub struct Operand {
 pub enum Output {
     /// Into C as `f32`: element (b, i, j) at `batch.at(b) + i · ldc + j`. An epilogue works in place on C.
     Direct {
+        /// Whether results are added to what C holds.
+        adds: bool,
         /// One matrix per element.
         batch: Axis,
         /// From row to row, in elements.

@@ -126,7 +126,7 @@ impl<'r, 'a> Part<'r, 'a> {
                     let target = Target {
                         c: c.wrapping_add(column),
                         ldc,
-                        accumulate: k > 0,
+                        accumulate: k > 0 || self.adds(),
                         writes: writes.at(0, column),
                         reads: reads.at(0, column),
                     };
@@ -148,6 +148,10 @@ impl<'r, 'a> Part<'r, 'a> {
         }
     }
 
+    fn adds(&self) -> bool {
+        matches!(self.run.job.output, Output::Direct { adds: true, .. })
+    }
+
     /// Where the sums of row i go, from column n on, and their row stride; `block` is the first row of the block
     /// of A.
     fn strip(&self, block: usize, i: usize, n: usize) -> (*mut f32, usize) {
@@ -156,7 +160,7 @@ impl<'r, 'a> Part<'r, 'a> {
             (self.space.sums.wrapping_add(row * plan.sum_stride + column), plan.sum_stride)
         };
         match &self.run.job.output {
-            Output::Direct { batch, ldc } => {
+            Output::Direct { batch, ldc, .. } => {
                 let matrix = self.run.buffers.c.wrapping_offset(batch.at(self.batch));
                 (matrix.wrapping_add(i * ldc + n), *ldc)
             }
