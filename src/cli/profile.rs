@@ -14,7 +14,7 @@ use super::workload::{Workload, median, synthetic_tokens, windows};
 use kernfusion::compile::Mode;
 use kernfusion_codegen::cpu::peaks::Peaks;
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Product};
+use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand, Product};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -153,23 +153,47 @@ fn form(kernel: &Kernel) -> &'static str {
 
 /// The least seconds that a kernel takes, and what bounds it.
 fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks) -> (f64, &'static str) {
-    let points = kernel.domain.points();
-    let is_bf16 = |product: &Product| {
-        [&product.a, &product.b].iter().all(|x| x.region.instr(x.value).dtype == DType::BF16)
-    };
-    let operations = |bf16: bool| {
-        let products = kernel.products().iter().filter(|product| is_bf16(product) == bf16);
-        products.map(|product| 2 * points * product.k.iter().product::<usize>()).sum::<usize>()
-    };
-    let [wide, narrow] = [false, true].map(operations);
-    let scalars = kernel.operations().saturating_sub(wide + narrow);
-    let multiplying = wide as f64 / peaks.f32_products + narrow as f64 / peaks.bf16_products;
+    let [wide, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
+    let scalars = (kernel.operations() as f64 - wide - narrow).max(0.0);
     let bounds = [
         (graph.bytes_moved(kernel) as f64 / peaks.bandwidth, "bytes"),
-        (multiplying, if narrow > wide { "bf16" } else { "f32" }),
-        (scalars as f64 / peaks.scalars(), "scalars"),
+        (
+            wide / peaks.f32_products + narrow / peaks.bf16_products,
+            if narrow > wide { "bf16" } else { "f32" },
+        ),
+        (scalars / peaks.scalars(), "scalars"),
     ];
     bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds")
+}
+
+/// Operations of a kernel's products and consumers over its whole domain: those of `bf16` second, all others first.
+fn multiplications(kernel: &Kernel) -> [f64; 2] {
+    let points = kernel.domain.points() as f64;
+    let mut operations = [0.0; 2];
+    let mut add = |dtypes: [DType; 2], axes: &[usize]| {
+        let is_narrow = dtypes == [DType::BF16; 2];
+        operations[usize::from(is_narrow)] += 2.0 * points * axes.iter().product::<usize>() as f64;
+    };
+    let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
+    for product in kernel.products() {
+        add([dtype(&product.a), dtype(&product.b)], &product.k);
+    }
+    for consumer in kernel.consumers() {
+        add([kernel.region.instr(consumer.value).dtype, dtype(&consumer.with)], &consumer.p);
+    }
+    operations
+}
+
+/// The part of its domain that a kernel computes: all of it, unless a band leaves columns out.
+fn computed_share(kernel: &Kernel) -> f64 {
+    match &kernel.form {
+        Form::Contraction(contraction) if contraction.band.is_some() => {
+            let form = Form::Contraction(Contraction { band: None, ..contraction.clone() });
+            let whole = Kernel { form, ..kernel.clone() };
+            kernel.operations() as f64 / (whole.operations() as f64).max(1.0)
+        }
+        Form::Contraction(_) | Form::Map | Form::Reduce => 1.0,
+    }
 }
 
 #[cfg(test)]
