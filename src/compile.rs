@@ -9,7 +9,7 @@ use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, Tensor};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::plan::plan;
-use kernfusion_passes::{PIPELINE, PassReport, run};
+use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass, PassReport, run};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -45,10 +45,39 @@ impl fmt::Display for Mode {
     }
 }
 
+/// The number type of matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// `f32`.
+    #[default]
+    F32,
+    /// Products take `bf16` operands and sum in `f32`; compiled programs also keep activations for backward as `bf16`.
+    /// Parameters, statistics, losses and the optimizer stay `f32`.
+    Bf16,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        })
+    }
+}
+
+/// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
+pub fn passes(mode: Mode, precision: Precision) -> Vec<Pass> {
+    let (simplify, narrow) = (mode == Mode::Compiled, precision == Precision::Bf16);
+    let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
+    let pipeline = PIPELINE.iter().filter(|_| simplify);
+    pipeline.chain(MIXED_PRECISION.iter().filter(|_| narrow).filter(eager)).copied().collect()
+}
+
 /// What to compile for: the CPU, how many threads, which mode. Executables of one target share its threads.
 #[derive(Clone)]
 pub struct Target {
     mode: Mode,
+    precision: Precision,
     threads: usize,
     isa: Option<Isa>,
     keep_code: bool,
@@ -59,7 +88,14 @@ impl Target {
     /// This machine's CPU with a thread for each core, compiled mode.
     pub fn cpu() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Target { mode: Mode::Compiled, threads, isa: None, keep_code: false, pool: None }
+        Target {
+            mode: Mode::Compiled,
+            precision: Precision::F32,
+            threads,
+            isa: None,
+            keep_code: false,
+            pool: None,
+        }
     }
 
     /// With so many threads, at least one. Results do not depend on it.
@@ -70,6 +106,11 @@ impl Target {
     /// In this mode.
     pub fn mode(self, mode: Mode) -> Self {
         Target { mode, ..self }
+    }
+
+    /// With matrix products of this number type.
+    pub fn precision(self, precision: Precision) -> Self {
+        Target { precision, ..self }
     }
 
     /// With the tile primitives of this instruction set instead of the best that the CPU has.
@@ -86,6 +127,16 @@ impl Target {
     pub fn start(mut self) -> Self {
         self.pool.get_or_insert_with(|| Arc::new(Pool::new(self.threads)));
         self
+    }
+
+    /// The number type of products.
+    pub fn product_type(&self) -> Precision {
+        self.precision
+    }
+
+    /// The graph passes that compiling for this target runs, in order.
+    pub fn passes(&self) -> Vec<Pass> {
+        passes(self.mode, self.precision)
     }
 
     /// The number of threads.
@@ -130,9 +181,10 @@ pub struct Compiled {
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
     let mut graph = graph.clone();
-    let (passes, fusion, memory) = match target.mode {
-        Mode::Compiled => (run(&mut graph, PIPELINE, None, &mut |_, _| {})?, Fusion::Full, Memory::Arena),
-        Mode::Eager => (run(&mut graph, &[], None, &mut |_, _| {})?, Fusion::None, Memory::Fresh),
+    let passes = run(&mut graph, &target.passes(), None, &mut |_, _| {})?;
+    let (fusion, memory) = match target.mode {
+        Mode::Compiled => (Fusion::Full, Memory::Arena),
+        Mode::Eager => (Fusion::None, Memory::Fresh),
     };
     let fuse_start = Instant::now();
     let kernels = fuse(&graph, fusion)?;

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::error::{CliError, write_text};
-use super::model::{Model, ModelArgs, Work};
+use super::model::{Model, ModelArgs, PrecisionArgs, Work};
 use super::screen::Screen;
 use super::stages::{PassArgs, fused, simplified, traced};
 use clap::ValueEnum;
@@ -34,6 +34,8 @@ pub(super) struct Args {
     /// Mode whose stages are shown
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
+    #[command(flatten)]
+    products: PrecisionArgs,
     #[command(flatten)]
     passes: PassArgs,
     /// Of fuse, clif and asm as text: only kernels whose name contains this
@@ -93,7 +95,8 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 
 impl Args {
     fn show(&self, model: &Model) -> Result<String, CliError> {
-        let simplified = || simplified(model, self.work, self.mode, &self.passes);
+        let simplified =
+            || simplified(model, self.work, (self.mode, self.products.precision()), &self.passes);
         match self.stage {
             Stage::Trace => self.graph(&traced(model, self.work)?),
             Stage::Grad if self.work == Work::Train => self.graph(&self.work.program(model)?.graph),
@@ -157,7 +160,7 @@ impl Args {
                 "code is made of the whole pipeline: leave out --after and --stop-after".into(),
             ));
         }
-        let target = Target::cpu().mode(self.mode).keep_code(true);
+        let target = Target::cpu().mode(self.mode).precision(self.products.precision()).keep_code(true);
         let program = compile(&self.work.program(model)?.graph, &States::new(), &target)?;
         let mut parts = Vec::new();
         for kernel in program.kernels().kernels.iter().filter(|kernel| self.wants(kernel)) {

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::error::CliError;
-use super::model::{ModelArgs, Work};
+use super::model::{ModelArgs, PrecisionArgs, Work};
 use super::screen::{Screen, grouped};
 use super::stages::{PassArgs, fused, simplified};
 use kernfusion::compile::Mode;
@@ -29,6 +29,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
     #[command(flatten)]
+    products: PrecisionArgs,
+    #[command(flatten)]
     passes: PassArgs,
     /// Refused fusions shown at most; 0: all
     #[arg(long, value_name = "N", default_value_t = 40)]
@@ -43,7 +45,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
-    let graph = simplified(&model, args.work, args.mode, &args.passes)?;
+    let graph = simplified(&model, args.work, (args.mode, args.products.precision()), &args.passes)?;
     let plan = plan(fused(&graph, args.mode)?);
     match (&args.a, &args.b) {
         (Some(a), Some(b)) => between(&plan.graph, a, b, screen)?,

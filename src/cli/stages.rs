@@ -3,14 +3,14 @@
 use super::error::CliError;
 use super::model::{Model, Work};
 use super::opt::unknown_pass;
-use kernfusion::compile::Mode;
+use kernfusion::compile::{Mode, Precision, passes};
 use kernfusion::loss::cross_entropy;
 use kernfusion::models::Gpt;
 use kernfusion::trace::Trace;
 use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_ir::{DType, Graph};
 use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::{PIPELINE, run as run_passes};
+use kernfusion_passes::{Pass, run as run_passes};
 
 /// How far simplification goes.
 #[derive(clap::Args)]
@@ -29,9 +29,9 @@ impl PassArgs {
         self.after.is_some() || self.stop_after.is_some()
     }
 
-    fn count(&self) -> Result<Option<usize>, CliError> {
+    fn count(&self, passes: &[Pass]) -> Result<Option<usize>, CliError> {
         let Some(name) = &self.after else { return Ok(self.stop_after) };
-        let place = PIPELINE.iter().position(|pass| pass.name == name);
+        let place = passes.iter().position(|pass| pass.name == name);
         place.map(|place| Some(place + 1)).ok_or_else(|| unknown_pass(name))
     }
 }
@@ -49,19 +49,16 @@ pub(super) fn traced(model: &Model, work: Work) -> Result<Graph, CliError> {
     Ok(trace.finish(&[("loss", &loss)])?.graph)
 }
 
-/// The program after the passes: of eager mode, which has none, as it is.
+/// The program after the passes of a mode.
 pub(super) fn simplified(
     model: &Model,
     work: Work,
-    mode: Mode,
-    passes: &PassArgs,
+    (mode, precision): (Mode, Precision),
+    flags: &PassArgs,
 ) -> Result<Graph, CliError> {
     let mut graph = work.program(model)?.graph;
-    let list = match mode {
-        Mode::Compiled => PIPELINE,
-        Mode::Eager => &[],
-    };
-    run_passes(&mut graph, list, passes.count()?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
+    let list = passes(mode, precision);
+    run_passes(&mut graph, &list, flags.count(&list)?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
     Ok(graph)
 }
 

@@ -11,12 +11,14 @@ mod kernel;
 pub(crate) mod local;
 mod pack;
 mod part;
+mod peak;
 #[cfg(test)]
 mod tests;
 mod thin;
 mod workspace;
 
 pub use generic::{GenericContraction, Layout, Number};
+pub use peak::peak;
 pub use workspace::Workspaces;
 
 use crate::cpu::isa::Isa;
