@@ -43,7 +43,8 @@ fn attention(score: Score, time: usize) -> Graph {
 fn finish(graph: &mut Graph, loss: ValueId, names: &[&str]) {
     let wrt: Vec<_> = names.iter().map(|name| graph.input(name).expect("input")).collect();
     // The largest score only keeps exponentials small; its gradient is zero.
-    let is_maximum = |&id: &ValueId| matches!(&graph[id].op, Op::Reduce(reduce) if reduce.op == ReduceOp::Max);
+    let is_maximum =
+        |&id: &ValueId| matches!(&graph[id].op, Op::Reduce(reduce) if reduce.op == ReduceOp::Max);
     let stopped: BTreeSet<_> = graph.ids().filter(is_maximum).collect();
     let gradients = grad(graph, loss, &wrt, &stopped).expect("grad");
     graph.output("loss", loss);

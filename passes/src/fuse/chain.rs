@@ -300,7 +300,7 @@ impl Planner<'_> {
             while numbers.len() > fixed {
                 match self.merge_all(&numbers) {
                     Ok(()) => break,
-                    Err((edge, reason)) => self.refusals.insert(edge, reason),
+                    Err((edge, reason)) => self.chain_refusals.insert(edge, reason),
                 };
                 numbers.pop();
             }

@@ -95,6 +95,8 @@ struct Planner<'a> {
     groups: Vec<Option<Group>>,
     group_of: BTreeMap<ValueId, usize>,
     refusals: BTreeMap<(ValueId, ValueId), &'static str>,
+    /// Why edges between products are no chain, which says more than why the two kernels are not one.
+    chain_refusals: BTreeMap<(ValueId, ValueId), &'static str>,
 }
 
 impl<'a> Planner<'a> {
@@ -115,6 +117,7 @@ impl<'a> Planner<'a> {
                 groups: vec![],
                 group_of: BTreeMap::new(),
                 refusals: BTreeMap::new(),
+                chain_refusals: BTreeMap::new(),
             };
             let faults = planner.start();
             if faults.is_empty() {
@@ -338,7 +341,9 @@ impl<'a> Planner<'a> {
 
     fn finish(self) -> KernelGraph {
         let mut refusals = Vec::new();
-        for (&(producer, consumer), reason) in &self.refusals {
+        let mut reasons = self.refusals.clone();
+        reasons.extend(&self.chain_refusals);
+        for (&(producer, consumer), reason) in &reasons {
             if self.group_of[&producer] != self.group_of[&consumer] {
                 let bytes = self.graph[producer].ty.bytes();
                 let name = |id| assemble::describe(self.graph, id);

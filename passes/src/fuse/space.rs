@@ -92,6 +92,13 @@ impl Space {
         strides.into_iter().any(|(&stride, axis)| axis.role == role && axis.extent > 1 && stride != 0)
     }
 
+    /// Whether two indices are equal at every point: along an axis of one point they may differ.
+    pub(super) fn same(&self, a: &Index, b: &Index) -> bool {
+        let strides = a.strides.iter().zip(&b.strides).zip(&self.axes);
+        let mut strides = strides.filter(|(_, axis)| axis.extent > 1);
+        a.offset == b.offset && a.indirect == b.indirect && strides.all(|((a, b), _)| a == b)
+    }
+
     /// Splits an axis so that its inner part has the extent `inner`.
     pub(super) fn split(&mut self, axis: usize, inner: usize) {
         let part = Axis { extent: inner, ..self.axes[axis].clone() };

@@ -205,7 +205,9 @@ impl KernelWriter for Writer<'_> {
         let Some(number) = self.producers.iter().position(|(node, _)| *node == self.node) else {
             return Err(Refusal::Because("a contraction feeds this kernel from memory only"));
         };
-        if self.producers[number].1 != at || !self.guard.is_empty() {
+        let place = &self.producers[number].1;
+        let is_there = place.iter().zip(at).all(|(place, at)| self.space.same(place, at));
+        if !is_there || !self.guard.is_empty() {
             return Err(Refusal::Because("a product is read at other entries"));
         }
         Ok(self.region.push(InstrKind::Producer(number), self.graph[self.node].ty.dtype))
