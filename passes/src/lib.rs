@@ -8,6 +8,7 @@
 //! * [`PIPELINE`] and [`run`]: simplification; times, verifies and dumps each pass, and names the one that fails.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
+//! * [`tile`](tile::tile): from a program to one of a slice of its batch and one of the rest, before simplification.
 //!
 //! Passes rebuild a graph in execution order; they never edit it in place. This crate knows nothing of back ends.
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod plan;
 mod rebuild;
 mod runner;
 mod split_reductions;
+pub mod tile;
 
 pub use autodiff::grad;
 pub use rebuild::Rebuild;
