@@ -117,9 +117,10 @@ impl Target {
         Target { memory_limit: Some(bytes), ..self }
     }
 
-    /// Runs programs in the arena of one that is compiled already, where they fit into it. They run in turns.
+    /// Runs programs in the arena of one that is compiled already, in the fewest slices that fit into it if any do. They
+    /// run in turns.
     pub fn share_arena(self, with: &Compiled) -> Self {
-        Target { arena: Some(with.executables()[0].arena().clone()), ..self }
+        Target { arena: Some(with.executables()[0].arena().clone()), slices: None, ..self }
     }
 
     /// Starts the threads now, so that all clones of the result share them.
@@ -187,6 +188,9 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
     }
     let lowered = |slices| lower(graph, target.mode, slices);
     let compiled = |lowered: Lowered| generate(graph, lowered, states, target, start);
+    if let Some(lowered) = limit::within_arena(graph, target, lowered)? {
+        return compiled(lowered);
+    }
     match target.memory_limit {
         None => compiled(lowered(target.slices.unwrap_or(1))?),
         Some(limit) => limit::within(limit, graph, states, target, lowered, compiled),

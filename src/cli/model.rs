@@ -139,7 +139,12 @@ impl MemoryArgs {
     /// The target with the limits that the flags set.
     pub(super) fn limit(&self, target: Target) -> Target {
         let target = self.memory_limit.into_iter().fold(target, Target::memory_limit);
-        self.slices.into_iter().fold(target, |target, slices| target.slices(slices as usize))
+        self.slices().into_iter().fold(target, Target::slices)
+    }
+
+    /// The number of slices, if the user has chosen it.
+    pub(super) fn slices(&self) -> Option<usize> {
+        self.slices.map(|slices| slices as usize)
     }
 }
 

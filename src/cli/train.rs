@@ -226,6 +226,7 @@ impl Args {
         Settings {
             steps,
             batch: self.model.batch_size.unwrap_or(settings.batch),
+            slices: self.memory.slices().unwrap_or(settings.slices),
             seed: self.seed.unwrap_or(settings.seed),
             optimizer: self.optimizer(&settings.optimizer),
             schedule: self.schedule(settings.schedule, steps),

@@ -41,6 +41,28 @@ pub enum LimitError {
     },
 }
 
+/// The program in the fewest slices that fit into the arena that the target shares, if any do. What else the process holds
+/// plays no part, so that the choice is the same every time.
+pub(super) fn within_arena(
+    graph: &Graph,
+    target: &Target,
+    lowered: impl Fn(usize) -> Result<Lowered>,
+) -> Result<Option<Lowered>> {
+    let Some(arena) = target.arena.as_ref().filter(|_| target.slices.is_none()) else { return Ok(None) };
+    for slices in candidates(graph, target) {
+        match lowered(slices) {
+            Err(Error::Tile(_)) => return Ok(None),
+            lowered => {
+                let lowered = lowered?;
+                if lowered.arena_bytes() <= arena.len() {
+                    return Ok(Some(lowered));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Compiles with the fewest slices whose memory is within the limit, or with as many as the target says.
 ///
 /// # Errors
