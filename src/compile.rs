@@ -181,11 +181,7 @@ enum Code {
 /// be met.
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
-    if target.mode == Mode::Eager && (target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1) {
-        let reason =
-            "eager mode computes every op on the whole batch: memory limits and slices need mode compiled";
-        return Err(Error::Configuration(reason.into()));
-    }
+    check_mode(target)?;
     let lowered = |slices| lower(graph, target.mode, slices);
     let compiled = |lowered: Lowered| generate(graph, lowered, states, target, start);
     if let Some(lowered) = limit::within_arena(graph, target, lowered)? {
@@ -202,6 +198,7 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
 /// # Errors
 /// As [`compile`].
 pub fn planned_slices(graph: &Graph, states: &States, target: &Target) -> Result<usize> {
+    check_mode(target)?;
     match (target.memory_limit, target.slices) {
         (Some(limit), _) => {
             let lowered = |slices| lower(graph, target.mode, slices);
@@ -209,6 +206,15 @@ pub fn planned_slices(graph: &Graph, states: &States, target: &Target) -> Result
         }
         (None, slices) => Ok(slices.unwrap_or(1)),
     }
+}
+
+fn check_mode(target: &Target) -> Result<()> {
+    if target.mode == Mode::Eager && (target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1) {
+        let reason =
+            "eager mode computes every op on the whole batch: memory limits and slices need mode compiled";
+        return Err(Error::Configuration(reason.into()));
+    }
+    Ok(())
 }
 
 /// Code generation.
