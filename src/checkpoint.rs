@@ -135,6 +135,9 @@ pub struct Tensor32 {
     pub data: Vec<f32>,
 }
 
+/// Takes all numbers of a tensor.
+pub type Take<'a> = dyn FnMut(&[f32]) -> io::Result<()> + 'a;
+
 /// What a checkpoint holds besides tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meta {
@@ -206,7 +209,7 @@ impl Checkpoint {
         directory: &Path,
         meta: &Meta,
         tensors: &[(&str, &[usize])],
-        visit: &mut dyn FnMut(&str, &mut dyn FnMut(&[f32]) -> io::Result<()>) -> io::Result<()>,
+        visit: &mut dyn FnMut(&str, &mut Take<'_>) -> io::Result<()>,
     ) -> Result<(), CheckpointError> {
         let header = header(meta, tensors)?;
         let path = directory.join(CHECKPOINT_FILE);

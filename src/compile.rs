@@ -171,7 +171,7 @@ pub struct Compiled {
 
 enum Code {
     Whole(Executable),
-    Tiled(TiledExecutable),
+    Tiled(Box<TiledExecutable>),
 }
 
 /// Compiles a graph whose states live in `states`, shared with every other executable compiled with them.
@@ -254,7 +254,7 @@ fn generate(
             let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
             let inputs = data.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
             let slicing = Slicing { slices: lowered.slices, part: PART.into(), inputs };
-            Code::Tiled(TiledExecutable::compile(lowered.body, tail, slicing, states, &options)?)
+            Code::Tiled(Box::new(TiledExecutable::compile(lowered.body, tail, slicing, states, &options)?))
         }
     };
     report.codegen = code_start.elapsed();

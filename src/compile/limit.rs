@@ -4,14 +4,17 @@
 //! already is measured; for what code generation and running take beside, there is an allowance.
 
 use super::process::resident_bytes;
-use super::{Lowered, Target};
+use super::{Lowered, Mode, Target};
 use crate::error::{Error, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::Graph;
 use kernfusion_passes::tile::{TileError, batch_extent};
 
-/// Memory beside plans: machine code and what its generation leaves behind, packing buffers of the threads, batches.
-const ALLOWANCE: usize = 40 << 20;
+/// Memory beside plans: machine code and what its generation leaves behind, batches.
+const ALLOWANCE: usize = 24 << 20;
+
+/// Memory of each thread: packed operands, rows, its stack.
+const THREAD_ALLOWANCE: usize = 8 << 20;
 
 /// A memory limit that cannot be met.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +51,9 @@ pub(super) fn within_arena(
     target: &Target,
     lowered: impl Fn(usize) -> Result<Lowered>,
 ) -> Result<Option<Lowered>> {
-    let Some(arena) = target.arena.as_ref().filter(|_| target.slices.is_none()) else { return Ok(None) };
+    // Eager mode has no arena.
+    let free = target.slices.is_none() && target.mode == Mode::Compiled;
+    let Some(arena) = target.arena.as_ref().filter(|_| free) else { return Ok(None) };
     for slices in candidates(graph, target) {
         match lowered(slices) {
             Err(Error::Tile(_)) => return Ok(None),
@@ -102,7 +107,7 @@ pub(super) fn process_bytes(lowered: &Lowered, states: &States, target: &Target)
     let arena = lowered.arena_bytes();
     let shares = target.arena.as_ref().is_some_and(|shared| shared.len() >= arena);
     let program = new.map(|(_, bytes)| bytes).sum::<usize>() + if shares { 0 } else { arena };
-    resident_bytes() + program + ALLOWANCE
+    resident_bytes() + program + ALLOWANCE + target.thread_count() * THREAD_ALLOWANCE
 }
 
 fn candidates(graph: &Graph, target: &Target) -> Vec<usize> {
@@ -110,7 +115,7 @@ fn candidates(graph: &Graph, target: &Target) -> Vec<usize> {
         return vec![slices];
     }
     let extent = batch_extent(graph).unwrap_or(1).max(1);
-    (1..=extent).filter(|slices| extent % slices == 0).collect()
+    (1..=extent).filter(|slices| extent.is_multiple_of(*slices)).collect()
 }
 
 fn mebibytes(bytes: usize) -> String {
