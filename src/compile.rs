@@ -170,7 +170,7 @@ pub struct Compiled {
 }
 
 enum Code {
-    Whole(Executable),
+    Whole(Box<Executable>),
     Tiled(Box<TiledExecutable>),
 }
 
@@ -249,11 +249,15 @@ fn generate(
         total: Duration::ZERO,
     };
     let code = match lowered.tail {
-        None => Code::Whole(Executable::compile(lowered.body, states, &options)?),
+        None => Code::Whole(Box::new(Executable::compile(lowered.body, states, &options)?)),
         Some(tail) => {
             let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
             let inputs = data.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
-            let slicing = Slicing { slices: lowered.slices, part: PART.into(), inputs };
+            let axis =
+                |name: &str| lowered.joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
+            let results = graph.outputs().iter().filter(|output| !output.updates_state);
+            let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
+            let slicing = Slicing { slices: lowered.slices, part: PART.into(), inputs, outputs };
             Code::Tiled(Box::new(TiledExecutable::compile(lowered.body, tail, slicing, states, &options)?))
         }
     };

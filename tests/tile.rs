@@ -161,6 +161,29 @@ fn a_limit_takes_the_fewest_slices_that_fit() {
 }
 
 #[test]
+fn results_with_the_batch_are_joined() {
+    let config = GptConfig { dropout: 0.0, ..config() };
+    let program = config.forward(BATCH, config.context).unwrap();
+    let x = tokens(&config, 0, 1);
+    let logits = |slices| {
+        let states = program.initial_states(3).unwrap();
+        let mut program = program.compile(&states, &Target::cpu().slices(slices)).unwrap();
+        let missing = program.run(&[]).unwrap_err().to_string();
+        assert!(missing.contains("input \"x\": is missing; it is i32[8,6]"), "{missing}");
+        let (outputs, times) = program.run_timed(&[("x", &x)]).unwrap();
+        let kernels: usize = program.plans().iter().map(|plan| plan.graph.kernels.len()).sum();
+        assert_eq!(times.len(), kernels);
+        outputs.get("logits").unwrap().clone()
+    };
+    let whole = logits(1);
+    assert_eq!(whole.shape(), [BATCH, config.context, config.vocabulary]);
+    for slices in [2, 8] {
+        assert_eq!(logits(slices).shape(), whole.shape());
+        assert_close("logits", whole.as_f32().unwrap(), logits(slices).as_f32().unwrap(), 1e-6);
+    }
+}
+
+#[test]
 fn programs_that_share_an_arena_run_in_the_slices_that_fit() {
     let config = GptConfig { vocabulary: 200, context: 32, layers: 1, ..config() };
     let step = step(&config);

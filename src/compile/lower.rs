@@ -20,6 +20,8 @@ pub struct Lowered {
     pub body: Plan,
     /// What runs after the last slice, if there are several.
     pub tail: Option<Plan>,
+    /// The results of the body, with the axis along which its slices are joined.
+    pub joined: Vec<(String, usize)>,
     /// The graph passes, those of the body first.
     pub passes: Vec<PassReport>,
     /// How long fusion took.
@@ -34,16 +36,16 @@ pub struct Lowered {
 /// If the batch cannot be cut so, a pass fails, or an op has no kernel.
 pub fn lower(graph: &Graph, mode: Mode, slices: usize) -> Result<Lowered> {
     let mut half = Half { mode, passes: vec![], fuse: Duration::ZERO, plan: Duration::ZERO };
-    let (body, tail) = match slices {
-        1 => (half.lower(graph.clone())?, None),
+    let (body, tail, joined) = match slices {
+        1 => (half.lower(graph.clone())?, None, vec![]),
         _ => {
             let tiled = tile(graph, slices)?;
             let body = half.lower(tiled.body)?;
-            (body, Some(half.lower(tiled.tail)?))
+            (body, Some(half.lower(tiled.tail)?), tiled.joined)
         }
     };
     let Half { passes, fuse, plan, .. } = half;
-    Ok(Lowered { slices, body, tail, passes, fuse, plan })
+    Ok(Lowered { slices, body, tail, joined, passes, fuse, plan })
 }
 
 /// What was done so far.

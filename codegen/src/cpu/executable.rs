@@ -78,6 +78,11 @@ struct Launch {
 pub struct Outputs(Vec<(String, Tensor)>);
 
 impl Outputs {
+    /// These results in this order.
+    pub(super) fn new(outputs: Vec<(String, Tensor)>) -> Self {
+        Outputs(outputs)
+    }
+
     /// The output of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, tensor)| tensor)

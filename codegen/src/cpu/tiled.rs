@@ -21,6 +21,9 @@ pub struct Slicing {
     /// The inputs of the program, with their types. Where the body declares one smaller, it gets a slice of it: as many of
     /// its elements, one slice after another.
     pub inputs: Vec<(String, TensorType)>,
+    /// The results of the program in order: those of the body with the axis along which its slices are joined, those of the
+    /// tail without.
+    pub outputs: Vec<(String, Option<usize>)>,
 }
 
 /// A compiled body and tail with their memory.
@@ -106,7 +109,7 @@ impl TiledExecutable {
         inputs: &[(&str, &Tensor)],
         tick: &mut dyn FnMut(bool, usize),
     ) -> Result<Outputs, CodegenError> {
-        let Slicing { slices, part, inputs: declared } = &self.slicing;
+        let Slicing { slices, part, inputs: declared, outputs } = &self.slicing;
         let declared: Vec<_> = declared.iter().map(|(name, ty)| (name.as_str(), ty)).collect();
         check_inputs(&declared, inputs)?;
         let (states, arena) = (self.body.states().clone(), self.body.arena().clone());
@@ -121,10 +124,20 @@ impl TiledExecutable {
             assert!(start + bytes <= given.ty().bytes(), "slices lie in their input");
             given.data().as_ptr().wrapping_add(start)
         };
+        let mut parts = vec![];
         for number in 0..*slices as u32 {
-            self.body.run_held(&|buffer| locate(buffer, &number), &mut |at| tick(false, at))?;
+            parts.push(self.body.run_held(&|buffer| locate(buffer, &number), &mut |at| tick(false, at))?);
         }
-        self.tail.run_held(&|buffer| locate(buffer, &0), &mut |at| tick(true, at))
+        let tail = self.tail.run_held(&|buffer| locate(buffer, &0), &mut |at| tick(true, at))?;
+        let result = |(name, axis): &(String, Option<usize>)| {
+            let found = "body and tail have all results";
+            let value = match axis {
+                None => tail.get(name).expect(found).clone(),
+                Some(axis) => joined(parts.iter().map(|part| part.get(name).expect(found)).collect(), *axis),
+            };
+            (name.clone(), value)
+        };
+        Ok(Outputs::new(outputs.iter().map(result).collect()))
     }
 
     /// What runs for each slice.
@@ -140,5 +153,34 @@ impl TiledExecutable {
     /// How many slices there are.
     pub fn slices(&self) -> usize {
         self.slicing.slices
+    }
+}
+
+/// Tensors of one type, one after another along an axis.
+fn joined(parts: Vec<&Tensor>, axis: usize) -> Tensor {
+    let part = parts[0].ty();
+    let mut ty = part.clone();
+    ty.shape[axis] *= parts.len();
+    let rows: usize = part.shape[..axis].iter().product();
+    let bytes: Vec<_> = parts.iter().map(|part| part.to_bytes()).collect();
+    let row = part.bytes() / rows.max(1);
+    let rows = (0..rows).flat_map(|at| bytes.iter().map(move |part| &part[at * row..(at + 1) * row]));
+    Tensor::from_bytes(&ty, &rows.collect::<Vec<_>>().concat()).expect("the parts' bytes are the whole's")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_joined_along_their_axis() {
+        let (a, b) = (
+            Tensor::new([2, 1, 2], vec![1.5f32, 2.5, 3.5, 4.5]),
+            Tensor::new([2, 1, 2], vec![5.0f32, 6.0, 7.0, 8.0]),
+        );
+        let inner = Tensor::new([2, 2, 2], vec![1.5f32, 2.5, 5.0, 6.0, 3.5, 4.5, 7.0, 8.0]);
+        assert_eq!(joined(vec![&a, &b], 1), inner);
+        let outer = Tensor::new([4, 1, 2], vec![1.5f32, 2.5, 3.5, 4.5, 5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(joined(vec![&a, &b], 0), outer);
     }
 }

@@ -38,7 +38,7 @@ enum Recipe {
     Cut(usize),
 }
 
-/// The graph that computes one slice and adds its sums to the accumulators.
+/// The graph that computes one slice: its part of results, and its sums, which it adds to the accumulators.
 pub(super) fn body(graph: &Graph, classes: &Classes, slices: usize) -> Result<Graph, TileError> {
     let planner = Planner { graph, classes, slices };
     let wanted = planner.wanted();
@@ -52,6 +52,9 @@ pub(super) fn body(graph: &Graph, classes: &Classes, slices: usize) -> Result<Gr
     for (number, &id) in classes.accumulated.iter().enumerate() {
         writer.accumulate(number, id)?;
     }
+    for (output, axis) in classes.sliced_outputs(graph) {
+        writer.new.output(&output.name, writer.places[&(output.value, Form::Slice(axis))]);
+    }
     Ok(writer.new)
 }
 
@@ -62,11 +65,14 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The forms of each value that the accumulators need.
+    /// The forms of each value that accumulators and results need.
     fn wanted(&self) -> BTreeMap<ValueId, BTreeSet<Form>> {
         let mut wanted: BTreeMap<ValueId, BTreeSet<Form>> = BTreeMap::new();
         for &id in &self.classes.accumulated {
             wanted.entry(id).or_default().insert(Form::Share);
+        }
+        for (output, axis) in self.classes.sliced_outputs(self.graph) {
+            wanted.entry(output.value).or_default().insert(Form::Slice(axis));
         }
         for id in self.graph.ids().rev() {
             // Shares and slices first: a slice may be cut from the whole value.

@@ -2,7 +2,7 @@
 
 use super::line::{Along, line};
 use super::{TileError, refused};
-use kernfusion_ir::{Binary, Graph, Op, ReduceOp, Unary, ValueId};
+use kernfusion_ir::{Binary, Graph, Op, Output, ReduceOp, Unary, ValueId};
 use std::collections::BTreeSet;
 
 /// What the batch has to do with a value.
@@ -51,6 +51,15 @@ impl Classes {
         self.classes[id.index()].expect("only what outputs need is computed")
     }
 
+    /// The results that slices compute parts of, with the axis along which these are joined.
+    pub(super) fn sliced_outputs<'g>(&self, graph: &'g Graph) -> Vec<(&'g Output, usize)> {
+        let outputs = graph.outputs().iter().filter_map(|output| match self.get(output.value) {
+            Class::Sliced(axis) => Some((output, axis)),
+            Class::Whole | Class::Partial(_) | Class::Complete => None,
+        });
+        outputs.collect()
+    }
+
     /// How the slices of an accumulated value are combined.
     pub(super) fn combination(&self, id: ValueId) -> ReduceOp {
         match self.get(id) {
@@ -97,9 +106,8 @@ fn classify(
         classes.push(Some(class));
     }
     for output in graph.outputs() {
-        if let Some(Class::Sliced(_)) = classes[output.value.index()] {
-            let kind = if output.updates_state { "the state" } else { "the output" };
-            let reason = format!("{kind} \"{}\" has the batch as an axis", output.name);
+        if let (Some(Class::Sliced(_)), true) = (classes[output.value.index()], output.updates_state) {
+            let reason = format!("the state \"{}\" has the batch as an axis", output.name);
             return Err(refused(graph, output.value, reason));
         }
     }

@@ -41,6 +41,8 @@ pub struct Tiled {
     pub slices: usize,
     /// The inputs that are given to the body in slices along their first axis.
     pub batched: Vec<String>,
+    /// The body's results, each with the axis along which the slices' results make the whole. All others are the tail's.
+    pub joined: Vec<(String, usize)>,
 }
 
 /// Why a program cannot be cut.
@@ -104,7 +106,8 @@ pub fn tile(graph: &Graph, slices: usize) -> Result<Tiled, TileError> {
         _ => unreachable!("only inputs are batched from the start"),
     };
     let batched = batched.iter().map(name).filter(|name| body.input(name).is_some()).collect();
-    Ok(Tiled { body, tail, slices, batched })
+    let joined = classes.sliced_outputs(graph).into_iter().map(|(output, axis)| (output.name.clone(), axis));
+    Ok(Tiled { joined: joined.collect(), body, tail, slices, batched })
 }
 
 fn inputs_with_axes(graph: &Graph) -> impl Iterator<Item = ValueId> {

@@ -5,11 +5,13 @@ use super::{TileError, accumulator, accumulator_type};
 use kernfusion_ir::{Builder, Graph, InputRole};
 use std::collections::BTreeMap;
 
-/// The graph from accumulators, and from what has nothing to do with the batch, to all outputs.
+/// The graph from accumulators, and from what has nothing to do with the batch, to all outputs that are not sliced.
 pub(super) fn tail(graph: &Graph, classes: &Classes) -> Result<Graph, TileError> {
     let numbers: BTreeMap<_, _> = classes.accumulated.iter().enumerate().map(|(n, &id)| (id, n)).collect();
+    let sliced = classes.sliced_outputs(graph);
+    let outputs = || graph.outputs().iter().filter(|output| sliced.iter().all(|(other, _)| other != output));
     let mut wanted = vec![false; graph.len()];
-    graph.outputs().iter().for_each(|output| wanted[output.value.index()] = true);
+    outputs().for_each(|output| wanted[output.value.index()] = true);
     for id in graph.ids().rev().filter(|id| !numbers.contains_key(id)) {
         if wanted[id.index()] {
             graph[id].operands.iter().for_each(|operand| wanted[operand.index()] = true);
@@ -38,7 +40,7 @@ pub(super) fn tail(graph: &Graph, classes: &Classes) -> Result<Graph, TileError>
         };
         places.insert(id, value);
     }
-    for output in graph.outputs() {
+    for output in outputs() {
         match output.updates_state {
             true => new.update(&output.name, places[&output.value]),
             false => new.output(&output.name, places[&output.value]),
