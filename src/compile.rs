@@ -19,8 +19,8 @@ use kernfusion_codegen::{
 };
 use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, InputRole, Tensor};
-use kernfusion_passes::PassReport;
 use kernfusion_passes::tile::PART;
+use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass, PassReport};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -56,10 +56,39 @@ impl fmt::Display for Mode {
     }
 }
 
+/// The number type of matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// `f32`.
+    #[default]
+    F32,
+    /// Products take `bf16` operands and sum in `f32`; compiled programs also keep activations for backward as `bf16`.
+    /// Parameters, statistics, losses and the optimizer stay `f32`.
+    Bf16,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        })
+    }
+}
+
+/// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
+pub fn passes(mode: Mode, precision: Precision) -> Vec<Pass> {
+    let (simplify, narrow) = (mode == Mode::Compiled, precision == Precision::Bf16);
+    let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
+    let pipeline = PIPELINE.iter().filter(|_| simplify);
+    pipeline.chain(MIXED_PRECISION.iter().filter(|_| narrow).filter(eager)).copied().collect()
+}
+
 /// What to compile for: the CPU, how many threads, which mode. Executables of one target share its threads.
 #[derive(Clone)]
 pub struct Target {
     mode: Mode,
+    precision: Precision,
     threads: usize,
     isa: Option<Isa>,
     keep_code: bool,
@@ -75,6 +104,7 @@ impl Target {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Target {
             mode: Mode::Compiled,
+            precision: Precision::F32,
             threads,
             isa: None,
             keep_code: false,
@@ -93,6 +123,11 @@ impl Target {
     /// In this mode.
     pub fn mode(self, mode: Mode) -> Self {
         Target { mode, ..self }
+    }
+
+    /// With matrix products of this number type.
+    pub fn precision(self, precision: Precision) -> Self {
+        Target { precision, ..self }
     }
 
     /// With the tile primitives of this instruction set instead of the best that the CPU has.
@@ -127,6 +162,16 @@ impl Target {
     pub fn start(mut self) -> Self {
         self.pool.get_or_insert_with(|| Arc::new(Pool::new(self.threads)));
         self
+    }
+
+    /// The number type of products.
+    pub fn product_type(&self) -> Precision {
+        self.precision
+    }
+
+    /// The graph passes that compiling for this target runs, in order.
+    pub fn passes(&self) -> Vec<Pass> {
+        passes(self.mode, self.precision)
     }
 
     /// The number of threads.
@@ -182,7 +227,7 @@ enum Code {
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
     check_mode(target)?;
-    let lowered = |slices| lower(graph, target.mode, slices);
+    let lowered = |slices| lower(graph, target, slices);
     let compiled = |lowered: Lowered| generate(graph, lowered, states, target, start);
     if let Some(lowered) = limit::within_arena(graph, target, lowered)? {
         return compiled(lowered);
@@ -201,7 +246,7 @@ pub fn planned_slices(graph: &Graph, states: &States, target: &Target) -> Result
     check_mode(target)?;
     match (target.memory_limit, target.slices) {
         (Some(limit), _) => {
-            let lowered = |slices| lower(graph, target.mode, slices);
+            let lowered = |slices| lower(graph, target, slices);
             limit::within(limit, graph, states, target, lowered, |lowered| Ok(lowered.slices))
         }
         (None, slices) => Ok(slices.unwrap_or(1)),

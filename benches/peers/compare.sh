@@ -1,35 +1,42 @@
 #!/usr/bin/env bash
 # Ours against PyTorch on one preset: every peer in turn, round after round, so that a change of the
-# machine's speed meets all of them; then one table of medians. A peer that is missing or fails is skipped.
+# machine's speed meets all of them; each in a fresh process, so that peaks of memory are its own. Then one table
+# of medians, as text here and as Markdown in the folder. A peer that is missing or fails is skipped.
 #
-#   benches/peers/compare.sh [-p tiny|thesis|gpt2-small] [-w train|forward] [-d f32|bf16] [-s steps]
-#                            [-r rounds] [-t threads] [-a "default tuned"] [-c] [-o folder]
+#   benches/peers/compare.sh [-p tiny|thesis|gpt2-small] [-w train|forward] [-d "f32 bf16"] [-s steps]
+#                            [-r rounds] [-t threads] [-a "default tuned"] [-v "ours eager compile"] [-o folder]
 #
-# -c also runs torch.compile. Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch).
+# -v says which peers run: ours (compiled and eager), eager and compile (PyTorch with scaled_dot_product_attention),
+# written (PyTorch eager with attention written out). bf16 is autocast for PyTorch.
+# Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch).
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-preset=tiny work=train dtype=f32 steps=5 rounds=3 threads=2 allocators="default tuned" compile=no out=
-while getopts "p:w:d:s:r:t:a:co:h" option; do
+preset=tiny work=train dtypes="f32 bf16" steps=5 rounds=3 threads=2 allocators="default tuned"
+peers="ours eager compile" out=
+while getopts "p:w:d:s:r:t:a:v:o:h" option; do
   case $option in
-    p) preset=$OPTARG ;; w) work=$OPTARG ;; d) dtype=$OPTARG ;; s) steps=$OPTARG ;; r) rounds=$OPTARG ;;
-    t) threads=$OPTARG ;; a) allocators=$OPTARG ;; c) compile=yes ;; o) out=$OPTARG ;;
-    h) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    p) preset=$OPTARG ;; w) work=$OPTARG ;; d) dtypes=$OPTARG ;; s) steps=$OPTARG ;; r) rounds=$OPTARG ;;
+    t) threads=$OPTARG ;; a) allocators=$OPTARG ;; v) peers=$OPTARG ;; o) out=$OPTARG ;;
+    h) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) exit 2 ;;
   esac
 done
-for allocator in $allocators; do
-  case $allocator in
-    default|tuned) ;;
-    *) echo "compare.sh: allocator must be default or tuned, not '$allocator'" >&2; exit 2 ;;
-  esac
-done
+known() { # flag, allowed words, words
+  local flag=$1 allowed=" $2 " word
+  shift 2
+  for word in "$@"; do
+    [[ $allowed == *" $word "* ]] || { echo "compare.sh: $flag takes$allowed, not '$word'" >&2; exit 2; }
+  done
+}
+# shellcheck disable=SC2086 # lists of words
+{ known -d "f32 bf16" $dtypes; known -a "default tuned" $allocators; known -v "ours eager written compile" $peers; }
 
 ours=${KERNFUSION:-$root/target/release/kernfusion}
 python=${PYTHON:-$root/target/peers/bin/python}
 [ -n "${PYTHON:-}" ] || [ -x "$python" ] || python=python3
-out=${out:-$root/target/peers-runs/$preset-$work-$dtype-$(date +%Y%m%d-%H%M%S)}
+out=${out:-$root/target/peers-runs/$preset-$work-$(date +%Y%m%d-%H%M%S)}
 mkdir -p "$out" || exit 1
 if [ -n "$(find "$out" -name '*.json' -print -quit)" ]; then
   echo "compare.sh: $out already holds results" >&2
@@ -62,15 +69,9 @@ measure() { # peer, JSON file, command...: a run that fails is skipped and leave
   fi
 }
 
-ours_flags=(--preset "$preset" --work "$work" --mode compiled,eager --steps "$steps")
 have_ours=no have_torch=no
 if [ -x "$ours" ]; then
   have_ours=yes
-  help=$("$ours" bench --help 2>&1)
-  for flag in "--threads $threads" "--dtype $dtype"; do
-    # shellcheck disable=SC2086 # the flag and its value are two words
-    if [[ $help == *"${flag%% *}"* ]]; then ours_flags+=($flag); fi
-  done
 else
   skip kernfusion "no $ours (cargo build --release, or set KERNFUSION)"
 fi
@@ -80,44 +81,53 @@ else
   skip torch "$python cannot import it (see README.md, or set PYTHON)"
 fi
 
-run_ours() { # allocator, JSON file
-  if [ "$1" = tuned ]; then
-    measure kernfusion "$2" env GLIBC_TUNABLES="$tunables" "$ours" bench "${ours_flags[@]}" --json "$2"
-  else
-    measure kernfusion "$2" env -u GLIBC_TUNABLES "$ours" bench "${ours_flags[@]}" --json "$2"
-  fi
+run_ours() { # dtype, allocator, JSON file
+  local flags=(--preset "$preset" --work "$work" --dtype "$1" --steps "$steps" --threads "$threads")
+  local environment=(-u GLIBC_TUNABLES)
+  [ "$2" = tuned ] && environment=(GLIBC_TUNABLES="$tunables")
+  # With two modes, each one's peak of memory is measured in a process of its own.
+  measure kernfusion "$3" env "${environment[@]}" "$ours" bench "${flags[@]}" --mode compiled,eager --json "$3"
 }
 
-run_torch() { # allocator, JSON file, peer, flags...
-  local allocator=$1 json=$2 peer=$3
-  shift 3
+run_torch() { # dtype, allocator, JSON file, peer, flags...
+  local dtype=$1 allocator=$2 json=$3 peer=$4
+  shift 4
   measure "$peer" "$json" "$python" "$here/bench_torch.py" --preset "$preset" --work "$work" --dtype "$dtype" \
     --steps "$steps" --threads "$threads" --allocator "$allocator" --json "$json" "$@"
 }
 
+run_peer() { # peer, dtype, allocator, JSON file
+  case $1 in
+    ours) [ $have_ours = yes ] && run_ours "$2" "$3" "$4"; return ;;
+  esac
+  [ $have_torch = yes ] || return
+  case $1 in
+    eager) run_torch "$2" "$3" "$4" torch-eager-sdpa --attention sdpa ;;
+    written) run_torch "$2" "$3" "$4" torch-eager-written --attention written ;;
+    compile) run_torch "$2" "$3" "$4" torch-compile-sdpa --attention sdpa --compile ;;
+  esac
+}
+
 export PYTHONDONTWRITEBYTECODE=1
 for ((round = 1; round <= rounds; round++)); do
-  for allocator in $allocators; do
-    echo "round $round of $rounds, allocator $allocator" >&2
-    folder=$out/$allocator
-    mkdir -p "$folder"
-    [ $have_ours = yes ] && run_ours "$allocator" "$folder/$round-kernfusion.json"
-    [ $have_torch = yes ] || continue
-    run_torch "$allocator" "$folder/$round-sdpa.json" torch-eager-sdpa --attention sdpa
-    run_torch "$allocator" "$folder/$round-written.json" torch-eager-written --attention written
-    [ $compile = yes ] &&
-      run_torch "$allocator" "$folder/$round-compile.json" torch-compile-sdpa --attention sdpa --compile
+  for dtype in $dtypes; do
+    for allocator in $allocators; do
+      echo "round $round of $rounds, $dtype, allocator $allocator" >&2
+      folder=$out/$dtype-$allocator
+      mkdir -p "$folder"
+      for peer in $peers; do run_peer "$peer" "$dtype" "$allocator" "$folder/$round-$peer.json"; done
+    done
   done
 done
 
 cpu=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1)
-echo
-echo "machine: ${cpu:-$(uname -m)}, $(getconf _NPROCESSORS_ONLN) cores; date: $(date +%F)"
-echo "preset $preset, work $work, $dtype, $threads threads, $steps steps x $rounds rounds"
-echo
+heading="machine: ${cpu:-$(uname -m)}, $(getconf _NPROCESSORS_ONLN) cores; date: $(date +%F)
+preset $preset, work $work, $threads threads, $steps steps x $rounds rounds"
 # The table needs no PyTorch, so any Python will do when the peers' is missing.
 [ $have_torch = yes ] || python=python3
-"$python" "$here/table.py" "$out"
+echo
+"$python" "$here/table.py" "$out" --heading "$heading" --markdown "$out/table.md"
 status=$?
 for message in ${skipped[@]+"${skipped[@]}"}; do echo "$message"; done
+[ $status -eq 0 ] && echo "as Markdown: $out/table.md"
 exit $status

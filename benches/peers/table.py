@@ -1,23 +1,25 @@
 """Prints one table of medians from the JSON files of compare.sh (ours and PyTorch's have the same keys).
 
-    python table.py DIR
+    python table.py DIR [--heading TEXT] [--markdown FILE]
 
-DIR holds `<allocator>/<round>-<peer>.json`. A line's numbers are medians over the rounds; its range is
+DIR holds `<dtype>-<allocator>/<round>-<peer>.json`. A line's numbers are medians over the rounds; its range is
 the rounds' least and greatest s/step; tokens/s is a step's tokens over the median s/step; the ratio is
-tokens/s over the baseline's under the same allocator.
+tokens/s over ours (compiled) with the same dtype and allocator, so below 1 where ours is faster.
 """
 
+import argparse
 import json
 import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
 
-BASELINE = "torch-eager-sdpa"
+BASELINE = "compiled"
+NAMES = {"compiled": "kernfusion-compiled", "eager": "kernfusion-eager"}
 
 
 def read(folder: Path):
-    """Rows by (allocator, mode), and the problems met."""
+    """Rows by (dtype, allocator, mode), and the problems met."""
     rows, problems = defaultdict(list), []
     for path in sorted(folder.glob("*/*.json")):
         try:
@@ -25,7 +27,8 @@ def read(folder: Path):
             for row in results:
                 # A row without a time is of no use, and is better found here than in a median.
                 float(row["median_step_s"]), float(row["tokens_per_s"])
-                rows[path.parent.name, row["mode"]].append(row)
+                dtype, allocator = path.parent.name.split("-", 1)
+                rows[dtype, allocator, row["mode"]].append(row)
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(f"skipped {path.parent.name}/{path.name}: {type(error).__name__}: {error}")
     return rows, problems
@@ -49,29 +52,40 @@ def shown(value, pattern):
     return "-" if value is None else pattern.format(value)
 
 
-def line(allocator, mode, rows, baseline):
+def line(dtype, allocator, mode, rows, baseline):
     times = [row["median_step_s"] for row in rows]
     return [
-        mode, allocator, str(len(rows)), f"{speed(rows):,.0f}", shown(median(rows, "median_step_s"), "{:.4g}"),
-        f"{min(times):.4g}-{max(times):.4g}", shown(median(rows, "peak_rss_mib"), "{:,.0f}"),
-        shown(speed(rows) / baseline if baseline else None, "{:.2f}"),
+        NAMES.get(mode, mode), dtype, allocator, str(len(rows)), f"{speed(rows):,.0f}",
+        shown(median(rows, "median_step_s"), "{:.4g}"), f"{min(times):.4g}-{max(times):.4g}",
+        shown(median(rows, "peak_rss_mib"), "{:,.0f}"), shown(speed(rows) / baseline if baseline else None, "{:.2f}"),
     ]
 
 
-def print_aligned(lines):
+# How many columns are words, which stand left.
+WORDS = 3
+
+
+def padded(lines):
     widths = [max(map(len, column)) for column in zip(*lines)]
-    for index, cells in enumerate(lines):
-        first, rest = cells[:2], cells[2:]
-        padded = [c.ljust(w) for c, w in zip(first, widths)] + [c.rjust(w) for c, w in zip(rest, widths[2:])]
-        print("| " + " | ".join(padded) + " |")
-        if index == 0:
-            rules = ["-" * w for w in widths[:2]] + ["-" * (w - 1) + ":" for w in widths[2:]]
-            print("| " + " | ".join(rules) + " |")
+    cells = lambda row: [c.ljust(w) if i < WORDS else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
+    return [cells(row) for row in lines], widths
+
+
+def as_text(lines):
+    rows, widths = padded(lines)
+    rows.insert(1, ["-" * width for width in widths])
+    return "\n".join("  ".join(row).rstrip() for row in rows) + "\n"
+
+
+def as_markdown(lines):
+    rows, widths = padded(lines)
+    rows.insert(1, ["-" * w if i < WORDS else "-" * (w - 1) + ":" for i, w in enumerate(widths)])
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
 def disagreements(rows):
     """What makes the lines no comparison of the same work."""
-    for key in ("preset", "work", "dtype", "device", "threads"):
+    for key in ("preset", "work", "device", "threads"):
         values = {str(row.get(key)) for group in rows.values() for row in group}
         if len(values) > 1:
             yield f"warning: rows differ in {key}: {', '.join(sorted(values))}"
@@ -82,20 +96,28 @@ def disagreements(rows):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: python table.py DIR")
-    rows, problems = read(Path(sys.argv[1]))
-    if rows:
-        lines = [["mode", "allocator", "rounds", "tokens/s", "s/step", "range", "peak RSS MiB", f"x {BASELINE}"]]
-        for (allocator, mode), group in sorted(rows.items()):
-            base = rows.get((allocator, BASELINE))
-            baseline = speed(base) if base else None
-            lines.append(line(allocator, mode, group, baseline))
-        print_aligned(lines)
-    for message in [*disagreements(rows), *problems]:
-        print(message)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--heading", default="", help="text above the table")
+    parser.add_argument("--markdown", type=Path, help="file to write the same to, as Markdown")
+    arguments = parser.parse_args()
+    rows, problems = read(arguments.folder)
     if not rows:
-        sys.exit("no results")
+        sys.exit("\n".join([*problems, "no results"]))
+    lines = [[
+        "mode", "dtype", "allocator", "rounds", "tokens/s", "s/step", "range", "peak RSS MiB", "x ours",
+    ]]
+    # f32 before bf16, then by allocator; the fastest first.
+    for key, group in sorted(rows.items(), key=lambda item: (item[0][0] != "f32", item[0][1], -speed(item[1]))):
+        dtype, allocator, mode = key
+        ours = rows.get((dtype, allocator, BASELINE))
+        lines.append(line(dtype, allocator, mode, group, speed(ours) if ours else None))
+    notes = [*disagreements(rows), *problems]
+    print("\n".join(part for part in (arguments.heading, as_text(lines), *notes) if part))
+    if arguments.markdown:
+        heading = arguments.heading.replace("\n", "\\\n")
+        parts = [heading, as_markdown(lines), *(f"- {note}" for note in notes)]
+        arguments.markdown.write_text("\n\n".join(part for part in parts if part))
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ fn shape(group: &mut BenchmarkGroup<'_, WallTime>, isa: Isa, shape: Shape) {
                 a: operand(batch, m, k, a_by_m),
                 b: operand(batch, n, k, !b_by_k),
                 output: Output::Direct {
+                    adds: false,
                     batch: Axis::Strided { len: batch, stride: (m * n) as isize },
                     ldc: n,
                 },

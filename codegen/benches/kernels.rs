@@ -158,7 +158,7 @@ fn epilogue(c: &mut Criterion) {
     p.store(out, y, at(&[ni, 1]));
     for (name, p) in [("product", plain), ("product with bias, gelu, residual", p)] {
         bench.graph.kernels.clear();
-        bench.kernel(Form::Contraction(vec![product.clone()]), domain.clone(), p.region, p.stores);
+        bench.kernel(Form::Contraction(vec![product.clone()].into()), domain.clone(), p.region, p.stores);
         measure(c, name, &bench, Throughput::Elements((2 * m * n * k) as u64));
     }
 }

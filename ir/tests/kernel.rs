@@ -1,8 +1,8 @@
 //! Kernels print as their documentation shows, count their cost, and are refused when they break an invariant.
 
 use kernfusion_ir::kernel::{
-    Bound, Buffer, BufferId, BufferRole, Direction, Domain, Form, Index, Indirect, Instr, InstrKind, Kernel,
-    KernelGraph, Operand, Product, Region, Scalar, Store, StoreMode, verify,
+    Bound, Buffer, BufferId, BufferRole, Contraction, Direction, Domain, Form, Index, Indirect, Instr,
+    InstrKind, Kernel, KernelGraph, Operand, Product, Region, Scalar, Store, StoreMode, verify,
 };
 use kernfusion_ir::{Binary, Compare, DType, Literal, ReduceOp, TensorType, Unary, ValueId};
 
@@ -82,12 +82,12 @@ fn product() -> KernelGraph {
     ]);
     let kernel = Kernel {
         name: "head".into(),
-        form: Form::Contraction(vec![Product {
+        form: Form::Contraction(Contraction::from(vec![Product {
             k: vec![512],
             a: Operand { region: a, value: Scalar(1) },
             b: Operand { region: b, value: Scalar(0) },
             dtype: DType::F32,
-        }]),
+        }])),
         domain: Domain { axes: vec![12, 10], outer: 0, rows: 1 },
         region: body,
         stores: vec![set(5, 4, index(&[-10, 1], 110)), set(6, 5, index(&[0, 1], 0))],
@@ -218,7 +218,7 @@ fn memory_is_checked() {
 
 fn contraction(graph: &mut KernelGraph) -> &mut Product {
     match &mut graph.kernels[0].form {
-        Form::Contraction(products) => &mut products[0],
+        Form::Contraction(contraction) => &mut contraction.products[0],
         Form::Map | Form::Reduce => panic!("the kernel is a contraction"),
     }
 }

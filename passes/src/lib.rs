@@ -6,6 +6,7 @@
 //!
 //! * [`grad`]: symbolic reverse-mode differentiation.
 //! * [`PIPELINE`] and [`run`]: simplification; times, verifies and dumps each pass, and names the one that fails.
+//! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
 //! * [`tile`](tile::tile): from a program to one of a slice of its batch and one of the rest, before simplification.
@@ -18,6 +19,9 @@ mod cse;
 mod dce;
 mod fold;
 pub mod fuse;
+mod halves;
+mod mixed_precision;
+mod narrow_kept;
 pub mod plan;
 mod rebuild;
 mod runner;
@@ -26,4 +30,4 @@ pub mod tile;
 
 pub use autodiff::grad;
 pub use rebuild::Rebuild;
-pub use runner::{Observer, PIPELINE, Pass, PassError, PassReport, find, run};
+pub use runner::{MIXED_PRECISION, Observer, PIPELINE, Pass, PassError, PassReport, find, run};

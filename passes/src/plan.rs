@@ -5,9 +5,7 @@
 //! place. All other temporaries share one arena: the largest first, each at the lowest offset that is free for its
 //! whole life.
 
-use kernfusion_ir::kernel::{
-    BufferId, BufferRole, Form, InstrKind, Kernel, KernelGraph, Place, Plan, StoreMode,
-};
+use kernfusion_ir::kernel::{BufferId, BufferRole, InstrKind, Kernel, KernelGraph, Place, Plan, StoreMode};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Alignment of arena offsets in bytes: a cache line, so that no two threads share one across buffers.
@@ -103,11 +101,7 @@ fn overwrites(graph: &KernelGraph, kernel: &Kernel, from: BufferId, to: BufferId
     let [index] = kernel.stores.iter().filter(|store| store.buffer == to).collect::<Vec<_>>()[..] else {
         return false;
     };
-    let products = match &kernel.form {
-        Form::Contraction(products) => products.as_slice(),
-        Form::Map | Form::Reduce => &[],
-    };
-    let in_product = products.iter().flat_map(|p| p.a.region.instrs.iter().chain(&p.b.region.instrs));
+    let in_product = kernel.operands().flat_map(|(operand, _)| &operand.region.instrs);
     let reads = |kind: &InstrKind| matches!(kind, InstrKind::Load { buffer, .. } if *buffer == from);
     let here = |kind: &InstrKind| match kind {
         InstrKind::Load { buffer, index: read, guard } if *buffer == from => {

@@ -1,6 +1,6 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
-use crate::{cse, dce, fold, split_reductions};
+use crate::{cse, dce, fold, mixed_precision, narrow_kept, split_reductions};
 use kernfusion_ir::{Graph, IrError};
 use std::time::{Duration, Instant};
 
@@ -33,9 +33,27 @@ pub const PIPELINE: &[Pass] = &[
     Pass { name: "dce", about: "removes values that no output needs", run: dce::remove_dead_code },
 ];
 
+/// The passes that make an `f32` program one of mixed precision. They stand after [`PIPELINE`]: conversions would hide
+/// what its passes look for.
+pub const MIXED_PRECISION: &[Pass] = &[
+    Pass {
+        name: "mixed-precision",
+        about: "multiplies matrices in bf16",
+        run: mixed_precision::use_bf16_products,
+    },
+    // After it, since operands of products are in memory as bf16 anyway.
+    Pass {
+        name: "narrow-kept",
+        about: "keeps activations for backward in bf16",
+        run: narrow_kept::narrow_kept_values,
+    },
+    // Both leave conversions that nobody reads.
+    Pass { name: "dce", about: "removes values that no output needs", run: dce::remove_dead_code },
+];
+
 /// The pass of this name.
 pub fn find(name: &str) -> Option<Pass> {
-    PIPELINE.iter().find(|pass| pass.name == name).copied()
+    PIPELINE.iter().chain(MIXED_PRECISION).find(|pass| pass.name == name).copied()
 }
 
 /// A pass that failed.

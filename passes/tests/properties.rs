@@ -6,7 +6,7 @@ use kernfusion_ir::samples::{all, difference, random_graph};
 use kernfusion_ir::{Graph, Tensor};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::plan::plan;
-use kernfusion_passes::{PIPELINE, run};
+use kernfusion_passes::{MIXED_PRECISION, PIPELINE, run};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -20,7 +20,12 @@ fn check(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>, tolerance
     let mut simplified = graph.clone();
     run(&mut simplified, PIPELINE, None, &mut |_, _| {}).unwrap_or_else(|error| panic!("{name}: {error}"));
     compare(&format!("{name} after the passes"), &evaluated(&simplified), &expected, tolerance);
-    for (graph, fusion) in [(graph, Fusion::None), (&simplified, Fusion::Full)] {
+    // Without rounding, mixed precision changes nothing.
+    let mut mixed = simplified.clone();
+    run(&mut mixed, MIXED_PRECISION, None, &mut |_, _| {}).unwrap_or_else(|error| panic!("{name}: {error}"));
+    compare(&format!("{name} in mixed precision\n{mixed}"), &evaluated(&mixed), &expected, tolerance);
+    let programs = [(graph, Fusion::None), (&simplified, Fusion::Full), (&mixed, Fusion::Full)];
+    for (graph, fusion) in programs {
         let kernels = fuse(graph, fusion).unwrap_or_else(|error| panic!("{name} {fusion:?}: {error}"));
         verify(&kernels).unwrap_or_else(|error| panic!("{name} {fusion:?}: {error}\n{kernels}"));
         let results = interpret(&kernels, &arrays, Precision::Double).expect("interprets");

@@ -4,22 +4,15 @@
 use super::Outcome;
 use super::error::{CliError, write_text};
 use super::machine;
-use super::model::{MemoryArgs, Model, ModelArgs, TargetArgs, Work, benchmark_optimizer};
+use super::model::{MemoryArgs, Model, ModelArgs, TargetArgs, Work};
 use super::screen::{Screen, grouped, mib, progress};
-use kernfusion::HostTensor;
-use kernfusion::compile::{Compiled, Mode, compile};
-use kernfusion::optim::TrainStep;
-use kernfusion::text::{Batch, Order, Windows};
-use kernfusion_codegen::States;
-use kernfusion_ir::random::element_bits;
+use super::workload::{Workload, median, synthetic_tokens, windows};
+use kernfusion::compile::Mode;
+use kernfusion::text::Windows;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
-
-/// Seed of parameters and tokens.
-const SEED: u64 = 1;
 
 /// Measure modes against each other: a step of each in turn, medians
 ///
@@ -67,7 +60,7 @@ struct Row {
     mode: String,
     preset: String,
     work: String,
-    dtype: &'static str,
+    dtype: String,
     device: &'static str,
     threads: usize,
     steps: u64,
@@ -86,10 +79,7 @@ struct Row {
 /// A mode under measurement.
 struct Contender {
     mode: Mode,
-    program: Compiled,
-    /// For its scalar inputs, if it is a training step.
-    step: Option<TrainStep>,
-    done: u64,
+    workload: Workload,
     seconds: Vec<f64>,
     losses: Vec<f32>,
 }
@@ -108,21 +98,19 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let mut contenders =
         modes.iter().map(|&mode| Contender::new(mode, &args, &model)).collect::<Result<Vec<_>, _>>()?;
     let tokens = synthetic_tokens(&model);
-    let config = &model.config;
-    let windows = Windows::new(&tokens, model.batch, config.context, Order::Random, SEED)
-        .map_err(kernfusion::Error::from)?;
+    let windows = windows(&model, &tokens)?;
     if args.measure_memory {
-        for step in 0..=args.warmup {
-            contenders.iter_mut().try_for_each(|contender| contender.step(windows.batch(step), &model))?;
+        for _ in 0..=args.warmup {
+            contenders.iter_mut().try_for_each(|contender| contender.step(&windows))?;
         }
         screen.line(machine::peak_memory().unwrap_or(0));
         return Ok(ExitCode::SUCCESS);
     }
     let total = args.warmup + args.steps;
     let bar = progress(total, "{pos}/{len} steps of each mode, {eta} left");
-    for step in 0..total {
+    for _ in 0..total {
         for contender in &mut contenders {
-            contender.step(windows.batch(step), &model)?;
+            contender.step(&windows)?;
         }
         bar.inc(1);
     }
@@ -139,48 +127,27 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
 
 impl Contender {
     fn new(mode: Mode, args: &Args, model: &Model) -> Result<Self, CliError> {
-        let target = args.target.target(mode)?;
         // The baseline computes every op on the whole batch.
-        let target = if mode == Mode::Compiled { args.memory.limit(target) } else { target };
-        let (program, step) = match args.work {
-            Work::Train => {
-                let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;
-                (step.program.clone(), Some(step))
-            }
-            Work::Forward | Work::Prefill | Work::Decode => (args.work.program(model)?, None),
-        };
-        let states = States::new();
-        for (name, tensor) in program.initial_parameters(SEED) {
-            states.set(name, &tensor).map_err(kernfusion::Error::from)?;
-        }
-        let program = compile(&program.graph, &states, &target)?;
-        Ok(Contender { mode, program, step, done: 0, seconds: vec![], losses: vec![] })
+        let memory = (mode == Mode::Compiled).then_some(&args.memory);
+        let workload = Workload::new(mode, args.work, &args.target, memory, model)?;
+        Ok(Contender { mode, workload, seconds: vec![], losses: vec![] })
     }
 
-    /// One timed step; preparing its inputs is not timed.
-    fn step(&mut self, (x, y): Batch, model: &Model) -> Result<(), CliError> {
-        let [x, y] = [x, y].map(|tokens| HostTensor::new([model.batch, model.config.context], tokens));
-        let rate = benchmark_optimizer().learning_rate();
-        let scalars =
-            self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32)).unwrap_or_default();
-        let mut inputs = vec![("x", &x), ("y", &y)];
-        inputs.extend(scalars.iter().map(|(name, tensor)| (*name, tensor)));
-        let start = Instant::now();
-        let outputs = self.program.run(&inputs)?;
-        self.seconds.push(start.elapsed().as_secs_f64());
+    fn step(&mut self, windows: &Windows<'_>) -> Result<(), CliError> {
+        let (outputs, time, _) = self.workload.step(windows)?;
+        self.seconds.push(time.as_secs_f64());
         self.losses.push(outputs.scalar("loss").expect("both works have a loss"));
-        self.done += 1;
         Ok(())
     }
 
     fn row(&self, args: &Args, model: &Model, peak: Option<usize>) -> Row {
-        let report = self.program.report();
+        let report = self.workload.program.report();
         let median = median(&self.seconds[args.warmup as usize..]);
         Row {
             mode: self.mode.to_string(),
             preset: model.preset.into(),
             work: args.work.name(),
-            dtype: "f32",
+            dtype: args.target.precision().to_string(),
             device: "cpu",
             threads: args.target.thread_count(),
             steps: args.steps,
@@ -221,25 +188,13 @@ fn peak_alone(mode: Mode, modes: usize) -> Result<Option<usize>, CliError> {
     Ok(bytes.filter(|&bytes| bytes > 0))
 }
 
-/// A stream of random tokens, long enough that windows differ.
-fn synthetic_tokens(model: &Model) -> Vec<i32> {
-    let length = 8 * model.batch * model.config.context + 1;
-    let token = |at: usize| element_bits(SEED as u32, 0, 0, at as u64) as usize % model.config.vocabulary;
-    (0..length).map(|at| token(at) as i32).collect()
-}
-
-fn median(seconds: &[f64]) -> f64 {
-    let mut sorted = seconds.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
-}
-
 fn table(rows: &[Row], screen: &mut Screen) {
     let machine: Value = machine::describe();
-    let Row { preset, work, steps, threads, .. } = &rows[0];
+    let Row { preset, work, dtype, steps, threads, .. } = &rows[0];
     let cpu = machine["cpu"].as_str().unwrap_or("unknown processor");
-    screen.line(format!("{preset} {work}, medians of {steps} steps, {threads} threads, {cpu}"));
+    screen.line(format!(
+        "{preset} {work}, {dtype} products, medians of {steps} steps, {threads} threads, {cpu}"
+    ));
     screen.line(format!(
         "{:<9} {:>10} {:>10} {:>9} {:>6} {:>7} {:>10} {:>9} {:>9}  loss first, last",
         "mode", "ms/step", "tokens/s", "compile s", "slices", "kernels", "moved MiB", "arena MiB", "peak MiB"

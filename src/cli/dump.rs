@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::error::{CliError, write_text};
-use super::model::{MemoryArgs, Model, ModelArgs, Work};
+use super::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, Work};
 use super::screen::Screen;
 use super::stages::{PassArgs, fused, parts, simplified, traced};
 use clap::ValueEnum;
@@ -39,6 +39,8 @@ pub(super) struct Args {
     /// Of a program in slices: what runs once after the last slice, instead of what runs for each
     #[arg(long)]
     tail: bool,
+    #[command(flatten)]
+    products: PrecisionArgs,
     #[command(flatten)]
     passes: PassArgs,
     /// Of fuse, clif and asm as text: only kernels whose name contains this
@@ -98,14 +100,15 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 
 impl Args {
     fn show(&self, model: &Model) -> Result<String, CliError> {
+        let modes = (self.mode, self.products.precision());
         let simplified = || {
-            let parts = simplified(model, self.work, self.mode, &self.memory, &self.passes)?;
+            let parts = simplified(model, self.work, modes, &self.memory, &self.passes)?;
             self.part(parts.graphs)
         };
         match self.stage {
             Stage::Trace => self.graph(&traced(model, self.work)?),
             Stage::Grad if self.work == Work::Train => {
-                self.graph(&self.part(parts(model, self.work, self.mode, &self.memory)?.graphs)?)
+                self.graph(&self.part(parts(model, self.work, modes, &self.memory)?.graphs)?)
             }
             Stage::Grad => {
                 let work = self.work.name();
@@ -177,7 +180,8 @@ impl Args {
                 "code is made of the whole pipeline: leave out --after and --stop-after".into(),
             ));
         }
-        let target = self.memory.limit(Target::cpu().mode(self.mode).keep_code(true));
+        let target = Target::cpu().mode(self.mode).precision(self.products.precision()).keep_code(true);
+        let target = self.memory.limit(target);
         let program = compile(&self.work.program(model)?.graph, &States::new(), &target)?;
         let mut parts = Vec::new();
         let program = self.part(program.executables())?;

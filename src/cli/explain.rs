@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::error::CliError;
-use super::model::{MemoryArgs, ModelArgs, Work};
+use super::model::{MemoryArgs, ModelArgs, PrecisionArgs, Work};
 use super::screen::{Screen, grouped};
 use super::stages::{PassArgs, fused, simplified};
 use kernfusion::compile::Mode;
@@ -33,6 +33,8 @@ pub(super) struct Args {
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
+    products: PrecisionArgs,
+    #[command(flatten)]
     passes: PassArgs,
     /// Refused fusions shown at most; 0: all
     #[arg(long, value_name = "N", default_value_t = 40)]
@@ -47,7 +49,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
-    let parts = simplified(&model, args.work, args.mode, &args.memory, &args.passes)?;
+    let modes = (args.mode, args.products.precision());
+    let parts = simplified(&model, args.work, modes, &args.memory, &args.passes)?;
     let fused = parts.graphs.iter().map(|graph| fused(graph, args.mode)).collect::<Result<Vec<_>, _>>()?;
     let plans: Vec<_> = fused.into_iter().map(plan).collect();
     if let (Some(a), Some(b)) = (&args.a, &args.b) {

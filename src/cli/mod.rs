@@ -16,12 +16,15 @@ mod machine;
 mod model;
 mod opt;
 mod presets;
+mod profile;
+mod profile_table;
 mod run;
 mod screen;
 mod selftest;
 mod stages;
 mod train;
 mod train_report;
+mod workload;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use error::CliError;
@@ -54,6 +57,7 @@ enum Command {
     Opt(opt::Args),
     Run(run::Args),
     Explain(explain::Args),
+    Profile(profile::Args),
     Selftest(selftest::Args),
     Data(data::Args),
     Presets(presets::Args),
@@ -80,6 +84,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Opt(args) => opt::run(args, &mut screen),
         Command::Run(args) => run::run(args, &mut screen),
         Command::Explain(args) => explain::run(args, &mut screen),
+        Command::Profile(args) => profile::run(args, &mut screen),
         Command::Selftest(args) => selftest::run(args, &mut screen),
         Command::Data(args) => data::run(args, &mut screen),
         Command::Presets(args) => presets::run(args, &mut screen),

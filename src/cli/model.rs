@@ -3,7 +3,7 @@
 use super::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
-use kernfusion::compile::{Mode, Target};
+use kernfusion::compile::{Mode, Precision, Target};
 use kernfusion::models::{GptConfig, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Program;
@@ -172,12 +172,28 @@ fn size(text: &str) -> std::result::Result<usize, String> {
     Ok(bytes as usize)
 }
 
+/// The number type of matrix products.
+#[derive(clap::Args)]
+pub(super) struct PrecisionArgs {
+    /// Number type of matrix products; parameters and optimizer stay f32
+    #[arg(long, value_enum, value_name = "DTYPE", default_value = "f32")]
+    dtype: DtypeArg,
+}
+
+impl PrecisionArgs {
+    pub(super) fn precision(&self) -> Precision {
+        match self.dtype {
+            DtypeArg::F32 => Precision::F32,
+            DtypeArg::Bf16 => Precision::Bf16,
+        }
+    }
+}
+
 /// Where and how programs run.
 #[derive(clap::Args)]
 pub(super) struct TargetArgs {
-    /// Number type of matrix products
-    #[arg(long, value_enum, value_name = "DTYPE", default_value = "f32")]
-    dtype: DtypeArg,
+    #[command(flatten)]
+    products: PrecisionArgs,
     /// Device
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
@@ -201,13 +217,15 @@ enum DeviceArg {
 impl TargetArgs {
     /// The target in a mode.
     pub(super) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
-        if self.dtype == DtypeArg::Bf16 {
-            return Err(CliError::NotYet("--dtype bf16".into()));
-        }
         if self.device == DeviceArg::Cuda {
             return Err(CliError::NotYet("--device cuda".into()));
         }
-        Ok(self.with_threads().mode(mode))
+        Ok(self.with_threads().mode(mode).precision(self.precision()))
+    }
+
+    /// The number type of matrix products.
+    pub(super) fn precision(&self) -> Precision {
+        self.products.precision()
     }
 
     /// How many threads are used.

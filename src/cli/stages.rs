@@ -3,7 +3,7 @@
 use super::error::CliError;
 use super::model::{MemoryArgs, Model, Work};
 use super::opt::unknown_pass;
-use kernfusion::compile::{Mode, Target, planned_slices};
+use kernfusion::compile::{Mode, Precision, Target, passes, planned_slices};
 use kernfusion::loss::cross_entropy;
 use kernfusion::models::Gpt;
 use kernfusion::trace::Trace;
@@ -12,7 +12,7 @@ use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_ir::{DType, Graph};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::tile::tile;
-use kernfusion_passes::{PIPELINE, run as run_passes};
+use kernfusion_passes::{Pass, run as run_passes};
 
 /// How far simplification goes.
 #[derive(clap::Args)]
@@ -31,9 +31,9 @@ impl PassArgs {
         self.after.is_some() || self.stop_after.is_some()
     }
 
-    fn count(&self) -> Result<Option<usize>, CliError> {
+    fn count(&self, passes: &[Pass]) -> Result<Option<usize>, CliError> {
         let Some(name) = &self.after else { return Ok(self.stop_after) };
-        let place = PIPELINE.iter().position(|pass| pass.name == name);
+        let place = passes.iter().position(|pass| pass.name == name);
         place.map(|place| Some(place + 1)).ok_or_else(|| unknown_pass(name))
     }
 }
@@ -60,9 +60,14 @@ pub(super) struct Parts {
 }
 
 /// The program in the slices that the flags ask for.
-pub(super) fn parts(model: &Model, work: Work, mode: Mode, memory: &MemoryArgs) -> Result<Parts, CliError> {
+pub(super) fn parts(
+    model: &Model,
+    work: Work,
+    (mode, precision): (Mode, Precision),
+    memory: &MemoryArgs,
+) -> Result<Parts, CliError> {
     let graph = work.program(model)?.graph;
-    let target = memory.limit(Target::cpu().mode(mode));
+    let target = memory.limit(Target::cpu().mode(mode).precision(precision));
     let slices = planned_slices(&graph, &States::new(), &target)?;
     if slices == 1 {
         return Ok(Parts { slices, graphs: vec![graph] });
@@ -71,21 +76,18 @@ pub(super) fn parts(model: &Model, work: Work, mode: Mode, memory: &MemoryArgs) 
     Ok(Parts { slices, graphs: vec![tiled.body, tiled.tail] })
 }
 
-/// The program after the passes: of eager mode, which has none, as it is.
+/// The program after the passes of a mode.
 pub(super) fn simplified(
     model: &Model,
     work: Work,
-    mode: Mode,
+    (mode, precision): (Mode, Precision),
     memory: &MemoryArgs,
-    passes: &PassArgs,
+    flags: &PassArgs,
 ) -> Result<Parts, CliError> {
-    let mut parts = parts(model, work, mode, memory)?;
-    let list = match mode {
-        Mode::Compiled => PIPELINE,
-        Mode::Eager => &[],
-    };
+    let mut parts = parts(model, work, (mode, precision), memory)?;
+    let list = passes(mode, precision);
     for graph in &mut parts.graphs {
-        run_passes(graph, list, passes.count()?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
+        run_passes(graph, &list, flags.count(&list)?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
     }
     Ok(parts)
 }

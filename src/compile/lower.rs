@@ -1,13 +1,13 @@
 //! From a graph to plans: slices, simplification, fusion, memory.
 
-use super::Mode;
+use super::{Mode, Target};
 use crate::error::Result;
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::Plan;
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::tile::tile;
-use kernfusion_passes::{PIPELINE, PassReport, run};
+use kernfusion_passes::{PassReport, run};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ pub struct Lowered {
 ///
 /// # Errors
 /// If the batch cannot be cut so, a pass fails, or an op has no kernel.
-pub fn lower(graph: &Graph, mode: Mode, slices: usize) -> Result<Lowered> {
-    let mut half = Half { mode, passes: vec![], fuse: Duration::ZERO, plan: Duration::ZERO };
+pub fn lower(graph: &Graph, target: &Target, slices: usize) -> Result<Lowered> {
+    let mut half = Half { target, passes: vec![], fuse: Duration::ZERO, plan: Duration::ZERO };
     let (body, tail, joined) = match slices {
         1 => (half.lower(graph.clone())?, None, vec![]),
         _ => {
@@ -49,20 +49,20 @@ pub fn lower(graph: &Graph, mode: Mode, slices: usize) -> Result<Lowered> {
 }
 
 /// What was done so far.
-struct Half {
-    mode: Mode,
+struct Half<'a> {
+    target: &'a Target,
     passes: Vec<PassReport>,
     fuse: Duration,
     plan: Duration,
 }
 
-impl Half {
+impl Half<'_> {
     fn lower(&mut self, mut graph: Graph) -> Result<Plan> {
-        let (passes, fusion) = match self.mode {
-            Mode::Compiled => (PIPELINE, Fusion::Full),
-            Mode::Eager => (&[][..], Fusion::None),
+        let fusion = match self.target.mode {
+            Mode::Compiled => Fusion::Full,
+            Mode::Eager => Fusion::None,
         };
-        self.passes.extend(run(&mut graph, passes, None, &mut |_, _| {})?);
+        self.passes.extend(run(&mut graph, &self.target.passes(), None, &mut |_, _| {})?);
         let start = Instant::now();
         let kernels = fuse(&graph, fusion)?;
         self.fuse += start.elapsed();

@@ -32,7 +32,7 @@ fn wrong_flags_are_one_line() {
         ("dump --stage fuse --tail", "--tail is of a program in slices"),
         ("train --mode fast", "unknown mode `fast`: compiled or eager"),
         ("train --preset huge", "there is no preset \"huge\"; there are tiny, thesis, gpt2-small"),
-        ("train --dtype bf16", "--dtype bf16 is not available yet"),
+        ("train --dtype f16", "invalid value 'f16' for '--dtype <DTYPE>'"),
         ("train --device cuda", "--device cuda is not available yet"),
         ("train --dropout 1", "dropout 1 is not in the range"),
         ("train --batch-size 0", "--batch-size must be at least 1"),

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod memory;
+mod profile;
 mod programs;
 mod training;
 mod workplace;
@@ -15,9 +16,10 @@ use workplace::{TRAIN, Workplace, end};
 fn every_command_has_help_with_an_example() {
     let work = Workplace::new();
     let help = work.succeed("--help");
-    for command in
-        ["train", "generate", "bench", "dump", "opt", "run", "explain", "selftest", "data", "presets"]
-    {
+    for command in [
+        "train", "generate", "bench", "dump", "opt", "run", "explain", "profile", "selftest", "data",
+        "presets",
+    ] {
         assert!(help.contains(&format!("  {command}")), "{help}");
         let help = work.succeed(&format!("{command} --help"));
         assert!(help.contains("Example"), "{help}");

@@ -54,6 +54,10 @@ fn every_stage_and_form_is_shown() {
         assert!(dump(&format!("--stage {stage} --format dot")).starts_with("digraph"));
         assert!(dump(&format!("--stage {stage} --format mermaid")).contains("flowchart"));
     }
+    assert!(
+        dump("--stage simplify --dtype bf16").contains("bf16[")
+            && !dump("--stage simplify").contains("bf16[")
+    );
     assert_ne!(dump("--stage simplify --stop-after 1"), dump("--stage simplify"));
     assert_eq!(dump("--stage simplify --stop-after 2"), dump("--stage simplify --after fold"));
     assert!(dump("--stage fuse").starts_with("kernels "));
@@ -141,7 +145,9 @@ fn presets_have_their_parameter_counts() {
 #[test]
 fn the_selftest_counts_its_cases() {
     let work = Workplace::new();
-    let out = work.succeed("selftest --filter add");
-    let last = out.lines().last().unwrap();
-    assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{out}");
+    for flags in ["--filter add", "--dtype bf16 --filter dot", "--dtype bf16 --filter step"] {
+        let out = work.succeed(&format!("selftest {flags}"));
+        let last = out.lines().last().unwrap();
+        assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{out}");
+    }
 }

@@ -161,3 +161,16 @@ fn texts_are_a_function_of_the_seed() {
     let message = work.fail("generate --checkpoint run --prompt naïve");
     assert!(message.contains("--prompt: unknown character 'ï' at position 2"), "{message}");
 }
+
+#[test]
+fn training_in_bf16_is_resumed_exactly() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 9 --dropout 0.1 --dtype bf16 --threads 1 --log one.jsonl");
+    let whole = Checkpoint::load(&work.path("run")).unwrap().tensors;
+    work.succeed_training("--steps 4 --dropout 0.1 --dtype bf16 --log parts.jsonl");
+    work.succeed("train --resume run --steps 9 --dtype bf16 --log parts.jsonl");
+    assert_eq!(work.losses("parts.jsonl"), work.losses("one.jsonl"));
+    assert_eq!(Checkpoint::load(&work.path("run")).unwrap().tensors, whole);
+    work.succeed_training("--steps 9 --dropout 0.1 --log wide.jsonl");
+    assert_ne!(work.losses("wide.jsonl"), work.losses("one.jsonl"));
+}

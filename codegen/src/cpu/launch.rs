@@ -1,7 +1,7 @@
 //! Runs the programs of kernels on a pool of threads.
 
 use super::contract::Workspaces;
-use super::lower::{Machine, Program, RowsFn, Step};
+use super::lower::{ChainScratch, Machine, Program, RowsFn, Step};
 use super::memory::Arena;
 use super::pool::{Pool, share};
 use super::tiles::zero_upper;
@@ -115,6 +115,12 @@ impl Launcher {
                 Step::Product(product) => {
                     // SAFETY: the caller's contract.
                     unsafe { product.run(machine, &self.table.0, &self.pool, &self.workspaces)? };
+                }
+                Step::Chain(chain) => {
+                    let start = self.scratch.as_ptr() as usize;
+                    let scratch = ChainScratch { start, bytes: self.scratch_bytes };
+                    // SAFETY: the caller's contract; there is scratch for every thread.
+                    unsafe { chain.run(machine, &self.table.0, &self.pool, &self.workspaces, scratch)? };
                 }
             }
         }

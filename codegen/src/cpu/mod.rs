@@ -2,7 +2,7 @@
 //!
 //! Below, free of any IR: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile primitives
 //! ([`tiles`]) and matrix products ([`contract`]). Above them the lowering of kernels to machine code, and
-//! executables ([`executable`]) with their states ([`states`]).
+//! executables ([`executable`]) with their states ([`states`]); [`peaks`] measures what bounds them.
 
 pub mod contract;
 pub mod executable;
@@ -10,6 +10,7 @@ pub mod isa;
 mod launch;
 mod lower;
 pub mod memory;
+pub mod peaks;
 pub mod pool;
 pub mod states;
 #[cfg(test)]

@@ -51,7 +51,7 @@ fn check_product(
     let value = epilogue(&mut program, product);
     let c = bench.output("c", dtype, &[m, n]);
     program.store(value, c, at(&[n_, 1]));
-    let form = Form::Contraction(vec![Product { k: vec![k], a, b, dtype }]);
+    let form = Form::Contraction(vec![Product { k: vec![k], a, b, dtype }].into());
     bench.kernel(form, domain(&[], &[m], &[n]), program.region, program.stores);
     bench.check(tolerance);
 }
@@ -116,7 +116,7 @@ fn batches_permutations_and_several_stores() {
     program.store(total, transposed, at(&[ti, 1, di * 18, 18]));
     let half = program.push(InstrKind::Cast(total), DType::BF16);
     program.store(half, halves, at(&[ti * hi * di, hi * di, di, 1]));
-    let form = Form::Contraction(vec![Product { k: vec![c], a, b: w, dtype: DType::F32 }]);
+    let form = Form::Contraction(vec![Product { k: vec![c], a, b: w, dtype: DType::F32 }].into());
     bench.kernel(form, domain(&[], &[b, t], &[h, d]), program.region, program.stores);
     bench.check(1e-2);
 }
@@ -134,7 +134,7 @@ fn batches_and_axes_that_do_not_merge() {
     let product = producer(&mut program, DType::F32);
     let c = bench.output("c", DType::F32, &[b, h, m, n]);
     program.store(product, c, at(&[hi * mi * ni, mi * ni, ni, 1]));
-    let form = Form::Contraction(vec![Product { k: vec![k1, k2], a, b: y, dtype: DType::F32 }]);
+    let form = Form::Contraction(vec![Product { k: vec![k1, k2], a, b: y, dtype: DType::F32 }].into());
     bench.kernel(form, domain(&[b, h], &[m], &[n]), program.region, program.stores);
     bench.check(1e-5);
 }
@@ -158,7 +158,7 @@ fn several_products_reductions_and_computed_operands() {
     let e = program.push(InstrKind::Binary(Binary::Mul, d, p), DType::F32);
     let c = bench.output("c", DType::F32, &[m, n]);
     program.store(e, c, at(&[ni, 1]));
-    let form = Form::Contraction(vec![product(plain), product(computed)]);
+    let form = Form::Contraction(vec![product(plain), product(computed)].into());
     bench.kernel(form, domain(&[], &[m], &[n]), program.region, program.stores);
     bench.check(2e-5);
 }
@@ -175,7 +175,7 @@ fn mixed_precision() {
         let product = producer(&mut program, DType::F32);
         let c = bench.output("c", DType::F32, &[m, n]);
         program.store(product, c, at(&[n as i64, 1]));
-        let form = Form::Contraction(vec![Product { k: vec![k], a, b, dtype: DType::F32 }]);
+        let form = Form::Contraction(vec![Product { k: vec![k], a, b, dtype: DType::F32 }].into());
         bench.kernel(form, domain(&[], &[m], &[n]), program.region, program.stores);
         bench.check(1e-5);
     }

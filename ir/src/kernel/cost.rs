@@ -1,7 +1,7 @@
 //! What a kernel costs at least: bytes moved and operations, from its text alone. Planner, `explain` and profiles
 //! count with these numbers.
 
-use super::{BufferId, Domain, Index, InstrKind, Kernel, KernelGraph, Region};
+use super::{BufferId, Contraction, Domain, Form, Index, InstrKind, Kernel, KernelGraph, Region};
 use std::collections::BTreeMap;
 
 impl Kernel {
@@ -18,16 +18,30 @@ impl Kernel {
             let prologues = computing(&product.a.region) * rows + computing(&product.b.region) * columns;
             operations = operations.saturating_add(2 * self.domain.points() * k + prologues);
         }
-        operations
+        for consumer in self.consumers() {
+            let p: usize = consumer.p.iter().product();
+            operations = operations.saturating_add(2 * self.domain.points() * p);
+        }
+        // What a band leaves out is never computed.
+        let [outer, rows, columns] =
+            [self.domain.outer_axes(), self.domain.row_axes(), self.domain.column_axes()]
+                .map(|group| self.domain.extent(group));
+        match &self.form {
+            Form::Contraction(Contraction { band: Some(band), .. }) if outer * rows * columns > 0 => {
+                let inside: usize = (0..rows).map(|row| band.columns(row..row + 1, columns).len()).sum();
+                (operations as u128 * inside as u128 / (rows * columns) as u128) as usize
+            }
+            _ => operations,
+        }
     }
 
     /// Every region, with the extents of the axes it runs over.
     fn regions(&self) -> Vec<(&Region, Vec<usize>)> {
         let mut regions = vec![(&self.region, self.domain.axes.clone())];
-        for product in self.products() {
-            let axes = [&self.domain.axes[..], &product.k].concat();
-            regions.extend([(&product.a.region, axes.clone()), (&product.b.region, axes)]);
-        }
+        regions.extend(
+            self.operands()
+                .map(|(operand, further)| (&operand.region, [&self.domain.axes[..], further].concat())),
+        );
         regions
     }
 }
@@ -46,6 +60,11 @@ impl KernelGraph {
         for store in &kernel.stores {
             *written.entry(store.buffer).or_insert(0) +=
                 reached(&kernel.region, &store.index, &kernel.domain.axes, &kernel.domain);
+        }
+        for consumer in kernel.consumers() {
+            let axes = [&kernel.domain.axes[..], &consumer.p].concat();
+            *written.entry(consumer.buffer).or_insert(0) +=
+                reached(&kernel.region, &consumer.index, &axes, &kernel.domain);
         }
         let bytes = |(id, elements): (BufferId, usize)| {
             let ty = &self.buffer(id).ty;

@@ -4,7 +4,7 @@
 //! back end if its results equal the interpretation.
 
 use super::{
-    Bound, Buffer, BufferId, BufferRole, Direction, Domain, Form, Index, Instr, InstrKind, Kernel,
+    Bound, Buffer, BufferId, BufferRole, Consumer, Direction, Domain, Index, Instr, InstrKind, Kernel,
     KernelGraph, Operand, Product, Region, Scalar, StoreMode,
 };
 use crate::evaluate::{Array, Precision};
@@ -62,8 +62,8 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
                 reduced.into_iter().map(|x| precision.round(instr.dtype, x)).collect()
             }
             InstrKind::Producer(i) => {
-                let Form::Contraction(products) = &kernel.form else { panic!("a producer of nothing") };
-                points.iter().map(|point| entry(&products[*i], memory, point, precision)).collect()
+                let product = &kernel.products()[*i];
+                points.iter().map(|point| entry(product, memory, point, precision)).collect()
             }
             _ => {
                 let at = |point: usize| {
@@ -78,6 +78,9 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
             }
         };
         values.push(column);
+    }
+    for consumer in kernel.consumers() {
+        consume(consumer, domain, &points, &values[consumer.value.0 as usize], memory, precision);
     }
     for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
         memory[store.buffer.0 as usize].fill(0.0);
@@ -201,17 +204,46 @@ fn reduce(
     points.iter().map(|point| results[&key(point)]).collect()
 }
 
+/// A second product, of the values `r` of the region.
+fn consume(
+    consumer: &Consumer,
+    domain: &Domain,
+    all: &[Vec<usize>],
+    r: &[f64],
+    memory: &mut Memory,
+    precision: Precision,
+) {
+    let mut sums: BTreeMap<usize, f64> = BTreeMap::new();
+    for (point, r) in all.iter().zip(r) {
+        let is_there = point.iter().zip(&domain.axes).all(|(at, extent)| at < extent);
+        for p in points(&consumer.p) {
+            let point = [&point[..], &p].concat();
+            let at = position(&consumer.index, &point, &|_| unreachable!("checked by the verifier"));
+            let sum = sums.entry(at as usize).or_insert(0.0);
+            if is_there {
+                *sum += r * side(&consumer.with, memory, &point, precision);
+            }
+        }
+    }
+    for (at, sum) in sums {
+        memory[consumer.buffer.0 as usize][at] = precision.round(consumer.dtype, sum);
+    }
+}
+
+/// An element of an operand.
+fn side(operand: &Operand, memory: &Memory, point: &[usize], precision: Precision) -> f64 {
+    let mut values: Vec<f64> = vec![];
+    for instr in &operand.region.instrs {
+        let value = |x: Scalar| values[x.0 as usize];
+        let result = compute(instr, &operand.region, memory, point, &value);
+        values.push(precision.round(instr.dtype, result));
+    }
+    values[operand.value.0 as usize]
+}
+
 /// An entry of a product.
 fn entry(product: &Product, memory: &Memory, point: &[usize], precision: Precision) -> f64 {
-    let side = |operand: &Operand, point: &[usize]| {
-        let mut values: Vec<f64> = vec![];
-        for instr in &operand.region.instrs {
-            let value = |x: Scalar| values[x.0 as usize];
-            let result = compute(instr, &operand.region, memory, point, &value);
-            values.push(precision.round(instr.dtype, result));
-        }
-        values[operand.value.0 as usize]
-    };
+    let side = |operand, point: &[usize]| side(operand, memory, point, precision);
     let terms = points(&product.k).into_iter().map(|k| {
         let point = [point, &k].concat();
         (side(&product.a, &point), side(&product.b, &point))
@@ -226,7 +258,7 @@ fn entry(product: &Product, memory: &Memory, point: &[usize], precision: Precisi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Store;
+    use crate::kernel::{Form, Store};
     use crate::{Binary, Unary};
 
     /// Softmax of two rows, written by hand.

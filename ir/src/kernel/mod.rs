@@ -9,7 +9,8 @@
 //!   later instructions may use: `softmax` is one region with two of them. A reduction over *rows* (a bias
 //!   gradient) can only be stored.
 //! * [`Form::Contraction`]: [`InstrKind::Producer`] is an entry of a product over further axes, known before the
-//!   region runs on it.
+//!   region runs on it. [`Consumer`]s multiply values of the region again, along the columns or across the rows, so
+//!   that what lies between two products is never in memory. Reductions over columns may stand in between.
 //!
 //! ```text
 //! reduce softmax over rows [98304] columns [256]
@@ -133,7 +134,73 @@ pub enum Form {
     /// Rows or columns are reduced.
     Reduce,
     /// Points are entries of products.
-    Contraction(Vec<Product>),
+    Contraction(Contraction),
+}
+
+/// Products over one domain, and what becomes of the region's values beside stores.
+///
+/// ```text
+/// contraction attention over outer [384] rows [256] columns [256], columns ≤ row
+///   product 0 = q · kᵀ
+///   %0 = product 0 … %9 = div %7 %8            (scale, mask, softmax of the row)
+///   contract.columns %9 · v → out
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Contraction {
+    /// One or more.
+    pub products: Vec<Product>,
+    /// Second products, of values of the region.
+    pub consumers: Vec<Consumer>,
+    /// Columns that matter, if not all do.
+    pub band: Option<Band>,
+}
+
+impl From<Vec<Product>> for Contraction {
+    fn from(products: Vec<Product>) -> Self {
+        Contraction { products, ..Contraction::default() }
+    }
+}
+
+/// `O[outer, row, p] = Σ_column R[outer, row, column] · W[outer, p, column]` along the columns, or
+/// `O[outer, column, p] = Σ_row R[outer, row, column] · W[outer, p, row]` across the rows; accumulated as products are.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Consumer {
+    /// R.
+    pub value: Scalar,
+    /// What is summed over.
+    pub along: Direction,
+    /// Extents of the axes p.
+    pub p: Vec<usize>,
+    /// W. Coordinates: the kernel's axes, then those of p. Does not depend on rows (along columns) or on columns (across
+    /// rows).
+    pub with: Operand,
+    /// The type of an entry of O.
+    pub dtype: DType,
+    /// Where O is stored.
+    pub buffer: BufferId,
+    /// Offset in elements over the kernel's axes, then those of p; does not depend on what is summed over.
+    pub index: Index,
+}
+
+/// In a domain of one row axis and one column axis: the columns c of row r with `r + lower ≤ c ≤ r + upper`. Outside of
+/// it, every reduction over columns reduces its neutral element and every consumer multiplies zeros, so that a back end
+/// need not go there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Band {
+    /// `None`: from the first column on.
+    pub lower: Option<i64>,
+    /// `None`: to the last column.
+    pub upper: Option<i64>,
+}
+
+impl Band {
+    /// The columns, of `columns`, that some of these rows need.
+    pub fn columns(&self, rows: std::ops::Range<usize>, columns: usize) -> std::ops::Range<usize> {
+        let clamp = |column: i64| column.clamp(0, columns as i64) as usize;
+        let first = self.lower.map_or(0, |lower| clamp(rows.start as i64 + lower));
+        let end = self.upper.map_or(columns, |upper| clamp(rows.end as i64 + upper));
+        first.min(end)..end
+    }
 }
 
 /// `S[outer, row, column] = Σ_k A[outer, row, k] · B[outer, column, k]`, accumulated in `f32` at least (integers: in
@@ -376,15 +443,39 @@ impl Kernel {
     /// The products of a contraction; none of the other forms.
     pub fn products(&self) -> &[Product] {
         match &self.form {
-            Form::Contraction(products) => products,
+            Form::Contraction(contraction) => &contraction.products,
             Form::Map | Form::Reduce => &[],
         }
     }
 
+    /// The consumers of a contraction; none of the other forms.
+    pub fn consumers(&self) -> &[Consumer] {
+        match &self.form {
+            Form::Contraction(contraction) => &contraction.consumers,
+            Form::Map | Form::Reduce => &[],
+        }
+    }
+
+    /// The operands of products and consumers, each with the extents of the axes that follow the kernel's.
+    pub fn operands(&self) -> impl Iterator<Item = (&Operand, &[usize])> {
+        let products = self.products().iter();
+        let products = products.flat_map(|product| [&product.a, &product.b].map(|o| (o, &product.k[..])));
+        products.chain(self.consumers().iter().map(|consumer| (&consumer.with, &consumer.p[..])))
+    }
+
+    /// As [`operands`](Self::operands), to be changed.
+    pub fn operands_mut(&mut self) -> impl Iterator<Item = &mut Operand> {
+        let (products, consumers) = match &mut self.form {
+            Form::Contraction(contraction) => (&mut contraction.products[..], &mut contraction.consumers[..]),
+            Form::Map | Form::Reduce => (&mut [][..], &mut [][..]),
+        };
+        let products = products.iter_mut().flat_map(|product| [&mut product.a, &mut product.b]);
+        products.chain(consumers.iter_mut().map(|consumer| &mut consumer.with))
+    }
+
     /// Every buffer that the kernel reads, each once.
     pub fn reads(&self) -> Vec<BufferId> {
-        let operands = self.products().iter().flat_map(|product| [&product.a.region, &product.b.region]);
-        let regions = operands.chain([&self.region]);
+        let regions = self.operands().map(|(operand, _)| &operand.region).chain([&self.region]);
         let loads = regions.flat_map(|region| &region.instrs).filter_map(|instr| match &instr.kind {
             InstrKind::Load { buffer, .. } => Some(*buffer),
             InstrKind::Constant(_)
@@ -407,7 +498,9 @@ impl Kernel {
 
     /// Every buffer that the kernel writes, each once.
     pub fn writes(&self) -> Vec<BufferId> {
-        let mut buffers: Vec<_> = self.stores.iter().map(|store| store.buffer).collect();
+        let stored = self.stores.iter().map(|store| store.buffer);
+        let mut buffers: Vec<_> =
+            stored.chain(self.consumers().iter().map(|consumer| consumer.buffer)).collect();
         buffers.sort();
         buffers.dedup();
         buffers

@@ -1,12 +1,13 @@
 //! The text of kernels, as the head of the kernel module shows it; it is read by people and does not parse back.
 //!
-//! Axes are called `o0 …` (outer), `r0 …` (rows), `c0 …` (columns) and `k0 …` (summed, in the operands of a product).
+//! Axes are called `o0 …` (outer), `r0 …` (rows), `c0 …` (columns) and `k0 …` (those that a product sums over or that a
+//! consumer's result has).
 //! A kernel alone calls buffers by number; [`KernelGraph`] knows their names.
 
 use super::plan::Bytes;
 use super::{
-    Bound, BufferId, Direction, Domain, Form, Index, Indirect, Instr, InstrKind, Kernel, KernelGraph,
-    Operand, Region, Scalar, Store, StoreMode,
+    Bound, BufferId, Contraction, Direction, Domain, Form, Index, Indirect, Instr, InstrKind, Kernel,
+    KernelGraph, Operand, Region, Scalar, Store, StoreMode,
 };
 use crate::Op;
 use std::fmt::{self, Display, Formatter};
@@ -62,7 +63,23 @@ impl Display for Text<'_> {
             Form::Reduce => "reduce",
             Form::Contraction(_) => "contraction",
         };
-        writeln!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?;
+        write!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?;
+        if let Form::Contraction(Contraction { band: Some(band), .. }) = &kernel.form {
+            let bound = |sign: &str, bound: Option<i64>| {
+                bound.map(|by| {
+                    format!(
+                        ", column {sign} row{}",
+                        match by {
+                            0 => String::new(),
+                            by => format!(" {} {}", if by < 0 { '-' } else { '+' }, by.abs()),
+                        }
+                    )
+                })
+            };
+            let [lower, upper] = [bound("≥", band.lower), bound("≤", band.upper)];
+            write!(f, "{}{}", lower.unwrap_or_default(), upper.unwrap_or_default())?;
+        }
+        writeln!(f)?;
         if !kernel.covers.is_empty() {
             let covers: Vec<_> = kernel.covers.iter().map(|id| format!("%{}", id.index())).collect();
             writeln!(f, "  # covers {}", covers.join(" "))?;
@@ -75,6 +92,17 @@ impl Display for Text<'_> {
             self.operand(f, "b", &product.b)?;
         }
         self.region(f, &kernel.region, "  ")?;
+        for consumer in kernel.consumers() {
+            let along = direction(consumer.along);
+            let (value, to) = (Name(consumer.value), self.buffer(consumer.buffer));
+            let index = self.affine(&consumer.index);
+            writeln!(
+                f,
+                "  contract.{along} {value} over p {:?} → {to}[{index}] : {}",
+                consumer.p, consumer.dtype
+            )?;
+            self.operand(f, "with", &consumer.with)?;
+        }
         kernel.stores.iter().try_for_each(|store| self.store(f, store))
     }
 }
@@ -119,11 +147,7 @@ impl Text<'_> {
             InstrKind::Cast(x) => write!(f, "cast {}", Name(*x)),
             InstrKind::InRange(bounds) => write!(f, "in_range {}", self.bounds(bounds)),
             InstrKind::Reduce(op, direction, x) => {
-                let direction = match direction {
-                    Direction::Columns => "columns",
-                    Direction::Rows => "rows",
-                };
-                write!(f, "reduce.{direction} {} {}", op.name(), Name(*x))
+                write!(f, "reduce.{} {} {}", self::direction(*direction), op.name(), Name(*x))
             }
         }
     }
@@ -224,4 +248,11 @@ fn sign(f: &mut Formatter<'_>, factor: i64, first: bool) -> fmt::Result {
         (false, true) => "",
         (false, false) => " + ",
     })
+}
+
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Columns => "columns",
+        Direction::Rows => "rows",
+    }
 }

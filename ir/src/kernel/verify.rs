@@ -2,8 +2,8 @@
 //! promise about each other. Back ends rely on it for the safety of every memory access.
 
 use super::{
-    Bound, BufferId, BufferRole, Direction, Domain, Form, Index, InstrKind, Kernel, KernelGraph, Operand,
-    Product, Region, Scalar, Store, StoreMode,
+    Bound, BufferId, BufferRole, Consumer, Direction, Domain, Form, Index, InstrKind, Kernel, KernelGraph,
+    Operand, Product, Region, Scalar, Store, StoreMode,
 };
 use crate::DType;
 use std::collections::HashSet;
@@ -97,6 +97,15 @@ impl Checker<'_> {
             self.product(product).map_err(|reason| format!("product {number}: {reason}"))?;
         }
         self.region(&self.kernel.region, axes, Place::Kernel)?;
+        for (number, consumer) in self.kernel.consumers().iter().enumerate() {
+            self.consumer(consumer).map_err(|reason| format!("consumer {number}: {reason}"))?;
+        }
+        if let Form::Contraction(contraction) = &self.kernel.form {
+            let plain = *rows == 1 && self.kernel.domain.column_axes().len() == 1;
+            ensure(contraction.band.is_none() || plain, || {
+                "a band needs one row axis and one column axis".into()
+            })?;
+        }
         self.kernel.stores.iter().try_for_each(|store| {
             self.store(store).map_err(|reason| format!("store of %{}: {reason}", store.value.0))
         })
@@ -113,6 +122,28 @@ impl Checker<'_> {
         }
         let dtypes = [&product.a, &product.b].map(|operand| operand.region.instr(operand.value).dtype);
         ensure(dtypes[0] == dtypes[1], || format!("its operands are {} and {}", dtypes[0], dtypes[1]))
+    }
+
+    fn consumer(&self, consumer: &Consumer) -> Checked {
+        let Kernel { region, domain, .. } = self.kernel;
+        let axes = [&domain.axes[..], &consumer.p].concat();
+        defined(consumer.value, region.instrs.len())?;
+        // Named by the side of a product that must not depend on the same axes.
+        let (side, never, summed) = match consumer.along {
+            Direction::Columns => ("b", domain.row_axes(), domain.column_axes()),
+            Direction::Rows => ("a", domain.column_axes(), domain.row_axes()),
+        };
+        let Operand { region: with, value } = &consumer.with;
+        self.region(with, &axes, Place::Operand(side, &never))?;
+        defined(*value, with.instrs.len())?;
+        let dtypes = [region.instr(consumer.value).dtype, with.instr(*value).dtype];
+        ensure(dtypes[0] == dtypes[1], || format!("multiplies {} by {}", dtypes[0], dtypes[1]))?;
+        ensure(consumer.index.strides.len() == axes.len(), || "its index map has another rank".into())?;
+        ensure(consumer.index.indirect.is_empty(), || "it is stored through an index".into())?;
+        ensure(!varies(&consumer.index, &axes, &summed), || "its result depends on what is summed".into())?;
+        only_stored(region, &[consumer.value])?;
+        self.buffer(consumer.buffer, consumer.dtype)?;
+        self.inside(consumer.buffer, &consumer.index, &axes)
     }
 
     fn region(&self, region: &Region, axes: &[usize], place: Place<'_>) -> Checked {

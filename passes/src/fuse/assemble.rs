@@ -124,11 +124,9 @@ fn renumber(kernel: &mut Kernel, numbers: &BTreeMap<ValueId, BufferId>) {
         }
     };
     region(&mut kernel.region);
-    if let Form::Contraction(products) = &mut kernel.form {
-        for product in products {
-            region(&mut product.a.region);
-            region(&mut product.b.region);
-        }
+    kernel.operands_mut().for_each(|operand| region(&mut operand.region));
+    if let Form::Contraction(contraction) = &mut kernel.form {
+        contraction.consumers.iter_mut().for_each(|consumer| number(&mut consumer.buffer));
     }
     kernel.stores.iter_mut().for_each(|store| number(&mut store.buffer));
 }

@@ -5,6 +5,8 @@ use kernfusion_ir::{Binary, Unary};
 
 /// Bytes a second from memory.
 const BANDWIDTH: f64 = 30e9;
+/// Multiplications of a product a second, with their additions.
+const PRODUCTS: f64 = 100e9;
 /// Cheap scalar operations a second.
 const OPERATIONS: f64 = 24e9;
 /// How many cheap operations `exp` and its kin take.
@@ -27,6 +29,11 @@ pub(super) fn moving(bytes: usize) -> f64 {
 pub(super) fn computing(region: &Region, points: usize) -> f64 {
     let operations: f64 = region.instrs.iter().map(|instr| cost(&instr.kind)).sum();
     operations * points as f64 / OPERATIONS
+}
+
+/// Seconds for so many multiplications of a product, with their additions.
+pub(super) fn multiplying(count: usize) -> f64 {
+    count as f64 / PRODUCTS
 }
 
 /// Seconds to compute one op so many times.

@@ -4,6 +4,7 @@
 //! contraction's result, the main reduction's operand, the map's result) gives the space; nodes after it get
 //! coordinates by following elementwise ops and views forward, nodes before it are computed where they are read.
 
+use super::chain::{self, Chain};
 use super::space::{Role, Space};
 use super::writer::{Fault, Inside, Writer};
 use kernfusion_ir::kernel::{
@@ -39,17 +40,19 @@ enum Anchor {
     Reduced(ValueId, Reduce),
     /// The coordinates are those of this contraction's result and its summed axes.
     Contracted(ValueId, DotGeneral),
+    /// The coordinates are those of the first contraction's result.
+    Chained(Chain),
     /// The coordinates are those of this scatter's updates.
     Scattered(ValueId, usize),
 }
 
 /// What emission yields when it does not yield a kernel.
-enum Stop {
+pub(super) enum Stop {
     Split { axis: usize, inner: usize },
     Fault(Fault),
 }
 
-type Attempt<T> = Result<T, Stop>;
+pub(super) type Attempt<T> = Result<T, Stop>;
 
 impl Candidate<'_> {
     /// The kernel, with the number of each value as its buffer's, or why there is none.
@@ -72,14 +75,13 @@ impl Candidate<'_> {
         };
         let contractions: Vec<_> = of(KernelEntry::Contraction).collect();
         if let [first, rest @ ..] = contractions.as_slice() {
-            if !rest.is_empty() || of(KernelEntry::Scatter).next().is_some() {
-                return Err(Fault { node: *first, reason: "one product a kernel" });
+            if of(KernelEntry::Scatter).next().is_some() {
+                return Err(Fault { node: *first, reason: "a scatter is a map" });
             }
-            if let Some(node) = of(KernelEntry::Reduction).next() {
-                return Err(Fault { node, reason: "a reduction of a product's rows needs all its tiles" });
+            if !rest.is_empty() || of(KernelEntry::Reduction).next().is_some() {
+                return Chain::new(self, &contractions).map(Anchor::Chained);
             }
-            let Op::DotGeneral(dot) = &self.graph[*first].op else { unreachable!("a contraction") };
-            return Ok(Anchor::Contracted(*first, dot.clone()));
+            return Ok(Anchor::Contracted(*first, chain::dot(self.graph, *first).clone()));
         }
         if let Some(scatter) = of(KernelEntry::Scatter).next() {
             let Op::ScatterAdd(attributes) = &self.graph[scatter].op else { unreachable!("a scatter") };
@@ -131,23 +133,36 @@ impl Candidate<'_> {
                 Space::new(&originals)
             }
             Anchor::Contracted(node, dot) => {
-                let (result, left) =
-                    (&self.graph[*node].ty.shape, &self.graph[self.graph[*node].operands[0]].ty);
-                let (batch, free) = (dot.lhs_batch.len(), dot.lhs_free(left.rank()).len());
-                let role = |axis: usize| match axis {
-                    axis if axis < batch => Role::Outer,
-                    axis if axis < batch + free => Role::Row,
-                    _ => Role::Column,
-                };
-                let summed = dot.lhs_contract.iter().map(|&axis| (left.shape[axis], Role::Summed));
-                let originals: Vec<_> =
-                    result.iter().enumerate().map(|(axis, &e)| (e, role(axis))).chain(summed).collect();
-                Space::new(&originals)
+                let left = &self.graph[self.graph[*node].operands[0]].ty;
+                let summed: Vec<_> = dot.lhs_contract.iter().map(|&axis| left.shape[axis]).collect();
+                self.result_space(*node, dot).extended(&summed)
             }
+            Anchor::Chained(chain) => self.result_space(chain.first(), chain::dot(self.graph, chain.first())),
         }
     }
 
+    /// The space of a contraction's result.
+    fn result_space(&self, node: ValueId, dot: &DotGeneral) -> Space {
+        let left = &self.graph[self.graph[node].operands[0]].ty;
+        let (batch, free) = (dot.lhs_batch.len(), dot.lhs_free(left.rank()).len());
+        let role = |axis: usize| match axis {
+            axis if axis < batch => Role::Outer,
+            axis if axis < batch + free => Role::Row,
+            _ => Role::Column,
+        };
+        let result = self.graph[node].ty.shape.iter().enumerate();
+        Space::new(&result.map(|(axis, &extent)| (extent, role(axis))).collect::<Vec<_>>())
+    }
+
+    /// Whether a value is computed here rather than loaded.
+    pub(super) fn is_inside(&self, value: ValueId) -> bool {
+        self.contains(value)
+    }
+
     fn emit(&self, anchor: &Anchor, space: &Space) -> Attempt<Kernel> {
+        if let Anchor::Chained(chain) = anchor {
+            return chain.emit(self, space);
+        }
         let mut writer = Writer::new(self.graph, self, space, false);
         let rank = space.rank(false);
         let original = |count: usize| (0..count).map(|axis| space.coordinate(axis, rank)).collect::<Vec<_>>();
@@ -158,18 +173,20 @@ impl Candidate<'_> {
             Anchor::Contracted(node, dot) => {
                 let at = original(self.graph[*node].ty.rank());
                 writer = writer.with_producer(*node, at);
-                (*node, Form::Contraction(vec![self.product(*node, dot, space)?]))
+                (*node, Form::Contraction(vec![self.product(*node, dot, space)?].into()))
             }
+            Anchor::Chained(_) => unreachable!("emitted above"),
         };
         let at = original(self.graph[base].ty.rank());
         let mut stores = Vec::new();
         if let Anchor::Scattered(node, axis) = anchor {
             stores.push(self.scatter(*node, *axis, &at, &mut writer)?);
         }
-        let places = self.forward(base, &at, &writer);
+        let places = self.forward(&[base], &at, &writer);
+        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(..));
         for &node in self.needed.iter().rev() {
             if !matches!(anchor, Anchor::Scattered(scatter, _) if *scatter == node) {
-                stores.push(self.store(node, anchor, base, &at, &places, &mut writer, space)?);
+                stores.push(self.store(node, has_rows, base, &at, &places, &mut writer, space)?);
             }
         }
         let covers = self.members.iter().copied().collect();
@@ -177,9 +194,16 @@ impl Candidate<'_> {
         Ok(Kernel { name: String::new(), form, domain, region: writer.region, stores, covers })
     }
 
-    /// Coordinates of the values after the base, where elementwise ops and views lead forward from it.
-    fn forward(&self, base: ValueId, at: &[Index], writer: &Writer<'_>) -> BTreeMap<ValueId, Vec<Index>> {
-        let mut places = BTreeMap::from([(base, at.to_vec())]);
+    /// Coordinates of the values after the bases, which all have the coordinates `at`, where elementwise ops and views
+    /// lead forward from them.
+    pub(super) fn forward(
+        &self,
+        bases: &[ValueId],
+        at: &[Index],
+        writer: &Writer<'_>,
+    ) -> BTreeMap<ValueId, Vec<Index>> {
+        let mut places: BTreeMap<_, _> = bases.iter().map(|&base| (base, at.to_vec())).collect();
+        let Some(&base) = bases.iter().min() else { return places };
         let Some(&last) = self.members.last() else { return places };
         for id in (base.index() + 1..=last.index()).map(ValueId::from_index).filter(|&id| self.contains(id)) {
             let node = &self.graph[id];
@@ -201,10 +225,10 @@ impl Candidate<'_> {
 
     /// The store of one member.
     #[allow(clippy::too_many_arguments, reason = "the emission state")]
-    fn store(
+    pub(super) fn store(
         &self,
         node: ValueId,
-        anchor: &Anchor,
+        has_rows: bool,
         base: ValueId,
         base_at: &[Index],
         places: &BTreeMap<ValueId, Vec<Index>>,
@@ -229,7 +253,6 @@ impl Candidate<'_> {
             (at.clone(), self.scalar(node, at, writer)?)
         };
         let index = Index::linear(space.rank(false), &at, shape);
-        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(..));
         if !covers(&index, value, &writer.region, space, has_rows) {
             return Err(fault("a value that is stored must be computed exactly once for each element"));
         }
@@ -292,7 +315,7 @@ impl Candidate<'_> {
         }
     }
 
-    fn scalar(&self, node: ValueId, at: Vec<Index>, writer: &mut Writer<'_>) -> Attempt<Scalar> {
+    pub(super) fn scalar(&self, node: ValueId, at: Vec<Index>, writer: &mut Writer<'_>) -> Attempt<Scalar> {
         let entered = writer.value(node, at);
         entered.map_err(|refusal| stop(refusal, writer.fault()))
     }
@@ -312,7 +335,7 @@ impl Candidate<'_> {
     }
 
     /// The operands of a contraction, as loads.
-    fn product(&self, node: ValueId, dot: &DotGeneral, space: &Space) -> Attempt<Product> {
+    pub(super) fn product(&self, node: ValueId, dot: &DotGeneral, space: &Space) -> Attempt<Product> {
         let [a, b] = self.graph[node].operands[..] else { unreachable!("a product has two operands") };
         let (a_rank, b_rank) = (self.graph[a].ty.rank(), self.graph[b].ty.rank());
         let (rows, batch) = (dot.lhs_free(a_rank), dot.lhs_batch.len());
@@ -333,7 +356,7 @@ impl Candidate<'_> {
         Ok(Product { k: space.summed(), a, b, dtype: self.graph[node].ty.dtype })
     }
 
-    fn operand(&self, value: ValueId, at: Vec<Index>, space: &Space) -> Attempt<Operand> {
+    pub(super) fn operand(&self, value: ValueId, at: Vec<Index>, space: &Space) -> Attempt<Operand> {
         let mut writer = Writer::new(self.graph, self, space, true);
         let scalar = self.scalar(value, at, &mut writer)?;
         let materialise = |reason| Err(Stop::Fault(Fault { node: value, reason }));

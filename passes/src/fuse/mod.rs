@@ -15,6 +15,8 @@
 //! their reads; the result is a function of the graph alone.
 
 mod assemble;
+mod band;
+mod chain;
 mod cost;
 mod lower;
 mod rematerialise;
@@ -155,13 +157,17 @@ impl<'a> Planner<'a> {
     }
 
     /// All merges. Clones go to their readers first, else they would return to where their originals are. Products come
-    /// last: an elementwise op between a product and a reduction belongs to the reduction.
+    /// last: an elementwise op between a product and a reduction belongs to the reduction, and what lies between two products
+    /// may be a chain with them.
     fn merge(&mut self) {
         let clones = self.clones;
-        self.merge_along_edges(|_, producer, _| clones.contains(producer));
+        self.merge_along_edges(|planner, producer, _| {
+            clones.contains(producer) && !planner.is_product(producer)
+        });
         self.merge_along_edges(|planner, producer, consumer| {
             !planner.is_product(producer) && !planner.is_product(consumer)
         });
+        self.merge_chains();
         self.merge_along_edges(|_, _, _| true);
         self.merge_siblings();
     }
@@ -183,6 +189,11 @@ impl<'a> Planner<'a> {
                 return;
             }
         }
+    }
+
+    /// Whether a value is the result of a contraction.
+    fn is_contraction(&self, value: ValueId) -> bool {
+        self.graph[value].op.entry() == KernelEntry::Contraction
     }
 
     /// Whether a member's kernel is a contraction.

@@ -29,8 +29,10 @@ const SMALL: usize = 1 << 18;
 #[derive(Default)]
 pub(super) struct Clones {
     originals: BTreeMap<ValueId, ValueId>,
-    /// The kernel, before rewriting, of each member; of a clone the one that reads it.
+    /// The kernel, before rewriting, of each member that is no clone.
     kernel: BTreeMap<ValueId, usize>,
+    /// The kernels, before rewriting, that read each clone.
+    readers: BTreeMap<ValueId, BTreeSet<usize>>,
 }
 
 impl Clones {
@@ -43,14 +45,10 @@ impl Clones {
     /// made for, where fusion would compute it as early as the original.
     pub(super) fn allow(&self, members: &BTreeSet<ValueId>) -> bool {
         let mut clones =
-            members.iter().filter_map(|member| Some((self.originals.get(member)?, self.kernel[member])));
-        let others: BTreeSet<_> = members
-            .iter()
-            .filter(|member| !self.contains(**member))
-            .filter_map(|m| self.kernel.get(m))
-            .collect();
-        clones.all(|(original, reader)| {
-            !members.contains(original) && (others.is_empty() || others.contains(&reader))
+            members.iter().filter_map(|member| Some((self.originals.get(member)?, &self.readers[member])));
+        let others: BTreeSet<_> = members.iter().filter_map(|m| self.kernel.get(m).copied()).collect();
+        clones.all(|(original, readers)| {
+            !members.contains(original) && (others.is_empty() || !others.is_disjoint(readers))
         })
     }
 }
@@ -59,6 +57,9 @@ impl Clones {
 pub(super) struct Choice {
     /// Values of which far readers get clones, with all values between them and the frontier.
     recomputed: BTreeSet<ValueId>,
+    /// Those of them that lie in a chain: every kernel but their own counts as far, and all share one clone, since they
+    /// will be one chain.
+    chained: BTreeSet<ValueId>,
     /// The position of each member's kernel in execution order.
     position: BTreeMap<ValueId, usize>,
 }
@@ -81,18 +82,20 @@ pub(super) fn choose(planner: &Planner<'_>) -> Option<Choice> {
         .enumerate()
         .flat_map(|(number, group)| group.members.iter().map(move |&member| (member, number)))
         .collect();
-    let mut chooser = Chooser { planner, position, recomputed: BTreeSet::new() };
+    let (recomputed, chained) = (BTreeSet::new(), BTreeSet::new());
+    let mut chooser = Chooser { planner, position, recomputed, chained };
     for group in kernels {
-        chooser.consider(&group.members);
+        chooser.consider(group);
     }
-    let Chooser { position, recomputed, .. } = chooser;
-    (!recomputed.is_empty()).then_some(Choice { recomputed, position })
+    let Chooser { position, recomputed, chained, .. } = chooser;
+    (!recomputed.is_empty()).then_some(Choice { recomputed, chained, position })
 }
 
 struct Chooser<'p, 'a> {
     planner: &'p Planner<'a>,
     position: BTreeMap<ValueId, usize>,
     recomputed: BTreeSet<ValueId>,
+    chained: BTreeSet<ValueId>,
 }
 
 impl Chooser<'_, '_> {
@@ -107,23 +110,28 @@ impl Chooser<'_, '_> {
     }
 
     /// Makes the best trade for the values that one kernel stores.
-    fn consider(&mut self, members: &BTreeSet<ValueId>) {
+    fn consider(&mut self, group: &super::Group) {
+        let members = &group.members;
+        // The entries of a chain's products are computed again with what follows from them: a product of two small
+        // operands, where a kernel like this one will read it.
+        let chain = !group.kernel.consumers().is_empty();
         let far = |&value: &ValueId| {
             self.is_cheap_to_repeat(value)
                 && !self.planner.outputs.contains(&value)
                 && self.graph()[value].ty.bytes() >= SMALL
-                && self.last_read(value) > self.position[&value] + FAR
+                && self.last_read(value) > self.position[&value] + if chain { 0 } else { FAR }
         };
         let candidates: BTreeSet<_> = members.iter().copied().filter(far).collect();
         let singles = candidates.iter().map(|&value| BTreeSet::from([value]));
         let trades = singles.chain([candidates.clone()]).filter(|set| !set.is_empty());
-        let trades = trades.map(|set| self.trade(&set, members)).filter(|trade| {
+        let trades = trades.map(|set| self.trade(&set, members, chain)).filter(|trade| {
             let saved = cost::moving(2 * trade.gain.max(0) as usize);
             trade.gain > 0 && trade.seconds < PATIENCE * saved
         });
         let score = |trade: &Trade| trade.gain as f64 - trade.seconds * 1e9;
         let best = trades.max_by(|a, b| score(a).total_cmp(&score(b)));
         if let Some(trade) = best {
+            self.chained.extend(trade.recomputed.iter().filter(|_| chain));
             self.recomputed.extend(trade.recomputed);
         }
     }
@@ -133,7 +141,7 @@ impl Chooser<'_, '_> {
     }
 
     /// What computing `set` again takes: everything up to the frontier.
-    fn trade(&self, set: &BTreeSet<ValueId>, members: &BTreeSet<ValueId>) -> Trade {
+    fn trade(&self, set: &BTreeSet<ValueId>, members: &BTreeSet<ValueId>, chain: bool) -> Trade {
         let latest = set.iter().map(|&value| self.last_read(value)).max().unwrap_or(0);
         let mut trade = Trade { recomputed: BTreeSet::new(), gain: 0, seconds: 0.0 };
         let mut seen = BTreeSet::new();
@@ -157,7 +165,7 @@ impl Chooser<'_, '_> {
             } else if matches!(node.op, Op::Input(_)) || node.ty.bytes() < SMALL || kept() {
                 // In memory until then anyway, or too small to matter.
             } else if members.contains(&value)
-                && self.is_cheap_to_repeat(value)
+                && (self.is_cheap_to_repeat(value) || chain && self.planner.is_contraction(value))
                 && !self.is_stored(value, members)
             {
                 self.repeat(value, &mut trade, &mut stack);
@@ -177,8 +185,17 @@ impl Chooser<'_, '_> {
     fn repeat(&self, value: ValueId, trade: &mut Trade, stack: &mut Vec<ValueId>) {
         let node = &self.graph()[value];
         trade.recomputed.insert(value);
-        let costly = matches!(&node.op, Op::Unary(op) if cost::is_costly_unary(*op));
-        trade.seconds += cost::repeating(node.ty.elements(), costly);
+        trade.seconds += match &node.op {
+            Op::DotGeneral(dot) => {
+                let shape = &self.graph()[node.operands[0]].ty.shape;
+                let k: usize = dot.lhs_contract.iter().map(|&axis| shape[axis]).product();
+                cost::multiplying(node.ty.elements() * k)
+            }
+            op => {
+                let costly = matches!(op, Op::Unary(op) if cost::is_costly_unary(*op));
+                cost::repeating(node.ty.elements(), costly)
+            }
+        };
         stack.extend(&node.operands);
     }
 }
@@ -195,6 +212,7 @@ pub(super) fn rewrite(graph: &Graph, free: &[bool], choice: &Choice) -> Result<(
         new: Graph::new(graph.name.clone()),
         places: vec![],
         clones: BTreeMap::new(),
+        readers: BTreeMap::new(),
     };
     for id in graph.ids() {
         let node = &graph[id];
@@ -217,7 +235,8 @@ pub(super) fn rewrite(graph: &Graph, free: &[bool], choice: &Choice) -> Result<(
     }
     for (&(reader, original), &clone) in &rewriter.clones {
         clones.originals.insert(clone, rewriter.places[original.index()]);
-        clones.kernel.insert(clone, reader);
+        let shared = (reader == ANY).then(|| rewriter.readers[&choice.position[&original]].clone());
+        clones.readers.insert(clone, shared.unwrap_or_else(|| BTreeSet::from([reader])));
     }
     Ok((rewriter.new, clones))
 }
@@ -230,7 +249,12 @@ struct Rewriter<'a> {
     places: Vec<ValueId>,
     /// By reading kernel and original.
     clones: BTreeMap<(usize, ValueId), ValueId>,
+    /// For each chain, the kernels that read clones of its values.
+    readers: BTreeMap<usize, BTreeSet<usize>>,
 }
+
+/// Stands for all kernels that read clones of chained values.
+const ANY: usize = usize::MAX;
 
 impl Rewriter<'_> {
     /// What the kernel at position `reader` reads for an operand.
@@ -239,12 +263,17 @@ impl Rewriter<'_> {
         let Some(reader) = reader else { return Ok(place) };
         let node = &self.graph[value];
         let home = self.choice.position.get(&value).copied();
-        let far = home.is_some_and(|home| reader > home + FAR);
+        let chained = self.choice.chained.contains(&value);
+        let far = home.is_some_and(|home| reader > home + if chained { 0 } else { FAR });
+        let key = if chained && far { ANY } else { reader };
         let recomputed = far && self.choice.recomputed.contains(&value);
         if !recomputed && (!self.free[value.index()] || node.operands.is_empty()) {
             return Ok(place);
         }
-        if let Some(&clone) = self.clones.get(&(reader, value)) {
+        if let Some(home) = home.filter(|_| key == ANY) {
+            self.readers.entry(home).or_default().insert(reader);
+        }
+        if let Some(&clone) = self.clones.get(&(key, value)) {
             return Ok(clone);
         }
         let operands = node.operands.iter().map(|&operand| self.operand(operand, Some(reader)));
@@ -254,7 +283,7 @@ impl Rewriter<'_> {
             return Ok(place);
         }
         let clone = self.new.add(node.op.clone(), &operands, node.origin.clone())?;
-        self.clones.insert((reader, value), clone);
+        self.clones.insert((key, value), clone);
         Ok(clone)
     }
 }

@@ -44,6 +44,19 @@ impl Space {
         self.axes.iter().map(|axis| axis.extent).collect()
     }
 
+    /// With further summed axes, as original axes after its own.
+    pub(super) fn extended(&self, extents: &[usize]) -> Space {
+        let own = self.originals();
+        let added = extents.iter().enumerate();
+        let added = added.map(|(i, &extent)| Axis { extent, role: Role::Summed, original: own + i });
+        Space { axes: self.axes.iter().cloned().chain(added).collect() }
+    }
+
+    /// The number of original axes.
+    pub(super) fn originals(&self) -> usize {
+        self.axes.iter().map(|axis| axis.original + 1).max().unwrap_or(0)
+    }
+
     /// The kernel's domain: everything but summed axes.
     pub(super) fn domain(&self) -> Domain {
         let count = |role| self.axes.iter().filter(|axis| axis.role == role).count();

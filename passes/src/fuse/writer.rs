@@ -28,8 +28,8 @@ pub(super) struct Writer<'a> {
     inside: &'a dyn Inside,
     space: &'a Space,
     rank: usize,
-    /// The contraction whose result is the region's producer, and the coordinates of the result.
-    producer: Option<(ValueId, Vec<Index>)>,
+    /// The contractions whose results are the region's producers, and the coordinates of the results.
+    producers: Vec<(ValueId, Vec<Index>)>,
     node: ValueId,
     guard: Vec<Bound>,
     memo: HashMap<(ValueId, Vec<Index>, Vec<Bound>), Scalar>,
@@ -48,7 +48,7 @@ impl<'a> Writer<'a> {
             inside,
             space,
             rank: space.rank(with_summed),
-            producer: None,
+            producers: vec![],
             node: ValueId::from_index(0),
             guard: vec![],
             memo: HashMap::new(),
@@ -58,9 +58,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Makes the result of a contraction, at these coordinates, the region's producer.
+    /// Makes the result of a contraction, at these coordinates, the region's next producer.
     pub(super) fn with_producer(mut self, node: ValueId, at: Vec<Index>) -> Self {
-        self.producer = Some((node, at));
+        self.producers.push((node, at));
         self
     }
 
@@ -202,15 +202,13 @@ impl KernelWriter for Writer<'_> {
     }
 
     fn product(&mut self, at: &[Index]) -> Entered {
-        match &self.producer {
-            Some((node, place)) if *node == self.node && place == at && self.guard.is_empty() => {
-                Ok(self.region.push(InstrKind::Producer(0), self.graph[self.node].ty.dtype))
-            }
-            Some((node, _)) if *node == self.node => {
-                Err(Refusal::Because("a product is read at other entries"))
-            }
-            _ => Err(Refusal::Because("a contraction feeds this kernel from memory only")),
+        let Some(number) = self.producers.iter().position(|(node, _)| *node == self.node) else {
+            return Err(Refusal::Because("a contraction feeds this kernel from memory only"));
+        };
+        if self.producers[number].1 != at || !self.guard.is_empty() {
+            return Err(Refusal::Because("a product is read at other entries"));
         }
+        Ok(self.region.push(InstrKind::Producer(number), self.graph[self.node].ty.dtype))
     }
 }
 

@@ -5,7 +5,7 @@
 //! rows. B comes in panels `[k][NR]`. An element of C is the sum of its products in the order of k, whatever
 //! tile it is in; so results do not depend on how C is divided.
 
-use super::pack::{self, PackA, PackB};
+use super::pack::{self, Narrow, PackA, PackB};
 use super::thin::{self, Thin};
 use super::{Element, Precision};
 use crate::cpu::isa::Isa;
@@ -68,6 +68,8 @@ pub(super) struct Kernels {
     /// As `pack_a`, into words that are `f32`.
     pub pack_a_f32: PackA,
     pub pack_b: PackB,
+    /// Where words are pairs: for operands of bf16.
+    pub narrow: Option<Narrow>,
     pub thin: &'static Thin,
     load: [Load; 3],
     pub round: Round,
@@ -314,6 +316,7 @@ static PORTABLE: Kernels = Kernels {
     pack_a: pack::pack_a,
     pack_a_f32: pack::pack_a,
     pack_b: pack::pack_b::<8>,
+    narrow: None,
     thin: &portable::THIN,
     load: portable::LOAD,
     round: portable::round,
@@ -370,6 +373,7 @@ mod x86 {
         pack_a: pack::x86::pack_a_f32,
         pack_a_f32: pack::x86::pack_a_f32,
         pack_b: pack::x86::pack_b_f32,
+        narrow: None,
         thin: &avx512::THIN,
         load: avx512::LOAD,
         round: avx512::round,
@@ -379,6 +383,7 @@ mod x86 {
         tiles: avx512_bf16::TILES,
         pack_a: pack::x86::pack_a_bf16,
         pack_b: pack::x86::pack_b_bf16,
+        narrow: Some(Narrow { a: pack::x86::pack_a_pairs, b: pack::x86::pack_b_pairs }),
         ..AVX512
     };
     /// 6 · 2 accumulators, 2 registers of B and one of A are 15 of 16.
@@ -391,6 +396,7 @@ mod x86 {
         pack_a: pack::pack_a,
         pack_a_f32: pack::pack_a,
         pack_b: pack::pack_b::<16>,
+        narrow: None,
         thin: &avx2::THIN,
         load: avx2::LOAD,
         round: avx2::round,

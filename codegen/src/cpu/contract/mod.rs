@@ -8,14 +8,17 @@
 mod driver;
 mod generic;
 mod kernel;
+pub(crate) mod local;
 mod pack;
 mod part;
+mod peak;
 #[cfg(test)]
 mod tests;
 mod thin;
 mod workspace;
 
 pub use generic::{GenericContraction, Layout, Number};
+pub use peak::peak;
 pub use workspace::Workspaces;
 
 use crate::cpu::isa::Isa;
@@ -111,6 +114,8 @@ pub struct Operand {
 pub enum Output {
     /// Into C as `f32`: element (b, i, j) at `batch.at(b) + i · ldc + j`. An epilogue works in place on C.
     Direct {
+        /// Whether results are added to what C holds.
+        adds: bool,
         /// One matrix per element.
         batch: Axis,
         /// From row to row, in elements.

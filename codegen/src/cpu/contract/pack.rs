@@ -1,8 +1,8 @@
 //! Packing: strided operands into the words that the register tiles read.
 //!
-//! The fast functions take `f32` blocks with one axis of unit stride; whatever else there is comes by way of
-//! a stage of such a block (`stage`). With AVX-512, two loaders (16 words along k, 16 words across it) and one
-//! 16×16 transpose serve both operands, both layouts and both precisions.
+//! The fast functions take `f32` blocks with one axis of unit stride (where words are pairs of bf16, blocks of bf16,
+//! too); whatever else there is comes by way of a stage of such a block (`stage`). With AVX-512, two loaders (16 words
+//! along k, 16 words across it) and one 16×16 transpose serve both operands, both layouts and all kinds of words.
 
 use super::kernel::{LDA, Load};
 
@@ -27,22 +27,22 @@ impl Offsets<'_> {
     }
 }
 
-/// A block of an `f32` operand, one of whose axes has unit stride. `outer` is m or n.
+/// A block of an operand, one of whose axes has unit stride. `outer` is m or n.
 #[derive(Clone, Copy)]
-pub(super) struct Block<'a> {
-    pub base: *const f32,
+pub(super) struct Block<'a, T = f32> {
+    pub base: *const T,
     pub outer: Offsets<'a>,
     pub k: Offsets<'a>,
 }
 
-impl Block<'_> {
+impl<T> Block<'_, T> {
     #[inline(always)]
-    fn row(&self, i: usize) -> *const f32 {
+    fn row(&self, i: usize) -> *const T {
         self.base.wrapping_offset(self.outer.at(i))
     }
 
     #[inline(always)]
-    fn depth(&self, k: usize) -> *const f32 {
+    fn depth(&self, k: usize) -> *const T {
         self.base.wrapping_offset(self.k.at(k))
     }
 }
@@ -53,6 +53,15 @@ pub(super) type PackA = unsafe fn(&Block<'_>, usize, usize, *mut u32);
 /// `(block, columns, depth, out, panel)`: panels of words `[k][NR]`, `panel` words from one to the next, zero
 /// beyond the last column. `out` holds `columns` rounded up to NR.
 pub(super) type PackB = unsafe fn(&Block<'_>, usize, usize, *mut u32, usize);
+
+/// Packing of blocks that hold the halves of words already.
+#[derive(Clone, Copy)]
+pub(super) struct Narrow {
+    /// As `PackA`.
+    pub a: unsafe fn(&Block<'_, u16>, usize, usize, *mut u32),
+    /// As `PackB`.
+    pub b: unsafe fn(&Block<'_, u16>, usize, usize, *mut u32, usize),
+}
 
 /// Packs A without conversion.
 ///
@@ -178,8 +187,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The same part as a block, which an `f32` operand with an axis of unit stride is as it lies.
-    pub(super) fn block(&self) -> Block<'a> {
+    /// The same part as a block, which an operand of such elements with an axis of unit stride is as it lies.
+    pub(super) fn block<T>(&self) -> Block<'a, T> {
         Block { base: self.base.cast(), outer: self.outer, k: self.k }
     }
 
@@ -214,23 +223,30 @@ pub(super) mod x86 {
     /// How 32-bit words are made of `f32` values. The loaders are inlined into functions with the features:
     /// alone they would be calls.
     trait Word {
+        /// What memory holds.
+        type Stored;
         /// Values of k in one word.
         const K: usize;
         /// 16 words from values contiguous along k, of which `left` are there; the rest are zero.
-        unsafe fn along_k(p: *const f32, left: usize) -> __m512i;
+        unsafe fn along_k(p: *const Self::Stored, left: usize) -> __m512i;
         /// One word for each of 16 columns (those in `mask`): `p` at this k and, for pairs, `next` at the
         /// following one, where there is one.
-        unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> __m512i;
+        unsafe fn across_k(p: *const Self::Stored, next: Option<*const Self::Stored>, mask: u16) -> __m512i;
     }
 
+    /// Words are `f32`, as memory.
     struct F32;
+    /// Words are pairs of bf16, rounded from `f32`.
     struct Bf16;
+    /// Words are pairs of bf16, as memory.
+    struct Pair;
 
     fn first(n: usize) -> u16 {
         if n >= 16 { !0 } else { (1u16 << n) - 1 }
     }
 
     impl Word for F32 {
+        type Stored = f32;
         const K: usize = 1;
         #[inline(always)]
         unsafe fn along_k(p: *const f32, left: usize) -> __m512i {
@@ -245,6 +261,7 @@ pub(super) mod x86 {
     }
 
     impl Word for Bf16 {
+        type Stored = f32;
         const K: usize = 2;
         #[inline(always)]
         unsafe fn along_k(p: *const f32, left: usize) -> __m512i {
@@ -269,6 +286,26 @@ pub(super) mod x86 {
         }
     }
 
+    impl Word for Pair {
+        type Stored = u16;
+        const K: usize = 2;
+        #[inline(always)]
+        unsafe fn along_k(p: *const u16, left: usize) -> __m512i {
+            let mask = if left >= 32 { !0 } else { (1u32 << left) - 1 };
+            // SAFETY: masked values are not read.
+            unsafe { _mm512_maskz_loadu_epi16(mask, p.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn across_k(p: *const u16, next: Option<*const u16>, mask: u16) -> __m512i {
+            // SAFETY: masked values are not read.
+            unsafe {
+                let line = |p: *const u16| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
+                let odd = next.map_or(_mm512_setzero_si512(), |next| _mm512_slli_epi32::<16>(line(next)));
+                _mm512_or_si512(line(p), odd)
+            }
+        }
+    }
+
     /// Each value as bf16 in the low half of its word.
     #[inline(always)]
     unsafe fn widened_bf16(values: __m512) -> __m512i {
@@ -278,7 +315,13 @@ pub(super) mod x86 {
 
     /// One word for each of 16 places from `start` on the outer axis, at word `w` of k.
     #[inline(always)]
-    unsafe fn across<W: Word>(block: &Block<'_>, start: usize, w: usize, depth: usize, mask: u16) -> __m512i {
+    unsafe fn across<W: Word>(
+        block: &Block<'_, W::Stored>,
+        start: usize,
+        w: usize,
+        depth: usize,
+        mask: u16,
+    ) -> __m512i {
         let at = |k: usize| block.depth(k).wrapping_add(start);
         let next = (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1));
         // SAFETY: the caller's contract.
@@ -286,7 +329,7 @@ pub(super) mod x86 {
     }
 
     #[inline(always)]
-    unsafe fn pack_a<W: Word>(block: &Block<'_>, rows: usize, depth: usize, out: *mut u32) {
+    unsafe fn pack_a<W: Word>(block: &Block<'_, W::Stored>, rows: usize, depth: usize, out: *mut u32) {
         // SAFETY: the caller's contract; rows and values beyond the block are masked.
         unsafe {
             if block.k.unit() {
@@ -315,7 +358,13 @@ pub(super) mod x86 {
     }
 
     #[inline(always)]
-    unsafe fn pack_b<W: Word>(block: &Block<'_>, columns: usize, depth: usize, out: *mut u32, panel: usize) {
+    unsafe fn pack_b<W: Word>(
+        block: &Block<'_, W::Stored>,
+        columns: usize,
+        depth: usize,
+        out: *mut u32,
+        panel: usize,
+    ) {
         let words = depth.div_ceil(W::K);
         // The half panel, 16 columns wide, that starts at column j.
         let half = |j: usize| out.wrapping_add(j / NR * panel + j % NR);
@@ -347,11 +396,16 @@ pub(super) mod x86 {
     }
 
     macro_rules! instances {
-        ($features:literal $word:ident $a:ident $b:ident) => {
+        ($features:literal $word:ident $stored:ident $a:ident $b:ident) => {
             /// # Safety
             /// As `PackA`; the block covers its elements.
             #[target_feature(enable = $features)]
-            pub(in super::super) unsafe fn $a(block: &Block<'_>, rows: usize, depth: usize, out: *mut u32) {
+            pub(in super::super) unsafe fn $a(
+                block: &Block<'_, $stored>,
+                rows: usize,
+                depth: usize,
+                out: *mut u32,
+            ) {
                 // SAFETY: the caller's contract.
                 unsafe { pack_a::<$word>(block, rows, depth, out) }
             }
@@ -360,7 +414,7 @@ pub(super) mod x86 {
             /// As `PackB`; the block covers its elements.
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn $b(
-                block: &Block<'_>,
+                block: &Block<'_, $stored>,
                 columns: usize,
                 depth: usize,
                 out: *mut u32,
@@ -371,8 +425,9 @@ pub(super) mod x86 {
             }
         };
     }
-    instances!("avx512f,avx512bw" F32 pack_a_f32 pack_b_f32);
-    instances!("avx512f,avx512bw,avx512bf16" Bf16 pack_a_bf16 pack_b_bf16);
+    instances!("avx512f,avx512bw" F32 f32 pack_a_f32 pack_b_f32);
+    instances!("avx512f,avx512bw,avx512bf16" Bf16 f32 pack_a_bf16 pack_b_bf16);
+    instances!("avx512f,avx512bw,avx512vl" Pair u16 pack_a_pairs pack_b_pairs);
 
     /// 16×16 words: pairs, then quadruples within 128-bit lanes, then the lanes.
     #[inline(always)]

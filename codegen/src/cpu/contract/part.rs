@@ -6,13 +6,24 @@
 
 use super::driver::{Run, STAGED, Space, chunks};
 use super::kernel::{Ahead, KC, LDA, Target, prefetch_far};
-use super::pack::{Block, Offsets, Source};
+use super::pack::{Block, Narrow, Offsets, Source};
 use super::{Element, TileFn};
 use super::{Operand, Output, TILE_COLUMNS, Touched};
 use std::ops::Range;
 
 /// What identifies a packed B: its place in memory and its columns.
 pub(super) type Packed = (*const u8, Range<usize>);
+
+/// How a block of an operand is packed.
+#[derive(Clone, Copy)]
+enum Way {
+    /// As it lies, from `f32`.
+    Wide,
+    /// As it lies, from bf16.
+    Narrow(Narrow),
+    /// By way of the stage.
+    Staged,
+}
 
 /// A part of one matrix of C.
 pub(super) struct Part<'r, 'a> {
@@ -115,7 +126,7 @@ impl<'r, 'a> Part<'r, 'a> {
                     let target = Target {
                         c: c.wrapping_add(column),
                         ldc,
-                        accumulate: k > 0,
+                        accumulate: k > 0 || self.adds(),
                         writes: writes.at(0, column),
                         reads: reads.at(0, column),
                     };
@@ -137,6 +148,10 @@ impl<'r, 'a> Part<'r, 'a> {
         }
     }
 
+    fn adds(&self) -> bool {
+        matches!(self.run.job.output, Output::Direct { adds: true, .. })
+    }
+
     /// Where the sums of row i go, from column n on, and their row stride; `block` is the first row of the block
     /// of A.
     fn strip(&self, block: usize, i: usize, n: usize) -> (*mut f32, usize) {
@@ -145,7 +160,7 @@ impl<'r, 'a> Part<'r, 'a> {
             (self.space.sums.wrapping_add(row * plan.sum_stride + column), plan.sum_stride)
         };
         match &self.run.job.output {
-            Output::Direct { batch, ldc } => {
+            Output::Direct { batch, ldc, .. } => {
                 let matrix = self.run.buffers.c.wrapping_offset(batch.at(self.batch));
                 (matrix.wrapping_add(i * ldc + n), *ldc)
             }
@@ -173,7 +188,9 @@ impl<'r, 'a> Part<'r, 'a> {
             return self.run.buffers.reads.map(|reads| self.touched(reads));
         }
         match self.b.k {
-            Offsets::Strided(stride) if end < job.k && self.is_block(&job.b) && self.b.outer.unit() => {
+            Offsets::Strided(stride)
+                if end < job.k && matches!(self.way(&job.b), Way::Wide) && self.b.outer.unit() =>
+            {
                 let first = self.b.at(0, end).cast::<f32>();
                 let ptr = first.wrapping_offset(-(self.rows.start as isize).wrapping_mul(stride));
                 Some(Ahead { ptr, stride: stride as usize })
@@ -182,28 +199,33 @@ impl<'r, 'a> Part<'r, 'a> {
         }
     }
 
-    /// Whether a block of the operand can be packed as it lies.
-    fn is_block(&self, operand: &Operand) -> bool {
+    /// How blocks of the operand are packed.
+    fn way(&self, operand: &Operand) -> Way {
         let unit = operand.outer.offsets().unit() || operand.k.offsets().unit();
-        operand.element == Element::F32 && unit
+        match (operand.element, self.run.kernels.narrow) {
+            (Element::F32, _) if unit => Way::Wide,
+            (Element::Bf16, Some(narrow)) if unit => Way::Narrow(narrow),
+            _ => Way::Staged,
+        }
     }
 
     unsafe fn pack_b(&self, k: usize, out: *mut u32) {
         let (kernels, depth, panel) = (self.run.kernels, self.depth(k), self.words(k) * self.run.kernels.nr);
-        let direct = self.is_block(&self.run.job.b);
+        let source = self.b.from(self.columns.start, k);
         // SAFETY: the buffer holds the block; the stage holds `STAGED` lines of `KC` values.
         unsafe {
-            if direct {
-                let block = self.b.from(self.columns.start, k).block();
-                (kernels.pack_b)(&block, self.columns.len(), depth, out, panel);
-            } else {
-                for columns in chunks(self.columns.clone(), STAGED) {
-                    let out = out.wrapping_add((columns.start - self.columns.start) / kernels.nr * panel);
-                    for part in chunks(0..depth, KC) {
-                        let source = self.b.from(columns.start, k + part.start);
-                        let block = source.staged(columns.len(), part.len(), self.space.stage[0]);
-                        let out = out.wrapping_add(part.start / kernels.pair * kernels.nr);
-                        (kernels.pack_b)(&block, columns.len(), part.len(), out, panel);
+            match self.way(&self.run.job.b) {
+                Way::Wide => (kernels.pack_b)(&source.block(), self.columns.len(), depth, out, panel),
+                Way::Narrow(narrow) => (narrow.b)(&source.block(), self.columns.len(), depth, out, panel),
+                Way::Staged => {
+                    for columns in chunks(self.columns.clone(), STAGED) {
+                        let out = out.wrapping_add((columns.start - self.columns.start) / kernels.nr * panel);
+                        for part in chunks(0..depth, KC) {
+                            let source = self.b.from(columns.start, k + part.start);
+                            let block = source.staged(columns.len(), part.len(), self.space.stage[0]);
+                            let out = out.wrapping_add(part.start / kernels.pair * kernels.nr);
+                            (kernels.pack_b)(&block, columns.len(), part.len(), out, panel);
+                        }
                     }
                 }
             }
@@ -216,7 +238,14 @@ impl<'r, 'a> Part<'r, 'a> {
 
     unsafe fn pack_a(&self, rows: Range<usize>, k: usize) {
         let (job, kernels, out) = (self.run.job, self.run.kernels, self.space.a);
-        let direct = self.is_block(&job.a);
+        let way = self.way(&job.a);
+        if let (Way::Narrow(narrow), None) = (way, job.prologue) {
+            let block = self.a.from(rows.start, k).block();
+            // SAFETY: the buffer holds these rows.
+            unsafe { (narrow.a)(&block, rows.len(), self.depth(k), out) };
+            return;
+        }
+        let direct = matches!(way, Way::Wide);
         // In one go, unless elements have to be widened or rows to be given to a prologue as `f32` first.
         let step = if direct && (job.prologue.is_none() || kernels.pair == 1) { rows.len() } else { STAGED };
         for i in chunks(rows.clone(), step) {
@@ -285,22 +314,24 @@ impl<'r, 'a> Part<'r, 'a> {
         };
         let count = self.run.kernels.mc.min(self.rows.end - row);
         let source = self.a.from(row, k.min(job.k.saturating_sub(1)));
-        let base = source.base.cast();
-        if k >= job.k || !self.is_block(&job.a) {
-            return Next { base, runs: source.k, left: 0, length: 0, run: 0, done: 0, pace: 0 };
+        let (base, size) = (source.base, source.size);
+        if k >= job.k || matches!(self.way(&job.a), Way::Staged) {
+            return Next { base, size, runs: source.k, left: 0, length: 0, run: 0, done: 0, pace: 0 };
         }
         let (runs, left, length) = match source.k.unit() {
             true => (source.outer, count, self.depth(k)),
             false => (source.k, self.depth(k), count),
         };
-        Next { base, runs, left, length, run: 0, done: 0, pace: 0 }
+        Next { base, size, runs, left, length, run: 0, done: 0, pace: 0 }
     }
 }
 
 /// Walks the block of A that is packed next, a few cache lines per register tile, so that it comes from memory
 /// while this block multiplies.
 struct Next<'a> {
-    base: *const f32,
+    base: *const u8,
+    /// Bytes per element.
+    size: usize,
     /// Where the contiguous runs start, each `length` values long, of which `left` have not been fetched.
     runs: Offsets<'a>,
     left: usize,
@@ -313,9 +344,14 @@ struct Next<'a> {
 }
 
 impl Next<'_> {
+    /// Values in a cache line.
+    fn line(&self) -> usize {
+        64 / self.size
+    }
+
     /// Divides the walk by the number of tiles.
     fn pace(&mut self, tiles: usize) {
-        self.pace = (self.left * self.length.div_ceil(16)).div_ceil(tiles);
+        self.pace = (self.left * self.length.div_ceil(self.line())).div_ceil(tiles);
     }
 
     fn prefetch(&mut self) {
@@ -323,8 +359,9 @@ impl Next<'_> {
             if self.left == 0 {
                 return;
             }
-            prefetch_far(self.base.wrapping_offset(self.runs.at(self.run)).wrapping_add(self.done));
-            self.done += 16;
+            let offset = self.runs.at(self.run).wrapping_add(self.done as isize);
+            prefetch_far(self.base.wrapping_offset(offset.wrapping_mul(self.size as isize)).cast());
+            self.done += self.line();
             if self.done >= self.length {
                 (self.run, self.left, self.done) = (self.run + 1, self.left - 1, 0);
             }

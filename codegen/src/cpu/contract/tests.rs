@@ -171,7 +171,7 @@ impl Case {
         // Rows of C are longer than n, and matrices lie in reverse order.
         let order: Vec<isize> = (0..batch).rev().map(|b| (b * m * (n + 3)) as isize).collect();
         let output = match variant.direct {
-            true => Output::Direct { batch: Axis::Table(order.into()), ldc: n + 3 },
+            true => Output::Direct { batch: Axis::Table(order.into()), ldc: n + 3, adds: false },
             false => Output::Tile,
         };
         let contraction = Contraction {

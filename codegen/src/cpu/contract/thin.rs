@@ -119,7 +119,8 @@ pub(super) unsafe fn axpy<L: Lanes, const R: usize>(
 
 /// Whether a contraction is computed here.
 pub(super) fn suits(job: &Contraction) -> bool {
-    job.m <= MOST_ROWS && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
+    let adds = matches!(job.output, Output::Direct { adds: true, .. });
+    job.m <= MOST_ROWS && !adds && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
 }
 
 /// Row stride of A as it is staged, in values.
@@ -144,7 +145,7 @@ pub(super) unsafe fn piece(run: &Run<'_>, batch: usize, columns: Range<usize>, s
         stage_a(run, batch, space.a.cast());
         for n in chunks(columns, TILE_COLUMNS) {
             let (c, ldc) = match &job.output {
-                Output::Direct { batch: matrices, ldc } => {
+                Output::Direct { batch: matrices, ldc, .. } => {
                     (run.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(n.start), *ldc)
                 }
                 Output::Tile => (space.sums, TILE_COLUMNS),

@@ -16,7 +16,7 @@ impl Workspaces {
     }
 
     /// Grows the first `threads` buffers to `bytes` at least.
-    pub(super) fn reserve(&self, threads: usize, bytes: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn reserve(&self, threads: usize, bytes: usize) -> Result<(), OutOfMemory> {
         assert!(threads <= self.threads.len(), "one workspace per thread");
         for buffer in &self.threads[..threads] {
             let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,7 +30,7 @@ impl Workspaces {
     }
 
     /// Works with thread `t`'s buffer.
-    pub(super) fn with<R>(&self, t: usize, work: impl FnOnce(&Arena) -> R) -> R {
+    pub(crate) fn with<R>(&self, t: usize, work: impl FnOnce(&Arena) -> R) -> R {
         // A hook that panicked leaves nothing behind that the next run would read.
         let buffer = self.threads[t].lock().unwrap_or_else(PoisonError::into_inner);
         work(buffer.as_ref().expect("reserved before the threads started"))

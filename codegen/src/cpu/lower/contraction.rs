@@ -15,24 +15,32 @@ use crate::CodegenError;
 use crate::cpu::contract::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
-    BufferId, Direction, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Region, Scalar, Store,
-    StoreMode,
+    BufferId, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Region,
+    Scalar, Store, StoreMode,
 };
 use std::ops::Range;
 
 /// An operand in memory.
-struct Factor {
-    slot: usize,
+pub(super) struct Factor {
+    pub(super) slot: usize,
     /// The element type in memory.
-    dtype: DType,
+    pub(super) dtype: DType,
     /// Whether its values are such of `bf16`.
-    is_bf16: bool,
-    /// Over the kernel's axes and those of k.
-    index: Index,
+    pub(super) is_bf16: bool,
+    /// Over the kernel's axes and those of k (or of p).
+    pub(super) index: Index,
 }
 
 impl Lowering<'_> {
-    pub(super) fn contraction(&mut self, kernel: &Kernel, products: &[Product]) -> Result<(), CodegenError> {
+    pub(super) fn contraction(
+        &mut self,
+        kernel: &Kernel,
+        contraction: &Contraction,
+    ) -> Result<(), CodegenError> {
+        if !contraction.consumers.is_empty() {
+            return self.chain(kernel, contraction);
+        }
+        let products = &contraction.products;
         let is_reduced = [Direction::Columns, Direction::Rows].iter().any(|&d| reduces(&kernel.region, d));
         let in_tiles = products.len() == 1
             && matches!(products[0].dtype, DType::F32 | DType::BF16 | DType::F16)
@@ -46,7 +54,8 @@ impl Lowering<'_> {
         for (i, product) in products.iter().enumerate() {
             let slot = self.product_to_temporary(kernel, product)?;
             let lanes = self.facts.dtypes[slot];
-            replace_producer(&mut rest, i, slot, lanes);
+            let strides = kernfusion_ir::strides(&kernel.domain.axes).into_iter().map(|s| s as i64).collect();
+            replace_producer(&mut rest, i, slot, lanes, Index { strides, ..Index::default() });
         }
         rest.form = if is_reduced { Form::Reduce } else { Form::Map };
         self.rows(&rest)
@@ -54,8 +63,7 @@ impl Lowering<'_> {
 
     /// One product whose region runs on tiles.
     fn tiled(&mut self, kernel: &Kernel, product: &Product) -> Result<(), CodegenError> {
-        let a = self.factor(kernel, product, &product.a)?;
-        let b = self.factor(kernel, product, &product.b)?;
+        let (a, b) = self.factors(kernel, product)?;
         let domain = &kernel.domain;
         let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
         let merged = regroup(kernel, groups.map(Iterator::collect));
@@ -63,7 +71,7 @@ impl Lowering<'_> {
         let plain = self.plain_store(kernel);
         let (target, epilogue) = match plain.and_then(|store| direct(store, domain)) {
             Some((slot, offset, batch, ldc)) => {
-                work.output = contract::Output::Direct { batch, ldc };
+                work.output = contract::Output::Direct { batch, ldc, adds: false };
                 (Some(Target { slot, offset }), None)
             }
             None => (None, Some(self.epilogue(&merged)?)),
@@ -108,7 +116,8 @@ impl Lowering<'_> {
         self.needs_zeros(&row, capacity);
         let slots = self.facts.dtypes.len();
         let name = self.facts.name.clone();
-        tile::build(self.functions, &name, &row, &schedule, &kernel.domain, slots)
+        let scratch = tile::Scratch { capacity, slot: None };
+        tile::build(self.functions, &name, &row, &schedule, &kernel.domain, slots, &scratch)
     }
 
     /// The product as the driver knows it, with results handed out in tiles.
@@ -141,8 +150,7 @@ impl Lowering<'_> {
     /// Computes a product into a temporary, row-major over the domain; returns its slot.
     fn product_to_temporary(&mut self, kernel: &Kernel, product: &Product) -> Result<usize, CodegenError> {
         let domain = &kernel.domain;
-        let a = self.factor(kernel, product, &product.a)?;
-        let b = self.factor(kernel, product, &product.b)?;
+        let (a, b) = self.factors(kernel, product)?;
         let lanes = match product.dtype {
             DType::BF16 | DType::F16 => DType::F32,
             dtype => dtype,
@@ -153,7 +161,7 @@ impl Lowering<'_> {
                 let (m, n) = (domain.extent(domain.row_axes()), domain.extent(domain.column_axes()));
                 let stride = (m * n) as isize;
                 let batch = Axis::Strided { len: domain.extent(domain.outer_axes()), stride };
-                let output = contract::Output::Direct { batch, ldc: n };
+                let output = contract::Output::Direct { batch, ldc: n, adds: false };
                 Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) })
             }
             DType::F64 | DType::I32 | DType::U32 => {
@@ -177,18 +185,26 @@ impl Lowering<'_> {
         Ok(slot)
     }
 
+    fn factors(&mut self, kernel: &Kernel, product: &Product) -> Result<(Factor, Factor), CodegenError> {
+        let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
+        let a = self.factor(&kernel.domain, &product.k, &product.a, dtype(&product.b))?;
+        let b = self.factor(&kernel.domain, &product.k, &product.b, dtype(&product.a))?;
+        Ok((a, b))
+    }
+
     /// An operand in memory: where it is loaded from, or a temporary that it is computed into.
-    fn factor(
+    /// It has the domain's axes and these further ones; its partner has values of that type.
+    pub(super) fn factor(
         &mut self,
-        kernel: &Kernel,
-        product: &Product,
+        domain: &Domain,
+        further: &[usize],
         operand: &Operand,
+        partner: DType,
     ) -> Result<Factor, CodegenError> {
-        let partner = if std::ptr::eq(operand, &product.a) { &product.b } else { &product.a };
-        if let Some(factor) = plain_factor(operand, partner.region.instr(partner.value).dtype) {
+        if let Some(factor) = plain_factor(operand, partner) {
             return Ok(factor);
         }
-        let extents = [&kernel.domain.axes[..], &product.k].concat();
+        let extents = [&domain.axes[..], further].concat();
         let depends = &dependence(&operand.region, extents.len())[operand.value.0 as usize];
         let kept: Vec<usize> = (0..extents.len()).filter(|&axis| depends[axis]).collect();
         let axes: Vec<_> = kept.iter().map(|&axis| extents[axis]).collect();
@@ -254,7 +270,7 @@ fn layout(factor: &Factor, domain: &Domain, outer: Range<usize>, k: &[usize]) ->
 }
 
 /// Several axes as one: strided if they are walked as one, else a table.
-fn axis(extents: &[usize], strides: &[i64]) -> Axis {
+pub(super) fn axis(extents: &[usize], strides: &[i64]) -> Axis {
     let len = extents.iter().product();
     if let Some(stride) = common_stride(extents, strides) {
         return Axis::Strided { len, stride: stride as isize };
@@ -307,10 +323,8 @@ fn direct(store: &Store, domain: &Domain) -> Option<(usize, i64, Axis, usize)> {
     (unit && row >= n as i64).then_some((slot, store.index.offset * 4, batch, row as usize))
 }
 
-/// Makes the region load what a product left in a temporary, row-major over the domain.
-fn replace_producer(kernel: &mut Kernel, product: usize, slot: usize, lanes: DType) {
-    let strides = kernfusion_ir::strides(&kernel.domain.axes).into_iter().map(|s| s as i64).collect();
-    let index = Index { strides, ..Index::default() };
+/// Makes the region load what a product left in a temporary, at this index of the domain.
+pub(super) fn replace_producer(kernel: &mut Kernel, product: usize, slot: usize, lanes: DType, index: Index) {
     let load = InstrKind::Load { buffer: BufferId(slot as u32), index, guard: vec![] };
     let mut region = Region::default();
     // Values move, since a result narrower than the temporary needs a conversion after the load.
@@ -330,6 +344,9 @@ fn replace_producer(kernel: &mut Kernel, product: usize, slot: usize, lanes: DTy
         moved.push(value);
     }
     kernel.region = region;
+    if let Form::Contraction(contraction) = &mut kernel.form {
+        contraction.consumers.iter_mut().for_each(|c| c.value = moved[c.value.0 as usize]);
+    }
     for store in &mut kernel.stores {
         store.value = moved[store.value.0 as usize];
         store.index.indirect.iter_mut().for_each(|term| term.value = moved[term.value.0 as usize]);

@@ -12,6 +12,7 @@
 //! Kernels that are equal but for their buffers share one program: its code finds buffers through a table.
 
 mod arithmetic;
+mod chain;
 mod code;
 mod contraction;
 mod emit;
@@ -27,6 +28,8 @@ mod schedule;
 mod tile;
 mod walk;
 
+pub(crate) use chain::ChainStep;
+pub(crate) use chain::Scratch as ChainScratch;
 pub(crate) use jit::{Machine, Text};
 pub(crate) use nest::RowsFn;
 pub(crate) use product::ProductStep;
@@ -63,6 +66,7 @@ impl Program {
             Step::Clear { .. } => None,
             Step::Rows { function, .. } => Some(*function),
             Step::Product(product) => product.epilogue,
+            Step::Chain(chain) => Some(chain.function),
         })
     }
 }
@@ -88,6 +92,8 @@ pub(crate) enum Step {
     },
     /// Runs a matrix product.
     Product(Box<ProductStep>),
+    /// Runs products, a region on their rows, and products of that.
+    Chain(Box<ChainStep>),
 }
 
 /// Compiles kernels into one module.
@@ -164,7 +170,7 @@ impl Lowering<'_> {
         self.check(kernel)?;
         match &kernel.form {
             Form::Map | Form::Reduce => self.rows(kernel),
-            Form::Contraction(products) => self.contraction(kernel, products),
+            Form::Contraction(contraction) => self.contraction(kernel, contraction),
         }
     }
 

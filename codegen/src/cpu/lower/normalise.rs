@@ -31,15 +31,17 @@ pub(super) fn number_slots(kernel: &Kernel) -> (Kernel, Vec<BufferId>) {
         });
         *buffer = BufferId(slot as u32);
     };
-    let mut regions = vec![&mut kernel.region];
-    if let Form::Contraction(products) = &mut kernel.form {
-        regions
-            .extend(products.iter_mut().flat_map(|product| [&mut product.a.region, &mut product.b.region]));
-    }
-    for instr in regions.into_iter().flat_map(|region| &mut region.instrs) {
-        if let InstrKind::Load { buffer, .. } = &mut instr.kind {
-            number(buffer);
+    let mut in_region = |region: &mut Region| {
+        for instr in &mut region.instrs {
+            if let InstrKind::Load { buffer, .. } = &mut instr.kind {
+                number(buffer);
+            }
         }
+    };
+    in_region(&mut kernel.region);
+    kernel.operands_mut().for_each(|operand| in_region(&mut operand.region));
+    if let Form::Contraction(contraction) = &mut kernel.form {
+        contraction.consumers.iter_mut().for_each(|consumer| number(&mut consumer.buffer));
     }
     kernel.stores.iter_mut().for_each(|store| number(&mut store.buffer));
     (kernel, slots)
@@ -220,8 +222,8 @@ pub(super) fn regroup(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
     let rewritten = result.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
     let rewritten = rewritten.chain(result.stores.iter_mut().map(|store| &mut store.index));
     rewritten.for_each(|index| index.strides = restrided(&index.strides, &axes));
-    if let Form::Contraction(products) = &mut result.form {
-        for product in products {
+    if let Form::Contraction(contraction) = &mut result.form {
+        for product in &mut contraction.products {
             let rank = extents.len();
             // The axes of k keep their number here; the operand's description merges them.
             let with_k: Vec<_> =
@@ -236,11 +238,8 @@ pub(super) fn regroup(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
 }
 
 fn kernel_indices(kernel: &Kernel) -> Vec<&Index> {
-    let mut regions = vec![&kernel.region];
-    if let Form::Contraction(products) = &kernel.form {
-        regions.extend(products.iter().flat_map(|product| [&product.a.region, &product.b.region]));
-    }
-    let instrs = regions.into_iter().flat_map(|region| &region.instrs);
+    let regions = kernel.products().iter().flat_map(|product| [&product.a.region, &product.b.region]);
+    let instrs = [&kernel.region].into_iter().chain(regions).flat_map(|region| &region.instrs);
     instrs
         .flat_map(|instr| indices(&instr.kind))
         .chain(kernel.stores.iter().map(|store| &store.index))

@@ -16,8 +16,16 @@ pub(super) fn capacity(row: &Row) -> usize {
     TILE_COLUMNS.min(row.axes[row.inner()]).next_multiple_of(16)
 }
 
-/// Builds a [`TileFn`](crate::cpu::contract::TileFn) whose context is the kernel's table. Scratch rows are on the
-/// stack, since the driver calls it from many threads.
+/// Scratch rows of a function on tiles.
+pub(super) struct Scratch {
+    /// Points that a row holds.
+    pub(super) capacity: usize,
+    /// The slot that points to them; without one they are on the stack, since the driver calls the function from many
+    /// threads.
+    pub(super) slot: Option<usize>,
+}
+
+/// Builds a [`TileFn`](crate::cpu::contract::TileFn) whose context is the kernel's table.
 pub(super) fn build(
     functions: &mut Functions,
     name: &str,
@@ -25,17 +33,20 @@ pub(super) fn build(
     schedule: &Schedule,
     domain: &Domain,
     slots: usize,
+    place: &Scratch,
 ) -> Result<usize, CodegenError> {
     functions.define(name, &[types::I64; 8], |mut code, parameters| {
         let [tile, ld, row0, column0, rows, columns, batch, table] = *parameters else {
             unreachable!("eight parameters")
         };
         let (slots, zeros) = read_table(&mut code, table, slots);
-        let bytes = scratch_bytes(row, schedule, capacity(row));
-        let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes as u32, 4);
-        let stack = code.b.create_sized_stack_slot(data);
-        let scratch = code.b.ins().stack_addr(types::I64, stack, 0);
-        let memory = Memory { slots, zeros, scratch, capacity: capacity(row) };
+        let scratch = place.slot.map(|slot| slots[slot]).unwrap_or_else(|| {
+            let bytes = scratch_bytes(row, schedule, place.capacity);
+            let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes as u32, 4);
+            let stack = code.b.create_sized_stack_slot(data);
+            code.b.ins().stack_addr(types::I64, stack, 0)
+        });
+        let memory = Memory { slots, zeros, scratch, capacity: place.capacity };
         let mut emitter = Emitter::new(code, row, schedule, memory);
         let tile = Tile { start: tile, ld, row0, column0, rows, columns };
         emitter.tile(&tile, batch, domain);

@@ -1,0 +1,251 @@
+//! Products that one thread computes by itself, on operands that it packs once and uses several times.
+//!
+//! A chain of products multiplies one block of rows after the other with the same matrices, and only with those
+//! columns (or that part of k) that the block needs: so panels of B are packed whole, and a product says which part of
+//! them it takes. An element of C is the sum of its products in the order of k, as everywhere.
+
+use super::driver::{STAGED, chunks};
+use super::kernel::{Ahead, KC, Kernels, LDA, Target};
+use super::pack::{Offsets, Source};
+use super::{Axis, Element, Operand, Precision};
+use crate::cpu::isa::Isa;
+use std::ops::Range;
+
+/// Parts of columns and of k start at multiples of this: of every panel's width and of every word's values.
+pub(crate) const ALIGN: usize = 32;
+
+/// The register tiles of one precision, for one thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Local {
+    kernels: &'static Kernels,
+    rounds: bool,
+}
+
+/// A matrix of a factor in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    /// The first element.
+    pub(crate) start: *const u8,
+    /// What memory holds.
+    pub(crate) element: Element,
+    /// Rows of C for A, columns of C for B.
+    pub(crate) outer: &'a Axis,
+    /// The axis that is summed over.
+    pub(crate) k: &'a Axis,
+}
+
+impl<'a> Matrix<'a> {
+    /// Matrix `batch` of an operand that starts at `base`.
+    pub(crate) fn of(operand: &'a Operand, base: *const u8, batch: usize) -> Self {
+        let offset = operand.batch.at(batch).wrapping_mul(operand.element.size() as isize);
+        let (outer, k) = (&operand.outer, &operand.k);
+        Matrix { start: base.wrapping_offset(offset), element: operand.element, outer, k }
+    }
+}
+
+/// Where results go: element (i, j) at `start + i · ld + j`.
+#[derive(Clone, Copy)]
+pub(crate) struct Results {
+    pub(crate) start: *mut f32,
+    pub(crate) ld: usize,
+    /// Whether they are added to what is there.
+    pub(crate) adds: bool,
+}
+
+/// Packed columns of B.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels {
+    /// As many words as [`Local::panel_words`] says.
+    pub(crate) words: *mut u32,
+    /// How many columns there are.
+    pub(crate) columns: usize,
+    /// Length of the sums.
+    pub(crate) k: usize,
+}
+
+/// Room for what is packed on the way, [`Local::SPACE`] words.
+#[derive(Clone, Copy)]
+pub(crate) struct Room(pub(crate) *mut u32);
+
+impl Room {
+    fn block(self) -> *mut u32 {
+        self.0
+    }
+
+    fn stage(self) -> *mut f32 {
+        self.0.wrapping_add(Local::BLOCK_ROWS * LDA).cast()
+    }
+}
+
+impl Local {
+    /// Rows of A that are packed at a time: a multiple of every tile's rows, and of the rows that are staged.
+    const BLOCK_ROWS: usize = 112;
+    /// Words of a [`Room`].
+    pub(crate) const SPACE: usize = (Self::BLOCK_ROWS + STAGED) * LDA;
+
+    /// The kernels to use.
+    pub(crate) fn new(isa: Isa, precision: Precision) -> Self {
+        let kernels = Kernels::of(isa, precision);
+        Local { kernels, rounds: precision == Precision::Bf16 && kernels.pair == 1 }
+    }
+
+    /// Words that packed columns take.
+    pub(crate) fn panel_words(self, columns: usize, k: usize) -> usize {
+        columns.next_multiple_of(self.kernels.nr) * k.div_ceil(self.kernels.pair).next_multiple_of(16)
+    }
+
+    /// Values of k in a block; packed blocks follow each other.
+    fn block(self) -> usize {
+        KC * self.kernels.pair
+    }
+
+    fn source<'a>(self, matrix: &Matrix<'a>) -> Source<'a> {
+        let (outer, k) = (matrix.outer.offsets(), matrix.k.offsets());
+        let load = self.kernels.load(matrix.element);
+        Source { base: matrix.start, size: matrix.element.size(), load, outer, k }
+    }
+
+    /// Packs columns of B, from row `first` of the summed axis on.
+    ///
+    /// # Safety
+    /// The matrix has these elements, the panels and the room their words; the machine has the instruction set.
+    pub(crate) unsafe fn pack(self, matrix: &Matrix<'_>, first: usize, panels: &Panels, room: Room) {
+        let (kernels, source) = (self.kernels, self.source(matrix));
+        let width = panels.columns.next_multiple_of(kernels.nr);
+        for k in (0..panels.k).step_by(self.block()) {
+            let depth = self.block().min(panels.k - k);
+            let words = depth.div_ceil(kernels.pair);
+            let (out, panel) = (panels.words.wrapping_add(k / kernels.pair * width), words * kernels.nr);
+            // SAFETY: the caller's contract.
+            unsafe {
+                if is_block(&source, matrix.element) {
+                    let block = source.from(0, first + k).block();
+                    (kernels.pack_b)(&block, panels.columns, depth, out, panel);
+                } else {
+                    for columns in chunks(0..panels.columns, STAGED) {
+                        for part in chunks(0..depth, KC) {
+                            let source = source.from(columns.start, first + k + part.start);
+                            let block = source.staged(columns.len(), part.len(), room.stage());
+                            let out = out.wrapping_add(columns.start / kernels.nr * panel);
+                            let out = out.wrapping_add(part.start / kernels.pair * kernels.nr);
+                            (kernels.pack_b)(&block, columns.len(), part.len(), out, panel);
+                        }
+                    }
+                }
+                if self.rounds {
+                    (kernels.round)(out.cast(), out.cast(), words * width);
+                }
+            }
+        }
+    }
+
+    /// C = A · B for `rows` of A, part `k` of the sums and `columns` of B; results start at the first of these rows
+    /// and columns.
+    ///
+    /// # Safety
+    /// A has these rows and values of k, B these columns and values of k, counted from the panels' first; the results'
+    /// memory is there and overlaps neither; `columns` and `k` start at multiples of [`ALIGN`].
+    pub(crate) unsafe fn multiply(
+        self,
+        a: &Matrix<'_>,
+        rows: Range<usize>,
+        k: Range<usize>,
+        panels: &Panels,
+        columns: Range<usize>,
+        results: &Results,
+        room: Room,
+    ) {
+        debug_assert!(columns.start.is_multiple_of(ALIGN) && k.start.is_multiple_of(ALIGN));
+        let first_block = k.start / self.block() * self.block();
+        for block in (first_block..k.end).step_by(self.block()) {
+            let part = k.start.max(block)..k.end.min(block + self.block());
+            let adds = results.adds || part.start > k.start;
+            for i in chunks(rows.clone(), Self::BLOCK_ROWS) {
+                let start = results.start.wrapping_add((i.start - rows.start) * results.ld);
+                let results = Results { start, adds, ..*results };
+                // SAFETY: the caller's contract.
+                unsafe {
+                    self.pack_rows(a, i.clone(), part.clone(), room);
+                    self.tiles(i.len(), part.clone(), block, panels, columns.clone(), &results, room);
+                }
+            }
+        }
+    }
+
+    /// Multiplies the packed rows with part of one block of the panels.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a product")]
+    unsafe fn tiles(
+        self,
+        rows: usize,
+        part: Range<usize>,
+        block: usize,
+        panels: &Panels,
+        columns: Range<usize>,
+        results: &Results,
+        room: Room,
+    ) {
+        let kernels = self.kernels;
+        let width = panels.columns.next_multiple_of(kernels.nr);
+        let depth = self.block().min(panels.k - block).div_ceil(kernels.pair);
+        let inside = panels.words.wrapping_add(block / kernels.pair * width);
+        let inside = inside.wrapping_add((part.start - block) / kernels.pair * kernels.nr);
+        let words = part.len().div_ceil(kernels.pair);
+        for i in chunks(0..rows, kernels.mr) {
+            let a = room.block().wrapping_add(i.start * LDA);
+            for j in chunks(columns.clone(), kernels.nr) {
+                let c = results.start.wrapping_add(i.start * results.ld + j.start - columns.start);
+                let here = Ahead { ptr: c, stride: results.ld };
+                let target =
+                    Target { c, ldc: results.ld, accumulate: results.adds, writes: here, reads: here };
+                let b = inside.wrapping_add(j.start * depth);
+                // SAFETY: the caller's contract.
+                unsafe {
+                    if j.len() == kernels.nr {
+                        kernels.tiles[i.len() - 1](words, a, b, &target);
+                    } else {
+                        kernels.edge((i.len(), j.len()), words, a, b, &target);
+                    }
+                }
+            }
+        }
+    }
+
+    unsafe fn pack_rows(self, a: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, room: Room) {
+        let (kernels, source) = (self.kernels, self.source(a));
+        // SAFETY: the caller's contract.
+        unsafe {
+            if is_block(&source, a.element) {
+                let block = source.from(rows.start, k.start).block();
+                (kernels.pack_a)(&block, rows.len(), k.len(), room.block());
+            } else {
+                for i in chunks(rows.clone(), STAGED) {
+                    for part in chunks(k.clone(), KC) {
+                        let source = source.from(i.start, part.start);
+                        let block = source.staged(i.len(), part.len(), room.stage());
+                        let out = room.block().wrapping_add((i.start - rows.start) * LDA);
+                        let out = out.wrapping_add((part.start - k.start) / kernels.pair);
+                        (kernels.pack_a)(&block, i.len(), part.len(), out);
+                    }
+                }
+            }
+            if self.rounds {
+                for row in 0..rows.len() {
+                    let line = room.block().wrapping_add(row * LDA).cast::<f32>();
+                    (kernels.round)(line, line, k.len().div_ceil(kernels.pair));
+                }
+            }
+        }
+    }
+}
+
+/// Whether a block of the operand can be packed as it lies.
+fn is_block(source: &Source<'_>, element: Element) -> bool {
+    let unit = |offsets: Offsets<'_>| offsets.unit();
+    element == Element::F32 && (unit(source.outer) || unit(source.k))
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Local").field("rounds", &self.rounds).finish_non_exhaustive()
+    }
+}

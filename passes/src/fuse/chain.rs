@@ -1,0 +1,393 @@
+//! Chains: products, what happens to their entries, and products of that again, as one kernel.
+//!
+//! ```text
+//! %s = q·kᵀ;  %p = softmax(mask(%s));  %o = %p·v      →   contraction: product 0 = q·kᵀ, region softmax,
+//!                                                         contract.columns %p · v → %o
+//! ```
+//!
+//! Every product of a chain is over one domain, and what lies between the products has that domain or is one value a
+//! row. Then no tensor over the domain is in memory. Attention and a classifier with its loss are such chains,
+//! forward and backward; nothing here knows them by name.
+
+use super::lower::{Attempt, Candidate, Stop};
+use super::space::{Role, Space};
+use super::writer::{Fault, Writer};
+use super::{Group, Planner, band};
+use kernfusion_ir::kernel::{
+    BufferId, Consumer, Contraction, Direction, Form, Index, InstrKind, Kernel, Product, reshaped,
+};
+use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sums of at most so many products are short.
+const SHORT: usize = 160;
+/// Bytes of a tensor that had better not exist.
+const LARGE: usize = 128 << 20;
+
+/// The contractions of a candidate that is a chain.
+pub(super) struct Chain {
+    producers: Vec<ValueId>,
+    consumers: Vec<ValueId>,
+}
+
+/// The attributes of a node that is a contraction.
+pub(super) fn dot(graph: &Graph, node: ValueId) -> &DotGeneral {
+    let Op::DotGeneral(dot) = &graph[node].op else { unreachable!("a contraction") };
+    dot
+}
+
+impl Chain {
+    /// Divides contractions into those that others depend on and those that depend on them.
+    pub(super) fn new(candidate: &Candidate<'_>, contractions: &[ValueId]) -> Result<Self, Fault> {
+        let graph = candidate.graph;
+        let mut after: BTreeSet<ValueId> = contractions.iter().copied().collect();
+        let mut chain = Chain { producers: vec![], consumers: vec![] };
+        let last = candidate.members.last().map_or(0, |member| member.index());
+        for id in (0..=last).map(ValueId::from_index).filter(|&id| candidate.is_inside(id)) {
+            let follows = graph[id].operands.iter().any(|operand| after.contains(operand));
+            if !contractions.contains(&id) {
+                after.extend(follows.then_some(id));
+            } else if !follows {
+                chain.producers.push(id);
+            } else if graph[id].operands.iter().all(|operand| after.contains(operand)) {
+                return Err(Fault { node: id, reason: "a product of two values of one kernel" });
+            } else {
+                chain.consumers.push(id);
+                // What follows a consumer is over another domain.
+                after.remove(&id);
+            }
+        }
+        if chain.consumers.is_empty() {
+            let node = *contractions.first().expect("a chain has products");
+            return Err(Fault { node, reason: "a reduction of a product's rows needs all its tiles" });
+        }
+        let same = |&node: &ValueId| graph[node].ty.shape == graph[chain.producers[0]].ty.shape;
+        match chain.producers.iter().find(|node| !same(node)) {
+            Some(&node) => Err(Fault { node, reason: "products over different domains" }),
+            None => Ok(chain),
+        }
+    }
+
+    /// The first product, which gives the domain.
+    pub(super) fn first(&self) -> ValueId {
+        self.producers[0]
+    }
+
+    /// The kernel over a space.
+    pub(super) fn emit(&self, candidate: &Candidate<'_>, space: &Space) -> Attempt<Kernel> {
+        let graph = candidate.graph;
+        let domain = space.domain();
+        let fault = |reason| Stop::Fault(Fault { node: self.first(), reason });
+        if domain.column_axes().len() != 1 || domain.row_axes().is_empty() {
+            return Err(fault("the columns of a chain are one axis"));
+        }
+        let at: Vec<_> = (0..graph[self.first()].ty.rank())
+            .map(|axis| space.coordinate(axis, space.rank(false)))
+            .collect();
+        let mut writer = Writer::new(graph, candidate, space, false);
+        let mut contraction = Contraction::default();
+        for &node in &self.producers {
+            contraction.products.push(self.product(candidate, node, space)?);
+            writer = writer.with_producer(node, at.clone());
+        }
+        let base = self.first();
+        let places = candidate.forward(&self.producers, &at, &writer);
+        let mut stored = BTreeSet::new();
+        for &node in &self.consumers {
+            let consumer = self.consumer(candidate, node, &places, &mut writer, space)?;
+            stored.insert(ValueId::from_index(consumer.buffer.0 as usize));
+            contraction.consumers.push(consumer);
+        }
+        let mut stores = vec![];
+        for &node in candidate.needed.iter().rev().filter(|node| !stored.contains(node)) {
+            stores.push(candidate.store(node, true, base, &at, &places, &mut writer, space)?);
+        }
+        let region = writer.region;
+        let across = |kind: &InstrKind| matches!(kind, InstrKind::Reduce(_, Direction::Rows, _));
+        if region.instrs.iter().any(|instr| across(&instr.kind)) {
+            return Err(fault("a chain reduces along its rows only"));
+        }
+        contraction.band = band::find(&region, &domain, &contraction.consumers, &stores);
+        let covers = candidate.members.iter().copied().collect();
+        Ok(Kernel {
+            name: String::new(),
+            form: Form::Contraction(contraction),
+            domain,
+            region,
+            stores,
+            covers,
+        })
+    }
+
+    fn product(&self, candidate: &Candidate<'_>, node: ValueId, space: &Space) -> Attempt<Product> {
+        let dot = dot(candidate.graph, node);
+        let left = &candidate.graph[candidate.graph[node].operands[0]].ty;
+        let summed: Vec<_> = dot.lhs_contract.iter().map(|&axis| left.shape[axis]).collect();
+        whole(candidate.product(node, dot, &space.extended(&summed)), space)
+    }
+
+    fn consumer(
+        &self,
+        candidate: &Candidate<'_>,
+        node: ValueId,
+        places: &BTreeMap<ValueId, Vec<Index>>,
+        writer: &mut Writer<'_>,
+        space: &Space,
+    ) -> Attempt<Consumer> {
+        let graph = candidate.graph;
+        let fault = |reason| Stop::Fault(Fault { node, reason });
+        let [a, b] = graph[node].operands[..] else { unreachable!("a product has two operands") };
+        let sides = Sides::new(dot(graph, node), [graph[a].ty.rank(), graph[b].ty.rank()]);
+        let ((x, mine), (w, other), first) = match (places.get(&a), places.get(&b)) {
+            (Some(_), None) => ((a, sides.a), (b, sides.b), true),
+            (None, Some(_)) => ((b, sides.b), (a, sides.a), false),
+            _ => return Err(fault("a product of other than one value of the kernel's domain")),
+        };
+        let at = places[&x].clone();
+        let along =
+            direction(space, &at, &mine).ok_or_else(|| fault("a product over other axes of the kernel"))?;
+        let value = candidate.scalar(x, at.clone(), writer)?;
+
+        // Beside the kernel's axes, those of the other operand that the result keeps.
+        let shape = &graph[w].ty.shape;
+        let p: Vec<_> = other.free.iter().map(|&axis| shape[axis]).collect();
+        let extended = space.extended(&p);
+        let rank = extended.rank(true);
+        let lift = |index: &Index| {
+            let mut index = index.clone();
+            index.strides.resize(rank, 0);
+            index
+        };
+        let mut at_other = vec![Index::constant(rank, 0); shape.len()];
+        for (from, to) in mine.batch.iter().zip(&other.batch).chain(mine.contract.iter().zip(&other.contract))
+        {
+            at_other[*to] = lift(&at[*from]);
+        }
+        let own = space.originals();
+        for (place, &axis) in other.free.iter().enumerate() {
+            at_other[axis] = extended.coordinate(own + place, rank);
+        }
+        let batch = mine.batch.iter().map(|&axis| lift(&at[axis]));
+        let kept: Vec<_> = mine.free.iter().map(|&axis| lift(&at[axis])).collect();
+        let new: Vec<_> = other.free.iter().map(|&axis| at_other[axis].clone()).collect();
+        let result = batch.chain(if first { [kept, new].concat() } else { [new, kept].concat() }).collect();
+        let with = whole(candidate.operand(w, at_other, &extended), space)?;
+        let (stored, index) = self.result(candidate, node, result, &extended)?;
+        let summed = match along {
+            Direction::Columns => space.domain().column_axes(),
+            Direction::Rows => space.domain().row_axes(),
+        };
+        let mut extents = extended.extents();
+        extents[summed.clone()].fill(1);
+        if index.varies(summed) || !index.is_dense(&extents) {
+            return Err(fault("a result that is not stored once for each element"));
+        }
+        let buffer = BufferId(stored.index() as u32);
+        Ok(Consumer { value, along, p, with, dtype: graph[node].ty.dtype, buffer, index })
+    }
+
+    /// Which value of the consumer is stored, and where: its result, or a view of it.
+    fn result(
+        &self,
+        candidate: &Candidate<'_>,
+        node: ValueId,
+        at: Vec<Index>,
+        space: &Space,
+    ) -> Attempt<(ValueId, Index)> {
+        let graph = candidate.graph;
+        let writer = Writer::new(graph, candidate, space, true);
+        let mut views = BTreeMap::from([(node, at)]);
+        let last = candidate.members.last().map_or(0, |member| member.index());
+        for id in (node.index() + 1..=last).map(ValueId::from_index).filter(|&id| candidate.is_inside(id)) {
+            let known = graph[id].operands.first().and_then(|operand| views.get(operand));
+            let place = match (&graph[id].op, known) {
+                (Op::Permute(permute), Some(at)) => {
+                    permute.axes.iter().map(|&axis| at[axis].clone()).collect()
+                }
+                (Op::Reshape(reshape), Some(at)) => {
+                    let from = &graph[graph[id].operands[0]].ty.shape;
+                    match reshaped(&writer, at, from, &reshape.shape) {
+                        Ok(at) => at,
+                        Err(_) => continue,
+                    }
+                }
+                _ => continue,
+            };
+            views.insert(id, place);
+        }
+        let needed: Vec<_> = views.into_iter().filter(|(id, _)| candidate.needed.contains(id)).collect();
+        let [(stored, at)] = &needed[..] else {
+            let reason = "the result of a second product is needed in other than one form";
+            return Err(Stop::Fault(Fault { node, reason }));
+        };
+        Ok((*stored, Index::linear(space.rank(true), at, &graph[*stored].ty.shape)))
+    }
+}
+
+/// The axes of a contraction's operands.
+struct Sides {
+    a: Side,
+    b: Side,
+}
+
+/// The axes of one operand.
+struct Side {
+    batch: Vec<usize>,
+    free: Vec<usize>,
+    contract: Vec<usize>,
+}
+
+impl Sides {
+    fn new(dot: &DotGeneral, [a, b]: [usize; 2]) -> Self {
+        let side = |batch: &[usize], free, contract: &[usize]| Side {
+            batch: batch.to_vec(),
+            free,
+            contract: contract.to_vec(),
+        };
+        Sides {
+            a: side(&dot.lhs_batch, dot.lhs_free(a), &dot.lhs_contract),
+            b: side(&dot.rhs_batch, dot.rhs_free(b), &dot.rhs_contract),
+        }
+    }
+}
+
+/// What a product of a value at `at` sums over, if that is the columns or the rows of the space.
+fn direction(space: &Space, at: &[Index], side: &Side) -> Option<Direction> {
+    let only = |axes: &[usize], role: Role| {
+        let others = [Role::Outer, Role::Row, Role::Column].into_iter().filter(move |&other| other != role);
+        others.into_iter().all(|other| axes.iter().all(|&axis| !space.varies(&at[axis], other)))
+    };
+    let is = |summed, kept| {
+        only(&side.batch, Role::Outer) && only(&side.contract, summed) && only(&side.free, kept)
+    };
+    match () {
+        () if is(Role::Column, Role::Row) => Some(Direction::Columns),
+        () if is(Role::Row, Role::Column) => Some(Direction::Rows),
+        () => None,
+    }
+}
+
+/// Forbids to split axes that a product or consumer adds to the space.
+fn whole<T>(attempt: Attempt<T>, space: &Space) -> Attempt<T> {
+    match attempt {
+        Err(Stop::Split { axis, .. }) if axis >= space.rank(false) => {
+            let reason = "an operand that is no matrix with one contiguous axis";
+            Err(Stop::Fault(Fault { node: ValueId::from_index(0), reason }))
+        }
+        other => other,
+    }
+}
+
+impl Planner<'_> {
+    /// Merges kernels that lie between products with these products, where what they exchange is larger than what the
+    /// products are made of.
+    pub(super) fn merge_chains(&mut self) {
+        for number in 0..self.groups.len() {
+            let Some(group) = &self.groups[number] else { continue };
+            if matches!(group.kernel.form, Form::Contraction(_)) {
+                continue;
+            }
+            let Some((before, after)) = self.chain_around(number) else { continue };
+            let mut numbers: Vec<_> = [number].into_iter().chain(before).collect();
+            let fixed = numbers.len();
+            for consumer in after {
+                numbers.push(consumer);
+                if self.leaves_and_returns(&numbers) {
+                    numbers.pop();
+                }
+            }
+            // What cannot be multiplied in the kernel is stored for those that multiply it elsewhere.
+            while numbers.len() > fixed {
+                match self.merge_all(&numbers) {
+                    Ok(()) => break,
+                    Err((edge, reason)) => self.refusals.insert(edge, reason),
+                };
+                numbers.pop();
+            }
+        }
+    }
+
+    /// The groups of the products before and after a group, if there are both.
+    fn chain_around(&self, number: usize) -> Option<(BTreeSet<usize>, BTreeSet<usize>)> {
+        let members = &self.group(number).members;
+        let is_bare = |other: usize| {
+            self.group(other).members.iter().all(|m| self.graph[*m].op.entry() == KernelEntry::Contraction)
+        };
+        let is_score = |value: ValueId| {
+            let node = &self.graph[value];
+            let operands = node.operands.iter().map(|&operand| self.graph[operand].ty.elements());
+            node.ty.elements() > operands.max().unwrap_or(0)
+        };
+        let reads = members.iter().filter_map(|member| self.reads.get(member)).flatten().copied();
+        let before: BTreeSet<_> = reads
+            .filter(|read| {
+                self.group_of.get(read).is_some_and(|&g| g != number && is_bare(g)) && is_score(*read)
+            })
+            .collect();
+        let points = before.iter().map(|&value| self.graph[value].ty.elements()).max()?;
+        let wide = members.iter().filter(|&&member| self.graph[member].ty.elements() == points);
+        let readers = wide.filter_map(|member| self.readers.get(member)).flatten().copied();
+        let after: BTreeSet<_> = readers
+            .filter(|reader| self.group_of.get(reader).is_some_and(|&g| g != number && is_bare(g)))
+            .collect();
+        let groups = |values: BTreeSet<ValueId>| values.into_iter().map(|value| self.group_of[&value]);
+        (!after.is_empty()).then(|| (groups(before).collect(), groups(after).collect()))
+    }
+
+    /// Merges groups into one if that is legal.
+    fn merge_all(&mut self, numbers: &[usize]) -> Result<(), ((ValueId, ValueId), &'static str)> {
+        let members: BTreeSet<_> =
+            numbers.iter().flat_map(|&number| self.group(number).members.iter().copied()).collect();
+        let edge = || {
+            let inside = |read: &&ValueId| members.contains(read);
+            let pair = |&member: &ValueId| Some((*self.reads.get(&member)?.iter().find(inside)?, member));
+            members.iter().find_map(pair).expect("the groups of a chain read each other")
+        };
+        if self.leaves_and_returns(numbers) {
+            return Err((edge(), "another kernel lies between the two"));
+        }
+        if !self.clones.allow(&members) {
+            return Err((edge(), "it is computed again there on purpose"));
+        }
+        let kernel = self.lower(&members).map_err(|fault| (edge(), fault.reason))?;
+        if !self.pays(&kernel) {
+            return Err((edge(), "its products take longer than what memory they would save"));
+        }
+        for &member in &members {
+            self.group_of.insert(member, numbers[0]);
+        }
+        numbers.iter().for_each(|&number| self.groups[number] = None);
+        self.groups[numbers[0]] = Some(Group { members, kernel });
+        Ok(())
+    }
+
+    /// Whether a chain is worth it: where products are short sums, reading and writing their entries is a good part of
+    /// their time; where they are long, packing operands again for each block costs as much, and only a tensor that is
+    /// large, and that nobody else needs, had better not exist.
+    fn pays(&self, kernel: &Kernel) -> bool {
+        let depth = kernel.products().iter().map(|product| product.k.iter().product::<usize>()).max();
+        let domain = &kernel.domain;
+        let is_wide = |value| kernel.region.varies(value, domain.column_axes(), domain);
+        let is_kept = kernel.stores.iter().any(|store| is_wide(store.value));
+        depth.is_some_and(|depth| depth <= SHORT) || !is_kept && domain.points() * 4 >= LARGE
+    }
+
+    /// Whether a path leads from these groups through another one back to them.
+    fn leaves_and_returns(&self, numbers: &[usize]) -> bool {
+        let mut seen = BTreeSet::new();
+        let outside = |group: &usize| !numbers.contains(group);
+        let mut stack: Vec<_> =
+            numbers.iter().flat_map(|&number| self.successors(number)).filter(outside).collect();
+        while let Some(group) = stack.pop() {
+            if seen.insert(group) {
+                for next in self.successors(group) {
+                    if numbers.contains(&next) {
+                        return true;
+                    }
+                    stack.push(next);
+                }
+            }
+        }
+        false
+    }
+}

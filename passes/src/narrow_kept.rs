@@ -1,0 +1,230 @@
+//! Activations that forward keeps for backward are kept as `bf16`; runs after `mixed-precision`.
+//!
+//! ```text
+//! %2 = sub %0, %1 : f32[64,8]                   %2 = sub %0, %1 : f32[64,8]
+//! %3 = reduce sum %2          (forward)    →    %3 = reduce sum %2
+//! %4 = mul %2, %3             (backward)        %4 = cast %2 : bf16[64,8]
+//!                                               %5 = cast %4 : f32[64,8]
+//!                                               %6 = mul %5, %3
+//! ```
+//!
+//! Forward computes with the values as they are; backward reads them, rounded, wherever it needs one:
+//! * of an operand of a product, its `bf16` form, which is in memory anyway;
+//! * of what follows elementwise from such values, the same computation again;
+//! * of anything else a `bf16` copy.
+//!
+//! Statistics (what follows from reductions alone) stay `f32`. Within backward, reductions (gradients of biases) read
+//! the `bf16` form of the operands of products, too.
+//!
+//! Invariant: without rounding, the program computes what it did.
+
+use crate::{Rebuild, halves};
+use kernfusion_ir::{Cast, DType, Graph, KernelEntry, Op, Result, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A value that would have to be computed again from more tensors than this is kept itself.
+const MOST_SOURCES: usize = 2;
+
+pub(crate) fn narrow_kept_values(graph: &mut Graph) -> Result<()> {
+    let forward = halves::forward(graph);
+    let kept = Kept::choose(graph, &forward);
+    let mut narrowing = Narrowing {
+        old: graph,
+        forward: &forward,
+        kept: &kept,
+        rebuild: Rebuild::new(graph),
+        narrow: BTreeMap::new(),
+        seen: BTreeMap::new(),
+    };
+    for id in graph.ids() {
+        narrowing.node(id)?;
+    }
+    *graph = narrowing.rebuild.finish();
+    Ok(())
+}
+
+/// How backward gets at forward's values.
+struct Kept {
+    /// Values whose `bf16` form is in memory: operands of products, and copies made for backward.
+    narrow: Vec<bool>,
+    /// Whether a value is more than a statistic, a parameter or a generated one.
+    full: Vec<bool>,
+    /// Whether a value follows elementwise from what is in memory.
+    follows: Vec<bool>,
+}
+
+impl Kept {
+    fn choose(graph: &Graph, forward: &[bool]) -> Kept {
+        let mut narrow = vec![false; graph.len()];
+        for id in graph.ids() {
+            if let Some(wide) = narrowed(graph, id) {
+                narrow[wide.index()] = true;
+            }
+        }
+        let full = full(graph);
+        let needed = needed(graph, forward);
+        // The tensors in memory from which a value follows elementwise; none if it does not.
+        let mut sources: Vec<Option<BTreeSet<ValueId>>> = Vec::with_capacity(graph.len());
+        for id in graph.ids() {
+            let node = &graph[id];
+            let itself = Some(BTreeSet::from([id]));
+            let found = if !full[id.index()] {
+                Some(BTreeSet::new())
+            } else if narrow[id.index()] || node.ty.dtype == DType::BF16 {
+                itself
+            } else {
+                match node.op.entry() {
+                    KernelEntry::Scalar | KernelEntry::View => together(&node.operands, &sources),
+                    KernelEntry::Input
+                    | KernelEntry::Generated
+                    | KernelEntry::Movement
+                    | KernelEntry::Reduction
+                    | KernelEntry::Contraction
+                    | KernelEntry::Scatter => None,
+                }
+            };
+            let copied = found.is_none() && needed[id.index()] && node.ty.dtype == DType::F32;
+            narrow[id.index()] |= copied;
+            sources.push(if copied { Some(BTreeSet::from([id])) } else { found });
+        }
+        let follows = sources.iter().map(Option::is_some).collect();
+        Kept { narrow, full, follows }
+    }
+}
+
+/// The sources of several values, if there are few.
+fn together(operands: &[ValueId], sources: &[Option<BTreeSet<ValueId>>]) -> Option<BTreeSet<ValueId>> {
+    let mut all = BTreeSet::new();
+    for operand in operands {
+        all.extend(sources[operand.index()].as_ref()?);
+    }
+    (all.len() <= MOST_SOURCES).then_some(all)
+}
+
+/// The `f32` value of which a node is the `bf16` form.
+fn narrowed(graph: &Graph, id: ValueId) -> Option<ValueId> {
+    let node = &graph[id];
+    let wide = *node.operands.first()?;
+    (matches!(node.op, Op::Cast(_)) && node.ty.dtype == DType::BF16 && graph[wide].ty.dtype == DType::F32)
+        .then_some(wide)
+}
+
+/// Whether each value depends on more than parameters and statistics.
+fn full(graph: &Graph) -> Vec<bool> {
+    let mut full: Vec<bool> = Vec::with_capacity(graph.len());
+    for id in graph.ids() {
+        let node = &graph[id];
+        full.push(match node.op.entry() {
+            KernelEntry::Input | KernelEntry::Generated | KernelEntry::Reduction => false,
+            KernelEntry::Movement | KernelEntry::Contraction | KernelEntry::Scatter => true,
+            KernelEntry::Scalar | KernelEntry::View => {
+                node.operands.iter().any(|operand| full[operand.index()])
+            }
+        });
+    }
+    full
+}
+
+/// The forward values, behind views, that backward reads other than through products.
+fn needed(graph: &Graph, forward: &[bool]) -> Vec<bool> {
+    let mut needed = vec![false; graph.len()];
+    for id in graph.ids().rev() {
+        let reads = match graph[id].op.entry() {
+            KernelEntry::View => needed[id.index()],
+            KernelEntry::Contraction => false,
+            KernelEntry::Scalar | KernelEntry::Movement | KernelEntry::Reduction | KernelEntry::Scatter => {
+                !forward[id.index()] && narrowed(graph, id).is_none()
+            }
+            KernelEntry::Input | KernelEntry::Generated => false,
+        };
+        let operands = graph[id].operands.iter().filter(|_| reads);
+        operands.for_each(|operand| {
+            let shown = graph[*operand].op.entry() == KernelEntry::View;
+            needed[operand.index()] |= forward[operand.index()] || shown;
+        });
+    }
+    needed
+}
+
+struct Narrowing<'a> {
+    old: &'a Graph,
+    forward: &'a [bool],
+    kept: &'a Kept,
+    rebuild: Rebuild<'a>,
+    /// The `bf16` form of old values that have one by now.
+    narrow: BTreeMap<ValueId, ValueId>,
+    /// Old values as backward sees them.
+    seen: BTreeMap<ValueId, ValueId>,
+}
+
+impl Narrowing<'_> {
+    fn node(&mut self, id: ValueId) -> Result<()> {
+        let (graph, node) = (self.old, &self.old[id]);
+        if let Some(wide) = narrowed(graph, id) {
+            let narrow = self.narrow(wide)?;
+            self.rebuild.replace(id, narrow);
+            return Ok(());
+        }
+        let entry = node.op.entry();
+        let is_view = entry == KernelEntry::View;
+        if self.forward[id.index()] || is_view || entry == KernelEntry::Contraction {
+            self.rebuild.copy(id)?;
+        } else {
+            let reduces = entry == KernelEntry::Reduction;
+            let operands = node.operands.iter().map(|&operand| self.seen(operand, reduces));
+            let operands = operands.collect::<Result<Vec<_>>>()?;
+            let new = self.rebuild.new.add(node.op.clone(), &operands, node.origin.clone())?;
+            self.rebuild.replace(id, new);
+        }
+        // At once, so that it is computed where the value is.
+        if self.kept.narrow[id.index()] {
+            self.narrow(id)?;
+        }
+        Ok(())
+    }
+
+    /// The `bf16` form of a value.
+    fn narrow(&mut self, wide: ValueId) -> Result<ValueId> {
+        if let Some(&narrow) = self.narrow.get(&wide) {
+            return Ok(narrow);
+        }
+        let place = self.rebuild.place(wide);
+        let narrow = self.rebuild.builder(wide).op(Cast { dtype: DType::BF16 }, &[place])?;
+        self.narrow.insert(wide, narrow);
+        Ok(narrow)
+    }
+
+    /// A value as a node of backward sees it; backward's own values change for reductions only.
+    fn seen(&mut self, value: ValueId, reduces: bool) -> Result<ValueId> {
+        let place = self.rebuild.place(value);
+        let node = &self.old[value];
+        let (entry, is_forward) = (node.op.entry(), self.forward[value.index()]);
+        let is_view = entry == KernelEntry::View;
+        let is_narrow = self.kept.narrow[value.index()];
+        if !self.kept.full[value.index()] || !(is_forward || is_view || reduces && is_narrow) {
+            return Ok(place);
+        }
+        // What reductions see of backward's own values is not what others see.
+        let shared = is_forward.then_some(value);
+        if let Some(&seen) = shared.and_then(|value| self.seen.get(&value)) {
+            return Ok(seen);
+        }
+        let seen = if is_narrow {
+            let narrow = self.narrow(value)?;
+            self.rebuild.builder(value).cast(narrow, DType::F32)?
+        } else if is_view || self.kept.follows[value.index()] && node.ty.dtype != DType::BF16 {
+            let operands = node.operands.iter().map(|&operand| self.seen(operand, reduces));
+            let operands = operands.collect::<Result<Vec<_>>>()?;
+            let unchanged =
+                node.operands.iter().zip(&operands).all(|(&old, &new)| self.rebuild.place(old) == new);
+            match unchanged && is_view {
+                true => place,
+                false => self.rebuild.new.add(node.op.clone(), &operands, node.origin.clone())?,
+            }
+        } else {
+            place
+        };
+        shared.map(|value| self.seen.insert(value, seen));
+        Ok(seen)
+    }
+}

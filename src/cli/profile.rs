@@ -1,0 +1,185 @@
+//! `kernfusion profile`: each kernel's time beside its floor.
+//!
+//! The floor is the time below which a kernel cannot fall on this machine: its bytes over the measured bandwidth, its
+//! products over the measured peak, or its other arithmetic over half of that, whichever takes longest. Bytes are those
+//! that have to move at least; what finds its operands in a cache can be faster than its floor.
+
+use super::Outcome;
+use super::error::write_text;
+use super::machine;
+use super::model::{ModelArgs, TargetArgs, Work};
+use super::profile_table::{self, Group};
+use super::screen::{Screen, progress};
+use super::workload::{Workload, median, synthetic_tokens, windows};
+use kernfusion::compile::Mode;
+use kernfusion_codegen::cpu::peaks::Peaks;
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Product};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show each kernel's time beside its floor
+///
+/// The floor is the longest of: bytes over bandwidth, products over the peak of the matrix kernels, other arithmetic over
+/// half of that peak; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion profile --preset tiny
+  kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json")]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What is measured
+    #[arg(long, value_enum, default_value = "train")]
+    work: Work,
+    /// Mode
+    #[arg(long, value_name = "MODE", default_value = "compiled")]
+    mode: Mode,
+    /// Timed steps; each kernel's time is the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// Steps before them, not timed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1 << 32))]
+    warmup: u64,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Lines shown at most; 0: all
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    lines: usize,
+    /// Write all of it as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let model = args.model.resolve()?;
+    let mut workload = Workload::new(args.mode, args.work, &args.target, None, &model)?;
+    let threads = args.target.thread_count();
+    let peaks = Peaks::measure(threads).map_err(kernfusion::Error::from)?;
+    let tokens = synthetic_tokens(&model);
+    let windows = windows(&model, &tokens)?;
+    let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
+    let (mut steps, mut times) = (vec![], vec![]);
+    for step in 0..args.warmup + args.steps {
+        let (_, time, kernels) = workload.step(&windows)?;
+        if step >= args.warmup {
+            steps.push(time.as_secs_f64());
+            times.push(kernels);
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let seconds =
+        |kernel: usize| median(&times.iter().map(|times| times[kernel].as_secs_f64()).collect::<Vec<_>>());
+    let groups = groups(workload.program.kernels(), seconds, &peaks);
+    let (work, dtype, step) = (args.work.name(), args.target.precision(), median(&steps));
+    screen.line(format!(
+        "{} {work}, {}, {dtype} products, medians of {} steps, {threads} threads",
+        model.preset, args.mode, args.steps
+    ));
+    profile_table::show(&groups, &peaks, step, args.lines, screen);
+    if let Some(path) = &args.json {
+        let document = json!({
+            "machine": machine::describe(),
+            "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype.to_string(),
+            "threads": threads, "steps": args.steps, "step_s": step,
+            "bandwidth_bytes_per_s": peaks.bandwidth,
+            "f32_products_per_s": peaks.f32_products,
+            "bf16_products_per_s": peaks.bf16_products,
+            "kernels": groups,
+        });
+        write_text(path, &format!("{document:#}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Kernels that are equal but for the layer, the most time first.
+fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, peaks: &Peaks) -> Vec<Group> {
+    let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
+    for (number, kernel) in graph.kernels.iter().enumerate() {
+        let (name, shape) = (folded(&kernel.name), shape(kernel));
+        let (floor, bound) = floor(graph, kernel, peaks);
+        let bytes = graph.bytes_moved(kernel);
+        let group = groups.entry((name.clone(), shape.clone())).or_insert_with(|| Group {
+            name,
+            shape,
+            form: form(kernel),
+            bound,
+            ..Group::default()
+        });
+        group.count += 1;
+        group.seconds += seconds(number);
+        group.floor_s += floor;
+        group.bytes += bytes;
+        group.operations += kernel.operations();
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.name.cmp(&b.name)));
+    groups
+}
+
+/// A name with * for the numbers in its module path, without the number that makes it unique.
+fn folded(name: &str) -> String {
+    let name = name.split('#').next().unwrap_or_default();
+    let (path, ops) = name.rsplit_once('/').unwrap_or(("", name));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<_> = path.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
+    if path.is_empty() { ops.into() } else { format!("{}/{ops}", parts.join(".")) }
+}
+
+/// `batch x m x n, k` of a product, rows and columns of other kernels.
+fn shape(kernel: &Kernel) -> String {
+    let domain = &kernel.domain;
+    let [outer, rows, columns] = [domain.outer_axes(), domain.row_axes(), domain.column_axes()]
+        .map(|axes| domain.axes[axes].iter().product::<usize>());
+    let batch = if outer > 1 { format!("{outer}x") } else { String::new() };
+    let length = |product: &Product| product.k.iter().product::<usize>();
+    match kernel.products().first() {
+        Some(product) => format!("{batch}{rows}x{}x{columns}", length(product)),
+        None if kernel.form == Form::Map => format!("{}", outer * rows * columns),
+        None => format!("{batch}{rows}x{columns}"),
+    }
+}
+
+fn form(kernel: &Kernel) -> &'static str {
+    match &kernel.form {
+        Form::Map => "map",
+        Form::Reduce => "reduce",
+        Form::Contraction(_) => "contraction",
+    }
+}
+
+/// The least seconds that a kernel takes, and what bounds it.
+fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks) -> (f64, &'static str) {
+    let points = kernel.domain.points();
+    let is_bf16 = |product: &Product| {
+        [&product.a, &product.b].iter().all(|x| x.region.instr(x.value).dtype == DType::BF16)
+    };
+    let operations = |bf16: bool| {
+        let products = kernel.products().iter().filter(|product| is_bf16(product) == bf16);
+        products.map(|product| 2 * points * product.k.iter().product::<usize>()).sum::<usize>()
+    };
+    let [wide, narrow] = [false, true].map(operations);
+    let scalars = kernel.operations().saturating_sub(wide + narrow);
+    let multiplying = wide as f64 / peaks.f32_products + narrow as f64 / peaks.bf16_products;
+    let bounds = [
+        (graph.bytes_moved(kernel) as f64 / peaks.bandwidth, "bytes"),
+        (multiplying, if narrow > wide { "bf16" } else { "f32" }),
+        (scalars as f64 / peaks.scalars(), "scalars"),
+    ];
+    bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folded;
+
+    #[test]
+    fn layers_fold_into_one_name() {
+        assert_eq!(folded("blocks.3.attn.qkv/dot_general+cast#2"), "blocks.*.attn.qkv/dot_general+cast");
+        assert_eq!(folded("optimizer/mul#12"), "optimizer/mul");
+        assert_eq!(folded("add+reduce"), "add+reduce");
+    }
+}

@@ -1,0 +1,90 @@
+//! A program under measurement: compiled, with parameters and synthetic batches.
+
+use super::error::CliError;
+use super::model::{MemoryArgs, Model, TargetArgs, Work, benchmark_optimizer};
+use kernfusion::HostTensor;
+use kernfusion::compile::{Compiled, Mode, compile};
+use kernfusion::optim::TrainStep;
+use kernfusion::text::{Order, Windows};
+use kernfusion_codegen::{Outputs, States};
+use kernfusion_ir::random::element_bits;
+use std::time::{Duration, Instant};
+
+/// Seed of parameters and tokens.
+const SEED: u64 = 1;
+
+/// One work of a model in one mode.
+pub(super) struct Workload {
+    pub(super) program: Compiled,
+    /// For its scalar inputs, if it is a training step.
+    step: Option<TrainStep>,
+    shape: [usize; 2],
+    done: u64,
+}
+
+/// Random tokens, long enough that windows differ.
+pub(super) fn synthetic_tokens(model: &Model) -> Vec<i32> {
+    let length = 8 * model.batch * model.config.context + 1;
+    let token = |at: usize| element_bits(SEED as u32, 0, 0, at as u64) as usize % model.config.vocabulary;
+    (0..length).map(|at| token(at) as i32).collect()
+}
+
+/// Batches of these tokens.
+pub(super) fn windows<'t>(model: &Model, tokens: &'t [i32]) -> Result<Windows<'t>, CliError> {
+    let windows = Windows::new(tokens, model.batch, model.config.context, Order::Random, SEED);
+    Ok(windows.map_err(kernfusion::Error::from)?)
+}
+
+impl Workload {
+    /// Compiles it with parameters as a run of training begins with.
+    pub(super) fn new(
+        mode: Mode,
+        work: Work,
+        target: &TargetArgs,
+        memory: Option<&MemoryArgs>,
+        model: &Model,
+    ) -> Result<Self, CliError> {
+        let target = target.target(mode)?;
+        let target = memory.into_iter().fold(target, |target, memory| memory.limit(target));
+        let (program, step) = match work {
+            Work::Train => {
+                let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;
+                (step.program.clone(), Some(step))
+            }
+            Work::Forward | Work::Prefill | Work::Decode => (work.program(model)?, None),
+        };
+        let states = States::new();
+        for (name, tensor) in program.initial_parameters(SEED) {
+            states.set(name, &tensor).map_err(kernfusion::Error::from)?;
+        }
+        let program = compile(&program.graph, &states, &target)?;
+        Ok(Workload { program, step, shape: [model.batch, model.config.context], done: 0 })
+    }
+
+    /// The next step on the next batch, with the time of all of it and of each kernel. Preparing inputs is not timed.
+    pub(super) fn step(
+        &mut self,
+        windows: &Windows<'_>,
+    ) -> Result<(Outputs, Duration, Vec<Duration>), CliError> {
+        let (x, y) = windows.batch(self.done);
+        let [x, y] = [x, y].map(|tokens| HostTensor::new(self.shape, tokens));
+        let rate = benchmark_optimizer().learning_rate();
+        let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32));
+        let scalars = scalars.unwrap_or_default();
+        let mut inputs = vec![("x", &x), ("y", &y)];
+        inputs.extend(scalars.iter().map(|(name, tensor)| (*name, tensor)));
+        let start = Instant::now();
+        let (outputs, kernels) = self.program.run_timed(&inputs)?;
+        let time = start.elapsed();
+        self.done += 1;
+        Ok((outputs, time, kernels))
+    }
+}
+
+/// The middle one, or the mean of the middle two.
+pub(super) fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
