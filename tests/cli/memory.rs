@@ -30,7 +30,7 @@ fn neither_threads_nor_interruptions_change_a_loss_of_a_run_in_slices() {
 /// The rows of a benchmark of one step of mode compiled.
 fn bench(work: &Workplace, flags: &str) -> Value {
     let fixed = "--mode compiled --steps 1 --warmup 0 --threads 2 --json bench.json";
-    work.succeed(&format!("bench --config wide.json --batch-size 32 {fixed} {flags}"));
+    work.succeed(&format!("bench --config wide.json --batch-size 64 {fixed} {flags}"));
     let document = std::fs::read_to_string(work.path("bench.json")).unwrap();
     serde_json::from_str::<Value>(&document).unwrap()["results"][0].clone()
 }
@@ -39,7 +39,7 @@ fn bench(work: &Workplace, flags: &str) -> Value {
 #[test]
 fn a_process_stays_within_its_limit() {
     let work = Workplace::new();
-    work.write("wide.json", r#"{"layers": 2, "width": 64, "heads": 8, "context": 128, "dropout": 0.1}"#);
+    work.write("wide.json", r#"{"layers": 2, "width": 128, "heads": 4, "context": 128, "dropout": 0.1}"#);
     let whole = bench(&work, "");
     let peak = whole["peak_rss_mib"].as_f64().unwrap();
     let limit = 0.7 * peak;
