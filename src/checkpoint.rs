@@ -135,6 +135,9 @@ pub struct Tensor32 {
     pub data: Vec<f32>,
 }
 
+/// Takes all numbers of a tensor.
+pub type Take<'a> = dyn FnMut(&[f32]) -> io::Result<()> + 'a;
+
 /// What a checkpoint holds besides tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meta {
@@ -186,14 +189,36 @@ impl Checkpoint {
         tensors: impl IntoIterator<Item = (&'a str, &'a [usize], &'a [f32])>,
     ) -> Result<(), CheckpointError> {
         let tensors: Vec<_> = tensors.into_iter().collect();
-        let header = header(meta, &tensors)?;
+        for (name, shape, data) in &tensors {
+            if shape.iter().try_fold(1_usize, |count, axis| count.checked_mul(*axis)) != Some(data.len()) {
+                let reason = format!("it has {} numbers", data.len());
+                return Err(CheckpointError::Tensor { name: (*name).into(), shape: (*shape).into(), reason });
+            }
+        }
+        let shapes: Vec<_> = tensors.iter().map(|(name, shape, _)| (*name, *shape)).collect();
+        let mut data = tensors.iter().map(|(_, _, data)| data);
+        Self::save_from(directory, meta, &shapes, &mut |_, write| write(data.next().expect("one for each")))
+    }
+
+    /// As [`Checkpoint::save_with`], of tensors that are somewhere else: `visit` is called with the name of each in turn,
+    /// and hands all of its numbers over, so that no two of them need to be in memory for this.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_with`].
+    pub fn save_from(
+        directory: &Path,
+        meta: &Meta,
+        tensors: &[(&str, &[usize])],
+        visit: &mut dyn FnMut(&str, &mut Take<'_>) -> io::Result<()>,
+    ) -> Result<(), CheckpointError> {
+        let header = header(meta, tensors)?;
         let path = directory.join(CHECKPOINT_FILE);
-        let write = || {
+        let mut write = || {
             let mut file = AtomicFile::create(&path)?;
             file.write_all(&(header.len() as u64).to_le_bytes())?;
             file.write_all(&header)?;
-            for (_, _, data) in &tensors {
-                write_numbers(&mut file, data)?;
+            for (name, _) in tensors {
+                visit(name, &mut |data| write_numbers(&mut file, data))?;
             }
             file.commit()
         };
@@ -223,7 +248,7 @@ pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor32>, Checkpoin
 
 /// The header of the file: JSON, padded with spaces so that the numbers begin at a multiple of eight bytes. The map
 /// is sorted, so equal checkpoints are equal files.
-fn header(meta: &Meta, tensors: &[(&str, &[usize], &[f32])]) -> Result<Vec<u8>, CheckpointError> {
+fn header(meta: &Meta, tensors: &[(&str, &[usize])]) -> Result<Vec<u8>, CheckpointError> {
     let mut entries = Map::new();
     let metadata = [
         (VERSION_ENTRY, VERSION.into()),
@@ -237,17 +262,14 @@ fn header(meta: &Meta, tensors: &[(&str, &[usize], &[f32])]) -> Result<Vec<u8>, 
         metadata.into_iter().map(|(name, value)| (name.into(), value.to_string().into())).collect();
     entries.insert("__metadata__".into(), metadata.into());
     let mut offset = 0;
-    for &(name, shape, data) in tensors {
-        let refuse = |reason| Err(CheckpointError::Tensor { name: name.into(), shape: shape.into(), reason });
-        if shape.iter().try_fold(1_usize, |count, axis| count.checked_mul(*axis)) != Some(data.len()) {
-            return refuse(format!("it has {} numbers", data.len()));
-        }
-        let data_offsets = (offset, offset + size_of_val(data));
+    for &(name, shape) in tensors {
+        let data_offsets = (offset, offset + size_of::<f32>() * shape.iter().product::<usize>());
         offset = data_offsets.1;
         let info = TensorInfo { dtype: Dtype::F32, shape: shape.into(), data_offsets };
         let info = serde_json::to_value(info).expect("an offset table has only strings and integers");
         if entries.insert(name.into(), info).is_some() {
-            return refuse("its name is taken".into());
+            let reason = "its name is taken".into();
+            return Err(CheckpointError::Tensor { name: name.into(), shape: shape.into(), reason });
         }
     }
     let mut header = Value::Object(entries).to_string().into_bytes();

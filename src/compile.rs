@@ -1,15 +1,26 @@
 //! From a program to something that runs: the whole pipeline in one function.
+//!
+//! A program whose batch is computed slice by slice has two of everything from simplification on: a body and a tail
+//! ([`kernfusion_passes::tile`]). A memory limit chooses the number of slices.
 
-use crate::error::Result;
+mod limit;
+mod lower;
+mod process;
+
+pub use limit::LimitError;
+pub use lower::{Lowered, lower};
+
+use crate::error::{Error, Result};
 use crate::trace::Program;
 use kernfusion_codegen::cpu::isa::Isa;
 use kernfusion_codegen::cpu::pool::Pool;
-use kernfusion_codegen::{Executable, Memory, Options, Outputs, States};
+use kernfusion_codegen::{
+    Executable, Memory, Options, Outputs, SharedArena, Slicing, States, TiledExecutable,
+};
 use kernfusion_ir::kernel::{KernelGraph, Plan};
-use kernfusion_ir::{Graph, Tensor};
-use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::plan::plan;
-use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass, PassReport, run};
+use kernfusion_ir::{Graph, InputRole, Tensor};
+use kernfusion_passes::tile::PART;
+use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass, PassReport};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -82,6 +93,9 @@ pub struct Target {
     isa: Option<Isa>,
     keep_code: bool,
     pool: Option<Arc<Pool>>,
+    slices: Option<usize>,
+    memory_limit: Option<usize>,
+    arena: Option<SharedArena>,
 }
 
 impl Target {
@@ -95,6 +109,9 @@ impl Target {
             isa: None,
             keep_code: false,
             pool: None,
+            slices: None,
+            memory_limit: None,
+            arena: None,
         }
     }
 
@@ -121,6 +138,24 @@ impl Target {
     /// Keeps Cranelift IR and disassembly of each kernel, for dumps.
     pub fn keep_code(self, keep_code: bool) -> Self {
         Target { keep_code, ..self }
+    }
+
+    /// Computes the batch in so many slices, one after another; 1 is all at once. Results differ by the rounding of sums
+    /// over the batch only.
+    pub fn slices(self, slices: usize) -> Self {
+        Target { slices: Some(slices), ..self }
+    }
+
+    /// Lets the process have so many bytes of memory at most, all that it holds already included, while the program
+    /// runs. Without [`Target::slices`] the batch is computed in the fewest slices that fit.
+    pub fn memory_limit(self, bytes: usize) -> Self {
+        Target { memory_limit: Some(bytes), ..self }
+    }
+
+    /// Runs programs in the arena of one that is compiled already, in the fewest slices that fit into it if any do. They
+    /// run in turns.
+    pub fn share_arena(self, with: &Compiled) -> Self {
+        Target { arena: Some(with.executables()[0].arena().clone()), slices: None, ..self }
     }
 
     /// Starts the threads now, so that all clones of the result share them.
@@ -158,60 +193,122 @@ pub struct CompileReport {
     pub codegen: Duration,
     /// All of it.
     pub total: Duration,
-    /// Kernels launched in one run.
+    /// Slices of the batch that are computed one after another; 1 if it is computed all at once.
+    pub slices: usize,
+    /// Kernels launched in one run, in all slices together.
     pub kernels: usize,
     /// Bytes that they move at least.
     pub bytes_moved: usize,
     /// Size of the arena that all temporaries share.
     pub arena_bytes: usize,
-    /// Size of all states.
+    /// Size of all states, accumulators of slices among them.
     pub state_bytes: usize,
+    /// The most memory that the process is expected to have when the program runs; 0 where the system does not tell what
+    /// it has now.
+    pub process_bytes: usize,
 }
 
 /// A compiled program.
 pub struct Compiled {
-    executable: Executable,
+    code: Code,
     report: CompileReport,
+}
+
+enum Code {
+    Whole(Box<Executable>),
+    Tiled(Box<TiledExecutable>),
 }
 
 /// Compiles a graph whose states live in `states`, shared with every other executable compiled with them.
 ///
 /// # Errors
-/// If a pass fails (it is named), an op has no kernel (its line is named), or memory is short.
+/// If a pass fails (it is named), an op has no kernel (its line is named), memory is short, or the target's limit cannot
+/// be met.
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
-    let mut graph = graph.clone();
-    let passes = run(&mut graph, &target.passes(), None, &mut |_, _| {})?;
-    let (fusion, memory) = match target.mode {
-        Mode::Compiled => (Fusion::Full, Memory::Arena),
-        Mode::Eager => (Fusion::None, Memory::Fresh),
-    };
-    let fuse_start = Instant::now();
-    let kernels = fuse(&graph, fusion)?;
-    let plan_start = Instant::now();
-    let plan = plan(kernels);
+    check_mode(target)?;
+    let lowered = |slices| lower(graph, target, slices);
+    let compiled = |lowered: Lowered| generate(graph, lowered, states, target, start);
+    if let Some(lowered) = limit::within_arena(graph, target, lowered)? {
+        return compiled(lowered);
+    }
+    match target.memory_limit {
+        None => compiled(lowered(target.slices.unwrap_or(1))?),
+        Some(limit) => limit::within(limit, graph, states, target, lowered, compiled),
+    }
+}
+
+/// The number of slices that [`compile`] would choose, found by planning alone.
+///
+/// # Errors
+/// As [`compile`].
+pub fn planned_slices(graph: &Graph, states: &States, target: &Target) -> Result<usize> {
+    check_mode(target)?;
+    match (target.memory_limit, target.slices) {
+        (Some(limit), _) => {
+            let lowered = |slices| lower(graph, target, slices);
+            limit::within(limit, graph, states, target, lowered, |lowered| Ok(lowered.slices))
+        }
+        (None, slices) => Ok(slices.unwrap_or(1)),
+    }
+}
+
+fn check_mode(target: &Target) -> Result<()> {
+    if target.mode == Mode::Eager && (target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1) {
+        let reason =
+            "eager mode computes every op on the whole batch: memory limits and slices need mode compiled";
+        return Err(Error::Configuration(reason.into()));
+    }
+    Ok(())
+}
+
+/// Code generation.
+fn generate(
+    graph: &Graph,
+    lowered: Lowered,
+    states: &States,
+    target: &Target,
+    start: Instant,
+) -> Result<Compiled> {
     let code_start = Instant::now();
     let options = Options {
         threads: target.threads,
         isa: target.isa,
-        memory,
+        memory: if target.mode == Mode::Eager { Memory::Fresh } else { Memory::Arena },
         keep_code: target.keep_code,
         pool: target.pool.clone(),
+        arena: target.arena.clone(),
     };
-    let executable = Executable::compile(plan, states, &options)?;
-    let plan = executable.plan();
-    let report = CompileReport {
-        passes,
-        fuse: plan_start - fuse_start,
-        plan: code_start - plan_start,
-        codegen: code_start.elapsed(),
-        total: start.elapsed(),
-        kernels: plan.graph.kernels.len(),
-        bytes_moved: plan.bytes_moved(),
-        arena_bytes: plan.arena_bytes,
-        state_bytes: plan.state_bytes(),
+    let expected = limit::process_bytes(&lowered, states, target);
+    let mut report = CompileReport {
+        slices: lowered.slices,
+        kernels: lowered.kernels(),
+        bytes_moved: lowered.bytes_moved(),
+        arena_bytes: lowered.arena_bytes(),
+        state_bytes: lowered.state_bytes(),
+        process_bytes: expected,
+        passes: lowered.passes,
+        fuse: lowered.fuse,
+        plan: lowered.plan,
+        codegen: Duration::ZERO,
+        total: Duration::ZERO,
     };
-    Ok(Compiled { executable, report })
+    let code = match lowered.tail {
+        None => Code::Whole(Box::new(Executable::compile(lowered.body, states, &options)?)),
+        Some(tail) => {
+            let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+            let inputs = data.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
+            let axis =
+                |name: &str| lowered.joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
+            let results = graph.outputs().iter().filter(|output| !output.updates_state);
+            let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
+            let slicing = Slicing { slices: lowered.slices, part: PART.into(), inputs, outputs };
+            Code::Tiled(Box::new(TiledExecutable::compile(lowered.body, tail, slicing, states, &options)?))
+        }
+    };
+    report.codegen = code_start.elapsed();
+    report.total = start.elapsed();
+    Ok(Compiled { code, report })
 }
 
 impl Compiled {
@@ -220,15 +317,21 @@ impl Compiled {
     /// # Errors
     /// If an input is missing, unknown or of another type than declared; nothing has run then.
     pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs> {
-        Ok(self.executable.run(inputs)?)
+        Ok(match &mut self.code {
+            Code::Whole(executable) => executable.run(inputs)?,
+            Code::Tiled(executable) => executable.run(inputs)?,
+        })
     }
 
-    /// As `run`, with the time of each kernel in the order of [`Compiled::kernels`].
+    /// As `run`, with the time of each kernel: those of each of [`Compiled::plans`] in order, a body's over all slices.
     ///
     /// # Errors
     /// As `run`.
     pub fn run_timed(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Vec<Duration>)> {
-        Ok(self.executable.run_timed(inputs)?)
+        Ok(match &mut self.code {
+            Code::Whole(executable) => executable.run_timed(inputs)?,
+            Code::Tiled(executable) => executable.run_timed(inputs)?,
+        })
     }
 
     /// What compiling did.
@@ -236,19 +339,32 @@ impl Compiled {
         &self.report
     }
 
-    /// The kernels.
+    /// The kernels; of a program in slices, those that run for each slice.
     pub fn kernels(&self) -> &KernelGraph {
-        &self.executable.plan().graph
+        &self.plan().graph
     }
 
-    /// The kernels with their memory.
+    /// The kernels with their memory; of a program in slices, what runs for each slice.
     pub fn plan(&self) -> &Plan {
-        self.executable.plan()
+        self.executable().plan()
     }
 
-    /// The executable itself.
+    /// All plans: one, or that of a slice and that of what follows the last one.
+    pub fn plans(&self) -> Vec<&Plan> {
+        self.executables().into_iter().map(Executable::plan).collect()
+    }
+
+    /// The executable itself; of a program in slices, what runs for each slice.
     pub fn executable(&self) -> &Executable {
-        &self.executable
+        self.executables()[0]
+    }
+
+    /// All executables: one, or that of a slice and that of what follows the last one.
+    pub fn executables(&self) -> Vec<&Executable> {
+        match &self.code {
+            Code::Whole(executable) => vec![executable],
+            Code::Tiled(executable) => vec![executable.body(), executable.tail()],
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong for a user of the library, in one type, so that `?` works from the model to the run.
 
 use crate::checkpoint::CheckpointError;
+use crate::compile::LimitError;
 use crate::fetch::FetchError;
 use crate::jsonl::JsonLinesError;
 use crate::sample::SampleError;
@@ -9,6 +10,7 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_ir::IrError;
 use kernfusion_passes::PassError;
 use kernfusion_passes::fuse::FuseError;
+use kernfusion_passes::tile::TileError;
 
 /// Any failure that a user's program, data or machine can cause.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,12 @@ pub enum Error {
     /// An operation that no kernel computes. Says op and line.
     #[error(transparent)]
     Fuse(#[from] FuseError),
+    /// A program whose batch cannot be computed in slices. Says op and line.
+    #[error(transparent)]
+    Tile(#[from] TileError),
+    /// A memory limit that cannot be met. Says how much is missing.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// A program that cannot be compiled or run: memory, threads, inputs.
     #[error(transparent)]
     Codegen(#[from] CodegenError),

@@ -4,5 +4,7 @@ pub mod cpu;
 mod error;
 
 pub use cpu::executable::{Executable, Memory, Options, Outputs};
+pub use cpu::memory::SharedArena;
 pub use cpu::states::States;
+pub use cpu::tiled::{Slicing, TiledExecutable};
 pub use error::CodegenError;

@@ -9,6 +9,7 @@
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
+//! * [`tile`](tile::tile): from a program to one of a slice of its batch and one of the rest, before simplification.
 //!
 //! Passes rebuild a graph in execution order; they never edit it in place. This crate knows nothing of back ends.
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod plan;
 mod rebuild;
 mod runner;
 mod split_reductions;
+pub mod tile;
 
 pub use autodiff::grad;
 pub use rebuild::Rebuild;

@@ -4,7 +4,7 @@
 use super::Outcome;
 use super::error::{CliError, write_text};
 use super::machine;
-use super::model::{Model, ModelArgs, TargetArgs, Work};
+use super::model::{MemoryArgs, Model, ModelArgs, TargetArgs, Work};
 use super::screen::{Screen, grouped, mib, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
 use kernfusion::compile::Mode;
@@ -21,10 +21,12 @@ use std::process::{Command, ExitCode, Stdio};
 ///
 /// The peak of resident memory belongs to a whole process, so with several modes each is measured in a process of its
 /// own, which does --warmup steps and one more before the timed run begins.
+///
+/// Memory limits and slices are those of mode compiled; eager computes every op on the whole batch.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example: kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json"
-)]
+#[command(after_help = "Examples:
+  kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json
+  kernfusion bench --preset thesis --mode compiled --memory-limit 700MiB")]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -42,6 +44,8 @@ pub(super) struct Args {
     warmup: u64,
     #[command(flatten)]
     target: TargetArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -63,6 +67,7 @@ struct Row {
     median_step_s: f64,
     tokens_per_s: f64,
     compile_s: f64,
+    slices: usize,
     kernels: usize,
     bytes_moved_mib: f64,
     arena_mib: f64,
@@ -122,7 +127,9 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
 
 impl Contender {
     fn new(mode: Mode, args: &Args, model: &Model) -> Result<Self, CliError> {
-        let workload = Workload::new(mode, args.work, &args.target, model)?;
+        // The baseline computes every op on the whole batch.
+        let memory = (mode == Mode::Compiled).then_some(&args.memory);
+        let workload = Workload::new(mode, args.work, &args.target, memory, model)?;
         Ok(Contender { mode, workload, seconds: vec![], losses: vec![] })
     }
 
@@ -147,6 +154,7 @@ impl Contender {
             median_step_s: median,
             tokens_per_s: (model.batch * model.config.context) as f64 / median,
             compile_s: report.total.as_secs_f64(),
+            slices: report.slices,
             kernels: report.kernels,
             bytes_moved_mib: mib(report.bytes_moved),
             arena_mib: mib(report.arena_bytes),
@@ -188,17 +196,18 @@ fn table(rows: &[Row], screen: &mut Screen) {
         "{preset} {work}, {dtype} products, medians of {steps} steps, {threads} threads, {cpu}"
     ));
     screen.line(format!(
-        "{:<9} {:>10} {:>10} {:>9} {:>7} {:>10} {:>9} {:>9}  loss first, last",
-        "mode", "ms/step", "tokens/s", "compile s", "kernels", "moved MiB", "arena MiB", "peak MiB"
+        "{:<9} {:>10} {:>10} {:>9} {:>6} {:>7} {:>10} {:>9} {:>9}  loss first, last",
+        "mode", "ms/step", "tokens/s", "compile s", "slices", "kernels", "moved MiB", "arena MiB", "peak MiB"
     ));
     for row in rows {
         let peak = row.peak_rss_mib.map_or("-".into(), |peak| format!("{peak:.0}"));
         screen.line(format!(
-            "{:<9} {:>10.3} {:>10} {:>9.2} {:>7} {:>10.1} {:>9.1} {peak:>9}  {:.4}, {:.4}",
+            "{:<9} {:>10.3} {:>10} {:>9.2} {:>6} {:>7} {:>10.1} {:>9.1} {peak:>9}  {:.4}, {:.4}",
             row.mode,
             1e3 * row.median_step_s,
             grouped(row.tokens_per_s as u64),
             row.compile_s,
+            row.slices,
             row.kernels,
             row.bytes_moved_mib,
             row.arena_mib,

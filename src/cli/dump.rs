@@ -2,12 +2,12 @@
 
 use super::Outcome;
 use super::error::{CliError, write_text};
-use super::model::{Model, ModelArgs, PrecisionArgs, Work};
+use super::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, Work};
 use super::screen::Screen;
-use super::stages::{PassArgs, fused, simplified, traced};
+use super::stages::{PassArgs, fused, parts, simplified, traced};
 use clap::ValueEnum;
-use kernfusion::compile::{Compiled, Mode, Target, compile};
-use kernfusion_codegen::States;
+use kernfusion::compile::{Mode, Target, compile};
+use kernfusion_codegen::{Executable, States};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Kernel, KernelGraph, Plan};
 use kernfusion_passes::plan::plan;
@@ -34,6 +34,11 @@ pub(super) struct Args {
     /// Mode whose stages are shown
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    /// Of a program in slices: what runs once after the last slice, instead of what runs for each
+    #[arg(long)]
+    tail: bool,
     #[command(flatten)]
     products: PrecisionArgs,
     #[command(flatten)]
@@ -95,11 +100,16 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 
 impl Args {
     fn show(&self, model: &Model) -> Result<String, CliError> {
-        let simplified =
-            || simplified(model, self.work, (self.mode, self.products.precision()), &self.passes);
+        let modes = (self.mode, self.products.precision());
+        let simplified = || {
+            let parts = simplified(model, self.work, modes, &self.memory, &self.passes)?;
+            self.part(parts.graphs)
+        };
         match self.stage {
             Stage::Trace => self.graph(&traced(model, self.work)?),
-            Stage::Grad if self.work == Work::Train => self.graph(&self.work.program(model)?.graph),
+            Stage::Grad if self.work == Work::Train => {
+                self.graph(&self.part(parts(model, self.work, modes, &self.memory)?.graphs)?)
+            }
             Stage::Grad => {
                 let work = self.work.name();
                 Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
@@ -107,10 +117,20 @@ impl Args {
             Stage::Simplify => self.graph(&simplified()?),
             Stage::Fuse => self.kernels(&fused(&simplified()?, self.mode)?),
             Stage::Plan => self.plan(&plan(fused(&simplified()?, self.mode)?)),
-            Stage::Clif => self.code(model, |program, kernel| program.executable().clif(kernel)),
-            Stage::Asm => self.code(model, |program, kernel| program.executable().assembly(kernel)),
+            Stage::Clif => self.code(model, |program, kernel| program.clif(kernel)),
+            Stage::Asm => self.code(model, |program, kernel| program.assembly(kernel)),
             Stage::Cuda | Stage::Ptx => Err(CliError::NotYet(format!("--stage {}", name(self.stage)))),
         }
+    }
+
+    /// Which of a program's parts is shown.
+    fn part<T>(&self, mut parts: Vec<T>) -> Result<T, CliError> {
+        if self.tail && parts.len() == 1 {
+            return Err(CliError::Usage(
+                "--tail is of a program in slices: say --slices or --memory-limit".into(),
+            ));
+        }
+        Ok(parts.swap_remove(usize::from(self.tail)))
     }
 
     fn graph(&self, graph: &Graph) -> Result<String, CliError> {
@@ -150,7 +170,7 @@ impl Args {
     fn code(
         &self,
         model: &Model,
-        text: impl Fn(&Compiled, &str) -> Option<String>,
+        text: impl Fn(&Executable, &str) -> Option<String>,
     ) -> Result<String, CliError> {
         if self.format != Format::Text {
             return Err(self.only_text("text only"));
@@ -161,10 +181,12 @@ impl Args {
             ));
         }
         let target = Target::cpu().mode(self.mode).precision(self.products.precision()).keep_code(true);
+        let target = self.memory.limit(target);
         let program = compile(&self.work.program(model)?.graph, &States::new(), &target)?;
         let mut parts = Vec::new();
-        for kernel in program.kernels().kernels.iter().filter(|kernel| self.wants(kernel)) {
-            let code = text(&program, &kernel.name).unwrap_or_else(|| "; no code of its own\n".into());
+        let program = self.part(program.executables())?;
+        for kernel in program.plan().graph.kernels.iter().filter(|kernel| self.wants(kernel)) {
+            let code = text(program, &kernel.name).unwrap_or_else(|| "; no code of its own\n".into());
             parts.push(format!("; kernel {}\n{code}", kernel.name));
         }
         Ok(parts.join("\n"))

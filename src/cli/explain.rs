@@ -2,12 +2,13 @@
 
 use super::Outcome;
 use super::error::CliError;
-use super::model::{ModelArgs, PrecisionArgs, Work};
+use super::model::{MemoryArgs, ModelArgs, PrecisionArgs, Work};
 use super::screen::{Screen, grouped};
 use super::stages::{PassArgs, fused, simplified};
 use kernfusion::compile::Mode;
-use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Plan, RefusedFusion};
+use kernfusion_ir::kernel::{BufferRole, Form, Kernel, KernelGraph, Plan, RefusedFusion};
 use kernfusion_passes::plan::plan;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Say what was fused, what was not, and why
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion explain --preset tiny
+  kernfusion explain --preset thesis --memory-limit 700MiB
   kernfusion explain --work forward blocks.0.attn ln1")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -28,6 +30,8 @@ pub(super) struct Args {
     /// Mode
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     products: PrecisionArgs,
     #[command(flatten)]
@@ -45,18 +49,29 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
-    let graph = simplified(&model, args.work, (args.mode, args.products.precision()), &args.passes)?;
-    let plan = plan(fused(&graph, args.mode)?);
-    match (&args.a, &args.b) {
-        (Some(a), Some(b)) => between(&plan.graph, a, b, screen)?,
-        _ => whole(&plan, args.refusals, screen),
+    let modes = (args.mode, args.products.precision());
+    let parts = simplified(&model, args.work, modes, &args.memory, &args.passes)?;
+    let fused = parts.graphs.iter().map(|graph| fused(graph, args.mode)).collect::<Result<Vec<_>, _>>()?;
+    let plans: Vec<_> = fused.into_iter().map(plan).collect();
+    if let (Some(a), Some(b)) = (&args.a, &args.b) {
+        between(&plans[0].graph, a, b, screen)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    for (number, plan) in plans.iter().enumerate() {
+        let when = match (parts.slices, number) {
+            (1, _) => "in execution order".to_string(),
+            (slices, 0) => format!("for each of {slices} slices of the batch, in execution order"),
+            _ => "after the last slice".into(),
+        };
+        show(plan, &when, args.refusals, screen);
+    }
+    summary(&plans, parts.slices, screen);
     Ok(ExitCode::SUCCESS)
 }
 
-fn whole(plan: &Plan, limit: usize, screen: &mut Screen) {
+fn show(plan: &Plan, when: &str, limit: usize, screen: &mut Screen) {
     let graph = &plan.graph;
-    screen.line(format!("{} kernels in execution order:", graph.kernels.len()));
+    screen.line(format!("{} kernels {when}:", graph.kernels.len()));
     graph.kernels.iter().for_each(|kernel| screen.line(kernel_line(graph, kernel)));
     let refusals = by_bytes(graph, |_| true);
     screen.line(format!("\n{} fusions refused, the largest first:", refusals.len()));
@@ -65,15 +80,33 @@ fn whole(plan: &Plan, limit: usize, screen: &mut Screen) {
     if refusals.len() > shown {
         screen.line(format!("  … and {} more (--refusals 0 shows all)", refusals.len() - shown));
     }
+    screen.line("");
+}
+
+/// The whole run: every slice, and what follows the last one. Body and tail share arena and states.
+fn summary(plans: &[Plan], slices: usize, screen: &mut Screen) {
+    let times = |number: usize| if number == 0 { slices } else { 1 };
+    let total = |of: fn(&Plan) -> usize| -> usize {
+        plans.iter().enumerate().map(|(number, plan)| times(number) * of(plan)).sum()
+    };
+    let buffers = plans.iter().flat_map(|plan| &plan.graph.buffers);
+    let states: BTreeMap<_, _> = buffers
+        .filter(|buffer| buffer.role == BufferRole::State)
+        .map(|buffer| (&buffer.name, buffer.ty.bytes()))
+        .collect();
+    let state = states.values().sum::<usize>();
+    let arena = plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
+    let inputs = slices * plans[0].input_bytes();
     let lines = [
-        ("kernels", grouped(graph.kernels.len() as u64)),
-        ("bytes moved", bytes(plan.bytes_moved())),
-        ("arena", bytes(plan.arena_bytes)),
-        ("state", bytes(plan.state_bytes())),
-        ("inputs", bytes(plan.input_bytes())),
-        ("peak", bytes(plan.peak_bytes())),
+        ("slices", grouped(slices as u64)),
+        ("kernels", grouped(total(|plan| plan.graph.kernels.len()) as u64)),
+        ("bytes moved", bytes(total(Plan::bytes_moved))),
+        ("arena", bytes(arena)),
+        ("state", bytes(state)),
+        ("inputs", bytes(inputs)),
+        ("peak", bytes(arena + state + inputs)),
     ];
-    screen.line("\nplan:");
+    screen.line("plan:");
     lines.into_iter().for_each(|(name, value)| screen.line(format!("  {name:<12} {value:>16}")));
 }
 

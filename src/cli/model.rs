@@ -123,6 +123,55 @@ pub(super) fn benchmark_optimizer() -> Optimizer {
     Optimizer::adamw(3e-4)
 }
 
+/// How much memory programs may take.
+#[derive(clap::Args)]
+pub(super) struct MemoryArgs {
+    /// Memory that the whole process may take, such as 700MiB, 1.5GiB, 512MB, or in bytes; the batch is then computed in
+    /// as many slices, one after another, as that needs
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory_limit: Option<usize>,
+    /// Slices in which the batch is computed, one after another [default: 1, or the fewest that fit the limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    slices: Option<u32>,
+}
+
+impl MemoryArgs {
+    /// The target with the limits that the flags set.
+    pub(super) fn limit(&self, target: Target) -> Target {
+        let target = self.memory_limit.into_iter().fold(target, Target::memory_limit);
+        self.slices().into_iter().fold(target, Target::slices)
+    }
+
+    /// The number of slices, if the user has chosen it.
+    pub(super) fn slices(&self) -> Option<usize> {
+        self.slices.map(|slices| slices as usize)
+    }
+}
+
+/// A number of bytes: `700MiB`, `1.5GiB`, `512MB`, `734003200`.
+fn size(text: &str) -> std::result::Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let units = [
+        ("", 1u64),
+        ("B", 1),
+        ("KB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+    ];
+    let unknown =
+        || format!("no size: write bytes, or a number with one of KiB, MiB, GiB, KB, MB, GB (\"{text}\")");
+    let unit = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim())).ok_or_else(unknown)?.1;
+    let bytes = number.parse::<f64>().map_err(|_| unknown())? * unit as f64;
+    if bytes < 1.0 || bytes >= (1u64 << 62) as f64 {
+        return Err("no size of any memory".into());
+    }
+    Ok(bytes as usize)
+}
+
 /// The number type of matrix products.
 #[derive(clap::Args)]
 pub(super) struct PrecisionArgs {

@@ -55,7 +55,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
-    let mut workload = Workload::new(args.mode, args.work, &args.target, &model)?;
+    let mut workload = Workload::new(args.mode, args.work, &args.target, None, &model)?;
     let threads = args.target.thread_count();
     let peaks = Peaks::measure(threads).map_err(kernfusion::Error::from)?;
     let tokens = synthetic_tokens(&model);

@@ -1,15 +1,17 @@
 //! A program at each stage of compilation, without running it.
 
 use super::error::CliError;
-use super::model::{Model, Work};
+use super::model::{MemoryArgs, Model, Work};
 use super::opt::unknown_pass;
-use kernfusion::compile::{Mode, Precision, passes};
+use kernfusion::compile::{Mode, Precision, Target, passes, planned_slices};
 use kernfusion::loss::cross_entropy;
 use kernfusion::models::Gpt;
 use kernfusion::trace::Trace;
+use kernfusion_codegen::States;
 use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_ir::{DType, Graph};
 use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::tile::tile;
 use kernfusion_passes::{Pass, run as run_passes};
 
 /// How far simplification goes.
@@ -49,17 +51,45 @@ pub(super) fn traced(model: &Model, work: Work) -> Result<Graph, CliError> {
     Ok(trace.finish(&[("loss", &loss)])?.graph)
 }
 
+/// A program, or if its batch is computed in slices: what runs for each, and what runs after the last one.
+pub(super) struct Parts {
+    /// How many slices there are; 1 if the program is whole.
+    pub(super) slices: usize,
+    /// One graph, or two.
+    pub(super) graphs: Vec<Graph>,
+}
+
+/// The program in the slices that the flags ask for.
+pub(super) fn parts(
+    model: &Model,
+    work: Work,
+    (mode, precision): (Mode, Precision),
+    memory: &MemoryArgs,
+) -> Result<Parts, CliError> {
+    let graph = work.program(model)?.graph;
+    let target = memory.limit(Target::cpu().mode(mode).precision(precision));
+    let slices = planned_slices(&graph, &States::new(), &target)?;
+    if slices == 1 {
+        return Ok(Parts { slices, graphs: vec![graph] });
+    }
+    let tiled = tile(&graph, slices).map_err(kernfusion::Error::from)?;
+    Ok(Parts { slices, graphs: vec![tiled.body, tiled.tail] })
+}
+
 /// The program after the passes of a mode.
 pub(super) fn simplified(
     model: &Model,
     work: Work,
     (mode, precision): (Mode, Precision),
+    memory: &MemoryArgs,
     flags: &PassArgs,
-) -> Result<Graph, CliError> {
-    let mut graph = work.program(model)?.graph;
+) -> Result<Parts, CliError> {
+    let mut parts = parts(model, work, (mode, precision), memory)?;
     let list = passes(mode, precision);
-    run_passes(&mut graph, &list, flags.count(&list)?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
-    Ok(graph)
+    for graph in &mut parts.graphs {
+        run_passes(graph, &list, flags.count(&list)?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
+    }
+    Ok(parts)
 }
 
 /// The kernels of a simplified program.

@@ -1,7 +1,7 @@
 //! `kernfusion train`: a run from its first step, or from a checkpoint.
 
 use super::error::{CliError, in_file};
-use super::model::{ModelArgs, TargetArgs};
+use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
 use super::{Outcome, train_report::Reporter};
 use clap::ValueEnum;
@@ -31,6 +31,7 @@ const INTERRUPTED: u8 = 130;
 #[command(after_help = "Examples:
   kernfusion train
   kernfusion train --preset thesis --data book.txt --steps 5000 --schedule cosine --log loss.jsonl
+  kernfusion train --preset thesis --memory-limit 700MiB
   kernfusion train --resume runs/thesis --steps 10000")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -79,6 +80,8 @@ pub(super) struct Args {
     checkpoint_every: Option<u64>,
     #[command(flatten)]
     target: TargetArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
     /// How the step is executed
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -120,7 +123,7 @@ enum OrderArg {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let target = args.target.target(args.mode)?;
+    let target = args.memory.limit(args.target.target(args.mode)?);
     let (trainer, directory) = match &args.resume {
         Some(from) => (resumed(&args, from, target)?, args.out.clone().unwrap_or_else(|| from.clone())),
         None => fresh(&args, target, screen)?,
@@ -223,6 +226,7 @@ impl Args {
         Settings {
             steps,
             batch: self.model.batch_size.unwrap_or(settings.batch),
+            slices: self.memory.slices().unwrap_or(settings.slices),
             seed: self.seed.unwrap_or(settings.seed),
             optimizer: self.optimizer(&settings.optimizer),
             schedule: self.schedule(settings.schedule, steps),
@@ -300,6 +304,13 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
         mib(report.arena_bytes),
         mib(report.state_bytes)
     ));
+    if report.slices > 1 {
+        screen.line(format!(
+            "memory: the batch in {} slices, {:.0} MiB expected at most",
+            report.slices,
+            mib(report.process_bytes)
+        ));
+    }
     let done = trainer.steps_done();
     let begin = if done > 0 { format!("resumed after step {done}; ") } else { String::new() };
     let tokens = grouped((settings.batch * c.context) as u64);

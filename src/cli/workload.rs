@@ -1,7 +1,7 @@
 //! A program under measurement: compiled, with parameters and synthetic batches.
 
 use super::error::CliError;
-use super::model::{Model, TargetArgs, Work, benchmark_optimizer};
+use super::model::{MemoryArgs, Model, TargetArgs, Work, benchmark_optimizer};
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, Mode, compile};
 use kernfusion::optim::TrainStep;
@@ -37,8 +37,15 @@ pub(super) fn windows<'t>(model: &Model, tokens: &'t [i32]) -> Result<Windows<'t
 
 impl Workload {
     /// Compiles it with parameters as a run of training begins with.
-    pub(super) fn new(mode: Mode, work: Work, target: &TargetArgs, model: &Model) -> Result<Self, CliError> {
+    pub(super) fn new(
+        mode: Mode,
+        work: Work,
+        target: &TargetArgs,
+        memory: Option<&MemoryArgs>,
+        model: &Model,
+    ) -> Result<Self, CliError> {
         let target = target.target(mode)?;
+        let target = memory.into_iter().fold(target, |target, memory| memory.limit(target));
         let (program, step) = match work {
             Work::Train => {
                 let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;

@@ -99,7 +99,7 @@ impl Trace {
             *drawn += 1;
             *drawn - 1
         };
-        let op = RandomBits { node: random::node_identity(&path, ordinal), shape: shape.into() };
+        let op = RandomBits { node: random::node_identity(&path, ordinal), shape: shape.into(), parts: 1 };
         let ty = TensorType::new(DType::U32, op.shape.clone());
         let (seed, step) = (self.seed(), self.step());
         let bits = self.attempt("random_bits", [&seed, &step], |b, ids| Ok(b.op(op, &ids)?));

@@ -91,13 +91,14 @@ impl Trainer {
         target: Target,
     ) -> Result<Self> {
         let tokenizer = CharTokenizer::from_text(corpus.text());
+        let seed = settings.seed;
         let record = Record { config, settings, tokenizer, text: TextRecord::new(corpus, file) };
-        let trainer = Trainer::build(record, corpus, target)?;
-        let seed = trainer.record.settings.seed;
-        for (name, tensor) in trainer.step.program.initial_parameters(seed) {
-            trainer.states.set(name, &tensor)?;
-        }
-        Ok(trainer)
+        Trainer::build(record, corpus, target, |states, step| {
+            for (name, tensor) in step.program.initial_parameters(seed) {
+                states.set(name, &tensor)?;
+            }
+            Ok(())
+        })
     }
 
     /// The run of a checkpoint, which goes on with the settings of `record`: those of the checkpoint, or others that
@@ -108,13 +109,22 @@ impl Trainer {
     pub fn resume(checkpoint: Checkpoint, record: Record, corpus: &Corpus, target: Target) -> Result<Self> {
         let text = TextRecord::new(corpus, record.text.file.clone());
         Record::read(&checkpoint.meta)?.allows(&Record { text, ..record.clone() })?;
-        let mut trainer = Trainer::build(record, corpus, target)?;
-        parameters::put(&trainer.states, &trainer.shapes, checkpoint.tensors, "the checkpoint")?;
+        let tensors = checkpoint.tensors;
+        let mut trainer = Trainer::build(record, corpus, target, |states, step| {
+            let shapes = parameters::states_of(&step.program.graph);
+            parameters::put(states, &shapes, tensors, "the checkpoint")
+        })?;
         trainer.done = checkpoint.meta.step;
         Ok(trainer)
     }
 
-    fn build(record: Record, corpus: &Corpus, target: Target) -> Result<Self> {
+    /// `fill` gives the states their values, before the step is compiled: so what the step may take beside is known.
+    fn build(
+        mut record: Record,
+        corpus: &Corpus,
+        target: Target,
+        fill: impl FnOnce(&States, &TrainStep) -> Result<()>,
+    ) -> Result<Self> {
         let (config, settings) = (&record.config, &record.settings);
         let needed = record.tokenizer.vocabulary_size();
         if config.vocabulary < needed {
@@ -128,8 +138,13 @@ impl Trainer {
         Windows::new(&split.training, settings.batch, config.context, settings.order, settings.seed)?;
         let step = config.train_step(settings.batch, &settings.optimizer, settings.clip)?;
         let (states, target) = (States::new(), target.start());
+        fill(&states, &step)?;
         let start = Instant::now();
-        let training = compile(&step.program.graph, &states, &target)?;
+        let sliced =
+            if settings.slices > 0 { target.clone().slices(settings.slices) } else { target.clone() };
+        let training = compile(&step.program.graph, &states, &sliced)?;
+        record.settings.slices = training.report().slices;
+        let target = target.share_arena(&training);
         let shapes = parameters::states_of(&step.program.graph);
         let compile_time = start.elapsed();
         Ok(Trainer {

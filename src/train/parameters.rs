@@ -61,9 +61,10 @@ fn misfits(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>) -> Vec<String>
 
 /// Writes a checkpoint of all states that `shapes` names.
 pub(crate) fn save(directory: &Path, meta: &Meta, states: &States, shapes: &Shapes) -> Result<()> {
-    let get = |name: &str| states.get(name).expect("compiling has made all states of the program");
-    let tensors: Vec<_> = shapes.keys().map(|name| (name.as_str(), get(name))).collect();
-    let numbers = |tensor| HostTensor::as_f32(tensor).expect("parameters and optimizer state are f32");
-    let views = tensors.iter().map(|(name, tensor)| (*name, tensor.shape(), numbers(tensor)));
-    Ok(Checkpoint::save_with(directory, meta, views)?)
+    let tensors: Vec<_> = shapes.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+    // Straight from where they are: a copy would need memory that the step was not given.
+    let saved = Checkpoint::save_from(directory, meta, &tensors, &mut |name, write| {
+        states.with_f32(name, write).expect("compiling has made all states of the program, which are f32")
+    });
+    Ok(saved?)
 }

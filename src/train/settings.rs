@@ -17,6 +17,10 @@ pub struct Settings {
     pub steps: u64,
     /// Windows in a batch.
     pub batch: usize,
+    /// Slices in which a batch is computed, one after another; 0: as few as memory allows, and then their number. Sums
+    /// over the batch are rounded otherwise in other slices.
+    #[serde(default = "whole_batch")]
+    pub slices: usize,
     /// All random numbers are functions of it and of the step: first parameters, windows, dropout, samples.
     pub seed: u64,
     /// The update rule with its learning rate.
@@ -48,6 +52,11 @@ enum OrderForm {
     Sequential,
 }
 
+/// Checkpoints that do not say it are of runs without slices.
+fn whole_batch() -> usize {
+    1
+}
+
 /// Settings that a resumed run may change: they have no influence on any loss.
 const FREE: [&str; 6] =
     ["steps", "validate_every", "validation_batches", "sample_every", "sample_tokens", "checkpoint_every"];
@@ -57,6 +66,7 @@ impl Default for Settings {
         Settings {
             steps: 1000,
             batch: 12,
+            slices: 0,
             seed: 1,
             optimizer: Optimizer::adamw(1e-3),
             schedule: Schedule::Constant,

@@ -3,6 +3,7 @@
 //! Every run has a model of one small layer, so that each takes a fraction of a second.
 
 mod bad_input;
+mod memory;
 mod profile;
 mod programs;
 mod training;

@@ -2,16 +2,16 @@
 //!
 //! Kernels run in order, each over a table of pointers to its buffers. Inputs are read where the caller has them;
 //! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
-//! that is given back after its last reader.
+//! that is given back after its last reader. Executables may share an arena; they then run in turns.
 
 use super::isa::{Isa, IsaError};
 use super::launch::{Launcher, Pointers};
 use super::lower::{Compiler, Machine, Program, Text};
-use super::memory::{Arena, Block};
+use super::memory::{Arena, Block, SharedArena};
 use super::pool::Pool;
 use super::states::{State, States};
 use crate::CodegenError;
-use kernfusion_ir::kernel::{BufferId, BufferRole, Kernel, KernelGraph, Place, Plan};
+use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct Options {
     pub isa: Option<Isa>,
     /// Where temporaries live.
     pub memory: Memory,
+    /// An arena to use instead of one of its own, if it is large enough.
+    pub arena: Option<SharedArena>,
     /// Whether to keep the text of all code for [`Executable::clif`] and [`Executable::assembly`].
     pub keep_code: bool,
 }
@@ -54,7 +56,7 @@ pub struct Executable {
     /// For each buffer, where it is; null while it is nowhere.
     pointers: Pointers,
     memory: Memory,
-    _arena: Arena,
+    arena: SharedArena,
     /// Fresh allocations of this moment.
     blocks: Vec<Option<Block>>,
     /// Inputs that a kernel writes to, which must not be the caller's memory.
@@ -76,6 +78,11 @@ struct Launch {
 pub struct Outputs(Vec<(String, Tensor)>);
 
 impl Outputs {
+    /// These results in this order.
+    pub(super) fn new(outputs: Vec<(String, Tensor)>) -> Self {
+        Outputs(outputs)
+    }
+
     /// The output of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, tensor)| tensor)
@@ -120,7 +127,11 @@ impl Executable {
             plan_lifetimes(&plan, &mut kernels);
         }
         let launcher = Launcher::new(pool, kernels.iter().map(|launch| &*launch.program))?;
-        let arena = Arena::new(if options.memory == Memory::Arena { plan.arena_bytes } else { 0 })?;
+        let bytes = if options.memory == Memory::Arena { plan.arena_bytes } else { 0 };
+        let arena = match options.arena.clone().filter(|arena| arena.len() >= bytes) {
+            Some(arena) => arena,
+            None => SharedArena::new(bytes)?,
+        };
         let mut executable = Executable {
             machine,
             launcher,
@@ -128,7 +139,7 @@ impl Executable {
             _owned: vec![],
             pointers: Pointers::new(plan.graph.buffers.len()),
             memory: options.memory,
-            _arena: arena,
+            arena,
             blocks: plan.graph.buffers.iter().map(|_| None).collect(),
             input_copies: vec![],
             programs,
@@ -162,8 +173,8 @@ impl Executable {
                 BufferRole::Input => {}
                 BufferRole::Temporary => {
                     if let (Memory::Arena, Place::Arena { offset }) = (self.memory, self.plan.place(id)) {
-                        assert!(offset + buffer.ty.bytes() <= self._arena.len(), "places lie in the arena");
-                        self.pointers.set(id, self._arena.as_ptr().wrapping_add(offset));
+                        assert!(offset + buffer.ty.bytes() <= self.arena.len(), "places lie in the arena");
+                        self.pointers.set(id, self.arena.as_ptr().wrapping_add(offset));
                     }
                 }
             }
@@ -217,10 +228,23 @@ impl Executable {
         inputs: &[(&str, &Tensor)],
         tick: &mut dyn FnMut(usize),
     ) -> Result<Outputs, CodegenError> {
-        check_inputs(&self.plan.graph, inputs)?;
-        let states = self.states.clone();
-        let _held = states.hold();
-        self.take_inputs(inputs);
+        let declared = self.plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
+        let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
+        check_inputs(&declared, inputs)?;
+        let (states, arena) = (self.states.clone(), self.arena.clone());
+        let (_held, _turn) = (states.hold(), arena.turn());
+        let given = |name: &str| inputs.iter().find(|(other, _)| *other == name).expect("checked before").1;
+        self.run_held(&|buffer| given(&buffer.name).data().as_ptr(), tick)
+    }
+
+    /// Runs all kernels while the caller holds the states and has the arena. `locate` says where the elements of an input
+    /// are; they live as long as the run. `tick` is called as [`run_with`](Self::run_with) says.
+    pub(super) fn run_held(
+        &mut self,
+        locate: &dyn Fn(&Buffer) -> *const u8,
+        tick: &mut dyn FnMut(usize),
+    ) -> Result<Outputs, CodegenError> {
+        self.take_inputs(locate);
         for at in 0..self.kernels.len() {
             tick(at);
             self.allocate(at)?;
@@ -236,15 +260,13 @@ impl Executable {
         Ok(outputs)
     }
 
-    /// Points at the inputs where they are. They live as long as the run.
-    fn take_inputs(&mut self, inputs: &[(&str, &Tensor)]) {
+    /// Points at the inputs where they are.
+    fn take_inputs(&mut self, locate: &dyn Fn(&Buffer) -> *const u8) {
         for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
             if buffer.role != BufferRole::Input {
                 continue;
             }
-            let id = BufferId(at as u32);
-            let given = inputs.iter().find(|(name, _)| *name == buffer.name).expect("checked before");
-            let data = given.1.data().as_ptr();
+            let (id, data) = (BufferId(at as u32), locate(buffer));
             match self.input_copies.iter().find(|(copied, _)| *copied == id) {
                 // SAFETY: the copy has the type's bytes, and so has the tensor, whose type was checked.
                 Some((_, copy)) => unsafe {
@@ -332,6 +354,11 @@ impl Executable {
     /// The states that it works on.
     pub fn states(&self) -> &States {
         &self.states
+    }
+
+    /// The arena of its temporaries, which other executables may share.
+    pub fn arena(&self) -> &SharedArena {
+        &self.arena
     }
 
     /// How long compiling took.
@@ -424,24 +451,26 @@ fn plan_lifetimes(plan: &Plan, kernels: &mut [Launch]) {
     }
 }
 
-/// Every input exactly once and of its type.
-fn check_inputs(graph: &KernelGraph, inputs: &[(&str, &Tensor)]) -> Result<(), CodegenError> {
+/// Every declared input exactly once and of its type.
+pub(super) fn check_inputs(
+    declared: &[(&str, &TensorType)],
+    inputs: &[(&str, &Tensor)],
+) -> Result<(), CodegenError> {
     let unfit = |name: &str, reason: String| Err(CodegenError::Input { name: name.into(), reason });
-    let declared = || graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
     for (at, (name, tensor)) in inputs.iter().enumerate() {
-        let Some(buffer) = declared().find(|buffer| buffer.name == *name) else {
-            let names: Vec<_> = declared().map(|buffer| buffer.name.as_str()).collect();
+        let Some((_, ty)) = declared.iter().find(|(other, _)| other == name) else {
+            let names: Vec<_> = declared.iter().map(|(name, _)| *name).collect();
             return unfit(name, format!("there is no such input (there are: {})", names.join(", ")));
         };
         if inputs[..at].iter().any(|(other, _)| other == name) {
             return unfit(name, "is given twice".into());
         }
-        if tensor.ty() != buffer.ty {
-            return unfit(name, format!("expects {}, got {}", buffer.ty, tensor.ty()));
+        if tensor.ty() != **ty {
+            return unfit(name, format!("expects {ty}, got {}", tensor.ty()));
         }
     }
-    match declared().find(|buffer| inputs.iter().all(|(name, _)| *name != buffer.name)) {
-        Some(buffer) => unfit(&buffer.name, format!("is missing; it is {}", buffer.ty)),
+    match declared.iter().find(|(name, _)| inputs.iter().all(|(other, _)| other != name)) {
+        Some((name, ty)) => unfit(name, format!("is missing; it is {ty}")),
         None => Ok(()),
     }
 }

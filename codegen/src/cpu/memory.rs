@@ -5,6 +5,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The system refused memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +58,40 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: made by `Mapping::new`, and dropped once.
         unsafe { self.mapping.release() };
+    }
+}
+
+/// An arena in which several executables run, one at a time. Clones are handles of the same memory.
+#[derive(Debug, Clone)]
+pub struct SharedArena(Arc<(Arena, Mutex<()>)>);
+
+impl SharedArena {
+    /// An arena of `bytes` bytes.
+    ///
+    /// # Errors
+    /// The system refuses that much memory.
+    pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
+        Ok(SharedArena(Arc::new((Arena::new(bytes)?, Mutex::new(())))))
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.0.0.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first byte; to be written only by whoever has the turn.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.0.0.as_ptr()
+    }
+
+    /// Waits until no other executable runs in the arena. A run that panicked left no broken memory.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.0.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,4 +15,5 @@ pub mod pool;
 pub mod states;
 #[cfg(test)]
 mod testing;
+pub mod tiled;
 pub mod tiles;

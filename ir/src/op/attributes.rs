@@ -47,6 +47,11 @@ impl Attributes {
         self
     }
 
+    /// Whether an attribute of this name is there and was not taken yet.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(other, _)| other == name)
+    }
+
     fn take(&mut self, name: &str) -> Result<Attribute, String> {
         let found = self.0.iter().position(|(other, _)| other == name);
         found.map(|at| self.0.remove(at).1).ok_or_else(|| format!("attribute `{name}` is missing"))

@@ -163,13 +163,17 @@ impl Stanza for Iota {
 }
 
 /// Uniform `u32` bits of operands (seed: `u32[]`, step: `u32[]`) for each element, by Philox4x32-10
-/// ([`crate::random`]).
+/// ([`crate::random`]). With more than one part there is a third operand (part: `u32[]`, below `parts`): the result is
+/// that part of a tensor of `parts` such results, one after another, and draws the numbers of its elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RandomBits {
     /// The identity of the node: equal identities draw equal numbers.
     pub node: u32,
     /// Extents of the result.
     pub shape: Vec<usize>,
+    /// How many results of this shape make the whole; 1 if this is the whole.
+    #[serde(default = "one")]
+    pub parts: usize,
 }
 
 impl Stanza for RandomBits {
@@ -177,28 +181,42 @@ impl Stanza for RandomBits {
         "random_bits"
     }
     fn attributes(&self) -> Attributes {
-        Attributes::default().number("node", f64::from(self.node)).list("shape", &self.shape)
+        let attributes =
+            Attributes::default().number("node", f64::from(self.node)).list("shape", &self.shape);
+        if self.parts == 1 { attributes } else { attributes.number("parts", self.parts as f64) }
     }
     fn parse(name: &str, attributes: &mut Attributes) -> Option<std::result::Result<Self, String>> {
         (name == "random_bits").then(|| {
             let node = attributes.take_count("node")?;
             let node = u32::try_from(node).map_err(|_| format!("node {node} has more than 32 bits"))?;
-            Ok(RandomBits { node, shape: attributes.take_list("shape")? })
+            let shape = attributes.take_list("shape")?;
+            let parts = if attributes.has("parts") { attributes.take_count("parts")? } else { 1 };
+            Ok(RandomBits { node, shape, parts })
         })
     }
     fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        let [seed, step] = arity(operands)?;
         let word = TensorType::scalar(DType::U32);
-        ensure(*seed == word && *step == word, || "seed and step must be u32[]".into())?;
+        if self.parts == 1 {
+            let [seed, step] = arity(operands)?;
+            ensure(*seed == word && *step == word, || "seed and step must be u32[]".into())?;
+        } else {
+            let [seed, step, part] = arity(operands)?;
+            ensure(*seed == word && *step == word && *part == word, || {
+                "seed, step and part must be u32[]".into()
+            })?;
+            ensure(self.parts > 0, || "there must be a part".into())?;
+        }
         Ok(TensorType::new(DType::U32, self.shape.clone()))
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
         let [seed, step] = [0, 1].map(|i| operands[i].values[0] as u32);
+        let part = operands.get(2).map_or(0, |part| part.values[0].min((self.parts - 1) as f64) as u64);
         let bits = |element| f64::from(random::element_bits(seed, self.node, step, element));
-        (0..ty.elements() as u64).map(bits).collect()
+        let count = ty.elements() as u64;
+        (part * count..(part + 1) * count).map(bits).collect()
     }
-    fn vjp(&self, _: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
-        Ok(vec![None, None])
+    fn vjp(&self, v: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
+        Ok(vec![None; v.operands.len()])
     }
     fn entry(&self) -> KernelEntry {
         KernelEntry::Generated
@@ -206,7 +224,17 @@ impl Stanza for RandomBits {
     fn enter(&self, w: &mut dyn KernelWriter, at: &[Index]) -> Entered {
         let seed = w.operand(0, vec![])?;
         let step = w.operand(1, vec![])?;
-        let element = Index::linear(w.rank(), at, &self.shape);
+        let mut element = Index::linear(w.rank(), at, &self.shape);
+        if self.parts > 1 {
+            let part = w.operand(2, vec![])?;
+            let count = self.shape.iter().product::<usize>();
+            element = element.plus(&Index::indirect(w.rank(), part, self.parts), count as i64);
+        }
         Ok(w.push(InstrKind::Random { seed, step, node: self.node, element }, DType::U32))
     }
+}
+
+/// Serde's default of `parts`.
+fn one() -> usize {
+    1
 }

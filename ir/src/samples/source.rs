@@ -21,8 +21,18 @@ pub(super) fn add(table: &mut Table) {
     }
     let word = Operand::new(DType::U32, &[], Values::Bits);
     for shape in [vec![], vec![1], vec![7, 13], vec![2, 3, 4, 5]] {
-        let bits = RandomBits { node: 0x9E37_79B9, shape };
+        let bits = RandomBits { node: 0x9E37_79B9, shape, parts: 1 };
         table.op(&format!("{:?}", bits.shape), bits, &[word.clone(), word.clone()]);
+    }
+    for shape in [vec![13], vec![2, 7, 13]] {
+        let bits = RandomBits { node: 0x9E37_79B9, shape, parts: 5 };
+        // Mostly beyond the last part, which is then drawn.
+        let operands = [word.clone(), word.clone(), word.clone()];
+        table.op(&format!("{:?}.part", bits.shape), bits.clone(), &operands);
+        table.graph(&format!("random_bits.{:?}.third_part", bits.shape), &operands[..2], |b, keys| {
+            let part = b.constant(2.0, DType::U32)?;
+            b.op(bits, &[keys[0], keys[1], part])
+        });
     }
     for role in [InputRole::Data, InputRole::State] {
         passed_on(table, role);

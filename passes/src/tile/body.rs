@@ -1,0 +1,290 @@
+//! The program of one slice.
+//!
+//! Each value is computed in the *forms* that its readers ask for: whole, as the slice along an axis, or as the slice's
+//! share of a combination. Values without the batch may be asked for a slice too (a mask beside activations, the number
+//! of a row): those that are computed from nothing but coordinates and random bits are computed for the slice alone.
+
+use super::class::{Class, Classes};
+use super::line::{Along, line, narrowed, same_outer};
+use super::{PART, TileError, accumulator, accumulator_type};
+use kernfusion_ir::{
+    Binary, Builder, Compare, DType, DynamicSlice, Graph, Input, InputRole, Iota, Op, Origin, RandomBits,
+    ReduceOp, TensorType, ValueId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// In which form a value is computed in a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    /// All of it. First, since slices may be cut from it.
+    Whole,
+    /// The part along an axis.
+    Slice(usize),
+    /// This slice's share of a combination.
+    Share,
+}
+
+/// How a form of a value is computed.
+enum Recipe {
+    /// By this op from operands in these forms.
+    Op(Op, Vec<Form>),
+    /// It is the slice of an input, along its first axis.
+    Input,
+    /// By this op, and then moved by the slice's place along the axis: coordinates of that axis.
+    Iota(Iota),
+    /// By random bits that also take the number of the part.
+    Random(RandomBits),
+    /// It is cut from the whole value.
+    Cut(usize),
+}
+
+/// The graph that computes one slice: its part of results, and its sums, which it adds to the accumulators.
+pub(super) fn body(graph: &Graph, classes: &Classes, slices: usize) -> Result<Graph, TileError> {
+    let planner = Planner { graph, classes, slices };
+    let wanted = planner.wanted();
+    let mut new = Graph::new(format!("{}.body", graph.name));
+    let part =
+        Builder::new(&mut new, Origin::default()).op(input(PART, TensorType::scalar(DType::U32)), &[])?;
+    let mut writer = Writer { planner: &planner, new, part, places: BTreeMap::new() };
+    for (&id, forms) in &wanted {
+        forms.iter().try_for_each(|&form| writer.write(id, form))?;
+    }
+    for (number, &id) in classes.accumulated.iter().enumerate() {
+        writer.accumulate(number, id)?;
+    }
+    for (output, axis) in classes.sliced_outputs(graph) {
+        writer.new.output(&output.name, writer.places[&(output.value, Form::Slice(axis))]);
+    }
+    Ok(writer.new)
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    classes: &'a Classes,
+    slices: usize,
+}
+
+impl Planner<'_> {
+    /// The forms of each value that accumulators and results need.
+    fn wanted(&self) -> BTreeMap<ValueId, BTreeSet<Form>> {
+        let mut wanted: BTreeMap<ValueId, BTreeSet<Form>> = BTreeMap::new();
+        for &id in &self.classes.accumulated {
+            wanted.entry(id).or_default().insert(Form::Share);
+        }
+        for (output, axis) in self.classes.sliced_outputs(self.graph) {
+            wanted.entry(output.value).or_default().insert(Form::Slice(axis));
+        }
+        for id in self.graph.ids().rev() {
+            // Shares and slices first: a slice may be cut from the whole value.
+            for form in wanted.get(&id).cloned().unwrap_or_default().into_iter().rev() {
+                let (operands, forms) = match self.recipe(id, form) {
+                    Recipe::Op(_, forms) => (self.graph[id].operands.clone(), forms),
+                    Recipe::Random(_) => (self.graph[id].operands.clone(), vec![Form::Whole; 2]),
+                    Recipe::Cut(_) => (vec![id], vec![Form::Whole]),
+                    Recipe::Input | Recipe::Iota(_) => (vec![], vec![]),
+                };
+                for (operand, form) in operands.into_iter().zip(forms) {
+                    wanted.entry(operand).or_default().insert(form);
+                }
+            }
+            if wanted.get(&id).is_some_and(|forms| forms.contains(&Form::Whole)) {
+                for &operand in &self.graph[id].operands {
+                    wanted.entry(operand).or_default().insert(Form::Whole);
+                }
+            }
+        }
+        wanted
+    }
+
+    fn recipe(&self, id: ValueId, form: Form) -> Recipe {
+        let node = &self.graph[id];
+        match (form, self.classes.get(id)) {
+            (Form::Whole, Class::Whole) => {
+                Recipe::Op(node.op.clone(), vec![Form::Whole; node.operands.len()])
+            }
+            (Form::Slice(_), Class::Sliced(_)) if matches!(node.op, Op::Input(_)) => Recipe::Input,
+            (Form::Slice(_), Class::Sliced(_)) | (Form::Share, Class::Partial(_)) => self.derived(id),
+            (Form::Slice(axis), Class::Whole) => self.cut(id, axis),
+            (form, class) => unreachable!("no slice has the form {form:?} of a value that is {class:?}"),
+        }
+    }
+
+    /// A value that has a slice or a share because an operand has.
+    fn derived(&self, id: ValueId) -> Recipe {
+        let node = &self.graph[id];
+        let sliced =
+            node.operands.iter().enumerate().find_map(|(slot, &operand)| match self.classes.get(operand) {
+                Class::Sliced(axis) => Some((slot, axis)),
+                Class::Whole | Class::Partial(_) | Class::Complete => None,
+            });
+        let Some((slot, axis)) = sliced else {
+            let form = |operand: &ValueId| match self.classes.get(*operand) {
+                Class::Partial(_) => Form::Share,
+                Class::Whole | Class::Sliced(_) | Class::Complete => Form::Whole,
+            };
+            return Recipe::Op(node.op.clone(), node.operands.iter().map(form).collect());
+        };
+        let types: Vec<_> = node.operands.iter().map(|&operand| &self.graph[operand].ty).collect();
+        let line = line(&node.op, &types, slot, axis, self.slices).expect("the classes were found along it");
+        let forms = line.operands.iter().map(|axis| axis.map_or(Form::Whole, Form::Slice)).collect();
+        Recipe::Op(narrowed(&node.op, line.result, self.slices), forms)
+    }
+
+    /// The slice of a value without the batch: computed from slices as long as that repeats nothing, else cut.
+    fn cut(&self, id: ValueId, axis: usize) -> Recipe {
+        let node = &self.graph[id];
+        let narrow = || narrowed(&node.op, Along::Axis(axis), self.slices);
+        let shape = &node.ty.shape;
+        match &node.op {
+            Op::Iota(iota) => {
+                let mut ty = iota.ty.clone();
+                ty.shape[axis] /= self.slices;
+                Recipe::Iota(Iota { ty, axis: iota.axis })
+            }
+            // Elsewhere the elements of a slice do not lie one after another.
+            Op::RandomBits(bits) if bits.parts == 1 && shape[..axis].iter().all(|&extent| extent == 1) => {
+                let mut shape = shape.clone();
+                shape[axis] /= self.slices;
+                Recipe::Random(RandomBits { node: bits.node, shape, parts: self.slices })
+            }
+            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Cast(_) => {
+                Recipe::Op(node.op.clone(), vec![Form::Slice(axis); node.operands.len()])
+            }
+            Op::Broadcast(broadcast) => {
+                let from = broadcast.axes.iter().position(|&to| to == axis);
+                Recipe::Op(narrow(), vec![from.map_or(Form::Whole, Form::Slice)])
+            }
+            Op::Permute(permute) => Recipe::Op(node.op.clone(), vec![Form::Slice(permute.axes[axis])]),
+            Op::Reshape(_) => {
+                let from = &self.graph[node.operands[0]].ty.shape;
+                match same_outer(shape, axis, from, self.slices) {
+                    Some(from) => Recipe::Op(narrow(), vec![Form::Slice(from)]),
+                    None => Recipe::Cut(axis),
+                }
+            }
+            Op::RandomBits(_)
+            | Op::Input(_)
+            | Op::Constant(_)
+            | Op::Reduce(_)
+            | Op::Slice(_)
+            | Op::Pad(_)
+            | Op::Concat(_)
+            | Op::DotGeneral(_)
+            | Op::Gather(_)
+            | Op::ScatterAdd(_)
+            | Op::DynamicSlice(_)
+            | Op::DynamicUpdate(_) => Recipe::Cut(axis),
+        }
+    }
+}
+
+struct Writer<'a> {
+    planner: &'a Planner<'a>,
+    new: Graph,
+    part: ValueId,
+    places: BTreeMap<(ValueId, Form), ValueId>,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, id: ValueId, form: Form) -> Result<(), TileError> {
+        let (slices, part) = (self.planner.slices, self.part);
+        let node = &self.planner.graph[id];
+        let place = |operand: ValueId, form: Form| self.places[&(operand, form)];
+        let operands = |forms: &[Form]| -> Vec<ValueId> {
+            node.operands.iter().zip(forms).map(|(&operand, &form)| place(operand, form)).collect()
+        };
+        let recipe = self.planner.recipe(id, form);
+        let given = match &recipe {
+            Recipe::Op(_, forms) => operands(forms),
+            Recipe::Random(_) => operands(&[Form::Whole; 2]),
+            Recipe::Cut(_) => vec![place(id, Form::Whole)],
+            Recipe::Input | Recipe::Iota(_) => vec![],
+        };
+        let mut b = Builder::new(&mut self.new, node.origin.clone());
+        let value = match recipe {
+            Recipe::Op(op, _) => b.op(op, &given)?,
+            Recipe::Input => b.op(sliced_input(&node.op, slices), &[])?,
+            Recipe::Iota(iota) => {
+                let Form::Slice(axis) = form else { unreachable!("only slices of coordinates are moved") };
+                moved_iota(&mut b, iota, axis, part)?
+            }
+            Recipe::Random(bits) => b.op(bits, &[&given[..], &[part]].concat())?,
+            Recipe::Cut(axis) => cut(&mut b, given[0], axis, slices, part)?,
+        };
+        self.places.insert((id, form), value);
+        Ok(())
+    }
+
+    /// Adds a share to its accumulator, which starts anew in the first slice.
+    fn accumulate(&mut self, number: usize, id: ValueId) -> Result<(), TileError> {
+        let node = &self.planner.graph[id];
+        let combination = self.planner.classes.combination(id);
+        let ty = accumulator_type(&node.ty);
+        let name = accumulator(number, &ty);
+        let share = self.places[&(id, Form::Share)];
+        let mut b = Builder::new(&mut self.new, node.origin.clone());
+        let state = b.input(&name, InputRole::State, ty.clone())?;
+        let share = b.cast(share, ty.dtype)?;
+        let zero = b.constant(0.0, DType::U32)?;
+        let first = b.compare(Compare::Eq, self.part, zero)?;
+        let first = b.broadcast(first, &ty.shape, &[])?;
+        let nothing = b.full(combination.identity(ty.dtype), &ty)?;
+        let before = b.select(first, nothing, state)?;
+        let op = match combination {
+            ReduceOp::Sum => Binary::Add,
+            ReduceOp::Max => Binary::Max,
+            ReduceOp::Min => Binary::Min,
+        };
+        let sum = b.binary(op, before, share)?;
+        self.new.update(name, sum);
+        Ok(())
+    }
+}
+
+fn input(name: &str, ty: TensorType) -> Input {
+    Input { name: name.into(), role: InputRole::Data, ty }
+}
+
+fn sliced_input(op: &Op, slices: usize) -> Input {
+    let Op::Input(whole) = op else { unreachable!("only inputs are cut outside of the program") };
+    let mut ty = whole.ty.clone();
+    ty.shape[0] /= slices;
+    input(&whole.name, ty)
+}
+
+/// Coordinates of a slice: along the cut axis they go on where the slice before has ended. They are counted as `i32`, which
+/// is exact, and then take their type.
+fn moved_iota(b: &mut Builder<'_>, iota: Iota, axis: usize, part: ValueId) -> Result<ValueId, TileError> {
+    if iota.axis != axis {
+        return Ok(b.op(iota, &[])?);
+    }
+    let ty = TensorType::new(DType::I32, iota.ty.shape);
+    let own = b.op(Iota { ty: ty.clone(), axis }, &[])?;
+    let start = start(b, part, ty.shape[axis])?;
+    let start = b.broadcast(start, &ty.shape, &[])?;
+    let moved = b.add(own, start)?;
+    Ok(b.cast(moved, iota.ty.dtype)?)
+}
+
+/// The part of a whole value that the slice needs.
+fn cut(
+    b: &mut Builder<'_>,
+    whole: ValueId,
+    axis: usize,
+    slices: usize,
+    part: ValueId,
+) -> Result<ValueId, TileError> {
+    let mut sizes = b.ty(whole).shape.clone();
+    sizes[axis] /= slices;
+    let here = start(b, part, sizes[axis])?;
+    let zero = b.constant(0.0, DType::I32)?;
+    let starts = (0..sizes.len()).map(|other| if other == axis { here } else { zero });
+    let operands: Vec<_> = [whole].into_iter().chain(starts).collect();
+    Ok(b.op(DynamicSlice { sizes }, &operands)?)
+}
+
+/// Where the slice begins along an axis that has `extent` elements in each, as `i32[]`.
+fn start(b: &mut Builder<'_>, part: ValueId, extent: usize) -> Result<ValueId, TileError> {
+    let part = b.cast(part, DType::I32)?;
+    Ok(b.scale(part, extent as f64)?)
+}

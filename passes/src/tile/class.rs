@@ -1,0 +1,202 @@
+//! What the batch has to do with each value, and which sums are accumulated.
+
+use super::line::{Along, line};
+use super::{TileError, refused};
+use kernfusion_ir::{Binary, Graph, Op, Output, ReduceOp, Unary, ValueId};
+use std::collections::BTreeSet;
+
+/// What the batch has to do with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Nothing: it is the same in every slice.
+    Whole,
+    /// It has the batch along this axis; a slice computes its part.
+    Sliced(usize),
+    /// It is the combination of what the slices compute.
+    Partial(ReduceOp),
+    /// It depends on a completed combination.
+    Complete,
+}
+
+/// The classes of all values that outputs need.
+pub(super) struct Classes {
+    /// `None` for dead values.
+    classes: Vec<Option<Class>>,
+    /// The partial values that are accumulated over the slices, ascending.
+    pub(super) accumulated: BTreeSet<ValueId>,
+}
+
+impl Classes {
+    /// Classifies. A sum stays partial through linear ops as long as every reader can take it so: all of what flows to one
+    /// weight is then one accumulator. Where one reader needs it completed, it is accumulated, and complete for all.
+    pub(super) fn of(graph: &Graph, batched: &[ValueId], slices: usize) -> Result<Self, TileError> {
+        let live = live(graph);
+        let mut accumulated = BTreeSet::new();
+        // Each round accumulates one sum more at least, so this ends.
+        loop {
+            let classes = classify(graph, &live, batched, slices, &accumulated)?;
+            let found = to_accumulate(graph, &classes);
+            let before = accumulated.len();
+            accumulated.extend(found);
+            if accumulated.len() == before {
+                // A sum whose partner was accumulated in a later round may no longer be partial itself.
+                accumulated.retain(|id| matches!(classes[id.index()], Some(Class::Partial(_))));
+                return Ok(Classes { classes, accumulated });
+            }
+        }
+    }
+
+    /// The class of a live value.
+    pub(super) fn get(&self, id: ValueId) -> Class {
+        self.classes[id.index()].expect("only what outputs need is computed")
+    }
+
+    /// The results that slices compute parts of, with the axis along which these are joined.
+    pub(super) fn sliced_outputs<'g>(&self, graph: &'g Graph) -> Vec<(&'g Output, usize)> {
+        let outputs = graph.outputs().iter().filter_map(|output| match self.get(output.value) {
+            Class::Sliced(axis) => Some((output, axis)),
+            Class::Whole | Class::Partial(_) | Class::Complete => None,
+        });
+        outputs.collect()
+    }
+
+    /// How the slices of an accumulated value are combined.
+    pub(super) fn combination(&self, id: ValueId) -> ReduceOp {
+        match self.get(id) {
+            Class::Partial(op) => op,
+            other => unreachable!("{other:?} is not accumulated"),
+        }
+    }
+}
+
+fn live(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.len()];
+    graph.outputs().iter().for_each(|output| live[output.value.index()] = true);
+    for id in graph.ids().rev().collect::<Vec<_>>() {
+        if live[id.index()] {
+            graph[id].operands.iter().for_each(|operand| live[operand.index()] = true);
+        }
+    }
+    live
+}
+
+fn classify(
+    graph: &Graph,
+    live: &[bool],
+    batched: &[ValueId],
+    slices: usize,
+    accumulated: &BTreeSet<ValueId>,
+) -> Result<Vec<Option<Class>>, TileError> {
+    let mut classes: Vec<Option<Class>> = Vec::with_capacity(graph.len());
+    for id in graph.ids() {
+        if !live[id.index()] {
+            classes.push(None);
+            continue;
+        }
+        if batched.contains(&id) {
+            classes.push(Some(Class::Sliced(0)));
+            continue;
+        }
+        let operand = |operand: &ValueId| match accumulated.contains(operand) {
+            true => Class::Complete,
+            false => classes[operand.index()].expect("operands of what lives live"),
+        };
+        let operands: Vec<_> = graph[id].operands.iter().map(operand).collect();
+        let class = class(graph, id, &operands, slices).map_err(|reason| refused(graph, id, reason))?;
+        classes.push(Some(class));
+    }
+    for output in graph.outputs() {
+        if let (Some(Class::Sliced(_)), true) = (classes[output.value.index()], output.updates_state) {
+            let reason = format!("the state \"{}\" has the batch as an axis", output.name);
+            return Err(refused(graph, output.value, reason));
+        }
+    }
+    Ok(classes)
+}
+
+/// The class of a value from those of its operands.
+fn class(graph: &Graph, id: ValueId, operands: &[Class], slices: usize) -> Result<Class, &'static str> {
+    let node = &graph[id];
+    let sliced = operands.iter().enumerate().find_map(|(slot, class)| match class {
+        Class::Sliced(axis) => Some((slot, *axis)),
+        _ => None,
+    });
+    let Some((slot, axis)) = sliced else {
+        return Ok(unsliced(&node.op, operands, node.ty.dtype.is_float()));
+    };
+    let types: Vec<_> = node.operands.iter().map(|&operand| &graph[operand].ty).collect();
+    let line = line(&node.op, &types, slot, axis, slices)?;
+    for (class, axis) in operands.iter().zip(&line.operands) {
+        match class {
+            Class::Partial(_) | Class::Complete => {
+                return Err("a slice of the batch needs a sum over the whole batch");
+            }
+            Class::Sliced(own) if Some(*own) != *axis => {
+                return Err("the batch meets itself on another axis");
+            }
+            Class::Sliced(_) | Class::Whole => {}
+        }
+    }
+    Ok(match line.result {
+        Along::Axis(axis) => Class::Sliced(axis),
+        Along::Reduced(op) => Class::Partial(op),
+    })
+}
+
+/// The class of a value none of whose operands has the batch as an axis.
+fn unsliced(op: &Op, operands: &[Class], is_float: bool) -> Class {
+    if operands.iter().all(|class| *class == Class::Whole) {
+        return Class::Whole;
+    }
+    let kept = if operands.contains(&Class::Complete) { None } else { still_partial(op, operands, is_float) };
+    kept.map_or(Class::Complete, Class::Partial)
+}
+
+/// How the slices' results of an op combine to its result on the combination, if they do: the op is linear in its partial
+/// operands, or for extrema moves elements only. Ops that make a value larger are left to the tail.
+fn still_partial(op: &Op, operands: &[Class], is_float: bool) -> Option<ReduceOp> {
+    use Class::{Partial, Whole};
+    const SUM: Class = Partial(ReduceOp::Sum);
+    let same = || match operands[0] {
+        Partial(op) => Some(op),
+        _ => None,
+    };
+    match op {
+        Op::Unary(Unary::Neg) => same().filter(|op| *op == ReduceOp::Sum),
+        Op::Binary(Binary::Add | Binary::Sub) => (operands == [SUM, SUM]).then_some(ReduceOp::Sum),
+        Op::Binary(Binary::Mul) => {
+            (operands == [SUM, Whole] || operands == [Whole, SUM]).then_some(ReduceOp::Sum)
+        }
+        Op::Binary(Binary::Div) => (is_float && operands == [SUM, Whole]).then_some(ReduceOp::Sum),
+        Op::Reduce(reduce) => same().filter(|op| *op == reduce.op),
+        Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => same(),
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Input(_)
+        | Op::Constant(_)
+        | Op::Iota(_)
+        | Op::RandomBits(_)
+        | Op::Compare(_)
+        | Op::Select(_)
+        | Op::Cast(_)
+        | Op::Broadcast(_)
+        | Op::Pad(_)
+        | Op::Concat(_)
+        | Op::DotGeneral(_)
+        | Op::Gather(_)
+        | Op::ScatterAdd(_)
+        | Op::DynamicSlice(_)
+        | Op::DynamicUpdate(_) => None,
+    }
+}
+
+/// The partial values that are outputs or have a reader that is not partial itself.
+fn to_accumulate(graph: &Graph, classes: &[Option<Class>]) -> BTreeSet<ValueId> {
+    let is_partial = |id: ValueId| matches!(classes[id.index()], Some(Class::Partial(_)));
+    let mut found: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
+    for id in graph.ids().filter(|&id| classes[id.index()].is_some() && !is_partial(id)) {
+        found.extend(&graph[id].operands);
+    }
+    found.retain(|&id| is_partial(id));
+    found
+}
