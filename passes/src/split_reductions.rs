@@ -13,6 +13,8 @@ use kernfusion_ir::{Graph, Op, Result};
 
 /// A result of fewer elements than this is split.
 const FEW: usize = 16;
+/// An operand of fewer elements is reduced by one thread faster than by several.
+const SMALL: usize = 1 << 16;
 
 pub(crate) fn split_reductions(graph: &mut Graph) -> Result<()> {
     let mut rebuild = Rebuild::new(graph);
@@ -21,6 +23,10 @@ pub(crate) fn split_reductions(graph: &mut Graph) -> Result<()> {
         match &node.op {
             Op::Reduce(reduce) if reduce.axes.len() > 1 && node.ty.elements() < FEW => {
                 let operand = &graph[node.operands[0]].ty;
+                if operand.elements() < SMALL {
+                    rebuild.copy(id)?;
+                    continue;
+                }
                 let (&last, others) = reduce.axes.split_last().expect("two axes");
                 if last + 1 != operand.rank() {
                     rebuild.copy(id)?;

@@ -145,6 +145,7 @@ impl Local {
     /// # Safety
     /// A has these rows and values of k, B these columns and values of k, counted from the panels' first; the results'
     /// memory is there and overlaps neither; `columns` and `k` start at multiples of [`ALIGN`].
+    #[allow(clippy::too_many_arguments, reason = "the parts of a product")]
     pub(crate) unsafe fn multiply(
         self,
         a: &Matrix<'_>,
