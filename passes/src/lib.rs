@@ -6,6 +6,7 @@
 //!
 //! * [`grad`]: symbolic reverse-mode differentiation.
 //! * [`PIPELINE`] and [`run`]: simplification; times, verifies and dumps each pass, and names the one that fails.
+//! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
 //!
@@ -20,6 +21,7 @@ pub mod fuse;
 pub mod plan;
 mod rebuild;
 mod runner;
+pub mod simplify;
 mod split_reductions;
 
 pub use autodiff::grad;

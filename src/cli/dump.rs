@@ -3,8 +3,8 @@
 use super::Outcome;
 use super::error::{CliError, write_text};
 use super::model::{Model, ModelArgs, Work};
-use super::screen::Screen;
-use super::stages::{PassArgs, fused, simplified, traced};
+use super::screen::{Screen, note};
+use super::stages::{PassArgs, fused, simplified, simplified_with_notes, traced};
 use clap::ValueEnum;
 use kernfusion::compile::{Compiled, Mode, Target, compile};
 use kernfusion_codegen::States;
@@ -101,7 +101,7 @@ impl Args {
                 let work = self.work.name();
                 Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
             }
-            Stage::Simplify => self.graph(&simplified()?),
+            Stage::Simplify => self.simplify(model),
             Stage::Fuse => self.kernels(&fused(&simplified()?, self.mode)?),
             Stage::Plan => self.plan(&plan(fused(&simplified()?, self.mode)?)),
             Stage::Clif => self.code(model, |program, kernel| program.executable().clif(kernel)),
@@ -118,6 +118,17 @@ impl Args {
             Format::Json => Ok(graph.to_json()),
             Format::Html => Err(self.not_yet()),
         }
+    }
+
+    /// The graph after the passes, and which rules fired: in text form as comments, else on standard error.
+    fn simplify(&self, model: &Model) -> Result<String, CliError> {
+        let (graph, notes) = simplified_with_notes(model, self.work, self.mode, &self.passes)?;
+        let text = self.graph(&graph)?;
+        if matches!(self.format, Format::Text) {
+            return Ok(notes.iter().map(|line| format!("# {line}\n")).chain([text]).collect());
+        }
+        notes.iter().for_each(|line| note(line));
+        Ok(text)
     }
 
     fn kernels(&self, graph: &KernelGraph) -> Result<String, CliError> {

@@ -56,13 +56,24 @@ pub(super) fn simplified(
     mode: Mode,
     passes: &PassArgs,
 ) -> Result<Graph, CliError> {
+    simplified_with_notes(model, work, mode, passes).map(|(graph, _)| graph)
+}
+
+/// The same, with what the passes have to say, in lines.
+pub(super) fn simplified_with_notes(
+    model: &Model,
+    work: Work,
+    mode: Mode,
+    passes: &PassArgs,
+) -> Result<(Graph, Vec<String>), CliError> {
     let mut graph = work.program(model)?.graph;
     let list = match mode {
         Mode::Compiled => PIPELINE,
         Mode::Eager => &[],
     };
-    run_passes(&mut graph, list, passes.count()?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
-    Ok(graph)
+    let reports =
+        run_passes(&mut graph, list, passes.count()?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
+    Ok((graph, reports.into_iter().flat_map(|report| report.notes).collect()))
 }
 
 /// The kernels of a simplified program.

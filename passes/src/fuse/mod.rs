@@ -15,7 +15,7 @@
 //! their reads; the result is a function of the graph alone.
 
 mod assemble;
-mod cost;
+pub(crate) mod cost;
 mod lower;
 mod rematerialise;
 mod space;
