@@ -11,6 +11,8 @@ use kernfusion_ir::{DType, DotGeneral, KernelEntry, Op, TensorType};
 const NODE: f64 = 1e-8;
 /// Multiplications and additions a second in products of `f32`.
 const PRODUCTS: f64 = 220e9;
+/// Seconds for an axis of a product, so that axes of extent 1 are left outside.
+const AXIS: f64 = 2e-9;
 
 /// How a value reaches those who read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +39,24 @@ pub(super) fn reach(op: &Op) -> Reach {
     }
 }
 
-/// Whether an op needs its operands in memory.
-pub(super) fn reads_memory(op: &Op) -> bool {
-    matches!(op.entry(), KernelEntry::Contraction | KernelEntry::Scatter)
+/// What an op needs of its operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// Nothing: it is a view, or has no operands.
+    Nothing,
+    /// Their elements, in its own order.
+    Elements,
+    /// That they lie in memory.
+    Memory,
+}
+
+/// What an op needs of its operands.
+pub(super) fn reads(op: &Op) -> Reads {
+    match op.entry() {
+        KernelEntry::Input | KernelEntry::Generated | KernelEntry::View => Reads::Nothing,
+        KernelEntry::Scalar | KernelEntry::Movement | KernelEntry::Reduction => Reads::Elements,
+        KernelEntry::Contraction | KernelEntry::Scatter => Reads::Memory,
+    }
 }
 
 /// Seconds to read or write a value.
@@ -52,20 +69,18 @@ pub(super) fn cost(op: &Op, operands: &[&TensorType], ty: &TensorType) -> f64 {
     let all = || operands.iter().map(|ty| access(ty)).sum::<f64>();
     NODE + match op.entry() {
         KernelEntry::Input | KernelEntry::Generated => 0.0,
-        KernelEntry::View => {
-            if matches!(op, Op::Permute(_)) {
-                NODE
-            } else {
-                0.0
-            }
-        }
+        KernelEntry::View => 0.0,
         KernelEntry::Scalar => computing_element(op) * ty.elements() as f64,
         // Read, guarded and written.
         KernelEntry::Movement => 2.0 * access(ty),
         KernelEntry::Reduction => access(operands[0]) + computing_element(op) * operands[0].elements() as f64,
         KernelEntry::Contraction => {
             let Op::DotGeneral(dot) = op else { unreachable!("the only contraction is dot_general") };
-            all() + access(ty) + multiplications(dot, operands[0], ty) / rate(operands[0].dtype)
+            let axes = operands.iter().map(|ty| ty.rank()).sum::<usize>() + ty.rank();
+            AXIS * axes as f64
+                + all()
+                + access(ty)
+                + multiplications(dot, operands[0], ty) / rate(operands[0].dtype)
         }
         KernelEntry::Scatter => all() + 2.0 * access(ty),
     }

@@ -5,7 +5,7 @@
 //! new value, change their form as long as the whole program becomes cheaper. The search starts from the greedy choice and from the original program, so
 //! its result never costs more than the original.
 
-use super::cost::{self, Reach};
+use super::cost::{self, Reach, Reads};
 use super::language::{Head, Term, Terms};
 use egg::Id;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ struct Form {
     operands: Vec<usize>,
     cost: f64,
     reach: Reach,
-    reads_memory: bool,
+    reads: Reads,
 }
 
 /// A value with its forms.
@@ -50,11 +50,11 @@ impl Extraction {
             let operands = term.operands.iter().map(|&operand| numbers[&terms.find(operand)]).collect();
             let types: Vec<_> = term.operands.iter().map(|&operand| &terms[operand].data.ty).collect();
             let ty = &terms[id].data.ty;
-            let (cost, reach, reads_memory) = match &term.head {
-                Head::Leaf(_) => (cost::access(ty), Reach::Settled, false),
-                Head::Op(op) => (cost::cost(op, &types, ty), cost::reach(op), cost::reads_memory(op)),
+            let (cost, reach, reads) = match &term.head {
+                Head::Leaf(_) => (cost::access(ty), Reach::Settled, Reads::Nothing),
+                Head::Op(op) => (cost::cost(op, &types, ty), cost::reach(op), cost::reads(op)),
             };
-            Form { term: term.clone(), operands, cost, reach, reads_memory }
+            Form { term: term.clone(), operands, cost, reach, reads }
         };
         let class = |&id: &Id| {
             let mut terms_of: Vec<_> = terms[id].nodes.iter().collect();
@@ -70,6 +70,12 @@ impl Extraction {
     /// The number of a class.
     pub(super) fn number(&self, terms: &Terms, id: Id) -> usize {
         self.numbers[&terms.find(id)]
+    }
+
+    /// The number of forms of each class.
+    #[cfg(test)]
+    pub(super) fn forms(&self) -> Vec<usize> {
+        self.classes.iter().map(|class| class.forms.len()).collect()
     }
 
     /// The chosen term of a class and its operands by number.
@@ -149,23 +155,45 @@ impl Extraction {
     /// The cost of a program; `None` if it has a cycle.
     pub(super) fn cost(&self, choice: &Choice) -> Option<f64> {
         let order = self.order(choice)?;
-        let mut written = vec![false; self.classes.len()];
+        let mut paid = vec![false; self.classes.len()];
         let mut total = 0.0;
-        let mut write = |class: usize| {
-            let base = self.base(choice, class);
-            let form = &self.classes[base].forms[choice[base]];
-            let new = form.reach == Reach::Fused && !std::mem::replace(&mut written[base], true);
-            if new { self.classes[base].access } else { 0.0 }
-        };
         for class in order {
             let form = &self.classes[class].forms[choice[class]];
             total += form.cost;
-            if form.reads_memory {
-                total += form.operands.iter().map(|&operand| write(operand)).sum::<f64>();
+            for &operand in &form.operands {
+                total += match form.reads {
+                    Reads::Nothing => 0.0,
+                    Reads::Elements => self.turning(choice, operand, &mut paid),
+                    Reads::Memory => self.writing(choice, operand, &mut paid),
+                };
             }
         }
-        total += self.roots.iter().map(|&root| write(root)).sum::<f64>();
+        total += self.roots.iter().map(|&root| self.writing(choice, root, &mut paid)).sum::<f64>();
         Some(total)
+    }
+
+    /// Seconds to write what a value is a view of, unless it lies in memory or has been paid for.
+    fn writing(&self, choice: &Choice, class: usize, paid: &mut [bool]) -> f64 {
+        let base = self.base(choice, class);
+        let form = &self.classes[base].forms[choice[base]];
+        let new = form.reach == Reach::Fused && !std::mem::replace(&mut paid[base], true);
+        if new { self.classes[base].access } else { 0.0 }
+    }
+
+    /// Seconds for permutations between a value and what it is a view of: whoever reads elements in another order than
+    /// they are computed in does not fuse well.
+    fn turning(&self, choice: &Choice, mut class: usize, paid: &mut [bool]) -> f64 {
+        let mut total = 0.0;
+        loop {
+            let form = &self.classes[class].forms[choice[class]];
+            if form.reach != Reach::View {
+                return total;
+            }
+            if form.term.name() == "permute" && !std::mem::replace(&mut paid[class], true) {
+                total += self.classes[class].access;
+            }
+            class = form.operands[0];
+        }
     }
 
     /// What a chain of views is a view of.

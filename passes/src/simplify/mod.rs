@@ -54,6 +54,11 @@ impl Default for Options {
     }
 }
 
+/// A rule as users may see it: its name, what it may change, and its mathematics.
+pub fn rules() -> Vec<(&'static str, Rounding, String)> {
+    rules::all().into_iter().map(|rule| (rule.name, rule.rounding, rule.formula)).collect()
+}
+
 /// What simplification did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
@@ -99,16 +104,7 @@ pub fn simplify(graph: &mut Graph, options: &Options) -> Result<Report> {
     let mut writer = Writer::new(graph);
     for region in region::regions(graph) {
         let known = solved.get(&region.shape).cloned();
-        let t0 = std::time::Instant::now();
         let solution = known.unwrap_or_else(|| Rc::new(solve(&region.shape, &rules, options)));
-        if t0.elapsed().as_millis() > 1 {
-            eprintln!(
-                "DEBUG region {} nodes {:?} -> {} steps",
-                region.nodes.len(),
-                t0.elapsed(),
-                solution.steps.len()
-            );
-        }
         writer.write(&region, &solution)?;
         fired.iter_mut().zip(&solution.fired).for_each(|(sum, fired)| *sum += fired);
         cost = (cost.0 + solution.cost.0, cost.1 + solution.cost.1);

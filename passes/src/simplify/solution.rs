@@ -29,46 +29,79 @@ pub(super) struct Solution {
     pub(super) cost: (f64, f64),
 }
 
+/// A region as an e-graph.
+pub(super) struct Start {
+    pub(super) terms: Terms,
+    /// The class of each node.
+    pub(super) nodes: Vec<Id>,
+    /// The classes of the outputs.
+    pub(super) roots: Vec<Id>,
+    /// Leaves and nodes as they were written.
+    program: Vec<(Id, Term)>,
+    leaves: Vec<Id>,
+}
+
+impl Start {
+    /// Each leaf and node in a class, equal ones in one.
+    pub(super) fn new(shape: &Shape) -> Self {
+        let mut terms = Terms::new(Knowledge { leaves: shape.leaves.clone() });
+        let leaves: Vec<_> = (0..shape.leaves.len()).map(|leaf| terms.add(Term::leaf(leaf))).collect();
+        let program = leaves.iter().enumerate().map(|(leaf, &id)| (id, Term::leaf(leaf))).collect();
+        let mut start = Start { terms, nodes: vec![], roots: vec![], program, leaves };
+        for local in &shape.locals {
+            let term = start.term(local);
+            let id = start.terms.add(term.clone());
+            start.nodes.push(id);
+            start.program.push((id, term));
+        }
+        start.terms.rebuild();
+        start.roots = shape.outputs.iter().map(|&output| start.nodes[output]).collect();
+        start
+    }
+
+    fn term(&self, (op, operands): &Local) -> Term {
+        let id = |place: &Place| match *place {
+            Place::Leaf(leaf) => self.leaves[leaf],
+            Place::Local(local) => self.nodes[local],
+        };
+        Term::op(op.clone(), &operands.iter().map(id).collect::<Vec<_>>())
+    }
+
+    /// Says how leaves were computed.
+    fn define(&mut self, shape: &Shape) {
+        for (leaf, local) in &shape.definitions {
+            let term = self.term(local);
+            let id = self.terms.add(term);
+            self.terms.union(self.leaves[*leaf], id);
+        }
+        self.terms.rebuild();
+    }
+
+    /// The tables to extract from, and the original program in them.
+    pub(super) fn extraction(&self) -> (Extraction, Choice) {
+        let extraction = Extraction::new(&self.terms, &self.roots);
+        let original = extraction.original(&self.terms, &self.program);
+        (extraction, original)
+    }
+}
+
 /// Simplifies a region.
 pub(super) fn solve(shape: &Shape, rules: &[Rule], options: &Options) -> Solution {
-    let mut terms = Terms::new(Knowledge { leaves: shape.leaves.clone() });
-    let leaves: Vec<_> = (0..shape.leaves.len()).map(|leaf| terms.add(Term::leaf(leaf))).collect();
-    let mut program: Vec<_> = leaves.iter().enumerate().map(|(leaf, &id)| (id, Term::leaf(leaf))).collect();
-    let mut nodes: Vec<Id> = Vec::new();
-    let add = |terms: &mut Terms, nodes: &[Id], (op, operands): &Local| {
-        let id = |place: &Place| match *place {
-            Place::Leaf(leaf) => leaves[leaf],
-            Place::Local(local) => nodes[local],
-        };
-        let term = Term::op(op.clone(), &operands.iter().map(id).collect::<Vec<_>>());
-        let id = terms.add(term.clone());
-        (id, term)
-    };
-    for local in &shape.locals {
-        let (id, term) = add(&mut terms, &nodes, local);
-        nodes.push(id);
-        program.push((id, term));
-    }
-    terms.rebuild();
-    let roots: Vec<_> = shape.outputs.iter().map(|&output| nodes[output]).collect();
-    let before = Extraction::new(&terms, &roots);
-    let before = before.cost(&before.original(&terms, &program)).expect("a program has no cycle");
-    for (leaf, local) in &shape.definitions {
-        let (id, _) = add(&mut terms, &nodes, local);
-        terms.union(leaves[*leaf], id);
-    }
-    terms.rebuild();
-    let fired = saturate(&mut terms, rules, options);
-    let extraction = Extraction::new(&terms, &roots);
-    let (choice, after) = extraction.best(extraction.original(&terms, &program));
-    let (steps, outputs) = Steps::of(&terms, &extraction, &choice, &nodes, &roots);
+    let mut start = Start::new(shape);
+    let (extraction, original) = start.extraction();
+    let before = extraction.cost(&original).expect("a program has no cycle");
+    start.define(shape);
+    let fired = saturate(&mut start.terms, rules, options);
+    let (extraction, original) = start.extraction();
+    let (choice, after) = extraction.best(original);
+    let (steps, outputs) = Steps::of(&start, &extraction, &choice);
     Solution { steps, outputs, fired, cost: (before, after) }
 }
 
 /// Applies all rules until nothing is new or a limit is met; how often each was news. This is not egg's own runner: that
 /// one stops by the clock and drops rules that match often, while here the same graph must give the same result, and
 /// matches need attributes.
-fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> Vec<usize> {
+pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> Vec<usize> {
     let mut fired = vec![0; rules.len()];
     for _ in 0..options.iterations {
         let snapshot = Snapshot::new(terms);
@@ -82,7 +115,6 @@ fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> Vec<usize> 
             news += found;
         }
         terms.rebuild();
-        eprintln!("DEBUG iteration: {} nodes, {news} news", terms.total_number_of_nodes());
         if news == 0 {
             break;
         }
@@ -91,7 +123,7 @@ fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> Vec<usize> 
 }
 
 /// Writes steps.
-struct Steps<'a> {
+pub(super) struct Steps<'a> {
     extraction: &'a Extraction,
     choice: &'a Choice,
     /// The first original node of each class that has one.
@@ -101,20 +133,19 @@ struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    fn of(
-        terms: &Terms,
+    /// The steps of a choice, and where the outputs stand.
+    pub(super) fn of(
+        start: &Start,
         extraction: &'a Extraction,
         choice: &'a Choice,
-        nodes: &[Id],
-        roots: &[Id],
     ) -> (Vec<Step>, Vec<Place>) {
+        let number = |&id: &Id| extraction.number(&start.terms, id);
         let mut originals = BTreeMap::new();
-        for (number, &id) in nodes.iter().enumerate() {
-            originals.entry(extraction.number(terms, id)).or_insert(number);
+        for (place, id) in start.nodes.iter().enumerate() {
+            originals.entry(number(id)).or_insert(place);
         }
         let mut steps = Steps { extraction, choice, originals, places: BTreeMap::new(), steps: vec![] };
-        let number = |&root: &Id| extraction.number(terms, root);
-        let outputs = roots.iter().map(number).map(|root| steps.place(root, 0)).collect();
+        let outputs = start.roots.iter().map(number).map(|root| steps.place(root, 0)).collect();
         (steps.steps, outputs)
     }
 

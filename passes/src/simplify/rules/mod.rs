@@ -42,7 +42,7 @@ pub(crate) struct Rule {
     /// What it may change.
     pub(crate) rounding: Rounding,
     /// Its mathematics.
-    pub(crate) formula: &'static str,
+    pub(crate) formula: String,
     how: How,
 }
 
@@ -85,21 +85,25 @@ pub(crate) fn all() -> Vec<Rule> {
     let term = |(name, rounding, formula, root, apply): TermRow| Rule {
         name,
         rounding,
-        formula,
+        formula: formula.into(),
         how: How::Term(root, apply),
     };
-    let side =
-        |&(name, rounding, formula, apply): &SideRow| Rule { name, rounding, formula, how: How::Side(apply) };
+    let side = |&(name, rounding, formula, apply): &SideRow| Rule {
+        name,
+        rounding,
+        formula: formula.into(),
+        how: How::Side(apply),
+    };
     let elementwise = elementwise::RULES.iter().map(|&(name, rounding, formula, apply)| Rule {
         name,
         rounding,
-        formula,
+        formula: formula.into(),
         how: How::Elementwise(apply),
     });
     let whole = siblings::RULES.iter().map(|&(name, rounding, formula, apply)| Rule {
         name,
         rounding,
-        formula,
+        formula: formula.into(),
         how: How::Whole(apply),
     });
     let sides = contraction::SIDES.iter().map(side);
@@ -115,7 +119,7 @@ fn pattern((name, rounding, left, right, on): PatternRow) -> Rule {
     let mut names = Vec::new();
     let how =
         How::Pattern { left: Pattern::parse(left, &mut names), right: Pattern::parse(right, &mut names), on };
-    Rule { name, rounding, formula: "", how }
+    Rule { name, rounding, formula: format!("{left} = {right}"), how }
 }
 
 /// The terms of an e-graph by the name of their op, each with its class, as they stood at one moment.
@@ -141,6 +145,15 @@ impl Snapshot {
 }
 
 impl Rule {
+    /// The left side and its dtypes, if the rule is a pattern.
+    #[cfg(test)]
+    pub(super) fn left(&self) -> Option<(&Pattern, fn(DType) -> bool)> {
+        match &self.how {
+            How::Pattern { left, on, .. } => Some((left, *on)),
+            _ => None,
+        }
+    }
+
     /// Applies the rule wherever it fits, as long as the e-graph is not full; how often that was news.
     pub(super) fn apply(&self, r: &mut Rewriter<'_>, snapshot: &Snapshot) -> usize {
         let mut news = 0;
