@@ -77,6 +77,9 @@ pub(super) fn cost(op: &Op, operands: &[&TensorType], ty: &TensorType) -> f64 {
         KernelEntry::Contraction => {
             let Op::DotGeneral(dot) = op else { unreachable!("the only contraction is dot_general") };
             let axes = operands.iter().map(|ty| ty.rank()).sum::<usize>() + ty.rank();
+            // Of two equal products, the one that sums along rows of its left operand.
+            let along_rows = dot.lhs_contract.contains(&operands[0].rank().wrapping_sub(1));
+            let axes = axes + usize::from(!along_rows);
             AXIS * axes as f64
                 + all()
                 + access(ty)

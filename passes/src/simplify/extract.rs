@@ -180,20 +180,25 @@ impl Extraction {
         if new { self.classes[base].access } else { 0.0 }
     }
 
-    /// Seconds for permutations between a value and what it is a view of: whoever reads elements in another order than
-    /// they are computed in does not fuse well.
-    fn turning(&self, choice: &Choice, mut class: usize, paid: &mut [bool]) -> f64 {
-        let mut total = 0.0;
-        loop {
-            let form = &self.classes[class].forms[choice[class]];
-            if form.reach != Reach::View {
-                return total;
+    /// Seconds for what stands between a value and an op that reads its elements in its own order: after a permutation they
+    /// are computed in another order, and an op on a part of a product is no epilogue of it.
+    fn turning(&self, choice: &Choice, class: usize, paid: &mut [bool]) -> f64 {
+        let base = self.base(choice, class);
+        let product = self.classes[base].forms[choice[base]].reads == Reads::Memory;
+        let (mut total, mut at) = (0.0, class);
+        while at != base {
+            let form = &self.classes[at].forms[choice[at]];
+            let price = match form.term.name() {
+                "permute" => 1.0,
+                "slice" if product => 2.0,
+                _ => 0.0,
+            };
+            if price > 0.0 && !std::mem::replace(&mut paid[at], true) {
+                total += price * self.classes[at].access;
             }
-            if form.term.name() == "permute" && !std::mem::replace(&mut paid[class], true) {
-                total += self.classes[class].access;
-            }
-            class = form.operands[0];
+            at = form.operands[0];
         }
+        total
     }
 
     /// What a chain of views is a view of.

@@ -22,6 +22,8 @@ const INPUTS: &str = r#"
     %n2 = input {name = "n2", dtype = float, shape = [4, 5]}
     %w = state {name = "w", dtype = float, shape = [4, 5]}
     %v = state {name = "v", dtype = float, shape = [4, 2]}
+    %two = state {name = "two", dtype = float, shape = [2]}
+    %three = state {name = "three", dtype = float, shape = [3]}
     %rows = input {name = "rows", dtype = float, shape = [2, 3]}
     %rows2 = input {name = "rows2", dtype = float, shape = [2, 3]}
     %ends = input {name = "ends", dtype = float, shape = [4]}
@@ -50,6 +52,8 @@ const MATRIX: &str =
 #[rustfmt::skip]
 const SAMPLES: &[(&str, &str)] = &[
     // Arithmetic.
+    ("mul-neg",                  "%1 = neg %a; %y = mul %1, %b; %2 = neg %b; %z = mul %b0, %2"),
+    ("div-neg",                  "%1 = neg %a; %y = div %1, %b; %2 = neg %b; %z = div %b0, %2"),
     ("scale-scale",              "%1 = mul %a, %halves; %y = mul %1, %halves"),
     ("scales-meet",              "%1 = mul %a, %halves; %2 = mul %b, %halves; %y = mul %1, %2"),
     ("scale-over-product",       "%1 = mul %a, %halves; %2 = mul %1, %b; %y = mul %2, %halves"),
@@ -79,6 +83,9 @@ const SAMPLES: &[(&str, &str)] = &[
     ("slice-permute",            "%1 = permute %a {axes = [2, 0, 1]}; %y = slice %1 {start = [1, 0, 1], end = [3, 2, 3]}"),
     ("slice-pad",                "%1 = pad %a {low = [1, 0, 2], high = [0, 1, 0], value = 0.5}; %y = slice %1 {start = [1, 1, 3], end = [2, 3, 5]}; %z = slice %1 {start = [0, 0, 1], end = [3, 2, 2]}"),
     ("slice-concat",             "%1 = concat %a, %b {axis = 2}; %y = slice %1 {start = [0, 1, 5], end = [2, 3, 7]}"),
+    ("slice-iota",               "%1 = slice %place {start = [0, 1, 0], end = [2, 3, 3]}; %y = cast %1 {dtype = float}"),
+    ("permute-iota",             "%1 = permute %place {axes = [2, 0, 1]}; %y = cast %1 {dtype = float}"),
+    ("broadcast-iota",           "%1 = broadcast %place {shape = [2, 5, 3, 4], axes = [0, 2, 3]}; %y = cast %1 {dtype = float}"),
     ("pad-pad",                  "%1 = pad %m {low = [1, 0], high = [0, 2], value = 0.5}; %y = pad %1 {low = [0, 3], high = [1, 1], value = 0.5}"),
     ("pad-nothing",              "%y = pad %m {low = [0, 0], high = [0, 0], value = 0.5}"),
     ("concat-one",               "%y = concat %m {axis = 1}"),
@@ -109,12 +116,14 @@ const SAMPLES: &[(&str, &str)] = &[
     ("dot-of-dot",               "%1 = dot_general %a, %n LINEAR; %y = dot_general %1, %o LINEAR; %2 = dot_general %n, %o MATRIX; %z = dot_general %m, %2 MATRIX"),
     ("dot-of-one-hot",           "%1 = cast %hit {dtype = float}; %y = dot_general %1, %n LINEAR; %z = dot_general %n2, %1 {lhs_batch = [], rhs_batch = [], lhs_contract = [0], rhs_contract = [2], dtype = float}"),
     ("permute-of-dot",           "%1 = dot_general %a, %n LINEAR; %y = permute %1 {axes = [2, 0, 1]}"),
+    ("dot-mirrored",             "%y = dot_general %n, %a {lhs_batch = [], rhs_batch = [], lhs_contract = [0], rhs_contract = [2], dtype = float}"),
     ("slice-of-dot",             "%1 = dot_general %a, %n LINEAR; %y = slice %1 {start = [0, 2, 1], end = [2, 3, 4]}"),
     ("scale-into-dot-left",      "%1 = dot_general %m, %n MATRIX; %2 = broadcast %half {shape = [3, 5], axes = []}; %y = mul %1, %2"),
     ("scale-into-dot-right",     "%1 = dot_general %m, %n MATRIX; %2 = broadcast %half {shape = [3, 5], axes = []}; %y = mul %1, %2"),
     ("sum-of-dots",              "%1 = dot_general %a, %n LINEAR; %2 = dot_general %a, %n2 LINEAR; %y = add %1, %2; %3 = dot_general %b, %n LINEAR; %z = add %1, %3"),
     ("sibling-dots-right",       "%y = dot_general %a, %w LINEAR; %z = dot_general %a, %v LINEAR"),
     ("sibling-dots-left",        "%y = dot_general %w, %a {lhs_batch = [], rhs_batch = [], lhs_contract = [0], rhs_contract = [2], dtype = float}; %z = dot_general %v, %a {lhs_batch = [], rhs_batch = [], lhs_contract = [0], rhs_contract = [2], dtype = float}"),
+    ("sibling-sums",             "%1 = dot_general %a, %w LINEAR; %2 = slice %1 {start = [0, 0, 0], end = [2, 3, 2]}; %3 = slice %1 {start = [0, 0, 2], end = [2, 3, 5]}; %4 = broadcast %two {shape = [2, 3, 2], axes = [2]}; %5 = broadcast %three {shape = [2, 3, 3], axes = [2]}; %y = add %2, %4; %z = add %5, %3"),
     // Choices.
     ("mask-product",             "%1 = cast %c {dtype = float}; %y = mul %a, %1"),
     ("picked-sum",               "%1 = sub %a, %b; %2 = select %hit, %1, %zeros; %y = reduce %2 {op = sum, axes = [2]}"),

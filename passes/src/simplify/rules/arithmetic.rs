@@ -46,9 +46,6 @@ pub(super) const PATTERNS: &[PatternRow] = &[
     ("add-neg",             Exact,         "(add ?x (neg ?y))",              "(sub ?x ?y)",                   ANY),
     ("sub-neg",             Exact,         "(sub ?x (neg ?y))",              "(add ?x ?y)",                   ANY),
     ("neg-sub",             Exact,         "(neg (sub ?x ?y))",              "(sub ?y ?x)",                   ANY),
-    ("mul-neg",             Exact,         "(mul (neg ?x) ?y)",              "(neg (mul ?x ?y))",             ANY),
-    ("div-neg-left",        Exact,         "(div (neg ?x) ?y)",              "(neg (div ?x ?y))",             ANY),
-    ("div-neg-right",       Exact,         "(div ?x (neg ?y))",              "(neg (div ?x ?y))",             ANY),
     ("neg-scale",           Exact,         "(neg (mul ?x #c))",              "(mul ?x (neg #c))",             ANY),
     // Numbers move outward and meet there.
     ("add-numbers",         Reassociating, "(add (add ?x #a) #b)",           "(add ?x (add #a #b))",          ANY),
@@ -61,6 +58,9 @@ pub(super) const PATTERNS: &[PatternRow] = &[
     ("div-div",             Reassociating, "(div (div ?x ?y) ?z)",           "(div ?x (mul ?y ?z))",          FLOAT),
     ("factor-divisor",      Reassociating, "(sub (div ?x ?w) (div ?y ?w))",  "(div (sub ?x ?y) ?w)",          FLOAT),
     ("factor-divisor-add",  Reassociating, "(add (div ?x ?w) (div ?y ?w))",  "(div (add ?x ?y) ?w)",          FLOAT),
+    ("cancel-divisor",      Finite,        "(mul (div ?x ?w) ?w)",           "?x",                            FLOAT),
+    ("cancel-one-divisor",  Finite,        "(mul (sub ?x (div ?y ?w)) ?w)",  "(sub (mul ?x ?w) ?y)",          FLOAT),
+    ("cancel-other-divisor", Finite,       "(mul (sub (div ?x ?w) ?y) ?w)",  "(sub ?x (mul ?y ?w))",          FLOAT),
     // e^x > 0, so y must be positive for either side to be a number.
     ("log-exp",             Finite,        "(log (exp ?x))",                 "?x",                            FLOAT),
     ("log-quotient",        Finite,        "(log (div (exp ?x) ?y))",        "(sub ?x (log ?y))",             FLOAT),
@@ -68,6 +68,8 @@ pub(super) const PATTERNS: &[PatternRow] = &[
 
 #[rustfmt::skip]
 pub(super) const TERMS: &[TermRow] = &[
+    ("mul-neg",             Exact,         "(−x) · y = −(x · y)",                          "mul", neg_outward),
+    ("div-neg",             Exact,         "(−x) / y = x / (−y) = −(x / y)",               "div", neg_outward),
     ("scale-scale",         Reassociating, "(x · a) · b = x · ab",                         "mul", scale_scale),
     ("scales-meet",         Reassociating, "(x · a) · (y · b) = (x · y) · ab",             "mul", scales_meet),
     ("scale-over-product",  Reassociating, "((x · a) · y) · b = (x · y) · ab",             "mul", scale_over_product),
@@ -79,6 +81,26 @@ pub(super) const TERMS: &[TermRow] = &[
     ("cast-same",           Exact,         "cast x : T = x, for x : T",                    "cast", cast_same),
     ("cast-cast",           Exact,         "cast (cast x : U) : V = cast x : V, for x : T within U", "cast", cast_cast),
 ];
+
+/// Signs leave products and quotients, unless the value is known to be the negative of another already. A number is not the
+/// negative of a number.
+fn neg_outward(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let Head::Op(op) = &term.head else { return None };
+    let value = r.lookup(op.clone(), &term.operands)?;
+    if r.form(value, "neg").is_some() {
+        return None;
+    }
+    for side in [0, 1] {
+        let operand = term.operands[side];
+        if let Some(neg) = r.form(operand, "neg").filter(|_| r.constant(operand).is_none()) {
+            let mut operands = term.operands.clone();
+            operands[side] = neg.operands[0];
+            let positive = r.add(op.clone(), &operands)?;
+            return r.unary(Unary::Neg, positive);
+        }
+    }
+    None
+}
 
 /// The first form of a value as a product with a number other than 1: the other factor, the number.
 fn scaled(r: &Rewriter<'_>, x: Id) -> Option<(Id, Id)> {
@@ -134,6 +156,10 @@ fn reciprocal_of_rows(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
 }
 
 fn divisor_outward(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let value = r.lookup(Binary::Mul, &term.operands)?;
+    if r.form(value, "div").is_some() {
+        return None;
+    }
     for (x, y) in [(0, 1), (1, 0)].map(|(i, j)| (term.operands[i], term.operands[j])) {
         let found = r.forms(x, "div").into_iter().find(|div| !r.broadcasts(div.operands[1]).is_empty());
         if let Some(div) = found {

@@ -23,6 +23,7 @@ pub(super) const SIDES: &[SideRow] = &[
 #[rustfmt::skip]
 pub(super) const TERMS: &[TermRow] = &[
     ("permute-of-dot",        Exact,         "p(x·y) = y·x, if p swaps their axes",                          "permute", permute_of_dot),
+    ("dot-mirrored",          Exact,         "x·y = p(y·x), if only y is summed along its rows",             "dot_general", dot_mirrored),
     ("slice-of-dot",          Exact,         "s(x·y) = s′(x)·s″(y)",                                         "slice",   slice_of_dot),
     ("scale-into-dot-left",   Reassociating, "(x·y)·c = (x·c)·y",                                            "mul",     scale_left),
     ("scale-into-dot-right",  Reassociating, "(x·y)·c = x·(y·c)",                                            "mul",     scale_right),
@@ -347,6 +348,18 @@ fn permute_of_dot(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
         }
     }
     None
+}
+
+/// The operand that lies well for the sum goes to the left.
+fn dot_mirrored(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let Head::Op(Op::DotGeneral(dot)) = &term.head else { return None };
+    let (x, y) = (term.operands[0], term.operands[1]);
+    let (left, right) = (r.ty(x).rank(), r.ty(y).rank());
+    let along_rows = |axes: &[usize], rank: usize| axes.contains(&rank.wrapping_sub(1));
+    if along_rows(&dot.lhs_contract, left) || !along_rows(&dot.rhs_contract, right) {
+        return None;
+    }
+    r.dot(swapped(dot), y, x, &swapped_order(dot, left, right))
 }
 
 fn slice_of_dot(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {

@@ -5,7 +5,7 @@ use super::TermRow;
 use crate::simplify::language::{Head, Term};
 use crate::simplify::rewriter::{Rewriter, inverse};
 use egg::Id;
-use kernfusion_ir::{Broadcast, Concat, Literal, Op, Pad, Permute, Slice};
+use kernfusion_ir::{Broadcast, Concat, Iota, Literal, Op, Pad, Permute, Slice};
 
 #[rustfmt::skip]
 pub(super) const TERMS: &[TermRow] = &[
@@ -27,6 +27,9 @@ pub(super) const TERMS: &[TermRow] = &[
     ("slice-permute",        Exact, "s(p(x)) = p(s(x))",                                        "slice",     slice_permute),
     ("slice-pad",            Exact, "s(pad(x)) = s′(x), or the padding, if it lies there",      "slice",     slice_pad),
     ("slice-concat",         Exact, "s(x ⧺ y) = s′(x), if it lies there",                       "slice",     slice_concat),
+    ("slice-iota",           Exact, "s(iota) = iota, if its axis is whole",                     "slice",     slice_iota),
+    ("permute-iota",         Exact, "p(iota) = iota′",                                          "permute",   permute_iota),
+    ("broadcast-iota",       Exact, "b(iota) = iota′",                                          "broadcast", broadcast_iota),
     ("pad-pad",              Exact, "pad(pad(x)) = pad′(x), with one value",                    "pad",       pad_pad),
     ("pad-nothing",          Exact, "pad(x) = x, if nothing is added",                          "pad",       pad_nothing),
     ("concat-one",           Exact, "⧺(x) = x",                                                 "concat",    concat_one),
@@ -215,6 +218,27 @@ fn slice_concat(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     None
 }
 
+fn slice_iota(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let part = slice(term)?;
+    let (iota, _) = r.iotas(term.operands[0]).into_iter().next()?;
+    let whole = part.start[iota.axis] == 0;
+    let ty = iota.ty.with_shape(extents(part));
+    if whole { r.add(Iota { ty, axis: iota.axis }, &[]) } else { None }
+}
+
+fn permute_iota(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let axes = permute(term)?;
+    let (iota, _) = r.iotas(term.operands[0]).into_iter().next()?;
+    let shape: Vec<_> = axes.iter().map(|&axis| iota.ty.shape[axis]).collect();
+    r.add(Iota { ty: iota.ty.with_shape(shape), axis: inverse(axes)[iota.axis] }, &[])
+}
+
+fn broadcast_iota(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let spread = broadcast(term)?;
+    let (iota, _) = r.iotas(term.operands[0]).into_iter().next()?;
+    r.add(Iota { ty: iota.ty.with_shape(spread.shape.clone()), axis: spread.axes[iota.axis] }, &[])
+}
+
 fn pad_pad(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let outer = pad(term)?;
     let pads = r.pads(term.operands[0]);
@@ -279,7 +303,7 @@ struct Part {
 /// Collects all pads of a tree of additions; with zeros in the gaps they are one concatenation.
 fn sum_of_pads(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let mut pads = Vec::new();
-    if !term.operands.iter().all(|&operand| collect_pads(r, operand, &mut pads)) {
+    if !term.operands.iter().all(|&operand| collect_pads(r, operand, DEEPEST, &mut pads)) {
         return None;
     }
     let whole = r.ty(term.operands[0]).clone();
@@ -313,14 +337,17 @@ fn sum_of_pads(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     r.concat(axis, &operands)
 }
 
+/// The deepest tree of additions that is looked at: a value may be among its own forms' operands.
+const DEEPEST: usize = 12;
+
 /// Adds the pads with zeros in a tree of additions to a list; whether there is nothing else in it.
-fn collect_pads(r: &Rewriter<'_>, id: Id, pads: &mut Vec<(Pad, Id)>) -> bool {
+fn collect_pads(r: &Rewriter<'_>, id: Id, depth: usize, pads: &mut Vec<(Pad, Id)>) -> bool {
     if let Some((pad, of)) = r.pads(id).into_iter().find(|(pad, _)| pad.value == Literal::new(0.0)) {
         pads.push((pad, of[0]));
-        return pads.len() <= 64;
+        return true;
     }
-    let Some(add) = r.form(id, "add") else { return false };
-    add.operands.iter().all(|&operand| collect_pads(r, operand, pads))
+    let add = if depth > 0 { r.form(id, "add") } else { None };
+    add.is_some_and(|add| add.operands.iter().all(|&operand| collect_pads(r, operand, depth - 1, pads)))
 }
 
 fn zeros(r: &mut Rewriter<'_>, whole: &kernfusion_ir::TensorType, axis: usize, extent: usize) -> Option<Id> {
