@@ -8,7 +8,7 @@ use super::rewriter::Rewriter;
 use super::rules::{Rule, Snapshot};
 use egg::Id;
 use kernfusion_ir::Op;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An op of the simplified region, and the original node whose origin it takes.
 pub(super) struct Step {
@@ -122,12 +122,13 @@ pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> 
     fired
 }
 
-/// Writes steps.
+/// Writes steps in the order of the original nodes, as far as operands allow: fusion and memory planning see an order that a
+/// person chose. What is new stands before its first reader.
 pub(super) struct Steps<'a> {
     extraction: &'a Extraction,
     choice: &'a Choice,
-    /// The first original node of each class that has one.
-    originals: BTreeMap<usize, usize>,
+    /// The original node of each class whose place and origin its step takes.
+    origins: BTreeMap<usize, usize>,
     places: BTreeMap<usize, Place>,
     steps: Vec<Step>,
 }
@@ -140,32 +141,68 @@ impl<'a> Steps<'a> {
         choice: &'a Choice,
     ) -> (Vec<Step>, Vec<Place>) {
         let number = |&id: &Id| extraction.number(&start.terms, id);
-        let mut originals = BTreeMap::new();
+        let mut origins = BTreeMap::new();
         for (place, id) in start.nodes.iter().enumerate() {
-            originals.entry(number(id)).or_insert(place);
+            origins.entry(number(id)).or_insert(place);
         }
-        let mut steps = Steps { extraction, choice, originals, places: BTreeMap::new(), steps: vec![] };
-        let outputs = start.roots.iter().map(number).map(|root| steps.place(root, 0)).collect();
+        let original: BTreeSet<_> = origins.keys().copied().collect();
+        let classes = extraction.order(choice).expect("a program has no cycle");
+        // A class without an original node stands in for one with its first reader.
+        for &class in classes.iter().rev() {
+            let origin = origins.get(&class).copied().unwrap_or(usize::MAX);
+            for &operand in extraction.chosen(choice, class).1 {
+                if !original.contains(&operand) {
+                    let first = origins.entry(operand).or_insert(origin);
+                    *first = origin.min(*first);
+                }
+            }
+        }
+        let mut steps = Steps { extraction, choice, origins, places: BTreeMap::new(), steps: vec![] };
+        steps.write_all(&classes);
+        let outputs = start.roots.iter().map(|root| steps.places[&number(root)]).collect();
         (steps.steps, outputs)
     }
 
-    /// Where a class stands, after writing it if need be. A class without an original node has the origin of its first
-    /// reader.
-    fn place(&mut self, class: usize, reader: usize) -> Place {
-        if let Some(&place) = self.places.get(&class) {
-            return place;
+    /// Writes whatever is ready and stands first in the original, again and again.
+    fn write_all(&mut self, classes: &[usize]) {
+        let mut readers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut missing: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut ready = BTreeSet::new();
+        for &class in classes {
+            let operands: BTreeSet<_> =
+                self.extraction.chosen(self.choice, class).1.iter().copied().collect();
+            missing.insert(class, operands.len());
+            if operands.is_empty() {
+                ready.insert((self.origin(class), class));
+            }
+            operands.into_iter().for_each(|operand| readers.entry(operand).or_default().push(class));
         }
-        let origin = self.originals.get(&class).copied().unwrap_or(reader);
+        while let Some((_, class)) = ready.pop_first() {
+            self.write(class);
+            for &reader in readers.get(&class).into_iter().flatten() {
+                let left = missing.get_mut(&reader).expect("a class of the program");
+                *left -= 1;
+                if *left == 0 {
+                    ready.insert((self.origin(reader), reader));
+                }
+            }
+        }
+    }
+
+    fn origin(&self, class: usize) -> usize {
+        self.origins.get(&class).copied().unwrap_or(0)
+    }
+
+    fn write(&mut self, class: usize) {
         let (term, operands) = self.extraction.chosen(self.choice, class);
         let place = match &term.head {
             Head::Leaf(leaf) => Place::Leaf(*leaf),
             Head::Op(op) => {
-                let operands = operands.iter().map(|&operand| self.place(operand, origin)).collect();
-                self.steps.push(Step { op: op.clone(), operands, origin });
+                let operands = operands.iter().map(|operand| self.places[operand]).collect();
+                self.steps.push(Step { op: op.clone(), operands, origin: self.origin(class) });
                 Place::Local(self.steps.len() - 1)
             }
         };
         self.places.insert(class, place);
-        place
     }
 }

@@ -47,11 +47,8 @@ pub(crate) struct Rule {
 }
 
 enum How {
-    Pattern {
-        left: Pattern,
-        right: Pattern,
-        on: fn(DType) -> bool,
-    },
+    /// Left and right side, and the dtypes for which they are equal.
+    Pattern(Box<(Pattern, Pattern)>, On),
     /// From a term of this name to an equal value.
     Term(&'static str, fn(&mut Rewriter<'_>, &Term) -> Option<Id>),
     /// From an elementwise op and its operands to an equal value.
@@ -61,6 +58,9 @@ enum How {
     /// Looks at the whole e-graph: pairs of equal values.
     Whole(fn(&mut Rewriter<'_>) -> Vec<(Id, Id)>),
 }
+
+/// Which dtypes a pattern is for.
+pub(super) type On = fn(DType) -> bool;
 
 /// A line of a table of patterns: name, class, left side, right side, dtypes.
 type PatternRow = (&'static str, Rounding, &'static str, &'static str, fn(DType) -> bool);
@@ -117,8 +117,8 @@ pub(crate) fn all() -> Vec<Rule> {
 
 fn pattern((name, rounding, left, right, on): PatternRow) -> Rule {
     let mut names = Vec::new();
-    let how =
-        How::Pattern { left: Pattern::parse(left, &mut names), right: Pattern::parse(right, &mut names), on };
+    let sides = (Pattern::parse(left, &mut names), Pattern::parse(right, &mut names));
+    let how = How::Pattern(Box::new(sides), on);
     Rule { name, rounding, formula: format!("{left} = {right}"), how }
 }
 
@@ -147,9 +147,9 @@ impl Snapshot {
 impl Rule {
     /// The left side and its dtypes, if the rule is a pattern.
     #[cfg(test)]
-    pub(super) fn left(&self) -> Option<(&Pattern, fn(DType) -> bool)> {
+    pub(super) fn left(&self) -> Option<(&Pattern, On)> {
         match &self.how {
-            How::Pattern { left, on, .. } => Some((left, *on)),
+            How::Pattern(sides, on) => Some((&sides.0, *on)),
             _ => None,
         }
     }
@@ -161,7 +161,8 @@ impl Rule {
             news += usize::from(built.is_some_and(|built| r.union(id, built)));
         };
         match &self.how {
-            How::Pattern { left, right, on } => {
+            How::Pattern(sides, on) => {
+                let (left, right) = &**sides;
                 for (id, term) in snapshot.of(left.root()) {
                     let last = term.operands[term.operands.len() - 1];
                     if r.is_full() || !on(r.ty(last).dtype) {
