@@ -8,7 +8,7 @@
 
 use crate::Rebuild;
 use kernfusion_ir::evaluate::Array;
-use kernfusion_ir::{Graph, KernelEntry, Op, Result, TensorType};
+use kernfusion_ir::{DType, Graph, KernelEntry, Op, Result, TensorType};
 
 pub(crate) fn fold_constants(graph: &mut Graph) -> Result<()> {
     // The number of which a value's elements all are, if there is one.
@@ -21,7 +21,10 @@ pub(crate) fn fold_constants(graph: &mut Graph) -> Result<()> {
         uniform[id.index()] = match (&node.op, operands) {
             (Op::Constant(constant), _) => Some(constant.value.value()),
             (op, Some(values)) if op.entry() == KernelEntry::View => Some(values[0]),
-            (op, Some(values)) if op.entry() == KernelEntry::Scalar => Some(apply(graph, id, op, &values)),
+            (op, Some(values)) if op.entry() == KernelEntry::Scalar => {
+                let dtypes = node.operands.iter().map(|&operand| graph[operand].ty.dtype);
+                Some(apply(op, &dtypes.zip(values).collect::<Vec<_>>(), node.ty.dtype))
+            }
             _ => None,
         };
         match uniform[id.index()] {
@@ -38,19 +41,10 @@ pub(crate) fn fold_constants(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-/// An elementwise op on one element.
-fn apply(graph: &Graph, id: kernfusion_ir::ValueId, op: &Op, values: &[f64]) -> f64 {
-    let node = &graph[id];
-    let arrays: Vec<_> = node
-        .operands
-        .iter()
-        .zip(values)
-        .map(|(&operand, &value)| Array {
-            ty: TensorType::scalar(graph[operand].ty.dtype),
-            values: vec![value],
-        })
-        .collect();
-    let scalar = TensorType::scalar(node.ty.dtype);
-    let result = op.eval(&arrays.iter().collect::<Vec<_>>(), &scalar)[0];
-    node.ty.dtype.round(result)
+/// An elementwise op on one element of each operand, rounded to the result's dtype.
+pub(crate) fn apply(op: &Op, operands: &[(DType, f64)], result: DType) -> f64 {
+    let array = |&(dtype, value): &(DType, f64)| Array { ty: TensorType::scalar(dtype), values: vec![value] };
+    let arrays: Vec<_> = operands.iter().map(array).collect();
+    let value = op.eval(&arrays.iter().collect::<Vec<_>>(), &TensorType::scalar(result))[0];
+    result.round(value)
 }

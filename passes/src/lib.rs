@@ -6,6 +6,7 @@
 //!
 //! * [`grad`]: symbolic reverse-mode differentiation.
 //! * [`PIPELINE`] and [`run`]: simplification; times, verifies and dumps each pass, and names the one that fails.
+//! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
@@ -25,6 +26,7 @@ mod narrow_kept;
 pub mod plan;
 mod rebuild;
 mod runner;
+pub mod simplify;
 mod split_reductions;
 pub mod tile;
 

@@ -1,6 +1,6 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
-use crate::{cse, dce, fold, mixed_precision, narrow_kept, split_reductions};
+use crate::{cse, dce, fold, mixed_precision, narrow_kept, simplify, split_reductions};
 use kernfusion_ir::{Graph, IrError};
 use std::time::{Duration, Instant};
 
@@ -11,26 +11,55 @@ pub struct Pass {
     pub name: &'static str,
     /// One line of help.
     pub about: &'static str,
-    run: fn(&mut Graph) -> Result<(), IrError>,
+    run: fn(&mut Graph) -> Result<Notes, IrError>,
 }
+
+/// What a pass has to say about what it did, in lines.
+type Notes = Vec<String>;
 
 /// The passes between tracing (with gradients) and fusion, in the order in which they run.
 pub const PIPELINE: &[Pass] = &[
     // First, since every later pass is proportional to the number of nodes: autodiff leaves the gradients of values
     // that nobody asked for.
-    Pass { name: "dce", about: "removes values that no output needs", run: dce::remove_dead_code },
+    Pass {
+        name: "dce",
+        about: "removes values that no output needs",
+        run: |graph| quiet(dce::remove_dead_code(graph)),
+    },
     // Before cse: folded tensors become equal broadcasts of equal constants.
-    Pass { name: "fold", about: "computes what is constant", run: fold::fold_constants },
-    Pass { name: "cse", about: "computes equal expressions once", run: cse::merge_common_subexpressions },
-    // The e-graph stands here: after cse, so that it starts from a small graph, and before anything that fixes
-    // an order of summation.
+    Pass {
+        name: "fold",
+        about: "computes what is constant",
+        run: |graph| quiet(fold::fold_constants(graph)),
+    },
+    Pass {
+        name: "cse",
+        about: "computes equal expressions once",
+        run: |graph| quiet(cse::merge_common_subexpressions(graph)),
+    },
+    // After cse, so that it starts from a small graph, and before anything that fixes an order of summation.
+    Pass {
+        name: "simplify",
+        about: "rewrites to what is equal and cheaper, in e-graphs",
+        run: |graph| Ok(simplify::simplify(graph, &simplify::Options::default())?.lines()),
+    },
+    // Regions that were simplified apart have views and constants in common.
+    Pass {
+        name: "cse",
+        about: "computes equal expressions once",
+        run: |graph| quiet(cse::merge_common_subexpressions(graph)),
+    },
     Pass {
         name: "split-reductions",
         about: "reduces to few elements in two steps",
-        run: split_reductions::split_reductions,
+        run: |graph| quiet(split_reductions::split_reductions(graph)),
     },
     // Folding and cse leave operands without users.
-    Pass { name: "dce", about: "removes values that no output needs", run: dce::remove_dead_code },
+    Pass {
+        name: "dce",
+        about: "removes values that no output needs",
+        run: |graph| quiet(dce::remove_dead_code(graph)),
+    },
 ];
 
 /// The passes that make an `f32` program one of mixed precision. They stand after [`PIPELINE`]: conversions would hide
@@ -39,17 +68,25 @@ pub const MIXED_PRECISION: &[Pass] = &[
     Pass {
         name: "mixed-precision",
         about: "multiplies matrices in bf16",
-        run: mixed_precision::use_bf16_products,
+        run: |graph| quiet(mixed_precision::use_bf16_products(graph)),
     },
     // After it, since operands of products are in memory as bf16 anyway.
     Pass {
         name: "narrow-kept",
         about: "keeps activations for backward in bf16",
-        run: narrow_kept::narrow_kept_values,
+        run: |graph| quiet(narrow_kept::narrow_kept_values(graph)),
     },
     // Both leave conversions that nobody reads.
-    Pass { name: "dce", about: "removes values that no output needs", run: dce::remove_dead_code },
+    Pass {
+        name: "dce",
+        about: "removes values that no output needs",
+        run: |graph| quiet(dce::remove_dead_code(graph)),
+    },
 ];
+
+fn quiet(result: Result<(), IrError>) -> Result<Notes, IrError> {
+    result.map(|()| vec![])
+}
 
 /// The pass of this name.
 pub fn find(name: &str) -> Option<Pass> {
@@ -77,6 +114,8 @@ pub struct PassReport {
     pub time: Duration,
     /// Nodes before and after.
     pub nodes: (usize, usize),
+    /// What it has to say about it, in lines.
+    pub notes: Vec<String>,
 }
 
 /// Sees the graph after each pass.
@@ -97,8 +136,9 @@ pub fn run(
     graph.verify().map_err(|error| failed("input", 0, error.to_string()))?;
     for (index, pass) in passes.iter().enumerate().take(stop_after.unwrap_or(usize::MAX)) {
         let (start, before) = (Instant::now(), graph.len());
-        (pass.run)(graph).map_err(|error| failed(pass.name, index + 1, error.to_string()))?;
-        let report = PassReport { pass: pass.name, time: start.elapsed(), nodes: (before, graph.len()) };
+        let notes = (pass.run)(graph).map_err(|error| failed(pass.name, index + 1, error.to_string()))?;
+        let report =
+            PassReport { pass: pass.name, time: start.elapsed(), nodes: (before, graph.len()), notes };
         graph.verify().map_err(|error| failed(pass.name, index + 1, error.to_string()))?;
         observer(&report, graph);
         reports.push(report);

@@ -186,7 +186,7 @@ fn attention_with_dropout() {
         };
         let (seed, step) = (scalar(b, "seed"), scalar(b, "step"));
         let shape = b.ty(weights).shape.clone();
-        let bits = b.op(RandomBits { node: 3, shape }, &[seed, step]).expect("bits");
+        let bits = b.op(RandomBits { node: 3, shape, parts: 1 }, &[seed, step]).expect("bits");
         let half = b.full_like(f64::from(1u32 << 31), bits).expect("half");
         let kept = b.compare(Compare::Lt, bits, half).expect("compare");
         let zero = b.zeros_like(weights).expect("zero");

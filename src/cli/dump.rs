@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::error::{CliError, write_text};
 use super::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, Work};
-use super::screen::Screen;
+use super::screen::{Screen, note};
 use super::stages::{PassArgs, fused, parts, simplified, traced};
 use clap::ValueEnum;
 use kernfusion::compile::{Mode, Target, compile};
@@ -114,7 +114,7 @@ impl Args {
                 let work = self.work.name();
                 Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
             }
-            Stage::Simplify => self.graph(&simplified()?),
+            Stage::Simplify => self.simplify(model),
             Stage::Fuse => self.kernels(&fused(&simplified()?, self.mode)?),
             Stage::Plan => self.plan(&plan(fused(&simplified()?, self.mode)?)),
             Stage::Clif => self.code(model, |program, kernel| program.clif(kernel)),
@@ -141,6 +141,19 @@ impl Args {
             Format::Json => Ok(graph.to_json()),
             Format::Html => Err(self.not_yet()),
         }
+    }
+
+    /// The graph after the passes, and which rules fired: in text form as comments, else on standard error.
+    fn simplify(&self, model: &Model) -> Result<String, CliError> {
+        let modes = (self.mode, self.products.precision());
+        let parts = simplified(model, self.work, modes, &self.memory, &self.passes)?;
+        let (graph, notes) = self.part(parts.graphs.into_iter().zip(parts.notes).collect())?;
+        let text = self.graph(&graph)?;
+        if matches!(self.format, Format::Text) {
+            return Ok(notes.iter().map(|line| format!("# {line}\n")).chain([text]).collect());
+        }
+        notes.iter().for_each(|line| note(line));
+        Ok(text)
     }
 
     fn kernels(&self, graph: &KernelGraph) -> Result<String, CliError> {

@@ -45,6 +45,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let mut show = |report: &PassReport, _: &Graph| {
         if args.timings {
             note(&pass_line(report));
+            report.notes.iter().for_each(|line| note(line));
         }
     };
     run_passes(&mut graph, &passes, args.stop_after, &mut show)

@@ -57,6 +57,8 @@ pub(super) struct Parts {
     pub(super) slices: usize,
     /// One graph, or two.
     pub(super) graphs: Vec<Graph>,
+    /// For each graph, what the passes had to say, in lines.
+    pub(super) notes: Vec<Vec<String>>,
 }
 
 /// The program in the slices that the flags ask for.
@@ -70,10 +72,10 @@ pub(super) fn parts(
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
     let slices = planned_slices(&graph, &States::new(), &target)?;
     if slices == 1 {
-        return Ok(Parts { slices, graphs: vec![graph] });
+        return Ok(Parts { slices, graphs: vec![graph], notes: vec![] });
     }
     let tiled = tile(&graph, slices).map_err(kernfusion::Error::from)?;
-    Ok(Parts { slices, graphs: vec![tiled.body, tiled.tail] })
+    Ok(Parts { slices, graphs: vec![tiled.body, tiled.tail], notes: vec![] })
 }
 
 /// The program after the passes of a mode.
@@ -87,7 +89,9 @@ pub(super) fn simplified(
     let mut parts = parts(model, work, (mode, precision), memory)?;
     let list = passes(mode, precision);
     for graph in &mut parts.graphs {
-        run_passes(graph, &list, flags.count(&list)?, &mut |_, _| {}).map_err(kernfusion::Error::from)?;
+        let reports = run_passes(graph, &list, flags.count(&list)?, &mut |_, _| {});
+        let reports = reports.map_err(kernfusion::Error::from)?;
+        parts.notes.push(reports.into_iter().flat_map(|report| report.notes).collect());
     }
     Ok(parts)
 }

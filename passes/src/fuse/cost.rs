@@ -1,7 +1,7 @@
 //! What fusing saves and costs, in seconds of a nominal machine; only ratios matter.
 
 use kernfusion_ir::kernel::{InstrKind, Region};
-use kernfusion_ir::{Binary, Unary};
+use kernfusion_ir::{Binary, Op, Unary};
 
 /// Bytes a second from memory.
 const BANDWIDTH: f64 = 30e9;
@@ -21,8 +21,19 @@ pub(super) fn is_costly_unary(op: Unary) -> bool {
 }
 
 /// Seconds to move so many bytes.
-pub(super) fn moving(bytes: usize) -> f64 {
+pub(crate) fn moving(bytes: usize) -> f64 {
     bytes as f64 / BANDWIDTH
+}
+
+/// Seconds to compute one element of an elementwise op or reduction. A division takes the place of two operations.
+pub(crate) fn computing_element(op: &Op) -> f64 {
+    let operations = match op {
+        Op::Unary(op) if is_costly_unary(*op) => COSTLY,
+        Op::Binary(Binary::Pow) => COSTLY,
+        Op::Binary(Binary::Div) => 2.0,
+        _ => 1.0,
+    };
+    operations / OPERATIONS
 }
 
 /// Seconds to compute a region so many times.

@@ -17,7 +17,7 @@
 mod assemble;
 mod band;
 mod chain;
-mod cost;
+pub(crate) mod cost;
 mod lower;
 mod rematerialise;
 mod space;

@@ -1,0 +1,208 @@
+//! Simplifying one region: from its shape to the steps that replace it.
+
+use super::Options;
+use super::extract::{Choice, Extraction};
+use super::language::{Head, Knowledge, Term, Terms};
+use super::region::{Local, Place, Shape};
+use super::rewriter::Rewriter;
+use super::rules::{Rule, Snapshot};
+use egg::Id;
+use kernfusion_ir::Op;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An op of the simplified region, and the original node whose origin it takes.
+pub(super) struct Step {
+    pub(super) op: Op,
+    pub(super) operands: Vec<Place>,
+    pub(super) origin: usize,
+}
+
+/// What replaces a region.
+pub(super) struct Solution {
+    /// The ops, operands first; places of nodes count steps.
+    pub(super) steps: Vec<Step>,
+    /// Where each output of the region stands.
+    pub(super) outputs: Vec<Place>,
+    /// How often each rule found something new, by its place in the list.
+    pub(super) fired: Vec<usize>,
+    /// The estimated cost in seconds, before and after.
+    pub(super) cost: (f64, f64),
+}
+
+/// A region as an e-graph.
+pub(super) struct Start {
+    pub(super) terms: Terms,
+    /// The class of each node.
+    pub(super) nodes: Vec<Id>,
+    /// The classes of the outputs.
+    pub(super) roots: Vec<Id>,
+    /// Leaves and nodes as they were written.
+    program: Vec<(Id, Term)>,
+    leaves: Vec<Id>,
+}
+
+impl Start {
+    /// Each leaf and node in a class, equal ones in one.
+    pub(super) fn new(shape: &Shape) -> Self {
+        let mut terms = Terms::new(Knowledge { leaves: shape.leaves.clone() });
+        let leaves: Vec<_> = (0..shape.leaves.len()).map(|leaf| terms.add(Term::leaf(leaf))).collect();
+        let program = leaves.iter().enumerate().map(|(leaf, &id)| (id, Term::leaf(leaf))).collect();
+        let mut start = Start { terms, nodes: vec![], roots: vec![], program, leaves };
+        for local in &shape.locals {
+            let term = start.term(local);
+            let id = start.terms.add(term.clone());
+            start.nodes.push(id);
+            start.program.push((id, term));
+        }
+        start.terms.rebuild();
+        start.roots = shape.outputs.iter().map(|&output| start.nodes[output]).collect();
+        start
+    }
+
+    fn term(&self, (op, operands): &Local) -> Term {
+        let id = |place: &Place| match *place {
+            Place::Leaf(leaf) => self.leaves[leaf],
+            Place::Local(local) => self.nodes[local],
+        };
+        Term::op(op.clone(), &operands.iter().map(id).collect::<Vec<_>>())
+    }
+
+    /// Says how leaves were computed.
+    fn define(&mut self, shape: &Shape) {
+        for (leaf, local) in &shape.definitions {
+            let term = self.term(local);
+            let id = self.terms.add(term);
+            self.terms.union(self.leaves[*leaf], id);
+        }
+        self.terms.rebuild();
+    }
+
+    /// The tables to extract from, and the original program in them.
+    pub(super) fn extraction(&self) -> (Extraction, Choice) {
+        let extraction = Extraction::new(&self.terms, &self.roots);
+        let original = extraction.original(&self.terms, &self.program);
+        (extraction, original)
+    }
+}
+
+/// Simplifies a region.
+pub(super) fn solve(shape: &Shape, rules: &[Rule], options: &Options) -> Solution {
+    let mut start = Start::new(shape);
+    let (extraction, original) = start.extraction();
+    let before = extraction.cost(&original).expect("a program has no cycle");
+    start.define(shape);
+    let fired = saturate(&mut start.terms, rules, options);
+    let (extraction, original) = start.extraction();
+    let (choice, after) = extraction.best(original);
+    let (steps, outputs) = Steps::of(&start, &extraction, &choice);
+    Solution { steps, outputs, fired, cost: (before, after) }
+}
+
+/// Applies all rules until nothing is new or a limit is met; how often each was news. This is not egg's own runner: that
+/// one stops by the clock and drops rules that match often, while here the same graph must give the same result, and
+/// matches need attributes.
+pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> Vec<usize> {
+    let mut fired = vec![0; rules.len()];
+    for _ in 0..options.iterations {
+        let snapshot = Snapshot::new(terms);
+        let mut news = 0;
+        for (rule, fired) in rules.iter().zip(&mut fired) {
+            if rule.rounding > options.rounding || terms.total_size() > options.nodes {
+                continue;
+            }
+            let found = rule.apply(&mut Rewriter::new(terms, options.nodes), &snapshot);
+            *fired += found;
+            news += found;
+        }
+        terms.rebuild();
+        if news == 0 {
+            break;
+        }
+    }
+    fired
+}
+
+/// Writes steps in the order of the original nodes, as far as operands allow: fusion and memory planning see an order that a
+/// person chose. What is new stands before its first reader.
+pub(super) struct Steps<'a> {
+    extraction: &'a Extraction,
+    choice: &'a Choice,
+    /// The original node of each class whose place and origin its step takes.
+    origins: BTreeMap<usize, usize>,
+    places: BTreeMap<usize, Place>,
+    steps: Vec<Step>,
+}
+
+impl<'a> Steps<'a> {
+    /// The steps of a choice, and where the outputs stand.
+    pub(super) fn of(
+        start: &Start,
+        extraction: &'a Extraction,
+        choice: &'a Choice,
+    ) -> (Vec<Step>, Vec<Place>) {
+        let number = |&id: &Id| extraction.number(&start.terms, id);
+        let mut origins = BTreeMap::new();
+        for (place, id) in start.nodes.iter().enumerate() {
+            origins.entry(number(id)).or_insert(place);
+        }
+        let original: BTreeSet<_> = origins.keys().copied().collect();
+        let classes = extraction.order(choice).expect("a program has no cycle");
+        // A class without an original node stands in for one with its first reader.
+        for &class in classes.iter().rev() {
+            let origin = origins.get(&class).copied().unwrap_or(usize::MAX);
+            for &operand in extraction.chosen(choice, class).1 {
+                if !original.contains(&operand) {
+                    let first = origins.entry(operand).or_insert(origin);
+                    *first = origin.min(*first);
+                }
+            }
+        }
+        let mut steps = Steps { extraction, choice, origins, places: BTreeMap::new(), steps: vec![] };
+        steps.write_all(&classes);
+        let outputs = start.roots.iter().map(|root| steps.places[&number(root)]).collect();
+        (steps.steps, outputs)
+    }
+
+    /// Writes whatever is ready and stands first in the original, again and again.
+    fn write_all(&mut self, classes: &[usize]) {
+        let mut readers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut missing: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut ready = BTreeSet::new();
+        for &class in classes {
+            let operands: BTreeSet<_> =
+                self.extraction.chosen(self.choice, class).1.iter().copied().collect();
+            missing.insert(class, operands.len());
+            if operands.is_empty() {
+                ready.insert((self.origin(class), class));
+            }
+            operands.into_iter().for_each(|operand| readers.entry(operand).or_default().push(class));
+        }
+        while let Some((_, class)) = ready.pop_first() {
+            self.write(class);
+            for &reader in readers.get(&class).into_iter().flatten() {
+                let left = missing.get_mut(&reader).expect("a class of the program");
+                *left -= 1;
+                if *left == 0 {
+                    ready.insert((self.origin(reader), reader));
+                }
+            }
+        }
+    }
+
+    fn origin(&self, class: usize) -> usize {
+        self.origins.get(&class).copied().unwrap_or(0)
+    }
+
+    fn write(&mut self, class: usize) {
+        let (term, operands) = self.extraction.chosen(self.choice, class);
+        let place = match &term.head {
+            Head::Leaf(leaf) => Place::Leaf(*leaf),
+            Head::Op(op) => {
+                let operands = operands.iter().map(|operand| self.places[operand]).collect();
+                self.steps.push(Step { op: op.clone(), operands, origin: self.origin(class) });
+                Place::Local(self.steps.len() - 1)
+            }
+        };
+        self.places.insert(class, place);
+    }
+}
