@@ -26,4 +26,4 @@ mod split_reductions;
 
 pub use autodiff::grad;
 pub use rebuild::Rebuild;
-pub use runner::{Observer, PIPELINE, Pass, PassError, PassReport, find, run};
+pub use runner::{OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run};
