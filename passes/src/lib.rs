@@ -32,4 +32,4 @@ pub mod tile;
 
 pub use autodiff::grad;
 pub use rebuild::Rebuild;
-pub use runner::{MIXED_PRECISION, Observer, PIPELINE, Pass, PassError, PassReport, find, run};
+pub use runner::{MIXED_PRECISION, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run};

@@ -88,9 +88,19 @@ fn quiet(result: Result<(), IrError>) -> Result<Notes, IrError> {
     result.map(|()| vec![])
 }
 
+/// Passes that are no part of the pipeline.
+pub const OTHERS: &[Pass] = &[Pass {
+    name: "simplify-exact",
+    about: "as simplify, with rules that leave every bit as it is (but the sign of a zero)",
+    run: |graph| {
+        let options = simplify::Options { rounding: simplify::Rounding::Exact, ..Default::default() };
+        Ok(simplify::simplify(graph, &options)?.lines())
+    },
+}];
+
 /// The pass of this name.
 pub fn find(name: &str) -> Option<Pass> {
-    PIPELINE.iter().chain(MIXED_PRECISION).find(|pass| pass.name == name).copied()
+    PIPELINE.iter().chain(MIXED_PRECISION).chain(OTHERS).find(|pass| pass.name == name).copied()
 }
 
 /// A pass that failed.

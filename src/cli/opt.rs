@@ -4,7 +4,7 @@ use super::Outcome;
 use super::error::{CliError, read_text};
 use super::screen::{Screen, note};
 use kernfusion_ir::Graph;
-use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass, PassReport, find, run as run_passes};
+use kernfusion_passes::{MIXED_PRECISION, OTHERS, PIPELINE, Pass, PassReport, find, run as run_passes};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -38,6 +38,9 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         for (number, pass) in MIXED_PRECISION.iter().enumerate() {
             screen.line(format!("{} {:<18} {}", PIPELINE.len() + number + 1, pass.name, pass.about));
         }
+        for pass in OTHERS {
+            screen.line(format!("- {:<18} {}", pass.name, pass.about));
+        }
         return Ok(ExitCode::SUCCESS);
     };
     let passes = chosen(args.passes.as_deref())?;
@@ -63,7 +66,8 @@ fn chosen(names: Option<&[String]>) -> Result<Vec<Pass>, CliError> {
 
 /// The error of a name that is no pass.
 pub(super) fn unknown_pass(name: &str) -> CliError {
-    let mut known: Vec<_> = PIPELINE.iter().chain(MIXED_PRECISION).map(|pass| pass.name).collect();
+    let mut known: Vec<_> =
+        PIPELINE.iter().chain(MIXED_PRECISION).chain(OTHERS).map(|pass| pass.name).collect();
     known.sort_unstable();
     known.dedup();
     CliError::Usage(format!("there is no pass \"{name}\"; there are {}", known.join(", ")))

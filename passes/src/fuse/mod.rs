@@ -307,7 +307,11 @@ impl<'a> Planner<'a> {
             return Err("it is computed again there on purpose");
         }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
-        let points = kernel.domain.points();
+        // What is one value a row is computed once a row.
+        let domain = &kernel.domain;
+        let rows = domain.extent(0..domain.outer + domain.rows);
+        let of_rows = kernel.form == Form::Reduce && a.kernel.domain.points() <= rows;
+        let points = if of_rows { rows } else { domain.points() };
         let repeated = points.saturating_sub(a.kernel.domain.points());
         let saved = cost::moving(2 * self.graph[producer].ty.bytes());
         if cost::computing(&a.kernel.region, repeated) > saved && a.kernel.form == Form::Map {

@@ -2,9 +2,8 @@
 //! cheapest program among all that were found is taken.
 //!
 //! ```text
-//! %2 = permute %w {axes = [1, 0]}           %2 = dot_general %x, %w {.., rhs_contract = [1]}
-//! %3 = dot_general %x, %2 {..}       →      %3 = mul %2, %c′
-//! %4 = mul %x, %c …
+//! %2 = permute %w {axes = [1, 0]}
+//! %3 = dot_general %x, %2 {.., rhs_contract = [0]}   →   %2 = dot_general %x, %w {.., rhs_contract = [1]}
 //! ```
 //!
 //! * `language`: e-nodes are ops over e-classes; a class knows its type and whether it is one number.
