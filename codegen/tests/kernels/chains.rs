@@ -63,7 +63,10 @@ fn check(shape: Shape, band: Option<Band>, dtype: DType, is_transposed: bool, to
         consumer(Direction::Rows, d, DType::F32, across, across_index),
     ];
     let products = vec![product(q, key), product(u, v)];
-    let form = Form::Contraction(Contraction { products, consumers, band });
+    let is_upper = |kind: &InstrKind| matches!(kind, InstrKind::Compare(Compare::Le, ..));
+    let instrs = program.region.instrs.iter().enumerate();
+    let inside = instrs.filter(|(_, instr)| is_upper(&instr.kind)).map(|(at, _)| Scalar(at as u32)).collect();
+    let form = Form::Contraction(Contraction { products, consumers, band, inside });
     let domain = Domain { axes: vec![batch, rows, columns], outer: 1, rows: 1 };
     bench.kernel(form, domain, program.region, program.stores);
     bench.check(tolerance);

@@ -153,6 +153,9 @@ pub struct Contraction {
     pub consumers: Vec<Consumer>,
     /// Columns that matter, if not all do.
     pub band: Option<Band>,
+    /// Conditions of the region that hold wherever `column ≤ row + upper` of the band, so that a back end need not
+    /// compute them where a whole block lies there.
+    pub inside: Vec<Scalar>,
 }
 
 impl From<Vec<Product>> for Contraction {

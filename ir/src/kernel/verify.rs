@@ -101,6 +101,10 @@ impl Checker<'_> {
             self.consumer(consumer).map_err(|reason| format!("consumer {number}: {reason}"))?;
         }
         if let Form::Contraction(contraction) = &self.kernel.form {
+            contraction
+                .inside
+                .iter()
+                .try_for_each(|condition| defined(*condition, self.kernel.region.instrs.len()))?;
             let plain = *rows == 1 && self.kernel.domain.column_axes().len() == 1;
             ensure(contraction.band.is_none() || plain, || {
                 "a band needs one row axis and one column axis".into()

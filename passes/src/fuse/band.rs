@@ -37,13 +37,13 @@ enum Beyond {
     Left(i64),
 }
 
-/// The columns that matter, if it is known that some do not.
+/// The columns that matter, if it is known that some do not; and the conditions that hold left of the band's upper edge.
 pub(super) fn find(
     region: &Region,
     domain: &Domain,
     consumers: &[Consumer],
     stores: &[Store],
-) -> Option<Band> {
+) -> Option<(Band, Vec<Scalar>)> {
     let columns = domain.column_axes();
     let is_plain = domain.rows == 1 && columns.len() == 1;
     let stores_row = stores.iter().all(|store| !region.varies(store.value, columns.clone(), domain));
@@ -56,7 +56,14 @@ pub(super) fn find(
     let right = diagonals.iter().copied().find(|&d| proof.holds(Beyond::Right(d)));
     let left = diagonals.iter().rev().copied().find(|&d| proof.holds(Beyond::Left(d)));
     let band = Band { lower: left.map(|d| d + 1), upper: right.map(|d| d - 1) };
-    (left.is_some() || right.is_some()).then_some(band)
+    let holds = |instr: &Instr, upper: i64| match instr.kind {
+        InstrKind::Compare(op, x, y) => proof.outcome(op, x, y, Beyond::Left(upper)) == Some(true),
+        _ => false,
+    };
+    let instrs = region.instrs.iter().enumerate();
+    let inside = instrs.filter(|(_, instr)| band.upper.is_some_and(|upper| holds(instr, upper)));
+    let inside = inside.map(|(at, _)| Scalar(at as u32)).collect();
+    (left.is_some() || right.is_some()).then_some((band, inside))
 }
 
 /// `offset + row·r + column·c`, for the values that are such.

@@ -107,7 +107,9 @@ impl Chain {
         if region.instrs.iter().any(|instr| across(&instr.kind)) {
             return Err(fault("a chain reduces along its rows only"));
         }
-        contraction.band = band::find(&region, &domain, &contraction.consumers, &stores);
+        if let Some((band, inside)) = band::find(&region, &domain, &contraction.consumers, &stores) {
+            (contraction.band, contraction.inside) = (Some(band), inside);
+        }
         let covers = candidate.members.iter().copied().collect();
         Ok(Kernel {
             name: String::new(),

@@ -346,6 +346,7 @@ pub(super) fn replace_producer(kernel: &mut Kernel, product: usize, slot: usize,
     kernel.region = region;
     if let Form::Contraction(contraction) = &mut kernel.form {
         contraction.consumers.iter_mut().for_each(|c| c.value = moved[c.value.0 as usize]);
+        contraction.inside.iter_mut().for_each(|condition| *condition = moved[condition.0 as usize]);
     }
     for store in &mut kernel.stores {
         store.value = moved[store.value.0 as usize];

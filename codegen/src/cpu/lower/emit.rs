@@ -20,6 +20,8 @@ pub(super) struct Emitter<'r, 'f, 'm> {
     scalars: Vec<Option<Value>>,
     /// Lanes at the current position.
     pub(super) current: BTreeMap<Scalar, Value>,
+    /// Whether the current position meets the row's conditions.
+    pub(super) is_inside: bool,
 }
 
 /// Pointers that a function starts with.
@@ -43,6 +45,8 @@ pub(super) struct At {
     pub(super) count: Count,
     /// The address of the tile's element at the first point, where there is a tile.
     pub(super) tile: Option<Value>,
+    /// How many points from the first one on certainly meet the row's conditions ([`Row::inside`]); none if not known.
+    pub(super) inside: Option<Value>,
 }
 
 /// A number of points.
@@ -56,8 +60,17 @@ pub(super) enum Count {
 
 impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
     pub(super) fn new(code: Code<'f, 'm>, row: &'r Row, schedule: &'r Schedule, memory: Memory) -> Self {
-        let at = At { coordinates: vec![], count: Count::Fixed(0), tile: None };
-        Emitter { code, row, memory, at, schedule, scalars: vec![], current: BTreeMap::new() }
+        let at = At { coordinates: vec![], count: Count::Fixed(0), tile: None, inside: None };
+        Emitter {
+            code,
+            row,
+            memory,
+            at,
+            schedule,
+            scalars: vec![],
+            current: BTreeMap::new(),
+            is_inside: false,
+        }
     }
 
     /// Emits one row.

@@ -83,6 +83,17 @@ impl Emitter<'_, '_, '_> {
         };
         let passes: &[(usize, usize)] =
             if self.row.is_double() { &[(1, 1)] } else { &[(unroll, LANES), (1, LANES), (1, 1)] };
+        if let Some(inside) = self.at.inside {
+            let step = unroll * LANES;
+            let end = self.code.b.ins().band_imm_s(inside, -(step as i64));
+            let open = self.code.enter(i, end, &[]);
+            self.is_inside = true;
+            for copy in 0..unroll {
+                body(self, Position { i: open.i, extra: copy * LANES, width: LANES });
+            }
+            self.is_inside = false;
+            i = self.code.leave(&open, step as i64, &[]);
+        }
         let mut before = None;
         for &(copies, width) in passes {
             let step = copies * width;
@@ -150,11 +161,20 @@ impl Emitter<'_, '_, '_> {
                 }
                 _ => self.in_range(walks, at),
             },
+            None if self.is_inside && self.holds_inside(&instr.kind) => {
+                let InstrKind::Select(_, x, _) = &instr.kind else { unreachable!("a choice") };
+                self.lanes(*x, at)
+            }
             None => {
                 let operands: Vec<_> = instr.kind.operands().iter().map(|&x| self.lanes(x, at)).collect();
                 self.elementwise(instr, &operands)
             }
         }
+    }
+
+    /// Whether this is a choice whose condition holds inside.
+    fn holds_inside(&self, kind: &InstrKind) -> bool {
+        matches!(kind, InstrKind::Select(condition, ..) if self.row.inside.contains(condition))
     }
 
     /// A mask of the lanes where all bounds hold.

@@ -129,7 +129,7 @@ impl Emitter<'_, '_, '_> {
             let mut coordinates = vec![zero; this.row.axes.len()];
             coordinates[..nest.outer].copy_from_slice(&digits);
             coordinates[this.row.inner()] = start;
-            this.unit(nest, At { coordinates, count, tile: None });
+            this.unit(nest, At { coordinates, count, tile: None, inside: None });
         });
     }
 

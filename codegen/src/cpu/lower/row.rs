@@ -21,6 +21,8 @@ pub(super) struct Row {
     pub(super) fixed: usize,
     /// For each of the kernel's buffers, whether a write may change what a load still has to read.
     pub(super) clobbered: Vec<bool>,
+    /// Conditions that hold at a number of points which is known when a row runs.
+    pub(super) inside: Vec<Scalar>,
     varies: Vec<bool>,
 }
 
@@ -69,7 +71,7 @@ impl Row {
         fixed: usize,
         clobbered: Vec<bool>,
     ) -> Self {
-        let mut row = Row { region, writes, axes, fixed, clobbered, varies: vec![] };
+        let mut row = Row { region, writes, axes, fixed, clobbered, inside: vec![], varies: vec![] };
         for instr in &row.region.instrs {
             let varies = match &instr.kind {
                 InstrKind::Producer(_) => true,

@@ -90,7 +90,9 @@ impl Emitter<'_, '_, '_> {
         if columns.len() == 1 {
             coordinates[inner] = tile.column0;
             let count = Count::Dynamic(tile.columns);
-            return self.emit(At { coordinates, count, tile: Some(start) });
+            // Without a tile its row stride says how many columns lie inside.
+            let inside = (!self.row.inside.is_empty()).then_some(tile.ld);
+            return self.emit(At { coordinates, count, tile: Some(start), inside });
         }
         let end = self.code.b.ins().iadd(tile.column0, tile.columns);
         let length = self.code.int(extent as i64);
@@ -109,7 +111,7 @@ impl Emitter<'_, '_, '_> {
             let right = this.code.b.ins().isub(from, tile.column0);
             let right = this.code.times(right, 4);
             let start = this.code.b.ins().iadd(start, right);
-            this.emit(At { coordinates, count, tile: Some(start) });
+            this.emit(At { coordinates, count, tile: Some(start), inside: None });
         });
     }
 }

@@ -25,7 +25,9 @@ use crate::CodegenError;
 use crate::cpu::contract::{Axis, Element, Operand, Precision};
 use crate::cpu::isa::Isa;
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Band, Contraction, Direction, Domain, Index, InstrKind, Kernel, Region, Scalar};
+use kernfusion_ir::kernel::{
+    Band, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Region, Scalar, Store,
+};
 
 /// From so many matrices on, each is one thread's.
 const OWN_MATRICES: usize = 8;
@@ -118,6 +120,18 @@ impl Destination {
     }
 }
 
+/// The region of a chain on blocks.
+struct InBlocks {
+    region: Region,
+    stores: Vec<Store>,
+    /// Conditions that hold left of the band's upper edge.
+    inside: Vec<Scalar>,
+    /// For each consumer its value as `f32`, and the block that takes it.
+    values: Vec<(Scalar, usize)>,
+    /// The slots of all blocks.
+    blocks: Vec<usize>,
+}
+
 impl ChainConsumer {
     /// Rows of results that are computed aside before they are stored.
     fn rows_aside(&self, height: usize, columns: usize) -> usize {
@@ -165,12 +179,13 @@ impl Lowering<'_> {
             let block = products.len();
             products.push(ChainProduct { precision, k: product.k.iter().product(), a, b, block });
         }
-        let (region, values, blocks) = self.in_blocks(kernel, contraction);
+        let InBlocks { region, stores, inside, values, blocks } = self.in_blocks(kernel, contraction);
         let mut consumers = vec![];
         for (consumer, &(_, block)) in contraction.consumers.iter().zip(&values) {
             consumers.push(self.consumer(kernel, consumer, block)?);
         }
-        let chained = Kernel { region, ..kernel.clone() };
+        let form = Form::Contraction(Contraction { inside, ..Contraction::default() });
+        let chained = Kernel { region, form, stores, ..kernel.clone() };
         let writes = contraction.consumers.iter().zip(&values).map(|(_, &(value, block))| (value, block));
         let (function, scratch) = self.rows_of_block(&chained, writes.collect(), &blocks)?;
         let [batch, rows, columns] =
@@ -224,13 +239,8 @@ impl Lowering<'_> {
         if banded { fitting.min(MOST_ROWS.max(rows / 16 / 14 * 14)) } else { fitting }
     }
 
-    /// The region with products loaded from blocks; for each consumer its value as `f32` and the block that takes it;
-    /// the slots of all blocks.
-    fn in_blocks(
-        &mut self,
-        kernel: &Kernel,
-        contraction: &Contraction,
-    ) -> (Region, Vec<(Scalar, usize)>, Vec<usize>) {
+    /// The region with products loaded from blocks.
+    fn in_blocks(&mut self, kernel: &Kernel, contraction: &Contraction) -> InBlocks {
         let mut rest = kernel.clone();
         let mut blocks = vec![];
         let domain = &kernel.domain;
@@ -240,7 +250,9 @@ impl Lowering<'_> {
             super::contraction::replace_producer(&mut rest, number, slot, DType::F32, block_index(domain));
         }
         let moved = rest.consumers().iter().map(|consumer| consumer.value).collect::<Vec<_>>();
-        let mut region = rest.region;
+        let Form::Contraction(chained) = &rest.form else { unreachable!("a chain is a contraction") };
+        let inside = chained.inside.clone();
+        let (mut region, stores) = (rest.region, rest.stores);
         let mut values: Vec<(Scalar, usize)> = vec![];
         let mut of: Vec<Scalar> = vec![];
         for value in moved {
@@ -261,7 +273,7 @@ impl Lowering<'_> {
             }
             values.push((lanes, block));
         }
-        (region, values, blocks)
+        InBlocks { region, stores, inside, values, blocks }
     }
 
     /// A slot for a block; its rows are read before they are written again.
@@ -321,12 +333,16 @@ impl Lowering<'_> {
     ) -> Result<(usize, (usize, usize)), CodegenError> {
         let domain = &kernel.domain;
         let mut written = vec![];
-        let mut kernel = Kernel { form: kernfusion_ir::kernel::Form::Reduce, ..kernel.clone() };
+        let inside = match &kernel.form {
+            Form::Contraction(contraction) => contraction.inside.clone(),
+            Form::Map | Form::Reduce => vec![],
+        };
+        let mut kernel = Kernel { form: Form::Reduce, ..kernel.clone() };
         // Values travel as stores, so that regrouping the axes moves their index maps, too.
         for (value, block) in values {
             if !written.contains(&block) {
                 written.push(block);
-                kernel.stores.push(kernfusion_ir::kernel::Store {
+                kernel.stores.push(Store {
                     value,
                     buffer: kernfusion_ir::kernel::BufferId(blocks[block] as u32),
                     index: block_index(domain),
@@ -340,7 +356,8 @@ impl Lowering<'_> {
         debug_assert!(writes.iter().all(|write| write.mode == WriteMode::Set));
         let axes = merged.domain.axes.clone();
         let fixed = axes.len() - 1;
-        let row = Row::new(merged.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
+        let mut row = Row::new(merged.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
+        row.inside = inside;
         self.check_row(&row)?;
         let schedule = schedule::schedule(&row);
         let capacity = row.axes[row.inner()].next_multiple_of(16);

@@ -79,6 +79,13 @@ impl ChainStep {
         needed.start / ALIGN * ALIGN..needed.end.next_multiple_of(ALIGN).min(self.columns)
     }
 
+    /// How many of these columns lie left of the band's upper edge in every one of the rows.
+    fn inside(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
+        let upper = self.band.and_then(|band| band.upper).unwrap_or(0);
+        let edge = (rows.start as i64 + upper + 1).clamp(columns.start as i64, columns.end as i64);
+        edge as usize - columns.start
+    }
+
     /// Length of a consumer's sums over a whole matrix.
     fn summed(&self, consumer: &ChainConsumer) -> usize {
         match consumer.along {
@@ -195,7 +202,17 @@ impl<'a> Own<'a> {
             zero_upper();
             let context = self.table.as_ptr().cast();
             let none = std::ptr::null_mut();
-            (self.function)(none, 0, rows.start, columns.start, rows.len(), columns.len(), batch, context);
+            let inside = step.inside(&rows, &columns);
+            (self.function)(
+                none,
+                inside,
+                rows.start,
+                columns.start,
+                rows.len(),
+                columns.len(),
+                batch,
+                context,
+            );
             for (at, consumer) in step.consumers.iter().enumerate() {
                 match consumer.along {
                     Direction::Columns => self.along_columns(at, batch, &rows, &columns),
@@ -371,7 +388,8 @@ impl Shared<'_> {
             // SAFETY: rows of different threads are disjoint.
             unsafe {
                 let first = rows.start + mine.start;
-                function(none, 0, first, columns.start, mine.len(), columns.len(), batch, context);
+                let inside = step.inside(&(first..rows.end), columns);
+                function(none, inside, first, columns.start, mine.len(), columns.len(), batch, context);
             }
         });
     }
