@@ -19,7 +19,7 @@ use kernfusion_ir::{Graph, KernelEntry, Op, Result, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A reader this many kernels later is far.
-const FAR: usize = 6;
+const FAR: usize = 10;
 /// How many times the memory traffic that is saved computing again may cost.
 const PATIENCE: f64 = 6.0;
 /// Tensors of fewer bytes are not worth a decision.
