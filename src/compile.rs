@@ -140,7 +140,8 @@ impl Target {
         Target { keep_code, ..self }
     }
 
-    /// Computes the batch in so many slices, one after another; 1 is all at once. Results differ by the rounding of sums
+    /// Computes the batch in so many slices, one after another; 1 is all at once. If nothing is said, a batch whose
+    /// temporaries would take more than half a gibibyte is computed in slices. Results differ by the rounding of sums
     /// over the batch only.
     pub fn slices(self, slices: usize) -> Self {
         Target { slices: Some(slices), ..self }
@@ -233,7 +234,7 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
         return compiled(lowered);
     }
     match target.memory_limit {
-        None => compiled(lowered(target.slices.unwrap_or(1))?),
+        None => compiled(limit::unlimited(graph, target, lowered)?),
         Some(limit) => limit::within(limit, graph, states, target, lowered, compiled),
     }
 }
@@ -244,12 +245,13 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
 /// As [`compile`].
 pub fn planned_slices(graph: &Graph, states: &States, target: &Target) -> Result<usize> {
     check_mode(target)?;
+    let lowered = |slices| lower(graph, target, slices);
     match (target.memory_limit, target.slices) {
         (Some(limit), _) => {
-            let lowered = |slices| lower(graph, target, slices);
             limit::within(limit, graph, states, target, lowered, |lowered| Ok(lowered.slices))
         }
-        (None, slices) => Ok(slices.unwrap_or(1)),
+        (None, Some(slices)) => Ok(slices),
+        (None, None) => Ok(limit::unlimited(graph, target, lowered)?.slices),
     }
 }
 

@@ -86,6 +86,7 @@ enum Format {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let args = Args { memory: args.memory.or_whole(), ..args };
     let model = args.model.resolve()?;
     let mut text = args.show(&model)?;
     if !text.ends_with('\n') {

@@ -130,7 +130,8 @@ pub(super) struct MemoryArgs {
     /// as many slices, one after another, as that needs
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory_limit: Option<usize>,
-    /// Slices in which the batch is computed, one after another [default: 1, or the fewest that fit the limit]
+    /// Slices in which the batch is computed, one after another [default: the fewest that fit the limit; without one, as
+    /// many as keep temporaries within half a GiB]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     slices: Option<u32>,
 }
@@ -140,6 +141,12 @@ impl MemoryArgs {
     pub(super) fn limit(&self, target: Target) -> Target {
         let target = self.memory_limit.into_iter().fold(target, Target::memory_limit);
         self.slices().into_iter().fold(target, Target::slices)
+    }
+
+    /// The whole batch at once, unless the flags say otherwise: for looking at programs.
+    pub(super) fn or_whole(self) -> Self {
+        let slices = self.slices.or_else(|| self.memory_limit.is_none().then_some(1));
+        MemoryArgs { slices, ..self }
     }
 
     /// The number of slices, if the user has chosen it.

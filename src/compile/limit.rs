@@ -1,4 +1,4 @@
-//! The fewest slices within a memory limit.
+//! How many slices: the fewest within a memory limit, or without a limit the fewest that are not wasteful.
 //!
 //! What a program needs is known from its plans before any code exists: new states, and the arena. What the process has
 //! already is measured; for what code generation and running take beside, there is an allowance.
@@ -12,6 +12,10 @@ use kernfusion_passes::tile::{TileError, batch_extent};
 
 /// Memory beside plans: machine code and what its generation leaves behind, batches.
 const ALLOWANCE: usize = 24 << 20;
+
+/// An arena beyond this is computed in slices where nothing else is asked for: slices of this size take no longer than the
+/// whole batch, since their products still fill all threads.
+const ROOMY: usize = 512 << 20;
 
 /// Memory of each thread: packed operands, rows, its stack.
 const THREAD_ALLOWANCE: usize = 8 << 20;
@@ -66,6 +70,32 @@ pub(super) fn within_arena(
         }
     }
     Ok(None)
+}
+
+/// The program in as many slices as the target says, else in the fewest whose arena is not larger than [`ROOMY`], as far as
+/// that can be had.
+pub(super) fn unlimited(
+    graph: &Graph,
+    target: &Target,
+    lowered: impl Fn(usize) -> Result<Lowered>,
+) -> Result<Lowered> {
+    let whole = lowered(target.slices.unwrap_or(1))?;
+    if target.slices.is_some() || target.mode == Mode::Eager || whole.arena_bytes() <= ROOMY {
+        return Ok(whole);
+    }
+    // A slice takes its share of the arena at least, so fewer slices need no trial.
+    let wanted = whole.arena_bytes().div_ceil(ROOMY);
+    let mut best = whole;
+    for slices in candidates(graph, target).into_iter().filter(|&slices| slices >= wanted) {
+        match lowered(slices) {
+            Err(Error::Tile(_)) => break,
+            lowered => best = lowered?,
+        }
+        if best.arena_bytes() <= ROOMY {
+            break;
+        }
+    }
+    Ok(best)
 }
 
 /// Compiles with the fewest slices whose memory is within the limit, or with as many as the target says.
