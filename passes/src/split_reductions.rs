@@ -9,12 +9,28 @@
 //! Sums are rounded in another order; it depends on the shape alone.
 
 use crate::Rebuild;
-use kernfusion_ir::{Graph, Op, Result};
+use kernfusion_ir::{Graph, KernelEntry, Op, Result, ValueId};
 
 /// A result of fewer elements than this is split.
 const FEW: usize = 16;
-/// An operand of fewer elements is reduced by one thread faster than by several.
+/// An operand of fewer elements is reduced by one thread faster than by several; what follows a reduction has no rows to
+/// join a kernel over.
 const SMALL: usize = 1 << 16;
+
+/// Whether elementwise ops alone lead from a reduction to a value.
+fn follows_reduction(graph: &Graph, value: ValueId) -> bool {
+    let node = &graph[value];
+    match node.op.entry() {
+        KernelEntry::Reduction => true,
+        KernelEntry::Scalar => node.operands.iter().any(|&operand| follows_reduction(graph, operand)),
+        KernelEntry::Input
+        | KernelEntry::Generated
+        | KernelEntry::View
+        | KernelEntry::Movement
+        | KernelEntry::Contraction
+        | KernelEntry::Scatter => false,
+    }
+}
 
 pub(crate) fn split_reductions(graph: &mut Graph) -> Result<()> {
     let mut rebuild = Rebuild::new(graph);
@@ -23,7 +39,7 @@ pub(crate) fn split_reductions(graph: &mut Graph) -> Result<()> {
         match &node.op {
             Op::Reduce(reduce) if reduce.axes.len() > 1 && node.ty.elements() < FEW => {
                 let operand = &graph[node.operands[0]].ty;
-                if operand.elements() < SMALL {
+                if operand.elements() < SMALL && follows_reduction(graph, node.operands[0]) {
                     rebuild.copy(id)?;
                     continue;
                 }

@@ -307,10 +307,10 @@ impl<'a> Planner<'a> {
             return Err("it is computed again there on purpose");
         }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
-        // What is one value a row is computed once a row.
+        // A value for each row is computed once a row.
         let domain = &kernel.domain;
         let rows = domain.extent(0..domain.outer + domain.rows);
-        let of_rows = kernel.form == Form::Reduce && a.kernel.domain.points() <= rows;
+        let of_rows = kernel.form == Form::Reduce && a.kernel.domain.points() == rows;
         let points = if of_rows { rows } else { domain.points() };
         let repeated = points.saturating_sub(a.kernel.domain.points());
         let saved = cost::moving(2 * self.graph[producer].ty.bytes());

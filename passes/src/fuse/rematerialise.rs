@@ -126,9 +126,11 @@ impl Chooser<'_, '_> {
         let trades = singles.chain([candidates.clone()]).filter(|set| !set.is_empty());
         let trades = trades.map(|set| self.trade(&set, members, chain)).filter(|trade| {
             let saved = cost::moving(2 * trade.gain.max(0) as usize);
-            trade.gain > 0 && trade.seconds < PATIENCE * saved
+            trade.gain > 0 && (chain || trade.seconds < PATIENCE * saved)
         });
-        let score = |trade: &Trade| trade.gain as f64 - trade.seconds * 1e9;
+        // A chain's entries grow with the square of what it reads; they are not kept at any price that a chain has.
+        let price = if chain { 0.0 } else { 1e9 };
+        let score = |trade: &Trade| trade.gain as f64 - trade.seconds * price;
         let best = trades.max_by(|a, b| score(a).total_cmp(&score(b)));
         if let Some(trade) = best {
             self.chained.extend(trade.recomputed.iter().filter(|_| chain));
@@ -137,7 +139,11 @@ impl Chooser<'_, '_> {
     }
 
     fn is_cheap_to_repeat(&self, value: ValueId) -> bool {
-        self.graph()[value].op.entry() == KernelEntry::Scalar
+        let node = &self.graph()[value];
+        // A converted input is kept: the conversion is all there is, and the input is there for all of the run.
+        let of_input = |operand: &ValueId| matches!(self.graph()[*operand].op, Op::Input(_));
+        let converts_input = matches!(node.op, Op::Cast(_)) && node.operands.iter().all(of_input);
+        node.op.entry() == KernelEntry::Scalar && !converts_input
     }
 
     /// What computing `set` again takes: everything up to the frontier.
