@@ -188,7 +188,7 @@ fn training_follows_that_of_f32() {
 #[test]
 fn what_is_kept_for_backward_is_bf16_and_the_arena_shrinks() {
     let config =
-        GptConfig { vocabulary: 31, context: 64, layers: 4, heads: 4, width: 64, ..GptConfig::default() };
+        GptConfig { vocabulary: 31, context: 128, layers: 4, heads: 4, width: 192, ..GptConfig::default() };
     let (_, wide) = losses(&config, 0, &Target::cpu());
     let (_, narrow) = losses(&config, 0, &bf16());
     let (wide_bytes, narrow_bytes) = (wide.report().arena_bytes, narrow.report().arena_bytes);
