@@ -73,7 +73,7 @@ pub(super) fn within_arena(
 }
 
 /// The program in as many slices as the target says, else in the fewest whose arena is not larger than [`ROOMY`], as far as
-/// that can be had.
+/// that can be had and as accumulators take less than what slices save.
 pub(super) fn unlimited(
     graph: &Graph,
     target: &Target,
@@ -87,15 +87,24 @@ pub(super) fn unlimited(
     let wanted = whole.arena_bytes().div_ceil(ROOMY);
     let mut best = whole;
     for slices in candidates(graph, target).into_iter().filter(|&slices| slices >= wanted) {
-        match lowered(slices) {
+        let sliced = match lowered(slices) {
             Err(Error::Tile(_)) => break,
-            lowered => best = lowered?,
+            lowered => lowered?,
+        };
+        if own_bytes(&sliced) >= own_bytes(&best) {
+            break;
         }
+        best = sliced;
         if best.arena_bytes() <= ROOMY {
             break;
         }
     }
     Ok(best)
+}
+
+/// The arena and the states of a program, accumulators among them.
+fn own_bytes(lowered: &Lowered) -> usize {
+    lowered.arena_bytes() + lowered.states().into_iter().map(|(_, bytes)| bytes).sum::<usize>()
 }
 
 /// Compiles with the fewest slices whose memory is within the limit, or with as many as the target says.
