@@ -104,7 +104,7 @@ pub(super) fn unlimited(
 
 /// The arena and the states of a program, accumulators among them.
 fn own_bytes(lowered: &Lowered) -> usize {
-    lowered.arena_bytes() + lowered.states().into_iter().map(|(_, bytes)| bytes).sum::<usize>()
+    lowered.arena_bytes() + lowered.state_bytes()
 }
 
 /// Compiles with the fewest slices whose memory is within the limit, or with as many as the target says.
