@@ -45,7 +45,11 @@ impl Workload {
         model: &Model,
     ) -> Result<Self, CliError> {
         let target = target.target(mode)?;
-        let target = memory.into_iter().fold(target, |target, memory| memory.limit(target));
+        // Without a word about memory the whole batch at once, whose kernels have one time and one floor each.
+        let target = match memory {
+            Some(memory) => memory.limit(target),
+            None => target.slices(1),
+        };
         let (program, step) = match work {
             Work::Train => {
                 let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;
