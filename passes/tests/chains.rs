@@ -20,6 +20,11 @@ type Score = fn(&mut Builder<'_>, ValueId) -> ValueId;
 
 /// softmax(score(q·kᵀ))·v with a loss, and the gradients of q, k and v.
 fn attention(score: Score, time: usize) -> Graph {
+    weighted_attention(score, plain, time)
+}
+
+/// weight(softmax(score(q·kᵀ)))·v with a loss, and the gradients of q, k and v.
+fn weighted_attention(score: Score, weight_of: Score, time: usize) -> Graph {
     let mut graph = Graph::new("attention");
     let mut builder = Builder::new(&mut graph, Origin::default());
     let b = &mut builder;
@@ -31,6 +36,7 @@ fn attention(score: Score, time: usize) -> Graph {
     let scores = b.matmul(q, transposed).expect("scores");
     let scores = score(b, scores);
     let weights = softmax(b, scores);
+    let weights = weight_of(b, weights);
     let mixed = b.matmul(weights, v).expect("mixed");
     // The gradient of the result depends on the result, so that backward is not one kernel with forward.
     let square = b.mul(mixed, mixed).expect("mul");
@@ -194,25 +200,8 @@ fn attention_with_dropout() {
         let doubled = b.scale(weights, 2.0).expect("scale");
         b.select(kept, doubled, zero).expect("select")
     }
-    let mut graph = Graph::new("dropout");
-    let mut builder = Builder::new(&mut graph, Origin::default());
-    let b = &mut builder;
     let time = 112;
-    let shape = [HEADS[0], HEADS[1], time, WIDTH];
-    let mut input =
-        |name: &str| b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input");
-    let [q, k, v, weight] = ["q", "k", "v", "weight"].map(&mut input);
-    let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
-    let scores = b.matmul(q, transposed).expect("scores");
-    let scores = causal(b, scores);
-    let weights = softmax(b, scores);
-    let weights = dropped(b, weights);
-    let mixed = b.matmul(weights, v).expect("mixed");
-    // The gradient of the result depends on the result, so that backward is not one kernel with forward.
-    let square = b.mul(mixed, mixed).expect("mul");
-    let weighted = b.mul(square, weight).expect("mul");
-    let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum");
-    finish(&mut graph, loss, &["q", "k", "v"]);
+    let graph = weighted_attention(causal, dropped, time);
     let kernels = check(&graph);
     let band = Some(Band { lower: None, upper: Some(0) });
     assert_eq!(chains(&kernels, 2, HEADS[0] * HEADS[1] * time * time), [band, band]);

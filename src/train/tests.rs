@@ -1,3 +1,5 @@
+//! Training runs: settings, resuming, what a run leaves behind.
+
 use super::*;
 use crate::models::GptConfig;
 use crate::optim::{Optimizer, Schedule};

@@ -143,3 +143,11 @@ fn long_rows() {
     let shape = Shape { batch: 8, rows: 420, columns: 900, k: 5, p: 7 };
     check(shape, Some(Band { lower: Some(300), upper: Some(450) }), DType::F32, false, 2e-5);
 }
+
+/// Products that sum nothing are zero, whatever the scratch held before.
+#[test]
+fn sums_of_nothing() {
+    for batch in [1, 9] {
+        check(Shape { batch, rows: 20, columns: 40, k: 0, p: 6 }, None, DType::F32, false, 2e-5);
+    }
+}

@@ -5,8 +5,9 @@
 
 use super::kernel::{KC, Kernels, LDA};
 use super::pack::Source;
+use super::packer::Packer;
 use super::part::Part;
-use super::{Buffers, Contraction, Operand, Output, Precision, TILE_COLUMNS, TileFn, thin};
+use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, thin};
 use crate::cpu::memory::Arena;
 use crate::cpu::pool::share;
 use crate::cpu::tiles::zero_upper;
@@ -109,9 +110,9 @@ impl<'a> Run<'a> {
         Source { base, size, load, outer: operand.outer.offsets(), k: operand.k.offsets() }
     }
 
-    /// Whether operands must be rounded to bf16 in their `f32` words.
-    pub(super) fn rounds(&self) -> bool {
-        self.job.precision == Precision::Bf16 && self.kernels.pair == 1
+    /// Packs this run's operands.
+    pub(super) fn packer(&self) -> Packer {
+        Packer::new(self.kernels, self.job.precision)
     }
 
     /// Calls a prologue or an epilogue on `size` rows and columns at `tile`, whose first element is `at`.

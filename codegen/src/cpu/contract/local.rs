@@ -6,7 +6,8 @@
 
 use super::driver::{STAGED, chunks};
 use super::kernel::{Ahead, KC, Kernels, LDA, Target};
-use super::pack::{Offsets, Source};
+use super::pack::Source;
+use super::packer::Packer;
 use super::{Axis, Element, Operand, Precision};
 use crate::cpu::isa::Isa;
 use std::ops::Range;
@@ -17,8 +18,7 @@ pub(crate) const ALIGN: usize = 32;
 /// The register tiles of one precision, for one thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Local {
-    kernels: &'static Kernels,
-    rounds: bool,
+    packer: Packer,
 }
 
 /// A matrix of a factor in memory.
@@ -78,30 +78,34 @@ impl Room {
 }
 
 impl Local {
-    /// Rows of A that are packed at a time: a multiple of every tile's rows, and of the rows that are staged.
+    /// Rows of A that are packed at a time; packing fills them up to a multiple of 16.
     const BLOCK_ROWS: usize = 112;
     /// Words of a [`Room`].
     pub(crate) const SPACE: usize = (Self::BLOCK_ROWS + STAGED) * LDA;
 
     /// The kernels to use.
     pub(crate) fn new(isa: Isa, precision: Precision) -> Self {
-        let kernels = Kernels::of(isa, precision);
-        Local { kernels, rounds: precision == Precision::Bf16 && kernels.pair == 1 }
+        Local { packer: Packer::new(Kernels::of(isa, precision), precision) }
+    }
+
+    fn kernels(self) -> &'static Kernels {
+        self.packer.kernels
     }
 
     /// Words that packed columns take.
     pub(crate) fn panel_words(self, columns: usize, k: usize) -> usize {
-        columns.next_multiple_of(self.kernels.nr) * k.div_ceil(self.kernels.pair).next_multiple_of(16)
+        let kernels = self.kernels();
+        columns.next_multiple_of(kernels.nr) * k.div_ceil(kernels.pair).next_multiple_of(16)
     }
 
     /// Values of k in a block; packed blocks follow each other.
     fn block(self) -> usize {
-        KC * self.kernels.pair
+        KC * self.kernels().pair
     }
 
     fn source<'a>(self, matrix: &Matrix<'a>) -> Source<'a> {
         let (outer, k) = (matrix.outer.offsets(), matrix.k.offsets());
-        let load = self.kernels.load(matrix.element);
+        let load = self.kernels().load(matrix.element);
         Source { base: matrix.start, size: matrix.element.size(), load, outer, k }
     }
 
@@ -110,32 +114,14 @@ impl Local {
     /// # Safety
     /// The matrix has these elements, the panels and the room their words; the machine has the instruction set.
     pub(crate) unsafe fn pack(self, matrix: &Matrix<'_>, first: usize, panels: &Panels, room: Room) {
-        let (kernels, source) = (self.kernels, self.source(matrix));
+        let (kernels, source) = (self.kernels(), self.source(matrix));
         let width = panels.columns.next_multiple_of(kernels.nr);
         for k in (0..panels.k).step_by(self.block()) {
             let depth = self.block().min(panels.k - k);
-            let words = depth.div_ceil(kernels.pair);
-            let (out, panel) = (panels.words.wrapping_add(k / kernels.pair * width), words * kernels.nr);
+            let out = panels.words.wrapping_add(k / kernels.pair * width);
+            let part = (&source.from(0, first + k), matrix.element);
             // SAFETY: the caller's contract.
-            unsafe {
-                if is_block(&source, matrix.element) {
-                    let block = source.from(0, first + k).block();
-                    (kernels.pack_b)(&block, panels.columns, depth, out, panel);
-                } else {
-                    for columns in chunks(0..panels.columns, STAGED) {
-                        for part in chunks(0..depth, KC) {
-                            let source = source.from(columns.start, first + k + part.start);
-                            let block = source.staged(columns.len(), part.len(), room.stage());
-                            let out = out.wrapping_add(columns.start / kernels.nr * panel);
-                            let out = out.wrapping_add(part.start / kernels.pair * kernels.nr);
-                            (kernels.pack_b)(&block, columns.len(), part.len(), out, panel);
-                        }
-                    }
-                }
-                if self.rounds {
-                    (kernels.round)(out.cast(), out.cast(), words * width);
-                }
-            }
+            unsafe { self.packer.columns(part, (panels.columns, depth), out, room.stage()) };
         }
     }
 
@@ -157,6 +143,15 @@ impl Local {
         room: Room,
     ) {
         debug_assert!(columns.start.is_multiple_of(ALIGN) && k.start.is_multiple_of(ALIGN));
+        if k.is_empty() && !results.adds {
+            // Sums of nothing.
+            for row in 0..rows.len() {
+                // SAFETY: the caller's contract.
+                unsafe { results.start.wrapping_add(row * results.ld).write_bytes(0, columns.len()) };
+            }
+            return;
+        }
+        let source = self.source(a);
         let first_block = k.start / self.block() * self.block();
         for block in (first_block..k.end).step_by(self.block()) {
             let part = k.start.max(block)..k.end.min(block + self.block());
@@ -166,7 +161,8 @@ impl Local {
                 let results = Results { start, adds, ..*results };
                 // SAFETY: the caller's contract.
                 unsafe {
-                    self.pack_rows(a, i.clone(), part.clone(), room);
+                    let rows = (&source.from(i.start, part.start), a.element);
+                    self.packer.rows(rows, (i.len(), part.len()), room.block(), room.stage());
                     self.tiles(i.len(), part.clone(), block, panels, columns.clone(), &results, room);
                 }
             }
@@ -185,7 +181,7 @@ impl Local {
         results: &Results,
         room: Room,
     ) {
-        let kernels = self.kernels;
+        let kernels = self.kernels();
         let width = panels.columns.next_multiple_of(kernels.nr);
         let depth = self.block().min(panels.k - block).div_ceil(kernels.pair);
         let inside = panels.words.wrapping_add(block / kernels.pair * width);
@@ -210,43 +206,10 @@ impl Local {
             }
         }
     }
-
-    unsafe fn pack_rows(self, a: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, room: Room) {
-        let (kernels, source) = (self.kernels, self.source(a));
-        // SAFETY: the caller's contract.
-        unsafe {
-            if is_block(&source, a.element) {
-                let block = source.from(rows.start, k.start).block();
-                (kernels.pack_a)(&block, rows.len(), k.len(), room.block());
-            } else {
-                for i in chunks(rows.clone(), STAGED) {
-                    for part in chunks(k.clone(), KC) {
-                        let source = source.from(i.start, part.start);
-                        let block = source.staged(i.len(), part.len(), room.stage());
-                        let out = room.block().wrapping_add((i.start - rows.start) * LDA);
-                        let out = out.wrapping_add((part.start - k.start) / kernels.pair);
-                        (kernels.pack_a)(&block, i.len(), part.len(), out);
-                    }
-                }
-            }
-            if self.rounds {
-                for row in 0..rows.len() {
-                    let line = room.block().wrapping_add(row * LDA).cast::<f32>();
-                    (kernels.round)(line, line, k.len().div_ceil(kernels.pair));
-                }
-            }
-        }
-    }
-}
-
-/// Whether a block of the operand can be packed as it lies.
-fn is_block(source: &Source<'_>, element: Element) -> bool {
-    let unit = |offsets: Offsets<'_>| offsets.unit();
-    element == Element::F32 && (unit(source.outer) || unit(source.k))
 }
 
 impl std::fmt::Debug for Local {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Local").field("rounds", &self.rounds).finish_non_exhaustive()
+        f.debug_struct("Local").field("rows", &self.kernels().mr).finish_non_exhaustive()
     }
 }

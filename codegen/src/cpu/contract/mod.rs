@@ -10,6 +10,7 @@ mod generic;
 mod kernel;
 pub(crate) mod local;
 mod pack;
+mod packer;
 mod part;
 mod peak;
 #[cfg(test)]

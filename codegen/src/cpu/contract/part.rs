@@ -6,24 +6,13 @@
 
 use super::driver::{Run, STAGED, Space, chunks};
 use super::kernel::{Ahead, KC, LDA, Target, prefetch_far};
-use super::pack::{Block, Narrow, Offsets, Source};
-use super::{Element, TileFn};
-use super::{Operand, Output, TILE_COLUMNS, Touched};
+use super::pack::{Block, Offsets, Source};
+use super::packer::Way;
+use super::{Output, TILE_COLUMNS, TileFn, Touched};
 use std::ops::Range;
 
 /// What identifies a packed B: its place in memory and its columns.
 pub(super) type Packed = (*const u8, Range<usize>);
-
-/// How a block of an operand is packed.
-#[derive(Clone, Copy)]
-enum Way {
-    /// As it lies, from `f32`.
-    Wide,
-    /// As it lies, from bf16.
-    Narrow(Narrow),
-    /// By way of the stage.
-    Staged,
-}
 
 /// A part of one matrix of C.
 pub(super) struct Part<'r, 'a> {
@@ -189,7 +178,9 @@ impl<'r, 'a> Part<'r, 'a> {
         }
         match self.b.k {
             Offsets::Strided(stride)
-                if end < job.k && matches!(self.way(&job.b), Way::Wide) && self.b.outer.unit() =>
+                if end < job.k
+                    && matches!(self.run.packer().way(&self.b, job.b.element), Way::Wide)
+                    && self.b.outer.unit() =>
             {
                 let first = self.b.at(0, end).cast::<f32>();
                 let ptr = first.wrapping_offset(-(self.rows.start as isize).wrapping_mul(stride));
@@ -199,58 +190,29 @@ impl<'r, 'a> Part<'r, 'a> {
         }
     }
 
-    /// How blocks of the operand are packed.
-    fn way(&self, operand: &Operand) -> Way {
-        let unit = operand.outer.offsets().unit() || operand.k.offsets().unit();
-        match (operand.element, self.run.kernels.narrow) {
-            (Element::F32, _) if unit => Way::Wide,
-            (Element::Bf16, Some(narrow)) if unit => Way::Narrow(narrow),
-            _ => Way::Staged,
-        }
-    }
-
     unsafe fn pack_b(&self, k: usize, out: *mut u32) {
-        let (kernels, depth, panel) = (self.run.kernels, self.depth(k), self.words(k) * self.run.kernels.nr);
-        let source = self.b.from(self.columns.start, k);
+        let source = (&self.b.from(self.columns.start, k), self.run.job.b.element);
+        let size = (self.columns.len(), self.depth(k));
         // SAFETY: the buffer holds the block; the stage holds `STAGED` lines of `KC` values.
-        unsafe {
-            match self.way(&self.run.job.b) {
-                Way::Wide => (kernels.pack_b)(&source.block(), self.columns.len(), depth, out, panel),
-                Way::Narrow(narrow) => (narrow.b)(&source.block(), self.columns.len(), depth, out, panel),
-                Way::Staged => {
-                    for columns in chunks(self.columns.clone(), STAGED) {
-                        let out = out.wrapping_add((columns.start - self.columns.start) / kernels.nr * panel);
-                        for part in chunks(0..depth, KC) {
-                            let source = self.b.from(columns.start, k + part.start);
-                            let block = source.staged(columns.len(), part.len(), self.space.stage[0]);
-                            let out = out.wrapping_add(part.start / kernels.pair * kernels.nr);
-                            (kernels.pack_b)(&block, columns.len(), part.len(), out, panel);
-                        }
-                    }
-                }
-            }
-            if self.run.rounds() {
-                let width = self.columns.len().next_multiple_of(kernels.nr);
-                (kernels.round)(out.cast(), out.cast(), self.words(k) * width);
-            }
-        }
+        unsafe { self.run.packer().columns(source, size, out, self.space.stage[0]) }
     }
 
     unsafe fn pack_a(&self, rows: Range<usize>, k: usize) {
-        let (job, kernels, out) = (self.run.job, self.run.kernels, self.space.a);
-        let way = self.way(&job.a);
-        if let (Way::Narrow(narrow), None) = (way, job.prologue) {
-            let block = self.a.from(rows.start, k).block();
-            // SAFETY: the buffer holds these rows.
-            unsafe { (narrow.a)(&block, rows.len(), self.depth(k), out) };
+        let (job, out) = (self.run.job, self.space.a);
+        let (packer, kernels) = (self.run.packer(), self.run.kernels);
+        let size = (rows.len(), self.depth(k));
+        let Some(hook) = job.prologue else {
+            let source = (&self.a.from(rows.start, k), job.a.element);
+            // SAFETY: the buffers hold these rows.
+            unsafe { packer.rows(source, size, out, self.space.stage[0]) };
             return;
-        }
-        let direct = matches!(way, Way::Wide);
-        // In one go, unless elements have to be widened or rows to be given to a prologue as `f32` first.
-        let step = if direct && (job.prologue.is_none() || kernels.pair == 1) { rows.len() } else { STAGED };
+        };
+        let direct = matches!(packer.way(&self.a, job.a.element), Way::Wide);
+        // In one go where words are `f32`; elsewhere rows are given to the prologue as `f32` first.
+        let step = if direct && kernels.pair == 1 { rows.len() } else { STAGED };
         for i in chunks(rows.clone(), step) {
             let out = out.wrapping_add((i.start - rows.start) * LDA);
-            for part in chunks(0..self.depth(k), if step == STAGED { KC } else { self.block() }) {
+            for part in chunks(0..size.1, if step == STAGED { KC } else { self.block() }) {
                 let out = out.wrapping_add(part.start / kernels.pair);
                 let source = self.a.from(i.start, k + part.start);
                 // SAFETY: the buffers hold these rows.
@@ -259,26 +221,13 @@ impl<'r, 'a> Part<'r, 'a> {
                         true => source.block(),
                         false => source.staged(i.len(), part.len(), self.space.stage[0]),
                     };
-                    match job.prologue {
-                        None => (kernels.pack_a)(&block, i.len(), part.len(), out),
-                        Some(hook) => self.pack_worked(
-                            &block,
-                            hook,
-                            (i.start, k + part.start),
-                            (i.len(), part.len()),
-                            out,
-                        ),
-                    }
+                    let (at, size) = ((i.start, k + part.start), (i.len(), part.len()));
+                    self.pack_worked(&block, hook, at, size, out);
                 }
             }
         }
-        if self.run.rounds() {
-            for row in 0..rows.len() {
-                let line = out.wrapping_add(row * LDA).cast::<f32>();
-                // SAFETY: packed above.
-                unsafe { (kernels.round)(line, line, self.words(k)) };
-            }
-        }
+        // SAFETY: packed above.
+        unsafe { packer.round_rows(size.0, size.1, out) };
     }
 
     /// Packs rows on which the prologue works first: in place where words are `f32`.
@@ -315,7 +264,7 @@ impl<'r, 'a> Part<'r, 'a> {
         let count = self.run.kernels.mc.min(self.rows.end - row);
         let source = self.a.from(row, k.min(job.k.saturating_sub(1)));
         let (base, size) = (source.base, source.size);
-        if k >= job.k || matches!(self.way(&job.a), Way::Staged) {
+        if k >= job.k || matches!(self.run.packer().way(&self.a, job.a.element), Way::Staged) {
             return Next { base, size, runs: source.k, left: 0, length: 0, run: 0, done: 0, pace: 0 };
         }
         let (runs, left, length) = match source.k.unit() {

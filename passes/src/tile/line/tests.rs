@@ -1,3 +1,5 @@
+//! Each op sample cut along each of its lines: slices computed alone and put together are the whole.
+
 use super::*;
 use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::samples::{all, difference};

@@ -241,11 +241,6 @@ impl<'a> Own<'a> {
             let local = step.local(consumer.precision);
             let panels = &self.with[at];
             local.multiply(&r, 0..rows.len(), columns.clone(), panels, 0..consumer.p, &results, self.room);
-            if columns.is_empty() {
-                for row in 0..rows.len() {
-                    results.start.wrapping_add(row * results.ld).write_bytes(0, consumer.p);
-                }
-            }
             if consumer.out.direct().is_none() {
                 self.store(at, batch, rows.clone());
             }
