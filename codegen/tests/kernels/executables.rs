@@ -1,6 +1,7 @@
 //! Executables: states, updates, memory, errors, sharing of code.
 
 use crate::support::{Bench, Program, Random, at};
+use kernfusion_codegen::cpu::isa::Isa;
 use kernfusion_codegen::cpu::pool::Pool;
 use kernfusion_codegen::{CodegenError, Executable, Memory, Options, States};
 use kernfusion_ir::kernel::{BufferId, BufferRole, Direction, Domain, Form, InstrKind, Place};
@@ -39,12 +40,18 @@ fn chain() -> Bench {
 fn equal_kernels_share_code_and_both_memories_agree() {
     let bench = chain();
     bench.check(0.0);
-    let options = Options { threads: 1, keep_code: true, ..Options::default() };
-    let executable = Executable::compile(bench.plan(), &States::new(), &options).unwrap();
-    assert_eq!(executable.programs(), 2);
-    assert!(executable.clif("kernel1").unwrap().contains("fabs"));
-    assert!(!executable.assembly("kernel0").unwrap().is_empty());
-    assert_eq!(executable.clif("none"), None);
+    for isa in Isa::available() {
+        let options = Options { threads: 1, keep_code: true, isa: Some(isa), ..Options::default() };
+        let executable = Executable::compile(bench.plan(), &States::new(), &options).unwrap();
+        assert_eq!(executable.programs(), 2);
+        // The listing goes down to loops of sixteen lanes.
+        let (clif, assembly) = (executable.clif("kernel1").unwrap(), executable.assembly("kernel1").unwrap());
+        match isa {
+            Isa::Avx512 { .. } => assert!(assembly.contains("vpandd zmm"), "{assembly}"),
+            Isa::Avx2 | Isa::Portable => assert!(clif.contains("fabs"), "{clif}"),
+        }
+        assert_eq!(executable.clif("none"), None);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! mask, an `i32` that is 0 or −1. Vectors have four lanes, and every function here takes either width and tells it
 //! from the operands. Arithmetic on `bf16` and `f16` is rounded after every instruction.
 
+use super::wide::Wide;
 use cranelift::codegen::ir::{BlockArg, ConstantData, FuncRef};
 use cranelift::jit::JITModule;
 use cranelift::module::{Linkage, Module};
@@ -17,7 +18,9 @@ pub(super) const LANES: usize = 4;
 /// A function under construction.
 pub(super) struct Code<'f, 'm> {
     pub(super) b: FunctionBuilder<'f>,
-    module: &'m mut JITModule,
+    pub(super) module: &'m mut JITModule,
+    /// Loops of sixteen lanes, where the machine can run them.
+    pub(super) wide: Option<&'m mut Wide>,
     imported: HashMap<String, FuncRef>,
 }
 
@@ -46,8 +49,8 @@ pub(super) fn flags() -> MemFlagsData {
 }
 
 impl<'f, 'm> Code<'f, 'm> {
-    pub(super) fn new(b: FunctionBuilder<'f>, module: &'m mut JITModule) -> Self {
-        Code { b, module, imported: HashMap::new() }
+    pub(super) fn new(b: FunctionBuilder<'f>, module: &'m mut JITModule, wide: Option<&'m mut Wide>) -> Self {
+        Code { b, module, wide, imported: HashMap::new() }
     }
 
     /// Ends the function.

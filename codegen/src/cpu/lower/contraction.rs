@@ -10,6 +10,7 @@
 use super::normalise::{dependence, indices_mut, reduces, regroup, scatters};
 use super::product::{ProductStep, Target, Tiled, Work};
 use super::row::{Row, Write};
+use super::wide::Wide;
 use super::{Lowering, Step, schedule, tile};
 use crate::CodegenError;
 use crate::cpu::contract::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
@@ -111,7 +112,7 @@ impl Lowering<'_> {
         let fixed = axes.len() - 1;
         let row = Row::new(kernel.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row);
+        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
         let capacity = tile::capacity(&row);
         self.needs_zeros(&row, capacity);
         let slots = self.facts.dtypes.len();

@@ -105,7 +105,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
             }
             if !self.row.varies(value) {
                 self.scalars[at] = Some(self.scalar(instr));
-            } else if is_call(&instr.kind) {
+            } else if self.schedule.is_call(&instr.kind) {
                 self.call_on_row(value, instr);
             }
         }

@@ -1,6 +1,7 @@
 //! Cranelift's JIT module: functions are built one by one, made executable together, and freed together.
 
 use super::code::Code;
+use super::wide::Wide;
 use crate::CodegenError;
 use crate::cpu::isa::Isa;
 use crate::cpu::tiles::Tiles;
@@ -12,6 +13,7 @@ use cranelift::prelude::*;
 /// Functions under construction.
 pub(super) struct Functions {
     module: JITModule,
+    wide: Option<Wide>,
     context: Context,
     builder: FunctionBuilderContext,
     defined: Vec<FuncId>,
@@ -57,7 +59,8 @@ impl Functions {
         builder.symbols(Tiles::of(isa).symbols().iter().map(|symbol| (symbol.name, symbol.address)));
         let module = JITModule::new(builder);
         let (context, builder) = (module.make_context(), FunctionBuilderContext::new());
-        Ok(Functions { module, context, builder, defined: vec![], keep_code, texts: vec![] })
+        let wide = Wide::is_there(isa).then(Wide::default);
+        Ok(Functions { module, wide, context, builder, defined: vec![], keep_code, texts: vec![] })
     }
 
     /// Defines a function by what `build` emits after its entry, and returns its number.
@@ -77,7 +80,7 @@ impl Functions {
         b.append_block_params_for_function_params(entry);
         b.switch_to_block(entry);
         let parameters = b.block_params(entry).to_vec();
-        build(Code::new(b, &mut self.module), &parameters).finish();
+        build(Code::new(b, &mut self.module, self.wide.as_mut()), &parameters).finish();
         let signature = &self.context.func.signature;
         let id = self.module.declare_anonymous_function(signature).map_err(|e| failed(e.to_string()))?;
         self.module.define_function(id, &mut self.context).map_err(|e| failed(format!("{e:?}")))?;
@@ -99,6 +102,11 @@ impl Functions {
             let name = called.linkage_name(FuncId::from_u32(external.index)).into_owned();
             text.clif = text.clif.replace(&format!("= u0:{} ", external.index), &format!("= %{name} "));
             text.assembly = text.assembly.replace(&format!("{reference}+0"), &name);
+            if let Some(wide) =
+                self.wide.as_ref().and_then(|wide| wide.text(FuncId::from_u32(external.index)))
+            {
+                text.assembly += &format!("{name}:\n{wide}");
+            }
         }
         text
     }

@@ -5,13 +5,14 @@ use super::code::{LANES, lane};
 use super::emit::{At, Count, Emitter};
 use super::row::{Access, Write, WriteMode};
 use super::walk::{Position, Walk};
+use super::wide::Ends;
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
 use std::collections::BTreeMap;
 
 /// What a loop needs to know of a varying value before it starts.
-enum Source {
+pub(super) enum Source {
     /// Elements one after the other, from an address on.
     Contiguous(Value),
     /// The same value throughout.
@@ -20,6 +21,26 @@ enum Source {
     Scattered { base: Value, walk: Walk, guard: Vec<(Walk, usize)> },
     /// Coordinates.
     Walks(Vec<(Walk, usize)>),
+}
+
+impl Source {
+    /// Of contiguous elements, where they start.
+    pub(super) fn address(&self) -> Value {
+        let Source::Contiguous(address) = self else { unreachable!("not contiguous") };
+        *address
+    }
+
+    /// The value that is the same throughout.
+    pub(super) fn splat(&self) -> Value {
+        let Source::Splat(value) = self else { unreachable!("not the same throughout") };
+        *value
+    }
+
+    /// The first of the coordinates with this number.
+    pub(super) fn first(&self, number: usize) -> Value {
+        let Source::Walks(walks) = self else { unreachable!("not coordinates") };
+        walks[number].0.base
+    }
 }
 
 impl Emitter<'_, '_, '_> {
@@ -45,6 +66,9 @@ impl Emitter<'_, '_, '_> {
             })
             .collect();
         let targets: Vec<_> = steps.writes.iter().map(|&at| (at, self.target(at))).collect();
+        if let Some(wide) = &self.schedule.wide[stage] {
+            return self.wide_loop(wide, &Ends { sources: &sources, rows: &rows, targets: &targets });
+        }
         let unroll = match steps.computes.len() + steps.reads.len() {
             0..=16 => 4,
             17..=48 => 2,
@@ -333,7 +357,7 @@ impl Emitter<'_, '_, '_> {
 }
 
 /// The dtype whose memory form is a value's lanes.
-fn as_lanes(dtype: DType) -> DType {
+pub(super) fn as_lanes(dtype: DType) -> DType {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 => DType::F32,
         DType::F64 => DType::F64,

@@ -27,6 +27,7 @@ mod row;
 mod schedule;
 mod tile;
 mod walk;
+mod wide;
 
 pub(crate) use chain::ChainStep;
 pub(crate) use chain::Scratch as ChainScratch;
@@ -44,6 +45,7 @@ use normalise::{normalise, number_slots, reduces, scatters};
 use row::{Access, Row, Write, WriteMode};
 use std::collections::HashMap;
 use std::sync::Arc;
+use wide::Wide;
 
 /// How to run a kernel: steps over a table of pointers to zeros, to the kernel's buffers and to temporaries. A slot
 /// counts from the first buffer.
@@ -238,7 +240,7 @@ impl Lowering<'_> {
         let clobbered = self.facts.clobbered.clone();
         let row = Row::new(kernel.region.clone(), writes, domain.axes.clone(), fixed, clobbered);
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row);
+        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
         let nest = Nest::new(&row, &schedule, domain.outer, chunk, whole);
         let slots = self.facts.dtypes.len();
         let function = nest::build(self.functions, &self.facts.name, &row, &schedule, &nest, slots)?;

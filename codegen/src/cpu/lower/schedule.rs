@@ -14,6 +14,7 @@
 //! ```
 
 use super::row::{Row, Write};
+use super::wide::{self, WideLoop};
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
@@ -34,6 +35,10 @@ pub(super) struct Schedule {
     pub(super) loops: Vec<Loop>,
     /// The number of scratch rows.
     pub(super) rows: usize,
+    /// Each stage's loop by sixteen lanes, where it can be made so.
+    pub(super) wide: Vec<Option<WideLoop>>,
+    /// Whether loops compute elementary functions themselves.
+    inlines: bool,
 }
 
 /// The loop of one stage.
@@ -50,6 +55,22 @@ pub(super) struct Loop {
 }
 
 impl Schedule {
+    /// Whether a primitive computes this instruction where it varies.
+    pub(super) fn is_call(&self, kind: &InstrKind) -> bool {
+        is_call(kind) && !(self.inlines && is_elementary(kind))
+    }
+
+    /// Records each stage's loop by sixteen lanes; tells whether all of them can be made so.
+    fn widen(&mut self, row: &Row) -> bool {
+        let record = |steps: &Loop| {
+            let everywhere = wide::record(row, steps, false)?;
+            let inside = wide::record(row, steps, true).filter(|inside| *inside != everywhere);
+            Some(WideLoop { everywhere, inside })
+        };
+        self.wide = self.loops.iter().map(record).collect();
+        self.loops.iter().zip(&self.wide).all(|(steps, wide)| steps.is_empty() || wide.is_some())
+    }
+
     /// The stage in which a write is done.
     pub(super) fn write_stage(&self, write: &Write) -> usize {
         write.operands().map(|value| self.ready[value.0 as usize]).max().unwrap_or(0)
@@ -63,7 +84,7 @@ impl Loop {
     }
 }
 
-/// Whether a primitive computes this instruction where it varies.
+/// Whether a primitive computes this instruction.
 pub(super) fn is_call(kind: &InstrKind) -> bool {
     match kind {
         InstrKind::Unary(op, _) => match op {
@@ -84,11 +105,33 @@ pub(super) fn is_call(kind: &InstrKind) -> bool {
     }
 }
 
-/// The schedule of a row program. Memory that a write may change is read again in a later stage only if all writes
+/// Whether this is an elementary function that a loop by sixteen lanes can compute itself.
+fn is_elementary(kind: &InstrKind) -> bool {
+    matches!(kind, InstrKind::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf, _))
+}
+
+/// The schedule of a row program, with loops by sixteen lanes where `is_wide` says that the machine can run them. Memory that a write may change is read again in a later stage only if all writes
 /// come later still.
-pub(super) fn schedule(row: &Row) -> Schedule {
+pub(super) fn schedule(row: &Row, is_wide: bool) -> Schedule {
+    if is_wide {
+        let mut inlined = scheduled(row, true);
+        if inlined.widen(row) {
+            return inlined;
+        }
+    }
+    let mut plan = scheduled(row, false);
+    if is_wide {
+        plan.widen(row);
+    } else {
+        plan.wide.resize_with(plan.loops.len(), || None);
+    }
+    plan
+}
+
+fn scheduled(row: &Row, inlines: bool) -> Schedule {
     let plan = |trusts_memory: bool| {
-        let mut planner = Planner { row, trusts_memory, schedule: Schedule::default() };
+        let schedule = Schedule { inlines, ..Schedule::default() };
+        let mut planner = Planner { row, trusts_memory, schedule };
         planner.mark_live();
         planner.assign_stages();
         planner.fill_loops();
@@ -124,7 +167,7 @@ impl Planner<'_> {
     }
 
     fn is_lanes(&self, value: Scalar) -> bool {
-        self.varies(value) && !is_call(self.kind(value))
+        self.varies(value) && !self.schedule.is_call(self.kind(value))
     }
 
     /// Finds out which values anything needs.
@@ -155,7 +198,7 @@ impl Planner<'_> {
     }
 
     fn calls(&self, value: Scalar) -> bool {
-        self.varies(value) && is_call(self.kind(value))
+        self.varies(value) && self.schedule.is_call(self.kind(value))
     }
 
     /// Whether a call can read the operand where it lies in memory.
@@ -343,7 +386,7 @@ mod tests {
         let write = Write { value: y, slot: 0, dtype: DType::F32, index, mode: WriteMode::Set };
         for clobbered in [false, true] {
             let row = Row::new(region.clone(), vec![write.clone()], vec![9, 64], 1, vec![clobbered]);
-            let plan = schedule(&row);
+            let plan = schedule(&row, false);
             assert_eq!(plan.ready, [0, 0, 0, 1, 1, 1]);
             assert_eq!(plan.rows, 1, "exp works in place");
             assert_eq!(plan.loops[0].spills, BTreeSet::from([d]));

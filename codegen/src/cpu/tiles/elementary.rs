@@ -1,24 +1,27 @@
-//! `exp`, `log`, `tanh` and `erf` on registers of `f32`, written once for AVX-512 and AVX2.
+//! `exp`, `log`, `tanh` and `erf` on registers of `f32`, written once for AVX-512, AVX2 and code that is generated.
 //!
 //! Each reduces its argument to a short interval and evaluates a polynomial there. The coefficients are
 //! minimax fits of this project (weighted least squares with Lawson's weights, in 40 digits), rounded to
 //! `f32` one after another so that later ones make up for earlier roundings. NaN stays NaN everywhere.
 
-use super::vector::{Vector, polynomial};
+use super::vector::{Table, Vector, polynomial};
 use std::f32::consts::LOG2_E;
 
 /// ln 2 in two parts: n · `LN_2_HIGH` is exact for every exponent n of an `f32`.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
+/// 2²³, from which on numbers of `f32` are integers.
+const TO_INTEGER: f32 = 8_388_608.0;
+
 /// A function of one register, as a type: passed as a value it would be called, not inlined.
-pub(super) trait Function {
+pub(crate) trait Function {
     fn of<V: Vector>(x: V) -> V;
 }
 
 macro_rules! functions {
     ($($type:ident $function:ident),*) => {$(
-        pub(super) struct $type;
+        pub(crate) struct $type;
         impl Function for $type {
             #[inline(always)]
             fn of<V: Vector>(x: V) -> V {
@@ -29,21 +32,130 @@ macro_rules! functions {
 }
 functions!(Exp exp, Log log, Tanh tanh, Erf erf);
 
-/// log(erfc(x)) / x for `ERF_NEAR_END` ≤ x ≤ 4, highest power first.
-pub(super) const ERF_FAR: [f32; 7] = [
-    -1.188_750_9e-5,
-    3.294_002_7e-4,
-    -0.003_669_401_2,
-    0.023_819_312,
-    -0.106_303_66,
-    -0.635_110_74,
-    -1.128_658_5,
-];
-/// erf(x) / x - 1 by powers of x², below `ERF_NEAR_END`.
-pub(super) const ERF_NEAR: [f32; 6] =
-    [-5.945_756e-4, 0.004_985_118, -0.026_761_856, 0.112_817_146, -0.376_124_9, 0.128_379_15];
-/// Where the two forms of erf meet.
-pub(super) const ERF_NEAR_END: f32 = 0.9375;
+/// Intervals of erf in a unit of its argument.
+pub(super) const ERF_SCALE: f32 = 3.84;
+/// erf(x) / x around n / `ERF_SCALE`, n = 0 … 15, by powers of what x · `ERF_SCALE` exceeds n by; highest power first.
+pub(super) static ERF: [Table; 6] = table(&[
+    [
+        -0.000_949_151_93,
+        -4.392_769e-5,
+        -5.904_481_4e-5,
+        -4.200_747e-5,
+        -9.853_651e-6,
+        1.405_015_1e-5,
+        2.121_786_7e-5,
+        1.563_822_7e-5,
+        8.168_503e-6,
+        2.332_745_5e-6,
+        -2.705_483_8e-7,
+        -1.045_963_7e-6,
+        -1.074_344_5e-6,
+        -7.124_753_6e-7,
+        -5.715_770_6e-7,
+        -1.653_784_1e-6,
+    ],
+    [
+        0.001_697_681_7,
+        0.000_394_011_18,
+        0.000_118_305_055,
+        -0.000_136_827_47,
+        -0.000_270_540_3,
+        -0.000_257_068_87,
+        -0.000_164_778_28,
+        -6.380_242e-5,
+        -6.721_713_4e-6,
+        1.997_867_4e-5,
+        2.408_548_6e-5,
+        2.008_145_7e-5,
+        1.539_566_3e-5,
+        9.955_877e-6,
+        7.781_958e-6,
+        3.908_881_4e-6,
+    ],
+    [
+        -0.000_515_006_2,
+        0.001_914_208_6,
+        0.002_991_213_2,
+        0.002_929_453_5,
+        0.002_052_873,
+        0.000_962_518_97,
+        0.000_118_761_316,
+        -0.000_329_201_66,
+        -0.000_461_917_3,
+        -0.000_426_883_75,
+        -0.000_337_602_6,
+        -0.000_250_373_76,
+        -0.000_182_492_93,
+        -0.000_133_930_98,
+        -9.984_738e-5,
+        -7.573_326e-5,
+    ],
+    [
+        -0.025_415_685,
+        -0.022_515_28,
+        -0.014_877_535,
+        -0.005_731_067_6,
+        0.001_873_539_6,
+        0.006_379_84,
+        0.007_907_787,
+        0.007_495_105_7,
+        0.006_248_814,
+        0.004_890_17,
+        0.003_739_320_4,
+        0.002_861_335_9,
+        0.002_217_108_6,
+        0.001_747_002_7,
+        0.001_399_108_4,
+        0.001_137_932_4,
+    ],
+    [
+        -5.768_764_4e-6,
+        -0.048_988_99,
+        -0.086_925_95,
+        -0.107_501_55,
+        -0.110_915_04,
+        -0.102_113_6,
+        -0.087_404_57,
+        -0.071_778_44,
+        -0.057_968_77,
+        -0.046_848,
+        -0.038_263_142,
+        -0.031_705_91,
+        -0.026_661_007,
+        -0.022_720_94,
+        -0.019_591_697,
+        -0.017_066_648,
+    ],
+    [
+        1.128_379_2,
+        1.103_382_1,
+        1.034_142_4,
+        0.935_394_94,
+        0.824_915,
+        0.717_650_3,
+        0.622_639_7,
+        0.543_119_97,
+        0.478_456_2,
+        0.426_275_04,
+        0.383_911_43,
+        0.349_073_1,
+        0.319_996_83,
+        0.295_384_1,
+        0.274_285_64,
+        0.255_999_98,
+    ],
+]);
+
+/// Tables of these numbers.
+const fn table<const N: usize>(numbers: &[[f32; 16]; N]) -> [Table; N] {
+    let mut bits = [[0; 16]; N];
+    let mut at = 0;
+    while at < 16 * N {
+        bits[at / 16][at % 16] = numbers[at / 16][at % 16].to_bits();
+        at += 1;
+    }
+    bits
+}
 
 /// exp(x) = 2ⁿ · exp(r) with n an integer and |r| ≤ ½ ln 2; exp(r) = 1 + r + r² · q(r).
 #[inline(always)]
@@ -97,11 +209,19 @@ fn tanh<V: Vector>(x: V) -> V {
     V::with_sign(V::where_less(a, x.all(0.625), V::fma(q, z * a, a), far), x)
 }
 
-/// erf(x) = 1 - exp(x · q(x)), where x · q(x) is log(erfc(x)), far from zero; x + x · p(x²) near it.
+/// erf(x) = x · p(|x|), with a polynomial for each of sixteen intervals up to 4; erfc(4) = 1.5e-8 is less than half a unit in
+/// the last place of 1.
 #[inline(always)]
 fn erf<V: Vector>(x: V) -> V {
-    // erfc(4) = 1.5e-8 is less than half a unit in the last place of 1.
-    let a = V::min(x.all(4.0), V::abs(x));
-    let far = V::with_sign(x.all(1.0) - exp(a * polynomial(a, ERF_FAR)), x);
-    V::where_less(a, x.all(ERF_NEAR_END), V::fma(polynomial(x * x, ERF_NEAR), x, x), far)
+    // NaN passes, being the second operand.
+    let x = V::max(x.all(-4.0), V::min(x.all(4.0), x));
+    let (a, scale, shift) = (V::abs(x), x.all(ERF_SCALE), x.all(TO_INTEGER));
+    // Adding 2²³ rounds to an integer, and leaves it in the lowest bits.
+    let number = V::fma(a, scale, shift);
+    let d = V::fma(a, scale, shift - number);
+    let mut sum = V::lookup(number, &ERF[0]);
+    for coefficients in &ERF[1..] {
+        sum = V::fma(sum, d, V::lookup(number, coefficients));
+    }
+    x * sum
 }

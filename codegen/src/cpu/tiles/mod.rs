@@ -7,7 +7,7 @@
 
 pub(crate) mod element;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has vector forms so far"))]
-mod elementary;
+pub(crate) mod elementary;
 mod random;
 mod reduce;
 mod scalar;

@@ -1,6 +1,6 @@
 //! Elementary functions one value at a time: `f64`, and the portable path of `f32`.
 
-use super::elementary::{ERF_FAR, ERF_NEAR, ERF_NEAR_END};
+use super::elementary::{ERF, ERF_SCALE};
 use std::f64::consts::FRAC_2_SQRT_PI;
 
 /// `dst[i] = f(src[i])` for n values; `dst` may be `src`.
@@ -53,15 +53,13 @@ pub(super) fn erf(x: f64) -> f64 {
 
 /// The error function of an `f32`: the polynomials of the vector form, evaluated in `f64`.
 pub(super) fn erf_f32(x: f32) -> f32 {
-    let horner =
-        |x: f64, coefficients: &[f32]| coefficients.iter().fold(0.0, |sum, &c| sum * x + f64::from(c));
-    let wide = f64::from(x);
-    let a = wide.abs();
-    if a < f64::from(ERF_NEAR_END) {
-        return (wide + wide * horner(a * a, &ERF_NEAR)) as f32;
-    }
-    let a = if a > 4.0 { 4.0 } else { a };
-    (1.0 - (a * horner(a, &ERF_FAR)).exp()).copysign(wide) as f32
+    // NaN stays.
+    let x = f64::from(x).clamp(-4.0, 4.0);
+    let scaled = x.abs() * f64::from(ERF_SCALE);
+    let number = scaled.round_ties_even();
+    let coefficients = ERF.iter().map(|table| f64::from(f32::from_bits(table[number as usize])));
+    let sum = coefficients.fold(0.0, |sum, c| sum * (scaled - number) + c);
+    (x * sum) as f32
 }
 
 #[cfg(test)]

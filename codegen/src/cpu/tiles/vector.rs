@@ -48,8 +48,16 @@ pub(crate) trait Lanes: Copy + Add<Output = Self> {
     fn sum(self) -> f32;
 }
 
-/// Lanes for elementary functions. Comparisons with NaN are false, as in the language.
-pub(super) trait Vector: Lanes + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
+/// Sixteen numbers of `f32`, as bits.
+pub(crate) type Table = [u32; 16];
+
+/// What elementary functions are made of: registers of lanes, or symbols that record what would be done with them.
+/// Comparisons with NaN are false, as in the language.
+pub(crate) trait Vector:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    /// `a · b + c`, rounded once.
+    fn fma(a: Self, b: Self, c: Self) -> Self;
     /// A register like this one with `value` in every lane.
     fn all(self, value: f32) -> Self;
     /// The smaller; `b` where either is NaN.
@@ -66,13 +74,15 @@ pub(super) trait Vector: Lanes + Sub<Output = Self> + Mul<Output = Self> + Div<O
     fn where_less(a: Self, b: Self, yes: Self, no: Self) -> Self;
     /// `x · 2ⁿ` for integers -150 ≤ n ≤ 128, through infinity above and subnormal numbers below.
     fn scale(x: Self, n: Self) -> Self;
+    /// The number of a table that the lowest four bits of each lane name.
+    fn lookup(index: Self, table: &'static Table) -> Self;
     /// `(m, e)` with `self = m · 2ᵉ` and √½ ≤ m ≤ √2, for positive finite values, subnormal ones too.
     fn split(self) -> (Self, Self);
 }
 
 /// The polynomial with the given coefficients, highest power first, by Horner's rule.
 #[inline(always)]
-pub(super) fn polynomial<V: Vector, const N: usize>(x: V, coefficients: [f32; N]) -> V {
+pub(crate) fn polynomial<V: Vector, const N: usize>(x: V, coefficients: [f32; N]) -> V {
     let mut sum = x.all(coefficients[0]);
     for &coefficient in &coefficients[1..] {
         sum = V::fma(sum, x, x.all(coefficient));
@@ -85,7 +95,7 @@ pub(super) fn polynomial<V: Vector, const N: usize>(x: V, coefficients: [f32; N]
 /// # Safety
 /// The instruction set of `V` is there, both pointers cover n values, and are equal or do not overlap.
 #[inline(always)]
-pub(super) unsafe fn map<V: Vector, F: Function>(dst: *mut f32, src: *const f32, n: usize) {
+pub(super) unsafe fn map<V: Lanes + Vector, F: Function>(dst: *mut f32, src: *const f32, n: usize) {
     let whole = n - n % V::LANES;
     // SAFETY: the caller's contract; the last, partial register is masked.
     unsafe {
@@ -153,7 +163,7 @@ impl Lanes for Portable {
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
-    use super::{Lanes, Vector};
+    use super::{Lanes, Table, Vector};
     use std::arch::x86_64::*;
     use std::ops::{Add, Div, Mul, Sub};
 
@@ -239,6 +249,14 @@ pub(crate) mod x86 {
 
     impl Vector for Avx512 {
         #[inline(always)]
+        fn lookup(index: Self, table: &'static Table) -> Self {
+            // SAFETY: a value of this type exists, so its instruction set does; the table has sixteen numbers.
+            unsafe {
+                let table = _mm512_loadu_ps(table.as_ptr().cast());
+                Self(_mm512_permutexvar_ps(_mm512_castps_si512(index.0), table))
+            }
+        }
+        #[inline(always)]
         fn all(self, value: f32) -> Self {
             // SAFETY: a value of this type exists, so its instruction set does.
             unsafe { Self::splat(value) }
@@ -256,6 +274,7 @@ pub(crate) mod x86 {
             }
         }
         methods! {
+            fma(a, b, c) = _mm512_fmadd_ps(a.0, b.0, c.0);
             min(a, b) = _mm512_min_ps(a.0, b.0);
             max(a, b) = _mm512_max_ps(a.0, b.0);
             round(x) = _mm512_roundscale_ps::<_MM_FROUND_TO_NEAREST_INT>(x.0);
@@ -328,6 +347,17 @@ pub(crate) mod x86 {
 
     impl Vector for Avx2 {
         #[inline(always)]
+        fn lookup(index: Self, table: &'static Table) -> Self {
+            // SAFETY: a value of this type exists, so its instruction set does; the table has twice eight numbers.
+            unsafe {
+                let index = _mm256_castps_si256(index.0);
+                let half =
+                    |at| _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(at).cast()), index);
+                let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
+                Self(_mm256_blendv_ps(half(0), half(8), upper))
+            }
+        }
+        #[inline(always)]
         fn all(self, value: f32) -> Self {
             // SAFETY: a value of this type exists, so its instruction set does.
             unsafe { Self::splat(value) }
@@ -349,6 +379,7 @@ pub(crate) mod x86 {
             }
         }
         methods! {
+            fma(a, b, c) = _mm256_fmadd_ps(a.0, b.0, c.0);
             min(a, b) = _mm256_min_ps(a.0, b.0);
             max(a, b) = _mm256_max_ps(a.0, b.0);
             round(x) = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x.0);

@@ -20,6 +20,7 @@ pub(crate) use run::Scratch;
 use super::contraction::{Factor, axis};
 use super::normalise::{reduces, regroup};
 use super::row::{Row, Write, WriteMode};
+use super::wide::Wide;
 use super::{Lowering, schedule, tile};
 use crate::CodegenError;
 use crate::cpu::contract::{Axis, Element, Operand, Precision};
@@ -359,7 +360,7 @@ impl Lowering<'_> {
         let mut row = Row::new(merged.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
         row.inside = inside;
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row);
+        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
         let capacity = row.axes[row.inner()].next_multiple_of(16);
         self.needs_zeros(&row, capacity);
         let scratch = self.temporary(DType::F32, 0);

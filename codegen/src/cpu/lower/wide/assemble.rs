@@ -1,0 +1,434 @@
+//! Programs as machine code: registers by linear scan, a loop over whole vectors, a masked last turn.
+//!
+//! ```text
+//! function(parameters, first, end):            rdi, rsi, rdx by the System V convention
+//!   while first + 16 ≤ end: steps; first += 16
+//!   if first < end: k1 = the lanes that are left; steps, with memory masked by k1
+//! ```
+//!
+//! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
+
+use super::program::{BROADCAST, Lanes, Operand, Program, Step, Target};
+use crate::cpu::tiles::vector::Table;
+use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+/// Lanes of a vector.
+const WIDTH: u8 = 16;
+/// Vector registers.
+const REGISTERS: u32 = 32;
+/// Registers that hold the first pointers.
+const POINTERS: [Register; 4] = [Register::R8, Register::R9, Register::R10, Register::R11];
+const PARAMETERS: Register = Register::RDI;
+const COUNTER: Register = Register::RSI;
+const END: Register = Register::RDX;
+const SCRATCH: Register = Register::RAX;
+
+/// Machine code, and the same as text.
+pub(super) struct Assembled {
+    pub(super) bytes: Vec<u8>,
+    pub(super) text: String,
+}
+
+/// The program as a function.
+///
+/// # Panics
+/// There are not enough registers, which [`assign`] tells.
+pub(super) fn assemble(program: &Program) -> Assembled {
+    let registers = assign(program).expect("a program that fits into the registers");
+    let kept = kept_in_registers(program, &registers);
+    let (lines, data) = (vec![], BTreeMap::new());
+    let mut assembler = Assembler { program, registers, kept, lines, data, is_tail: false };
+    assembler.function();
+    assembler.encoded()
+}
+
+/// The machine's register of each register of a program; `None` if it needs more than there are.
+pub(super) fn assign(program: &Program) -> Option<Vec<u32>> {
+    let mut last = vec![0; program.registers as usize];
+    for (at, step) in program.steps.iter().enumerate() {
+        step.reads().for_each(|register| last[register as usize] = at);
+    }
+    let mut free: Vec<u32> = (0..REGISTERS).rev().collect();
+    let mut assigned = vec![u32::MAX; program.registers as usize];
+    for (at, step) in program.steps.iter().enumerate() {
+        let mut dying: Vec<u32> = step.reads().filter(|&register| last[register as usize] == at).collect();
+        dying.sort_unstable();
+        dying.dedup();
+        let first = step.reads().next().filter(|_| step.in_place);
+        // A copy of the first operand is made before the other operands are read.
+        let copies = first.is_some_and(|register| !dying.contains(&register));
+        let release = |free: &mut Vec<u32>, assigned: &[u32]| {
+            free.extend(dying.iter().map(|&register| assigned[register as usize]));
+        };
+        if !copies {
+            release(&mut free, &assigned);
+        }
+        if let Target::Register(target) = step.target {
+            let register = match first {
+                Some(first) if !copies => {
+                    let register = assigned[first as usize];
+                    free.retain(|&other| other != register);
+                    register
+                }
+                _ => free.pop()?,
+            };
+            assigned[target as usize] = register;
+        }
+        if copies {
+            release(&mut free, &assigned);
+        }
+    }
+    Some(assigned)
+}
+
+/// What is the same in every turn and is kept in registers that are left over, the most used first.
+fn kept_in_registers(program: &Program, assigned: &[u32]) -> HashMap<Lanes, u32> {
+    let mut uses: Vec<(Lanes, usize)> = vec![];
+    for operand in program.steps.iter().flat_map(|step| &step.operands) {
+        let Operand::Lanes(lanes) = operand else { continue };
+        match uses.iter_mut().find(|(known, _)| known == lanes) {
+            _ if matches!(lanes, Lanes::Register(_)) => {}
+            Some((_, count)) => *count += 1,
+            None => uses.push((*lanes, 1)),
+        }
+    }
+    uses.sort_by_key(|&(_, count)| Reverse(count));
+    let first = assigned.iter().filter(|&&register| register < REGISTERS).max().map_or(0, |&last| last + 1);
+    uses.into_iter().map(|(lanes, _)| lanes).zip(first..REGISTERS).collect()
+}
+
+impl Step {
+    /// The registers of lanes that it reads.
+    fn reads(&self) -> impl Iterator<Item = u32> {
+        self.operands.iter().filter_map(|operand| match operand {
+            Operand::Lanes(Lanes::Register(register)) => Some(*register),
+            _ => None,
+        })
+    }
+}
+
+/// Places that instructions refer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Label {
+    Loop,
+    Tail,
+    End,
+    Constant(u32),
+    Table(&'static Table),
+    LaneNumbers,
+}
+
+/// A line of the function.
+enum Line {
+    Place(Label),
+    /// An instruction, and where it jumps or reads.
+    Instruction(Instruction, Option<Label>),
+}
+
+struct Assembler<'p> {
+    program: &'p Program,
+    /// The machine's register of each of the program's.
+    registers: Vec<u32>,
+    /// Registers of what is the same in every turn.
+    kept: HashMap<Lanes, u32>,
+    lines: Vec<Line>,
+    /// What lies behind the code.
+    data: BTreeMap<Label, Vec<u8>>,
+    is_tail: bool,
+}
+
+/// An operand of a machine instruction.
+#[derive(Clone, Copy)]
+enum Place {
+    Register(Register),
+    Immediate(u8),
+    /// Base, index with scale, offset.
+    Memory(Register, Option<(Register, u32)>, u32),
+    Label(Label),
+}
+
+impl Assembler<'_> {
+    fn function(&mut self) {
+        for (at, &register) in POINTERS.iter().enumerate().take(self.program.pointers as usize) {
+            self.load_pointer(register, at as u32);
+        }
+        let mut kept: Vec<_> = std::mem::take(&mut self.kept).into_iter().collect();
+        kept.sort_unstable_by_key(|&(_, register)| register);
+        for &(lanes, register) in &kept {
+            self.load(Register::ZMM0 + register, lanes);
+        }
+        self.kept = kept.into_iter().collect();
+        self.check(Code::Ja_rel32_64, Label::Tail);
+        self.lines.push(Line::Place(Label::Loop));
+        self.steps();
+        self.emit(Code::Add_rm64_imm8, &[Place::Register(COUNTER), Place::Immediate(WIDTH)]);
+        self.check(Code::Jbe_rel32_64, Label::Loop);
+        self.lines.push(Line::Place(Label::Tail));
+        self.mask_of_rest();
+        self.is_tail = true;
+        self.steps();
+        self.lines.push(Line::Place(Label::End));
+        self.emit(Code::VEX_Vzeroupper, &[]);
+        self.emit(Code::Retnq, &[]);
+    }
+
+    /// Jumps depending on how `first + 16` compares with the end.
+    fn check(&mut self, jump: Code, to: Label) {
+        let next = Place::Memory(COUNTER, None, u32::from(WIDTH));
+        self.emit(Code::Lea_r64_m, &[Place::Register(SCRATCH), next]);
+        self.emit(Code::Cmp_r64_rm64, &[Place::Register(SCRATCH), Place::Register(END)]);
+        self.jump(jump, to);
+    }
+
+    /// Sets k1 to the lanes that are left, or jumps to the end.
+    fn mask_of_rest(&mut self) {
+        self.emit(Code::Sub_r64_rm64, &[Place::Register(END), Place::Register(COUNTER)]);
+        self.jump(Code::Jle_rel32_64, Label::End);
+        let [bits, rest] = [Register::EAX, Register::EDX].map(Place::Register);
+        self.emit(Code::Xor_r32_rm32, &[bits, bits]);
+        self.emit(Code::Bts_rm32_r32, &[bits, rest]);
+        self.emit(Code::Dec_rm32, &[bits]);
+        self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(Register::K1), bits]);
+    }
+
+    fn jump(&mut self, code: Code, to: Label) {
+        let mut instruction = Instruction::default();
+        instruction.set_code(code);
+        instruction.set_op_kind(0, OpKind::NearBranch64);
+        self.lines.push(Line::Instruction(instruction, Some(to)));
+    }
+
+    fn load_pointer(&mut self, register: Register, pointer: u32) {
+        let parameter = Place::Memory(PARAMETERS, None, pointer * 8);
+        self.emit(Code::Mov_r64_rm64, &[Place::Register(register), parameter]);
+    }
+
+    /// Loads what is the same in every turn.
+    fn load(&mut self, register: Register, lanes: Lanes) {
+        let code = match lanes {
+            Lanes::Table(_) => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
+            _ => BROADCAST,
+        };
+        let from = self.value(lanes);
+        self.emit(code, &[Place::Register(register), from]);
+    }
+
+    fn steps(&mut self) {
+        let program = self.program;
+        for step in &program.steps {
+            self.step(step);
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let operands: Vec<Place> = step.operands.iter().map(|operand| self.operand(step, operand)).collect();
+        let target = match step.target {
+            Target::Register(register) => self.vector(register),
+            Target::Mask => Place::Register(Register::K2),
+            Target::Elements { pointer, size } => self.elements(pointer, size),
+        };
+        let mut all = vec![target];
+        if step.in_place {
+            self.copy(operands[0], target);
+            all.extend(&operands[1..]);
+        } else {
+            all.extend(&operands);
+        }
+        if let (Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, Place::Register(register)) =
+            (step.code, all[0])
+        {
+            all[0] = Place::Register(half(register));
+        }
+        if let (Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae, Place::Register(register)) = (step.code, all[1]) {
+            all[1] = Place::Register(half(register));
+        }
+        all.extend(step.immediate.map(Place::Immediate));
+        // Of what is in memory, one number goes to all lanes.
+        let is_broadcast = !matches!(operands.last(), Some(Place::Register(_)))
+            && matches!(step.operands.last(), Some(Operand::Lanes(Lanes::Scalar(_) | Lanes::Constant(_))))
+            && step.code != BROADCAST;
+        if let (BROADCAST, Some(&from @ Place::Register(_))) = (step.code, operands.first()) {
+            return self.copy(from, target);
+        }
+        let instruction = self.emit(step.code, &all);
+        instruction.set_is_broadcast(is_broadcast);
+        if step.masked {
+            instruction.set_op_mask(Register::K2);
+        }
+        let reads = step.operands.iter().any(|operand| matches!(operand, Operand::Elements { .. }));
+        let writes = matches!(step.target, Target::Elements { .. });
+        if self.is_tail && (reads || writes) {
+            let Some(Line::Instruction(instruction, _)) = self.lines.last_mut() else { return };
+            instruction.set_op_mask(Register::K1);
+            instruction.set_zeroing_masking(reads);
+        }
+    }
+
+    fn copy(&mut self, from: Place, to: Place) {
+        match (from, to) {
+            (Place::Register(from), Place::Register(to)) if from == to => {}
+            _ => {
+                self.emit(Code::EVEX_Vmovaps_zmm_k1z_zmmm512, &[to, from]);
+            }
+        }
+    }
+
+    fn operand(&mut self, step: &Step, operand: &Operand) -> Place {
+        match *operand {
+            Operand::Lanes(lanes) => self.value(lanes),
+            Operand::Elements { pointer, size } => self.elements(pointer, size),
+            Operand::Mask => {
+                debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);
+                Place::Register(Register::K2)
+            }
+            Operand::Counter => Place::Register(Register::ESI),
+            Operand::LaneNumbers => {
+                self.data.insert(Label::LaneNumbers, (0..WIDTH).collect());
+                Place::Label(Label::LaneNumbers)
+            }
+        }
+    }
+
+    /// Where a value is.
+    fn value(&mut self, lanes: Lanes) -> Place {
+        if let Some(&register) = self.kept.get(&lanes) {
+            return Place::Register(Register::ZMM0 + register);
+        }
+        match lanes {
+            Lanes::Register(register) => self.vector(register),
+            Lanes::Scalar(scalar) => Place::Memory(PARAMETERS, None, self.program.pointers * 8 + scalar * 4),
+            Lanes::Constant(bits) => self.datum(Label::Constant(bits), &[bits]),
+            Lanes::Table(table) => self.datum(Label::Table(table), table),
+        }
+    }
+
+    /// Something that lies behind the code.
+    fn datum(&mut self, label: Label, words: &[u32]) -> Place {
+        self.data.insert(label, words.iter().flat_map(|word| word.to_le_bytes()).collect());
+        Place::Label(label)
+    }
+
+    fn vector(&self, register: u32) -> Place {
+        Place::Register(Register::ZMM0 + self.registers[register as usize])
+    }
+
+    /// Elements at the current position.
+    fn elements(&mut self, pointer: u32, size: u32) -> Place {
+        let base = POINTERS.get(pointer as usize).copied().unwrap_or_else(|| {
+            self.load_pointer(SCRATCH, pointer);
+            SCRATCH
+        });
+        Place::Memory(base, Some((COUNTER, size)), 0)
+    }
+
+    fn emit(&mut self, code: Code, places: &[Place]) -> &mut Instruction {
+        let mut instruction = Instruction::default();
+        instruction.set_code(code);
+        let mut label = None;
+        for (at, place) in (0..).zip(places) {
+            match *place {
+                Place::Register(register) => {
+                    instruction.set_op_kind(at, OpKind::Register);
+                    instruction.set_op_register(at, register);
+                }
+                Place::Immediate(value) => {
+                    let to_64 = code == Code::Add_rm64_imm8;
+                    let kind = if to_64 { OpKind::Immediate8to64 } else { OpKind::Immediate8 };
+                    instruction.set_op_kind(at, kind);
+                    instruction.set_immediate8(value);
+                }
+                Place::Memory(base, index, offset) => {
+                    instruction.set_op_kind(at, OpKind::Memory);
+                    instruction.set_memory_base(base);
+                    instruction.set_memory_displacement64(u64::from(offset));
+                    instruction.set_memory_displ_size(u32::from(offset != 0));
+                    if let Some((register, scale)) = index {
+                        instruction.set_memory_index(register);
+                        instruction.set_memory_index_scale(scale);
+                    }
+                }
+                Place::Label(to) => {
+                    instruction.set_op_kind(at, OpKind::Memory);
+                    instruction.set_memory_base(Register::RIP);
+                    instruction.set_memory_displ_size(8);
+                    label = Some(to);
+                }
+            }
+        }
+        self.lines.push(Line::Instruction(instruction, label));
+        match self.lines.last_mut() {
+            Some(Line::Instruction(instruction, _)) => instruction,
+            _ => unreachable!("just pushed"),
+        }
+    }
+
+    /// Bytes and text. Lengths of instructions do not depend on where labels are, so the first of two passes finds those.
+    fn encoded(mut self) -> Assembled {
+        let mut labels = BTreeMap::new();
+        let code = self.pass(&mut labels);
+        let mut end = code.len();
+        for (&label, bytes) in &self.data {
+            labels.insert(label, end as u64);
+            end += bytes.len();
+        }
+        let mut bytes = self.pass(&mut labels);
+        debug_assert_eq!(bytes.len(), code.len());
+        self.data.values().for_each(|data| bytes.extend(data));
+        let text = self.text(&labels);
+        Assembled { bytes, text }
+    }
+
+    /// Encodes with what is known of labels, and notes where those in the code are.
+    fn pass(&mut self, labels: &mut BTreeMap<Label, u64>) -> Vec<u8> {
+        let mut encoder = Encoder::new(64);
+        let mut at = 0;
+        for line in &mut self.lines {
+            match line {
+                Line::Place(label) => {
+                    labels.insert(*label, at);
+                }
+                Line::Instruction(instruction, label) => {
+                    if let Some(label) = label {
+                        let to = labels.get(label).copied().unwrap_or(0);
+                        match instruction.op_kind(0) {
+                            OpKind::NearBranch64 => instruction.set_near_branch64(to),
+                            _ => instruction.set_memory_displacement64(to),
+                        }
+                    }
+                    let size =
+                        encoder.encode(instruction, at).expect("the assembler emits valid instructions");
+                    instruction.set_ip(at);
+                    at += size as u64;
+                }
+            }
+        }
+        encoder.take_buffer()
+    }
+
+    fn text(&self, labels: &BTreeMap<Label, u64>) -> String {
+        let mut formatter = IntelFormatter::new();
+        let mut text = String::new();
+        for line in &self.lines {
+            match line {
+                Line::Place(label) => text += &format!("{:#x}:\n", labels[label]),
+                Line::Instruction(instruction, _) => {
+                    text += "  ";
+                    formatter.format(instruction, &mut text);
+                    text.push('\n');
+                }
+            }
+        }
+        for (label, data) in &self.data {
+            text += &format!("{:#x}: {data:02x?}\n", labels[label]);
+        }
+        text
+    }
+}
+
+/// The lower half of a vector register.
+fn half(register: Register) -> Register {
+    let number = register as u32 - Register::ZMM0 as u32;
+    Register::YMM0 + number
+}

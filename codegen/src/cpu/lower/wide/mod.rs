@@ -1,0 +1,344 @@
+//! Loops of sixteen lanes: machine code of AVX-512, of which Cranelift makes none.
+//!
+//! A loop whose memory is contiguous becomes a function of its own, which Cranelift's code calls once a run. It is known from
+//! the row alone: the schedule [`record`]s a program for each stage, with `exp` and its kin in place where all of a row's
+//! loops can be made so. Other loops, and loops on other machines, remain Cranelift's.
+
+mod assemble;
+mod program;
+
+use super::code::{Code, flags};
+use super::emit::Emitter;
+use super::lanes::{Source, as_lanes};
+use super::row::{Access, Row, Write, WriteMode};
+use super::schedule::Loop;
+use crate::cpu::isa::Isa;
+use assemble::{assemble, assign};
+use cranelift::jit::JITModule;
+use cranelift::module::{FuncId, Linkage, Module};
+use cranelift::prelude::*;
+use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
+use kernfusion_ir::{Binary, DType};
+use program::{Lanes, Program};
+use std::collections::{BTreeMap, HashMap};
+
+/// Rows shorter than a vector are not worth a call.
+const SHORTEST: usize = 16;
+
+/// The functions of a module, each made once.
+#[derive(Default)]
+pub(super) struct Wide {
+    functions: HashMap<Program, FuncId>,
+    texts: HashMap<FuncId, String>,
+}
+
+impl Wide {
+    /// Whether this machine can run them.
+    pub(super) fn is_there(isa: Isa) -> bool {
+        matches!(isa, Isa::Avx512 { .. })
+    }
+
+    fn function(&mut self, module: &mut JITModule, program: &Program) -> FuncId {
+        if let Some(&known) = self.functions.get(program) {
+            return known;
+        }
+        let assembled = assemble(program);
+        let mut signature = module.make_signature();
+        signature.params = vec![AbiParam::new(types::I64); 3];
+        let name = format!("wide_{}", self.functions.len());
+        let id = module.declare_function(&name, Linkage::Local, &signature).expect("a new name");
+        module.define_function_bytes(id, 64, &assembled.bytes, &[]).expect("room for the code");
+        self.texts.insert(id, assembled.text);
+        self.functions.insert(program.clone(), id);
+        id
+    }
+
+    /// Assembly of a function.
+    pub(super) fn text(&self, id: FuncId) -> Option<&str> {
+        self.texts.get(&id).map(String::as_str)
+    }
+}
+
+/// A loop as a program, and what its parameters are.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Recording {
+    program: Program,
+    pointers: Vec<Pointer>,
+    scalars: Vec<Parameter>,
+}
+
+/// What a pointer of a program points to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pointer {
+    /// The memory of a load, or the tile.
+    Load(Scalar),
+    /// The scratch row of a value.
+    Row(Scalar),
+    /// Where one of the row's writes goes.
+    Write(usize),
+}
+
+/// What a scalar of a program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parameter {
+    /// A value that is the same throughout the row.
+    Uniform(Scalar),
+    /// A load that is the same throughout the run.
+    Load(Scalar),
+    /// A coordinate at the run's first point: which of its value's.
+    First(Scalar, usize),
+}
+
+/// A stage's loop over a run. `inside` leaves out the conditions that hold there. `None` if it cannot be made of what there
+/// is.
+pub(super) fn record(row: &Row, steps: &Loop, inside: bool) -> Option<Recording> {
+    if row.axes[row.inner()] < SHORTEST {
+        return None;
+    }
+    let recorder = Recorder { row, inside, recording: Recording::default(), values: BTreeMap::new() };
+    let recording = recorder.record(steps)?;
+    assign(&recording.program).map(|_| recording)
+}
+
+struct Recorder<'r> {
+    row: &'r Row,
+    inside: bool,
+    recording: Recording,
+    values: BTreeMap<Scalar, Lanes>,
+}
+
+/// The position of an item, which is added if it is new.
+fn position<T: PartialEq>(items: &mut Vec<T>, item: T) -> u32 {
+    let known = items.iter().position(|known| *known == item);
+    known.unwrap_or_else(|| {
+        items.push(item);
+        items.len() - 1
+    }) as u32
+}
+
+impl Recorder<'_> {
+    fn record(mut self, steps: &Loop) -> Option<Recording> {
+        for &value in steps.computes.union(&steps.reads) {
+            let lanes = if steps.reads.contains(&value) {
+                let pointer = self.pointer(Pointer::Row(value));
+                let dtype = as_lanes(self.instr(value).dtype);
+                self.program().read(dtype, pointer)
+            } else {
+                self.computed(value)
+            };
+            self.values.insert(value, lanes?);
+        }
+        for &value in &steps.spills {
+            let lanes = self.operand(value)?;
+            let pointer = self.pointer(Pointer::Row(value));
+            let dtype = as_lanes(self.instr(value).dtype);
+            self.program().write(dtype, lanes, pointer)?;
+        }
+        for &at in &steps.writes {
+            self.write(at)?;
+        }
+        self.recording.program = std::mem::take(self.program()).without_dead_steps();
+        Some(self.recording)
+    }
+
+    fn instr(&self, value: Scalar) -> &Instr {
+        self.row.region.instr(value)
+    }
+
+    fn program(&mut self) -> &mut Program {
+        &mut self.recording.program
+    }
+
+    fn pointer(&mut self, pointer: Pointer) -> u32 {
+        let at = position(&mut self.recording.pointers, pointer);
+        self.recording.program.pointers = self.recording.pointers.len() as u32;
+        at
+    }
+
+    fn scalar(&mut self, scalar: Parameter) -> Lanes {
+        Lanes::Scalar(position(&mut self.recording.scalars, scalar))
+    }
+
+    /// A value that is used at the current position.
+    fn operand(&mut self, value: Scalar) -> Option<Lanes> {
+        if let Some(&lanes) = self.values.get(&value) {
+            return Some(lanes);
+        }
+        let instr = self.instr(value);
+        let (kind, dtype) = (&instr.kind, instr.dtype);
+        match kind {
+            _ if dtype == DType::F64 => None,
+            InstrKind::Constant(constant) => Some(Lanes::Constant(constant_bits(constant.value(), dtype))),
+            _ => Some(self.scalar(Parameter::Uniform(value))),
+        }
+    }
+
+    /// A value that the loop computes.
+    fn computed(&mut self, value: Scalar) -> Option<Lanes> {
+        let row = self.row;
+        let instr = row.region.instr(value);
+        match &instr.kind {
+            _ if instr.dtype == DType::F64 => None,
+            InstrKind::Load { index, guard, .. } => match row.access(index, guard) {
+                Access::Scattered => None,
+                Access::Splat => Some(self.scalar(Parameter::Load(value))),
+                Access::Contiguous => {
+                    let pointer = self.pointer(Pointer::Load(value));
+                    self.program().read(instr.dtype, pointer)
+                }
+            },
+            InstrKind::Producer(_) => {
+                let pointer = self.pointer(Pointer::Load(value));
+                let lanes = self.program().read(DType::F32, pointer)?;
+                self.program().convert(lanes, DType::F32, instr.dtype)
+            }
+            InstrKind::Coordinate(index) => {
+                let index = self.coordinate(value, 0, index)?;
+                self.program().convert(index, DType::I32, instr.dtype)
+            }
+            InstrKind::InRange(bounds) => self.in_range(value, bounds),
+            InstrKind::Select(condition, x, _) if self.inside && row.inside.contains(condition) => {
+                self.operand(*x)
+            }
+            kind => {
+                let operands: Option<Vec<_>> = kind.operands().iter().map(|&x| self.operand(x)).collect();
+                self.elementwise(instr, &operands?)
+            }
+        }
+    }
+
+    fn coordinate(&mut self, value: Scalar, number: usize, index: &Index) -> Option<Lanes> {
+        if index.indirect.iter().any(|term| self.row.varies(term.value)) {
+            return None;
+        }
+        let first = self.scalar(Parameter::First(value, number));
+        let stride = index.strides[self.row.inner()] as u32;
+        Some(self.program().coordinates(first, stride))
+    }
+
+    fn in_range(&mut self, value: Scalar, bounds: &[Bound]) -> Option<Lanes> {
+        let mut all = None;
+        for (number, bound) in bounds.iter().enumerate() {
+            let index = self.coordinate(value, number, &bound.coordinate)?;
+            all = Some(self.program().in_range(index, bound.extent as u32, all));
+        }
+        all
+    }
+
+    fn elementwise(&mut self, instr: &Instr, operands: &[Lanes]) -> Option<Lanes> {
+        let row = self.row;
+        let of = row.region.instr(*instr.kind.operands().first()?).dtype;
+        let program = self.program();
+        match (&instr.kind, operands) {
+            (InstrKind::Unary(op, _), &[x]) => program.unary(*op, instr.dtype, x),
+            (InstrKind::Binary(op, ..), &[x, y]) => program.binary(*op, instr.dtype, x, y),
+            (InstrKind::Compare(op, ..), &[x, y]) => Some(program.compare(*op, of, x, y)),
+            (InstrKind::Select(..), &[mask, x, y]) => Some(program.choose(mask, x, y)),
+            (InstrKind::Cast(_), &[x]) => program.convert(x, of, instr.dtype),
+            _ => None,
+        }
+    }
+
+    fn write(&mut self, at: usize) -> Option<()> {
+        let row = self.row;
+        let Write { value, dtype, index, mode, .. } = &row.writes[at];
+        if row.access(index, &[]) != Access::Contiguous {
+            return None;
+        }
+        let value = self.operand(*value)?;
+        let pointer = self.pointer(Pointer::Write(at));
+        let program = self.program();
+        let value = match mode {
+            WriteMode::Set => value,
+            WriteMode::Add => {
+                let old = program.read(*dtype, pointer)?;
+                program.binary(Binary::Add, *dtype, old, value)?
+            }
+            WriteMode::Accumulate(op) => {
+                let old = program.read(*dtype, pointer)?;
+                program.combine(*op, *dtype, old, value)?
+            }
+        };
+        program.write(*dtype, value, pointer)
+    }
+}
+
+/// The bits that a constant has in a lane.
+fn constant_bits(value: f64, dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 | DType::BF16 | DType::F16 | DType::F64 => (value as f32).to_bits(),
+        DType::I32 | DType::U32 => value as i64 as u32,
+        DType::Bool => u32::from(value == 0.0).wrapping_sub(1),
+    }
+}
+
+/// Where a loop's values come from and go to.
+pub(super) struct Ends<'l> {
+    /// What computed values start from.
+    pub(super) sources: &'l BTreeMap<Scalar, Source>,
+    /// Scratch rows of values that are read or kept.
+    pub(super) rows: &'l BTreeMap<Scalar, Value>,
+    /// Writes and where they go.
+    pub(super) targets: &'l [(usize, Source)],
+}
+
+/// A stage's loop: everywhere, and where the row's conditions hold.
+#[derive(Debug, Default)]
+pub(super) struct WideLoop {
+    pub(super) everywhere: Recording,
+    pub(super) inside: Option<Recording>,
+}
+
+impl Emitter<'_, '_, '_> {
+    /// Runs a recorded loop over one run.
+    pub(super) fn wide_loop(&mut self, wide: &WideLoop, ends: &Ends<'_>) {
+        let (mut start, end) = (self.code.int(0), self.inner_count());
+        if let (Some(inside), Some(recording)) = (self.at.inside, &wide.inside) {
+            self.call_wide(recording, ends, start, inside);
+            start = inside;
+        }
+        self.call_wide(&wide.everywhere, ends, start, end);
+    }
+
+    fn call_wide(&mut self, recording: &Recording, ends: &Ends<'_>, start: Value, end: Value) {
+        let pointers = recording.pointers.len();
+        let bytes = pointers * 8 + recording.scalars.len() * 4;
+        let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes as u32, 3);
+        let slot = self.code.b.create_sized_stack_slot(data);
+        let parameters = self.code.b.ins().stack_addr(types::I64, slot, 0);
+        for (at, pointer) in recording.pointers.iter().enumerate() {
+            let address = match pointer {
+                Pointer::Load(value) => ends.sources[value].address(),
+                Pointer::Row(value) => ends.rows[value],
+                Pointer::Write(at) => {
+                    let target = ends.targets.iter().find(|(write, _)| write == at);
+                    target.expect("the loop does its writes").1.address()
+                }
+            };
+            self.code.b.ins().store(flags(), address, parameters, (at * 8) as i32);
+        }
+        for (at, scalar) in recording.scalars.iter().enumerate() {
+            let scalar = match (scalar, ends) {
+                (Parameter::Uniform(value), _) => self.uniform(*value),
+                (Parameter::Load(value), Ends { sources, .. }) => sources[value].splat(),
+                (Parameter::First(value, number), Ends { sources, .. }) => {
+                    let first = sources[value].first(*number);
+                    self.code.b.ins().ireduce(types::I32, first)
+                }
+            };
+            self.code.b.ins().store(flags(), scalar, parameters, (pointers * 8 + at * 4) as i32);
+        }
+        self.code.call_wide(&recording.program, &[parameters, start, end]);
+    }
+}
+
+impl Code<'_, '_> {
+    fn call_wide(&mut self, program: &Program, operands: &[Value]) {
+        let wide = self.wide.as_deref_mut().expect("loops are recorded where they can run");
+        let function = wide.function(self.module, program);
+        let reference = self.module.declare_func_in_func(function, self.b.func);
+        // The code may lie farther away than a near call reaches.
+        self.b.func.dfg.ext_funcs[reference].colocated = false;
+        self.b.ins().call(reference, operands);
+    }
+}

@@ -1,0 +1,586 @@
+//! Straight-line programs on registers of sixteen lanes, before registers are assigned.
+//!
+//! One instruction of a program is one instruction of AVX-512. Values are held as in [`super::super::code`]: floats of at
+//! most 32 bits as `f32`, truth values as masks of 32 bits.
+
+use crate::cpu::tiles::elementary::{Erf, Exp, Function, Log, Tanh};
+use crate::cpu::tiles::vector::{Table, Vector};
+use iced_x86::Code;
+use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
+use std::cell::RefCell;
+use std::ops::{Add, Div, Mul, Sub};
+
+/// The quiet bit of a NaN.
+const QUIET: u32 = 0x0040_0000;
+/// The sign bit.
+const SIGN: u32 = 0x8000_0000;
+/// `mask ? x : y` by bits, as a table of three variables.
+const CHOOSE: u8 = 0xca;
+/// Rounding modes of `vrndscaleps`, without exceptions: down, and to nearest, ties to even.
+const DOWN: u8 = 9;
+const NEAREST: u8 = 8;
+
+/// Of `vgetmantps`: from 1 to 2, without the sign.
+const MANTISSA: u8 = 4;
+/// One number from memory in all lanes.
+pub(super) const BROADCAST: Code = Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32;
+/// The comparison of floats.
+const FLOATS: Code = Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae;
+
+/// A value in sixteen lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in super::super) enum Lanes {
+    /// The result of an instruction.
+    Register(u32),
+    /// A parameter of the function, the same in every lane.
+    Scalar(u32),
+    /// These bits in every lane.
+    Constant(u32),
+    /// The numbers of a table, one in each lane.
+    Table(&'static Table),
+}
+
+/// What an instruction reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Operand {
+    /// A value; only the last operand of an instruction may be other than a register.
+    Lanes(Lanes),
+    /// Elements of so many bytes at the current position, from where a pointer points.
+    Elements { pointer: u32, size: u32 },
+    /// The first mask register for results.
+    Mask,
+    /// The loop's counter.
+    Counter,
+    /// The lane's number, as bytes.
+    LaneNumbers,
+}
+
+/// Where an instruction leaves its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    /// A register of lanes.
+    Register(u32),
+    /// The mask register, which the next instruction reads.
+    Mask,
+    /// Elements of so many bytes at the current position.
+    Elements { pointer: u32, size: u32 },
+}
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Step {
+    pub(super) code: Code,
+    pub(super) target: Target,
+    pub(super) operands: Vec<Operand>,
+    pub(super) immediate: Option<u8>,
+    /// Whether the first operand is overwritten by the result.
+    pub(super) in_place: bool,
+    /// Whether only lanes of the mask register are computed, or chosen.
+    pub(super) masked: bool,
+}
+
+/// A program under construction.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(in super::super) struct Program {
+    pub(super) steps: Vec<Step>,
+    pub(super) registers: u32,
+    /// How many pointers its function takes.
+    pub(super) pointers: u32,
+    lane_numbers: Option<Lanes>,
+}
+
+use Lanes::Constant;
+
+/// The bits of a number.
+fn float(value: f32) -> Lanes {
+    Constant(value.to_bits())
+}
+
+impl Program {
+    fn push(&mut self, code: Code, target: Target, operands: &[Operand]) -> &mut Step {
+        let step = Step {
+            code,
+            target,
+            operands: operands.to_vec(),
+            immediate: None,
+            in_place: false,
+            masked: false,
+        };
+        self.steps.push(step);
+        self.steps.last_mut().expect("just pushed")
+    }
+
+    fn fresh(&mut self) -> (Lanes, Target) {
+        self.registers += 1;
+        (Lanes::Register(self.registers - 1), Target::Register(self.registers - 1))
+    }
+
+    /// An instruction on operands of which all but the last are registers.
+    fn op(&mut self, code: Code, operands: &[Lanes]) -> Lanes {
+        self.op_by(code, operands, None)
+    }
+
+    fn op_by(&mut self, code: Code, operands: &[Lanes], immediate: Option<u8>) -> Lanes {
+        let operands = self.all_but_last_in_registers(operands);
+        let (result, target) = self.fresh();
+        self.push(code, target, &operands).immediate = immediate;
+        result
+    }
+
+    fn all_but_last_in_registers(&mut self, operands: &[Lanes]) -> Vec<Operand> {
+        let last = operands.len() - 1;
+        let operands = operands.iter().enumerate();
+        operands.map(|(at, &x)| Operand::Lanes(if at == last { x } else { self.register(x) })).collect()
+    }
+
+    /// An instruction whose operands may change places.
+    fn symmetric(&mut self, code: Code, x: Lanes, y: Lanes) -> Lanes {
+        if matches!(x, Lanes::Register(_)) { self.op(code, &[x, y]) } else { self.op(code, &[y, x]) }
+    }
+
+    /// The value in a register.
+    fn register(&mut self, x: Lanes) -> Lanes {
+        if matches!(x, Lanes::Register(_)) { x } else { self.op(BROADCAST, &[x]) }
+    }
+
+    /// A comparison into the mask register.
+    fn test(&mut self, code: Code, x: Lanes, y: Lanes, predicate: Option<u8>) {
+        let operands = self.all_but_last_in_registers(&[x, y]);
+        self.push(code, Target::Mask, &operands).immediate = predicate;
+    }
+
+    /// The mask register as a value.
+    fn mask(&mut self) -> Lanes {
+        let (result, target) = self.fresh();
+        self.push(Code::EVEX_Vpmovm2d_zmm_kr, target, &[Operand::Mask]);
+        result
+    }
+
+    /// `yes` where the mask register is set, else `no`, which is a register.
+    fn blend(&mut self, no: Lanes, yes: Lanes) -> Lanes {
+        let operands = self.all_but_last_in_registers(&[no, yes]);
+        let (result, target) = self.fresh();
+        self.push(Code::EVEX_Vblendmps_zmm_k1z_zmm_zmmm512b32, target, &operands).masked = true;
+        result
+    }
+
+    /// `mask ? x : y`.
+    pub(super) fn choose(&mut self, mask: Lanes, x: Lanes, y: Lanes) -> Lanes {
+        let operands = self.all_but_last_in_registers(&[mask, x, y]);
+        let (result, target) = self.fresh();
+        let step = self.push(Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8, target, &operands);
+        (step.immediate, step.in_place) = (Some(CHOOSE), true);
+        result
+    }
+
+    fn xor(&mut self, x: Lanes, y: Lanes) -> Lanes {
+        self.symmetric(Code::EVEX_Vpxord_zmm_k1z_zmm_zmmm512b32, x, y)
+    }
+
+    fn and(&mut self, x: Lanes, y: Lanes) -> Lanes {
+        self.symmetric(Code::EVEX_Vpandd_zmm_k1z_zmm_zmmm512b32, x, y)
+    }
+
+    fn or(&mut self, x: Lanes, y: Lanes) -> Lanes {
+        self.symmetric(Code::EVEX_Vpord_zmm_k1z_zmm_zmmm512b32, x, y)
+    }
+
+    fn shifted_right(&mut self, x: Lanes, bits: u8) -> Lanes {
+        let x = self.register(x);
+        self.op_by(Code::EVEX_Vpsrld_zmm_k1z_zmmm512b32_imm8, &[x], Some(bits))
+    }
+
+    /// An elementwise op of one operand of `dtype`; `None` if there is no code for it.
+    pub(super) fn unary(&mut self, op: Unary, dtype: DType, x: Lanes) -> Option<Lanes> {
+        let is_float = dtype.is_float();
+        Some(match op {
+            Unary::Neg if is_float => self.xor(x, Constant(SIGN)),
+            Unary::Neg => self.op(Code::EVEX_Vpsubd_zmm_k1z_zmm_zmmm512b32, &[Constant(0), x]),
+            Unary::Abs if is_float => self.and(x, Constant(!SIGN)),
+            Unary::Abs => self.op(Code::EVEX_Vpabsd_zmm_k1z_zmmm512b32, &[x]),
+            Unary::Sign if is_float => {
+                // Zeros keep their sign, and NaN stays NaN.
+                let x = self.register(x);
+                self.test(FLOATS, x, float(0.0), Some(predicate::LT));
+                let rest = self.blend(x, float(-1.0));
+                self.test(FLOATS, x, float(0.0), Some(predicate::GT));
+                self.blend(rest, float(1.0))
+            }
+            Unary::Sign => {
+                let low = self.op(Code::EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32, &[x, Constant(!0)]);
+                self.op(Code::EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32, &[low, Constant(1)])
+            }
+            Unary::Floor => self.op_by(Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, &[x], Some(DOWN)),
+            Unary::Sqrt => {
+                let root = self.op(Code::EVEX_Vsqrtps_zmm_k1z_zmmm512b32_er, &[x]);
+                self.rounded(root, dtype)
+            }
+            Unary::Not => self.xor(x, Constant(!0)),
+            Unary::Exp => self.elementary::<Exp>(dtype, x)?,
+            Unary::Log => self.elementary::<Log>(dtype, x)?,
+            Unary::Tanh => self.elementary::<Tanh>(dtype, x)?,
+            Unary::Erf => self.elementary::<Erf>(dtype, x)?,
+            Unary::Sin | Unary::Cos => return None,
+        })
+    }
+
+    /// An elementary function by the formula of the tile primitives.
+    fn elementary<F: Function>(&mut self, dtype: DType, x: Lanes) -> Option<Lanes> {
+        if dtype == DType::F64 {
+            return None;
+        }
+        let x = self.register(x);
+        let program = RefCell::new(std::mem::take(self));
+        let result = F::of(Symbol { lanes: x, program: &program }).lanes;
+        *self = program.into_inner();
+        Some(self.rounded(result, dtype))
+    }
+
+    /// `a · b + c`, rounded once.
+    fn fused(&mut self, a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        let is_register = |x| matches!(x, Lanes::Register(_));
+        let (a, b) = if is_register(a) { (a, b) } else { (b, a) };
+        // The last operand of each may be other than a register.
+        let (code, operands) = match is_register(b) {
+            true => (Code::EVEX_Vfmadd213ps_zmm_k1z_zmm_zmmm512b32_er, [a, b, c]),
+            false => (Code::EVEX_Vfmadd132ps_zmm_k1z_zmm_zmmm512b32_er, [a, c, b]),
+        };
+        let operands = self.all_but_last_in_registers(&operands);
+        let (result, target) = self.fresh();
+        self.push(code, target, &operands).in_place = true;
+        result
+    }
+
+    /// An elementwise op of two operands of `dtype`; `None` if there is no code for it.
+    pub(super) fn binary(&mut self, op: Binary, dtype: DType, x: Lanes, y: Lanes) -> Option<Lanes> {
+        let is_float = dtype.is_float();
+        let result = match op {
+            Binary::Add if is_float => self.symmetric(Code::EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er, x, y),
+            Binary::Add => self.symmetric(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, x, y),
+            Binary::Sub if is_float => self.op(Code::EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er, &[x, y]),
+            Binary::Sub => self.op(Code::EVEX_Vpsubd_zmm_k1z_zmm_zmmm512b32, &[x, y]),
+            Binary::Mul if is_float => self.symmetric(Code::EVEX_Vmulps_zmm_k1z_zmm_zmmm512b32_er, x, y),
+            Binary::Mul => self.symmetric(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, x, y),
+            Binary::Div => self.op(Code::EVEX_Vdivps_zmm_k1z_zmm_zmmm512b32_er, &[x, y]),
+            Binary::Max => return Some(self.extremum(true, dtype, x, y)),
+            Binary::Min => return Some(self.extremum(false, dtype, x, y)),
+            Binary::And => self.and(x, y),
+            Binary::Or => self.or(x, y),
+            Binary::Xor => self.xor(x, y),
+            // These give 0 from 32 bits on.
+            Binary::Shl => self.op(Code::EVEX_Vpsllvd_zmm_k1z_zmm_zmmm512b32, &[x, y]),
+            Binary::Shr => self.op(Code::EVEX_Vpsrlvd_zmm_k1z_zmm_zmmm512b32, &[x, y]),
+            Binary::Pow => return None,
+        };
+        Some(self.rounded(result, dtype))
+    }
+
+    /// The larger or the smaller; NaN if either is.
+    fn extremum(&mut self, largest: bool, dtype: DType, x: Lanes, y: Lanes) -> Lanes {
+        let code = match (dtype, largest) {
+            (DType::U32 | DType::Bool, true) => Code::EVEX_Vpmaxud_zmm_k1z_zmm_zmmm512b32,
+            (DType::U32 | DType::Bool, false) => Code::EVEX_Vpminud_zmm_k1z_zmm_zmmm512b32,
+            (DType::I32, true) => Code::EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32,
+            (DType::I32, false) => Code::EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32,
+            (_, true) => Code::EVEX_Vmaxps_zmm_k1z_zmm_zmmm512b32_sae,
+            (_, false) => Code::EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae,
+        };
+        if !dtype.is_float() {
+            return self.symmetric(code, x, y);
+        }
+        // The instruction gives its second operand where either is NaN.
+        let x = self.register(x);
+        let won = self.op(code, &[x, y]);
+        self.test(FLOATS, x, x, Some(predicate::UNORDERED));
+        self.blend(won, x)
+    }
+
+    /// Combines two partial results of a reduction over values of `dtype`.
+    pub(super) fn combine(&mut self, op: ReduceOp, dtype: DType, x: Lanes, y: Lanes) -> Option<Lanes> {
+        // Partial results of 16-bit floats stay in `f32`.
+        let dtype = if matches!(dtype, DType::BF16 | DType::F16) { DType::F32 } else { dtype };
+        match op {
+            ReduceOp::Sum => self.binary(Binary::Add, dtype, x, y),
+            ReduceOp::Max => self.binary(Binary::Max, dtype, x, y),
+            ReduceOp::Min => self.binary(Binary::Min, dtype, x, y),
+        }
+    }
+
+    /// A comparison of two operands of `dtype`, as a mask.
+    pub(super) fn compare(&mut self, op: Compare, dtype: DType, x: Lanes, y: Lanes) -> Lanes {
+        let (code, predicate) = match (dtype.is_float(), dtype) {
+            (true, _) => (FLOATS, predicate::of_floats(op)),
+            (_, DType::I32) => (Code::EVEX_Vpcmpd_kr_k1_zmm_zmmm512b32_imm8, predicate::of_integers(op)),
+            _ => (Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, predicate::of_integers(op)),
+        };
+        self.test(code, x, y, Some(predicate));
+        self.mask()
+    }
+
+    /// A mask of the lanes whose bits are not all zero.
+    fn nonzero(&mut self, x: Lanes) -> Lanes {
+        let x = self.register(x);
+        self.test(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, x, x, None);
+        self.mask()
+    }
+
+    /// A conversion between dtypes; `None` if there is no code for it.
+    pub(super) fn convert(&mut self, x: Lanes, from: DType, to: DType) -> Option<Lanes> {
+        let converted = match (from, to) {
+            _ if from == to => return Some(x),
+            (DType::F64, _) | (_, DType::F64) => return None,
+            (DType::F32 | DType::BF16 | DType::F16, DType::F32 | DType::BF16 | DType::F16) => x,
+            (DType::F32 | DType::BF16 | DType::F16, DType::Bool) => {
+                self.compare(Compare::Ne, DType::F32, x, float(0.0))
+            }
+            // Saturating conversions take many instructions and are rare.
+            (DType::F32 | DType::BF16 | DType::F16, DType::I32 | DType::U32) => return None,
+            (DType::I32 | DType::U32, DType::I32 | DType::U32) => x,
+            (DType::I32 | DType::U32, DType::Bool) => self.nonzero(x),
+            (DType::I32, _) => self.op(Code::EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er, &[x]),
+            (DType::U32, _) => self.op(Code::EVEX_Vcvtudq2ps_zmm_k1z_zmmm512b32_er, &[x]),
+            (DType::Bool, DType::I32 | DType::U32) => self.and(x, Constant(1)),
+            (DType::Bool, _) => self.and(x, float(1.0)),
+        };
+        Some(self.rounded(converted, to))
+    }
+
+    /// The nearest value of `dtype`, ties to even.
+    fn rounded(&mut self, x: Lanes, dtype: DType) -> Lanes {
+        match dtype {
+            DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::Bool => x,
+            DType::BF16 => {
+                // Adds just under half of the last place that stays, and the rest of it where that place is odd.
+                let x = self.register(x);
+                let last = self.shifted_right(x, 16);
+                let odd = self.and(last, Constant(1));
+                let more = self.symmetric(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, odd, Constant(0x7fff));
+                let near = self.symmetric(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, x, more);
+                let nan = self.or(x, Constant(QUIET));
+                self.test(FLOATS, x, x, Some(predicate::UNORDERED));
+                let either = self.blend(near, nan);
+                self.and(either, Constant(0xffff_0000))
+            }
+            DType::F16 => {
+                let x = self.register(x);
+                let half = self.op_by(Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, &[x], Some(0));
+                self.op(Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae, &[half])
+            }
+        }
+    }
+
+    /// Elements at the current position; `None` if there is no code for them.
+    pub(super) fn read(&mut self, dtype: DType, pointer: u32) -> Option<Lanes> {
+        let code = match dtype {
+            DType::F32 | DType::I32 | DType::U32 => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
+            DType::BF16 => Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256,
+            DType::F16 => Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae,
+            DType::Bool => Code::EVEX_Vpmovzxbd_zmm_k1z_xmmm128,
+            DType::F64 => return None,
+        };
+        let (bits, target) = self.fresh();
+        self.push(code, target, &[Operand::Elements { pointer, size: dtype.size() as u32 }]);
+        Some(match dtype {
+            DType::BF16 => self.op_by(Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, &[bits], Some(16)),
+            DType::Bool => self.nonzero(bits),
+            _ => bits,
+        })
+    }
+
+    /// Writes elements at the current position. Values of 16-bit floats are already rounded.
+    pub(super) fn write(&mut self, dtype: DType, value: Lanes, pointer: u32) -> Option<()> {
+        let value = self.register(value);
+        let (code, value) = match dtype {
+            DType::F32 | DType::I32 | DType::U32 => (Code::EVEX_Vmovups_zmmm512_k1z_zmm, value),
+            DType::BF16 => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(value, 16)),
+            DType::F16 => (Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, value),
+            DType::Bool => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, self.and(value, Constant(1))),
+            DType::F64 => return None,
+        };
+        let target = Target::Elements { pointer, size: dtype.size() as u32 };
+        let step = self.push(code, target, &[Operand::Lanes(value)]);
+        step.immediate = (dtype == DType::F16).then_some(0);
+        Some(())
+    }
+
+    /// `first + stride · position`, as 32-bit integers.
+    pub(super) fn coordinates(&mut self, first: Lanes, stride: u32) -> Lanes {
+        let numbers = match self.lane_numbers {
+            Some(numbers) => numbers,
+            None => {
+                let (lanes, target) = self.fresh();
+                self.push(Code::EVEX_Vpmovzxbd_zmm_k1z_xmmm128, target, &[Operand::LaneNumbers]);
+                let (counter, target) = self.fresh();
+                self.push(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, target, &[Operand::Counter]);
+                let numbers = self.op(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, &[lanes, counter]);
+                *self.lane_numbers.insert(numbers)
+            }
+        };
+        let moved = match stride {
+            1 => numbers,
+            _ => self.op(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, &[numbers, Constant(stride)]),
+        };
+        self.op(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, &[moved, first])
+    }
+
+    /// A mask of the lanes where the index is below the extent, and where `others` holds.
+    pub(super) fn in_range(&mut self, index: Lanes, extent: u32, others: Option<Lanes>) -> Lanes {
+        let inside = self.compare(Compare::Lt, DType::U32, index, Constant(extent));
+        others.map_or(inside, |others| self.and(inside, others))
+    }
+
+    /// Drops what no write needs.
+    pub(super) fn without_dead_steps(mut self) -> Program {
+        let mut live = vec![false; self.registers as usize];
+        let mut reads_mask = false;
+        let mut kept = vec![];
+        for step in self.steps.drain(..).rev() {
+            let is_live = match step.target {
+                Target::Register(register) => live[register as usize],
+                Target::Mask => reads_mask,
+                Target::Elements { .. } => true,
+            };
+            if !is_live {
+                continue;
+            }
+            if step.target == Target::Mask {
+                reads_mask = false;
+            }
+            for operand in &step.operands {
+                match operand {
+                    Operand::Lanes(Lanes::Register(register)) => live[*register as usize] = true,
+                    Operand::Mask => reads_mask = true,
+                    _ => {}
+                }
+            }
+            reads_mask |= step.masked;
+            kept.push(step);
+        }
+        kept.reverse();
+        Program { steps: kept, ..self }
+    }
+}
+
+/// A value of a program under construction, to be computed with as if it were a register.
+#[derive(Clone, Copy)]
+struct Symbol<'p> {
+    lanes: Lanes,
+    program: &'p RefCell<Program>,
+}
+
+impl Symbol<'_> {
+    fn with(self, record: impl FnOnce(&mut Program) -> Lanes) -> Self {
+        let lanes = record(&mut self.program.borrow_mut());
+        Symbol { lanes, ..self }
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $code:ident),*) => {$(
+        impl $trait for Symbol<'_> {
+            type Output = Self;
+            fn $method(self, other: Self) -> Self {
+                self.with(|program| program.op(Code::$code, &[self.lanes, other.lanes]))
+            }
+        }
+    )*};
+}
+operators!(
+    Add add EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er,
+    Sub sub EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er,
+    Mul mul EVEX_Vmulps_zmm_k1z_zmm_zmmm512b32_er,
+    Div div EVEX_Vdivps_zmm_k1z_zmm_zmmm512b32_er
+);
+
+impl Vector for Symbol<'_> {
+    fn all(self, value: f32) -> Self {
+        Symbol { lanes: float(value), ..self }
+    }
+
+    fn fma(a: Self, b: Self, c: Self) -> Self {
+        a.with(|program| program.fused(a.lanes, b.lanes, c.lanes))
+    }
+
+    fn min(a: Self, b: Self) -> Self {
+        a.with(|program| program.op(Code::EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae, &[a.lanes, b.lanes]))
+    }
+
+    fn max(a: Self, b: Self) -> Self {
+        a.with(|program| program.op(Code::EVEX_Vmaxps_zmm_k1z_zmm_zmmm512b32_sae, &[a.lanes, b.lanes]))
+    }
+
+    fn round(x: Self) -> Self {
+        let code = Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae;
+        x.with(|program| program.op_by(code, &[x.lanes], Some(NEAREST)))
+    }
+
+    fn abs(x: Self) -> Self {
+        x.with(|program| program.and(x.lanes, Constant(!SIGN)))
+    }
+
+    fn with_sign(x: Self, sign: Self) -> Self {
+        x.with(|program| {
+            let sign = program.and(sign.lanes, Constant(SIGN));
+            program.or(x.lanes, sign)
+        })
+    }
+
+    fn where_less(a: Self, b: Self, yes: Self, no: Self) -> Self {
+        a.with(|program| {
+            // The choice must follow the comparison at once.
+            let no = program.register(no.lanes);
+            program.test(FLOATS, a.lanes, b.lanes, Some(predicate::LT));
+            program.blend(no, yes.lanes)
+        })
+    }
+
+    fn scale(x: Self, n: Self) -> Self {
+        x.with(|program| program.op(Code::EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er, &[x.lanes, n.lanes]))
+    }
+
+    fn lookup(index: Self, table: &'static Table) -> Self {
+        let code = Code::EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32;
+        index.with(|program| program.op(code, &[index.lanes, Lanes::Table(table)]))
+    }
+
+    fn split(self) -> (Self, Self) {
+        let e = self.with(|program| program.op(Code::EVEX_Vgetexpps_zmm_k1z_zmmm512b32_sae, &[self.lanes]));
+        let code = Code::EVEX_Vgetmantps_zmm_k1z_zmmm512b32_imm8_sae;
+        let m = self.with(|program| program.op_by(code, &[self.lanes], Some(MANTISSA)));
+        // From [1, 2) to [√½, √2).
+        let limit = self.all(std::f32::consts::SQRT_2);
+        let (half, next) = (m * self.all(0.5), e + self.all(1.0));
+        (Self::where_less(limit, m, half, m), Self::where_less(limit, m, next, e))
+    }
+}
+
+/// Immediate operands of comparisons; those of floats are quiet.
+mod predicate {
+    use kernfusion_ir::Compare;
+
+    pub(super) const LT: u8 = 0x11;
+    pub(super) const GT: u8 = 0x1e;
+    pub(super) const UNORDERED: u8 = 0x03;
+
+    pub(super) fn of_floats(op: Compare) -> u8 {
+        match op {
+            Compare::Eq => 0x00,
+            Compare::Ne => 0x04,
+            Compare::Lt => LT,
+            Compare::Le => 0x12,
+            Compare::Gt => GT,
+            Compare::Ge => 0x1d,
+        }
+    }
+
+    pub(super) fn of_integers(op: Compare) -> u8 {
+        match op {
+            Compare::Eq => 0,
+            Compare::Ne => 4,
+            Compare::Lt => 1,
+            Compare::Le => 2,
+            Compare::Gt => 6,
+            Compare::Ge => 5,
+        }
+    }
+}
