@@ -76,7 +76,9 @@ fn alias_in_place(
             let fits =
                 |candidate: &BufferId| dying(candidate) && overwrites(graph, kernel, *candidate, buffer);
             let temporary = |candidate: &BufferId| graph.buffer(*candidate).role == BufferRole::Temporary;
-            let operand = state.filter(|state| fits(state)).or_else(|| {
+            // A state that is not read any more, or never was, takes its new value wherever that comes from.
+            let read_before = |state: &BufferId| lives.last_read.get(state).is_none_or(|&last| last < number);
+            let operand = state.filter(|state| read_before(state) || fits(state)).or_else(|| {
                 kernel.reads().into_iter().find(|r| temporary(r) && !taken.contains(r) && fits(r))
             });
             let Some(operand) = operand else { continue };
