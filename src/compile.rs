@@ -8,7 +8,7 @@ mod lower;
 mod process;
 
 pub use limit::LimitError;
-pub use lower::{Lowered, lower};
+pub use lower::{Lowered, Thrift, lower};
 
 use crate::error::{Error, Result};
 use crate::trace::Program;
@@ -94,6 +94,7 @@ pub struct Target {
     keep_code: bool,
     pool: Option<Arc<Pool>>,
     slices: Option<usize>,
+    recomputes: bool,
     memory_limit: Option<usize>,
     arena: Option<SharedArena>,
 }
@@ -110,6 +111,7 @@ impl Target {
             keep_code: false,
             pool: None,
             slices: None,
+            recomputes: false,
             memory_limit: None,
             arena: None,
         }
@@ -147,8 +149,16 @@ impl Target {
         Target { slices: Some(slices), ..self }
     }
 
+    /// Computes products that backward needs again instead of keeping them, where their results are larger than what they
+    /// are computed from: in a Transformer those before attention and those before an activation. That takes far less
+    /// memory and about a tenth more time.
+    pub fn recompute(self, recomputes: bool) -> Self {
+        Target { recomputes, ..self }
+    }
+
     /// Lets the process have so many bytes of memory at most, all that it holds already included, while the program
-    /// runs. Without [`Target::slices`] the batch is computed in the fewest slices that fit.
+    /// runs. Without [`Target::slices`] the batch is computed in the fewest slices that fit; if none do, products are
+    /// computed again, too ([`Target::recompute`]).
     pub fn memory_limit(self, bytes: usize) -> Self {
         Target { memory_limit: Some(bytes), ..self }
     }
@@ -194,8 +204,8 @@ pub struct CompileReport {
     pub codegen: Duration,
     /// All of it.
     pub total: Duration,
-    /// Slices of the batch that are computed one after another; 1 if it is computed all at once.
-    pub slices: usize,
+    /// How the program is kept small.
+    pub thrift: Thrift,
     /// Kernels launched in one run, in all slices together.
     pub kernels: usize,
     /// Bytes that they move at least.
@@ -228,7 +238,7 @@ enum Code {
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
     check_mode(target)?;
-    let lowered = |slices| lower(graph, target, slices);
+    let lowered = |thrift| lower(graph, target, thrift);
     let compiled = |lowered: Lowered| generate(graph, lowered, states, target, start);
     if let Some(lowered) = limit::within_arena(graph, target, lowered)? {
         return compiled(lowered);
@@ -239,26 +249,27 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
     }
 }
 
-/// The number of slices that [`compile`] would choose, found by planning alone.
+/// How thrifty [`compile`] would be, found by planning alone.
 ///
 /// # Errors
 /// As [`compile`].
-pub fn planned_slices(graph: &Graph, states: &States, target: &Target) -> Result<usize> {
+pub fn planned_thrift(graph: &Graph, states: &States, target: &Target) -> Result<Thrift> {
     check_mode(target)?;
-    let lowered = |slices| lower(graph, target, slices);
+    let lowered = |thrift| lower(graph, target, thrift);
     match (target.memory_limit, target.slices) {
         (Some(limit), _) => {
-            limit::within(limit, graph, states, target, lowered, |lowered| Ok(lowered.slices))
+            limit::within(limit, graph, states, target, lowered, |lowered| Ok(lowered.thrift))
         }
-        (None, Some(slices)) => Ok(slices),
-        (None, None) => Ok(limit::unlimited(graph, target, lowered)?.slices),
+        (None, Some(slices)) => Ok(Thrift { slices, recomputes: target.recomputes }),
+        (None, None) => Ok(limit::unlimited(graph, target, lowered)?.thrift),
     }
 }
 
 fn check_mode(target: &Target) -> Result<()> {
-    if target.mode == Mode::Eager && (target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1) {
-        let reason =
-            "eager mode computes every op on the whole batch: memory limits and slices need mode compiled";
+    let saves = target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1 || target.recomputes;
+    if target.mode == Mode::Eager && saves {
+        let reason = "eager mode computes every op once, on the whole batch: memory limits, slices and recomputing need mode \
+                      compiled";
         return Err(Error::Configuration(reason.into()));
     }
     Ok(())
@@ -283,7 +294,7 @@ fn generate(
     };
     let expected = limit::process_bytes(&lowered, states, target);
     let mut report = CompileReport {
-        slices: lowered.slices,
+        thrift: lowered.thrift,
         kernels: lowered.kernels(),
         bytes_moved: lowered.bytes_moved(),
         arena_bytes: lowered.arena_bytes(),
@@ -304,7 +315,7 @@ fn generate(
                 |name: &str| lowered.joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
             let results = graph.outputs().iter().filter(|output| !output.updates_state);
             let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
-            let slicing = Slicing { slices: lowered.slices, part: PART.into(), inputs, outputs };
+            let slicing = Slicing { slices: lowered.thrift.slices, part: PART.into(), inputs, outputs };
             Code::Tiled(Box::new(TiledExecutable::compile(lowered.body, tail, slicing, states, &options)?))
         }
     };

@@ -33,6 +33,7 @@ def parse_arguments():
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="bf16 is autocast")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--batch-size", type=int, help="default: the preset's")
+    parser.add_argument("--context", type=int, help="positions of a window; default: the preset's")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=5, help="timed steps")
     parser.add_argument("--warmup", type=int, default=1, help="steps before them, not timed")
@@ -119,7 +120,8 @@ def measure(arguments):
     from model import PRESETS
 
     preset = PRESETS[arguments.preset]
-    config = dataclasses.replace(preset.config, dropout=arguments.dropout)
+    context = arguments.context or preset.config.context
+    config = dataclasses.replace(preset.config, dropout=arguments.dropout, context=context)
     batch = arguments.batch_size or preset.batch
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)

@@ -68,6 +68,7 @@ struct Row {
     tokens_per_s: f64,
     compile_s: f64,
     slices: usize,
+    recomputes: bool,
     kernels: usize,
     bytes_moved_mib: f64,
     arena_mib: f64,
@@ -154,7 +155,8 @@ impl Contender {
             median_step_s: median,
             tokens_per_s: (model.batch * model.config.context) as f64 / median,
             compile_s: report.total.as_secs_f64(),
-            slices: report.slices,
+            slices: report.thrift.slices,
+            recomputes: report.thrift.recomputes,
             kernels: report.kernels,
             bytes_moved_mib: mib(report.bytes_moved),
             arena_mib: mib(report.arena_bytes),
@@ -196,18 +198,28 @@ fn table(rows: &[Row], screen: &mut Screen) {
         "{preset} {work}, {dtype} products, medians of {steps} steps, {threads} threads, {cpu}"
     ));
     screen.line(format!(
-        "{:<9} {:>10} {:>10} {:>9} {:>6} {:>7} {:>10} {:>9} {:>9}  loss first, last",
-        "mode", "ms/step", "tokens/s", "compile s", "slices", "kernels", "moved MiB", "arena MiB", "peak MiB"
+        "{:<9} {:>10} {:>10} {:>9} {:>6} {:>9} {:>7} {:>10} {:>9} {:>9}  loss first, last",
+        "mode",
+        "ms/step",
+        "tokens/s",
+        "compile s",
+        "slices",
+        "recompute",
+        "kernels",
+        "moved MiB",
+        "arena MiB",
+        "peak MiB"
     ));
     for row in rows {
         let peak = row.peak_rss_mib.map_or("-".into(), |peak| format!("{peak:.0}"));
         screen.line(format!(
-            "{:<9} {:>10.3} {:>10} {:>9.2} {:>6} {:>7} {:>10.1} {:>9.1} {peak:>9}  {:.4}, {:.4}",
+            "{:<9} {:>10.3} {:>10} {:>9.2} {:>6} {:>9} {:>7} {:>10.1} {:>9.1} {peak:>9}  {:.4}, {:.4}",
             row.mode,
             1e3 * row.median_step_s,
             grouped(row.tokens_per_s as u64),
             row.compile_s,
             row.slices,
+            if row.recomputes { "yes" } else { "no" },
             row.kernels,
             row.bytes_moved_mib,
             row.arena_mib,

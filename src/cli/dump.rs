@@ -102,9 +102,9 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 impl Args {
     fn show(&self, model: &Model) -> Result<String, CliError> {
         let modes = (self.mode, self.products.precision());
-        let simplified = || {
+        let fused = || {
             let parts = simplified(model, self.work, modes, &self.memory, &self.passes)?;
-            self.part(parts.graphs)
+            fused(&self.part(parts.graphs)?, self.mode, parts.thrift)
         };
         match self.stage {
             Stage::Trace => self.graph(&traced(model, self.work)?),
@@ -116,8 +116,8 @@ impl Args {
                 Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
             }
             Stage::Simplify => self.simplify(model),
-            Stage::Fuse => self.kernels(&fused(&simplified()?, self.mode)?),
-            Stage::Plan => self.plan(&plan(fused(&simplified()?, self.mode)?)),
+            Stage::Fuse => self.kernels(&fused()?),
+            Stage::Plan => self.plan(&plan(fused()?)),
             Stage::Clif => self.code(model, |program, kernel| program.clif(kernel)),
             Stage::Asm => self.code(model, |program, kernel| program.assembly(kernel)),
             Stage::Cuda | Stage::Ptx => Err(CliError::NotYet(format!("--stage {}", name(self.stage)))),

@@ -51,21 +51,25 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
     let modes = (args.mode, args.products.precision());
     let parts = simplified(&model, args.work, modes, &args.memory, &args.passes)?;
-    let fused = parts.graphs.iter().map(|graph| fused(graph, args.mode)).collect::<Result<Vec<_>, _>>()?;
+    let fused = parts
+        .graphs
+        .iter()
+        .map(|graph| fused(graph, args.mode, parts.thrift))
+        .collect::<Result<Vec<_>, _>>()?;
     let plans: Vec<_> = fused.into_iter().map(plan).collect();
     if let (Some(a), Some(b)) = (&args.a, &args.b) {
         between(&plans[0].graph, a, b, screen)?;
         return Ok(ExitCode::SUCCESS);
     }
     for (number, plan) in plans.iter().enumerate() {
-        let when = match (parts.slices, number) {
+        let when = match (parts.thrift.slices, number) {
             (1, _) => "in execution order".to_string(),
             (slices, 0) => format!("for each of {slices} slices of the batch, in execution order"),
             _ => "after the last slice".into(),
         };
         show(plan, &when, args.refusals, screen);
     }
-    summary(&plans, parts.slices, screen);
+    summary(&plans, parts.thrift.slices, screen);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -134,12 +134,17 @@ pub(super) struct MemoryArgs {
     /// many as keep temporaries within half a GiB]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     slices: Option<u32>,
+    /// Computes products that backward needs again instead of keeping them: far less memory, about a tenth more time; a
+    /// memory limit asks for it where slices do not suffice
+    #[arg(long)]
+    recompute: bool,
 }
 
 impl MemoryArgs {
     /// The target with the limits that the flags set.
     pub(super) fn limit(&self, target: Target) -> Target {
-        let target = self.memory_limit.into_iter().fold(target, Target::memory_limit);
+        let target =
+            self.memory_limit.into_iter().fold(target, Target::memory_limit).recompute(self.recompute);
         self.slices().into_iter().fold(target, Target::slices)
     }
 

@@ -3,14 +3,14 @@
 use super::error::CliError;
 use super::model::{MemoryArgs, Model, Work};
 use super::opt::unknown_pass;
-use kernfusion::compile::{Mode, Precision, Target, passes, planned_slices};
+use kernfusion::compile::{Mode, Precision, Target, Thrift, passes, planned_thrift};
 use kernfusion::loss::cross_entropy;
 use kernfusion::models::Gpt;
 use kernfusion::trace::Trace;
 use kernfusion_codegen::States;
 use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_ir::{DType, Graph};
-use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::fuse::fuse;
 use kernfusion_passes::tile::tile;
 use kernfusion_passes::{Pass, run as run_passes};
 
@@ -53,8 +53,8 @@ pub(super) fn traced(model: &Model, work: Work) -> Result<Graph, CliError> {
 
 /// A program, or if its batch is computed in slices: what runs for each, and what runs after the last one.
 pub(super) struct Parts {
-    /// How many slices there are; 1 if the program is whole.
-    pub(super) slices: usize,
+    /// How the program is kept small.
+    pub(super) thrift: Thrift,
     /// One graph, or two.
     pub(super) graphs: Vec<Graph>,
     /// For each graph, what the passes had to say, in lines.
@@ -70,12 +70,12 @@ pub(super) fn parts(
 ) -> Result<Parts, CliError> {
     let graph = work.program(model)?.graph;
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
-    let slices = planned_slices(&graph, &States::new(), &target)?;
-    if slices == 1 {
-        return Ok(Parts { slices, graphs: vec![graph], notes: vec![] });
+    let thrift = planned_thrift(&graph, &States::new(), &target)?;
+    if thrift.slices == 1 {
+        return Ok(Parts { thrift, graphs: vec![graph], notes: vec![] });
     }
-    let tiled = tile(&graph, slices).map_err(kernfusion::Error::from)?;
-    Ok(Parts { slices, graphs: vec![tiled.body, tiled.tail], notes: vec![] })
+    let tiled = tile(&graph, thrift.slices).map_err(kernfusion::Error::from)?;
+    Ok(Parts { thrift, graphs: vec![tiled.body, tiled.tail], notes: vec![] })
 }
 
 /// The program after the passes of a mode.
@@ -97,10 +97,6 @@ pub(super) fn simplified(
 }
 
 /// The kernels of a simplified program.
-pub(super) fn fused(graph: &Graph, mode: Mode) -> Result<KernelGraph, CliError> {
-    let fusion = match mode {
-        Mode::Compiled => Fusion::Full,
-        Mode::Eager => Fusion::None,
-    };
-    Ok(fuse(graph, fusion).map_err(kernfusion::Error::from)?)
+pub(super) fn fused(graph: &Graph, mode: Mode, thrift: Thrift) -> Result<KernelGraph, CliError> {
+    Ok(fuse(graph, thrift.fusion(mode)).map_err(kernfusion::Error::from)?)
 }

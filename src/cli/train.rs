@@ -304,12 +304,9 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
         mib(report.arena_bytes),
         mib(report.state_bytes)
     ));
-    if report.slices > 1 {
-        screen.line(format!(
-            "memory: the batch in {} slices, {:.0} MiB expected at most",
-            report.slices,
-            mib(report.process_bytes)
-        ));
+    if report.thrift.slices > 1 || report.thrift.recomputes {
+        let most = mib(report.process_bytes);
+        screen.line(format!("memory: {}, {most:.0} MiB expected at most", report.thrift));
     }
     let done = trainer.steps_done();
     let begin = if done > 0 { format!("resumed after step {done}; ") } else { String::new() };

@@ -1,10 +1,11 @@
-//! How many slices: the fewest within a memory limit, or without a limit the fewest that are not wasteful.
+//! How thrifty: the fewest slices within a memory limit, then products computed again as well; without a limit the fewest
+//! slices that are not wasteful.
 //!
 //! What a program needs is known from its plans before any code exists: new states, and the arena. What the process has
 //! already is measured; for what code generation and running take beside, there is an allowance.
 
 use super::process::resident_bytes;
-use super::{Lowered, Mode, Target};
+use super::{Lowered, Mode, Target, Thrift};
 use crate::error::{Error, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::Graph;
@@ -25,23 +26,23 @@ const THREAD_ALLOWANCE: usize = 8 << 20;
 pub enum LimitError {
     /// No number of slices fits.
     #[error(
-        "the memory limit of {} is {} too small: this program takes {} at least{}",
-        mebibytes(*limit), mebibytes(needed - limit), mebibytes(*needed), in_slices(*slices)
+        "the memory limit of {} is {} too small: this program takes {} at least ({thrift})",
+        mebibytes(*limit), mebibytes(needed - limit), mebibytes(*needed)
     )]
     TooSmall {
         /// The limit in bytes.
         limit: usize,
         /// The least number of bytes that would do.
         needed: usize,
-        /// The number of slices with which it would.
-        slices: usize,
+        /// The way in which it would.
+        thrift: Thrift,
     },
     /// It does not fit at once, and not in slices for another reason.
     #[error("the memory limit of {} is {} too small, and the program {cause}", mebibytes(*limit), mebibytes(needed - limit))]
     Whole {
         /// The limit in bytes.
         limit: usize,
-        /// Bytes that the program takes at once.
+        /// The least number of bytes that the program takes at once.
         needed: usize,
         /// Why it cannot be computed in slices.
         cause: TileError,
@@ -53,13 +54,13 @@ pub enum LimitError {
 pub(super) fn within_arena(
     graph: &Graph,
     target: &Target,
-    lowered: impl Fn(usize) -> Result<Lowered>,
+    lowered: impl Fn(Thrift) -> Result<Lowered>,
 ) -> Result<Option<Lowered>> {
     // Eager mode has no arena.
     let free = target.slices.is_none() && target.mode == Mode::Compiled;
     let Some(arena) = target.arena.as_ref().filter(|_| free) else { return Ok(None) };
-    for slices in candidates(graph, target) {
-        match lowered(slices) {
+    for thrift in candidates(graph, target) {
+        match lowered(thrift) {
             Err(Error::Tile(_)) => return Ok(None),
             lowered => {
                 let lowered = lowered?;
@@ -77,17 +78,17 @@ pub(super) fn within_arena(
 pub(super) fn unlimited(
     graph: &Graph,
     target: &Target,
-    lowered: impl Fn(usize) -> Result<Lowered>,
+    lowered: impl Fn(Thrift) -> Result<Lowered>,
 ) -> Result<Lowered> {
-    let whole = lowered(target.slices.unwrap_or(1))?;
+    let whole = lowered(Thrift { slices: target.slices.unwrap_or(1), recomputes: target.recomputes })?;
     if target.slices.is_some() || target.mode == Mode::Eager || whole.arena_bytes() <= ROOMY {
         return Ok(whole);
     }
     // A slice takes its share of the arena at least, so fewer slices need no trial.
     let wanted = whole.arena_bytes().div_ceil(ROOMY);
     let mut best = whole;
-    for slices in candidates(graph, target).into_iter().filter(|&slices| slices >= wanted) {
-        let sliced = match lowered(slices) {
+    for thrift in candidates(graph, target).into_iter().filter(|thrift| thrift.slices >= wanted) {
+        let sliced = match lowered(thrift) {
             Err(Error::Tile(_)) => break,
             lowered => lowered?,
         };
@@ -107,7 +108,8 @@ fn own_bytes(lowered: &Lowered) -> usize {
     lowered.arena_bytes() + lowered.state_bytes()
 }
 
-/// Compiles with the fewest slices whose memory is within the limit, or with as many as the target says.
+/// Compiles with the fewest slices whose memory is within the limit, or with as many as the target says; products are
+/// computed again if that is not enough.
 ///
 /// # Errors
 /// If that is not possible: by how much the best possibility misses the limit.
@@ -116,14 +118,22 @@ pub(super) fn within<T>(
     graph: &Graph,
     states: &States,
     target: &Target,
-    lowered: impl Fn(usize) -> Result<Lowered>,
+    lowered: impl Fn(Thrift) -> Result<Lowered>,
     compiled: impl Fn(Lowered) -> Result<T>,
 ) -> Result<T> {
-    let mut least: Option<(usize, usize)> = None;
-    for slices in candidates(graph, target) {
-        let lowered = match (lowered(slices), least) {
-            (Err(Error::Tile(cause)), Some((needed, _))) => {
-                return Err(LimitError::Whole { limit, needed, cause }.into());
+    let mut least: Option<(usize, Thrift)> = None;
+    let mut uncut = None;
+    let whole = candidates(graph, target);
+    let again = whole.iter().map(|&thrift| Thrift { recomputes: true, ..thrift });
+    let again: Vec<_> = again.filter(|_| !target.recomputes).collect();
+    for thrift in whole.into_iter().chain(again) {
+        if uncut.is_some() && thrift.slices > 1 {
+            continue;
+        }
+        let lowered = match (lowered(thrift), least) {
+            (Err(Error::Tile(cause)), Some(_)) => {
+                uncut = Some(cause);
+                continue;
             }
             (lowered, _) => lowered?,
         };
@@ -132,11 +142,15 @@ pub(super) fn within<T>(
             return compiled(lowered);
         }
         if least.is_none_or(|(before, _)| needed < before) {
-            least = Some((needed, slices));
+            least = Some((needed, thrift));
         }
     }
-    let (needed, slices) = least.expect("one slice is always a candidate");
-    Err(LimitError::TooSmall { limit, needed, slices }.into())
+    let (needed, thrift) = least.expect("one slice is always a candidate");
+    Err(match uncut {
+        Some(cause) => LimitError::Whole { limit, needed, cause },
+        None => LimitError::TooSmall { limit, needed, thrift },
+    }
+    .into())
 }
 
 /// The most bytes that the process will have when the program runs, apart from what is measured as 0 where the system does
@@ -149,18 +163,17 @@ pub(super) fn process_bytes(lowered: &Lowered, states: &States, target: &Target)
     resident_bytes() + program + ALLOWANCE + target.thread_count() * THREAD_ALLOWANCE
 }
 
-fn candidates(graph: &Graph, target: &Target) -> Vec<usize> {
+/// All numbers of slices, the fewest first.
+fn candidates(graph: &Graph, target: &Target) -> Vec<Thrift> {
+    let recomputes = target.recomputes;
     if let Some(slices) = target.slices {
-        return vec![slices];
+        return vec![Thrift { slices, recomputes }];
     }
     let extent = batch_extent(graph).unwrap_or(1).max(1);
-    (1..=extent).filter(|slices| extent.is_multiple_of(*slices)).collect()
+    let divisors = (1..=extent).filter(|slices| extent.is_multiple_of(*slices));
+    divisors.map(|slices| Thrift { slices, recomputes }).collect()
 }
 
 fn mebibytes(bytes: usize) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
-}
-
-fn in_slices(slices: usize) -> String {
-    if slices == 1 { String::new() } else { format!(" (its batch in {slices} slices)") }
 }

@@ -11,11 +11,41 @@ use kernfusion_passes::{PassReport, run};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// How a program is kept small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thrift {
+    /// Slices of the batch, computed one after another; 1 is all at once.
+    pub slices: usize,
+    /// Whether products that backward needs are computed again instead of kept.
+    pub recomputes: bool,
+}
+
+impl Thrift {
+    /// How to fuse in this mode.
+    pub fn fusion(self, mode: Mode) -> Fusion {
+        match mode {
+            Mode::Compiled if self.recomputes => Fusion::Thrifty,
+            Mode::Compiled => Fusion::Full,
+            Mode::Eager => Fusion::None,
+        }
+    }
+}
+
+impl std::fmt::Display for Thrift {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let again = if self.recomputes { ", products computed again" } else { "" };
+        match self.slices {
+            1 => write!(f, "the whole batch at once{again}"),
+            slices => write!(f, "the batch in {slices} slices{again}"),
+        }
+    }
+}
+
 /// A program with its memory, before code.
 #[derive(Debug, Clone)]
 pub struct Lowered {
-    /// Slices of the batch.
-    pub slices: usize,
+    /// How it is kept small.
+    pub thrift: Thrift,
     /// What runs for each slice; the whole program if there is one.
     pub body: Plan,
     /// What runs after the last slice, if there are several.
@@ -30,27 +60,34 @@ pub struct Lowered {
     pub plan: Duration,
 }
 
-/// Lowers a program to plans that compute its batch in so many slices.
+/// Lowers a program to plans that are as thrifty.
 ///
 /// # Errors
 /// If the batch cannot be cut so, a pass fails, or an op has no kernel.
-pub fn lower(graph: &Graph, target: &Target, slices: usize) -> Result<Lowered> {
-    let mut half = Half { target, passes: vec![], fuse: Duration::ZERO, plan: Duration::ZERO };
-    let (body, tail, joined) = match slices {
+pub fn lower(graph: &Graph, target: &Target, thrift: Thrift) -> Result<Lowered> {
+    let mut half = Half {
+        target,
+        fusion: thrift.fusion(target.mode),
+        passes: vec![],
+        fuse: Duration::ZERO,
+        plan: Duration::ZERO,
+    };
+    let (body, tail, joined) = match thrift.slices {
         1 => (half.lower(graph.clone())?, None, vec![]),
-        _ => {
+        slices => {
             let tiled = tile(graph, slices)?;
             let body = half.lower(tiled.body)?;
             (body, Some(half.lower(tiled.tail)?), tiled.joined)
         }
     };
     let Half { passes, fuse, plan, .. } = half;
-    Ok(Lowered { slices, body, tail, joined, passes, fuse, plan })
+    Ok(Lowered { thrift, body, tail, joined, passes, fuse, plan })
 }
 
 /// What was done so far.
 struct Half<'a> {
     target: &'a Target,
+    fusion: Fusion,
     passes: Vec<PassReport>,
     fuse: Duration,
     plan: Duration,
@@ -58,13 +95,9 @@ struct Half<'a> {
 
 impl Half<'_> {
     fn lower(&mut self, mut graph: Graph) -> Result<Plan> {
-        let fusion = match self.target.mode {
-            Mode::Compiled => Fusion::Full,
-            Mode::Eager => Fusion::None,
-        };
         self.passes.extend(run(&mut graph, &self.target.passes(), None, &mut |_, _| {})?);
         let start = Instant::now();
-        let kernels = fuse(&graph, fusion)?;
+        let kernels = fuse(&graph, self.fusion)?;
         self.fuse += start.elapsed();
         let start = Instant::now();
         let plan = plan(kernels);
@@ -75,7 +108,7 @@ impl Half<'_> {
 
 impl Lowered {
     fn plans(&self) -> impl Iterator<Item = (&Plan, usize)> {
-        [(&self.body, self.slices)].into_iter().chain(self.tail.iter().map(|tail| (tail, 1)))
+        [(&self.body, self.thrift.slices)].into_iter().chain(self.tail.iter().map(|tail| (tail, 1)))
     }
 
     /// Kernels launched in a run.

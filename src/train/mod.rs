@@ -143,7 +143,7 @@ impl Trainer {
         let sliced =
             if settings.slices > 0 { target.clone().slices(settings.slices) } else { target.clone() };
         let training = compile(&step.program.graph, &states, &sliced)?;
-        record.settings.slices = training.report().slices;
+        record.settings.slices = training.report().thrift.slices;
         let target = target.share_arena(&training);
         let shapes = parameters::states_of(&step.program.graph);
         let compile_time = start.elapsed();

@@ -35,6 +35,8 @@ use writer::Fault;
 pub enum Fusion {
     /// Everything that pays.
     Full,
+    /// As much, and products that backward needs are computed again instead of kept, where that saves much memory.
+    Thrifty,
     /// Nothing: one kernel an op, as in eager execution. Views stay free, as they are in any library.
     None,
 }
@@ -66,7 +68,9 @@ pub fn fuse(graph: &Graph, fusion: Fusion) -> Result<KernelGraph, FuseError> {
     }
     let mut planner = Planner::new(graph, fusion, &none)?;
     planner.merge();
-    let Some(choice) = rematerialise::choose(&planner) else { return Ok(planner.finish()) };
+    let Some(choice) = rematerialise::choose(&planner, fusion == Fusion::Thrifty) else {
+        return Ok(planner.finish());
+    };
     let (graph, clones) =
         rematerialise::rewrite(graph, &planner.free, &choice).expect("clones are well typed");
     let mut planner = Planner::new(&graph, fusion, &clones)?;

@@ -22,6 +22,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const FAR: usize = 10;
 /// How many times the memory traffic that is saved computing again may cost.
 const PATIENCE: f64 = 6.0;
+/// Bytes of memory that a second of computing again is worth.
+const PRICE: f64 = 1e9;
+/// The same for products, where memory is short. A product over k gives 4 bytes for k multiplications, so this is a limit
+/// to k.
+const THRIFT: f64 = 0.25e9;
 /// Tensors of fewer bytes are not worth a decision.
 const SMALL: usize = 1 << 18;
 
@@ -57,11 +62,21 @@ impl Clones {
 pub(super) struct Choice {
     /// Values of which far readers get clones, with all values between them and the frontier.
     recomputed: BTreeSet<ValueId>,
-    /// Those of them that lie in a chain: every kernel but their own counts as far, and all share one clone, since they
-    /// will be one chain.
-    chained: BTreeSet<ValueId>,
+    /// Those that every kernel but their own computes again: what lies in a chain, and what is cheaper to compute than to
+    /// load.
+    near: BTreeSet<ValueId>,
+    /// Those with one clone for all readers, since it takes a product: what lies in a chain, and products.
+    shared: BTreeSet<ValueId>,
     /// The position of each member's kernel in execution order.
     position: BTreeMap<ValueId, usize>,
+}
+
+impl Choice {
+    /// Whether a kernel computes the value again, if any does.
+    fn is_far(&self, value: ValueId, reader: usize) -> bool {
+        let distance = if self.near.contains(&value) { 0 } else { FAR };
+        self.position.get(&value).is_some_and(|home| reader > home + distance)
+    }
 }
 
 /// A set of candidates with its frontier.
@@ -72,8 +87,8 @@ struct Trade {
     seconds: f64,
 }
 
-/// The trades worth making, if any.
-pub(super) fn choose(planner: &Planner<'_>) -> Option<Choice> {
+/// The trades worth making, if any. To be thrifty, products are computed again, too.
+pub(super) fn choose(planner: &Planner<'_>, is_thrifty: bool) -> Option<Choice> {
     let groups: Vec<_> = planner.groups.iter().flatten().collect();
     let order = assemble::execution_order(&groups.iter().map(|group| &group.kernel).collect::<Vec<_>>());
     let kernels: Vec<_> = order.into_iter().map(|number| groups[number]).collect();
@@ -82,20 +97,19 @@ pub(super) fn choose(planner: &Planner<'_>) -> Option<Choice> {
         .enumerate()
         .flat_map(|(number, group)| group.members.iter().map(move |&member| (member, number)))
         .collect();
-    let (recomputed, chained) = (BTreeSet::new(), BTreeSet::new());
-    let mut chooser = Chooser { planner, position, recomputed, chained };
+    let choice =
+        Choice { recomputed: BTreeSet::new(), near: BTreeSet::new(), shared: BTreeSet::new(), position };
+    let mut chooser = Chooser { planner, choice, is_thrifty };
     for group in kernels {
         chooser.consider(group);
     }
-    let Chooser { position, recomputed, chained, .. } = chooser;
-    (!recomputed.is_empty()).then_some(Choice { recomputed, chained, position })
+    Some(chooser.choice).filter(|choice| !choice.recomputed.is_empty())
 }
 
 struct Chooser<'p, 'a> {
     planner: &'p Planner<'a>,
-    position: BTreeMap<ValueId, usize>,
-    recomputed: BTreeSet<ValueId>,
-    chained: BTreeSet<ValueId>,
+    choice: Choice,
+    is_thrifty: bool,
 }
 
 impl Chooser<'_, '_> {
@@ -106,36 +120,108 @@ impl Chooser<'_, '_> {
     /// The kernel that reads a value last.
     fn last_read(&self, value: ValueId) -> usize {
         let readers = self.planner.readers.get(&value).into_iter().flatten();
-        readers.filter_map(|reader| self.position.get(reader)).max().copied().unwrap_or(0)
+        readers.filter_map(|reader| self.choice.position.get(reader)).max().copied().unwrap_or(0)
     }
 
     /// Makes the best trade for the values that one kernel stores.
     fn consider(&mut self, group: &super::Group) {
-        let members = &group.members;
-        // The entries of a chain's products are computed again with what follows from them: a product of two small
-        // operands, where a kernel like this one will read it.
-        let chain = !group.kernel.consumers().is_empty();
-        let far = |&value: &ValueId| {
-            self.is_cheap_to_repeat(value)
+        let has_product = group.members.iter().any(|&value| self.planner.is_contraction(value));
+        if !group.kernel.consumers().is_empty() {
+            self.consider_chain(&group.members);
+        } else if !(self.is_thrifty && has_product && self.consider_product(&group.members)) {
+            self.consider_elementwise(&group.members);
+        }
+    }
+
+    /// The entries of a chain's products are computed again with what follows from them: a product of two small operands,
+    /// where a kernel like this one will read it. They grow with the square of what it reads, and are not kept at any price
+    /// that a chain has.
+    fn consider_chain(&mut self, members: &BTreeSet<ValueId>) {
+        let stored = self.stored(members, 0, |value| self.is_cheap_to_repeat(value));
+        if let Some(trade) = self.best_trade(&stored, members, true, 0.0) {
+            self.choice.near.extend(&trade.recomputed);
+            self.choice.shared.extend(&trade.recomputed);
+            self.choice.recomputed.extend(trade.recomputed);
+        }
+    }
+
+    /// What a product gives is computed again for far readers, if it is larger than its operands and that saves enough;
+    /// tells whether it is.
+    fn consider_product(&mut self, members: &BTreeSet<ValueId>) -> bool {
+        let bytes = |value: ValueId| self.graph()[value].ty.bytes();
+        let is_computed = |value: &&ValueId| !matches!(self.graph()[**value].op, Op::Input(_));
+        let grows = |value: ValueId| {
+            let operands = self.graph()[value].operands.iter().filter(is_computed);
+            bytes(value) > operands.map(|&operand| bytes(operand)).sum()
+        };
+        if !members.iter().all(|&value| !self.planner.is_contraction(value) || grows(value)) {
+            return false;
+        }
+        let repeatable = |value| self.is_cheap_to_repeat(value) || self.planner.is_contraction(value);
+        let far = self.stored(members, FAR, repeatable);
+        let trade = self.best_trade(&far, members, true, 0.0);
+        let Some(trade) = trade.filter(|trade| trade.gain as f64 > THRIFT * trade.seconds) else {
+            return false;
+        };
+        self.choice.shared.extend(&trade.recomputed);
+        self.choice.recomputed.extend(trade.recomputed);
+        true
+    }
+
+    /// Elementwise results are computed again for far readers, which saves memory, or for all, if that saves time.
+    fn consider_elementwise(&mut self, members: &BTreeSet<ValueId>) {
+        let far = self.stored(members, FAR, |value| self.is_cheap_to_repeat(value));
+        let saved = |trade: &Trade| cost::moving(2 * trade.gain as usize);
+        let trade = self.best_trade(&far, members, false, PRICE);
+        if let Some(trade) = trade.filter(|trade| trade.seconds < PATIENCE * saved(trade)) {
+            self.choice.recomputed.extend(trade.recomputed);
+            return;
+        }
+        let by_readers = |value| self.is_cheap_to_repeat(value) && self.can_be_computed_by_readers(value);
+        let near = self.stored(members, 0, by_readers);
+        let trade = self.best_trade(&near, members, false, PRICE);
+        if let Some(trade) = trade.filter(|trade| trade.seconds < saved(trade)) {
+            self.choice.near.extend(&trade.recomputed);
+            self.choice.recomputed.extend(trade.recomputed);
+        }
+    }
+
+    /// The members that are stored for readers more than this many kernels later, of those that can be repeated.
+    fn stored(
+        &self,
+        members: &BTreeSet<ValueId>,
+        distance: usize,
+        can_be_repeated: impl Fn(ValueId) -> bool,
+    ) -> BTreeSet<ValueId> {
+        let is_stored = |&value: &ValueId| {
+            can_be_repeated(value)
                 && !self.planner.outputs.contains(&value)
                 && self.graph()[value].ty.bytes() >= SMALL
-                && self.last_read(value) > self.position[&value] + if chain { 0 } else { FAR }
+                && self.last_read(value) > self.choice.position[&value] + distance
         };
-        let candidates: BTreeSet<_> = members.iter().copied().filter(far).collect();
+        members.iter().copied().filter(is_stored).collect()
+    }
+
+    /// The best trade for some of the candidates, all of them together or one alone, at a price in bytes for a second.
+    /// `products` tells whether products may be computed again.
+    fn best_trade(
+        &self,
+        candidates: &BTreeSet<ValueId>,
+        members: &BTreeSet<ValueId>,
+        products: bool,
+        price: f64,
+    ) -> Option<Trade> {
         let singles = candidates.iter().map(|&value| BTreeSet::from([value]));
         let trades = singles.chain([candidates.clone()]).filter(|set| !set.is_empty());
-        let trades = trades.map(|set| self.trade(&set, members, chain)).filter(|trade| {
-            let saved = cost::moving(2 * trade.gain.max(0) as usize);
-            trade.gain > 0 && (chain || trade.seconds < PATIENCE * saved)
-        });
-        // A chain's entries grow with the square of what it reads; they are not kept at any price that a chain has.
-        let price = if chain { 0.0 } else { 1e9 };
+        let trades = trades.map(|set| self.trade(&set, members, products)).filter(|trade| trade.gain > 0);
         let score = |trade: &Trade| trade.gain as f64 - trade.seconds * price;
-        let best = trades.max_by(|a, b| score(a).total_cmp(&score(b)));
-        if let Some(trade) = best {
-            self.chained.extend(trade.recomputed.iter().filter(|_| chain));
-            self.recomputed.extend(trade.recomputed);
-        }
+        trades.max_by(|a, b| score(a).total_cmp(&score(b)))
+    }
+
+    /// Whether all kernels that read the value can compute it where they read it: products cannot.
+    fn can_be_computed_by_readers(&self, value: ValueId) -> bool {
+        let readers = self.planner.readers.get(&value).into_iter().flatten();
+        readers.into_iter().all(|&reader| !self.planner.is_contraction(reader))
     }
 
     fn is_cheap_to_repeat(&self, value: ValueId) -> bool {
@@ -147,7 +233,7 @@ impl Chooser<'_, '_> {
     }
 
     /// What computing `set` again takes: everything up to the frontier.
-    fn trade(&self, set: &BTreeSet<ValueId>, members: &BTreeSet<ValueId>, chain: bool) -> Trade {
+    fn trade(&self, set: &BTreeSet<ValueId>, members: &BTreeSet<ValueId>, products: bool) -> Trade {
         let latest = set.iter().map(|&value| self.last_read(value)).max().unwrap_or(0);
         let mut trade = Trade { recomputed: BTreeSet::new(), gain: 0, seconds: 0.0 };
         let mut seen = BTreeSet::new();
@@ -161,17 +247,19 @@ impl Chooser<'_, '_> {
             let kept = || {
                 let long =
                     self.last_read(value) + FAR / 2 >= latest && self.planner.readers.contains_key(&value);
-                long && !self.recomputed.contains(&value) && self.is_stored(value, members)
+                long && !self.choice.recomputed.contains(&value) && self.is_stored(value, members)
             };
             if self.planner.free[value.index()] {
                 stack.extend(&node.operands);
             } else if set.contains(&value) {
                 trade.gain += bytes;
                 self.repeat(value, &mut trade, &mut stack);
+            } else if products && self.choice.recomputed.contains(&value) {
+                // Its far readers compute it again, this one among them.
             } else if matches!(node.op, Op::Input(_)) || node.ty.bytes() < SMALL || kept() {
                 // In memory until then anyway, or too small to matter.
             } else if members.contains(&value)
-                && (self.is_cheap_to_repeat(value) || chain && self.planner.is_contraction(value))
+                && (self.is_cheap_to_repeat(value) || products && self.planner.is_contraction(value))
                 && !self.is_stored(value, members)
             {
                 self.repeat(value, &mut trade, &mut stack);
@@ -269,9 +357,8 @@ impl Rewriter<'_> {
         let Some(reader) = reader else { return Ok(place) };
         let node = &self.graph[value];
         let home = self.choice.position.get(&value).copied();
-        let chained = self.choice.chained.contains(&value);
-        let far = home.is_some_and(|home| reader > home + if chained { 0 } else { FAR });
-        let key = if chained && far { ANY } else { reader };
+        let far = self.choice.is_far(value, reader);
+        let key = if far && self.choice.shared.contains(&value) { ANY } else { reader };
         let recomputed = far && self.choice.recomputed.contains(&value);
         if !recomputed && (!self.free[value.index()] || node.operands.is_empty()) {
             return Ok(place);
