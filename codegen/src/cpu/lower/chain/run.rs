@@ -311,19 +311,30 @@ fn place(table: &[*mut u8], out: &Destination, batch: usize) -> *mut u8 {
 
 /// Stores one row of results, narrowed.
 unsafe fn store_row(from: *const f32, count: usize, start: *mut u8, out: &Destination, row: usize) {
-    let size = out.dtype.size() as isize;
-    let line = start.wrapping_offset(out.outer.at(row) * size);
-    for j in 0..count {
-        let to = line.wrapping_offset(out.p.at(j) * size);
-        // SAFETY: the caller's contract.
-        unsafe {
-            let value = *from.add(j);
-            match out.dtype {
-                DType::BF16 => to.cast::<u16>().write_unaligned(Bf16::narrow(value)),
-                DType::F16 => to.cast::<u16>().write_unaligned(F16::narrow(value)),
-                _ => to.cast::<f32>().write_unaligned(value),
-            }
+    let line = start.wrapping_offset(out.outer.at(row) * out.dtype.size() as isize);
+    // SAFETY: the caller's contract.
+    unsafe {
+        match out.dtype {
+            DType::BF16 => store_each(from, count, line.cast(), &out.p, Bf16::narrow),
+            DType::F16 => store_each(from, count, line.cast(), &out.p, F16::narrow),
+            _ => store_each(from, count, line.cast(), &out.p, |value| value),
         }
+    }
+}
+
+unsafe fn store_each<T>(
+    from: *const f32,
+    count: usize,
+    line: *mut T,
+    axis: &Axis,
+    narrow: impl Fn(f32) -> T,
+) {
+    // SAFETY: the caller's contract.
+    let store = |j: usize, to: isize| unsafe { line.offset(to).write_unaligned(narrow(*from.add(j))) };
+    match axis {
+        // A loop that the compiler vectorises.
+        Axis::Strided { stride: 1, .. } => (0..count).for_each(|j| store(j, j as isize)),
+        axis => (0..count).for_each(|j| store(j, axis.at(j))),
     }
 }
 
