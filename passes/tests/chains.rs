@@ -184,6 +184,41 @@ fn attention_with_any_score_function_is_one_kernel_forward_and_one_backward() {
     }
 }
 
+/// Grouped heads: keys and values are broadcast to the heads of their group, and their gradients are sums over those.
+#[test]
+fn heads_may_share_keys_and_values() {
+    let (time, heads) = (112, 4);
+    for groups in [1, 2] {
+        let mut graph = Graph::new("grouped attention");
+        let mut builder = Builder::new(&mut graph, Origin::default());
+        let b = &mut builder;
+        let mut input = |name: &str, heads| {
+            let ty = TensorType::new(DType::F32, [HEADS[0], heads, time, WIDTH]);
+            b.input(name, InputRole::Data, ty).expect("input")
+        };
+        let [q, weight] = ["q", "weight"].map(|name| input(name, heads));
+        let [k, v] = ["k", "v"].map(|name| input(name, groups));
+        let mut repeated = |x| {
+            let shape = [HEADS[0], groups, heads / groups, time, WIDTH];
+            let wide = b.broadcast(x, &shape, &[0, 1, 3, 4]).expect("broadcast");
+            b.reshape(wide, &[HEADS[0], heads, time, WIDTH]).expect("reshape")
+        };
+        let [k, v] = [k, v].map(&mut repeated);
+        let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
+        let scores = b.matmul(q, transposed).expect("scores");
+        let scores = causal(b, scores);
+        let weights = softmax(b, scores);
+        let mixed = b.matmul(weights, v).expect("mixed");
+        let square = b.mul(mixed, mixed).expect("mul");
+        let weighted = b.mul(square, weight).expect("mul");
+        let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum");
+        finish(&mut graph, loss, &["q", "k", "v"]);
+        let kernels = check(&graph);
+        let band = Some(Band { lower: None, upper: Some(0) });
+        assert_eq!(chains(&kernels, 2, HEADS[0] * heads * time * time), [band, band]);
+    }
+}
+
 /// Dropout on the weights draws the same numbers in both kernels.
 #[test]
 fn attention_with_dropout() {

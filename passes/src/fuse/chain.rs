@@ -255,16 +255,18 @@ impl Sides {
 
 /// What a product of a value at `at` sums over, if that is the columns or the rows of the space.
 fn direction(space: &Space, at: &[Index], side: &Side) -> Option<Direction> {
+    let varies = |axes: &[usize], role| axes.iter().any(|&axis| space.varies(&at[axis], role));
     let only = |axes: &[usize], role: Role| {
         let others = [Role::Outer, Role::Row, Role::Column].into_iter().filter(move |&other| other != role);
-        others.into_iter().all(|other| axes.iter().all(|&axis| !space.varies(&at[axis], other)))
+        others.into_iter().all(|other| !varies(axes, other))
     };
-    let is = |summed, kept| {
-        only(&side.batch, Role::Outer) && only(&side.contract, summed) && only(&side.free, kept)
+    // What the result keeps may be an axis of the batch: heads that share the other operand.
+    let is = |summed| {
+        only(&side.batch, Role::Outer) && only(&side.contract, summed) && !varies(&side.free, summed)
     };
     match () {
-        () if is(Role::Column, Role::Row) => Some(Direction::Columns),
-        () if is(Role::Row, Role::Column) => Some(Direction::Rows),
+        () if is(Role::Column) => Some(Direction::Columns),
+        () if is(Role::Row) => Some(Direction::Rows),
         () => None,
     }
 }

@@ -58,10 +58,28 @@ impl Candidate<'_> {
     /// The kernel, with the number of each value as its buffer's, or why there is none.
     pub(super) fn lower(&self) -> Result<Kernel, Fault> {
         let anchor = self.anchor()?;
-        let mut space = self.space(&anchor);
+        let space = self.space(&anchor);
+        let kernel = self.settled(&anchor, space.clone());
+        if !matches!(anchor, Anchor::Chained(_)) {
+            return kernel;
+        }
+        // Heads that share keys are rows of one product. Where a consumer takes them apart, or a mask looks at positions
+        // alone, they are matrices of a batch instead.
+        let is_banded = |kernel: &Kernel| matches!(&kernel.form, Form::Contraction(c) if c.band.is_some());
+        match kernel {
+            Ok(kernel) if is_banded(&kernel) => Ok(kernel),
+            kernel => match self.settled(&anchor, space.with_one_row_axis()) {
+                Ok(apart) if kernel.is_err() || is_banded(&apart) => Ok(apart),
+                _ => kernel,
+            },
+        }
+    }
+
+    /// The kernel over a space whose axes are split as far as that takes.
+    fn settled(&self, anchor: &Anchor, mut space: Space) -> Result<Kernel, Fault> {
         // Every split makes an axis smaller, so this ends.
         loop {
-            match self.emit(&anchor, &space) {
+            match self.emit(anchor, &space) {
                 Ok(kernel) => return Ok(kernel),
                 Err(Stop::Split { axis, inner }) => space.split(axis, inner),
                 Err(Stop::Fault(fault)) => return Err(fault),

@@ -39,6 +39,14 @@ impl Space {
         Space { axes }
     }
 
+    /// With all row axes but the last one as outer axes.
+    pub(super) fn with_one_row_axis(mut self) -> Self {
+        let last = self.axes.iter().rposition(|axis| axis.role == Role::Row);
+        let others = self.axes.iter_mut().take(last.unwrap_or(0)).filter(|axis| axis.role == Role::Row);
+        others.for_each(|axis| axis.role = Role::Outer);
+        self
+    }
+
     /// The extents, summed axes included.
     pub(super) fn extents(&self) -> Vec<usize> {
         self.axes.iter().map(|axis| axis.extent).collect()
