@@ -22,7 +22,7 @@ use std::process::{Command, ExitCode, Stdio};
 /// The peak of resident memory belongs to a whole process, so with several modes each is measured in a process of its
 /// own, which does --warmup steps and one more before the timed run begins.
 ///
-/// Memory limits and slices are those of mode compiled; eager computes every op on the whole batch.
+/// Memory limits, slices and recomputing are those of mode compiled; eager computes every op once, on the whole batch.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json

@@ -44,6 +44,8 @@ impl Wide {
         }
         let assembled = assemble(program);
         let mut signature = module.make_signature();
+        // What the assembler writes for, whatever the system's own convention is.
+        signature.call_conv = isa::CallConv::SystemV;
         signature.params = vec![AbiParam::new(types::I64); 3];
         let name = format!("wide_{}", self.functions.len());
         let id = module.declare_function(&name, Linkage::Local, &signature).expect("a new name");
