@@ -19,13 +19,17 @@ mod body;
 mod chain;
 mod contraction;
 pub mod emulator;
+mod error;
 mod lower;
 mod map;
+#[cfg(feature = "cuda")]
+pub mod nvrtc;
 mod program;
 mod rewrite;
 mod rows;
 mod source;
 
+pub use error::CudaError;
 pub use lower::Renderer;
 pub use program::{Argument, Function, Launch, Parameter, Program, Step};
 

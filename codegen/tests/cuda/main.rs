@@ -2,6 +2,8 @@
 //! interpreter of kernels, under every schedule of threads and copies.
 
 mod judge;
+#[cfg(feature = "cuda")]
+mod nvrtc;
 mod products;
 mod samples;
 #[allow(dead_code, reason = "kernels by hand need less of it than those of the CPU back end")]

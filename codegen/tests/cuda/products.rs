@@ -195,3 +195,20 @@ fn chains_of_every_shape_band_and_type() {
     }
     check(&cases, &Options::default());
 }
+
+/// One of each kind: both tiles of every type, and chains.
+pub(crate) fn few() -> Vec<Case> {
+    let (f32, bf16) = (DType::F32, DType::BF16);
+    let band = Some(Band { lower: None, upper: Some(0) });
+    let shape = Shape { batch: 2, rows: 130, columns: 130, k: 16, p: 64 };
+    vec![
+        product([f32, f32], [1, 33, 7, 19], [false, true], 0.0),
+        product([f32, bf16], [1, 33, 7, 19], [false, true], 0.0),
+        product([f32, f32], [120, 5, 130, 16], [false, false], 0.0),
+        product([bf16, bf16], [120, 5, 130, 16], [false, false], 0.0),
+        chain(shape, band, f32, false, 0.0),
+        chain(shape, band, bf16, false, 0.0),
+        chain(Shape { p: 128, ..shape }, band, f32, false, 0.0),
+        chain(Shape { p: 128, ..shape }, band, bf16, false, 0.0),
+    ]
+}
