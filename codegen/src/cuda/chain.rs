@@ -341,7 +341,6 @@ impl Stream<'_> {
             body.need([value]);
             body.code.line(format!("{element} = {};", narrowed(&value_name(value), dtype)));
         });
-        body.code.line("__syncthreads();");
         let (_, columns) = self.row_and_column_extents();
         for (number, consumer) in self.kernel.consumers().iter().enumerate() {
             if consumer.value == value {

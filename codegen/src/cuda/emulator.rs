@@ -103,8 +103,22 @@ impl Emulator {
     /// # Errors
     /// There is no C++ compiler, or it refuses the source.
     pub fn build(functions: &[Function]) -> Result<Self, EmulatorError> {
+        Self::build_with(functions, &|_, text| text.into())
+    }
+
+    /// As `build`, with each header changed by `change(name, text)`, to see whether tests notice.
+    ///
+    /// # Errors
+    /// As `build`.
+    pub fn build_with(
+        functions: &[Function],
+        change: &dyn Fn(&str, &str) -> String,
+    ) -> Result<Self, EmulatorError> {
         let folder = Folder::new()?;
-        for (name, text) in HEADERS.iter().chain([&EMULATOR, &MAIN]) {
+        for (name, text) in HEADERS {
+            std::fs::write(folder.0.join(name), change(name, text))?;
+        }
+        for (name, text) in [EMULATOR, MAIN] {
             std::fs::write(folder.0.join(name), text)?;
         }
         std::fs::write(folder.0.join("main.cpp"), table(functions))?;

@@ -9,8 +9,8 @@ use super::source::{Code, Slot, identifier, memory_type};
 use super::{Options, rows};
 use crate::CodegenError;
 use crate::cpu::lower::normalise::{number_slots, reduces, scatters};
-use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, Direction, Form, Kernel, KernelGraph, Plan, StoreMode};
+use kernfusion_ir::{DType, Origin};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -108,9 +108,20 @@ impl Renderer {
     }
 }
 
-/// What a function's first lines say: the kernel as fusion made it.
+/// What a function's first lines say: the kernel, and the ops that it computes with the user's lines, in order.
 fn comment(graph: &KernelGraph, kernel: &Kernel) -> String {
-    graph.show(kernel).to_string()
+    let text = graph.show(kernel).to_string();
+    let mut lines = vec![text.lines().next().unwrap_or_default().to_owned()];
+    let nodes: Vec<_> = kernel.covers.iter().filter_map(|id| graph.nodes.get(id)).collect();
+    for group in nodes.chunk_by(|a, b| a.origin == b.origin) {
+        let mut ops: Vec<_> = group.iter().map(|node| node.op).collect();
+        ops.dedup();
+        let Origin { location, scope } = &group[0].origin;
+        let place = location.as_ref().map(|location| format!(" at {location}")).unwrap_or_default();
+        let scope = if scope.is_empty() { String::new() } else { format!(" in {scope}") };
+        lines.push(format!("  {}{place}{scope}", ops.join(", ")));
+    }
+    lines.join("\n")
 }
 
 fn slots(plan: &Plan, kernel: &Kernel, buffers: &[BufferId]) -> Vec<Slot> {

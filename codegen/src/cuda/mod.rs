@@ -50,3 +50,22 @@ pub struct Options {
     /// Whether products of `f32` run on tensor cores, with operands rounded to 10 bits of fraction (TF32).
     pub tf32: bool,
 }
+
+/// The PTX of a function for an architecture such as `compute_90`.
+///
+/// # Errors
+/// NVRTC is not installed, or refuses the architecture.
+#[cfg(feature = "cuda")]
+pub fn ptx(function: &Function, architecture: &str) -> Result<String, CudaError> {
+    let binary = nvrtc::compile(function, architecture, nvrtc::Form::Ptx)?;
+    Ok(String::from_utf8_lossy(&binary.code).into_owned())
+}
+
+/// The PTX of a function, which takes a build with the feature `cuda`.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "cuda"))]
+pub fn ptx(_: &Function, _: &str) -> Result<String, CudaError> {
+    Err(CudaError::NotBuilt)
+}

@@ -52,7 +52,8 @@ pub fn whole_source(function: &Function) -> String {
 }
 
 /// Options that every function is compiled with, beside its architecture.
-pub const OPTIONS: [&str; 4] = ["--std=c++17", "-default-device", "-Xptxas=-v", "--extra-device-vectorization"];
+pub const OPTIONS: [&str; 4] =
+    ["--std=c++17", "-default-device", "-Xptxas=-v", "--extra-device-vectorization"];
 
 /// Compiles a function for an architecture such as `sm_90`.
 ///

@@ -22,10 +22,15 @@ fn products_and_chains_compile_without_spills() {
         });
         for function in renderer.functions() {
             for architecture in ARCHITECTURES {
-                let binary = compile(function, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
+                let binary =
+                    compile(function, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
                 let used = binary.resources();
                 assert!(used.registers > 0, "{}", binary.log);
-                assert_eq!(used.spills, 0, "{} for {architecture}: {}\n{}", function.name, binary.log, function.text);
+                assert_eq!(
+                    used.spills, 0,
+                    "{} for {architecture}: {}\n{}",
+                    function.name, binary.log, function.text
+                );
             }
         }
     }

@@ -211,7 +211,7 @@ DEVICE void multiply(Tile& tile, typename Tile::Element* panels, int row, int ro
 }
 
 // Adds to a tile the product of values in shared memory, `stride` apart, with an operand: sums over the values' `WIDTH`
-// columns, which are those from `first` on.
+// columns, which are those from `first` on. The values may have been written just before.
 template <int WIDTH, class Tile, class B>
 DEVICE void multiply_values(Tile& tile, const typename Tile::Element* values, int stride, typename Tile::Element* panel,
                             int columns, const B& b, int first, int depth) {
