@@ -5,7 +5,7 @@
 //! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
 
 use super::program::{Argument, Function, Launch, Parameter, Program, Step};
-use super::source::{Code, Slot, identifier, memory_type};
+use super::source::{Code, Slot, buffer_identifier, identifier, memory_type, places};
 use super::{Options, rows};
 use crate::CodegenError;
 use crate::cpu::lower::normalise::{number_slots, reduces, scatters};
@@ -131,7 +131,7 @@ fn slots(plan: &Plan, kernel: &Kernel, buffers: &[BufferId]) -> Vec<Slot> {
     for &id in buffers {
         let buffer = plan.graph.buffer(id);
         slots.push(Slot {
-            name: unique(&mut names, &identifier(&buffer.name)),
+            name: unique(&mut names, &buffer_identifier(&buffer.name)),
             dtype: buffer.ty.dtype,
             bytes: buffer.ty.bytes(),
             is_clobbered: written.contains(&plan.memory_of(id)),
@@ -253,7 +253,8 @@ impl Lowering<'_> {
         code.line("#include \"tile.cuh\"");
         code.line("");
         let declared = declared.collect::<Vec<_>>().join(", ");
-        code.open(format!("KERNEL __launch_bounds__({threads}) {name}({declared})"));
+        // With one block as the least, the compiler does not save registers for more blocks by spilling.
+        code.open(format!("KERNEL __launch_bounds__({threads}, 1) {name}({declared})"));
         body.lines().for_each(|line| code.line(line));
         code.close("");
         self.functions.push(Function { name, text: code.finish(), parameters, threads });
@@ -278,7 +279,7 @@ fn mentions(body: &str, name: &str) -> bool {
 
 /// Whether a body assigns to elements of an array.
 fn writes(body: &str, name: &str) -> bool {
-    places(body, name).any(|rest| {
+    places(body, name).any(|(_, rest)| {
         let line = rest.lines().next().unwrap_or_default();
         line.starts_with('[') && closing(line).is_some_and(|end| line[end + 1..].starts_with(" = "))
     })
@@ -290,14 +291,5 @@ fn closing(line: &str) -> Option<usize> {
     line.char_indices().find_map(|(at, c)| {
         depth += i32::from(c == '[') - i32::from(c == ']');
         (depth == 0).then_some(at)
-    })
-}
-
-/// What follows each mention of a name.
-fn places<'b>(body: &'b str, name: &'b str) -> impl Iterator<Item = &'b str> {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    body.match_indices(name).filter_map(move |(at, _)| {
-        let (before, rest) = (&body[..at], &body[at + name.len()..]);
-        (!before.ends_with(is_word) && !rest.starts_with(is_word)).then_some(rest)
     })
 }

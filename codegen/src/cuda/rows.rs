@@ -27,6 +27,8 @@ const BLOCK_COLUMNS: usize = 8192;
 /// The most chunks of rows, and the fewest rows of one.
 const CHUNKS: usize = 128;
 const CHUNK_ROWS: usize = 8;
+/// Sums across rows that a thread keeps in registers.
+const MOST_UNROLLED: usize = 16;
 
 /// The threads that work on a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -179,6 +181,7 @@ impl Lowering<'_> {
             let (ty, name) = (register_type(dtype), value_name(*value));
             code.line(format!("{ty} sum_{name}[{each}];"));
             let identity = constant(op.identity(dtype), dtype);
+            code.line(unrolling(each));
             code.line(format!("for (int i = 0; i < {each}; i++) sum_{name}[i] = {identity};"));
         }
         let last = format!(
@@ -198,6 +201,7 @@ impl Lowering<'_> {
         for (Across { value, .. }, partial) in sums {
             let (slot, name) = (&self.slots()[partial.0 as usize], value_name(*value));
             let head = format!("for (int i = 0; i < {each}; i++)");
+            body.code.line(unrolling(each));
             body.block(head, |body| {
                 body.code.line(format!("const int column = {lane} + i * {size};"));
                 let element = format!("{}[(unit * {chunks} + chunk) * {columns} + column]", slot.name);
@@ -208,6 +212,11 @@ impl Lowering<'_> {
         self.launch("chunks", size, [chunks, outer, parts], &text);
         Ok(())
     }
+}
+
+/// Sums of a few columns stay in registers, which takes unrolled loops; more lie in local memory.
+fn unrolling(each: usize) -> &'static str {
+    if each <= MOST_UNROLLED { "UNROLL" } else { "ROLLED" }
 }
 
 fn team_of_block(columns: usize) -> Team {
@@ -320,10 +329,7 @@ impl Rows<'_> {
         self.stores_of_row(body, &of_row, &in_loop);
         self.need_of_row(body, values.iter().copied());
         let (lane, columns, size) = (self.lane, self.columns, self.team.size());
-        let unrolled = if each <= 16 { "UNROLL " } else { "" };
-        if !unrolled.is_empty() {
-            body.code.line("UNROLL");
-        }
+        body.code.line(unrolling(each));
         body.block(format!("for (int i = 0; i < {each}; i++)"), |body| {
             body.code.line(format!("const int column = {lane} + i * {size};"));
             body.block(format!("if (column < {columns})"), |body| {

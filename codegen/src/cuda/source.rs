@@ -1,5 +1,6 @@
 //! Pieces of C++: indented lines, names, types, constants, index maps and single instructions.
 
+use super::HEADERS;
 use kernfusion_ir::kernel::{Bound, Index, InstrKind, Region, Scalar};
 use kernfusion_ir::{Binary, Compare, DType, Literal, ReduceOp, Unary};
 use std::fmt::Write;
@@ -61,6 +62,57 @@ pub(super) fn identifier(name: &str) -> String {
         return format!("_{result}");
     }
     result.into()
+}
+
+/// Words of C++ and of rendered bodies that no buffer may be called by.
+const RESERVED: &str = "alignas alignof and asm auto bitand bitor bool break case catch char class compl const constexpr \
+    continue decltype default delete do double else enum explicit export extern false float for friend goto if inline \
+    int long mutable namespace new noexcept not nullptr operator or private protected public register return short \
+    signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using \
+    virtual void volatile while xor fabs floor exp log sqrt tanh erf sin cos pow fabsf floorf expf logf sqrtf tanhf erff \
+    sinf cosf powf point row column lane unit chunk begin end batch first_row first_column at i k slot emulator \
+    threadIdx blockIdx blockDim gridDim warpSize";
+
+/// Starts of names in rendered bodies, where a number or a value's name follows.
+const STARTS: [&str; 21] = [
+    "v", "i", "o", "r", "c", "p", "k", "a", "b", "walk", "product", "panels", "out", "with", "sum_v",
+    "values_", "Tile", "Out", "launch", "u", "f",
+];
+
+/// An identifier for a buffer, which nothing else in a function is called by.
+pub(super) fn buffer_identifier(name: &str) -> String {
+    let name = identifier(name);
+    let is_numbered = STARTS.iter().any(|start| {
+        let rest = name.strip_prefix(start);
+        rest.is_some_and(|rest| {
+            rest.chars().all(|c| c.is_ascii_digit()) && (!rest.is_empty() || start.len() > 1)
+        })
+    });
+    let is_value_array = DType::ALL.iter().any(|dtype| name == format!("values_{dtype}"));
+    let is_reserved = RESERVED.split_whitespace().any(|word| word == name);
+    if is_numbered || is_value_array || is_reserved || is_global(&name) { format!("{name}_") } else { name }
+}
+
+/// Whether the headers define a function, a type, a constant or a macro of that name.
+fn is_global(name: &str) -> bool {
+    let before = ["struct ", "define ", "constexpr int ", "constexpr u32 ", "typedef "];
+    HEADERS.iter().any(|(_, text)| {
+        places(text, name).any(|(start, rest)| {
+            rest.starts_with('(')
+                || rest.starts_with('<')
+                || before.iter().any(|word| start.ends_with(word))
+                || start.lines().last().is_some_and(|line| line.starts_with("typedef "))
+        })
+    })
+}
+
+/// The places of a word in a text: what comes before, and what follows.
+pub(super) fn places<'t>(text: &'t str, word: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(word).filter_map(move |(at, _)| {
+        let (before, rest) = (&text[..at], &text[at + word.len()..]);
+        (!before.ends_with(is_word) && !rest.starts_with(is_word)).then_some((before, rest))
+    })
 }
 
 /// The type of an element in memory.
@@ -325,4 +377,41 @@ pub(super) fn coordinates(code: &mut Code, number: &str, prefix: char, extents: 
         code.line(format!("const int {};", terms.join(", ")));
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_keep_their_names_unless_something_else_has_them() {
+        for name in ["x", "wte_weight", "blocks_0_attn_dot_general_177", "value", "y0", "out"] {
+            let kept = buffer_identifier(name);
+            assert!(kept == name || name == "out" && kept == "out_", "{name} became {kept}");
+        }
+        for name in [
+            "new", "float", "row", "v3", "r0", "larger", "bf16", "THREADS", "SHARED", "u32", "expf", "Sum",
+            "tf32",
+        ] {
+            assert_eq!(buffer_identifier(name), format!("{name}_"));
+        }
+        assert_eq!(identifier("blocks.0.attn/reduce%12"), "blocks_0_attn_reduce_12");
+    }
+
+    #[test]
+    fn index_maps_that_reach_far_are_of_64_bits() {
+        let axes = |extent| Axes { names: vec!["r0".into(), "c0".into()], extents: vec![extent, 1000] };
+        let index = Index { offset: -3, strides: vec![1000, 1], indirect: vec![] };
+        assert_eq!(axes(5).affine(&index), "1000 * r0 + c0 - 3");
+        assert_eq!(axes(5_000_000).affine(&index), "1000ll * r0 + 1ll * c0 - 3ll");
+        assert_eq!(axes(1).affine(&Index::constant(2, 0)), "0");
+    }
+
+    #[test]
+    fn constants_are_written_exactly() {
+        assert_eq!(constant(0.1, DType::F32), "0.1f");
+        assert_eq!(constant(f64::NEG_INFINITY, DType::F32), "-float_of_bits(POSITIVE_INFINITY)");
+        assert_eq!(constant(-2_147_483_648.0, DType::I32), "(-2147483647 - 1)");
+        assert_eq!(constant(1e-8, DType::F64), "1e-8");
+    }
 }

@@ -2,6 +2,7 @@
 //! interpreter of kernels, under every schedule of threads and copies.
 
 mod judge;
+mod mutations;
 #[cfg(feature = "cuda")]
 mod nvrtc;
 mod products;

@@ -212,3 +212,48 @@ pub(crate) fn few() -> Vec<Case> {
         chain(Shape { p: 128, ..shape }, band, bf16, false, 0.0),
     ]
 }
+
+/// Small ones in which every barrier of the headers matters: several steps and tiles, two products, operands that are
+/// copied, second products, and two reductions of one sweep, in plain tiles and in those of tensor cores.
+pub(crate) fn few_small() -> Vec<Case> {
+    let shape = Shape { batch: 1, rows: 70, columns: 140, k: 48, p: 24 };
+    let band = Some(Band { lower: None, upper: Some(100) });
+    let (f32, bf16) = (DType::F32, DType::BF16);
+    vec![
+        product([f32, f32], [1, 33, 20, 48], [false, false], 2e-5),
+        chain(shape, band, f32, false, 5e-5),
+        chain(shape, band, bf16, false, 0.04),
+        sums_and_product(bf16),
+    ]
+}
+
+/// The sums of the entries and of their squares, along the rows, and the entries times a matrix whose sums lie together.
+fn sums_and_product(dtype: DType) -> Case {
+    let [m, n, k, p] = [20, 72, 16, 8];
+    let (mut bench, mut random) = (Bench::default(), Random(13));
+    let mut input =
+        |name: &str, a| bench.input(name, random.tensor(&TensorType::new(dtype, [a, k]), -1.0, 1.0));
+    let (a, b) = (input("a", m), input("b", n));
+    let w = bench.input("w", random.tensor(&TensorType::new(dtype, [p, n]), -1.0, 1.0));
+    let a = operand(a, dtype, dtype, at(&[k as i64, 0, 1]));
+    let b = operand(b, dtype, dtype, at(&[0, k as i64, 1]));
+    let with = operand(w, dtype, dtype, at(&[0, 1, n as i64]));
+    let mut program = Program::default();
+    let entry = program.push(InstrKind::Producer(0), DType::F32);
+    let value = program.push(InstrKind::Cast(entry), dtype);
+    let square = program.push(InstrKind::Binary(Binary::Mul, entry, entry), DType::F32);
+    for (name, value) in [("sum", entry), ("squares", square)] {
+        let sum = program.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, value), DType::F32);
+        let output = bench.output(name, DType::F32, &[m]);
+        program.store(sum, output, at(&[1, 0]));
+    }
+    let buffer = bench.output("product", DType::F32, &[m, p]);
+    let index = at(&[p as i64, 0, 1]);
+    let along = Direction::Columns;
+    let consumers = vec![Consumer { value, along, p: vec![p], with, dtype: DType::F32, buffer, index }];
+    let products = vec![Product { k: vec![k], a, b, dtype: DType::F32 }];
+    let form = Form::Contraction(Contraction { products, consumers, ..Contraction::default() });
+    bench.kernel(form, Domain { axes: vec![m, n], outer: 0, rows: 1 }, program.region, program.stores);
+    // Entries near the middle between two values of the narrow type may be rounded either way.
+    case(format!("sums and product {dtype}"), bench, 0.02)
+}

@@ -16,6 +16,7 @@
 #define KERNEL static void
 #define DEVICE inline
 #define UNROLL
+#define ROLLED
 #define __launch_bounds__(...)
 // Filled anew for each block with bytes that are NaN in every type of float.
 #define SHARED(T, name, count)              \

@@ -18,6 +18,7 @@ constexpr int WARP = 32;
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 // An array in memory that the block's threads share; its content is anything until they have written it.
 #define SHARED(T, name, count) __shared__ __align__(16) T name[count]
 
