@@ -1,6 +1,6 @@
 //! What can go wrong on the way to a GPU.
 
-/// An error of NVRTC, of the driver, or of the cache.
+/// An error of NVRTC or of the driver.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CudaError {
     /// This build has no CUDA.
@@ -49,7 +49,4 @@ pub enum CudaError {
         /// The driver's words.
         message: String,
     },
-    /// A file of the cache of compiled kernels.
-    #[error("the cache of compiled kernels: {0}")]
-    Cache(String),
 }

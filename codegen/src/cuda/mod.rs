@@ -16,8 +16,12 @@
 
 mod axes;
 mod body;
+#[cfg(feature = "cuda")]
+mod cache;
 mod chain;
 mod contraction;
+#[cfg(feature = "cuda")]
+mod device;
 pub mod emulator;
 mod error;
 mod lower;
@@ -29,6 +33,10 @@ mod rewrite;
 mod rows;
 mod source;
 
+#[cfg(feature = "cuda")]
+pub use cache::Cache;
+#[cfg(feature = "cuda")]
+pub use device::{CudaExecutable, Device};
 pub use error::CudaError;
 pub use lower::Renderer;
 pub use program::{Argument, Function, Launch, Parameter, Program, Step};
