@@ -189,15 +189,17 @@ impl Stream<'_> {
             Form::Contraction(Contraction { band, .. }) => *band,
             Form::Map | Form::Reduce => None,
         };
-        let bound = |bound: Option<i64>, from: &str, default: usize| match bound {
-            Some(by) => format!("clamped({from} + {by}, {columns} + 1)"),
-            None => default.to_string(),
-        };
         let band = band.filter(|_| !stores_all);
-        let lower = bound(band.and_then(|band| band.lower), "first_row", 0);
+        let clamped = |from: &str, by: i64| {
+            let sign = if by < 0 { '-' } else { '+' };
+            format!("clamped({from} {sign} {}, {columns} + 1)", by.abs())
+        };
+        let begin = band.and_then(|band| band.lower).map(|by| clamped("first_row", by));
+        let begin = begin.map_or("0".into(), |begin| format!("{begin} / {SIZE} * {SIZE}"));
         let end_row = format!("(first_row + {SIZE} < {rows} ? first_row + {SIZE} : {rows})");
-        let upper = bound(band.and_then(|band| band.upper), &end_row, columns);
-        body.code.line(format!("const int begin = {lower} / {SIZE} * {SIZE}, end = {upper};"));
+        let end = band.and_then(|band| band.upper).map(|by| clamped(&end_row, by));
+        let end = end.unwrap_or_else(|| columns.to_string());
+        body.code.line(format!("const int begin = {begin}, end = {end};"));
     }
 
     fn row_and_column_extents(&self) -> (usize, usize) {

@@ -288,9 +288,10 @@ pub(super) fn define_entries(body: &mut Body<'_>, kernel: &Kernel, wanted: Optio
         let is_wanted = wanted.is_none_or(|wanted| wanted.contains(&Scalar(number as u32)));
         if let (InstrKind::Producer(product), true) = (&instr.kind, is_wanted) {
             let sum = format!("product{product}.sums[at]");
-            let ty = register_type(instr.dtype);
+            let (ty, of) = (register_type(instr.dtype), operand_type(&kernel.products()[*product].a));
             let entry = match instr.dtype {
                 DType::BF16 | DType::F16 => format!("round_to<{}>((float){sum})", memory_type(instr.dtype)),
+                DType::F32 if of != DType::F64 => sum,
                 _ => format!("({ty}){sum}"),
             };
             body.define(Scalar(number as u32), entry);

@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Alignment of pieces of scratch memory in bytes.
 const ALIGNMENT: usize = 256;
 
+/// Characters of a line of source.
+const LINE: usize = 110;
+
 /// Renders plans; equal kernels of all of them share functions.
 #[derive(Debug, Default)]
 pub struct Renderer {
@@ -252,9 +255,18 @@ impl Lowering<'_> {
         self.comment.lines().for_each(|line| code.line(format!("// {line}").trim_end()));
         code.line("#include \"tile.cuh\"");
         code.line("");
-        let declared = declared.collect::<Vec<_>>().join(", ");
+        let declared: Vec<String> = declared.collect();
         // With one block as the least, the compiler does not save registers for more blocks by spilling.
-        code.open(format!("KERNEL __launch_bounds__({threads}, 1) {name}({declared})"));
+        let head = format!("KERNEL __launch_bounds__({threads}, 1) {name}(");
+        let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
+        if length <= LINE {
+            code.open(format!("{head}{})", declared.join(", ")));
+        } else {
+            code.line(&head);
+            let commas = (1..=declared.len()).map(|at| if at < declared.len() { "," } else { ")" });
+            declared.iter().zip(commas).for_each(|(text, comma)| code.line(format!("    {text}{comma}")));
+            code.open("");
+        }
         body.lines().for_each(|line| code.line(line));
         code.close("");
         self.functions.push(Function { name, text: code.finish(), parameters, threads });

@@ -21,7 +21,7 @@ impl Code {
 
     /// A line that begins a block.
     pub(super) fn open(&mut self, head: impl AsRef<str>) {
-        self.line(format!("{} {{", head.as_ref()));
+        self.line(format!("{} {{", head.as_ref()).trim_start());
         self.depth += 1;
     }
 

@@ -7,6 +7,7 @@ mod mutations;
 mod nvrtc;
 mod products;
 mod samples;
+mod snapshots;
 #[allow(dead_code, reason = "kernels by hand need less of it than those of the CPU back end")]
 #[path = "../kernels/support.rs"]
 mod support;
