@@ -70,7 +70,7 @@ const RESERVED: &str = "alignas alignof and asm auto bitand bitor bool break cas
     int long mutable namespace new noexcept not nullptr operator or private protected public register return short \
     signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using \
     virtual void volatile while xor fabs floor exp log sqrt tanh erf sin cos pow fabsf floorf expf logf sqrtf tanhf erff \
-    sinf cosf powf point row column lane unit chunk begin end batch first_row first_column at i k slot emulator \
+    sinf cosf powf point row column lane unit chunk begin end batch first_row first_column at i k slot owner sum emulator \
     threadIdx blockIdx blockDim gridDim warpSize";
 
 /// Starts of names in rendered bodies, where a number or a value's name follows.

@@ -26,7 +26,7 @@ fn every_op_on_every_dtype() {
 fn random_programs() {
     let case = |seed: u64| {
         let (graph, inputs) = random_graph(seed, 24);
-        let fusion = if seed % 4 == 0 { Fusion::None } else { Fusion::Full };
+        let fusion = if seed.is_multiple_of(4) { Fusion::None } else { Fusion::Full };
         Case {
             name: format!("random program {seed}"),
             plan: planned(&graph, fusion),

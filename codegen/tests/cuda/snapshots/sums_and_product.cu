@@ -6,7 +6,7 @@ KERNEL __launch_bounds__(256, 1) kernel0(
     const bf16* __restrict__ b,
     const bf16* __restrict__ w,
     float* product_,
-    float* sum,
+    float* sum_,
     float* squares)
 {
   const int first_row = blockIdx.x * 64;
@@ -73,7 +73,7 @@ KERNEL __launch_bounds__(256, 1) kernel0(
     if (row >= 20 || !Tile::owns_rows()) continue;
     const float v3 = sum_v3[slot];
     const float v4 = sum_v4[slot];
-    sum[row] = v3;
+    sum_[row] = v3;
     squares[row] = v4;
   }
 }
