@@ -8,6 +8,7 @@ mod nvrtc;
 mod products;
 mod samples;
 mod snapshots;
+mod splits;
 #[allow(dead_code, reason = "kernels by hand need less of it than those of the CPU back end")]
 #[path = "../kernels/support.rs"]
 mod support;

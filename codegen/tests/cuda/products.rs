@@ -10,7 +10,7 @@ use kernfusion_ir::kernel::{
 };
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, TensorType, Unary};
 
-fn case(name: String, bench: Bench, tolerance: f64) -> Case {
+pub(crate) fn case(name: String, bench: Bench, tolerance: f64) -> Case {
     let array = |tensor: &kernfusion_ir::Tensor| Array { ty: tensor.ty(), values: tensor.to_f64() };
     let inputs = bench.inputs.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect();
     let expected = interpret(&bench.graph, &inputs, Precision::Declared).expect("all inputs");
@@ -18,7 +18,7 @@ fn case(name: String, bench: Bench, tolerance: f64) -> Case {
 }
 
 /// An operand that is a load, converted if the buffer has another type.
-fn operand(buffer: BufferId, from: DType, to: DType, index: Index) -> Operand {
+pub(crate) fn operand(buffer: BufferId, from: DType, to: DType, index: Index) -> Operand {
     let mut region = Region::default();
     let mut value = region.push(InstrKind::Load { buffer, index, guard: vec![] }, from);
     if from != to {
