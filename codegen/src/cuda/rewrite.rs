@@ -81,9 +81,16 @@ impl Lowering<'_> {
         let mut values: BTreeMap<Scalar, BufferId> = BTreeMap::new();
         for Consumer { value, .. } in &contraction.consumers {
             if !values.contains_key(value) {
-                let (buffer, store) = self.materialised("values", kernel, *value)?;
+                // A value takes the place of entries, which are read where it is written and nowhere else.
+                let dtype = kernel.region.instr(*value).dtype;
+                let place = entries.iter().position(|entry| self.slots()[entry.0 as usize].dtype == dtype);
+                let buffer = match place {
+                    Some(at) => entries.swap_remove(at),
+                    None => self.scratch("values", dtype, kernel.domain.points())?,
+                };
                 values.insert(*value, buffer);
-                stores.push(store);
+                let index = dense(&kernel.domain);
+                stores.push(Store { value: *value, buffer, index, mode: StoreMode::Set });
             }
         }
         let middle = Kernel { form: Form::Reduce, region, stores, ..kernel.clone() };
