@@ -228,7 +228,7 @@ impl Args {
         if self.format != Format::Text {
             return Err(self.only_text("text only"));
         }
-        let mut renderer = Renderer::new(cuda::Options { tf32: self.tf32 });
+        let mut renderer = Renderer::new(cuda::Options { tf32: self.tf32, ..cuda::Options::default() });
         let program = renderer.program(plan).map_err(kernfusion::Error::from)?;
         let mut shown = BTreeSet::new();
         let mut parts = Vec::new();

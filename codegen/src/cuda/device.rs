@@ -59,11 +59,18 @@ impl Device {
     /// What NVRTC calls its architecture, such as `sm_90`.
     ///
     /// # Errors
-    /// The driver does not tell.
+    /// The driver does not tell, or the device lacks what generated code uses.
     pub fn architecture(&self) -> Result<String, CudaError> {
         let (major, minor) =
             self.context.compute_capability().map_err(failed("asking for the architecture"))?;
-        Ok(format!("sm_{major}{minor}"))
+        let architecture = format!("sm_{major}{minor}");
+        // The first with asynchronous copies and tensor cores for bf16.
+        if major < 8 { Err(CudaError::TooOld { architecture }) } else { Ok(architecture) }
+    }
+
+    /// Lets this thread use the device.
+    fn enter(&self) -> Result<(), CudaError> {
+        self.context.bind_to_thread().map_err(failed("entering the device's context"))
     }
 
     fn allocate(&self, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
@@ -200,6 +207,7 @@ impl CudaExecutable {
         let declared = self.plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
         let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
         check_inputs(&declared, inputs)?;
+        self.device.enter()?;
         self.copy_inputs(inputs)?;
         if self.graph.is_none() {
             self.graph = self.capture()?;
@@ -224,6 +232,7 @@ impl CudaExecutable {
             let (expected, found) = (ty.clone(), value.ty());
             return Err(CodegenError::State { name: name.into(), expected, found });
         }
+        self.device.enter()?;
         let at = self.address(self.layout.own[&id]);
         // SAFETY: the state has that many bytes at its address; the copy is over when this returns.
         unsafe { result::memcpy_htod_sync(at, &value.to_bytes()) }.map_err(failed("writing a state"))?;
@@ -252,6 +261,7 @@ impl CudaExecutable {
 
     fn read(&self, offset: usize, ty: &TensorType) -> Result<Tensor, CudaError> {
         let mut bytes = vec![0u8; ty.bytes()];
+        self.device.enter()?;
         self.device.stream.synchronize().map_err(failed("running the program"))?;
         if !bytes.is_empty() {
             // SAFETY: a buffer of that type lies there, and nothing runs.

@@ -33,6 +33,14 @@ pub enum CudaError {
         /// How many there are.
         count: usize,
     },
+    /// The device lacks asynchronous copies or tensor cores for bf16.
+    #[error(
+        "the device is of the architecture {architecture}; sm_80 (A100) is the oldest that generated code runs on"
+    )]
+    TooOld {
+        /// Such as `sm_75`.
+        architecture: String,
+    },
     /// The device's memory is too small.
     #[error("the device has {free} bytes of free memory, the program needs {needed}")]
     Memory {

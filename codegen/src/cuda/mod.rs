@@ -53,10 +53,18 @@ pub const HEADERS: [(&str, &str); 4] = [
 const EMULATOR: (&str, &str) = ("emulator.hpp", include_str!("headers/emulator.hpp"));
 
 /// How kernels are rendered.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Whether products of `f32` run on tensor cores, with operands rounded to 10 bits of fraction (TF32).
     pub tf32: bool,
+    /// Where entries of products must lie in memory, they are computed in slices of so many bytes; in sixteen at most.
+    pub slice_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { tf32: false, slice_bytes: 64 << 20 }
+    }
 }
 
 /// The PTX of a function for an architecture such as `compute_90`.

@@ -15,7 +15,7 @@ fn products_and_chains_compile_without_spills() {
         return;
     }
     for tf32 in [false, true] {
-        let mut renderer = Renderer::new(Options { tf32 });
+        let mut renderer = Renderer::new(Options { tf32, ..Options::default() });
         let cases: Vec<Case> = products::few();
         cases.iter().for_each(|case| {
             renderer.program(&case.plan).expect("renders");

@@ -84,7 +84,7 @@ fn tf32_rounds_operands() {
         .into_iter()
         .map(|shape| product([DType::F32, DType::F32], shape, [false, true], 1e-2))
         .collect();
-    check(&cases, &Options { tf32: true });
+    check(&cases, &Options { tf32: true, ..Options::default() });
 }
 
 /// Sizes of a chain.
@@ -194,6 +194,19 @@ fn chains_of_every_shape_band_and_type() {
         cases.push(chain(shape, None, DType::F16, false, 0.01));
     }
     check(&cases, &Options::default());
+}
+
+/// Chains that go through memory, in slices of rows.
+#[test]
+fn wide_chains_in_slices() {
+    let shape = Shape { batch: 2, rows: 45, columns: 37, k: 9, p: 140 };
+    let band = Some(Band { lower: None, upper: Some(0) });
+    let cases = [
+        chain(Shape { rows: 37, ..shape }, band, DType::F32, true, 5e-5),
+        chain(shape, None, DType::F32, false, 5e-5),
+        chain(shape, None, DType::BF16, false, 0.04),
+    ];
+    check(&cases, &Options { slice_bytes: 9000, ..Options::default() });
 }
 
 /// One of each kind: both tiles of every type, and chains.
