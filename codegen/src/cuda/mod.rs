@@ -5,9 +5,9 @@
 //!                                    └── host compiler + emulator ──► results without a GPU
 //! ```
 //!
-//! A function is one kernel's work or a part of it: a map ([`map`]), rows ([`rows`]), a tile of products
-//! ([`contraction`]) or products with what follows them ([`chain`]). All of them render the same regions ([`body`]), and
-//! whatever no function does in one go is several kernels ([`rewrite`]). So nothing here knows of softmax or attention.
+//! A function is one kernel's work or a part of it: a map (`map`), rows (`rows`), a tile of products
+//! (`contraction`) or products with what follows them (`chain`). All of them render the same regions (`body`), and
+//! whatever no function does in one go is several kernels (`rewrite`). So nothing here knows of softmax or attention.
 //!
 //! Generated source uses, beyond plain C++, only what the headers in `headers/` define. `seam.cuh` has two bodies: inline
 //! PTX, and an emulator on fibers, so that the very source that NVRTC compiles runs on the CPU in tests ([`emulator`]).
