@@ -2,6 +2,7 @@
 
 use crate::cpu::isa::IsaError;
 use crate::cpu::memory::OutOfMemory;
+use crate::cuda::CudaError;
 use kernfusion_ir::TensorType;
 
 /// An error of a back end.
@@ -13,6 +14,9 @@ pub enum CodegenError {
     /// The system refused memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
+    /// NVRTC or the GPU.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// The back end cannot run a kernel.
     #[error("kernel \"{kernel}\": {what} is not supported by this back end")]
     Unsupported {

@@ -1,6 +1,7 @@
 //! Back ends of Kernfusion: from kernel IR to code that runs.
 
 pub mod cpu;
+pub mod cuda;
 mod error;
 
 pub use cpu::executable::{Executable, Memory, Options, Outputs};

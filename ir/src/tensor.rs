@@ -1,5 +1,6 @@
 //! Tensors in host memory: what users hand in and get back.
 
+use crate::types::rounded_to_odd;
 use crate::{DType, TensorType};
 use half::{bf16, f16};
 
@@ -60,8 +61,8 @@ impl Tensor {
     pub fn from_f64(ty: &TensorType, values: &[f64]) -> Self {
         let data = match ty.dtype {
             DType::F32 => Data::F32(values.iter().map(|&x| x as f32).collect()),
-            DType::BF16 => Data::BF16(values.iter().map(|&x| bf16::from_f64(x)).collect()),
-            DType::F16 => Data::F16(values.iter().map(|&x| f16::from_f64(x)).collect()),
+            DType::BF16 => Data::BF16(values.iter().map(|&x| bf16::from_f32(rounded_to_odd(x))).collect()),
+            DType::F16 => Data::F16(values.iter().map(|&x| f16::from_f32(rounded_to_odd(x))).collect()),
             DType::F64 => Data::F64(values.to_vec()),
             DType::I32 => Data::I32(values.iter().map(|&x| x as i64 as i32).collect()),
             DType::U32 => Data::U32(values.iter().map(|&x| x as i64 as u32).collect()),

@@ -68,8 +68,8 @@ impl DType {
         match self {
             DType::F64 => x,
             DType::F32 => f64::from(x as f32),
-            DType::BF16 => half::bf16::from_f64(x).to_f64(),
-            DType::F16 => half::f16::from_f64(x).to_f64(),
+            DType::BF16 => half::bf16::from_f32(rounded_to_odd(x)).to_f64(),
+            DType::F16 => half::f16::from_f32(rounded_to_odd(x)).to_f64(),
             DType::I32 => f64::from(x as i64 as i32),
             DType::U32 => f64::from(x as i64 as u32),
             DType::Bool => f64::from(u8::from(x != 0.0)),
@@ -94,6 +94,18 @@ impl DType {
             DType::Bool => 1.0,
         }
     }
+}
+
+/// `x` as `f32`; where it lies between two of these, the one whose last bit is 1. Rounded to a narrower type, the result
+/// is the value of that type nearest to `x`, which an `f32` nearest to `x` would not always give, nor a conversion that
+/// looks at the upper half of `x` only.
+pub(crate) fn rounded_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    if f64::from(near) == x || !near.is_finite() {
+        return near;
+    }
+    let is_outside = f64::from(near).abs() > x.abs();
+    f32::from_bits((near.to_bits() - u32::from(is_outside)) | 1)
 }
 
 impl fmt::Display for DType {
@@ -214,4 +226,24 @@ pub fn strides(shape: &[usize]) -> Vec<usize> {
         strides[axis - 1] = strides[axis] * shape[axis];
     }
     strides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bit far below the last one that is kept decides between two neighbours.
+    #[test]
+    fn narrow_floats_round_to_nearest() {
+        let tie = 1.0 + 1.0 / 256.0;
+        assert_eq!(DType::BF16.round(tie), 1.0);
+        assert_eq!(DType::BF16.round(tie + 1.0 / f64::from(1 << 22)), 1.0 + 1.0 / 128.0);
+        assert_eq!(DType::BF16.round(tie - 1e-15), 1.0);
+        assert_eq!(DType::BF16.round(-(tie + 1e-15)), -(1.0 + 1.0 / 128.0));
+        let tie = 1.0 + 1.0 / 2048.0;
+        assert_eq!(DType::F16.round(tie), 1.0);
+        assert_eq!(DType::F16.round(tie + 1e-15), 1.0 + 1.0 / 1024.0);
+        assert_eq!(DType::F16.round(1e-300), 0.0);
+        assert_eq!(DType::BF16.round(f64::NEG_INFINITY), f64::NEG_INFINITY);
+    }
 }

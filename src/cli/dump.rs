@@ -7,10 +7,12 @@ use super::screen::{Screen, note};
 use super::stages::{PassArgs, fused, parts, simplified, traced};
 use clap::ValueEnum;
 use kernfusion::compile::{Mode, Target, compile};
+use kernfusion_codegen::cuda::{self, Function, Renderer, Step};
 use kernfusion_codegen::{Executable, States};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Kernel, KernelGraph, Plan};
 use kernfusion_passes::plan::plan;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,7 +45,13 @@ pub(super) struct Args {
     products: PrecisionArgs,
     #[command(flatten)]
     passes: PassArgs,
-    /// Of fuse, clif and asm as text: only kernels whose name contains this
+    /// Of cuda and ptx: products of f32 on tensor cores, with operands rounded to 10 bits of fraction
+    #[arg(long)]
+    tf32: bool,
+    /// Of ptx: the architecture that it is for
+    #[arg(long, value_name = "NAME", default_value = "compute_80")]
+    arch: String,
+    /// Of fuse, clif, asm, cuda and ptx as text: only kernels whose name contains this
     #[arg(long, value_name = "TEXT")]
     kernel: Option<String>,
     /// File to write instead of standard output
@@ -67,9 +75,9 @@ enum Stage {
     Clif,
     /// Machine code of each kernel
     Asm,
-    /// CUDA C++ (not available yet)
+    /// CUDA C++ of each kernel
     Cuda,
-    /// PTX (not available yet)
+    /// PTX of each kernel, by NVRTC
     Ptx,
 }
 
@@ -120,7 +128,8 @@ impl Args {
             Stage::Plan => self.plan(&plan(fused()?)),
             Stage::Clif => self.code(model, |program, kernel| program.clif(kernel)),
             Stage::Asm => self.code(model, |program, kernel| program.assembly(kernel)),
-            Stage::Cuda | Stage::Ptx => Err(CliError::NotYet(format!("--stage {}", name(self.stage)))),
+            Stage::Cuda => self.cuda(&plan(fused()?), |function| Ok(function.text.clone())),
+            Stage::Ptx => self.cuda(&plan(fused()?), |function| Ok(cuda::ptx(function, &self.arch)?)),
         }
     }
 
@@ -202,6 +211,30 @@ impl Args {
         for kernel in program.plan().graph.kernels.iter().filter(|kernel| self.wants(kernel)) {
             let code = text(program, &kernel.name).unwrap_or_else(|| "; no code of its own\n".into());
             parts.push(format!("; kernel {}\n{code}", kernel.name));
+        }
+        Ok(parts.join("\n"))
+    }
+
+    /// The functions of each kernel, one after another. Equal kernels share functions, which are shown once.
+    fn cuda(
+        &self,
+        plan: &Plan,
+        text: impl Fn(&Function) -> Result<String, CliError>,
+    ) -> Result<String, CliError> {
+        if self.format != Format::Text {
+            return Err(self.only_text("text only"));
+        }
+        let mut renderer = Renderer::new(cuda::Options { tf32: self.tf32, ..cuda::Options::default() });
+        let program = renderer.program(plan).map_err(kernfusion::Error::from)?;
+        let mut shown = BTreeSet::new();
+        let mut parts = Vec::new();
+        for step in &program.steps {
+            if let Step::Launch(launch) = step
+                && self.wants(&plan.graph.kernels[launch.kernel])
+                && shown.insert(launch.function)
+            {
+                parts.push(text(&renderer.functions()[launch.function])?);
+            }
         }
         Ok(parts.join("\n"))
     }

@@ -1,6 +1,7 @@
 //! What can go wrong on the command line.
 
 use kernfusion::tensor_file::TensorFileError;
+use kernfusion_codegen::cuda::CudaError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,9 @@ pub(super) enum CliError {
     /// Anything that the library reports.
     #[error(transparent)]
     Library(#[from] kernfusion::Error),
+    /// NVRTC or a GPU.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// A file of tensors.
     #[error(transparent)]
     TensorFile(#[from] TensorFileError),
@@ -42,6 +46,7 @@ impl CliError {
         match self {
             CliError::Usage(_) | CliError::NotYet(_) => 2,
             CliError::Library(_)
+            | CliError::Cuda(_)
             | CliError::TensorFile(_)
             | CliError::Read { .. }
             | CliError::Write { .. }

@@ -1,6 +1,7 @@
 //! The flags that say which model a command works on, and on which program of it.
 
 use super::error::{CliError, in_file, read_text};
+use super::execute::Executor;
 use clap::ValueEnum;
 use kernfusion::Result;
 use kernfusion::compile::{Mode, Precision, Target};
@@ -233,6 +234,25 @@ impl TargetArgs {
             return Err(CliError::NotYet("--device cuda".into()));
         }
         Ok(self.with_threads().mode(mode).precision(self.precision()))
+    }
+
+    /// What runs programs once, in a mode: the CPU, or the first GPU.
+    pub(super) fn executor(&self, mode: Mode) -> std::result::Result<Executor, CliError> {
+        let target = self.with_threads().mode(mode).precision(self.precision());
+        #[cfg(feature = "cuda")]
+        let device = match self.device {
+            DeviceArg::Cuda => Some(kernfusion_codegen::cuda::Device::open(0)?),
+            DeviceArg::Cpu => None,
+        };
+        #[cfg(not(feature = "cuda"))]
+        if self.device == DeviceArg::Cuda {
+            return Err(kernfusion_codegen::cuda::CudaError::NotBuilt.into());
+        }
+        Ok(Executor {
+            target,
+            #[cfg(feature = "cuda")]
+            device,
+        })
     }
 
     /// The number type of matrix products.

@@ -47,7 +47,7 @@ fn wrong_flags_are_one_line() {
         ("generate --checkpoint none --top-k 0", "top-k 0 leaves no token"),
         ("generate --checkpoint none --temperature -1", "temperature -1 is not possible"),
         ("bench --work decode", "--work decode is not available yet"),
-        ("dump --stage cuda", "--stage cuda is not available yet"),
+        ("dump --stage cuda --format json", "--stage cuda has no json form, but text only"),
         ("dump --stage trace --format html", "--format html is not available yet"),
         ("dump --stage plan --format dot", "--stage plan has no dot form"),
         ("dump --stage simplify --after magic", "there is no pass \"magic\""),

@@ -79,7 +79,7 @@ pub struct Outputs(Vec<(String, Tensor)>);
 
 impl Outputs {
     /// These results in this order.
-    pub(super) fn new(outputs: Vec<(String, Tensor)>) -> Self {
+    pub(crate) fn new(outputs: Vec<(String, Tensor)>) -> Self {
         Outputs(outputs)
     }
 
@@ -452,7 +452,7 @@ fn plan_lifetimes(plan: &Plan, kernels: &mut [Launch]) {
 }
 
 /// Every declared input exactly once and of its type.
-pub(super) fn check_inputs(
+pub(crate) fn check_inputs(
     declared: &[(&str, &TensorType)],
     inputs: &[(&str, &Tensor)],
 ) -> Result<(), CodegenError> {

@@ -8,7 +8,7 @@ pub mod contract;
 pub mod executable;
 pub mod isa;
 mod launch;
-mod lower;
+pub(crate) mod lower;
 pub mod memory;
 pub mod peaks;
 pub mod pool;

@@ -43,8 +43,9 @@ pub use plan::{Place, Plan};
 pub use verify::verify;
 pub use writer::{Entered, KernelWriter, Refusal};
 
-use crate::{Binary, Compare, DType, Literal, ReduceOp, TensorType, Unary, ValueId};
+use crate::{Binary, Compare, DType, Literal, Origin, ReduceOp, TensorType, Unary, ValueId};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A buffer of a [`KernelGraph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -92,6 +93,18 @@ pub struct KernelGraph {
     pub updates: Vec<(BufferId, BufferId)>,
     /// Fusions that were considered and not made.
     pub refusals: Vec<RefusedFusion>,
+    /// The nodes that kernels cover, by id.
+    #[serde(skip)]
+    pub nodes: BTreeMap<ValueId, CoveredNode>,
+}
+
+/// A node of the graph that fusion cut.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CoveredNode {
+    /// The op's name.
+    pub op: &'static str,
+    /// Where it comes from.
+    pub origin: Origin,
 }
 
 /// An edge that stayed a memory access, and why.

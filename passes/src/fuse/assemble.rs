@@ -1,7 +1,7 @@
 //! The last step of fusion: order, names, buffers.
 
 use kernfusion_ir::kernel::{
-    Buffer, BufferId, BufferRole, Form, InstrKind, Kernel, KernelGraph, RefusedFusion, Region,
+    Buffer, BufferId, BufferRole, CoveredNode, Form, InstrKind, Kernel, KernelGraph, RefusedFusion, Region,
 };
 use kernfusion_ir::{Graph, InputRole, Op, ValueId};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -21,6 +21,9 @@ pub(super) fn describe(graph: &Graph, id: ValueId) -> String {
 /// A kernel graph from kernels whose buffers are numbered by value.
 pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<RefusedFusion>) -> KernelGraph {
     let mut kernels = ordered(kernels);
+    let node =
+        |&id: &ValueId| (id, CoveredNode { op: graph[id].op.name(), origin: graph[id].origin.clone() });
+    let nodes = kernels.iter().flat_map(|kernel| &kernel.covers).map(node).collect();
     let (buffers, numbers) = buffers(graph, &kernels);
     let mut names = BTreeMap::new();
     for kernel in &mut kernels {
@@ -37,6 +40,7 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
         buffers,
         kernels,
         refusals,
+        nodes,
     }
 }
 

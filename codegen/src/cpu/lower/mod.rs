@@ -20,7 +20,7 @@ mod jit;
 mod lanes;
 mod memory;
 mod nest;
-mod normalise;
+pub(crate) mod normalise;
 mod product;
 mod reduce;
 mod row;

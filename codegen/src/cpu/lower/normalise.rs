@@ -20,7 +20,7 @@ use kernfusion_ir::kernel::{
 
 /// Replaces buffers by the kernel's own numbers, in the order of first use, so that kernels that differ in nothing
 /// but buffers become equal. Names and covered nodes are dropped for the same reason.
-pub(super) fn number_slots(kernel: &Kernel) -> (Kernel, Vec<BufferId>) {
+pub(crate) fn number_slots(kernel: &Kernel) -> (Kernel, Vec<BufferId>) {
     let mut kernel = Kernel { name: String::new(), covers: vec![], ..kernel.clone() };
     let mut slots: Vec<BufferId> = vec![];
     let mut number = |buffer: &mut BufferId| {
@@ -95,17 +95,17 @@ fn transposed_axis(kernel: &Kernel, inner: usize) -> Option<usize> {
 }
 
 /// Whether a region reduces in this direction.
-pub(super) fn reduces(region: &Region, direction: Direction) -> bool {
+pub(crate) fn reduces(region: &Region, direction: Direction) -> bool {
     region.instrs.iter().any(|instr| matches!(instr.kind, InstrKind::Reduce(_, d, _) if d == direction))
 }
 
 /// Whether the kernel adds to what is stored.
-pub(super) fn scatters(kernel: &Kernel) -> bool {
+pub(crate) fn scatters(kernel: &Kernel) -> bool {
     kernel.stores.iter().any(|store| store.mode == StoreMode::Add)
 }
 
 /// Axes along which no two points of the domain add to one element, whatever the indices read at run time.
-pub(super) fn axes_without_collisions(kernel: &Kernel) -> Vec<bool> {
+pub(crate) fn axes_without_collisions(kernel: &Kernel) -> Vec<bool> {
     let axes = &kernel.domain.axes;
     let mut safe = vec![true; axes.len()];
     for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
@@ -147,7 +147,7 @@ pub(super) fn dependence(region: &Region, rank: usize) -> Vec<Vec<bool>> {
 }
 
 /// The index maps of an instruction.
-pub(super) fn indices(kind: &InstrKind) -> Vec<&Index> {
+pub(crate) fn indices(kind: &InstrKind) -> Vec<&Index> {
     match kind {
         InstrKind::Coordinate(index) | InstrKind::Random { element: index, .. } => vec![index],
         InstrKind::Load { index, guard, .. } => {
@@ -166,7 +166,7 @@ pub(super) fn indices(kind: &InstrKind) -> Vec<&Index> {
 }
 
 /// The index maps of an instruction, to be changed.
-pub(super) fn indices_mut(kind: &mut InstrKind) -> Vec<&mut Index> {
+pub(crate) fn indices_mut(kind: &mut InstrKind) -> Vec<&mut Index> {
     match kind {
         InstrKind::Coordinate(index) | InstrKind::Random { element: index, .. } => vec![index],
         InstrKind::Load { index, guard, .. } => {

@@ -1,0 +1,60 @@
+//! What can go wrong on the way to a GPU.
+
+/// An error of NVRTC or of the driver.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CudaError {
+    /// This build has no CUDA.
+    #[error("this build of kernfusion has no CUDA: build it with the feature `cuda`")]
+    NotBuilt,
+    /// NVRTC is not installed.
+    #[error(
+        "NVRTC, which compiles CUDA C++, cannot be found: install it with `pip install nvidia-cuda-nvrtc-cu12`, and set \
+         KERNFUSION_NVRTC to the folder that has libnvrtc.so.12 (or put that folder into LD_LIBRARY_PATH)"
+    )]
+    NoCompiler,
+    /// NVRTC refuses a function, which is a mistake of this crate, or an architecture.
+    #[error("NVRTC refuses `{function}` for {architecture}: {message}")]
+    Compile {
+        /// The function's name.
+        function: String,
+        /// Such as `sm_90`.
+        architecture: String,
+        /// NVRTC's error and the first lines of its log.
+        message: String,
+    },
+    /// The CUDA driver is not installed.
+    #[error("there is no CUDA driver on this machine (libcuda.so.1 cannot be loaded)")]
+    NoDriver,
+    /// The driver knows no device of that number.
+    #[error("there is no CUDA device {ordinal}; the driver knows {count}")]
+    NoDevice {
+        /// The device that was asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The device lacks asynchronous copies or tensor cores for bf16.
+    #[error(
+        "the device is of the architecture {architecture}; sm_80 (A100) is the oldest that generated code runs on"
+    )]
+    TooOld {
+        /// Such as `sm_75`.
+        architecture: String,
+    },
+    /// The device's memory is too small.
+    #[error("the device has {free} bytes of free memory, the program needs {needed}")]
+    Memory {
+        /// Bytes of states, inputs, arena and scratch.
+        needed: usize,
+        /// Bytes that the device has left.
+        free: usize,
+    },
+    /// The driver reports an error.
+    #[error("CUDA: {what}: {message}")]
+    Driver {
+        /// What was done.
+        what: &'static str,
+        /// The driver's words.
+        message: String,
+    },
+}

@@ -1,0 +1,352 @@
+// The seam's host body. Blocks run one after another; the threads of a block are fibers on one thread of the system,
+// and go on until they wait for others. Which of them runs next, and when copies happen, is chosen by a schedule, so
+// that a missing barrier or wait gives a wrong number, or is reported as a deadlock, under one of them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#define KERNEL static void
+#define DEVICE inline
+#define UNROLL
+#define ROLLED
+#define __launch_bounds__(...)
+// Filled anew for each block with bytes that are NaN in every type of float.
+#define SHARED(T, name, count)              \
+  alignas(16) static unsigned char name##_bytes[sizeof(T) * (count)]; \
+  emulator::share(name##_bytes, sizeof name##_bytes);                 \
+  T* name = (T*)name##_bytes
+
+struct dim3 {
+  unsigned x, y, z;
+};
+
+namespace emulator {
+
+struct Schedule {
+  bool eager_copies = false;  // Copies happen when they start, not when they are waited for.
+  bool warp_greedy = false;   // The last warp first, each as far as it comes; else all threads in turns.
+};
+
+enum Wait { NOTHING, FOR_WARP, FOR_BLOCK, FOREVER };
+
+struct Copy {
+  void* to;
+  const void* from;
+  bool is_there;
+  int group;
+};
+
+struct Thread {
+#if defined(__x86_64__)
+  void* stack_pointer;
+#else
+  ucontext_t context;
+#endif
+  std::vector<char> stack;
+  dim3 index;
+  int number;
+  Wait wait;
+  std::vector<Copy> copies;
+  int group;
+};
+
+struct Warp {
+  int arrived;
+  u64 exchanged[32];
+  u32 a[32][4], b[32][2];
+};
+
+inline Schedule schedule;
+inline std::vector<Thread> threads;
+inline std::vector<Warp> warps;
+inline std::vector<void*> shared;
+inline Thread* current;
+inline dim3 block_index, block_size, grid_size;
+inline int arrived;
+inline void (*body)(void*);
+inline void* body_data;
+
+#if defined(__x86_64__)
+inline void* main_stack_pointer;
+extern "C" void emulator_switch(void** save, void* to);
+asm(R"(
+.text
+.globl emulator_switch
+.weak emulator_switch
+emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+inline void to_main() { emulator_switch(&current->stack_pointer, main_stack_pointer); }
+inline void to_current() { emulator_switch(&main_stack_pointer, current->stack_pointer); }
+#else
+inline ucontext_t main_context;
+inline void to_main() { swapcontext(&current->context, &main_context); }
+inline void to_current() { swapcontext(&main_context, &current->context); }
+#endif
+
+inline void enter() {
+  body(body_data);
+  current->wait = FOREVER;
+  for (;;) to_main();
+}
+
+constexpr size_t STACK = 64 << 10;
+
+inline void prepare(Thread& thread) {
+  thread.stack.resize(STACK);
+#if defined(__x86_64__)
+  void** top = (void**)(((uintptr_t)thread.stack.data() + STACK) & ~(uintptr_t)15);
+  *--top = nullptr;
+  *--top = (void*)enter;
+  for (int i = 0; i < 6; i++) *--top = nullptr;
+  thread.stack_pointer = top;
+#else
+  getcontext(&thread.context);
+  thread.context.uc_stack.ss_sp = thread.stack.data();
+  thread.context.uc_stack.ss_size = STACK;
+  makecontext(&thread.context, enter, 0);
+#endif
+}
+
+inline bool advance(Thread& thread) {
+  if (thread.wait != NOTHING) return false;
+  current = &thread;
+  to_current();
+  return true;
+}
+
+// One turn for each thread of a warp, or as many as it can use.
+inline bool advance_warp(int warp) {
+  bool has_moved = false, moves = true;
+  const int count = (int)threads.size(), first = warp * 32, end = first + 32 < count ? first + 32 : count;
+  while (moves) {
+    moves = false;
+    for (int i = first; i < end; i++) moves |= advance(threads[schedule.warp_greedy ? first + end - 1 - i : i]);
+    has_moved |= moves;
+    moves &= schedule.warp_greedy;
+  }
+  return has_moved;
+}
+
+inline void run_block() {
+  const int count = (int)warps.size();
+  shared.clear();
+  arrived = 0;
+  for (auto& warp : warps) warp.arrived = 0;
+  for (int i = 0; i < (int)threads.size(); i++) {
+    Thread& thread = threads[i];
+    thread.number = i;
+    thread.index = dim3{i % block_size.x, i / block_size.x, 0};
+    thread.wait = NOTHING;
+    thread.copies.clear();
+    thread.group = 0;
+    prepare(thread);
+  }
+  for (;;) {
+    bool moves = false, is_over = true;
+    for (int w = 0; w < count; w++) moves |= advance_warp(schedule.warp_greedy ? count - 1 - w : w);
+    for (auto& thread : threads) is_over &= thread.wait == FOREVER;
+    if (is_over) return;
+    if (!moves) {
+      fprintf(stderr, "deadlock in block %u,%u,%u: its threads wait at different barriers\n", block_index.x,
+              block_index.y, block_index.z);
+      exit(3);
+    }
+  }
+}
+
+template <class F> void launch(dim3 grid, int size, F f) {
+  grid_size = grid;
+  block_size = dim3{(unsigned)size, 1, 1};
+  body = [](void* data) { (*(F*)data)(); };
+  body_data = &f;
+  threads.resize(size);
+  warps.assign((size + 31) / 32, Warp());
+  for (unsigned z = 0; z < grid.z; z++)
+    for (unsigned y = 0; y < grid.y; y++)
+      for (unsigned x = 0; x < grid.x; x++) {
+        block_index = dim3{x, y, z};
+        run_block();
+      }
+}
+
+inline void share(void* memory, size_t bytes) {
+  for (void* known : shared)
+    if (known == memory) return;
+  shared.push_back(memory);
+  memset(memory, 0xff, bytes);
+}
+
+inline void wait_for_block() {
+  current->wait = FOR_BLOCK;
+  if (++arrived == (int)threads.size()) {
+    arrived = 0;
+    for (auto& thread : threads)
+      if (thread.wait == FOR_BLOCK) thread.wait = NOTHING;
+  }
+  while (current->wait != NOTHING) to_main();
+}
+
+inline void wait_for_warp() {
+  const int first = current->number / 32 * 32;
+  Warp& warp = warps[first / 32];
+  current->wait = FOR_WARP;
+  if (++warp.arrived == 32) {
+    warp.arrived = 0;
+    for (int i = first; i < first + 32; i++)
+      if (threads[i].wait == FOR_WARP) threads[i].wait = NOTHING;
+  }
+  while (current->wait != NOTHING) to_main();
+}
+
+inline Warp& own_warp() { return warps[current->number / 32]; }
+
+inline void copy(const Copy& copy) {
+  if (copy.is_there)
+    memcpy(copy.to, copy.from, 16);
+  else
+    memset(copy.to, 0, 16);
+}
+
+}  // namespace emulator
+
+#define threadIdx (emulator::current->index)
+#define blockIdx (emulator::block_index)
+#define blockDim (emulator::block_size)
+#define gridDim (emulator::grid_size)
+#define __syncthreads() emulator::wait_for_block()
+#define __syncwarp() emulator::wait_for_warp()
+
+template <class T> T shuffle_xor(T value, int bits) {
+  auto& warp = emulator::own_warp();
+  const int lane = emulator::current->number % 32;
+  memcpy(&warp.exchanged[lane], &value, sizeof value);
+  emulator::wait_for_warp();
+  T other;
+  memcpy(&other, &warp.exchanged[lane ^ bits], sizeof other);
+  emulator::wait_for_warp();
+  return other;
+}
+
+inline void copy_async(void* to, const void* from, bool is_there) {
+  const emulator::Copy copy{to, from, is_there, emulator::current->group};
+  if (emulator::schedule.eager_copies)
+    emulator::copy(copy);
+  else
+    emulator::current->copies.push_back(copy);
+}
+
+inline void copy_commit() { emulator::current->group++; }
+
+template <int GROUPS> void copy_wait() {
+  auto& copies = emulator::current->copies;
+  const int first_under_way = emulator::current->group - GROUPS;
+  size_t kept = 0;
+  for (auto& copy : copies) {
+    if (copy.group < first_under_way)
+      emulator::copy(copy);
+    else
+      copies[kept++] = copy;
+  }
+  copies.resize(kept);
+}
+
+inline float float_of_bits(u32 bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+inline u32 bits_of_float(float x) {
+  u32 bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+
+inline double double_of_bits(u64 bits) {
+  double x;
+  memcpy(&x, &bits, 8);
+  return x;
+}
+
+inline float half_value(u16 bits) {
+  const u32 sign = (u32)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+  if (exponent == 31) return float_of_bits(sign | 0x7f800000u | fraction << 13);
+  const float magnitude = exponent == 0 ? ldexpf((float)fraction, -24) : ldexpf((float)(fraction | 0x400), (int)exponent - 25);
+  return sign ? -magnitude : magnitude;
+}
+
+inline u16 half_bits(float x) {
+  const u16 sign = bits_of_float(x) >> 16 & 0x8000;
+  const float magnitude = fabsf(x);
+  if (x != x) return sign | 0x7e00;
+  if (magnitude >= 65520.0f) return sign | 0x7c00;
+  if (magnitude == 0.0f) return sign;
+  int exponent = 0;
+  frexpf(magnitude, &exponent);
+  // The distance of neighbours at this magnitude is 2^(exponent − 11), and never less than 2^−24.
+  const int unit = exponent - 11 < -24 ? -24 : exponent - 11;
+  const u32 steps = (u32)nearbyintf(ldexpf(magnitude, -unit));
+  return sign | (u16)(steps + ((u32)(unit + 24) << 10));
+}
+
+namespace emulator {
+
+// d += a·b of a warp. The layouts of operands and sums are those of the PTX manual, `mma.m16n8k16` and `mma.m16n8k8`:
+// lane 4g + q has of a the rows g and g + 8, of b the column g, of d the rows g and g + 8 and the columns 2q and 2q + 1.
+template <int DEPTH, class Value> void multiply(float* d, const u32* a, const u32* b, Value value) {
+  Warp& warp = own_warp();
+  const int lane = current->number % 32, g = lane / 4, q = lane % 4;
+  memcpy(warp.a[lane], a, 16);
+  memcpy(warp.b[lane], b, 8);
+  wait_for_warp();
+  constexpr int PER_WORD = DEPTH / 8;  // Two numbers of 16 bits or one of 32.
+  for (int i = 0; i < 4; i++) {
+    const int row = g + 8 * (i / 2), column = 2 * q + i % 2;
+    float sum = d[i];
+    for (int k = 0; k < DEPTH; k++) {
+      const int upper = k / (4 * PER_WORD), owner = k / PER_WORD % 4, part = k % PER_WORD;
+      const float x = value(warp.a[row % 8 * 4 + owner][row / 8 + 2 * upper], part);
+      const float y = value(warp.b[column * 4 + owner][upper], part);
+      sum += x * y;
+    }
+    d[i] = sum;
+  }
+  wait_for_warp();
+}
+
+}  // namespace emulator
+
+inline void mma_bf16(float* d, const u32* a, const u32* b) {
+  emulator::multiply<16>(d, a, b, [](u32 word, int part) { return float_of_bits(part ? word & 0xffff0000u : word << 16); });
+}
+
+inline void mma_f16(float* d, const u32* a, const u32* b) {
+  emulator::multiply<16>(d, a, b, [](u32 word, int part) { return half_value((u16)(part ? word >> 16 : word)); });
+}
+
+inline void mma_tf32(float* d, const u32* a, const u32* b) {
+  emulator::multiply<8>(d, a, b, [](u32 word, int) { return float_of_bits(word & 0xffffe000u); });
+}

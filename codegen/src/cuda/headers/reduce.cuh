@@ -1,0 +1,32 @@
+// Reductions of one number of each thread, in one order: lanes by halves, then warps one after another.
+#pragma once
+#include "numbers.cuh"
+
+struct Sum {
+  template <class T> DEVICE static T combine(T x, T y) { return x + y; }
+};
+struct Max {
+  template <class T> DEVICE static T combine(T x, T y) { return larger(x, y); }
+};
+struct Min {
+  template <class T> DEVICE static T combine(T x, T y) { return smaller(x, y); }
+};
+
+// Of a warp; every lane gets the result.
+template <class Op, class T> DEVICE T reduce_warp(T x) {
+  UNROLL
+  for (int bits = WARP / 2; bits > 0; bits /= 2) x = Op::combine(x, shuffle_xor(x, bits));
+  return x;
+}
+
+// Of a block; every thread gets the result. All of its threads must call it.
+template <class Op, int SIZE, class T> DEVICE T reduce_block(T x) {
+  SHARED(T, of_warps, SIZE / WARP);
+  x = reduce_warp<Op>(x);
+  if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = x;
+  __syncthreads();
+  T result = of_warps[0];
+  for (int warp = 1; warp < SIZE / WARP; warp++) result = Op::combine(result, of_warps[warp]);
+  __syncthreads();
+  return result;
+}

@@ -1,0 +1,86 @@
+// One kernel source, two bodies. What a kernel may use beyond plain C++ stands here: barriers, shuffles, asynchronous
+// copies and tensor cores. NVRTC takes the device body, inline PTX; any other compiler takes the emulator, which runs
+// the same source on the CPU, so that it can be tested where there is no GPU.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+// A tile of a product is computed by so many threads; every other block has a multiple of a warp.
+constexpr int THREADS = 256;
+constexpr int WARP = 32;
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+#define KERNEL extern "C" __global__ void
+#define DEVICE __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+// An array in memory that the block's threads share; its content is anything until they have written it.
+#define SHARED(T, name, count) __shared__ __align__(16) T name[count]
+
+// The value of the lane whose number differs in these bits.
+template <class T> DEVICE T shuffle_xor(T value, int bits) {
+  return __shfl_xor_sync(0xffffffffu, value, bits);
+}
+
+// Starts a copy of 16 bytes from global to shared memory; of zeros if the source is not there.
+DEVICE void copy_async(void* to, const void* from, bool is_there) {
+  const u32 address = (u32)__cvta_generic_to_shared(to);
+  const int bytes = is_there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+
+// Ends this thread's group of copies.
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
+
+// Waits until at most so many of this thread's groups are under way.
+template <int GROUPS> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory"); }
+
+// d += a·b of a warp, 16×16 by 16×8, operands of bf16, sums of f32.
+DEVICE void mma_bf16(float* d, const u32* a, const u32* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// As mma_bf16, operands of f16.
+DEVICE void mma_f16(float* d, const u32* a, const u32* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d += a·b of a warp, 16×8 by 8×8, operands of f32 whose lower 13 bits are zero.
+DEVICE void mma_tf32(float* d, const u32* a, const u32* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 bits_of_float(float x) { return __float_as_uint(x); }
+DEVICE double double_of_bits(u64 bits) { return __longlong_as_double((long long)bits); }
+
+// The f16 nearest to x, ties to even.
+DEVICE u16 half_bits(float x) {
+  u16 bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+DEVICE float half_value(u16 bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+
+#else
+#include "emulator.hpp"
+#endif

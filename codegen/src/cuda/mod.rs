@@ -1,0 +1,87 @@
+//! The CUDA back end: kernel IR as CUDA C++.
+//!
+//! ```text
+//! Plan ──Renderer──► Function (source), Program (launches) ──NVRTC──► PTX, cubin
+//!                                    └── host compiler + emulator ──► results without a GPU
+//! ```
+//!
+//! A function is one kernel's work or a part of it: a map (`map`), rows (`rows`), a tile of products
+//! (`contraction`) or products with what follows them (`chain`). All of them render the same regions (`body`), and
+//! whatever no function does in one go is several kernels (`rewrite`). So nothing here knows of softmax or attention.
+//!
+//! Generated source uses, beyond plain C++, only what the headers in `headers/` define. `seam.cuh` has two bodies: inline
+//! PTX, and an emulator on fibers, so that the very source that NVRTC compiles runs on the CPU in tests ([`emulator`]).
+//!
+//! Results are deterministic: every sum has one order, which depends on shapes alone, and there are no atomics.
+
+mod axes;
+mod body;
+#[cfg(feature = "cuda")]
+mod cache;
+mod chain;
+mod contraction;
+#[cfg(feature = "cuda")]
+mod device;
+pub mod emulator;
+mod error;
+mod lower;
+mod map;
+#[cfg(feature = "cuda")]
+pub mod nvrtc;
+mod program;
+mod rewrite;
+mod rows;
+mod source;
+
+#[cfg(feature = "cuda")]
+pub use cache::Cache;
+#[cfg(feature = "cuda")]
+pub use device::{CudaExecutable, Device};
+pub use error::CudaError;
+pub use lower::Renderer;
+pub use program::{Argument, Function, Launch, Parameter, Program, Step};
+
+/// The headers that generated source includes, by name.
+pub const HEADERS: [(&str, &str); 4] = [
+    ("seam.cuh", include_str!("headers/seam.cuh")),
+    ("numbers.cuh", include_str!("headers/numbers.cuh")),
+    ("reduce.cuh", include_str!("headers/reduce.cuh")),
+    ("tile.cuh", include_str!("headers/tile.cuh")),
+];
+
+/// The emulator's header, which the seam includes where there is no CUDA compiler.
+const EMULATOR: (&str, &str) = ("emulator.hpp", include_str!("headers/emulator.hpp"));
+
+/// How kernels are rendered.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether products of `f32` run on tensor cores, with operands rounded to 10 bits of fraction (TF32).
+    pub tf32: bool,
+    /// Where entries of products must lie in memory, they are computed in slices of so many bytes; in sixteen at most.
+    pub slice_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { tf32: false, slice_bytes: 64 << 20 }
+    }
+}
+
+/// The PTX of a function for an architecture such as `compute_90`.
+///
+/// # Errors
+/// NVRTC is not installed, or refuses the architecture.
+#[cfg(feature = "cuda")]
+pub fn ptx(function: &Function, architecture: &str) -> Result<String, CudaError> {
+    let binary = nvrtc::compile(function, architecture, nvrtc::Form::Ptx)?;
+    Ok(String::from_utf8_lossy(&binary.code).into_owned())
+}
+
+/// The PTX of a function, which takes a build with the feature `cuda`.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "cuda"))]
+pub fn ptx(_: &Function, _: &str) -> Result<String, CudaError> {
+    Err(CudaError::NotBuilt)
+}

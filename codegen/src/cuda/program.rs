@@ -1,0 +1,76 @@
+//! What rendering makes of a plan: functions of CUDA C++, and the launches that a run consists of.
+
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::BufferId;
+
+/// A kernel function. Its arguments are pointers; everything else about it is constant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// Unique among the functions of a [`Renderer`](super::Renderer).
+    pub name: String,
+    /// The source, from the first comment to the last brace; it includes the seam's headers by name.
+    pub text: String,
+    /// What each argument points to.
+    pub parameters: Vec<Parameter>,
+    /// Threads of a block.
+    pub threads: usize,
+}
+
+/// An argument of a function.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// The name in the source.
+    pub name: String,
+    /// The type of the elements that it points to.
+    pub dtype: DType,
+    /// Whether the function writes them.
+    pub is_written: bool,
+}
+
+/// A plan as a list of launches.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Program {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Bytes of memory that steps of one kernel hand to each other; every kernel may use all of it.
+    pub scratch_bytes: usize,
+}
+
+/// One piece of work for the device.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Sets a buffer to zeros.
+    Clear {
+        /// Which.
+        buffer: BufferId,
+        /// All of its bytes.
+        bytes: usize,
+    },
+    /// Runs a function.
+    Launch(Launch),
+}
+
+/// A run of a function.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// The kernel of the plan that it belongs to.
+    pub kernel: usize,
+    /// Which function, of those of the renderer.
+    pub function: usize,
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// One for each parameter.
+    pub arguments: Vec<Argument>,
+}
+
+/// Where an argument points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    /// To a buffer of the plan.
+    Buffer(BufferId),
+    /// Into the scratch.
+    Scratch {
+        /// Bytes from its start.
+        offset: usize,
+    },
+}

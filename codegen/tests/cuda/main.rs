@@ -1,0 +1,14 @@
+//! The CUDA back end without a GPU: its generated source, compiled for the CPU, against the reference evaluator and the
+//! interpreter of kernels, under every schedule of threads and copies.
+
+mod judge;
+mod mutations;
+#[cfg(feature = "cuda")]
+mod nvrtc;
+mod products;
+mod samples;
+mod snapshots;
+mod splits;
+#[allow(dead_code, reason = "kernels by hand need less of it than those of the CPU back end")]
+#[path = "../kernels/support.rs"]
+mod support;

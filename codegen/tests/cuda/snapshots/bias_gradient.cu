@@ -1,0 +1,54 @@
+// reduce rows.bias_gradient/tanh+mul+reduce over rows [3, 50] columns [17]
+//   tanh, mul, reduce in rows.bias_gradient
+#include "tile.cuh"
+
+KERNEL __launch_bounds__(32, 1) rows_bias_gradient_tanh_mul_reduce_chunks(
+    const float* __restrict__ x0,
+    float* partial)
+{
+  const int unit = blockIdx.y, chunk = blockIdx.x;
+  float sum_v2[1];
+  UNROLL
+  for (int i = 0; i < 1; i++) sum_v2[i] = 0.0f;
+  const int end = chunk * 8 + 8 < 150 ? chunk * 8 + 8 : 150;
+  for (int row = chunk * 8; row < end; row++) {
+    UNROLL
+    for (int i = 0; i < 1; i++) {
+      const int column = threadIdx.x + i * 32;
+      if (column < 17) {
+        const float v0 = x0[17 * row + column];
+        const float v1 = tanhf(v0);
+        const float v2 = v1 * v1;
+        sum_v2[i] = Sum::combine(sum_v2[i], v2);
+      }
+    }
+  }
+  UNROLL
+  for (int i = 0; i < 1; i++) {
+    const int column = threadIdx.x + i * 32;
+    if (column < 17) partial[(unit * 19 + chunk) * 17 + column] = sum_v2[i];
+  }
+}
+
+// reduce rows.bias_gradient/tanh+mul+reduce over rows [3, 50] columns [17]
+//   tanh, mul, reduce in rows.bias_gradient
+#include "tile.cuh"
+
+KERNEL __launch_bounds__(256, 1) rows_bias_gradient_tanh_mul_reduce_combine(
+    float* rows_bias_gradient_reduce_3,
+    const float* partial)
+{
+  const int row = blockIdx.x * 8 + threadIdx.x / WARP;
+  const int lane = threadIdx.x % WARP;
+  if (row >= 17) return;
+  float sum_v1 = 0.0f;
+  for (int column = lane; column < 19; column += 32) {
+    const float v0 = partial[row + 17 * column];
+    sum_v1 = Sum::combine(sum_v1, v0);
+  }
+  const float v1 = reduce_warp<Sum>(sum_v1);
+  __syncwarp();
+  if (lane == 0) {
+    rows_bias_gradient_reduce_3[row] = v1;
+  }
+}

@@ -1,0 +1,204 @@
+// contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
+#include "tile.cuh"
+
+KERNEL __launch_bounds__(256, 1) kernel0(
+    const bf16* __restrict__ q,
+    const bf16* __restrict__ key,
+    const bf16* __restrict__ u,
+    const bf16* __restrict__ v,
+    const bf16* __restrict__ w,
+    bf16* along,
+    float* largest,
+    float* statistic,
+    float* statistic_2)
+{
+  const int first_row = blockIdx.x * 64;
+  using Tile = TensorTile<bf16, 64, 64>;
+  SHARED(bf16, panels, panel_count<Tile>());
+  const auto a0 = copied([&](int row, int k) {
+    return q + 48 * row + k;
+  });
+  const auto b0 = copied([&](int row, int k) {
+    return key + 48 * row + k;
+  });
+  const auto a1 = copied([&](int row, int k) {
+    return u + 48 * row + k;
+  });
+  const auto b1 = copied([&](int row, int k) {
+    return v + 48 * row + k;
+  });
+  const auto with0 = computed<true>([&](int row, int k) {
+    return w[24 * k + row];
+  });
+  const int begin = 0, end = clamped((first_row + 64 < 70 ? first_row + 64 : 70) + 100, 140 + 1);
+  float sum_v8[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+  for (int first_column = begin; first_column < end; first_column += 64) {
+    Tile product0;
+    multiply(product0, panels, first_row, 70, a0, first_column, 140, b0, 48);
+    UNROLL
+    for (int at = 0; at < Tile::COUNT; at++) {
+      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+      if (row >= 70 || column >= 140) continue;
+      const float v3 = product0.sums[at];
+      const int v0 = (int)(row);
+      const int v1 = (int)(column);
+      const int v2 = (int)((u32)v1 - (u32)v0);
+      const float v4 = -float_of_bits(POSITIVE_INFINITY);
+      const int v5 = 100;
+      const bool v6 = v2 <= v5;
+      const float v7 = v6 ? v3 : v4;
+      sum_v8[Tile::slot(at)] = Max::combine(sum_v8[Tile::slot(at)], v7);
+    }
+  }
+  Tile::combine<Max>(sum_v8);
+  float sum_v11[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
+  for (int first_column = begin; first_column < end; first_column += 64) {
+    Tile product0;
+    multiply(product0, panels, first_row, 70, a0, first_column, 140, b0, 48);
+    UNROLL
+    for (int at = 0; at < Tile::COUNT; at++) {
+      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+      if (row >= 70 || column >= 140) continue;
+      const float v8 = sum_v8[Tile::slot(at)];
+      const float v3 = product0.sums[at];
+      const int v0 = (int)(row);
+      const int v1 = (int)(column);
+      const int v2 = (int)((u32)v1 - (u32)v0);
+      const float v4 = -float_of_bits(POSITIVE_INFINITY);
+      const int v5 = 100;
+      const bool v6 = v2 <= v5;
+      const float v7 = v6 ? v3 : v4;
+      const float v9 = v7 - v8;
+      const float v10 = expf(v9);
+      sum_v11[Tile::slot(at)] = Sum::combine(sum_v11[Tile::slot(at)], v10);
+    }
+  }
+  Tile::combine<Sum>(sum_v11);
+  using Out0 = TensorTile<bf16, 64, 32>;
+  Out0 out0;
+  SHARED(bf16, values_bf16, 4608);
+  for (int first_column = begin; first_column < end; first_column += 64) {
+    Tile product0;
+    multiply(product0, panels, first_row, 70, a0, first_column, 140, b0, 48);
+    Tile product1;
+    multiply(product1, panels, first_row, 70, a1, first_column, 140, b1, 48);
+    UNROLL
+    for (int at = 0; at < Tile::COUNT; at++) {
+      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = bf16{};
+      if (row >= 70 || column >= 140) continue;
+      const float v8 = sum_v8[Tile::slot(at)];
+      const float v11 = sum_v11[Tile::slot(at)];
+      const float v3 = product0.sums[at];
+      const float v13 = product1.sums[at];
+      const int v0 = (int)(row);
+      const int v1 = (int)(column);
+      const int v2 = (int)((u32)v1 - (u32)v0);
+      const float v4 = -float_of_bits(POSITIVE_INFINITY);
+      const int v5 = 100;
+      const bool v6 = v2 <= v5;
+      const float v7 = v6 ? v3 : v4;
+      const float v9 = v7 - v8;
+      const float v10 = expf(v9);
+      const float v12 = v10 / v11;
+      const float v14 = v12 * v13;
+      const float v15 = round_to<bf16>((float)v14);
+      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v15);
+    }
+    multiply_values<64>(out0, values_bf16, 72, (bf16*)panels, 24, with0, first_column, 140);
+  }
+  UNROLL
+  for (int at = 0; at < Out0::COUNT; at++) {
+    const int row = first_row + Out0::row(at), column = Out0::column(at);
+    if (row >= 70 || column >= 24) continue;
+    along[24 * row + column] = narrow<bf16>(out0.sums[at]);
+  }
+  __syncthreads();
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) {
+    const int row = first_row + Tile::slot_row(slot);
+    if (row >= 70 || !Tile::owns_rows()) continue;
+    const float v8 = sum_v8[slot];
+    const float v11 = sum_v11[slot];
+    largest[row] = v8;
+    statistic[row] = v8;
+    statistic_2[row] = v11;
+  }
+}
+
+// contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
+#include "tile.cuh"
+
+KERNEL __launch_bounds__(256, 1) kernel0_across(
+    const bf16* __restrict__ q,
+    const bf16* __restrict__ key,
+    const bf16* __restrict__ u,
+    const bf16* __restrict__ v,
+    const bf16* __restrict__ d,
+    float* across,
+    const float* statistic,
+    const float* statistic_2)
+{
+  const int first_row = blockIdx.x * 64;
+  using Tile = TensorTile<bf16, 64, 64>;
+  SHARED(bf16, panels, panel_count<Tile>());
+  const auto a0 = copied([&](int row, int k) {
+    return key + 48 * row + k;
+  });
+  const auto b0 = copied([&](int row, int k) {
+    return q + 48 * row + k;
+  });
+  const auto a1 = copied([&](int row, int k) {
+    return v + 48 * row + k;
+  });
+  const auto b1 = copied([&](int row, int k) {
+    return u + 48 * row + k;
+  });
+  const auto with0 = computed<true>([&](int row, int k) {
+    return d[24 * k + row];
+  });
+  const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;
+  using Out0 = TensorTile<bf16, 64, 32>;
+  Out0 out0;
+  SHARED(bf16, values_bf16, 4608);
+  for (int first_column = begin; first_column < end; first_column += 64) {
+    Tile product0;
+    multiply(product0, panels, first_row, 140, a0, first_column, 70, b0, 48);
+    Tile product1;
+    multiply(product1, panels, first_row, 140, a1, first_column, 70, b1, 48);
+    UNROLL
+    for (int at = 0; at < Tile::COUNT; at++) {
+      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = bf16{};
+      if (row >= 140 || column >= 70) continue;
+      const float v3 = product0.sums[at];
+      const float v13 = product1.sums[at];
+      const int v0 = (int)(column);
+      const int v1 = (int)(row);
+      const int v2 = (int)((u32)v1 - (u32)v0);
+      const float v4 = -float_of_bits(POSITIVE_INFINITY);
+      const int v5 = 100;
+      const bool v6 = v2 <= v5;
+      const float v7 = v6 ? v3 : v4;
+      const float v8 = statistic[column];
+      const float v9 = v7 - v8;
+      const float v10 = expf(v9);
+      const float v11 = statistic_2[column];
+      const float v12 = v10 / v11;
+      const float v14 = v12 * v13;
+      const float v15 = round_to<bf16>((float)v14);
+      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v15);
+    }
+    multiply_values<64>(out0, values_bf16, 72, (bf16*)panels, 24, with0, first_column, 70);
+  }
+  UNROLL
+  for (int at = 0; at < Out0::COUNT; at++) {
+    const int row = first_row + Out0::row(at), column = Out0::column(at);
+    if (row >= 140 || column >= 24) continue;
+    across[row + 140 * column] = out0.sums[at];
+  }
+}

@@ -1,0 +1,165 @@
+//! CUDA without a GPU: whole training steps of a small GPT on the emulator, and every kernel of every preset through
+//! NVRTC, where it is installed.
+
+use kernfusion::HostTensor;
+use kernfusion::compile::{Mode, Precision as ProductType, Target, lower};
+use kernfusion::models::{GptConfig, presets};
+use kernfusion::optim::Optimizer;
+use kernfusion_codegen::cuda::emulator::{Emulator, Job, Schedule};
+use kernfusion_codegen::cuda::{Options, Program, Renderer};
+use kernfusion_ir::evaluate::{Array, Precision, evaluate};
+use kernfusion_ir::kernel::Plan;
+use kernfusion_ir::random::element_bits;
+use kernfusion_ir::samples::difference;
+use kernfusion_ir::{Graph, InputRole};
+use kernfusion_passes::run;
+use std::collections::BTreeMap;
+
+/// A program with its inputs, and what it should compute.
+struct Case {
+    name: String,
+    plan: Plan,
+    inputs: BTreeMap<String, HostTensor>,
+    expected: BTreeMap<String, Array>,
+    tolerance: f64,
+}
+
+/// A step of AdamW on a small GPT. With products of bf16 the evaluator is given the program with its conversions.
+fn training_step(config: &GptConfig, target: &Target, tolerance: f64) -> Case {
+    let step = config.train_step(3, &Optimizer::adamw(1e-2), Some(1.0)).expect("a step");
+    let (seed, count) = (7, 3 * config.context as u64);
+    let token = |at: u64| element_bits(seed, 0, 0, at) as usize % config.vocabulary;
+    let tokens = |from: u64| {
+        HostTensor::new(
+            [3, config.context],
+            (from..from + count).map(|at| token(at) as i32).collect::<Vec<_>>(),
+        )
+    };
+    let mut inputs = BTreeMap::from([("x".to_string(), tokens(0)), ("y".to_string(), tokens(count))]);
+    inputs.extend(step.scalars(3, 1e-2, seed).into_iter().map(|(name, scalar)| (name.into(), scalar)));
+    inputs.extend(step.program.initial_parameters(1).map(|(name, tensor)| (name.into(), tensor)));
+    let graph = step.program.graph;
+    moments(&graph, &mut inputs);
+    let mut converted = graph.clone();
+    if target.product_type() == ProductType::Bf16 {
+        run(&mut converted, &target.passes(), None, &mut |_, _| {}).expect("passes");
+    }
+    let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
+    let plan = lower(&graph, target, 1).expect("lowers").body;
+    let name = format!("dropout {} tied {} {}", config.dropout, config.tied, target.product_type());
+    Case { name, plan, inputs, expected, tolerance }
+}
+
+/// Moments of the optimizer as after some steps: Adam divides by the root of the second one.
+fn moments(graph: &Graph, inputs: &mut BTreeMap<String, HostTensor>) {
+    for (id, name, role) in graph.inputs() {
+        if role == InputRole::State && !inputs.contains_key(name) {
+            let small = |at: u64| 1e-3 + 1e-3 * f64::from(element_bits(7, 1, 0, at)) / f64::from(u32::MAX);
+            let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(small).collect();
+            inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
+        }
+    }
+}
+
+fn failures(emulator: &Emulator, cases: &[Case], programs: &[Program], schedule: Schedule) -> Vec<String> {
+    let pairs = cases.iter().zip(programs);
+    let jobs: Vec<_> =
+        pairs.map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs }).collect();
+    let results = emulator.run(&jobs, schedule).unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
+    let mut failures = vec![];
+    for (case, found) in cases.iter().zip(&results) {
+        for (name, expected) in &case.expected {
+            let reason = difference(&expected.values, &found[name].to_f64(), case.tolerance);
+            failures
+                .extend(reason.map(|reason| format!("{} under {schedule:?}: {name}: {reason}", case.name)));
+        }
+    }
+    failures
+}
+
+#[test]
+fn training_steps_match_the_reference_under_every_schedule() {
+    let config =
+        GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, ..GptConfig::default() };
+    let compiled = Target::cpu().mode(Mode::Compiled);
+    let cases = [
+        training_step(&GptConfig { dropout: 0.0, ..config.clone() }, &compiled, 2e-4),
+        training_step(
+            &GptConfig { dropout: 0.2, tied: true, qkv_bias: true, ..config.clone() },
+            &compiled,
+            2e-4,
+        ),
+        training_step(&GptConfig { dropout: 0.2, ..config.clone() }, &Target::cpu().mode(Mode::Eager), 2e-4),
+        training_step(&config, &compiled.precision(ProductType::Bf16), 1e-2),
+    ];
+    let mut renderer = Renderer::new(Options::default());
+    let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
+    let emulator = Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
+    for schedule in Schedule::ALL {
+        let failures = failures(&emulator, &cases, &programs, schedule);
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+}
+
+/// Programs whose steps can follow each other in any order of blocks have no two steps that race; what is left to check is
+/// that the compiler takes every function.
+#[cfg(feature = "cuda")]
+mod presets_compile {
+    use super::*;
+    use kernfusion_codegen::cuda::nvrtc::{Form, compile, is_present};
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Those of A100, H100 and B200.
+    const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100a"];
+
+    #[test]
+    fn every_kernel_of_the_presets_compiles_without_spills() {
+        if !is_present() {
+            println!("skipped: NVRTC is not installed");
+            return;
+        }
+        let mut renderer = Renderer::new(Options::default());
+        for preset in presets() {
+            // Layers are equal: two have the same kernels as twelve, unless dropout gives each its own random numbers.
+            for (precision, layers, dropout) in
+                [(ProductType::F32, 2, 0.0), (ProductType::Bf16, 2, 0.0), (ProductType::Bf16, 1, 0.1)]
+            {
+                let config = GptConfig { layers, dropout, ..preset.config.clone() };
+                let step =
+                    config.train_step(preset.batch, &Optimizer::adamw(1e-3), Some(1.0)).expect("a step");
+                let plan =
+                    lower(&step.program.graph, &Target::cpu().precision(precision), 1).expect("lowers").body;
+                renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+            }
+            let forward = preset.config.forward(1, preset.config.context).expect("forward");
+            let plan = lower(&forward.graph, &Target::cpu(), 1).expect("lowers").body;
+            renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+        }
+        let functions = renderer.functions();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut spills = BTreeSet::new();
+            while let Some(function) = functions.get(next.fetch_add(1, Ordering::Relaxed)) {
+                for architecture in ARCHITECTURES {
+                    let binary = compile(function, architecture, Form::Cubin)
+                        .unwrap_or_else(|error| panic!("{error}"));
+                    if binary.resources().spills > 0 {
+                        spills.insert(format!(
+                            "{} for {architecture}: {:?}",
+                            function.name,
+                            binary.resources()
+                        ));
+                    }
+                }
+            }
+            spills
+        };
+        let spills: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+        });
+        println!("{} functions for {} architectures", functions.len(), ARCHITECTURES.len());
+        assert!(spills.is_empty(), "{}", spills.join("\n"));
+    }
+}
