@@ -2,7 +2,7 @@
 //! NVRTC, where it is installed.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{Mode, Precision as ProductType, Target, lower};
+use kernfusion::compile::{Mode, Precision as ProductType, Target, Thrift, lower};
 use kernfusion::models::{GptConfig, presets};
 use kernfusion::optim::Optimizer;
 use kernfusion_codegen::cuda::emulator::{Emulator, Job, Schedule};
@@ -45,7 +45,7 @@ fn training_step(config: &GptConfig, target: &Target, tolerance: f64) -> Case {
         run(&mut converted, &target.passes(), None, &mut |_, _| {}).expect("passes");
     }
     let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
-    let plan = lower(&graph, target, 1).expect("lowers").body;
+    let plan = lower(&graph, target, Thrift::NONE).expect("lowers").body;
     let name = format!("dropout {} tied {} {}", config.dropout, config.tied, target.product_type());
     Case { name, plan, inputs, expected, tolerance }
 }
@@ -128,12 +128,13 @@ mod presets_compile {
                 let config = GptConfig { layers, dropout, ..preset.config.clone() };
                 let step =
                     config.train_step(preset.batch, &Optimizer::adamw(1e-3), Some(1.0)).expect("a step");
-                let plan =
-                    lower(&step.program.graph, &Target::cpu().precision(precision), 1).expect("lowers").body;
+                let plan = lower(&step.program.graph, &Target::cpu().precision(precision), Thrift::NONE)
+                    .expect("lowers")
+                    .body;
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
             let forward = preset.config.forward(1, preset.config.context).expect("forward");
-            let plan = lower(&forward.graph, &Target::cpu(), 1).expect("lowers").body;
+            let plan = lower(&forward.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
             renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
         }
         let functions = renderer.functions();

@@ -55,9 +55,9 @@ fn on_gpu(
     inputs: &Tensors,
     target: &Target,
 ) -> Result<Tensors> {
-    use kernfusion::compile::lower;
+    use kernfusion::compile::{Thrift, lower};
     use kernfusion_codegen::cuda::{Cache, CudaExecutable, Options};
-    let plan = lower(graph, target, 1)?.body;
+    let plan = lower(graph, target, Thrift::NONE)?.body;
     let mut program = CudaExecutable::compile(plan, device, Options::default(), &Cache::of_user())?;
     let mut data = Vec::new();
     for (_, name, role) in graph.inputs() {

@@ -21,6 +21,9 @@ pub struct Thrift {
 }
 
 impl Thrift {
+    /// The whole batch at once, and nothing twice.
+    pub const NONE: Thrift = Thrift { slices: 1, recomputes: false };
+
     /// How to fuse in this mode.
     pub fn fusion(self, mode: Mode) -> Fusion {
         match mode {
