@@ -67,6 +67,13 @@ pub struct Job<'a> {
     pub inputs: &'a BTreeMap<String, Tensor>,
 }
 
+/// Whether there is a C++ compiler.
+pub fn is_present() -> bool {
+    let mut command = Command::new(compiler_name());
+    let found = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
+}
+
 /// Functions that were compiled for the CPU.
 #[derive(Debug)]
 pub struct Emulator {
@@ -340,8 +347,12 @@ impl Compiling {
     }
 }
 
+fn compiler_name() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "g++".into())
+}
+
 fn compiler(folder: &Path, arguments: Vec<String>) -> Result<Compiling, EmulatorError> {
-    let name = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
+    let name = compiler_name();
     let mut command = Command::new(&name);
     command
         .current_dir(folder)

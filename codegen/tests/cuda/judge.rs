@@ -1,6 +1,6 @@
 //! Renders programs, compiles the functions of all of them together, and compares what they compute.
 
-use kernfusion_codegen::cuda::emulator::{Emulator, EmulatorError, Job, Schedule};
+use kernfusion_codegen::cuda::emulator::{self, Emulator, EmulatorError, Job, Schedule};
 use kernfusion_codegen::cuda::{Options, Program, Renderer};
 use kernfusion_ir::evaluate::Array;
 use kernfusion_ir::kernel::{KernelGraph, Plan, verify};
@@ -26,8 +26,20 @@ pub(crate) fn planned(graph: &Graph, fusion: Fusion) -> Plan {
     plan(kernels)
 }
 
+/// Whether there is no C++ compiler, which the emulator needs; says so.
+pub(crate) fn is_skipped() -> bool {
+    let is_skipped = !emulator::is_present();
+    if is_skipped {
+        println!("skipped: there is no C++ compiler (g++, or what CXX names)");
+    }
+    is_skipped
+}
+
 /// Checks all cases under every schedule; shows those that fail.
 pub(crate) fn check(cases: &[Case], options: &Options) {
+    if is_skipped() {
+        return;
+    }
     let mut renderer = Renderer::new(options.clone());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
     let emulator = Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));

@@ -31,11 +31,12 @@ template <class T> DEVICE T shuffle_xor(T value, int bits) {
 DEVICE void copy_async(void* to, const void* from, bool is_there) {
   const u32 address = (u32)__cvta_generic_to_shared(to);
   const int bytes = is_there ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
 }
 
 // Ends this thread's group of copies.
-DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most so many of this thread's groups are under way.
 template <int GROUPS> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory"); }
