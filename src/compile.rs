@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::trace::Program;
 use kernfusion_codegen::cpu::isa::Isa;
 use kernfusion_codegen::cpu::pool::Pool;
+#[cfg(feature = "cuda")]
+use kernfusion_codegen::cuda::{Cache, CudaExecutable, Device};
 use kernfusion_codegen::{
     Executable, Memory, Options, Outputs, SharedArena, Slicing, States, TiledExecutable,
 };
@@ -97,6 +99,8 @@ pub struct Target {
     recomputes: bool,
     memory_limit: Option<usize>,
     arena: Option<SharedArena>,
+    #[cfg(feature = "cuda")]
+    device: Option<Device>,
 }
 
 impl Target {
@@ -114,6 +118,8 @@ impl Target {
             recomputes: false,
             memory_limit: None,
             arena: None,
+            #[cfg(feature = "cuda")]
+            device: None,
         }
     }
 
@@ -164,9 +170,33 @@ impl Target {
     }
 
     /// Runs programs in the arena of one that is compiled already, in the fewest slices that fit into it if any do. They
-    /// run in turns.
+    /// run in turns. On a GPU every program has memory of its own.
     pub fn share_arena(self, with: &Compiled) -> Self {
-        Target { arena: Some(with.executables()[0].arena().clone()), slices: None, ..self }
+        let arena = with.executables().first().map(|executable| executable.arena().clone());
+        Target { arena, slices: None, ..self }
+    }
+
+    /// On a GPU. Threads and the instruction set are the CPU's and play no part there; the batch is computed at once.
+    #[cfg(feature = "cuda")]
+    pub fn on(self, device: Device) -> Self {
+        Target { device: Some(device), ..self }
+    }
+
+    /// No states, for programs of this target: where they are made is where it runs.
+    pub fn states(&self) -> States {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            return States::on(device);
+        }
+        States::new()
+    }
+
+    /// Whether programs run on a GPU.
+    fn is_on_gpu(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.device.is_some();
+        #[cfg(not(feature = "cuda"))]
+        false
     }
 
     /// Starts the threads now, so that all clones of the result share them.
@@ -215,8 +245,10 @@ pub struct CompileReport {
     /// Size of all states, accumulators of slices among them.
     pub state_bytes: usize,
     /// The most memory that the process is expected to have when the program runs; 0 where the system does not tell what
-    /// it has now.
+    /// it has now, and for a program on a GPU.
     pub process_bytes: usize,
+    /// Memory of a GPU that the program takes, states included; 0 on the CPU.
+    pub device_bytes: usize,
 }
 
 /// A compiled program.
@@ -228,6 +260,8 @@ pub struct Compiled {
 enum Code {
     Whole(Box<Executable>),
     Tiled(Box<TiledExecutable>),
+    #[cfg(feature = "cuda")]
+    Gpu(Box<CudaExecutable>),
 }
 
 /// Compiles a graph whose states live in `states`, shared with every other executable compiled with them.
@@ -238,6 +272,10 @@ enum Code {
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
     check_mode(target)?;
+    if target.is_on_gpu() {
+        let lowered = lower(graph, target, Thrift { slices: 1, recomputes: target.recomputes })?;
+        return generate(graph, lowered, states, target, start);
+    }
     let lowered = |thrift| lower(graph, target, thrift);
     let compiled = |lowered: Lowered| generate(graph, lowered, states, target, start);
     if let Some(lowered) = limit::within_arena(graph, target, lowered)? {
@@ -266,6 +304,10 @@ pub fn planned_thrift(graph: &Graph, states: &States, target: &Target) -> Result
 }
 
 fn check_mode(target: &Target) -> Result<()> {
+    if target.is_on_gpu() && (target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1) {
+        let reason = "on a GPU the batch is computed at once: memory limits and slices are for the CPU";
+        return Err(Error::Configuration(reason.into()));
+    }
     let saves = target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1 || target.recomputes;
     if target.mode == Mode::Eager && saves {
         let reason = "eager mode computes every op once, on the whole batch: memory limits, slices and recomputing need mode \
@@ -300,6 +342,7 @@ fn generate(
         arena_bytes: lowered.arena_bytes(),
         state_bytes: lowered.state_bytes(),
         process_bytes: expected,
+        device_bytes: 0,
         passes: lowered.passes,
         fuse: lowered.fuse,
         plan: lowered.plan,
@@ -307,6 +350,14 @@ fn generate(
         total: Duration::ZERO,
     };
     let code = match lowered.tail {
+        #[cfg(feature = "cuda")]
+        None if target.device.is_some() => {
+            let device = target.device.as_ref().expect("just seen");
+            let (options, cache) = (kernfusion_codegen::cuda::Options::default(), Cache::of_user());
+            let executable = CudaExecutable::compile(lowered.body, states, device, options, &cache)?;
+            (report.process_bytes, report.device_bytes) = (0, executable.memory_bytes());
+            Code::Gpu(Box::new(executable))
+        }
         None => Code::Whole(Box::new(Executable::compile(lowered.body, states, &options)?)),
         Some(tail) => {
             let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
@@ -333,6 +384,8 @@ impl Compiled {
         Ok(match &mut self.code {
             Code::Whole(executable) => executable.run(inputs)?,
             Code::Tiled(executable) => executable.run(inputs)?,
+            #[cfg(feature = "cuda")]
+            Code::Gpu(executable) => executable.run(inputs)?,
         })
     }
 
@@ -344,6 +397,8 @@ impl Compiled {
         Ok(match &mut self.code {
             Code::Whole(executable) => executable.run_timed(inputs)?,
             Code::Tiled(executable) => executable.run_timed(inputs)?,
+            #[cfg(feature = "cuda")]
+            Code::Gpu(executable) => executable.run_timed(inputs)?,
         })
     }
 
@@ -359,24 +414,25 @@ impl Compiled {
 
     /// The kernels with their memory; of a program in slices, what runs for each slice.
     pub fn plan(&self) -> &Plan {
-        self.executable().plan()
+        self.plans()[0]
     }
 
     /// All plans: one, or that of a slice and that of what follows the last one.
     pub fn plans(&self) -> Vec<&Plan> {
+        #[cfg(feature = "cuda")]
+        if let Code::Gpu(executable) = &self.code {
+            return vec![executable.plan()];
+        }
         self.executables().into_iter().map(Executable::plan).collect()
     }
 
-    /// The executable itself; of a program in slices, what runs for each slice.
-    pub fn executable(&self) -> &Executable {
-        self.executables()[0]
-    }
-
-    /// All executables: one, or that of a slice and that of what follows the last one.
+    /// All executables of the CPU: one, or that of a slice and that of what follows the last one; none on a GPU.
     pub fn executables(&self) -> Vec<&Executable> {
         match &self.code {
             Code::Whole(executable) => vec![executable],
             Code::Tiled(executable) => vec![executable.body(), executable.tail()],
+            #[cfg(feature = "cuda")]
+            Code::Gpu(_) => vec![],
         }
     }
 }

@@ -42,7 +42,7 @@ impl Generator {
     /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
         let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
-        let states = States::new();
+        let states = target.states();
         let shapes = parameters::states_of(&next_logits(&config)?.graph);
         let mut tensors = checkpoint.tensors;
         tensors.retain(|name, _| !name.starts_with(parameters::OPTIMIZER));

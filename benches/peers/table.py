@@ -48,6 +48,11 @@ def speed(rows):
     return median([{"tokens": tokens_per_step(row)} for row in rows], "tokens") / median(rows, "median_step_s")
 
 
+def peak(rows):
+    """Memory of the device if it is a GPU, else of the process."""
+    return median(rows, "peak_device_mib") or median(rows, "peak_rss_mib")
+
+
 def shown(value, pattern):
     return "-" if value is None else pattern.format(value)
 
@@ -57,7 +62,7 @@ def line(dtype, allocator, mode, rows, baseline):
     return [
         NAMES.get(mode, mode), dtype, allocator, str(len(rows)), f"{speed(rows):,.0f}",
         shown(median(rows, "median_step_s"), "{:.4g}"), f"{min(times):.4g}-{max(times):.4g}",
-        shown(median(rows, "peak_rss_mib"), "{:,.0f}"), shown(speed(rows) / baseline if baseline else None, "{:.2f}"),
+        shown(peak(rows), "{:,.0f}"), shown(speed(rows) / baseline if baseline else None, "{:.2f}"),
     ]
 
 
@@ -105,7 +110,7 @@ def main():
     if not rows:
         sys.exit("\n".join([*problems, "no results"]))
     lines = [[
-        "mode", "dtype", "allocator", "rounds", "tokens/s", "s/step", "range", "peak RSS MiB", "x ours",
+        "mode", "dtype", "allocator", "rounds", "tokens/s", "s/step", "range", "peak MiB", "x ours",
     ]]
     # f32 before bf16, then by allocator; the fastest first.
     for key, group in sorted(rows.items(), key=lambda item: (item[0][0] != "f32", item[0][1], -speed(item[1]))):

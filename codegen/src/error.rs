@@ -51,6 +51,14 @@ pub enum CodegenError {
         /// The type of the state that exists.
         found: TensorType,
     },
+    /// A state lies in the memory of another device than the program's.
+    #[error("state \"{name}\" lies {place}, where this program does not run")]
+    Elsewhere {
+        /// The state's name.
+        name: String,
+        /// Where it lies.
+        place: &'static str,
+    },
     /// A thread panicked while it ran a kernel; the run's results are lost.
     #[error("kernel \"{kernel}\" failed: {message}")]
     Panic {

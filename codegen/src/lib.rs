@@ -3,9 +3,10 @@
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod states;
 
 pub use cpu::executable::{Executable, Memory, Options, Outputs};
 pub use cpu::memory::SharedArena;
-pub use cpu::states::States;
 pub use cpu::tiled::{Slicing, TiledExecutable};
 pub use error::CodegenError;
+pub use states::States;

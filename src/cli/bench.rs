@@ -73,6 +73,9 @@ struct Row {
     bytes_moved_mib: f64,
     arena_mib: f64,
     peak_rss_mib: Option<f64>,
+    /// Of a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_device_mib: Option<f64>,
     loss_first: f32,
     loss_last: f32,
 }
@@ -135,7 +138,7 @@ impl Contender {
     }
 
     fn step(&mut self, windows: &Windows<'_>) -> Result<(), CliError> {
-        let (outputs, time, _) = self.workload.step(windows)?;
+        let (outputs, time) = self.workload.step(windows)?;
         self.seconds.push(time.as_secs_f64());
         self.losses.push(outputs.scalar("loss").expect("both works have a loss"));
         Ok(())
@@ -149,7 +152,7 @@ impl Contender {
             preset: model.preset.into(),
             work: args.work.name(),
             dtype: args.target.precision().to_string(),
-            device: "cpu",
+            device: args.target.device_name(),
             threads: args.target.thread_count(),
             steps: args.steps,
             median_step_s: median,
@@ -162,6 +165,7 @@ impl Contender {
             arena_mib: mib(report.arena_bytes),
             // Alone in this process, so its peak is this mode's.
             peak_rss_mib: peak.or_else(machine::peak_memory).map(mib),
+            peak_device_mib: (report.device_bytes > 0).then(|| mib(report.device_bytes)),
             loss_first: self.losses[0],
             loss_last: *self.losses.last().expect("there is a step"),
         }
@@ -211,7 +215,7 @@ fn table(rows: &[Row], screen: &mut Screen) {
         "peak MiB"
     ));
     for row in rows {
-        let peak = row.peak_rss_mib.map_or("-".into(), |peak| format!("{peak:.0}"));
+        let peak = row.peak_device_mib.or(row.peak_rss_mib).map_or("-".into(), |peak| format!("{peak:.0}"));
         screen.line(format!(
             "{:<9} {:>10.3} {:>10} {:>9.2} {:>6} {:>9} {:>7} {:>10.1} {:>9.1} {peak:>9}  {:.4}, {:.4}",
             row.mode,

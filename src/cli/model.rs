@@ -1,7 +1,6 @@
 //! The flags that say which model a command works on, and on which program of it.
 
 use super::error::{CliError, in_file, read_text};
-use super::execute::Executor;
 use clap::ValueEnum;
 use kernfusion::Result;
 use kernfusion::compile::{Mode, Precision, Target};
@@ -228,31 +227,24 @@ enum DeviceArg {
 }
 
 impl TargetArgs {
-    /// The target in a mode.
+    /// The target in a mode: the CPU, or the first GPU.
     pub(super) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
-        if self.device == DeviceArg::Cuda {
-            return Err(CliError::NotYet("--device cuda".into()));
+        let target = self.with_threads().mode(mode).precision(self.precision());
+        match self.device {
+            DeviceArg::Cpu => Ok(target),
+            #[cfg(feature = "cuda")]
+            DeviceArg::Cuda => Ok(target.on(kernfusion_codegen::cuda::Device::open(0)?)),
+            #[cfg(not(feature = "cuda"))]
+            DeviceArg::Cuda => Err(kernfusion_codegen::cuda::CudaError::NotBuilt.into()),
         }
-        Ok(self.with_threads().mode(mode).precision(self.precision()))
     }
 
-    /// What runs programs once, in a mode: the CPU, or the first GPU.
-    pub(super) fn executor(&self, mode: Mode) -> std::result::Result<Executor, CliError> {
-        let target = self.with_threads().mode(mode).precision(self.precision());
-        #[cfg(feature = "cuda")]
-        let device = match self.device {
-            DeviceArg::Cuda => Some(kernfusion_codegen::cuda::Device::open(0)?),
-            DeviceArg::Cpu => None,
-        };
-        #[cfg(not(feature = "cuda"))]
-        if self.device == DeviceArg::Cuda {
-            return Err(kernfusion_codegen::cuda::CudaError::NotBuilt.into());
+    /// The name of the device.
+    pub(super) fn device_name(&self) -> &'static str {
+        match self.device {
+            DeviceArg::Cpu => "cpu",
+            DeviceArg::Cuda => "cuda",
         }
-        Ok(Executor {
-            target,
-            #[cfg(feature = "cuda")]
-            device,
-        })
     }
 
     /// The number type of matrix products.

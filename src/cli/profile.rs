@@ -5,7 +5,7 @@
 //! that have to move at least; what finds its operands in a cache can be faster than its floor.
 
 use super::Outcome;
-use super::error::write_text;
+use super::error::{CliError, write_text};
 use super::machine;
 use super::model::{ModelArgs, TargetArgs, Work};
 use super::profile_table::{self, Group};
@@ -55,6 +55,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
+    if args.target.device_name() != "cpu" {
+        // The floors are those of the CPU.
+        return Err(CliError::NotYet("profile --device cuda".into()));
+    }
     let mut workload = Workload::new(args.mode, args.work, &args.target, None, &model)?;
     let threads = args.target.thread_count();
     let peaks = Peaks::measure(threads).map_err(kernfusion::Error::from)?;
@@ -63,7 +67,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
     let (mut steps, mut times) = (vec![], vec![]);
     for step in 0..args.warmup + args.steps {
-        let (_, time, kernels) = workload.step(&windows)?;
+        let (kernels, time) = workload.step_by_kernels(&windows)?;
         if step >= args.warmup {
             steps.push(time.as_secs_f64());
             times.push(kernels);

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::error::{CliError, in_file};
-use super::execute::Tensors;
+use super::execute::{Tensors, execute};
 use super::model::TargetArgs;
 use super::opt::read_graph;
 use super::screen::Screen;
@@ -53,7 +53,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let inputs = args.inputs.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
     check(&graph, &inputs, args.inputs.as_ref().unwrap_or(&args.file))?;
     let native = |mode| {
-        let results = args.target.executor(mode)?.execute(&graph, &inputs);
+        let results = execute(&graph, &inputs, &args.target.target(mode)?);
         results.map_err(|error| in_file(&args.file, error))
     };
     let results = match args.mode {

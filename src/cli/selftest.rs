@@ -1,11 +1,11 @@
 //! `kernfusion selftest`: this machine's results against the reference evaluator's.
 
 use super::Outcome;
-use super::execute::{Executor, Tensors};
+use super::execute::{Tensors, execute};
 use super::model::TargetArgs;
 use super::screen::{Screen, progress};
 use indicatif::ProgressBar;
-use kernfusion::compile::{Mode, Precision as ProductType};
+use kernfusion::compile::{Mode, Precision as ProductType, Target};
 use kernfusion::models::GptConfig;
 use kernfusion::optim::Optimizer;
 use kernfusion::{HostTensor, Result};
@@ -56,8 +56,7 @@ struct Case {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let mut executors = [args.target.executor(Mode::Eager)?, args.target.executor(Mode::Compiled)?];
-    executors.iter_mut().for_each(|executor| executor.target = executor.target.clone().start());
+    let targets = [args.target.target(Mode::Eager)?.start(), args.target.target(Mode::Compiled)?.start()];
     let mut cases = cases(&args)?;
     if let Some(filter) = &args.filter {
         cases.retain(|case| case.name.contains(filter));
@@ -65,8 +64,8 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let bar = progress(cases.len() as u64, "{pos}/{len} {msg}");
     let (mut passed, mut failed) = (0, 0);
     for group in cases.chunk_by(|a, b| a.group == b.group) {
-        let failures = group_failures(group, &executors, &bar);
-        let total = group.len() * executors.len();
+        let failures = group_failures(group, &targets, &bar);
+        let total = group.len() * targets.len();
         passed += total - failures.len();
         failed += failures.len();
         let verdict = if failures.is_empty() { "ok".into() } else { format!("{} FAILED", failures.len()) };
@@ -81,12 +80,12 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn group_failures(group: &[Case], executors: &[Executor], bar: &ProgressBar) -> Vec<String> {
+fn group_failures(group: &[Case], targets: &[Target], bar: &ProgressBar) -> Vec<String> {
     let mut failures = Vec::new();
     for case in group {
         bar.set_message(case.name.clone());
-        for (executor, mode) in executors.iter().zip([Mode::Eager, Mode::Compiled]) {
-            let found = failure(case, executor);
+        for (target, mode) in targets.iter().zip([Mode::Eager, Mode::Compiled]) {
+            let found = failure(case, target);
             failures
                 .extend(found.map(|reason| format!("{} ({mode}): {}", case.name, reason.replace('\n', " "))));
         }
@@ -151,8 +150,7 @@ fn training_step(seed: u64, dropout: f64) -> Result<Case> {
 
 /// What is wrong with a case on a target, if anything. With products of bf16, the evaluator is given the program with
 /// its conversions.
-fn failure(case: &Case, executor: &Executor) -> Option<String> {
-    let target = &executor.target;
+fn failure(case: &Case, target: &Target) -> Option<String> {
     let is_narrow = target.product_type() == ProductType::Bf16;
     let mut graph = case.graph.clone();
     let passes = if is_narrow { target.passes() } else { vec![] };
@@ -164,7 +162,7 @@ fn failure(case: &Case, executor: &Executor) -> Option<String> {
         Err(error) => return Some(format!("the reference evaluator: {error}")),
     };
     let tolerance = if is_narrow { case.tolerance.max(NARROW_TOLERANCE) } else { case.tolerance };
-    match executor.execute(&case.graph, &case.inputs) {
+    match execute(&case.graph, &case.inputs, target) {
         Ok(results) => expected.iter().find_map(|(name, array)| compare(name, array, &results, tolerance)),
         Err(error) => Some(error.to_string()),
     }

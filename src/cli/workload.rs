@@ -6,7 +6,7 @@ use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, Mode, compile};
 use kernfusion::optim::TrainStep;
 use kernfusion::text::{Order, Windows};
-use kernfusion_codegen::{Outputs, States};
+use kernfusion_codegen::Outputs;
 use kernfusion_ir::random::element_bits;
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ impl Workload {
             }
             Work::Forward | Work::Prefill | Work::Decode => (work.program(model)?, None),
         };
-        let states = States::new();
+        let states = target.states();
         for (name, tensor) in program.initial_parameters(SEED) {
             states.set(name, &tensor).map_err(kernfusion::Error::from)?;
         }
@@ -65,11 +65,25 @@ impl Workload {
         Ok(Workload { program, step, shape: [model.batch, model.config.context], done: 0 })
     }
 
-    /// The next step on the next batch, with the time of all of it and of each kernel. Preparing inputs is not timed.
-    pub(super) fn step(
+    /// The next step on the next batch, with the time that it takes. Preparing inputs is not timed.
+    pub(super) fn step(&mut self, windows: &Windows<'_>) -> Result<(Outputs, Duration), CliError> {
+        self.timed(windows, |program, inputs| program.run(inputs))
+    }
+
+    /// As `step`, with the time of each kernel.
+    pub(super) fn step_by_kernels(
         &mut self,
         windows: &Windows<'_>,
-    ) -> Result<(Outputs, Duration, Vec<Duration>), CliError> {
+    ) -> Result<(Vec<Duration>, Duration), CliError> {
+        let ((_, kernels), time) = self.timed(windows, |program, inputs| program.run_timed(inputs))?;
+        Ok((kernels, time))
+    }
+
+    fn timed<R>(
+        &mut self,
+        windows: &Windows<'_>,
+        run: impl FnOnce(&mut Compiled, &[(&str, &HostTensor)]) -> kernfusion::Result<R>,
+    ) -> Result<(R, Duration), CliError> {
         let (x, y) = windows.batch(self.done);
         let [x, y] = [x, y].map(|tokens| HostTensor::new(self.shape, tokens));
         let rate = benchmark_optimizer().learning_rate();
@@ -78,10 +92,10 @@ impl Workload {
         let mut inputs = vec![("x", &x), ("y", &y)];
         inputs.extend(scalars.iter().map(|(name, tensor)| (*name, tensor)));
         let start = Instant::now();
-        let (outputs, kernels) = self.program.run_timed(&inputs)?;
+        let result = run(&mut self.program, &inputs)?;
         let time = start.elapsed();
         self.done += 1;
-        Ok((outputs, time, kernels))
+        Ok((result, time))
     }
 }
 

@@ -137,7 +137,7 @@ impl Trainer {
         // Refuses an empty batch before anything is compiled for it.
         Windows::new(&split.training, settings.batch, config.context, settings.order, settings.seed)?;
         let step = config.train_step(settings.batch, &settings.optimizer, settings.clip)?;
-        let (states, target) = (States::new(), target.start());
+        let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
         let start = Instant::now();
         let sliced =

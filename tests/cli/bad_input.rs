@@ -26,14 +26,17 @@ fn wrong_flags_are_one_line() {
         ("train --slices 0", "'0' for '--slices <N>'"),
         ("train --slices 5", "cannot compute in 5 slices: the batch of 12 is not divisible by that"),
         ("train --memory-limit 1MiB", "the memory limit of 1.0 MiB is "),
-        ("train --mode eager --memory-limit 1GiB", "memory limits and slices need mode compiled"),
+        (
+            "train --mode eager --memory-limit 1GiB",
+            "memory limits, slices and recomputing need mode compiled",
+        ),
         ("bench --mode compiled --memory-limit 2000KiB", "too small: this program takes "),
-        ("explain --memory-limit 1MiB", "(its batch in "),
+        ("explain --memory-limit 1MiB", "(the batch in "),
         ("dump --stage fuse --tail", "--tail is of a program in slices"),
         ("train --mode fast", "unknown mode `fast`: compiled or eager"),
         ("train --preset huge", "there is no preset \"huge\"; there are tiny, thesis, gpt2-small"),
         ("train --dtype f16", "invalid value 'f16' for '--dtype <DTYPE>'"),
-        ("train --device cuda", "--device cuda is not available yet"),
+        ("profile --device cuda", "profile --device cuda is not available yet"),
         ("train --dropout 1", "dropout 1 is not in the range"),
         ("train --batch-size 0", "--batch-size must be at least 1"),
         ("train --config none.json", "cannot read none.json: "),
@@ -59,6 +62,22 @@ fn wrong_flags_are_one_line() {
         let message = work.fail(flags);
         assert!(message.contains(expected), "{flags}: {message}");
     }
+}
+
+/// What wants a GPU says what is missing, and leaves nothing behind.
+#[cfg(feature = "cuda")]
+#[test]
+fn machines_without_a_gpu() {
+    if kernfusion_codegen::cuda::Device::open(0).is_ok() {
+        eprintln!("skipped: this machine has a GPU");
+        return;
+    }
+    let work = Workplace::new();
+    for command in ["train --steps 1 --out run", "bench --steps 1", "selftest"] {
+        let message = work.fail(&format!("{command} --device cuda"));
+        assert!(message.contains("CUDA"), "{command}: {message}");
+    }
+    assert!(!work.path("run").exists());
 }
 
 #[test]

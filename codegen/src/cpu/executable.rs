@@ -9,8 +9,8 @@ use super::launch::{Launcher, Pointers};
 use super::lower::{Compiler, Machine, Program, Text};
 use super::memory::{Arena, Block, SharedArena};
 use super::pool::Pool;
-use super::states::{State, States};
 use crate::CodegenError;
+use crate::states::{State, States};
 use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -162,7 +162,9 @@ impl Executable {
             match buffer.role {
                 BufferRole::State => {
                     let state = self.states.ensure(&buffer.name, &buffer.ty)?;
-                    self.pointers.set(id, state.as_ptr());
+                    let elsewhere =
+                        || CodegenError::Elsewhere { name: buffer.name.clone(), place: "on a GPU" };
+                    self.pointers.set(id, state.host().ok_or_else(elsewhere)?);
                     self._owned.push(state);
                 }
                 BufferRole::Input if written.contains(&id) => {

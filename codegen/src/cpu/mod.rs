@@ -2,7 +2,7 @@
 //!
 //! Below, free of any IR: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile primitives
 //! ([`tiles`]) and matrix products ([`contract`]). Above them the lowering of kernels to machine code, and
-//! executables ([`executable`]) with their states ([`states`]); [`peaks`] measures what bounds them.
+//! executables ([`executable`]); [`peaks`] measures what bounds them.
 
 pub mod contract;
 pub mod executable;
@@ -12,7 +12,6 @@ pub(crate) mod lower;
 pub mod memory;
 pub mod peaks;
 pub mod pool;
-pub mod states;
 #[cfg(test)]
 mod testing;
 pub mod tiled;

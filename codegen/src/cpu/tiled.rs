@@ -5,8 +5,8 @@
 
 use super::executable::{Executable, Memory, Options, Outputs, check_inputs};
 use super::memory::SharedArena;
-use super::states::States;
 use crate::CodegenError;
+use crate::states::States;
 use kernfusion_ir::kernel::{Buffer, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A GPU and the programs that run on it.
 //!
-//! All memory of a program is one allocation, made when it is compiled: the plan's arena, scratch, inputs and states.
-//! Batches go through pinned memory. The first run captures all launches as one graph of the driver's, which later runs
+//! The memory of a program is one allocation, made when it is compiled: the plan's arena, scratch and inputs. States live in
+//! [`States`], which programs of one model share. Batches go through pinned memory. The first run captures all launches as one graph of the driver's, which later runs
 //! replay; there is one stream, and its order is the program's.
 
 use super::cache::Cache;
@@ -9,17 +9,19 @@ use super::error::CudaError;
 use super::program::{Argument, Program, Step};
 use super::{Options, Renderer};
 use crate::cpu::executable::check_inputs;
+use crate::states::{State, States};
 use crate::{CodegenError, Outputs};
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
-    PinnedHostSlice, PushKernelArg, result, sys,
+    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError,
+    LaunchConfig, PinnedHostSlice, PushKernelArg, result, sys,
 };
 use cudarc::nvrtc::Ptx;
 use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Alignment of every piece of memory in bytes.
 const ALIGNMENT: usize = 256;
@@ -73,6 +75,21 @@ impl Device {
         self.context.bind_to_thread().map_err(failed("entering the device's context"))
     }
 
+    /// Zeros in its memory, at least one byte.
+    ///
+    /// # Errors
+    /// It has not that much free.
+    pub fn memory(&self, bytes: usize) -> Result<DeviceMemory, CudaError> {
+        self.enter()?;
+        Ok(DeviceMemory { memory: self.allocate(bytes.max(1))?, device: self.clone() })
+    }
+
+    /// A point in the stream whose time is kept.
+    fn event(&self) -> Result<CudaEvent, CudaError> {
+        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        self.stream.record_event(flags).map_err(failed("timing a kernel"))
+    }
+
     fn allocate(&self, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
         let (free, _) = self.context.mem_get_info().map_err(failed("asking for free memory"))?;
         if bytes > free {
@@ -82,6 +99,52 @@ impl Device {
             sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaError::Memory { needed: bytes, free },
             _ => failed("allocating memory")(error),
         })
+    }
+}
+
+/// A piece of a device's memory.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    device: Device,
+    memory: CudaSlice<u8>,
+}
+
+impl DeviceMemory {
+    fn address(&self, offset: usize) -> sys::CUdeviceptr {
+        self.memory.device_ptr(&self.device.stream).0 + offset as u64
+    }
+
+    /// Copies bytes to it, after whatever runs there.
+    ///
+    /// # Errors
+    /// The driver reports one.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        self.wait("writing memory")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        assert!(offset + bytes.len() <= self.memory.len(), "the bytes lie inside");
+        // SAFETY: checked; the copy is over when this returns, and nothing runs.
+        unsafe { result::memcpy_htod_sync(self.address(offset), bytes) }.map_err(failed("writing memory"))
+    }
+
+    /// Copies bytes from it, after whatever runs there.
+    ///
+    /// # Errors
+    /// The driver reports one.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.wait("running the program")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        assert!(offset + bytes.len() <= self.memory.len(), "the bytes lie inside");
+        // SAFETY: checked; nothing runs.
+        unsafe { result::memcpy_dtoh_sync(bytes, self.address(offset)) }.map_err(failed("reading memory"))
+    }
+
+    fn wait(&self, what: &'static str) -> Result<(), CudaError> {
+        self.device.enter()?;
+        self.device.stream.synchronize().map_err(failed(what))
     }
 }
 
@@ -97,7 +160,7 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Layout {
     scratch: usize,
-    /// Inputs and states.
+    /// Inputs.
     own: BTreeMap<BufferId, usize>,
     /// For new values of states on their way to where they belong.
     aside: usize,
@@ -115,7 +178,7 @@ impl Layout {
         piece(plan.arena_bytes);
         let scratch = piece(program.scratch_bytes);
         let buffers = (0..plan.graph.buffers.len() as u32).map(BufferId);
-        let own = buffers.filter(|&id| plan.place(id) == Place::Own);
+        let own = buffers.filter(|&id| plan.graph.buffer(id).role == BufferRole::Input);
         let own = own.map(|id| (id, piece(plan.graph.buffer(id).ty.bytes()))).collect();
         let aside = piece(
             moves(plan)
@@ -125,8 +188,8 @@ impl Layout {
         Layout { scratch, own, aside, bytes: end.max(ALIGNMENT) }
     }
 
-    fn offset(&self, plan: &Plan, buffer: BufferId) -> usize {
-        let memory = plan.memory_of(buffer);
+    /// Where a buffer lies, unless it is a state.
+    fn offset(&self, plan: &Plan, memory: BufferId) -> usize {
         match plan.place(memory) {
             Place::Arena { offset } => offset,
             Place::Own => self.own[&memory],
@@ -152,26 +215,42 @@ pub struct CudaExecutable {
     /// For each function of the renderer, its block size and code.
     functions: Vec<(u32, CudaFunction)>,
     layout: Layout,
-    memory: CudaSlice<u8>,
+    memory: DeviceMemory,
+    states: States,
+    /// Keeps the memory of this plan's states.
+    owned: BTreeMap<BufferId, State>,
     staging: PinnedHostSlice<u8>,
     graph: Option<CudaGraph>,
 }
 
 impl CudaExecutable {
-    /// Compiles a plan, with cubins from the cache where they are there. States begin as zeros.
+    /// Compiles a plan, with cubins from the cache where they are there. States that it names and that do not exist are made
+    /// and filled with zeros.
     ///
     /// # Errors
     /// A kernel cannot be rendered, NVRTC is missing, or the device's memory is too small.
     pub fn compile(
         plan: Plan,
+        states: &States,
         device: &Device,
         options: Options,
         cache: &Cache,
     ) -> Result<Self, CodegenError> {
+        let mut owned = BTreeMap::new();
+        for (at, buffer) in plan.graph.buffers.iter().enumerate() {
+            if buffer.role == BufferRole::State {
+                let state = states.ensure(&buffer.name, &buffer.ty)?;
+                if state.device().is_none() {
+                    let place = "in the memory of the CPU";
+                    return Err(CodegenError::Elsewhere { name: buffer.name.clone(), place });
+                }
+                owned.insert(BufferId(at as u32), state);
+            }
+        }
         let mut renderer = Renderer::new(options);
         let program = renderer.program(&plan)?;
         let layout = Layout::new(&plan, &program);
-        let memory = device.allocate(layout.bytes)?;
+        let memory = device.memory(layout.bytes)?;
         let architecture = device.architecture()?;
         let mut functions = vec![];
         for function in renderer.functions() {
@@ -194,6 +273,8 @@ impl CudaExecutable {
             functions,
             layout,
             memory,
+            states: states.clone(),
+            owned,
             staging,
             graph: None,
         })
@@ -204,10 +285,9 @@ impl CudaExecutable {
     /// # Errors
     /// An input is missing, unknown or not of its type, or the driver reports an error.
     pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
-        let declared = self.plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
-        let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
-        check_inputs(&declared, inputs)?;
-        self.device.enter()?;
+        self.check(inputs)?;
+        let states = self.states.clone();
+        let _held = states.hold();
         self.copy_inputs(inputs)?;
         if self.graph.is_none() {
             self.graph = self.capture()?;
@@ -215,59 +295,92 @@ impl CudaExecutable {
         if let Some(graph) = &self.graph {
             graph.launch().map_err(failed("running the program"))?;
         }
+        self.outputs()
+    }
+
+    /// As `run`, with the time that each kernel of the plan takes, one launch after another instead of as one graph.
+    ///
+    /// # Errors
+    /// As `run`.
+    pub fn run_timed(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+    ) -> Result<(Outputs, Vec<Duration>), CodegenError> {
+        self.check(inputs)?;
+        let states = self.states.clone();
+        let _held = states.hold();
+        self.copy_inputs(inputs)?;
+        let mut times = vec![Duration::ZERO; self.plan.graph.kernels.len()];
+        let mut kernels = vec![];
+        let mut events = vec![self.device.event()?];
+        for (at, step) in self.program.steps.iter().enumerate() {
+            self.step(step)?;
+            // What is cleared is cleared for the next launch.
+            if let Step::Launch(launch) = step {
+                let goes_on =
+                    self.program.steps.get(at + 1).is_some_and(
+                        |next| matches!(next, Step::Launch(next) if next.kernel == launch.kernel),
+                    );
+                if !goes_on {
+                    kernels.push(launch.kernel);
+                    events.push(self.device.event()?);
+                }
+            }
+        }
+        self.move_states()?;
+        let outputs = self.outputs()?;
+        for (kernel, pair) in kernels.into_iter().zip(events.windows(2)) {
+            let milliseconds = pair[0].elapsed_ms(&pair[1]).map_err(failed("timing a kernel"))?;
+            times[kernel] += Duration::from_secs_f64(f64::from(milliseconds) / 1e3);
+        }
+        Ok((outputs, times))
+    }
+
+    fn check(&self, inputs: &[(&str, &Tensor)]) -> Result<(), CodegenError> {
+        let declared = self.plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
+        let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
+        check_inputs(&declared, inputs)?;
+        Ok(self.device.enter()?)
+    }
+
+    /// Waits for the run and reads its outputs.
+    fn outputs(&self) -> Result<Outputs, CodegenError> {
         let outputs = &self.plan.graph.outputs;
-        let read = |(name, buffer, ty): &(String, BufferId, TensorType)| {
-            Ok((name.clone(), self.read(self.layout.offset(&self.plan, *buffer), ty)?))
-        };
+        let read =
+            |(name, buffer, ty): &(String, BufferId, TensorType)| Ok((name.clone(), self.read(*buffer, ty)?));
         Ok(Outputs::new(outputs.iter().map(read).collect::<Result<_, CudaError>>()?))
     }
 
-    /// Gives a state a value.
-    ///
-    /// # Errors
-    /// The program has no such state of that type.
-    pub fn set_state(&mut self, name: &str, value: &Tensor) -> Result<(), CodegenError> {
-        let (id, ty) = self.state(name)?;
-        if *ty != value.ty() {
-            let (expected, found) = (ty.clone(), value.ty());
-            return Err(CodegenError::State { name: name.into(), expected, found });
+    /// The plan that runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Bytes of the device's memory that it takes, states included.
+    pub fn memory_bytes(&self) -> usize {
+        let buffers = self.plan.graph.buffers.iter();
+        let states = buffers.filter(|buffer| buffer.role == BufferRole::State);
+        self.layout.bytes + states.map(|buffer| buffer.ty.bytes()).sum::<usize>()
+    }
+
+    /// The memory that a buffer lies in, and where in it.
+    fn locate(&self, buffer: BufferId) -> (&DeviceMemory, usize) {
+        let memory = self.plan.memory_of(buffer);
+        match self.owned.get(&memory).and_then(State::device) {
+            Some(state) => (state, 0),
+            None => (&self.memory, self.layout.offset(&self.plan, memory)),
         }
-        self.device.enter()?;
-        let at = self.address(self.layout.own[&id]);
-        // SAFETY: the state has that many bytes at its address; the copy is over when this returns.
-        unsafe { result::memcpy_htod_sync(at, &value.to_bytes()) }.map_err(failed("writing a state"))?;
-        Ok(())
     }
 
-    /// A copy of a state's value.
-    ///
-    /// # Errors
-    /// The program has no such state, or the driver reports an error.
-    pub fn get_state(&self, name: &str) -> Result<Tensor, CodegenError> {
-        let (id, ty) = self.state(name)?;
-        Ok(self.read(self.layout.own[&id], ty)?)
+    fn address_of(&self, buffer: BufferId) -> sys::CUdeviceptr {
+        let (memory, offset) = self.locate(buffer);
+        memory.address(offset)
     }
 
-    fn state(&self, name: &str) -> Result<(BufferId, &TensorType), CodegenError> {
-        let mut buffers = self.plan.graph.buffers.iter().enumerate();
-        let found = buffers.find(|(_, buffer)| buffer.role == BufferRole::State && buffer.name == name);
-        let unknown = || CodegenError::Input { name: name.into(), reason: "there is no such state".into() };
-        found.map(|(at, buffer)| (BufferId(at as u32), &buffer.ty)).ok_or_else(unknown)
-    }
-
-    fn address(&self, offset: usize) -> sys::CUdeviceptr {
-        self.memory.device_ptr(&self.device.stream).0 + offset as u64
-    }
-
-    fn read(&self, offset: usize, ty: &TensorType) -> Result<Tensor, CudaError> {
+    fn read(&self, buffer: BufferId, ty: &TensorType) -> Result<Tensor, CudaError> {
         let mut bytes = vec![0u8; ty.bytes()];
-        self.device.enter()?;
-        self.device.stream.synchronize().map_err(failed("running the program"))?;
-        if !bytes.is_empty() {
-            // SAFETY: a buffer of that type lies there, and nothing runs.
-            unsafe { result::memcpy_dtoh_sync(&mut bytes, self.address(offset)) }
-                .map_err(failed("reading a result"))?;
-        }
+        let (memory, offset) = self.locate(buffer);
+        memory.read(offset, &mut bytes)?;
         Ok(Tensor::from_bytes(ty, &bytes).expect("the type's bytes"))
     }
 
@@ -282,8 +395,7 @@ impl CudaExecutable {
             let (_, tensor) = inputs.iter().find(|(name, _)| *name == buffer.name).expect("checked before");
             let bytes = tensor.to_bytes();
             staging[start..start + bytes.len()].copy_from_slice(&bytes);
-            let to =
-                self.memory.device_ptr(&self.device.stream).0 + self.layout.own[&BufferId(at as u32)] as u64;
+            let to = self.memory.address(self.layout.own[&BufferId(at as u32)]);
             // SAFETY: the staging memory stays as it is until the run is over, since reading its results waits for that.
             let copied = unsafe {
                 result::memcpy_htod_async(
@@ -310,42 +422,42 @@ impl CudaExecutable {
     }
 
     fn launch_all(&self) -> Result<(), CudaError> {
-        let stream = &self.device.stream;
-        for step in &self.program.steps {
-            match step {
-                Step::Clear { buffer, bytes } => {
-                    let at = self.address(self.layout.offset(&self.plan, *buffer));
-                    // SAFETY: the buffer has that many bytes at its address.
-                    unsafe { memset_d8_async(at, 0, *bytes, stream.cu_stream()) }
-                        .map_err(failed("clearing a buffer"))?;
-                }
-                Step::Launch(launch) => {
-                    let (threads, function) = &self.functions[launch.function];
-                    let addresses: Vec<u64> =
-                        launch.arguments.iter().map(|argument| self.argument(*argument)).collect();
-                    let [x, y, z] = launch.grid;
-                    let config = LaunchConfig {
-                        grid_dim: (x, y, z),
-                        block_dim: (*threads, 1, 1),
-                        shared_mem_bytes: 0,
-                    };
-                    let mut builder = stream.launch_builder(function);
-                    addresses.iter().for_each(|address| {
-                        builder.arg(address);
-                    });
-                    // SAFETY: the function takes as many pointers, to memory of the sizes that it was rendered for.
-                    unsafe { builder.launch(config) }.map_err(failed("launching a kernel"))?;
-                }
-            }
-        }
+        self.program.steps.iter().try_for_each(|step| self.step(step))?;
         self.move_states()
     }
 
+    fn step(&self, step: &Step) -> Result<(), CudaError> {
+        let stream = &self.device.stream;
+        match step {
+            Step::Clear { buffer, bytes } => {
+                let at = self.address_of(*buffer);
+                // SAFETY: the buffer has that many bytes at its address.
+                unsafe { memset_d8_async(at, 0, *bytes, stream.cu_stream()) }
+                    .map_err(failed("clearing a buffer"))
+            }
+            Step::Launch(launch) => {
+                let (threads, function) = &self.functions[launch.function];
+                let addresses: Vec<u64> =
+                    launch.arguments.iter().map(|argument| self.argument(*argument)).collect();
+                let [x, y, z] = launch.grid;
+                let config =
+                    LaunchConfig { grid_dim: (x, y, z), block_dim: (*threads, 1, 1), shared_mem_bytes: 0 };
+                let mut builder = stream.launch_builder(function);
+                addresses.iter().for_each(|address| {
+                    builder.arg(address);
+                });
+                // SAFETY: the function takes as many pointers, to memory of the sizes that it was rendered for.
+                unsafe { builder.launch(config) }.map_err(failed("launching a kernel"))?;
+                Ok(())
+            }
+        }
+    }
+
     fn argument(&self, argument: Argument) -> u64 {
-        self.address(match argument {
-            Argument::Buffer(buffer) => self.layout.offset(&self.plan, buffer),
-            Argument::Scratch { offset } => self.layout.scratch + offset,
-        })
+        match argument {
+            Argument::Buffer(buffer) => self.address_of(buffer),
+            Argument::Scratch { offset } => self.memory.address(self.layout.scratch + offset),
+        }
     }
 
     /// Copies what was not updated in place, through memory aside, since states may swap their values.
@@ -354,18 +466,12 @@ impl CudaExecutable {
         let mut copies = vec![];
         for (state, value) in moves(&self.plan) {
             let bytes = self.plan.graph.buffer(state).ty.bytes();
-            copies.push((
-                self.layout.offset(&self.plan, value),
-                aside,
-                self.layout.offset(&self.plan, state),
-                bytes,
-            ));
+            copies.push((self.address_of(value), self.memory.address(aside), self.address_of(state), bytes));
             aside += bytes.next_multiple_of(ALIGNMENT);
         }
         let there = copies.iter().map(|&(value, aside, _, bytes)| (aside, value, bytes));
         let back = copies.iter().map(|&(_, aside, state, bytes)| (state, aside, bytes));
         for (to, from, bytes) in there.chain(back) {
-            let (to, from) = (self.address(to), self.address(from));
             // SAFETY: both have that many bytes.
             unsafe { result::memcpy_dtod_async(to, from, bytes, self.device.stream.cu_stream()) }
                 .map_err(failed("updating a state"))?;
@@ -409,8 +515,8 @@ mod tests {
         let places = vec![Place::Own, Place::Own, Place::Arena { offset: 64 }];
         let plan = Plan { graph, places, arena_bytes: 300 };
         let layout = Layout::new(&plan, &Program { steps: vec![], scratch_bytes: 10 });
-        assert_eq!((layout.scratch, layout.aside, layout.bytes), (512, 1280, 1536));
-        assert_eq!(layout.own, BTreeMap::from([(BufferId(0), 768), (BufferId(1), 1024)]));
+        assert_eq!((layout.scratch, layout.aside, layout.bytes), (512, 1024, 1280));
+        assert_eq!(layout.own, BTreeMap::from([(BufferId(0), 768)]));
         assert_eq!(layout.offset(&plan, BufferId(2)), 64);
     }
 }

@@ -36,7 +36,7 @@ mod source;
 #[cfg(feature = "cuda")]
 pub use cache::Cache;
 #[cfg(feature = "cuda")]
-pub use device::{CudaExecutable, Device};
+pub use device::{CudaExecutable, Device, DeviceMemory};
 pub use error::CudaError;
 pub use lower::Renderer;
 pub use program::{Argument, Function, Launch, Parameter, Program, Step};

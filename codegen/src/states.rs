@@ -1,7 +1,9 @@
 //! Named buffers that outlive a run: parameters, optimizer state, caches.
 
-use super::memory::Arena;
 use crate::CodegenError;
+use crate::cpu::memory::Arena;
+#[cfg(feature = "cuda")]
+use crate::cuda::{Device, DeviceMemory};
 use kernfusion_ir::{DType, Tensor, TensorType};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Named state buffers that the executables of one model share: a training step, an evaluation, a decoder. Clones
 /// name the same buffers. A run holds them until it ends, so that runs of several threads take turns.
 #[derive(Debug, Clone, Default)]
-pub struct States(Arc<Mutex<BTreeMap<String, State>>>);
+pub struct States {
+    buffers: Arc<Mutex<BTreeMap<String, State>>>,
+    /// The GPU in whose memory they are, if they are in one's.
+    #[cfg(feature = "cuda")]
+    device: Option<Device>,
+}
 
 /// The buffers, held.
 pub(crate) type Held<'a> = MutexGuard<'a, BTreeMap<String, State>>;
@@ -18,18 +25,63 @@ pub(crate) type Held<'a> = MutexGuard<'a, BTreeMap<String, State>>;
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     ty: TensorType,
-    memory: Arc<Arena>,
+    memory: Memory,
+}
+
+#[derive(Debug, Clone)]
+enum Memory {
+    Host(Arc<Arena>),
+    #[cfg(feature = "cuda")]
+    Device(Arc<DeviceMemory>),
 }
 
 impl State {
-    /// The first byte.
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.memory.as_ptr()
+    /// The first byte, if it is in the memory of the CPU.
+    pub(crate) fn host(&self) -> Option<*mut u8> {
+        match &self.memory {
+            Memory::Host(arena) => Some(arena.as_ptr()),
+            #[cfg(feature = "cuda")]
+            Memory::Device(_) => None,
+        }
     }
 
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory has that many bytes, which start as zeros; the states are held.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.ty.bytes()) }
+    /// Its memory, if that is a GPU's.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(&self) -> Option<&Arc<DeviceMemory>> {
+        match &self.memory {
+            Memory::Device(memory) => Some(memory),
+            Memory::Host(_) => None,
+        }
+    }
+
+    /// Lets `look` see its bytes while the states are held; copies them first if they are on a GPU. `None` if the GPU does
+    /// not answer.
+    fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        match &self.memory {
+            Memory::Host(arena) => {
+                // SAFETY: the memory has that many bytes, which start as zeros; the states are held.
+                Some(look(unsafe { std::slice::from_raw_parts(arena.as_ptr(), self.ty.bytes()) }))
+            }
+            #[cfg(feature = "cuda")]
+            Memory::Device(memory) => {
+                let mut bytes = vec![0; self.ty.bytes()];
+                memory.read(0, &mut bytes).ok()?;
+                Some(look(&bytes))
+            }
+        }
+    }
+
+    /// Takes a value of its type while the states are held.
+    fn write(&self, value: &Tensor) -> Result<(), CodegenError> {
+        match &self.memory {
+            // SAFETY: both cover the type's bytes, and the states are held.
+            Memory::Host(arena) => unsafe {
+                arena.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), self.ty.bytes());
+            },
+            #[cfg(feature = "cuda")]
+            Memory::Device(memory) => memory.write(0, &value.to_bytes())?,
+        }
+        Ok(())
     }
 }
 
@@ -39,9 +91,15 @@ impl States {
         States::default()
     }
 
+    /// No states, and those to come in the memory of a GPU.
+    #[cfg(feature = "cuda")]
+    pub fn on(device: &Device) -> Self {
+        States { device: Some(device.clone()), ..States::default() }
+    }
+
     /// Holds the buffers; a run that panicked left numbers behind, but no broken memory.
     pub(crate) fn hold(&self) -> Held<'_> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of that name and type, made and filled with zeros if there is none.
@@ -50,9 +108,18 @@ impl States {
         if let Some(state) = states.get(name) {
             return same_type(name, ty, &state.ty).map(|()| state.clone());
         }
-        let state = State { ty: ty.clone(), memory: Arc::new(Arena::new(ty.bytes())?) };
+        let state = State { ty: ty.clone(), memory: self.allocate(ty.bytes())? };
         states.insert(name.into(), state.clone());
         Ok(state)
+    }
+
+    /// Zeros where these states live.
+    fn allocate(&self, bytes: usize) -> Result<Memory, CodegenError> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            return Ok(Memory::Device(Arc::new(device.memory(bytes)?)));
+        }
+        Ok(Memory::Host(Arc::new(Arena::new(bytes)?)))
     }
 
     /// Gives a state a value; makes the state if there is none.
@@ -62,16 +129,14 @@ impl States {
     pub fn set(&self, name: &str, value: &Tensor) -> Result<(), CodegenError> {
         let state = self.ensure(name, &value.ty())?;
         let _held = self.hold();
-        // SAFETY: both cover the type's bytes, and the states are held.
-        unsafe { state.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), state.ty.bytes()) };
-        Ok(())
+        state.write(value)
     }
 
-    /// A copy of a state's value.
+    /// A copy of a state's value; `None` if there is none, or if the GPU that has it does not answer.
     pub fn get(&self, name: &str) -> Option<Tensor> {
         let states = self.hold();
         let state = states.get(name)?;
-        Tensor::from_bytes(&state.ty, state.bytes())
+        state.with_bytes(|bytes| Tensor::from_bytes(&state.ty, bytes)).flatten()
     }
 
     /// The type of a state.
@@ -84,8 +149,12 @@ impl States {
     pub fn with_f32<R>(&self, name: &str, look: impl FnOnce(&[f32]) -> R) -> Option<R> {
         let states = self.hold();
         let state = states.get(name).filter(|state| state.ty.dtype == DType::F32)?;
+        let Some(start) = state.host() else {
+            let copy = state.with_bytes(|bytes| Tensor::from_bytes(&state.ty, bytes)).flatten()?;
+            return copy.as_f32().map(look);
+        };
         // SAFETY: the memory is page-aligned and holds that many numbers; the states are held.
-        let elements = unsafe { std::slice::from_raw_parts(state.as_ptr().cast(), state.ty.elements()) };
+        let elements = unsafe { std::slice::from_raw_parts(start.cast(), state.ty.elements()) };
         Some(look(elements))
     }
 
