@@ -63,6 +63,33 @@ pub(crate) struct Panels {
     pub(crate) k: usize,
 }
 
+/// What strips of rows leave out, since it is known to be zero: beyond a diagonal. Rows count from the first of a product.
+#[derive(Clone, Copy)]
+pub(crate) enum Wedge {
+    /// Nothing.
+    None,
+    /// Columns from so many after a strip's end on; results there are zeros.
+    Columns(isize),
+    /// Values of k from so many after a strip's end on.
+    EndOfK(isize),
+    /// Values of k that are more than so many before a strip's start.
+    StartOfK(isize),
+}
+
+impl Wedge {
+    /// Of the values `k` that a tile sums, those that it needs: the rows of its strip, and its first column.
+    fn needed(self, k: &Range<usize>, rows: &Range<usize>, column: usize) -> Range<usize> {
+        let inside = |at: isize| (at.max(0) as usize).clamp(k.start, k.end);
+        match self {
+            Wedge::None => k.clone(),
+            Wedge::Columns(beyond) if (column as isize) < rows.end as isize + beyond => k.clone(),
+            Wedge::Columns(_) => k.start..k.start,
+            Wedge::EndOfK(beyond) => k.start..inside(rows.end as isize + beyond),
+            Wedge::StartOfK(before) => inside(rows.start as isize - before)..k.end,
+        }
+    }
+}
+
 /// Room for what is packed on the way, [`Local::SPACE`] words.
 #[derive(Clone, Copy)]
 pub(crate) struct Room(pub(crate) *mut u32);
@@ -139,6 +166,7 @@ impl Local {
         k: Range<usize>,
         panels: &Panels,
         columns: Range<usize>,
+        wedge: Wedge,
         results: &Results,
         room: Room,
     ) {
@@ -151,7 +179,7 @@ impl Local {
             }
             return;
         }
-        let source = self.source(a);
+        let (source, rows_first) = (self.source(a), rows.start);
         let first_block = k.start / self.block() * self.block();
         for block in (first_block..k.end).step_by(self.block()) {
             let part = k.start.max(block)..k.end.min(block + self.block());
@@ -163,7 +191,8 @@ impl Local {
                 unsafe {
                     let rows = (&source.from(i.start, part.start), a.element);
                     self.packer.rows(rows, (i.len(), part.len()), room.block(), room.stage());
-                    self.tiles(i.len(), part.clone(), block, panels, columns.clone(), &results, room);
+                    let strips = i.start - rows_first..i.end - rows_first;
+                    self.tiles(strips, part.clone(), block, panels, columns.clone(), wedge, &results, room);
                 }
             }
         }
@@ -173,11 +202,12 @@ impl Local {
     #[allow(clippy::too_many_arguments, reason = "the parts of a product")]
     unsafe fn tiles(
         self,
-        rows: usize,
+        rows: Range<usize>,
         part: Range<usize>,
         block: usize,
         panels: &Panels,
         columns: Range<usize>,
+        wedge: Wedge,
         results: &Results,
         room: Room,
     ) {
@@ -186,15 +216,20 @@ impl Local {
         let depth = self.block().min(panels.k - block).div_ceil(kernels.pair);
         let inside = panels.words.wrapping_add(block / kernels.pair * width);
         let inside = inside.wrapping_add((part.start - block) / kernels.pair * kernels.nr);
-        let words = part.len().div_ceil(kernels.pair);
-        for i in chunks(0..rows, kernels.mr) {
-            let a = room.block().wrapping_add(i.start * LDA);
-            for j in chunks(columns.clone(), kernels.nr) {
-                let c = results.start.wrapping_add(i.start * results.ld + j.start - columns.start);
+        // A panel of B comes from a far cache and is used for all rows, which are near.
+        for j in chunks(columns.clone(), kernels.nr) {
+            let b = inside.wrapping_add(j.start * depth);
+            for i in chunks(rows.clone(), kernels.mr) {
+                let needed = wedge.needed(&part, &i, j.start);
+                let skipped = (needed.start - part.start) / kernels.pair;
+                let words = (needed.end - part.start).div_ceil(kernels.pair) - skipped;
+                let down = i.start - rows.start;
+                let a = room.block().wrapping_add(down * LDA + skipped);
+                let b = b.wrapping_add(skipped * kernels.nr);
+                let c = results.start.wrapping_add(down * results.ld + j.start - columns.start);
                 let here = Ahead { ptr: c, stride: results.ld };
                 let target =
                     Target { c, ldc: results.ld, accumulate: results.adds, writes: here, reads: here };
-                let b = inside.wrapping_add(j.start * depth);
                 // SAFETY: the caller's contract.
                 unsafe {
                     if j.len() == kernels.nr {

@@ -2,7 +2,7 @@
 
 use super::{ChainConsumer, ChainStep, Destination, Placed};
 use crate::CodegenError;
-use crate::cpu::contract::local::{ALIGN, Local, Matrix, Panels, Results, Room};
+use crate::cpu::contract::local::{ALIGN, Local, Matrix, Panels, Results, Room, Wedge};
 use crate::cpu::contract::{
     Axis, Buffers, Contraction, Element, Operand, Output, Precision, TileFn, Workspaces,
 };
@@ -77,6 +77,11 @@ impl ChainStep {
         let Some(band) = self.band else { return 0..self.columns };
         let needed = band.columns(rows.clone(), self.columns);
         needed.start / ALIGN * ALIGN..needed.end.next_multiple_of(ALIGN).min(self.columns)
+    }
+
+    /// How far the band reaches to the right of the diagonal, if it ends there.
+    fn upper(&self) -> Option<isize> {
+        self.band.and_then(|band| band.upper).map(|upper| upper as isize)
     }
 
     /// How many of these columns lie left of the band's upper edge in every one of the rows.
@@ -194,7 +199,10 @@ impl<'a> Own<'a> {
                 let start = self.blocks[product.block].wrapping_add(columns.start);
                 let results = Results { start, ld: stride, adds: false };
                 let local = step.local(product.precision);
-                local.multiply(&a, rows.clone(), 0..product.k, panels, columns.clone(), &results, self.room);
+                let wedge =
+                    step.upper().map_or(Wedge::None, |upper| Wedge::Columns(rows.start as isize + upper));
+                let k = 0..product.k;
+                local.multiply(&a, rows.clone(), k, panels, columns.clone(), wedge, &results, self.room);
             }
             for (&slot, &block) in step.blocks.iter().zip(&self.blocks) {
                 self.table[1 + slot] = block.wrapping_sub(rows.start * stride).cast();
@@ -240,7 +248,9 @@ impl<'a> Own<'a> {
         unsafe {
             let local = step.local(consumer.precision);
             let panels = &self.with[at];
-            local.multiply(&r, 0..rows.len(), columns.clone(), panels, 0..consumer.p, &results, self.room);
+            let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::EndOfK(rows.start as isize + upper));
+            let (r_rows, p) = (0..rows.len(), 0..consumer.p);
+            local.multiply(&r, r_rows, columns.clone(), panels, p, wedge, &results, self.room);
             if consumer.out.direct().is_none() {
                 self.store(at, batch, rows.clone());
             }
@@ -264,7 +274,10 @@ impl<'a> Own<'a> {
         // SAFETY: the caller's contract.
         unsafe {
             local.pack(&with, rows.start, &panels, self.room);
-            local.multiply(&r, columns.clone(), 0..rows.len(), &panels, 0..consumer.p, &results, self.room);
+            let before = rows.start as isize - columns.start as isize;
+            let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::StartOfK(before + upper));
+            let (k, p) = (0..rows.len(), 0..consumer.p);
+            local.multiply(&r, columns.clone(), k, &panels, p, wedge, &results, self.room);
         }
     }
 
