@@ -32,8 +32,8 @@ use kernfusion_ir::kernel::{
 
 /// From so many matrices on, each is one thread's.
 const OWN_MATRICES: usize = 8;
-/// Bytes of scratch for the entries of one thread's block: half of an L2 cache.
-const OWN_SCRATCH: usize = 512 << 10;
+/// Bytes of scratch for the entries of one thread's block: three quarters of an L2 cache.
+const OWN_SCRATCH: usize = 768 << 10;
 /// Bytes of scratch for the entries of a block that threads share.
 const SHARED_SCRATCH: usize = 64 << 20;
 /// A block of one thread has at most so many rows, so that a band's edge is not too coarse.
