@@ -68,8 +68,8 @@ impl Candidate<'_> {
         let is_banded = |kernel: &Kernel| matches!(&kernel.form, Form::Contraction(c) if c.band.is_some());
         match kernel {
             Ok(kernel) if is_banded(&kernel) => Ok(kernel),
-            kernel => match self.settled(&anchor, space.with_one_row_axis()) {
-                Ok(apart) if kernel.is_err() || is_banded(&apart) => Ok(apart),
+            kernel => match space.with_one_row_axis().map(|space| self.settled(&anchor, space)) {
+                Some(Ok(apart)) if kernel.is_err() || is_banded(&apart) => Ok(apart),
                 _ => kernel,
             },
         }

@@ -138,7 +138,7 @@ impl Chooser<'_, '_> {
     /// that a chain has.
     fn consider_chain(&mut self, members: &BTreeSet<ValueId>) {
         let stored = self.stored(members, 0, |value| self.is_cheap_to_repeat(value));
-        if let Some(trade) = self.best_trade(&stored, members, true, 0.0) {
+        if let Some(trade) = self.best_trade(&stored, members, true, 0.0, |_| true) {
             self.choice.near.extend(&trade.recomputed);
             self.choice.shared.extend(&trade.recomputed);
             self.choice.recomputed.extend(trade.recomputed);
@@ -159,10 +159,8 @@ impl Chooser<'_, '_> {
         }
         let repeatable = |value| self.is_cheap_to_repeat(value) || self.planner.is_contraction(value);
         let far = self.stored(members, FAR, repeatable);
-        let trade = self.best_trade(&far, members, true, 0.0);
-        let Some(trade) = trade.filter(|trade| trade.gain as f64 > THRIFT * trade.seconds) else {
-            return false;
-        };
+        let pays = |trade: &Trade| trade.gain as f64 > THRIFT * trade.seconds;
+        let Some(trade) = self.best_trade(&far, members, true, 0.0, pays) else { return false };
         self.choice.shared.extend(&trade.recomputed);
         self.choice.recomputed.extend(trade.recomputed);
         true
@@ -172,15 +170,16 @@ impl Chooser<'_, '_> {
     fn consider_elementwise(&mut self, members: &BTreeSet<ValueId>) {
         let far = self.stored(members, FAR, |value| self.is_cheap_to_repeat(value));
         let saved = |trade: &Trade| cost::moving(2 * trade.gain as usize);
-        let trade = self.best_trade(&far, members, false, PRICE);
-        if let Some(trade) = trade.filter(|trade| trade.seconds < PATIENCE * saved(trade)) {
+        let patient = |trade: &Trade| trade.seconds < PATIENCE * saved(trade);
+        if let Some(trade) = self.best_trade(&far, members, false, PRICE, patient) {
             self.choice.recomputed.extend(trade.recomputed);
             return;
         }
         let by_readers = |value| self.is_cheap_to_repeat(value) && self.can_be_computed_by_readers(value);
         let near = self.stored(members, 0, by_readers);
-        let trade = self.best_trade(&near, members, false, PRICE);
-        if let Some(trade) = trade.filter(|trade| trade.seconds < saved(trade)) {
+        if let Some(trade) =
+            self.best_trade(&near, members, false, PRICE, |trade| trade.seconds < saved(trade))
+        {
             self.choice.near.extend(&trade.recomputed);
             self.choice.recomputed.extend(trade.recomputed);
         }
@@ -202,18 +201,20 @@ impl Chooser<'_, '_> {
         members.iter().copied().filter(is_stored).collect()
     }
 
-    /// The best trade for some of the candidates, all of them together or one alone, at a price in bytes for a second.
-    /// `products` tells whether products may be computed again.
+    /// The best trade that is worth it for some of the candidates, all of them together or one alone, at a price in bytes
+    /// for a second. `products` tells whether products may be computed again.
     fn best_trade(
         &self,
         candidates: &BTreeSet<ValueId>,
         members: &BTreeSet<ValueId>,
         products: bool,
         price: f64,
+        is_worth_it: impl Fn(&Trade) -> bool,
     ) -> Option<Trade> {
         let singles = candidates.iter().map(|&value| BTreeSet::from([value]));
         let trades = singles.chain([candidates.clone()]).filter(|set| !set.is_empty());
-        let trades = trades.map(|set| self.trade(&set, members, products)).filter(|trade| trade.gain > 0);
+        let trades = trades.map(|set| self.trade(&set, members, products));
+        let trades = trades.filter(|trade| trade.gain > 0 && is_worth_it(trade));
         let score = |trade: &Trade| trade.gain as f64 - trade.seconds * price;
         trades.max_by(|a, b| score(a).total_cmp(&score(b)))
     }

@@ -39,12 +39,12 @@ impl Space {
         Space { axes }
     }
 
-    /// With all row axes but the last one as outer axes.
-    pub(super) fn with_one_row_axis(mut self) -> Self {
-        let last = self.axes.iter().rposition(|axis| axis.role == Role::Row);
-        let others = self.axes.iter_mut().take(last.unwrap_or(0)).filter(|axis| axis.role == Role::Row);
-        others.for_each(|axis| axis.role = Role::Outer);
-        self
+    /// With all row axes but the last one as outer axes, if there are such.
+    pub(super) fn with_one_row_axis(mut self) -> Option<Self> {
+        let last = self.axes.iter().rposition(|axis| axis.role == Role::Row)?;
+        let others = self.axes.iter_mut().take(last).filter(|axis| axis.role == Role::Row);
+        let moved = others.map(|axis| axis.role = Role::Outer).count();
+        (moved > 0).then_some(self)
     }
 
     /// The extents, summed axes included.
