@@ -1,7 +1,7 @@
 //! One run of a program from tensors by name to tensors by name, on the CPU or on a GPU.
 
 use kernfusion::compile::{Target, compile};
-use kernfusion::{HostTensor, Result};
+use kernfusion::{Error, HostTensor, Result};
 use kernfusion_ir::{Graph, InputRole, Output};
 use std::collections::BTreeMap;
 
@@ -21,9 +21,11 @@ pub(super) fn execute(graph: &Graph, inputs: &Tensors, target: &Target) -> Resul
     }
     let outputs = compile(graph, &states, target)?.run(&data)?;
     let result = |output: &Output| {
-        let found =
-            if output.updates_state { states.get(&output.name) } else { outputs.get(&output.name).cloned() };
-        (output.name.clone(), found.expect("a run gives every output and keeps every state"))
+        let name = &output.name;
+        let found = if output.updates_state { states.get(name) } else { outputs.get(name).cloned() };
+        // A run gives every output and keeps every state; but a GPU may fail.
+        let lost = || Error::Configuration(format!("the device does not give {name} back"));
+        Ok((name.clone(), found.ok_or_else(lost)?))
     };
-    Ok(graph.outputs().iter().map(result).collect())
+    graph.outputs().iter().map(result).collect()
 }

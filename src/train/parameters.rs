@@ -5,6 +5,7 @@ use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::{Graph, InputRole};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 /// How the names of optimizer state begin.
@@ -64,7 +65,9 @@ pub(crate) fn save(directory: &Path, meta: &Meta, states: &States, shapes: &Shap
     let tensors: Vec<_> = shapes.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
     // Straight from where they are: a copy would need memory that the step was not given.
     let saved = Checkpoint::save_from(directory, meta, &tensors, &mut |name, write| {
-        states.with_f32(name, write).expect("compiling has made all states of the program, which are f32")
+        // Compiling has made all states of the program, which are f32; but a GPU may fail.
+        let lost = || Err(io::Error::other(format!("the device does not give {name} back")));
+        states.with_f32(name, write).unwrap_or_else(lost)
     });
     Ok(saved?)
 }
