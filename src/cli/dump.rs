@@ -97,6 +97,9 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let args = Args { memory: args.memory.or_whole(), ..args };
     let model = args.model.resolve()?;
     let mut text = args.show(&model)?;
+    if let Some(part) = args.kernel.as_ref().filter(|_| text.is_empty()) {
+        return Err(CliError::Usage(format!("no kernel has a name that contains {part:?}")));
+    }
     if !text.ends_with('\n') {
         text.push('\n');
     }

@@ -51,6 +51,8 @@ fn wrong_flags_are_one_line() {
         ("generate --checkpoint none --temperature -1", "temperature -1 is not possible"),
         ("bench --work decode", "--work decode is not available yet"),
         ("dump --stage cuda --format json", "--stage cuda has no json form, but text only"),
+        ("dump --stage cuda --kernel none", "no kernel has a name that contains \"none\""),
+        ("dump --stage fuse --kernel none", "no kernel has a name that contains \"none\""),
         ("dump --stage trace --format html", "--format html is not available yet"),
         ("dump --stage plan --format dot", "--stage plan has no dot form"),
         ("dump --stage simplify --after magic", "there is no pass \"magic\""),
