@@ -109,7 +109,7 @@ fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, peaks: &Peaks) ->
         let group = groups.entry((name.clone(), shape.clone())).or_insert_with(|| Group {
             name,
             shape,
-            form: form(kernel),
+            form: kernel.form.name(),
             bound,
             ..Group::default()
         });
@@ -147,16 +147,12 @@ fn shape(kernel: &Kernel) -> String {
     }
 }
 
-fn form(kernel: &Kernel) -> &'static str {
-    match &kernel.form {
-        Form::Map => "map",
-        Form::Reduce => "reduce",
-        Form::Contraction(_) => "contraction",
-    }
-}
-
 /// The least seconds that a kernel takes, and what bounds it.
 fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks) -> (f64, &'static str) {
+    if let Some(repeated) = kernel.repeated() {
+        let floors = repeated.graph().kernels.iter().map(|kernel| floor(repeated.graph(), kernel, peaks).0);
+        return (repeated.turns as f64 * floors.sum::<f64>(), "turns");
+    }
     let [wide, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
     let scalars = (kernel.operations() as f64 - wide - narrow).max(0.0);
     let bounds = [
@@ -196,7 +192,7 @@ fn computed_share(kernel: &Kernel) -> f64 {
             let whole = Kernel { form, ..kernel.clone() };
             kernel.operations() as f64 / (whole.operations() as f64).max(1.0)
         }
-        Form::Contraction(_) | Form::Map | Form::Reduce => 1.0,
+        Form::Contraction(_) | Form::Map | Form::Reduce | Form::Loop(_) => 1.0,
     }
 }
 

@@ -196,6 +196,7 @@ impl Lowering<'_> {
                 self.contraction(kernel)
             }
             Form::Contraction(_) => self.chain(kernel),
+            Form::Loop(_) => Err(self.unsupported("a loop")),
         }
     }
 

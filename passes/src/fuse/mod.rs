@@ -20,6 +20,7 @@ mod chain;
 pub(crate) mod cost;
 mod lower;
 mod rematerialise;
+mod repeat;
 mod space;
 mod writer;
 
@@ -86,6 +87,7 @@ struct Group {
 
 struct Planner<'a> {
     graph: &'a Graph,
+    fusion: Fusion,
     /// Values computed wherever they are read.
     free: Vec<bool>,
     /// The members that read each member, through free values.
@@ -113,6 +115,7 @@ impl<'a> Planner<'a> {
             let (reads, readers) = edges(graph, &free, &outputs);
             let mut planner = Planner {
                 graph,
+                fusion,
                 free,
                 readers,
                 reads,
@@ -140,10 +143,13 @@ impl<'a> Planner<'a> {
     fn start(&mut self) -> Vec<(ValueId, Fault)> {
         let mut faults = Vec::new();
         for node in self.reads.keys().copied().collect::<Vec<_>>() {
-            let members = BTreeSet::from([node]);
+            if self.group_of.contains_key(&node) {
+                continue;
+            }
+            let members = repeat::results(self.graph, node, self.reads.keys().copied());
             match self.lower(&members) {
                 Ok(kernel) => {
-                    self.group_of.insert(node, self.groups.len());
+                    self.group_of.extend(members.iter().map(|&member| (member, self.groups.len())));
                     self.groups.push(Some(Group { members, kernel }));
                 }
                 Err(fault) => faults.push((node, fault)),
@@ -153,6 +159,9 @@ impl<'a> Planner<'a> {
     }
 
     fn lower(&self, members: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
+        if let Some(scan) = repeat::of(self.graph, members) {
+            return repeat::lower(self.graph, &self.free, members, scan, self.fusion);
+        }
         let needed = self.needed(members);
         Candidate { graph: self.graph, members, free: &self.free, needed: &needed }.lower()
     }
@@ -302,6 +311,9 @@ impl<'a> Planner<'a> {
         }
         if matches!(b.kernel.form, Form::Contraction(_)) {
             return Err("a contraction reads its operands from memory");
+        }
+        if a.kernel.repeated().or(b.kernel.repeated()).is_some() {
+            return Err("a loop is a kernel of its own");
         }
         if self.path_between(first, second) || self.path_between(second, first) {
             return Err("another kernel lies between the two");
