@@ -111,6 +111,22 @@ fn bench_and_run() {
 }
 
 #[test]
+fn profile_has_a_time_and_a_floor_for_each_kernel() {
+    let work = Workplace::new();
+    let flags =
+        "profile --config small.json --batch-size 2 --steps 1 --warmup 0 --lines 0 --json profile.json";
+    let Some(out) = succeed(&work, flags, &[]) else { return };
+    assert!(out.contains("simulated device") && out.contains("GB/s copied"), "{out}");
+    let text = std::fs::read_to_string(work.path("profile.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let rates = ["bandwidth_bytes_per_s", "f32_products_per_s", "bf16_products_per_s", "step_s"];
+    assert!(rates.iter().all(|rate| document[*rate].as_f64() > Some(0.0)), "{text}");
+    let kernels = document["kernels"].as_array().unwrap();
+    let is_positive = |kernel: &Value, field: &str| kernel[field].as_f64() > Some(0.0);
+    assert!(kernels.iter().all(|kernel| is_positive(kernel, "seconds") && is_positive(kernel, "floor_s")));
+}
+
+#[test]
 fn what_a_device_lacks_is_one_line() {
     let work = Workplace::new();
     let train = format!("{TRAIN} --steps 1");
