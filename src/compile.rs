@@ -12,12 +12,14 @@ pub use lower::{Lowered, Thrift, lower};
 
 use crate::error::{Error, Result};
 use crate::trace::Program;
+#[cfg(feature = "cuda")]
+use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::cpu::isa::Isa;
 use kernfusion_codegen::cpu::pool::Pool;
 #[cfg(feature = "cuda")]
 use kernfusion_codegen::cuda::{Cache, CudaExecutable, Device};
 use kernfusion_codegen::{
-    Executable, Memory, Options, Outputs, SharedArena, Slicing, States, TiledExecutable,
+    Executable, Memory, Options, Outputs, Peaks, SharedArena, Slicing, States, TiledExecutable,
 };
 use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, InputRole, Tensor};
@@ -191,6 +193,32 @@ impl Target {
         States::new()
     }
 
+    /// What it can do at most, measured in less than a second.
+    ///
+    /// # Errors
+    /// The CPU's instruction set is not usable; NVRTC or the driver reports an error; memory is short.
+    pub fn peaks(&self) -> Result<Peaks> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            let peaks = Peaks::of_gpu(device, &self.cuda_options(), &Cache::of_user());
+            return Ok(peaks.map_err(CodegenError::from)?);
+        }
+        Ok(Peaks::of_cpu(self.threads)?)
+    }
+
+    /// The name of the GPU, if programs run on one.
+    pub fn gpu_name(&self) -> Option<String> {
+        #[cfg(feature = "cuda")]
+        return self.device.as_ref()?.name().ok();
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_options(&self) -> kernfusion_codegen::cuda::Options {
+        kernfusion_codegen::cuda::Options::default()
+    }
+
     /// Whether programs run on a GPU.
     fn is_on_gpu(&self) -> bool {
         #[cfg(feature = "cuda")]
@@ -353,7 +381,7 @@ fn generate(
         #[cfg(feature = "cuda")]
         None if target.device.is_some() => {
             let device = target.device.as_ref().expect("just seen");
-            let (options, cache) = (kernfusion_codegen::cuda::Options::default(), Cache::of_user());
+            let (options, cache) = (target.cuda_options(), Cache::of_user());
             let executable = CudaExecutable::compile(lowered.body, states, device, options, &cache)?;
             (report.process_bytes, report.device_bytes) = (0, executable.memory_bytes());
             Code::Gpu(Box::new(executable))

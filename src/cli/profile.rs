@@ -1,18 +1,18 @@
 //! `kernfusion profile`: each kernel's time beside its floor.
 //!
-//! The floor is the time below which a kernel cannot fall on this machine: its bytes over the measured bandwidth, its
-//! products over the measured peak, or its other arithmetic over half of that, whichever takes longest. Bytes are those
-//! that have to move at least; what finds its operands in a cache can be faster than its floor.
+//! The floor is the time below which a kernel cannot fall on this CPU or GPU: its bytes over the measured bandwidth, its
+//! products over the measured peak, or its other arithmetic over half of that of `f32`, whichever takes longest. Bytes are
+//! those that have to move at least; what finds its operands in a cache can be faster than its floor.
 
 use super::Outcome;
-use super::error::{CliError, write_text};
+use super::error::write_text;
 use super::machine;
 use super::model::{ModelArgs, TargetArgs, Work};
 use super::profile_table::{self, Group};
 use super::screen::{Screen, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
 use kernfusion::compile::Mode;
-use kernfusion_codegen::cpu::peaks::Peaks;
+use kernfusion_codegen::Peaks;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand, Product};
 use serde_json::json;
@@ -23,11 +23,12 @@ use std::process::ExitCode;
 /// Show each kernel's time beside its floor
 ///
 /// The floor is the longest of: bytes over bandwidth, products over the peak of the matrix kernels, other arithmetic over
-/// half of that peak; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
+/// half of that of f32; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion profile --preset tiny
-  kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json")]
+  kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json
+  kernfusion profile --preset thesis --device cuda")]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -55,13 +56,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
-    if args.target.device_name() != "cpu" {
-        // The floors are those of the CPU.
-        return Err(CliError::NotYet("profile --device cuda".into()));
-    }
+    let target = args.target.target(args.mode)?;
+    // Before the program takes its memory.
+    let peaks = target.peaks()?;
     let mut workload = Workload::new(args.mode, args.work, &args.target, None, &model)?;
-    let threads = args.target.thread_count();
-    let peaks = Peaks::measure(threads).map_err(kernfusion::Error::from)?;
     let tokens = synthetic_tokens(&model);
     let windows = windows(&model, &tokens)?;
     let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
@@ -80,15 +78,18 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let groups = groups(workload.program.kernels(), seconds, &peaks);
     let (work, dtype, step) = (args.work.name(), args.target.precision(), median(&steps));
     screen.line(format!(
-        "{} {work}, {}, {dtype} products, medians of {} steps, {threads} threads",
-        model.preset, args.mode, args.steps
+        "{} {work}, {}, {dtype} products, medians of {} steps, {}",
+        model.preset,
+        args.mode,
+        args.steps,
+        machine::place(&target)
     ));
     profile_table::show(&groups, &peaks, step, args.lines, screen);
     if let Some(path) = &args.json {
         let document = json!({
-            "machine": machine::describe(),
+            "machine": machine::describe(&target),
             "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype.to_string(),
-            "threads": threads, "steps": args.steps, "step_s": step,
+            "device": args.target.device_name(), "threads": target.thread_count(), "steps": args.steps, "step_s": step,
             "bandwidth_bytes_per_s": peaks.bandwidth,
             "f32_products_per_s": peaks.f32_products,
             "bf16_products_per_s": peaks.bf16_products,
@@ -161,7 +162,7 @@ fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks) -> (f64, &'static 
             wide / peaks.f32_products + narrow / peaks.bf16_products,
             if narrow > wide { "bf16" } else { "f32" },
         ),
-        (scalars / peaks.scalars(), "scalars"),
+        (scalars / peaks.scalars, "scalars"),
     ];
     bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds")
 }

@@ -1,7 +1,7 @@
 //! The tables of `kernfusion profile`, in 100 columns.
 
 use super::screen::{Screen, grouped, mib};
-use kernfusion_codegen::cpu::peaks::Peaks;
+use kernfusion_codegen::Peaks;
 use serde::Serialize;
 
 /// Columns of the last column, the names.

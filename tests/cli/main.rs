@@ -3,6 +3,8 @@
 //! Every run has a model of one small layer, so that each takes a fraction of a second.
 
 mod bad_input;
+#[cfg(feature = "cuda")]
+mod device;
 mod memory;
 mod profile;
 mod programs;

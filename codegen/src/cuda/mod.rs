@@ -24,10 +24,14 @@ mod contraction;
 mod device;
 pub mod emulator;
 mod error;
+#[cfg(feature = "cuda")]
+mod executable;
 mod lower;
 mod map;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
+#[cfg(feature = "cuda")]
+mod peaks;
 mod program;
 mod rewrite;
 mod rows;
@@ -36,8 +40,10 @@ mod source;
 #[cfg(feature = "cuda")]
 pub use cache::Cache;
 #[cfg(feature = "cuda")]
-pub use device::{CudaExecutable, Device, DeviceMemory};
+pub use device::{Device, DeviceMemory};
 pub use error::CudaError;
+#[cfg(feature = "cuda")]
+pub use executable::CudaExecutable;
 pub use lower::Renderer;
 pub use program::{Argument, Function, Launch, Parameter, Program, Step};
 

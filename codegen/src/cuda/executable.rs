@@ -1,0 +1,364 @@
+//! Programs that run on a GPU.
+//!
+//! The memory of a program is one allocation, made when it is compiled: the plan's arena, scratch and inputs. States live in
+//! [`States`], which programs of one model share. Batches go through pinned memory. The first run captures all launches as
+//! one graph of the driver's, which later runs replay.
+
+use super::cache::Cache;
+use super::device::{Code, Device, DeviceMemory, failed};
+use super::error::CudaError;
+use super::program::{Argument, Program, Step};
+use super::{Options, Renderer};
+use crate::cpu::executable::check_inputs;
+use crate::states::{State, States};
+use crate::{CodegenError, Outputs};
+use cudarc::driver::result::memset_d8_async;
+use cudarc::driver::{CudaGraph, PinnedHostSlice, result, sys};
+use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan};
+use kernfusion_ir::{Tensor, TensorType};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Alignment of every piece of memory in bytes.
+const ALIGNMENT: usize = 256;
+
+/// Where everything lies in a program's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Layout {
+    scratch: usize,
+    /// Inputs.
+    own: BTreeMap<BufferId, usize>,
+    /// For new values of states on their way to where they belong.
+    aside: usize,
+    bytes: usize,
+}
+
+impl Layout {
+    fn new(plan: &Plan, program: &Program) -> Self {
+        let mut end = 0;
+        let mut piece = |bytes: usize| {
+            let start = end;
+            end += bytes.next_multiple_of(ALIGNMENT);
+            start
+        };
+        piece(plan.arena_bytes);
+        let scratch = piece(program.scratch_bytes);
+        let buffers = (0..plan.graph.buffers.len() as u32).map(BufferId);
+        let own = buffers.filter(|&id| plan.graph.buffer(id).role == BufferRole::Input);
+        let own = own.map(|id| (id, piece(plan.graph.buffer(id).ty.bytes()))).collect();
+        let aside = piece(
+            moves(plan)
+                .map(|(state, _)| plan.graph.buffer(state).ty.bytes().next_multiple_of(ALIGNMENT))
+                .sum(),
+        );
+        Layout { scratch, own, aside, bytes: end.max(ALIGNMENT) }
+    }
+
+    /// Where a buffer lies, unless it is a state.
+    fn offset(&self, plan: &Plan, memory: BufferId) -> usize {
+        match plan.place(memory) {
+            Place::Arena { offset } => offset,
+            Place::Own => self.own[&memory],
+            Place::Alias(_) | Place::Unused => 0,
+        }
+    }
+}
+
+/// States whose new values lie elsewhere when all kernels have run.
+fn moves(plan: &Plan) -> impl Iterator<Item = (BufferId, BufferId)> {
+    plan.graph
+        .updates
+        .iter()
+        .copied()
+        .filter(|&(state, value)| plan.memory_of(state) != plan.memory_of(value))
+}
+
+/// A plan that was compiled for a GPU, with its memory there. States stay on the device from run to run.
+pub struct CudaExecutable {
+    device: Device,
+    plan: Plan,
+    program: Program,
+    /// Those of the renderer.
+    functions: Vec<Code>,
+    layout: Layout,
+    memory: DeviceMemory,
+    states: States,
+    /// Keeps the memory of this plan's states.
+    owned: BTreeMap<BufferId, State>,
+    staging: PinnedHostSlice<u8>,
+    graph: Option<CudaGraph>,
+}
+
+impl CudaExecutable {
+    /// Compiles a plan, with cubins from the cache where they are there. States that it names and that do not exist are made
+    /// and filled with zeros.
+    ///
+    /// # Errors
+    /// A kernel cannot be rendered, NVRTC is missing, or the device's memory is too small.
+    pub fn compile(
+        plan: Plan,
+        states: &States,
+        device: &Device,
+        options: Options,
+        cache: &Cache,
+    ) -> Result<Self, CodegenError> {
+        let mut owned = BTreeMap::new();
+        for (at, buffer) in plan.graph.buffers.iter().enumerate() {
+            if buffer.role == BufferRole::State {
+                let state = states.ensure(&buffer.name, &buffer.ty)?;
+                if state.device().is_none() {
+                    let place = "in the memory of the CPU";
+                    return Err(CodegenError::Elsewhere { name: buffer.name.clone(), place });
+                }
+                owned.insert(BufferId(at as u32), state);
+            }
+        }
+        let mut renderer = Renderer::new(options);
+        let program = renderer.program(&plan)?;
+        let layout = Layout::new(&plan, &program);
+        let memory = device.memory(layout.bytes)?;
+        let architecture = device.architecture()?;
+        let load = |function| device.load(function, &architecture, cache);
+        let functions = renderer.functions().iter().map(load).collect::<Result<_, _>>()?;
+        let inputs = plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
+        let staged =
+            inputs.map(|buffer| buffer.ty.bytes().next_multiple_of(ALIGNMENT)).sum::<usize>().max(ALIGNMENT);
+        // SAFETY: its bytes are written before anything reads them.
+        let staging =
+            unsafe { device.context.alloc_pinned(staged) }.map_err(failed("allocating pinned memory"))?;
+        Ok(CudaExecutable {
+            device: device.clone(),
+            plan,
+            program,
+            functions,
+            layout,
+            memory,
+            states: states.clone(),
+            owned,
+            staging,
+            graph: None,
+        })
+    }
+
+    /// Runs the plan once: outputs by name.
+    ///
+    /// # Errors
+    /// An input is missing, unknown or not of its type, or the driver reports an error.
+    pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
+        self.check(inputs)?;
+        let states = self.states.clone();
+        let _held = states.hold();
+        self.copy_inputs(inputs)?;
+        if self.graph.is_none() {
+            self.graph = self.capture()?;
+        }
+        if let Some(graph) = &self.graph {
+            graph.launch().map_err(failed("running the program"))?;
+        }
+        self.outputs()
+    }
+
+    /// As `run`, with the time that each kernel of the plan takes, one launch after another instead of as one graph.
+    ///
+    /// # Errors
+    /// As `run`.
+    pub fn run_timed(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+    ) -> Result<(Outputs, Vec<Duration>), CodegenError> {
+        self.check(inputs)?;
+        let states = self.states.clone();
+        let _held = states.hold();
+        self.copy_inputs(inputs)?;
+        let mut times = vec![Duration::ZERO; self.plan.graph.kernels.len()];
+        let mut kernels = vec![];
+        let mut events = vec![self.device.event()?];
+        for (at, step) in self.program.steps.iter().enumerate() {
+            self.step(step)?;
+            // What is cleared is cleared for the next launch.
+            if let Step::Launch(launch) = step {
+                let goes_on =
+                    self.program.steps.get(at + 1).is_some_and(
+                        |next| matches!(next, Step::Launch(next) if next.kernel == launch.kernel),
+                    );
+                if !goes_on {
+                    kernels.push(launch.kernel);
+                    events.push(self.device.event()?);
+                }
+            }
+        }
+        self.move_states()?;
+        let outputs = self.outputs()?;
+        for (kernel, pair) in kernels.into_iter().zip(events.windows(2)) {
+            let milliseconds = self.device.milliseconds(&pair[0], &pair[1])?;
+            times[kernel] += Duration::from_secs_f64(f64::from(milliseconds) / 1e3);
+        }
+        Ok((outputs, times))
+    }
+
+    fn check(&self, inputs: &[(&str, &Tensor)]) -> Result<(), CodegenError> {
+        let declared = self.plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
+        let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
+        check_inputs(&declared, inputs)?;
+        Ok(self.device.enter()?)
+    }
+
+    /// Waits for the run and reads its outputs.
+    fn outputs(&self) -> Result<Outputs, CodegenError> {
+        let outputs = &self.plan.graph.outputs;
+        let read =
+            |(name, buffer, ty): &(String, BufferId, TensorType)| Ok((name.clone(), self.read(*buffer, ty)?));
+        Ok(Outputs::new(outputs.iter().map(read).collect::<Result<_, CudaError>>()?))
+    }
+
+    /// The plan that runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Bytes of the device's memory that it takes, states included.
+    pub fn memory_bytes(&self) -> usize {
+        let buffers = self.plan.graph.buffers.iter();
+        let states = buffers.filter(|buffer| buffer.role == BufferRole::State);
+        self.layout.bytes + states.map(|buffer| buffer.ty.bytes()).sum::<usize>()
+    }
+
+    /// The memory that a buffer lies in, and where in it.
+    fn locate(&self, buffer: BufferId) -> (&DeviceMemory, usize) {
+        let memory = self.plan.memory_of(buffer);
+        match self.owned.get(&memory).and_then(State::device) {
+            Some(state) => (state, 0),
+            None => (&self.memory, self.layout.offset(&self.plan, memory)),
+        }
+    }
+
+    fn address_of(&self, buffer: BufferId) -> sys::CUdeviceptr {
+        let (memory, offset) = self.locate(buffer);
+        memory.address(offset)
+    }
+
+    fn read(&self, buffer: BufferId, ty: &TensorType) -> Result<Tensor, CudaError> {
+        let mut bytes = vec![0u8; ty.bytes()];
+        let (memory, offset) = self.locate(buffer);
+        memory.read(offset, &mut bytes)?;
+        Ok(Tensor::from_bytes(ty, &bytes).expect("the type's bytes"))
+    }
+
+    /// Copies the batch to the device, behind whatever runs there.
+    fn copy_inputs(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), CudaError> {
+        let staging = self.staging.as_mut_slice().map_err(failed("waiting for a batch"))?;
+        let mut start = 0;
+        for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
+            if buffer.role != BufferRole::Input {
+                continue;
+            }
+            let (_, tensor) = inputs.iter().find(|(name, _)| *name == buffer.name).expect("checked before");
+            let bytes = tensor.to_bytes();
+            staging[start..start + bytes.len()].copy_from_slice(&bytes);
+            let to = self.memory.address(self.layout.own[&BufferId(at as u32)]);
+            // SAFETY: the staging memory stays as it is until the run is over, since reading its results waits for that.
+            let copied = unsafe {
+                result::memcpy_htod_async(
+                    to,
+                    &staging[start..start + bytes.len()],
+                    self.device.stream.cu_stream(),
+                )
+            };
+            copied.map_err(failed("copying a batch"))?;
+            start += bytes.len().next_multiple_of(ALIGNMENT);
+        }
+        Ok(())
+    }
+
+    /// All launches as a graph.
+    fn capture(&self) -> Result<Option<CudaGraph>, CudaError> {
+        let stream = &self.device.stream;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.begin_capture(mode).map_err(failed("capturing the program"))?;
+        let launched = self.launch_all();
+        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        launched?;
+        graph.map_err(failed("capturing the program"))
+    }
+
+    fn launch_all(&self) -> Result<(), CudaError> {
+        self.program.steps.iter().try_for_each(|step| self.step(step))?;
+        self.move_states()
+    }
+
+    fn step(&self, step: &Step) -> Result<(), CudaError> {
+        let stream = &self.device.stream;
+        match step {
+            Step::Clear { buffer, bytes } => {
+                let at = self.address_of(*buffer);
+                // SAFETY: the buffer has that many bytes at its address.
+                unsafe { memset_d8_async(at, 0, *bytes, stream.cu_stream()) }
+                    .map_err(failed("clearing a buffer"))
+            }
+            Step::Launch(launch) => {
+                let argument = |argument: &Argument| self.argument(*argument);
+                let addresses: Vec<u64> = launch.arguments.iter().map(argument).collect();
+                let code = &self.functions[launch.function];
+                // SAFETY: the function was rendered for these arguments, whose memory the plan has laid out.
+                unsafe { self.device.launch(code, launch.grid, &addresses) }
+            }
+        }
+    }
+
+    fn argument(&self, argument: Argument) -> u64 {
+        match argument {
+            Argument::Buffer(buffer) => self.address_of(buffer),
+            Argument::Scratch { offset } => self.memory.address(self.layout.scratch + offset),
+        }
+    }
+
+    /// Copies what was not updated in place, through memory aside, since states may swap their values.
+    fn move_states(&self) -> Result<(), CudaError> {
+        let mut aside = self.layout.aside;
+        let mut copies = vec![];
+        for (state, value) in moves(&self.plan) {
+            let bytes = self.plan.graph.buffer(state).ty.bytes();
+            copies.push((self.address_of(value), self.memory.address(aside), self.address_of(state), bytes));
+            aside += bytes.next_multiple_of(ALIGNMENT);
+        }
+        let there = copies.iter().map(|&(value, aside, _, bytes)| (aside, value, bytes));
+        let back = copies.iter().map(|&(_, aside, state, bytes)| (state, aside, bytes));
+        for (to, from, bytes) in there.chain(back) {
+            // SAFETY: both have that many bytes.
+            unsafe { self.device.copy(to, from, bytes) }?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for CudaExecutable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaExecutable").field("plan", &self.plan.graph.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::DType;
+    use kernfusion_ir::kernel::{Buffer, KernelGraph};
+
+    #[test]
+    fn pieces_of_memory_are_apart() {
+        let buffer =
+            |name: &str, role| Buffer { name: name.into(), ty: TensorType::new(DType::F32, [3]), role };
+        let buffers = vec![
+            buffer("x", BufferRole::Input),
+            buffer("w", BufferRole::State),
+            buffer("new", BufferRole::Temporary),
+        ];
+        let updates = vec![(BufferId(1), BufferId(2))];
+        let graph = KernelGraph { buffers, updates, ..KernelGraph::default() };
+        let places = vec![Place::Own, Place::Own, Place::Arena { offset: 64 }];
+        let plan = Plan { graph, places, arena_bytes: 300 };
+        let layout = Layout::new(&plan, &Program { steps: vec![], scratch_bytes: 10 });
+        assert_eq!((layout.scratch, layout.aside, layout.bytes), (512, 1024, 1280));
+        assert_eq!(layout.own, BTreeMap::from([(BufferId(0), 768)]));
+        assert_eq!(layout.offset(&plan, BufferId(2)), 64);
+    }
+}
