@@ -199,7 +199,10 @@ impl Lowering<'_> {
         body.code = inner;
         let dtype = operand_type(operand);
         let load = plain_load(operand);
-        let is_copied = load.is_some_and(|index| axes.is_aligned(&index.0, dtype));
+        // The slices of a loop begin at multiples of their size.
+        let is_copied = load.is_some_and(|(index, slot)| {
+            axes.is_aligned(&index, dtype) && self.slots()[slot].bytes.is_multiple_of(16)
+        });
         let ty = element_type(dtype);
         let wrap = match (is_copied, axes.is_along_rows(operand)) {
             (true, _) => "copied".to_string(),

@@ -14,7 +14,7 @@ use crate::states::{State, States};
 use crate::{CodegenError, Outputs};
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaGraph, PinnedHostSlice, result, sys};
-use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan};
+use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan, Spot, Transfer};
 use kernfusion_ir::{Tensor, TensorType};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -289,11 +289,15 @@ impl CudaExecutable {
     fn step(&self, step: &Step) -> Result<(), CudaError> {
         let stream = &self.device.stream;
         match step {
-            Step::Clear { buffer, bytes } => {
-                let at = self.address_of(*buffer);
+            Step::Clear { at, bytes } => {
+                let at = self.spot(*at);
                 // SAFETY: the buffer has that many bytes at its address.
                 unsafe { memset_d8_async(at, 0, *bytes, stream.cu_stream()) }
                     .map_err(failed("clearing a buffer"))
+            }
+            Step::Copy(Transfer { from, to, bytes }) => {
+                // SAFETY: both have that many bytes and do not overlap.
+                unsafe { self.device.copy(self.spot(*to), self.spot(*from), *bytes) }
             }
             Step::Launch(launch) => {
                 let argument = |argument: &Argument| self.argument(*argument);
@@ -305,9 +309,13 @@ impl CudaExecutable {
         }
     }
 
+    fn spot(&self, spot: Spot) -> u64 {
+        self.address_of(spot.buffer) + spot.offset as u64
+    }
+
     fn argument(&self, argument: Argument) -> u64 {
         match argument {
-            Argument::Buffer(buffer) => self.address_of(buffer),
+            Argument::Buffer(spot) => self.spot(spot),
             Argument::Scratch { offset } => self.memory.address(self.layout.scratch + offset),
         }
     }

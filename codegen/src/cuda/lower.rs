@@ -9,7 +9,9 @@ use super::source::{Code, Slot, buffer_identifier, identifier, memory_type, plac
 use super::{Options, rows};
 use crate::CodegenError;
 use crate::cpu::lower::normalise::{number_slots, reduces, scatters};
-use kernfusion_ir::kernel::{BufferId, Direction, Form, Kernel, KernelGraph, Plan, StoreMode};
+use kernfusion_ir::kernel::{
+    BufferId, Direction, Form, Kernel, KernelGraph, Loop, Place, Plan, Spot, StoreMode, Transfer,
+};
 use kernfusion_ir::{DType, Origin};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -62,23 +64,75 @@ impl Renderer {
     pub fn program(&mut self, plan: &Plan) -> Result<Program, CodegenError> {
         let mut program = Program::default();
         for (number, kernel) in plan.graph.kernels.iter().enumerate() {
-            let (template, slots) = self.kernel(plan, kernel)?;
-            let argument = |slot: &usize| match slots.get(*slot) {
-                Some(buffer) => Argument::Buffer(*buffer),
-                None => Argument::Scratch { offset: template.scratch[slot - slots.len()] },
-            };
-            program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
-            program.steps.extend(template.steps.iter().map(|step| match step {
-                TemplateStep::Clear { slot, bytes } => Step::Clear { buffer: slots[*slot], bytes: *bytes },
-                TemplateStep::Launch { function, grid, slots } => Step::Launch(Launch {
-                    kernel: number,
-                    function: *function,
-                    grid: *grid,
-                    arguments: slots.iter().map(argument).collect(),
-                }),
-            }));
+            self.steps(&mut program, number, plan, kernel, &|buffer| Spot { buffer, offset: 0 })?;
         }
         Ok(program)
+    }
+
+    /// Appends the steps of a kernel, or of a body's kernel in one turn; `spot` says where its buffers lie.
+    fn steps(
+        &mut self,
+        program: &mut Program,
+        number: usize,
+        plan: &Plan,
+        kernel: &Kernel,
+        spot: &dyn Fn(BufferId) -> Spot,
+    ) -> Result<(), CodegenError> {
+        if let Some(repeated) = kernel.repeated() {
+            return self.turns(program, number, repeated, spot);
+        }
+        let (template, slots) = self.kernel(plan, kernel)?;
+        let argument = |slot: &usize| match slots.get(*slot) {
+            Some(buffer) => Argument::Buffer(spot(*buffer)),
+            None => Argument::Scratch { offset: template.scratch[slot - slots.len()] },
+        };
+        program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
+        program.steps.extend(template.steps.iter().map(|step| match step {
+            TemplateStep::Clear { slot, bytes } => Step::Clear { at: spot(slots[*slot]), bytes: *bytes },
+            TemplateStep::Launch { function, grid, slots } => Step::Launch(Launch {
+                kernel: number,
+                function: *function,
+                grid: *grid,
+                arguments: slots.iter().map(argument).collect(),
+            }),
+        }));
+        Ok(())
+    }
+
+    /// Appends all turns of a loop, one after another: they are launches of the same functions at other addresses.
+    fn turns(
+        &mut self,
+        program: &mut Program,
+        number: usize,
+        repeated: &Loop,
+        spot: &dyn Fn(BufferId) -> Spot,
+    ) -> Result<(), CodegenError> {
+        let plan = &repeated.body;
+        let outer = |at: Spot| {
+            let start = spot(at.buffer);
+            Spot { buffer: start.buffer, offset: start.offset + at.offset }
+        };
+        let copy =
+            |t: Transfer| Step::Copy(Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes });
+        for turn in 0..repeated.turns {
+            let turn = repeated.turn(turn);
+            let inner = |buffer: BufferId| {
+                let memory = plan.memory_of(buffer);
+                let placed = turn.places.iter().find(|(other, _)| *other == memory);
+                let in_scratch = |offset| Spot { buffer: repeated.scratch.unwrap_or(buffer), offset };
+                match (placed, plan.place(memory)) {
+                    (Some((_, spot)), _) => outer(*spot),
+                    (None, Place::Arena { offset }) => outer(in_scratch(offset)),
+                    (None, Place::Own | Place::Alias(_) | Place::Unused) => outer(in_scratch(0)),
+                }
+            };
+            for kernel in &plan.graph.kernels {
+                self.steps(program, number, plan, kernel, &inner)?;
+            }
+            program.steps.extend(turn.copies.iter().copied().map(copy));
+        }
+        program.steps.extend(repeated.copies_at_the_end().map(copy));
+        Ok(())
     }
 
     fn kernel(
@@ -196,7 +250,7 @@ impl Lowering<'_> {
                 self.contraction(kernel)
             }
             Form::Contraction(_) => self.chain(kernel),
-            Form::Loop(_) => Err(self.unsupported("a loop")),
+            Form::Loop(_) => unreachable!("the turns of a loop are lowered one by one"),
         }
     }
 

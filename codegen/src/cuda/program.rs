@@ -1,7 +1,7 @@
 //! What rendering makes of a plan: functions of CUDA C++, and the launches that a run consists of.
 
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::BufferId;
+use kernfusion_ir::kernel::{Spot, Transfer};
 
 /// A kernel function. Its arguments are pointers; everything else about it is constant.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,11 +41,13 @@ pub struct Program {
 pub enum Step {
     /// Sets a buffer to zeros.
     Clear {
-        /// Which.
-        buffer: BufferId,
+        /// Where it begins.
+        at: Spot,
         /// All of its bytes.
         bytes: usize,
     },
+    /// Copies from one buffer to another.
+    Copy(Transfer),
     /// Runs a function.
     Launch(Launch),
 }
@@ -66,8 +68,8 @@ pub struct Launch {
 /// Where an argument points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
-    /// To a buffer of the plan.
-    Buffer(BufferId),
+    /// Into a buffer of the plan.
+    Buffer(Spot),
     /// Into the scratch.
     Scratch {
         /// Bytes from its start.

@@ -191,10 +191,10 @@ impl Stanza for Scan {
         graph.verify().map_err(|error| format!("its body: {error}"))?;
         ensure(self.length > 0, || "has no turns".into())?;
         let inputs: Vec<_> = graph.inputs().map(|(id, name, _)| (name, &graph[id].ty)).collect();
-        ensure(inputs.len() == operands.len() && self.carried + self.sliced <= operands.len(), || {
+        let sliced = self.carried..self.carried.saturating_add(self.sliced);
+        ensure(inputs.len() == operands.len() && sliced.end <= operands.len(), || {
             format!("gives {} operands to a body of {} inputs", operands.len(), inputs.len())
         })?;
-        let sliced = self.carried..self.carried + self.sliced;
         for (at, ((name, ty), operand)) in inputs.iter().zip(operands).enumerate() {
             let fits = match sliced.contains(&at) {
                 true => **operand == stacked(self.length, ty),
