@@ -219,6 +219,13 @@ impl Trace {
         inner.parameters.iter().map(handle).collect()
     }
 
+    /// The values given anew for every run that were declared so far, by name, with their handles.
+    pub fn data_inputs(&self) -> Vec<(String, Tensor)> {
+        let inner = self.inner.borrow();
+        let data = inner.graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+        data.map(|(id, name, _)| (name.to_string(), self.handle(id))).collect()
+    }
+
     /// The program so far with these results, and with the state updates.
     ///
     /// # Errors
