@@ -8,7 +8,10 @@
 
 use crate::init::Init;
 use crate::loss::cross_entropy;
-use crate::nn::{Block, BlockConfig, Dropout, Embedding, Gelu, LayerNorm, Linear, NormPlace};
+use crate::nn::{
+    AttentionConfig, Block, BlockConfig, Dropout, Embedding, FeedForwardConfig, Gelu, LayerNorm, Linear,
+    NormPlace, Normalization, SelfAttentionConfig,
+};
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
 use crate::{Error, Result};
@@ -153,16 +156,31 @@ impl GptConfig {
     }
 
     fn block(&self) -> BlockConfig {
+        // 2·L branches add to the residual stream; so scaled, its variance does not grow with their number.
+        let residual_std = INITIAL_STD / (2.0 * self.layers as f64).sqrt();
         BlockConfig {
             width: self.width,
-            heads: self.heads,
             dropout: self.dropout,
-            qkv_bias: self.qkv_bias,
-            gelu: self.gelu,
             norm: self.norm,
-            std: INITIAL_STD,
-            // 2·L branches add to the residual stream; so scaled, its variance does not grow with their number.
-            residual_std: INITIAL_STD / (2.0 * self.layers as f64).sqrt(),
+            normalization: Normalization::Layer,
+            epsilon: 1e-5,
+            attention: SelfAttentionConfig::Heads(AttentionConfig {
+                dropout: self.dropout,
+                qkv_bias: self.qkv_bias,
+                std: INITIAL_STD,
+                residual_std,
+                ..AttentionConfig::causal(self.width, self.heads)
+            }),
+            cross: None,
+            feed_forward: FeedForwardConfig {
+                width: self.width,
+                hidden: 4 * self.width,
+                activation: self.gelu.into(),
+                gated: false,
+                bias: true,
+                std: INITIAL_STD,
+                residual_std,
+            },
         }
     }
 }
