@@ -10,12 +10,16 @@ The same PyTorch on the same processor gives the same bytes.
 """
 
 import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.numpy import save
-from transformers import DeepseekV3Config, LlamaConfig
+from transformers import (
+    DeepseekV3Config, DeepseekV3ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+)
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaMLP, apply_rotary_pos_emb
 
@@ -55,7 +59,8 @@ class Fixtures:
     def add(self, case, inputs, parameters, forward, states=None, new_states=None):
         """Runs `forward` on the inputs and keeps what it does.
 
-        `parameters` has a tensor for each of our names, or a list of them: then ours is all of them, row under row.
+        `parameters` has a tensor for each of our names, or a list of them: then ours is all of them, row under row. A
+        `Part` is a view of a tensor.
         `forward` returns a tensor, which is called y, or a dictionary. `new_states` is called after it.
         """
         leaves = {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
@@ -79,14 +84,30 @@ class Fixtures:
         for name, tensor in leaves.items():
             self.put(case, "grad", name, tensor.grad, np.float32)
         for name, tensors in parameters.items():
-            tensors = tensors if isinstance(tensors, list) else [tensors]
-            self.put(case, "param", name, torch.cat([tensor.detach() for tensor in tensors]), np.float32)
-            self.put(case, "grad", name, torch.cat([tensor.grad for tensor in tensors]), np.float32)
+            tensors = [as_part(tensor) for tensor in (tensors if isinstance(tensors, list) else [tensors])]
+            self.put(case, "param", name, torch.cat([part.view(part.of.detach()) for part in tensors]), np.float32)
+            self.put(case, "grad", name, torch.cat([part.view(part.of.grad) for part in tensors]), np.float32)
         for name, tensor in (new_states() if new_states else {}).items():
             self.put(case, "new", name, tensor, np.float64)
 
     def put(self, case, role, name, tensor, kind):
         self.tensors[f"{case}/{role}/{name}"] = tensor.detach().numpy().astype(kind)
+
+
+@dataclass
+class Part:
+    """A view of a parameter, and of its gradient."""
+
+    of: torch.Tensor
+    view: Callable = lambda tensor: tensor
+
+
+def as_part(tensor):
+    return tensor if isinstance(tensor, Part) else Part(tensor)
+
+
+def transposed(tensor):
+    return Part(tensor, lambda t: t.T)
 
 
 def activations(f):
@@ -297,9 +318,67 @@ def losses(f):
     })
 
 
+def gpt2(f):
+    config = GPT2Config(vocab_size=13, n_positions=8, n_embd=8, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0,
+                        attn_pdrop=0, activation_function="gelu_new")
+    model = f.randomized(GPT2LMHeadModel(config))
+    body = model.transformer
+    # Its linear layers keep [in, out].
+    layers = {}
+    for i, block in enumerate(body.h):
+        parts = {"attn.qkv": block.attn.c_attn, "attn.proj": block.attn.c_proj,
+                 "mlp.up": block.mlp.c_fc, "mlp.down": block.mlp.c_proj}
+        for name, linear in parts.items():
+            layers |= {f"blocks.{i}.{name}.weight": transposed(linear.weight), f"blocks.{i}.{name}.bias": linear.bias}
+        layers |= affine({f"blocks.{i}.ln1": block.ln_1, f"blocks.{i}.ln2": block.ln_2})
+    names = layers | affine({"ln_f": body.ln_f}) | {"wte.weight": body.wte.weight, "wpe.weight": body.wpe.weight}
+    f.add("gpt2", {"tokens": f.integers(13, 2, 8)}, names, lambda tokens: model(tokens).logits)
+
+
+def llama(f):
+    config = LlamaConfig(vocab_size=13, hidden_size=8, intermediate_size=12, num_hidden_layers=2, rms_norm_eps=1e-5,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=8)
+    model = f.randomized(LlamaForCausalLM(config))
+    model.model.rotary_emb.double()
+    layers = {}
+    for i, block in enumerate(model.model.layers):
+        a = block.self_attn
+        layers |= {f"blocks.{i}.attn.qkv.weight": [a.q_proj.weight, a.k_proj.weight, a.v_proj.weight],
+                   f"blocks.{i}.attn.proj.weight": a.o_proj.weight} | rms_and_gated(block, f"blocks.{i}")
+    names = layers | decoder_ends(model)
+    f.add("llama", {"tokens": f.integers(13, 2, 8)}, names, lambda tokens: model(tokens).logits)
+
+
+def rms_and_gated(block, path):
+    mlp = {f"{path}.mlp.{ours}.weight": getattr(block.mlp, f"{ours}_proj").weight for ours in ("gate", "up", "down")}
+    return mlp | {f"{path}.ln1.weight": block.input_layernorm.weight,
+                  f"{path}.ln2.weight": block.post_attention_layernorm.weight}
+
+
+def decoder_ends(model):
+    return {"wte.weight": model.model.embed_tokens.weight, "ln_f.weight": model.model.norm.weight,
+            "head.weight": model.lm_head.weight}
+
+
+def deepseek(f):
+    """All layers dense: the mixture of experts has a fixture of its own."""
+    config = DeepseekV3Config(
+        vocab_size=13, hidden_size=8, intermediate_size=12, num_hidden_layers=2, first_k_dense_replace=2,
+        num_attention_heads=2, num_key_value_heads=2, q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4,
+        qk_rope_head_dim=2, v_head_dim=3, rms_norm_eps=1e-6, max_position_embeddings=8, rope_interleave=True,
+    )
+    model = f.randomized(DeepseekV3ForCausalLM(config))
+    model.model.rotary_emb.double()
+    layers = {}
+    for i, block in enumerate(model.model.layers):
+        layers |= latent_names(block.self_attn, f"blocks.{i}.attn") | rms_and_gated(block, f"blocks.{i}")
+    names = layers | decoder_ends(model)
+    f.add("deepseek", {"tokens": f.integers(13, 2, 8)}, names, lambda tokens: model(tokens).logits)
+
+
 CASES = [
     activations, linear_and_embedding, norms, batch_norms, sinusoids, ropes, feed_forwards, attentions,
-    latent_attentions, convolutions, losses,
+    latent_attentions, convolutions, losses, gpt2, llama, deepseek,
 ]
 
 

@@ -7,3 +7,4 @@ mod attention;
 mod basic;
 mod convolutions;
 mod judge;
+mod models;
