@@ -47,11 +47,16 @@ pub use kernfusion_ir::Tensor as HostTensor;
 /// What most programs use.
 pub mod prelude {
     pub use crate::init::Init;
-    pub use crate::loss::{bce, bce_with_logits, cross_entropy, mse, token_losses};
-    pub use crate::models::{Gpt, GptConfig, Preset, preset, presets};
+    pub use crate::loss::{
+        activation_regularization, bce, bce_with_logits, cross_entropy, masked_cross_entropy, masked_mean,
+        mse, smoothed_token_losses, temporal_activation_regularization, token_losses,
+    };
+    pub use crate::models::{Gpt, GptConfig, Mlp, Preset, preset, presets};
     pub use crate::nn::{
-        Block, BlockConfig, Dropout, Embedding, FeedForward, Gelu, LayerNorm, Linear, MultiHeadAttention,
-        NormPlace,
+        Activation, AttentionConfig, BatchNorm, Block, BlockConfig, Convolution, CrossAttention, DropConnect,
+        Dropout, Embedding, FeedForward, FeedForwardConfig, Gelu, LatentAttention, LatentAttentionConfig,
+        LayerNorm, Linear, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
+        SelfAttention, SelfAttentionConfig, Sight, Surroundings, TransposedConvolution, Window,
     };
     pub use crate::optim::{Moments, Optimizer, Schedule, TrainStep};
     pub use crate::trace::{Operand, Parameter, Program, Tensor, Trace};

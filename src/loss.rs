@@ -17,6 +17,45 @@ pub fn token_losses(logits: &Tensor, targets: &Tensor) -> Tensor {
     logits.logsumexp(-1) - chosen
 }
 
+/// The mean of losses `[..]` over the places where `mask`, of the same shape, is not zero: Σ mask·loss / Σ mask. A mask of
+/// numbers weighs the places. There must be one that counts.
+#[track_caller]
+pub fn masked_mean(losses: &Tensor, mask: &Tensor) -> Tensor {
+    let mask = if mask.dtype() == losses.dtype() { mask.clone() } else { mask.cast(losses.dtype()) };
+    (losses * &mask).sum_all() / mask.sum_all()
+}
+
+/// The mean cross-entropy in nats of logits `[.., classes]` against target classes `[..]`, over the places where `mask`
+/// `[..]` is not zero.
+#[track_caller]
+pub fn masked_cross_entropy(logits: &Tensor, targets: &Tensor, mask: &Tensor) -> Tensor {
+    masked_mean(&token_losses(logits, targets), mask)
+}
+
+/// As [`token_losses`], with targets of which a share is spread evenly over all classes (Szegedy et al., 2016, section 7):
+/// (1 − s)·(−ln p[target]) + s/classes · Σ −ln p.
+#[track_caller]
+pub fn smoothed_token_losses(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Tensor {
+    let even = logits.logsumexp(-1) - logits.mean(&[-1]);
+    token_losses(logits, targets) * (1.0 - smoothing) + even * smoothing
+}
+
+/// Activation regularisation α · mean a² of the dropped-out output of a recurrent layer (Merity, McCann, Socher, 2017,
+/// section 3; the mean over all elements).
+#[track_caller]
+pub fn activation_regularization(output: &Tensor, alpha: f64) -> Tensor {
+    output.square().mean_all() * alpha
+}
+
+/// Temporal activation regularisation β · mean (h_{t+1} − h_t)² of the raw output `[batch, length, width]` of a recurrent
+/// layer, whose length is at least 2 (same paper).
+#[track_caller]
+pub fn temporal_activation_regularization(output: &Tensor, beta: f64) -> Tensor {
+    let length = output.dim(1);
+    let change = output.slice(1, 1..length) - output.slice(1, 0..length.saturating_sub(1));
+    change.square().mean_all() * beta
+}
+
 /// The mean squared error.
 #[track_caller]
 pub fn mse(prediction: &Tensor, target: &Tensor) -> Tensor {

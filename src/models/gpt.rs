@@ -1,14 +1,19 @@
-//! GPT: a decoder of learned positions and identical blocks (Radford et al., "Language models are unsupervised
-//! multitask learners", 2019).
+//! The decoder: embedding, identical causal blocks, a last norm, an output layer. GPT-2 is one (Radford et al., "Language
+//! models are unsupervised multitask learners", 2019), Llama is one with RMSNorm, rotary positions, grouped heads, SwiGLU
+//! and no biases (Touvron et al., 2023), DeepSeek is one with latent attention (DeepSeek-AI, 2024).
 //!
-//! Parameters: `wte.weight` [V, d], `wpe.weight` [T, d]; for each block `blocks.i.` with `ln1.{weight,bias}`,
-//! `attn.qkv.weight` [3d, d] (`.bias` if asked for), `attn.proj.{weight,bias}`, `ln2.{weight,bias}`,
-//! `mlp.up.{weight,bias}` [4d, d], `mlp.down.{weight,bias}` [d, 4d]; `ln_f.{weight,bias}`; `head.weight` [V, d]
-//! unless the head shares the matrix of `wte`.
+//! Parameters: `wte.weight` [V, d]; `wpe.weight` [T, d] if positions are learned; for each block `blocks.i.` with
+//! `ln1.{weight,bias}`, `attn.qkv.weight` [3d, d] (`.bias` if asked for), `attn.proj.{weight,bias}`, `ln2.{weight,bias}`,
+//! `mlp.up.{weight,bias}` [4d, d], `mlp.down.{weight,bias}` [d, 4d] and, for SwiGLU, `mlp.gate`; `ln_f.{weight,bias}`;
+//! `head.weight` [V, d] unless the head shares the matrix of `wte`. RMSNorm has no bias;
+//! [`LatentAttention`](crate::nn::LatentAttention) has other names under `attn`.
 
 use crate::init::Init;
 use crate::loss::cross_entropy;
-use crate::nn::{Block, BlockConfig, Dropout, Embedding, Gelu, LayerNorm, Linear, NormPlace};
+use crate::nn::{
+    Activation, AttentionConfig, Block, BlockConfig, Dropout, Embedding, FeedForwardConfig, Gelu,
+    LatentAttentionConfig, Linear, Norm, NormPlace, Normalization, Rope, SelfAttentionConfig, Sight,
+};
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
 use crate::{Error, Result};
@@ -17,9 +22,9 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Standard deviation of GPT-2's first weights.
-const INITIAL_STD: f64 = 0.02;
+pub(super) const INITIAL_STD: f64 = 0.02;
 
-/// The shape of a GPT; in JSON, fields left out take their defaults, which are those of the preset `tiny`.
+/// The shape of a decoder; in JSON, fields left out take their defaults, which are those of the preset `tiny`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GptConfig {
@@ -31,34 +36,107 @@ pub struct GptConfig {
     pub layers: usize,
     /// Attention heads in each block.
     pub heads: usize,
+    /// Heads of keys and values, a divisor of `heads`; none: as many as `heads`.
+    pub kv_heads: Option<usize>,
     /// d, a multiple of `heads`.
     pub width: usize,
+    /// The width inside feed-forward networks; none: 4·d.
+    pub hidden: Option<usize>,
     /// Dropout probability of embeddings, attention weights and branches.
     pub dropout: f64,
     /// Whether the projections to q, k and v have a bias.
     pub qkv_bias: bool,
+    /// Whether all other projections in blocks have one.
+    pub bias: bool,
     /// Whether the head shares its matrix with the token embedding.
     pub tied: bool,
-    /// The activation: `erf` (exact) or `tanh`.
+    /// The feed-forward networks: `gelu` or `swiglu`.
+    pub feed_forward: FeedForwardKind,
+    /// The form of GELU: `erf` (exact) or `tanh`.
     pub gelu: Gelu,
     /// Where norms stand: `pre` or `post`.
     pub norm: NormPlace,
+    /// Which norms: `layer` or `rms`.
+    pub normalization: Normalization,
+    /// ε of the norms.
+    pub epsilon: f64,
+    /// How positions are known: `learned`, `sinusoidal`, or `{"rope": {"base": B, "pairing": "adjacent" | "halves"}}`.
+    pub positions: Positions,
+    /// How many positions each one sees, itself included; none: all before it.
+    pub window: Option<usize>,
+    /// Latent attention in place of heads with their own keys and values.
+    pub latent: Option<LatentShape>,
+}
+
+/// The feed-forward networks of a decoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FeedForwardKind {
+    /// down(gelu(up x))
+    #[default]
+    Gelu,
+    /// down(swish(gate x) ⊙ up x)
+    Swiglu,
+}
+
+/// How a model knows positions.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Positions {
+    /// A trained vector for each is added to the embedding.
+    #[default]
+    Learned,
+    /// Sines and cosines are added.
+    Sinusoidal,
+    /// Queries and keys are rotated.
+    Rope(Rope),
+}
+
+/// The widths of latent attention; see [`LatentAttentionConfig`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LatentShape {
+    /// Width of the vector that queries are made from; none: the input.
+    #[serde(default)]
+    pub query_rank: Option<usize>,
+    /// Width of the vector that keys and values are made from.
+    pub kv_rank: usize,
+    /// Width of a head's query and key without the rotated part.
+    pub head_width: usize,
+    /// Width of the rotated part, even.
+    pub rope_width: usize,
+    /// Width of a head's value.
+    pub value_width: usize,
+}
+
+impl GptConfig {
+    /// The shape of the preset `tiny`.
+    pub const TINY: GptConfig = GptConfig {
+        vocabulary: 65,
+        context: 64,
+        layers: 4,
+        heads: 4,
+        kv_heads: None,
+        width: 128,
+        hidden: None,
+        dropout: 0.0,
+        qkv_bias: false,
+        bias: true,
+        tied: false,
+        feed_forward: FeedForwardKind::Gelu,
+        gelu: Gelu::Erf,
+        norm: NormPlace::Pre,
+        normalization: Normalization::Layer,
+        epsilon: 1e-5,
+        positions: Positions::Learned,
+        window: None,
+        latent: None,
+    };
 }
 
 impl Default for GptConfig {
     fn default() -> Self {
-        GptConfig {
-            vocabulary: 65,
-            context: 64,
-            layers: 4,
-            heads: 4,
-            width: 128,
-            dropout: 0.0,
-            qkv_bias: false,
-            tied: false,
-            gelu: Gelu::Erf,
-            norm: NormPlace::Pre,
-        }
+        GptConfig::TINY
     }
 }
 
@@ -66,26 +144,74 @@ impl GptConfig {
     /// Checks that such a model exists.
     ///
     /// # Errors
-    /// If an extent is zero, the width no multiple of the heads, or the dropout probability outside [0, 1).
+    /// If an extent is zero, the width no multiple of the heads, heads cannot share keys and values as asked, the dropout
+    /// probability outside [0, 1), or the parts do not go together.
     pub fn validate(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Configuration(reason));
+        let latent = self.latent.map(|l| {
+            let ranks = [("kv_rank", l.kv_rank), ("query_rank", l.query_rank.unwrap_or(1))];
+            let widths =
+                [("head_width", l.head_width), ("rope_width", l.rope_width), ("value_width", l.value_width)];
+            [&ranks[..], &widths].concat()
+        });
         let extents = [
             ("vocabulary", self.vocabulary),
             ("context", self.context),
             ("layers", self.layers),
             ("heads", self.heads),
             ("width", self.width),
+            ("kv_heads", self.kv_heads()),
+            ("hidden", self.hidden()),
+            ("window", self.window.unwrap_or(1)),
         ];
+        let extents = extents.into_iter().chain(latent.into_iter().flatten());
         if let Some((name, _)) = extents.into_iter().find(|(_, extent)| *extent == 0) {
             return refuse(format!("{name} is 0, but must be at least 1"));
         }
         if !self.width.is_multiple_of(self.heads) {
             return refuse(format!("width {} is not a multiple of heads {}", self.width, self.heads));
         }
+        if !self.heads.is_multiple_of(self.kv_heads()) {
+            return refuse(format!("heads {} is not a multiple of kv_heads {}", self.heads, self.kv_heads()));
+        }
         if !(0.0..1.0).contains(&self.dropout) {
             return refuse(format!("dropout {} is not in the range from 0 to below 1", self.dropout));
         }
-        Ok(())
+        if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
+            return refuse(format!("epsilon {} is not a number of at least 0", self.epsilon));
+        }
+        self.validate_positions()
+    }
+
+    fn validate_positions(&self) -> Result<()> {
+        let refuse = |reason: String| Err(Error::Configuration(reason));
+        let rotates = matches!(self.positions, Positions::Rope(_));
+        let rotated = self.latent.map_or(self.width / self.heads, |latent| latent.rope_width);
+        match (self.latent, self.positions) {
+            (Some(_), _) if self.kv_heads.is_some() => {
+                refuse("latent attention has no kv_heads: its heads share one vector".into())
+            }
+            (Some(_), _) if self.qkv_bias => refuse("latent attention has no qkv_bias".into()),
+            (Some(_), _) if self.bias => refuse("latent attention has no bias: bias must be false".into()),
+            (Some(_), _) if !rotates => refuse("latent attention needs positions of the kind rope".into()),
+            (_, Positions::Rope(_)) if !rotated.is_multiple_of(2) => {
+                refuse(format!("rope turns pairs, but the width to be rotated is {rotated}"))
+            }
+            (_, Positions::Rope(rope)) if !(rope.base.is_finite() && rope.base > 0.0) => {
+                refuse(format!("the base {} of rope is not a number above 0", rope.base))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Heads of keys and values.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads.unwrap_or(self.heads)
+    }
+
+    /// The width inside feed-forward networks.
+    pub fn hidden(&self) -> usize {
+        self.hidden.unwrap_or(4 * self.width)
     }
 
     /// This shape with the fields of a JSON object put in.
@@ -93,25 +219,38 @@ impl GptConfig {
     /// # Errors
     /// If it is no JSON object, a field is unknown or of another type, or the result is no valid shape.
     pub fn with_json(&self, json: &str) -> Result<Self> {
-        let invalid = |error: serde_json::Error| Error::Configuration(error.to_string());
-        let fields: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(json).map_err(invalid)?;
-        let mut merged = serde_json::to_value(self).expect("a configuration is plain data");
-        for (name, value) in fields {
-            merged[name] = value;
-        }
-        let config: GptConfig = serde_json::from_value(merged).map_err(invalid)?;
-        config.validate()?;
+        let config = super::merged(self, json)?;
+        GptConfig::validate(&config)?;
         Ok(config)
     }
 
-    /// The number of trained numbers. Each block has 12·d² in its matrices, and 9·d in `proj`, `up`, `down` biases
-    /// (d, 4d, d) less the 3·d of an absent `qkv` bias, with norms 4·d.
+    /// The number of trained numbers.
     pub fn parameters(&self) -> usize {
-        let (v, t, d) = (self.vocabulary, self.context, self.width);
-        let biases = d + 4 * d + d + if self.qkv_bias { 3 * d } else { 0 };
-        let block = 12 * d * d + biases + 4 * d;
-        v * d + t * d + self.layers * block + 2 * d + if self.tied { 0 } else { v * d }
+        let (v, d) = (self.vocabulary, self.width);
+        let positions = if self.positions == Positions::Learned { self.context * d } else { 0 };
+        let norm = if self.normalization == Normalization::Layer { 2 * d } else { d };
+        let block = self.attention_parameters() + self.feed_forward_parameters() + 2 * norm;
+        v * d + positions + self.layers * block + norm + if self.tied { 0 } else { v * d }
+    }
+
+    /// A projection from `inputs` to `outputs` has inputs·outputs weights and, if asked for, `outputs` biases.
+    fn attention_parameters(&self) -> usize {
+        let (d, h) = (self.width, self.heads);
+        if let Some(l) = self.latent {
+            let query = l.query_rank.map_or(0, |rank| d * rank + rank);
+            let up = l.query_rank.unwrap_or(d) * h * (l.head_width + l.rope_width);
+            let down = d * (l.kv_rank + l.rope_width) + l.kv_rank;
+            let pairs = l.kv_rank * h * (l.head_width + l.value_width);
+            return query + up + down + pairs + h * l.value_width * d;
+        }
+        let rows = d + 2 * self.kv_heads() * (d / h);
+        rows * d + d * d + if self.qkv_bias { rows } else { 0 } + if self.bias { d } else { 0 }
+    }
+
+    fn feed_forward_parameters(&self) -> usize {
+        let (d, inner) = (self.width, self.hidden());
+        let inward = if self.feed_forward == FeedForwardKind::Swiglu { 2 } else { 1 };
+        (inward + 1) * d * inner + if self.bias { inward * inner + d } else { 0 }
     }
 
     /// One training step on inputs `x` and `y` of `i32[batch, context]`.
@@ -152,34 +291,89 @@ impl GptConfig {
         Ok(cross_entropy(&logits, &y))
     }
 
+    /// The shape of a block. All are alike; a model whose blocks differ would ask for the number here.
     fn block(&self) -> BlockConfig {
+        let residual_std = self.residual_std();
+        let (activation, gated) = match self.feed_forward {
+            FeedForwardKind::Gelu => (self.gelu.into(), false),
+            FeedForwardKind::Swiglu => (Activation::Swish, true),
+        };
         BlockConfig {
             width: self.width,
-            heads: self.heads,
             dropout: self.dropout,
-            qkv_bias: self.qkv_bias,
-            gelu: self.gelu,
             norm: self.norm,
-            std: INITIAL_STD,
-            // 2·L branches add to the residual stream; so scaled, its variance does not grow with their number.
-            residual_std: INITIAL_STD / (2.0 * self.layers as f64).sqrt(),
+            normalization: self.normalization,
+            epsilon: self.epsilon,
+            attention: self.attention(),
+            cross: None,
+            feed_forward: FeedForwardConfig {
+                width: self.width,
+                hidden: self.hidden(),
+                activation,
+                gated,
+                bias: self.bias,
+                std: INITIAL_STD,
+                residual_std,
+            },
         }
+    }
+
+    fn attention(&self) -> SelfAttentionConfig {
+        let sight = self.window.map_or(Sight::Causal, Sight::Window);
+        let rope = match self.positions {
+            Positions::Rope(rope) => Some(rope),
+            Positions::Learned | Positions::Sinusoidal => None,
+        };
+        match self.latent {
+            None => SelfAttentionConfig::Heads(AttentionConfig {
+                kv_heads: self.kv_heads(),
+                sight,
+                rope,
+                dropout: self.dropout,
+                qkv_bias: self.qkv_bias,
+                bias: self.bias,
+                std: INITIAL_STD,
+                residual_std: self.residual_std(),
+                ..AttentionConfig::causal(self.width, self.heads)
+            }),
+            Some(latent) => SelfAttentionConfig::Latent(LatentAttentionConfig {
+                width: self.width,
+                heads: self.heads,
+                query_rank: latent.query_rank,
+                kv_rank: latent.kv_rank,
+                head_width: latent.head_width,
+                rope_width: latent.rope_width,
+                value_width: latent.value_width,
+                rope: rope.unwrap_or_default(),
+                sight,
+                dropout: self.dropout,
+                epsilon: self.epsilon,
+                std: INITIAL_STD,
+                residual_std: self.residual_std(),
+            }),
+        }
+    }
+
+    /// 2·L branches add to the residual stream; so scaled, its variance does not grow with their number.
+    fn residual_std(&self) -> f64 {
+        INITIAL_STD / (2.0 * self.layers as f64).sqrt()
     }
 }
 
-/// A GPT on a trace.
+/// A decoder on a trace.
 pub struct Gpt {
     path: Arc<str>,
     context: usize,
+    positions: Positions,
     dropout: Dropout,
     /// Token embedding.
     pub wte: Embedding,
-    /// Position embedding.
-    pub wpe: Embedding,
+    /// Position embedding, if positions are learned.
+    pub wpe: Option<Embedding>,
     /// The blocks.
     pub blocks: Vec<Block>,
     /// The last norm.
-    pub ln_f: LayerNorm,
+    pub ln_f: Norm,
     /// The output layer, unless it shares the matrix of `wte`.
     pub head: Option<Linear>,
 }
@@ -193,14 +387,16 @@ impl Gpt {
         config.validate()?;
         let (width, init) = (config.width, Init::Normal { std: INITIAL_STD });
         let wte = Embedding::new(trace, "wte", config.vocabulary, width, init);
-        let wpe = Embedding::new(trace, "wpe", config.context, width, init);
+        let learned = config.positions == Positions::Learned;
+        let wpe = learned.then(|| Embedding::new(trace, "wpe", config.context, width, init));
         let shape = config.block();
         let blocks = (0..config.layers).map(|i| Block::new(trace, &format!("blocks.{i}"), &shape)).collect();
-        let ln_f = LayerNorm::new(trace, "ln_f", width);
+        let ln_f = Norm::new(trace, "ln_f", width, config.normalization, config.epsilon);
         let own_head = || Linear::without_bias(trace, "head", width, config.vocabulary, init);
         let head = (!config.tied).then(own_head);
         let dropout = Dropout { probability: config.dropout };
-        Ok(Gpt { path: trace.path(), context: config.context, dropout, wte, wpe, blocks, ln_f, head })
+        let GptConfig { context, positions, .. } = *config;
+        Ok(Gpt { path: trace.path(), context, positions, dropout, wte, wpe, blocks, ln_f, head })
     }
 
     /// Logits `[batch, length, vocabulary]` of the next token at each position of tokens `i32[batch, length]`, with
@@ -220,8 +416,7 @@ impl Gpt {
     fn logits(&self, tokens: &Tensor) -> Tensor {
         let _scope = tokens.trace().at(self.path.clone());
         let length = tokens.shape().get(1).copied().unwrap_or(1);
-        let embedded = self.wte.forward(tokens) + self.wpe.first(length);
-        let mut x = self.dropout.forward(&embedded);
+        let mut x = self.dropout.forward(&self.embedded(tokens, length));
         for block in &self.blocks {
             x = block.forward(&x);
         }
@@ -231,136 +426,19 @@ impl Gpt {
             None => self.wte.logits(&x),
         }
     }
+
+    fn embedded(&self, tokens: &Tensor, length: usize) -> Tensor {
+        let vectors = self.wte.forward(tokens);
+        match (&self.wpe, self.positions) {
+            (Some(wpe), _) => vectors + wpe.first(length),
+            (None, Positions::Sinusoidal) => {
+                let width = vectors.dim(-1);
+                vectors + tokens.trace().sinusoidal_positions(length, width)
+            }
+            (None, _) => vectors,
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::evaluate;
-
-    const SMALL: GptConfig = GptConfig {
-        vocabulary: 11,
-        context: 6,
-        layers: 2,
-        heads: 2,
-        width: 8,
-        dropout: 0.0,
-        qkv_bias: false,
-        tied: false,
-        gelu: Gelu::Erf,
-        norm: NormPlace::Pre,
-    };
-
-    #[test]
-    fn the_traced_parameters_are_as_many_as_the_formula_says() {
-        for (tied, qkv_bias, norm) in
-            [(false, false, NormPlace::Pre), (true, true, NormPlace::Post), (true, false, NormPlace::Pre)]
-        {
-            let config = GptConfig { tied, qkv_bias, norm, ..SMALL };
-            assert_eq!(config.forward(1, 3).expect("valid").parameter_count(), config.parameters());
-        }
-        for preset in crate::models::presets() {
-            let trace = Trace::new();
-            Gpt::new(&trace, &preset.config).expect("valid");
-            assert_eq!(trace.finish(&[]).expect("correct").parameter_count(), preset.config.parameters());
-        }
-    }
-
-    #[test]
-    fn parameters_have_their_names_shapes_and_first_values() {
-        let config = GptConfig { qkv_bias: true, ..SMALL };
-        let program = config.forward(1, 3).expect("valid");
-        let find = |name: &str| {
-            let found = program.parameters.iter().find(|parameter| parameter.name == name);
-            let found = found.unwrap_or_else(|| panic!("there is no {name}"));
-            (found.shape.clone(), found.init)
-        };
-        let (normal, residual) = (Init::Normal { std: 0.02 }, Init::Normal { std: 0.01 });
-        assert_eq!(find("wte.weight"), (vec![11, 8], normal));
-        assert_eq!(find("wpe.weight"), (vec![6, 8], normal));
-        assert_eq!(find("blocks.0.ln1.weight"), (vec![8], Init::Ones));
-        assert_eq!(find("blocks.1.attn.qkv.weight"), (vec![24, 8], normal));
-        assert_eq!(find("blocks.1.attn.qkv.bias"), (vec![24], Init::Zeros));
-        assert_eq!(find("blocks.0.attn.proj.weight"), (vec![8, 8], residual));
-        assert_eq!(find("blocks.1.mlp.up.weight"), (vec![32, 8], normal));
-        assert_eq!(find("blocks.1.mlp.down.weight"), (vec![8, 32], residual));
-        assert_eq!(find("ln_f.bias"), (vec![8], Init::Zeros));
-        assert_eq!(find("head.weight"), (vec![11, 8], normal));
-        assert_eq!(program.parameters.len(), 2 + 2 * 12 + 3);
-    }
-
-    #[test]
-    fn the_first_loss_is_that_of_guessing_and_the_future_is_not_seen() {
-        let tokens: Vec<_> = (0..12).map(|i| f64::from(i * 7 % 11)).collect();
-        let program = SMALL.evaluation(2).expect("valid");
-        let loss = evaluate(&program, &[("x", tokens.clone()), ("y", tokens.clone())])["loss"][0];
-        assert!((loss - 11f64.ln()).abs() < 0.01, "{loss}");
-        let program = SMALL.forward(1, 5).expect("valid");
-        let logits =
-            |tokens: &[f64]| evaluate(&program, &[("x", tokens.to_vec())]).remove("logits").expect("logits");
-        let (one, other) = (logits(&tokens[..5]), logits(&[&tokens[..4], &[9.0]].concat()));
-        assert_eq!(one[..44], other[..44]);
-        assert_ne!(one[44..], other[44..]);
-    }
-
-    #[test]
-    fn a_training_step_with_dropout_and_clipping_is_one_program() {
-        let config = GptConfig { dropout: 0.1, tied: true, ..SMALL };
-        let step = config.train_step(2, &Optimizer::adamw(1e-3), Some(1.0)).expect("valid");
-        let graph = &step.program.graph;
-        let updates = graph.outputs().iter().filter(|output| output.updates_state).count();
-        assert_eq!(updates, 3 * step.program.parameters.len());
-        assert!(graph.input("optimizer.v.blocks.1.mlp.up.weight").is_some());
-        let data: Vec<_> =
-            graph.inputs().filter(|(.., role)| *role == kernfusion_ir::InputRole::Data).collect();
-        let names: std::collections::BTreeSet<_> = data.iter().map(|(_, name, _)| *name).collect();
-        assert_eq!(names, ["bias1", "bias2", "lr", "seed", "step", "x", "y"].into());
-        let scalars: Vec<_> = step.scalars(0, 1e-3, 5).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(scalars, ["lr", "bias1", "bias2", "seed", "step"]);
-    }
-
-    #[test]
-    fn wrong_tokens_are_reported_at_the_call() {
-        let message = |shape: &[usize], dtype| {
-            let trace = Trace::new();
-            let x = trace.input("x", shape, dtype);
-            let model = Gpt::new(&trace, &SMALL).expect("valid");
-            let (line, _) = (line!(), model.forward(&x));
-            let error = trace.finish(&[]).expect_err("wrong tokens").to_string();
-            assert!(error.contains(&format!("\n  at {}:{line}:", file!())), "{error}");
-            error.lines().next().expect("a line").to_string()
-        };
-        assert_eq!(message(&[1, 7], DType::I32), "gpt(i32[1,7]): 7 positions exceed the context of 6");
-        assert_eq!(message(&[1, 6], DType::F32), "gpt(f32[1,6]): tokens are i32");
-        assert_eq!(message(&[6], DType::I32), "gpt(i32[6]): tokens have the shape [batch, length]");
-    }
-
-    #[test]
-    fn shapes_that_cannot_be_are_refused() {
-        let refused = |change: fn(&mut GptConfig)| {
-            let mut config = SMALL;
-            change(&mut config);
-            config.forward(1, 1).expect_err("refused").to_string()
-        };
-        assert_eq!(refused(|c| c.heads = 3), "configuration: width 8 is not a multiple of heads 3");
-        assert_eq!(refused(|c| c.layers = 0), "configuration: layers is 0, but must be at least 1");
-        let expected = "configuration: dropout 1 is not in the range from 0 to below 1";
-        assert_eq!(refused(|c| c.dropout = 1.0), expected);
-        assert!(refused(|c| c.dropout = f64::NAN).contains("dropout NaN"));
-    }
-
-    #[test]
-    fn json_takes_the_place_of_single_fields() {
-        let config = SMALL.with_json(r#"{"layers": 3, "gelu": "tanh", "norm": "post"}"#).expect("valid");
-        assert_eq!(config, GptConfig { layers: 3, gelu: Gelu::Tanh, norm: NormPlace::Post, ..SMALL });
-        let json = r#"{"vocabulary":65,"context":64,"layers":4,"heads":4,"width":128,"dropout":0.0,"qkv_bias":false,"tied":false,"gelu":"erf","norm":"pre"}"#;
-        assert_eq!(serde_json::to_string(&GptConfig::default()).expect("plain data"), json);
-        let error = |json: &str| SMALL.with_json(json).expect_err("refused").to_string();
-        assert!(
-            error(r#"{"layer": 3}"#).starts_with("configuration: unknown field `layer`, expected one of")
-        );
-        assert!(error(r#"{"layers": "three"}"#).contains("invalid type: string \"three\""));
-        assert!(error("[]").starts_with("configuration: invalid type"));
-        assert!(error(r#"{"heads": 5}"#).contains("not a multiple"));
-    }
-}
+mod tests;

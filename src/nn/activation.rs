@@ -15,7 +15,47 @@ pub enum Gelu {
     Tanh,
 }
 
+/// An activation function by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// [`Tensor::relu`]
+    Relu,
+    /// [`Tensor::sigmoid`]
+    Sigmoid,
+    /// [`Tensor::tanh`]
+    Tanh,
+    /// [`Tensor::swish`]
+    Swish,
+    /// [`Tensor::gelu`]
+    Gelu,
+    /// [`Tensor::gelu_tanh`]
+    GeluTanh,
+}
+
+impl From<Gelu> for Activation {
+    fn from(form: Gelu) -> Self {
+        match form {
+            Gelu::Erf => Activation::Gelu,
+            Gelu::Tanh => Activation::GeluTanh,
+        }
+    }
+}
+
 impl Tensor {
+    /// The activation asked for.
+    #[track_caller]
+    pub fn activate(&self, activation: Activation) -> Tensor {
+        match activation {
+            Activation::Relu => self.relu(),
+            Activation::Sigmoid => self.sigmoid(),
+            Activation::Tanh => self.tanh(),
+            Activation::Swish => self.swish(),
+            Activation::Gelu => self.gelu(),
+            Activation::GeluTanh => self.gelu_tanh(),
+        }
+    }
+
     /// max(x, 0), whose derivative at 0 is 0.
     #[track_caller]
     pub fn relu(&self) -> Tensor {
@@ -59,14 +99,5 @@ impl Tensor {
     pub fn gelu_tanh(&self) -> Tensor {
         let inner = (self.square() * self * 0.044715 + self) * FRAC_2_PI.sqrt();
         self * 0.5 * (inner.tanh() + 1.0)
-    }
-
-    /// GELU in the form asked for.
-    #[track_caller]
-    pub fn gelu_as(&self, form: Gelu) -> Tensor {
-        match form {
-            Gelu::Erf => self.gelu(),
-            Gelu::Tanh => self.gelu_tanh(),
-        }
     }
 }

@@ -1,62 +1,256 @@
-//! Causal self-attention with several heads (Vaswani et al., "Attention is all you need", 2017, section 3.2).
+//! Attention with several heads (Vaswani et al., "Attention is all you need", 2017, section 3.2): over the positions of
+//! one input, or from one input to another.
+//!
+//! Heads of queries may share keys and values: one pair for all is multi-query attention (Shazeer, 2019), one for each
+//! group is grouped-query attention (Ainslie et al., 2023). What a query sees is a matter of [`Sight`], and of a mask of
+//! keys where sequences are padded.
 
-use super::block::BlockConfig;
-use super::{Dropout, Linear};
+use super::{Dropout, Linear, Rope};
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
+use kernfusion_ir::DType;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// softmax(q·kᵀ/√d_head + mask)·v for each head, on full-width projections of one input.
+/// Which keys a query sees. The last query stands at the position of the last key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sight {
+    /// All.
+    Full,
+    /// Those up to its own position.
+    #[default]
+    Causal,
+    /// So many, the last of them at its own position (Beltagy, Peters, Cohan, 2020).
+    Window(usize),
+}
+
+impl Sight {
+    /// `bool[queries, keys]`, unless everything is seen.
+    #[track_caller]
+    fn mask(self, trace: &Trace, queries: usize, keys: usize) -> Option<Tensor> {
+        match self {
+            Sight::Full => None,
+            Sight::Causal => Some(trace.causal_mask(queries, keys)),
+            Sight::Window(width) => Some(trace.window_mask(queries, keys, width)),
+        }
+    }
+
+    /// From scores `[batch, heads, queries, keys]` to weights of the same shape: −∞ for what is not seen, softmax, dropout.
+    /// Of `real`, `bool[batch, keys]`, a query sees the keys that hold; it must see at least one, or its weights are NaN.
+    #[track_caller]
+    pub(super) fn weights(self, scores: &Tensor, real: Option<&Tensor>, dropout: Dropout) -> Tensor {
+        let mut scores = scores.clone();
+        if let Some(real) = real {
+            // One mask after the other: what positions alone exclude is known before the program runs.
+            scores = real.unsqueeze(1).unsqueeze(1).select(scores, f64::NEG_INFINITY);
+        }
+        if let Some(seen) = self.mask(scores.trace(), scores.dim(-2), scores.dim(-1)) {
+            scores = seen.select(scores, f64::NEG_INFINITY);
+        }
+        dropout.forward(&scores.softmax(-1))
+    }
+}
+
+/// The shape of an attention layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionConfig {
+    /// d, the width of inputs and results.
+    pub width: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values, a divisor of `heads`.
+    pub kv_heads: usize,
+    /// The width of a head.
+    pub head_width: usize,
+    /// What a query sees.
+    pub sight: Sight,
+    /// Rotation of queries and keys by position, if any.
+    pub rope: Option<Rope>,
+    /// Dropout probability of the weights.
+    pub dropout: f64,
+    /// Whether the projections to q, k and v have biases.
+    pub qkv_bias: bool,
+    /// Whether the last projection has a bias.
+    pub bias: bool,
+    /// Standard deviation of the first weights.
+    pub std: f64,
+    /// That of the last projection, whose results are added to the residual stream.
+    pub residual_std: f64,
+}
+
+impl AttentionConfig {
+    /// Causal attention with so many heads of equal width, biases but for q, k and v, and GPT-2's first weights.
+    pub fn causal(width: usize, heads: usize) -> Self {
+        AttentionConfig {
+            width,
+            heads,
+            kv_heads: heads,
+            head_width: width / heads.max(1),
+            sight: Sight::Causal,
+            rope: None,
+            dropout: 0.0,
+            qkv_bias: false,
+            bias: true,
+            std: 0.02,
+            residual_std: 0.02,
+        }
+    }
+
+    #[track_caller]
+    fn projection(&self, trace: &Trace, name: &str, heads: usize) -> Linear {
+        let extents = [self.width, heads * self.head_width];
+        let linear = Linear::with(trace, name, extents, self.qkv_bias, Init::Normal { std: self.std });
+        let (heads, shared) = (self.heads, self.kv_heads);
+        linear.weight.expect("attention", |_| {
+            let even = shared > 0 && heads.is_multiple_of(shared);
+            (!even)
+                .then(|| format!("{heads} heads of queries do not share {shared} of keys and values evenly"))
+        });
+        linear
+    }
+
+    #[track_caller]
+    fn output(&self, trace: &Trace) -> Linear {
+        let extents = [self.heads * self.head_width, self.width];
+        Linear::with(trace, "proj", extents, self.bias, Init::Normal { std: self.residual_std })
+    }
+
+    /// A projection's result `[batch, length, heads · head width]` as `[batch, heads, length, head width]`.
+    #[track_caller]
+    fn apart(&self, projected: &Tensor) -> Tensor {
+        let [batch, length] = [projected.dim(0), projected.dim(1)];
+        projected
+            .reshape([batch as isize, length as isize, -1, self.head_width as isize])
+            .permute(&[0, 2, 1, 3])
+    }
+
+    /// softmax(q·kᵀ/√d_head + mask)·v of queries `[batch, heads, queries, head width]` and keys and values
+    /// `[batch, kv heads, keys, head width]`, as `[batch, queries, heads · head width]`.
+    #[track_caller]
+    fn attend(&self, [q, k, v]: [&Tensor; 3], real: Option<&Tensor>) -> Tensor {
+        let (q, k) = match &self.rope {
+            Some(rope) => (rotated(rope, q), rotated(rope, k)),
+            None => (q.clone(), k.clone()),
+        };
+        let (k, v) = (self.for_all_heads(&k), self.for_all_heads(v));
+        let scores = q.matmul_transposed(&k) * (1.0 / (self.head_width as f64).sqrt());
+        let weights = self.sight.weights(&scores, real, Dropout { probability: self.dropout });
+        joined(&weights.matmul(&v))
+    }
+
+    /// Each head of keys or values once for each head of queries in its group.
+    #[track_caller]
+    fn for_all_heads(&self, x: &Tensor) -> Tensor {
+        if self.kv_heads == self.heads {
+            return x.clone();
+        }
+        let [batch, length] = [x.dim(0), x.dim(2)];
+        let group = self.heads / self.kv_heads.max(1);
+        let wide = x.unsqueeze(2).broadcast_to([batch, self.kv_heads, group, length, self.head_width]);
+        wide.reshape([batch, self.heads, length, self.head_width])
+    }
+}
+
+/// `[.., length, width]` rotated by the positions 0, 1, ….
+#[track_caller]
+pub(super) fn rotated(rope: &Rope, x: &Tensor) -> Tensor {
+    rope.rotate(x, &x.trace().arange(x.dim(-2), DType::I32))
+}
+
+/// The results of all heads `[batch, heads, length, width]` side by side, `[batch, length, heads · width]`.
+#[track_caller]
+pub(super) fn joined(mixed: &Tensor) -> Tensor {
+    let [batch, length] = [mixed.dim(0) as isize, mixed.dim(2) as isize];
+    mixed.permute(&[0, 2, 1, 3]).reshape([batch, length, -1])
+}
+
+/// Whether x is `[batch, length, width]`; if not, that is a mistake of `op`.
+#[track_caller]
+pub(super) fn is_sequence(op: &'static str, x: &Tensor) -> bool {
+    let is = x.rank() == 3;
+    x.expect(op, |_| (!is).then(|| "takes [batch, length, width]".into()));
+    is
+}
+
+/// Attention of an input to itself.
 pub struct MultiHeadAttention {
     path: Arc<str>,
-    width: usize,
-    heads: usize,
-    dropout: Dropout,
-    /// `[3·width, width]`: rows for q, then k, then v; each `heads` times the width of a head.
+    config: AttentionConfig,
+    /// `[(heads + 2·kv heads) · head width, width]`: rows for q, then k, then v, head by head.
     pub qkv: Linear,
-    /// `[width, width]`, with a bias.
+    /// `[width, heads · head width]`.
     pub proj: Linear,
 }
 
 impl MultiHeadAttention {
     /// Declares `name.qkv` and `name.proj`.
     #[track_caller]
-    pub fn new(trace: &Trace, name: &str, config: &BlockConfig) -> Self {
+    pub fn new(trace: &Trace, name: &str, config: &AttentionConfig) -> Self {
         let _scope = trace.scope(name);
-        let (width, init) = (config.width, Init::Normal { std: config.std });
-        let qkv = match config.qkv_bias {
-            true => Linear::new(trace, "qkv", width, 3 * width, init),
-            false => Linear::without_bias(trace, "qkv", width, 3 * width, init),
-        };
-        let proj = Linear::new(trace, "proj", width, width, Init::Normal { std: config.residual_std });
-        MultiHeadAttention {
-            path: trace.path(),
-            width,
-            heads: config.heads,
-            dropout: config.dropout(),
-            qkv,
-            proj,
-        }
+        let qkv = config.projection(trace, "qkv", config.heads + 2 * config.kv_heads);
+        MultiHeadAttention { path: trace.path(), config: config.clone(), qkv, proj: config.output(trace) }
     }
 
-    /// `[batch, length, width]` to the same shape; position t sees positions 0 ..= t.
+    /// `[batch, length, width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        let trace = x.trace();
-        let _scope = trace.at(self.path.clone());
-        let (width, head_width) = (self.width, self.width / self.heads);
-        let [batch, length, _] = x.shape()[..] else {
-            x.expect("attention", |_| Some("takes [batch, length, width]".into()));
+        self.forward_masked(x, None)
+    }
+
+    /// As [`MultiHeadAttention::forward`], of sequences that may be padded: `real` is `bool[batch, length]`, and no position
+    /// sees those where it does not hold.
+    #[track_caller]
+    pub fn forward_masked(&self, x: &Tensor, real: Option<&Tensor>) -> Tensor {
+        let _scope = x.trace().at(self.path.clone());
+        if !is_sequence("attention", x) {
             return x.clone();
-        };
-        // [3, batch, heads, length, head width]
-        let parts = self.qkv.forward(x).reshape([batch, length, 3, self.heads, head_width]);
-        let parts = parts.permute(&[2, 0, 3, 1, 4]);
-        let (q, k, v) = (parts.index(0, 0), parts.index(0, 1), parts.index(0, 2));
-        let scores = q.matmul_transposed(&k) * (1.0 / (head_width as f64).sqrt());
-        let seen = trace.causal_mask(length, length);
-        let weights = seen.select(scores, f64::NEG_INFINITY).softmax(-1);
-        let mixed = self.dropout.forward(&weights).matmul(&v);
-        self.proj.forward(&mixed.permute(&[0, 2, 1, 3]).reshape([batch, length, width]))
+        }
+        let (heads, shared) = (self.config.heads, self.config.kv_heads);
+        let parts = self.config.apart(&self.qkv.forward(x));
+        let q = parts.narrow(1, 0, heads);
+        let (k, v) = (parts.narrow(1, heads, shared), parts.narrow(1, heads + shared, shared));
+        self.proj.forward(&self.config.attend([&q, &k, &v], real))
+    }
+}
+
+/// Attention of an input, a decoder's, to another one, an encoder's: queries come from the first, keys and values from
+/// the second.
+pub struct CrossAttention {
+    path: Arc<str>,
+    config: AttentionConfig,
+    /// `[heads · head width, width]`, applied to the first input.
+    pub q: Linear,
+    /// `[2 · kv heads · head width, width]`, applied to the second one: rows for k, then v.
+    pub kv: Linear,
+    /// `[width, heads · head width]`.
+    pub proj: Linear,
+}
+
+impl CrossAttention {
+    /// Declares `name.q`, `name.kv` and `name.proj`. Positions of two inputs do not compare, so everything is seen and
+    /// nothing rotated, whatever `config` says.
+    #[track_caller]
+    pub fn new(trace: &Trace, name: &str, config: &AttentionConfig) -> Self {
+        let _scope = trace.scope(name);
+        let config = AttentionConfig { sight: Sight::Full, rope: None, ..config.clone() };
+        let q = config.projection(trace, "q", config.heads);
+        let kv = config.projection(trace, "kv", 2 * config.kv_heads);
+        CrossAttention { path: trace.path(), q, kv, proj: config.output(trace), config }
+    }
+
+    /// `[batch, queries, width]` to the same shape, looking at `memory`, `[batch, keys, width]`, where `real`,
+    /// `bool[batch, keys]`, holds.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, memory: &Tensor, real: Option<&Tensor>) -> Tensor {
+        let _scope = x.trace().at(self.path.clone());
+        if !is_sequence("attention", x) || !is_sequence("attention", memory) {
+            return x.clone();
+        }
+        let shared = self.config.kv_heads;
+        let q = self.config.apart(&self.q.forward(x));
+        let parts = self.config.apart(&self.kv.forward(memory));
+        let (k, v) = (parts.narrow(1, 0, shared), parts.narrow(1, shared, shared));
+        self.proj.forward(&self.config.attend([&q, &k, &v], real))
     }
 }

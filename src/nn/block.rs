@@ -1,6 +1,10 @@
-//! One block of a decoder: attention and a feed-forward network, each with a norm and a residual connection.
+//! One block of a Transformer: attention and a feed-forward network, each with a norm and a residual connection, and in
+//! a decoder that follows an encoder attention to it in between.
 
-use super::{Dropout, FeedForward, Gelu, LayerNorm, MultiHeadAttention};
+use super::{
+    AttentionConfig, CrossAttention, Dropout, FeedForward, FeedForwardConfig, LatentAttention,
+    LatentAttentionConfig, MultiHeadAttention, Norm, Normalization,
+};
 use crate::trace::{Tensor, Trace};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -19,27 +23,66 @@ pub enum NormPlace {
 /// The shape of a block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockConfig {
-    /// d, a multiple of `heads`.
+    /// d.
     pub width: usize,
-    /// Attention heads.
-    pub heads: usize,
-    /// Dropout probability of attention weights and branches.
+    /// Dropout probability of branches.
     pub dropout: f64,
-    /// Whether the projections to q, k and v have a bias.
-    pub qkv_bias: bool,
-    /// The activation.
-    pub gelu: Gelu,
     /// Where norms stand.
     pub norm: NormPlace,
-    /// Standard deviation of the first weights.
-    pub std: f64,
-    /// That of the two matrices whose results are added to the residual stream.
-    pub residual_std: f64,
+    /// Which norms.
+    pub normalization: Normalization,
+    /// ε of the norms.
+    pub epsilon: f64,
+    /// Attention of the input to itself.
+    pub attention: SelfAttentionConfig,
+    /// Attention to an encoder, if there is one.
+    pub cross: Option<AttentionConfig>,
+    /// The feed-forward network.
+    pub feed_forward: FeedForwardConfig,
 }
 
-impl BlockConfig {
-    pub(super) fn dropout(&self) -> Dropout {
-        Dropout { probability: self.dropout }
+/// The shape of either kind of attention of an input to itself.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SelfAttentionConfig {
+    /// [`MultiHeadAttention`]
+    Heads(AttentionConfig),
+    /// [`LatentAttention`]
+    Latent(LatentAttentionConfig),
+}
+
+/// Attention of an input to itself, of either kind.
+pub enum SelfAttention {
+    /// Keys and values for each head or group of heads.
+    Heads(MultiHeadAttention),
+    /// Keys and values from a narrow vector.
+    Latent(Box<LatentAttention>),
+}
+
+impl SelfAttention {
+    #[track_caller]
+    fn new(trace: &Trace, name: &str, config: &SelfAttentionConfig) -> Self {
+        match config {
+            SelfAttentionConfig::Heads(config) => {
+                SelfAttention::Heads(MultiHeadAttention::new(trace, name, config))
+            }
+            SelfAttentionConfig::Latent(config) => {
+                SelfAttention::Latent(Box::new(LatentAttention::new(trace, name, config)))
+            }
+        }
+    }
+
+    /// `[batch, length, width]` to the same shape; see [`MultiHeadAttention::forward_masked`] for `real`, which latent
+    /// attention does not take.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, real: Option<&Tensor>) -> Tensor {
+        match self {
+            SelfAttention::Heads(attention) => attention.forward_masked(x, real),
+            SelfAttention::Latent(attention) => {
+                let unmasked = real.is_none();
+                x.expect("latent attention", |_| (!unmasked).then(|| "knows no padded keys".into()));
+                attention.forward(x)
+            }
+        }
     }
 }
 
@@ -49,44 +92,85 @@ pub struct Block {
     norm: NormPlace,
     dropout: Dropout,
     /// The norm of the attention branch.
-    pub ln1: LayerNorm,
+    pub ln1: Norm,
     /// Attention.
-    pub attn: MultiHeadAttention,
+    pub attn: SelfAttention,
+    /// The norm of the branch that looks at an encoder, and that branch.
+    pub cross: Option<(Norm, CrossAttention)>,
     /// The norm of the feed-forward branch.
-    pub ln2: LayerNorm,
+    pub ln2: Norm,
     /// The feed-forward network.
     pub mlp: FeedForward,
 }
 
+/// What a block sees beside its input.
+#[derive(Clone, Copy, Default)]
+pub struct Surroundings<'a> {
+    /// `bool[batch, length]`: which positions of the input are no padding.
+    pub real: Option<&'a Tensor>,
+    /// The encoder's result `[batch, source length, width]`.
+    pub memory: Option<&'a Tensor>,
+    /// `bool[batch, source length]`: which positions of the encoder's result are no padding.
+    pub memory_real: Option<&'a Tensor>,
+}
+
 impl Block {
-    /// Declares `name.ln1`, `name.attn`, `name.ln2` and `name.mlp`.
+    /// Declares `name.ln1`, `name.attn`, with an encoder `name.ln_cross` and `name.cross`, `name.ln2` and `name.mlp`.
     #[track_caller]
     pub fn new(trace: &Trace, name: &str, config: &BlockConfig) -> Self {
         let _scope = trace.scope(name);
+        let norm = |name| Norm::new(trace, name, config.width, config.normalization, config.epsilon);
         Block {
             path: trace.path(),
             norm: config.norm,
-            dropout: config.dropout(),
-            ln1: LayerNorm::new(trace, "ln1", config.width),
-            attn: MultiHeadAttention::new(trace, "attn", config),
-            ln2: LayerNorm::new(trace, "ln2", config.width),
-            mlp: FeedForward::new(trace, "mlp", config),
+            dropout: Dropout { probability: config.dropout },
+            ln1: norm("ln1"),
+            attn: SelfAttention::new(trace, "attn", &config.attention),
+            cross: config
+                .cross
+                .as_ref()
+                .map(|config| (norm("ln_cross"), CrossAttention::new(trace, "cross", config))),
+            ln2: norm("ln2"),
+            mlp: FeedForward::new(trace, "mlp", &config.feed_forward),
         }
     }
 
     /// `[batch, length, width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
+        self.forward_among(x, Surroundings::default())
+    }
+
+    /// As [`Block::forward`], with padding or an encoder.
+    #[track_caller]
+    pub fn forward_among(&self, x: &Tensor, around: Surroundings<'_>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
+        let branch = self.attn.forward(&self.before(&self.ln1, x), around.real);
+        let mut x = self.after(&self.ln1, x, &branch);
+        if let (Some((norm, cross)), Some(memory)) = (&self.cross, around.memory) {
+            let branch = cross.forward(&self.before(norm, &x), memory, around.memory_real);
+            x = self.after(norm, &x, &branch);
+        }
+        let branch = self.mlp.forward(&self.before(&self.ln2, &x));
+        self.after(&self.ln2, &x, &branch)
+    }
+
+    /// What a branch takes.
+    #[track_caller]
+    fn before(&self, norm: &Norm, x: &Tensor) -> Tensor {
         match self.norm {
-            NormPlace::Pre => {
-                let x = x + self.dropout.forward(&self.attn.forward(&self.ln1.forward(x)));
-                &x + self.dropout.forward(&self.mlp.forward(&self.ln2.forward(&x)))
-            }
-            NormPlace::Post => {
-                let x = self.ln1.forward(&(x + self.dropout.forward(&self.attn.forward(x))));
-                self.ln2.forward(&(&x + self.dropout.forward(&self.mlp.forward(&x))))
-            }
+            NormPlace::Pre => norm.forward(x),
+            NormPlace::Post => x.clone(),
+        }
+    }
+
+    /// A branch's result, dropped out and added.
+    #[track_caller]
+    fn after(&self, norm: &Norm, x: &Tensor, branch: &Tensor) -> Tensor {
+        let sum = x + self.dropout.forward(branch);
+        match self.norm {
+            NormPlace::Pre => sum,
+            NormPlace::Post => norm.forward(&sum),
         }
     }
 }

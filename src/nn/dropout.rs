@@ -1,4 +1,4 @@
-//! Dropout (Srivastava et al., 2014).
+//! Dropout (Srivastava et al., 2014), of values and of weights.
 
 use crate::trace::Tensor;
 
@@ -21,5 +21,23 @@ impl Dropout {
         }
         let keep = trace.random_uniform(x.shape()).ge(self.probability);
         keep.select(x * (1.0 / (1.0 - self.probability)), 0.0)
+    }
+}
+
+/// Dropout of a weight matrix (Wan et al., "Regularization of neural networks using DropConnect", 2013): single weights are
+/// dropped, the same ones for the whole batch and for all positions. AWD-LSTM does so with its hidden-to-hidden matrices
+/// (Merity, Keskar, Socher, 2017).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DropConnect {
+    /// The probability that a weight is dropped: at least 0, below 1.
+    pub probability: f64,
+}
+
+impl DropConnect {
+    /// The matrix to be used in this step: kept weights are scaled by 1/(1 − p). Every call draws a mask of its own, so a
+    /// recurrent layer asks once for all positions. When evaluating this is `weight` itself.
+    #[track_caller]
+    pub fn forward(&self, weight: &Tensor) -> Tensor {
+        Dropout { probability: self.probability }.forward(weight)
     }
 }

@@ -30,6 +30,15 @@ impl Linear {
         Linear { path: trace.path(), weight: trace.parameter("weight", [outputs, inputs], init), bias: None }
     }
 
+    /// Declares `name.weight` and, if asked for, `name.bias`.
+    #[track_caller]
+    pub fn with(trace: &Trace, name: &str, [inputs, outputs]: [usize; 2], bias: bool, init: Init) -> Self {
+        match bias {
+            true => Linear::new(trace, name, inputs, outputs, init),
+            false => Linear::without_bias(trace, name, inputs, outputs, init),
+        }
+    }
+
     /// `[.., inputs]` to `[.., outputs]`.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {

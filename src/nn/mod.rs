@@ -16,20 +16,28 @@
 
 mod activation;
 mod attention;
+mod batch_norm;
 mod block;
+mod convolution;
 mod dropout;
 mod embedding;
 mod feed_forward;
+mod latent_attention;
 mod linear;
 mod norm;
+mod positions;
 #[cfg(test)]
 mod tests;
 
-pub use activation::Gelu;
-pub use attention::MultiHeadAttention;
-pub use block::{Block, BlockConfig, NormPlace};
-pub use dropout::Dropout;
+pub use activation::{Activation, Gelu};
+pub use attention::{AttentionConfig, CrossAttention, MultiHeadAttention, Sight};
+pub use batch_norm::BatchNorm;
+pub use block::{Block, BlockConfig, NormPlace, SelfAttention, SelfAttentionConfig, Surroundings};
+pub use convolution::{Convolution, TransposedConvolution, Window};
+pub use dropout::{DropConnect, Dropout};
 pub use embedding::Embedding;
-pub use feed_forward::FeedForward;
+pub use feed_forward::{FeedForward, FeedForwardConfig};
+pub use latent_attention::{LatentAttention, LatentAttentionConfig};
 pub use linear::Linear;
-pub use norm::LayerNorm;
+pub use norm::{LayerNorm, Norm, Normalization, RmsNorm};
+pub use positions::{BASE, Pairing, Rope};

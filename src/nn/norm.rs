@@ -1,7 +1,8 @@
-//! Normalisation.
+//! Normalisation of vectors.
 
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// (x − mean) / √(var + ε) · weight + bias over the last axis, with the biased variance (Ba, Kiros, Hinton, 2016).
@@ -28,10 +29,87 @@ impl LayerNorm {
         }
     }
 
+    /// With another ε.
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        LayerNorm { epsilon, ..self }
+    }
+
     /// `[.., width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
         x.normalize(&[-1], self.epsilon) * &self.weight + &self.bias
+    }
+}
+
+/// x / √(mean x² + ε) · weight over the last axis (Zhang, Sennrich, 2019).
+pub struct RmsNorm {
+    path: Arc<str>,
+    /// `[width]`, from one.
+    pub weight: Tensor,
+    /// ε, inside the root.
+    pub epsilon: f64,
+}
+
+impl RmsNorm {
+    /// Declares `name.weight`; ε is 10⁻⁵.
+    #[track_caller]
+    pub fn new(trace: &Trace, name: &str, width: usize) -> Self {
+        let _scope = trace.scope(name);
+        let weight = trace.parameter("weight", [width], Init::Ones);
+        RmsNorm { path: trace.path(), weight, epsilon: 1e-5 }
+    }
+
+    /// With another ε.
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        RmsNorm { epsilon, ..self }
+    }
+
+    /// `[.., width]` to the same shape.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        let _scope = x.trace().at(self.path.clone());
+        // One root and one division for each row.
+        let scale = (x.square().mean_keep(&[-1]) + self.epsilon).sqrt().recip();
+        x * scale * &self.weight
+    }
+}
+
+/// Which normalisation a model uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Normalization {
+    /// [`LayerNorm`].
+    #[default]
+    Layer,
+    /// [`RmsNorm`].
+    Rms,
+}
+
+/// A norm of either kind.
+pub enum Norm {
+    /// With mean and bias.
+    Layer(LayerNorm),
+    /// Without.
+    Rms(RmsNorm),
+}
+
+impl Norm {
+    /// Declares the parameters of the kind under `name`.
+    #[track_caller]
+    pub fn new(trace: &Trace, name: &str, width: usize, kind: Normalization, epsilon: f64) -> Self {
+        match kind {
+            Normalization::Layer => Norm::Layer(LayerNorm::new(trace, name, width).with_epsilon(epsilon)),
+            Normalization::Rms => Norm::Rms(RmsNorm::new(trace, name, width).with_epsilon(epsilon)),
+        }
+    }
+
+    /// `[.., width]` to the same shape.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        match self {
+            Norm::Layer(norm) => norm.forward(x),
+            Norm::Rms(norm) => norm.forward(x),
+        }
     }
 }

@@ -7,16 +7,31 @@ use crate::testing::{assert_close, check_gradients, evaluate, random, value};
 use crate::trace::Tensor;
 use kernfusion_ir::DType;
 
-const SHAPE: BlockConfig = BlockConfig {
-    width: 6,
-    heads: 2,
-    dropout: 0.0,
-    qkv_bias: true,
-    gelu: Gelu::Erf,
-    norm: NormPlace::Pre,
-    std: 0.5,
-    residual_std: 0.3,
-};
+/// Two heads of three.
+fn attention() -> AttentionConfig {
+    AttentionConfig { qkv_bias: true, std: 0.5, residual_std: 0.3, ..AttentionConfig::causal(6, 2) }
+}
+
+fn block() -> BlockConfig {
+    BlockConfig {
+        width: 6,
+        dropout: 0.0,
+        norm: NormPlace::Pre,
+        normalization: Normalization::Layer,
+        epsilon: 1e-5,
+        attention: SelfAttentionConfig::Heads(attention()),
+        cross: None,
+        feed_forward: FeedForwardConfig {
+            width: 6,
+            hidden: 24,
+            activation: Activation::GeluTanh,
+            gated: false,
+            bias: true,
+            std: 0.5,
+            residual_std: 0.3,
+        },
+    }
+}
 
 #[test]
 fn activations_have_their_values_and_gradients() {
@@ -35,7 +50,7 @@ fn activations_have_their_values_and_gradients() {
     assert_close(&run(Tensor::gelu), &gelu, 1e-11);
     let tanh =
         |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
-    assert_close(&run(|x| x.gelu_as(Gelu::Tanh)), &plain(&tanh), 1e-14);
+    assert_close(&run(|x| x.activate(Activation::GeluTanh)), &plain(&tanh), 1e-14);
     let smooth: [fn(&Tensor) -> Tensor; 5] =
         [Tensor::sigmoid, Tensor::swish, Tensor::softplus, Tensor::gelu, Tensor::gelu_tanh];
     for build in smooth {
@@ -131,7 +146,7 @@ fn linear_embedding_and_norm_are_their_formulas() {
 
 /// Attention head by head and row by row.
 fn plain_attention(x: &[f64], qkv: &[f64], bias: &[f64], length: usize) -> Vec<f64> {
-    let (width, head_width) = (SHAPE.width, SHAPE.width / SHAPE.heads);
+    let (width, head_width) = (6, 3);
     let projected = |t: usize, row: usize| {
         (0..width).map(|k| x[t * width + k] * qkv[row * width + k]).sum::<f64>() + bias[row]
     };
@@ -151,10 +166,10 @@ fn plain_attention(x: &[f64], qkv: &[f64], bias: &[f64], length: usize) -> Vec<f
 
 #[test]
 fn attention_agrees_with_plain_code_and_sees_no_future() {
-    let (batch, length, width) = (2, 5, SHAPE.width);
+    let (batch, length, width) = (2, 5, 6);
     let trace = Trace::training();
     let x = trace.input("x", [batch, length, width], DType::F32);
-    let attention = MultiHeadAttention::new(&trace, "attn", &SHAPE);
+    let attention = MultiHeadAttention::new(&trace, "attn", &attention());
     let program = trace.finish(&[("y", &attention.forward(&x))]).expect("correct");
     let values = random(4, batch * length * width, -1.0, 1.0);
     let (qkv, bias) = (random(5, 3 * width * width, -1.0, 1.0), random(6, 3 * width, -0.5, 0.5));
@@ -174,26 +189,22 @@ fn attention_agrees_with_plain_code_and_sees_no_future() {
 #[test]
 fn blocks_differentiate() {
     for norm in [NormPlace::Pre, NormPlace::Post] {
-        let config = BlockConfig { norm, gelu: Gelu::Tanh, ..SHAPE };
         // Checked by the input and by a factor on a weight deep inside.
         let inputs: [(&[usize], _); 2] = [(&[1, 3, 6], random(7, 18, -1.0, 1.0)), (&[], vec![1.1])];
         check_gradients(&inputs, |trace, x| {
-            let mut block = Block::new(trace, "block", &config);
-            block.attn.qkv.weight = (block.attn.qkv.weight.cast(DType::F64)) * &x[1];
-            let parameters = [
-                &mut block.attn.proj.weight,
-                &mut block.mlp.up.weight,
-                &mut block.mlp.down.weight,
-                &mut block.ln1.weight,
-                &mut block.ln2.weight,
-                &mut block.ln1.bias,
-                &mut block.ln2.bias,
-            ];
-            parameters.into_iter().for_each(|parameter| *parameter = parameter.cast(DType::F64));
-            let biases = [&mut block.attn.qkv, &mut block.attn.proj, &mut block.mlp.up, &mut block.mlp.down];
-            biases
-                .into_iter()
-                .for_each(|linear| linear.bias = linear.bias.as_ref().map(|b| b.cast(DType::F64)));
+            let mut block = Block::new(trace, "block", &BlockConfig { norm, ..block() });
+            let SelfAttention::Heads(attn) = &mut block.attn else { panic!("heads were asked for") };
+            let (Norm::Layer(ln1), Norm::Layer(ln2)) = (&mut block.ln1, &mut block.ln2) else {
+                panic!("layer norms were asked for")
+            };
+            attn.qkv.weight = (attn.qkv.weight.cast(DType::F64)) * &x[1];
+            let mlp = &mut block.mlp;
+            let norms = [&mut ln1.weight, &mut ln2.weight, &mut ln1.bias, &mut ln2.bias];
+            let weights = [&mut attn.proj.weight, &mut mlp.up.weight, &mut mlp.down.weight];
+            norms.into_iter().chain(weights).for_each(|parameter| *parameter = parameter.cast(DType::F64));
+            for linear in [&mut attn.qkv, &mut attn.proj, &mut mlp.up, &mut mlp.down] {
+                linear.bias = linear.bias.as_ref().map(|bias| bias.cast(DType::F64));
+            }
             (block.forward(&x[0]) * trace.arange(6, DType::F64)).sum_all()
         });
     }
@@ -223,6 +234,20 @@ fn dropout_keeps_its_share_and_draws_a_new_mask_at_each_step() {
 }
 
 #[test]
+fn dropped_weights_are_the_same_for_all_rows() {
+    let trace = Trace::training();
+    let (x, weight) = (trace.input("x", [7, 5], DType::F32), trace.input("w", [3, 5], DType::F32));
+    let dropped = DropConnect { probability: 0.4 }.forward(&weight);
+    let program = trace.finish(&[("w", &dropped), ("y", &x.linear(&dropped))]).expect("correct");
+    let ones = |count| vec![1.0; count];
+    let inputs = [("x", ones(35)), ("w", ones(15)), ("seed", vec![3.0]), ("step", vec![1.0])];
+    let results = evaluate(&program, &inputs);
+    let kept = results["w"].iter().filter(|&&w| w != 0.0).count();
+    assert!(kept > 0 && kept < 15 && results["w"].iter().all(|&w| w == 0.0 || (w - 1.0 / 0.6).abs() < 1e-7));
+    assert!(results["y"].chunks(3).all(|row| row == &results["y"][..3]));
+}
+
+#[test]
 fn dropout_does_nothing_when_evaluating() {
     let trace = Trace::new();
     let x = trace.input("x", [2], DType::F32);
@@ -232,9 +257,9 @@ fn dropout_does_nothing_when_evaluating() {
 #[test]
 fn a_wrong_shape_is_reported_at_the_call_of_the_layer_under_its_path() {
     let trace = Trace::new();
-    let block = Block::new(&trace, "blocks.0", &SHAPE);
+    let block = Block::new(&trace, "blocks.0", &block());
     let x = trace.input("x", [2, 4, 7], DType::F32);
-    let (line, _) = (line!(), block.attn.forward(&x));
+    let (line, _) = (line!(), block.attn.forward(&x, None));
     let error = trace.finish(&[]).expect_err("seven is not six").to_string();
     let expected = "linear(f32[2,4,7], f32[18,6]): the weight takes 6 inputs, the last axis has 7\n  at ";
     assert!(error.starts_with(expected), "{error}");

@@ -57,6 +57,7 @@ struct Inner {
     training: bool,
     product_dtype: Option<DType>,
     parameters: Vec<(Parameter, ValueId)>,
+    buffers: Vec<Parameter>,
     updates: Vec<(String, ValueId)>,
     /// Values through which no gradient flows.
     stopped: BTreeSet<ValueId>,
@@ -65,7 +66,7 @@ struct Inner {
     error: Option<IrError>,
 }
 
-/// A trained tensor: a state input with a name, a shape and a rule for its first value.
+/// A state input with a name, a shape and a rule for its first value: a trained tensor, or a buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
     /// Module path and name, such as `blocks.0.attn.qkv.weight`.
@@ -76,13 +77,15 @@ pub struct Parameter {
     pub init: Init,
 }
 
-/// A finished program: a graph and what its parameters start from. States that are no parameters start from zero.
+/// A finished program: a graph and what its parameters and buffers start from. All other states start from zero.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Program {
     /// Inputs, nodes, outputs and state updates.
     pub graph: Graph,
     /// The parameters in the order of their declaration.
     pub parameters: Vec<Parameter>,
+    /// States that are not trained and do not start from zero, such as the running statistics of a batch norm.
+    pub buffers: Vec<Parameter>,
 }
 
 impl Program {
@@ -91,9 +94,9 @@ impl Program {
         self.parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum()
     }
 
-    /// The first values of all parameters, a function of the seed and each parameter's name.
+    /// The first values of all parameters and buffers, a function of the seed and each one's name.
     pub fn initial_parameters(&self, seed: u64) -> impl Iterator<Item = (&str, HostTensor)> {
-        self.parameters.iter().map(move |Parameter { name, shape, init }| {
+        self.parameters.iter().chain(&self.buffers).map(move |Parameter { name, shape, init }| {
             (name.as_str(), HostTensor::new(shape.clone(), init.draw(seed, name, shape)))
         })
     }
@@ -128,6 +131,7 @@ impl Trace {
             training: false,
             product_dtype: None,
             parameters: vec![],
+            buffers: vec![],
             updates: vec![],
             stopped: BTreeSet::new(),
             draws: BTreeMap::new(),
@@ -193,6 +197,16 @@ impl Trace {
         self.declare(self.qualified(name), InputRole::State, TensorType::new(dtype, shape))
     }
 
+    /// An `f32` state that is not trained and starts from `init`, named by the open module path and `name`;
+    /// [`Trace::update`] changes it.
+    #[track_caller]
+    pub fn buffer(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
+        let (path, shape) = (self.qualified(name), shape.into());
+        let tensor = self.state(name, shape.clone(), DType::F32);
+        self.inner.borrow_mut().buffers.push(Parameter { name: path, shape, init });
+        tensor
+    }
+
     /// Says which value a state or parameter takes after a run.
     #[track_caller]
     pub fn update(&self, state: &Tensor, value: &Tensor) {
@@ -227,6 +241,13 @@ impl Trace {
         inner.parameters.iter().map(handle).collect()
     }
 
+    /// The values given anew for every run that were declared so far, by name, with their handles.
+    pub fn data_inputs(&self) -> Vec<(String, Tensor)> {
+        let inner = self.inner.borrow();
+        let data = inner.graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+        data.map(|(id, name, _)| (name.to_string(), self.handle(id))).collect()
+    }
+
     /// The program so far with these results, and with the state updates.
     ///
     /// # Errors
@@ -247,7 +268,7 @@ impl Trace {
         outputs.iter().for_each(|(name, tensor)| graph.output(*name, tensor.id()));
         inner.updates.iter().for_each(|(state, value)| graph.update(state.clone(), *value));
         let parameters = inner.parameters.iter().map(|(parameter, _)| parameter.clone()).collect();
-        Ok(Program { graph, parameters })
+        Ok(Program { graph, parameters, buffers: inner.buffers.clone() })
     }
 
     /// The first mistake made so far.

@@ -61,6 +61,16 @@ impl Trace {
         self.columns_less_rows(rows, columns).le(ahead)
     }
 
+    /// `bool[rows, columns]`: as [`Trace::causal_mask`], of the last `width` positions that it allows.
+    #[track_caller]
+    pub fn window_mask(&self, rows: usize, columns: usize, width: usize) -> Tensor {
+        let clamped = |ahead: i64| ahead.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+        let ahead = columns as i64 - rows as i64;
+        let first = ahead.saturating_sub(i64::try_from(width).unwrap_or(i64::MAX));
+        let distance = self.columns_less_rows(rows, columns);
+        distance.le(clamped(ahead)).and(distance.gt(clamped(first)))
+    }
+
     /// `column − row`, as `i32[rows, columns]`.
     #[track_caller]
     pub(super) fn columns_less_rows(&self, rows: usize, columns: usize) -> Tensor {
