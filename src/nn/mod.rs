@@ -26,6 +26,7 @@ mod latent_attention;
 mod linear;
 mod norm;
 mod positions;
+mod recurrent;
 #[cfg(test)]
 mod tests;
 
@@ -41,3 +42,4 @@ pub use latent_attention::{LatentAttention, LatentAttentionConfig};
 pub use linear::Linear;
 pub use norm::{LayerNorm, Norm, Normalization, RmsNorm};
 pub use positions::{BASE, Pairing, Rope};
+pub use recurrent::{Cell, Recurred, Recurrent, RecurrentConfig};

@@ -234,18 +234,20 @@ impl Trace {
     /// The parameters declared so far, with their handles.
     pub fn parameters(&self) -> Vec<(Parameter, Tensor)> {
         let inner = self.inner.borrow();
-        let handle = |(parameter, id): &(Parameter, ValueId)| {
-            let ty = inner.frames[0].graph[*id].ty.clone();
-            (parameter.clone(), Tensor::new(self.clone(), 0, *id, ty))
-        };
-        inner.parameters.iter().map(handle).collect()
+        let parameters = inner.parameters.iter();
+        parameters.map(|(parameter, id)| (parameter.clone(), self.of_program(&inner, *id))).collect()
     }
 
     /// The values given anew for every run that were declared so far, by name, with their handles.
     pub fn data_inputs(&self) -> Vec<(String, Tensor)> {
         let inner = self.inner.borrow();
-        let data = inner.graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
-        data.map(|(id, name, _)| (name.to_string(), self.handle(id))).collect()
+        let data = inner.frames[0].graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+        data.map(|(id, name, _)| (name.to_string(), self.of_program(&inner, id))).collect()
+    }
+
+    /// The handle of a value of the program, whatever loop is open.
+    fn of_program(&self, inner: &Inner, id: ValueId) -> Tensor {
+        Tensor::new(self.clone(), 0, id, inner.frames[0].graph[id].ty.clone())
     }
 
     /// The program so far with these results, and with the state updates.

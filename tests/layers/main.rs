@@ -8,3 +8,4 @@ mod basic;
 mod convolutions;
 mod judge;
 mod models;
+mod recurrent;
