@@ -51,7 +51,9 @@ pub mod prelude {
         activation_regularization, bce, bce_with_logits, cross_entropy, masked_cross_entropy, masked_mean,
         mse, smoothed_token_losses, temporal_activation_regularization, token_losses,
     };
-    pub use crate::models::{Gpt, GptConfig, Mlp, Preset, preset, presets};
+    pub use crate::models::{
+        Bert, BertConfig, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, Mlp, Preset, preset, presets,
+    };
     pub use crate::nn::{
         Activation, AttentionConfig, BatchNorm, Block, BlockConfig, Convolution, CrossAttention, DropConnect,
         Dropout, Embedding, FeedForward, FeedForwardConfig, Gelu, LatentAttention, LatentAttentionConfig,

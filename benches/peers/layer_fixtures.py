@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 from transformers import (
-    DeepseekV3Config, DeepseekV3ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+    BertConfig, BertForMaskedLM, DeepseekV3Config, DeepseekV3ForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
 )
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaMLP, apply_rotary_pos_emb
@@ -153,16 +153,19 @@ def batch_norms(f):
         f.add(case, {"x": f.random(3, 4, 5)}, names, norm, states, new if training else None)
 
 
-def sinusoids(f):
-    """Vaswani et al., section 3.5, dimension by dimension; added to an input, for a case needs one."""
-    length, width = 7, 6
+def sinusoid_table(length, width):
+    """Vaswani et al., section 3.5, dimension by dimension."""
     table = torch.zeros(length, width, dtype=torch.float64)
     for position in range(length):
         for i in range(width // 2):
             angle = position / 10000 ** (2 * i / width)
             table[position, 2 * i] = np.sin(angle)
             table[position, 2 * i + 1] = np.cos(angle)
-    f.add("sinusoids", {"x": f.random(2, length, width)}, {}, lambda x: x + table)
+    return table
+
+
+def sinusoids(f):
+    f.add("sinusoids", {"x": f.random(2, 7, 6)}, {}, lambda x: x + sinusoid_table(7, 6))
 
 
 def turned(x, base=10000.0):
@@ -377,9 +380,77 @@ def deepseek(f):
     f.add("deepseek", {"tokens": f.integers(13, 2, 8)}, names, lambda tokens: model(tokens).logits)
 
 
+def bert(f):
+    config = BertConfig(vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
+                        max_position_embeddings=8, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    model = f.randomized(BertForMaskedLM(config))
+    embeddings, head = model.bert.embeddings, model.cls.predictions
+    names = {f"{ours}.weight": getattr(embeddings, f"{theirs}_embeddings").weight
+             for ours, theirs in {"wte": "word", "wpe": "position", "wse": "token_type"}.items()}
+    names |= affine({"ln_e": embeddings.LayerNorm, "head.dense": head.transform.dense,
+                     "head.norm": head.transform.LayerNorm}) | {"head.bias": head.bias}
+    for i, block in enumerate(model.bert.encoder.layer):
+        a = block.attention
+        for kind in ("weight", "bias"):
+            parts = (a.self.query, a.self.key, a.self.value)
+            names[f"blocks.{i}.attn.qkv.{kind}"] = [getattr(linear, kind) for linear in parts]
+        names |= affine({f"blocks.{i}.attn.proj": a.output.dense, f"blocks.{i}.ln1": a.output.LayerNorm,
+                         f"blocks.{i}.mlp.up": block.intermediate.dense, f"blocks.{i}.mlp.down": block.output.dense,
+                         f"blocks.{i}.ln2": block.output.LayerNorm})
+    tokens, segments = f.integers(13, 2, 8), torch.tensor([[0] * 5 + [1] * 3, [0] * 3 + [1] * 5])
+    real = torch.tensor([[1] * 8, [1] * 6 + [0] * 2])
+    f.add("bert", {"tokens": tokens, "segments": segments, "real": real}, names,
+          lambda tokens, segments, real: model(tokens, attention_mask=real, token_type_ids=segments).logits)
+    # The loss that training makes small, by transformers: -100 is what does not count.
+    labels = torch.where(torch.rand(2, 8, generator=torch.Generator().manual_seed(1)) < 0.4, f.integers(13, 2, 8), -100)
+    model.zero_grad()
+    f.add("bert_loss", {"x": tokens, "y": labels}, names, lambda x, y: model(x, labels=y).loss)
+
+
+def encoder_decoder(f):
+    """torch.nn.Transformer with the paper's embedding; the last two of 13 tokens are the marks of beginning and end."""
+    width, length, written = 8, 6, 5
+    for case, before in [("encoder_decoder", False), ("encoder_decoder_pre_norm", True)]:
+        model = f.randomized(torch.nn.Transformer(width, 2, 2, 2, 12, dropout=0, norm_first=before, batch_first=True))
+        table = f.randomized(torch.nn.Embedding(13, width))
+        names = {"wte.weight": table.weight}
+        for path, layers in [("encoder", model.encoder.layers), ("decoder", model.decoder.layers)]:
+            for i, block in enumerate(layers):
+                names |= transformer_block(block, f"{path}.{i}", path == "decoder", width)
+        names |= affine({"ln_encoder": model.encoder.norm, "ln_decoder": model.decoder.norm})
+
+        def forward(x, x_lengths, y):
+            embed = lambda tokens: table(tokens) * np.sqrt(width) + sinusoid_table(tokens.shape[1], width)
+            shifted = torch.cat([torch.full((2, 1), 11), y[:, :-1]], dim=1)
+            padding = torch.where(torch.arange(length)[None] < x_lengths[:, None], 0.0, -torch.inf).double()
+            y = model(embed(x), embed(shifted), tgt_mask=future(written)[0, 0],
+                      src_key_padding_mask=padding, memory_key_padding_mask=padding)
+            return y @ table.weight.T
+
+        inputs = {"x": f.integers(11, 2, length), "x_lengths": torch.tensor([6, 4]), "y": f.integers(11, 2, written)}
+        f.add(case, inputs, names, forward)
+
+
+def transformer_block(block, path, decodes, width):
+    """torch.nn.Transformer{En,De}coderLayer, whose in_proj has rows for q, then k, then v."""
+    attention = block.self_attn
+    names = {f"{path}.attn.qkv.weight": attention.in_proj_weight, f"{path}.attn.qkv.bias": attention.in_proj_bias}
+    last = block.norm3 if decodes else block.norm2
+    names |= affine({f"{path}.attn.proj": attention.out_proj, f"{path}.ln1": block.norm1, f"{path}.ln2": last,
+                     f"{path}.mlp.up": block.linear1, f"{path}.mlp.down": block.linear2})
+    if decodes:
+        cross = block.multihead_attn
+        for kind, of in [("weight", cross.in_proj_weight), ("bias", cross.in_proj_bias)]:
+            names[f"{path}.cross.q.{kind}"] = Part(of, lambda t: t[:width])
+            names[f"{path}.cross.kv.{kind}"] = Part(of, lambda t: t[width:])
+        names |= affine({f"{path}.cross.proj": cross.out_proj, f"{path}.ln_cross": block.norm2})
+    return names
+
+
 CASES = [
     activations, linear_and_embedding, norms, batch_norms, sinusoids, ropes, feed_forwards, attentions,
-    latent_attentions, convolutions, losses, gpt2, llama, deepseek,
+    latent_attentions, convolutions, losses, gpt2, llama, deepseek, bert,
+    encoder_decoder,
 ]
 
 

@@ -164,19 +164,13 @@ impl GptConfig {
             ("hidden", self.hidden()),
             ("window", self.window.unwrap_or(1)),
         ];
-        let extents = extents.into_iter().chain(latent.into_iter().flatten());
-        if let Some((name, _)) = extents.into_iter().find(|(_, extent)| *extent == 0) {
-            return refuse(format!("{name} is 0, but must be at least 1"));
-        }
-        if !self.width.is_multiple_of(self.heads) {
-            return refuse(format!("width {} is not a multiple of heads {}", self.width, self.heads));
-        }
+        let extents: Vec<_> = extents.into_iter().chain(latent.into_iter().flatten()).collect();
+        super::check_extents(&extents)?;
+        super::check_heads(self.width, self.heads)?;
         if !self.heads.is_multiple_of(self.kv_heads()) {
             return refuse(format!("heads {} is not a multiple of kv_heads {}", self.heads, self.kv_heads()));
         }
-        if !(0.0..1.0).contains(&self.dropout) {
-            return refuse(format!("dropout {} is not in the range from 0 to below 1", self.dropout));
-        }
+        super::check_dropout(self.dropout)?;
         if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
             return refuse(format!("epsilon {} is not a number of at least 0", self.epsilon));
         }
@@ -403,12 +397,7 @@ impl Gpt {
     /// a length of at most `context`.
     #[track_caller]
     pub fn forward(&self, tokens: &Tensor) -> Tensor {
-        tokens.expect("gpt", |ty| match ty.shape[..] {
-            _ if ty.dtype != DType::I32 => Some("tokens are i32".into()),
-            [_, length] if length <= self.context => None,
-            [_, length] => Some(format!("{length} positions exceed the context of {}", self.context)),
-            _ => Some("tokens have the shape [batch, length]".into()),
-        });
+        super::expect_tokens("gpt", tokens, self.context);
         self.logits(tokens)
     }
 

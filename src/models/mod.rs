@@ -1,14 +1,20 @@
 //! Whole models, and the shapes they are known by.
 
+mod bert;
+mod encoder_decoder;
 mod gpt;
 mod mlp;
 mod presets;
 
+pub use bert::{Bert, BertConfig, MaskedHead};
+pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
 pub use gpt::{FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
 
+use crate::trace::Tensor;
 use crate::{Error, Result};
+use kernfusion_ir::DType;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,4 +30,39 @@ fn merged<C: Serialize + DeserializeOwned>(shape: &C, json: &str) -> Result<C> {
         merged[name] = value;
     }
     serde_json::from_value(merged).map_err(invalid)
+}
+
+/// Refuses the first extent that is zero.
+fn check_extents(extents: &[(&str, usize)]) -> Result<()> {
+    match extents.iter().find(|(_, extent)| *extent == 0) {
+        Some((name, _)) => Err(Error::Configuration(format!("{name} is 0, but must be at least 1"))),
+        None => Ok(()),
+    }
+}
+
+fn check_heads(width: usize, heads: usize) -> Result<()> {
+    match width.is_multiple_of(heads) {
+        true => Ok(()),
+        false => Err(Error::Configuration(format!("width {width} is not a multiple of heads {heads}"))),
+    }
+}
+
+fn check_dropout(dropout: f64) -> Result<()> {
+    match (0.0..1.0).contains(&dropout) {
+        true => Ok(()),
+        false => {
+            Err(Error::Configuration(format!("dropout {dropout} is not in the range from 0 to below 1")))
+        }
+    }
+}
+
+/// Records a mistake unless these are tokens `i32[batch, length]` with a length of at most `context`.
+#[track_caller]
+fn expect_tokens(model: &'static str, tokens: &Tensor, context: usize) {
+    tokens.expect(model, |ty| match ty.shape[..] {
+        _ if ty.dtype != DType::I32 => Some("tokens are i32".into()),
+        [_, length] if length <= context => None,
+        [_, length] => Some(format!("{length} positions exceed the context of {context}")),
+        _ => Some("tokens have the shape [batch, length]".into()),
+    });
 }

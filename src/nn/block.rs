@@ -2,8 +2,8 @@
 //! a decoder that follows an encoder attention to it in between.
 
 use super::{
-    AttentionConfig, CrossAttention, Dropout, FeedForward, FeedForwardConfig, LatentAttention,
-    LatentAttentionConfig, MultiHeadAttention, Norm, Normalization,
+    Activation, AttentionConfig, CrossAttention, Dropout, FeedForward, FeedForwardConfig, LatentAttention,
+    LatentAttentionConfig, MultiHeadAttention, Norm, Normalization, Sight,
 };
 use crate::trace::{Tensor, Trace};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,57 @@ pub struct BlockConfig {
     pub cross: Option<AttentionConfig>,
     /// The feed-forward network.
     pub feed_forward: FeedForwardConfig,
+}
+
+impl BlockConfig {
+    /// A block as in the first Transformer: biases everywhere, layer norms after the branches, ReLU, no dropout.
+    pub fn classic(width: usize, heads: usize, hidden: usize, sight: Sight) -> Self {
+        let attention = AttentionConfig { sight, qkv_bias: true, ..AttentionConfig::causal(width, heads) };
+        let AttentionConfig { std, residual_std, .. } = attention;
+        BlockConfig {
+            width,
+            dropout: 0.0,
+            norm: NormPlace::Post,
+            normalization: Normalization::Layer,
+            epsilon: 1e-5,
+            attention: SelfAttentionConfig::Heads(attention),
+            cross: None,
+            feed_forward: FeedForwardConfig {
+                width,
+                hidden,
+                activation: Activation::Relu,
+                gated: false,
+                bias: true,
+                std,
+                residual_std,
+            },
+        }
+    }
+
+    /// With this activation in the feed-forward network.
+    pub fn with_activation(mut self, activation: Activation) -> Self {
+        self.feed_forward.activation = activation;
+        self
+    }
+
+    /// With attention to an encoder, of as many heads as the block has for its input; there are none for latent attention.
+    pub fn with_cross_attention(mut self) -> Self {
+        if let SelfAttentionConfig::Heads(heads) = &self.attention {
+            self.cross = Some(heads.clone());
+        }
+        self
+    }
+
+    /// With this dropout probability of attention weights and branches.
+    pub fn with_dropout(mut self, dropout: f64) -> Self {
+        self.dropout = dropout;
+        match &mut self.attention {
+            SelfAttentionConfig::Heads(heads) => heads.dropout = dropout,
+            SelfAttentionConfig::Latent(latent) => latent.dropout = dropout,
+        }
+        self.cross.iter_mut().for_each(|cross| cross.dropout = dropout);
+        self
+    }
 }
 
 /// The shape of either kind of attention of an input to itself.

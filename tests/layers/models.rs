@@ -41,3 +41,47 @@ fn deepseek() {
         LatentShape { query_rank: Some(6), kv_rank: 5, head_width: 4, rope_width: 2, value_width: 3 };
     check_decoder("deepseek", GptConfig { latent: Some(latent), epsilon: 1e-6, ..modern(Pairing::Adjacent) });
 }
+
+#[test]
+fn bert() {
+    let config = BertConfig {
+        vocabulary: 13,
+        context: 8,
+        layers: 2,
+        heads: 2,
+        width: 8,
+        hidden: Some(12),
+        ..BertConfig::default()
+    };
+    check("bert", TOLERANCE, |trace, inputs| {
+        let (tokens, segments) = (inputs.get("tokens"), inputs.get("segments"));
+        let real = inputs.get("real").ne(0);
+        Ok(Bert::new(trace, &config)?.forward(&tokens, Some(&segments), Some(&real)))
+    });
+    check("bert_loss", TOLERANCE, |trace, inputs| {
+        let (x, y) = (inputs.get("x"), inputs.get("y"));
+        let logits = Bert::new(trace, &config)?.forward(&x, None, None);
+        Ok(masked_cross_entropy(&logits, &y, &y.ne(-100)))
+    });
+}
+
+#[test]
+fn encoder_decoder() {
+    for (case, norm) in [("encoder_decoder", NormPlace::Post), ("encoder_decoder_pre_norm", NormPlace::Pre)] {
+        let config = EncoderDecoderConfig {
+            vocabulary: 13,
+            source_length: 6,
+            target_length: 5,
+            layers: 2,
+            heads: 2,
+            width: 8,
+            hidden: Some(12),
+            norm,
+            ..EncoderDecoderConfig::default()
+        };
+        check(case, TOLERANCE, |trace, inputs| {
+            let (x, lengths, y) = (inputs.get("x"), inputs.get("x_lengths"), inputs.get("y"));
+            Ok(EncoderDecoder::new(trace, &config)?.forward(&x, Some(&lengths), &y))
+        });
+    }
+}
