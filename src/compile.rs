@@ -285,6 +285,42 @@ pub struct Compiled {
     report: CompileReport,
 }
 
+/// A run that was started by [`Compiled::enqueue`]. Dropping it does not stop the run.
+#[derive(Debug)]
+pub enum Pending {
+    /// It is over.
+    Done(Outputs),
+    /// It may be under way.
+    #[cfg(feature = "cuda")]
+    Gpu(kernfusion_codegen::cuda::Pending),
+}
+
+impl Pending {
+    /// Whether the run is over.
+    ///
+    /// # Errors
+    /// The GPU's driver reports one.
+    pub fn is_ready(&self) -> Result<bool> {
+        match self {
+            Pending::Done(_) => Ok(true),
+            #[cfg(feature = "cuda")]
+            Pending::Gpu(run) => Ok(run.is_ready()?),
+        }
+    }
+
+    /// Waits until the run is over: outputs by name.
+    ///
+    /// # Errors
+    /// The GPU's driver reports one.
+    pub fn wait(self) -> Result<Outputs> {
+        match self {
+            Pending::Done(outputs) => Ok(outputs),
+            #[cfg(feature = "cuda")]
+            Pending::Gpu(run) => Ok(run.wait()?),
+        }
+    }
+}
+
 enum Code {
     Whole(Box<Executable>),
     Tiled(Box<TiledExecutable>),
@@ -415,6 +451,19 @@ impl Compiled {
             #[cfg(feature = "cuda")]
             Code::Gpu(executable) => executable.run(inputs)?,
         })
+    }
+
+    /// Starts a run and, on a GPU, does not wait for it: its inputs are copied while the run before is under way. Runs of
+    /// all programs over the same states happen in the order in which they were started. On the CPU it is over at once.
+    ///
+    /// # Errors
+    /// As `run`; what goes wrong on a GPU is reported by [`Pending::wait`].
+    pub fn enqueue(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Pending> {
+        #[cfg(feature = "cuda")]
+        if let Code::Gpu(executable) = &mut self.code {
+            return Ok(Pending::Gpu(executable.enqueue(inputs)?));
+        }
+        Ok(Pending::Done(self.run(inputs)?))
     }
 
     /// As `run`, with the time of each kernel: those of each of [`Compiled::plans`] in order, a body's over all slices.
