@@ -100,6 +100,7 @@ pub struct Target {
     slices: Option<usize>,
     recomputes: bool,
     memory_limit: Option<usize>,
+    tf32: bool,
     arena: Option<SharedArena>,
     #[cfg(feature = "cuda")]
     device: Option<Device>,
@@ -119,6 +120,7 @@ impl Target {
             slices: None,
             recomputes: false,
             memory_limit: None,
+            tf32: false,
             arena: None,
             #[cfg(feature = "cuda")]
             device: None,
@@ -138,6 +140,12 @@ impl Target {
     /// With matrix products of this number type.
     pub fn precision(self, precision: Precision) -> Self {
         Target { precision, ..self }
+    }
+
+    /// On a GPU: with products of `f32` on tensor cores, whose operands are rounded to 10 bits of fraction (TF32). On the
+    /// CPU there is no such thing, and compiling refuses it.
+    pub fn tf32(self, tf32: bool) -> Self {
+        Target { tf32, ..self }
     }
 
     /// With the tile primitives of this instruction set instead of the best that the CPU has.
@@ -216,7 +224,7 @@ impl Target {
 
     #[cfg(feature = "cuda")]
     fn cuda_options(&self) -> kernfusion_codegen::cuda::Options {
-        kernfusion_codegen::cuda::Options::default()
+        kernfusion_codegen::cuda::Options { tf32: self.tf32, ..Default::default() }
     }
 
     /// Whether programs run on a GPU.
@@ -236,6 +244,11 @@ impl Target {
     /// The number type of products.
     pub fn product_type(&self) -> Precision {
         self.precision
+    }
+
+    /// Whether products of `f32` are TF32.
+    pub fn is_tf32(&self) -> bool {
+        self.tf32
     }
 
     /// The graph passes that compiling for this target runs, in order.
@@ -283,6 +296,42 @@ pub struct CompileReport {
 pub struct Compiled {
     code: Code,
     report: CompileReport,
+}
+
+/// A run that was started by [`Compiled::enqueue`]. Dropping it does not stop the run.
+#[derive(Debug)]
+pub enum Pending {
+    /// It is over.
+    Done(Outputs),
+    /// It may be under way.
+    #[cfg(feature = "cuda")]
+    Gpu(kernfusion_codegen::cuda::Pending),
+}
+
+impl Pending {
+    /// Whether the run is over.
+    ///
+    /// # Errors
+    /// The GPU's driver reports one.
+    pub fn is_ready(&self) -> Result<bool> {
+        match self {
+            Pending::Done(_) => Ok(true),
+            #[cfg(feature = "cuda")]
+            Pending::Gpu(run) => Ok(run.is_ready()?),
+        }
+    }
+
+    /// Waits until the run is over: outputs by name.
+    ///
+    /// # Errors
+    /// The GPU's driver reports one.
+    pub fn wait(self) -> Result<Outputs> {
+        match self {
+            Pending::Done(outputs) => Ok(outputs),
+            #[cfg(feature = "cuda")]
+            Pending::Gpu(run) => Ok(run.wait()?),
+        }
+    }
 }
 
 enum Code {
@@ -335,6 +384,9 @@ fn check_mode(target: &Target) -> Result<()> {
     if target.is_on_gpu() && (target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1) {
         let reason = "on a GPU the batch is computed at once: memory limits and slices are for the CPU";
         return Err(Error::Configuration(reason.into()));
+    }
+    if target.tf32 && !target.is_on_gpu() {
+        return Err(Error::Configuration("TF32 is a number type of GPUs: the CPU's products are f32".into()));
     }
     let saves = target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1 || target.recomputes;
     if target.mode == Mode::Eager && saves {
@@ -415,6 +467,19 @@ impl Compiled {
             #[cfg(feature = "cuda")]
             Code::Gpu(executable) => executable.run(inputs)?,
         })
+    }
+
+    /// Starts a run and, on a GPU, does not wait for it: its inputs are copied while the run before is under way. Runs of
+    /// all programs over the same states happen in the order in which they were started. On the CPU it is over at once.
+    ///
+    /// # Errors
+    /// As `run`; what goes wrong on a GPU is reported by [`Pending::wait`].
+    pub fn enqueue(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Pending> {
+        #[cfg(feature = "cuda")]
+        if let Code::Gpu(executable) = &mut self.code {
+            return Ok(Pending::Gpu(executable.enqueue(inputs)?));
+        }
+        Ok(Pending::Done(self.run(inputs)?))
     }
 
     /// As `run`, with the time of each kernel: those of each of [`Compiled::plans`] in order, a body's over all slices.

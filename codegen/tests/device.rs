@@ -78,6 +78,37 @@ fn states_stay_on_the_device_from_run_to_run_and_are_shared() {
 }
 
 #[test]
+fn runs_are_started_without_waiting_and_happen_in_order() {
+    let Some(device) = device() else { return };
+    let (states, folder) = (States::on(&device), TempDir::new().unwrap());
+    let mut programs = [(); 2].map(|()| compiled(&device, &states, &folder));
+    let batch = |run: u8| numbers(f32::from(run * run));
+    let mut start = |run: u8| programs[usize::from(run) % 2].enqueue(&[("x", &batch(run))]).unwrap();
+    let pending: Vec<_> = (1..=6).map(&mut start).collect();
+    // Nobody waits for these, and what they took with them is used again.
+    (7..=12).for_each(|run| drop(start(run)));
+    let last = start(13);
+    drop(programs);
+    let sum = |last: u8| numbers((1..=last).map(|run| f32::from(run * run)).sum());
+    for (run, pending) in (1..).zip(pending) {
+        assert_eq!(pending.wait().unwrap().get("y"), Some(&sum(run)), "run {run}");
+    }
+    assert_eq!(states.get("sum"), Some(sum(13)));
+    assert_eq!(last.wait().unwrap().get("y"), Some(&sum(13)));
+}
+
+#[test]
+fn a_run_is_ready_when_it_is_over() {
+    let Some(device) = device() else { return };
+    let (states, folder) = (States::on(&device), TempDir::new().unwrap());
+    let mut program = compiled(&device, &states, &folder);
+    let pending = program.enqueue(&[("x", &numbers(1.0))]).unwrap();
+    assert!(!pending.is_ready().unwrap(), "a simulated device does nothing before it must");
+    while !pending.is_ready().unwrap() {}
+    assert_eq!(pending.wait().unwrap().get("y"), Some(&numbers(1.0)));
+}
+
+#[test]
 fn timed_runs_give_the_same_results_and_a_time_for_each_kernel() {
     let Some(device) = device() else { return };
     let (states, folder) = (States::on(&device), TempDir::new().unwrap());

@@ -152,7 +152,7 @@ impl Contender {
             mode: self.mode.to_string(),
             preset: model.preset.into(),
             work: args.work.name(),
-            dtype: args.target.precision().to_string(),
+            dtype: args.target.products(),
             device: args.target.device_name(),
             threads: args.target.thread_count(),
             steps: args.steps,

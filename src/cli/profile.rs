@@ -11,7 +11,7 @@ use super::model::{ModelArgs, TargetArgs, Work};
 use super::profile_table::{self, Group};
 use super::screen::{Screen, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
-use kernfusion::compile::Mode;
+use kernfusion::compile::{Mode, Target};
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand, Product};
@@ -75,8 +75,8 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     bar.finish_and_clear();
     let seconds =
         |kernel: usize| median(&times.iter().map(|times| times[kernel].as_secs_f64()).collect::<Vec<_>>());
-    let groups = groups(workload.program.kernels(), seconds, &peaks);
-    let (work, dtype, step) = (args.work.name(), args.target.precision(), median(&steps));
+    let groups = groups(workload.program.kernels(), seconds, (&peaks, wide(&target)));
+    let (work, dtype, step) = (args.work.name(), args.target.products(), median(&steps));
     screen.line(format!(
         "{} {work}, {}, {dtype} products, medians of {} steps, {}",
         model.preset,
@@ -84,11 +84,11 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         args.steps,
         machine::place(&target)
     ));
-    profile_table::show(&groups, &peaks, step, args.lines, screen);
+    profile_table::show(&groups, (&peaks, wide(&target)), step, args.lines, screen);
     if let Some(path) = &args.json {
         let document = json!({
             "machine": machine::describe(&target),
-            "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype.to_string(),
+            "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype,
             "device": args.target.device_name(), "threads": target.thread_count(), "steps": args.steps, "step_s": step,
             "bandwidth_bytes_per_s": peaks.bandwidth,
             "f32_products_per_s": peaks.f32_products,
@@ -100,12 +100,19 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Rates, and what products of `f32` are called.
+pub(super) type Rates<'a> = (&'a Peaks, &'static str);
+
+fn wide(target: &Target) -> &'static str {
+    if target.is_tf32() { "tf32" } else { "f32" }
+}
+
 /// Kernels that are equal but for the layer, the most time first.
-fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, peaks: &Peaks) -> Vec<Group> {
+fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, rates: Rates<'_>) -> Vec<Group> {
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
     for (number, kernel) in graph.kernels.iter().enumerate() {
         let (name, shape) = (folded(&kernel.name), shape(kernel));
-        let (floor, bound) = floor(graph, kernel, peaks);
+        let (floor, bound) = floor(graph, kernel, rates);
         let bytes = graph.bytes_moved(kernel);
         let group = groups.entry((name.clone(), shape.clone())).or_insert_with(|| Group {
             name,
@@ -149,9 +156,10 @@ fn shape(kernel: &Kernel) -> String {
 }
 
 /// The least seconds that a kernel takes, and what bounds it.
-fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks) -> (f64, &'static str) {
+fn floor(graph: &KernelGraph, kernel: &Kernel, (peaks, wide_name): Rates<'_>) -> (f64, &'static str) {
     if let Some(repeated) = kernel.repeated() {
-        let floors = repeated.graph().kernels.iter().map(|kernel| floor(repeated.graph(), kernel, peaks).0);
+        let body = repeated.graph();
+        let floors = body.kernels.iter().map(|kernel| floor(body, kernel, (peaks, wide_name)).0);
         return (repeated.turns as f64 * floors.sum::<f64>(), "turns");
     }
     let [wide, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
@@ -160,7 +168,7 @@ fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks) -> (f64, &'static 
         (graph.bytes_moved(kernel) as f64 / peaks.bandwidth, "bytes"),
         (
             wide / peaks.f32_products + narrow / peaks.bf16_products,
-            if narrow > wide { "bf16" } else { "f32" },
+            if narrow > wide { "bf16" } else { wide_name },
         ),
         (scalars / peaks.scalars, "scalars"),
     ];

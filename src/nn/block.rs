@@ -104,7 +104,7 @@ pub enum SelfAttentionConfig {
 /// Attention of an input to itself, of either kind.
 pub enum SelfAttention {
     /// Keys and values for each head or group of heads.
-    Heads(MultiHeadAttention),
+    Heads(Box<MultiHeadAttention>),
     /// Keys and values from a narrow vector.
     Latent(Box<LatentAttention>),
 }
@@ -114,7 +114,7 @@ impl SelfAttention {
     fn new(trace: &Trace, name: &str, config: &SelfAttentionConfig) -> Self {
         match config {
             SelfAttentionConfig::Heads(config) => {
-                SelfAttention::Heads(MultiHeadAttention::new(trace, name, config))
+                SelfAttention::Heads(Box::new(MultiHeadAttention::new(trace, name, config)))
             }
             SelfAttentionConfig::Latent(config) => {
                 SelfAttention::Latent(Box::new(LatentAttention::new(trace, name, config)))

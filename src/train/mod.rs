@@ -30,7 +30,7 @@ pub use session::{Ending, Event, Session};
 pub use settings::{Record, Settings, TextRecord};
 
 use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
-use crate::compile::{Compiled, Target, compile};
+use crate::compile::{Compiled, Pending, Target, compile};
 use crate::generate::Generator;
 use crate::models::GptConfig;
 use crate::optim::TrainStep;
@@ -74,7 +74,29 @@ pub struct Trainer {
     evaluation: Option<Compiled>,
     generator: Option<Generator>,
     compile_time: Duration,
+    /// Steps started.
     done: u64,
+    /// When the last step was finished.
+    last_end: Option<Instant>,
+}
+
+/// A step that was started, and may be under way.
+#[derive(Debug)]
+pub struct StartedStep {
+    step: u64,
+    learning_rate: f64,
+    start: Instant,
+    run: Pending,
+}
+
+impl StartedStep {
+    /// Whether it is over.
+    ///
+    /// # Errors
+    /// If a GPU fails.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.run.is_ready()
+    }
 }
 
 impl Trainer {
@@ -159,6 +181,7 @@ impl Trainer {
             generator: None,
             compile_time,
             done: 0,
+            last_end: None,
         })
     }
 
@@ -175,8 +198,18 @@ impl Trainer {
     /// Does the next step.
     ///
     /// # Errors
-    /// If memory is short.
+    /// If memory is short, or a GPU fails.
     pub fn step(&mut self) -> Result<StepReport> {
+        let step = self.start_step()?;
+        self.finish_step(step)
+    }
+
+    /// Starts the next step and, on a GPU, does not wait for it: the batch of the next one is made and copied while a step
+    /// is under way. Whatever looks at parameters, such as [`Trainer::save`], waits for all steps.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn start_step(&mut self) -> Result<StartedStep> {
         let Settings { batch, seed, optimizer, schedule, order, .. } = &self.record.settings;
         let context = self.record.config.context;
         let windows = Windows::new(&self.split.training, *batch, context, *order, *seed)?;
@@ -187,16 +220,30 @@ impl Trainer {
         let scalars = scalars.iter().map(|(name, tensor)| (*name, tensor));
         let inputs: Vec<_> = [("x", &x), ("y", &y)].into_iter().chain(scalars).collect();
         let start = Instant::now();
-        let outputs = self.training.run(&inputs)?;
-        let seconds = start.elapsed().as_secs_f64();
+        let run = self.training.enqueue(&inputs)?;
         self.done += 1;
+        Ok(StartedStep { step: self.done, learning_rate, start, run })
+    }
+
+    /// Waits for a step. Steps are finished in the order in which they were started.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn finish_step(&mut self, started: StartedStep) -> Result<StepReport> {
+        let StartedStep { step, learning_rate, start, run } = started;
+        let outputs = run.wait()?;
+        // A step that was started early has waited for the one before.
+        let start = self.last_end.map_or(start, |end| start.max(end));
+        let seconds = start.elapsed().as_secs_f64();
+        self.last_end = Some(Instant::now());
+        let tokens = self.record.settings.batch * self.record.config.context;
         Ok(StepReport {
-            step: self.done,
+            step,
             loss: outputs.scalar("loss").expect("a step has a loss"),
             gradient_norm: outputs.scalar("grad_norm"),
             learning_rate,
             seconds,
-            tokens_per_s: (batch * context) as f64 / seconds,
+            tokens_per_s: tokens as f64 / seconds,
         })
     }
 
@@ -259,7 +306,7 @@ impl Trainer {
         &self.record
     }
 
-    /// Steps done.
+    /// Steps done, those under way included.
     pub fn steps_done(&self) -> u64 {
         self.done
     }

@@ -36,9 +36,8 @@ fn fail(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<Stri
 #[test]
 fn selftest_passes() {
     let work = Workplace::new();
-    for flags in
-        ["--filter attention", "--filter program --random 3", "--filter step", "--filter step --dtype bf16"]
-    {
+    let filters = ["attention", "program --random 3", "step", "step --dtype bf16", "step --tf32"];
+    for flags in filters.map(|filter| format!("--filter {filter}")) {
         let Some(out) = succeed(&work, &format!("selftest {flags}"), &[]) else { return };
         assert!(out.contains(" 0 failed") && !out.contains("0 passed"), "{out}");
     }
@@ -60,6 +59,19 @@ fn training_has_the_losses_of_the_cpu_in_any_order_of_streams() {
         assert!(losses.iter().zip(&expected).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-3));
         assert_eq!(losses, work.losses("late.jsonl"), "{order}");
     }
+}
+
+#[test]
+fn tf32_is_a_choice() {
+    let work = Workplace::new();
+    let flags = format!("{TRAIN} --steps 4");
+    for (log, choice) in [("f32.jsonl", ""), ("tf32.jsonl", "--tf32")] {
+        let Some(_) = succeed(&work, &format!("{flags} {choice} --log {log}"), &[]) else { return };
+    }
+    let [f32, tf32] = ["f32.jsonl", "tf32.jsonl"].map(|log| work.losses(log));
+    assert!(f32 != tf32 && f32.iter().zip(&tf32).all(|(a, b)| (a.1 - b.1).abs() < 1e-2), "{f32:?} {tf32:?}");
+    let bench = "bench --config small.json --batch-size 2 --steps 1 --warmup 0 --mode compiled --tf32";
+    assert!(succeed(&work, bench, &[]).unwrap().contains("tf32 products"));
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! A GPU, pieces of its memory, and code that was loaded there. Everything runs on one stream, whose order is the
-//! program's.
+//! A GPU, pieces of its memory, and code that was loaded there. Programs run on one stream, one after another.
 
 use super::cache::Cache;
 use super::error::CudaError;
@@ -15,7 +14,10 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Device {
     pub(super) context: Arc<CudaContext>,
+    /// Where programs run.
     pub(super) stream: Arc<CudaStream>,
+    /// Where batches are copied meanwhile.
+    pub(super) copies: Arc<CudaStream>,
 }
 
 /// A function that was compiled and loaded.
@@ -45,10 +47,11 @@ impl Device {
             return Err(CudaError::NoDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal).map_err(failed("opening the device"))?;
-        // SAFETY: everything runs on one stream, whose order needs no events.
+        // SAFETY: programs run on one stream, whose order needs no events; batches on another have events of ours.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().map_err(failed("making a stream"))?;
-        Ok(Device { context, stream })
+        let stream = || context.new_stream().map_err(failed("making a stream"));
+        let (stream, copies) = (stream()?, stream()?);
+        Ok(Device { context, stream, copies })
     }
 
     /// What NVRTC calls its architecture, such as `sm_90`.

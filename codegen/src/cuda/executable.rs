@@ -1,33 +1,38 @@
 //! Programs that run on a GPU.
 //!
 //! The memory of a program is one allocation, made when it is compiled: the plan's arena, scratch and inputs. States live in
-//! [`States`], which programs of one model share. Batches go through pinned memory. The first run captures all launches as
-//! one graph of the driver's, which later runs replay.
+//! [`States`], which programs of one model share. The first run captures all launches as one graph of the driver's, which
+//! later runs replay. Inputs and outputs pass through a [`Slot`], so that a batch is copied while the run before it is under
+//! way, and nobody has to wait for a run's outputs before the next one begins.
 
 use super::cache::Cache;
 use super::device::{Code, Device, DeviceMemory, failed};
 use super::error::CudaError;
+use super::pending::{Pending, Results, Slot};
 use super::program::{Argument, Program, Step};
 use super::{Options, Renderer};
 use crate::cpu::executable::check_inputs;
 use crate::states::{State, States};
 use crate::{CodegenError, Outputs};
 use cudarc::driver::result::memset_d8_async;
-use cudarc::driver::{CudaGraph, PinnedHostSlice, result, sys};
+use cudarc::driver::{CudaGraph, sys};
+use kernfusion_ir::Tensor;
 use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan, Spot, Transfer};
-use kernfusion_ir::{Tensor, TensorType};
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Alignment of every piece of memory in bytes.
-const ALIGNMENT: usize = 256;
+pub(super) const ALIGNMENT: usize = 256;
 
 /// Where everything lies in a program's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Layout {
     scratch: usize,
-    /// Inputs.
+    /// Inputs, one behind another.
     own: BTreeMap<BufferId, usize>,
+    inputs: Range<usize>,
     /// For new values of states on their way to where they belong.
     aside: usize,
     bytes: usize,
@@ -45,13 +50,15 @@ impl Layout {
         let scratch = piece(program.scratch_bytes);
         let buffers = (0..plan.graph.buffers.len() as u32).map(BufferId);
         let own = buffers.filter(|&id| plan.graph.buffer(id).role == BufferRole::Input);
+        let inputs_start = piece(0);
         let own = own.map(|id| (id, piece(plan.graph.buffer(id).ty.bytes()))).collect();
+        let inputs = inputs_start..piece(0);
         let aside = piece(
             moves(plan)
                 .map(|(state, _)| plan.graph.buffer(state).ty.bytes().next_multiple_of(ALIGNMENT))
                 .sum(),
         );
-        Layout { scratch, own, aside, bytes: end.max(ALIGNMENT) }
+        Layout { scratch, own, inputs, aside, bytes: end.max(ALIGNMENT) }
     }
 
     /// Where a buffer lies, unless it is a state.
@@ -85,7 +92,9 @@ pub struct CudaExecutable {
     states: States,
     /// Keeps the memory of this plan's states.
     owned: BTreeMap<BufferId, State>,
-    staging: PinnedHostSlice<u8>,
+    /// Those of runs under way, and others to use again.
+    slots: Vec<Arc<Slot>>,
+    results: Arc<Results>,
     graph: Option<CudaGraph>,
 }
 
@@ -120,12 +129,8 @@ impl CudaExecutable {
         let architecture = device.architecture()?;
         let load = |function| device.load(function, &architecture, cache);
         let functions = renderer.functions().iter().map(load).collect::<Result<_, _>>()?;
-        let inputs = plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
-        let staged =
-            inputs.map(|buffer| buffer.ty.bytes().next_multiple_of(ALIGNMENT)).sum::<usize>().max(ALIGNMENT);
-        // SAFETY: its bytes are written before anything reads them.
-        let staging =
-            unsafe { device.context.alloc_pinned(staged) }.map_err(failed("allocating pinned memory"))?;
+        let results = Arc::new(Results::new(&plan));
+        let slots = vec![Arc::new(Slot::new(device, layout.inputs.len(), results.bytes)?)];
         Ok(CudaExecutable {
             device: device.clone(),
             plan,
@@ -135,7 +140,8 @@ impl CudaExecutable {
             memory,
             states: states.clone(),
             owned,
-            staging,
+            slots,
+            results,
             graph: None,
         })
     }
@@ -145,17 +151,25 @@ impl CudaExecutable {
     /// # Errors
     /// An input is missing, unknown or not of its type, or the driver reports an error.
     pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
+        self.enqueue(inputs)?.wait()
+    }
+
+    /// Starts a run behind those that were started before, and does not wait for it.
+    ///
+    /// # Errors
+    /// As `run`; what goes wrong on the device is reported by [`Pending::wait`], or by whatever is done next.
+    pub fn enqueue(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Pending, CodegenError> {
         self.check(inputs)?;
         let states = self.states.clone();
         let _held = states.hold();
-        self.copy_inputs(inputs)?;
+        let slot = self.begin(inputs)?;
         if self.graph.is_none() {
             self.graph = self.capture()?;
         }
         if let Some(graph) = &self.graph {
             graph.launch().map_err(failed("running the program"))?;
         }
-        self.outputs()
+        Ok(self.end(slot)?)
     }
 
     /// As `run`, with the time that each kernel of the plan takes, one launch after another instead of as one graph.
@@ -169,7 +183,7 @@ impl CudaExecutable {
         self.check(inputs)?;
         let states = self.states.clone();
         let _held = states.hold();
-        self.copy_inputs(inputs)?;
+        let slot = self.begin(inputs)?;
         let mut times = vec![Duration::ZERO; self.plan.graph.kernels.len()];
         let mut kernels = vec![];
         let mut events = vec![self.device.event()?];
@@ -188,7 +202,7 @@ impl CudaExecutable {
             }
         }
         self.move_states()?;
-        let outputs = self.outputs()?;
+        let outputs = self.end(slot)?.wait()?;
         for (kernel, pair) in kernels.into_iter().zip(events.windows(2)) {
             let milliseconds = self.device.milliseconds(&pair[0], &pair[1])?;
             times[kernel] += Duration::from_secs_f64(f64::from(milliseconds) / 1e3);
@@ -201,14 +215,6 @@ impl CudaExecutable {
         let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
         check_inputs(&declared, inputs)?;
         Ok(self.device.enter()?)
-    }
-
-    /// Waits for the run and reads its outputs.
-    fn outputs(&self) -> Result<Outputs, CodegenError> {
-        let outputs = &self.plan.graph.outputs;
-        let read =
-            |(name, buffer, ty): &(String, BufferId, TensorType)| Ok((name.clone(), self.read(*buffer, ty)?));
-        Ok(Outputs::new(outputs.iter().map(read).collect::<Result<_, CudaError>>()?))
     }
 
     /// The plan that runs.
@@ -237,37 +243,34 @@ impl CudaExecutable {
         memory.address(offset)
     }
 
-    fn read(&self, buffer: BufferId, ty: &TensorType) -> Result<Tensor, CudaError> {
-        let mut bytes = vec![0u8; ty.bytes()];
-        let (memory, offset) = self.locate(buffer);
-        memory.read(offset, &mut bytes)?;
-        Ok(Tensor::from_bytes(ty, &bytes).expect("the type's bytes"))
+    /// Copies a batch to where the kernels find it, behind the runs before.
+    fn begin(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Arc<Slot>, CudaError> {
+        let mut slot = match self.slots.iter().position(|slot| Arc::strong_count(slot) == 1) {
+            Some(free) => self.slots.swap_remove(free),
+            None => Arc::new(Slot::new(&self.device, self.layout.inputs.len(), self.results.bytes)?),
+        };
+        let own = Arc::get_mut(&mut slot).expect("no run has it");
+        let bytes = own.batch()?;
+        for (id, at) in &self.layout.own {
+            let name = &self.plan.graph.buffer(*id).name;
+            let (_, tensor) = inputs.iter().find(|(other, _)| other == name).expect("checked before");
+            let (start, tensor) = (at - self.layout.inputs.start, tensor.to_bytes());
+            bytes[start..start + tensor.len()].copy_from_slice(&tensor);
+        }
+        // SAFETY: the program's memory has its inputs there, of which the slot has as many bytes.
+        unsafe { slot.send(self.memory.address(self.layout.inputs.start)) }?;
+        Ok(slot)
     }
 
-    /// Copies the batch to the device, behind whatever runs there.
-    fn copy_inputs(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), CudaError> {
-        let staging = self.staging.as_mut_slice().map_err(failed("waiting for a batch"))?;
-        let mut start = 0;
-        for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
-            if buffer.role != BufferRole::Input {
-                continue;
-            }
-            let (_, tensor) = inputs.iter().find(|(name, _)| *name == buffer.name).expect("checked before");
-            let bytes = tensor.to_bytes();
-            staging[start..start + bytes.len()].copy_from_slice(&bytes);
-            let to = self.memory.address(self.layout.own[&BufferId(at as u32)]);
-            // SAFETY: the staging memory stays as it is until the run is over, since reading its results waits for that.
-            let copied = unsafe {
-                result::memcpy_htod_async(
-                    to,
-                    &staging[start..start + bytes.len()],
-                    self.device.stream.cu_stream(),
-                )
-            };
-            copied.map_err(failed("copying a batch"))?;
-            start += bytes.len().next_multiple_of(ALIGNMENT);
+    /// Copies the outputs to the slot.
+    fn end(&mut self, slot: Arc<Slot>) -> Result<Pending, CudaError> {
+        for (_, buffer, ty, start) in &self.results.outputs {
+            // SAFETY: the buffer has its type's bytes.
+            unsafe { slot.receive(*start, self.address_of(*buffer), ty.bytes()) }?;
         }
-        Ok(())
+        slot.finish()?;
+        self.slots.push(Arc::clone(&slot));
+        Ok(Pending { slot, results: Arc::clone(&self.results) })
     }
 
     /// All launches as a graph.
@@ -339,6 +342,14 @@ impl CudaExecutable {
     }
 }
 
+impl Drop for CudaExecutable {
+    /// Runs under way need its code and its graph.
+    fn drop(&mut self) {
+        // An error stays with the device, and is reported by whoever uses it next.
+        let _ = self.device.wait("running the program");
+    }
+}
+
 impl std::fmt::Debug for CudaExecutable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CudaExecutable").field("plan", &self.plan.graph.name).finish_non_exhaustive()
@@ -348,8 +359,8 @@ impl std::fmt::Debug for CudaExecutable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernfusion_ir::DType;
     use kernfusion_ir::kernel::{Buffer, KernelGraph};
+    use kernfusion_ir::{DType, TensorType};
 
     #[test]
     fn pieces_of_memory_are_apart() {
@@ -365,8 +376,8 @@ mod tests {
         let places = vec![Place::Own, Place::Own, Place::Arena { offset: 64 }];
         let plan = Plan { graph, places, arena_bytes: 300 };
         let layout = Layout::new(&plan, &Program { steps: vec![], scratch_bytes: 10 });
-        assert_eq!((layout.scratch, layout.aside, layout.bytes), (512, 1024, 1280));
-        assert_eq!(layout.own, BTreeMap::from([(BufferId(0), 768)]));
         assert_eq!(layout.offset(&plan, BufferId(2)), 64);
+        assert_eq!((layout.scratch, layout.aside, layout.bytes), (512, 1024, 1280));
+        assert_eq!((layout.own, layout.inputs), (BTreeMap::from([(BufferId(0), 768)]), 768..1024));
     }
 }

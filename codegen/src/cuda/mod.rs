@@ -32,6 +32,8 @@ mod map;
 pub mod nvrtc;
 #[cfg(feature = "cuda")]
 mod peaks;
+#[cfg(feature = "cuda")]
+mod pending;
 mod program;
 mod rewrite;
 mod rows;
@@ -45,6 +47,8 @@ pub use error::CudaError;
 #[cfg(feature = "cuda")]
 pub use executable::CudaExecutable;
 pub use lower::Renderer;
+#[cfg(feature = "cuda")]
+pub use pending::Pending;
 pub use program::{Argument, Function, Launch, Parameter, Program, Step};
 
 /// The headers that generated source includes, by name.

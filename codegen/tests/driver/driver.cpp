@@ -179,6 +179,10 @@ EXPORT cuGraphDestroy(Graph* graph) {
 
 EXPORT cuGraphExecDestroy(std::shared_ptr<Operations>* instance) {
   LOCKED;
+  if (instance->use_count() > 1) {
+    complain("a graph is destroyed while it runs");
+    device().fail(ILLEGAL_ADDRESS);
+  }
   delete instance;
   return SUCCESS;
 }
