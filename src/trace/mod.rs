@@ -22,6 +22,7 @@ mod movement;
 mod product;
 mod reduction;
 mod scan;
+mod sorting;
 mod source;
 mod tensor;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 pub use elementwise::Operand;
 pub use movement::{Extent, Extents};
 pub use scan::{Turn, Turns};
+pub use sorting::Sorted;
 pub use tensor::Tensor;
 
 use crate::Result;
