@@ -390,9 +390,22 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
         generated[id.index()] =
             !forced && writer::is_generated(graph, &generated, id, fusion == Fusion::None);
         let view = graph[id].op.entry() == KernelEntry::View;
-        free[id.index()] = !forced && (view || generated[id.index()]);
+        let chosen = fusion != Fusion::None && chooses_matrices(graph, id);
+        free[id.index()] = !forced && (view || chosen || generated[id.index()]);
     }
     free
+}
+
+/// Whether a gather does nothing but say which matrix of a table each product of a batch reads.
+fn chooses_matrices(graph: &Graph, id: ValueId) -> bool {
+    let Op::Gather(gather) = &graph[id].op else { return false };
+    let one_axis = graph[graph[id].operands[1]].ty.rank() == 1;
+    let is_batch = |(user, slot): (ValueId, usize)| match (&graph[user].op, slot) {
+        (Op::DotGeneral(dot), 0) => dot.lhs_batch.contains(&gather.axis),
+        (Op::DotGeneral(dot), _) => dot.rhs_batch.contains(&gather.axis),
+        _ => false,
+    };
+    one_axis && graph.users(id).into_iter().all(is_batch)
 }
 
 type Edges = BTreeMap<ValueId, BTreeSet<ValueId>>;
