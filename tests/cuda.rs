@@ -126,6 +126,9 @@ mod presets_compile {
     /// Those of A100, H100 and B200.
     const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100a"];
 
+    /// Larger presets whose kernels have the form of those of a smaller one.
+    const EQUAL_IN_FORM: [&str; 5] = ["gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "bert-base"];
+
     #[test]
     fn every_kernel_of_the_presets_compiles_without_spills() {
         if !is_present() {
@@ -133,12 +136,13 @@ mod presets_compile {
             return;
         }
         let mut renderer = Renderer::new(Options::default());
-        for preset in presets() {
+        for preset in presets().into_iter().filter(|preset| !EQUAL_IN_FORM.contains(&preset.name)) {
             // Layers are equal: two have the same kernels as twelve, unless dropout gives each its own random numbers.
             for (precision, layers, dropout) in
                 [(ProductType::F32, 2, 0.0), (ProductType::Bf16, 2, 0.0), (ProductType::Bf16, 1, 0.1)]
             {
-                let config = GptConfig { layers, dropout, ..preset.config.clone() };
+                let fields = format!("{{\"layers\": {layers}, \"dropout\": {dropout}}}");
+                let config = preset.config.with_json(&fields).expect("valid");
                 let step =
                     config.train_step(preset.batch, &Optimizer::adamw(1e-3), Some(1.0)).expect("a step");
                 let plan = lower(&step.program.graph, &Target::cpu().precision(precision), Thrift::NONE)
@@ -146,7 +150,7 @@ mod presets_compile {
                     .body;
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
-            let forward = preset.config.forward(1, preset.config.context).expect("forward");
+            let forward = preset.config.evaluation(1).expect("forward");
             let plan = lower(&forward.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
             renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
         }

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod memory;
+mod models;
 mod profile;
 mod programs;
 mod training;
