@@ -146,6 +146,12 @@ impl BertConfig {
         Ok(masked_cross_entropy(&logits, &y, &mask))
     }
 
+    /// Standard deviation of the first weights: the paper's 0.02 at its width of 768, and so that matrices change variances as
+    /// much at any other one.
+    fn std(&self) -> f64 {
+        INITIAL_STD * (768.0 / self.width as f64).sqrt()
+    }
+
     fn block(&self) -> BlockConfig {
         let block = BlockConfig::classic(self.width, self.heads, self.hidden(), Sight::Full);
         BlockConfig { epsilon: self.epsilon, ..block }
@@ -190,7 +196,7 @@ impl Bert {
     /// If the shape is not valid.
     pub fn new(trace: &Trace, config: &BertConfig) -> Result<Self> {
         config.validate()?;
-        let (width, init) = (config.width, Init::Normal { std: INITIAL_STD });
+        let (width, init) = (config.width, Init::Normal { std: config.std() });
         let table = |name, count| Embedding::new(trace, name, count, width, init);
         let norm = |name| LayerNorm::new(trace, name, width).with_epsilon(config.epsilon);
         let (wte, wpe) = (table("wte", config.vocabulary), table("wpe", config.context));

@@ -201,7 +201,10 @@ impl EncoderDecoderConfig {
         {
             heads.rope = Some(rope);
         }
-        block.with_dropout(self.dropout)
+        // Matrices keep the variance of what goes through them (Glorot, Bengio, 2010).
+        let (width, inner) = (self.width as f64, self.hidden() as f64);
+        let [even, uneven] = [2.0 * width, width + inner].map(|extents| (2.0 / extents).sqrt());
+        block.with_first_weights(even, uneven.min(even)).with_dropout(self.dropout)
     }
 }
 
