@@ -252,7 +252,7 @@ impl GptConfig {
     /// # Errors
     /// If the shape or the optimizer is not valid.
     pub fn train_step(&self, batch: usize, optimizer: &Optimizer, clip: Option<f64>) -> Result<TrainStep> {
-        TrainStep::new(&self.traced_loss(&Trace::training(), batch)?, optimizer, clip)
+        TrainStep::new(&self.loss(&Trace::training(), batch)?, optimizer, clip)
     }
 
     /// The output `loss` in evaluating mode on inputs `x` and `y` of `i32[batch, context]`.
@@ -261,7 +261,7 @@ impl GptConfig {
     /// If the shape is not valid.
     pub fn evaluation(&self, batch: usize) -> Result<Program> {
         let trace = Trace::new();
-        let loss = self.traced_loss(&trace, batch)?;
+        let loss = self.loss(&trace, batch)?;
         trace.finish(&[("loss", &loss)])
     }
 
@@ -277,7 +277,11 @@ impl GptConfig {
         trace.finish(&[("logits", &logits)])
     }
 
-    fn traced_loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
+    /// The loss on the inputs of a training step, which it declares, in the mode of the trace.
+    ///
+    /// # Errors
+    /// If the shape is not valid.
+    pub fn loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
         let shape = [batch, self.context];
         let (x, y) = (trace.input("x", shape, DType::I32), trace.input("y", shape, DType::I32));
         let logits = Gpt::new(trace, self)?.forward(&x);

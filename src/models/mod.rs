@@ -1,12 +1,14 @@
 //! Whole models, and the shapes they are known by.
 
 mod bert;
+mod config;
 mod encoder_decoder;
 mod gpt;
 mod mlp;
 mod presets;
 
 pub use bert::{Bert, BertConfig, MaskedHead};
+pub use config::ModelConfig;
 pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
 pub use gpt::{FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
 pub use mlp::Mlp;

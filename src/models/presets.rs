@@ -1,6 +1,8 @@
 //! The model shapes that the command line knows by name.
 
-use super::{FeedForwardKind, GptConfig, LatentShape, Positions};
+use super::{
+    BertConfig, EncoderDecoderConfig, FeedForwardKind, GptConfig, LatentShape, ModelConfig, Positions,
+};
 use crate::nn::{Gelu, Normalization, Pairing, Rope};
 use crate::{Error, Result};
 
@@ -12,7 +14,7 @@ pub struct Preset {
     /// One line on what it is.
     pub description: &'static str,
     /// The shape. A tokenizer trained on a text gives `vocabulary` its own size.
-    pub config: GptConfig,
+    pub config: ModelConfig,
     /// Windows in a training batch.
     pub batch: usize,
 }
@@ -23,13 +25,14 @@ pub fn presets() -> Vec<Preset> {
         Preset {
             name: "tiny",
             description: "trains on characters within a minute",
-            config: GptConfig::default(),
+            config: GptConfig::default().into(),
             batch: 12,
         },
         Preset {
             name: "thesis",
             description: "the 10.8 M parameters of the thesis, on characters",
-            config: GptConfig { context: 256, layers: 6, heads: 6, width: 384, ..GptConfig::default() },
+            config: GptConfig { context: 256, layers: 6, heads: 6, width: 384, ..GptConfig::default() }
+                .into(),
             batch: 64,
         },
         gpt2("gpt2-small", "GPT-2 with 124 M parameters, on byte pairs", [12, 768, 12]),
@@ -39,7 +42,7 @@ pub fn presets() -> Vec<Preset> {
         Preset {
             name: "llama-tiny",
             description: "a small Llama: RMSNorm, rotary positions, SwiGLU, heads in pairs",
-            config: GptConfig { kv_heads: Some(2), hidden: Some(344), ..llama() },
+            config: GptConfig { kv_heads: Some(2), hidden: Some(344), ..llama() }.into(),
             batch: 12,
         },
         Preset {
@@ -54,7 +57,8 @@ pub fn presets() -> Vec<Preset> {
                 width: 2048,
                 hidden: Some(5632),
                 ..llama()
-            },
+            }
+            .into(),
             batch: 1,
         },
         Preset {
@@ -71,8 +75,36 @@ pub fn presets() -> Vec<Preset> {
                 }),
                 positions: Positions::Rope(Rope::default()),
                 ..llama()
-            },
+            }
+            .into(),
             batch: 12,
+        },
+        Preset {
+            name: "bert-tiny",
+            description: "a small BERT, which fills gaps of a text",
+            config: BertConfig::default().into(),
+            batch: 32,
+        },
+        Preset {
+            name: "bert-base",
+            description: "BERT with 110 M parameters, on word pieces",
+            config: BertConfig {
+                vocabulary: 30_522,
+                context: 512,
+                layers: 12,
+                heads: 12,
+                width: 768,
+                mask_token: Some(103),
+                ..BertConfig::default()
+            }
+            .into(),
+            batch: 1,
+        },
+        Preset {
+            name: "translate-tiny",
+            description: "a small encoder-decoder, which writes 12 symbols in reverse order",
+            config: EncoderDecoderConfig::default().into(),
+            batch: 64,
         },
     ]
 }
@@ -90,7 +122,7 @@ fn gpt2(name: &'static str, description: &'static str, [layers, width, heads]: [
         gelu: Gelu::Tanh,
         ..GptConfig::default()
     };
-    Preset { name, description, config, batch: 1 }
+    Preset { name, description, config: config.into(), batch: 1 }
 }
 
 /// What all of Llama's shapes have in common (Touvron et al., 2023), at the size of `tiny`.
@@ -124,12 +156,14 @@ mod tests {
     fn parameter_counts_are_the_published_ones() {
         let count = |name: &str| preset(name).expect("preset").config;
         assert_eq!(count("thesis").parameters(), 10_788_864);
-        assert_eq!(GptConfig { tied: true, ..count("thesis") }.parameters(), 10_763_904);
+        let tied = count("thesis").with_json("{\"tied\": true}").expect("valid");
+        assert_eq!(tied.parameters(), 10_763_904);
         assert_eq!(count("gpt2-small").parameters(), 124_439_808);
         assert_eq!(count("gpt2-medium").parameters(), 354_823_168);
         assert_eq!(count("gpt2-large").parameters(), 774_030_080);
         assert_eq!(count("gpt2-xl").parameters(), 1_557_611_200);
         assert_eq!(count("llama-1b").parameters(), 1_100_048_384);
+        assert_eq!(count("bert-base").parameters(), 109_514_298);
     }
 
     #[test]

@@ -80,6 +80,19 @@ impl BlockConfig {
         self
     }
 
+    /// With these standard deviations of the first weights of attention and feed-forward network; the second one is that of
+    /// the matrices whose results are added to the residual stream.
+    pub fn with_first_weights(mut self, std: f64, residual_std: f64) -> Self {
+        let place = match &mut self.attention {
+            SelfAttentionConfig::Heads(heads) => (&mut heads.std, &mut heads.residual_std),
+            SelfAttentionConfig::Latent(latent) => (&mut latent.std, &mut latent.residual_std),
+        };
+        (*place.0, *place.1) = (std, residual_std);
+        self.cross.iter_mut().for_each(|cross| (cross.std, cross.residual_std) = (std, residual_std));
+        (self.feed_forward.std, self.feed_forward.residual_std) = (std, residual_std);
+        self
+    }
+
     /// With this dropout probability of attention weights and branches.
     pub fn with_dropout(mut self, dropout: f64) -> Self {
         self.dropout = dropout;

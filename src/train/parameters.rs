@@ -1,6 +1,8 @@
 //! Tensors of a file and states of a program, brought together by name.
 
 use crate::checkpoint::{Checkpoint, Meta, Tensor32};
+use crate::compile::Target;
+use crate::trace::Program;
 use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::{Graph, InputRole};
@@ -39,6 +41,18 @@ pub(crate) fn put(
         states.set(&name, &HostTensor::new(shape, data))?;
     }
     Ok(())
+}
+
+/// The parameters of a checkpoint, for a program that has all of them.
+///
+/// # Errors
+/// If the checkpoint's tensors are not those of the program.
+pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Target) -> Result<States> {
+    let states = target.states();
+    let mut tensors = checkpoint.tensors;
+    tensors.retain(|name, _| !name.starts_with(OPTIMIZER));
+    put(&states, &states_of(&program.graph), tensors, "the checkpoint")?;
+    Ok(states)
 }
 
 fn misfits(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>) -> Vec<String> {

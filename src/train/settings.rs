@@ -1,7 +1,7 @@
 //! What a training run is: the settings that fix its numbers, and the record of them in a checkpoint.
 
 use crate::checkpoint::Meta;
-use crate::models::GptConfig;
+use crate::models::ModelConfig;
 use crate::optim::{Optimizer, Schedule};
 use crate::text::{CharTokenizer, Corpus, Order};
 use crate::{Error, Result};
@@ -105,7 +105,7 @@ impl TextRecord {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     /// The model's shape.
-    pub config: GptConfig,
+    pub config: ModelConfig,
     /// The settings.
     pub settings: Settings,
     /// The tokens.
@@ -132,7 +132,7 @@ impl Record {
             serde_json::from_value(value.clone()).map_err(invalid)
         }
         let Training { settings, text } = entry("training", &meta.training)?;
-        let config: GptConfig = entry("config", &meta.config)?;
+        let config: ModelConfig = entry("config", &meta.config)?;
         config.validate()?;
         Ok(Record { config, settings, tokenizer: entry("tokenizer", &meta.tokenizer)?, text })
     }

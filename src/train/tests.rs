@@ -89,7 +89,7 @@ fn a_record_survives_its_checkpoint_and_names_what_differs() {
     let mut other = record.clone();
     (other.settings.steps, other.settings.validate_every) = (99, 1);
     record.allows(&other).unwrap();
-    other.config.layers = 3;
+    other.config = other.config.with_json("{\"layers\": 3}").unwrap();
     other.settings.order = Order::Sequential;
     other.settings.optimizer = Optimizer::sgd(1e-2);
     other.text.sha256 = "0".into();

@@ -45,7 +45,7 @@ enum Anchor {
     /// The coordinates are those of the first contraction's result.
     Chained(Chain),
     /// The coordinates are those of this scatter's updates.
-    Scattered(ValueId, usize),
+    Scattered(ValueId),
 }
 
 /// What emission yields when it does not yield a kernel.
@@ -104,11 +104,10 @@ impl Candidate<'_> {
             return Ok(Anchor::Contracted(*first, chain::dot(self.graph, *first).clone()));
         }
         if let Some(scatter) = of(KernelEntry::Scatter).next() {
-            let Op::ScatterAdd(attributes) = &self.graph[scatter].op else { unreachable!("a scatter") };
             if let Some(node) = of(KernelEntry::Reduction).next() {
                 return Err(Fault { node, reason: "a scatter is a map" });
             }
-            return Ok(Anchor::Scattered(scatter, attributes.axis));
+            return Ok(Anchor::Scattered(scatter));
         }
         // Rows before columns: a row kernel also reduces columns, not the other way round.
         let main = of(KernelEntry::Reduction).max_by_key(|&node| {
@@ -148,7 +147,7 @@ impl Candidate<'_> {
         let all = |shape: &[usize], role| shape.iter().map(|&extent| (extent, role)).collect::<Vec<_>>();
         match anchor {
             Anchor::Result(node) => Space::new(&all(&self.graph[*node].ty.shape, Role::Column)),
-            Anchor::Scattered(node, _) => {
+            Anchor::Scattered(node) => {
                 Space::new(&all(&self.graph[self.graph[*node].operands[1]].ty.shape, Role::Column))
             }
             Anchor::Reduced(node, reduce) => {
@@ -201,7 +200,7 @@ impl Candidate<'_> {
         let original = |count: usize| (0..count).map(|axis| space.coordinate(axis, rank)).collect::<Vec<_>>();
         let (base, form) = match anchor {
             Anchor::Result(node) => (*node, Form::Map),
-            Anchor::Scattered(node, _) => (self.graph[*node].operands[1], Form::Map),
+            Anchor::Scattered(node) => (self.graph[*node].operands[1], Form::Map),
             Anchor::Reduced(node, _) => (self.graph[*node].operands[0], Form::Reduce),
             Anchor::Contracted(node, dot) | Anchor::Accumulated(node, dot, _) => {
                 let at = original(self.graph[*node].ty.rank());
@@ -213,14 +212,14 @@ impl Candidate<'_> {
         let at = original(self.graph[base].ty.rank());
         let mut stores = Vec::new();
         let scatter = match anchor {
-            Anchor::Scattered(scatter, _) | Anchor::Accumulated(_, _, scatter) => Some(*scatter),
+            Anchor::Scattered(scatter) | Anchor::Accumulated(_, _, scatter) => Some(*scatter),
             _ => None,
         };
         if let Some(scatter) = scatter {
             stores.push(self.scatter(scatter, &at, &mut writer)?);
         }
         let places = self.forward(&[base], &at, &writer);
-        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(..));
+        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(_));
         for &node in self.needed.iter().rev() {
             if scatter != Some(node) {
                 stores.push(self.store(node, has_rows, base, &at, &places, &mut writer, space)?);
