@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn function(text: &str) -> Function {
-        Function { name: "f".into(), text: text.into(), parameters: vec![], threads: 32 }
+        Function { name: "f".into(), text: text.into(), parameters: vec![], threads: 32, is_packed: false }
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! buffers these are. Whatever no function does in one go is first rewritten to several kernels
 //! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
 
+use super::group::Piece;
 use super::program::{Argument, Function, Launch, Parameter, Program, Step};
 use super::source::{Code, Slot, buffer_identifier, identifier, memory_type, places};
-use super::{Options, rows};
+use super::{Options, group, rows};
 use crate::CodegenError;
 use crate::cpu::lower::normalise::{number_slots, reduces, scatters};
 use kernfusion_ir::kernel::{BufferId, Direction, Form, Kernel, KernelGraph, Plan, StoreMode};
 use kernfusion_ir::{DType, Origin};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Alignment of pieces of scratch memory in bytes.
@@ -24,9 +25,13 @@ const LINE: usize = 110;
 #[derive(Debug, Default)]
 pub struct Renderer {
     options: Options,
-    functions: Vec<Function>,
-    names: BTreeSet<String>,
+    pub(super) functions: Vec<Function>,
+    pub(super) names: BTreeSet<String>,
     templates: HashMap<String, Arc<Template>>,
+    /// Functions whose text may stand among others.
+    pub(super) pieces: BTreeMap<usize, Piece>,
+    /// Functions of several kernels, by their bodies.
+    pub(super) groups: HashMap<String, usize>,
 }
 
 /// The launches of a kernel over slots: the kernel's buffers first, then pieces of scratch.
@@ -71,12 +76,15 @@ impl Renderer {
             program.steps.extend(template.steps.iter().map(|step| match step {
                 TemplateStep::Clear { slot, bytes } => Step::Clear { buffer: slots[*slot], bytes: *bytes },
                 TemplateStep::Launch { function, grid, slots } => Step::Launch(Launch {
-                    kernel: number,
+                    kernels: vec![number],
                     function: *function,
                     grid: *grid,
                     arguments: slots.iter().map(argument).collect(),
                 }),
             }));
+        }
+        if self.options.groups {
+            program.steps = group::grouped(self, plan, program.steps);
         }
         Ok(program)
     }
@@ -98,6 +106,7 @@ impl Renderer {
             options: self.options.clone(),
             functions: &mut self.functions,
             names: &mut self.names,
+            pieces: &mut self.pieces,
             comment: comment(&plan.graph, kernel),
             name: identifier(&kernel.name),
             kernel_name: kernel.name.clone(),
@@ -144,7 +153,7 @@ fn slots(plan: &Plan, kernel: &Kernel, buffers: &[BufferId]) -> Vec<Slot> {
 }
 
 /// A name that is not taken, and now is.
-fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
+pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
     let mut name = wanted.to_owned();
     for number in 2.. {
         if names.insert(name.clone()) {
@@ -160,6 +169,7 @@ pub(super) struct Lowering<'r> {
     pub(super) options: Options,
     functions: &'r mut Vec<Function>,
     names: &'r mut BTreeSet<String>,
+    pieces: &'r mut BTreeMap<usize, Piece>,
     comment: String,
     /// The start of the functions' names.
     name: String,
@@ -232,8 +242,21 @@ impl Lowering<'_> {
         result
     }
 
-    /// Adds a function with this body, and a launch of it.
-    pub(super) fn launch(&mut self, suffix: &str, threads: usize, grid: [usize; 3], body: &str) {
+    /// As `launch`, of a body that only knows the number of its block, and may stand among others.
+    pub(super) fn launch_piece(&mut self, threads: usize, blocks: usize, body: &str) {
+        let head = format!("const int block = blockIdx.x;\n{body}");
+        let declared = self.launch("", threads, [blocks, 1, 1], &head);
+        self.pieces.insert(self.functions.len() - 1, Piece { declared, body: body.into() });
+    }
+
+    /// Adds a function with this body, and a launch of it; gives the declarations of its parameters.
+    pub(super) fn launch(
+        &mut self,
+        suffix: &str,
+        threads: usize,
+        grid: [usize; 3],
+        body: &str,
+    ) -> Vec<String> {
         let wanted = if suffix.is_empty() { self.name.clone() } else { format!("{}_{suffix}", self.name) };
         let name = unique(self.names, &wanted);
         let used: Vec<usize> =
@@ -269,10 +292,11 @@ impl Lowering<'_> {
         }
         body.lines().for_each(|line| code.line(line));
         code.close("");
-        self.functions.push(Function { name, text: code.finish(), parameters, threads });
+        self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
         let grid = grid.map(|blocks| blocks as u32);
         let function = self.functions.len() - 1;
         self.template.steps.push(TemplateStep::Launch { function, grid, slots: used });
+        declared
     }
 }
 

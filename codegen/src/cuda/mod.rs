@@ -26,6 +26,7 @@ pub mod emulator;
 mod error;
 #[cfg(feature = "cuda")]
 mod executable;
+mod group;
 mod lower;
 mod map;
 #[cfg(feature = "cuda")]
@@ -69,11 +70,13 @@ pub struct Options {
     pub tf32: bool,
     /// Where entries of products must lie in memory, they are computed in slices of so many bytes; in sixteen at most.
     pub slice_bytes: usize,
+    /// Whether maps that stand next to each other, and do not need each other, run as one launch.
+    pub groups: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { tf32: false, slice_bytes: 64 << 20 }
+        Options { tf32: false, slice_bytes: 64 << 20, groups: true }
     }
 }
 

@@ -133,7 +133,7 @@ KERNEL __launch_bounds__({THREADS}, 1) {name}(float* results, const int* turns) 
     );
     let parameter = |name: &str, dtype, is_written| Parameter { name: name.into(), dtype, is_written };
     let parameters = vec![parameter("results", DType::F32, true), parameter("turns", DType::I32, false)];
-    Function { name: rate.name.into(), text, parameters, threads: THREADS }
+    Function { name: rate.name.into(), text, parameters, threads: THREADS, is_packed: false }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! NVRTC accepts the functions of products and chains, where it is installed.
 
 use crate::judge::Case;
-use crate::products;
+use crate::{groups, products};
 use kernfusion_codegen::cuda::nvrtc::{Form, compile, is_present};
 use kernfusion_codegen::cuda::{Options, Renderer};
 
@@ -16,7 +16,8 @@ fn products_and_chains_compile_without_spills() {
     }
     for tf32 in [false, true] {
         let mut renderer = Renderer::new(Options { tf32, ..Options::default() });
-        let cases: Vec<Case> = products::few();
+        let mut cases: Vec<Case> = products::few();
+        cases.push(groups::updates(true));
         cases.iter().for_each(|case| {
             renderer.program(&case.plan).expect("renders");
         });
