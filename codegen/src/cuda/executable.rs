@@ -11,7 +11,7 @@ use super::error::CudaError;
 use super::group::launched;
 use super::pending::{Pending, Results, Slot};
 use super::program::{Argument, Program, Step};
-use super::{Options, Renderer};
+use super::{Options, Renderer, tune};
 use crate::cpu::executable::check_inputs;
 use crate::states::{State, States};
 use crate::{CodegenError, Outputs};
@@ -123,7 +123,11 @@ impl CudaExecutable {
                 owned.insert(BufferId(at as u32), state);
             }
         }
+        let tunes = options.tune;
         let mut renderer = Renderer::new(options);
+        if tunes {
+            tune::choose(&mut renderer, &plan, device, cache)?;
+        }
         let program = renderer.program(&plan)?;
         let layout = Layout::new(&plan, &program);
         let memory = device.memory(layout.bytes)?;

@@ -28,6 +28,8 @@ pub struct Renderer {
     pub(super) functions: Vec<Function>,
     pub(super) names: BTreeSet<String>,
     templates: HashMap<String, Arc<Template>>,
+    /// Tiles that were chosen by measurement, by the key of their kernel.
+    pub(super) tiles: HashMap<String, [usize; 2]>,
     /// Functions whose text may stand among others.
     pub(super) pieces: BTreeMap<usize, Piece>,
     /// Functions of several kernels, by their bodies.
@@ -53,6 +55,16 @@ impl Renderer {
     /// A renderer without functions.
     pub fn new(options: Options) -> Self {
         Renderer { options, ..Renderer::default() }
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What equal kernels have in common.
+    pub(super) fn key(&self, plan: &Plan, kernel: &Kernel) -> String {
+        let (numbered, buffers) = number_slots(kernel);
+        key(&numbered, &slots(plan, kernel, &buffers))
     }
 
     /// The functions of all plans so far.
@@ -96,14 +108,14 @@ impl Renderer {
     ) -> Result<(Arc<Template>, Vec<BufferId>), CodegenError> {
         let (numbered, buffers) = number_slots(kernel);
         let slots = slots(plan, kernel, &buffers);
-        let kinds: Vec<_> = slots.iter().map(|slot| (slot.dtype, slot.bytes, slot.is_clobbered)).collect();
-        let key = format!("{numbered:?} {kinds:?}");
+        let key = key(&numbered, &slots);
         if let Some(template) = self.templates.get(&key) {
             return Ok((Arc::clone(template), buffers));
         }
         let numbered = Kernel { name: kernel.name.clone(), ..numbered };
         let mut lowering = Lowering {
             options: self.options.clone(),
+            tile: self.tiles.get(&key).copied().or(self.options.tile),
             functions: &mut self.functions,
             names: &mut self.names,
             pieces: &mut self.pieces,
@@ -118,6 +130,11 @@ impl Renderer {
         self.templates.insert(key, Arc::clone(&template));
         Ok((template, buffers))
     }
+}
+
+fn key(numbered: &Kernel, slots: &[Slot]) -> String {
+    let kinds: Vec<_> = slots.iter().map(|slot| (slot.dtype, slot.bytes, slot.is_clobbered)).collect();
+    format!("{numbered:?} {kinds:?}")
 }
 
 /// What a function's first lines say: the kernel, and the ops that it computes with the user's lines, in order.
@@ -167,6 +184,8 @@ pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
 /// The lowering of one kernel.
 pub(super) struct Lowering<'r> {
     pub(super) options: Options,
+    /// The tile of its products, unless their size decides.
+    pub(super) tile: Option<[usize; 2]>,
     functions: &'r mut Vec<Function>,
     names: &'r mut BTreeSet<String>,
     pieces: &'r mut BTreeMap<usize, Piece>,

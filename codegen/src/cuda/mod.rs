@@ -39,6 +39,8 @@ mod program;
 mod rewrite;
 mod rows;
 mod source;
+#[cfg(feature = "cuda")]
+mod tune;
 
 #[cfg(feature = "cuda")]
 pub use cache::Cache;
@@ -72,11 +74,15 @@ pub struct Options {
     pub slice_bytes: usize,
     /// Whether maps that stand next to each other, and do not need each other, run as one launch.
     pub groups: bool,
+    /// The tile of products (64 or 128 rows, 64 or 128 columns) where several fit, instead of one chosen by their size.
+    pub tile: Option<[usize; 2]>,
+    /// Whether a device measures which tile suits each product. Results are the same bits.
+    pub tune: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { tf32: false, slice_bytes: 64 << 20, groups: true }
+        Options { tf32: false, slice_bytes: 64 << 20, groups: true, tile: None, tune: false }
     }
 }
 
