@@ -75,6 +75,26 @@ fn tf32_is_a_choice() {
 }
 
 #[test]
+fn tuning_chooses_once_and_changes_no_loss() {
+    let work = Workplace::new();
+    let train = |flags: &str| succeed(&work, &format!("{TRAIN} --steps 2 --validate-every 9 {flags}"), &[]);
+    let Some(_) = train("--log usual.jsonl") else { return };
+    let choices = || {
+        let files = std::fs::read_dir(work.path("cache/cubin")).unwrap().map(|file| file.unwrap().path());
+        let choices = files.filter(|file| file.extension().is_some_and(|extension| extension == "choice"));
+        let choices = choices.map(|file| (file.clone(), file.metadata().unwrap().modified().unwrap()));
+        choices.collect::<BTreeMap<_, _>>()
+    };
+    assert!(choices().is_empty());
+    train("--tune --log tuned.jsonl");
+    let chosen = choices();
+    train("--tune --log again.jsonl");
+    assert!(!chosen.is_empty() && choices() == chosen, "{chosen:?}");
+    assert_eq!(work.losses("tuned.jsonl"), work.losses("usual.jsonl"));
+    assert_eq!(work.losses("again.jsonl"), work.losses("usual.jsonl"));
+}
+
+#[test]
 fn a_run_goes_on_and_writes_texts() {
     let work = Workplace::new();
     let train = |flags: &str| succeed(&work, &format!("{TRAIN} {flags}"), &[]);

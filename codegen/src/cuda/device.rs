@@ -88,6 +88,14 @@ impl Device {
         self.context.name().map_err(failed("asking for the device's name"))
     }
 
+    /// The version of CUDA that its driver knows, such as 12090.
+    pub(super) fn driver_version(&self) -> Result<i32, CudaError> {
+        let mut version = 0;
+        // SAFETY: points to a number of ours.
+        let found = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
+        found.map(|()| version).map_err(failed("asking for the driver's version"))
+    }
+
     /// How many multiprocessors it has.
     pub(super) fn multiprocessors(&self) -> Result<usize, CudaError> {
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
@@ -160,6 +168,15 @@ impl Device {
     /// The time between two points that were reached.
     pub(super) fn milliseconds(&self, start: &CudaEvent, end: &CudaEvent) -> Result<f32, CudaError> {
         start.elapsed_ms(end).map_err(failed("timing a kernel"))
+    }
+
+    /// How long something takes there; never nothing, so that rates are numbers.
+    pub(super) fn seconds(&self, run: &dyn Fn() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        let start = self.event()?;
+        run()?;
+        let end = self.event()?;
+        self.wait("measuring the device")?;
+        Ok(f64::from(self.milliseconds(&start, &end)?).max(1e-6) / 1e3)
     }
 
     /// Waits for all that runs there.

@@ -396,11 +396,15 @@ EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
   HEALTHY;
   if (!x || !y || !z || y > 65535 || z > 65535 || x > 0x7fffffff) return INVALID_VALUE;
   if (!threads || threads > 1024 || threads_y != 1 || threads_z != 1) return INVALID_VALUE;
-  std::vector<u64> values;
-  for (size_t i = 0; i < function->arguments(); i++) values.push_back(*(u64*)arguments[i]);
+  std::vector<u64> pointers;
+  for (size_t i = 0; i < function->arguments(); i++) {
+    const u64* words = (const u64*)arguments[i];
+    if (function->bytes(i) > 4096) return INVALID_VALUE;
+    pointers.insert(pointers.end(), words, words + function->bytes(i) / 8);
+  }
   const Grid grid{x, y, z};
   return device().enqueue(device().stream(handle),
-                          [=] { return device().launch(*function, grid, threads, values); });
+                          [=] { return device().launch(*function, grid, threads, pointers); });
 }
 
 #define UNSUPPORTED(name) \

@@ -339,14 +339,22 @@ impl<'a> Planner<'a> {
     /// Whether `to` depends on `from` through a third group.
     fn path_between(&self, from: usize, to: usize) -> bool {
         let last = self.group(to).members.last().copied();
+        let spans =
+            |members: &BTreeSet<ValueId>| members.first().copied() < last && members.last().copied() > last;
+        let mut groups = self.groups.iter().enumerate();
+        let any_spans = groups.any(|(number, group)| {
+            number != from && group.as_ref().is_some_and(|group| spans(&group.members))
+        });
         let mut seen = BTreeSet::from([from]);
         let mut stack: Vec<usize> = self.successors(from).filter(|&next| next != to).collect();
         while let Some(group) = stack.pop() {
             if group == to {
                 return true;
             }
-            // Ids ascend along every path, so what starts after the end cannot reach it.
-            if seen.insert(group) && self.group(group).members.first().copied() < last {
+            // Ids ascend along every path of values, so what starts after the end can only reach it through a group that has
+            // members before and after it.
+            let reaches = any_spans || self.group(group).members.first().copied() < last;
+            if seen.insert(group) && reaches {
                 stack.extend(self.successors(group));
             }
         }
