@@ -1,7 +1,8 @@
 //! The model shapes that the command line knows by name.
 
 use super::{
-    BertConfig, EncoderDecoderConfig, FeedForwardKind, GptConfig, LatentShape, ModelConfig, Positions,
+    BertConfig, EncoderDecoderConfig, Experts, FeedForwardKind, GptConfig, LatentShape, ModelConfig,
+    Positions,
 };
 use crate::nn::{Gelu, Normalization, Pairing, Rope};
 use crate::{Error, Result};
@@ -74,6 +75,18 @@ pub fn presets() -> Vec<Preset> {
                     value_width: 32,
                 }),
                 positions: Positions::Rope(Rope::default()),
+                ..llama()
+            }
+            .into(),
+            batch: 12,
+        },
+        Preset {
+            name: "mixtral-tiny",
+            description: "a small Mixtral: as llama-tiny, with 8 experts of which 2 work on a token",
+            config: GptConfig {
+                kv_heads: Some(2),
+                hidden: Some(172),
+                experts: Some(Experts { count: 8, active: 2, noise: 0.0, balance: 0.01 }),
                 ..llama()
             }
             .into(),

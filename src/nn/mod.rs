@@ -34,7 +34,7 @@ mod tests;
 pub use activation::{Activation, Gelu};
 pub use attention::{AttentionConfig, CrossAttention, MultiHeadAttention, Sight};
 pub use batch_norm::BatchNorm;
-pub use block::{Block, BlockConfig, NormPlace, SelfAttention, SelfAttentionConfig, Surroundings};
+pub use block::{Block, BlockConfig, Network, NormPlace, SelfAttention, SelfAttentionConfig, Surroundings};
 pub use convolution::{Convolution, TransposedConvolution, Window};
 pub use dropout::{DropConnect, Dropout};
 pub use embedding::Embedding;

@@ -141,7 +141,7 @@ impl Tensor {
             let by_key = comes_before(&high.0, &high.1, &low.0, &low.1, order);
             // What was padded comes last.
             let wrong =
-                real(&high.1).and(&real(&low.1)).select(&by_key, real(&high.1).and(&real(&low.1).not()));
+                real(&high.1).and(real(&low.1)).select(&by_key, real(&high.1).and(real(&low.1).not()));
             let down = self.trace().iota(low.0.shape(), 2, DType::I32).eq(1);
             let swap = wrong.xor(&down);
             let exchanged = |low: &Tensor, high: &Tensor| {
@@ -157,10 +157,10 @@ impl Tensor {
 /// Whether element a comes before element b, elementwise; of equal ones that of the lower index.
 #[track_caller]
 fn comes_before(a: &Tensor, a_index: &Tensor, b: &Tensor, b_index: &Tensor, order: Sorted) -> Tensor {
-    let larger = |a: &Tensor, b: &Tensor| a.gt(b).or(a.ne(a).and(&b.eq(b)));
+    let larger = |a: &Tensor, b: &Tensor| a.gt(b).or(a.ne(a).and(b.eq(b)));
     let (first, second) = match order {
         Sorted::Ascending => (larger(b, a), larger(a, b)),
         Sorted::Descending => (larger(a, b), larger(b, a)),
     };
-    first.or(second.not().and(&a_index.lt(b_index)))
+    first.or(second.not().and(a_index.lt(b_index)))
 }

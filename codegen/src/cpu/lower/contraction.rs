@@ -131,7 +131,7 @@ impl Lowering<'_> {
         let output = contract::Output::Direct { batch, ldc, adds: true };
         let work = Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) });
         self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
-        Ok(Some(ProductStep::new(work, a, b, Some(Target { slot, offset }), Some(choice))))
+        Ok(Some(ProductStep::step(work, a, b, Some(Target { slot, offset }), Some(choice))))
     }
 
     /// The function that runs the region on a tile.
@@ -208,7 +208,7 @@ impl Lowering<'_> {
                 return Err(self.unsupported(&format!("a product of {}", product.dtype)));
             }
         };
-        self.program.steps.push(ProductStep::new(work, a, b, Some(Target { slot, offset: 0 }), None));
+        self.program.steps.push(ProductStep::step(work, a, b, Some(Target { slot, offset: 0 }), None));
         Ok(slot)
     }
 

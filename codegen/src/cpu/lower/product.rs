@@ -82,7 +82,7 @@ pub(super) struct Tiled {
 
 impl ProductStep {
     /// A product that goes straight to its target.
-    pub(super) fn new(
+    pub(super) fn step(
         work: Work,
         a: Factor,
         b: Factor,
