@@ -145,7 +145,7 @@ fn the_optimizer_is_one_launch() {
         };
         let launches = program.steps.iter().filter_map(|step| match step {
             Step::Launch(launch) => Some(launch.kernels.iter().filter(|kernel| updates(kernel)).count()),
-            Step::Clear { .. } => None,
+            Step::Clear { .. } | Step::Copy(_) => None,
         });
         let counts: Vec<_> = launches.filter(|count| *count > 0).collect();
         // Some kernels update several parameters.
