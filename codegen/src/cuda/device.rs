@@ -198,7 +198,12 @@ impl Device {
     }
 
     fn allocate(&self, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
-        let free = self.free_memory()?;
+        let mut free = self.free_memory()?;
+        if bytes > free {
+            // Memory that was given back is free when the programs that were started before are done.
+            self.wait("asking for free memory")?;
+            free = self.free_memory()?;
+        }
         if bytes > free {
             return Err(CudaError::Memory { needed: bytes, free });
         }
