@@ -165,6 +165,23 @@ fn profile_has_a_time_and_a_floor_for_each_kernel() {
 }
 
 #[test]
+fn a_device_that_fails_ends_the_run_and_keeps_the_checkpoint() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --checkpoint-every 1 --validate-every 2");
+    let Some(_) = succeed(&work, &format!("{train} --steps 1"), &[]) else { return };
+    let whole = Checkpoint::load(&work.path("run")).unwrap();
+    // In the first step, in a later one, and in the validation or the steps about it.
+    for launch in ["0", "70", "130"] {
+        let message = fail(&work, &format!("{train} --steps 4"), &[("SIMULATED_FAILURE", launch)]).unwrap();
+        assert!(message.contains("CUDA: ") && message.contains("an illegal memory access"), "{launch}: {message}");
+        let kept = Checkpoint::load(&work.path("run")).unwrap();
+        assert!(launch != "0" || kept.tensors == whole.tensors, "a failed run has written a checkpoint");
+    }
+    let message = fail(&work, "generate --checkpoint run", &[("SIMULATED_FAILURE", "3")]).unwrap();
+    assert!(message.contains("an illegal memory access"), "{message}");
+}
+
+#[test]
 fn what_a_device_lacks_is_one_line() {
     let work = Workplace::new();
     let train = format!("{TRAIN} --steps 1");

@@ -5,7 +5,8 @@
 // then. Allocated memory is NaN, writes outside of it are noticed after each kernel, and any error stays, as with CUDA.
 //
 // Settings: SIMULATED_DEVICES (1), SIMULATED_MIB (memory, 1024), SIMULATED_ARCHITECTURE (90), SIMULATED_DRIVER (12090), SIMULATED_ORDER (`late`; or
-// `ahead`: all streams but the first run as far ahead as they may; or `at-once`).
+// `ahead`: all streams but the first run as far ahead as they may; or `at-once`), SIMULATED_FAILURE (none: the launch, counted
+// from 0, that fails as a kernel with a wild pointer does).
 #include "simulator.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default"))) int
