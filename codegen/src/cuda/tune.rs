@@ -5,7 +5,7 @@
 //! chosen, and tuning costs nothing but time.
 
 use super::contraction::TILES;
-use super::device::{Device, DeviceMemory};
+use super::device::{Code, Device, DeviceMemory};
 use super::error::CudaError;
 use super::group::launched;
 use super::nvrtc::whole_source;
@@ -78,9 +78,14 @@ fn chosen(
     identity.extend(functions.map(whole_source));
     let architecture = device.architecture()?;
     let measured = || {
+        let loaded = |candidate: &Candidate| {
+            let load = |at| Ok((at, device.load(&candidate.renderer.functions()[at], &architecture, cache)?));
+            launched(&candidate.program.steps).into_iter().map(load).collect()
+        };
+        let codes = candidates.iter().map(loaded).collect::<Result<Vec<_>, CudaError>>()?;
         let mut best = (f64::INFINITY, 0);
-        for (number, candidate) in candidates.iter().enumerate() {
-            let time = time(alone, candidate, device, &architecture, cache)?;
+        for (number, (candidate, code)) in candidates.iter().zip(&codes).enumerate() {
+            let time = time(alone, &candidate.program, device, code)?;
             if time < best.0 {
                 best = (time, number);
             }
@@ -100,15 +105,10 @@ fn chosen(
 /// Seconds that a kernel takes at best.
 fn time(
     alone: &Plan,
-    candidate: &Candidate,
+    program: &Program,
     device: &Device,
-    architecture: &str,
-    cache: &Cache,
+    functions: &BTreeMap<usize, Code>,
 ) -> Result<f64, CudaError> {
-    let Candidate { renderer, program, .. } = candidate;
-    let load = |at| Ok((at, device.load(&renderer.functions()[at], architecture, cache)?));
-    let functions =
-        launched(&program.steps).into_iter().map(load).collect::<Result<BTreeMap<_, _>, CudaError>>()?;
     let memory = Memory::new(alone, program, device)?;
     let run = || {
         program.steps.iter().try_for_each(|step| match step {

@@ -106,6 +106,7 @@ struct Device {
   std::map<char*, size_t> pinned;
   std::vector<Stream*> streams;
   Stream legacy{true, true, {}, nullptr, false};
+  size_t launches = 0;
   size_t total = setting("SIMULATED_MIB", 1024) << 20, used = 0;
   // The first error while operations were done; every later call gives it, as with CUDA.
   Result broken = SUCCESS;
@@ -214,6 +215,7 @@ struct Device {
         complain("pointer %zu of %s points nowhere", i, function.name.c_str());
         return ILLEGAL_ADDRESS;
       }
+    if (launches++ == setting("SIMULATED_FAILURE", SIZE_MAX)) return ILLEGAL_ADDRESS;
     std::vector<void*> places;
     size_t at = 0;
     for (size_t i = 0; i < function.arguments(); at += function.bytes(i++) / 8) places.push_back(&pointers[at]);
