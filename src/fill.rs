@@ -10,6 +10,9 @@ use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::DType;
 
+/// Stands for a hidden character where a text is shown or given.
+pub const GAP: char = '_';
+
 /// A model that fills gaps.
 pub struct Filler {
     program: Compiled,

@@ -3,7 +3,7 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Mode, Precision as ProductType, Target, Thrift, lower};
-use kernfusion::models::{GptConfig, ModelConfig, presets};
+use kernfusion::models::{GptConfig, ModelConfig, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::train::batches;
 use kernfusion_codegen::cuda::emulator::{self, Emulator, Job, Schedule};
@@ -81,20 +81,6 @@ fn failures(cases: &[Case], results: &Results) -> Vec<String> {
     failures
 }
 
-/// Small models of every other kind.
-fn other_kinds() -> [ModelConfig; 4] {
-    let llama = r#"{"vocabulary": 11, "context": 6, "layers": 1, "heads": 4, "kv_heads": 2, "width": 16, "hidden": 12,
-        "bias": false, "feed_forward": "swiglu", "normalization": "rms", "window": 4,
-        "positions": {"rope": {"pairing": "halves"}}}"#;
-    let deepseek = r#"{"vocabulary": 11, "context": 6, "layers": 1, "heads": 2, "width": 8, "hidden": 12, "bias": false,
-        "feed_forward": "swiglu", "normalization": "rms", "positions": {"rope": {}},
-        "latent": {"query_rank": 6, "kv_rank": 4, "head_width": 4, "rope_width": 2, "value_width": 4}}"#;
-    let bert = r#"{"model": "bert", "vocabulary": 11, "context": 8, "layers": 1, "heads": 2, "width": 8, "dropout": 0.1}"#;
-    let reverser = r#"{"model": "encoder-decoder", "vocabulary": 11, "source_length": 6, "target_length": 7, "layers": 1,
-        "heads": 2, "width": 8}"#;
-    [llama, deepseek, bert, reverser].map(|json| serde_json::from_str(json).expect("a shape"))
-}
-
 #[test]
 fn training_steps_match_the_reference_under_every_schedule() {
     if !emulator::is_present() {
@@ -109,16 +95,10 @@ fn training_steps_match_the_reference_under_every_schedule() {
     let cases = [
         training_step(long.clone(), &compiled, 2e-4),
         training_step(long.clone(), &compiled.clone().precision(ProductType::Bf16), 1e-2),
-        training_step(GptConfig { dropout: 0.0, ..config.clone() }, &compiled, 2e-4),
-        training_step(
-            GptConfig { dropout: 0.2, tied: true, qkv_bias: true, ..config.clone() },
-            &compiled,
-            2e-4,
-        ),
         training_step(GptConfig { dropout: 0.2, ..config.clone() }, &Target::cpu().mode(Mode::Eager), 2e-4),
         training_step(config, &compiled.clone().precision(ProductType::Bf16), 1e-2),
     ];
-    let others = other_kinds().into_iter().map(|config| training_step(config, &compiled, 5e-4));
+    let others = samples().into_iter().map(|(_, config)| training_step(config, &compiled, 5e-4));
     let cases: Vec<_> = cases.into_iter().chain(others).collect();
     let mut renderer = Renderer::new(Options::default());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();

@@ -6,7 +6,7 @@ use super::model::TargetArgs;
 use super::screen::Screen;
 use kernfusion::checkpoint::Checkpoint;
 use kernfusion::compile::{Mode, Target};
-use kernfusion::fill::Filler;
+use kernfusion::fill::{Filler, GAP};
 use kernfusion::generate::Generator;
 use kernfusion::models::ModelConfig;
 use kernfusion::sample::Sampler;
@@ -87,9 +87,6 @@ fn continued(
     screen.line("");
     Ok(ExitCode::SUCCESS)
 }
-
-/// Stands for a character that a BERT is to find.
-const GAP: char = '_';
 
 fn filled(args: &Args, checkpoint: Checkpoint, target: &Target, screen: &mut Screen) -> Outcome {
     let filler = Filler::from_checkpoint(checkpoint, target);

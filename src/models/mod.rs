@@ -6,6 +6,7 @@ mod encoder_decoder;
 mod gpt;
 mod mlp;
 mod presets;
+mod samples;
 
 pub use bert::{Bert, BertConfig, MaskedHead};
 pub use config::ModelConfig;
@@ -13,6 +14,7 @@ pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
 pub use gpt::{Experts, FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
+pub use samples::samples;
 
 use crate::trace::Tensor;
 use crate::{Error, Result};

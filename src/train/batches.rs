@@ -3,8 +3,8 @@
 //! * A decoder reads a window and learns the tokens that follow.
 //! * A BERT learns hidden tokens: of each window 15 % are chosen; of these 80 % are replaced by the mask, 10 % by any token,
 //!   and 10 % stay (Devlin et al., 2018, section 3.1). The choice is a pure function of (seed, number of the window).
-//! * An encoder-decoder learns to write a window in reverse order, a task that needs every position of the source and has
-//!   one right answer.
+//! * An encoder-decoder learns to write a window, or its beginning, in reverse order: a task that needs every position of the
+//!   source and has one right answer.
 
 use crate::models::{BertConfig, EncoderDecoderConfig, ModelConfig};
 use crate::text::Batch;
@@ -52,7 +52,7 @@ pub fn inputs(model: &ModelConfig, (x, y): Batch, rows: usize, seed: u64, first:
             let tensors = [("x", hidden), ("y", x)].map(|(name, x)| (name, HostTensor::new(shape, x)));
             tensors.into_iter().chain([("mask", HostTensor::new(shape, mask))]).collect()
         }
-        ModelConfig::EncoderDecoder(config) => reversal(config, x, rows),
+        ModelConfig::EncoderDecoder(config) => reversal(config, x, rows, seed, first),
     }
 }
 
@@ -80,19 +80,27 @@ fn below(word: u32, choices: usize) -> usize {
     ((u64::from(word) * choices as u64) >> 32) as usize
 }
 
-/// Windows, and the same in reverse order with the mark of the end.
-fn reversal(config: &EncoderDecoderConfig, x: Vec<i32>, rows: usize) -> Inputs {
+/// Beginnings of windows, and the same in reverse order with the mark of the end. Half of them are whole windows, the others
+/// have any length, so that lengths matter.
+fn reversal(config: &EncoderDecoderConfig, mut x: Vec<i32>, rows: usize, seed: u64, first: u64) -> Inputs {
     let (source, target) = (config.source_length, config.target_length);
-    let mut y = vec![0; rows * target];
-    for (window, written) in x.chunks(source).zip(y.chunks_mut(target)) {
-        let reversed = window.iter().rev().copied().chain([config.end()]);
+    let (mut y, mut lengths) = (vec![0; rows * target], Vec::with_capacity(rows));
+    for (row, (window, written)) in x.chunks_mut(source).zip(y.chunks_mut(target)).enumerate() {
+        let number = first.wrapping_add(row as u64);
+        let counter = [0, number as u32, (number >> 32) as u32, STREAM];
+        let [whole, length, ..] = philox4x32(counter, [seed as u32, (seed >> 32) as u32]);
+        let length = if below(whole, 2) == 0 { source } else { 1 + below(length, source) };
+        let reversed = window[..length].iter().rev().copied().chain([config.end()]);
         written.iter_mut().zip(reversed).for_each(|(place, token)| *place = token);
+        window[length..].fill(0);
+        lengths.push(length as i32);
     }
+    let written: Vec<_> = lengths.iter().map(|length| length + 1).collect();
     vec![
         ("x", HostTensor::new([rows, source], x)),
-        ("x_lengths", HostTensor::new([rows], vec![source as i32; rows])),
+        ("x_lengths", HostTensor::new([rows], lengths)),
         ("y", HostTensor::new([rows, target], y)),
-        ("y_lengths", HostTensor::new([rows], vec![source as i32 + 1; rows])),
+        ("y_lengths", HostTensor::new([rows], written)),
     ]
 }
 
@@ -134,9 +142,18 @@ mod tests {
     fn windows_are_written_in_reverse_with_an_end() {
         let config =
             EncoderDecoderConfig { vocabulary: 12, source_length: 3, target_length: 5, ..Default::default() };
-        let given = inputs(&config.clone().into(), (vec![1, 2, 3, 4, 5, 6], vec![]), 2, 0, 0);
-        assert_eq!(ints(&given[2].1), [3, 2, 1, 11, 0, 6, 5, 4, 11, 0]);
-        assert_eq!((ints(&given[1].1), ints(&given[3].1)), (vec![3, 3], vec![4, 4]));
+        let windows: Vec<i32> = (0..600).map(|i| 1 + i % 9).collect();
+        let given = inputs(&config.clone().into(), (windows.clone(), vec![]), 200, 0, 0);
+        let [x, lengths, y, written] = [0, 1, 2, 3].map(|i| ints(&given[i].1));
+        for row in 0..200 {
+            let length = lengths[row] as usize;
+            let text = &windows[3 * row..][..length];
+            assert_eq!(&x[3 * row..][..length], text);
+            assert!(y[5 * row..][..length].iter().eq(text.iter().rev()));
+            assert_eq!((y[5 * row + length], written[row] as usize), (11, length + 1));
+        }
+        let share = |length| lengths.iter().filter(|&&other| other == length).count() as f64 / 200.0;
+        assert!((share(3) - 2.0 / 3.0).abs() < 0.1 && (share(1) - 1.0 / 6.0).abs() < 0.1);
         check(&config.clone().into()).unwrap();
         let short = EncoderDecoderConfig { target_length: 3, ..config };
         assert!(check(&short.into()).unwrap_err().to_string().contains("target_length 3 is too short"));

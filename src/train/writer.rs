@@ -2,7 +2,7 @@
 
 use super::{Record, batches};
 use crate::compile::Target;
-use crate::fill::Filler;
+use crate::fill::{Filler, GAP};
 use crate::generate::Generator;
 use crate::models::{BertConfig, ModelConfig};
 use crate::sample::Sampler;
@@ -17,9 +17,6 @@ const TEMPERATURE: f64 = 0.8;
 /// Windows that an encoder-decoder reverses, of which the first few are shown.
 const REVERSED: usize = 256;
 const SHOWN: usize = 4;
-
-/// Stands for a hidden character where a text is shown or given.
-pub(crate) const GAP: char = '_';
 
 /// A compiled program that writes.
 pub(super) enum Writer {
@@ -83,12 +80,11 @@ fn filled(
     let guessed = filler.fill(&x)?;
     let hidden = x.iter().filter(|&&token| token == mask).count();
     let right = x.iter().zip(&y).zip(&guessed).filter(|((x, y), guess)| **x == mask && y == guess).count();
-    let gaps: Vec<_> = x.iter().map(|&token| if token == mask { None } else { Some(token) }).collect();
     let mut given = String::new();
-    for token in gaps {
-        match token {
-            None => given.push(GAP),
-            Some(token) => given.push_str(&record.tokenizer.decode(&[token])?),
+    for token in x {
+        match token == mask {
+            true => given.push(GAP),
+            false => given.push_str(&record.tokenizer.decode(&[token])?),
         }
     }
     let filled = record.tokenizer.decode(&guessed)?;
