@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 /// Continue a text with a trained model
 ///
-/// The same checkpoint, prompt, settings and seed give the same text. The prompt may only have characters of the text
-/// that the model was trained on.
+/// The same checkpoint, prompt, settings and seed give the same text. The prompt of a model of characters
+/// may only have those of the text that it was trained on.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: kernfusion generate --checkpoint runs/tiny --prompt \"The compiler\" --tokens 300"
@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// Text to continue [default: a line break]
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prompt: String,
-    /// Characters to write
+    /// Tokens to write
     #[arg(long, value_name = "N", default_value_t = 300)]
     tokens: usize,
     /// Pick among the K likeliest only; 1: always the likeliest

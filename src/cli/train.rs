@@ -3,12 +3,13 @@
 use super::error::{CliError, in_file};
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
+use super::tokenizer::TokenizerArgs;
 use super::{Outcome, train_report::Reporter};
 use clap::ValueEnum;
 use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::compile::{Mode, Target};
 use kernfusion::optim::{Optimizer, Schedule};
-use kernfusion::text::{CharTokenizer, Corpus, Order};
+use kernfusion::text::{Corpus, Order, Tokenizer};
 use kernfusion::train::{Ending, Record, Session, Settings, TextRecord, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ const INTERRUPTED: u8 = 130;
   kernfusion train
   kernfusion train --preset thesis --data book.txt --steps 5000 --schedule cosine --log loss.jsonl
   kernfusion train --preset thesis --memory-limit 700MiB
+  kernfusion train --data book.txt --tokenizer bpe --vocabulary 2000 --align-vocabulary 64
   kernfusion train --resume runs/thesis --steps 10000")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -39,6 +41,8 @@ pub(super) struct Args {
     /// Text to train on (UTF-8) [default: Tiny Shakespeare if it was fetched, else the embedded text]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    tokens: TokenizerArgs,
     /// Steps in all [default: a minute's worth of tiny]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
@@ -72,7 +76,7 @@ pub(super) struct Args {
     /// Steps between samples; 0: only at the end [default: 0]
     #[arg(long, value_name = "N")]
     sample_every: Option<u64>,
-    /// Characters in a sample; 0: no samples [default: 300]
+    /// Tokens in a sample; 0: no samples [default: 300]
     #[arg(long, value_name = "N")]
     sample_tokens: Option<usize>,
     /// Steps between checkpoints; 0: only at the end [default: 100]
@@ -160,12 +164,14 @@ fn fresh(args: &Args, target: Target, screen: &mut Screen) -> Result<(Trainer, P
     let model = args.model.resolve()?;
     let corpus = corpus(args.data.as_deref())?;
     let mut config = model.config.clone();
+    let tokenizer = args.tokens.tokenizer(corpus.text())?;
     if !model.fixes("vocabulary") {
-        config.vocabulary = CharTokenizer::from_text(corpus.text()).vocabulary_size();
+        config.vocabulary = args.tokens.model_vocabulary(tokenizer.vocabulary_size());
     }
     let defaults = Settings { steps: DEFAULT_STEPS, batch: model.batch, ..Settings::default() };
     let file = args.data.as_deref().map(absolute);
-    let mut trainer = Trainer::new(config, args.settings(defaults), &corpus, file, target)?;
+    let mut trainer =
+        Trainer::with_tokenizer(tokenizer, config, args.settings(defaults), &corpus, file, target)?;
     if let Some(file) = &args.init {
         trainer.initialize(file)?;
     }
@@ -282,6 +288,14 @@ fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
     Ok(&STOP)
 }
 
+fn vocabulary(tokenizer: &Tokenizer) -> String {
+    let size = grouped(tokenizer.vocabulary_size() as u64);
+    match tokenizer {
+        Tokenizer::Characters(_) => format!("{size} distinct characters"),
+        Tokenizer::Words(_) | Tokenizer::Pieces(_) => format!("a vocabulary of {size} {}", tokenizer.unit()),
+    }
+}
+
 fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
     let Record { config: c, settings, tokenizer, text } = trainer.record();
     screen.line(format!(
@@ -293,7 +307,7 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
         c.context,
         c.vocabulary
     ));
-    screen.line(format!("text:  {}, {} distinct characters", text.name, tokenizer.vocabulary_size()));
+    screen.line(format!("text:  {}, {}", text.name, vocabulary(tokenizer)));
     let report = trainer.program().report();
     screen.line(format!(
         "step:  {} in {:.2} s: {} kernels, {:.1} MiB moved, arena {:.1} MiB, state {:.1} MiB",

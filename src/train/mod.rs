@@ -35,7 +35,7 @@ use crate::generate::Generator;
 use crate::models::GptConfig;
 use crate::optim::TrainStep;
 use crate::sample::Sampler;
-use crate::text::{Batch, CharTokenizer, Corpus, Split, Windows, validation_windows};
+use crate::text::{Batch, CharTokenizer, Corpus, Split, Tokenizer, Windows, validation_windows};
 use crate::trace::Program;
 use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
@@ -100,8 +100,8 @@ impl StartedStep {
 }
 
 impl Trainer {
-    /// A new run from random parameters. The vocabulary of `config` may be larger than the text's, never smaller;
-    /// `file` is where the corpus was read from, for the record.
+    /// A new run from random parameters, on characters. The vocabulary of `config` may be larger than the text's, never
+    /// smaller; `file` is where the corpus was read from, for the record.
     ///
     /// # Errors
     /// If the model, the settings or the text cannot be used, or the step cannot be compiled.
@@ -112,7 +112,22 @@ impl Trainer {
         file: Option<String>,
         target: Target,
     ) -> Result<Self> {
-        let tokenizer = CharTokenizer::from_text(corpus.text());
+        let tokenizer = Tokenizer::Characters(CharTokenizer::from_text(corpus.text()));
+        Trainer::with_tokenizer(tokenizer, config, settings, corpus, file, target)
+    }
+
+    /// As [`Trainer::new`], with other tokens.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    pub fn with_tokenizer(
+        tokenizer: Tokenizer,
+        config: GptConfig,
+        settings: Settings,
+        corpus: &Corpus,
+        file: Option<String>,
+        target: Target,
+    ) -> Result<Self> {
         let seed = settings.seed;
         let record = Record { config, settings, tokenizer, text: TextRecord::new(corpus, file) };
         Trainer::build(record, corpus, target, |states, step| {
@@ -151,8 +166,11 @@ impl Trainer {
         let needed = record.tokenizer.vocabulary_size();
         if config.vocabulary < needed {
             let given = config.vocabulary;
-            let reason =
-                format!("vocabulary {given} is too small: {} has {needed} characters", corpus.name());
+            let reason = format!(
+                "vocabulary {given} is too small: {} has {needed} {}",
+                corpus.name(),
+                record.tokenizer.unit()
+            );
             return Err(Error::Configuration(reason));
         }
         let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context)?;

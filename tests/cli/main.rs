@@ -8,6 +8,7 @@ mod device;
 mod memory;
 mod profile;
 mod programs;
+mod tokens;
 mod training;
 mod workplace;
 
