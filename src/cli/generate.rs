@@ -8,6 +8,7 @@ use kernfusion::checkpoint::Checkpoint;
 use kernfusion::compile::Mode;
 use kernfusion::generate::Generator;
 use kernfusion::sample::Sampler;
+use kernfusion::train::use_averages;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,6 +39,9 @@ pub(super) struct Args {
     /// Below 1: safer, above: bolder; 0: always the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
+    /// Write with the averages that the optimizer asgd has kept, in place of the last parameters
+    #[arg(long)]
+    averaged: bool,
     /// Seed of the picks
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -52,8 +56,11 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let sampler =
         Sampler::new(args.temperature, args.top_k, args.top_p, args.seed).map_err(kernfusion::Error::from)?;
     let target = args.target.target(args.mode)?;
-    let checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
+    let mut checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
     let in_checkpoint = |error| super::error::in_file(&args.checkpoint, error);
+    if args.averaged {
+        use_averages(&mut checkpoint).map_err(in_checkpoint)?;
+    }
     let mut generator = Generator::from_checkpoint(checkpoint, &target).map_err(in_checkpoint)?;
     // Nothing of the prompt is shown before it is known to be possible.
     generator.check(&args.prompt).map_err(|error| CliError::Usage(format!("--prompt: {error}")))?;

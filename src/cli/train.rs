@@ -64,6 +64,13 @@ pub(super) struct Args {
     /// Update rule [default: adamw]
     #[arg(long, value_enum)]
     optimizer: Option<OptimizerArg>,
+    /// Step from which on the optimizer asgd averages parameters [default: 0]
+    #[arg(long, value_name = "N")]
+    average_from: Option<u64>,
+    /// Computes N batches for each step and adds up their gradients: the step is that of a batch N times as large, in the
+    /// memory of one [default: 1]
+    #[arg(long, value_name = "N", conflicts_with_all = ["slices", "memory_limit", "resume"], value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    accumulate: Option<u32>,
     /// Which windows of the text a step takes [default: random]
     #[arg(long, value_enum)]
     order: Option<OrderArg>,
@@ -116,6 +123,8 @@ enum OptimizerArg {
     Sgd,
     Adam,
     Adamw,
+    /// SGD whose parameters are averaged; generate --averaged uses the average
+    Asgd,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -216,6 +225,7 @@ fn with_rate(mut rule: Optimizer, rate: f64) -> Optimizer {
     match &mut rule {
         Optimizer::Sgd { learning_rate, .. } => *learning_rate = rate,
         Optimizer::Adam(moments) | Optimizer::AdamW(moments) => moments.learning_rate = rate,
+        Optimizer::Asgd(averaging) => averaging.learning_rate = rate,
     }
     rule
 }
@@ -231,8 +241,8 @@ impl Args {
         let steps = self.steps.unwrap_or(settings.steps);
         Settings {
             steps,
-            batch: self.model.batch_size.unwrap_or(settings.batch),
-            slices: self.memory.slices().unwrap_or(settings.slices),
+            batch: self.model.batch_size.unwrap_or(settings.batch) * self.accumulated().unwrap_or(1),
+            slices: self.accumulated().or(self.memory.slices()).unwrap_or(settings.slices),
             seed: self.seed.unwrap_or(settings.seed),
             optimizer: self.optimizer(&settings.optimizer),
             schedule: self.schedule(settings.schedule, steps),
@@ -249,12 +259,18 @@ impl Args {
         }
     }
 
+    /// Batches in a step: the compiler's slices of a batch are exactly that.
+    fn accumulated(&self) -> Option<usize> {
+        self.accumulate.map(|batches| batches as usize)
+    }
+
     fn optimizer(&self, default: &Optimizer) -> Optimizer {
         let rate = self.lr.unwrap_or(default.learning_rate());
         let rule = match self.optimizer {
             Some(OptimizerArg::Sgd) => Optimizer::sgd(rate),
             Some(OptimizerArg::Adam) => Optimizer::adam(rate),
             Some(OptimizerArg::Adamw) => Optimizer::adamw(rate),
+            Some(OptimizerArg::Asgd) => Optimizer::asgd(rate, self.average_from.unwrap_or(0)),
             None => default.clone(),
         };
         with_rate(rule, rate)

@@ -26,6 +26,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use parameters::use_averages;
 pub use session::{Ending, Event, Session};
 pub use settings::{Record, Settings, TextRecord};
 
