@@ -28,6 +28,7 @@ mod settings;
 mod tests;
 mod writer;
 
+pub use parameters::use_averages;
 pub use session::{Ending, Event, Session};
 pub use settings::{Record, Settings, TextRecord};
 
@@ -35,7 +36,7 @@ use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tenso
 use crate::compile::{Compiled, Pending, Target, compile};
 use crate::models::ModelConfig;
 use crate::optim::TrainStep;
-use crate::text::{CharTokenizer, Corpus, Split, Windows, validation_windows};
+use crate::text::{CharTokenizer, Corpus, Split, Tokenizer, Windows, validation_windows};
 use crate::trace::Program;
 use crate::{Error, Result};
 use kernfusion_codegen::States;
@@ -101,8 +102,8 @@ impl StartedStep {
 }
 
 impl Trainer {
-    /// A new run from random parameters. The vocabulary of `config` may be larger than that of the text with the model's
-    /// own marks, never smaller; `file` is where the corpus was read from, for the record.
+    /// A new run from random parameters, on characters. The vocabulary of `config` may be larger than that of the text with
+    /// the model's own marks, never smaller; `file` is where the corpus was read from, for the record.
     ///
     /// # Errors
     /// If the model, the settings or the text cannot be used, or the step cannot be compiled.
@@ -113,7 +114,22 @@ impl Trainer {
         file: Option<String>,
         target: Target,
     ) -> Result<Self> {
-        let tokenizer = CharTokenizer::from_text(corpus.text());
+        let tokenizer = Tokenizer::Characters(CharTokenizer::from_text(corpus.text()));
+        Trainer::with_tokenizer(tokenizer, config, settings, corpus, file, target)
+    }
+
+    /// As [`Trainer::new`], with other tokens.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    pub fn with_tokenizer(
+        tokenizer: Tokenizer,
+        config: impl Into<ModelConfig>,
+        settings: Settings,
+        corpus: &Corpus,
+        file: Option<String>,
+        target: Target,
+    ) -> Result<Self> {
         let seed = settings.seed;
         let text = TextRecord::new(corpus, file);
         let record = Record { config: config.into(), settings, tokenizer, text };
@@ -151,13 +167,14 @@ impl Trainer {
     ) -> Result<Self> {
         let (config, settings) = (&record.config, &record.settings);
         batches::check(config)?;
-        let (characters, marks) = (record.tokenizer.vocabulary_size(), config.marks());
-        if config.vocabulary() < characters + marks {
+        let (tokens, marks) = (record.tokenizer.vocabulary_size(), config.marks());
+        if config.vocabulary() < tokens + marks {
             let given = config.vocabulary();
             let marks = if marks > 0 { format!(", and the model needs {marks} more") } else { String::new() };
             let reason = format!(
-                "vocabulary {given} is too small: {} has {characters} characters{marks}",
-                corpus.name()
+                "vocabulary {given} is too small: {} has {tokens} {}{marks}",
+                corpus.name(),
+                record.tokenizer.unit()
             );
             return Err(Error::Configuration(reason));
         }

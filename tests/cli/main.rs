@@ -9,6 +9,7 @@ mod memory;
 mod models;
 mod profile;
 mod programs;
+mod tokens;
 mod training;
 mod workplace;
 
