@@ -5,7 +5,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
-use crate::models::{Gpt, GptConfig, ModelConfig};
+use crate::models::ModelConfig;
 use crate::sample::Sampler;
 use crate::text::{Tokenizer, Unfolding};
 use crate::trace::{Program, Trace};
@@ -25,21 +25,18 @@ impl Generator {
     /// A generator on the parameters in `states`, as they are whenever it writes.
     ///
     /// # Errors
-    /// If the shape is not valid or the program cannot be compiled.
-    pub fn new(config: &GptConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
+    /// If the shape is not valid or not that of a model that continues a text, or the program cannot be compiled.
+    pub fn new(config: &ModelConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
         let program = compile(&next_logits(config)?.graph, states, target)?;
-        Ok(Generator { program, tokenizer, context: config.context })
+        Ok(Generator { program, tokenizer, context: config.context() })
     }
 
     /// The model of a checkpoint.
     ///
     /// # Errors
-    /// As [`Generator::new`]; if the model is no decoder, or the checkpoint's tensors are not those of its model.
+    /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
         let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
-        let ModelConfig::Gpt(config) = config else {
-            return Err(Error::Configuration("only a decoder continues a text".into()));
-        };
         let states = parameters::restored(checkpoint, &next_logits(&config)?, target)?;
         Generator::new(&config, tokenizer, &states, target)
     }
@@ -106,19 +103,21 @@ impl Generator {
 }
 
 /// From `x` of `i32[1, context]` and a `position` to the `logits` of `f32[1, 1, vocabulary]` there.
-fn next_logits(config: &GptConfig) -> Result<Program> {
+fn next_logits(config: &ModelConfig) -> Result<Program> {
     let trace = Trace::new();
-    let x = trace.input("x", [1, config.context], DType::I32);
+    let x = trace.input("x", [1, config.context()], DType::I32);
     let position = trace.input("position", [], DType::I32);
-    let logits = Gpt::new(&trace, config)?.forward(&x);
+    let unfit = || Error::Configuration("only a decoder and a recurrent model continue a text".into());
+    let logits = config.next_tokens(&x)?.ok_or_else(unfit)?;
     let start = trace.full([], 0.0, DType::I32);
-    let last = logits.dynamic_slice(&[&start, &position, &start], [1, 1, config.vocabulary]);
+    let last = logits.dynamic_slice(&[&start, &position, &start], [1, 1, config.vocabulary()]);
     trace.finish(&[("logits", &last)])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::GptConfig;
     use crate::text::CharTokenizer;
     use kernfusion_ir::evaluate::{Precision, evaluate};
 
@@ -139,7 +138,7 @@ mod tests {
 
     fn generator(states: &States) -> Generator {
         let tokenizer = Tokenizer::Characters(CharTokenizer::from_text("abcdefghi\n"));
-        Generator::new(&config(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
+        Generator::new(&config().into(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
     }
 
     /// The logits of the last of so many tokens, from a program of exactly that length.

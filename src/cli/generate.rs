@@ -71,7 +71,9 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     }
     let record = Record::read(&checkpoint.meta).map_err(|error| in_file(&args.checkpoint, error))?;
     match record.config {
-        ModelConfig::Gpt(_) => continued(&args, checkpoint, &sampler, &target, screen),
+        ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => {
+            continued(&args, checkpoint, &sampler, &target, screen)
+        }
         ModelConfig::Bert(_) => filled(&args, checkpoint, &target, screen),
         ModelConfig::EncoderDecoder(_) => turned(&args, checkpoint, &target, screen),
     }

@@ -42,7 +42,9 @@ pub fn check(model: &ModelConfig) -> Result<()> {
 pub fn inputs(model: &ModelConfig, (x, y): Batch, rows: usize, seed: u64, first: u64) -> Inputs {
     let shape = [rows, model.context()];
     match model {
-        ModelConfig::Gpt(_) => vec![("x", HostTensor::new(shape, x)), ("y", HostTensor::new(shape, y))],
+        ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => {
+            vec![("x", HostTensor::new(shape, x)), ("y", HostTensor::new(shape, y))]
+        }
         ModelConfig::Bert(config) => {
             let (mut hidden, mut mask) = (x.clone(), vec![0f32; x.len()]);
             let windows = hidden.chunks_mut(config.context).zip(mask.chunks_mut(config.context));

@@ -13,6 +13,9 @@ use std::path::Path;
 /// How the names of optimizer state begin.
 pub(crate) const OPTIMIZER: &str = "optimizer.";
 
+/// How the names begin of what a recurrent model hands from step to step in training.
+const CARRIED: &str = "carried.";
+
 /// How the names of ASGD's averages begin.
 const AVERAGES: &str = "optimizer.a.";
 
@@ -71,7 +74,7 @@ pub(crate) fn put(
 pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Target) -> Result<States> {
     let states = target.states();
     let mut tensors = checkpoint.tensors;
-    tensors.retain(|name, _| !name.starts_with(OPTIMIZER));
+    tensors.retain(|name, _| !name.starts_with(OPTIMIZER) && !name.starts_with(CARRIED));
     put(&states, &states_of(&program.graph), tensors, "the checkpoint")?;
     Ok(states)
 }

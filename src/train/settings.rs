@@ -50,6 +50,7 @@ pub struct Settings {
 enum OrderForm {
     Random,
     Sequential,
+    Streams,
 }
 
 /// Checkpoints that do not say it are of runs without slices.
