@@ -173,7 +173,10 @@ fn a_device_that_fails_ends_the_run_and_keeps_the_checkpoint() {
     // In the first step, in a later one, and in the validation or the steps about it.
     for launch in ["0", "70", "130"] {
         let message = fail(&work, &format!("{train} --steps 4"), &[("SIMULATED_FAILURE", launch)]).unwrap();
-        assert!(message.contains("CUDA: ") && message.contains("an illegal memory access"), "{launch}: {message}");
+        assert!(
+            message.contains("CUDA: ") && message.contains("an illegal memory access"),
+            "{launch}: {message}"
+        );
         let kept = Checkpoint::load(&work.path("run")).unwrap();
         assert!(launch != "0" || kept.tensors == whole.tensors, "a failed run has written a checkpoint");
     }
