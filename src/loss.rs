@@ -33,7 +33,7 @@ pub fn masked_cross_entropy(logits: &Tensor, targets: &Tensor, mask: &Tensor) ->
 }
 
 /// As [`token_losses`], with targets of which a share is spread evenly over all classes (Szegedy et al., 2016, section 7):
-/// (1 − s)·(−ln p[target]) + s/classes · Σ −ln p.
+/// (1 − s) · −ln p(target) + s/classes · Σ −ln p.
 #[track_caller]
 pub fn smoothed_token_losses(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Tensor {
     let even = logits.logsumexp(-1) - logits.mean(&[-1]);
