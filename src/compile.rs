@@ -12,12 +12,14 @@ pub use lower::{Lowered, Thrift, lower};
 
 use crate::error::{Error, Result};
 use crate::trace::Program;
+#[cfg(feature = "cuda")]
+use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::cpu::isa::Isa;
 use kernfusion_codegen::cpu::pool::Pool;
 #[cfg(feature = "cuda")]
 use kernfusion_codegen::cuda::{Cache, CudaExecutable, Device};
 use kernfusion_codegen::{
-    Executable, Memory, Options, Outputs, SharedArena, Slicing, States, TiledExecutable,
+    Executable, Memory, Options, Outputs, Peaks, SharedArena, Slicing, States, TiledExecutable,
 };
 use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, InputRole, Tensor};
@@ -98,6 +100,8 @@ pub struct Target {
     slices: Option<usize>,
     recomputes: bool,
     memory_limit: Option<usize>,
+    tf32: bool,
+    tune: bool,
     arena: Option<SharedArena>,
     #[cfg(feature = "cuda")]
     device: Option<Device>,
@@ -117,6 +121,8 @@ impl Target {
             slices: None,
             recomputes: false,
             memory_limit: None,
+            tf32: false,
+            tune: false,
             arena: None,
             #[cfg(feature = "cuda")]
             device: None,
@@ -136,6 +142,18 @@ impl Target {
     /// With matrix products of this number type.
     pub fn precision(self, precision: Precision) -> Self {
         Target { precision, ..self }
+    }
+
+    /// On a GPU: with products of `f32` on tensor cores, whose operands are rounded to 10 bits of fraction (TF32). On the
+    /// CPU there is no such thing, and compiling refuses it.
+    pub fn tf32(self, tf32: bool) -> Self {
+        Target { tf32, ..self }
+    }
+
+    /// On a GPU: measures which tile suits each product when a program is compiled, and keeps the choice on disk. Results are
+    /// the same bits. On the CPU it changes nothing.
+    pub fn tune(self, tune: bool) -> Self {
+        Target { tune, ..self }
     }
 
     /// With the tile primitives of this instruction set instead of the best that the CPU has.
@@ -191,6 +209,32 @@ impl Target {
         States::new()
     }
 
+    /// What it can do at most, measured in less than a second.
+    ///
+    /// # Errors
+    /// The CPU's instruction set is not usable; NVRTC or the driver reports an error; memory is short.
+    pub fn peaks(&self) -> Result<Peaks> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            let peaks = Peaks::of_gpu(device, &self.cuda_options(), &Cache::of_user());
+            return Ok(peaks.map_err(CodegenError::from)?);
+        }
+        Ok(Peaks::of_cpu(self.threads)?)
+    }
+
+    /// The name of the GPU, if programs run on one.
+    pub fn gpu_name(&self) -> Option<String> {
+        #[cfg(feature = "cuda")]
+        return self.device.as_ref()?.name().ok();
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_options(&self) -> kernfusion_codegen::cuda::Options {
+        kernfusion_codegen::cuda::Options { tf32: self.tf32, tune: self.tune, ..Default::default() }
+    }
+
     /// Whether programs run on a GPU.
     fn is_on_gpu(&self) -> bool {
         #[cfg(feature = "cuda")]
@@ -208,6 +252,11 @@ impl Target {
     /// The number type of products.
     pub fn product_type(&self) -> Precision {
         self.precision
+    }
+
+    /// Whether products of `f32` are TF32.
+    pub fn is_tf32(&self) -> bool {
+        self.tf32
     }
 
     /// The graph passes that compiling for this target runs, in order.
@@ -255,6 +304,42 @@ pub struct CompileReport {
 pub struct Compiled {
     code: Code,
     report: CompileReport,
+}
+
+/// A run that was started by [`Compiled::enqueue`]. Dropping it does not stop the run.
+#[derive(Debug)]
+pub enum Pending {
+    /// It is over.
+    Done(Outputs),
+    /// It may be under way.
+    #[cfg(feature = "cuda")]
+    Gpu(kernfusion_codegen::cuda::Pending),
+}
+
+impl Pending {
+    /// Whether the run is over.
+    ///
+    /// # Errors
+    /// The GPU's driver reports one.
+    pub fn is_ready(&self) -> Result<bool> {
+        match self {
+            Pending::Done(_) => Ok(true),
+            #[cfg(feature = "cuda")]
+            Pending::Gpu(run) => Ok(run.is_ready()?),
+        }
+    }
+
+    /// Waits until the run is over: outputs by name.
+    ///
+    /// # Errors
+    /// The GPU's driver reports one.
+    pub fn wait(self) -> Result<Outputs> {
+        match self {
+            Pending::Done(outputs) => Ok(outputs),
+            #[cfg(feature = "cuda")]
+            Pending::Gpu(run) => Ok(run.wait()?),
+        }
+    }
 }
 
 enum Code {
@@ -308,6 +393,9 @@ fn check_mode(target: &Target) -> Result<()> {
         let reason = "on a GPU the batch is computed at once: memory limits and slices are for the CPU";
         return Err(Error::Configuration(reason.into()));
     }
+    if target.tf32 && !target.is_on_gpu() {
+        return Err(Error::Configuration("TF32 is a number type of GPUs: the CPU's products are f32".into()));
+    }
     let saves = target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1 || target.recomputes;
     if target.mode == Mode::Eager && saves {
         let reason = "eager mode computes every op once, on the whole batch: memory limits, slices and recomputing need mode \
@@ -353,7 +441,7 @@ fn generate(
         #[cfg(feature = "cuda")]
         None if target.device.is_some() => {
             let device = target.device.as_ref().expect("just seen");
-            let (options, cache) = (kernfusion_codegen::cuda::Options::default(), Cache::of_user());
+            let (options, cache) = (target.cuda_options(), Cache::of_user());
             let executable = CudaExecutable::compile(lowered.body, states, device, options, &cache)?;
             (report.process_bytes, report.device_bytes) = (0, executable.memory_bytes());
             Code::Gpu(Box::new(executable))
@@ -387,6 +475,19 @@ impl Compiled {
             #[cfg(feature = "cuda")]
             Code::Gpu(executable) => executable.run(inputs)?,
         })
+    }
+
+    /// Starts a run and, on a GPU, does not wait for it: its inputs are copied while the run before is under way. Runs of
+    /// all programs over the same states happen in the order in which they were started. On the CPU it is over at once.
+    ///
+    /// # Errors
+    /// As `run`; what goes wrong on a GPU is reported by [`Pending::wait`].
+    pub fn enqueue(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Pending> {
+        #[cfg(feature = "cuda")]
+        if let Code::Gpu(executable) = &mut self.code {
+            return Ok(Pending::Gpu(executable.enqueue(inputs)?));
+        }
+        Ok(Pending::Done(self.run(inputs)?))
     }
 
     /// As `run`, with the time of each kernel: those of each of [`Compiled::plans`] in order, a body's over all slices.

@@ -3,7 +3,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
 use crate::models::{Bert, BertConfig, ModelConfig};
-use crate::text::CharTokenizer;
+use crate::text::Tokenizer;
 use crate::trace::{Program, Trace};
 use crate::train::{Record, parameters};
 use crate::{Error, HostTensor, Result};
@@ -35,7 +35,7 @@ impl Filler {
     ///
     /// # Errors
     /// As [`Filler::new`]; if the model is no BERT, or the checkpoint's tensors are not those of its model.
-    pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<(Self, CharTokenizer)> {
+    pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<(Self, Tokenizer)> {
         let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
         let ModelConfig::Bert(config) = config else {
             return Err(Error::Configuration("only a BERT fills gaps".into()));

@@ -7,7 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
 use crate::models::{Gpt, GptConfig, ModelConfig};
 use crate::sample::Sampler;
-use crate::text::CharTokenizer;
+use crate::text::{Tokenizer, Unfolding};
 use crate::trace::{Program, Trace};
 use crate::train::{Record, parameters};
 use crate::{Error, HostTensor, Result};
@@ -17,7 +17,7 @@ use kernfusion_ir::DType;
 /// A model that writes.
 pub struct Generator {
     program: Compiled,
-    tokenizer: CharTokenizer,
+    tokenizer: Tokenizer,
     context: usize,
 }
 
@@ -26,12 +26,7 @@ impl Generator {
     ///
     /// # Errors
     /// If the shape is not valid or the program cannot be compiled.
-    pub fn new(
-        config: &GptConfig,
-        tokenizer: CharTokenizer,
-        states: &States,
-        target: &Target,
-    ) -> Result<Self> {
+    pub fn new(config: &GptConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
         let program = compile(&next_logits(config)?.graph, states, target)?;
         Ok(Generator { program, tokenizer, context: config.context })
     }
@@ -85,24 +80,28 @@ impl Generator {
         sampler: &Sampler,
         each: &mut dyn FnMut(&str),
     ) -> Result<String> {
-        let mut ids = self.tokens(prompt)?;
+        let mut unfolding = Unfolding::new(&self.tokens(prompt)?);
         let mut text = String::new();
-        for _ in 0..tokens {
-            let logits = self.logits(&ids)?;
-            let id = sampler.pick(&logits, ids.len() as u64)?;
-            let piece = self.tokenizer.decode(&[id])?;
+        let mut show = |piece: String| {
             each(&piece);
             text.push_str(&piece);
-            ids.push(id);
+        };
+        for _ in 0..tokens {
+            let logits = self.logits(unfolding.tokens())?;
+            let id = sampler.pick(&logits, unfolding.tokens().len() as u64)?;
+            show(unfolding.push(&self.tokenizer, id)?);
         }
+        show(unfolding.finish(&self.tokenizer)?);
         Ok(text)
     }
 
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        Ok(match prompt {
-            "" => self.tokenizer.encode("\n").unwrap_or_else(|_| vec![0]),
+        let tokens = match prompt {
+            "" => self.tokenizer.encode("\n").unwrap_or_default(),
             prompt => self.tokenizer.encode(prompt)?,
-        })
+        };
+        // Not every vocabulary knows line breaks and blanks.
+        Ok(if tokens.is_empty() { vec![0] } else { tokens })
     }
 }
 
@@ -120,6 +119,7 @@ fn next_logits(config: &GptConfig) -> Result<Program> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::CharTokenizer;
     use kernfusion_ir::evaluate::{Precision, evaluate};
 
     fn config() -> GptConfig {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn generator(states: &States) -> Generator {
-        let tokenizer = CharTokenizer::from_text("abcdefghi\n");
+        let tokenizer = Tokenizer::Characters(CharTokenizer::from_text("abcdefghi\n"));
         Generator::new(&config(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
     }
 

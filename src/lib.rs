@@ -64,7 +64,7 @@ pub mod prelude {
         LayerNorm, Linear, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
         SelfAttention, SelfAttentionConfig, Sight, Surroundings, TransposedConvolution, Window,
     };
-    pub use crate::optim::{Moments, Optimizer, Schedule, TrainStep};
+    pub use crate::optim::{Averaging, Moments, Optimizer, Schedule, TrainStep};
     pub use crate::trace::{Operand, Parameter, Program, Tensor, Trace};
     pub use crate::{Error, HostTensor};
     pub use kernfusion_ir::DType;

@@ -6,7 +6,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
 use crate::models::{EncoderDecoderConfig, ModelConfig};
-use crate::text::CharTokenizer;
+use crate::text::Tokenizer;
 use crate::train::{Record, parameters};
 use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
@@ -57,7 +57,7 @@ impl Translator {
         checkpoint: Checkpoint,
         target: &Target,
         beams: usize,
-    ) -> Result<(Self, CharTokenizer)> {
+    ) -> Result<(Self, Tokenizer)> {
         let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
         let ModelConfig::EncoderDecoder(config) = config else {
             return Err(Error::Configuration("only an encoder-decoder turns a text into another one".into()));

@@ -7,9 +7,9 @@ use kernfusion::models::{GptConfig, ModelConfig, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::train::batches;
 use kernfusion_codegen::cuda::emulator::{self, Emulator, Job, Schedule};
-use kernfusion_codegen::cuda::{Options, Program, Renderer};
+use kernfusion_codegen::cuda::{Options, Program, Renderer, Step};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
-use kernfusion_ir::kernel::Plan;
+use kernfusion_ir::kernel::{Form, Plan};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
 use kernfusion_ir::{Graph, InputRole};
@@ -108,6 +108,29 @@ fn training_steps_match_the_reference_under_every_schedule() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     // Every sum has one order: whatever the schedule, the results are the same bits.
     assert!(others.iter().all(|other| *other == first), "results depend on the schedule");
+}
+
+/// With clipping no update can begin before all gradients are there, and then they all can.
+#[test]
+fn the_optimizer_is_one_launch() {
+    for layers in [1, 6] {
+        let config =
+            GptConfig { vocabulary: 11, context: 6, heads: 2, width: 8, layers, ..GptConfig::default() };
+        let step = config.train_step(3, &Optimizer::adamw(1e-2), Some(1.0)).expect("a step");
+        let plan = lower(&step.program.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
+        let program = Renderer::new(Options::default()).program(&plan).expect("renders");
+        let updates = |kernel: &usize| {
+            let kernel = &plan.graph.kernels[*kernel];
+            kernel.form == Form::Map && kernel.name.contains("optimizer")
+        };
+        let launches = program.steps.iter().filter_map(|step| match step {
+            Step::Launch(launch) => Some(launch.kernels.iter().filter(|kernel| updates(kernel)).count()),
+            Step::Clear { .. } | Step::Copy(_) => None,
+        });
+        let counts: Vec<_> = launches.filter(|count| *count > 0).collect();
+        // Some kernels update several parameters.
+        assert!(counts.len() == 1 && counts[0] > 5, "{layers} layers: {counts:?}");
+    }
 }
 
 /// What the presets' own sizes ask for: every function, compiled for every architecture.

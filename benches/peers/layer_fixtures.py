@@ -91,7 +91,8 @@ class Fixtures:
             self.put(case, "new", name, tensor, np.float64)
 
     def put(self, case, role, name, tensor, kind):
-        self.tensors[f"{case}/{role}/{name}"] = tensor.detach().numpy().astype(kind)
+        # The file's writer takes memory as it lies, so that a transposed view would be written untransposed.
+        self.tensors[f"{case}/{role}/{name}"] = np.asarray(tensor.detach().numpy().astype(kind), order="C")
 
 
 @dataclass
@@ -453,26 +454,27 @@ CASES = [
 ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+def write(cases, default_out, about):
+    """What the scripts of fixtures do: runs all cases and writes their tensors."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=default_out)
     out = parser.parse_args().out
     # One thread and deterministic kernels: sums are then always taken in one order.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fixtures = Fixtures()
-    for case in CASES:
+    for case in cases:
         fixtures.start(case.__name__)
         case(fixtures)
     metadata = {
-        "about": "Layers and small models computed by PyTorch in f64; made by benches/peers/layer_fixtures.py.",
+        "about": "Layers and small models computed by PyTorch in f64; made by a script in benches/peers.",
         "torch": torch.__version__.split("+")[0],
     }
     tensors = dict(sorted(fixtures.tensors.items()))
     out.write_bytes(with_sorted_metadata(save(tensors), metadata))
-    cases = {name.split("/")[0] for name in tensors}
-    print(f"{out.name}: {out.stat().st_size} bytes, {len(cases)} cases")
+    names = {name.split("/")[0] for name in tensors}
+    print(f"{out.name}: {out.stat().st_size} bytes, {len(names)} cases")
 
 
 if __name__ == "__main__":
-    main()
+    write(CASES, DEFAULT_OUT, __doc__)

@@ -3,10 +3,12 @@
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod peaks;
 mod states;
 
 pub use cpu::executable::{Executable, Memory, Options, Outputs};
 pub use cpu::memory::SharedArena;
 pub use cpu::tiled::{Slicing, TiledExecutable};
 pub use error::CodegenError;
+pub use peaks::Peaks;
 pub use states::States;

@@ -4,7 +4,7 @@
 //! op's result is rounded to its dtype; under [`Precision::Double`] floats are not rounded at all, so that the
 //! rounding of an execution in `f32` can be measured.
 
-use crate::{Graph, IrError, Op, Result, Tensor, TensorType, ValueId};
+use crate::{Graph, IrError, Op, Result, Scan, Tensor, TensorType, ValueId};
 use std::collections::BTreeMap;
 
 /// How results are rounded.
@@ -90,6 +90,8 @@ pub fn evaluate_arrays(
     precision: Precision,
 ) -> Result<BTreeMap<String, Array>> {
     let mut values: Vec<Array> = Vec::with_capacity(graph.len());
+    // All results of each loop, which has a node for every one of them.
+    let mut loops: BTreeMap<(Scan, &[ValueId]), Vec<Array>> = BTreeMap::new();
     for id in graph.ids() {
         let node = &graph[id];
         values.push(match &node.op {
@@ -98,6 +100,14 @@ pub fn evaluate_arrays(
             }
             op => {
                 let operands: Vec<_> = node.operands.iter().map(|operand| &values[operand.index()]).collect();
+                if let Op::Scan(scan) = op {
+                    let key = (scan.with_result(0), &node.operands[..]);
+                    if !loops.contains_key(&key) {
+                        loops.insert(key.clone(), scan.run(&operands, precision)?);
+                    }
+                    values.push(loops[&key][scan.result].clone());
+                    continue;
+                }
                 let mut results = op.eval(&operands, &node.ty);
                 results.iter_mut().for_each(|x| *x = precision.round(node.ty.dtype, *x));
                 Array { ty: node.ty.clone(), values: results }

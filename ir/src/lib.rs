@@ -28,9 +28,9 @@ mod verify;
 pub use build::Builder;
 pub use graph::{Graph, Node, Output, ValueId};
 pub use op::{
-    Attribute, Attributes, Binary, Broadcast, Cast, Compare, Concat, Constant, DotGeneral, DynamicSlice,
-    DynamicUpdate, Gather, Input, InputRole, Iota, KernelEntry, Op, Pad, Permute, RandomBits, Reduce,
-    ReduceOp, Reshape, ScatterAdd, Select, Slice, Unary, Vjp,
+    Attribute, Attributes, Binary, Body, Broadcast, Cast, Compare, Concat, Constant, DotGeneral,
+    DynamicSlice, DynamicUpdate, Gather, Input, InputRole, Iota, KernelEntry, Op, Pad, Permute, RandomBits,
+    Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice, Unary, Vjp,
 };
 pub use origin::{Location, Origin};
 pub use tensor::{Data, Tensor};

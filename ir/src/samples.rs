@@ -13,6 +13,7 @@ mod indexing;
 mod movement;
 mod random;
 mod reduction;
+mod scan;
 mod source;
 
 pub use draws::Draws;
@@ -56,6 +57,7 @@ pub fn all(seed: u64) -> Vec<Sample> {
     contraction::add(&mut table);
     indexing::add(&mut table);
     composite::add(&mut table);
+    scan::add(&mut table);
     table.samples
 }
 

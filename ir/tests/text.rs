@@ -84,7 +84,7 @@ fn errors_name_the_place_and_the_reason() {
         ("%0 = constant {value = 1x, dtype = f32}", "line 2, column 24: `1x` is no number"),
         (
             "%0 = constant {value = , dtype = f32}",
-            "line 2, column 24: expected a number, a list, a word or a string, found `,`",
+            "line 2, column 24: expected a number, a list, a word, a string or a graph, found `,`",
         ),
         ("%0 = constant {value = 1.5, dtype = i32}", "line 2, column 6: constant: 1.5 is not a value of i32"),
         ("%0 = exp %1", "line 2, column 10: %1 is not defined"),

@@ -21,6 +21,7 @@ mod dce;
 mod fold;
 pub mod fuse;
 mod halves;
+mod loops;
 mod mixed_precision;
 mod narrow_kept;
 pub mod plan;

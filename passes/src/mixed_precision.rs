@@ -14,11 +14,12 @@
 //!
 //! Invariant: without rounding, the program computes what it did; inputs and outputs keep their types.
 
-use crate::{Rebuild, halves};
+use crate::{Rebuild, halves, loops};
 use kernfusion_ir::{Cast, DType, DotGeneral, Graph, KernelEntry, Op, ReduceOp, Result, ValueId};
 use std::collections::BTreeMap;
 
 pub(crate) fn use_bf16_products(graph: &mut Graph) -> Result<()> {
+    loops::change_bodies(graph, use_bf16_products)?;
     let readers = Readers::of(graph);
     let mut narrowing = Narrowing { old: graph, rebuild: Rebuild::new(graph), narrow: BTreeMap::new() };
     for id in graph.ids() {
@@ -125,7 +126,7 @@ impl Readers {
                     }
                     _ => Readers { summed: true, ..Readers::default() },
                 },
-                KernelEntry::Scatter => Readers { delivered: true, ..Readers::default() },
+                KernelEntry::Scatter | KernelEntry::Loop => Readers { delivered: true, ..Readers::default() },
                 KernelEntry::Contraction | KernelEntry::Generated | KernelEntry::Input => Readers::default(),
             };
             for operand in &node.operands {

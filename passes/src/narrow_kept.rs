@@ -80,7 +80,8 @@ impl Kept {
                     | KernelEntry::Movement
                     | KernelEntry::Reduction
                     | KernelEntry::Contraction
-                    | KernelEntry::Scatter => None,
+                    | KernelEntry::Scatter
+                    | KernelEntry::Loop => None,
                 }
             };
             let copied = found.is_none() && needed[id.index()] && node.ty.dtype == DType::F32;
@@ -116,7 +117,9 @@ fn full(graph: &Graph) -> Vec<bool> {
         let node = &graph[id];
         full.push(match node.op.entry() {
             KernelEntry::Input | KernelEntry::Generated | KernelEntry::Reduction => false,
-            KernelEntry::Movement | KernelEntry::Contraction | KernelEntry::Scatter => true,
+            KernelEntry::Movement | KernelEntry::Contraction | KernelEntry::Scatter | KernelEntry::Loop => {
+                true
+            }
             KernelEntry::Scalar | KernelEntry::View => {
                 node.operands.iter().any(|operand| full[operand.index()])
             }
@@ -135,7 +138,7 @@ fn needed(graph: &Graph, forward: &[bool]) -> Vec<bool> {
             KernelEntry::Scalar | KernelEntry::Movement | KernelEntry::Reduction | KernelEntry::Scatter => {
                 !forward[id.index()] && narrowed(graph, id).is_none()
             }
-            KernelEntry::Input | KernelEntry::Generated => false,
+            KernelEntry::Input | KernelEntry::Generated | KernelEntry::Loop => false,
         };
         let operands = graph[id].operands.iter().filter(|_| reads);
         operands.for_each(|operand| {

@@ -13,6 +13,11 @@ const ALIGNMENT: usize = 64;
 
 /// Gives every buffer a place.
 pub fn plan(graph: KernelGraph) -> Plan {
+    plan_beside(graph, &BTreeSet::new())
+}
+
+/// As [`plan`]; these temporaries get memory from elsewhere.
+pub(crate) fn plan_beside(graph: KernelGraph, elsewhere: &BTreeSet<BufferId>) -> Plan {
     let mut places: Vec<Place> = graph
         .buffers
         .iter()
@@ -23,6 +28,10 @@ pub fn plan(graph: KernelGraph) -> Plan {
         .collect();
     let lives = Lives::of(&graph);
     let mut memory = lives.spans.clone();
+    for &buffer in elsewhere {
+        places[buffer.0 as usize] = Place::Own;
+        memory.remove(&buffer);
+    }
     alias_in_place(&graph, &lives, &mut places, &mut memory);
     let arena_bytes = share_arena(&graph, &memory, &mut places);
     Plan { graph, places, arena_bytes }
@@ -71,6 +80,9 @@ fn alias_in_place(
     for (number, kernel) in graph.kernels.iter().enumerate() {
         let mut taken = BTreeSet::new();
         for buffer in kernel.writes() {
+            if !memory.contains_key(&buffer) {
+                continue;
+            }
             let state = graph.updates.iter().find(|(_, value)| *value == buffer).map(|(state, _)| *state);
             let dying = |candidate: &BufferId| lives.last_read.get(candidate) == Some(&number);
             let fits =

@@ -1,6 +1,6 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
-use crate::{cse, dce, fold, mixed_precision, narrow_kept, simplify, split_reductions};
+use crate::{cse, dce, fold, loops, mixed_precision, narrow_kept, simplify, split_reductions};
 use kernfusion_ir::{Graph, IrError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,12 @@ pub const PIPELINE: &[Pass] = &[
         name: "cse",
         about: "computes equal expressions once",
         run: |graph| quiet(cse::merge_common_subexpressions(graph)),
+    },
+    // Before simplify, which takes a loop as it is; after cse, which finds loops that are computed twice.
+    Pass {
+        name: "loops",
+        about: "runs all of these passes on the bodies of loops, which then compute what is read",
+        run: |graph| quiet(loops::simplify_bodies(graph)),
     },
     // After cse, so that it starts from a small graph, and before anything that fixes an order of summation.
     Pass {

@@ -28,7 +28,8 @@ fn follows_reduction(graph: &Graph, value: ValueId) -> bool {
         | KernelEntry::View
         | KernelEntry::Movement
         | KernelEntry::Contraction
-        | KernelEntry::Scatter => false,
+        | KernelEntry::Scatter
+        | KernelEntry::Loop => false,
     }
 }
 

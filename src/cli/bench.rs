@@ -7,7 +7,7 @@ use super::machine;
 use super::model::{MemoryArgs, Model, ModelArgs, TargetArgs, Work};
 use super::screen::{Screen, grouped, mib, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
-use kernfusion::compile::Mode;
+use kernfusion::compile::{Mode, Target};
 use kernfusion::text::Windows;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -121,9 +121,10 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     bar.finish_and_clear();
     let rows = contenders.iter().zip(peaks).map(|(contender, peak)| contender.row(&args, &model, peak));
     let rows: Vec<Row> = rows.collect();
-    table(&rows, screen);
+    let target = args.target.target(modes[0])?;
+    table(&rows, &target, screen);
     if let Some(path) = &args.json {
-        let document = json!({"machine": machine::describe(), "results": rows});
+        let document = json!({"machine": machine::describe(&target), "results": rows});
         write_text(path, &format!("{document:#}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -151,7 +152,7 @@ impl Contender {
             mode: self.mode.to_string(),
             preset: model.preset.into(),
             work: args.work.name(),
-            dtype: args.target.precision().to_string(),
+            dtype: args.target.products(),
             device: args.target.device_name(),
             threads: args.target.thread_count(),
             steps: args.steps,
@@ -194,13 +195,11 @@ fn peak_alone(mode: Mode, modes: usize) -> Result<Option<usize>, CliError> {
     Ok(bytes.filter(|&bytes| bytes > 0))
 }
 
-fn table(rows: &[Row], screen: &mut Screen) {
-    let machine: Value = machine::describe();
-    let Row { preset, work, dtype, steps, threads, .. } = &rows[0];
-    let cpu = machine["cpu"].as_str().unwrap_or("unknown processor");
-    screen.line(format!(
-        "{preset} {work}, {dtype} products, medians of {steps} steps, {threads} threads, {cpu}"
-    ));
+fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
+    let machine: Value = machine::describe(target);
+    let Row { preset, work, dtype, steps, .. } = &rows[0];
+    let (place, cpu) = (machine::place(target), machine["cpu"].as_str().unwrap_or("unknown processor"));
+    screen.line(format!("{preset} {work}, {dtype} products, medians of {steps} steps, {place}, {cpu}"));
     screen.line(format!(
         "{:<9} {:>10} {:>10} {:>9} {:>6} {:>9} {:>7} {:>10} {:>9} {:>9}  loss first, last",
         "mode",

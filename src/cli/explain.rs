@@ -6,7 +6,7 @@ use super::model::{MemoryArgs, ModelArgs, PrecisionArgs, Work};
 use super::screen::{Screen, grouped};
 use super::stages::{PassArgs, fused, simplified};
 use kernfusion::compile::Mode;
-use kernfusion_ir::kernel::{BufferRole, Form, Kernel, KernelGraph, Plan, RefusedFusion};
+use kernfusion_ir::kernel::{BufferRole, Kernel, KernelGraph, Plan, RefusedFusion};
 use kernfusion_passes::plan::plan;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -152,11 +152,7 @@ fn by_bytes(graph: &KernelGraph, wanted: impl Fn(&RefusedFusion) -> bool) -> Vec
 }
 
 fn kernel_line(graph: &KernelGraph, kernel: &Kernel) -> String {
-    let form = match &kernel.form {
-        Form::Map => "map",
-        Form::Reduce => "reduce",
-        Form::Contraction(_) => "contraction",
-    };
+    let form = kernel.form.name();
     let (moved, ops) = (bytes(graph.bytes_moved(kernel)), kernel.covers.len());
     format!("  {form:<12} {moved:>16} {ops:>4} ops  {}", kernel.name)
 }

@@ -10,7 +10,7 @@ use kernfusion::fill::{Filler, GAP};
 use kernfusion::generate::Generator;
 use kernfusion::models::ModelConfig;
 use kernfusion::sample::Sampler;
-use kernfusion::train::Record;
+use kernfusion::train::{Record, use_averages};
 use kernfusion::translate::Translator;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,8 +20,8 @@ use std::process::ExitCode;
 /// A decoder continues the prompt. A BERT fills the gaps of the prompt, which are written `_`. An encoder-decoder turns the
 /// prompt into another text.
 ///
-/// The same checkpoint, prompt, settings and seed give the same text. The prompt may only have characters of the text
-/// that the model was trained on.
+/// The same checkpoint, prompt, settings and seed give the same text. The prompt of a model of characters may only have
+/// those of the text that it was trained on.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: kernfusion generate --checkpoint runs/tiny --prompt \"The compiler\" --tokens 300"
@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// Text to continue [default: a line break]
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prompt: String,
-    /// Characters to write
+    /// Tokens to write
     #[arg(long, value_name = "N", default_value_t = 300)]
     tokens: usize,
     /// Pick among the K likeliest only; 1: always the likeliest
@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// Below 1: safer, above: bolder; 0: always the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
+    /// Write with the averages that the optimizer asgd has kept, in place of the last parameters
+    #[arg(long)]
+    averaged: bool,
     /// Seed of the picks
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -62,7 +65,10 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let sampler =
         Sampler::new(args.temperature, args.top_k, args.top_p, args.seed).map_err(kernfusion::Error::from)?;
     let target = args.target.target(args.mode)?;
-    let checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
+    let mut checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
+    if args.averaged {
+        use_averages(&mut checkpoint).map_err(|error| in_file(&args.checkpoint, error))?;
+    }
     let record = Record::read(&checkpoint.meta).map_err(|error| in_file(&args.checkpoint, error))?;
     match record.config {
         ModelConfig::Gpt(_) => continued(&args, checkpoint, &sampler, &target, screen),

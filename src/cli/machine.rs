@@ -1,9 +1,15 @@
 //! The machine that figures belong to.
 
+use kernfusion::compile::Target;
 use serde_json::{Value, json};
 
-/// Processor, cores, memory and system.
-pub(super) fn describe() -> Value {
+/// What programs of a target run on, in a few words.
+pub(super) fn place(target: &Target) -> String {
+    target.gpu_name().unwrap_or_else(|| format!("{} threads", target.thread_count()))
+}
+
+/// Processor, cores, memory and system; and the GPU, if the target is one.
+pub(super) fn describe(target: &Target) -> Value {
     let information = |file: &str, name: &str| {
         let text = std::fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(name))?;
@@ -13,6 +19,7 @@ pub(super) fn describe() -> Value {
     json!({
         "cpu": information("/proc/cpuinfo", "model name"),
         "cores": cores,
+        "gpu": target.gpu_name(),
         "memory": information("/proc/meminfo", "MemTotal"),
         "os": std::env::consts::OS,
         "arch": std::env::consts::ARCH,

@@ -22,6 +22,7 @@ mod run;
 mod screen;
 mod selftest;
 mod stages;
+mod tokenizer;
 mod train;
 mod train_report;
 mod workload;
@@ -50,7 +51,7 @@ struct Cli {
 /// Each command's description stands at its flags.
 #[derive(Subcommand)]
 enum Command {
-    Train(train::Args),
+    Train(Box<train::Args>),
     Generate(generate::Args),
     Bench(bench::Args),
     Dump(dump::Args),
@@ -77,7 +78,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let mut screen = Screen::new();
     let outcome = match cli.command {
-        Command::Train(args) => train::run(args, &mut screen),
+        Command::Train(args) => train::run(*args, &mut screen),
         Command::Generate(args) => generate::run(args, &mut screen),
         Command::Bench(args) => bench::run(args, &mut screen),
         Command::Dump(args) => dump::run(args, &mut screen),

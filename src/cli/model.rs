@@ -209,6 +209,12 @@ pub(super) struct TargetArgs {
     /// Device
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
+    /// On a GPU: products of f32 on tensor cores, with operands rounded to 10 bits of fraction (TF32)
+    #[arg(long)]
+    tf32: bool,
+    /// On a GPU: measure which tile suits each product, and keep the choice on disk; results stay the same
+    #[arg(long)]
+    tune: bool,
     /// Threads; results do not depend on it [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -229,8 +235,15 @@ enum DeviceArg {
 impl TargetArgs {
     /// The target in a mode: the CPU, or the first GPU.
     pub(super) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
-        let target = self.with_threads().mode(mode).precision(self.precision());
+        let target =
+            self.with_threads().mode(mode).precision(self.precision()).tf32(self.tf32).tune(self.tune);
         match self.device {
+            DeviceArg::Cpu if self.tf32 => {
+                Err(CliError::Usage("--tf32 is a number type of GPUs: it needs --device cuda".into()))
+            }
+            DeviceArg::Cpu if self.tune => {
+                Err(CliError::Usage("--tune measures tiles of GPUs: it needs --device cuda".into()))
+            }
             DeviceArg::Cpu => Ok(target),
             #[cfg(feature = "cuda")]
             DeviceArg::Cuda => Ok(target.on(kernfusion_codegen::cuda::Device::open(0)?)),
@@ -250,6 +263,14 @@ impl TargetArgs {
     /// The number type of matrix products.
     pub(super) fn precision(&self) -> Precision {
         self.products.precision()
+    }
+
+    /// What products multiply, in a word.
+    pub(super) fn products(&self) -> String {
+        match self.precision() {
+            Precision::F32 if self.tf32 => "tf32".into(),
+            precision => precision.to_string(),
+        }
     }
 
     /// How many threads are used.

@@ -1,18 +1,18 @@
 //! `kernfusion profile`: each kernel's time beside its floor.
 //!
-//! The floor is the time below which a kernel cannot fall on this machine: its bytes over the measured bandwidth, its
-//! products over the measured peak, or its other arithmetic over half of that, whichever takes longest. Bytes are those
-//! that have to move at least; what finds its operands in a cache can be faster than its floor.
+//! The floor is the time below which a kernel cannot fall on this CPU or GPU: its bytes over the measured bandwidth, its
+//! products over the measured peak, or its other arithmetic over half of that of `f32`, whichever takes longest. Bytes are
+//! those that have to move at least; what finds its operands in a cache can be faster than its floor.
 
 use super::Outcome;
-use super::error::{CliError, write_text};
+use super::error::write_text;
 use super::machine;
 use super::model::{ModelArgs, TargetArgs, Work};
 use super::profile_table::{self, Group};
 use super::screen::{Screen, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
-use kernfusion::compile::Mode;
-use kernfusion_codegen::cpu::peaks::Peaks;
+use kernfusion::compile::{Mode, Target};
+use kernfusion_codegen::Peaks;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand, Product};
 use serde_json::json;
@@ -23,11 +23,12 @@ use std::process::ExitCode;
 /// Show each kernel's time beside its floor
 ///
 /// The floor is the longest of: bytes over bandwidth, products over the peak of the matrix kernels, other arithmetic over
-/// half of that peak; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
+/// half of that of f32; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion profile --preset tiny
-  kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json")]
+  kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json
+  kernfusion profile --preset thesis --device cuda")]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -55,13 +56,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?;
-    if args.target.device_name() != "cpu" {
-        // The floors are those of the CPU.
-        return Err(CliError::NotYet("profile --device cuda".into()));
-    }
+    let target = args.target.target(args.mode)?;
+    // Before the program takes its memory.
+    let peaks = target.peaks()?;
     let mut workload = Workload::new(args.mode, args.work, &args.target, None, &model)?;
-    let threads = args.target.thread_count();
-    let peaks = Peaks::measure(threads).map_err(kernfusion::Error::from)?;
     let tokens = synthetic_tokens(&model);
     let windows = windows(&model, &tokens)?;
     let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
@@ -77,18 +75,21 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     bar.finish_and_clear();
     let seconds =
         |kernel: usize| median(&times.iter().map(|times| times[kernel].as_secs_f64()).collect::<Vec<_>>());
-    let groups = groups(workload.program.kernels(), seconds, &peaks);
-    let (work, dtype, step) = (args.work.name(), args.target.precision(), median(&steps));
+    let groups = groups(workload.program.kernels(), seconds, (&peaks, wide(&target)));
+    let (work, dtype, step) = (args.work.name(), args.target.products(), median(&steps));
     screen.line(format!(
-        "{} {work}, {}, {dtype} products, medians of {} steps, {threads} threads",
-        model.preset, args.mode, args.steps
+        "{} {work}, {}, {dtype} products, medians of {} steps, {}",
+        model.preset,
+        args.mode,
+        args.steps,
+        machine::place(&target)
     ));
-    profile_table::show(&groups, &peaks, step, args.lines, screen);
+    profile_table::show(&groups, (&peaks, wide(&target)), step, args.lines, screen);
     if let Some(path) = &args.json {
         let document = json!({
-            "machine": machine::describe(),
-            "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype.to_string(),
-            "threads": threads, "steps": args.steps, "step_s": step,
+            "machine": machine::describe(&target),
+            "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype,
+            "device": args.target.device_name(), "threads": target.thread_count(), "steps": args.steps, "step_s": step,
             "bandwidth_bytes_per_s": peaks.bandwidth,
             "f32_products_per_s": peaks.f32_products,
             "bf16_products_per_s": peaks.bf16_products,
@@ -99,17 +100,24 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Rates, and what products of `f32` are called.
+pub(super) type Rates<'a> = (&'a Peaks, &'static str);
+
+fn wide(target: &Target) -> &'static str {
+    if target.is_tf32() { "tf32" } else { "f32" }
+}
+
 /// Kernels that are equal but for the layer, the most time first.
-fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, peaks: &Peaks) -> Vec<Group> {
+fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, rates: Rates<'_>) -> Vec<Group> {
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
     for (number, kernel) in graph.kernels.iter().enumerate() {
         let (name, shape) = (folded(&kernel.name), shape(kernel));
-        let (floor, bound) = floor(graph, kernel, peaks);
+        let (floor, bound) = floor(graph, kernel, rates);
         let bytes = graph.bytes_moved(kernel);
         let group = groups.entry((name.clone(), shape.clone())).or_insert_with(|| Group {
             name,
             shape,
-            form: form(kernel),
+            form: kernel.form.name(),
             bound,
             ..Group::default()
         });
@@ -147,25 +155,22 @@ fn shape(kernel: &Kernel) -> String {
     }
 }
 
-fn form(kernel: &Kernel) -> &'static str {
-    match &kernel.form {
-        Form::Map => "map",
-        Form::Reduce => "reduce",
-        Form::Contraction(_) => "contraction",
-    }
-}
-
 /// The least seconds that a kernel takes, and what bounds it.
-fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks) -> (f64, &'static str) {
+fn floor(graph: &KernelGraph, kernel: &Kernel, (peaks, wide_name): Rates<'_>) -> (f64, &'static str) {
+    if let Some(repeated) = kernel.repeated() {
+        let body = repeated.graph();
+        let floors = body.kernels.iter().map(|kernel| floor(body, kernel, (peaks, wide_name)).0);
+        return (repeated.turns as f64 * floors.sum::<f64>(), "turns");
+    }
     let [wide, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
     let scalars = (kernel.operations() as f64 - wide - narrow).max(0.0);
     let bounds = [
         (graph.bytes_moved(kernel) as f64 / peaks.bandwidth, "bytes"),
         (
             wide / peaks.f32_products + narrow / peaks.bf16_products,
-            if narrow > wide { "bf16" } else { "f32" },
+            if narrow > wide { "bf16" } else { wide_name },
         ),
-        (scalars / peaks.scalars(), "scalars"),
+        (scalars / peaks.scalars, "scalars"),
     ];
     bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds")
 }
@@ -196,7 +201,7 @@ fn computed_share(kernel: &Kernel) -> f64 {
             let whole = Kernel { form, ..kernel.clone() };
             kernel.operations() as f64 / (whole.operations() as f64).max(1.0)
         }
-        Form::Contraction(_) | Form::Map | Form::Reduce => 1.0,
+        Form::Contraction(_) | Form::Map | Form::Reduce | Form::Loop(_) => 1.0,
     }
 }
 

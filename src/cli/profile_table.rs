@@ -1,7 +1,7 @@
 //! The tables of `kernfusion profile`, in 100 columns.
 
+use super::profile::Rates;
 use super::screen::{Screen, grouped, mib};
-use kernfusion_codegen::cpu::peaks::Peaks;
 use serde::Serialize;
 
 /// Columns of the last column, the names.
@@ -23,10 +23,10 @@ pub(super) struct Group {
 }
 
 /// Writes the rates, the kernels (at most `lines`, if not 0), the forms and the sums.
-pub(super) fn show(groups: &[Group], peaks: &Peaks, step: f64, lines: usize, screen: &mut Screen) {
+pub(super) fn show(groups: &[Group], (peaks, wide): Rates<'_>, step: f64, lines: usize, screen: &mut Screen) {
     let giga = |rate: f64| rate / 1e9;
     screen.line(format!(
-        "measured: {:.1} GB/s copied; products {:.0} GFLOP/s in f32, {:.0} in bf16",
+        "measured: {:.1} GB/s copied; products {:.0} GFLOP/s in {wide}, {:.0} in bf16",
         giga(peaks.bandwidth),
         giga(peaks.f32_products),
         giga(peaks.bf16_products)

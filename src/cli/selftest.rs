@@ -23,7 +23,8 @@ const RANDOM_TOLERANCE: f64 = 1e-4;
 
 /// How far the numbers of a training step may be off, whose sums have thousands of terms.
 const STEP_TOLERANCE: f64 = 2e-4;
-/// Of anything with products of `bf16`: a value near the middle between two may be rounded either way, and sums follow.
+
+/// Of anything with products of `bf16` or TF32: a value near the middle between two may be rounded either way, and sums follow.
 const NARROW_TOLERANCE: f64 = 1e-2;
 
 /// Compare this machine's results with the reference evaluator: every op on every dtype, random programs, and a small
@@ -157,7 +158,8 @@ fn failure(case: &Case, target: &Target) -> Option<String> {
         Ok(expected) => expected,
         Err(error) => return Some(format!("the reference evaluator: {error}")),
     };
-    let tolerance = if is_narrow { case.tolerance.max(NARROW_TOLERANCE) } else { case.tolerance };
+    let rounds = is_narrow || target.is_tf32();
+    let tolerance = if rounds { case.tolerance.max(NARROW_TOLERANCE) } else { case.tolerance };
     match execute(&case.graph, &case.inputs, target) {
         Ok(results) => expected.iter().find_map(|(name, array)| compare(name, array, &results, tolerance)),
         Err(error) => Some(error.to_string()),

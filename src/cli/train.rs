@@ -3,13 +3,14 @@
 use super::error::{CliError, in_file};
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
+use super::tokenizer::TokenizerArgs;
 use super::{Outcome, train_report::Reporter};
 use clap::ValueEnum;
 use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::compile::{Mode, Target};
 use kernfusion::models::ModelConfig;
 use kernfusion::optim::{Optimizer, Schedule};
-use kernfusion::text::{CharTokenizer, Corpus, Order};
+use kernfusion::text::{Corpus, Order, Tokenizer};
 use kernfusion::train::{Ending, Record, Session, Settings, TextRecord, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ const INTERRUPTED: u8 = 130;
   kernfusion train
   kernfusion train --preset thesis --data book.txt --steps 5000 --schedule cosine --log loss.jsonl
   kernfusion train --preset thesis --memory-limit 700MiB
+  kernfusion train --data book.txt --tokenizer bpe --vocabulary 2000 --align-vocabulary 64
   kernfusion train --resume runs/thesis --steps 10000")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -40,6 +42,8 @@ pub(super) struct Args {
     /// Text to train on (UTF-8) [default: Tiny Shakespeare if it was fetched, else the embedded text]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    tokens: TokenizerArgs,
     /// Steps in all [default: a minute's worth of tiny]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
@@ -61,6 +65,13 @@ pub(super) struct Args {
     /// Update rule [default: adamw]
     #[arg(long, value_enum)]
     optimizer: Option<OptimizerArg>,
+    /// Step from which on the optimizer asgd averages parameters [default: 0]
+    #[arg(long, value_name = "N")]
+    average_from: Option<u64>,
+    /// Computes N batches for each step and adds up their gradients: the step is that of a batch N times as large, in the
+    /// memory of one [default: 1]
+    #[arg(long, value_name = "N", conflicts_with_all = ["slices", "memory_limit", "resume"], value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    accumulate: Option<u32>,
     /// Which windows of the text a step takes [default: random]
     #[arg(long, value_enum)]
     order: Option<OrderArg>,
@@ -73,7 +84,7 @@ pub(super) struct Args {
     /// Steps between samples; 0: only at the end [default: 0]
     #[arg(long, value_name = "N")]
     sample_every: Option<u64>,
-    /// Characters in a sample; 0: no samples [default: 300]
+    /// Tokens in a sample; 0: no samples [default: 300]
     #[arg(long, value_name = "N")]
     sample_tokens: Option<usize>,
     /// Steps between checkpoints; 0: only at the end [default: 100]
@@ -113,6 +124,8 @@ enum OptimizerArg {
     Sgd,
     Adam,
     Adamw,
+    /// SGD whose parameters are averaged; generate --averaged uses the average
+    Asgd,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -161,12 +174,14 @@ fn fresh(args: &Args, target: Target, screen: &mut Screen) -> Result<(Trainer, P
     let model = args.model.resolve()?;
     let corpus = corpus(args.data.as_deref(), &model.config)?;
     let mut config = model.config.clone();
+    let tokenizer = args.tokens.tokenizer(corpus.text())?;
     if !model.fixes("vocabulary") {
-        config.set_vocabulary(CharTokenizer::from_text(corpus.text()).vocabulary_size() + config.marks());
+        config.set_vocabulary(args.tokens.model_vocabulary(tokenizer.vocabulary_size() + config.marks()));
     }
     let defaults = Settings { steps: DEFAULT_STEPS, batch: model.batch, ..Settings::default() };
     let file = args.data.as_deref().map(absolute);
-    let mut trainer = Trainer::new(config, args.settings(defaults), &corpus, file, target)?;
+    let mut trainer =
+        Trainer::with_tokenizer(tokenizer, config, args.settings(defaults), &corpus, file, target)?;
     if let Some(file) = &args.init {
         trainer.initialize(file)?;
     }
@@ -217,6 +232,7 @@ fn with_rate(mut rule: Optimizer, rate: f64) -> Optimizer {
     match &mut rule {
         Optimizer::Sgd { learning_rate, .. } => *learning_rate = rate,
         Optimizer::Adam(moments) | Optimizer::AdamW(moments) => moments.learning_rate = rate,
+        Optimizer::Asgd(averaging) => averaging.learning_rate = rate,
     }
     rule
 }
@@ -232,8 +248,8 @@ impl Args {
         let steps = self.steps.unwrap_or(settings.steps);
         Settings {
             steps,
-            batch: self.model.batch_size.unwrap_or(settings.batch),
-            slices: self.memory.slices().unwrap_or(settings.slices),
+            batch: self.model.batch_size.unwrap_or(settings.batch) * self.accumulated().unwrap_or(1),
+            slices: self.accumulated().or(self.memory.slices()).unwrap_or(settings.slices),
             seed: self.seed.unwrap_or(settings.seed),
             optimizer: self.optimizer(&settings.optimizer),
             schedule: self.schedule(settings.schedule, steps),
@@ -250,12 +266,18 @@ impl Args {
         }
     }
 
+    /// Batches in a step: the compiler's slices of a batch are exactly that.
+    fn accumulated(&self) -> Option<usize> {
+        self.accumulate.map(|batches| batches as usize)
+    }
+
     fn optimizer(&self, default: &Optimizer) -> Optimizer {
         let rate = self.lr.unwrap_or(default.learning_rate());
         let rule = match self.optimizer {
             Some(OptimizerArg::Sgd) => Optimizer::sgd(rate),
             Some(OptimizerArg::Adam) => Optimizer::adam(rate),
             Some(OptimizerArg::Adamw) => Optimizer::adamw(rate),
+            Some(OptimizerArg::Asgd) => Optimizer::asgd(rate, self.average_from.unwrap_or(0)),
             None => default.clone(),
         };
         with_rate(rule, rate)
@@ -289,6 +311,14 @@ fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
     Ok(&STOP)
 }
 
+fn vocabulary(tokenizer: &Tokenizer) -> String {
+    let size = grouped(tokenizer.vocabulary_size() as u64);
+    match tokenizer {
+        Tokenizer::Characters(_) => format!("{size} distinct characters"),
+        Tokenizer::Words(_) | Tokenizer::Pieces(_) => format!("a vocabulary of {size} {}", tokenizer.unit()),
+    }
+}
+
 fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
     let Record { config: c, settings, tokenizer, text } = trainer.record();
     screen.line(format!(
@@ -300,7 +330,7 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
         c.context(),
         c.vocabulary()
     ));
-    screen.line(format!("text:  {}, {} distinct characters", text.name, tokenizer.vocabulary_size()));
+    screen.line(format!("text:  {}, {}", text.name, vocabulary(tokenizer)));
     let report = trainer.program().report();
     screen.line(format!(
         "step:  {} in {:.2} s: {} kernels, {:.1} MiB moved, arena {:.1} MiB, state {:.1} MiB",

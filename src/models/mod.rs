@@ -11,7 +11,7 @@ mod samples;
 pub use bert::{Bert, BertConfig, MaskedHead};
 pub use config::ModelConfig;
 pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
-pub use gpt::{FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
+pub use gpt::{Experts, FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
 pub use samples::samples;

@@ -1,7 +1,8 @@
 //! The model shapes that the command line knows by name.
 
 use super::{
-    BertConfig, EncoderDecoderConfig, FeedForwardKind, GptConfig, LatentShape, ModelConfig, Positions,
+    BertConfig, EncoderDecoderConfig, Experts, FeedForwardKind, GptConfig, LatentShape, ModelConfig,
+    Positions,
 };
 use crate::nn::{Gelu, Normalization, Pairing, Rope};
 use crate::{Error, Result};
@@ -40,6 +41,7 @@ pub fn presets() -> Vec<Preset> {
         ),
         named("llama-1b", "a Llama with 1.1 G parameters, the shape of TinyLlama", llama_1b(), 1),
         named("deepseek-tiny", "a small DeepSeek: latent attention, RMSNorm, SwiGLU", deepseek_tiny(), 12),
+        named("mixtral-tiny", "a small Mixtral: 8 experts, of which 2 work on a token", mixtral_tiny(), 12),
         named("bert-tiny", "a small BERT, which fills gaps of a text", bert, 32),
         named("bert-base", "BERT with 110 M parameters, on word pieces", bert_base(), 1),
         named("translate-tiny", "an encoder-decoder, which writes 12 symbols in reverse order", reverser, 64),
@@ -86,6 +88,11 @@ fn llama_1b() -> GptConfig {
         hidden: Some(5632),
         ..llama()
     }
+}
+
+fn mixtral_tiny() -> GptConfig {
+    let experts = Some(Experts { count: 8, active: 2, noise: 0.0, balance: 0.01 });
+    GptConfig { hidden: Some(172), experts, ..llama_tiny() }
 }
 
 fn deepseek_tiny() -> GptConfig {

@@ -3,7 +3,7 @@
 
 use super::{
     Activation, AttentionConfig, CrossAttention, Dropout, FeedForward, FeedForwardConfig, LatentAttention,
-    LatentAttentionConfig, MultiHeadAttention, Norm, Normalization, Sight,
+    LatentAttentionConfig, Mixture, MixtureConfig, MultiHeadAttention, Norm, Normalization, Sight,
 };
 use crate::trace::{Tensor, Trace};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub struct BlockConfig {
     pub cross: Option<AttentionConfig>,
     /// The feed-forward network.
     pub feed_forward: FeedForwardConfig,
+    /// A mixture of experts in its place, if there is one.
+    pub experts: Option<MixtureConfig>,
 }
 
 impl BlockConfig {
@@ -63,6 +65,7 @@ impl BlockConfig {
                 std,
                 residual_std,
             },
+            experts: None,
         }
     }
 
@@ -90,6 +93,7 @@ impl BlockConfig {
         (*place.0, *place.1) = (std, residual_std);
         self.cross.iter_mut().for_each(|cross| (cross.std, cross.residual_std) = (std, residual_std));
         (self.feed_forward.std, self.feed_forward.residual_std) = (std, residual_std);
+        self.experts.iter_mut().for_each(|experts| (experts.std, experts.residual_std) = (std, residual_std));
         self
     }
 
@@ -117,7 +121,7 @@ pub enum SelfAttentionConfig {
 /// Attention of an input to itself, of either kind.
 pub enum SelfAttention {
     /// Keys and values for each head or group of heads.
-    Heads(MultiHeadAttention),
+    Heads(Box<MultiHeadAttention>),
     /// Keys and values from a narrow vector.
     Latent(Box<LatentAttention>),
 }
@@ -127,7 +131,7 @@ impl SelfAttention {
     fn new(trace: &Trace, name: &str, config: &SelfAttentionConfig) -> Self {
         match config {
             SelfAttentionConfig::Heads(config) => {
-                SelfAttention::Heads(MultiHeadAttention::new(trace, name, config))
+                SelfAttention::Heads(Box::new(MultiHeadAttention::new(trace, name, config)))
             }
             SelfAttentionConfig::Latent(config) => {
                 SelfAttention::Latent(Box::new(LatentAttention::new(trace, name, config)))
@@ -150,6 +154,25 @@ impl SelfAttention {
     }
 }
 
+/// The network of a block that works on every position alone.
+pub enum Network {
+    /// One for all tokens.
+    Dense(Box<FeedForward>),
+    /// Several, of which each token has a few.
+    Experts(Box<Mixture>),
+}
+
+impl Network {
+    /// `[.., width]` to the same shape.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        match self {
+            Network::Dense(network) => network.forward(x),
+            Network::Experts(mixture) => mixture.forward(x),
+        }
+    }
+}
+
 /// A block.
 pub struct Block {
     path: Arc<str>,
@@ -164,7 +187,7 @@ pub struct Block {
     /// The norm of the feed-forward branch.
     pub ln2: Norm,
     /// The feed-forward network.
-    pub mlp: FeedForward,
+    pub mlp: Network,
 }
 
 /// What a block sees beside its input.
@@ -195,7 +218,10 @@ impl Block {
                 .as_ref()
                 .map(|config| (norm("ln_cross"), CrossAttention::new(trace, "cross", config))),
             ln2: norm("ln2"),
-            mlp: FeedForward::new(trace, "mlp", &config.feed_forward),
+            mlp: match &config.experts {
+                Some(experts) => Network::Experts(Box::new(Mixture::new(trace, "mlp", experts))),
+                None => Network::Dense(Box::new(FeedForward::new(trace, "mlp", &config.feed_forward))),
+            },
         }
     }
 

@@ -24,20 +24,24 @@ mod embedding;
 mod feed_forward;
 mod latent_attention;
 mod linear;
+mod mixture;
 mod norm;
 mod positions;
+mod recurrent;
 #[cfg(test)]
 mod tests;
 
 pub use activation::{Activation, Gelu};
 pub use attention::{AttentionConfig, CrossAttention, MultiHeadAttention, Sight};
 pub use batch_norm::BatchNorm;
-pub use block::{Block, BlockConfig, NormPlace, SelfAttention, SelfAttentionConfig, Surroundings};
+pub use block::{Block, BlockConfig, Network, NormPlace, SelfAttention, SelfAttentionConfig, Surroundings};
 pub use convolution::{Convolution, TransposedConvolution, Window};
 pub use dropout::{DropConnect, Dropout};
 pub use embedding::Embedding;
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use latent_attention::{LatentAttention, LatentAttentionConfig};
 pub use linear::Linear;
+pub use mixture::{Mixture, MixtureConfig, balancing_loss};
 pub use norm::{LayerNorm, Norm, Normalization, RmsNorm};
 pub use positions::{BASE, Pairing, Rope};
+pub use recurrent::{Cell, Recurred, Recurrent, RecurrentConfig};

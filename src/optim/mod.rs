@@ -28,6 +28,24 @@ pub enum Optimizer {
     Adam(Moments),
     /// Adam with decoupled weight decay (Loshchilov, Hutter, 2019): p ← p·(1 − rate·weight_decay) before each step.
     AdamW(Moments),
+    /// Averaged SGD (Polyak, Juditsky, 1992).
+    Asgd(Averaging),
+}
+
+/// Settings of averaged SGD: η = rate / (1 + λ·rate·t)^α, p ← p·(1 − λη) − η·g, and the average
+/// a ← a + (p − a) / max(1, t − start), with t = 0, 1, …. Until t = start + 1 the average is p itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Averaging {
+    /// The rate that a schedule scales.
+    pub learning_rate: f64,
+    /// λ, how fast the rate falls.
+    pub decay: f64,
+    /// α, the power with which it falls.
+    pub power: f64,
+    /// The step from which on parameters are averaged.
+    pub start: u64,
+    /// The strength of the pull to zero.
+    pub weight_decay: f64,
 }
 
 /// Settings of Adam: m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g²,
@@ -67,11 +85,17 @@ impl Optimizer {
         Optimizer::AdamW(Moments::new(learning_rate, 0.01))
     }
 
+    /// Averaged SGD with PyTorch's defaults, λ = 10⁻⁴ and α = 0.75, that averages from step `start` on.
+    pub fn asgd(learning_rate: f64, start: u64) -> Self {
+        Optimizer::Asgd(Averaging { learning_rate, decay: 1e-4, power: 0.75, start, weight_decay: 0.0 })
+    }
+
     /// The rate that a schedule scales.
     pub fn learning_rate(&self) -> f64 {
         match self {
             Optimizer::Sgd { learning_rate, .. } => *learning_rate,
             Optimizer::Adam(moments) | Optimizer::AdamW(moments) => moments.learning_rate,
+            Optimizer::Asgd(averaging) => averaging.learning_rate,
         }
     }
 
@@ -90,6 +114,10 @@ impl Optimizer {
                 let betas = m.betas.map(|beta| ("beta", beta, fraction(beta)));
                 (m.weight_decay, [&betas[..], &[("epsilon", m.epsilon, size(m.epsilon))]].concat())
             }
+            Optimizer::Asgd(a) => {
+                let checks = [("decay of the rate", a.decay), ("power", a.power)];
+                (a.weight_decay, checks.map(|(name, value)| (name, value, size(value))).to_vec())
+            }
         };
         let rate = self.learning_rate();
         let always = [("learning rate", rate, size(rate)), ("weight decay", decay, size(decay))];
@@ -99,21 +127,28 @@ impl Optimizer {
         }
     }
 
-    /// The scalar `f32` inputs of the traced update in a step counted from 0: `lr`, and Adam's corrections
-    /// `bias1` = 1 − β₁ᵗ and `bias2` = 1 − β₂ᵗ with t = step + 1. They are computed here because powers close to 1 lose
+    /// The scalar `f32` inputs of the traced update in a step counted from 0: `lr`; Adam's corrections
+    /// `bias1` = 1 − β₁ᵗ and `bias2` = 1 − β₂ᵗ with t = step + 1; of ASGD `lr` = η and `share` = 1 / max(1, t − start). They are computed here because powers close to 1 lose
     /// their digits in `f32`.
     pub fn scalars(&self, step: u64, learning_rate: f64) -> Vec<(&'static str, f32)> {
-        let mut scalars = vec![("lr", learning_rate as f32)];
-        if let Optimizer::Adam(Moments { betas, .. }) | Optimizer::AdamW(Moments { betas, .. }) = self {
-            let correction = |beta: f64| -((step as f64 + 1.0) * beta.ln()).exp_m1();
-            let [first, second] = betas.map(|beta| correction(beta) as f32);
-            scalars.extend([("bias1", first), ("bias2", second)]);
+        let rate = ("lr", learning_rate as f32);
+        match self {
+            Optimizer::Sgd { .. } => vec![rate],
+            Optimizer::Adam(Moments { betas, .. }) | Optimizer::AdamW(Moments { betas, .. }) => {
+                let correction = |beta: f64| -((step as f64 + 1.0) * beta.ln()).exp_m1();
+                let [first, second] = betas.map(|beta| correction(beta) as f32);
+                vec![rate, ("bias1", first), ("bias2", second)]
+            }
+            Optimizer::Asgd(averaging) => {
+                let fallen = 1.0 + averaging.decay * learning_rate * step as f64;
+                let share = 1.0 / step.saturating_sub(averaging.start).max(1) as f64;
+                vec![("lr", (learning_rate / fallen.powf(averaging.power)) as f32), ("share", share as f32)]
+            }
         }
-        scalars
     }
 
     /// Appends the update of each parameter by its gradient. States are `optimizer.m.<parameter>` and
-    /// `optimizer.v.<parameter>`.
+    /// `optimizer.v.<parameter>`; ASGD's averages are `optimizer.a.<parameter>`.
     #[track_caller]
     pub(crate) fn update(&self, trace: &Trace, updates: &[(String, Tensor, Tensor)]) {
         let scalar = |name| trace.input(name, [], DType::F32);
@@ -145,6 +180,16 @@ impl Optimizer {
                 for (name, p, gradient) in updates {
                     let change = moments.change(trace, name, gradient, &corrected);
                     trace.update(p, &(p * &kept - change));
+                }
+            }
+            Optimizer::Asgd(averaging) => {
+                let (kept, share) = (1.0 - &rate * averaging.decay, scalar("share"));
+                for (name, p, gradient) in updates {
+                    let gradient = with_decay(p, gradient, averaging.weight_decay);
+                    let new = p * &kept - &rate * gradient;
+                    let average = trace.state(&format!("a.{name}"), p.shape(), p.dtype());
+                    trace.update(&average, &(&average + (&new - &average) * &share));
+                    trace.update(p, &new);
                 }
             }
         }

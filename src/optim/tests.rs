@@ -10,6 +10,11 @@ const TARGET: [f64; 3] = [0.5, -2.0, 3.0];
 
 /// Runs steps on the loss Σ (p − target)²; `p` after each step.
 fn run(optimizer: &Optimizer, clip: Option<f64>, rates: &[f64]) -> Vec<Vec<f64>> {
+    states(optimizer, clip, rates).into_iter().map(|mut states| states.remove("p").expect("p")).collect()
+}
+
+/// As [`run`]; all states after each step.
+fn states(optimizer: &Optimizer, clip: Option<f64>, rates: &[f64]) -> Vec<BTreeMap<String, Vec<f64>>> {
     let trace = Trace::training();
     let (p, target) = (trace.parameter("p", [3], Init::Ones), trace.input("target", [3], DType::F32));
     let loss = (&p - target).square().sum_all();
@@ -25,7 +30,7 @@ fn run(optimizer: &Optimizer, clip: Option<f64>, rates: &[f64]) -> Vec<Vec<f64>>
         );
         let mut results = evaluate(&step.program, &inputs);
         results.retain(|name, _| name != "loss" && name != "grad_norm");
-        history.push(results["p"].clone());
+        history.push(results.clone());
         states = results;
     }
     history
@@ -76,6 +81,32 @@ fn sgd_with_and_without_momentum() {
     assert_close(&run(&optimizer, None, &[0.25; 4]).concat(), &expected.concat(), 1e-6);
     let expected = plain(4, |_, gradient, p, _| p - 0.25 * gradient);
     assert_close(&run(&Optimizer::sgd(0.25), None, &[0.25; 4]).concat(), &expected.concat(), 1e-12);
+}
+
+/// Parameters and averages of `torch.optim.ASGD` in PyTorch 2.13 in `f64`, on the same loss.
+#[test]
+fn asgd_is_that_of_torch() {
+    let averaging = Averaging { learning_rate: 0.1, decay: 0.01, power: 0.75, start: 2, weight_decay: 0.1 };
+    let optimizer = Optimizer::Asgd(averaging);
+    let expected = [
+        [0.889, 0.389, 1.389],
+        [0.8014866268289162, -0.09271775682461487, 1.6956910104824472],
+        [0.7324764379939879, -0.472584652123184, 1.9375375281111598],
+        [0.6780463314488906, -0.7721954187813322, 2.128288081679113],
+        [0.6351073082812495, -1.008553465226636, 2.278768081789135],
+        [0.6012266394989911, -1.1950497591542026, 2.3975030381521845],
+    ];
+    let averages = [
+        [0.6780463314488906, -0.7721954187813322, 2.128288081679113],
+        [0.6565768198650701, -0.8903744420039841, 2.203528081734124],
+        [0.6381267597430438, -0.991932881054057, 2.268186400540144],
+    ];
+    // The scalars are rounded to f32.
+    assert_close(&run(&optimizer, None, &[0.1; 6]).concat(), &expected.concat(), 1e-6);
+    let averaged = states(&optimizer, None, &[0.1; 6]);
+    let averaged: Vec<_> = averaged[3..].iter().flat_map(|states| states["optimizer.a.p"].clone()).collect();
+    assert_close(&averaged, &averages.concat(), 1e-6);
+    assert_eq!(optimizer.learning_rate(), 0.1);
 }
 
 #[test]

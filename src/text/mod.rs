@@ -1,18 +1,30 @@
-//! From a text to batches of token ids: characters, corpora, windows.
+//! From a text to batches of token ids: tokenizers, corpora, windows and streams.
 //!
 //! ```text
-//! Corpus ──CharTokenizer──► tokens ──Corpus::split──► training │ validation ──Windows──► x, y [batch, context]
+//! Corpus ──Tokenizer──► tokens ──Corpus::split──► training │ validation ──Windows──► x, y [batch, context]
 //! ```
 //!
 //! Everything is a pure function of the text and the seed, so a resumed run needs no state from here.
 
+mod bytes;
+mod characters;
 mod corpus;
+pub mod marks;
+mod padding;
+mod pieces;
+mod streams;
 mod tokenizer;
 mod windows;
+mod words;
 
+pub use characters::CharTokenizer;
 pub use corpus::{Corpus, Split};
-pub use tokenizer::CharTokenizer;
+pub use padding::{Padded, Side, pad, truncated};
+pub use pieces::PieceTokenizer;
+pub use streams::{Streams, shuffled};
+pub use tokenizer::{Tokenizer, TokenizerKind, Unfolding, aligned_vocabulary};
 pub use windows::{Batch, Order, Windows, validation_windows};
+pub use words::WordTokenizer;
 
 use std::path::PathBuf;
 
@@ -78,8 +90,30 @@ pub enum TextError {
         token: i32,
         /// Its position among the tokens, from 0.
         position: usize,
-        /// Number of characters in the vocabulary.
+        /// Number of tokens in the vocabulary.
         vocabulary_size: usize,
+    },
+    /// A vocabulary has no place for what it must have.
+    #[error("a vocabulary of {asked} is too small: this tokenizer needs {least} at least")]
+    SmallVocabulary {
+        /// The entries that were asked for.
+        asked: usize,
+        /// The fewest that are possible.
+        least: usize,
+    },
+    /// A stored list of words is no vocabulary.
+    #[error("the stored list of words is damaged: {reason}")]
+    Words {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tokenizer cannot be read, learnt or applied.
+    #[error("tokenizer: {name}: {reason}")]
+    Tokenizer {
+        /// The file, or what was done.
+        name: String,
+        /// What is wrong.
+        reason: String,
     },
     /// A stored vocabulary is not a strictly ascending list of characters.
     #[error(

@@ -1,140 +1,194 @@
-//! Characters as tokens.
-//!
-//! The vocabulary is the sorted set of characters of the text that was trained on; a character's id is its index
-//! in it. The vocabulary is strictly ascending always, also after reading it back from a checkpoint.
-//!
-//! `"banana"` → vocabulary `abn` → ids `[1, 0, 2, 0, 2, 0]`.
+//! Any tokenizer: what a model reads and writes, as a run's settings ask for it and its checkpoint keeps it.
 
-use std::collections::BTreeSet;
-
+use super::{CharTokenizer, PieceTokenizer, TextError, WordTokenizer};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
-use super::TextError;
-
-/// A tokenizer whose tokens are single characters. In JSON it is `{"characters": "abn"}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "StoredVocabulary", into = "StoredVocabulary")]
-pub struct CharTokenizer {
-    characters: Vec<char>,
+/// A tokenizer of any kind. In JSON it is an object with one field, named by the kind: `{"characters": "abn"}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tokenizer {
+    /// Single characters.
+    Characters(CharTokenizer),
+    /// Words.
+    Words(WordTokenizer),
+    /// Pieces of words.
+    Pieces(PieceTokenizer),
 }
 
-impl CharTokenizer {
-    /// A tokenizer that knows exactly the characters of `text`.
-    pub fn from_text(text: &str) -> Self {
-        let characters: BTreeSet<char> = text.chars().collect();
-        Self { characters: characters.into_iter().collect() }
+/// Tokenizers that are learnt from the text that is trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TokenizerKind {
+    /// All characters of the text.
+    Char,
+    /// The most frequent words: [`WordTokenizer::from_text`].
+    Word,
+    /// Byte-pair encoding over bytes: [`PieceTokenizer::train_bytes`].
+    Bpe,
+    /// Byte-pair encoding over words in lower case: [`PieceTokenizer::train_words`].
+    BpeWords,
+    /// WordPiece: [`PieceTokenizer::train_word_pieces`].
+    WordPiece,
+}
+
+impl Tokenizer {
+    /// Learns a tokenizer from a text, with `size` entries at most; characters are always all.
+    ///
+    /// # Errors
+    /// [`TextError::SmallVocabulary`] if `size` is too small for the kind.
+    pub fn train(kind: TokenizerKind, text: &str, size: usize) -> Result<Self, TextError> {
+        Ok(match kind {
+            TokenizerKind::Char => Tokenizer::Characters(CharTokenizer::from_text(text)),
+            TokenizerKind::Word => Tokenizer::Words(WordTokenizer::from_text(text, size)?),
+            TokenizerKind::Bpe => Tokenizer::Pieces(PieceTokenizer::train_bytes(text, size)?),
+            TokenizerKind::BpeWords => Tokenizer::Pieces(PieceTokenizer::train_words(text, size)?),
+            TokenizerKind::WordPiece => Tokenizer::Pieces(PieceTokenizer::train_word_pieces(text, size)?),
+        })
+    }
+
+    /// Reads a tokenizer: a `tokenizer.json`, BERT's `vocab.txt`, or a directory with a `tokenizer.json` or with GPT-2's
+    /// `vocab.json` and `merges.txt`.
+    ///
+    /// # Errors
+    /// [`TextError::Tokenizer`] if there is none, or it cannot be understood.
+    pub fn read(path: &Path) -> Result<Self, TextError> {
+        let whole = path.join("tokenizer.json");
+        let [vocabulary, merges] = ["vocab.json", "merges.txt"].map(|name| path.join(name));
+        Ok(Tokenizer::Pieces(match path.is_dir() {
+            true if whole.exists() => PieceTokenizer::read(&whole)?,
+            true if vocabulary.exists() && merges.exists() => PieceTokenizer::gpt2(&vocabulary, &merges)?,
+            true => {
+                let reason = "the directory has no tokenizer.json, and not both vocab.json and merges.txt";
+                return Err(TextError::Tokenizer { name: path.display().to_string(), reason: reason.into() });
+            }
+            false if path.extension().is_some_and(|extension| extension == "txt") => {
+                PieceTokenizer::bert(path)?
+            }
+            false => PieceTokenizer::read(path)?,
+        }))
     }
 
     /// Number of different tokens; ids are `0..vocabulary_size()`.
     pub fn vocabulary_size(&self) -> usize {
-        self.characters.len()
+        match self {
+            Tokenizer::Characters(tokenizer) => tokenizer.vocabulary_size(),
+            Tokenizer::Words(tokenizer) => tokenizer.vocabulary_size(),
+            Tokenizer::Pieces(tokenizer) => tokenizer.vocabulary_size(),
+        }
     }
 
-    /// The ids of a text, one per character.
+    /// What its tokens are called.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Tokenizer::Characters(_) => "characters",
+            Tokenizer::Words(_) => "words",
+            Tokenizer::Pieces(_) => "pieces",
+        }
+    }
+
+    /// The ids of a text.
     ///
     /// # Errors
-    /// [`TextError::UnknownCharacter`] for the first character that the vocabulary does not have.
+    /// [`TextError::UnknownCharacter`] for the first character that a vocabulary of characters does not have.
     pub fn encode(&self, text: &str) -> Result<Vec<i32>, TextError> {
-        text.chars().enumerate().map(|(position, character)| self.id(character, position)).collect()
+        match self {
+            Tokenizer::Characters(tokenizer) => tokenizer.encode(text),
+            Tokenizer::Words(tokenizer) => Ok(tokenizer.encode(text)),
+            Tokenizer::Pieces(tokenizer) => tokenizer.encode(text),
+        }
     }
 
-    /// The text of some ids, one character each.
+    /// The text of some ids.
     ///
     /// # Errors
     /// [`TextError::UnknownToken`] for the first id outside the vocabulary.
     pub fn decode(&self, tokens: &[i32]) -> Result<String, TextError> {
-        tokens.iter().enumerate().map(|(position, &token)| self.character(token, position)).collect()
-    }
-
-    fn id(&self, character: char, position: usize) -> Result<i32, TextError> {
-        // There are fewer than 2^21 characters in Unicode, so an index always fits into i32.
-        self.characters.binary_search(&character).map(|index| index as i32).map_err(|_| {
-            TextError::UnknownCharacter { character, position, vocabulary_size: self.vocabulary_size() }
-        })
-    }
-
-    fn character(&self, token: i32, position: usize) -> Result<char, TextError> {
-        let index = usize::try_from(token).ok();
-        index.and_then(|index| self.characters.get(index)).copied().ok_or(TextError::UnknownToken {
-            token,
-            position,
-            vocabulary_size: self.vocabulary_size(),
-        })
-    }
-}
-
-/// The form in which a vocabulary is stored: one string, checked when it is read.
-#[derive(Serialize, Deserialize)]
-struct StoredVocabulary {
-    characters: String,
-}
-
-impl From<CharTokenizer> for StoredVocabulary {
-    fn from(tokenizer: CharTokenizer) -> Self {
-        Self { characters: tokenizer.characters.into_iter().collect() }
-    }
-}
-
-impl TryFrom<StoredVocabulary> for CharTokenizer {
-    type Error = TextError;
-
-    fn try_from(stored: StoredVocabulary) -> Result<Self, TextError> {
-        let characters: Vec<char> = stored.characters.chars().collect();
-        // `encode` searches by halving, which is wrong on anything but a strictly ascending list.
-        match characters.windows(2).position(|pair| pair[0] >= pair[1]) {
-            Some(before) => {
-                Err(TextError::Vocabulary { character: characters[before + 1], position: before + 1 })
-            }
-            None => Ok(Self { characters }),
+        match self {
+            Tokenizer::Characters(tokenizer) => tokenizer.decode(tokens),
+            Tokenizer::Words(tokenizer) => tokenizer.decode(tokens),
+            Tokenizer::Pieces(tokenizer) => tokenizer.decode(tokens),
         }
+    }
+
+    /// The token that ends a text, if the vocabulary has one.
+    pub fn end(&self) -> Option<i32> {
+        match self {
+            Tokenizer::Characters(_) => None,
+            Tokenizer::Words(tokenizer) => Some(tokenizer.id(super::marks::END)),
+            Tokenizer::Pieces(tokenizer) => {
+                ["<|endoftext|>", "[SEP]", "</s>"].iter().find_map(|end| tokenizer.id(end))
+            }
+        }
+    }
+}
+
+/// The next multiple: a vocabulary of 50,257 entries becomes 50,304 for 64. Rows of a matrix are then aligned; no text has the
+/// tokens at the end, and none is ever picked.
+pub fn aligned_vocabulary(size: usize, multiple: usize) -> usize {
+    size.next_multiple_of(multiple.max(1))
+}
+
+/// A text that grows token by token, shown in pieces that never change again.
+///
+/// A token may be part of a character, or a mark that only says how the next word is written. So what can still change is
+/// held back, and each piece is what the text of all tokens from the last complete one has gained.
+#[derive(Debug, Clone)]
+pub struct Unfolding {
+    tokens: Vec<i32>,
+    /// Where the part begins that is decoded again, and where what was shown of it ends.
+    from: usize,
+    shown: usize,
+}
+
+impl Unfolding {
+    /// After the tokens of a prompt.
+    pub fn new(prompt: &[i32]) -> Self {
+        Self { tokens: prompt.to_vec(), from: 0, shown: prompt.len() }
+    }
+
+    /// The tokens, those of the prompt included.
+    pub fn tokens(&self) -> &[i32] {
+        &self.tokens
+    }
+
+    /// Appends a token and returns what can be shown now.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::decode`].
+    pub fn push(&mut self, tokenizer: &Tokenizer, token: i32) -> Result<String, TextError> {
+        self.tokens.push(token);
+        let gained = self.gained(tokenizer)?;
+        let cut = match tokenizer {
+            Tokenizer::Pieces(pieces) => pieces.ends_inside_character(&self.tokens[self.shown..])?,
+            Tokenizer::Characters(_) | Tokenizer::Words(_) => false,
+        };
+        if gained.is_empty() || cut {
+            return Ok(String::new());
+        }
+        (self.from, self.shown) = (self.shown, self.tokens.len());
+        Ok(gained)
+    }
+
+    /// What was held back at the end.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::decode`].
+    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+        let gained = self.gained(tokenizer);
+        self.shown = self.tokens.len();
+        gained
+    }
+
+    fn gained(&self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+        let before = tokenizer.decode(&self.tokens[self.from..self.shown])?;
+        let after = tokenizer.decode(&self.tokens[self.from..])?;
+        // Where the cut was inside of a character the beginning differs, too.
+        let common =
+            before.chars().zip(after.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+        Ok(after[common..].into())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_follow_the_order_of_characters() {
-        let tokenizer = CharTokenizer::from_text("banana");
-        assert_eq!(tokenizer.vocabulary_size(), 3);
-        assert_eq!(tokenizer.encode("banana").unwrap(), [1, 0, 2, 0, 2, 0]);
-        assert_eq!(tokenizer.decode(&[2, 0, 1]).unwrap(), "nab");
-    }
-
-    #[test]
-    fn every_text_survives_the_round_trip() {
-        let text = "Grüße, 世界! \n\tA line, and \u{1F600}.";
-        let tokenizer = CharTokenizer::from_text(text);
-        let tokens = tokenizer.encode(text).unwrap();
-        assert_eq!(tokens.len(), text.chars().count());
-        assert_eq!(tokenizer.decode(&tokens).unwrap(), text);
-    }
-
-    #[test]
-    fn unknown_character_is_named_with_its_position_in_characters() {
-        let error = CharTokenizer::from_text("aé ").encode("éa xa").unwrap_err().to_string();
-        assert!(error.contains("'x' at position 3"), "{error}");
-        assert!(error.contains("3 characters"), "{error}");
-    }
-
-    #[test]
-    fn unknown_tokens_are_refused_on_both_sides() {
-        let tokenizer = CharTokenizer::from_text("abc");
-        let error = tokenizer.decode(&[0, 3]).unwrap_err().to_string();
-        assert_eq!(error, "unknown token 3 at position 1: ids run from 0 to 2");
-        let error = tokenizer.decode(&[-1]).unwrap_err().to_string();
-        assert!(error.contains("unknown token -1 at position 0"), "{error}");
-    }
-
-    #[test]
-    fn json_round_trip_and_a_damaged_vocabulary() {
-        let tokenizer = CharTokenizer::from_text("to be, or\nnot \"to\" be");
-        let json = serde_json::to_string(&tokenizer).unwrap();
-        assert_eq!(serde_json::from_str::<CharTokenizer>(&json).unwrap(), tokenizer);
-        for damaged in [r#"{"characters":"acb"}"#, r#"{"characters":"abb"}"#] {
-            let error = serde_json::from_str::<CharTokenizer>(damaged).unwrap_err().to_string();
-            assert!(error.contains("not sorted and unique at character 'b' (position 2)"), "{error}");
-        }
-    }
-}
+mod tests;

@@ -21,6 +21,8 @@ mod indexing;
 mod movement;
 mod product;
 mod reduction;
+mod scan;
+mod sorting;
 mod source;
 mod tensor;
 #[cfg(test)]
@@ -28,13 +30,14 @@ mod tests;
 
 pub use elementwise::Operand;
 pub use movement::{Extent, Extents};
+pub use scan::{Turn, Turns};
+pub use sorting::Sorted;
 pub use tensor::Tensor;
 
 use crate::Result;
 use crate::init::Init;
 use kernfusion_ir::{
-    Builder, DType, Graph, Input, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType,
-    ValueId,
+    Builder, DType, Graph, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType, ValueId,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,13 +52,17 @@ pub struct Trace {
 }
 
 struct Inner {
-    graph: Graph,
+    /// The program, then the bodies of the loops that are open.
+    frames: Vec<scan::Frame>,
+    frames_made: u32,
     path: Arc<str>,
     training: bool,
     product_dtype: Option<DType>,
     parameters: Vec<(Parameter, ValueId)>,
     buffers: Vec<Parameter>,
     updates: Vec<(String, ValueId)>,
+    /// Losses that layers add in training.
+    penalties: Vec<ValueId>,
     /// Values through which no gradient flows.
     stopped: BTreeSet<ValueId>,
     /// How many random numbers were drawn under each module path.
@@ -122,13 +129,15 @@ impl Trace {
     /// An empty program in evaluating mode: dropout does nothing.
     pub fn new() -> Self {
         let inner = Inner {
-            graph: Graph::new("trace"),
+            frames: vec![scan::Frame::new(0, "trace", 1)],
+            frames_made: 0,
             path: "".into(),
             training: false,
             product_dtype: None,
             parameters: vec![],
             buffers: vec![],
             updates: vec![],
+            penalties: vec![],
             stopped: BTreeSet::new(),
             draws: BTreeMap::new(),
             error: None,
@@ -214,6 +223,7 @@ impl Trace {
             Some(name) if self.inner.borrow().updates.iter().any(|(other, _)| other == name) => {
                 Some(format!("\"{name}\" is updated twice"))
             }
+            Some(_) if self.depth() > 0 => Some("states change after a loop, not in its body".into()),
             Some(_) => None,
         };
         // A failed attempt appends nothing and records the reason.
@@ -226,18 +236,44 @@ impl Trace {
         }
     }
 
+    /// Adds a scalar that training shall make small beside the model's own loss, such as a balancing loss; whoever makes that
+    /// loss adds [`Trace::penalty`] to it.
+    #[track_caller]
+    pub fn penalize(&self, loss: &Tensor) {
+        let fits = loss.rank() == 0 && self.depth() == 0;
+        loss.expect("penalize", |_| (!fits).then(|| "takes a scalar, outside of loops".into()));
+        if fits {
+            self.inner.borrow_mut().penalties.push(loss.id());
+        }
+    }
+
+    /// The sum of all penalties so far, if there are any.
+    #[track_caller]
+    pub fn penalty(&self) -> Option<Tensor> {
+        let penalties: Vec<_> = {
+            let inner = self.inner.borrow();
+            inner.penalties.iter().map(|&id| self.of_program(&inner, id)).collect()
+        };
+        penalties.into_iter().reduce(|sum, penalty| sum + penalty)
+    }
+
     /// The parameters declared so far, with their handles.
     pub fn parameters(&self) -> Vec<(Parameter, Tensor)> {
         let inner = self.inner.borrow();
-        let handle = |(parameter, id): &(Parameter, ValueId)| (parameter.clone(), self.handle(*id));
-        inner.parameters.iter().map(handle).collect()
+        let parameters = inner.parameters.iter();
+        parameters.map(|(parameter, id)| (parameter.clone(), self.of_program(&inner, *id))).collect()
     }
 
     /// The values given anew for every run that were declared so far, by name, with their handles.
     pub fn data_inputs(&self) -> Vec<(String, Tensor)> {
         let inner = self.inner.borrow();
-        let data = inner.graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
-        data.map(|(id, name, _)| (name.to_string(), self.handle(id))).collect()
+        let data = inner.frames[0].graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+        data.map(|(id, name, _)| (name.to_string(), self.of_program(&inner, id))).collect()
+    }
+
+    /// The handle of a value of the program, whatever loop is open.
+    fn of_program(&self, inner: &Inner, id: ValueId) -> Tensor {
+        Tensor::new(self.clone(), 0, id, inner.frames[0].graph[id].ty.clone())
     }
 
     /// The program so far with these results, and with the state updates.
@@ -256,7 +292,7 @@ impl Trace {
         if let Some(error) = &inner.error {
             return Err(error.clone().into());
         }
-        let mut graph = inner.graph.clone();
+        let mut graph = inner.frames[0].graph.clone();
         outputs.iter().for_each(|(name, tensor)| graph.output(*name, tensor.id()));
         inner.updates.iter().for_each(|(state, value)| graph.update(state.clone(), *value));
         let parameters = inner.parameters.iter().map(|(parameter, _)| parameter.clone()).collect();
@@ -275,12 +311,7 @@ impl Trace {
 
     #[track_caller]
     fn declare(&self, name: String, role: InputRole, ty: TensorType) -> Tensor {
-        let declared = self.attempt("input", [], |b, []| {
-            if b.graph().input(&name).is_some() {
-                return Err(format!("\"{name}\" is declared twice").into());
-            }
-            Ok(b.op(Input { name, role, ty: ty.clone() }, &[])?)
-        });
+        let declared = self.attempt_at(0, "input", &[], |b, _| scan::declared(b, &name, role, &ty));
         declared.unwrap_or_else(|| self.placeholder(&ty))
     }
 
@@ -304,20 +335,37 @@ impl Trace {
         operands: &[&Tensor],
         build: impl FnOnce(&mut Builder<'_>, &[ValueId]) -> Built,
     ) -> Option<Tensor> {
+        self.attempt_at(self.depth(), op, operands, build)
+    }
+
+    /// As [`Trace::attempt_all`], in the frame of that depth.
+    #[track_caller]
+    fn attempt_at(
+        &self,
+        depth: usize,
+        op: &'static str,
+        operands: &[&Tensor],
+        build: impl FnOnce(&mut Builder<'_>, &[ValueId]) -> Built,
+    ) -> Option<Tensor> {
         let location = Location::from(panic::Location::caller());
         let origin = Origin::new(Some(location), self.path());
-        let built = if operands.iter().all(|operand| operand.trace().is(self)) {
-            let ids: Vec<_> = operands.iter().map(|operand| operand.id()).collect();
-            let graph = &mut self.inner.borrow_mut().graph;
-            build(&mut Builder::new(graph, origin.clone()), &ids).and_then(|id| match &graph[id].ty {
-                ty if is_addressable(ty) => Ok(id),
-                ty => Err(format!("the result {ty} is larger than any memory").into()),
+        let ids: std::result::Result<Vec<_>, Reason> = operands
+            .iter()
+            .map(|operand| match operand.trace().is(self) {
+                true => self.resolve(operand, depth),
+                false => Err("the operands belong to different traces".into()),
             })
-        } else {
-            Err("the operands belong to different traces".into())
-        };
+            .collect();
+        let built = ids.and_then(|ids| {
+            let graph = &mut self.inner.borrow_mut().frames[depth].graph;
+            let id = build(&mut Builder::new(graph, origin.clone()), &ids)?;
+            match &graph[id].ty {
+                ty if is_addressable(ty) => Ok((id, ty.clone())),
+                ty => Err(format!("the result {ty} is larger than any memory").into()),
+            }
+        });
         match built {
-            Ok(id) => Some(self.handle(id)),
+            Ok((id, ty)) => Some(Tensor::new(self.clone(), self.frame(depth), id, ty)),
             Err(Reason(reason)) => {
                 let types: Vec<_> = operands.iter().map(|operand| operand.ty().to_string()).collect();
                 self.fail(IrError::Type { op, operands: types.join(", "), reason, origin });
@@ -334,13 +382,14 @@ impl Trace {
     /// What stands for a value that could not be built; the program is never run.
     fn placeholder(&self, ty: &TensorType) -> Tensor {
         let shape: &[usize] = if is_addressable(ty) { &ty.shape } else { &[] };
-        let mut inner = self.inner.borrow_mut();
-        let id = Builder::new(&mut inner.graph, Origin::default()).full(0.0, &ty.with_shape(shape));
-        self.handle(id.expect("zero is a value of every dtype and a scalar broadcasts to every shape"))
-    }
-
-    fn handle(&self, id: ValueId) -> Tensor {
-        Tensor::new(self.clone(), id)
+        let ty = ty.with_shape(shape);
+        let depth = self.depth();
+        let id = {
+            let graph = &mut self.inner.borrow_mut().frames[depth].graph;
+            let id = Builder::new(graph, Origin::default()).full(0.0, &ty);
+            id.expect("zero is a value of every dtype and a scalar broadcasts to every shape")
+        };
+        Tensor::new(self.clone(), self.frame(depth), id, ty)
     }
 
     fn is(&self, other: &Trace) -> bool {

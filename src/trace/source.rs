@@ -6,7 +6,7 @@
 
 use super::elementwise::constant;
 use super::{Tensor, Trace};
-use kernfusion_ir::{DType, InputRole, Iota, RandomBits, TensorType, random};
+use kernfusion_ir::{DType, InputRole, Iota, TensorType, random};
 use std::f64::consts::TAU;
 
 impl Trace {
@@ -92,10 +92,11 @@ impl Trace {
 
     #[track_caller]
     fn random_key(&self, name: &str) -> Tensor {
-        let declared = self.inner.borrow().graph.input(name);
+        let declared = self.inner.borrow().frames[0].graph.input(name);
+        let ty = TensorType::scalar(DType::U32);
         declared.map_or_else(
-            || self.declare(name.into(), InputRole::Data, TensorType::scalar(DType::U32)),
-            |id| self.handle(id),
+            || self.declare(name.into(), InputRole::Data, ty.clone()),
+            |id| Tensor::new(self.clone(), 0, id, ty.clone()),
         )
     }
 
@@ -109,11 +110,7 @@ impl Trace {
             *drawn += 1;
             *drawn - 1
         };
-        let op = RandomBits { node: random::node_identity(&path, ordinal), shape: shape.into(), parts: 1 };
-        let ty = TensorType::new(DType::U32, op.shape.clone());
-        let (seed, step) = (self.seed(), self.step());
-        let bits = self.attempt("random_bits", [&seed, &step], |b, ids| Ok(b.op(op, &ids)?));
-        bits.unwrap_or_else(|| self.placeholder(&ty))
+        self.bits_at(self.depth(), random::node_identity(&path, ordinal), shape.into())
     }
 
     /// Uniform random numbers of [0, 1), as `f32`: the upper 24 bits of a word times 2⁻²⁴, which is exact.

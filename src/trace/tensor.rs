@@ -3,12 +3,16 @@
 use super::{Inner, Trace};
 use kernfusion_ir::{DType, Input, InputRole, Op, Reshape, TensorType, ValueId};
 use std::fmt;
+use std::rc::Rc;
 
 /// A value of a [`Trace`]. Cheap to clone; operators work on handles and on references to them.
 #[derive(Clone)]
 pub struct Tensor {
     trace: Trace,
+    /// The number of the frame whose graph has it.
+    frame: u32,
     id: ValueId,
+    ty: Rc<TensorType>,
 }
 
 impl fmt::Debug for Tensor {
@@ -18,8 +22,12 @@ impl fmt::Debug for Tensor {
 }
 
 impl Tensor {
-    pub(super) fn new(trace: Trace, id: ValueId) -> Self {
-        Tensor { trace, id }
+    pub(super) fn new(trace: Trace, frame: u32, id: ValueId, ty: TensorType) -> Self {
+        Tensor { trace, frame, id, ty: Rc::new(ty) }
+    }
+
+    pub(super) fn frame(&self) -> u32 {
+        self.frame
     }
 
     /// The program that this is a value of.
@@ -34,22 +42,22 @@ impl Tensor {
 
     /// The type.
     pub fn ty(&self) -> TensorType {
-        self.trace.inner.borrow().graph[self.id].ty.clone()
+        (*self.ty).clone()
     }
 
     /// The extents, outermost first.
     pub fn shape(&self) -> Vec<usize> {
-        self.ty().shape
+        self.ty.shape.clone()
     }
 
     /// The number of axes.
     pub fn rank(&self) -> usize {
-        self.trace.inner.borrow().graph[self.id].ty.rank()
+        self.ty.rank()
     }
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        self.trace.inner.borrow().graph[self.id].ty.dtype
+        self.ty.dtype
     }
 
     /// The extent of an axis, counted from the end if negative. An axis that does not exist is a mistake (and its
@@ -66,17 +74,22 @@ impl Tensor {
         let operands: Vec<_> = [&[self], wrt].concat();
         let ty = self.ty();
         let scalar = ty.rank() == 0 && ty.dtype.is_float();
+        let in_loop = self.trace.depth() > 0;
         let checked = self.trace.attempt_all("grad", &operands, |_, ids| match scalar {
+            true if in_loop => Err("gradients are taken after a loop, not in its body".into()),
             true => Ok(ids[0]),
             false => Err("only a floating-point scalar has gradients".into()),
         });
         let gradients = checked.map(|_| {
-            let Inner { graph, stopped, .. } = &mut *self.trace.inner.borrow_mut();
+            let Inner { frames, stopped, .. } = &mut *self.trace.inner.borrow_mut();
             let ids: Vec<_> = wrt.iter().map(|tensor| tensor.id).collect();
-            kernfusion_passes::grad(graph, self.id, &ids, stopped)
+            kernfusion_passes::grad(&mut frames[0].graph, self.id, &ids, stopped)
         });
         match gradients {
-            Some(Ok(ids)) => return ids.into_iter().map(|id| self.trace.handle(id)).collect(),
+            Some(Ok(ids)) => {
+                let handle = |(id, of): (ValueId, &&Tensor)| Tensor::new(self.trace.clone(), 0, id, of.ty());
+                return ids.into_iter().zip(wrt).map(handle).collect();
+            }
             Some(Err(error)) => self.trace.fail(error),
             None => {}
         }
@@ -89,12 +102,18 @@ impl Tensor {
         // A node of its own, so that other uses of the value keep their gradients.
         let shape = self.shape();
         let copy = self.trace.attempt("stop_gradient", [self], |b, ids| Ok(b.op(Reshape { shape }, &ids)?));
+        if self.frame != 0 {
+            self.expect("stop_gradient", |_| Some("gradients are stopped outside of a loop's body".into()));
+        }
         copy.unwrap_or_else(|| self.clone()).stopped()
     }
 
-    /// This value itself stops gradients; for values that nothing else uses.
+    /// This value itself stops gradients; for values that nothing else uses and whose gradient is zero in sum, since in the
+    /// body of a loop it flows.
     pub(super) fn stopped(self) -> Tensor {
-        self.trace.inner.borrow_mut().stopped.insert(self.id);
+        if self.frame == 0 {
+            self.trace.inner.borrow_mut().stopped.insert(self.id);
+        }
         self
     }
 
@@ -107,7 +126,10 @@ impl Tensor {
 
     /// The name under which this state was declared, if it is one.
     pub(super) fn state_name(&self) -> Option<String> {
-        match &self.trace.inner.borrow().graph[self.id].op {
+        if self.frame != 0 {
+            return None;
+        }
+        match &self.trace.inner.borrow().frames[0].graph[self.id].op {
             Op::Input(Input { name, role: InputRole::State, .. }) => Some(name.clone()),
             _ => None,
         }

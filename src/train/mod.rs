@@ -28,14 +28,15 @@ mod settings;
 mod tests;
 mod writer;
 
+pub use parameters::use_averages;
 pub use session::{Ending, Event, Session};
 pub use settings::{Record, Settings, TextRecord};
 
 use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
-use crate::compile::{Compiled, Target, compile};
+use crate::compile::{Compiled, Pending, Target, compile};
 use crate::models::ModelConfig;
 use crate::optim::TrainStep;
-use crate::text::{CharTokenizer, Corpus, Split, Windows, validation_windows};
+use crate::text::{CharTokenizer, Corpus, Split, Tokenizer, Windows, validation_windows};
 use crate::trace::Program;
 use crate::{Error, Result};
 use kernfusion_codegen::States;
@@ -75,12 +76,34 @@ pub struct Trainer {
     evaluation: Option<Compiled>,
     writer: Option<Writer>,
     compile_time: Duration,
+    /// Steps started.
     done: u64,
+    /// When the last step was finished.
+    last_end: Option<Instant>,
+}
+
+/// A step that was started, and may be under way.
+#[derive(Debug)]
+pub struct StartedStep {
+    step: u64,
+    learning_rate: f64,
+    start: Instant,
+    run: Pending,
+}
+
+impl StartedStep {
+    /// Whether it is over.
+    ///
+    /// # Errors
+    /// If a GPU fails.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.run.is_ready()
+    }
 }
 
 impl Trainer {
-    /// A new run from random parameters. The vocabulary of `config` may be larger than that of the text with the model's
-    /// own marks, never smaller; `file` is where the corpus was read from, for the record.
+    /// A new run from random parameters, on characters. The vocabulary of `config` may be larger than that of the text with
+    /// the model's own marks, never smaller; `file` is where the corpus was read from, for the record.
     ///
     /// # Errors
     /// If the model, the settings or the text cannot be used, or the step cannot be compiled.
@@ -91,7 +114,22 @@ impl Trainer {
         file: Option<String>,
         target: Target,
     ) -> Result<Self> {
-        let tokenizer = CharTokenizer::from_text(corpus.text());
+        let tokenizer = Tokenizer::Characters(CharTokenizer::from_text(corpus.text()));
+        Trainer::with_tokenizer(tokenizer, config, settings, corpus, file, target)
+    }
+
+    /// As [`Trainer::new`], with other tokens.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    pub fn with_tokenizer(
+        tokenizer: Tokenizer,
+        config: impl Into<ModelConfig>,
+        settings: Settings,
+        corpus: &Corpus,
+        file: Option<String>,
+        target: Target,
+    ) -> Result<Self> {
         let seed = settings.seed;
         let text = TextRecord::new(corpus, file);
         let record = Record { config: config.into(), settings, tokenizer, text };
@@ -129,13 +167,14 @@ impl Trainer {
     ) -> Result<Self> {
         let (config, settings) = (&record.config, &record.settings);
         batches::check(config)?;
-        let (characters, marks) = (record.tokenizer.vocabulary_size(), config.marks());
-        if config.vocabulary() < characters + marks {
+        let (tokens, marks) = (record.tokenizer.vocabulary_size(), config.marks());
+        if config.vocabulary() < tokens + marks {
             let given = config.vocabulary();
             let marks = if marks > 0 { format!(", and the model needs {marks} more") } else { String::new() };
             let reason = format!(
-                "vocabulary {given} is too small: {} has {characters} characters{marks}",
-                corpus.name()
+                "vocabulary {given} is too small: {} has {tokens} {}{marks}",
+                corpus.name(),
+                record.tokenizer.unit()
             );
             return Err(Error::Configuration(reason));
         }
@@ -165,6 +204,7 @@ impl Trainer {
             writer: None,
             compile_time,
             done: 0,
+            last_end: None,
         })
     }
 
@@ -181,8 +221,18 @@ impl Trainer {
     /// Does the next step.
     ///
     /// # Errors
-    /// If memory is short.
+    /// If memory is short, or a GPU fails.
     pub fn step(&mut self) -> Result<StepReport> {
+        let step = self.start_step()?;
+        self.finish_step(step)
+    }
+
+    /// Starts the next step and, on a GPU, does not wait for it: the batch of the next one is made and copied while a step
+    /// is under way. Whatever looks at parameters, such as [`Trainer::save`], waits for all steps.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn start_step(&mut self) -> Result<StartedStep> {
         let Settings { batch, seed, optimizer, schedule, order, .. } = &self.record.settings;
         let config = &self.record.config;
         let windows = Windows::new(&self.split.training, *batch, config.context(), *order, *seed)?;
@@ -194,16 +244,30 @@ impl Trainer {
         let inputs: Vec<_> =
             batch_inputs.iter().chain(&scalars).map(|(name, tensor)| (*name, tensor)).collect();
         let start = Instant::now();
-        let outputs = self.training.run(&inputs)?;
-        let seconds = start.elapsed().as_secs_f64();
+        let run = self.training.enqueue(&inputs)?;
         self.done += 1;
+        Ok(StartedStep { step: self.done, learning_rate, start, run })
+    }
+
+    /// Waits for a step. Steps are finished in the order in which they were started.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn finish_step(&mut self, started: StartedStep) -> Result<StepReport> {
+        let StartedStep { step, learning_rate, start, run } = started;
+        let outputs = run.wait()?;
+        // A step that was started early has waited for the one before.
+        let start = self.last_end.map_or(start, |end| start.max(end));
+        let seconds = start.elapsed().as_secs_f64();
+        self.last_end = Some(Instant::now());
+        let tokens = self.record.settings.batch * self.record.config.context();
         Ok(StepReport {
-            step: self.done,
+            step,
             loss: outputs.scalar("loss").expect("a step has a loss"),
             gradient_norm: outputs.scalar("grad_norm"),
             learning_rate,
             seconds,
-            tokens_per_s: (batch * config.context()) as f64 / seconds,
+            tokens_per_s: tokens as f64 / seconds,
         })
     }
 
@@ -265,7 +329,7 @@ impl Trainer {
         &self.record
     }
 
-    /// Steps done.
+    /// Steps done, those under way included.
     pub fn steps_done(&self) -> u64 {
         self.done
     }

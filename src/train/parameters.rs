@@ -13,6 +13,27 @@ use std::path::Path;
 /// How the names of optimizer state begin.
 pub(crate) const OPTIMIZER: &str = "optimizer.";
 
+/// How the names of ASGD's averages begin.
+const AVERAGES: &str = "optimizer.a.";
+
+/// Puts the averages that [`Optimizer::Asgd`](crate::optim::Optimizer) has kept in place of the parameters.
+///
+/// # Errors
+/// If the checkpoint has none.
+pub fn use_averages(checkpoint: &mut Checkpoint) -> Result<()> {
+    let names = checkpoint.tensors.keys().filter_map(|name| name.strip_prefix(AVERAGES));
+    let names: Vec<_> = names.map(String::from).collect();
+    if names.is_empty() {
+        return Err(Error::Configuration("there are no averages: it was not trained with asgd".into()));
+    }
+    for name in names {
+        if let Some(average) = checkpoint.tensors.remove(&format!("{AVERAGES}{name}")) {
+            checkpoint.tensors.insert(name, average);
+        }
+    }
+    Ok(())
+}
+
 /// Names and shapes of the tensors that a program keeps from run to run, by name.
 pub(crate) type Shapes = BTreeMap<String, Vec<usize>>;
 

@@ -1,9 +1,10 @@
 //! The loop around the steps: validation, samples, checkpoints, the log, and an end at any moment.
 
-use super::{StepReport, Trainer, log};
+use super::{StartedStep, StepReport, Trainer, log};
 use crate::jsonl::JsonLines;
 use crate::{Error, Result};
 use serde_json::json;
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -77,19 +78,27 @@ impl Session {
     /// If a file cannot be written; if a loss is not finite, and then the last checkpoint is kept.
     pub fn run(&mut self, stop: &AtomicBool, observe: &mut dyn FnMut(Event<'_>)) -> Result<Ending> {
         let settings = self.trainer.record().settings.clone();
+        let mut under_way = VecDeque::new();
         while self.trainer.steps_done() < settings.steps {
-            let report = self.trainer.step()?;
-            self.finite(&report)?;
-            self.write(&report)?;
-            observe(Event::Step(&report));
-            let step = report.step;
+            under_way.push_back(self.trainer.start_step()?);
+            let step = self.trainer.steps_done();
             let last = step == settings.steps;
             let due = |every: u64| last || (every > 0 && step.is_multiple_of(every));
             let stopped = !last && stop.load(Ordering::Relaxed);
+            let samples = due(settings.sample_every) && settings.sample_tokens > 0;
+            let pauses = due(settings.validate_every) || samples || due(settings.checkpoint_every) || stopped;
+            // On a GPU one step is under way while the next is prepared; all are done before anything else happens.
+            while let Some(oldest) = under_way.pop_front() {
+                if !pauses && under_way.is_empty() && !oldest.is_ready()? {
+                    under_way.push_front(oldest);
+                    break;
+                }
+                self.finish(oldest, observe)?;
+            }
             if due(settings.validate_every) {
                 self.validate(observe)?;
             }
-            if due(settings.sample_every) && settings.sample_tokens > 0 {
+            if samples {
                 let text = self.trainer.sample()?;
                 observe(Event::Sample { step, text: &text });
             }
@@ -107,6 +116,15 @@ impl Session {
     /// The run.
     pub fn trainer(&mut self) -> &mut Trainer {
         &mut self.trainer
+    }
+
+    /// Waits for a step and reports it.
+    fn finish(&mut self, step: StartedStep, observe: &mut dyn FnMut(Event<'_>)) -> Result<()> {
+        let report = self.trainer.finish_step(step)?;
+        self.finite(&report)?;
+        self.write(&report)?;
+        observe(Event::Step(&report));
+        Ok(())
     }
 
     fn validate(&mut self, observe: &mut dyn FnMut(Event<'_>)) -> Result<()> {

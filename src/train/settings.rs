@@ -3,7 +3,7 @@
 use crate::checkpoint::Meta;
 use crate::models::ModelConfig;
 use crate::optim::{Optimizer, Schedule};
-use crate::text::{CharTokenizer, Corpus, Order};
+use crate::text::{Corpus, Order, Tokenizer};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -109,7 +109,7 @@ pub struct Record {
     /// The settings.
     pub settings: Settings,
     /// The tokens.
-    pub tokenizer: CharTokenizer,
+    pub tokenizer: Tokenizer,
     /// The text.
     pub text: TextRecord,
 }

@@ -36,7 +36,8 @@ fn wrong_flags_are_one_line() {
         ("train --mode fast", "unknown mode `fast`: compiled or eager"),
         ("train --preset huge", "there is no preset \"huge\"; there are tiny, thesis, gpt2-small"),
         ("train --dtype f16", "invalid value 'f16' for '--dtype <DTYPE>'"),
-        ("profile --device cuda", "profile --device cuda is not available yet"),
+        ("train --tf32", "--tf32 is a number type of GPUs: it needs --device cuda"),
+        ("train --tune", "--tune measures tiles of GPUs: it needs --device cuda"),
         ("train --dropout 1", "dropout 1 is not in the range"),
         ("train --batch-size 0", "--batch-size must be at least 1"),
         ("train --config none.json", "cannot read none.json: "),
@@ -75,7 +76,7 @@ fn machines_without_a_gpu() {
         return;
     }
     let work = Workplace::new();
-    for command in ["train --steps 1 --out run", "bench --steps 1", "selftest"] {
+    for command in ["train --steps 1 --out run", "bench --steps 1", "profile --steps 1", "selftest"] {
         let message = work.fail(&format!("{command} --device cuda"));
         assert!(message.contains("CUDA"), "{command}: {message}");
     }

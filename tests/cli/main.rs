@@ -3,10 +3,13 @@
 //! Every run has a model of one small layer, so that each takes a fraction of a second.
 
 mod bad_input;
+#[cfg(feature = "cuda")]
+mod device;
 mod memory;
 mod models;
 mod profile;
 mod programs;
+mod tokens;
 mod training;
 mod workplace;
 

@@ -163,6 +163,37 @@ fn texts_are_a_function_of_the_seed() {
 }
 
 #[test]
+fn accumulated_batches_are_one_large_batch() {
+    let work = Workplace::new();
+    let flags =
+        "--config small.json --steps 4 --lr 0.01 --dropout 0.1 --sample-tokens 0 --validation-batches 1";
+    work.succeed(&format!("train {flags} --batch-size 8 --out large --log large.jsonl"));
+    work.succeed(&format!("train {flags} --batch-size 2 --accumulate 4 --out small --log small.jsonl"));
+    let [large, small] = ["large.jsonl", "small.jsonl"].map(|log| work.losses(log));
+    assert_eq!(small.len(), 4);
+    for (a, b) in large.iter().zip(&small) {
+        assert!((a.1 - b.1).abs() < 1e-5, "{a:?} {b:?}");
+    }
+    assert!(small[0].1 != small[3].1, "{small:?}");
+    let settings = Checkpoint::load(&work.path("small")).unwrap().meta.training["settings"].clone();
+    assert_eq!((settings["batch"].as_u64(), settings["slices"].as_u64()), (Some(8), Some(4)));
+}
+
+#[test]
+fn averages_are_kept_and_can_write() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 6 --optimizer asgd --lr 0.5 --average-from 2");
+    let tensors = Checkpoint::load(&work.path("run")).unwrap().tensors;
+    assert_ne!(tensors["optimizer.a.head.weight"], tensors["head.weight"]);
+    let text =
+        |flags: &str| work.succeed(&format!("generate --checkpoint run --tokens 60 --temperature 2 {flags}"));
+    assert_ne!(text("--averaged"), text(""));
+    work.succeed_training("--steps 1");
+    let message = work.fail("generate --checkpoint run --averaged");
+    assert!(message.ends_with("there are no averages: it was not trained with asgd"), "{message}");
+}
+
+#[test]
 fn training_in_bf16_is_resumed_exactly() {
     let work = Workplace::new();
     work.succeed_training("--steps 9 --dropout 0.1 --dtype bf16 --threads 1 --log one.jsonl");

@@ -175,15 +175,20 @@ fn stored(case: &str, role: &str, name: &str) -> &'static Stored {
 fn fixture() -> &'static BTreeMap<String, Stored> {
     static FIXTURE: OnceLock<BTreeMap<String, Stored>> = OnceLock::new();
     FIXTURE.get_or_init(|| {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/layers.safetensors");
-        let bytes = std::fs::read(path).expect("the fixture is there");
-        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-        let read = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
-            let (dtype, values) = numbers(view.dtype(), view.data());
-            (name, Stored { shape: view.shape().to_vec(), dtype, values })
-        };
-        file.tensors().into_iter().map(read).collect()
+        let mut tensors = BTreeMap::new();
+        for name in ["layers", "mixture", "recurrent"] {
+            let path = format!("{}/tests/fixtures/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
+            let bytes = std::fs::read(path).expect("the fixture is there");
+            let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+            tensors.extend(file.tensors().into_iter().map(read));
+        }
+        tensors
     })
+}
+
+fn read((name, view): (String, safetensors::tensor::TensorView<'_>)) -> (String, Stored) {
+    let (dtype, values) = numbers(view.dtype(), view.data());
+    (name, Stored { shape: view.shape().to_vec(), dtype, values })
 }
 
 /// The elements, and the dtype under which a program takes them.

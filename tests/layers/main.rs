@@ -7,4 +7,6 @@ mod attention;
 mod basic;
 mod convolutions;
 mod judge;
+mod mixture;
 mod models;
+mod recurrent;

@@ -6,9 +6,10 @@
 
 use super::isa::{Isa, IsaError};
 use super::launch::{Launcher, Pointers};
-use super::lower::{Compiler, Machine, Program, Text};
+use super::lower::{Compiler, Machine, Text};
 use super::memory::{Arena, Block, SharedArena};
 use super::pool::Pool;
+use super::turns::{self, Work};
 use crate::CodegenError;
 use crate::states::{State, States};
 use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
@@ -48,6 +49,7 @@ pub struct Options {
 pub struct Executable {
     plan: Plan,
     kernels: Vec<Launch>,
+    works: Vec<Work>,
     machine: Machine,
     launcher: Launcher,
     states: States,
@@ -65,10 +67,9 @@ pub struct Executable {
     compile_time: Duration,
 }
 
-/// A kernel's program, its buffers, and in fresh memory: which to allocate before and free after it.
+/// In fresh memory, the buffers to allocate before a kernel and those to free after it.
+#[derive(Default)]
 struct Launch {
-    program: Arc<Program>,
-    slots: Vec<BufferId>,
     allocate: Vec<BufferId>,
     free: Vec<BufferId>,
 }
@@ -115,18 +116,14 @@ impl Executable {
         }
         let pool = options.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(threads(options.threads))));
         let mut compiler = Compiler::new(isa, options.keep_code)?;
-        let mut kernels = vec![];
-        for kernel in &plan.graph.kernels {
-            let shares = |a: BufferId, b: BufferId| share_memory(&plan, options.memory, a, b);
-            let (program, slots) = compiler.kernel(&plan.graph, kernel, shares)?;
-            kernels.push(Launch { program, slots, allocate: vec![], free: vec![] });
-        }
+        let works = Work::compile(&plan, options.memory, &mut compiler)?;
+        let mut kernels: Vec<_> = works.iter().map(|_| Launch::default()).collect();
         let programs = compiler.programs();
         let machine = compiler.finish()?;
         if options.memory == Memory::Fresh {
             plan_lifetimes(&plan, &mut kernels);
         }
-        let launcher = Launcher::new(pool, kernels.iter().map(|launch| &*launch.program))?;
+        let launcher = Launcher::new(pool, Work::programs(&works).into_iter())?;
         let bytes = if options.memory == Memory::Arena { plan.arena_bytes } else { 0 };
         let arena = match options.arena.clone().filter(|arena| arena.len() >= bytes) {
             Some(arena) => arena,
@@ -145,6 +142,7 @@ impl Executable {
             programs,
             compile_time: Duration::ZERO,
             kernels,
+            works,
             plan,
         };
         executable.place()?;
@@ -293,16 +291,14 @@ impl Executable {
     }
 
     fn launch(&mut self, at: usize) -> Result<(), CodegenError> {
-        let Launch { program, slots, .. } = &self.kernels[at];
+        let (kernel, work) = (&self.plan.graph.kernels[at], &mut self.works[at]);
         let (launcher, machine, pointers) = (&mut self.launcher, &self.machine, &self.pointers);
         // SAFETY: the plan gives every buffer that the kernel touches memory of its size.
-        let ran =
-            catch_unwind(AssertUnwindSafe(|| unsafe { launcher.run(program, machine, slots, pointers) }));
+        let ran = catch_unwind(AssertUnwindSafe(|| unsafe { work.run(kernel, launcher, machine, pointers) }));
         ran.unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-            let kernel = self.plan.graph.kernels[at].name.clone();
-            Err(CodegenError::Panic { kernel, message: text.into() })
+            Err(CodegenError::Panic { kernel: kernel.name.clone(), message: text.into() })
         })
     }
 
@@ -389,10 +385,8 @@ impl Executable {
     }
 
     fn texts(&self, kernel: &str, text: fn(&Text) -> &String) -> Option<String> {
-        let at = self.plan.graph.kernels.iter().position(|other| other.name == kernel)?;
-        let functions = self.kernels[at].program.functions();
-        let texts: Vec<_> = functions.map(|function| text(self.machine.text(function)).clone()).collect();
-        Some(texts.join("\n")).filter(|text| !text.is_empty())
+        let found = turns::text(&self.plan, &self.works, &self.machine, kernel, &text);
+        found.filter(|text| !text.is_empty())
     }
 }
 
@@ -412,7 +406,7 @@ fn threads(wanted: usize) -> usize {
 }
 
 /// Whether two buffers of a kernel may have bytes in common.
-fn share_memory(plan: &Plan, memory: Memory, a: BufferId, b: BufferId) -> bool {
+pub(super) fn share_memory(plan: &Plan, memory: Memory, a: BufferId, b: BufferId) -> bool {
     let (a, b) = (plan.memory_of(a), plan.memory_of(b));
     let range = |buffer: BufferId| match plan.place(buffer) {
         Place::Arena { offset } if memory == Memory::Arena => {
@@ -441,9 +435,12 @@ fn plan_lifetimes(plan: &Plan, kernels: &mut [Launch]) {
         if !is_temporary || plan.memory_of(buffer) != buffer {
             continue;
         }
-        let touches = |launch: &Launch| launch.slots.iter().any(|&slot| plan.memory_of(slot) == buffer);
-        let first = kernels.iter().position(touches);
-        let last = kernels.iter().rposition(touches);
+        let touches = |kernel: &Kernel| {
+            let slots = [kernel.reads(), kernel.writes()].concat();
+            slots.into_iter().any(|slot| plan.memory_of(slot) == buffer)
+        };
+        let first = graph.kernels.iter().position(touches);
+        let last = graph.kernels.iter().rposition(touches);
         if let (Some(first), Some(last)) = (first, last) {
             kernels[first].allocate.push(buffer);
             if !stays(buffer) {

@@ -16,3 +16,4 @@ pub mod pool;
 mod testing;
 pub mod tiled;
 pub mod tiles;
+mod turns;

@@ -1,36 +1,32 @@
-//! A GPU and the programs that run on it.
-//!
-//! The memory of a program is one allocation, made when it is compiled: the plan's arena, scratch and inputs. States live in
-//! [`States`], which programs of one model share. Batches go through pinned memory. The first run captures all launches as one graph of the driver's, which later runs
-//! replay; there is one stream, and its order is the program's.
+//! A GPU, pieces of its memory, and code that was loaded there. Programs run on one stream, one after another.
 
 use super::cache::Cache;
 use super::error::CudaError;
-use super::program::{Argument, Program, Step};
-use super::{Options, Renderer};
-use crate::cpu::executable::check_inputs;
-use crate::states::{State, States};
-use crate::{CodegenError, Outputs};
-use cudarc::driver::result::memset_d8_async;
+use super::nvrtc::version;
+use super::program::Function;
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError,
-    LaunchConfig, PinnedHostSlice, PushKernelArg, result, sys,
+    CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
+    PushKernelArg, result, sys,
 };
 use cudarc::nvrtc::Ptx;
-use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan};
-use kernfusion_ir::{Tensor, TensorType};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Alignment of every piece of memory in bytes.
-const ALIGNMENT: usize = 256;
 
 /// A GPU.
 #[derive(Debug, Clone)]
 pub struct Device {
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    pub(super) context: Arc<CudaContext>,
+    /// Where programs run.
+    pub(super) stream: Arc<CudaStream>,
+    /// Where batches are copied meanwhile.
+    pub(super) copies: Arc<CudaStream>,
+}
+
+/// A function that was compiled and loaded.
+#[derive(Debug, Clone)]
+pub(super) struct Code {
+    function: CudaFunction,
+    /// Of a block.
+    threads: u32,
 }
 
 impl Device {
@@ -52,10 +48,11 @@ impl Device {
             return Err(CudaError::NoDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal).map_err(failed("opening the device"))?;
-        // SAFETY: everything runs on one stream, whose order needs no events.
+        // SAFETY: programs run on one stream, whose order needs no events; batches on another have events of ours.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().map_err(failed("making a stream"))?;
-        Ok(Device { context, stream })
+        let stream = || context.new_stream().map_err(failed("making a stream"));
+        let (stream, copies) = (stream()?, stream()?);
+        Ok(Device { context, stream, copies })
     }
 
     /// What NVRTC calls its architecture, such as `sm_90`.
@@ -71,7 +68,7 @@ impl Device {
     }
 
     /// Lets this thread use the device.
-    fn enter(&self) -> Result<(), CudaError> {
+    pub(super) fn enter(&self) -> Result<(), CudaError> {
         self.context.bind_to_thread().map_err(failed("entering the device's context"))
     }
 
@@ -84,14 +81,129 @@ impl Device {
         Ok(DeviceMemory { memory: self.allocate(bytes.max(1))?, device: self.clone() })
     }
 
+    /// What the driver calls it.
+    ///
+    /// # Errors
+    /// The driver does not tell.
+    pub fn name(&self) -> Result<String, CudaError> {
+        self.context.name().map_err(failed("asking for the device's name"))
+    }
+
+    /// The version of CUDA that its driver knows, such as 12090.
+    pub(super) fn driver_version(&self) -> Result<i32, CudaError> {
+        let mut version = 0;
+        // SAFETY: points to a number of ours.
+        let found = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
+        found.map(|()| version).map_err(failed("asking for the driver's version"))
+    }
+
+    /// How many multiprocessors it has.
+    pub(super) fn multiprocessors(&self) -> Result<usize, CudaError> {
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let count = self.context.attribute(attribute).map_err(failed("counting multiprocessors"))?;
+        Ok(usize::try_from(count).unwrap_or(1).max(1))
+    }
+
+    /// Bytes of memory that nobody has.
+    pub(super) fn free_memory(&self) -> Result<usize, CudaError> {
+        let (free, _) = self.context.mem_get_info().map_err(failed("asking for free memory"))?;
+        Ok(free)
+    }
+
+    /// A function's code on the device.
+    pub(super) fn load(
+        &self,
+        function: &Function,
+        architecture: &str,
+        cache: &Cache,
+    ) -> Result<Code, CudaError> {
+        let cubin = cache.cubin(function, architecture)?;
+        let module = self.context.load_module(Ptx::from_binary(cubin)).map_err(|error| {
+            match (self.driver_version(), version()) {
+                (Ok(driver), Ok((nvrtc, _))) if driver / 1000 < nvrtc => {
+                    CudaError::Versions { driver, nvrtc }
+                }
+                _ => failed("loading code")(error),
+            }
+        })?;
+        let function_there =
+            module.load_function(&function.name).map_err(failed("looking for a function"))?;
+        Ok(Code { function: function_there, threads: function.threads as u32 })
+    }
+
+    /// Runs code behind what runs there.
+    ///
+    /// # Safety
+    /// The function takes as many pointers, to memory of the sizes that it was rendered for.
+    pub(super) unsafe fn launch(
+        &self,
+        code: &Code,
+        [x, y, z]: [u32; 3],
+        addresses: &[u64],
+    ) -> Result<(), CudaError> {
+        let config =
+            LaunchConfig { grid_dim: (x, y, z), block_dim: (code.threads, 1, 1), shared_mem_bytes: 0 };
+        let mut builder = self.stream.launch_builder(&code.function);
+        addresses.iter().for_each(|address| {
+            builder.arg(address);
+        });
+        // SAFETY: the caller's promise.
+        unsafe { builder.launch(config) }.map_err(failed("launching a kernel"))?;
+        Ok(())
+    }
+
+    /// Copies within the device's memory, behind what runs there.
+    ///
+    /// # Safety
+    /// Both places have that many bytes.
+    pub(super) unsafe fn copy(
+        &self,
+        to: sys::CUdeviceptr,
+        from: sys::CUdeviceptr,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) }
+            .map_err(failed("copying memory"))
+    }
+
     /// A point in the stream whose time is kept.
-    fn event(&self) -> Result<CudaEvent, CudaError> {
+    pub(super) fn event(&self) -> Result<CudaEvent, CudaError> {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         self.stream.record_event(flags).map_err(failed("timing a kernel"))
     }
 
+    /// The time between two points that were reached.
+    pub(super) fn milliseconds(&self, start: &CudaEvent, end: &CudaEvent) -> Result<f32, CudaError> {
+        let mut milliseconds = 0.0;
+        let elapsed = elapsed_time().ok_or(CudaError::NoDriver)?;
+        // SAFETY: the events live, and the time points to a number of ours.
+        let found = unsafe { elapsed(&mut milliseconds, start.cu_event(), end.cu_event()) }.result();
+        found.map(|()| milliseconds).map_err(failed("timing a kernel"))
+    }
+
+    /// How long something takes there; never nothing, so that rates are numbers.
+    pub(super) fn seconds(&self, run: &dyn Fn() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        let start = self.event()?;
+        run()?;
+        let end = self.event()?;
+        self.wait("measuring the device")?;
+        Ok(f64::from(self.milliseconds(&start, &end)?).max(1e-6) / 1e3)
+    }
+
+    /// Waits for all that runs there.
+    pub(super) fn wait(&self, what: &'static str) -> Result<(), CudaError> {
+        self.enter()?;
+        self.stream.synchronize().map_err(failed(what))
+    }
+
     fn allocate(&self, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
-        let (free, _) = self.context.mem_get_info().map_err(failed("asking for free memory"))?;
+        let mut free = self.free_memory()?;
+        if bytes > free {
+            // Memory that was given back is free when the programs that were started before are done.
+            self.wait("asking for free memory")?;
+            free = self.free_memory()?;
+        }
         if bytes > free {
             return Err(CudaError::Memory { needed: bytes, free });
         }
@@ -110,7 +222,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    fn address(&self, offset: usize) -> sys::CUdeviceptr {
+    pub(super) fn address(&self, offset: usize) -> sys::CUdeviceptr {
         self.memory.device_ptr(&self.device.stream).0 + offset as u64
     }
 
@@ -119,7 +231,7 @@ impl DeviceMemory {
     /// # Errors
     /// The driver reports one.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
-        self.wait("writing memory")?;
+        self.device.wait("writing memory")?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -133,7 +245,7 @@ impl DeviceMemory {
     /// # Errors
     /// The driver reports one.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
-        self.wait("running the program")?;
+        self.device.wait("running the program")?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -141,356 +253,33 @@ impl DeviceMemory {
         // SAFETY: checked; nothing runs.
         unsafe { result::memcpy_dtoh_sync(bytes, self.address(offset)) }.map_err(failed("reading memory"))
     }
+}
 
-    fn wait(&self, what: &'static str) -> Result<(), CudaError> {
-        self.device.enter()?;
-        self.device.stream.synchronize().map_err(failed(what))
+/// The driver's function for the time between two events.
+type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+
+/// It has had this name since CUDA 12.8, and an older one, which drivers still have, before. The bindings know the new one
+/// only, and would panic with an old driver.
+fn elapsed_time() -> Option<ElapsedTime> {
+    // SAFETY: a device is open, so the library is there; both functions have this type.
+    unsafe {
+        let library = sys::culib();
+        let named = |name: &[u8]| library.get::<ElapsedTime>(name).ok().map(|function| *function);
+        named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
     }
 }
 
 /// The driver's error as ours.
-fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
+pub(super) fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
     move |error| {
         let message = error.error_string().ok().map(|text| text.to_string_lossy().into_owned());
         CudaError::Driver { what, message: message.unwrap_or_else(|| format!("{:?}", error.0)) }
     }
 }
 
-/// Where everything lies in a program's memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Layout {
-    scratch: usize,
-    /// Inputs.
-    own: BTreeMap<BufferId, usize>,
-    /// For new values of states on their way to where they belong.
-    aside: usize,
-    bytes: usize,
-}
-
-impl Layout {
-    fn new(plan: &Plan, program: &Program) -> Self {
-        let mut end = 0;
-        let mut piece = |bytes: usize| {
-            let start = end;
-            end += bytes.next_multiple_of(ALIGNMENT);
-            start
-        };
-        piece(plan.arena_bytes);
-        let scratch = piece(program.scratch_bytes);
-        let buffers = (0..plan.graph.buffers.len() as u32).map(BufferId);
-        let own = buffers.filter(|&id| plan.graph.buffer(id).role == BufferRole::Input);
-        let own = own.map(|id| (id, piece(plan.graph.buffer(id).ty.bytes()))).collect();
-        let aside = piece(
-            moves(plan)
-                .map(|(state, _)| plan.graph.buffer(state).ty.bytes().next_multiple_of(ALIGNMENT))
-                .sum(),
-        );
-        Layout { scratch, own, aside, bytes: end.max(ALIGNMENT) }
-    }
-
-    /// Where a buffer lies, unless it is a state.
-    fn offset(&self, plan: &Plan, memory: BufferId) -> usize {
-        match plan.place(memory) {
-            Place::Arena { offset } => offset,
-            Place::Own => self.own[&memory],
-            Place::Alias(_) | Place::Unused => 0,
-        }
-    }
-}
-
-/// States whose new values lie elsewhere when all kernels have run.
-fn moves(plan: &Plan) -> impl Iterator<Item = (BufferId, BufferId)> {
-    plan.graph
-        .updates
-        .iter()
-        .copied()
-        .filter(|&(state, value)| plan.memory_of(state) != plan.memory_of(value))
-}
-
-/// A plan that was compiled for a GPU, with its memory there. States stay on the device from run to run.
-pub struct CudaExecutable {
-    device: Device,
-    plan: Plan,
-    program: Program,
-    /// For each function of the renderer, its block size and code.
-    functions: Vec<(u32, CudaFunction)>,
-    layout: Layout,
-    memory: DeviceMemory,
-    states: States,
-    /// Keeps the memory of this plan's states.
-    owned: BTreeMap<BufferId, State>,
-    staging: PinnedHostSlice<u8>,
-    graph: Option<CudaGraph>,
-}
-
-impl CudaExecutable {
-    /// Compiles a plan, with cubins from the cache where they are there. States that it names and that do not exist are made
-    /// and filled with zeros.
-    ///
-    /// # Errors
-    /// A kernel cannot be rendered, NVRTC is missing, or the device's memory is too small.
-    pub fn compile(
-        plan: Plan,
-        states: &States,
-        device: &Device,
-        options: Options,
-        cache: &Cache,
-    ) -> Result<Self, CodegenError> {
-        let mut owned = BTreeMap::new();
-        for (at, buffer) in plan.graph.buffers.iter().enumerate() {
-            if buffer.role == BufferRole::State {
-                let state = states.ensure(&buffer.name, &buffer.ty)?;
-                if state.device().is_none() {
-                    let place = "in the memory of the CPU";
-                    return Err(CodegenError::Elsewhere { name: buffer.name.clone(), place });
-                }
-                owned.insert(BufferId(at as u32), state);
-            }
-        }
-        let mut renderer = Renderer::new(options);
-        let program = renderer.program(&plan)?;
-        let layout = Layout::new(&plan, &program);
-        let memory = device.memory(layout.bytes)?;
-        let architecture = device.architecture()?;
-        let mut functions = vec![];
-        for function in renderer.functions() {
-            let cubin = cache.cubin(function, &architecture)?;
-            let module =
-                device.context.load_module(Ptx::from_binary(cubin)).map_err(failed("loading code"))?;
-            let code = module.load_function(&function.name).map_err(failed("looking for a function"))?;
-            functions.push((function.threads as u32, code));
-        }
-        let inputs = plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
-        let staged =
-            inputs.map(|buffer| buffer.ty.bytes().next_multiple_of(ALIGNMENT)).sum::<usize>().max(ALIGNMENT);
-        // SAFETY: its bytes are written before anything reads them.
-        let staging =
-            unsafe { device.context.alloc_pinned(staged) }.map_err(failed("allocating pinned memory"))?;
-        Ok(CudaExecutable {
-            device: device.clone(),
-            plan,
-            program,
-            functions,
-            layout,
-            memory,
-            states: states.clone(),
-            owned,
-            staging,
-            graph: None,
-        })
-    }
-
-    /// Runs the plan once: outputs by name.
-    ///
-    /// # Errors
-    /// An input is missing, unknown or not of its type, or the driver reports an error.
-    pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
-        self.check(inputs)?;
-        let states = self.states.clone();
-        let _held = states.hold();
-        self.copy_inputs(inputs)?;
-        if self.graph.is_none() {
-            self.graph = self.capture()?;
-        }
-        if let Some(graph) = &self.graph {
-            graph.launch().map_err(failed("running the program"))?;
-        }
-        self.outputs()
-    }
-
-    /// As `run`, with the time that each kernel of the plan takes, one launch after another instead of as one graph.
-    ///
-    /// # Errors
-    /// As `run`.
-    pub fn run_timed(
-        &mut self,
-        inputs: &[(&str, &Tensor)],
-    ) -> Result<(Outputs, Vec<Duration>), CodegenError> {
-        self.check(inputs)?;
-        let states = self.states.clone();
-        let _held = states.hold();
-        self.copy_inputs(inputs)?;
-        let mut times = vec![Duration::ZERO; self.plan.graph.kernels.len()];
-        let mut kernels = vec![];
-        let mut events = vec![self.device.event()?];
-        for (at, step) in self.program.steps.iter().enumerate() {
-            self.step(step)?;
-            // What is cleared is cleared for the next launch.
-            if let Step::Launch(launch) = step {
-                let goes_on =
-                    self.program.steps.get(at + 1).is_some_and(
-                        |next| matches!(next, Step::Launch(next) if next.kernel == launch.kernel),
-                    );
-                if !goes_on {
-                    kernels.push(launch.kernel);
-                    events.push(self.device.event()?);
-                }
-            }
-        }
-        self.move_states()?;
-        let outputs = self.outputs()?;
-        for (kernel, pair) in kernels.into_iter().zip(events.windows(2)) {
-            let milliseconds = pair[0].elapsed_ms(&pair[1]).map_err(failed("timing a kernel"))?;
-            times[kernel] += Duration::from_secs_f64(f64::from(milliseconds) / 1e3);
-        }
-        Ok((outputs, times))
-    }
-
-    fn check(&self, inputs: &[(&str, &Tensor)]) -> Result<(), CodegenError> {
-        let declared = self.plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
-        let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
-        check_inputs(&declared, inputs)?;
-        Ok(self.device.enter()?)
-    }
-
-    /// Waits for the run and reads its outputs.
-    fn outputs(&self) -> Result<Outputs, CodegenError> {
-        let outputs = &self.plan.graph.outputs;
-        let read =
-            |(name, buffer, ty): &(String, BufferId, TensorType)| Ok((name.clone(), self.read(*buffer, ty)?));
-        Ok(Outputs::new(outputs.iter().map(read).collect::<Result<_, CudaError>>()?))
-    }
-
-    /// The plan that runs.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Bytes of the device's memory that it takes, states included.
-    pub fn memory_bytes(&self) -> usize {
-        let buffers = self.plan.graph.buffers.iter();
-        let states = buffers.filter(|buffer| buffer.role == BufferRole::State);
-        self.layout.bytes + states.map(|buffer| buffer.ty.bytes()).sum::<usize>()
-    }
-
-    /// The memory that a buffer lies in, and where in it.
-    fn locate(&self, buffer: BufferId) -> (&DeviceMemory, usize) {
-        let memory = self.plan.memory_of(buffer);
-        match self.owned.get(&memory).and_then(State::device) {
-            Some(state) => (state, 0),
-            None => (&self.memory, self.layout.offset(&self.plan, memory)),
-        }
-    }
-
-    fn address_of(&self, buffer: BufferId) -> sys::CUdeviceptr {
-        let (memory, offset) = self.locate(buffer);
-        memory.address(offset)
-    }
-
-    fn read(&self, buffer: BufferId, ty: &TensorType) -> Result<Tensor, CudaError> {
-        let mut bytes = vec![0u8; ty.bytes()];
-        let (memory, offset) = self.locate(buffer);
-        memory.read(offset, &mut bytes)?;
-        Ok(Tensor::from_bytes(ty, &bytes).expect("the type's bytes"))
-    }
-
-    /// Copies the batch to the device, behind whatever runs there.
-    fn copy_inputs(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), CudaError> {
-        let staging = self.staging.as_mut_slice().map_err(failed("waiting for a batch"))?;
-        let mut start = 0;
-        for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
-            if buffer.role != BufferRole::Input {
-                continue;
-            }
-            let (_, tensor) = inputs.iter().find(|(name, _)| *name == buffer.name).expect("checked before");
-            let bytes = tensor.to_bytes();
-            staging[start..start + bytes.len()].copy_from_slice(&bytes);
-            let to = self.memory.address(self.layout.own[&BufferId(at as u32)]);
-            // SAFETY: the staging memory stays as it is until the run is over, since reading its results waits for that.
-            let copied = unsafe {
-                result::memcpy_htod_async(
-                    to,
-                    &staging[start..start + bytes.len()],
-                    self.device.stream.cu_stream(),
-                )
-            };
-            copied.map_err(failed("copying a batch"))?;
-            start += bytes.len().next_multiple_of(ALIGNMENT);
-        }
-        Ok(())
-    }
-
-    /// All launches as a graph.
-    fn capture(&self) -> Result<Option<CudaGraph>, CudaError> {
-        let stream = &self.device.stream;
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        stream.begin_capture(mode).map_err(failed("capturing the program"))?;
-        let launched = self.launch_all();
-        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
-        launched?;
-        graph.map_err(failed("capturing the program"))
-    }
-
-    fn launch_all(&self) -> Result<(), CudaError> {
-        self.program.steps.iter().try_for_each(|step| self.step(step))?;
-        self.move_states()
-    }
-
-    fn step(&self, step: &Step) -> Result<(), CudaError> {
-        let stream = &self.device.stream;
-        match step {
-            Step::Clear { buffer, bytes } => {
-                let at = self.address_of(*buffer);
-                // SAFETY: the buffer has that many bytes at its address.
-                unsafe { memset_d8_async(at, 0, *bytes, stream.cu_stream()) }
-                    .map_err(failed("clearing a buffer"))
-            }
-            Step::Launch(launch) => {
-                let (threads, function) = &self.functions[launch.function];
-                let addresses: Vec<u64> =
-                    launch.arguments.iter().map(|argument| self.argument(*argument)).collect();
-                let [x, y, z] = launch.grid;
-                let config =
-                    LaunchConfig { grid_dim: (x, y, z), block_dim: (*threads, 1, 1), shared_mem_bytes: 0 };
-                let mut builder = stream.launch_builder(function);
-                addresses.iter().for_each(|address| {
-                    builder.arg(address);
-                });
-                // SAFETY: the function takes as many pointers, to memory of the sizes that it was rendered for.
-                unsafe { builder.launch(config) }.map_err(failed("launching a kernel"))?;
-                Ok(())
-            }
-        }
-    }
-
-    fn argument(&self, argument: Argument) -> u64 {
-        match argument {
-            Argument::Buffer(buffer) => self.address_of(buffer),
-            Argument::Scratch { offset } => self.memory.address(self.layout.scratch + offset),
-        }
-    }
-
-    /// Copies what was not updated in place, through memory aside, since states may swap their values.
-    fn move_states(&self) -> Result<(), CudaError> {
-        let mut aside = self.layout.aside;
-        let mut copies = vec![];
-        for (state, value) in moves(&self.plan) {
-            let bytes = self.plan.graph.buffer(state).ty.bytes();
-            copies.push((self.address_of(value), self.memory.address(aside), self.address_of(state), bytes));
-            aside += bytes.next_multiple_of(ALIGNMENT);
-        }
-        let there = copies.iter().map(|&(value, aside, _, bytes)| (aside, value, bytes));
-        let back = copies.iter().map(|&(_, aside, state, bytes)| (state, aside, bytes));
-        for (to, from, bytes) in there.chain(back) {
-            // SAFETY: both have that many bytes.
-            unsafe { result::memcpy_dtod_async(to, from, bytes, self.device.stream.cu_stream()) }
-                .map_err(failed("updating a state"))?;
-        }
-        Ok(())
-    }
-}
-
-impl std::fmt::Debug for CudaExecutable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaExecutable").field("plan", &self.plan.graph.name).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernfusion_ir::DType;
-    use kernfusion_ir::kernel::{Buffer, KernelGraph};
 
     #[test]
     fn a_machine_without_a_gpu_gives_an_error() {
@@ -499,24 +288,5 @@ mod tests {
             Err(CudaError::NoDriver | CudaError::NoDevice { .. } | CudaError::Driver { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-    }
-
-    #[test]
-    fn pieces_of_memory_are_apart() {
-        let buffer =
-            |name: &str, role| Buffer { name: name.into(), ty: TensorType::new(DType::F32, [3]), role };
-        let buffers = vec![
-            buffer("x", BufferRole::Input),
-            buffer("w", BufferRole::State),
-            buffer("new", BufferRole::Temporary),
-        ];
-        let updates = vec![(BufferId(1), BufferId(2))];
-        let graph = KernelGraph { buffers, updates, ..KernelGraph::default() };
-        let places = vec![Place::Own, Place::Own, Place::Arena { offset: 64 }];
-        let plan = Plan { graph, places, arena_bytes: 300 };
-        let layout = Layout::new(&plan, &Program { steps: vec![], scratch_bytes: 10 });
-        assert_eq!((layout.scratch, layout.aside, layout.bytes), (512, 1024, 1280));
-        assert_eq!(layout.own, BTreeMap::from([(BufferId(0), 768)]));
-        assert_eq!(layout.offset(&plan, BufferId(2)), 64);
     }
 }

@@ -7,7 +7,7 @@
 use super::program::{Argument, Function, Program, Step};
 use super::source::memory_type;
 use super::{EMULATOR, HEADERS};
-use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan};
+use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan, Spot, Transfer};
 use kernfusion_ir::{Tensor, TensorType};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -188,6 +188,7 @@ const CLEAR: u64 = 4;
 const LAUNCH: u64 = 5;
 const READ: u64 = 6;
 const CHECK: u64 = 7;
+const COPY: u64 = 8;
 
 /// A file of commands in the making.
 #[derive(Default)]
@@ -205,13 +206,14 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    fn address(&self, buffer: BufferId) -> [u64; 2] {
-        let memory = self.plan.memory_of(buffer);
-        match self.plan.place(memory) {
+    fn address(&self, spot: Spot) -> [u64; 2] {
+        let memory = self.plan.memory_of(spot.buffer);
+        let [allocation, offset] = match self.plan.place(memory) {
             Place::Arena { offset } => [0, offset as u64],
             Place::Own => [self.own[&memory], 0],
             Place::Alias(_) | Place::Unused => [0, 0],
-        }
+        };
+        [allocation, offset + spot.offset as u64]
     }
 }
 
@@ -231,9 +233,15 @@ impl Commands {
         let places = self.inputs(plan, inputs);
         for step in &program.steps {
             match step {
-                Step::Clear { buffer, bytes } => {
+                Step::Clear { at, bytes } => {
                     self.word(CLEAR);
-                    self.words(places.address(*buffer));
+                    self.words(places.address(*at));
+                    self.word(*bytes as u64);
+                }
+                Step::Copy(Transfer { from, to, bytes }) => {
+                    self.word(COPY);
+                    self.words(places.address(*to));
+                    self.words(places.address(*from));
                     self.word(*bytes as u64);
                 }
                 Step::Launch(launch) => {
@@ -242,7 +250,7 @@ impl Commands {
                     self.word(launch.arguments.len() as u64);
                     for argument in &launch.arguments {
                         self.words(match *argument {
-                            Argument::Buffer(buffer) => places.address(buffer),
+                            Argument::Buffer(spot) => places.address(spot),
                             Argument::Scratch { offset } => [1, offset as u64],
                         });
                     }
@@ -256,7 +264,7 @@ impl Commands {
         });
         for (name, buffer, ty) in outputs.chain(updates) {
             self.word(READ);
-            self.words(places.address(buffer));
+            self.words(places.address(Spot { buffer, offset: 0 }));
             self.word(ty.bytes() as u64);
             self.reads.push((number, name, ty));
         }
@@ -302,7 +310,10 @@ fn source(functions: &[Function], first: usize) -> String {
         let arguments =
             arguments.map(|(at, parameter)| format!("({}*)p[{at}]", memory_type(parameter.dtype)));
         let (number, name, threads) = (first + number, &function.name, function.threads);
-        let arguments = arguments.collect::<Vec<_>>().join(", ");
+        let arguments = match function.is_packed {
+            true => format!("*(Pointers<{}>*)p", function.parameters.len()),
+            false => arguments.collect::<Vec<_>>().join(", "),
+        };
         write!(
             text,
             "{}\nvoid launch{number}(dim3 grid, void** p) {{\n  emulator::launch(grid, {threads}, [&] {{ {name}({arguments}); \

@@ -24,21 +24,34 @@ mod contraction;
 mod device;
 pub mod emulator;
 mod error;
+#[cfg(feature = "cuda")]
+mod executable;
+mod group;
 mod lower;
 mod map;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
+#[cfg(feature = "cuda")]
+mod peaks;
+#[cfg(feature = "cuda")]
+mod pending;
 mod program;
 mod rewrite;
 mod rows;
 mod source;
+#[cfg(feature = "cuda")]
+mod tune;
 
 #[cfg(feature = "cuda")]
 pub use cache::Cache;
 #[cfg(feature = "cuda")]
-pub use device::{CudaExecutable, Device, DeviceMemory};
+pub use device::{Device, DeviceMemory};
 pub use error::CudaError;
+#[cfg(feature = "cuda")]
+pub use executable::CudaExecutable;
 pub use lower::Renderer;
+#[cfg(feature = "cuda")]
+pub use pending::Pending;
 pub use program::{Argument, Function, Launch, Parameter, Program, Step};
 
 /// The headers that generated source includes, by name.
@@ -59,11 +72,17 @@ pub struct Options {
     pub tf32: bool,
     /// Where entries of products must lie in memory, they are computed in slices of so many bytes; in sixteen at most.
     pub slice_bytes: usize,
+    /// Whether maps that stand next to each other, and do not need each other, run as one launch.
+    pub groups: bool,
+    /// The tile of products (64 or 128 rows, 64 or 128 columns) where several fit, instead of one chosen by their size.
+    pub tile: Option<[usize; 2]>,
+    /// Whether a device measures which tile suits each product. Results are the same bits.
+    pub tune: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { tf32: false, slice_bytes: 64 << 20 }
+        Options { tf32: false, slice_bytes: 64 << 20, groups: true, tile: None, tune: false }
     }
 }
 

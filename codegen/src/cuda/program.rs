@@ -1,7 +1,7 @@
 //! What rendering makes of a plan: functions of CUDA C++, and the launches that a run consists of.
 
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::BufferId;
+use kernfusion_ir::kernel::{Spot, Transfer};
 
 /// A kernel function. Its arguments are pointers; everything else about it is constant.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +14,8 @@ pub struct Function {
     pub parameters: Vec<Parameter>,
     /// Threads of a block.
     pub threads: usize,
+    /// Whether it takes all of its pointers as one structure, by value.
+    pub is_packed: bool,
 }
 
 /// An argument of a function.
@@ -41,11 +43,13 @@ pub struct Program {
 pub enum Step {
     /// Sets a buffer to zeros.
     Clear {
-        /// Which.
-        buffer: BufferId,
+        /// Where it begins.
+        at: Spot,
         /// All of its bytes.
         bytes: usize,
     },
+    /// Copies from one buffer to another.
+    Copy(Transfer),
     /// Runs a function.
     Launch(Launch),
 }
@@ -53,8 +57,8 @@ pub enum Step {
 /// A run of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {
-    /// The kernel of the plan that it belongs to.
-    pub kernel: usize,
+    /// The kernels of the plan that it does work of.
+    pub kernels: Vec<usize>,
     /// Which function, of those of the renderer.
     pub function: usize,
     /// Blocks along x, y and z.
@@ -66,8 +70,8 @@ pub struct Launch {
 /// Where an argument points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
-    /// To a buffer of the plan.
-    Buffer(BufferId),
+    /// Into a buffer of the plan.
+    Buffer(Spot),
     /// Into the scratch.
     Scratch {
         /// Bytes from its start.

@@ -10,6 +10,9 @@ impl Kernel {
     /// and conditions on coordinates are free.
     pub fn operations(&self) -> usize {
         let Domain { axes, .. } = &self.domain;
+        if let Some(repeated) = self.repeated() {
+            return repeated.turns * repeated.graph().kernels.iter().map(Kernel::operations).sum::<usize>();
+        }
         let mut operations = computing(&self.region).saturating_mul(self.domain.points());
         for product in self.products() {
             let k: usize = product.k.iter().product();
@@ -49,6 +52,9 @@ impl Kernel {
 impl KernelGraph {
     /// Bytes that a kernel moves at least: every element that its index maps reach, once read and once written.
     pub fn bytes_moved(&self, kernel: &Kernel) -> usize {
+        if let Some(repeated) = kernel.repeated() {
+            return repeated.turns * repeated.body.bytes_moved();
+        }
         let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
         for (region, axes) in kernel.regions() {
             for instr in &region.instrs {

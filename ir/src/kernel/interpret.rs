@@ -5,7 +5,7 @@
 
 use super::{
     Bound, Buffer, BufferId, BufferRole, Consumer, Contraction, Direction, Form, Index, Instr, InstrKind,
-    Kernel, KernelGraph, Operand, Product, Region, Scalar, StoreMode,
+    Kernel, KernelGraph, Loop, Operand, Product, Region, Scalar, StoreMode, Window,
 };
 use crate::evaluate::{Array, Precision};
 use crate::{Cast, DType, IrError, Op, ReduceOp, Result, Select, TensorType, random};
@@ -33,7 +33,10 @@ pub fn interpret(
     };
     let mut memory = graph.buffers.iter().map(first).collect::<Result<Memory>>()?;
     for kernel in &graph.kernels {
-        run(graph, kernel, &mut memory, precision);
+        match kernel.repeated() {
+            Some(repeated) => turns(repeated, &mut memory, precision)?,
+            None => run(graph, kernel, &mut memory, precision),
+        }
     }
     let value = |buffer: BufferId, ty: &TensorType| Array {
         ty: ty.clone(),
@@ -45,6 +48,42 @@ pub fn interpret(
         (state.name.clone(), value(*new, &state.ty))
     });
     Ok(outputs.chain(updates).collect())
+}
+
+/// Runs a loop: its body is given what it reads by name.
+fn turns(repeated: &Loop, memory: &mut Memory, precision: Precision) -> Result<()> {
+    let body = repeated.graph();
+    let array = |inner: BufferId, values: &[f64]| {
+        let buffer = body.buffer(inner);
+        (buffer.name.clone(), Array { ty: buffer.ty.clone(), values: values.to_vec() })
+    };
+    let mut carried: Vec<_> = repeated.carried.iter().map(|c| memory[c.first.0 as usize].clone()).collect();
+    for turn in 0..repeated.turns {
+        let place = if repeated.reverse { repeated.turns - 1 - turn } else { turn };
+        let slice = |window: &Window| {
+            let elements = body.buffer(window.inner).ty.elements();
+            array(window.inner, &memory[window.outer.0 as usize][place * elements..][..elements])
+        };
+        let whole = |window: &Window| array(window.inner, &memory[window.outer.0 as usize]);
+        let handed = repeated.carried.iter().zip(&carried).map(|(c, values)| array(c.inner, values));
+        let slices = repeated.slices.iter().map(slice);
+        let inputs = handed.chain(slices).chain(repeated.constants.iter().map(whole)).collect();
+        let mut outputs = interpret(body, &inputs, precision)?;
+        let mut values = body
+            .outputs
+            .iter()
+            .map(|(name, ..)| outputs.remove(name).expect("an output of each name").values);
+        carried = values.by_ref().take(carried.len()).collect();
+        for (result, values) in repeated.results.iter().zip(values) {
+            memory[result.0 as usize][place * values.len()..][..values.len()].copy_from_slice(&values);
+        }
+    }
+    for (c, values) in repeated.carried.iter().zip(carried) {
+        if let Some(last) = c.last {
+            memory[last.0 as usize] = values;
+        }
+    }
+    Ok(())
 }
 
 /// Computes every instruction at every point, then stores.

@@ -8,6 +8,7 @@
 //! * [`Form::Reduce`]: [`InstrKind::Reduce`] appears. A reduction over *columns* gives a value of the row, which
 //!   later instructions may use: `softmax` is one region with two of them. A reduction over *rows* (a bias
 //!   gradient) can only be stored.
+//! * [`Form::Loop`]: a plan of its own that runs several times.
 //! * [`Form::Contraction`]: [`InstrKind::Producer`] is an entry of a product over further axes, known before the
 //!   region runs on it. [`Consumer`]s multiply values of the region again, along the columns or across the rows, so
 //!   that what lies between two products is never in memory. Reductions over columns may stand in between.
@@ -33,6 +34,7 @@ mod index;
 mod interpret;
 mod plan;
 mod print;
+mod repeat;
 mod verify;
 mod writer;
 
@@ -40,6 +42,7 @@ pub use crate::op::reshaped;
 pub use index::{Bound, Index, Indirect};
 pub use interpret::interpret;
 pub use plan::{Place, Plan};
+pub use repeat::{Carried, Loop, Spot, Transfer, Turn, Window};
 pub use verify::verify;
 pub use writer::{Entered, KernelWriter, Refusal};
 
@@ -79,7 +82,7 @@ pub struct Buffer {
 }
 
 /// The program after fusion: kernels in execution order over buffers.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct KernelGraph {
     /// The graph's name.
     pub name: String,
@@ -148,6 +151,20 @@ pub enum Form {
     Reduce,
     /// Points are entries of products.
     Contraction(Contraction),
+    /// Kernels of its own that run several times; it has neither region nor stores.
+    Loop(Loop),
+}
+
+impl Form {
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Form::Map => "map",
+            Form::Reduce => "reduce",
+            Form::Contraction(_) => "contraction",
+            Form::Loop(_) => "loop",
+        }
+    }
 }
 
 /// Products over one domain, and what becomes of the region's values beside stores.
@@ -460,7 +477,15 @@ impl Kernel {
     pub fn products(&self) -> &[Product] {
         match &self.form {
             Form::Contraction(contraction) => &contraction.products,
-            Form::Map | Form::Reduce => &[],
+            Form::Map | Form::Reduce | Form::Loop(_) => &[],
+        }
+    }
+
+    /// The loop that this kernel is, if it is one.
+    pub fn repeated(&self) -> Option<&Loop> {
+        match &self.form {
+            Form::Loop(repeated) => Some(repeated),
+            Form::Map | Form::Reduce | Form::Contraction(_) => None,
         }
     }
 
@@ -468,7 +493,7 @@ impl Kernel {
     pub fn consumers(&self) -> &[Consumer] {
         match &self.form {
             Form::Contraction(contraction) => &contraction.consumers,
-            Form::Map | Form::Reduce => &[],
+            Form::Map | Form::Reduce | Form::Loop(_) => &[],
         }
     }
 
@@ -483,7 +508,7 @@ impl Kernel {
     pub fn operands_mut(&mut self) -> impl Iterator<Item = &mut Operand> {
         let (products, consumers) = match &mut self.form {
             Form::Contraction(contraction) => (&mut contraction.products[..], &mut contraction.consumers[..]),
-            Form::Map | Form::Reduce => (&mut [][..], &mut [][..]),
+            Form::Map | Form::Reduce | Form::Loop(_) => (&mut [][..], &mut [][..]),
         };
         let products = products.iter_mut().flat_map(|product| [&mut product.a, &mut product.b]);
         products.chain(consumers.iter_mut().map(|consumer| &mut consumer.with))
@@ -506,7 +531,7 @@ impl Kernel {
             | InstrKind::InRange(_)
             | InstrKind::Reduce(..) => None,
         });
-        let mut buffers: Vec<_> = loads.collect();
+        let mut buffers: Vec<_> = loads.chain(self.repeated().into_iter().flat_map(Loop::reads)).collect();
         buffers.sort();
         buffers.dedup();
         buffers
@@ -515,8 +540,9 @@ impl Kernel {
     /// Every buffer that the kernel writes, each once.
     pub fn writes(&self) -> Vec<BufferId> {
         let stored = self.stores.iter().map(|store| store.buffer);
-        let mut buffers: Vec<_> =
-            stored.chain(self.consumers().iter().map(|consumer| consumer.buffer)).collect();
+        let contracted = self.consumers().iter().map(|consumer| consumer.buffer);
+        let looped = self.repeated().into_iter().flat_map(Loop::writes);
+        let mut buffers: Vec<_> = stored.chain(contracted).chain(looped).collect();
         buffers.sort();
         buffers.dedup();
         buffers
@@ -524,6 +550,12 @@ impl Kernel {
 }
 
 impl KernelGraph {
+    /// How many kernels run when this does: those of a loop as often as it turns.
+    pub fn launches(&self) -> usize {
+        let launches = |kernel: &Kernel| kernel.repeated().map_or(1, |l| l.turns * l.graph().launches());
+        self.kernels.iter().map(launches).sum()
+    }
+
     /// A buffer.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]

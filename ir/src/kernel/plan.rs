@@ -26,7 +26,7 @@ pub enum Place {
 }
 
 /// A kernel graph with memory.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The kernels, in execution order.
     pub graph: KernelGraph,
@@ -90,7 +90,7 @@ impl fmt::Display for Plan {
     /// The summary, then the place of every buffer that has one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan {:?}", self.graph.name)?;
-        writeln!(f, "  kernels      {}", self.graph.kernels.len())?;
+        writeln!(f, "  kernels      {}", self.graph.launches())?;
         writeln!(f, "  bytes moved  {}", Bytes(self.bytes_moved()))?;
         writeln!(f, "  arena        {}", Bytes(self.arena_bytes))?;
         writeln!(f, "  state        {}", Bytes(self.state_bytes()))?;

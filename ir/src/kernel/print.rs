@@ -7,7 +7,7 @@
 use super::plan::Bytes;
 use super::{
     Bound, BufferId, Contraction, Direction, Domain, Form, Index, Indirect, Instr, InstrKind, Kernel,
-    KernelGraph, Operand, Region, Scalar, Store, StoreMode,
+    KernelGraph, Loop, Operand, Region, Scalar, Store, StoreMode,
 };
 use crate::Op;
 use std::fmt::{self, Display, Formatter};
@@ -58,12 +58,11 @@ struct Text<'a> {
 impl Display for Text<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let kernel = self.kernel;
-        let form = match &kernel.form {
-            Form::Map => "map",
-            Form::Reduce => "reduce",
-            Form::Contraction(_) => "contraction",
-        };
-        write!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?;
+        let form = kernel.form.name();
+        match kernel.repeated() {
+            Some(repeated) => write!(f, "{form} {}, {} turns", kernel.name, repeated.turns)?,
+            None => write!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?,
+        }
         if let Form::Contraction(Contraction { band: Some(band), .. }) = &kernel.form {
             let bound = |sign: &str, bound: Option<i64>| {
                 bound.map(|by| {
@@ -86,6 +85,9 @@ impl Display for Text<'_> {
         }
         let moved = self.graph.map(|graph| format!("{} moved, ", Bytes(graph.bytes_moved(kernel))));
         writeln!(f, "  # {}{} operations", moved.unwrap_or_default(), kernel.operations())?;
+        if let Some(repeated) = kernel.repeated() {
+            return self.repeated(f, repeated);
+        }
         for (number, product) in kernel.products().iter().enumerate() {
             writeln!(f, "  product {number} over k {:?} : {}", product.k, product.dtype)?;
             self.operand(f, "a", &product.a)?;
@@ -108,6 +110,34 @@ impl Display for Text<'_> {
 }
 
 impl Text<'_> {
+    /// What lies where, then the kernels of the body.
+    fn repeated(&self, f: &mut Formatter<'_>, repeated: &Loop) -> fmt::Result {
+        let body = repeated.graph();
+        let inner = |id: BufferId| &body.buffer(id).name;
+        let turn = if repeated.reverse { "[last − turn]" } else { "[turn]" };
+        for (carried, (_, next, _)) in repeated.carried.iter().zip(&body.outputs) {
+            let first = self.buffer(carried.first);
+            writeln!(f, "  {} = {first}, then {}", inner(carried.inner), inner(*next))?;
+            if let Some(last) = carried.last {
+                writeln!(f, "  {} = {} in the end", self.buffer(last), inner(*next))?;
+            }
+        }
+        for window in &repeated.slices {
+            writeln!(f, "  {} = {}{turn}", inner(window.inner), self.buffer(window.outer))?;
+        }
+        for window in &repeated.constants {
+            writeln!(f, "  {} = {}", inner(window.inner), self.buffer(window.outer))?;
+        }
+        for (result, (_, value, _)) in repeated.results.iter().zip(&body.outputs[repeated.carried.len()..]) {
+            writeln!(f, "  {}{turn} = {}", self.buffer(*result), inner(*value))?;
+        }
+        for kernel in &body.kernels {
+            let text = body.show(kernel).to_string();
+            text.lines().try_for_each(|line| writeln!(f, "    {line}"))?;
+        }
+        Ok(())
+    }
+
     fn operand(&self, f: &mut Formatter<'_>, side: &str, operand: &Operand) -> fmt::Result {
         writeln!(f, "    {side} = {} of", Name(operand.value))?;
         self.region(f, &operand.region, "      ")

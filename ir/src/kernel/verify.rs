@@ -3,9 +3,9 @@
 
 use super::{
     Bound, BufferId, BufferRole, Consumer, Direction, Domain, Form, Index, InstrKind, Kernel, KernelGraph,
-    Operand, Product, Region, Scalar, Store, StoreMode,
+    Loop, Operand, Product, Region, Scalar, Store, StoreMode,
 };
-use crate::DType;
+use crate::{DType, TensorType};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -89,6 +89,9 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn kernel(&self) -> Checked {
+        if let Some(repeated) = self.kernel.repeated() {
+            return self.repeated(repeated);
+        }
         let Domain { axes, outer, rows } = &self.kernel.domain;
         ensure(outer + rows <= axes.len(), || {
             format!("has {outer} outer axes and {rows} row axes of {}", axes.len())
@@ -113,6 +116,41 @@ impl Checker<'_> {
         self.kernel.stores.iter().try_for_each(|store| {
             self.store(store).map_err(|reason| format!("store of %{}: {reason}", store.value.0))
         })
+    }
+
+    /// The body is right by itself, and its buffers are slices of those that they stand for, or as large.
+    fn repeated(&self, repeated: &Loop) -> Checked {
+        let Loop { turns, body, carried, slices, constants, results, .. } = repeated;
+        ensure(*turns > 0, || "has no turns".into())?;
+        verify(&body.graph).map_err(|reason| format!("its body: {reason}"))?;
+        let outputs = &body.graph.outputs;
+        ensure(outputs.len() == carried.len() + results.len(), || {
+            format!("hands on {} of {} outputs", carried.len() + results.len(), outputs.len())
+        })?;
+        let stands = |outer: BufferId, ty: &TensorType, times: usize| {
+            self.buffer(outer, ty.dtype)?;
+            let held = &self.graph.buffer(outer).ty;
+            ensure(held.elements() == times * ty.elements(), || {
+                format!("{ty} stands for {times} part of `{}`, {held}", self.graph.buffer(outer).name)
+            })
+        };
+        let inner = |inner: BufferId| {
+            let buffer = body.graph.buffers.get(inner.0 as usize);
+            let input = buffer.filter(|buffer| buffer.role == BufferRole::Input);
+            input.map(|buffer| &buffer.ty).ok_or_else(|| format!("its body has no input {}", inner.0))
+        };
+        let given = carried.len() + slices.len() + constants.len();
+        let inputs = body.graph.buffers.iter().filter(|buffer| buffer.role != BufferRole::Temporary).count();
+        ensure(given == inputs, || format!("gives {given} values to a body of {inputs} inputs"))?;
+        for (carried, (_, _, ty)) in carried.iter().zip(outputs) {
+            ensure(inner(carried.inner)? == ty, || format!("carries {ty} to another type"))?;
+            stands(carried.first, ty, 1)?;
+            carried.last.map_or(Ok(()), |last| stands(last, ty, 1))?;
+        }
+        slices.iter().try_for_each(|window| stands(window.outer, inner(window.inner)?, *turns))?;
+        constants.iter().try_for_each(|window| stands(window.outer, inner(window.inner)?, 1))?;
+        let results = results.iter().zip(&outputs[carried.len()..]);
+        results.into_iter().try_for_each(|(outer, (_, _, ty))| stands(*outer, ty, *turns))
     }
 
     fn product(&self, product: &Product) -> Checked {

@@ -1,5 +1,6 @@
 //! Attributes of ops as text form knows them.
 
+use super::Body;
 use crate::{DType, Literal};
 use std::fmt;
 
@@ -14,6 +15,8 @@ pub enum Attribute {
     Word(String),
     /// A quoted string.
     Text(String),
+    /// A graph in its text form.
+    Body(Body),
 }
 
 /// Named attributes in the order in which they are written.
@@ -94,6 +97,13 @@ impl Attributes {
         }
     }
 
+    pub(crate) fn take_body(&mut self, name: &str) -> Result<Body, String> {
+        match self.take(name)? {
+            Attribute::Body(body) => Ok(body),
+            other => Err(format!("attribute `{name}` must be a graph, not {other}")),
+        }
+    }
+
     pub(crate) fn take_dtype(&mut self, name: &str) -> Result<DType, String> {
         self.take_word(name)?.parse()
     }
@@ -114,6 +124,7 @@ impl fmt::Display for Attribute {
             Attribute::List(values) => write!(f, "{values:?}"),
             Attribute::Word(word) => f.write_str(word),
             Attribute::Text(text) => write!(f, "{text:?}"),
+            Attribute::Body(body) => f.write_str(body.graph().to_string().replace('\n', "\n    ").trim_end()),
         }
     }
 }

@@ -11,6 +11,7 @@ mod elementwise;
 mod indexing;
 mod movement;
 mod reduction;
+mod scan;
 mod source;
 
 pub use attributes::{Attribute, Attributes};
@@ -19,6 +20,7 @@ pub use elementwise::{Binary, Cast, Compare, Select, Unary};
 pub use indexing::{DynamicSlice, DynamicUpdate, Gather, ScatterAdd};
 pub use movement::{Broadcast, Concat, Pad, Permute, Reshape, Slice, reshaped};
 pub use reduction::{Reduce, ReduceOp};
+pub use scan::{Body, Scan};
 pub use source::{Constant, Input, InputRole, Iota, RandomBits};
 
 use crate::evaluate::Array;
@@ -84,6 +86,8 @@ pub enum KernelEntry {
     Contraction,
     /// A store that adds through an index; roots a kernel of its own.
     Scatter,
+    /// A loop, whose body is a graph; a kernel of its own.
+    Loop,
 }
 
 macro_rules! for_each_op {
@@ -131,6 +135,7 @@ for_each_op! {
     Reshape, Permute, Broadcast, Slice, Pad, Concat,
     DotGeneral,
     Gather, ScatterAdd, DynamicSlice, DynamicUpdate,
+    Scan,
 }
 
 impl Op {

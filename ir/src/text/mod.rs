@@ -19,7 +19,7 @@
 //!           | ("output" | "update") string "=" value
 //! origin    = ["in" string] ["at" string ":" line ":" column]
 //! attributes = "{" [name "=" attribute ("," name "=" attribute)*] "}"
-//! attribute = number | "[" [extent ("," extent)*] "]" | word | string
+//! attribute = number | "[" [extent ("," extent)*] "]" | word | string | file
 //! type      = dtype "[" [extent ("," extent)*] "]"
 //! ```
 //!

@@ -15,7 +15,7 @@ impl Graph {
     /// # Errors
     /// What is wrong with the text, with line and column.
     pub fn parse(text: &str) -> Result<Graph, ParseError> {
-        let read = || Parser { lexer: Lexer::new(text)? }.file()?.resolve();
+        let read = || Parser { lexer: Lexer::new(text)? }.whole_file();
         read().map_err(|fault| fault.locate(text))
     }
 }
@@ -93,8 +93,17 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn file(mut self) -> Parsed<File<'a>> {
+    fn whole_file(mut self) -> Parsed<Graph> {
         self.keyword("graph")?;
+        let file = self.graph()?;
+        match self.lexer.peek() {
+            Token::End => file.resolve(),
+            _ => Err(self.expected("the end of the file")),
+        }
+    }
+
+    /// What follows the word `graph`.
+    fn graph(&mut self) -> Parsed<File<'a>> {
         let mut file = File { name: self.string("the graph's name")?, statements: vec![], outputs: vec![] };
         self.mark('{')?;
         loop {
@@ -111,10 +120,7 @@ impl<'a> Parser<'a> {
             }
         }
         self.lexer.take()?;
-        match self.lexer.peek() {
-            Token::End => Ok(file),
-            _ => Err(self.expected("the end of the file")),
-        }
+        Ok(file)
     }
 
     fn statement(&mut self, name: &'a str) -> Parsed<Statement<'a>> {
@@ -163,8 +169,12 @@ impl<'a> Parser<'a> {
                 self.lexer.take()?;
                 Ok(Attribute::Number(Literal::new(parsed?)))
             }
+            Token::Word("graph") => {
+                self.lexer.take()?;
+                Ok(Attribute::Body(self.graph()?.resolve()?.into()))
+            }
             Token::Word(_) => Ok(Attribute::Word(self.word("a word")?.into())),
-            _ => Err(self.expected("a number, a list, a word or a string")),
+            _ => Err(self.expected("a number, a list, a word, a string or a graph")),
         }
     }
 

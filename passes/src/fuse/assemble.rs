@@ -1,5 +1,6 @@
 //! The last step of fusion: order, names, buffers.
 
+use super::repeat;
 use kernfusion_ir::kernel::{
     Buffer, BufferId, BufferRole, CoveredNode, Form, InstrKind, Kernel, KernelGraph, RefusedFusion, Region,
 };
@@ -24,11 +25,14 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
     let node =
         |&id: &ValueId| (id, CoveredNode { op: graph[id].op.name(), origin: graph[id].origin.clone() });
     let nodes = kernels.iter().flat_map(|kernel| &kernel.covers).map(node).collect();
-    let (buffers, numbers) = buffers(graph, &kernels);
+    let (mut buffers, numbers) = buffers(graph, &kernels);
     let mut names = BTreeMap::new();
     for kernel in &mut kernels {
         kernel.name = name(graph, kernel, &mut names);
         renumber(kernel, &numbers);
+        if let Form::Loop(repeated) = &mut kernel.form {
+            repeat::add_scratch(repeated, &kernel.name, &mut buffers);
+        }
     }
     let outputs = graph.outputs().iter().filter(|output| !output.updates_state);
     let updates = graph.outputs().iter().filter(|output| output.updates_state);
@@ -132,6 +136,9 @@ fn renumber(kernel: &mut Kernel, numbers: &BTreeMap<ValueId, BufferId>) {
     kernel.operands_mut().for_each(|operand| region(&mut operand.region));
     if let Form::Contraction(contraction) = &mut kernel.form {
         contraction.consumers.iter_mut().for_each(|consumer| number(&mut consumer.buffer));
+    }
+    if let Form::Loop(repeated) = &mut kernel.form {
+        repeated.outer_mut().for_each(number);
     }
     kernel.stores.iter_mut().for_each(|store| number(&mut store.buffer));
 }

@@ -20,6 +20,7 @@ mod chain;
 pub(crate) mod cost;
 mod lower;
 mod rematerialise;
+mod repeat;
 mod space;
 mod writer;
 
@@ -86,6 +87,7 @@ struct Group {
 
 struct Planner<'a> {
     graph: &'a Graph,
+    fusion: Fusion,
     /// Values computed wherever they are read.
     free: Vec<bool>,
     /// The members that read each member, through free values.
@@ -113,6 +115,7 @@ impl<'a> Planner<'a> {
             let (reads, readers) = edges(graph, &free, &outputs);
             let mut planner = Planner {
                 graph,
+                fusion,
                 free,
                 readers,
                 reads,
@@ -140,10 +143,13 @@ impl<'a> Planner<'a> {
     fn start(&mut self) -> Vec<(ValueId, Fault)> {
         let mut faults = Vec::new();
         for node in self.reads.keys().copied().collect::<Vec<_>>() {
-            let members = BTreeSet::from([node]);
+            if self.group_of.contains_key(&node) {
+                continue;
+            }
+            let members = repeat::results(self.graph, node, self.reads.keys().copied());
             match self.lower(&members) {
                 Ok(kernel) => {
-                    self.group_of.insert(node, self.groups.len());
+                    self.group_of.extend(members.iter().map(|&member| (member, self.groups.len())));
                     self.groups.push(Some(Group { members, kernel }));
                 }
                 Err(fault) => faults.push((node, fault)),
@@ -153,6 +159,9 @@ impl<'a> Planner<'a> {
     }
 
     fn lower(&self, members: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
+        if let Some(scan) = repeat::of(self.graph, members) {
+            return repeat::lower(self.graph, &self.free, members, scan, self.fusion);
+        }
         let needed = self.needed(members);
         Candidate { graph: self.graph, members, free: &self.free, needed: &needed }.lower()
     }
@@ -303,6 +312,9 @@ impl<'a> Planner<'a> {
         if matches!(b.kernel.form, Form::Contraction(_)) {
             return Err("a contraction reads its operands from memory");
         }
+        if a.kernel.repeated().or(b.kernel.repeated()).is_some() {
+            return Err("a loop is a kernel of its own");
+        }
         if self.path_between(first, second) || self.path_between(second, first) {
             return Err("another kernel lies between the two");
         }
@@ -327,14 +339,22 @@ impl<'a> Planner<'a> {
     /// Whether `to` depends on `from` through a third group.
     fn path_between(&self, from: usize, to: usize) -> bool {
         let last = self.group(to).members.last().copied();
+        let spans =
+            |members: &BTreeSet<ValueId>| members.first().copied() < last && members.last().copied() > last;
+        let mut groups = self.groups.iter().enumerate();
+        let any_spans = groups.any(|(number, group)| {
+            number != from && group.as_ref().is_some_and(|group| spans(&group.members))
+        });
         let mut seen = BTreeSet::from([from]);
         let mut stack: Vec<usize> = self.successors(from).filter(|&next| next != to).collect();
         while let Some(group) = stack.pop() {
             if group == to {
                 return true;
             }
-            // Ids ascend along every path, so what starts after the end cannot reach it.
-            if seen.insert(group) && self.group(group).members.first().copied() < last {
+            // Ids ascend along every path of values, so what starts after the end can only reach it through a group that has
+            // members before and after it.
+            let reaches = any_spans || self.group(group).members.first().copied() < last;
+            if seen.insert(group) && reaches {
                 stack.extend(self.successors(group));
             }
         }
@@ -378,9 +398,22 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
         generated[id.index()] =
             !forced && writer::is_generated(graph, &generated, id, fusion == Fusion::None);
         let view = graph[id].op.entry() == KernelEntry::View;
-        free[id.index()] = !forced && (view || generated[id.index()]);
+        let chosen = fusion != Fusion::None && chooses_matrices(graph, id);
+        free[id.index()] = !forced && (view || chosen || generated[id.index()]);
     }
     free
+}
+
+/// Whether a gather does nothing but say which matrix of a table each product of a batch reads.
+fn chooses_matrices(graph: &Graph, id: ValueId) -> bool {
+    let Op::Gather(gather) = &graph[id].op else { return false };
+    let one_axis = graph[graph[id].operands[1]].ty.rank() == 1;
+    let is_batch = |(user, slot): (ValueId, usize)| match (&graph[user].op, slot) {
+        (Op::DotGeneral(dot), 0) => dot.lhs_batch.contains(&gather.axis),
+        (Op::DotGeneral(dot), _) => dot.rhs_batch.contains(&gather.axis),
+        _ => false,
+    };
+    one_axis && graph.users(id).into_iter().all(is_batch)
 }
 
 type Edges = BTreeMap<ValueId, BTreeSet<ValueId>>;

@@ -229,8 +229,10 @@ pub(super) fn is_generated(graph: &Graph, generated: &[bool], id: ValueId, eager
         KernelEntry::Generated => (!eager || matches!(node.op, Op::Constant(_))) && inputs(),
         KernelEntry::View => inputs(),
         KernelEntry::Scalar => !eager && inputs() && (!costly || node.ty.elements() == 1),
-        KernelEntry::Movement | KernelEntry::Reduction | KernelEntry::Contraction | KernelEntry::Scatter => {
-            false
-        }
+        KernelEntry::Movement
+        | KernelEntry::Reduction
+        | KernelEntry::Contraction
+        | KernelEntry::Scatter
+        | KernelEntry::Loop => false,
     }
 }

@@ -35,7 +35,8 @@ pub(super) fn reach(op: &Op) -> Reach {
         | KernelEntry::Movement
         | KernelEntry::Reduction
         | KernelEntry::Contraction
-        | KernelEntry::Scatter => Reach::Settled,
+        | KernelEntry::Scatter
+        | KernelEntry::Loop => Reach::Settled,
     }
 }
 
@@ -55,7 +56,7 @@ pub(super) fn reads(op: &Op) -> Reads {
     match op.entry() {
         KernelEntry::Input | KernelEntry::Generated | KernelEntry::View => Reads::Nothing,
         KernelEntry::Scalar | KernelEntry::Movement | KernelEntry::Reduction => Reads::Elements,
-        KernelEntry::Contraction | KernelEntry::Scatter => Reads::Memory,
+        KernelEntry::Contraction | KernelEntry::Scatter | KernelEntry::Loop => Reads::Memory,
     }
 }
 
@@ -85,7 +86,7 @@ pub(super) fn cost(op: &Op, operands: &[&TensorType], ty: &TensorType) -> f64 {
                 + access(ty)
                 + multiplications(dot, operands[0], ty) / rate(operands[0].dtype)
         }
-        KernelEntry::Scatter => all() + 2.0 * access(ty),
+        KernelEntry::Scatter | KernelEntry::Loop => all() + 2.0 * access(ty),
     }
 }
 

@@ -173,7 +173,8 @@ impl Planner<'_> {
             | Op::Gather(_)
             | Op::ScatterAdd(_)
             | Op::DynamicSlice(_)
-            | Op::DynamicUpdate(_) => Recipe::Cut(axis),
+            | Op::DynamicUpdate(_)
+            | Op::Scan(_) => Recipe::Cut(axis),
         }
     }
 }

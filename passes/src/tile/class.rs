@@ -186,7 +186,8 @@ fn still_partial(op: &Op, operands: &[Class], is_float: bool) -> Option<ReduceOp
         | Op::Gather(_)
         | Op::ScatterAdd(_)
         | Op::DynamicSlice(_)
-        | Op::DynamicUpdate(_) => None,
+        | Op::DynamicUpdate(_)
+        | Op::Scan(_) => None,
     }
 }
 

@@ -90,6 +90,7 @@ pub(crate) fn line(
             }),
             false => Err("it replaces a part of the batch"),
         },
+        Op::Scan(_) => Err("a loop takes the batch as a whole"),
     }
 }
 
@@ -124,7 +125,8 @@ pub(crate) fn narrowed(op: &Op, result: Along, slices: usize) -> Op {
         | Op::DotGeneral(_)
         | Op::Gather(_)
         | Op::ScatterAdd(_)
-        | Op::DynamicUpdate(_) => op.clone(),
+        | Op::DynamicUpdate(_)
+        | Op::Scan(_) => op.clone(),
     }
 }
 

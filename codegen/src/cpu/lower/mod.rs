@@ -173,6 +173,7 @@ impl Lowering<'_> {
         match &kernel.form {
             Form::Map | Form::Reduce => self.rows(kernel),
             Form::Contraction(contraction) => self.contraction(kernel, contraction),
+            Form::Loop(_) => unreachable!("a loop has work of its own"),
         }
     }
 

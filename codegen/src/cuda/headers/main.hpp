@@ -44,7 +44,7 @@ unsigned char* address(FILE* file) {
   return memory[allocation].start() + offset;
 }
 
-enum Command { END, SCHEDULE, ALLOCATE, WRITE, CLEAR, LAUNCH, READ, CHECK };
+enum Command { END, SCHEDULE, ALLOCATE, WRITE, CLEAR, LAUNCH, READ, CHECK, COPY };
 
 void launch(FILE* in) {
   const u64 function = word(in);
@@ -80,6 +80,12 @@ int main(int, char** names) {
       case CLEAR: {
         unsigned char* to = address(in);
         memset(to, 0, word(in));
+        break;
+      }
+      case COPY: {
+        unsigned char* to = address(in);
+        const unsigned char* from = address(in);
+        memcpy(to, from, word(in));
         break;
       }
       case LAUNCH:

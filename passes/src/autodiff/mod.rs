@@ -11,7 +11,9 @@
 //! Only the walk and the sum are here; each op's derivative is in its stanza. Gradients are ordinary nodes, so they
 //! have gradients themselves.
 
-use kernfusion_ir::{Builder, Graph, IrError, Op, Result, ValueId, Vjp};
+mod scan;
+
+use kernfusion_ir::{Builder, Graph, IrError, Op, Result, Scan, ValueId, Vjp};
 use std::collections::BTreeSet;
 
 /// Appends the gradients of the scalar `of` by each of `wrt`, of their types. Nothing flows through the values in
@@ -41,8 +43,13 @@ pub fn grad(
         }
         let node = graph[id].clone();
         let mut builder = Builder::new(graph, node.origin);
-        let mut vjp = Vjp { b: &mut builder, operands: &node.operands, result: id, dy };
-        let flows = node.op.vjp(&mut vjp)?;
+        let flows = match &node.op {
+            Op::Scan(of) => {
+                let all = take_results(builder.graph(), of, id, &mut cotangents);
+                scan::vjp(&mut builder, of, &node.operands, &all)?
+            }
+            op => op.vjp(&mut Vjp { b: &mut builder, operands: &node.operands, result: id, dy })?,
+        };
         for (operand, flow) in node.operands.into_iter().zip(flows) {
             let Some(flow) = flow.filter(|_| active[operand.index()]) else { continue };
             let slot = &mut cotangents[operand.index()];
@@ -60,6 +67,30 @@ pub fn grad(
         }
     };
     wrt.iter().map(gradient).collect()
+}
+
+/// Takes the cotangents of all results of a loop, of which `last` is the one that comes last. Where a result has two nodes,
+/// or its cotangent grows later, what is left is passed back by another loop.
+fn take_results(
+    graph: &Graph,
+    scan: &Scan,
+    last: ValueId,
+    cotangents: &mut [Option<ValueId>],
+) -> Vec<Option<ValueId>> {
+    let mut all = vec![None; scan.body.graph().outputs().len()];
+    for index in 0..=last.index() {
+        let node = &graph[ValueId::from_index(index)];
+        match &node.op {
+            Op::Scan(other)
+                if node.operands == graph[last].operands && other.with_result(0) == scan.with_result(0) =>
+            {
+                let slot = &mut all[other.result];
+                *slot = slot.or_else(|| cotangents[index].take());
+            }
+            _ => {}
+        }
+    }
+    all
 }
 
 fn check(

@@ -1,0 +1,239 @@
+//! Loops: a body graph that runs a fixed number of times and hands values from turn to turn.
+
+use super::{Attribute, Attributes, KernelEntry, Stanza, Vjp, ensure};
+use crate::evaluate::{Array, Precision, evaluate_arrays};
+use crate::kernel::{Entered, Index, KernelWriter, Refusal};
+use crate::{Graph, IrError, Result, TensorType, ValueId};
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// One result of a loop. Operands: first values of what is carried, tensors whose slices along the first axis are given to
+/// the turns, and constants of the loop; they are the inputs of the body, in the order of their declaration. Outputs of the
+/// body, in their order: the next values of what is carried, then values of which every turn gives one.
+///
+/// ```text
+/// for t in 0 .. length (downwards if reversed):
+///     carried, each = body(carried, slices[t], constants)
+/// ```
+///
+/// Result i is what is carried last for i < `carried`, else the values of all turns along a new first axis, each at the
+/// place of its turn. A loop with several results is several nodes with equal operands and bodies; they become one kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Scan {
+    /// What a turn does.
+    pub body: Body,
+    /// The number of turns, 1 or more.
+    pub length: usize,
+    /// How many operands are carried.
+    pub carried: usize,
+    /// How many operands are given slice by slice.
+    pub sliced: usize,
+    /// Whether the last slice comes first.
+    pub reverse: bool,
+    /// Which output of the body.
+    pub result: usize,
+}
+
+/// The body of a loop: a graph that is shared and compared by its text.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "Graph", into = "Graph")]
+pub struct Body(Arc<(String, Graph)>);
+
+impl Body {
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.0.1
+    }
+}
+
+impl From<Graph> for Body {
+    fn from(graph: Graph) -> Self {
+        Body(Arc::new((graph.to_string(), graph)))
+    }
+}
+
+impl From<Body> for Graph {
+    fn from(body: Body) -> Self {
+        body.graph().clone()
+    }
+}
+
+impl PartialEq for Body {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Body {}
+
+impl PartialOrd for Body {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Body {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.0.cmp(&other.0.0) }
+    }
+}
+
+impl Hash for Body {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.0.hash(state);
+    }
+}
+
+impl Scan {
+    /// The same loop, with another result.
+    pub fn with_result(&self, result: usize) -> Self {
+        Scan { result, ..self.clone() }
+    }
+
+    /// Adds to the outputs of a body what backward wants of forward: the values that are carried, before each turn, and
+    /// products. What no node picks as its result is not computed for it.
+    pub fn hand_out(body: &mut Graph, carried: usize) {
+        let inputs: Vec<_> = body.inputs().take(carried).map(|(id, ..)| id).collect();
+        let costly =
+            |id: &ValueId| matches!(body[*id].op.entry(), KernelEntry::Contraction | KernelEntry::Loop);
+        let kept: Vec<_> = inputs.into_iter().chain(body.ids().filter(costly)).collect();
+        for id in kept {
+            let is_there = body.outputs()[carried..].iter().any(|output| output.value == id);
+            if !is_there {
+                body.output(format!("kept.{}", id.index()), id);
+            }
+        }
+    }
+
+    /// The place of a turn's slice.
+    pub fn place(&self, turn: usize) -> usize {
+        if self.reverse { self.length - 1 - turn } else { turn }
+    }
+
+    /// All results.
+    ///
+    /// # Errors
+    /// If the body is no valid graph.
+    pub fn run(&self, operands: &[&Array], precision: Precision) -> Result<Vec<Array>> {
+        let graph = self.body.graph();
+        let names: Vec<_> = graph.inputs().map(|(_, name, _)| name.to_string()).collect();
+        let mut carried: Vec<Array> = operands[..self.carried].iter().map(|array| (*array).clone()).collect();
+        let types =
+            |result| self.with_result(result).infer(&operands.iter().map(|a| &a.ty).collect::<Vec<_>>());
+        let results = (self.carried..graph.outputs().len()).map(types);
+        let results = results.collect::<std::result::Result<Vec<_>, _>>();
+        let mut each: Vec<_> =
+            results.map_err(|reason| self.broken(reason))?.iter().map(Array::zeros).collect();
+        for place in (0..self.length).map(|turn| self.place(turn)) {
+            let slice = |array: &&Array| {
+                let ty = array.ty.with_shape(&array.ty.shape[1..]);
+                let part = place * ty.elements()..(place + 1) * ty.elements();
+                Array { values: array.values[part].to_vec(), ty }
+            };
+            let slices = operands[self.carried..][..self.sliced].iter().map(slice);
+            let constants = operands[self.carried + self.sliced..].iter().map(|array| (*array).clone());
+            let values = carried.into_iter().chain(slices).chain(constants);
+            let inputs: BTreeMap<_, _> = names.iter().cloned().zip(values).collect();
+            let mut outputs = evaluate_arrays(graph, inputs, precision)?;
+            let mut results = graph
+                .outputs()
+                .iter()
+                .map(|output| outputs.remove(&output.name).expect("names of outputs are unique"));
+            carried = results.by_ref().take(self.carried).collect();
+            for (all, one) in each.iter_mut().zip(results) {
+                let start = place * one.values.len();
+                all.values[start..start + one.values.len()].copy_from_slice(&one.values);
+            }
+        }
+        Ok(carried.into_iter().chain(each).collect())
+    }
+
+    fn broken(&self, reason: String) -> IrError {
+        IrError::Type { op: "scan", operands: String::new(), reason, origin: Default::default() }
+    }
+}
+
+impl Stanza for Scan {
+    fn name(&self) -> &'static str {
+        "scan"
+    }
+    fn attributes(&self) -> Attributes {
+        let attributes = Attributes::default()
+            .number("length", self.length as f64)
+            .number("carried", self.carried as f64)
+            .number("sliced", self.sliced as f64)
+            .word("order", if self.reverse { "backward" } else { "forward" })
+            .number("result", self.result as f64);
+        attributes.with("body", Attribute::Body(self.body.clone()))
+    }
+    fn parse(name: &str, attributes: &mut Attributes) -> Option<std::result::Result<Self, String>> {
+        (name == "scan").then(|| {
+            let reverse = match attributes.take_word("order")?.as_str() {
+                "forward" => false,
+                "backward" => true,
+                other => return Err(format!("attribute `order` must be forward or backward, not {other}")),
+            };
+            Ok(Scan {
+                body: attributes.take_body("body")?,
+                length: attributes.take_count("length")?,
+                carried: attributes.take_count("carried")?,
+                sliced: attributes.take_count("sliced")?,
+                reverse,
+                result: attributes.take_count("result")?,
+            })
+        })
+    }
+    fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
+        let graph = self.body.graph();
+        graph.verify().map_err(|error| format!("its body: {error}"))?;
+        ensure(self.length > 0, || "has no turns".into())?;
+        let inputs: Vec<_> = graph.inputs().map(|(id, name, _)| (name, &graph[id].ty)).collect();
+        let sliced = self.carried..self.carried.saturating_add(self.sliced);
+        ensure(inputs.len() == operands.len() && sliced.end <= operands.len(), || {
+            format!("gives {} operands to a body of {} inputs", operands.len(), inputs.len())
+        })?;
+        for (at, ((name, ty), operand)) in inputs.iter().zip(operands).enumerate() {
+            let fits = match sliced.contains(&at) {
+                true => **operand == stacked(self.length, ty),
+                false => operand == ty,
+            };
+            ensure(fits, || format!("gives {operand} for the body's {name}: {ty} in {} turns", self.length))?;
+        }
+        let outputs: Vec<_> = graph.outputs().iter().map(|output| &graph[output.value].ty).collect();
+        ensure(graph.outputs().iter().all(|output| !output.updates_state), || {
+            "its body updates a state".into()
+        })?;
+        ensure(self.carried <= outputs.len() && self.result < outputs.len(), || {
+            format!("has no result {} of a body of {} outputs", self.result, outputs.len())
+        })?;
+        let kept = inputs.iter().zip(&outputs).take(self.carried).find(|((_, from), to)| from != *to);
+        ensure(kept.is_none(), || {
+            kept.map_or(String::new(), |((name, from), to)| {
+                format!("carries {name}: {from}, which becomes {to}")
+            })
+        })?;
+        let ty = outputs[self.result];
+        Ok(if self.result < self.carried { ty.clone() } else { stacked(self.length, ty) })
+    }
+    fn eval(&self, operands: &[&Array], _: &TensorType) -> Vec<f64> {
+        let mut results = self.run(operands, Precision::Declared).expect("the verifier accepted its body");
+        results.swap_remove(self.result).values
+    }
+    fn vjp(&self, _: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
+        Err(self.broken("is differentiated with all of its results at once".into()))
+    }
+    fn entry(&self) -> KernelEntry {
+        KernelEntry::Loop
+    }
+    fn enter(&self, _: &mut dyn KernelWriter, _: &[Index]) -> Entered {
+        Err(Refusal::Because("a loop is a kernel of its own"))
+    }
+}
+
+/// The type of one such tensor for every turn.
+fn stacked(length: usize, ty: &TensorType) -> TensorType {
+    ty.with_shape([&[length], &ty.shape[..]].concat())
+}

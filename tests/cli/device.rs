@@ -1,0 +1,209 @@
+//! Commands with `--device cuda`, where the device is a simulation of the driver ([`driver`]), not a GPU.
+
+#[path = "../../codegen/tests/driver/mod.rs"]
+mod driver;
+
+use super::workplace::{TRAIN, Workplace, end, message};
+use kernfusion::checkpoint::Checkpoint;
+use kernfusion::tensor_file;
+use kernfusion_ir::Tensor;
+use kernfusion_ir::samples::difference;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// A command on the simulated device; `None` where it cannot be built.
+fn command(work: &Workplace, flags: &str) -> Option<Command> {
+    let folder = driver::folder()?;
+    let mut command = work.command(&format!("{flags} --device cuda"));
+    command.env("LD_LIBRARY_PATH", folder).env("KERNFUSION_NVRTC", folder);
+    command.env("KERNFUSION_CACHE", work.path("cache"));
+    Some(command)
+}
+
+fn succeed(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<String> {
+    let mut command = command(work, flags)?;
+    let ended = end(command.envs(settings.iter().copied()).spawn().unwrap());
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{flags} {settings:?}");
+    Some(ended.out)
+}
+
+fn fail(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<String> {
+    let mut command = command(work, flags)?;
+    Some(message(end(command.envs(settings.iter().copied()).spawn().unwrap()), flags))
+}
+
+#[test]
+fn selftest_passes() {
+    let work = Workplace::new();
+    let filters = ["attention", "program --random 3", "step", "step --dtype bf16", "step --tf32"];
+    for flags in filters.map(|filter| format!("--filter {filter}")) {
+        let Some(out) = succeed(&work, &format!("selftest {flags}"), &[]) else { return };
+        assert!(out.contains(" 0 failed") && !out.contains("0 passed"), "{out}");
+    }
+}
+
+#[test]
+fn training_has_the_losses_of_the_cpu_in_any_order_of_streams() {
+    let work = Workplace::new();
+    let flags = format!("{TRAIN} --steps 7 --dropout 0.1 --validate-every 3");
+    work.succeed(&format!("{flags} --log cpu.jsonl"));
+    let expected = work.losses("cpu.jsonl");
+    for order in ["late", "ahead", "at-once"] {
+        let log = format!("{order}.jsonl");
+        let Some(_) = succeed(&work, &format!("{flags} --log {log}"), &[("SIMULATED_ORDER", order)]) else {
+            return;
+        };
+        let losses = work.losses(&log);
+        assert_eq!(losses.len(), expected.len());
+        assert!(losses.iter().zip(&expected).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-3));
+        assert_eq!(losses, work.losses("late.jsonl"), "{order}");
+    }
+}
+
+#[test]
+fn tf32_is_a_choice() {
+    let work = Workplace::new();
+    let flags = format!("{TRAIN} --steps 4");
+    for (log, choice) in [("f32.jsonl", ""), ("tf32.jsonl", "--tf32")] {
+        let Some(_) = succeed(&work, &format!("{flags} {choice} --log {log}"), &[]) else { return };
+    }
+    let [f32, tf32] = ["f32.jsonl", "tf32.jsonl"].map(|log| work.losses(log));
+    assert!(f32 != tf32 && f32.iter().zip(&tf32).all(|(a, b)| (a.1 - b.1).abs() < 1e-2), "{f32:?} {tf32:?}");
+    let bench = "bench --config small.json --batch-size 2 --steps 1 --warmup 0 --mode compiled --tf32";
+    assert!(succeed(&work, bench, &[]).unwrap().contains("tf32 products"));
+}
+
+#[test]
+fn tuning_chooses_once_and_changes_no_loss() {
+    let work = Workplace::new();
+    let loss = |flags: &str| {
+        let flags =
+            format!("bench --config small.json --batch-size 2 --mode compiled --work forward {flags}");
+        succeed(&work, &format!("{flags} --steps 1 --warmup 0 --json bench.json"), &[])?;
+        let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        document["results"][0]["loss_last"].as_f64()
+    };
+    let Some(usual) = loss("") else { return };
+    let choices = || {
+        let files = std::fs::read_dir(work.path("cache/cubin")).unwrap().map(|file| file.unwrap().path());
+        let choices = files.filter(|file| file.extension().is_some_and(|extension| extension == "choice"));
+        let choices = choices.map(|file| (file.clone(), file.metadata().unwrap().modified().unwrap()));
+        choices.collect::<BTreeMap<_, _>>()
+    };
+    assert!(choices().is_empty());
+    let tuned = loss("--tune");
+    let chosen = choices();
+    let again = loss("--tune");
+    assert!(!chosen.is_empty() && choices() == chosen, "{chosen:?}");
+    assert_eq!([tuned, again], [Some(usual); 2]);
+}
+
+#[test]
+fn a_run_goes_on_and_writes_texts() {
+    let work = Workplace::new();
+    let train = |flags: &str| succeed(&work, &format!("{TRAIN} {flags}"), &[]);
+    let Some(_) = train("--steps 6 --log whole.jsonl") else { return };
+    let whole = Checkpoint::load(&work.path("run")).unwrap().tensors;
+    train("--steps 4 --log parts.jsonl");
+    succeed(&work, "train --resume run --steps 6 --log parts.jsonl", &[]);
+    assert_eq!(work.losses("parts.jsonl"), work.losses("whole.jsonl"));
+    assert!(Checkpoint::load(&work.path("run")).unwrap().tensors == whole, "parameters differ");
+    let flags = "generate --checkpoint run --prompt Compiler --tokens 12 --temperature 0";
+    assert_eq!(succeed(&work, flags, &[]).unwrap(), work.succeed(flags));
+}
+
+/// Sums of squares of rows, and whatever is divided by their roots.
+const NORM: &str = r#"graph "norm" {
+  %x = input {name = "x", dtype = f32, shape = [3, 4]} : f32[3,4]
+  %square = mul %x, %x : f32[3,4]
+  %sum = reduce %square {op = sum, axes = [1]} : f32[3]
+  %root = sqrt %sum : f32[3]
+  %all = broadcast %root {shape = [3, 4], axes = [0]} : f32[3,4]
+  %y = div %x, %all : f32[3,4]
+  output "y" = %y
+}
+"#;
+
+#[test]
+fn bench_and_run() {
+    let work = Workplace::new();
+    let flags = "bench --config small.json --batch-size 2 --steps 2 --warmup 1 --json bench.json";
+    let Some(_) = succeed(&work, flags, &[]) else { return };
+    let document: Value =
+        serde_json::from_str(&std::fs::read_to_string(work.path("bench.json")).unwrap()).unwrap();
+    for row in document["results"].as_array().unwrap() {
+        assert_eq!(row["device"], "cuda");
+        assert!(row["median_step_s"].as_f64() > Some(0.0) && row["peak_device_mib"].as_f64() > Some(0.0));
+    }
+    work.write("norm.kir", NORM);
+    let x = Tensor::new([3, 4], (0..12).map(|at| 0.5 + at as f32).collect::<Vec<_>>());
+    tensor_file::write(&work.path("in.safetensors"), &BTreeMap::from([("x".into(), x)])).unwrap();
+    let files = "run norm.kir --inputs in.safetensors --outputs out.safetensors";
+    succeed(&work, files, &[]);
+    let found = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    work.succeed(&format!("{files} --mode reference"));
+    let expected = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    assert_eq!(difference(&expected["y"].to_f64(), &found["y"].to_f64(), 1e-6), None);
+}
+
+#[test]
+fn profile_has_a_time_and_a_floor_for_each_kernel() {
+    let work = Workplace::new();
+    let flags =
+        "profile --config small.json --batch-size 2 --steps 1 --warmup 0 --lines 0 --json profile.json";
+    let Some(out) = succeed(&work, flags, &[]) else { return };
+    assert!(out.contains("simulated device") && out.contains("GB/s copied"), "{out}");
+    let text = std::fs::read_to_string(work.path("profile.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let rates = ["bandwidth_bytes_per_s", "f32_products_per_s", "bf16_products_per_s", "step_s"];
+    assert!(rates.iter().all(|rate| document[*rate].as_f64() > Some(0.0)), "{text}");
+    let kernels = document["kernels"].as_array().unwrap();
+    let is_positive = |kernel: &Value, field: &str| kernel[field].as_f64() > Some(0.0);
+    assert!(kernels.iter().all(|kernel| is_positive(kernel, "seconds") && is_positive(kernel, "floor_s")));
+}
+
+#[test]
+fn a_device_that_fails_ends_the_run_and_keeps_the_checkpoint() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --checkpoint-every 1 --validate-every 2");
+    let Some(_) = succeed(&work, &format!("{train} --steps 1"), &[]) else { return };
+    let whole = Checkpoint::load(&work.path("run")).unwrap();
+    // In the first step, in a later one, and in the validation or the steps about it.
+    for launch in ["0", "70", "130"] {
+        let message = fail(&work, &format!("{train} --steps 4"), &[("SIMULATED_FAILURE", launch)]).unwrap();
+        assert!(
+            message.contains("CUDA: ") && message.contains("an illegal memory access"),
+            "{launch}: {message}"
+        );
+        let kept = Checkpoint::load(&work.path("run")).unwrap();
+        assert!(launch != "0" || kept.tensors == whole.tensors, "a failed run has written a checkpoint");
+    }
+    let message = fail(&work, "generate --checkpoint run", &[("SIMULATED_FAILURE", "3")]).unwrap();
+    assert!(message.contains("an illegal memory access"), "{message}");
+}
+
+#[test]
+fn what_a_device_lacks_is_one_line() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --steps 1");
+    let cases = [
+        (("SIMULATED_DEVICES", "0"), "there is no CUDA device 0; the driver knows 0"),
+        (
+            ("SIMULATED_ARCHITECTURE", "75"),
+            "the device is of the architecture sm_75; sm_80 (A100) is the oldest",
+        ),
+        (("SIMULATED_MIB", "0"), "the device has 0 bytes of free memory, the program needs "),
+        (
+            ("SIMULATED_DRIVER", "11080"),
+            "NVRTC 12 makes code for newer drivers than this one, which knows CUDA 11.8",
+        ),
+        (("SIMULATED_REFUSAL", "blocks_0_"), "NVRTC refuses `blocks_0_"),
+        (("SIMULATED_REFUSAL", "blocks_0_"), "): error: this simulation was told to refuse it"),
+    ];
+    for (setting, expected) in cases {
+        let Some(message) = fail(&work, &train, &[setting]) else { return };
+        assert!(message.contains(expected), "{setting:?}: {message}");
+    }
+}
