@@ -51,8 +51,8 @@ pub use kernfusion_ir::Tensor as HostTensor;
 pub mod prelude {
     pub use crate::init::Init;
     pub use crate::loss::{
-        activation_regularization, bce, bce_with_logits, cross_entropy, masked_cross_entropy, masked_mean,
-        mse, smoothed_token_losses, temporal_activation_regularization, token_losses,
+        activation_regularization, bce, bce_with_logits, counted_mean, cross_entropy, masked_cross_entropy,
+        masked_mean, mse, smoothed_token_losses, temporal_activation_regularization, token_losses,
     };
     pub use crate::models::{
         Bert, BertConfig, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, Mlp, ModelConfig, Preset,
