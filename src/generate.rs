@@ -9,7 +9,7 @@ use crate::models::{Gpt, GptConfig};
 use crate::sample::Sampler;
 use crate::text::{Tokenizer, Unfolding};
 use crate::trace::{Program, Trace};
-use crate::train::{Record, parameters};
+use crate::train::{Record, merge, parameters};
 use crate::{HostTensor, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::DType;
@@ -27,20 +27,37 @@ impl Generator {
     /// # Errors
     /// If the shape is not valid or the program cannot be compiled.
     pub fn new(config: &GptConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
-        let program = compile(&next_logits(config)?.graph, states, target)?;
+        Generator::on(&Trace::new(), config, tokenizer, states, target)
+    }
+
+    /// As [`Generator::new`], on a trace that says more about the model, such as its adapters.
+    ///
+    /// # Errors
+    /// As [`Generator::new`].
+    pub fn on(
+        trace: &Trace,
+        config: &GptConfig,
+        tokenizer: Tokenizer,
+        states: &States,
+        target: &Target,
+    ) -> Result<Self> {
+        let program = compile(&next_logits(trace, config)?.graph, states, target)?;
         Ok(Generator { program, tokenizer, context: config.context })
     }
 
-    /// The model of a checkpoint.
+    /// The model of a checkpoint, with its adapters merged.
     ///
     /// # Errors
     /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
-        let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
+        let Record { config, tokenizer, settings, .. } = Record::read(&checkpoint.meta)?;
         let states = target.states();
-        let shapes = parameters::states_of(&next_logits(&config)?.graph);
+        let shapes = parameters::states_of(&next_logits(&Trace::new(), &config)?.graph);
         let mut tensors = checkpoint.tensors;
         tensors.retain(|name, _| !name.starts_with(parameters::OPTIMIZER));
+        if let Some(lora) = settings.adaptation.lora {
+            merge(&mut tensors, &lora)?;
+        }
         parameters::put(&states, &shapes, tensors, "the checkpoint")?;
         Generator::new(&config, tokenizer, &states, target)
     }
@@ -107,11 +124,10 @@ impl Generator {
 }
 
 /// From `x` of `i32[1, context]` and a `position` to the `logits` of `f32[1, 1, vocabulary]` there.
-fn next_logits(config: &GptConfig) -> Result<Program> {
-    let trace = Trace::new();
+fn next_logits(trace: &Trace, config: &GptConfig) -> Result<Program> {
     let x = trace.input("x", [1, config.context], DType::I32);
     let position = trace.input("position", [], DType::I32);
-    let logits = Gpt::new(&trace, config)?.forward(&x);
+    let logits = Gpt::new(trace, config)?.forward(&x);
     let start = trace.full([], 0.0, DType::I32);
     let last = logits.dynamic_slice(&[&start, &position, &start], [1, 1, config.vocabulary]);
     trace.finish(&[("logits", &last)])

@@ -57,7 +57,7 @@ pub mod prelude {
     pub use crate::nn::{
         Activation, AttentionConfig, BatchNorm, Block, BlockConfig, Convolution, CrossAttention, DropConnect,
         Dropout, Embedding, FeedForward, FeedForwardConfig, Gelu, LatentAttention, LatentAttentionConfig,
-        LayerNorm, Linear, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
+        LayerNorm, Linear, Lora, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
         SelfAttention, SelfAttentionConfig, Sight, Surroundings, TransposedConvolution, Window,
     };
     pub use crate::optim::{Averaging, Moments, Optimizer, Schedule, TrainStep};

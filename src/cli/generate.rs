@@ -8,7 +8,7 @@ use kernfusion::checkpoint::Checkpoint;
 use kernfusion::compile::Mode;
 use kernfusion::generate::Generator;
 use kernfusion::sample::Sampler;
-use kernfusion::train::use_averages;
+use kernfusion::train::{attach, use_averages};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,6 +39,9 @@ pub(super) struct Args {
     /// Below 1: safer, above: bolder; 0: always the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
+    /// Directory of adapters (the one named adapter in that of a run with --lora) to put into the model
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// Write with the averages that the optimizer asgd has kept, in place of the last parameters
     #[arg(long)]
     averaged: bool,
@@ -60,6 +63,10 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let in_checkpoint = |error| super::error::in_file(&args.checkpoint, error);
     if args.averaged {
         use_averages(&mut checkpoint).map_err(in_checkpoint)?;
+    }
+    if let Some(adapter) = &args.adapter {
+        let adapters = Checkpoint::load(adapter).map_err(kernfusion::Error::from)?;
+        attach(&mut checkpoint, adapters).map_err(|error| super::error::in_file(adapter, error))?;
     }
     let mut generator = Generator::from_checkpoint(checkpoint, &target).map_err(in_checkpoint)?;
     // Nothing of the prompt is shown before it is known to be possible.

@@ -5,6 +5,7 @@
 //!   that cannot be understood); mistakes in a program's text may take more lines. A reader of standard output that
 //!   goes away is no error.
 
+mod adaptation;
 mod bench;
 mod data;
 mod dump;

@@ -1,5 +1,6 @@
 //! `kernfusion train`: a run from its first step, or from a checkpoint.
 
+use super::adaptation::AdaptationArgs;
 use super::error::{CliError, in_file};
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
@@ -10,7 +11,7 @@ use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::compile::{Mode, Target};
 use kernfusion::optim::{Optimizer, Schedule};
 use kernfusion::text::{Corpus, Order, Tokenizer};
-use kernfusion::train::{Ending, Record, Session, Settings, TextRecord, Trainer};
+use kernfusion::train::{Adaptation, Ending, Record, Session, Settings, TextRecord, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,7 @@ const INTERRUPTED: u8 = 130;
   kernfusion train --preset thesis --data book.txt --steps 5000 --schedule cosine --log loss.jsonl
   kernfusion train --preset thesis --memory-limit 700MiB
   kernfusion train --data book.txt --tokenizer bpe --vocabulary 2000 --align-vocabulary 64
+  kernfusion train --data verse.txt --init runs/tiny/checkpoint.safetensors --lora 8 --out runs/verse
   kernfusion train --resume runs/thesis --steps 10000")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -89,6 +91,8 @@ pub(super) struct Args {
     /// Steps between checkpoints; 0: only at the end [default: 100]
     #[arg(long, value_name = "N")]
     checkpoint_every: Option<u64>,
+    #[command(flatten)]
+    adaptation: AdaptationArgs,
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
@@ -247,6 +251,7 @@ impl Args {
             optimizer: self.optimizer(&settings.optimizer),
             schedule: self.schedule(settings.schedule, steps),
             clip: self.clip.map_or(settings.clip, |clip| Some(clip).filter(|&clip| clip != 0.0)),
+            adaptation: self.adaptation.adaptation().unwrap_or(settings.adaptation),
             order: self.order.map_or(settings.order, |order| match order {
                 OrderArg::Random => Order::Random,
                 OrderArg::Sequential => Order::Sequential,
@@ -312,11 +317,20 @@ fn vocabulary(tokenizer: &Tokenizer) -> String {
     }
 }
 
+/// How many parameters are trained, if not all.
+fn trained_part(trainer: &Trainer) -> String {
+    match trainer.record().settings.adaptation == Adaptation::default() {
+        true => String::new(),
+        false => format!(", {} of them trained", grouped(trainer.trained_parameters() as u64)),
+    }
+}
+
 fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
     let Record { config: c, settings, tokenizer, text } = trainer.record();
     screen.line(format!(
-        "model: {} parameters ({} layers, width {}, {} heads, context {}, vocabulary {})",
+        "model: {} parameters{} ({} layers, width {}, {} heads, context {}, vocabulary {})",
         grouped(c.parameters() as u64),
+        trained_part(trainer),
         c.layers,
         c.width,
         c.heads,

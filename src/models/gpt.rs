@@ -252,7 +252,7 @@ impl GptConfig {
     /// # Errors
     /// If the shape or the optimizer is not valid.
     pub fn train_step(&self, batch: usize, optimizer: &Optimizer, clip: Option<f64>) -> Result<TrainStep> {
-        TrainStep::new(&self.traced_loss(&Trace::training(), batch)?, optimizer, clip)
+        TrainStep::new(&self.loss(&Trace::training(), batch)?, optimizer, clip)
     }
 
     /// The output `loss` in evaluating mode on inputs `x` and `y` of `i32[batch, context]`.
@@ -261,7 +261,7 @@ impl GptConfig {
     /// If the shape is not valid.
     pub fn evaluation(&self, batch: usize) -> Result<Program> {
         let trace = Trace::new();
-        let loss = self.traced_loss(&trace, batch)?;
+        let loss = self.loss(&trace, batch)?;
         trace.finish(&[("loss", &loss)])
     }
 
@@ -277,7 +277,12 @@ impl GptConfig {
         trace.finish(&[("logits", &logits)])
     }
 
-    fn traced_loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
+    /// The mean cross-entropy on a trace that may be training or evaluating, with frozen parameters or adapters; its inputs
+    /// are `x` and `y` of `i32[batch, context]`.
+    ///
+    /// # Errors
+    /// If the shape is not valid.
+    pub fn loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
         let shape = [batch, self.context];
         let (x, y) = (trace.input("x", shape, DType::I32), trace.input("y", shape, DType::I32));
         let logits = Gpt::new(trace, self)?.forward(&x);
@@ -403,17 +408,23 @@ impl Gpt {
 
     /// Not `track_caller`: the nodes of the model carry the lines below.
     fn logits(&self, tokens: &Tensor) -> Tensor {
+        let hidden = self.hidden(tokens);
+        let _scope = tokens.trace().at(self.path.clone());
+        match &self.head {
+            Some(head) => head.forward(&hidden),
+            None => self.wte.logits(&hidden),
+        }
+    }
+
+    /// What the head reads: `[batch, length, width]`, after the last norm.
+    pub fn hidden(&self, tokens: &Tensor) -> Tensor {
         let _scope = tokens.trace().at(self.path.clone());
         let length = tokens.shape().get(1).copied().unwrap_or(1);
         let mut x = self.dropout.forward(&self.embedded(tokens, length));
         for block in &self.blocks {
             x = block.forward(&x);
         }
-        let x = self.ln_f.forward(&x);
-        match &self.head {
-            Some(head) => head.forward(&x),
-            None => self.wte.logits(&x),
-        }
+        self.ln_f.forward(&x)
     }
 
     fn embedded(&self, tokens: &Tensor, length: usize) -> Tensor {

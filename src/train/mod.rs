@@ -19,6 +19,7 @@
 //! checkpoint has the very losses, bit for bit, of one that was never interrupted; the number of threads changes
 //! nothing either.
 
+mod adaptation;
 mod log;
 pub(crate) mod parameters;
 mod session;
@@ -26,6 +27,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use adaptation::{Adaptation, attach, merge};
 pub use parameters::use_averages;
 pub use session::{Ending, Event, Session};
 pub use settings::{Record, Settings, TextRecord};
@@ -34,6 +36,7 @@ use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tenso
 use crate::compile::{Compiled, Pending, Target, compile};
 use crate::generate::Generator;
 use crate::models::GptConfig;
+use crate::nn::is_adapter;
 use crate::optim::TrainStep;
 use crate::sample::Sampler;
 use crate::text::{Batch, CharTokenizer, Corpus, Split, Tokenizer, Windows, validation_windows};
@@ -177,7 +180,10 @@ impl Trainer {
         let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context)?;
         // Refuses an empty batch before anything is compiled for it.
         Windows::new(&split.training, settings.batch, config.context, settings.order, settings.seed)?;
-        let step = config.train_step(settings.batch, &settings.optimizer, settings.clip)?;
+        let trace = settings.adaptation.training();
+        let loss = config.loss(&trace, settings.batch)?;
+        settings.adaptation.check(&trace)?;
+        let step = TrainStep::new(&loss, &settings.optimizer, settings.clip)?;
         let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
         let start = Instant::now();
@@ -211,7 +217,10 @@ impl Trainer {
     pub fn initialize(&mut self, file: &Path) -> Result<()> {
         let mut tensors = read_tensors(file)?;
         tensors.retain(|name, _| !name.starts_with(OPTIMIZER));
-        parameters::put(&self.states, &self.parameter_shapes(), tensors, &file.display().to_string())
+        // A model that is to be adapted has no adapters yet.
+        let mut shapes = self.parameter_shapes();
+        shapes.retain(|name, _| !is_adapter(name) || tensors.contains_key(name));
+        parameters::put(&self.states, &shapes, tensors, &file.display().to_string())
     }
 
     /// Does the next step.
@@ -280,7 +289,11 @@ impl Trainer {
         }
         let mut evaluation = match self.evaluation.take() {
             Some(evaluation) => evaluation,
-            None => self.compile(&self.record.config.evaluation(batch)?)?,
+            None => {
+                let trace = self.record.settings.adaptation.evaluating();
+                let loss = self.record.config.loss(&trace, batch)?;
+                self.compile(&trace.finish(&[("loss", &loss)])?)?
+            }
         };
         let mut sum = 0.0;
         for windows in batches {
@@ -301,8 +314,9 @@ impl Trainer {
         let mut generator = match self.generator.take() {
             Some(generator) => generator,
             None => {
-                let Record { config, tokenizer, .. } = &self.record;
-                Generator::new(config, tokenizer.clone(), &self.states, &self.target)?
+                let Record { config, tokenizer, settings, .. } = &self.record;
+                let trace = settings.adaptation.evaluating();
+                Generator::on(&trace, config, tokenizer.clone(), &self.states, &self.target)?
             }
         };
         let sampler = Sampler::new(SAMPLE_TEMPERATURE, None, None, seed.wrapping_add(self.done))?;
@@ -317,7 +331,15 @@ impl Trainer {
     /// If it cannot be written; the one before it is then untouched.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let meta = self.record.meta(self.done);
-        parameters::save(directory, &meta, &self.states, &self.shapes)
+        parameters::save(directory, &meta, &self.states, &self.shapes)?;
+        if self.record.settings.adaptation.lora.is_none() {
+            return Ok(());
+        }
+        // Beside it, what is small enough to be passed on: it goes with any copy of the model that was adapted.
+        let adapter = |name: &String| is_adapter(name) && !name.starts_with(OPTIMIZER);
+        let shapes = self.shapes.iter().filter(|(name, _)| adapter(name));
+        let shapes = shapes.map(|(name, shape)| (name.clone(), shape.clone())).collect();
+        parameters::save(&directory.join(ADAPTER), &meta, &self.states, &shapes)
     }
 
     /// The model, the settings and the text.
@@ -333,6 +355,11 @@ impl Trainer {
     /// The compiled training step.
     pub fn program(&self) -> &Compiled {
         &self.training
+    }
+
+    /// The number of trained numbers: those of all parameters that are not frozen, adapters included.
+    pub fn trained_parameters(&self) -> usize {
+        self.step.program.parameter_count()
     }
 
     /// How long compiling has taken so far.
@@ -352,6 +379,9 @@ impl Trainer {
         parameters.map(|parameter| (parameter.name.clone(), parameter.shape.clone())).collect()
     }
 }
+
+/// The directory, in that of a checkpoint, of the adapters alone.
+pub const ADAPTER: &str = "adapter";
 
 /// Below 1, so that a small model's samples are easier to read.
 const SAMPLE_TEMPERATURE: f64 = 0.8;

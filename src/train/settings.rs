@@ -1,5 +1,6 @@
 //! What a training run is: the settings that fix its numbers, and the record of them in a checkpoint.
 
+use super::Adaptation;
 use crate::checkpoint::Meta;
 use crate::models::GptConfig;
 use crate::optim::{Optimizer, Schedule};
@@ -29,6 +30,9 @@ pub struct Settings {
     pub schedule: Schedule,
     /// The largest norm of all gradients together, if they are clipped.
     pub clip: Option<f64>,
+    /// Which parameters are trained.
+    #[serde(default)]
+    pub adaptation: Adaptation,
     /// Which windows of the text a step takes.
     #[serde(with = "OrderForm")]
     pub order: Order,
@@ -71,6 +75,7 @@ impl Default for Settings {
             optimizer: Optimizer::adamw(1e-3),
             schedule: Schedule::Constant,
             clip: Some(1.0),
+            adaptation: Adaptation::default(),
             order: Order::Random,
             validate_every: 100,
             validation_batches: 8,

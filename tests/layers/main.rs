@@ -7,5 +7,6 @@ mod attention;
 mod basic;
 mod convolutions;
 mod judge;
+mod methods;
 mod models;
 mod recurrent;
