@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What to run on a machine with an NVIDIA GPU, its driver and NVRTC (see the README): whether results are right there,
-# whether a training there loses what it loses on the CPU, and how fast it is beside PyTorch.
+# whether a training there loses what it loses on the CPU, and how fast it is beside PyTorch and beside what the card can do.
 #
 #   benches/gpu.sh [folder]            results go there [default: target/gpu-runs/<time>]
 #
-# Takes the built binary, and Python with PyTorch for the comparison.
-# Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch), QUICK=1 (fewer steps, no sanitizer).
+# Takes the built binary, and Python; with PyTorch for the comparison, which is left out where PyTorch has no CUDA.
+# Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch), QUICK=1 (fewer steps, no sanitizer),
+# PRESETS ("preset:batch …", the first of which is trained and profiled), DTYPES, SELFTEST (its flags).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -13,33 +14,46 @@ root=$(cd "$here/.." && pwd)
 ours=${KERNFUSION:-${CARGO_TARGET_DIR:-$root/target}/release/kernfusion}
 python=${PYTHON:-python3}
 out=${1:-$root/target/gpu-runs/$(date +%Y%m%d-%H%M%S)}
-quick=${QUICK:-}
+presets=${PRESETS:-thesis:64 gpt2-small:16}
+dtypes=${DTYPES:-f32 tf32 bf16}
+train_steps=100 steps=20 warmup=3
+[ -z "${QUICK:-}" ] || { train_steps=5 steps=3 warmup=1; }
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
 step() { printf '\n== %s (%ds)\n' "$1" "$SECONDS"; }
 
+# What our flags, and those of bench_torch.py, call a number type.
+dtype_flags() { if [ "$1" = tf32 ]; then echo "--dtype f32 --tf32"; else echo "--dtype $1"; fi; }
+
 [ -x "$ours" ] || { echo "there is no $ours: cargo build --release, or set KERNFUSION"; exit 1; }
-command -v nvidia-smi >/dev/null || { echo "there is no NVIDIA driver on this machine"; exit 1; }
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-
-step "every op, random programs and training steps against the reference evaluator"
-"$ours" selftest --device cuda
-"$ours" selftest --device cuda --dtype bf16
-
-if [ -z "$quick" ] && command -v compute-sanitizer >/dev/null; then
-  step "races and accesses outside of buffers"
-  compute-sanitizer --tool racecheck --error-exitcode 1 "$ours" selftest --device cuda --filter "training step"
-  compute-sanitizer --tool memcheck --error-exitcode 1 "$ours" selftest --device cuda --filter "training step"
+if command -v nvidia-smi >/dev/null; then
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+else
+  echo "nvidia-smi is not here; going on with the driver that kernfusion finds"
 fi
 
-step "losses on the GPU and on the CPU"
-steps=100
-[ -z "$quick" ] || steps=10
+step "every op, random programs and training steps against the reference evaluator"
+for dtype in $dtypes; do
+  # shellcheck disable=SC2046,SC2086 # lists of flags
+  "$ours" selftest --device cuda $(dtype_flags "$dtype") ${SELFTEST:-}
+done
+
+if [ -z "${QUICK:-}" ] && command -v compute-sanitizer >/dev/null; then
+  step "races and accesses outside of buffers"
+  for tool in racecheck memcheck; do
+    compute-sanitizer --tool $tool --error-exitcode 1 "$ours" selftest --device cuda --filter "training step"
+  done
+fi
+
+first=${presets%% *}
+preset=${first%%:*} batch=${first##*:}
+step "losses of $preset, batch $batch, on the GPU and on the CPU"
 for device in cuda cpu; do
   rm -rf "$out/run-$device" "$out/losses-$device.jsonl"
-  "$ours" train --preset thesis --steps $steps --device $device --checkpoint-every 0 --out "$out/run-$device" \
-    --log "$out/losses-$device.jsonl" >"$out/train-$device.log" 2>&1
+  "$ours" train --preset "$preset" --batch-size "$batch" --steps $train_steps --device $device --checkpoint-every 0 \
+    --validation-batches 1 --sample-tokens 0 --out "$out/run-$device" --log "$out/losses-$device.jsonl" \
+    >"$out/train-$device.log" 2>&1 || { cat "$out/train-$device.log"; exit 1; }
 done
 "$python" - "$out" <<'PYTHON'
 import json, sys
@@ -47,54 +61,41 @@ rows = lambda device: [json.loads(line) for line in open(f"{sys.argv[1]}/losses-
 losses = lambda device: {row["step"]: row["loss"] for row in rows(device) if row.get("loss") is not None}
 gpu, cpu = losses("cuda"), losses("cpu")
 worst = max(abs(gpu[step] - cpu[step]) for step in cpu)
-print(f"{len(cpu)} losses of thesis differ by {worst:.2e} at most")
+print(f"{len(cpu)} losses differ by {worst:.2e} at most")
 sys.exit(0 if gpu.keys() == cpu.keys() and worst <= 1e-3 else 1)
 PYTHON
 
-"$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
-  { echo "no PyTorch with CUDA in $python: no comparison"; exit 0; }
+step "a text of the model that was trained there"
+"$ours" generate --checkpoint "$out/run-cuda" --device cuda --tokens 60 --temperature 0
 
-step "ceilings of the card, by PyTorch"
-"$python" - <<'PYTHON'
-import torch
+has_torch=
+if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+  has_torch=1
+else
+  printf '\nno PyTorch with CUDA in %s: no comparison\n' "$python"
+fi
 
-def seconds(work, times=20):
-    for _ in range(3):
-        work()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(times):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3 / times
-
-a = torch.randn(1 << 28, device="cuda")
-b = torch.empty_like(a)
-print(f"copies {2 * a.nbytes / seconds(lambda: b.copy_(a)) / 1e9:,.0f} GB/s, read and written")
-n = 8192
-for name, dtype, tf32 in [("f32", torch.float32, False), ("tf32", torch.float32, True), ("bf16", torch.bfloat16, False)]:
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    x, y = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2))
-    print(f"products in {name} {2 * n**3 / seconds(lambda: x @ y) / 1e12:,.1f} TFLOP/s")
-PYTHON
-
-# Preset, batch, number type: the folder's name is what the table calls them.
-compare() {
-  local preset=$1 batch=$2 dtype=$3 folder=$out/$4/$3-default count=20
-  [ -z "$quick" ] || count=5
-  step "$preset, batch $batch, $dtype"
-  mkdir -p "$folder"
-  rm -f "$folder"/*.json
-  local flags=(--preset "$preset" --batch-size "$batch" --dtype "$dtype" --device cuda --steps "$count")
-  "$ours" bench "${flags[@]}" --mode compiled --warmup 3 --json "$folder/1-kernfusion.json" ||
-    echo "kernfusion failed"
-  for peer in "" --compile; do
-    "$python" "$here/peers/bench_torch.py" "${flags[@]}" --warmup 3 $peer --json "$folder/1-torch$peer.json" ||
-      echo "PyTorch $peer failed"
+for pair in $presets; do
+  preset=${pair%%:*} batch=${pair##*:}
+  for dtype in $dtypes; do
+    step "$preset, batch $batch, $dtype"
+    folder=$out/$preset-$batch-$dtype
+    mkdir -p "$folder"
+    rm -f "$folder"/*.json
+    # shellcheck disable=SC2207 # words without blanks
+    flags=(--preset "$preset" --batch-size "$batch" --device cuda --steps "$steps" --warmup "$warmup" $(dtype_flags "$dtype"))
+    for choice in "" --tune; do
+      # shellcheck disable=SC2086 # a flag or nothing
+      "$ours" bench "${flags[@]}" $choice --mode compiled --json "$folder/kernfusion$choice.json"
+    done
+    "$ours" profile "${flags[@]}" --lines 12 --json "$folder/profile.json"
+    [ -n "$has_torch" ] || continue
+    for peer in "" --compile; do
+      # shellcheck disable=SC2086 # a flag or nothing
+      "$python" "$here/peers/bench_torch.py" "${flags[@]}" $peer --json "$folder/torch$peer.json" || echo "PyTorch $peer failed"
+    done
   done
-  "$python" "$here/peers/table.py" "$out/$4" --heading "$preset, batch $batch"
-}
-compare thesis 64 f32 thesis-f32
-compare thesis 64 bf16 thesis-bf16
-compare gpt2-small 16 bf16 gpt2-small-bf16
+done
+
+step "all of it"
+"$python" "$here/peers/gpu_table.py" "$out"

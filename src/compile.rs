@@ -101,6 +101,7 @@ pub struct Target {
     recomputes: bool,
     memory_limit: Option<usize>,
     tf32: bool,
+    tune: bool,
     arena: Option<SharedArena>,
     #[cfg(feature = "cuda")]
     device: Option<Device>,
@@ -121,6 +122,7 @@ impl Target {
             recomputes: false,
             memory_limit: None,
             tf32: false,
+            tune: false,
             arena: None,
             #[cfg(feature = "cuda")]
             device: None,
@@ -146,6 +148,12 @@ impl Target {
     /// CPU there is no such thing, and compiling refuses it.
     pub fn tf32(self, tf32: bool) -> Self {
         Target { tf32, ..self }
+    }
+
+    /// On a GPU: measures which tile suits each product when a program is compiled, and keeps the choice on disk. Results are
+    /// the same bits. On the CPU it changes nothing.
+    pub fn tune(self, tune: bool) -> Self {
+        Target { tune, ..self }
     }
 
     /// With the tile primitives of this instruction set instead of the best that the CPU has.
@@ -224,7 +232,7 @@ impl Target {
 
     #[cfg(feature = "cuda")]
     fn cuda_options(&self) -> kernfusion_codegen::cuda::Options {
-        kernfusion_codegen::cuda::Options { tf32: self.tf32, ..Default::default() }
+        kernfusion_codegen::cuda::Options { tf32: self.tf32, tune: self.tune, ..Default::default() }
     }
 
     /// Whether programs run on a GPU.

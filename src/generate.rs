@@ -5,12 +5,12 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
-use crate::models::{Gpt, GptConfig};
+use crate::models::{Gpt, GptConfig, ModelConfig};
 use crate::sample::Sampler;
 use crate::text::{Tokenizer, Unfolding};
 use crate::trace::{Program, Trace};
-use crate::train::{Record, merge, parameters};
-use crate::{HostTensor, Result};
+use crate::train::{Record, parameters};
+use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::DType;
 
@@ -48,17 +48,13 @@ impl Generator {
     /// The model of a checkpoint, with its adapters merged.
     ///
     /// # Errors
-    /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
+    /// As [`Generator::new`]; if the model is no decoder, or the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
-        let Record { config, tokenizer, settings, .. } = Record::read(&checkpoint.meta)?;
-        let states = target.states();
-        let shapes = parameters::states_of(&next_logits(&Trace::new(), &config)?.graph);
-        let mut tensors = checkpoint.tensors;
-        tensors.retain(|name, _| !name.starts_with(parameters::OPTIMIZER));
-        if let Some(lora) = settings.adaptation.lora {
-            merge(&mut tensors, &lora)?;
-        }
-        parameters::put(&states, &shapes, tensors, "the checkpoint")?;
+        let (config, tokenizer) = Record::model(&checkpoint.meta)?;
+        let ModelConfig::Gpt(config) = config else {
+            return Err(Error::Configuration("only a decoder continues a text".into()));
+        };
+        let states = parameters::restored(checkpoint, &next_logits(&Trace::new(), &config)?, target)?;
         Generator::new(&config, tokenizer, &states, target)
     }
 

@@ -18,7 +18,8 @@
 //! ```
 //!
 //! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
-//! * [`text`], [`sample`]: from text to batches, from logits to text.
+//! * [`text`], [`sample`]: from text to batches, from logits to text; [`generate`], [`fill`], [`translate`]: what trained
+//!   models of each kind do.
 //! * [`checkpoint`], [`jsonl`], [`fetch`]: what is kept on disk or comes from the network.
 
 mod atomic_file;
@@ -26,6 +27,7 @@ pub mod checkpoint;
 pub mod compile;
 mod error;
 pub mod fetch;
+pub mod fill;
 pub mod generate;
 pub mod init;
 pub mod jsonl;
@@ -40,6 +42,7 @@ mod testing;
 pub mod text;
 pub mod trace;
 pub mod train;
+pub mod translate;
 
 pub use error::{Error, Result};
 pub use kernfusion_ir::Tensor as HostTensor;
@@ -52,7 +55,8 @@ pub mod prelude {
         mse, smoothed_token_losses, temporal_activation_regularization, token_losses,
     };
     pub use crate::models::{
-        Bert, BertConfig, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, Mlp, Preset, preset, presets,
+        Bert, BertConfig, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, Mlp, ModelConfig, Preset,
+        preset, presets,
     };
     pub use crate::nn::{
         Activation, AttentionConfig, BatchNorm, Block, BlockConfig, Convolution, CrossAttention, DropConnect,

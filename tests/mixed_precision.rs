@@ -22,6 +22,14 @@ fn config() -> GptConfig {
     GptConfig { vocabulary: 23, context: 12, layers: 2, heads: 2, width: 24, ..GptConfig::default() }
 }
 
+/// What makes a Llama of a decoder.
+const LLAMA: &str = r#"{"kv_heads": 1, "bias": false, "feed_forward": "swiglu", "normalization": "rms", "positions": {"rope": {}},
+    "window": 7}"#;
+
+/// What makes a DeepSeek of it.
+const DEEPSEEK: &str = r#"{"bias": false, "feed_forward": "swiglu", "normalization": "rms", "positions": {"rope": {}},
+    "latent": {"kv_rank": 12, "head_width": 12, "rope_width": 8, "value_width": 12}}"#;
+
 /// Windows of a text in which each token mostly follows from the one before it.
 fn batch(config: &GptConfig, windows: usize, seed: u64) -> [HostTensor; 2] {
     let mut draws = Draws::new(seed);
@@ -99,6 +107,8 @@ fn gradients_point_where_those_of_f32_do() {
         config(),
         GptConfig { tied: true, qkv_bias: true, dropout: 0.0, layers: 1, ..config() },
         GptConfig { norm: serde_json::from_str("\"post\"").unwrap(), width: 32, heads: 4, ..config() },
+        config().with_json(LLAMA).unwrap(),
+        config().with_json(DEEPSEEK).unwrap(),
     ] {
         let program = gradients(&config);
         let inputs = inputs(&program, &config);

@@ -31,6 +31,7 @@ def parse_arguments():
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--fused", action="store_true", help="AdamW as one fused kernel")
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="bf16 is autocast")
+    parser.add_argument("--tf32", action="store_true", help="on a GPU: products of f32 as TF32")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--batch-size", type=int, help="default: the preset's")
     parser.add_argument("--context", type=int, help="positions of a window; default: the preset's")
@@ -125,6 +126,7 @@ def measure(arguments):
     batch = arguments.batch_size or preset.batch
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
+    torch.backends.cuda.matmul.allow_tf32 = arguments.tf32
     step = build_step(arguments, config)
     count = arguments.warmup + arguments.steps
     windows = torch.randint(config.vocabulary, (count, batch, config.context + 1)).to(arguments.device)
@@ -137,7 +139,7 @@ def measure(arguments):
     median = statistics.median(seconds[arguments.warmup :])
     row = {
         "mode": mode_name(arguments), "preset": arguments.preset, "work": arguments.work,
-        "dtype": arguments.dtype, "device": arguments.device, "threads": arguments.threads,
+        "dtype": "tf32" if arguments.tf32 else arguments.dtype, "device": arguments.device, "threads": arguments.threads,
         "steps": arguments.steps, "warmup": arguments.warmup, "batch_size": batch,
         "allocator": arguments.allocator, "median_step_s": median,
         "tokens_per_s": batch * config.context / median,

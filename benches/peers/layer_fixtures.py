@@ -92,7 +92,7 @@ class Fixtures:
 
     def put(self, case, role, name, tensor, kind):
         # The file's writer takes memory as it lies, so that a transposed view would be written untransposed.
-        self.tensors[f"{case}/{role}/{name}"] = np.ascontiguousarray(tensor.detach().numpy().astype(kind))
+        self.tensors[f"{case}/{role}/{name}"] = np.asarray(tensor.detach().numpy().astype(kind), order="C")
 
 
 @dataclass

@@ -134,6 +134,15 @@ fn programs_may_go_while_others_stay() {
 }
 
 #[test]
+fn memory_that_was_given_back_is_there_again() {
+    let Some(device) = device() else { return };
+    for _ in 0..4 {
+        // Most of what the simulated device has.
+        drop(device.memory(600 << 20).unwrap());
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let Some(device) = device() else { return };
     let too_much = device.memory(1 << 40).unwrap_err();

@@ -157,7 +157,7 @@ impl Contender {
             threads: args.target.thread_count(),
             steps: args.steps,
             median_step_s: median,
-            tokens_per_s: (model.batch * model.config.context) as f64 / median,
+            tokens_per_s: (model.batch * model.config.context()) as f64 / median,
             compile_s: report.total.as_secs_f64(),
             slices: report.thrift.slices,
             recomputes: report.thrift.recomputes,

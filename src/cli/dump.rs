@@ -233,7 +233,7 @@ impl Args {
         let mut parts = Vec::new();
         for step in &program.steps {
             if let Step::Launch(launch) = step
-                && self.wants(&plan.graph.kernels[launch.kernel])
+                && launch.kernels.iter().any(|kernel| self.wants(&plan.graph.kernels[*kernel]))
                 && shown.insert(launch.function)
             {
                 parts.push(text(&renderer.functions()[launch.function])?);

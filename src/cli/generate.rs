@@ -1,21 +1,27 @@
-//! `kernfusion generate`: a trained model continues a text.
+//! `kernfusion generate`: a trained model continues a text, fills its gaps, or turns it into another one.
 
 use super::Outcome;
-use super::error::CliError;
+use super::error::{CliError, in_file};
 use super::model::TargetArgs;
 use super::screen::Screen;
 use kernfusion::checkpoint::Checkpoint;
-use kernfusion::compile::Mode;
+use kernfusion::compile::{Mode, Target};
+use kernfusion::fill::{Filler, GAP};
 use kernfusion::generate::Generator;
+use kernfusion::models::ModelConfig;
 use kernfusion::sample::Sampler;
-use kernfusion::train::{attach, use_averages};
+use kernfusion::train::{Record, attach, use_averages};
+use kernfusion::translate::Translator;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Continue a text with a trained model
 ///
-/// The same checkpoint, prompt, settings and seed give the same text. The prompt of a model of characters
-/// may only have those of the text that it was trained on.
+/// A decoder continues the prompt. A BERT fills the gaps of the prompt, which are written `_`. An encoder-decoder turns the
+/// prompt into another text.
+///
+/// The same checkpoint, prompt, settings and seed give the same text. The prompt of a model of characters may only have
+/// those of the text that it was trained on.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: kernfusion generate --checkpoint runs/tiny --prompt \"The compiler\" --tokens 300"
@@ -48,6 +54,9 @@ pub(super) struct Args {
     /// Seed of the picks
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// Hypotheses that an encoder-decoder keeps; 1: always the likeliest token
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    beams: u16,
     /// How the model is executed
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -60,19 +69,63 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         Sampler::new(args.temperature, args.top_k, args.top_p, args.seed).map_err(kernfusion::Error::from)?;
     let target = args.target.target(args.mode)?;
     let mut checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
-    let in_checkpoint = |error| super::error::in_file(&args.checkpoint, error);
     if args.averaged {
-        use_averages(&mut checkpoint).map_err(in_checkpoint)?;
+        use_averages(&mut checkpoint).map_err(|error| in_file(&args.checkpoint, error))?;
     }
     if let Some(adapter) = &args.adapter {
         let adapters = Checkpoint::load(adapter).map_err(kernfusion::Error::from)?;
-        attach(&mut checkpoint, adapters).map_err(|error| super::error::in_file(adapter, error))?;
+        attach(&mut checkpoint, adapters).map_err(|error| in_file(adapter, error))?;
     }
-    let mut generator = Generator::from_checkpoint(checkpoint, &target).map_err(in_checkpoint)?;
+    let (config, _) = Record::model(&checkpoint.meta).map_err(|error| in_file(&args.checkpoint, error))?;
+    match config {
+        ModelConfig::Gpt(_) => continued(&args, checkpoint, &sampler, &target, screen),
+        ModelConfig::Bert(_) => filled(&args, checkpoint, &target, screen),
+        ModelConfig::EncoderDecoder(_) => turned(&args, checkpoint, &target, screen),
+    }
+}
+
+fn continued(
+    args: &Args,
+    checkpoint: Checkpoint,
+    sampler: &Sampler,
+    target: &Target,
+    screen: &mut Screen,
+) -> Outcome {
+    let generator = Generator::from_checkpoint(checkpoint, target);
+    let mut generator = generator.map_err(|error| in_file(&args.checkpoint, error))?;
     // Nothing of the prompt is shown before it is known to be possible.
-    generator.check(&args.prompt).map_err(|error| CliError::Usage(format!("--prompt: {error}")))?;
+    generator.check(&args.prompt).map_err(in_prompt)?;
     screen.text(&args.prompt);
-    generator.generate(&args.prompt, args.tokens, &sampler, &mut |piece| screen.text(piece))?;
+    generator.generate(&args.prompt, args.tokens, sampler, &mut |piece| screen.text(piece))?;
     screen.line("");
     Ok(ExitCode::SUCCESS)
+}
+
+fn filled(args: &Args, checkpoint: Checkpoint, target: &Target, screen: &mut Screen) -> Outcome {
+    let filler = Filler::from_checkpoint(checkpoint, target);
+    let (mut filler, tokenizer) = filler.map_err(|error| in_file(&args.checkpoint, error))?;
+    let mut tokens = Vec::new();
+    for part in args.prompt.split_inclusive(GAP) {
+        let known = part.trim_end_matches(GAP);
+        tokens.extend(tokenizer.encode(known).map_err(|error| in_prompt(error.into()))?);
+        tokens.extend((known.len() < part.len()).then_some(filler.mask()));
+    }
+    let filled = filler.fill(&tokens).map_err(in_prompt)?;
+    screen.line(tokenizer.decode(&filled).map_err(kernfusion::Error::from)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn turned(args: &Args, checkpoint: Checkpoint, target: &Target, screen: &mut Screen) -> Outcome {
+    let translator = Translator::from_checkpoint(checkpoint, target, args.beams.into());
+    let (mut translator, tokenizer) = translator.map_err(|error| in_file(&args.checkpoint, error))?;
+    let source = tokenizer.encode(&args.prompt).map_err(|error| in_prompt(error.into()))?;
+    let mut written = translator.translate(&[source]).map_err(in_prompt)?.remove(0);
+    // A vocabulary may be padded; what is no character is not shown.
+    written.retain(|&token| (token as usize) < tokenizer.vocabulary_size());
+    screen.line(tokenizer.decode(&written).map_err(kernfusion::Error::from)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_prompt(error: kernfusion::Error) -> CliError {
+    CliError::Usage(format!("--prompt: {error}"))
 }

@@ -4,7 +4,7 @@ use super::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
 use kernfusion::compile::{Mode, Precision, Target};
-use kernfusion::models::{GptConfig, preset};
+use kernfusion::models::{ModelConfig, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Program;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(super) struct ModelArgs {
 /// The model that the flags describe.
 pub(super) struct Model {
     pub(super) preset: &'static str,
-    pub(super) config: GptConfig,
+    pub(super) config: ModelConfig,
     pub(super) batch: usize,
     /// The fields that the user's file has.
     fields: serde_json::Value,
@@ -59,17 +59,17 @@ impl ModelArgs {
             config = config.with_json(&json).map_err(|error| in_file(path, error))?;
             fields = serde_json::from_str(&json).unwrap_or_default();
         }
-        config.dropout = self.dropout.unwrap_or(config.dropout);
+        config.set_dropout(self.dropout.unwrap_or(config.dropout()));
         config.validate()?;
         let batch = self.batch_size.unwrap_or(preset.batch);
         if batch == 0 {
             return Err(CliError::Usage("--batch-size must be at least 1".into()));
         }
         let extents = [
-            ("vocabulary", config.vocabulary, LARGEST_EXTENT),
-            ("context", config.context, LARGEST_EXTENT),
-            ("layers", config.layers, MOST_LAYERS),
-            ("width", config.width, LARGEST_EXTENT),
+            ("vocabulary", config.vocabulary(), LARGEST_EXTENT),
+            ("context", config.context(), LARGEST_EXTENT),
+            ("layers", config.layers(), MOST_LAYERS),
+            ("width", config.width(), LARGEST_EXTENT),
             ("batch size", batch, LARGEST_EXTENT),
         ];
         match extents.into_iter().find(|(_, extent, limit)| extent > limit) {
@@ -212,6 +212,9 @@ pub(super) struct TargetArgs {
     /// On a GPU: products of f32 on tensor cores, with operands rounded to 10 bits of fraction (TF32)
     #[arg(long)]
     tf32: bool,
+    /// On a GPU: measure which tile suits each product, and keep the choice on disk; results stay the same
+    #[arg(long)]
+    tune: bool,
     /// Threads; results do not depend on it [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -232,10 +235,14 @@ enum DeviceArg {
 impl TargetArgs {
     /// The target in a mode: the CPU, or the first GPU.
     pub(super) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
-        let target = self.with_threads().mode(mode).precision(self.precision()).tf32(self.tf32);
+        let target =
+            self.with_threads().mode(mode).precision(self.precision()).tf32(self.tf32).tune(self.tune);
         match self.device {
             DeviceArg::Cpu if self.tf32 => {
                 Err(CliError::Usage("--tf32 is a number type of GPUs: it needs --device cuda".into()))
+            }
+            DeviceArg::Cpu if self.tune => {
+                Err(CliError::Usage("--tune measures tiles of GPUs: it needs --device cuda".into()))
             }
             DeviceArg::Cpu => Ok(target),
             #[cfg(feature = "cuda")]

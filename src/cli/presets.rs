@@ -30,20 +30,20 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     screen.line(format!(
-        "{:<12} {:>12} {:>6} {:>5} {:>5} {:>7} {:>10} {:>5}  about",
+        "{:<14} {:>13} {:>6} {:>5} {:>5} {:>7} {:>10} {:>5}  about",
         "preset", "parameters", "layers", "width", "heads", "context", "vocabulary", "batch"
     ));
     for preset in presets() {
         let c = &preset.config;
         screen.line(format!(
-            "{:<12} {:>12} {:>6} {:>5} {:>5} {:>7} {:>10} {:>5}  {}",
+            "{:<14} {:>13} {:>6} {:>5} {:>5} {:>7} {:>10} {:>5}  {}",
             preset.name,
             grouped(c.parameters() as u64),
-            c.layers,
-            c.width,
-            c.heads,
-            c.context,
-            grouped(c.vocabulary as u64),
+            c.layers(),
+            c.width(),
+            c.heads(),
+            c.context(),
+            grouped(c.vocabulary() as u64),
             preset.batch,
             preset.description
         ));

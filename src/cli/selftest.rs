@@ -6,8 +6,9 @@ use super::model::TargetArgs;
 use super::screen::{Screen, progress};
 use indicatif::ProgressBar;
 use kernfusion::compile::{Mode, Precision as ProductType, Target};
-use kernfusion::models::GptConfig;
+use kernfusion::models::{self, ModelConfig};
 use kernfusion::optim::Optimizer;
+use kernfusion::train::batches;
 use kernfusion::{HostTensor, Result};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::random::element_bits;
@@ -27,7 +28,7 @@ const STEP_TOLERANCE: f64 = 2e-4;
 const NARROW_TOLERANCE: f64 = 1e-2;
 
 /// Compare this machine's results with the reference evaluator: every op on every dtype, random programs, and a small
-/// training step, in eager and in compiled mode
+/// training step of each kind of model, in eager and in compiled mode
 #[derive(clap::Args)]
 #[command(after_help = "Example: kernfusion selftest")]
 pub(super) struct Args {
@@ -113,26 +114,21 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
             tolerance: RANDOM_TOLERANCE,
         });
     }
-    cases.extend([training_step(args.seed, 0.0)?, training_step(args.seed, 0.2)?]);
+    for (name, config) in models::samples() {
+        cases.push(training_step(args.seed, name, &config)?);
+    }
     cases.sort_by(|a, b| a.group.cmp(&b.group));
     Ok(cases)
 }
 
-/// A step of AdamW on a small GPT: loss, norm of the gradient, and every new parameter and moment.
-fn training_step(seed: u64, dropout: f64) -> Result<Case> {
-    let config = GptConfig {
-        vocabulary: 11,
-        context: 6,
-        layers: 2,
-        heads: 2,
-        width: 8,
-        dropout,
-        ..GptConfig::default()
-    };
+/// A step of AdamW on a small model: loss, norm of the gradient, and every new parameter and moment.
+fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
     let step = config.train_step(3, &Optimizer::adamw(1e-2), Some(1.0))?;
-    let token = |at: u64| (element_bits(seed as u32, 0, 0, at) % 11) as i32;
-    let tokens = |from: u64| HostTensor::new([3, 6], (from..from + 18).map(token).collect::<Vec<_>>());
-    let mut inputs = BTreeMap::from([("x".to_string(), tokens(0)), ("y".to_string(), tokens(18))]);
+    let (count, words) = (3 * config.context() as u64, config.vocabulary() - config.marks());
+    let token = |at: u64| (element_bits(seed as u32, 0, 0, at) as usize % words) as i32;
+    let windows = ((0..count).map(token).collect(), (count..2 * count).map(token).collect());
+    let data = batches::inputs(config, windows, 3, seed, 0).into_iter();
+    let mut inputs: BTreeMap<_, _> = data.map(|(name, tensor)| (name.to_string(), tensor)).collect();
     inputs.extend(step.scalars(3, 1e-2, seed as u32).into_iter().map(|(name, scalar)| (name.into(), scalar)));
     inputs.extend(step.program.initial_parameters(seed).map(|(name, tensor)| (name.into(), tensor)));
     let graph = step.program.graph;
@@ -145,7 +141,7 @@ fn training_step(seed: u64, dropout: f64) -> Result<Case> {
             inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
         }
     }
-    let name = format!("training step with dropout {dropout}");
+    let name = format!("training step: {name}");
     Ok(Case { group: "training step".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
 }
 

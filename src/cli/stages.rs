@@ -4,12 +4,10 @@ use super::error::CliError;
 use super::model::{MemoryArgs, Model, Work};
 use super::opt::unknown_pass;
 use kernfusion::compile::{Mode, Precision, Target, Thrift, passes, planned_thrift};
-use kernfusion::loss::cross_entropy;
-use kernfusion::models::Gpt;
 use kernfusion::trace::Trace;
 use kernfusion_codegen::States;
+use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::KernelGraph;
-use kernfusion_ir::{DType, Graph};
 use kernfusion_passes::fuse::fuse;
 use kernfusion_passes::tile::tile;
 use kernfusion_passes::{Pass, run as run_passes};
@@ -44,10 +42,7 @@ pub(super) fn traced(model: &Model, work: Work) -> Result<Graph, CliError> {
         Work::Train => Trace::training(),
         Work::Forward | Work::Prefill | Work::Decode => return Ok(work.program(model)?.graph),
     };
-    let shape = [model.batch, model.config.context];
-    let (x, y) = (trace.input("x", shape, DType::I32), trace.input("y", shape, DType::I32));
-    let logits = Gpt::new(&trace, &model.config)?.forward(&x);
-    let loss = cross_entropy(&logits, &y);
+    let loss = model.config.loss(&trace, model.batch)?;
     Ok(trace.finish(&[("loss", &loss)])?.graph)
 }
 

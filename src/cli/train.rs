@@ -9,6 +9,7 @@ use super::{Outcome, train_report::Reporter};
 use clap::ValueEnum;
 use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::compile::{Mode, Target};
+use kernfusion::models::ModelConfig;
 use kernfusion::optim::{Optimizer, Schedule};
 use kernfusion::text::{Corpus, Order, Tokenizer};
 use kernfusion::train::{Adaptation, Ending, Record, Session, Settings, TextRecord, Trainer};
@@ -175,11 +176,11 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 /// A run from its first step, and the directory of its checkpoint.
 fn fresh(args: &Args, target: Target, screen: &mut Screen) -> Result<(Trainer, PathBuf), CliError> {
     let model = args.model.resolve()?;
-    let corpus = corpus(args.data.as_deref())?;
+    let corpus = corpus(args.data.as_deref(), &model.config)?;
     let mut config = model.config.clone();
     let tokenizer = args.tokens.tokenizer(corpus.text())?;
     if !model.fixes("vocabulary") {
-        config.vocabulary = args.tokens.model_vocabulary(tokenizer.vocabulary_size());
+        config.set_vocabulary(args.tokens.model_vocabulary(tokenizer.vocabulary_size() + config.marks()));
     }
     let defaults = Settings { steps: DEFAULT_STEPS, batch: model.batch, ..Settings::default() };
     let file = args.data.as_deref().map(absolute);
@@ -201,7 +202,7 @@ fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError
     let checkpoint = Checkpoint::load(from).map_err(kernfusion::Error::from)?;
     let stored = Record::read(&checkpoint.meta).map_err(|error| in_file(from, error))?;
     let file = args.data.clone().or_else(|| stored.text.file.as_ref().map(PathBuf::from));
-    let corpus = corpus(file.as_deref())?;
+    let corpus = corpus(file.as_deref(), &stored.config)?;
     let mut asked = Record { settings: args.settings(stored.settings.clone()), ..stored.clone() };
     asked.text = TextRecord::new(&corpus, file.as_deref().map(absolute));
     if args.model.names_a_shape() {
@@ -209,19 +210,25 @@ fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError
         asked.config = model.config.clone();
         // What a shape leaves open is as it was.
         if !model.fixes("vocabulary") {
-            asked.config.vocabulary = stored.config.vocabulary;
+            asked.config.set_vocabulary(stored.config.vocabulary());
         }
         if !model.fixes("dropout") {
-            asked.config.dropout = stored.config.dropout;
+            asked.config.set_dropout(stored.config.dropout());
         }
     }
-    asked.config.dropout = args.model.dropout.unwrap_or(asked.config.dropout);
+    asked.config.set_dropout(args.model.dropout.unwrap_or(asked.config.dropout()));
     stored.allows(&asked).map_err(|error| in_file(from, error))?;
     Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))
 }
 
-fn corpus(file: Option<&Path>) -> Result<Corpus, CliError> {
-    let corpus = file.map_or_else(Corpus::default_text, Corpus::read);
+/// The text of a file, or one that suits the model.
+fn corpus(file: Option<&Path>, model: &ModelConfig) -> Result<Corpus, CliError> {
+    let corpus = match (file, model) {
+        (Some(file), _) => Corpus::read(file),
+        (None, ModelConfig::Gpt(_) | ModelConfig::Bert(_)) => Corpus::default_text(),
+        // To reverse a text that can be guessed takes no reading.
+        (None, ModelConfig::EncoderDecoder(_)) => Ok(Corpus::random_letters()),
+    };
     Ok(corpus.map_err(kernfusion::Error::from)?)
 }
 
@@ -331,11 +338,11 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
         "model: {} parameters{} ({} layers, width {}, {} heads, context {}, vocabulary {})",
         grouped(c.parameters() as u64),
         trained_part(trainer),
-        c.layers,
-        c.width,
-        c.heads,
-        c.context,
-        c.vocabulary
+        c.layers(),
+        c.width(),
+        c.heads(),
+        c.context(),
+        c.vocabulary()
     ));
     screen.line(format!("text:  {}, {}", text.name, vocabulary(tokenizer)));
     let report = trainer.program().report();
@@ -354,6 +361,6 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
     }
     let done = trainer.steps_done();
     let begin = if done > 0 { format!("resumed after step {done}; ") } else { String::new() };
-    let tokens = grouped((settings.batch * c.context) as u64);
+    let tokens = grouped((settings.batch * c.context()) as u64);
     screen.line(format!("run:   {begin}{} steps of {tokens} tokens, seed {}", settings.steps, settings.seed));
 }

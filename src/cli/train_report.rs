@@ -25,7 +25,7 @@ impl<'a> Reporter<'a> {
         let record = trainer.record();
         let (steps, done) = (record.settings.steps, trainer.steps_done());
         let has_bar = !bar.is_hidden() && std::io::stdout().is_terminal();
-        let tokens_per_step = (record.settings.batch * record.config.context) as u64;
+        let tokens_per_step = (record.settings.batch * record.config.context()) as u64;
         bar.set_position(done);
         bar.reset_eta();
         let every = (!has_bar).then(|| (steps / LINES).max(1));

@@ -4,8 +4,10 @@ use super::error::CliError;
 use super::model::{MemoryArgs, Model, TargetArgs, Work, benchmark_optimizer};
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, Mode, compile};
+use kernfusion::models::ModelConfig;
 use kernfusion::optim::TrainStep;
 use kernfusion::text::{Order, Windows};
+use kernfusion::train::batches;
 use kernfusion_codegen::Outputs;
 use kernfusion_ir::random::element_bits;
 use std::time::{Duration, Instant};
@@ -18,20 +20,22 @@ pub(super) struct Workload {
     pub(super) program: Compiled,
     /// For its scalar inputs, if it is a training step.
     step: Option<TrainStep>,
-    shape: [usize; 2],
+    model: ModelConfig,
+    batch: usize,
     done: u64,
 }
 
 /// Random tokens, long enough that windows differ.
 pub(super) fn synthetic_tokens(model: &Model) -> Vec<i32> {
-    let length = 8 * model.batch * model.config.context + 1;
-    let token = |at: usize| element_bits(SEED as u32, 0, 0, at as u64) as usize % model.config.vocabulary;
+    let length = 8 * model.batch * model.config.context() + 1;
+    let words = model.config.vocabulary() - model.config.marks();
+    let token = |at: usize| element_bits(SEED as u32, 0, 0, at as u64) as usize % words.max(1);
     (0..length).map(|at| token(at) as i32).collect()
 }
 
 /// Batches of these tokens.
 pub(super) fn windows<'t>(model: &Model, tokens: &'t [i32]) -> Result<Windows<'t>, CliError> {
-    let windows = Windows::new(tokens, model.batch, model.config.context, Order::Random, SEED);
+    let windows = Windows::new(tokens, model.batch, model.config.context(), Order::Random, SEED);
     Ok(windows.map_err(kernfusion::Error::from)?)
 }
 
@@ -44,6 +48,7 @@ impl Workload {
         memory: Option<&MemoryArgs>,
         model: &Model,
     ) -> Result<Self, CliError> {
+        batches::check(&model.config)?;
         let target = target.target(mode)?;
         // Without a word about memory the whole batch at once, whose kernels have one time and one floor each.
         let target = match memory {
@@ -62,7 +67,7 @@ impl Workload {
             states.set(name, &tensor).map_err(kernfusion::Error::from)?;
         }
         let program = compile(&program.graph, &states, &target)?;
-        Ok(Workload { program, step, shape: [model.batch, model.config.context], done: 0 })
+        Ok(Workload { program, step, model: model.config.clone(), batch: model.batch, done: 0 })
     }
 
     /// The next step on the next batch, with the time that it takes. Preparing inputs is not timed.
@@ -84,13 +89,12 @@ impl Workload {
         windows: &Windows<'_>,
         run: impl FnOnce(&mut Compiled, &[(&str, &HostTensor)]) -> kernfusion::Result<R>,
     ) -> Result<(R, Duration), CliError> {
-        let (x, y) = windows.batch(self.done);
-        let [x, y] = [x, y].map(|tokens| HostTensor::new(self.shape, tokens));
+        let first = self.done * self.batch as u64;
+        let batch = batches::inputs(&self.model, windows.batch(self.done), self.batch, SEED, first);
         let rate = benchmark_optimizer().learning_rate();
         let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32));
         let scalars = scalars.unwrap_or_default();
-        let mut inputs = vec![("x", &x), ("y", &y)];
-        inputs.extend(scalars.iter().map(|(name, tensor)| (*name, tensor)));
+        let inputs: Vec<_> = batch.iter().chain(&scalars).map(|(name, tensor)| (*name, tensor)).collect();
         let start = Instant::now();
         let result = run(&mut self.program, &inputs)?;
         let time = start.elapsed();

@@ -108,7 +108,7 @@ impl BertConfig {
     /// # Errors
     /// If the shape or the optimizer is not valid.
     pub fn train_step(&self, batch: usize, optimizer: &Optimizer, clip: Option<f64>) -> Result<TrainStep> {
-        TrainStep::new(&self.traced_loss(&Trace::training(), batch)?, optimizer, clip)
+        TrainStep::new(&self.loss(&Trace::training(), batch)?, optimizer, clip)
     }
 
     /// The output `loss` in evaluating mode, on the inputs of [`BertConfig::train_step`].
@@ -117,7 +117,7 @@ impl BertConfig {
     /// If the shape is not valid.
     pub fn evaluation(&self, batch: usize) -> Result<Program> {
         let trace = Trace::new();
-        let loss = self.traced_loss(&trace, batch)?;
+        let loss = self.loss(&trace, batch)?;
         trace.finish(&[("loss", &loss)])
     }
 
@@ -133,13 +133,23 @@ impl BertConfig {
         trace.finish(&[("logits", &logits)])
     }
 
-    fn traced_loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
+    /// The loss on the inputs of a training step, which it declares, in the mode of the trace.
+    ///
+    /// # Errors
+    /// If the shape is not valid.
+    pub fn loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
         let shape = [batch, self.context];
         let (x, y) = (trace.input("x", shape, DType::I32), trace.input("y", shape, DType::I32));
         let mask = trace.input("mask", shape, DType::F32);
         let logits = Bert::new(trace, self)?.forward(&x, None, None);
         let _scope = trace.scope("loss");
         Ok(masked_cross_entropy(&logits, &y, &mask))
+    }
+
+    /// Standard deviation of the first weights: the paper's 0.02 at its width of 768, and so that matrices change variances as
+    /// much at any other one.
+    fn std(&self) -> f64 {
+        INITIAL_STD * (768.0 / self.width as f64).sqrt()
     }
 
     fn block(&self) -> BlockConfig {
@@ -186,7 +196,7 @@ impl Bert {
     /// If the shape is not valid.
     pub fn new(trace: &Trace, config: &BertConfig) -> Result<Self> {
         config.validate()?;
-        let (width, init) = (config.width, Init::Normal { std: INITIAL_STD });
+        let (width, init) = (config.width, Init::Normal { std: config.std() });
         let table = |name, count| Embedding::new(trace, name, count, width, init);
         let norm = |name| LayerNorm::new(trace, name, width).with_epsilon(config.epsilon);
         let (wte, wpe) = (table("wte", config.vocabulary), table("wpe", config.context));

@@ -140,7 +140,7 @@ impl EncoderDecoderConfig {
     /// # Errors
     /// If the shape or the optimizer is not valid.
     pub fn train_step(&self, batch: usize, optimizer: &Optimizer, clip: Option<f64>) -> Result<TrainStep> {
-        TrainStep::new(&self.traced_loss(&Trace::training(), batch)?, optimizer, clip)
+        TrainStep::new(&self.loss(&Trace::training(), batch)?, optimizer, clip)
     }
 
     /// The output `loss` in evaluating mode, of targets that are not smoothed, on the inputs of
@@ -150,7 +150,7 @@ impl EncoderDecoderConfig {
     /// If the shape is not valid.
     pub fn evaluation(&self, batch: usize) -> Result<Program> {
         let trace = Trace::new();
-        let loss = self.traced_loss(&trace, batch)?;
+        let loss = self.loss(&trace, batch)?;
         trace.finish(&[("loss", &loss)])
     }
 
@@ -172,7 +172,11 @@ impl EncoderDecoderConfig {
         trace.finish(&[("log_probabilities", &next.squeeze(1).log_softmax(-1))])
     }
 
-    fn traced_loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
+    /// The loss on the inputs of a training step, which it declares, in the mode of the trace.
+    ///
+    /// # Errors
+    /// If the shape is not valid.
+    pub fn loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
         let (source, target) = ([batch, self.source_length], [batch, self.target_length]);
         let (x, y) = (trace.input("x", source, DType::I32), trace.input("y", target, DType::I32));
         let lengths = ["x_lengths", "y_lengths"].map(|name| trace.input(name, [batch], DType::I32));
@@ -197,7 +201,10 @@ impl EncoderDecoderConfig {
         {
             heads.rope = Some(rope);
         }
-        block.with_dropout(self.dropout)
+        // Matrices keep the variance of what goes through them (Glorot, Bengio, 2010).
+        let (width, inner) = (self.width as f64, self.hidden() as f64);
+        let [even, uneven] = [2.0 * width, width + inner].map(|extents| (2.0 / extents).sqrt());
+        block.with_first_weights(even, uneven.min(even)).with_dropout(self.dropout)
     }
 }
 

@@ -12,7 +12,8 @@ use crate::init::Init;
 use crate::loss::cross_entropy;
 use crate::nn::{
     Activation, AttentionConfig, Block, BlockConfig, Dropout, Embedding, FeedForwardConfig, Gelu,
-    LatentAttentionConfig, Linear, Norm, NormPlace, Normalization, Rope, SelfAttentionConfig, Sight,
+    LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace, Normalization, Rope, SelfAttentionConfig,
+    Sight,
 };
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
@@ -66,6 +67,30 @@ pub struct GptConfig {
     pub window: Option<usize>,
     /// Latent attention in place of heads with their own keys and values.
     pub latent: Option<LatentShape>,
+    /// Mixtures of experts in place of feed-forward networks, with SwiGLU of the width `hidden` in each expert.
+    pub experts: Option<Experts>,
+}
+
+/// The experts of a decoder's blocks; see [`MixtureConfig`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experts {
+    /// How many there are.
+    pub count: usize,
+    /// How many work on a token.
+    pub active: usize,
+    /// Standard deviation of the noise on the router's logits in training.
+    #[serde(default)]
+    pub noise: f64,
+    /// Weight of the balancing loss; 0.01 if it is left out.
+    #[serde(default = "Experts::balance")]
+    pub balance: f64,
+}
+
+impl Experts {
+    fn balance() -> f64 {
+        0.01
+    }
 }
 
 /// The feed-forward networks of a decoder.
@@ -131,6 +156,7 @@ impl GptConfig {
         positions: Positions::Learned,
         window: None,
         latent: None,
+        experts: None,
     };
 }
 
@@ -174,7 +200,36 @@ impl GptConfig {
         if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
             return refuse(format!("epsilon {} is not a number of at least 0", self.epsilon));
         }
+        self.validate_experts()?;
         self.validate_positions()
+    }
+
+    fn validate_experts(&self) -> Result<()> {
+        let refuse = |reason: String| Err(Error::Configuration(reason));
+        let Some(Experts { count, active, noise, balance }) = self.experts else { return Ok(()) };
+        if active == 0 || active > count {
+            return refuse(format!("{active} of {count} experts cannot work on a token"));
+        }
+        if self.feed_forward != FeedForwardKind::Swiglu || self.bias {
+            return refuse("experts need feed_forward swiglu and no bias".into());
+        }
+        match [noise, balance].into_iter().find(|x| !(x.is_finite() && *x >= 0.0)) {
+            Some(x) => refuse(format!("noise and balance of experts are numbers of at least 0, not {x}")),
+            None => Ok(()),
+        }
+    }
+
+    fn mixture(&self, residual_std: f64) -> Option<MixtureConfig> {
+        self.experts.map(|Experts { count, active, noise, balance }| MixtureConfig {
+            width: self.width,
+            hidden: self.hidden(),
+            experts: count,
+            active,
+            noise,
+            balance,
+            std: INITIAL_STD,
+            residual_std,
+        })
     }
 
     fn validate_positions(&self) -> Result<()> {
@@ -243,6 +298,9 @@ impl GptConfig {
 
     fn feed_forward_parameters(&self) -> usize {
         let (d, inner) = (self.width, self.hidden());
+        if let Some(mixture) = self.mixture(0.0) {
+            return mixture.parameters();
+        }
         let inward = if self.feed_forward == FeedForwardKind::Swiglu { 2 } else { 1 };
         (inward + 1) * d * inner + if self.bias { inward * inner + d } else { 0 }
     }
@@ -277,8 +335,7 @@ impl GptConfig {
         trace.finish(&[("logits", &logits)])
     }
 
-    /// The mean cross-entropy on a trace that may be training or evaluating, with frozen parameters or adapters; its inputs
-    /// are `x` and `y` of `i32[batch, context]`.
+    /// The loss on the inputs of a training step, which it declares, in the mode of the trace.
     ///
     /// # Errors
     /// If the shape is not valid.
@@ -287,7 +344,8 @@ impl GptConfig {
         let (x, y) = (trace.input("x", shape, DType::I32), trace.input("y", shape, DType::I32));
         let logits = Gpt::new(trace, self)?.forward(&x);
         let _scope = trace.scope("loss");
-        Ok(cross_entropy(&logits, &y))
+        let loss = cross_entropy(&logits, &y);
+        Ok(trace.penalty().map_or(loss.clone(), |penalty| loss + penalty))
     }
 
     /// The shape of a block. All are alike; a model whose blocks differ would ask for the number here.
@@ -314,6 +372,7 @@ impl GptConfig {
                 std: INITIAL_STD,
                 residual_std,
             },
+            experts: self.mixture(residual_std),
         }
     }
 

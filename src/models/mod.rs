@@ -1,16 +1,20 @@
 //! Whole models, and the shapes they are known by.
 
 mod bert;
+mod config;
 mod encoder_decoder;
 mod gpt;
 mod mlp;
 mod presets;
+mod samples;
 
 pub use bert::{Bert, BertConfig, MaskedHead};
+pub use config::ModelConfig;
 pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
-pub use gpt::{FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
+pub use gpt::{Experts, FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
+pub use samples::samples;
 
 use crate::trace::Tensor;
 use crate::{Error, Result};

@@ -46,17 +46,22 @@ impl BatchNorm {
         let trace = x.trace();
         let _scope = trace.at(self.path.clone());
         let shape = x.shape();
+        let training = trace.is_training();
+        let count = shape.iter().product::<usize>() / shape.get(1).copied().unwrap_or(1).max(1);
         x.expect("batch_norm", |ty| match ty.rank() {
             0 | 1 => Some("takes [batch, channels, ..]".into()),
+            _ if training && count < 2 => Some("one value for each channel has no variance".into()),
             _ => None,
         });
+        if shape.len() < 2 {
+            return x.clone();
+        }
         let axes: Vec<_> = (0..shape.len() as isize).filter(|&axis| axis != 1).collect();
-        let (mean, variance) = match trace.is_training() {
+        let (mean, variance) = match training {
             true => (x.mean(&axes), x.var(&axes)),
             false => (self.running_mean.clone(), self.running_var.clone()),
         };
-        if trace.is_training() {
-            let count = shape.iter().product::<usize>() / shape.get(1).copied().unwrap_or(1).max(1);
+        if training {
             let unbiased = &variance * (count as f64 / (count as f64 - 1.0));
             trace.update(&self.running_mean, &self.followed(&self.running_mean, &mean));
             trace.update(&self.running_var, &self.followed(&self.running_var, &unbiased));

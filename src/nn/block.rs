@@ -3,7 +3,7 @@
 
 use super::{
     Activation, AttentionConfig, CrossAttention, Dropout, FeedForward, FeedForwardConfig, LatentAttention,
-    LatentAttentionConfig, MultiHeadAttention, Norm, Normalization, Sight,
+    LatentAttentionConfig, Mixture, MixtureConfig, MultiHeadAttention, Norm, Normalization, Sight,
 };
 use crate::trace::{Tensor, Trace};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub struct BlockConfig {
     pub cross: Option<AttentionConfig>,
     /// The feed-forward network.
     pub feed_forward: FeedForwardConfig,
+    /// A mixture of experts in its place, if there is one.
+    pub experts: Option<MixtureConfig>,
 }
 
 impl BlockConfig {
@@ -63,6 +65,7 @@ impl BlockConfig {
                 std,
                 residual_std,
             },
+            experts: None,
         }
     }
 
@@ -77,6 +80,20 @@ impl BlockConfig {
         if let SelfAttentionConfig::Heads(heads) = &self.attention {
             self.cross = Some(heads.clone());
         }
+        self
+    }
+
+    /// With these standard deviations of the first weights of attention and feed-forward network; the second one is that of
+    /// the matrices whose results are added to the residual stream.
+    pub fn with_first_weights(mut self, std: f64, residual_std: f64) -> Self {
+        let place = match &mut self.attention {
+            SelfAttentionConfig::Heads(heads) => (&mut heads.std, &mut heads.residual_std),
+            SelfAttentionConfig::Latent(latent) => (&mut latent.std, &mut latent.residual_std),
+        };
+        (*place.0, *place.1) = (std, residual_std);
+        self.cross.iter_mut().for_each(|cross| (cross.std, cross.residual_std) = (std, residual_std));
+        (self.feed_forward.std, self.feed_forward.residual_std) = (std, residual_std);
+        self.experts.iter_mut().for_each(|experts| (experts.std, experts.residual_std) = (std, residual_std));
         self
     }
 
@@ -137,6 +154,25 @@ impl SelfAttention {
     }
 }
 
+/// The network of a block that works on every position alone.
+pub enum Network {
+    /// One for all tokens.
+    Dense(Box<FeedForward>),
+    /// Several, of which each token has a few.
+    Experts(Box<Mixture>),
+}
+
+impl Network {
+    /// `[.., width]` to the same shape.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        match self {
+            Network::Dense(network) => network.forward(x),
+            Network::Experts(mixture) => mixture.forward(x),
+        }
+    }
+}
+
 /// A block.
 pub struct Block {
     path: Arc<str>,
@@ -151,7 +187,7 @@ pub struct Block {
     /// The norm of the feed-forward branch.
     pub ln2: Norm,
     /// The feed-forward network.
-    pub mlp: FeedForward,
+    pub mlp: Network,
 }
 
 /// What a block sees beside its input.
@@ -182,7 +218,10 @@ impl Block {
                 .as_ref()
                 .map(|config| (norm("ln_cross"), CrossAttention::new(trace, "cross", config))),
             ln2: norm("ln2"),
-            mlp: FeedForward::new(trace, "mlp", &config.feed_forward),
+            mlp: match &config.experts {
+                Some(experts) => Network::Experts(Box::new(Mixture::new(trace, "mlp", experts))),
+                None => Network::Dense(Box::new(FeedForward::new(trace, "mlp", &config.feed_forward))),
+            },
         }
     }
 

@@ -30,6 +30,7 @@ fn block() -> BlockConfig {
             std: 0.5,
             residual_std: 0.3,
         },
+        experts: None,
     }
 }
 
@@ -194,11 +195,11 @@ fn blocks_differentiate() {
         check_gradients(&inputs, |trace, x| {
             let mut block = Block::new(trace, "block", &BlockConfig { norm, ..block() });
             let SelfAttention::Heads(attn) = &mut block.attn else { panic!("heads were asked for") };
+            let Network::Dense(mlp) = &mut block.mlp else { panic!("a network for all was asked for") };
             let (Norm::Layer(ln1), Norm::Layer(ln2)) = (&mut block.ln1, &mut block.ln2) else {
                 panic!("layer norms were asked for")
             };
             attn.qkv.weight = (attn.qkv.weight.cast(DType::F64)) * &x[1];
-            let mlp = &mut block.mlp;
             let norms = [&mut ln1.weight, &mut ln2.weight, &mut ln1.bias, &mut ln2.bias];
             let weights = [&mut attn.proj.weight, &mut mlp.up.weight, &mut mlp.down.weight];
             norms.into_iter().chain(weights).for_each(|parameter| *parameter = parameter.cast(DType::F64));

@@ -6,9 +6,17 @@ use std::path::Path;
 
 use super::TextError;
 use crate::fetch::{TINY_SHAKESPEARE_FILE, data_directory};
+use kernfusion_ir::random::philox4x32;
 
 /// The project's own text, so that the first command works on a machine without a network.
 const EMBEDDED: &str = include_str!("embedded.txt");
+
+/// How many random letters there are.
+const RANDOM_LETTERS: u32 = 400_000;
+
+/// Keeps the numbers drawn here apart from all others: the last word of the Philox counter, which is 0 inside programs, 1 for
+/// windows, 2 for sampling, 3 for first values and 4 for hidden tokens.
+const STREAM: u32 = 5;
 
 /// A text that is not empty, and a name for it to show to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +75,15 @@ impl Corpus {
             }
             _ => Self::from_text("the embedded text", EMBEDDED),
         }
+    }
+
+    /// A text of random letters from a to z, always the same: no window of it says anything about another one.
+    pub fn random_letters() -> Self {
+        let letters = (0..RANDOM_LETTERS / 4).flat_map(|block| {
+            let words = philox4x32([block, 0, 0, STREAM], [0, 0]);
+            words.map(|word| char::from(b'a' + ((u64::from(word) * 26) >> 32) as u8))
+        });
+        Self { name: "random letters".into(), text: letters.collect() }
     }
 
     /// What to call the corpus in messages.

@@ -1,7 +1,7 @@
 //! Reading and writing at positions known only at run time, and masks by position.
 
 use super::Tensor;
-use kernfusion_ir::{DType, DynamicSlice, DynamicUpdate, Gather};
+use kernfusion_ir::{DType, DynamicSlice, DynamicUpdate, Gather, ScatterAdd};
 
 impl Tensor {
     /// Rows of this table along an axis: `result[a.., i.., c..] = self[a.., indices[i..], c..]`, with `indices` of
@@ -15,6 +15,16 @@ impl Tensor {
             let shape = [&own.shape[..axis], &indices, &own.shape[axis + 1..]].concat();
             self.trace().placeholder(&own.with_shape(shape))
         })
+    }
+
+    /// A table of zeros with `extent` rows along an axis, to which these rows are added at `indices` (`i32`, clamped into the
+    /// table): `result[a.., indices[i..], c..] += self[a.., i.., c..]`.
+    #[track_caller]
+    pub fn scatter_add(&self, axis: isize, extent: usize, indices: &Tensor) -> Tensor {
+        let Some(axis) = self.axis("scatter_add", axis) else { return self.clone() };
+        let op = ScatterAdd { axis, extent };
+        let table = self.trace().attempt("scatter_add", [indices, self], |b, ids| Ok(b.op(op, &ids)?));
+        table.unwrap_or_else(|| self.clone())
     }
 
     /// For each of these `i32` classes a row of `classes` numbers: 1 at the class, else 0.

@@ -22,6 +22,7 @@ mod movement;
 mod product;
 mod reduction;
 mod scan;
+mod sorting;
 mod source;
 mod tensor;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 pub use elementwise::Operand;
 pub use movement::{Extent, Extents};
 pub use scan::{Turn, Turns};
+pub use sorting::Sorted;
 pub use tensor::Tensor;
 
 use crate::Result;
@@ -63,6 +65,8 @@ struct Inner {
     parameters: Vec<(Parameter, ValueId)>,
     buffers: Vec<Parameter>,
     updates: Vec<(String, ValueId)>,
+    /// Losses that layers add in training.
+    penalties: Vec<ValueId>,
     /// Values through which no gradient flows.
     stopped: BTreeSet<ValueId>,
     /// How many random numbers were drawn under each module path.
@@ -142,6 +146,7 @@ impl Trace {
             parameters: vec![],
             buffers: vec![],
             updates: vec![],
+            penalties: vec![],
             stopped: BTreeSet::new(),
             draws: BTreeMap::new(),
             error: None,
@@ -273,6 +278,27 @@ impl Trace {
         if let (Some(value), Some(name)) = (accepted, name) {
             self.inner.borrow_mut().updates.push((name, value.id()));
         }
+    }
+
+    /// Adds a scalar that training shall make small beside the model's own loss, such as a balancing loss; whoever makes that
+    /// loss adds [`Trace::penalty`] to it.
+    #[track_caller]
+    pub fn penalize(&self, loss: &Tensor) {
+        let fits = loss.rank() == 0 && self.depth() == 0;
+        loss.expect("penalize", |_| (!fits).then(|| "takes a scalar, outside of loops".into()));
+        if fits {
+            self.inner.borrow_mut().penalties.push(loss.id());
+        }
+    }
+
+    /// The sum of all penalties so far, if there are any.
+    #[track_caller]
+    pub fn penalty(&self) -> Option<Tensor> {
+        let penalties: Vec<_> = {
+            let inner = self.inner.borrow();
+            inner.penalties.iter().map(|&id| self.of_program(&inner, id)).collect()
+        };
+        penalties.into_iter().reduce(|sum, penalty| sum + penalty)
     }
 
     /// The parameters declared so far, with their handles.

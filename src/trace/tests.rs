@@ -212,6 +212,7 @@ fn indexing_and_masks() {
         ("upper", table.triu(1)),
         ("eye", trace.eye(2)),
         ("causal", trace.causal_mask(2, 3)),
+        ("window", trace.window_mask(2, 4, 2)),
         ("part", table.dynamic_slice(&[&at, &zero], [2, 1])),
         ("whole", table.dynamic_update(&trace.full([1, 2], -1.0, DType::F32), &[&at, &zero])),
     ];
@@ -225,6 +226,7 @@ fn indexing_and_masks() {
     assert_eq!(results["upper"], [0.0, 1.0, 2.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(results["eye"], [1.0, 0.0, 0.0, 1.0]);
     assert_eq!(results["causal"], [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]);
+    assert_eq!(results["window"], [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
     assert_eq!(results["part"], [6.0, 9.0]);
     assert_eq!(results["whole"][9..], [-1.0, -1.0, 11.0]);
 }

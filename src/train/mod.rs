@@ -20,12 +20,14 @@
 //! nothing either.
 
 mod adaptation;
+pub mod batches;
 mod log;
 pub(crate) mod parameters;
 mod session;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use adaptation::{Adaptation, attach, merge};
 pub use parameters::use_averages;
@@ -34,19 +36,18 @@ pub use settings::{Record, Settings, TextRecord};
 
 use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
 use crate::compile::{Compiled, Pending, Target, compile};
-use crate::generate::Generator;
-use crate::models::GptConfig;
+use crate::models::ModelConfig;
 use crate::nn::is_adapter;
 use crate::optim::TrainStep;
-use crate::sample::Sampler;
-use crate::text::{Batch, CharTokenizer, Corpus, Split, Tokenizer, Windows, validation_windows};
+use crate::text::{CharTokenizer, Corpus, Split, Tokenizer, Windows, validation_windows};
 use crate::trace::Program;
-use crate::{Error, HostTensor, Result};
+use crate::{Error, Result};
 use kernfusion_codegen::States;
 use parameters::{OPTIMIZER, Shapes};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use writer::Writer;
 
 /// What a step did; in a log it is one line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -76,7 +77,7 @@ pub struct Trainer {
     step: TrainStep,
     training: Compiled,
     evaluation: Option<Compiled>,
-    generator: Option<Generator>,
+    writer: Option<Writer>,
     compile_time: Duration,
     /// Steps started.
     done: u64,
@@ -104,13 +105,13 @@ impl StartedStep {
 }
 
 impl Trainer {
-    /// A new run from random parameters, on characters. The vocabulary of `config` may be larger than the text's, never
-    /// smaller; `file` is where the corpus was read from, for the record.
+    /// A new run from random parameters, on characters. The vocabulary of `config` may be larger than that of the text with
+    /// the model's own marks, never smaller; `file` is where the corpus was read from, for the record.
     ///
     /// # Errors
     /// If the model, the settings or the text cannot be used, or the step cannot be compiled.
     pub fn new(
-        config: GptConfig,
+        config: impl Into<ModelConfig>,
         settings: Settings,
         corpus: &Corpus,
         file: Option<String>,
@@ -126,14 +127,15 @@ impl Trainer {
     /// As [`Trainer::new`].
     pub fn with_tokenizer(
         tokenizer: Tokenizer,
-        config: GptConfig,
+        config: impl Into<ModelConfig>,
         settings: Settings,
         corpus: &Corpus,
         file: Option<String>,
         target: Target,
     ) -> Result<Self> {
         let seed = settings.seed;
-        let record = Record { config, settings, tokenizer, text: TextRecord::new(corpus, file) };
+        let text = TextRecord::new(corpus, file);
+        let record = Record { config: config.into(), settings, tokenizer, text };
         Trainer::build(record, corpus, target, |states, step| {
             for (name, tensor) in step.program.initial_parameters(seed) {
                 states.set(name, &tensor)?;
@@ -167,22 +169,27 @@ impl Trainer {
         fill: impl FnOnce(&States, &TrainStep) -> Result<()>,
     ) -> Result<Self> {
         let (config, settings) = (&record.config, &record.settings);
-        let needed = record.tokenizer.vocabulary_size();
-        if config.vocabulary < needed {
-            let given = config.vocabulary;
+        batches::check(config)?;
+        let (tokens, marks) = (record.tokenizer.vocabulary_size(), config.marks());
+        if config.vocabulary() < tokens + marks {
+            let given = config.vocabulary();
+            let marks = if marks > 0 { format!(", and the model needs {marks} more") } else { String::new() };
             let reason = format!(
-                "vocabulary {given} is too small: {} has {needed} {}",
+                "vocabulary {given} is too small: {} has {tokens} {}{marks}",
                 corpus.name(),
                 record.tokenizer.unit()
             );
             return Err(Error::Configuration(reason));
         }
-        let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context)?;
+        let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context())?;
         // Refuses an empty batch before anything is compiled for it.
-        Windows::new(&split.training, settings.batch, config.context, settings.order, settings.seed)?;
+        Windows::new(&split.training, settings.batch, config.context(), settings.order, settings.seed)?;
         let trace = settings.adaptation.training();
         let loss = config.loss(&trace, settings.batch)?;
         settings.adaptation.check(&trace)?;
+        if settings.adaptation.lora.is_some() && !matches!(config, ModelConfig::Gpt(_)) {
+            return Err(Error::Configuration("only decoders have adapters".into()));
+        }
         let step = TrainStep::new(&loss, &settings.optimizer, settings.clip)?;
         let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
@@ -203,7 +210,7 @@ impl Trainer {
             step,
             training,
             evaluation: None,
-            generator: None,
+            writer: None,
             compile_time,
             done: 0,
             last_end: None,
@@ -239,14 +246,15 @@ impl Trainer {
     /// As [`Trainer::step`].
     pub fn start_step(&mut self) -> Result<StartedStep> {
         let Settings { batch, seed, optimizer, schedule, order, .. } = &self.record.settings;
-        let context = self.record.config.context;
-        let windows = Windows::new(&self.split.training, *batch, context, *order, *seed)?;
-        let [x, y] = tensors(windows.batch(self.done), *batch, context);
+        let config = &self.record.config;
+        let windows = Windows::new(&self.split.training, *batch, config.context(), *order, *seed)?;
+        let first = self.done.wrapping_mul(*batch as u64);
+        let batch_inputs = batches::inputs(config, windows.batch(self.done), *batch, *seed, first);
         let learning_rate = schedule.rate(optimizer.learning_rate(), self.done);
         // Both halves of the seed count.
         let scalars = self.step.scalars(self.done, learning_rate, (seed ^ (seed >> 32)) as u32);
-        let scalars = scalars.iter().map(|(name, tensor)| (*name, tensor));
-        let inputs: Vec<_> = [("x", &x), ("y", &y)].into_iter().chain(scalars).collect();
+        let inputs: Vec<_> =
+            batch_inputs.iter().chain(&scalars).map(|(name, tensor)| (*name, tensor)).collect();
         let start = Instant::now();
         let run = self.training.enqueue(&inputs)?;
         self.done += 1;
@@ -264,7 +272,7 @@ impl Trainer {
         let start = self.last_end.map_or(start, |end| start.max(end));
         let seconds = start.elapsed().as_secs_f64();
         self.last_end = Some(Instant::now());
-        let tokens = self.record.settings.batch * self.record.config.context;
+        let tokens = self.record.settings.batch * self.record.config.context();
         Ok(StepReport {
             step,
             loss: outputs.scalar("loss").expect("a step has a loss"),
@@ -282,8 +290,8 @@ impl Trainer {
     /// If the evaluation cannot be compiled.
     pub fn validation_loss(&mut self) -> Result<Option<f64>> {
         let Settings { batch, validation_batches: count, .. } = self.record.settings;
-        let context = self.record.config.context;
-        let batches = validation_windows(&self.split.validation, batch, context, count)?;
+        let config = &self.record.config;
+        let batches = validation_windows(&self.split.validation, batch, config.context(), count)?;
         if batches.is_empty() {
             return Ok(None);
         }
@@ -296,32 +304,30 @@ impl Trainer {
             }
         };
         let mut sum = 0.0;
-        for windows in batches {
-            let [x, y] = tensors(windows, batch, context);
-            let outputs = evaluation.run(&[("x", &x), ("y", &y)])?;
+        for (number, windows) in batches.into_iter().enumerate() {
+            let first = (number * batch) as u64;
+            // Whatever the run's seed, tokens hidden for validation are always the same.
+            let inputs = batches::inputs(&self.record.config, windows, batch, 0, first);
+            let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+            let outputs = evaluation.run(&inputs)?;
             sum += f64::from(outputs.scalar("loss").expect("an evaluation has a loss"));
         }
         self.evaluation = Some(evaluation);
         Ok(Some(sum / count as f64))
     }
 
-    /// A text that the model writes now, as the settings say; a function of seed and step.
+    /// A text that shows what the model can do now: a decoder writes one, a BERT fills gaps and an encoder-decoder reverses
+    /// windows of the validation text. A function of seed and step.
     ///
     /// # Errors
-    /// If the forward program cannot be compiled, or the model's numbers have overflowed.
+    /// If the program for it cannot be compiled, or the model's numbers have overflowed.
     pub fn sample(&mut self) -> Result<String> {
-        let Settings { seed, sample_tokens, .. } = self.record.settings;
-        let mut generator = match self.generator.take() {
-            Some(generator) => generator,
-            None => {
-                let Record { config, tokenizer, settings, .. } = &self.record;
-                let trace = settings.adaptation.evaluating();
-                Generator::on(&trace, config, tokenizer.clone(), &self.states, &self.target)?
-            }
+        let mut writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => Writer::new(&self.record, &self.states, &self.target)?,
         };
-        let sampler = Sampler::new(SAMPLE_TEMPERATURE, None, None, seed.wrapping_add(self.done))?;
-        let text = generator.generate("", sample_tokens, &sampler, &mut |_| {});
-        self.generator = Some(generator);
+        let text = writer.sample(&self.record, &self.split.validation, self.done);
+        self.writer = Some(writer);
         text
     }
 
@@ -382,13 +388,6 @@ impl Trainer {
 
 /// The directory, in that of a checkpoint, of the adapters alone.
 pub const ADAPTER: &str = "adapter";
-
-/// Below 1, so that a small model's samples are easier to read.
-const SAMPLE_TEMPERATURE: f64 = 0.8;
-
-fn tensors((x, y): Batch, batch: usize, context: usize) -> [HostTensor; 2] {
-    [x, y].map(|tokens| HostTensor::new([batch, context], tokens))
-}
 
 /// The error of a directory that takes no checkpoint.
 fn unwritable(directory: &Path, cause: std::io::Error) -> CheckpointError {

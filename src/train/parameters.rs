@@ -1,6 +1,9 @@
 //! Tensors of a file and states of a program, brought together by name.
 
+use super::{Record, merge};
 use crate::checkpoint::{Checkpoint, Meta, Tensor32};
+use crate::compile::Target;
+use crate::trace::Program;
 use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::{Graph, InputRole};
@@ -60,6 +63,30 @@ pub(crate) fn put(
         states.set(&name, &HostTensor::new(shape, data))?;
     }
     Ok(())
+}
+
+/// The parameters of a checkpoint, with its adapters merged.
+///
+/// # Errors
+/// If the adapters do not fit.
+pub(crate) fn merged(checkpoint: Checkpoint) -> Result<BTreeMap<String, Tensor32>> {
+    let Checkpoint { mut tensors, meta } = checkpoint;
+    tensors.retain(|name, _| !name.starts_with(OPTIMIZER));
+    let lora = &meta.training["settings"]["adaptation"]["lora"];
+    if !lora.is_null() {
+        merge(&mut tensors, &Record::entry("training", lora)?)?;
+    }
+    Ok(tensors)
+}
+
+/// The parameters of a checkpoint, for a program that has all of them.
+///
+/// # Errors
+/// If the checkpoint's tensors are not those of the program.
+pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Target) -> Result<States> {
+    let states = target.states();
+    put(&states, &states_of(&program.graph), merged(checkpoint)?, "the checkpoint")?;
+    Ok(states)
 }
 
 fn misfits(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>) -> Vec<String> {

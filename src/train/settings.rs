@@ -2,7 +2,7 @@
 
 use super::Adaptation;
 use crate::checkpoint::Meta;
-use crate::models::GptConfig;
+use crate::models::ModelConfig;
 use crate::optim::{Optimizer, Schedule};
 use crate::text::{Corpus, Order, Tokenizer};
 use crate::{Error, Result};
@@ -110,7 +110,7 @@ impl TextRecord {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     /// The model's shape.
-    pub config: GptConfig,
+    pub config: ModelConfig,
     /// The settings.
     pub settings: Settings,
     /// The tokens.
@@ -132,14 +132,25 @@ impl Record {
     /// # Errors
     /// If an entry cannot be understood; names it.
     pub fn read(meta: &Meta) -> Result<Self> {
-        fn entry<T: serde::de::DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
-            let invalid = |e| Error::Configuration(format!("the checkpoint's entry \"{name}\": {e}"));
-            serde_json::from_value(value.clone()).map_err(invalid)
-        }
-        let Training { settings, text } = entry("training", &meta.training)?;
-        let config: GptConfig = entry("config", &meta.config)?;
+        let Training { settings, text } = Record::entry("training", &meta.training)?;
+        let (config, tokenizer) = Record::model(meta)?;
+        Ok(Record { config, settings, tokenizer, text })
+    }
+
+    /// The model and the tokens of a checkpoint, whatever has made it.
+    ///
+    /// # Errors
+    /// If an entry cannot be understood; names it.
+    pub fn model(meta: &Meta) -> Result<(ModelConfig, Tokenizer)> {
+        let config: ModelConfig = Record::entry("config", &meta.config)?;
         config.validate()?;
-        Ok(Record { config, settings, tokenizer: entry("tokenizer", &meta.tokenizer)?, text })
+        Ok((config, Record::entry("tokenizer", &meta.tokenizer)?))
+    }
+
+    /// An entry of a checkpoint, or a part of it.
+    pub(crate) fn entry<T: serde::de::DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
+        let invalid = |e| Error::Configuration(format!("the checkpoint's entry \"{name}\": {e}"));
+        serde_json::from_value(value.clone()).map_err(invalid)
     }
 
     /// The metadata of a checkpoint after so many steps.

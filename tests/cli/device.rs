@@ -75,6 +75,32 @@ fn tf32_is_a_choice() {
 }
 
 #[test]
+fn tuning_chooses_once_and_changes_no_loss() {
+    let work = Workplace::new();
+    let loss = |flags: &str| {
+        let flags =
+            format!("bench --config small.json --batch-size 2 --mode compiled --work forward {flags}");
+        succeed(&work, &format!("{flags} --steps 1 --warmup 0 --json bench.json"), &[])?;
+        let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        document["results"][0]["loss_last"].as_f64()
+    };
+    let Some(usual) = loss("") else { return };
+    let choices = || {
+        let files = std::fs::read_dir(work.path("cache/cubin")).unwrap().map(|file| file.unwrap().path());
+        let choices = files.filter(|file| file.extension().is_some_and(|extension| extension == "choice"));
+        let choices = choices.map(|file| (file.clone(), file.metadata().unwrap().modified().unwrap()));
+        choices.collect::<BTreeMap<_, _>>()
+    };
+    assert!(choices().is_empty());
+    let tuned = loss("--tune");
+    let chosen = choices();
+    let again = loss("--tune");
+    assert!(!chosen.is_empty() && choices() == chosen, "{chosen:?}");
+    assert_eq!([tuned, again], [Some(usual); 2]);
+}
+
+#[test]
 fn a_run_goes_on_and_writes_texts() {
     let work = Workplace::new();
     let train = |flags: &str| succeed(&work, &format!("{TRAIN} {flags}"), &[]);
@@ -139,6 +165,26 @@ fn profile_has_a_time_and_a_floor_for_each_kernel() {
 }
 
 #[test]
+fn a_device_that_fails_ends_the_run_and_keeps_the_checkpoint() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --checkpoint-every 1 --validate-every 2");
+    let Some(_) = succeed(&work, &format!("{train} --steps 1"), &[]) else { return };
+    let whole = Checkpoint::load(&work.path("run")).unwrap();
+    // In the first step, in a later one, and in the validation or the steps about it.
+    for launch in ["0", "70", "130"] {
+        let message = fail(&work, &format!("{train} --steps 4"), &[("SIMULATED_FAILURE", launch)]).unwrap();
+        assert!(
+            message.contains("CUDA: ") && message.contains("an illegal memory access"),
+            "{launch}: {message}"
+        );
+        let kept = Checkpoint::load(&work.path("run")).unwrap();
+        assert!(launch != "0" || kept.tensors == whole.tensors, "a failed run has written a checkpoint");
+    }
+    let message = fail(&work, "generate --checkpoint run", &[("SIMULATED_FAILURE", "3")]).unwrap();
+    assert!(message.contains("an illegal memory access"), "{message}");
+}
+
+#[test]
 fn what_a_device_lacks_is_one_line() {
     let work = Workplace::new();
     let train = format!("{TRAIN} --steps 1");
@@ -149,6 +195,10 @@ fn what_a_device_lacks_is_one_line() {
             "the device is of the architecture sm_75; sm_80 (A100) is the oldest",
         ),
         (("SIMULATED_MIB", "0"), "the device has 0 bytes of free memory, the program needs "),
+        (
+            ("SIMULATED_DRIVER", "11080"),
+            "NVRTC 12 makes code for newer drivers than this one, which knows CUDA 11.8",
+        ),
         (("SIMULATED_REFUSAL", "blocks_0_"), "NVRTC refuses `blocks_0_"),
         (("SIMULATED_REFUSAL", "blocks_0_"), "): error: this simulation was told to refuse it"),
     ];

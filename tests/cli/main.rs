@@ -6,6 +6,7 @@ mod bad_input;
 #[cfg(feature = "cuda")]
 mod device;
 mod memory;
+mod models;
 mod profile;
 mod programs;
 mod tokens;

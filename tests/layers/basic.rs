@@ -51,6 +51,14 @@ fn batch_norms_use_and_move_their_running_statistics() {
 }
 
 #[test]
+fn one_value_has_no_variance() {
+    let trace = Trace::training();
+    BatchNorm::new(&trace, "norm", 4).forward(&trace.input("x", [1, 4], DType::F32));
+    let error = trace.finish(&[]).expect_err("refused").to_string();
+    assert!(error.contains("one value for each channel has no variance"), "{error}");
+}
+
+#[test]
 fn positions() {
     check("sinusoids", 2e-6, |trace, inputs| Ok(inputs.get("x") + trace.sinusoidal_positions(7, 6)));
     let rotated = |case, rope: Rope| {

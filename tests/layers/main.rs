@@ -8,5 +8,6 @@ mod basic;
 mod convolutions;
 mod judge;
 mod methods;
+mod mixture;
 mod models;
 mod recurrent;

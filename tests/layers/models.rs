@@ -1,7 +1,7 @@
 //! Small models of all kinds, with the weights of transformers' own.
 
 use crate::judge::check;
-use kernfusion::models::{FeedForwardKind, LatentShape, Positions};
+use kernfusion::models::{Experts, FeedForwardKind, LatentShape, Positions};
 use kernfusion::prelude::*;
 
 const TOLERANCE: f64 = 2e-5;
@@ -40,6 +40,14 @@ fn deepseek() {
     let latent =
         LatentShape { query_rank: Some(6), kv_rank: 5, head_width: 4, rope_width: 2, value_width: 3 };
     check_decoder("deepseek", GptConfig { latent: Some(latent), epsilon: 1e-6, ..modern(Pairing::Adjacent) });
+}
+
+#[test]
+fn mixtral() {
+    let experts = Some(Experts { count: 4, active: 2, noise: 0.0, balance: 0.0 });
+    let shape =
+        GptConfig { heads: 4, kv_heads: Some(2), hidden: Some(6), experts, ..modern(Pairing::Halves) };
+    check_decoder("mixtral", shape);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Cubins on disk, so that a program compiles once on a machine. A file's name is the hash of all that its content
+//! Cubins, and choices of tiles, on disk, so that a program compiles once on a machine. A file's name is the hash of all that its content
 //! depends on: the whole source, the options, the architecture and NVRTC's version. Files appear whole or not at all, so
 //! that processes may share a folder.
 
@@ -41,6 +41,23 @@ impl Cache {
         self.file_or(file.as_deref(), || Ok(compile(function, architecture, Form::Cubin)?.code))
     }
 
+    /// What was chosen among things with this identity on this architecture, chosen by `make` if that is not known.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn choice(
+        &self,
+        identity: &[String],
+        architecture: &str,
+        make: impl FnOnce() -> Result<Vec<u8>, CudaError>,
+    ) -> Result<Vec<u8>, CudaError> {
+        let (major, minor) = version()?;
+        let version = format!("{major}.{minor}");
+        let parts = identity.iter().map(String::as_str).chain([architecture, &version]);
+        let name = format!("{}.choice", hash(parts));
+        self.file_or(self.folder.as_ref().map(|folder| folder.join(name)).as_deref(), make)
+    }
+
     fn file_or(
         &self,
         file: Option<&Path>,
@@ -60,14 +77,18 @@ impl Cache {
 
 /// The file of a function.
 fn name(function: &Function, architecture: &str, (major, minor): (i32, i32)) -> String {
+    let (source, options, version) = (whole_source(function), OPTIONS.join(" "), format!("{major}.{minor}"));
+    format!("{}.cubin", hash([source.as_str(), &options, architecture, &version]))
+}
+
+/// The SHA-256 of some texts, in hexadecimal.
+fn hash<'t>(parts: impl IntoIterator<Item = &'t str>) -> String {
     let mut hash = Sha256::new();
-    let options = OPTIONS.join(" ");
-    for part in [&whole_source(function), &options, architecture, &format!("{major}.{minor}")] {
+    for part in parts {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
     }
-    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{digits}.cubin")
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Writes a file that appears whole.
@@ -85,7 +106,7 @@ mod tests {
     use super::*;
 
     fn function(text: &str) -> Function {
-        Function { name: "f".into(), text: text.into(), parameters: vec![], threads: 32 }
+        Function { name: "f".into(), text: text.into(), parameters: vec![], threads: 32, is_packed: false }
     }
 
     #[test]

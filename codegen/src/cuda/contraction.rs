@@ -9,9 +9,10 @@ use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Domain, Index, InstrKind, Kernel, Operand, Scalar};
 use std::collections::BTreeSet;
 
-/// Rows and columns of a small tile, and of a large one.
-const SMALL: usize = 64;
-const LARGE: usize = 128;
+/// Rows and columns of tiles, the small one first and the large one last.
+pub(super) const TILES: [[usize; 2]; 4] = [[64, 64], [128, 64], [64, 128], [128, 128]];
+const SMALL: [usize; 2] = TILES[0];
+const LARGE: [usize; 2] = TILES[3];
 /// Threads of a tile, as the headers have them.
 pub(super) const THREADS: usize = 256;
 /// From so many large tiles on, they occupy a large GPU.
@@ -24,7 +25,7 @@ pub(super) struct Tiles {
     /// Those without repetition: products of one type use one panel in turns.
     distinct: Vec<DType>,
     tf32: bool,
-    /// Whether tiles of 128×128 fit into registers and shared memory.
+    /// Whether tiles of up to 128×128 fit into registers and shared memory.
     may_be_large: bool,
 }
 
@@ -113,12 +114,13 @@ impl Lowering<'_> {
             return Ok(());
         }
         let Some(tiles) = Tiles::of(self, kernel) else { return self.split_products(kernel) };
-        let large = outer * rows.div_ceil(LARGE) * columns.div_ceil(LARGE);
-        let size = if large >= MANY_TILES && tiles.may_be_large { LARGE } else { SMALL };
+        let large = outer * rows.div_ceil(LARGE[0]) * columns.div_ceil(LARGE[1]);
+        let usual = if large >= MANY_TILES { LARGE } else { SMALL };
+        let [down, along] = if tiles.may_be_large { self.tile.unwrap_or(usual) } else { SMALL };
         let mut code = Code::default();
-        code.line(format!("const int first_row = blockIdx.y * {size}, first_column = blockIdx.x * {size};"));
+        code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
         let mut names = self.batch(&mut code, domain);
-        tiles.declare(&mut code, size, size);
+        tiles.declare(&mut code, down, along);
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
             tiles.multiply(&mut code, kernel, number);
@@ -138,7 +140,7 @@ impl Lowering<'_> {
         body.stores(&kernel.stores);
         body.code.close("");
         let text = body.code.finish();
-        let grid = [columns.div_ceil(size), rows.div_ceil(size), outer];
+        let grid = [columns.div_ceil(along), rows.div_ceil(down), outer];
         self.check_grid(grid)?;
         self.launch("", THREADS, grid, &text);
         Ok(())

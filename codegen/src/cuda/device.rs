@@ -2,6 +2,7 @@
 
 use super::cache::Cache;
 use super::error::CudaError;
+use super::nvrtc::version;
 use super::program::Function;
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
@@ -88,6 +89,14 @@ impl Device {
         self.context.name().map_err(failed("asking for the device's name"))
     }
 
+    /// The version of CUDA that its driver knows, such as 12090.
+    pub(super) fn driver_version(&self) -> Result<i32, CudaError> {
+        let mut version = 0;
+        // SAFETY: points to a number of ours.
+        let found = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
+        found.map(|()| version).map_err(failed("asking for the driver's version"))
+    }
+
     /// How many multiprocessors it has.
     pub(super) fn multiprocessors(&self) -> Result<usize, CudaError> {
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
@@ -109,7 +118,14 @@ impl Device {
         cache: &Cache,
     ) -> Result<Code, CudaError> {
         let cubin = cache.cubin(function, architecture)?;
-        let module = self.context.load_module(Ptx::from_binary(cubin)).map_err(failed("loading code"))?;
+        let module = self.context.load_module(Ptx::from_binary(cubin)).map_err(|error| {
+            match (self.driver_version(), version()) {
+                (Ok(driver), Ok((nvrtc, _))) if driver / 1000 < nvrtc => {
+                    CudaError::Versions { driver, nvrtc }
+                }
+                _ => failed("loading code")(error),
+            }
+        })?;
         let function_there =
             module.load_function(&function.name).map_err(failed("looking for a function"))?;
         Ok(Code { function: function_there, threads: function.threads as u32 })
@@ -159,7 +175,20 @@ impl Device {
 
     /// The time between two points that were reached.
     pub(super) fn milliseconds(&self, start: &CudaEvent, end: &CudaEvent) -> Result<f32, CudaError> {
-        start.elapsed_ms(end).map_err(failed("timing a kernel"))
+        let mut milliseconds = 0.0;
+        let elapsed = elapsed_time().ok_or(CudaError::NoDriver)?;
+        // SAFETY: the events live, and the time points to a number of ours.
+        let found = unsafe { elapsed(&mut milliseconds, start.cu_event(), end.cu_event()) }.result();
+        found.map(|()| milliseconds).map_err(failed("timing a kernel"))
+    }
+
+    /// How long something takes there; never nothing, so that rates are numbers.
+    pub(super) fn seconds(&self, run: &dyn Fn() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        let start = self.event()?;
+        run()?;
+        let end = self.event()?;
+        self.wait("measuring the device")?;
+        Ok(f64::from(self.milliseconds(&start, &end)?).max(1e-6) / 1e3)
     }
 
     /// Waits for all that runs there.
@@ -169,7 +198,12 @@ impl Device {
     }
 
     fn allocate(&self, bytes: usize) -> Result<CudaSlice<u8>, CudaError> {
-        let free = self.free_memory()?;
+        let mut free = self.free_memory()?;
+        if bytes > free {
+            // Memory that was given back is free when the programs that were started before are done.
+            self.wait("asking for free memory")?;
+            free = self.free_memory()?;
+        }
         if bytes > free {
             return Err(CudaError::Memory { needed: bytes, free });
         }
@@ -218,6 +252,20 @@ impl DeviceMemory {
         assert!(offset + bytes.len() <= self.memory.len(), "the bytes lie inside");
         // SAFETY: checked; nothing runs.
         unsafe { result::memcpy_dtoh_sync(bytes, self.address(offset)) }.map_err(failed("reading memory"))
+    }
+}
+
+/// The driver's function for the time between two events.
+type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+
+/// It has had this name since CUDA 12.8, and an older one, which drivers still have, before. The bindings know the new one
+/// only, and would panic with an old driver.
+fn elapsed_time() -> Option<ElapsedTime> {
+    // SAFETY: a device is open, so the library is there; both functions have this type.
+    unsafe {
+        let library = sys::culib();
+        let named = |name: &[u8]| library.get::<ElapsedTime>(name).ok().map(|function| *function);
+        named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
     }
 }
 

@@ -310,7 +310,10 @@ fn source(functions: &[Function], first: usize) -> String {
         let arguments =
             arguments.map(|(at, parameter)| format!("({}*)p[{at}]", memory_type(parameter.dtype)));
         let (number, name, threads) = (first + number, &function.name, function.threads);
-        let arguments = arguments.collect::<Vec<_>>().join(", ");
+        let arguments = match function.is_packed {
+            true => format!("*(Pointers<{}>*)p", function.parameters.len()),
+            false => arguments.collect::<Vec<_>>().join(", "),
+        };
         write!(
             text,
             "{}\nvoid launch{number}(dim3 grid, void** p) {{\n  emulator::launch(grid, {threads}, [&] {{ {name}({arguments}); \

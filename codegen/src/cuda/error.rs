@@ -9,7 +9,7 @@ pub enum CudaError {
     /// NVRTC is not installed.
     #[error(
         "NVRTC, which compiles CUDA C++, cannot be found: install it with `pip install nvidia-cuda-nvrtc-cu12`, and set \
-         KERNFUSION_NVRTC to the folder that has libnvrtc.so.12 (or put that folder into LD_LIBRARY_PATH)"
+         KERNFUSION_NVRTC to the folder that has libnvrtc.so.12 (or put that folder into LD_LIBRARY_PATH); 13 will do, too"
     )]
     NoCompiler,
     /// NVRTC refuses a function, which is a mistake of this crate, or an architecture.
@@ -25,6 +25,17 @@ pub enum CudaError {
     /// The CUDA driver is not installed.
     #[error("there is no CUDA driver on this machine (libcuda.so.1 cannot be loaded)")]
     NoDriver,
+    /// NVRTC makes code that the driver is too old for.
+    #[error(
+        "NVRTC {nvrtc} makes code for newer drivers than this one, which knows CUDA {}.{}: install \
+         `nvidia-cuda-nvrtc-cu{}` instead, or a newer driver", driver / 1000, driver % 1000 / 10, driver / 1000
+    )]
+    Versions {
+        /// Such as 12090 for CUDA 12.9.
+        driver: i32,
+        /// The major version.
+        nvrtc: i32,
+    },
     /// The driver knows no device of that number.
     #[error("there is no CUDA device {ordinal}; the driver knows {count}")]
     NoDevice {

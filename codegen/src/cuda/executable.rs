@@ -8,9 +8,10 @@
 use super::cache::Cache;
 use super::device::{Code, Device, DeviceMemory, failed};
 use super::error::CudaError;
+use super::group::launched;
 use super::pending::{Pending, Results, Slot};
 use super::program::{Argument, Program, Step};
-use super::{Options, Renderer};
+use super::{Options, Renderer, tune};
 use crate::cpu::executable::check_inputs;
 use crate::states::{State, States};
 use crate::{CodegenError, Outputs};
@@ -85,8 +86,8 @@ pub struct CudaExecutable {
     device: Device,
     plan: Plan,
     program: Program,
-    /// Those of the renderer.
-    functions: Vec<Code>,
+    /// Those that are launched, by their numbers in the renderer.
+    functions: BTreeMap<usize, Code>,
     layout: Layout,
     memory: DeviceMemory,
     states: States,
@@ -122,13 +123,17 @@ impl CudaExecutable {
                 owned.insert(BufferId(at as u32), state);
             }
         }
+        let tunes = options.tune;
         let mut renderer = Renderer::new(options);
+        if tunes {
+            tune::choose(&mut renderer, &plan, device, cache)?;
+        }
         let program = renderer.program(&plan)?;
         let layout = Layout::new(&plan, &program);
         let memory = device.memory(layout.bytes)?;
         let architecture = device.architecture()?;
-        let load = |function| device.load(function, &architecture, cache);
-        let functions = renderer.functions().iter().map(load).collect::<Result<_, _>>()?;
+        let load = |at| Ok((at, device.load(&renderer.functions()[at], &architecture, cache)?));
+        let functions = launched(&program.steps).into_iter().map(load).collect::<Result<_, CudaError>>()?;
         let results = Arc::new(Results::new(&plan));
         let slots = vec![Arc::new(Slot::new(device, layout.inputs.len(), results.bytes)?)];
         Ok(CudaExecutable {
@@ -184,28 +189,29 @@ impl CudaExecutable {
         let states = self.states.clone();
         let _held = states.hold();
         let slot = self.begin(inputs)?;
-        let mut times = vec![Duration::ZERO; self.plan.graph.kernels.len()];
-        let mut kernels = vec![];
+        let mut launches = vec![];
         let mut events = vec![self.device.event()?];
-        for (at, step) in self.program.steps.iter().enumerate() {
+        for step in &self.program.steps {
             self.step(step)?;
             // What is cleared is cleared for the next launch.
             if let Step::Launch(launch) = step {
-                let goes_on =
-                    self.program.steps.get(at + 1).is_some_and(
-                        |next| matches!(next, Step::Launch(next) if next.kernel == launch.kernel),
-                    );
-                if !goes_on {
-                    kernels.push(launch.kernel);
-                    events.push(self.device.event()?);
-                }
+                launches.push(launch.kernels.clone());
+                events.push(self.device.event()?);
             }
         }
         self.move_states()?;
         let outputs = self.end(slot)?.wait()?;
-        for (kernel, pair) in kernels.into_iter().zip(events.windows(2)) {
-            let milliseconds = self.device.milliseconds(&pair[0], &pair[1])?;
-            times[kernel] += Duration::from_secs_f64(f64::from(milliseconds) / 1e3);
+        let mut times = vec![Duration::ZERO; self.plan.graph.kernels.len()];
+        for (kernels, pair) in launches.iter().zip(events.windows(2)) {
+            let seconds = f64::from(self.device.milliseconds(&pair[0], &pair[1])?) / 1e3;
+            // Kernels of one launch share its time by what they move.
+            let moved =
+                |kernel: &usize| self.plan.graph.bytes_moved(&self.plan.graph.kernels[*kernel]) as f64;
+            let all: f64 = kernels.iter().map(moved).sum();
+            for kernel in kernels {
+                let share = if kernels.len() == 1 { 1.0 } else { moved(kernel) / all.max(1.0) };
+                times[*kernel] += Duration::from_secs_f64(seconds * share);
+            }
         }
         Ok((outputs, times))
     }
@@ -305,7 +311,7 @@ impl CudaExecutable {
             Step::Launch(launch) => {
                 let argument = |argument: &Argument| self.argument(*argument);
                 let addresses: Vec<u64> = launch.arguments.iter().map(argument).collect();
-                let code = &self.functions[launch.function];
+                let code = &self.functions[&launch.function];
                 // SAFETY: the function was rendered for these arguments, whose memory the plan has laid out.
                 unsafe { self.device.launch(code, launch.grid, &addresses) }
             }

@@ -4,16 +4,17 @@
 //! buffers these are. Whatever no function does in one go is first rewritten to several kernels
 //! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
 
+use super::group::Piece;
 use super::program::{Argument, Function, Launch, Parameter, Program, Step};
 use super::source::{Code, Slot, buffer_identifier, identifier, memory_type, places};
-use super::{Options, rows};
+use super::{Options, group, rows};
 use crate::CodegenError;
 use crate::cpu::lower::normalise::{number_slots, reduces, scatters};
 use kernfusion_ir::kernel::{
     BufferId, Direction, Form, Kernel, KernelGraph, Loop, Place, Plan, Spot, StoreMode, Transfer,
 };
 use kernfusion_ir::{DType, Origin};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Alignment of pieces of scratch memory in bytes.
@@ -26,9 +27,15 @@ const LINE: usize = 110;
 #[derive(Debug, Default)]
 pub struct Renderer {
     options: Options,
-    functions: Vec<Function>,
-    names: BTreeSet<String>,
+    pub(super) functions: Vec<Function>,
+    pub(super) names: BTreeSet<String>,
     templates: HashMap<String, Arc<Template>>,
+    /// Tiles that were chosen by measurement, by the key of their kernel.
+    pub(super) tiles: HashMap<String, [usize; 2]>,
+    /// Functions whose text may stand among others.
+    pub(super) pieces: BTreeMap<usize, Piece>,
+    /// Functions of several kernels, by their bodies.
+    pub(super) groups: HashMap<String, usize>,
 }
 
 /// The launches of a kernel over slots: the kernel's buffers first, then pieces of scratch.
@@ -52,6 +59,16 @@ impl Renderer {
         Renderer { options, ..Renderer::default() }
     }
 
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What equal kernels have in common.
+    pub(super) fn key(&self, plan: &Plan, kernel: &Kernel) -> String {
+        let (numbered, buffers) = number_slots(kernel);
+        key(&numbered, &slots(plan, kernel, &buffers))
+    }
+
     /// The functions of all plans so far.
     pub fn functions(&self) -> &[Function] {
         &self.functions
@@ -65,6 +82,9 @@ impl Renderer {
         let mut program = Program::default();
         for (number, kernel) in plan.graph.kernels.iter().enumerate() {
             self.steps(&mut program, number, plan, kernel, &|buffer| Spot { buffer, offset: 0 })?;
+        }
+        if self.options.groups {
+            program.steps = group::grouped(self, plan, program.steps);
         }
         Ok(program)
     }
@@ -90,7 +110,7 @@ impl Renderer {
         program.steps.extend(template.steps.iter().map(|step| match step {
             TemplateStep::Clear { slot, bytes } => Step::Clear { at: spot(slots[*slot]), bytes: *bytes },
             TemplateStep::Launch { function, grid, slots } => Step::Launch(Launch {
-                kernel: number,
+                kernels: vec![number],
                 function: *function,
                 grid: *grid,
                 arguments: slots.iter().map(argument).collect(),
@@ -142,16 +162,17 @@ impl Renderer {
     ) -> Result<(Arc<Template>, Vec<BufferId>), CodegenError> {
         let (numbered, buffers) = number_slots(kernel);
         let slots = slots(plan, kernel, &buffers);
-        let kinds: Vec<_> = slots.iter().map(|slot| (slot.dtype, slot.bytes, slot.is_clobbered)).collect();
-        let key = format!("{numbered:?} {kinds:?}");
+        let key = key(&numbered, &slots);
         if let Some(template) = self.templates.get(&key) {
             return Ok((Arc::clone(template), buffers));
         }
         let numbered = Kernel { name: kernel.name.clone(), ..numbered };
         let mut lowering = Lowering {
             options: self.options.clone(),
+            tile: self.tiles.get(&key).copied().or(self.options.tile),
             functions: &mut self.functions,
             names: &mut self.names,
+            pieces: &mut self.pieces,
             comment: comment(&plan.graph, kernel),
             name: identifier(&kernel.name),
             kernel_name: kernel.name.clone(),
@@ -163,6 +184,11 @@ impl Renderer {
         self.templates.insert(key, Arc::clone(&template));
         Ok((template, buffers))
     }
+}
+
+fn key(numbered: &Kernel, slots: &[Slot]) -> String {
+    let kinds: Vec<_> = slots.iter().map(|slot| (slot.dtype, slot.bytes, slot.is_clobbered)).collect();
+    format!("{numbered:?} {kinds:?}")
 }
 
 /// What a function's first lines say: the kernel, and the ops that it computes with the user's lines, in order.
@@ -198,7 +224,7 @@ fn slots(plan: &Plan, kernel: &Kernel, buffers: &[BufferId]) -> Vec<Slot> {
 }
 
 /// A name that is not taken, and now is.
-fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
+pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
     let mut name = wanted.to_owned();
     for number in 2.. {
         if names.insert(name.clone()) {
@@ -212,8 +238,11 @@ fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
 /// The lowering of one kernel.
 pub(super) struct Lowering<'r> {
     pub(super) options: Options,
+    /// The tile of its products, unless their size decides.
+    pub(super) tile: Option<[usize; 2]>,
     functions: &'r mut Vec<Function>,
     names: &'r mut BTreeSet<String>,
+    pieces: &'r mut BTreeMap<usize, Piece>,
     comment: String,
     /// The start of the functions' names.
     name: String,
@@ -287,8 +316,21 @@ impl Lowering<'_> {
         result
     }
 
-    /// Adds a function with this body, and a launch of it.
-    pub(super) fn launch(&mut self, suffix: &str, threads: usize, grid: [usize; 3], body: &str) {
+    /// As `launch`, of a body that only knows the number of its block, and may stand among others.
+    pub(super) fn launch_piece(&mut self, threads: usize, blocks: usize, body: &str) {
+        let head = format!("const int block = blockIdx.x;\n{body}");
+        let declared = self.launch("", threads, [blocks, 1, 1], &head);
+        self.pieces.insert(self.functions.len() - 1, Piece { declared, body: body.into() });
+    }
+
+    /// Adds a function with this body, and a launch of it; gives the declarations of its parameters.
+    pub(super) fn launch(
+        &mut self,
+        suffix: &str,
+        threads: usize,
+        grid: [usize; 3],
+        body: &str,
+    ) -> Vec<String> {
         let wanted = if suffix.is_empty() { self.name.clone() } else { format!("{}_{suffix}", self.name) };
         let name = unique(self.names, &wanted);
         let used: Vec<usize> =
@@ -324,10 +366,11 @@ impl Lowering<'_> {
         }
         body.lines().for_each(|line| code.line(line));
         code.close("");
-        self.functions.push(Function { name, text: code.finish(), parameters, threads });
+        self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
         let grid = grid.map(|blocks| blocks as u32);
         let function = self.functions.len() - 1;
         self.template.steps.push(TemplateStep::Launch { function, grid, slots: used });
+        declared
     }
 }
 

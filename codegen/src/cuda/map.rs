@@ -34,23 +34,25 @@ impl Lowering<'_> {
             return Ok(());
         }
         let mut code = Code::default();
-        code.line(format!("const int point = blockIdx.x * {THREADS} + threadIdx.x;"));
+        code.line(format!("const int point = block * {THREADS} + threadIdx.x;"));
         code.line(format!("if (point >= {threads}) return;"));
         let mut names = coordinates(&mut code, "point", 'i', &domain.axes[domain.outer_axes()]);
         names.extend((0..domain.rows).map(|axis| format!("walk{axis}")));
         let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        let mut owners = 1;
+        let blocks = threads.div_ceil(THREADS);
         match owned(&kernel) {
             Some((store, term)) => {
-                owners = term.limit;
                 self.add_owned(&mut body, &kernel, store, term);
+                let text = format!("const int block = blockIdx.x;\n{}", body.code.finish());
+                self.launch("", THREADS, [blocks, term.limit, 1], &text);
             }
-            None => walk(&mut body, &kernel, domain.outer, &|body| body.stores(&kernel.stores)),
+            None => {
+                walk(&mut body, &kernel, domain.outer, &|body| body.stores(&kernel.stores));
+                self.launch_piece(THREADS, blocks, &body.code.finish());
+            }
         }
-        let text = body.code.finish();
-        self.launch("", THREADS, [threads.div_ceil(THREADS), owners, 1], &text);
         Ok(())
     }
 

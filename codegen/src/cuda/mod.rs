@@ -26,6 +26,7 @@ pub mod emulator;
 mod error;
 #[cfg(feature = "cuda")]
 mod executable;
+mod group;
 mod lower;
 mod map;
 #[cfg(feature = "cuda")]
@@ -38,6 +39,8 @@ mod program;
 mod rewrite;
 mod rows;
 mod source;
+#[cfg(feature = "cuda")]
+mod tune;
 
 #[cfg(feature = "cuda")]
 pub use cache::Cache;
@@ -69,11 +72,17 @@ pub struct Options {
     pub tf32: bool,
     /// Where entries of products must lie in memory, they are computed in slices of so many bytes; in sixteen at most.
     pub slice_bytes: usize,
+    /// Whether maps that stand next to each other, and do not need each other, run as one launch.
+    pub groups: bool,
+    /// The tile of products (64 or 128 rows, 64 or 128 columns) where several fit, instead of one chosen by their size.
+    pub tile: Option<[usize; 2]>,
+    /// Whether a device measures which tile suits each product. Results are the same bits.
+    pub tune: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { tf32: false, slice_bytes: 64 << 20 }
+        Options { tf32: false, slice_bytes: 64 << 20, groups: true, tile: None, tune: false }
     }
 }
 

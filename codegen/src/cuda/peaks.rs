@@ -61,7 +61,7 @@ fn bandwidth(device: &Device) -> Result<f64, CudaError> {
     let copy = || unsafe { device.copy(to.address(0), from.address(0), bytes) };
     let mut best = f64::INFINITY;
     for _ in 0..5 {
-        best = best.min(seconds(device, &copy)?);
+        best = best.min(device.seconds(&copy)?);
     }
     Ok(2.0 * bytes as f64 / best)
 }
@@ -91,17 +91,8 @@ fn best_run(
     let addresses = memory.map(|memory| memory.address(0));
     // SAFETY: the results have a number for each thread, and two numbers say how long the loop is.
     let run = || unsafe { device.launch(code, [blocks as u32, 1, 1], &addresses) };
-    let [first, second] = [seconds(device, &run)?, seconds(device, &run)?];
+    let [first, second] = [device.seconds(&run)?, device.seconds(&run)?];
     Ok(first.min(second))
-}
-
-/// How long something takes there; never nothing, so that rates are numbers.
-fn seconds(device: &Device, run: &dyn Fn() -> Result<(), CudaError>) -> Result<f64, CudaError> {
-    let start = device.event()?;
-    run()?;
-    let end = device.event()?;
-    device.wait("measuring the device")?;
-    Ok(f64::from(device.milliseconds(&start, &end)?).max(1e-6) / 1e3)
 }
 
 fn function(rate: &Rate) -> Function {
@@ -133,7 +124,7 @@ KERNEL __launch_bounds__({THREADS}, 1) {name}(float* results, const int* turns) 
     );
     let parameter = |name: &str, dtype, is_written| Parameter { name: name.into(), dtype, is_written };
     let parameters = vec![parameter("results", DType::F32, true), parameter("turns", DType::I32, false)];
-    Function { name: rate.name.into(), text, parameters, threads: THREADS }
+    Function { name: rate.name.into(), text, parameters, threads: THREADS, is_packed: false }
 }
 
 #[cfg(test)]

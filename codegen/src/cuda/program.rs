@@ -14,6 +14,8 @@ pub struct Function {
     pub parameters: Vec<Parameter>,
     /// Threads of a block.
     pub threads: usize,
+    /// Whether it takes all of its pointers as one structure, by value.
+    pub is_packed: bool,
 }
 
 /// An argument of a function.
@@ -55,8 +57,8 @@ pub enum Step {
 /// A run of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {
-    /// The kernel of the plan that it belongs to.
-    pub kernel: usize,
+    /// The kernels of the plan that it does work of.
+    pub kernels: Vec<usize>,
     /// Which function, of those of the renderer.
     pub function: usize,
     /// Blocks along x, y and z.

@@ -70,13 +70,13 @@ const RESERVED: &str = "alignas alignof and asm auto bitand bitor bool break cas
     int long mutable namespace new noexcept not nullptr operator or private protected public register return short \
     signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using \
     virtual void volatile while xor fabs floor exp log sqrt tanh erf sin cos pow fabsf floorf expf logf sqrtf tanhf erff \
-    sinf cosf powf point row column lane unit chunk begin end batch first_row first_column at i k slot owner sum emulator \
+    sinf cosf powf point row column lane unit chunk begin end batch first_row first_column at i k slot owner sum block pointers emulator \
     threadIdx blockIdx blockDim gridDim warpSize";
 
 /// Starts of names in rendered bodies, where a number or a value's name follows.
-const STARTS: [&str; 21] = [
+const STARTS: [&str; 22] = [
     "v", "i", "o", "r", "c", "p", "k", "a", "b", "walk", "product", "panels", "out", "with", "sum_v",
-    "values_", "Tile", "Out", "launch", "u", "f",
+    "values_", "Tile", "Out", "launch", "u", "f", "kernel",
 ];
 
 /// An identifier for a buffer, which nothing else in a function is called by.

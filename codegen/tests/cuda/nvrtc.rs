@@ -1,7 +1,7 @@
 //! NVRTC accepts the functions of products and chains, where it is installed.
 
 use crate::judge::Case;
-use crate::products;
+use crate::{groups, products};
 use kernfusion_codegen::cuda::nvrtc::{Form, compile, is_present};
 use kernfusion_codegen::cuda::{Options, Renderer};
 
@@ -14,9 +14,15 @@ fn products_and_chains_compile_without_spills() {
         println!("skipped: NVRTC is not installed");
         return;
     }
-    for tf32 in [false, true] {
-        let mut renderer = Renderer::new(Options { tf32, ..Options::default() });
-        let cases: Vec<Case> = products::few();
+    // The large tile is that of products with many tiles anyway.
+    let tiles = [None, Some([128, 64]), Some([64, 128])];
+    for (tf32, tile) in [false, true].into_iter().flat_map(|tf32| tiles.map(|tile| (tf32, tile))) {
+        let mut renderer = Renderer::new(Options { tf32, tile, ..Options::default() });
+        let mut cases: Vec<Case> = products::few();
+        if tile.is_some() {
+            cases.truncate(4);
+        }
+        cases.push(groups::updates(true));
         cases.iter().for_each(|case| {
             renderer.program(&case.plan).expect("renders");
         });

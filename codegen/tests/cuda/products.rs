@@ -1,8 +1,10 @@
 //! Products and chains, built by hand: every layout and type of operands, tiles of both sizes, bands, every direction.
 
-use crate::judge::{Case, check};
+use crate::judge::{Case, check, is_skipped};
 use crate::support::{Bench, Program, Random, at};
 use kernfusion_codegen::cuda::Options;
+use kernfusion_codegen::cuda::Renderer;
+use kernfusion_codegen::cuda::emulator::{Emulator, Job, Schedule};
 use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::kernel::{
     Band, BufferId, Consumer, Contraction, Direction, Domain, Form, Index, InstrKind, Operand, Product,
@@ -85,6 +87,44 @@ fn tf32_rounds_operands() {
         .map(|shape| product([DType::F32, DType::F32], shape, [false, true], 1e-2))
         .collect();
     check(&cases, &Options { tf32: true, ..Options::default() });
+}
+
+/// A tile decides who computes an entry, not how.
+#[test]
+fn every_tile_gives_the_same_bits() {
+    if is_skipped() {
+        return;
+    }
+    let (f32, bf16) = (DType::F32, DType::BF16);
+    let cases = [
+        product([f32, f32], [1, 140, 150, 48], [false, true], 2e-5),
+        product([bf16, bf16], [2, 70, 65, 48], [false, false], 2e-5),
+        product([f32, f32], [1, 33, 7, 19], [true, false], 2e-5),
+    ];
+    for tf32 in [false, true] {
+        let mut results =
+            [None, Some([64, 64]), Some([128, 64]), Some([64, 128]), Some([128, 128])].map(|tile| {
+                let mut renderer = Renderer::new(Options { tf32, tile, ..Options::default() });
+                let programs: Vec<_> =
+                    cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
+                let text =
+                    renderer.functions().iter().map(|function| function.text.as_str()).collect::<String>();
+                assert!(
+                    tile.is_none_or(|[rows, columns]| text.contains(&format!(", {rows}, {columns}>"))),
+                    "{text}"
+                );
+                let emulator =
+                    Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
+                let jobs: Vec<_> = cases
+                    .iter()
+                    .zip(&programs)
+                    .map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs })
+                    .collect();
+                emulator.run(&jobs, Schedule::ALL[0]).unwrap_or_else(|error| panic!("{error}"))
+            });
+        let [first, others @ ..] = &mut results;
+        assert!(others.iter().all(|other| other == first), "tf32 {tf32}");
+    }
 }
 
 /// Sizes of a chain.

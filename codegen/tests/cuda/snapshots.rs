@@ -1,11 +1,12 @@
 //! The source of each family of kernels, as people read it: `snapshots/*.cu`. `KERNFUSION_BLESS=1` rewrites them.
 
 use crate::judge::planned;
-use crate::products;
-use kernfusion_codegen::cuda::{Options, Renderer};
+use crate::{groups, products};
+use kernfusion_codegen::cuda::{Options, Renderer, Step};
 use kernfusion_ir::kernel::Plan;
 use kernfusion_ir::samples::all;
 use kernfusion_passes::fuse::Fusion;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A file, and the sample of the table that it shows.
@@ -21,8 +22,15 @@ const SAMPLES: [(&str, &str); 7] = [
 
 fn source(plan: &Plan) -> String {
     let mut renderer = Renderer::new(Options::default());
-    renderer.program(plan).expect("renders");
-    renderer.functions().iter().map(|function| function.text.clone()).collect::<Vec<_>>().join("\n")
+    let program = renderer.program(plan).expect("renders");
+    let launches = program.steps.iter().filter_map(|step| match step {
+        Step::Launch(launch) => Some(launch.function),
+        Step::Clear { .. } => None,
+    });
+    // Those that are only there to be parts of others are not launched.
+    let launched: BTreeSet<usize> = launches.collect();
+    let text = |at: usize| renderer.functions()[at].text.clone();
+    launched.into_iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -38,6 +46,7 @@ fn the_source_of_each_family_is_as_it_was() {
         .collect();
     let names = ["product", "chain", "chain_bf16", "sums_and_product"];
     plans.extend(names.into_iter().zip(products::few_small()).map(|(name, case)| (name.into(), case.plan)));
+    plans.push(("group".into(), groups::updates(false).plan));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/snapshots");
     for (name, plan) in plans {
         let (path, got) = (folder.join(format!("{name}.cu")), source(&plan));

@@ -4,8 +4,9 @@
 // Operations of a stream are done as late as CUDA allows: when somebody waits for them. Copies from pinned memory read it
 // then. Allocated memory is NaN, writes outside of it are noticed after each kernel, and any error stays, as with CUDA.
 //
-// Settings: SIMULATED_DEVICES (1), SIMULATED_MIB (memory, 1024), SIMULATED_ARCHITECTURE (90), SIMULATED_ORDER (`late`; or
-// `ahead`: all streams but the first run as far ahead as they may; or `at-once`).
+// Settings: SIMULATED_DEVICES (1), SIMULATED_MIB (memory, 1024), SIMULATED_ARCHITECTURE (90), SIMULATED_DRIVER (12090), SIMULATED_ORDER (`late`; or
+// `ahead`: all streams but the first run as far ahead as they may; or `at-once`), SIMULATED_FAILURE (none: the launch, counted
+// from 0, that fails as a kernel with a wild pointer does).
 #include "simulator.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default"))) int
@@ -27,7 +28,7 @@ thread_local void* current;
 EXPORT cuInit(unsigned) { return setting("SIMULATED_DEVICES", 1) == 0 ? NO_DEVICE : SUCCESS; }
 
 EXPORT cuDriverGetVersion(int* version) {
-  *version = 12090;
+  *version = (int)setting("SIMULATED_DRIVER", 12090);
   return SUCCESS;
 }
 
@@ -370,7 +371,8 @@ EXPORT cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void* hand
 
 EXPORT cuModuleLoadData(Function** module, const char* image) {
   OUTSIDE_OF_CAPTURE;
-  if (strncmp(image, MARKER, sizeof MARKER - 1)) return INVALID_IMAGE;
+  // Code of the simulated NVRTC is that of CUDA 12.
+  if (strncmp(image, MARKER, sizeof MARKER - 1) || setting("SIMULATED_DRIVER", 12090) < 12000) return INVALID_IMAGE;
   image += sizeof MARKER - 1;
   const size_t length = strtoull(image, nullptr, 10);
   const char *name = strchr(image, '\n') + 1, *source = strchr(name, '\n') + 1;
@@ -396,11 +398,15 @@ EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
   HEALTHY;
   if (!x || !y || !z || y > 65535 || z > 65535 || x > 0x7fffffff) return INVALID_VALUE;
   if (!threads || threads > 1024 || threads_y != 1 || threads_z != 1) return INVALID_VALUE;
-  std::vector<u64> values;
-  for (size_t i = 0; i < function->arguments(); i++) values.push_back(*(u64*)arguments[i]);
+  std::vector<u64> pointers;
+  for (size_t i = 0; i < function->arguments(); i++) {
+    const u64* words = (const u64*)arguments[i];
+    if (function->bytes(i) > 4096) return INVALID_VALUE;
+    pointers.insert(pointers.end(), words, words + function->bytes(i) / 8);
+  }
   const Grid grid{x, y, z};
   return device().enqueue(device().stream(handle),
-                          [=] { return device().launch(*function, grid, threads, values); });
+                          [=] { return device().launch(*function, grid, threads, pointers); });
 }
 
 #define UNSUPPORTED(name) \

@@ -29,8 +29,8 @@ struct Grid {
 struct Entry {
   void (*run)(Grid grid, unsigned threads, void** arguments);
   unsigned count;
-  // A bit for each argument that is a pointer.
-  u64 pointers;
+  // Of each argument; all of them are pointers, or structures of pointers.
+  const unsigned* bytes;
 };
 
 struct Function {
@@ -40,8 +40,8 @@ struct Function {
   Function(std::string name, std::string source) : name(name), source(source) { waiting().insert(this); }
   ~Function() { waiting().erase(this); }
 
-  bool is_pointer(size_t argument) { return built().pointers >> argument & 1; }
   size_t arguments() { return built().count; }
+  size_t bytes(size_t argument) { return built().bytes[argument]; }
   void run(Grid grid, unsigned threads, void** values) { built().run(grid, threads, values); }
 
   const Entry& built() {
@@ -76,7 +76,7 @@ inline std::string source_of(const std::vector<Function*>& functions) {
   std::string text =
       "typedef unsigned char u8;\ntypedef unsigned short u16;\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n"
       "typedef long long i64;\n#include \"" EMULATOR
-      "\"\n#include <type_traits>\n#include <utility>\n";
+      "\"\n#include <utility>\n";
   // Alone, a function has all of its source to itself; with others, the headers stand once.
   const size_t shared = functions.size() > 1 ? common(functions) : 0;
   text += functions[0]->source.substr(0, shared);
@@ -86,14 +86,14 @@ inline std::string source_of(const std::vector<Function*>& functions) {
       "template <class... A> void simulated_launch(void (*f)(A...), dim3 grid, unsigned threads, void** p) {\n"
       "  emulator::launch(grid, threads, [&] { simulated_call(f, p, std::index_sequence_for<A...>()); });\n}\n"
       "template <class... A> constexpr unsigned simulated_count(void (*)(A...)) { return sizeof...(A); }\n"
-      "template <class... A> constexpr u64 simulated_pointers(void (*)(A...)) {\n"
-      "  u64 bits = 0, at = 0;\n  ((bits |= (u64)std::is_pointer<A>::value << at++), ...);\n  return bits;\n}\n"
-      "struct Entry { void (*run)(dim3, unsigned, void**); unsigned count; u64 pointers; };\n";
+      "template <class... A> const unsigned* simulated_bytes(void (*)(A...)) {\n"
+      "  static const unsigned bytes[] = {sizeof(A)..., 0};\n  return bytes;\n}\n"
+      "struct Entry { void (*run)(dim3, unsigned, void**); unsigned count; const unsigned* bytes; };\n";
   for (auto* function : functions) text += function->source.substr(shared) + "\n";
   for (size_t i = 0; i < functions.size(); i++) {
     const std::string number = std::to_string(i), &name = functions[i]->name;
     text += "extern \"C\" const Entry entry" + number + " = {[](dim3 grid, unsigned threads, void** p) {\n  simulated_launch(" +
-            name + ", grid, threads, p);\n}, simulated_count(" + name + "), simulated_pointers(" + name + ")};\n";
+            name + ", grid, threads, p);\n}, simulated_count(" + name + "), simulated_bytes(" + name + ")};\n";
   }
   return text;
 }

@@ -106,6 +106,7 @@ struct Device {
   std::map<char*, size_t> pinned;
   std::vector<Stream*> streams;
   Stream legacy{true, true, {}, nullptr, false};
+  size_t launches = 0;
   size_t total = setting("SIMULATED_MIB", 1024) << 20, used = 0;
   // The first error while operations were done; every later call gives it, as with CUDA.
   Result broken = SUCCESS;
@@ -207,14 +208,17 @@ struct Device {
     return SUCCESS;
   }
 
-  Result launch(Function& function, Grid grid, unsigned threads, std::vector<u64> values) {
-    for (size_t i = 0; i < values.size(); i++)
-      if (function.is_pointer(i) && !holder(values[i], 1)) {
-        complain("argument %zu of %s points nowhere", i, function.name.c_str());
+  // The pointers of all arguments follow each other.
+  Result launch(Function& function, Grid grid, unsigned threads, std::vector<u64> pointers) {
+    for (size_t i = 0; i < pointers.size(); i++)
+      if (!holder(pointers[i], 1)) {
+        complain("pointer %zu of %s points nowhere", i, function.name.c_str());
         return ILLEGAL_ADDRESS;
       }
+    if (launches++ == setting("SIMULATED_FAILURE", SIZE_MAX)) return ILLEGAL_ADDRESS;
     std::vector<void*> places;
-    for (u64& value : values) places.push_back(&value);
+    size_t at = 0;
+    for (size_t i = 0; i < function.arguments(); at += function.bytes(i++) / 8) places.push_back(&pointers[at]);
     function.run(grid, threads, places.data());
     return check_fences(function.name);
   }

@@ -3,7 +3,8 @@
 
 use super::{Operand, Table, Values, summation};
 use crate::{
-    Binary, Builder, Compare, DType, DotGeneral, Gather, Iota, ReduceOp, Result, TensorType, Unary, ValueId,
+    Binary, Builder, Compare, DType, DotGeneral, Gather, Iota, ReduceOp, Result, ScatterAdd, TensorType,
+    Unary, ValueId,
 };
 
 pub(super) fn add(table: &mut Table) {
@@ -13,6 +14,7 @@ pub(super) fn add(table: &mut Table) {
     guarded(table);
     attention(table);
     several_uses(table);
+    chosen(table);
 }
 
 fn tame(shape: &[usize]) -> Operand {
@@ -157,6 +159,34 @@ fn attention(table: &mut Table) {
     let operand = tame(&[2, 9, 4]);
     let operands = [operand.clone(), operand.clone(), operand];
     table.graph("attention.causal", &operands, attend).tolerance = 2e-5;
+}
+
+/// A batch of products with matrices of a table, and one that is added up to them: experts and their gradients.
+fn chosen(table: &mut Table) {
+    let numbers = Operand::new(DType::I32, &[5], Values::Between(-2.0, 5.0));
+    let dot = |lhs: usize, rhs: usize| DotGeneral {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contract: vec![lhs],
+        rhs_contract: vec![rhs],
+        dtype: DType::F32,
+    };
+    for along in [1, 2] {
+        let matrices = tame(if along == 1 { &[3, 9, 20] } else { &[3, 20, 9] });
+        let chosen = |b: &mut Builder<'_>, x: &[ValueId]| {
+            let matrices = b.op(Gather { axis: 0 }, &[x[1], x[2]])?;
+            let product = b.op(dot(2, along), &[x[0], matrices])?;
+            b.unary(Unary::Tanh, product)
+        };
+        let operands = [tame(&[5, 6, 9]), matrices, numbers.clone()];
+        table.graph(&format!("chosen.matrices.{along}"), &operands, chosen).tolerance = 2e-5;
+    }
+    let added = |b: &mut Builder<'_>, x: &[ValueId]| {
+        let products = b.op(dot(1, 1), &[x[0], x[1]])?;
+        b.op(ScatterAdd { axis: 0, extent: 3 }, &[x[2], products])
+    };
+    let operands = [tame(&[5, 6, 9]), tame(&[5, 6, 40]), numbers];
+    table.graph("chosen.added", &operands, added).tolerance = 2e-5;
 }
 
 /// A value with users in different kernels, and one that is its own partner.

@@ -14,7 +14,7 @@ use super::space::{Role, Space};
 use super::writer::{Fault, Writer};
 use super::{Group, Planner, band};
 use kernfusion_ir::kernel::{
-    BufferId, Consumer, Contraction, Direction, Form, Index, InstrKind, Kernel, Product, reshaped,
+    BufferId, Consumer, Contraction, Direction, Form, Index, InstrKind, Kernel, Operand, Product, reshaped,
 };
 use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,11 +90,17 @@ impl Chain {
             contraction.products.push(self.product(candidate, node, space)?);
             writer = writer.with_producer(node, at.clone());
         }
+        if contraction.products.iter().flat_map(|p| [&p.a, &p.b]).any(is_chosen) {
+            return Err(fault("a matrix that is chosen at run time is read by one product"));
+        }
         let base = self.first();
         let places = candidate.forward(&self.producers, &at, &writer);
         let mut stored = BTreeSet::new();
         for &node in &self.consumers {
             let consumer = self.consumer(candidate, node, &places, &mut writer, space)?;
+            if is_chosen(&consumer.with) {
+                return Err(fault("a matrix that is chosen at run time is read by one product"));
+            }
             stored.insert(ValueId::from_index(consumer.buffer.0 as usize));
             contraction.consumers.push(consumer);
         }
@@ -394,4 +400,10 @@ impl Planner<'_> {
         }
         false
     }
+}
+
+/// Whether an operand is one of several matrices, known at run time.
+fn is_chosen(operand: &Operand) -> bool {
+    let load = |kind: &InstrKind| matches!(kind, InstrKind::Load { index, .. } if !index.indirect.is_empty());
+    operand.region.instrs.iter().any(|instr| load(&instr.kind))
 }

@@ -8,10 +8,10 @@ use super::chain::{self, Chain};
 use super::space::{Role, Space};
 use super::writer::{Fault, Inside, Writer};
 use kernfusion_ir::kernel::{
-    BufferId, Form, Index, InstrKind, Kernel, Operand, Product, Refusal, Region, Scalar, Store, StoreMode,
-    reshaped,
+    BufferId, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Refusal, Region, Scalar, Store,
+    StoreMode, reshaped,
 };
-use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, Reduce, ValueId};
+use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, Reduce, ScatterAdd, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of nodes that may become a kernel.
@@ -40,10 +40,12 @@ enum Anchor {
     Reduced(ValueId, Reduce),
     /// The coordinates are those of this contraction's result and its summed axes.
     Contracted(ValueId, DotGeneral),
+    /// As of a contraction, whose results this scatter adds up.
+    Accumulated(ValueId, DotGeneral, ValueId),
     /// The coordinates are those of the first contraction's result.
     Chained(Chain),
     /// The coordinates are those of this scatter's updates.
-    Scattered(ValueId, usize),
+    Scattered(ValueId),
 }
 
 /// What emission yields when it does not yield a kernel.
@@ -93,8 +95,8 @@ impl Candidate<'_> {
         };
         let contractions: Vec<_> = of(KernelEntry::Contraction).collect();
         if let [first, rest @ ..] = contractions.as_slice() {
-            if of(KernelEntry::Scatter).next().is_some() {
-                return Err(Fault { node: *first, reason: "a scatter is a map" });
+            if let Some(scatter) = of(KernelEntry::Scatter).next() {
+                return self.accumulation(*first, scatter);
             }
             if !rest.is_empty() || of(KernelEntry::Reduction).next().is_some() {
                 return Chain::new(self, &contractions).map(Anchor::Chained);
@@ -102,11 +104,10 @@ impl Candidate<'_> {
             return Ok(Anchor::Contracted(*first, chain::dot(self.graph, *first).clone()));
         }
         if let Some(scatter) = of(KernelEntry::Scatter).next() {
-            let Op::ScatterAdd(attributes) = &self.graph[scatter].op else { unreachable!("a scatter") };
             if let Some(node) = of(KernelEntry::Reduction).next() {
                 return Err(Fault { node, reason: "a scatter is a map" });
             }
-            return Ok(Anchor::Scattered(scatter, attributes.axis));
+            return Ok(Anchor::Scattered(scatter));
         }
         // Rows before columns: a row kernel also reduces columns, not the other way round.
         let main = of(KernelEntry::Reduction).max_by_key(|&node| {
@@ -121,6 +122,19 @@ impl Candidate<'_> {
         Ok(Anchor::Result(*widest.expect("a kernel computes something")))
     }
 
+    /// A batch of products that are added up to the matrices of a table.
+    fn accumulation(&self, product: ValueId, scatter: ValueId) -> Result<Anchor, Fault> {
+        let dot = chain::dot(self.graph, product);
+        let Op::ScatterAdd(attributes) = &self.graph[scatter].op else { unreachable!("a scatter") };
+        let [indices, updates] = self.graph[scatter].operands[..] else { unreachable!("of two operands") };
+        let alone = self.members.len() == 2 && updates == product && !self.needed.contains(&product);
+        let of_batch = attributes.axis < dot.lhs_batch.len() && self.graph[indices].ty.rank() == 1;
+        match alone && of_batch {
+            true => Ok(Anchor::Accumulated(product, dot.clone(), scatter)),
+            false => Err(Fault { node: product, reason: "a scatter is a map" }),
+        }
+    }
+
     /// Whether a reduction goes along the innermost axis, so that a row is contiguous.
     fn along_rows(&self, node: ValueId) -> bool {
         let Op::Reduce(reduce) = &self.graph[node].op else { return false };
@@ -133,7 +147,7 @@ impl Candidate<'_> {
         let all = |shape: &[usize], role| shape.iter().map(|&extent| (extent, role)).collect::<Vec<_>>();
         match anchor {
             Anchor::Result(node) => Space::new(&all(&self.graph[*node].ty.shape, Role::Column)),
-            Anchor::Scattered(node, _) => {
+            Anchor::Scattered(node) => {
                 Space::new(&all(&self.graph[self.graph[*node].operands[1]].ty.shape, Role::Column))
             }
             Anchor::Reduced(node, reduce) => {
@@ -150,7 +164,7 @@ impl Candidate<'_> {
                 let originals: Vec<_> = shape.iter().enumerate().map(|(axis, &e)| (e, role(axis))).collect();
                 Space::new(&originals)
             }
-            Anchor::Contracted(node, dot) => {
+            Anchor::Contracted(node, dot) | Anchor::Accumulated(node, dot, _) => {
                 let left = &self.graph[self.graph[*node].operands[0]].ty;
                 let summed: Vec<_> = dot.lhs_contract.iter().map(|&axis| left.shape[axis]).collect();
                 self.result_space(*node, dot).extended(&summed)
@@ -186,9 +200,9 @@ impl Candidate<'_> {
         let original = |count: usize| (0..count).map(|axis| space.coordinate(axis, rank)).collect::<Vec<_>>();
         let (base, form) = match anchor {
             Anchor::Result(node) => (*node, Form::Map),
-            Anchor::Scattered(node, _) => (self.graph[*node].operands[1], Form::Map),
+            Anchor::Scattered(node) => (self.graph[*node].operands[1], Form::Map),
             Anchor::Reduced(node, _) => (self.graph[*node].operands[0], Form::Reduce),
-            Anchor::Contracted(node, dot) => {
+            Anchor::Contracted(node, dot) | Anchor::Accumulated(node, dot, _) => {
                 let at = original(self.graph[*node].ty.rank());
                 writer = writer.with_producer(*node, at);
                 (*node, Form::Contraction(vec![self.product(*node, dot, space)?].into()))
@@ -197,13 +211,17 @@ impl Candidate<'_> {
         };
         let at = original(self.graph[base].ty.rank());
         let mut stores = Vec::new();
-        if let Anchor::Scattered(node, axis) = anchor {
-            stores.push(self.scatter(*node, *axis, &at, &mut writer)?);
+        let scatter = match anchor {
+            Anchor::Scattered(scatter) | Anchor::Accumulated(_, _, scatter) => Some(*scatter),
+            _ => None,
+        };
+        if let Some(scatter) = scatter {
+            stores.push(self.scatter(scatter, &at, &mut writer)?);
         }
         let places = self.forward(&[base], &at, &writer);
-        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(..));
+        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(_));
         for &node in self.needed.iter().rev() {
-            if !matches!(anchor, Anchor::Scattered(scatter, _) if *scatter == node) {
+            if scatter != Some(node) {
                 stores.push(self.store(node, has_rows, base, &at, &places, &mut writer, space)?);
             }
         }
@@ -338,7 +356,8 @@ impl Candidate<'_> {
         entered.map_err(|refusal| stop(refusal, writer.fault()))
     }
 
-    fn scatter(&self, node: ValueId, axis: usize, at: &[Index], writer: &mut Writer<'_>) -> Attempt<Store> {
+    fn scatter(&self, node: ValueId, at: &[Index], writer: &mut Writer<'_>) -> Attempt<Store> {
+        let Op::ScatterAdd(ScatterAdd { axis, .. }) = self.graph[node].op else { unreachable!("a scatter") };
         let [indices, updates] = self.graph[node].operands[..] else {
             unreachable!("a scatter has two operands")
         };
@@ -380,7 +399,9 @@ impl Candidate<'_> {
         let materialise = |reason| Err(Stop::Fault(Fault { node: value, reason }));
         let region = writer.region;
         match &region.instr(scalar).kind {
-            InstrKind::Load { index, guard, .. } if guard.is_empty() && index.indirect.is_empty() => {
+            InstrKind::Load { index, guard, .. }
+                if guard.is_empty() && chooses_matrix(index, &region, space) =>
+            {
                 if self.free[value.index()] && !is_matrix(index, space) {
                     return materialise("an operand that is no matrix with one contiguous axis");
                 }
@@ -389,6 +410,13 @@ impl Candidate<'_> {
         }
         Ok(Operand { region, value: scalar })
     }
+}
+
+/// Whether all that is known at run time only is which matrix of a batch it is.
+fn chooses_matrix(index: &Index, region: &Region, space: &Space) -> bool {
+    let extents = Domain { axes: space.extents(), outer: 0, rows: 0 };
+    let within = space.domain().outer..extents.axes.len();
+    index.indirect.iter().all(|term| !region.varies(term.value, within.clone(), &extents))
 }
 
 /// Whether an operand's rows (or columns) and summed axes each have one stride, one of them 1, so that packing it

@@ -339,14 +339,22 @@ impl<'a> Planner<'a> {
     /// Whether `to` depends on `from` through a third group.
     fn path_between(&self, from: usize, to: usize) -> bool {
         let last = self.group(to).members.last().copied();
+        let spans =
+            |members: &BTreeSet<ValueId>| members.first().copied() < last && members.last().copied() > last;
+        let mut groups = self.groups.iter().enumerate();
+        let any_spans = groups.any(|(number, group)| {
+            number != from && group.as_ref().is_some_and(|group| spans(&group.members))
+        });
         let mut seen = BTreeSet::from([from]);
         let mut stack: Vec<usize> = self.successors(from).filter(|&next| next != to).collect();
         while let Some(group) = stack.pop() {
             if group == to {
                 return true;
             }
-            // Ids ascend along every path, so what starts after the end cannot reach it.
-            if seen.insert(group) && self.group(group).members.first().copied() < last {
+            // Ids ascend along every path of values, so what starts after the end can only reach it through a group that has
+            // members before and after it.
+            let reaches = any_spans || self.group(group).members.first().copied() < last;
+            if seen.insert(group) && reaches {
                 stack.extend(self.successors(group));
             }
         }
@@ -390,9 +398,22 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
         generated[id.index()] =
             !forced && writer::is_generated(graph, &generated, id, fusion == Fusion::None);
         let view = graph[id].op.entry() == KernelEntry::View;
-        free[id.index()] = !forced && (view || generated[id.index()]);
+        let chosen = fusion != Fusion::None && chooses_matrices(graph, id);
+        free[id.index()] = !forced && (view || chosen || generated[id.index()]);
     }
     free
+}
+
+/// Whether a gather does nothing but say which matrix of a table each product of a batch reads.
+fn chooses_matrices(graph: &Graph, id: ValueId) -> bool {
+    let Op::Gather(gather) = &graph[id].op else { return false };
+    let one_axis = graph[graph[id].operands[1]].ty.rank() == 1;
+    let is_batch = |(user, slot): (ValueId, usize)| match (&graph[user].op, slot) {
+        (Op::DotGeneral(dot), 0) => dot.lhs_batch.contains(&gather.axis),
+        (Op::DotGeneral(dot), _) => dot.rhs_batch.contains(&gather.axis),
+        _ => false,
+    };
+    one_axis && graph.users(id).into_iter().all(is_batch)
 }
 
 type Edges = BTreeMap<ValueId, BTreeSet<ValueId>>;

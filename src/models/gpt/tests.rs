@@ -34,9 +34,8 @@ fn the_traced_parameters_are_as_many_as_the_formula_says() {
         assert_eq!(config.forward(1, 3).expect("valid").parameter_count(), config.parameters());
     }
     for preset in crate::models::presets() {
-        let trace = Trace::new();
-        Gpt::new(&trace, &preset.config).expect("valid");
-        assert_eq!(trace.finish(&[]).expect("correct").parameter_count(), preset.config.parameters());
+        let program = preset.config.evaluation(1).expect("valid");
+        assert_eq!(program.parameter_count(), preset.config.parameters(), "{}", preset.name);
     }
 }
 

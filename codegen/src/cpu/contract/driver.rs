@@ -79,6 +79,12 @@ impl<'a> Run<'a> {
         let by_rows = job.m >= job.n && !self.plan.thin;
         let (length, unit) = if by_rows { (job.m, self.kernels.mr) } else { (job.n, self.kernels.nr) };
         let units = length.div_ceil(unit);
+        if matches!(job.output, Output::Direct { adds: true, .. }) {
+            let part = share(units, threads, t);
+            let range = (part.start * unit).min(length)..(part.end * unit).min(length);
+            // SAFETY: the caller's contract.
+            return unsafe { self.added(if by_rows { (range, 0..job.n) } else { (0..job.m, range) }, space) };
+        }
         let mut left = share(job.batch * units, threads, t);
         let mut packed = None;
         while !left.is_empty() {
@@ -96,6 +102,26 @@ impl<'a> Run<'a> {
                 for columns in chunks(columns, self.plan.columns) {
                     for rows in chunks(rows.clone(), self.plan.rows) {
                         Part::new(self, space, batch, rows, columns.clone()).run(&mut packed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// These rows and columns of all matrices: a thread adds up what goes to its part of C, a few columns at a time, so that
+    /// they stay in cache from product to product.
+    ///
+    /// # Safety
+    /// As `part`.
+    unsafe fn added(&self, (rows, columns): (Range<usize>, Range<usize>), space: Space) {
+        let width = self.plan.columns.min(TILE_COLUMNS);
+        for columns in chunks(columns, width) {
+            for rows in chunks(rows.clone(), self.plan.rows) {
+                let mut packed = None;
+                for batch in 0..self.job.batch {
+                    // SAFETY: the caller's contract; no other thread has these rows and columns.
+                    unsafe {
+                        Part::new(self, space, batch, rows.clone(), columns.clone()).run(&mut packed);
                     }
                 }
             }

@@ -115,7 +115,7 @@ pub struct Operand {
 pub enum Output {
     /// Into C as `f32`: element (b, i, j) at `batch.at(b) + i · ldc + j`. An epilogue works in place on C.
     Direct {
-        /// Whether results are added to what C holds.
+        /// Whether results are added to what C holds, in the order of the batch; several products may then share a matrix.
         adds: bool,
         /// One matrix per element.
         batch: Axis,
@@ -124,6 +124,16 @@ pub enum Output {
     },
     /// To the epilogue only, which must store them; every tile is handed over exactly once.
     Tile,
+}
+
+impl Output {
+    /// The matrices that results go to, if they go to C.
+    pub(crate) fn batch_mut(&mut self) -> Option<&mut Axis> {
+        match self {
+            Output::Direct { batch, .. } => Some(batch),
+            Output::Tile => None,
+        }
+    }
 }
 
 /// What is multiplied; sums are `f32` in any case.

@@ -8,7 +8,7 @@
 //! An operand that is more than a load is computed into a temporary first.
 
 use super::normalise::{dependence, indices_mut, reduces, regroup, scatters};
-use super::product::{ProductStep, Target, Tiled, Work};
+use super::product::{Choice, ProductStep, Target, Tiled, Work};
 use super::row::{Row, Write};
 use super::wide::Wide;
 use super::{Lowering, Step, schedule, tile};
@@ -30,6 +30,8 @@ pub(super) struct Factor {
     pub(super) is_bf16: bool,
     /// Over the kernel's axes and those of k (or of p).
     pub(super) index: Index,
+    /// Which matrix of a table it is, if that is known at run time only.
+    pub(super) choice: Option<Choice>,
 }
 
 impl Lowering<'_> {
@@ -50,6 +52,12 @@ impl Lowering<'_> {
             && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64);
         if in_tiles {
             return self.tiled(kernel, &products[0]);
+        }
+        if let [product] = &products[..]
+            && let Some(step) = self.accumulation(kernel, product)?
+        {
+            self.program.steps.push(step);
+            return Ok(());
         }
         let mut rest = kernel.clone();
         for (i, product) in products.iter().enumerate() {
@@ -91,18 +99,39 @@ impl Lowering<'_> {
                 touched(&store.index, slot).filter(|_| self.facts.dtypes[slot] == DType::F32)
             });
         }
-        let (a, b) = (place(&a), place(&b));
-        let step = ProductStep { work: Work::Driver(work), a, b, target, epilogue, reads, writes };
+        let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
+        let [a, b] = places;
+        let step = ProductStep { work: Work::Driver(work), a, b, choices, target, epilogue, reads, writes };
         self.program.steps.push(Step::Product(Box::new(step)));
         Ok(())
     }
 
     /// The only store, if it stores the product as it is and in `f32`.
     fn plain_store<'k>(&self, kernel: &'k Kernel) -> Option<&'k Store> {
+        self.only_store(kernel).filter(|store| store.index.indirect.is_empty())
+    }
+
+    /// The only store, if it stores or adds the product as it is and in `f32`.
+    fn only_store<'k>(&self, kernel: &'k Kernel) -> Option<&'k Store> {
         let [store] = &kernel.stores[..] else { return None };
         let instr = kernel.region.instr(store.value);
         let plain = matches!(instr.kind, InstrKind::Producer(_)) && instr.dtype == DType::F32;
-        (plain && store.index.indirect.is_empty()).then_some(store)
+        plain.then_some(store)
+    }
+
+    /// A batch of products that the driver adds up to matrices that are chosen at run time.
+    fn accumulation(&mut self, kernel: &Kernel, product: &Product) -> Result<Option<Step>, CodegenError> {
+        let domain = &kernel.domain;
+        let Some(store) = self.only_store(kernel).filter(|store| store.mode == StoreMode::Add) else {
+            return Ok(None);
+        };
+        let Some(choice) = choice(&kernel.region, &store.index, domain) else { return Ok(None) };
+        let Some((slot, offset, batch, ldc)) = direct(store, domain) else { return Ok(None) };
+        let (a, b) = self.factors(kernel, product)?;
+        let output = contract::Output::Direct { batch, ldc, adds: true };
+        let work = Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) });
+        self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
+        Ok(Some(ProductStep::step(work, a, b, Some(Target { slot, offset }), Some(choice))))
     }
 
     /// The function that runs the region on a tile.
@@ -151,11 +180,11 @@ impl Lowering<'_> {
     /// Computes a product into a temporary, row-major over the domain; returns its slot.
     fn product_to_temporary(&mut self, kernel: &Kernel, product: &Product) -> Result<usize, CodegenError> {
         let domain = &kernel.domain;
-        let (a, b) = self.factors(kernel, product)?;
         let lanes = match product.dtype {
             DType::BF16 | DType::F16 => DType::F32,
             dtype => dtype,
         };
+        let (a, b) = self.factors(kernel, product)?;
         let slot = self.temporary(lanes, domain.points());
         let work = match lanes {
             DType::F32 => {
@@ -179,18 +208,18 @@ impl Lowering<'_> {
                 return Err(self.unsupported(&format!("a product of {}", product.dtype)));
             }
         };
-        let target = Some(Target { slot, offset: 0 });
-        let (a, b) = (place(&a), place(&b));
-        let step = ProductStep { work, a, b, target, epilogue: None, reads: None, writes: None };
-        self.program.steps.push(Step::Product(Box::new(step)));
+        self.program.steps.push(ProductStep::step(work, a, b, Some(Target { slot, offset: 0 }), None));
         Ok(slot)
     }
 
     fn factors(&mut self, kernel: &Kernel, product: &Product) -> Result<(Factor, Factor), CodegenError> {
         let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
-        let a = self.factor(&kernel.domain, &product.k, &product.a, dtype(&product.b))?;
-        let b = self.factor(&kernel.domain, &product.k, &product.b, dtype(&product.a))?;
-        Ok((a, b))
+        let by_driver = matches!(product.dtype, DType::F32 | DType::BF16 | DType::F16);
+        let mut factor = |operand: &Operand, partner: &Operand| {
+            let chosen = plain_factor(operand, dtype(partner), &kernel.domain).filter(|_| by_driver);
+            chosen.map_or_else(|| self.factor(&kernel.domain, &product.k, operand, dtype(partner)), Ok)
+        };
+        Ok((factor(&product.a, &product.b)?, factor(&product.b, &product.a)?))
     }
 
     /// An operand in memory: where it is loaded from, or a temporary that it is computed into.
@@ -202,7 +231,8 @@ impl Lowering<'_> {
         operand: &Operand,
         partner: DType,
     ) -> Result<Factor, CodegenError> {
-        if let Some(factor) = plain_factor(operand, partner) {
+        if let Some(factor) = plain_factor(operand, partner, domain).filter(|factor| factor.choice.is_none())
+        {
             return Ok(factor);
         }
         let extents = [&domain.axes[..], further].concat();
@@ -229,13 +259,13 @@ impl Lowering<'_> {
         })?;
         let mut index = Index::constant(extents.len(), 0);
         kept.iter().zip(strides).for_each(|(&axis, stride)| index.strides[axis] = stride as i64);
-        Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index })
+        Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index, choice: None })
     }
 }
 
 /// A load, or a load that is converted in a way that packing does anyway: to `f32`, or from `f32` to `bf16` where the
 /// partner is `bf16`, too.
-fn plain_factor(operand: &Operand, partner: DType) -> Option<Factor> {
+fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Factor> {
     let instr = operand.region.instr(operand.value);
     let load = match instr.kind {
         InstrKind::Cast(load) => load,
@@ -250,12 +280,33 @@ fn plain_factor(operand: &Operand, partner: DType) -> Option<Factor> {
         _ => false,
     };
     let is_bf16 = [loaded.dtype, instr.dtype].contains(&DType::BF16);
-    let plain = packed && guard.is_empty() && index.indirect.is_empty();
+    let choice = choice(&operand.region, index, domain);
+    let plain = packed && guard.is_empty() && (index.indirect.is_empty() || choice.is_some());
     let (slot, dtype, index) = (buffer.0 as usize, loaded.dtype, index.clone());
-    plain.then_some(Factor { slot, dtype, is_bf16, index })
+    plain.then_some(Factor { slot, dtype, is_bf16, index, choice })
 }
 
-fn place(factor: &Factor) -> Target {
+/// The run-time term of an index map, if it is one and chooses a matrix for each of the batch.
+fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<Choice> {
+    let [term] = &index.indirect[..] else { return None };
+    let instr = region.instr(term.value);
+    let InstrKind::Load { buffer, index, guard } = &instr.kind else { return None };
+    let outer = domain.outer_axes();
+    let of_batch = index.strides[outer.end..].iter().all(|&stride| stride == 0);
+    let plain = guard.is_empty() && index.indirect.is_empty() && of_batch && instr.dtype == DType::I32;
+    let mut places = axis(&domain.axes[outer.clone()], &index.strides[outer]);
+    if index.offset != 0 {
+        places = Axis::Table((0..places.len()).map(|at| places.at(at) + index.offset as isize).collect());
+    }
+    plain.then_some(Choice {
+        slot: buffer.0 as usize,
+        places,
+        limit: term.limit,
+        stride: term.stride as isize,
+    })
+}
+
+pub(super) fn place(factor: &Factor) -> Target {
     Target { slot: factor.slot, offset: factor.index.offset * factor.dtype.size() as i64 }
 }
 

@@ -18,6 +18,7 @@
 #define UNROLL
 #define ROLLED
 #define __launch_bounds__(...)
+#define __grid_constant__
 // Filled anew for each block with bytes that are NaN in every type of float.
 #define SHARED(T, name, count)              \
   alignas(16) static unsigned char name##_bytes[sizeof(T) * (count)]; \

@@ -13,6 +13,11 @@ typedef long long i64;
 constexpr int THREADS = 256;
 constexpr int WARP = 32;
 
+// The arguments of a function that does the work of several kernels.
+template <int COUNT> struct Pointers {
+  void* at[COUNT];
+};
+
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 #define KERNEL extern "C" __global__ void

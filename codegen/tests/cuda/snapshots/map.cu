@@ -6,7 +6,8 @@ KERNEL __launch_bounds__(256, 1) tanh_7_13_f32_tanh(
     const float* __restrict__ x0,
     float* tanh_7_13_f32_tanh_1)
 {
-  const int point = blockIdx.x * 256 + threadIdx.x;
+  const int block = blockIdx.x;
+  const int point = block * 256 + threadIdx.x;
   if (point >= 91) return;
   const float v0 = x0[point];
   const float v1 = tanhf(v0);

@@ -7,7 +7,8 @@ KERNEL __launch_bounds__(256, 1) random_bits_u32_random_bits(
     const u32* __restrict__ x1,
     u32* random_bits_u32_random_bits_2)
 {
-  const int point = blockIdx.x * 256 + threadIdx.x;
+  const int block = blockIdx.x;
+  const int point = block * 256 + threadIdx.x;
   if (point >= 1) return;
   const u32 v0 = x0[0];
   const u32 v1 = x1[0];

@@ -7,7 +7,8 @@ KERNEL __launch_bounds__(256, 1) scatter_add_9_5_2_3_0_f32_i32_scatter_add(
     const float* __restrict__ x1,
     float* scatter_add_9_5_2_3_0_f32_i32_scatter_add_2)
 {
-  const int point = blockIdx.x * 256 + threadIdx.x;
+  const int block = blockIdx.x;
+  const int point = block * 256 + threadIdx.x;
   if (point >= 5) return;
   const int owner = blockIdx.y;
   float sum = 0.0f;

@@ -1,0 +1,259 @@
+//! Several kernels in one launch: maps that stand next to each other and do not touch each other's results, such as the
+//! updates of all parameters by an optimizer.
+//!
+//! ```text
+//! launch update(p0, g0) ┐
+//! launch update(p1, g1) ├─► launch update_and_2_more(p0, p1, g0, g1, p2, g2): the blocks of each, one after another
+//! launch other(p2, g2)  ┘
+//! ```
+//!
+//! Every point is computed by the same text as alone, so results are the same bits. Pointers are passed as one structure,
+//! which a block indexes by the number of its kernel: constant memory, with no table to keep.
+
+use super::lower::Renderer;
+use super::program::{Argument, Function, Launch, Step};
+use super::source::{Code, memory_type};
+use kernfusion_ir::kernel::{BufferId, Place, Plan, Spot};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// The most pointers of a launch: drivers of before CUDA 12.1 take parameters of 4096 bytes.
+const MOST_POINTERS: usize = 500;
+
+/// A function's text without its head, which may stand among others.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    /// Declarations of its parameters.
+    pub(super) declared: Vec<String>,
+    pub(super) body: String,
+}
+
+/// Steps with the same results, in which launches of pieces are grouped.
+pub(super) fn grouped(renderer: &mut Renderer, plan: &Plan, steps: Vec<Step>) -> Vec<Step> {
+    let mut result = vec![];
+    let mut group = Group::default();
+    for step in steps {
+        match step {
+            Step::Launch(launch) if renderer.pieces.contains_key(&launch.function) => {
+                let uses = uses(plan, &renderer.functions[launch.function], &launch);
+                if !group.takes(&launch, &uses) {
+                    result.extend(std::mem::take(&mut group).finish(renderer));
+                }
+                group.add(launch, uses);
+            }
+            other => {
+                result.extend(std::mem::take(&mut group).finish(renderer));
+                result.push(other);
+            }
+        }
+    }
+    result.extend(group.finish(renderer));
+    result
+}
+
+/// A piece of memory that a launch reads or writes.
+#[derive(Debug, Clone)]
+struct Use {
+    /// A buffer with memory of its own, or the arena or the scratch.
+    memory: Memory,
+    bytes: Range<usize>,
+    is_written: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Memory {
+    Own(BufferId),
+    Arena,
+    Scratch,
+}
+
+impl Use {
+    fn disturbs(&self, other: &Use) -> bool {
+        (self.is_written || other.is_written)
+            && self.memory == other.memory
+            && self.bytes.start < other.bytes.end
+            && other.bytes.start < self.bytes.end
+    }
+}
+
+fn uses(plan: &Plan, function: &Function, launch: &Launch) -> Vec<Use> {
+    let place = |argument: &Argument| match *argument {
+        // Where a piece of scratch ends is not known here.
+        Argument::Scratch { offset } => (Memory::Scratch, offset..usize::MAX),
+        // All of it, wherever the launch begins: the parts of a body's memory are not known here.
+        Argument::Buffer(Spot { buffer, .. }) => {
+            let memory = plan.memory_of(buffer);
+            let bytes = [buffer, memory].map(|id| plan.graph.buffer(id).ty.bytes()).into_iter().max();
+            let bytes = bytes.unwrap_or(0);
+            match plan.place(memory) {
+                Place::Arena { offset } => (Memory::Arena, offset..offset + bytes),
+                Place::Own | Place::Alias(_) | Place::Unused => (Memory::Own(memory), 0..bytes),
+            }
+        }
+    };
+    let pairs = launch.arguments.iter().zip(&function.parameters);
+    let used = pairs.map(|(argument, parameter)| {
+        let (memory, bytes) = place(argument);
+        Use { memory, bytes, is_written: parameter.is_written }
+    });
+    used.collect()
+}
+
+/// Launches that may happen at once.
+#[derive(Default)]
+struct Group {
+    launches: Vec<Launch>,
+    uses: Vec<Use>,
+}
+
+/// The launches of one function: where each of its parameters begins among the pointers, and whether all launches have the
+/// same pointer there.
+struct Family {
+    function: usize,
+    launches: Vec<Launch>,
+    parameters: Vec<(usize, bool)>,
+}
+
+impl Group {
+    fn takes(&self, launch: &Launch, uses: &[Use]) -> bool {
+        let is_free = uses.iter().all(|own| self.uses.iter().all(|other| !own.disturbs(other)));
+        let launches = self.launches.iter().chain([launch]).cloned().collect();
+        is_free && families(launches).1.len() <= MOST_POINTERS
+    }
+
+    fn add(&mut self, launch: Launch, uses: Vec<Use>) {
+        self.launches.push(launch);
+        self.uses.extend(uses);
+    }
+
+    /// One launch for all of them.
+    fn finish(self, renderer: &mut Renderer) -> Vec<Step> {
+        if self.launches.len() < 2 {
+            return self.launches.into_iter().map(Step::Launch).collect();
+        }
+        let kernels = self.launches.iter().flat_map(|launch| launch.kernels.clone()).collect();
+        let blocks = self.launches.iter().map(|launch| launch.grid[0]).sum();
+        let (families, arguments) = families(self.launches);
+        let function = renderer.group(&families, arguments.len());
+        vec![Step::Launch(Launch { kernels, function, grid: [blocks, 1, 1], arguments })]
+    }
+}
+
+/// Launches by function, and the pointers of all of them.
+fn families(launches: Vec<Launch>) -> (Vec<Family>, Vec<Argument>) {
+    let mut families: Vec<Family> = vec![];
+    for launch in launches {
+        match families.iter_mut().find(|family| family.function == launch.function) {
+            Some(family) => family.launches.push(launch),
+            None => {
+                let function = launch.function;
+                families.push(Family { function, launches: vec![launch], parameters: vec![] });
+            }
+        }
+    }
+    let mut pointers = vec![];
+    for family in &mut families {
+        for parameter in 0..family.launches[0].arguments.len() {
+            let all: Vec<_> = family.launches.iter().map(|launch| launch.arguments[parameter]).collect();
+            let is_shared = all.iter().all(|argument| *argument == all[0]);
+            // A learning rate is a pointer that everybody has.
+            let known = pointers.iter().position(|pointer| is_shared && *pointer == all[0]);
+            family.parameters.push((known.unwrap_or(pointers.len()), is_shared));
+            match (known, is_shared) {
+                (Some(_), _) => {}
+                (None, true) => pointers.push(all[0]),
+                (None, false) => pointers.extend(all),
+            }
+        }
+    }
+    (families, pointers)
+}
+
+impl Renderer {
+    /// The function that does the work of some families; those with the same text are one.
+    fn group(&mut self, families: &[Family], pointers: usize) -> usize {
+        let body = self.group_body(families);
+        if let Some(known) = self.groups.get(&body) {
+            return *known;
+        }
+        let count: usize = families.iter().map(|family| family.launches.len()).sum();
+        let first = &self.functions[families[0].function];
+        let threads = first.threads;
+        let name = super::lower::unique(&mut self.names, &format!("{}_and_{}_more", first.name, count - 1));
+        let mut code = Code::default();
+        code.line(format!("// {count} kernels at once"));
+        let comments = families.iter().flat_map(|family| {
+            self.functions[family.function].text.lines().take_while(|line| line.starts_with("//"))
+        });
+        comments.for_each(|line| code.line(line));
+        code.line("#include \"tile.cuh\"");
+        code.line("");
+        code.line(format!("KERNEL __launch_bounds__({threads}, 1) {name}("));
+        code.line(format!("    const __grid_constant__ Pointers<{pointers}> pointers)"));
+        code.open("");
+        body.lines().for_each(|line| code.line(line));
+        code.close("");
+        let parameter = |at: usize| {
+            let mut named = families.iter().flat_map(|family| {
+                let own = self.functions[family.function].parameters.iter();
+                let count = |is_shared| if is_shared { 1 } else { family.launches.len() };
+                own.zip(&family.parameters).map(move |(parameter, (first, is_shared))| {
+                    (*first..first + count(*is_shared), parameter)
+                })
+            });
+            let (_, parameter) =
+                named.find(|(range, _)| range.contains(&at)).expect("somebody has the pointer");
+            parameter.clone()
+        };
+        let parameters = (0..pointers).map(parameter);
+        let parameters = parameters.collect();
+        self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: true });
+        let function = self.functions.len() - 1;
+        self.groups.insert(body, function);
+        function
+    }
+
+    fn group_body(&self, families: &[Family]) -> String {
+        let mut code = Code::default();
+        code.line("int block = blockIdx.x;");
+        for (number, family) in families.iter().enumerate() {
+            let Piece { declared, body } = &self.pieces[&family.function];
+            code.open(format!("const auto kernel{number} = [&]({})", declared.join(", ")));
+            body.lines().for_each(|line| code.line(line));
+            code.close(";");
+        }
+        for (number, family) in families.iter().enumerate() {
+            let (count, blocks) = (family.launches.len(), family.launches[0].grid[0]);
+            let parameters = &self.functions[family.function].parameters;
+            let at = |(first, is_shared): (usize, bool)| match is_shared || count == 1 {
+                true => format!("{first}"),
+                false => format!("{first} + at"),
+            };
+            let pointers = family.parameters.iter().zip(parameters).map(|(place, parameter)| {
+                let constant = if parameter.is_written { "" } else { "const " };
+                format!("({constant}{}*)pointers.at[{}]", memory_type(parameter.dtype), at(*place))
+            });
+            let pointers = pointers.collect::<Vec<_>>().join(", ");
+            code.open(format!("if (block < {})", count as u32 * blocks));
+            if count > 1 {
+                code.line(format!("const int at = block / {blocks};"));
+                code.line(format!("block %= {blocks};"));
+            }
+            code.line(format!("return kernel{number}({pointers});"));
+            code.close("");
+            if number + 1 < families.len() {
+                code.line(format!("block -= {};", count as u32 * blocks));
+            }
+        }
+        code.finish()
+    }
+}
+
+/// The functions that steps launch.
+pub(super) fn launched(steps: &[Step]) -> BTreeSet<usize> {
+    let launches = steps.iter().filter_map(|step| match step {
+        Step::Launch(launch) => Some(launch.function),
+        Step::Clear { .. } | Step::Copy(_) => None,
+    });
+    launches.collect()
+}

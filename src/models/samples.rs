@@ -1,0 +1,67 @@
+//! Small models of every kind, whose training steps each back end must compute: in `selftest`, on the CUDA emulator, and
+//! wherever else a whole model is needed that takes no time.
+
+use super::{
+    BertConfig, EncoderDecoderConfig, FeedForwardKind, GptConfig, LatentShape, ModelConfig, Positions,
+};
+use crate::nn::{Gelu, NormPlace, Normalization, Pairing, Rope};
+
+/// Names and shapes; each has one or two blocks, a width of 8 or 16 and 11 tokens.
+pub fn samples() -> Vec<(&'static str, ModelConfig)> {
+    let gpt = GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, ..GptConfig::default() };
+    let dropped = GptConfig { dropout: 0.2, ..gpt.clone() };
+    let gpt2 = GptConfig { tied: true, qkv_bias: true, gelu: Gelu::Tanh, ..gpt.clone() };
+    let first = GptConfig { positions: Positions::Sinusoidal, norm: NormPlace::Post, ..gpt.clone() };
+    let halves = Positions::Rope(Rope { pairing: Pairing::Halves, ..Rope::default() });
+    let llama = GptConfig {
+        layers: 1,
+        heads: 4,
+        kv_heads: Some(2),
+        width: 16,
+        hidden: Some(12),
+        bias: false,
+        feed_forward: FeedForwardKind::Swiglu,
+        normalization: Normalization::Rms,
+        positions: halves,
+        window: Some(4),
+        ..gpt.clone()
+    };
+    let latent =
+        LatentShape { query_rank: Some(6), kv_rank: 4, head_width: 4, rope_width: 2, value_width: 4 };
+    let deepseek = GptConfig {
+        heads: 2,
+        kv_heads: None,
+        positions: Positions::Rope(Rope::default()),
+        window: None,
+        latent: Some(latent),
+        ..llama.clone()
+    };
+    let bert = BertConfig {
+        vocabulary: 11,
+        context: 8,
+        layers: 1,
+        heads: 2,
+        width: 8,
+        dropout: 0.1,
+        ..BertConfig::default()
+    };
+    let reverser = EncoderDecoderConfig {
+        vocabulary: 11,
+        source_length: 6,
+        target_length: 7,
+        layers: 1,
+        heads: 2,
+        width: 8,
+        ..EncoderDecoderConfig::default()
+    };
+    vec![
+        ("gpt", gpt.into()),
+        ("gpt with dropout", dropped.into()),
+        ("gpt2", gpt2.into()),
+        ("gpt with sinusoids and norms after branches", first.into()),
+        ("llama", llama.into()),
+        ("deepseek", deepseek.into()),
+        ("bert", bert.into()),
+        ("encoder-decoder", reverser.into()),
+    ]
+}

@@ -1,0 +1,165 @@
+//! A mixture of experts: every token is worked on by a few of many feed-forward networks (Shazeer et al., "Outrageously
+//! large neural networks", 2017; in a decoder as Mixtral has it, Jiang et al., 2024).
+//!
+//! Only chosen experts are computed. Pairs of token and expert are sorted by expert, each expert's rows begin at a multiple
+//! of a block, and a product of a block reads the matrix of its expert in place:
+//!
+//! ```text
+//! token     0     1     2            rows     expert 0: 0 2 – –    expert 1: 1 0 1 2
+//! experts   0,1   1,1   0,1    →     blocks   0         0 …        1         1 …
+//! ```
+//!
+//! Shapes stay fixed, since blocks can be wasted for at most one part for each expert; nothing is dropped.
+
+use super::Linear;
+use crate::init::Init;
+use crate::trace::{Tensor, Trace};
+use kernfusion_ir::DType;
+use std::sync::Arc;
+
+/// The largest and smallest number of rows that are multiplied together.
+const BLOCKS: [usize; 2] = [8, 64];
+
+/// The shape of a mixture of experts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MixtureConfig {
+    /// d, the width outside.
+    pub width: usize,
+    /// The width inside each expert.
+    pub hidden: usize,
+    /// How many experts there are.
+    pub experts: usize,
+    /// How many of them work on a token.
+    pub active: usize,
+    /// Standard deviation of the noise that is added to the router's logits in training, so that other experts than the best
+    /// ones are tried.
+    pub noise: f64,
+    /// Weight of the balancing loss.
+    pub balance: f64,
+    /// Standard deviation of the first weights.
+    pub std: f64,
+    /// That of `down`, whose results are added to the residual stream.
+    pub residual_std: f64,
+}
+
+/// Σ over the chosen experts of wₑ · downₑ(swish(gateₑ x) ⊙ upₑ x), where w are the largest entries of softmax(router x),
+/// divided by their sum.
+pub struct Mixture {
+    path: Arc<str>,
+    config: MixtureConfig,
+    /// `[experts, width]`.
+    pub router: Linear,
+    /// `[experts, 2·hidden, width]`: rows of each expert's gate, then of its up projection.
+    pub gate_up: Tensor,
+    /// `[experts, width, hidden]`.
+    pub down: Tensor,
+}
+
+/// Which rows belong to which tokens and experts.
+struct Route {
+    /// The row of each pair, `[tokens, active]`.
+    rows: Tensor,
+    /// The token of each row, `[rows]`; any for rows that are empty.
+    tokens: Tensor,
+    /// The expert of each block of rows, `[blocks]`.
+    experts: Tensor,
+    block: usize,
+}
+
+impl Mixture {
+    /// Declares `name.router.weight`, `name.experts.gate_up` and `name.experts.down`.
+    #[track_caller]
+    pub fn new(trace: &Trace, name: &str, config: &MixtureConfig) -> Self {
+        let _scope = trace.scope(name);
+        let MixtureConfig { width, hidden, experts, .. } = *config;
+        let inward = Init::Normal { std: config.std };
+        let router = Linear::without_bias(trace, "router", width, experts, inward);
+        let gate_up = trace.parameter("experts.gate_up", [experts, 2 * hidden, width], inward);
+        let outward = Init::Normal { std: config.residual_std };
+        let down = trace.parameter("experts.down", [experts, width, hidden], outward);
+        Mixture { path: trace.path(), config: config.clone(), router, gate_up, down }
+    }
+
+    /// `[.., width]` to the same shape. In training the balancing loss is a [penalty](Trace::penalize) of the trace.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        let trace = x.trace();
+        let _scope = trace.at(self.path.clone());
+        let MixtureConfig { width, experts, active, noise, balance, .. } = self.config;
+        let shape = x.shape();
+        let count: usize = shape[..shape.len().max(1) - 1].iter().product();
+        let tokens = x.reshape([count, width]);
+        let mut logits = self.router.forward(&tokens);
+        if trace.is_training() && noise > 0.0 {
+            logits = logits + trace.random_normal([count, experts]) * noise;
+        }
+        let likely = logits.softmax(-1);
+        let (weights, chosen) = likely.top_k(active);
+        let weights = &weights / weights.sum_keep(&[-1]);
+        if trace.is_training() && balance > 0.0 {
+            trace.penalize(&(balancing_loss(&likely, &chosen) * balance));
+        }
+        let route = route(&chosen, experts);
+        let rows = self.work(&tokens.gather(0, &route.tokens), &route);
+        let picked = rows.gather(0, &route.rows);
+        (picked * weights.unsqueeze(-1)).sum(&[1]).reshape(shape)
+    }
+
+    /// The experts' networks on `[rows, width]`.
+    #[track_caller]
+    fn work(&self, rows: &Tensor, route: &Route) -> Tensor {
+        let (width, hidden) = (self.config.width, self.config.hidden);
+        let blocks = rows.dim(0) / route.block;
+        let [gate_up, down] = [&self.gate_up, &self.down].map(|table| table.gather(0, &route.experts));
+        let inner = rows.reshape([blocks, route.block, width]).matmul_transposed(&gate_up);
+        let (gate, up) = (inner.narrow(-1, 0, hidden), inner.narrow(-1, hidden, hidden));
+        (gate.swish() * up).matmul_transposed(&down).reshape([blocks * route.block, width])
+    }
+}
+
+impl MixtureConfig {
+    /// The number of trained numbers.
+    pub fn parameters(&self) -> usize {
+        self.experts * self.width * (1 + 3 * self.hidden)
+    }
+}
+
+/// experts · Σₑ fₑ·Pₑ, where fₑ is the share of tokens that expert e works on and Pₑ its mean probability (Fedus, Zoph,
+/// Shazeer, "Switch Transformers", 2022, equation 4; for several experts a token as in Mixtral). It is `active` where all
+/// experts have the same share. `likely` is `[tokens, experts]`, `chosen` `[tokens, active]`.
+#[track_caller]
+pub fn balancing_loss(likely: &Tensor, chosen: &Tensor) -> Tensor {
+    let experts = likely.dim(-1);
+    let share = chosen.one_hot(experts, DType::F32).sum(&[1]).mean(&[0]);
+    (share * likely.mean(&[0])).sum_all() * experts as f64
+}
+
+/// Sorts the pairs of `[tokens, active]` by expert.
+#[track_caller]
+fn route(chosen: &Tensor, experts: usize) -> Route {
+    let trace = chosen.trace();
+    let (tokens, active) = (chosen.dim(0), chosen.dim(1));
+    let pairs = tokens * active;
+    let block = (pairs / experts / 4).max(1).next_power_of_two().clamp(BLOCKS[0], BLOCKS[1]);
+    // Counts are exact in f32, which products sum up.
+    let mask = chosen.reshape([pairs]).class_mask(experts);
+    let ones = mask.cast(DType::F32);
+    let before = ones.running_sum(0) - &ones;
+    let blocks = ((ones.sum(&[0]) + (block as f64 - 1.0)) * (1.0 / block as f64)).floor();
+    let ends = blocks.running_sum(0);
+    let starts = (&ends - &blocks) * block as f64;
+    let place = mask.select(before + starts, 0.0).sum(&[1]).cast(DType::I32);
+    // Each expert wastes less than a block.
+    let most = (pairs + experts * (block - 1)) / block;
+    let numbered = trace.iota([tokens, active], 0, DType::I32).reshape([pairs]);
+    let found = numbered.scatter_add(0, most * block, &place);
+    let number = trace.iota([most, experts], 0, DType::F32);
+    let experts_before =
+        ends.unsqueeze(0).broadcast_to([most, experts]).le(&number).cast(DType::I32).sum(&[1]);
+    Route {
+        rows: place.reshape([tokens, active]),
+        tokens: found,
+        experts: experts_before.minimum(experts as f64 - 1.0),
+        block,
+    }
+}
