@@ -28,7 +28,7 @@ def lora(f):
 def pairwise(f):
     """The loss of reward models: Ouyang et al., 2022, equation 1, for pairs."""
     f.add("pairwise", {"chosen": f.random(6, scale=2.0), "rejected": f.random(6, scale=2.0)}, {},
-          lambda chosen, rejected: -torch.nn.functional.logsigmoid(chosen - rejected).mean())
+          lambda chosen, rejected: -torch.nn.functional.logsigmoid(chosen - rejected).mean().reshape(1))
 
 
 def ppo(f):
@@ -42,7 +42,8 @@ def ppo(f):
         ratio = torch.exp(new - old)
         surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
         mean = lambda x: (x * mask).sum() / mask.sum()
-        return {"policy": -mean(surrogate), "value": 0.5 * mean((values - returns).square())}
+        losses = {"policy": -mean(surrogate), "value": 0.5 * mean((values - returns).square())}
+        return {name: loss.reshape(1) for name, loss in losses.items()}
 
     f.add("ppo", inputs, {}, losses)
 
@@ -53,7 +54,7 @@ def supervised(f):
     mask = torch.tensor([[0, 0, 1, 1, 0], [0, 1, 1, 1, 1]])
     f.add("supervised", {"logits": logits, "targets": targets, "mask": mask}, {},
           lambda x, y, mask: torch.nn.functional.cross_entropy(
-              x.flatten(0, 1), torch.where(mask == 1, y, -100).flatten()))
+              x.flatten(0, 1), torch.where(mask == 1, y, -100).flatten()).reshape(1))
 
 
 CASES = [lora, pairwise, ppo, supervised]

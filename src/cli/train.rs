@@ -302,7 +302,7 @@ impl Args {
 }
 
 /// Set by the first Ctrl-C. The second one ends the process, whatever it is doing; files are whole at any moment.
-fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
+pub(super) fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
     static STOP: AtomicBool = AtomicBool::new(false);
     let handler = || {
         if STOP.swap(true, Ordering::Relaxed) {

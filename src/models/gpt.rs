@@ -467,11 +467,15 @@ impl Gpt {
 
     /// Not `track_caller`: the nodes of the model carry the lines below.
     fn logits(&self, tokens: &Tensor) -> Tensor {
-        let hidden = self.hidden(tokens);
-        let _scope = tokens.trace().at(self.path.clone());
+        self.head_of(&self.hidden(tokens))
+    }
+
+    /// Logits `[.., vocabulary]` of what [`Gpt::hidden`] gives.
+    pub fn head_of(&self, hidden: &Tensor) -> Tensor {
+        let _scope = hidden.trace().at(self.path.clone());
         match &self.head {
-            Some(head) => head.forward(&hidden),
-            None => self.wte.logits(&hidden),
+            Some(head) => head.forward(hidden),
+            None => self.wte.logits(hidden),
         }
     }
 
