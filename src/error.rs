@@ -6,6 +6,7 @@ use crate::fetch::FetchError;
 use crate::jsonl::JsonLinesError;
 use crate::sample::SampleError;
 use crate::text::TextError;
+use crate::tune::RowsError;
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::IrError;
 use kernfusion_passes::PassError;
@@ -48,6 +49,9 @@ pub enum Error {
     /// A download that failed.
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    /// A file of rows that cannot be read.
+    #[error(transparent)]
+    Rows(#[from] RowsError),
     /// A log that cannot be written.
     #[error(transparent)]
     Log(#[from] JsonLinesError),

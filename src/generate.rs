@@ -27,17 +27,31 @@ impl Generator {
     /// # Errors
     /// If the shape is not valid or not that of a model that continues a text, or the program cannot be compiled.
     pub fn new(config: &ModelConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
-        let program = compile(&next_logits(config)?.graph, states, target)?;
+        Generator::on(&Trace::new(), config, tokenizer, states, target)
+    }
+
+    /// As [`Generator::new`], on a trace that says more about the model, such as its adapters.
+    ///
+    /// # Errors
+    /// As [`Generator::new`].
+    pub fn on(
+        trace: &Trace,
+        config: &ModelConfig,
+        tokenizer: Tokenizer,
+        states: &States,
+        target: &Target,
+    ) -> Result<Self> {
+        let program = compile(&next_logits(trace, config)?.graph, states, target)?;
         Ok(Generator { program, tokenizer, context: config.context() })
     }
 
-    /// The model of a checkpoint.
+    /// The model of a checkpoint, with its adapters merged.
     ///
     /// # Errors
     /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
-        let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
-        let states = parameters::restored(checkpoint, &next_logits(&config)?, target)?;
+        let (config, tokenizer) = Record::model(&checkpoint.meta)?;
+        let states = parameters::restored(checkpoint, &next_logits(&Trace::new(), &config)?, target)?;
         Generator::new(&config, tokenizer, &states, target)
     }
 
@@ -103,8 +117,7 @@ impl Generator {
 }
 
 /// From `x` of `i32[1, context]` and a `position` to the `logits` of `f32[1, 1, vocabulary]` there.
-fn next_logits(config: &ModelConfig) -> Result<Program> {
-    let trace = Trace::new();
+fn next_logits(trace: &Trace, config: &ModelConfig) -> Result<Program> {
     let x = trace.input("x", [1, config.context()], DType::I32);
     let position = trace.input("position", [], DType::I32);
     let unfit = || Error::Configuration("only a decoder and a recurrent model continue a text".into());

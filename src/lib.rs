@@ -43,6 +43,7 @@ pub mod text;
 pub mod trace;
 pub mod train;
 pub mod translate;
+pub mod tune;
 
 pub use error::{Error, Result};
 pub use kernfusion_ir::Tensor as HostTensor;
@@ -52,7 +53,8 @@ pub mod prelude {
     pub use crate::init::Init;
     pub use crate::loss::{
         activation_regularization, bce, bce_with_logits, counted_mean, cross_entropy, masked_cross_entropy,
-        masked_mean, mse, smoothed_token_losses, temporal_activation_regularization, token_losses,
+        masked_mean, mse, pairwise_loss, ppo_loss, smoothed_token_losses, temporal_activation_regularization,
+        token_losses, value_loss,
     };
     pub use crate::models::{
         Bert, BertConfig, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, Mlp, ModelConfig, Preset,
@@ -61,7 +63,7 @@ pub mod prelude {
     pub use crate::nn::{
         Activation, AttentionConfig, BatchNorm, Block, BlockConfig, Convolution, CrossAttention, DropConnect,
         Dropout, Embedding, FeedForward, FeedForwardConfig, Gelu, LatentAttention, LatentAttentionConfig,
-        LayerNorm, Linear, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
+        LayerNorm, Linear, Lora, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
         SelfAttention, SelfAttentionConfig, Sight, Surroundings, TransposedConvolution, Window,
     };
     pub use crate::optim::{Averaging, Moments, Optimizer, Schedule, TrainStep};

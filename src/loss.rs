@@ -63,6 +63,31 @@ pub fn temporal_activation_regularization(output: &Tensor, beta: f64) -> Tensor 
     change.square().mean_all() * beta
 }
 
+/// The mean of −ln σ(chosen − rejected) in nats, of the rewards of the better and the worse one of each pair (Ouyang et al.,
+/// 2022, equation 1).
+#[track_caller]
+pub fn pairwise_loss(chosen: &Tensor, rejected: &Tensor) -> Tensor {
+    (rejected - chosen).softplus().mean_all()
+}
+
+/// The loss of a policy (Schulman et al., "Proximal policy optimization algorithms", 2017, equation 7):
+/// −min(ρA, clip(ρ, 1−ε, 1+ε)·A), the mean over the places where `mask` is not zero. `new` and `old` are log-probabilities of
+/// what was done, ρ = e^(new − old), A the advantages, all of one shape.
+#[track_caller]
+pub fn ppo_loss(new: &Tensor, old: &Tensor, advantages: &Tensor, mask: &Tensor, clip: f64) -> Tensor {
+    // Beyond the mask anything may stand, and its ratio could be infinite.
+    let real = mask.ne(0.0);
+    let ratio = real.select(&(new - old), 0.0).exp();
+    let clipped = ratio.clamp(1.0 - clip, 1.0 + clip);
+    -masked_mean(&(ratio * advantages).minimum(&(clipped * advantages)), mask)
+}
+
+/// Half the mean squared error of values against returns, over the places where `mask` is not zero.
+#[track_caller]
+pub fn value_loss(values: &Tensor, returns: &Tensor, mask: &Tensor) -> Tensor {
+    masked_mean(&(values - returns).square(), mask) * 0.5
+}
+
 /// The mean squared error.
 #[track_caller]
 pub fn mse(prediction: &Tensor, target: &Tensor) -> Tensor {

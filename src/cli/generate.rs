@@ -10,7 +10,7 @@ use kernfusion::fill::{Filler, GAP};
 use kernfusion::generate::Generator;
 use kernfusion::models::ModelConfig;
 use kernfusion::sample::Sampler;
-use kernfusion::train::{Record, use_averages};
+use kernfusion::train::{Record, attach, use_averages};
 use kernfusion::translate::Translator;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// Below 1: safer, above: bolder; 0: always the likeliest
     #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
+    /// Directory of adapters (the one named adapter in that of a run with --lora) to put into the model
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// Write with the averages that the optimizer asgd has kept, in place of the last parameters
     #[arg(long)]
     averaged: bool,
@@ -69,8 +72,12 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     if args.averaged {
         use_averages(&mut checkpoint).map_err(|error| in_file(&args.checkpoint, error))?;
     }
-    let record = Record::read(&checkpoint.meta).map_err(|error| in_file(&args.checkpoint, error))?;
-    match record.config {
+    if let Some(adapter) = &args.adapter {
+        let adapters = Checkpoint::load(adapter).map_err(kernfusion::Error::from)?;
+        attach(&mut checkpoint, adapters).map_err(|error| in_file(adapter, error))?;
+    }
+    let (config, _) = Record::model(&checkpoint.meta).map_err(|error| in_file(&args.checkpoint, error))?;
+    match config {
         ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => {
             continued(&args, checkpoint, &sampler, &target, screen)
         }

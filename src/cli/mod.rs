@@ -5,6 +5,7 @@
 //!   that cannot be understood); mistakes in a program's text may take more lines. A reader of standard output that
 //!   goes away is no error.
 
+mod adaptation;
 mod bench;
 mod data;
 mod dump;
@@ -25,6 +26,7 @@ mod stages;
 mod tokenizer;
 mod train;
 mod train_report;
+mod tune;
 mod workload;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
@@ -52,6 +54,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Train(Box<train::Args>),
+    Tune(tune::Args),
     Generate(generate::Args),
     Bench(bench::Args),
     Dump(dump::Args),
@@ -79,6 +82,7 @@ pub(crate) fn main() -> ExitCode {
     let mut screen = Screen::new();
     let outcome = match cli.command {
         Command::Train(args) => train::run(*args, &mut screen),
+        Command::Tune(args) => tune::run(args, &mut screen),
         Command::Generate(args) => generate::run(args, &mut screen),
         Command::Bench(args) => bench::run(args, &mut screen),
         Command::Dump(args) => dump::run(args, &mut screen),

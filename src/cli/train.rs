@@ -1,5 +1,6 @@
 //! `kernfusion train`: a run from its first step, or from a checkpoint.
 
+use super::adaptation::AdaptationArgs;
 use super::error::{CliError, in_file};
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
@@ -11,7 +12,7 @@ use kernfusion::compile::{Mode, Target};
 use kernfusion::models::ModelConfig;
 use kernfusion::optim::{Optimizer, Schedule};
 use kernfusion::text::{Corpus, Order, Tokenizer};
-use kernfusion::train::{Ending, Record, Session, Settings, TextRecord, Trainer};
+use kernfusion::train::{Adaptation, Ending, Record, Session, Settings, TextRecord, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,7 @@ const INTERRUPTED: u8 = 130;
   kernfusion train --preset thesis --data book.txt --steps 5000 --schedule cosine --log loss.jsonl
   kernfusion train --preset thesis --memory-limit 700MiB
   kernfusion train --data book.txt --tokenizer bpe --vocabulary 2000 --align-vocabulary 64
+  kernfusion train --data verse.txt --init runs/tiny/checkpoint.safetensors --lora 8 --out runs/verse
   kernfusion train --resume runs/thesis --steps 10000")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -90,6 +92,8 @@ pub(super) struct Args {
     /// Steps between checkpoints; 0: only at the end [default: 100]
     #[arg(long, value_name = "N")]
     checkpoint_every: Option<u64>,
+    #[command(flatten)]
+    adaptation: AdaptationArgs,
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
@@ -258,6 +262,7 @@ impl Args {
             optimizer: self.optimizer(&settings.optimizer),
             schedule: self.schedule(settings.schedule, steps),
             clip: self.clip.map_or(settings.clip, |clip| Some(clip).filter(|&clip| clip != 0.0)),
+            adaptation: self.adaptation.adaptation().unwrap_or(settings.adaptation),
             order: self.order.map_or(settings.order, |order| match order {
                 OrderArg::Random => Order::Random,
                 OrderArg::Sequential => Order::Sequential,
@@ -302,7 +307,7 @@ impl Args {
 }
 
 /// Set by the first Ctrl-C. The second one ends the process, whatever it is doing; files are whole at any moment.
-fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
+pub(super) fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
     static STOP: AtomicBool = AtomicBool::new(false);
     let handler = || {
         if STOP.swap(true, Ordering::Relaxed) {
@@ -324,11 +329,20 @@ fn vocabulary(tokenizer: &Tokenizer) -> String {
     }
 }
 
+/// How many parameters are trained, if not all.
+fn trained_part(trainer: &Trainer) -> String {
+    match trainer.record().settings.adaptation == Adaptation::default() {
+        true => String::new(),
+        false => format!(", {} of them trained", grouped(trainer.trained_parameters() as u64)),
+    }
+}
+
 fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
     let Record { config: c, settings, tokenizer, text } = trainer.record();
     screen.line(format!(
-        "model: {} parameters ({} layers, width {}{}, context {}, vocabulary {})",
+        "model: {} parameters{} ({} layers, width {}{}, context {}, vocabulary {})",
         grouped(c.parameters() as u64),
+        trained_part(trainer),
         c.layers(),
         c.width(),
         c.heads().map_or(String::new(), |heads| format!(", {heads} heads")),

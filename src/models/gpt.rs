@@ -467,17 +467,27 @@ impl Gpt {
 
     /// Not `track_caller`: the nodes of the model carry the lines below.
     fn logits(&self, tokens: &Tensor) -> Tensor {
+        self.head_of(&self.hidden(tokens))
+    }
+
+    /// Logits `[.., vocabulary]` of what [`Gpt::hidden`] gives.
+    pub fn head_of(&self, hidden: &Tensor) -> Tensor {
+        let _scope = hidden.trace().at(self.path.clone());
+        match &self.head {
+            Some(head) => head.forward(hidden),
+            None => self.wte.logits(hidden),
+        }
+    }
+
+    /// What the head reads: `[batch, length, width]`, after the last norm.
+    pub fn hidden(&self, tokens: &Tensor) -> Tensor {
         let _scope = tokens.trace().at(self.path.clone());
         let length = tokens.shape().get(1).copied().unwrap_or(1);
         let mut x = self.dropout.forward(&self.embedded(tokens, length));
         for block in &self.blocks {
             x = block.forward(&x);
         }
-        let x = self.ln_f.forward(&x);
-        match &self.head {
-            Some(head) => head.forward(&x),
-            None => self.wte.logits(&x),
-        }
+        self.ln_f.forward(&x)
     }
 
     fn embedded(&self, tokens: &Tensor, length: usize) -> Tensor {

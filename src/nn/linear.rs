@@ -1,5 +1,6 @@
-//! The affine map x ↦ x · Wᵀ + b.
+//! The affine map x ↦ x · Wᵀ + b, and what an adapter adds to it.
 
+use super::low_rank::Adapter;
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ pub struct Linear {
     pub weight: Tensor,
     /// `[outputs]`, if there is one.
     pub bias: Option<Tensor>,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
@@ -27,7 +29,8 @@ impl Linear {
     #[track_caller]
     pub fn without_bias(trace: &Trace, name: &str, inputs: usize, outputs: usize, init: Init) -> Self {
         let _scope = trace.scope(name);
-        Linear { path: trace.path(), weight: trace.parameter("weight", [outputs, inputs], init), bias: None }
+        let weight = trace.parameter("weight", [outputs, inputs], init);
+        Linear { path: trace.path(), weight, bias: None, adapter: Adapter::new(trace, inputs, outputs) }
     }
 
     /// Declares `name.weight` and, if asked for, `name.bias`.
@@ -43,10 +46,13 @@ impl Linear {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        let product = x.linear(&self.weight);
-        match &self.bias {
-            Some(bias) => product + bias,
-            None => product,
+        let mut y = x.linear(&self.weight);
+        if let Some(bias) = &self.bias {
+            y = y + bias;
+        }
+        match &self.adapter {
+            Some(adapter) => y + adapter.forward(x),
+            None => y,
         }
     }
 }

@@ -16,12 +16,12 @@ pub struct TrainStep {
 }
 
 impl TrainStep {
-    /// Traces gradients of a scalar loss by every parameter of its trace, and the updates. `clip` is the largest norm
+    /// Traces gradients of a scalar loss by every parameter of its trace that is not frozen, and the updates. `clip` is the largest norm
     /// of all gradients together; larger ones are scaled down to it.
     ///
     /// # Errors
     /// The first mistake made on the trace; settings of the optimizer that are out of range; a `clip` that is not
-    /// above 0.
+    /// above 0; parameters that are all frozen.
     #[track_caller]
     pub fn new(loss: &Tensor, optimizer: &Optimizer, clip: Option<f64>) -> Result<Self> {
         optimizer.validate()?;
@@ -29,7 +29,13 @@ impl TrainStep {
             return Err(Error::Configuration(format!("the clipping norm {clip} is not above 0")));
         }
         let trace = loss.trace();
-        let (parameters, tensors): (Vec<_>, Vec<_>) = trace.parameters().into_iter().unzip();
+        let all = trace.parameters();
+        let declared = !all.is_empty();
+        let trained = all.into_iter().filter(|(parameter, _)| parameter.trained);
+        let (parameters, tensors): (Vec<_>, Vec<_>) = trained.unzip();
+        if declared && parameters.is_empty() {
+            return Err(Error::Configuration("all parameters are frozen: there is nothing to train".into()));
+        }
         let mut gradients = loss.grad(&tensors.iter().collect::<Vec<_>>());
         let norm = clip.map(|clip| clip_by_norm(trace, &mut gradients, clip));
         let named = parameters.into_iter().zip(tensors).zip(gradients);

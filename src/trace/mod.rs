@@ -36,6 +36,7 @@ pub use tensor::Tensor;
 
 use crate::Result;
 use crate::init::Init;
+use crate::nn::{Lora, is_adapter};
 use kernfusion_ir::{
     Builder, DType, Graph, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType, ValueId,
 };
@@ -58,6 +59,9 @@ struct Inner {
     path: Arc<str>,
     training: bool,
     product_dtype: Option<DType>,
+    /// Module paths whose parameters stay as they are.
+    frozen: Vec<String>,
+    lora: Option<Lora>,
     parameters: Vec<(Parameter, ValueId)>,
     buffers: Vec<Parameter>,
     updates: Vec<(String, ValueId)>,
@@ -79,6 +83,8 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Its first value.
     pub init: Init,
+    /// Whether training changes it; if not, it is frozen.
+    pub trained: bool,
 }
 
 /// A finished program: a graph and what its parameters and buffers start from. All other states start from zero.
@@ -93,14 +99,15 @@ pub struct Program {
 }
 
 impl Program {
-    /// The number of trained numbers.
+    /// The number of trained numbers: those of all parameters that are not frozen.
     pub fn parameter_count(&self) -> usize {
-        self.parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum()
+        let trained = self.parameters.iter().filter(|parameter| parameter.trained);
+        trained.map(|parameter| parameter.shape.iter().product::<usize>()).sum()
     }
 
     /// The first values of all parameters and buffers, a function of the seed and each one's name.
     pub fn initial_parameters(&self, seed: u64) -> impl Iterator<Item = (&str, HostTensor)> {
-        self.parameters.iter().chain(&self.buffers).map(move |Parameter { name, shape, init }| {
+        self.parameters.iter().chain(&self.buffers).map(move |Parameter { name, shape, init, .. }| {
             (name.as_str(), HostTensor::new(shape.clone(), init.draw(seed, name, shape)))
         })
     }
@@ -134,6 +141,8 @@ impl Trace {
             path: "".into(),
             training: false,
             product_dtype: None,
+            frozen: vec![],
+            lora: None,
             parameters: vec![],
             buffers: vec![],
             updates: vec![],
@@ -161,6 +170,40 @@ impl Trace {
     /// This is mixed precision: parameters, gradients and all other operations keep their dtype.
     pub fn set_product_dtype(&self, dtype: DType) {
         self.inner.borrow_mut().product_dtype = Some(dtype);
+    }
+
+    /// Freezes the parameters that are declared from now on under any of these module paths, such as `wte` or `blocks.0`:
+    /// no gradient is traced for them, and an optimizer keeps no state. Gradients still flow through their layers.
+    pub fn freeze(&self, paths: &[String]) {
+        self.inner.borrow_mut().frozen.extend(paths.iter().cloned());
+    }
+
+    /// Gives the linear layers that are declared from now on, as far as they are targets, adapters, and freezes everything
+    /// else.
+    pub fn adapt(&self, lora: &Lora) {
+        self.inner.borrow_mut().lora = Some(lora.clone());
+    }
+
+    /// Trains what is declared from now on, whatever was said before: a new head on a model that stays as it is.
+    pub fn unfreeze(&self) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.frozen.clear();
+        inner.lora = None;
+    }
+
+    /// The adapters that layers are given.
+    pub(crate) fn lora(&self) -> Option<Lora> {
+        self.inner.borrow().lora.clone()
+    }
+
+    /// Whether a parameter is trained.
+    fn trains(&self, name: &str) -> bool {
+        let inner = self.inner.borrow();
+        let under = |path: &String| {
+            let rest = name.strip_prefix(path.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        !inner.frozen.iter().any(under) && (inner.lora.is_none() || is_adapter(name))
     }
 
     /// Opens a module under the current one, until the guard is dropped.
@@ -191,7 +234,8 @@ impl Trace {
     pub fn parameter(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
         let (name, shape) = (self.qualified(name), shape.into());
         let tensor = self.declare(name.clone(), InputRole::State, TensorType::new(DType::F32, shape.clone()));
-        self.inner.borrow_mut().parameters.push((Parameter { name, shape, init }, tensor.id()));
+        let trained = self.trains(&name);
+        self.inner.borrow_mut().parameters.push((Parameter { name, shape, init, trained }, tensor.id()));
         tensor
     }
 
@@ -208,7 +252,7 @@ impl Trace {
     pub fn buffer(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
         let (path, shape) = (self.qualified(name), shape.into());
         let tensor = self.state(name, shape.clone(), DType::F32);
-        self.inner.borrow_mut().buffers.push(Parameter { name: path, shape, init });
+        self.inner.borrow_mut().buffers.push(Parameter { name: path, shape, init, trained: false });
         tensor
     }
 

@@ -19,6 +19,7 @@
 //! checkpoint has the very losses, bit for bit, of one that was never interrupted; the number of threads changes
 //! nothing either.
 
+mod adaptation;
 pub mod batches;
 mod log;
 pub(crate) mod parameters;
@@ -28,6 +29,7 @@ mod settings;
 mod tests;
 mod writer;
 
+pub use adaptation::{Adaptation, attach, merge};
 pub use parameters::use_averages;
 pub use session::{Ending, Event, Session};
 pub use settings::{Record, Settings, TextRecord};
@@ -35,6 +37,7 @@ pub use settings::{Record, Settings, TextRecord};
 use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
 use crate::compile::{Compiled, Pending, Target, compile};
 use crate::models::ModelConfig;
+use crate::nn::is_adapter;
 use crate::optim::TrainStep;
 use crate::text::{CharTokenizer, Corpus, Order, Split, Tokenizer, Windows, validation_windows};
 use crate::trace::Program;
@@ -182,7 +185,13 @@ impl Trainer {
         // Refuses an empty batch before anything is compiled for it.
         let order = order(config, settings);
         Windows::new(&split.training, settings.batch, config.context(), order, settings.seed)?;
-        let step = config.train_step(settings.batch, &settings.optimizer, settings.clip)?;
+        let trace = settings.adaptation.training();
+        let loss = config.loss(&trace, settings.batch)?;
+        settings.adaptation.check(&trace)?;
+        if settings.adaptation.lora.is_some() && !matches!(config, ModelConfig::Gpt(_)) {
+            return Err(Error::Configuration("only decoders have adapters".into()));
+        }
+        let step = TrainStep::new(&loss, &settings.optimizer, settings.clip)?;
         let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
         let start = Instant::now();
@@ -216,7 +225,10 @@ impl Trainer {
     pub fn initialize(&mut self, file: &Path) -> Result<()> {
         let mut tensors = read_tensors(file)?;
         tensors.retain(|name, _| !name.starts_with(OPTIMIZER));
-        parameters::put(&self.states, &self.parameter_shapes(), tensors, &file.display().to_string())
+        // A model that is to be adapted has no adapters yet.
+        let mut shapes = self.parameter_shapes();
+        shapes.retain(|name, _| !is_adapter(name) || tensors.contains_key(name));
+        parameters::put(&self.states, &shapes, tensors, &file.display().to_string())
     }
 
     /// Does the next step.
@@ -287,7 +299,11 @@ impl Trainer {
         }
         let mut evaluation = match self.evaluation.take() {
             Some(evaluation) => evaluation,
-            None => self.compile(&config.evaluation(batch)?)?,
+            None => {
+                let trace = self.record.settings.adaptation.evaluating();
+                let loss = self.record.config.loss(&trace, batch)?;
+                self.compile(&trace.finish(&[("loss", &loss)])?)?
+            }
         };
         let mut sum = 0.0;
         for (number, windows) in batches.into_iter().enumerate() {
@@ -323,7 +339,15 @@ impl Trainer {
     /// If it cannot be written; the one before it is then untouched.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let meta = self.record.meta(self.done);
-        parameters::save(directory, &meta, &self.states, &self.shapes)
+        parameters::save(directory, &meta, &self.states, &self.shapes)?;
+        if self.record.settings.adaptation.lora.is_none() {
+            return Ok(());
+        }
+        // Beside it, what is small enough to be passed on: it goes with any copy of the model that was adapted.
+        let adapter = |name: &String| is_adapter(name) && !name.starts_with(OPTIMIZER);
+        let shapes = self.shapes.iter().filter(|(name, _)| adapter(name));
+        let shapes = shapes.map(|(name, shape)| (name.clone(), shape.clone())).collect();
+        parameters::save(&directory.join(ADAPTER), &meta, &self.states, &shapes)
     }
 
     /// The model, the settings and the text.
@@ -339,6 +363,11 @@ impl Trainer {
     /// The compiled training step.
     pub fn program(&self) -> &Compiled {
         &self.training
+    }
+
+    /// The number of trained numbers: those of all parameters that are not frozen, adapters included.
+    pub fn trained_parameters(&self) -> usize {
+        self.step.program.parameter_count()
     }
 
     /// How long compiling has taken so far.
@@ -363,6 +392,9 @@ impl Trainer {
 fn order(config: &ModelConfig, settings: &Settings) -> Order {
     if config.carries_states() { Order::Streams } else { settings.order }
 }
+
+/// The directory, in that of a checkpoint, of the adapters alone.
+pub const ADAPTER: &str = "adapter";
 
 /// The error of a directory that takes no checkpoint.
 fn unwritable(directory: &Path, cause: std::io::Error) -> CheckpointError {

@@ -1,5 +1,6 @@
 //! Tensors of a file and states of a program, brought together by name.
 
+use super::{Record, merge};
 use crate::checkpoint::{Checkpoint, Meta, Tensor32};
 use crate::compile::Target;
 use crate::trace::Program;
@@ -67,15 +68,27 @@ pub(crate) fn put(
     Ok(())
 }
 
+/// The parameters of a checkpoint, with its adapters merged.
+///
+/// # Errors
+/// If the adapters do not fit.
+pub(crate) fn merged(checkpoint: Checkpoint) -> Result<BTreeMap<String, Tensor32>> {
+    let Checkpoint { mut tensors, meta } = checkpoint;
+    tensors.retain(|name, _| !name.starts_with(OPTIMIZER) && !name.starts_with(CARRIED));
+    let lora = &meta.training["settings"]["adaptation"]["lora"];
+    if !lora.is_null() {
+        merge(&mut tensors, &Record::entry("training", lora)?)?;
+    }
+    Ok(tensors)
+}
+
 /// The parameters of a checkpoint, for a program that has all of them.
 ///
 /// # Errors
 /// If the checkpoint's tensors are not those of the program.
 pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Target) -> Result<States> {
     let states = target.states();
-    let mut tensors = checkpoint.tensors;
-    tensors.retain(|name, _| !name.starts_with(OPTIMIZER) && !name.starts_with(CARRIED));
-    put(&states, &states_of(&program.graph), tensors, "the checkpoint")?;
+    put(&states, &states_of(&program.graph), merged(checkpoint)?, "the checkpoint")?;
     Ok(states)
 }
 

@@ -1,5 +1,6 @@
 //! What a training run is: the settings that fix its numbers, and the record of them in a checkpoint.
 
+use super::Adaptation;
 use crate::checkpoint::Meta;
 use crate::models::ModelConfig;
 use crate::optim::{Optimizer, Schedule};
@@ -29,6 +30,9 @@ pub struct Settings {
     pub schedule: Schedule,
     /// The largest norm of all gradients together, if they are clipped.
     pub clip: Option<f64>,
+    /// Which parameters are trained.
+    #[serde(default)]
+    pub adaptation: Adaptation,
     /// Which windows of the text a step takes.
     #[serde(with = "OrderForm")]
     pub order: Order,
@@ -72,6 +76,7 @@ impl Default for Settings {
             optimizer: Optimizer::adamw(1e-3),
             schedule: Schedule::Constant,
             clip: Some(1.0),
+            adaptation: Adaptation::default(),
             order: Order::Random,
             validate_every: 100,
             validation_batches: 8,
@@ -128,14 +133,25 @@ impl Record {
     /// # Errors
     /// If an entry cannot be understood; names it.
     pub fn read(meta: &Meta) -> Result<Self> {
-        fn entry<T: serde::de::DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
-            let invalid = |e| Error::Configuration(format!("the checkpoint's entry \"{name}\": {e}"));
-            serde_json::from_value(value.clone()).map_err(invalid)
-        }
-        let Training { settings, text } = entry("training", &meta.training)?;
-        let config: ModelConfig = entry("config", &meta.config)?;
+        let Training { settings, text } = Record::entry("training", &meta.training)?;
+        let (config, tokenizer) = Record::model(meta)?;
+        Ok(Record { config, settings, tokenizer, text })
+    }
+
+    /// The model and the tokens of a checkpoint, whatever has made it.
+    ///
+    /// # Errors
+    /// If an entry cannot be understood; names it.
+    pub fn model(meta: &Meta) -> Result<(ModelConfig, Tokenizer)> {
+        let config: ModelConfig = Record::entry("config", &meta.config)?;
         config.validate()?;
-        Ok(Record { config, settings, tokenizer: entry("tokenizer", &meta.tokenizer)?, text })
+        Ok((config, Record::entry("tokenizer", &meta.tokenizer)?))
+    }
+
+    /// An entry of a checkpoint, or a part of it.
+    pub(crate) fn entry<T: serde::de::DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
+        let invalid = |e| Error::Configuration(format!("the checkpoint's entry \"{name}\": {e}"));
+        serde_json::from_value(value.clone()).map_err(invalid)
     }
 
     /// The metadata of a checkpoint after so many steps.

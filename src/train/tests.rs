@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::models::GptConfig;
+use crate::nn::Lora;
 use crate::optim::{Optimizer, Schedule};
 use crate::text::Order;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 fn corpus() -> Corpus {
@@ -100,6 +102,129 @@ fn a_record_survives_its_checkpoint_and_names_what_differs() {
         optimizer.momentum is null, not 0.0; order is \"random\", not \"sequential\"; \
         the text is a short text, not a short text";
     assert_eq!(message, expected);
+}
+
+/// States before and after three steps.
+fn trained(adaptation: Adaptation) -> (Trainer, [BTreeMap<String, Vec<f32>>; 2]) {
+    let settings = Settings { adaptation, ..settings() };
+    let mut trainer = Trainer::new(config(), settings, &corpus(), None, Target::cpu().threads(1)).unwrap();
+    let states = |trainer: &Trainer| {
+        let value = |name: &String| trainer.states.get(name).unwrap().as_f32().unwrap().to_vec();
+        trainer.shapes.keys().map(|name| (name.clone(), value(name))).collect::<BTreeMap<_, _>>()
+    };
+    let before = states(&trainer);
+    for _ in 0..3 {
+        trainer.step().unwrap();
+    }
+    let after = states(&trainer);
+    (trainer, [before, after])
+}
+
+#[test]
+fn frozen_parameters_stay_and_have_no_state() {
+    let frozen = vec!["wte".to_string(), "blocks.0.attn".into()];
+    let (trainer, [before, after]) = trained(Adaptation { frozen, lora: None });
+    for (name, value) in before.iter().filter(|(name, _)| !name.starts_with(OPTIMIZER)) {
+        let frozen = name.starts_with("wte") || name.starts_with("blocks.0.attn");
+        assert_eq!(after[name] == *value, frozen, "{name}");
+        assert_eq!(before.contains_key(&format!("optimizer.m.{name}")), !frozen, "{name}");
+    }
+    let kept = 30 * 8 + 3 * 8 * 8 + 8 * 8 + 8;
+    assert_eq!(trainer.trained_parameters(), config().parameters() - kept);
+}
+
+#[test]
+fn adapters_alone_are_trained_and_can_be_merged() {
+    let lora = Lora { dropout: 0.1, targets: vec!["attn".into(), "mlp.up".into()], ..Lora::new(2) };
+    let (mut trainer, [before, after]) = trained(Adaptation { frozen: vec![], lora: Some(lora) });
+    for (name, value) in before.iter().filter(|(name, _)| !name.starts_with(OPTIMIZER)) {
+        assert_eq!(after[name] != *value, is_adapter(name), "{name}");
+    }
+    assert_eq!(trainer.trained_parameters(), 2 * (8 + 24) + 2 * (8 + 8) + 2 * (8 + 32));
+    let directory = tempfile::tempdir().unwrap();
+    trainer.save(directory.path()).unwrap();
+    let sample = |checkpoint: Checkpoint| {
+        let target = Target::cpu().threads(1);
+        crate::generate::Generator::from_checkpoint(checkpoint, &target).unwrap().logits(&[1, 2, 3]).unwrap()
+    };
+    // The model with its adapters, the same merged, and the adapters put into the model that they began from.
+    let merged = sample(Checkpoint::load(directory.path()).unwrap());
+    let adapters = Checkpoint::load(&directory.path().join(ADAPTER)).unwrap();
+    assert_eq!(adapters.tensors.len(), 6);
+    let plain = Trainer::new(config(), settings(), &corpus(), None, Target::cpu().threads(1)).unwrap();
+    let base = directory.path().join("base");
+    plain.save(&base).unwrap();
+    let mut base = Checkpoint::load(&base).unwrap();
+    let without = sample(base.clone());
+    attach(&mut base, adapters).unwrap();
+    assert_eq!(sample(base), merged);
+    let trace = trainer.record.settings.adaptation.evaluating();
+    let tokenizer = trainer.record.tokenizer.clone();
+    let mut adapted =
+        crate::generate::Generator::on(&trace, &config().into(), tokenizer, &trainer.states, &trainer.target)
+            .unwrap();
+    let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart(&adapted.logits(&[1, 2, 3]).unwrap(), &merged) < 1e-5);
+    assert!(apart(&without, &merged) > 1e-4);
+    assert!(trainer.validation_loss().unwrap().is_some());
+}
+
+#[test]
+fn adapted_runs_begin_as_the_model_and_are_resumed_exactly() {
+    let lora = Some(Lora::new(2));
+    let (_, [before, _]) = trained(Adaptation { frozen: vec![], lora: lora.clone() });
+    assert!(before["blocks.0.attn.qkv.lora_b"].iter().all(|x| *x == 0.0));
+    assert!(before["blocks.0.attn.qkv.lora_a"].iter().any(|x| *x != 0.0));
+    let first = |adaptation| {
+        let settings = Settings { adaptation, ..settings() };
+        let mut trainer =
+            Trainer::new(config(), settings, &corpus(), None, Target::cpu().threads(1)).unwrap();
+        trainer.validation_loss().unwrap().unwrap()
+    };
+    assert_eq!(first(Adaptation::default()), first(Adaptation { frozen: vec![], lora: lora.clone() }));
+    let directory = tempfile::tempdir().unwrap();
+    let (mut whole, _) = trained(Adaptation { frozen: vec![], lora });
+    whole.save(directory.path()).unwrap();
+    let mut second = resumed(directory.path());
+    assert_eq!(second.step().unwrap().loss, whole.step().unwrap().loss);
+}
+
+#[test]
+fn what_cannot_be_frozen_or_adapted_is_refused() {
+    let refused = |adaptation| {
+        let settings = Settings { adaptation, ..settings() };
+        let trainer = Trainer::new(config(), settings, &corpus(), None, Target::cpu().threads(1));
+        trainer.err().expect("it cannot be").to_string()
+    };
+    let frozen = |path: &str| Adaptation { frozen: vec![path.into()], lora: None };
+    assert!(refused(frozen("blocks.1")).ends_with("no parameter under \"blocks.1\", which was to be frozen"));
+    let all = ["wte", "wpe", "blocks", "ln_f", "head"].map(String::from).to_vec();
+    let message = refused(Adaptation { frozen: all, lora: None });
+    assert!(message.ends_with("all parameters are frozen: there is nothing to train"), "{message}");
+    let lora = |lora| refused(Adaptation { frozen: vec![], lora: Some(lora) });
+    assert!(lora(Lora::new(0)).ends_with("the rank of adapters is 0, but must be at least 1"));
+    let message = lora(Lora { targets: vec!["block".into()], ..Lora::new(2) });
+    assert!(message.ends_with("the model has no linear layer under block"), "{message}");
+}
+
+/// B·A has the shape of the weight, and so has its gradient: neither may be computed.
+#[test]
+fn the_change_of_an_adapted_weight_is_never_computed() {
+    // 48 tokens, a number that no width has.
+    let config = GptConfig { width: 64, context: 24, ..config() };
+    let adaptation = Adaptation { frozen: vec![], lora: Some(Lora::new(2)) };
+    let trace = adaptation.training();
+    let loss = config.loss(&trace, 2).unwrap();
+    let step = TrainStep::new(&loss, &Optimizer::adamw(1e-3), None).unwrap();
+    let products = |graph: &kernfusion_ir::Graph| {
+        let shape = |id| graph[id].ty.shape == [192, 64] || graph[id].ty.shape == [64, 192];
+        graph.ids().filter(|&id| graph[id].op.name() == "dot_general" && shape(id)).count()
+    };
+    assert_eq!(products(&step.program.graph), 2);
+    let mut graph = step.program.graph.clone();
+    let passes = crate::compile::passes(crate::compile::Mode::Compiled, crate::compile::Precision::F32);
+    kernfusion_passes::run(&mut graph, &passes, None, &mut |_, _| {}).unwrap();
+    assert_eq!(products(&graph), 0);
 }
 
 #[test]

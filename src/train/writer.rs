@@ -30,7 +30,8 @@ impl Writer {
         let tokenizer = &record.tokenizer;
         Ok(match &record.config {
             config @ (ModelConfig::Gpt(_) | ModelConfig::Recurrent(_)) => {
-                Writer::Next(Box::new(Generator::new(config, tokenizer.clone(), states, target)?))
+                let trace = record.settings.adaptation.evaluating();
+                Writer::Next(Box::new(Generator::on(&trace, config, tokenizer.clone(), states, target)?))
             }
             ModelConfig::Bert(config) => {
                 let filler = Filler::new(config, tokenizer.vocabulary_size(), states, target)?;

@@ -11,6 +11,7 @@ mod profile;
 mod programs;
 mod tokens;
 mod training;
+mod tuning;
 mod workplace;
 
 use std::io::Read;

@@ -180,6 +180,34 @@ fn accumulated_batches_are_one_large_batch() {
 }
 
 #[test]
+fn adapters_are_trained_on_a_model_and_go_with_it() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 3");
+    let base = Checkpoint::load(&work.path("run")).unwrap().tensors;
+    let init = "--init run/checkpoint.safetensors";
+    let train = "train --config small.json --batch-size 2 --sample-tokens 0 --out tuned --steps 4 --lr 0.5";
+    let out = work.succeed(&format!("{train} {init} --lora 2 --lora-targets attn,mlp"));
+    // Rank 2 between widths 8 and 24, 8 and 8, 8 and 32, 32 and 8.
+    assert!(out.contains(", 256 of them trained"), "{out}");
+    let tuned = Checkpoint::load(&work.path("tuned")).unwrap().tensors;
+    assert!(
+        base.iter().filter(|(name, _)| !name.starts_with("optimizer.")).all(|(name, x)| tuned[name] == *x)
+    );
+    let size = |directory: &str| std::fs::metadata(work.path(directory).join(CHECKPOINT_FILE)).unwrap().len();
+    assert!(size("tuned/adapter") < size("tuned") / 3);
+    let text = |flags: &str| work.succeed(&format!("generate --tokens 60 --temperature 2 {flags}"));
+    let adapted = text("--checkpoint tuned");
+    assert_eq!(text("--checkpoint run --adapter tuned/adapter"), adapted);
+    assert_ne!(text("--checkpoint run"), adapted);
+    let message = work.fail("generate --checkpoint tuned --adapter run");
+    assert!(message.ends_with("there are no adapters in this checkpoint"), "{message}");
+    let message = work.fail(&format!("{train} {init} --freeze blocks.7"));
+    assert!(message.contains("no parameter under \"blocks.7\""), "{message}");
+    let out = work.succeed(&format!("{train} {init} --freeze wte --freeze blocks.0"));
+    assert!(out.contains(" of them trained"), "{out}");
+}
+
+#[test]
 fn averages_are_kept_and_can_write() {
     let work = Workplace::new();
     work.succeed_training("--steps 6 --optimizer asgd --lr 0.5 --average-from 2");

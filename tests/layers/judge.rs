@@ -176,7 +176,7 @@ fn fixture() -> &'static BTreeMap<String, Stored> {
     static FIXTURE: OnceLock<BTreeMap<String, Stored>> = OnceLock::new();
     FIXTURE.get_or_init(|| {
         let mut tensors = BTreeMap::new();
-        for name in ["layers", "mixture", "recurrent"] {
+        for name in ["layers", "methods", "mixture", "recurrent"] {
             let path = format!("{}/tests/fixtures/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
             let bytes = std::fs::read(path).expect("the fixture is there");
             let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");

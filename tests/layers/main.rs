@@ -7,6 +7,7 @@ mod attention;
 mod basic;
 mod convolutions;
 mod judge;
+mod methods;
 mod mixture;
 mod models;
 mod recurrent;

@@ -1,0 +1,80 @@
+//! A model is tuned in three steps, as a user would.
+
+use super::workplace::Workplace;
+use serde_json::Value;
+
+/// A trained model, and rows for each method.
+fn prepared() -> Workplace {
+    let work = Workplace::new();
+    work.succeed_training("--steps 3");
+    work.write("answers.jsonl", "{\"prompt\": \"ab\", \"response\": \"cab\"}\n".repeat(3));
+    let row = |good: &str, bad: &str| {
+        format!("{{\"prompt\": \"ab\", \"chosen\": \"{good}\", \"rejected\": \"{bad}\"}}\n")
+    };
+    work.write(
+        "preferences.jsonl",
+        row("eee", "ttt") + &row("eet", "tte") + &row("tee", "tet") + &row("eee", "eet"),
+    );
+    work.write("prompts.jsonl", "{\"prompt\": \"t\"}\n{\"prompt\": \"e\"}\n");
+    work
+}
+
+fn logged(work: &Workplace, log: &str, field: &str) -> Vec<f64> {
+    let text = std::fs::read_to_string(work.path(log)).unwrap();
+    let rows = text.lines().map(|row| serde_json::from_str::<Value>(row).unwrap());
+    rows.map(|row| row[field].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn from_responses_over_preferences_to_rewards() {
+    let work = prepared();
+    work.succeed(
+        "tune sft --checkpoint run --data answers.jsonl --out sft --steps 30 --lr 0.01 --log sft.jsonl",
+    );
+    let losses = logged(&work, "sft.jsonl", "loss");
+    assert!(losses.len() == 30 && losses[29] < losses[0] / 2.0, "{losses:?}");
+    let flags = "--lr 0.01 --batch-size 4 --log reward.jsonl";
+    let out = work.succeed(&format!(
+        "tune reward --checkpoint run --data preferences.jsonl --out reward --steps 60 {flags}"
+    ));
+    assert!(out.contains("100.0 % of the rows"), "{out}");
+    let ppo = "tune ppo --checkpoint run --reward reward --data prompts.jsonl --responses 16 --length 6";
+    let out = work.succeed(&format!("{ppo} --out ppo --iterations 12 --lr 0.01 --beta 0.02 --log ppo.jsonl"));
+    assert!(out.contains("reward ") && out.contains("nats"), "{out}");
+    let rewards = logged(&work, "ppo.jsonl", "reward");
+    assert!(rewards.len() == 12 && rewards[11] > rewards[0], "{rewards:?}");
+    let text = work.succeed("generate --checkpoint ppo --prompt t --tokens 6");
+    assert!(text.starts_with('t'), "{text:?}");
+    work.succeed(
+        "tune sft --checkpoint ppo --data answers.jsonl --out adapted --steps 2 --lora 2 --freeze wte",
+    );
+    work.succeed("generate --checkpoint adapted --tokens 3");
+}
+
+#[test]
+fn what_cannot_be_tuned_says_so_in_one_line() {
+    let work = prepared();
+    work.write("broken.jsonl", "{\"prompt\": \"a\", \"response\": \"b\"}\n{\"prompt\": \"a\"}\n");
+    work.write("long.jsonl", "{\"prompt\": \"abcdefghij\", \"response\": \"b\"}\n");
+    let sft = "tune sft --checkpoint run --out tuned --data";
+    let cases = [
+        ("tune".to_string(), "requires a subcommand"),
+        (format!("{sft} none.jsonl"), "cannot read none.jsonl: "),
+        (format!("{sft} broken.jsonl"), "broken.jsonl, line 2: missing field `response`"),
+        (format!("{sft} long.jsonl"), "row 1: the prompt has 10 tokens, the model reads 8"),
+        (format!("{sft} answers.jsonl --lr -1"), "learning rate -1 is out of range"),
+        (format!("{sft} answers.jsonl --freeze nothing"), "no parameter under \"nothing\""),
+        (
+            "tune ppo --checkpoint run --reward run --data prompts.jsonl --out tuned".into(),
+            "run: this is no reward model",
+        ),
+        ("train --resume tuned".into(), "there is no checkpoint at tuned"),
+    ];
+    for (flags, expected) in cases {
+        let message = work.fail(&flags);
+        assert!(message.contains(expected), "{flags}: {message}");
+    }
+    work.succeed(&format!("{sft} answers.jsonl --steps 1"));
+    let message = work.fail("train --resume tuned");
+    assert!(message.contains("the checkpoint's entry \"training\""), "{message}");
+}
