@@ -144,8 +144,9 @@ mod presets_compile {
     /// Those of A100, H100 and B200.
     const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100a"];
 
-    /// Larger presets whose kernels have the form of those of a smaller one.
-    const EQUAL_IN_FORM: [&str; 5] = ["gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "bert-base"];
+    /// Presets whose kernels have the form of those of another one.
+    const EQUAL_IN_FORM: [&str; 7] =
+        ["gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "bert-base", "rnn-tiny", "gru-tiny"];
 
     #[test]
     fn every_kernel_of_the_presets_compiles_without_spills() {

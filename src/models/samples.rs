@@ -2,9 +2,10 @@
 //! wherever else a whole model is needed that takes no time.
 
 use super::{
-    BertConfig, EncoderDecoderConfig, FeedForwardKind, GptConfig, LatentShape, ModelConfig, Positions,
+    BertConfig, EncoderDecoderConfig, Experts, FeedForwardKind, GptConfig, LatentShape, ModelConfig,
+    Positions, RecurrentLmConfig,
 };
-use crate::nn::{Gelu, NormPlace, Normalization, Pairing, Rope};
+use crate::nn::{Cell, Gelu, NormPlace, Normalization, Pairing, Rope};
 
 /// Names and shapes; each has one or two blocks, a width of 8 or 16 and 11 tokens.
 pub fn samples() -> Vec<(&'static str, ModelConfig)> {
@@ -36,6 +37,21 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
         latent: Some(latent),
         ..llama.clone()
     };
+    let experts = Some(Experts { count: 3, active: 2, noise: 0.1, balance: 0.1 });
+    let mixtral = GptConfig { experts, window: None, ..llama.clone() };
+    let lstm = RecurrentLmConfig {
+        vocabulary: 11,
+        context: 6,
+        width: 8,
+        hidden: 12,
+        dropout: 0.1,
+        weight_drop: 0.2,
+        activation_penalty: 0.5,
+        change_penalty: 0.5,
+        tied: true,
+        ..RecurrentLmConfig::default()
+    };
+    let gru = RecurrentLmConfig { cell: Cell::Gru, dropout: 0.0, tied: false, layers: 1, ..lstm.clone() };
     let bert = BertConfig {
         vocabulary: 11,
         context: 8,
@@ -61,6 +77,9 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
         ("gpt with sinusoids and norms after branches", first.into()),
         ("llama", llama.into()),
         ("deepseek", deepseek.into()),
+        ("mixtral", mixtral.into()),
+        ("awd-lstm", lstm.into()),
+        ("gru", gru.into()),
         ("bert", bert.into()),
         ("encoder-decoder", reverser.into()),
     ]
