@@ -5,10 +5,12 @@
 
 mod limit;
 mod lower;
+mod pending;
 mod process;
 
 pub use limit::LimitError;
 pub use lower::{Lowered, Thrift, lower};
+pub use pending::Pending;
 
 use crate::error::{Error, Result};
 use crate::trace::Program;
@@ -151,7 +153,7 @@ impl Target {
     }
 
     /// On a GPU: measures which tile suits each product when a program is compiled, and keeps the choice on disk. Results are
-    /// the same bits. On the CPU it changes nothing.
+    /// the same bits. On the CPU there is nothing to choose, and compiling refuses it.
     pub fn tune(self, tune: bool) -> Self {
         Target { tune, ..self }
     }
@@ -306,42 +308,6 @@ pub struct Compiled {
     report: CompileReport,
 }
 
-/// A run that was started by [`Compiled::enqueue`]. Dropping it does not stop the run.
-#[derive(Debug)]
-pub enum Pending {
-    /// It is over.
-    Done(Outputs),
-    /// It may be under way.
-    #[cfg(feature = "cuda")]
-    Gpu(kernfusion_codegen::cuda::Pending),
-}
-
-impl Pending {
-    /// Whether the run is over.
-    ///
-    /// # Errors
-    /// The GPU's driver reports one.
-    pub fn is_ready(&self) -> Result<bool> {
-        match self {
-            Pending::Done(_) => Ok(true),
-            #[cfg(feature = "cuda")]
-            Pending::Gpu(run) => Ok(run.is_ready()?),
-        }
-    }
-
-    /// Waits until the run is over: outputs by name.
-    ///
-    /// # Errors
-    /// The GPU's driver reports one.
-    pub fn wait(self) -> Result<Outputs> {
-        match self {
-            Pending::Done(outputs) => Ok(outputs),
-            #[cfg(feature = "cuda")]
-            Pending::Gpu(run) => Ok(run.wait()?),
-        }
-    }
-}
-
 enum Code {
     Whole(Box<Executable>),
     Tiled(Box<TiledExecutable>),
@@ -395,6 +361,9 @@ fn check_mode(target: &Target) -> Result<()> {
     }
     if target.tf32 && !target.is_on_gpu() {
         return Err(Error::Configuration("TF32 is a number type of GPUs: the CPU's products are f32".into()));
+    }
+    if target.tune && !target.is_on_gpu() {
+        return Err(Error::Configuration("tuning measures tiles of GPUs: there is none here".into()));
     }
     let saves = target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1 || target.recomputes;
     if target.mode == Mode::Eager && saves {

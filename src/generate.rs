@@ -5,7 +5,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
-use crate::models::{Gpt, GptConfig, ModelConfig};
+use crate::models::ModelConfig;
 use crate::sample::Sampler;
 use crate::text::{Tokenizer, Unfolding};
 use crate::trace::{Program, Trace};
@@ -25,8 +25,8 @@ impl Generator {
     /// A generator on the parameters in `states`, as they are whenever it writes.
     ///
     /// # Errors
-    /// If the shape is not valid or the program cannot be compiled.
-    pub fn new(config: &GptConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
+    /// If the shape is not valid or not that of a model that continues a text, or the program cannot be compiled.
+    pub fn new(config: &ModelConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
         Generator::on(&Trace::new(), config, tokenizer, states, target)
     }
 
@@ -36,24 +36,21 @@ impl Generator {
     /// As [`Generator::new`].
     pub fn on(
         trace: &Trace,
-        config: &GptConfig,
+        config: &ModelConfig,
         tokenizer: Tokenizer,
         states: &States,
         target: &Target,
     ) -> Result<Self> {
         let program = compile(&next_logits(trace, config)?.graph, states, target)?;
-        Ok(Generator { program, tokenizer, context: config.context })
+        Ok(Generator { program, tokenizer, context: config.context() })
     }
 
     /// The model of a checkpoint, with its adapters merged.
     ///
     /// # Errors
-    /// As [`Generator::new`]; if the model is no decoder, or the checkpoint's tensors are not those of its model.
+    /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
         let (config, tokenizer) = Record::model(&checkpoint.meta)?;
-        let ModelConfig::Gpt(config) = config else {
-            return Err(Error::Configuration("only a decoder continues a text".into()));
-        };
         let states = parameters::restored(checkpoint, &next_logits(&Trace::new(), &config)?, target)?;
         Generator::new(&config, tokenizer, &states, target)
     }
@@ -120,18 +117,20 @@ impl Generator {
 }
 
 /// From `x` of `i32[1, context]` and a `position` to the `logits` of `f32[1, 1, vocabulary]` there.
-fn next_logits(trace: &Trace, config: &GptConfig) -> Result<Program> {
-    let x = trace.input("x", [1, config.context], DType::I32);
+fn next_logits(trace: &Trace, config: &ModelConfig) -> Result<Program> {
+    let x = trace.input("x", [1, config.context()], DType::I32);
     let position = trace.input("position", [], DType::I32);
-    let logits = Gpt::new(trace, config)?.forward(&x);
+    let unfit = || Error::Configuration("only a decoder and a recurrent model continue a text".into());
+    let logits = config.next_tokens(&x)?.ok_or_else(unfit)?;
     let start = trace.full([], 0.0, DType::I32);
-    let last = logits.dynamic_slice(&[&start, &position, &start], [1, 1, config.vocabulary]);
+    let last = logits.dynamic_slice(&[&start, &position, &start], [1, 1, config.vocabulary()]);
     trace.finish(&[("logits", &last)])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::GptConfig;
     use crate::text::CharTokenizer;
     use kernfusion_ir::evaluate::{Precision, evaluate};
 
@@ -152,7 +151,7 @@ mod tests {
 
     fn generator(states: &States) -> Generator {
         let tokenizer = Tokenizer::Characters(CharTokenizer::from_text("abcdefghi\n"));
-        Generator::new(&config(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
+        Generator::new(&config().into(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
     }
 
     /// The logits of the last of so many tokens, from a program of exactly that length.

@@ -53,8 +53,8 @@ pub use kernfusion_ir::Tensor as HostTensor;
 pub mod prelude {
     pub use crate::init::Init;
     pub use crate::loss::{
-        activation_regularization, bce, bce_with_logits, cross_entropy, masked_cross_entropy, masked_mean,
-        mse, pairwise_loss, ppo_loss, smoothed_token_losses, temporal_activation_regularization,
+        activation_regularization, bce, bce_with_logits, counted_mean, cross_entropy, masked_cross_entropy,
+        masked_mean, mse, pairwise_loss, ppo_loss, smoothed_token_losses, temporal_activation_regularization,
         token_losses, value_loss,
     };
     pub use crate::models::{

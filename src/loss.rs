@@ -25,6 +25,13 @@ pub fn masked_mean(losses: &Tensor, mask: &Tensor) -> Tensor {
     (losses * &mask).sum_all() / mask.sum_all()
 }
 
+/// As [`masked_mean`], where the caller knows the sum of the mask and gives it as the scalar `count`: then the loss is a
+/// plain sum over the batch, which can be computed in slices.
+#[track_caller]
+pub fn counted_mean(losses: &Tensor, mask: &Tensor, count: &Tensor) -> Tensor {
+    (losses * mask.cast(losses.dtype())).sum_all() / count
+}
+
 /// The mean cross-entropy in nats of logits `[.., classes]` against target classes `[..]`, over the places where `mask`
 /// `[..]` is not zero.
 #[track_caller]
@@ -33,7 +40,7 @@ pub fn masked_cross_entropy(logits: &Tensor, targets: &Tensor, mask: &Tensor) ->
 }
 
 /// As [`token_losses`], with targets of which a share is spread evenly over all classes (Szegedy et al., 2016, section 7):
-/// (1 − s)·(−ln p[target]) + s/classes · Σ −ln p.
+/// (1 − s) · −ln p(target) + s/classes · Σ −ln p.
 #[track_caller]
 pub fn smoothed_token_losses(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Tensor {
     let even = logits.logsumexp(-1) - logits.mean(&[-1]);

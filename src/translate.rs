@@ -205,6 +205,7 @@ mod tests {
                 ("x_lengths", HostTensor::new([1], vec![source.len() as i32])),
                 ("y", HostTensor::new([1, 4], tokens.clone())),
                 ("y_lengths", HostTensor::new([1], vec![length as i32])),
+                ("count", HostTensor::new([], vec![length as f32])),
             ];
             let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
             if !found.contains_key(&tokens[..length]) {

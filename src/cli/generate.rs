@@ -78,7 +78,9 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     }
     let (config, _) = Record::model(&checkpoint.meta).map_err(|error| in_file(&args.checkpoint, error))?;
     match config {
-        ModelConfig::Gpt(_) => continued(&args, checkpoint, &sampler, &target, screen),
+        ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => {
+            continued(&args, checkpoint, &sampler, &target, screen)
+        }
         ModelConfig::Bert(_) => filled(&args, checkpoint, &target, screen),
         ModelConfig::EncoderDecoder(_) => turned(&args, checkpoint, &target, screen),
     }

@@ -41,7 +41,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
             grouped(c.parameters() as u64),
             c.layers(),
             c.width(),
-            c.heads(),
+            c.heads().map_or("-".into(), |heads| heads.to_string()),
             c.context(),
             grouped(c.vocabulary() as u64),
             preset.batch,

@@ -138,6 +138,8 @@ enum OrderArg {
     Random,
     /// One after another from the start of the text
     Sequential,
+    /// Each row of a batch goes on where that of the last one ended; recurrent models always do so
+    Streams,
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
@@ -225,7 +227,9 @@ fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError
 fn corpus(file: Option<&Path>, model: &ModelConfig) -> Result<Corpus, CliError> {
     let corpus = match (file, model) {
         (Some(file), _) => Corpus::read(file),
-        (None, ModelConfig::Gpt(_) | ModelConfig::Bert(_)) => Corpus::default_text(),
+        (None, ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) | ModelConfig::Bert(_)) => {
+            Corpus::default_text()
+        }
         // To reverse a text that can be guessed takes no reading.
         (None, ModelConfig::EncoderDecoder(_)) => Ok(Corpus::random_letters()),
     };
@@ -262,6 +266,7 @@ impl Args {
             order: self.order.map_or(settings.order, |order| match order {
                 OrderArg::Random => Order::Random,
                 OrderArg::Sequential => Order::Sequential,
+                OrderArg::Streams => Order::Streams,
             }),
             validate_every: self.validate_every.unwrap_or(settings.validate_every),
             validation_batches: self.validation_batches.map_or(settings.validation_batches, |n| n as usize),
@@ -335,12 +340,12 @@ fn trained_part(trainer: &Trainer) -> String {
 fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
     let Record { config: c, settings, tokenizer, text } = trainer.record();
     screen.line(format!(
-        "model: {} parameters{} ({} layers, width {}, {} heads, context {}, vocabulary {})",
+        "model: {} parameters{} ({} layers, width {}{}, context {}, vocabulary {})",
         grouped(c.parameters() as u64),
         trained_part(trainer),
         c.layers(),
         c.width(),
-        c.heads(),
+        c.heads().map_or(String::new(), |heads| format!(", {heads} heads")),
         c.context(),
         c.vocabulary()
     ));

@@ -7,7 +7,7 @@
 
 use super::gpt::INITIAL_STD;
 use crate::init::Init;
-use crate::loss::masked_cross_entropy;
+use crate::loss::{counted_mean, token_losses};
 use crate::nn::{Activation, Block, BlockConfig, Dropout, Embedding, LayerNorm, Linear, Sight, Surroundings};
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
@@ -103,7 +103,8 @@ impl BertConfig {
     }
 
     /// One training step on inputs `x` and `y` of `i32[batch, context]`, the text with and without hidden tokens, and
-    /// `mask` of `f32[batch, context]`, which is 1 where a token is to be guessed. At least one must be.
+    /// `mask` of `f32[batch, context]`, which is 1 where a token is to be guessed; the scalar `count` of `f32` says how many
+    /// these are, at least one.
     ///
     /// # Errors
     /// If the shape or the optimizer is not valid.
@@ -140,10 +141,10 @@ impl BertConfig {
     pub fn loss(&self, trace: &Trace, batch: usize) -> Result<Tensor> {
         let shape = [batch, self.context];
         let (x, y) = (trace.input("x", shape, DType::I32), trace.input("y", shape, DType::I32));
-        let mask = trace.input("mask", shape, DType::F32);
+        let (mask, count) = (trace.input("mask", shape, DType::F32), trace.input("count", [], DType::F32));
         let logits = Bert::new(trace, self)?.forward(&x, None, None);
         let _scope = trace.scope("loss");
-        Ok(masked_cross_entropy(&logits, &y, &mask))
+        Ok(counted_mean(&token_losses(&logits, &y), &mask, &count))
     }
 
     /// Standard deviation of the first weights: the paper's 0.02 at its width of 768, and so that matrices change variances as

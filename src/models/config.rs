@@ -1,19 +1,21 @@
 //! Any model by its shape: what the command line, training runs and checkpoints are about.
 
-use super::{BertConfig, EncoderDecoderConfig, GptConfig};
+use super::{BertConfig, EncoderDecoderConfig, Gpt, GptConfig, RecurrentLm, RecurrentLmConfig};
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
 use crate::{Error, Result};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// The shape of a model of any kind. In JSON the field `model` says which: `gpt`, and so without it, `bert` or
+/// The shape of a model of any kind. In JSON the field `model` says which: `gpt`, and so without it, `recurrent`, `bert` or
 /// `encoder-decoder`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "model", rename_all = "kebab-case")]
 pub enum ModelConfig {
     /// A decoder, which continues a text.
     Gpt(GptConfig),
+    /// Recurrent layers, which continue a text as well.
+    Recurrent(RecurrentLmConfig),
     /// An encoder, which fills gaps of a text.
     Bert(BertConfig),
     /// Both, which turns a text into another one.
@@ -31,11 +33,12 @@ impl<'de> Deserialize<'de> for ModelConfig {
         let fields = Value::Object(fields);
         let config = match kind.as_str() {
             Some("gpt") => serde_json::from_value(fields).map(ModelConfig::Gpt),
+            Some("recurrent") => serde_json::from_value(fields).map(ModelConfig::Recurrent),
             Some("bert") => serde_json::from_value(fields).map(ModelConfig::Bert),
             Some("encoder-decoder") => serde_json::from_value(fields).map(ModelConfig::EncoderDecoder),
             _ => {
                 return Err(Error::custom(format!(
-                    "unknown model {kind}, expected gpt, bert or encoder-decoder"
+                    "unknown model {kind}, expected gpt, recurrent, bert or encoder-decoder"
                 )));
             }
         };
@@ -46,6 +49,12 @@ impl<'de> Deserialize<'de> for ModelConfig {
 impl From<GptConfig> for ModelConfig {
     fn from(config: GptConfig) -> Self {
         ModelConfig::Gpt(config)
+    }
+}
+
+impl From<RecurrentLmConfig> for ModelConfig {
+    fn from(config: RecurrentLmConfig) -> Self {
+        ModelConfig::Recurrent(config)
     }
 }
 
@@ -66,6 +75,7 @@ macro_rules! of_any {
     ($model:expr, $config:ident => $value:expr) => {
         match $model {
             ModelConfig::Gpt($config) => $value,
+            ModelConfig::Recurrent($config) => $value,
             ModelConfig::Bert($config) => $value,
             ModelConfig::EncoderDecoder($config) => $value,
         }
@@ -142,7 +152,7 @@ impl ModelConfig {
     /// an encoder-decoder writes. They are the last ones.
     pub fn marks(&self) -> usize {
         match self {
-            ModelConfig::Gpt(_) => 0,
+            ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => 0,
             ModelConfig::Bert(_) => 1,
             ModelConfig::EncoderDecoder(_) => 2,
         }
@@ -168,15 +178,39 @@ impl ModelConfig {
         of_any!(self, config => config.width)
     }
 
-    /// Attention heads in each block.
-    pub fn heads(&self) -> usize {
-        of_any!(self, config => config.heads)
+    /// Attention heads in each block; none without attention.
+    pub fn heads(&self) -> Option<usize> {
+        match self {
+            ModelConfig::Gpt(config) => Some(config.heads),
+            ModelConfig::Recurrent(_) => None,
+            ModelConfig::Bert(config) => Some(config.heads),
+            ModelConfig::EncoderDecoder(config) => Some(config.heads),
+        }
+    }
+
+    /// Whether training hands states from step to step, so that a batch must go on where the one before ended.
+    pub fn carries_states(&self) -> bool {
+        matches!(self, ModelConfig::Recurrent(_))
+    }
+
+    /// Logits `[batch, length, vocabulary]` of the token that follows each position of tokens `i32[batch, length]`; none of a
+    /// model that does not continue a text.
+    ///
+    /// # Errors
+    /// If the shape is not valid.
+    pub fn next_tokens(&self, tokens: &Tensor) -> Result<Option<Tensor>> {
+        Ok(match self {
+            ModelConfig::Gpt(config) => Some(Gpt::new(tokens.trace(), config)?.forward(tokens)),
+            ModelConfig::Recurrent(config) => Some(RecurrentLm::new(tokens.trace(), config)?.forward(tokens)),
+            ModelConfig::Bert(_) | ModelConfig::EncoderDecoder(_) => None,
+        })
     }
 
     /// Tokens of a text that it reads at once.
     pub fn context(&self) -> usize {
         match self {
             ModelConfig::Gpt(config) => config.context,
+            ModelConfig::Recurrent(config) => config.context,
             ModelConfig::Bert(config) => config.context,
             ModelConfig::EncoderDecoder(config) => config.source_length,
         }

@@ -11,7 +11,7 @@
 
 use super::Positions;
 use crate::init::Init;
-use crate::loss::{masked_mean, smoothed_token_losses, token_losses};
+use crate::loss::{counted_mean, smoothed_token_losses, token_losses};
 use crate::nn::{
     Block, BlockConfig, Dropout, Embedding, LayerNorm, Linear, NormPlace, SelfAttentionConfig, Sight,
     Surroundings,
@@ -134,8 +134,8 @@ impl EncoderDecoderConfig {
     }
 
     /// One training step on inputs `x` of `i32[batch, source length]` and `y` of `i32[batch, target length]`, of which
-    /// `x_lengths` and `y_lengths`, `i32[batch]`, tokens count. Each y ends with the mark of the end. The loss is that of
-    /// smoothed targets.
+    /// `x_lengths` and `y_lengths`, `i32[batch]`, tokens count; the scalar `count` of `f32` is the sum of `y_lengths`. Each y
+    /// ends with the mark of the end. The loss is that of smoothed targets.
     ///
     /// # Errors
     /// If the shape or the optimizer is not valid.
@@ -180,13 +180,14 @@ impl EncoderDecoderConfig {
         let (source, target) = ([batch, self.source_length], [batch, self.target_length]);
         let (x, y) = (trace.input("x", source, DType::I32), trace.input("y", target, DType::I32));
         let lengths = ["x_lengths", "y_lengths"].map(|name| trace.input(name, [batch], DType::I32));
+        let count = trace.input("count", [], DType::F32);
         let logits = EncoderDecoder::new(trace, self)?.forward(&x, Some(&lengths[0]), &y);
         let _scope = trace.scope("loss");
         let losses = match trace.is_training() {
             true => smoothed_token_losses(&logits, &y, self.smoothing),
             false => token_losses(&logits, &y),
         };
-        Ok(masked_mean(&losses, &counted(&lengths[1], self.target_length)))
+        Ok(counted_mean(&losses, &counted(&lengths[1], self.target_length), &count))
     }
 
     fn blocks(&self, trace: &Trace, name: &str, shape: &BlockConfig) -> Vec<Block> {

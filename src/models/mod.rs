@@ -6,6 +6,7 @@ mod encoder_decoder;
 mod gpt;
 mod mlp;
 mod presets;
+mod recurrent;
 mod samples;
 
 pub use bert::{Bert, BertConfig, MaskedHead};
@@ -14,6 +15,7 @@ pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
 pub use gpt::{Experts, FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
+pub use recurrent::{RecurrentLm, RecurrentLmConfig};
 pub use samples::samples;
 
 use crate::trace::Tensor;

@@ -2,9 +2,9 @@
 
 use super::{
     BertConfig, EncoderDecoderConfig, Experts, FeedForwardKind, GptConfig, LatentShape, ModelConfig,
-    Positions,
+    Positions, RecurrentLmConfig,
 };
-use crate::nn::{Gelu, Normalization, Pairing, Rope};
+use crate::nn::{Cell, Gelu, Normalization, Pairing, Rope};
 use crate::{Error, Result};
 
 /// A named model shape.
@@ -42,6 +42,10 @@ pub fn presets() -> Vec<Preset> {
         named("llama-1b", "a Llama with 1.1 G parameters, the shape of TinyLlama", llama_1b(), 1),
         named("deepseek-tiny", "a small DeepSeek: latent attention, RMSNorm, SwiGLU", deepseek_tiny(), 12),
         named("mixtral-tiny", "a small Mixtral: 8 experts, of which 2 work on a token", mixtral_tiny(), 12),
+        named("rnn-tiny", "simple recurrent layers", recurrent(Cell::Rnn), 32),
+        named("lstm-tiny", "two layers of LSTM, with states that are carried on", recurrent(Cell::Lstm), 32),
+        named("gru-tiny", "two layers of GRU", recurrent(Cell::Gru), 32),
+        named("awd-lstm-tiny", "LSTM with dropped weights and regularised activations", awd_lstm(), 32),
         named("bert-tiny", "a small BERT, which fills gaps of a text", bert, 32),
         named("bert-base", "BERT with 110 M parameters, on word pieces", bert_base(), 1),
         named("translate-tiny", "an encoder-decoder, which writes 12 symbols in reverse order", reverser, 64),
@@ -87,6 +91,22 @@ fn llama_1b() -> GptConfig {
         width: 2048,
         hidden: Some(5632),
         ..llama()
+    }
+}
+
+fn recurrent(cell: Cell) -> RecurrentLmConfig {
+    RecurrentLmConfig { cell, ..RecurrentLmConfig::default() }
+}
+
+fn awd_lstm() -> RecurrentLmConfig {
+    RecurrentLmConfig {
+        width: 256,
+        dropout: 0.1,
+        weight_drop: 0.2,
+        activation_penalty: 2.0,
+        change_penalty: 1.0,
+        tied: true,
+        ..RecurrentLmConfig::default()
     }
 }
 

@@ -19,6 +19,9 @@ pub enum Order {
     /// From the start of the text on, each window beginning where the one before it ended; when no whole window is
     /// left, from the start again.
     Sequential,
+    /// The text is cut into as many streams as a batch has rows; each row goes on where the one of the batch before ended. When
+    /// a stream has no whole window left, all begin again.
+    Streams,
 }
 
 /// Inputs and targets, both `[batch, context]`, row-major.
@@ -65,6 +68,13 @@ impl<'a> Windows<'a> {
             Order::Sequential => {
                 let windows_in_text = (self.tokens.len() - 1) / self.context;
                 (window % windows_in_text as u64) as usize * self.context
+            }
+            Order::Streams => {
+                let (step, row) = (window / self.batch as u64, window % self.batch as u64);
+                let stream = (self.tokens.len() - 1) / self.batch;
+                let last = self.tokens.len() - 1 - self.context;
+                let steps = (stream / self.context).max(1) as u64;
+                (row as usize * stream + (step % steps) as usize * self.context).min(last)
             }
         }
     }

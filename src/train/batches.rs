@@ -42,15 +42,19 @@ pub fn check(model: &ModelConfig) -> Result<()> {
 pub fn inputs(model: &ModelConfig, (x, y): Batch, rows: usize, seed: u64, first: u64) -> Inputs {
     let shape = [rows, model.context()];
     match model {
-        ModelConfig::Gpt(_) => vec![("x", HostTensor::new(shape, x)), ("y", HostTensor::new(shape, y))],
+        ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => {
+            vec![("x", HostTensor::new(shape, x)), ("y", HostTensor::new(shape, y))]
+        }
         ModelConfig::Bert(config) => {
             let (mut hidden, mut mask) = (x.clone(), vec![0f32; x.len()]);
             let windows = hidden.chunks_mut(config.context).zip(mask.chunks_mut(config.context));
             for (row, (tokens, mask)) in windows.enumerate() {
                 hide(config, tokens, mask, seed, first.wrapping_add(row as u64));
             }
+            let count: f32 = mask.iter().sum();
             let tensors = [("x", hidden), ("y", x)].map(|(name, x)| (name, HostTensor::new(shape, x)));
-            tensors.into_iter().chain([("mask", HostTensor::new(shape, mask))]).collect()
+            let mask = [("mask", HostTensor::new(shape, mask)), ("count", HostTensor::new([], vec![count]))];
+            tensors.into_iter().chain(mask).collect()
         }
         ModelConfig::EncoderDecoder(config) => reversal(config, x, rows, seed, first),
     }
@@ -95,12 +99,14 @@ fn reversal(config: &EncoderDecoderConfig, mut x: Vec<i32>, rows: usize, seed: u
         window[length..].fill(0);
         lengths.push(length as i32);
     }
-    let written: Vec<_> = lengths.iter().map(|length| length + 1).collect();
+    let written: Vec<i32> = lengths.iter().map(|length| length + 1).collect();
+    let count = written.iter().sum::<i32>() as f32;
     vec![
         ("x", HostTensor::new([rows, source], x)),
         ("x_lengths", HostTensor::new([rows], lengths)),
         ("y", HostTensor::new([rows, target], y)),
         ("y_lengths", HostTensor::new([rows], written)),
+        ("count", HostTensor::new([], vec![count])),
     ]
 }
 
@@ -122,7 +128,7 @@ mod tests {
         let given = inputs(&model, (text.clone(), text.clone()), rows, 7, 0);
         let [x, y] = [ints(&given[0].1), ints(&given[1].1)];
         let mask = given[2].1.to_f64();
-        assert_eq!(y, text);
+        assert_eq!((y.as_slice(), given[3].1.to_f64()), (text.as_slice(), vec![200.0 * 30.0]));
         assert!(mask.chunks(200).all(|row| row.iter().sum::<f64>() == 30.0), "15 % of each window");
         let chosen = mask.iter().filter(|&&mask| mask == 1.0).count() as f64;
         let count =
@@ -152,6 +158,7 @@ mod tests {
             assert!(y[5 * row..][..length].iter().eq(text.iter().rev()));
             assert_eq!((y[5 * row + length], written[row] as usize), (11, length + 1));
         }
+        assert_eq!(given[4].1.to_f64(), [f64::from(written.iter().sum::<i32>())]);
         let share = |length| lengths.iter().filter(|&&other| other == length).count() as f64 / 200.0;
         assert!((share(3) - 2.0 / 3.0).abs() < 0.1 && (share(1) - 1.0 / 6.0).abs() < 0.1);
         check(&config.clone().into()).unwrap();

@@ -39,7 +39,7 @@ use crate::compile::{Compiled, Pending, Target, compile};
 use crate::models::ModelConfig;
 use crate::nn::is_adapter;
 use crate::optim::TrainStep;
-use crate::text::{CharTokenizer, Corpus, Split, Tokenizer, Windows, validation_windows};
+use crate::text::{CharTokenizer, Corpus, Order, Split, Tokenizer, Windows, validation_windows};
 use crate::trace::Program;
 use crate::{Error, Result};
 use kernfusion_codegen::States;
@@ -183,7 +183,8 @@ impl Trainer {
         }
         let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context())?;
         // Refuses an empty batch before anything is compiled for it.
-        Windows::new(&split.training, settings.batch, config.context(), settings.order, settings.seed)?;
+        let order = order(config, settings);
+        Windows::new(&split.training, settings.batch, config.context(), order, settings.seed)?;
         let trace = settings.adaptation.training();
         let loss = config.loss(&trace, settings.batch)?;
         settings.adaptation.check(&trace)?;
@@ -245,9 +246,10 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::step`].
     pub fn start_step(&mut self) -> Result<StartedStep> {
-        let Settings { batch, seed, optimizer, schedule, order, .. } = &self.record.settings;
+        let Settings { batch, seed, optimizer, schedule, .. } = &self.record.settings;
         let config = &self.record.config;
-        let windows = Windows::new(&self.split.training, *batch, config.context(), *order, *seed)?;
+        let order = order(config, &self.record.settings);
+        let windows = Windows::new(&self.split.training, *batch, config.context(), order, *seed)?;
         let first = self.done.wrapping_mul(*batch as u64);
         let batch_inputs = batches::inputs(config, windows.batch(self.done), *batch, *seed, first);
         let learning_rate = schedule.rate(optimizer.learning_rate(), self.done);
@@ -384,6 +386,11 @@ impl Trainer {
         let parameters = self.step.program.parameters.iter();
         parameters.map(|parameter| (parameter.name.clone(), parameter.shape.clone())).collect()
     }
+}
+
+/// The order of windows: that of the settings, unless the model needs one.
+fn order(config: &ModelConfig, settings: &Settings) -> Order {
+    if config.carries_states() { Order::Streams } else { settings.order }
 }
 
 /// The directory, in that of a checkpoint, of the adapters alone.

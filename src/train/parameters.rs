@@ -14,6 +14,9 @@ use std::path::Path;
 /// How the names of optimizer state begin.
 pub(crate) const OPTIMIZER: &str = "optimizer.";
 
+/// How the names begin of what a recurrent model hands from step to step in training.
+const CARRIED: &str = "carried.";
+
 /// How the names of ASGD's averages begin.
 const AVERAGES: &str = "optimizer.a.";
 
@@ -71,7 +74,7 @@ pub(crate) fn put(
 /// If the adapters do not fit.
 pub(crate) fn merged(checkpoint: Checkpoint) -> Result<BTreeMap<String, Tensor32>> {
     let Checkpoint { mut tensors, meta } = checkpoint;
-    tensors.retain(|name, _| !name.starts_with(OPTIMIZER));
+    tensors.retain(|name, _| !name.starts_with(OPTIMIZER) && !name.starts_with(CARRIED));
     let lora = &meta.training["settings"]["adaptation"]["lora"];
     if !lora.is_null() {
         merge(&mut tensors, &Record::entry("training", lora)?)?;

@@ -54,6 +54,7 @@ pub struct Settings {
 enum OrderForm {
     Random,
     Sequential,
+    Streams,
 }
 
 /// Checkpoints that do not say it are of runs without slices.

@@ -161,7 +161,7 @@ fn adapters_alone_are_trained_and_can_be_merged() {
     let trace = trainer.record.settings.adaptation.evaluating();
     let tokenizer = trainer.record.tokenizer.clone();
     let mut adapted =
-        crate::generate::Generator::on(&trace, &config(), tokenizer, &trainer.states, &trainer.target)
+        crate::generate::Generator::on(&trace, &config().into(), tokenizer, &trainer.states, &trainer.target)
             .unwrap();
     let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(apart(&adapted.logits(&[1, 2, 3]).unwrap(), &merged) < 1e-5);

@@ -20,7 +20,7 @@ const SHOWN: usize = 4;
 
 /// A compiled program that writes.
 pub(super) enum Writer {
-    Gpt(Box<Generator>),
+    Next(Box<Generator>),
     Bert(Box<Filler>, BertConfig),
     EncoderDecoder(Box<Translator>),
 }
@@ -29,9 +29,9 @@ impl Writer {
     pub(super) fn new(record: &Record, states: &States, target: &Target) -> Result<Self> {
         let tokenizer = &record.tokenizer;
         Ok(match &record.config {
-            ModelConfig::Gpt(config) => {
+            config @ (ModelConfig::Gpt(_) | ModelConfig::Recurrent(_)) => {
                 let trace = record.settings.adaptation.evaluating();
-                Writer::Gpt(Box::new(Generator::on(&trace, config, tokenizer.clone(), states, target)?))
+                Writer::Next(Box::new(Generator::on(&trace, config, tokenizer.clone(), states, target)?))
             }
             ModelConfig::Bert(config) => {
                 let filler = Filler::new(config, tokenizer.vocabulary_size(), states, target)?;
@@ -47,7 +47,7 @@ impl Writer {
     pub(super) fn sample(&mut self, record: &Record, validation: &[i32], done: u64) -> Result<String> {
         let context = record.config.context();
         match self {
-            Writer::Gpt(generator) => {
+            Writer::Next(generator) => {
                 let seed = record.settings.seed.wrapping_add(done);
                 let sampler = Sampler::new(TEMPERATURE, None, None, seed)?;
                 generator.generate("", record.settings.sample_tokens, &sampler, &mut |_| {})

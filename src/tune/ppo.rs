@@ -166,7 +166,8 @@ impl Ppo {
         let policy = compile(&policy.graph, &learner.states, target)?;
         let reference = reference(&model, rows, target)?;
         let trace = adaptation.evaluating();
-        let generator = Generator::on(&trace, config, model.tokenizer.clone(), &learner.states, target)?;
+        let generator =
+            Generator::on(&trace, &config.clone().into(), model.tokenizer.clone(), &learner.states, target)?;
         Ok(Ppo { model, prompts, settings, learner, generator, policy, reference, done: 0 })
     }
 

@@ -39,6 +39,22 @@ fn a_resumed_run_of_any_kind_is_the_uninterrupted_one() {
 }
 
 #[test]
+fn slices_of_the_batch_give_the_losses_of_the_whole_one() {
+    let work = workplace();
+    for name in ["bert", "reverser", "llama", "deepseek"] {
+        let losses = ["1", "2"].map(|slices| {
+            train(&work, name, &format!("--steps 4 --sample-tokens 0 --dropout 0.1 --slices {slices}"));
+            work.losses(&format!("{name}.jsonl"))
+        });
+        let [whole, sliced] = &losses;
+        assert!(
+            whole.len() == 4 && whole.iter().zip(sliced).all(|(a, b)| (a.1 - b.1).abs() < 1e-4),
+            "{name}: {losses:?}"
+        );
+    }
+}
+
+#[test]
 fn a_trained_model_of_each_kind_does_what_it_is_for() {
     let work = workplace();
     let out = train(&work, "bert", "--steps 1 --sample-tokens 1");

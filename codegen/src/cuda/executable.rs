@@ -8,7 +8,6 @@
 use super::cache::Cache;
 use super::device::{Code, Device, DeviceMemory, failed};
 use super::error::CudaError;
-use super::group::launched;
 use super::pending::{Pending, Results, Slot};
 use super::program::{Argument, Program, Step};
 use super::{Options, Renderer, tune};
@@ -133,7 +132,7 @@ impl CudaExecutable {
         let memory = device.memory(layout.bytes)?;
         let architecture = device.architecture()?;
         let load = |at| Ok((at, device.load(&renderer.functions()[at], &architecture, cache)?));
-        let functions = launched(&program.steps).into_iter().map(load).collect::<Result<_, CudaError>>()?;
+        let functions = program.functions().into_iter().map(load).collect::<Result<_, CudaError>>()?;
         let results = Arc::new(Results::new(&plan));
         let slots = vec![Arc::new(Slot::new(device, layout.inputs.len(), results.bytes)?)];
         Ok(CudaExecutable {

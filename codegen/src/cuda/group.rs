@@ -10,11 +10,10 @@
 //! Every point is computed by the same text as alone, so results are the same bits. Pointers are passed as one structure,
 //! which a block indexes by the number of its kernel: constant memory, with no table to keep.
 
-use super::lower::Renderer;
-use super::program::{Argument, Function, Launch, Step};
+use super::lower::{Renderer, unique};
+use super::program::{Argument, Function, Launch, Parameter, Step};
 use super::source::{Code, memory_type};
 use kernfusion_ir::kernel::{BufferId, Place, Plan, Spot};
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The most pointers of a launch: drivers of before CUDA 12.1 take parameters of 4096 bytes.
@@ -36,7 +35,7 @@ pub(super) fn grouped(renderer: &mut Renderer, plan: &Plan, steps: Vec<Step>) ->
         match step {
             Step::Launch(launch) if renderer.pieces.contains_key(&launch.function) => {
                 let uses = uses(plan, &renderer.functions[launch.function], &launch);
-                if !group.takes(&launch, &uses) {
+                if !group.takes(renderer, &launch, &uses) {
                     result.extend(std::mem::take(&mut group).finish(renderer));
                 }
                 group.add(launch, uses);
@@ -115,10 +114,10 @@ struct Family {
 }
 
 impl Group {
-    fn takes(&self, launch: &Launch, uses: &[Use]) -> bool {
+    fn takes(&self, renderer: &Renderer, launch: &Launch, uses: &[Use]) -> bool {
         let is_free = uses.iter().all(|own| self.uses.iter().all(|other| !own.disturbs(other)));
         let launches = self.launches.iter().chain([launch]).cloned().collect();
-        is_free && families(launches).1.len() <= MOST_POINTERS
+        is_free && families(renderer, launches).1.len() <= MOST_POINTERS
     }
 
     fn add(&mut self, launch: Launch, uses: Vec<Use>) {
@@ -133,14 +132,15 @@ impl Group {
         }
         let kernels = self.launches.iter().flat_map(|launch| launch.kernels.clone()).collect();
         let blocks = self.launches.iter().map(|launch| launch.grid[0]).sum();
-        let (families, arguments) = families(self.launches);
-        let function = renderer.group(&families, arguments.len());
+        let (families, pointers) = families(renderer, self.launches);
+        let (arguments, parameters) = pointers.into_iter().unzip();
+        let function = renderer.group(&families, parameters);
         vec![Step::Launch(Launch { kernels, function, grid: [blocks, 1, 1], arguments })]
     }
 }
 
-/// Launches by function, and the pointers of all of them.
-fn families(launches: Vec<Launch>) -> (Vec<Family>, Vec<Argument>) {
+/// Launches by function, and the pointers of all of them, with what they point to.
+fn families(renderer: &Renderer, launches: Vec<Launch>) -> (Vec<Family>, Vec<(Argument, Parameter)>) {
     let mut families: Vec<Family> = vec![];
     for launch in launches {
         match families.iter_mut().find(|family| family.function == launch.function) {
@@ -151,19 +151,20 @@ fn families(launches: Vec<Launch>) -> (Vec<Family>, Vec<Argument>) {
             }
         }
     }
-    let mut pointers = vec![];
+    let mut pointers: Vec<(Argument, Parameter)> = vec![];
     for family in &mut families {
-        for parameter in 0..family.launches[0].arguments.len() {
-            let all: Vec<_> = family.launches.iter().map(|launch| launch.arguments[parameter]).collect();
+        for (at, parameter) in renderer.functions[family.function].parameters.iter().enumerate() {
+            let all: Vec<_> = family.launches.iter().map(|launch| launch.arguments[at]).collect();
             let is_shared = all.iter().all(|argument| *argument == all[0]);
             // A learning rate is a pointer that everybody has.
-            let known = pointers.iter().position(|pointer| is_shared && *pointer == all[0]);
+            let known = pointers.iter().position(|(pointer, _)| is_shared && *pointer == all[0]);
             family.parameters.push((known.unwrap_or(pointers.len()), is_shared));
-            match (known, is_shared) {
-                (Some(_), _) => {}
-                (None, true) => pointers.push(all[0]),
-                (None, false) => pointers.extend(all),
-            }
+            let new = match (known, is_shared) {
+                (Some(_), _) => 0,
+                (None, true) => 1,
+                (None, false) => all.len(),
+            };
+            pointers.extend(all.into_iter().take(new).map(|pointer| (pointer, parameter.clone())));
         }
     }
     (families, pointers)
@@ -171,42 +172,28 @@ fn families(launches: Vec<Launch>) -> (Vec<Family>, Vec<Argument>) {
 
 impl Renderer {
     /// The function that does the work of some families; those with the same text are one.
-    fn group(&mut self, families: &[Family], pointers: usize) -> usize {
+    fn group(&mut self, families: &[Family], parameters: Vec<Parameter>) -> usize {
         let body = self.group_body(families);
         if let Some(known) = self.groups.get(&body) {
             return *known;
         }
         let count: usize = families.iter().map(|family| family.launches.len()).sum();
-        let first = &self.functions[families[0].function];
-        let threads = first.threads;
-        let name = super::lower::unique(&mut self.names, &format!("{}_and_{}_more", first.name, count - 1));
+        let Function { name, threads, .. } = &self.functions[families[0].function];
+        let (threads, name) = (*threads, format!("{name}_and_{}_more", count - 1));
+        let name = unique(&mut self.names, &name);
         let mut code = Code::default();
         code.line(format!("// {count} kernels at once"));
-        let comments = families.iter().flat_map(|family| {
-            self.functions[family.function].text.lines().take_while(|line| line.starts_with("//"))
-        });
-        comments.for_each(|line| code.line(line));
+        for family in families {
+            let text = self.functions[family.function].text.lines();
+            text.take_while(|line| line.starts_with("//")).for_each(|line| code.line(line));
+        }
         code.line("#include \"tile.cuh\"");
         code.line("");
         code.line(format!("KERNEL __launch_bounds__({threads}, 1) {name}("));
-        code.line(format!("    const __grid_constant__ Pointers<{pointers}> pointers)"));
+        code.line(format!("    const __grid_constant__ Pointers<{}> pointers)", parameters.len()));
         code.open("");
         body.lines().for_each(|line| code.line(line));
         code.close("");
-        let parameter = |at: usize| {
-            let mut named = families.iter().flat_map(|family| {
-                let own = self.functions[family.function].parameters.iter();
-                let count = |is_shared| if is_shared { 1 } else { family.launches.len() };
-                own.zip(&family.parameters).map(move |(parameter, (first, is_shared))| {
-                    (*first..first + count(*is_shared), parameter)
-                })
-            });
-            let (_, parameter) =
-                named.find(|(range, _)| range.contains(&at)).expect("somebody has the pointer");
-            parameter.clone()
-        };
-        let parameters = (0..pointers).map(parameter);
-        let parameters = parameters.collect();
         self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: true });
         let function = self.functions.len() - 1;
         self.groups.insert(body, function);
@@ -247,13 +234,4 @@ impl Renderer {
         }
         code.finish()
     }
-}
-
-/// The functions that steps launch.
-pub(super) fn launched(steps: &[Step]) -> BTreeSet<usize> {
-    let launches = steps.iter().filter_map(|step| match step {
-        Step::Launch(launch) => Some(launch.function),
-        Step::Clear { .. } | Step::Copy(_) => None,
-    });
-    launches.collect()
 }

@@ -59,11 +59,13 @@ impl Renderer {
         Renderer { options, ..Renderer::default() }
     }
 
+    #[cfg(feature = "cuda")]
     pub(super) fn options(&self) -> &Options {
         &self.options
     }
 
     /// What equal kernels have in common.
+    #[cfg(feature = "cuda")]
     pub(super) fn key(&self, plan: &Plan, kernel: &Kernel) -> String {
         let (numbered, buffers) = number_slots(kernel);
         key(&numbered, &slots(plan, kernel, &buffers))

@@ -2,6 +2,7 @@
 
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Spot, Transfer};
+use std::collections::BTreeSet;
 
 /// A kernel function. Its arguments are pointers; everything else about it is constant.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +37,17 @@ pub struct Program {
     pub steps: Vec<Step>,
     /// Bytes of memory that steps of one kernel hand to each other; every kernel may use all of it.
     pub scratch_bytes: usize,
+}
+
+impl Program {
+    /// The functions that it launches, of those of the renderer; others are only there to be parts of these.
+    pub fn functions(&self) -> BTreeSet<usize> {
+        let launches = self.steps.iter().filter_map(|step| match step {
+            Step::Launch(launch) => Some(launch.function),
+            Step::Clear { .. } | Step::Copy(_) => None,
+        });
+        launches.collect()
+    }
 }
 
 /// One piece of work for the device.

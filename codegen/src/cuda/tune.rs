@@ -7,7 +7,6 @@
 use super::contraction::TILES;
 use super::device::{Code, Device, DeviceMemory};
 use super::error::CudaError;
-use super::group::launched;
 use super::nvrtc::whole_source;
 use super::program::{Argument, Program, Step};
 use super::{Cache, Options, Renderer};
@@ -80,7 +79,7 @@ fn chosen(
     let measured = || {
         let loaded = |candidate: &Candidate| {
             let load = |at| Ok((at, device.load(&candidate.renderer.functions()[at], &architecture, cache)?));
-            launched(&candidate.program.steps).into_iter().map(load).collect()
+            candidate.program.functions().into_iter().map(load).collect()
         };
         let codes = candidates.iter().map(loaded).collect::<Result<Vec<_>, CudaError>>()?;
         let mut best = (f64::INFINITY, 0);

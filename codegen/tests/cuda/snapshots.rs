@@ -2,11 +2,10 @@
 
 use crate::judge::planned;
 use crate::{groups, products};
-use kernfusion_codegen::cuda::{Options, Renderer, Step};
+use kernfusion_codegen::cuda::{Options, Renderer};
 use kernfusion_ir::kernel::Plan;
 use kernfusion_ir::samples::all;
 use kernfusion_passes::fuse::Fusion;
-use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A file, and the sample of the table that it shows.
@@ -23,14 +22,8 @@ const SAMPLES: [(&str, &str); 7] = [
 fn source(plan: &Plan) -> String {
     let mut renderer = Renderer::new(Options::default());
     let program = renderer.program(plan).expect("renders");
-    let launches = program.steps.iter().filter_map(|step| match step {
-        Step::Launch(launch) => Some(launch.function),
-        Step::Clear { .. } => None,
-    });
-    // Those that are only there to be parts of others are not launched.
-    let launched: BTreeSet<usize> = launches.collect();
     let text = |at: usize| renderer.functions()[at].text.clone();
-    launched.into_iter().map(text).collect::<Vec<_>>().join("\n")
+    program.functions().into_iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
