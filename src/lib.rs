@@ -20,6 +20,7 @@
 //! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
 //! * [`text`], [`sample`]: from text to batches, from logits to text; [`generate`], [`fill`], [`translate`]: what trained
 //!   models of each kind do.
+//! * [`train`], [`tune`]: runs on a text, and what comes after them: responses, preferences, rewards.
 //! * [`checkpoint`], [`jsonl`], [`fetch`]: what is kept on disk or comes from the network.
 
 mod atomic_file;

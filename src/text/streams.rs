@@ -113,6 +113,7 @@ mod tests {
         assert_eq!(streams.steps_per_epoch(), 5);
         for epoch in 0..3 {
             let mut targets: Option<Vec<i32>> = None;
+            let mut seen = BTreeSet::new();
             for step in epoch * 5..epoch * 5 + 5 {
                 assert_eq!(streams.begins_epoch(step), step == epoch * 5);
                 let (x, y) = streams.batch(step);
@@ -123,7 +124,9 @@ mod tests {
                     assert!(targets.as_ref().is_none_or(|targets| targets[4 * row + 3] == x[0]));
                 }
                 targets = Some(y);
+                seen.extend(x);
             }
+            assert_eq!(seen.len(), 5 * 3 * 4, "no token is in two streams");
         }
     }
 
