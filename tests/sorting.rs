@@ -105,7 +105,7 @@ fn running_sums_along_any_axis() {
         let inner: usize = shape[axis + 1..].iter().product();
         let mut sums = values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
         for at in 0..count {
-            if at / inner % shape[axis] > 0 {
+            if !(at / inner).is_multiple_of(shape[axis]) {
                 sums[at] += sums[at - inner];
             }
         }

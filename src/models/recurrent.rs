@@ -211,7 +211,7 @@ impl RecurrentLm {
         let _scope = trace.scope("carried");
         let state = |number: usize| {
             let width = config.widths(number / each)[1];
-            let name = if number % each == 0 { "h" } else { "c" };
+            let name = if number.is_multiple_of(each) { "h" } else { "c" };
             trace.state(&format!("{name}_l{}", number / each), [batch, width], DType::F32)
         };
         (0..config.layers * each).map(state).collect()
