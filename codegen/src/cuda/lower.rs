@@ -6,7 +6,7 @@
 
 use super::group::Piece;
 use super::program::{Argument, Function, Launch, Parameter, Program, Step};
-use super::source::{Code, Slot, buffer_identifier, identifier, memory_type, places};
+use super::source::{Code, Slot, buffer_identifier, function_identifier, memory_type, places};
 use super::{Options, group, rows};
 use crate::CodegenError;
 use crate::cpu::lower::normalise::{number_slots, reduces, scatters};
@@ -176,7 +176,7 @@ impl Renderer {
             names: &mut self.names,
             pieces: &mut self.pieces,
             comment: comment(&plan.graph, kernel),
-            name: identifier(&kernel.name),
+            name: function_identifier(&kernel.name),
             kernel_name: kernel.name.clone(),
             slots,
             template: Template::default(),

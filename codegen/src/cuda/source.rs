@@ -64,7 +64,17 @@ pub(super) fn identifier(name: &str) -> String {
     result.into()
 }
 
-/// Words of C++ and of rendered bodies that no buffer may be called by.
+/// The name of a function for a kernel: no word of C++, which `and` is one of.
+pub(super) fn function_identifier(name: &str) -> String {
+    let name = identifier(name);
+    if is_reserved(&name) { format!("{name}_") } else { name }
+}
+
+fn is_reserved(name: &str) -> bool {
+    RESERVED.split_whitespace().any(|word| word == name)
+}
+
+/// Words of C++ and of rendered bodies that nothing may be called by.
 const RESERVED: &str = "alignas alignof and asm auto bitand bitor bool break case catch char class compl const constexpr \
     continue decltype default delete do double else enum explicit export extern false float for friend goto if inline \
     int long mutable namespace new noexcept not nullptr operator or private protected public register return short \
@@ -89,8 +99,11 @@ pub(super) fn buffer_identifier(name: &str) -> String {
         })
     });
     let is_value_array = DType::ALL.iter().any(|dtype| name == format!("values_{dtype}"));
-    let is_reserved = RESERVED.split_whitespace().any(|word| word == name);
-    if is_numbered || is_value_array || is_reserved || is_global(&name) { format!("{name}_") } else { name }
+    if is_numbered || is_value_array || is_reserved(&name) || is_global(&name) {
+        format!("{name}_")
+    } else {
+        name
+    }
 }
 
 /// Whether the headers define a function, a type, a constant or a macro of that name.
