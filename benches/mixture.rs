@@ -30,11 +30,14 @@ fn dense(trace: &Trace, x: &Tensor) -> Tensor {
     FeedForward::new(trace, "layer", &config).forward(x)
 }
 
+/// A layer that declares its parameters and works on `[tokens, width]`.
+type Layer = fn(&Trace, &Tensor) -> Tensor;
+
 /// Values and all gradients are states, so that nothing is left out.
 fn layers(c: &mut Criterion) {
     let mut group = c.benchmark_group("forward and backward");
     group.sample_size(10).warm_up_time(Duration::from_secs(1));
-    let kinds: [(&str, fn(&Trace, &Tensor) -> Tensor); 2] = [("dense", dense), ("mixture", mixture)];
+    let kinds: [(&str, Layer); 2] = [("dense", dense), ("mixture", mixture)];
     for (name, layer) in kinds {
         let trace = Trace::training();
         let [x, weight] =
