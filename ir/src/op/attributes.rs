@@ -50,6 +50,16 @@ impl Attributes {
         self
     }
 
+    /// For a label: of graphs only how large they are.
+    pub(crate) fn brief(mut self) -> Self {
+        for (_, attribute) in &mut self.0 {
+            if let Attribute::Body(body) = attribute {
+                *attribute = Attribute::Word(format!("{} nodes", body.graph().len()));
+            }
+        }
+        self
+    }
+
     /// Whether an attribute of this name is there and was not taken yet.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(other, _)| other == name)
