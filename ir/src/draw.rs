@@ -103,7 +103,9 @@ fn picture(graph: &Graph) -> Picture {
         let node = &graph[value];
         let (label, outline) = match inputs.get(&value) {
             Some(name) => (format!("{name}\n{}", node.ty), Outline::Round),
-            None => (format!("{}{}\n{}", node.op.name(), node.op.attributes().brief(), node.ty), Outline::Box),
+            None => {
+                (format!("{}{}\n{}", node.op.name(), node.op.attributes().brief(), node.ty), Outline::Box)
+            }
         };
         picture.root.of(&node.origin.scope).shapes.push(Shape { id: id(value), label, outline });
         for (slot, operand) in node.operands.iter().enumerate() {

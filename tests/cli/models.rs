@@ -109,7 +109,7 @@ fn every_command_takes_models_of_every_kind() {
 fn shapes_that_make_no_sense_are_refused_with_a_reason() {
     let work = workplace();
     let cases = [
-        (r#"{"model": "rnn"}"#, "unknown model \"rnn\", expected gpt, bert or encoder-decoder"),
+        (r#"{"model": "rnn"}"#, "unknown model \"rnn\", expected gpt, recurrent, bert or encoder-decoder"),
         (r#"{"model": "bert", "tied": true}"#, "unknown field `tied`"),
         (
             r#"{"model": "encoder-decoder", "target_length": 12}"#,

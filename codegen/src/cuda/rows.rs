@@ -79,6 +79,7 @@ struct Rows<'a> {
 }
 
 /// A reduction across rows and the store of its result.
+#[derive(Clone, Copy)]
 struct Across<'a> {
     op: ReduceOp,
     value: Scalar,
@@ -133,15 +134,22 @@ impl Lowering<'_> {
         let (across, others) = split(kernel);
         let chunk = rows.div_ceil(CHUNKS).max(CHUNK_ROWS);
         let chunks = rows.div_ceil(chunk).max(1);
+        // What is stored in several places is summed up once.
+        let mut distinct: Vec<Across<'_>> = vec![];
         let mut partials = vec![];
-        for Across { value, .. } in &across {
-            let dtype = sum_type(kernel.region.instr(*value).dtype);
-            partials.push(self.scratch("partial", dtype, outer * chunks * columns)?);
+        for sum in &across {
+            if distinct.iter().all(|other| other.value != sum.value) {
+                let dtype = sum_type(kernel.region.instr(sum.value).dtype);
+                partials.push(self.scratch("partial", dtype, outer * chunks * columns)?);
+                distinct.push(*sum);
+            }
         }
         if outer * columns > 0 {
-            self.chunks(kernel, &across, &partials, &others, [chunk, chunks])?;
+            self.chunks(kernel, &distinct, &partials, &others, [chunk, chunks])?;
         }
-        for (across, partial) in across.iter().zip(partials) {
+        for across in &across {
+            let of_value = distinct.iter().zip(&partials).find(|(other, _)| other.value == across.value);
+            let (_, &partial) = of_value.expect("every value has a partial sum");
             self.named("combine", |lowering| lowering.rows(&combination(kernel, across, partial, chunks)))?;
         }
         Ok(())

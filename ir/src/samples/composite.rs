@@ -115,6 +115,13 @@ fn rows(table: &mut Table) {
         b.reduce(ReduceOp::Sum, &[0, 1], squares)
     };
     table.graph("rows.bias_gradient", &[tame(&[3, 50, 17])], columns).tolerance = 2e-5;
+    // One sum in two buffers.
+    let twice = |b: &mut Builder<'_>, x: &[ValueId]| {
+        let [left, right] = [b.reduce(ReduceOp::Sum, &[0], x[0])?, b.reduce(ReduceOp::Sum, &[0], x[0])?];
+        let [left, right] = [b.reshape(left, &[1, 17])?, b.reshape(right, &[17, 1])?];
+        b.matmul(left, right)
+    };
+    table.graph("rows.summed_twice", &[tame(&[100, 17])], twice).tolerance = 1e-4;
 }
 
 /// Pads and concatenations that are computed on, and a table that is.
