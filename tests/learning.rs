@@ -2,7 +2,8 @@
 //! the presets.
 
 use kernfusion::compile::Target;
-use kernfusion::models::{FeedForwardKind, LatentShape, Positions};
+use kernfusion::models::{Experts, FeedForwardKind, LatentShape, Positions, RecurrentLmConfig};
+use kernfusion::nn::Cell;
 use kernfusion::prelude::*;
 use kernfusion::text::Corpus;
 use kernfusion::train::{Settings, Trainer};
@@ -84,9 +85,32 @@ fn decoders_of_every_kind_continue_a_text() {
     };
     let latent = LatentShape { query_rank: None, kv_rank: 12, head_width: 8, rope_width: 4, value_width: 8 };
     let deepseek = GptConfig { kv_heads: None, latent: Some(latent), ..llama.clone() };
-    for config in [llama, deepseek] {
+    let experts = Some(Experts { count: 4, active: 2, noise: 0.1, balance: 0.01 });
+    let mixtral = GptConfig { experts, hidden: Some(32), ..llama.clone() };
+    for config in [llama, deepseek, mixtral] {
         let mut trainer = trained(config, &sentences(), 150, 3e-3);
         let loss = trainer.validation_loss().expect("evaluates").expect("measured");
         assert!(loss < 0.6, "{loss}");
+    }
+}
+
+#[test]
+fn recurrent_models_continue_a_text() {
+    let lstm = RecurrentLmConfig {
+        vocabulary: 30,
+        context: 24,
+        layers: 2,
+        width: 32,
+        hidden: 48,
+        weight_drop: 0.1,
+        change_penalty: 0.1,
+        tied: true,
+        ..RecurrentLmConfig::default()
+    };
+    let gru = RecurrentLmConfig { cell: Cell::Gru, layers: 1, ..lstm.clone() };
+    for config in [lstm, gru] {
+        let mut trainer = trained(config, &sentences(), 300, 1e-2);
+        let loss = trainer.validation_loss().expect("evaluates").expect("measured");
+        assert!(loss < 0.8, "{loss}");
     }
 }

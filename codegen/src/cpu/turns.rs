@@ -110,7 +110,7 @@ unsafe fn turns(
         }
         turn.copies.into_iter().for_each(copy);
     }
-    repeated.copies_at_the_end().for_each(copy);
+    repeated.copies_at_the_end().into_iter().for_each(copy);
     Ok(())
 }
 

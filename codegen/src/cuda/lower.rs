@@ -153,7 +153,7 @@ impl Renderer {
             }
             program.steps.extend(turn.copies.iter().copied().map(copy));
         }
-        program.steps.extend(repeated.copies_at_the_end().map(copy));
+        program.steps.extend(repeated.copies_at_the_end().into_iter().map(copy));
         Ok(())
     }
 

@@ -215,7 +215,7 @@ impl Loop {
     }
 
     /// What is copied after the last turn.
-    pub fn copies_at_the_end(&self) -> impl Iterator<Item = Transfer> {
+    pub fn copies_at_the_end(&self) -> Vec<Transfer> {
         let last = self.carried.iter().enumerate().filter_map(|(number, carried)| {
             let to = Spot { buffer: carried.last?, offset: 0 };
             Some(Transfer {
@@ -224,6 +224,6 @@ impl Loop {
                 bytes: self.output(number).1.bytes(),
             })
         });
-        last.collect::<Vec<_>>().into_iter()
+        last.collect()
     }
 }

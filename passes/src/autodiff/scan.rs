@@ -36,6 +36,8 @@ struct Turn {
     given: Vec<Option<ValueId>>,
     /// How many values belong to the body.
     forward: usize,
+    /// Whether each value differs from turn to turn.
+    changes: Vec<bool>,
 }
 
 impl Turn {
@@ -76,8 +78,16 @@ impl Turn {
             None => vec![],
         };
         let of: BTreeMap<_, _> = floats.into_iter().zip(gradients).collect();
-        let inputs = ids.into_iter().map(|id| (id, of.get(&id).copied())).collect();
-        Ok(Turn { graph, inputs, given, forward: body.len() })
+        let inputs: Vec<_> = ids.into_iter().map(|id| (id, of.get(&id).copied())).collect();
+        let constants = &inputs[scan.carried + scan.sliced..];
+        let mut changes: Vec<bool> = Vec::with_capacity(graph.len());
+        for id in graph.ids() {
+            changes.push(match &graph[id].op {
+                Op::Input(_) => constants.iter().all(|(constant, _)| *constant != id),
+                _ => graph[id].operands.iter().any(|operand| changes[operand.index()]),
+            });
+        }
+        Ok(Turn { graph, inputs, given, forward: body.len(), changes })
     }
 
     /// Whether a value is one of the body's that forward hands out instead of being computed again.
@@ -175,22 +185,12 @@ impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
     fn sum(&self, id: ValueId) -> Sum {
         let node = &self.turn.graph[id];
         match (&node.op, &node.operands[..]) {
-            (Op::DotGeneral(dot), &[a, b]) if self.changes(a) && self.changes(b) => {
+            (Op::DotGeneral(dot), &[a, b]) if [a, b].iter().all(|x| self.turn.changes[x.index()]) => {
                 Sum::Product(dot.clone(), [a, b])
             }
             (Op::Permute(_) | Op::Reshape(_), &[x]) => Sum::Linear(node.op.clone(), Box::new(self.sum(x))),
             (Op::Binary(Binary::Add), &[x, y]) => Sum::Both(Box::new([self.sum(x), self.sum(y)])),
             _ => Sum::Plain(id),
-        }
-    }
-
-    /// Whether a value differs from turn to turn.
-    fn changes(&self, id: ValueId) -> bool {
-        let node = &self.turn.graph[id];
-        let sliced = self.scan.carried + self.scan.sliced;
-        match &node.op {
-            Op::Input(_) => !self.turn.inputs[sliced..].iter().any(|(constant, _)| *constant == id),
-            _ => node.operands.iter().any(|&operand| self.changes(operand)),
         }
     }
 
