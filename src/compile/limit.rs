@@ -121,6 +121,8 @@ pub(super) fn within<T>(
     lowered: impl Fn(Thrift) -> Result<Lowered>,
     compiled: impl Fn(Lowered) -> Result<T>,
 ) -> Result<T> {
+    // Read once, so that possibilities are compared by what they take, whatever else the process does meanwhile.
+    let resident = resident_bytes();
     let mut least: Option<(usize, Thrift)> = None;
     let mut uncut = None;
     let whole = candidates(graph, target);
@@ -137,7 +139,7 @@ pub(super) fn within<T>(
             }
             (lowered, _) => lowered?,
         };
-        let needed = process_bytes(&lowered, states, target);
+        let needed = resident + more_bytes(&lowered, states, target);
         if needed <= limit {
             return compiled(lowered);
         }
@@ -156,11 +158,16 @@ pub(super) fn within<T>(
 /// The most bytes that the process will have when the program runs, apart from what is measured as 0 where the system does
 /// not tell.
 pub(super) fn process_bytes(lowered: &Lowered, states: &States, target: &Target) -> usize {
+    resident_bytes() + more_bytes(lowered, states, target)
+}
+
+/// What a program takes beside what the process has.
+fn more_bytes(lowered: &Lowered, states: &States, target: &Target) -> usize {
     let new = lowered.states().into_iter().filter(|(name, _)| states.ty(name).is_none());
     let arena = lowered.arena_bytes();
     let shares = target.arena.as_ref().is_some_and(|shared| shared.len() >= arena);
     let program = new.map(|(_, bytes)| bytes).sum::<usize>() + if shares { 0 } else { arena };
-    resident_bytes() + program + ALLOWANCE + target.thread_count() * THREAD_ALLOWANCE
+    program + ALLOWANCE + target.thread_count() * THREAD_ALLOWANCE
 }
 
 /// All numbers of slices, the fewest first.
