@@ -250,6 +250,17 @@ fn mistakes_are_reported_at_the_call() {
         trace.scan(Turns::Forward, 5, &[x], &[x], turn).carried[0].clone()
     });
     assert!(slices.contains("f32[4,3] has not 5 slices"), "{slices}");
+    // Results have their places and shapes whatever was wrong.
+    let scalar = message(&|trace, x| {
+        let turn = |_: &[Tensor], s: &[Tensor]| Turn { carried: vec![], each: vec![s[0].clone()] };
+        trace.scan(Turns::Forward, 5, &[], &[&x.sum_all()], turn).each[0].clone()
+    });
+    assert!(scalar.contains("f32[] has not 5 slices"), "{scalar}");
+    let uncounted = message(&|trace, x| {
+        let turn = |_: &[Tensor], s: &[Tensor]| Turn { carried: vec![], each: vec![s[0].clone()] };
+        trace.scan(Turns::Forward, 4, &[x], &[x], turn).each[0].clone()
+    });
+    assert!(uncounted.contains("carries 1 values, but a turn gives 0"), "{uncounted}");
     let escaped = message(&|trace, x| {
         let inside = std::cell::RefCell::new(None);
         trace.scan(Turns::Forward, 4, &[], &[x], |_, s| {

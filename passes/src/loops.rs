@@ -34,6 +34,16 @@ pub(crate) fn scan(graph: &Graph, id: ValueId) -> &Scan {
     }
 }
 
+/// Whether two nodes are results of one loop.
+pub(crate) fn same(graph: &Graph, a: ValueId, b: ValueId) -> bool {
+    match (&graph[a].op, &graph[b].op) {
+        (Op::Scan(x), Op::Scan(y)) => {
+            graph[a].operands == graph[b].operands && x.with_result(0) == y.with_result(0)
+        }
+        _ => false,
+    }
+}
+
 /// The loop with these results besides what it carries, and the new number of each result that is left.
 pub(crate) fn with_results(scan: &Scan, wanted: &BTreeSet<usize>) -> Result<(Scan, BTreeMap<usize, usize>)> {
     let old = scan.body.graph();

@@ -126,28 +126,26 @@ impl Trace {
         slices: &[&Tensor],
         turn: impl FnOnce(&[Tensor], &[Tensor]) -> Turn,
     ) -> Turn {
-        let fits = |x: &&&Tensor| x.shape().first() != Some(&length);
-        if let Some(unfit) = slices.iter().find(fits) {
+        if let Some(unfit) = slices.iter().find(|x| x.shape().first() != Some(&length)) {
             unfit.expect("scan", |ty| Some(format!("{ty} has not {length} slices")));
-            return Turn { carried: first.iter().map(|&x| x.clone()).collect(), each: vec![] };
         }
         let (carried, sliced) = self.open(length, first, slices);
         let Turn { carried: next, each } = turn(&carried, &sliced);
         let outputs: Vec<_> = next.iter().chain(&each).collect();
+        let all = |x: &Tensor| x.ty().with_shape([&[length], &x.shape()[..]].concat());
         let closed = self.closed(&outputs, first.len(), next.len());
         let (body, operands, sliced) = match closed {
             Ok(closed) => closed,
             Err(Reason(reason)) => {
                 self.attempt_all("scan", first, |_, _| Err(reason.into()));
-                return Turn { carried: first.iter().map(|&x| x.clone()).collect(), each: vec![] };
+                let each = each.iter().map(|x| self.placeholder(&all(x))).collect();
+                return Turn { carried: first.iter().map(|&x| x.clone()).collect(), each };
             }
         };
-        let types: Vec<_> = each.iter().map(Tensor::ty).collect();
         let reverse = turns == Turns::Backward;
         let scan = Scan { body: body.into(), length, carried: first.len(), sliced, reverse, result: 0 };
         let operands: Vec<_> = operands.iter().collect();
-        let all = |ty: &TensorType| ty.with_shape([&[length], &ty.shape[..]].concat());
-        let types = first.iter().map(|x| x.ty()).chain(types.iter().map(all));
+        let types = first.iter().map(|x| x.ty()).chain(each.iter().map(all));
         let mut results = vec![];
         for ty in types {
             let of = scan.with_result(results.len());
@@ -173,7 +171,7 @@ impl Trace {
             Tensor::new(self.clone(), number, frame.input(given, ty.clone()), ty)
         };
         let carried = first.iter().map(|&x| input(Given::Carried(x.clone()), x.ty())).collect();
-        let slice = |x: &Tensor| x.ty().with_shape(&x.shape()[1..]);
+        let slice = |x: &Tensor| x.ty().with_shape(x.shape().get(1..).unwrap_or_default());
         let slices = slices.iter().map(|&x| input(Given::Slice(x.clone()), slice(x))).collect();
         (carried, slices)
     }

@@ -13,6 +13,7 @@
 
 mod scan;
 
+use crate::loops;
 use kernfusion_ir::{Builder, Graph, IrError, Op, Result, Scan, ValueId, Vjp};
 use std::collections::BTreeSet;
 
@@ -79,15 +80,10 @@ fn take_results(
 ) -> Vec<Option<ValueId>> {
     let mut all = vec![None; scan.body.graph().outputs().len()];
     for index in 0..=last.index() {
-        let node = &graph[ValueId::from_index(index)];
-        match &node.op {
-            Op::Scan(other)
-                if node.operands == graph[last].operands && other.with_result(0) == scan.with_result(0) =>
-            {
-                let slot = &mut all[other.result];
-                *slot = slot.or_else(|| cotangents[index].take());
-            }
-            _ => {}
+        let id = ValueId::from_index(index);
+        if loops::same(graph, id, last) {
+            let slot = &mut all[loops::scan(graph, id).result];
+            *slot = slot.or_else(|| cotangents[index].take());
         }
     }
     all

@@ -2,7 +2,7 @@
 
 use super::writer::Fault;
 use super::{Fusion, fuse};
-use crate::loops::{scan, with_results};
+use crate::loops::{same, scan, with_results};
 use crate::plan::plan_beside;
 use kernfusion_ir::kernel::{
     Buffer, BufferId, BufferRole, Carried, Domain, Form, Kernel, Loop, Region, Window,
@@ -16,20 +16,10 @@ pub(super) fn results(
     node: ValueId,
     among: impl Iterator<Item = ValueId>,
 ) -> BTreeSet<ValueId> {
-    let Op::Scan(scan) = &graph[node].op else { return BTreeSet::from([node]) };
-    let same = |other: &ValueId| match &graph[*other].op {
-        Op::Scan(other_scan) => {
-            graph[*other].operands == graph[node].operands && other_scan.with_result(0) == scan.with_result(0)
-        }
-        _ => false,
-    };
-    let mut numbers = BTreeSet::new();
-    [node]
-        .into_iter()
-        .chain(among)
-        .filter(same)
-        .filter(|&id| numbers.insert(self::scan(graph, id).result))
-        .collect()
+    let others = among.filter(|&other| same(graph, node, other));
+    let Op::Scan(own) = &graph[node].op else { return BTreeSet::from([node]) };
+    let mut numbers = BTreeSet::from([own.result]);
+    [node].into_iter().chain(others.filter(|&id| numbers.insert(scan(graph, id).result))).collect()
 }
 
 /// The loop that members are results of, if there is one among them.
