@@ -79,11 +79,11 @@ fn take_results(
     cotangents: &mut [Option<ValueId>],
 ) -> Vec<Option<ValueId>> {
     let mut all = vec![None; scan.body.graph().outputs().len()];
-    for index in 0..=last.index() {
+    for (index, cotangent) in cotangents.iter_mut().enumerate().take(last.index() + 1) {
         let id = ValueId::from_index(index);
         if loops::same(graph, id, last) {
             let slot = &mut all[loops::scan(graph, id).result];
-            *slot = slot.or_else(|| cotangents[index].take());
+            *slot = slot.or_else(|| cotangent.take());
         }
     }
     all
