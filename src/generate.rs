@@ -1,24 +1,25 @@
 //! Continuing a text: the model gives logits for the next token, the sampler picks one, and so on.
 //!
-//! The model sees the last `context` tokens. It is one program of the fixed shape `[1, context]`: a shorter text is
-//! padded on the right, where no earlier position looks, and the logits of its last token are read.
+//! The model sees the last tokens of the text, `context` at most. A decoder reads each token once: keys and values are kept. When
+//! the context is full, its later half is read again and the rest forgotten.
 
+mod reader;
+
+use crate::Result;
 use crate::checkpoint::Checkpoint;
-use crate::compile::{Compiled, Target, compile};
+use crate::compile::Target;
 use crate::models::ModelConfig;
 use crate::sample::Sampler;
 use crate::text::{Tokenizer, Unfolding};
-use crate::trace::{Program, Trace};
-use crate::train::{Record, parameters};
-use crate::{Error, HostTensor, Result};
+use crate::trace::Trace;
+use crate::train::{Adaptation, Record, parameters};
 use kernfusion_codegen::States;
-use kernfusion_ir::DType;
+use reader::{Reader, next_logits};
 
 /// A model that writes.
 pub struct Generator {
-    program: Compiled,
+    reader: Reader,
     tokenizer: Tokenizer,
-    context: usize,
 }
 
 impl Generator {
@@ -27,22 +28,21 @@ impl Generator {
     /// # Errors
     /// If the shape is not valid or not that of a model that continues a text, or the program cannot be compiled.
     pub fn new(config: &ModelConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
-        Generator::on(&Trace::new(), config, tokenizer, states, target)
+        Generator::adapted(&Adaptation::default(), config, tokenizer, states, target)
     }
 
-    /// As [`Generator::new`], on a trace that says more about the model, such as its adapters.
+    /// As [`Generator::new`], with the adapters that a model has in training.
     ///
     /// # Errors
     /// As [`Generator::new`].
-    pub fn on(
-        trace: &Trace,
+    pub fn adapted(
+        adaptation: &Adaptation,
         config: &ModelConfig,
         tokenizer: Tokenizer,
         states: &States,
         target: &Target,
     ) -> Result<Self> {
-        let program = compile(&next_logits(trace, config)?.graph, states, target)?;
-        Ok(Generator { program, tokenizer, context: config.context() })
+        Ok(Generator { reader: Reader::new(config, adaptation, states, target)?, tokenizer })
     }
 
     /// The model of a checkpoint, with its adapters merged.
@@ -60,15 +60,20 @@ impl Generator {
     /// # Errors
     /// If memory is short.
     pub fn logits(&mut self, tokens: &[i32]) -> Result<Vec<f32>> {
-        let mut window = tokens[tokens.len().saturating_sub(self.context)..].to_vec();
-        let last = window.len().checked_sub(1).expect("there is a token to continue");
-        window.resize(self.context, 0);
-        let x = HostTensor::new([1, self.context], window);
-        let position = HostTensor::new([], vec![last as i32]);
-        let outputs = self.program.run(&[("x", &x), ("position", &position)])?;
-        let logits = outputs.get("logits").and_then(HostTensor::as_f32).expect("logits are f32");
+        self.reader.restart();
+        self.next_logits(tokens)
+    }
+
+    /// As [`Generator::logits`], for a text that goes on where that of the last call ended, with the same parameters: what was
+    /// read then is not read again.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn next_logits(&mut self, tokens: &[i32]) -> Result<Vec<f32>> {
+        let mut logits = self.reader.logits(tokens)?;
         // A vocabulary may be padded; only real tokens can be picked.
-        Ok(logits[..self.tokenizer.vocabulary_size()].to_vec())
+        logits.truncate(self.tokenizer.vocabulary_size());
+        Ok(logits)
     }
 
     /// Whether a prompt can be continued.
@@ -97,8 +102,9 @@ impl Generator {
             each(&piece);
             text.push_str(&piece);
         };
+        self.reader.restart();
         for _ in 0..tokens {
-            let logits = self.logits(unfolding.tokens())?;
+            let logits = self.next_logits(unfolding.tokens())?;
             let id = sampler.pick(&logits, unfolding.tokens().len() as u64)?;
             show(unfolding.push(&self.tokenizer, id)?);
         }
@@ -116,21 +122,12 @@ impl Generator {
     }
 }
 
-/// From `x` of `i32[1, context]` and a `position` to the `logits` of `f32[1, 1, vocabulary]` there.
-fn next_logits(trace: &Trace, config: &ModelConfig) -> Result<Program> {
-    let x = trace.input("x", [1, config.context()], DType::I32);
-    let position = trace.input("position", [], DType::I32);
-    let unfit = || Error::Configuration("only a decoder and a recurrent model continue a text".into());
-    let logits = config.next_tokens(&x)?.ok_or_else(unfit)?;
-    let start = trace.full([], 0.0, DType::I32);
-    let last = logits.dynamic_slice(&[&start, &position, &start], [1, 1, config.vocabulary()]);
-    trace.finish(&[("logits", &last)])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::GptConfig;
+    use crate::HostTensor;
+    use crate::models::{Experts, FeedForwardKind, GptConfig, LatentShape, Positions};
+    use crate::nn::{Normalization, Pairing, Rope};
     use crate::text::CharTokenizer;
     use kernfusion_ir::evaluate::{Precision, evaluate};
 
@@ -139,9 +136,9 @@ mod tests {
         GptConfig { vocabulary: 12, context: 6, layers: 1, heads: 2, width: 8, ..GptConfig::default() }
     }
 
-    fn states() -> States {
+    fn states(config: &GptConfig) -> States {
         let states = States::new();
-        for (name, tensor) in config().forward(1, 1).unwrap().initial_parameters(4) {
+        for (name, tensor) in config.forward(1, 1).unwrap().initial_parameters(4) {
             // Larger than a new model's, so that logits differ visibly.
             let values: Vec<_> = tensor.to_f64().iter().map(|x| 20.0 * x).collect();
             states.set(name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
@@ -149,39 +146,121 @@ mod tests {
         states
     }
 
-    fn generator(states: &States) -> Generator {
+    fn generator(config: &GptConfig, states: &States) -> Generator {
         let tokenizer = Tokenizer::Characters(CharTokenizer::from_text("abcdefghi\n"));
-        Generator::new(&config().into(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
+        Generator::new(&config.clone().into(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
     }
 
     /// The logits of the last of so many tokens, from a program of exactly that length.
-    fn expected(states: &States, tokens: &[i32]) -> Vec<f64> {
-        let program = config().forward(1, tokens.len()).unwrap();
+    fn expected(config: &GptConfig, states: &States, tokens: &[i32]) -> Vec<f64> {
+        let program = config.forward(1, tokens.len()).unwrap();
+        let parameters = program.initial_parameters(0).map(|(name, _)| name.to_string());
         let mut inputs: std::collections::BTreeMap<_, _> =
-            states.names().into_iter().map(|name| (name.clone(), states.get(&name).unwrap())).collect();
+            parameters.map(|name| (name.clone(), states.get(&name).unwrap())).collect();
         inputs.insert("x".into(), HostTensor::new([1, tokens.len()], tokens.to_vec()));
         let logits =
             evaluate(&program.graph, &inputs, Precision::Declared).unwrap().remove("logits").unwrap();
         logits.values[12 * (tokens.len() - 1)..][..10].to_vec()
     }
 
+    fn assert_near(logits: &[f32], expected: &[f64], what: &str) {
+        for (a, b) in logits.iter().zip(expected) {
+            assert!((f64::from(*a) - b).abs() < 1e-4 * b.abs().max(1.0), "{what}: {a} {b}");
+        }
+    }
+
+    /// Decoders of all kinds of positions and attention.
+    fn kinds() -> Vec<(&'static str, GptConfig)> {
+        let rope = |pairing| Positions::Rope(Rope { pairing, ..Rope::default() });
+        let llama = GptConfig {
+            positions: rope(Pairing::Halves),
+            heads: 4,
+            kv_heads: Some(2),
+            normalization: Normalization::Rms,
+            feed_forward: FeedForwardKind::Swiglu,
+            bias: false,
+            tied: true,
+            ..config()
+        };
+        let shape =
+            LatentShape { kv_rank: 6, query_rank: None, head_width: 4, rope_width: 2, value_width: 3 };
+        let latent = |query_rank| GptConfig {
+            kv_heads: None,
+            latent: Some(LatentShape { query_rank, ..shape }),
+            positions: rope(Pairing::Adjacent),
+            ..llama.clone()
+        };
+        let experts = Some(Experts { count: 4, active: 2, noise: 0.0, balance: 0.0 });
+        vec![
+            ("learned positions", config()),
+            ("sinusoidal positions", GptConfig { positions: Positions::Sinusoidal, ..config() }),
+            ("shared heads", llama.clone()),
+            ("a window", GptConfig { window: Some(3), ..llama.clone() }),
+            ("latent attention", latent(None)),
+            ("latent queries", latent(Some(5))),
+            ("experts", GptConfig { experts, ..llama.clone() }),
+        ]
+    }
+
     #[test]
-    fn padding_is_not_seen_and_the_window_slides() {
-        let states = states();
-        let mut generator = generator(&states);
-        let text = [3, 1, 4, 1, 5, 9, 2, 6, 5];
-        for length in 1..=text.len() {
-            let logits = generator.logits(&text[..length]).unwrap();
-            let seen = &text[length.saturating_sub(6)..length];
-            for (a, b) in logits.iter().zip(expected(&states, seen)) {
-                assert!((f64::from(*a) - b).abs() < 1e-4 * b.abs().max(1.0), "length {length}: {a} {b}");
+    fn a_text_read_by_parts_is_the_text_read_at_once() {
+        for (kind, config) in kinds() {
+            let config = GptConfig { context: 20, layers: 2, ..config };
+            let states = states(&config);
+            let mut generator = generator(&config, &states);
+            let text: Vec<i32> = (0..20).map(|at| (at * at + 3 * at) % 10).collect();
+            // A prompt, another one after it, token by token, a text that differs, and one that was read.
+            for length in [5, 11, 12, 13, 14, 20, 3, 3] {
+                let logits = generator.next_logits(&text[..length]).unwrap();
+                assert_near(
+                    &logits,
+                    &expected(&config, &states, &text[..length]),
+                    &format!("{kind}, {length}"),
+                );
             }
         }
     }
 
     #[test]
+    fn a_long_text_is_read_in_tiles_and_its_later_half_again_when_the_context_is_full() {
+        let config = GptConfig { context: 150, width: 4, ..config() };
+        let states = states(&config);
+        let mut generator = generator(&config, &states);
+        let text: Vec<i32> = (0..152).map(|at| (at * at + 3 * at) % 10).collect();
+        for (length, from) in [(40, 0), (41, 0), (141, 0), (142, 0), (150, 0), (151, 76), (152, 76)] {
+            let logits = generator.next_logits(&text[..length]).unwrap();
+            let expected = expected(&config, &states, &text[from..length]);
+            assert_near(&logits, &expected, &format!("{length} tokens"));
+        }
+    }
+
+    #[test]
+    fn new_parameters_count_from_the_next_text_on() {
+        let (config, states) = (config(), states(&config()));
+        let mut generator = generator(&config, &states);
+        generator.logits(&[1, 2]).unwrap();
+        let weight = states.get("wte.weight").unwrap();
+        let doubled: Vec<_> = weight.to_f64().iter().map(|x| 2.0 * x).collect();
+        states.set("wte.weight", &HostTensor::from_f64(&weight.ty(), &doubled)).unwrap();
+        assert_near(&generator.logits(&[1, 2, 3]).unwrap(), &expected(&config, &states, &[1, 2, 3]), "after");
+        assert!(!states.names().iter().any(|name| name.contains("cache")), "{:?}", states.names());
+    }
+
+    #[test]
+    fn padding_is_not_seen_and_the_window_slides() {
+        let (config, states) = (config(), states(&config()));
+        let mut generator = generator(&config, &states);
+        let text = [3, 1, 4, 1, 5, 9, 2, 6, 5];
+        for length in 1..=text.len() {
+            let logits = generator.logits(&text[..length]).unwrap();
+            let seen = &text[length.saturating_sub(6)..length];
+            assert_near(&logits, &expected(&config, &states, seen), &format!("length {length}"));
+        }
+    }
+
+    #[test]
     fn a_text_is_a_function_of_the_seed_and_streams() {
-        let mut generator = generator(&states());
+        let mut generator = generator(&config(), &states(&config()));
         let sampler = Sampler::new(20.0, None, None, 7).unwrap();
         let mut streamed = String::new();
         let text = generator.generate("abc", 40, &sampler, &mut |piece| streamed.push_str(piece)).unwrap();
@@ -195,7 +274,7 @@ mod tests {
 
     #[test]
     fn unknown_characters_are_refused() {
-        let mut generator = generator(&states());
+        let mut generator = generator(&config(), &states(&config()));
         let sampler = Sampler::new(0.0, None, None, 0).unwrap();
         for error in [
             generator.generate("abz", 1, &sampler, &mut |_| {}).unwrap_err(),

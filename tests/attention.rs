@@ -140,7 +140,7 @@ fn every_kind_of_heads_keeps_no_scores() {
 fn padding_and_a_second_input_keep_no_scores() {
     let config = AttentionConfig { sight: Sight::Full, ..config() };
     let padded = traced(|trace, x, _, real| {
-        MultiHeadAttention::new(trace, "attn", &config).forward_masked(x, Some(real))
+        MultiHeadAttention::new(trace, "attn", &config).forward_among(x, Some(real), None)
     });
     check("padded sequences", &padded);
     let cross = traced(|trace, x, memory, real| {

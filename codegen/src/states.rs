@@ -6,6 +6,7 @@ use crate::cpu::memory::Arena;
 use crate::cuda::{Device, DeviceMemory};
 use kernfusion_ir::{DType, Tensor, TensorType};
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Named state buffers that the executables of one model share: a training step, an evaluation, a decoder. Clones
@@ -13,13 +14,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone, Default)]
 pub struct States {
     buffers: Arc<Mutex<BTreeMap<String, State>>>,
+    /// Whoever holds buffers has this turn, which forks share.
+    turn: Arc<Mutex<()>>,
     /// The GPU in whose memory they are, if they are in one's.
     #[cfg(feature = "cuda")]
     device: Option<Device>,
 }
 
 /// The buffers, held.
-pub(crate) type Held<'a> = MutexGuard<'a, BTreeMap<String, State>>;
+pub(crate) struct Held<'a> {
+    buffers: MutexGuard<'a, BTreeMap<String, State>>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Deref for Held<'_> {
+    type Target = BTreeMap<String, State>;
+    fn deref(&self) -> &Self::Target {
+        &self.buffers
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.buffers
+    }
+}
 
 /// One buffer. Whoever keeps a clone reads or writes it only while the states are held.
 #[derive(Debug, Clone)]
@@ -97,9 +116,17 @@ impl States {
         States { device: Some(device.clone()), ..States::default() }
     }
 
+    /// The same buffers, and beside them others of its own: what is made in either later on is not the other's. So a decoder has
+    /// caches that no other one writes over, on parameters that go on being trained.
+    pub fn fork(&self) -> Self {
+        let buffers = self.hold().clone();
+        States { buffers: Arc::new(Mutex::new(buffers)), ..self.clone() }
+    }
+
     /// Holds the buffers; a run that panicked left numbers behind, but no broken memory.
     pub(crate) fn hold(&self) -> Held<'_> {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        Held { buffers: self.buffers.lock().unwrap_or_else(PoisonError::into_inner), _turn: turn }
     }
 
     /// The state of that name and type, made and filled with zeros if there is none.
@@ -191,5 +218,21 @@ mod tests {
         let error = states.set("w", &Tensor::new([2], vec![1i32, 2])).unwrap_err();
         assert_eq!(error.to_string(), "state \"w\": is f32[3], the program expects i32[2]");
         assert_eq!(states.get("none"), None);
+    }
+
+    #[test]
+    fn a_fork_has_the_same_buffers_and_others_of_its_own() {
+        let states = States::new();
+        let value = |x: f32| Tensor::new([1], vec![x]);
+        states.set("w", &value(1.0)).unwrap();
+        let fork = states.fork();
+        fork.set("cache", &value(2.0)).unwrap();
+        states.set("later", &value(3.0)).unwrap();
+        states.set("w", &value(4.0)).unwrap();
+        assert_eq!(fork.get("w"), Some(value(4.0)));
+        assert_eq!(
+            (states.names(), fork.names()),
+            (vec!["later".into(), "w".into()], vec!["cache".into(), "w".to_string()])
+        );
     }
 }

@@ -28,6 +28,12 @@ pub(crate) fn plan_beside(graph: KernelGraph, elsewhere: &BTreeSet<BufferId>) ->
         .collect();
     let lives = Lives::of(&graph);
     let mut memory = lives.spans.clone();
+    for (number, buffer) in graph.buffers.iter().enumerate() {
+        if let Some(state) = buffer.continues {
+            places[number] = Place::Alias(state);
+            memory.remove(&BufferId(number as u32));
+        }
+    }
     for &buffer in elsewhere {
         places[buffer.0 as usize] = Place::Own;
         memory.remove(&buffer);

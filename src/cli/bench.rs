@@ -76,8 +76,9 @@ struct Row {
     /// Of a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_device_mib: Option<f64>,
-    loss_first: f32,
-    loss_last: f32,
+    /// Works on parts of a text have no loss.
+    loss_first: Option<f32>,
+    loss_last: Option<f32>,
 }
 
 /// A mode under measurement.
@@ -85,7 +86,7 @@ struct Contender {
     mode: Mode,
     workload: Workload,
     seconds: Vec<f64>,
-    losses: Vec<f32>,
+    losses: Vec<Option<f32>>,
 }
 
 pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
@@ -141,7 +142,7 @@ impl Contender {
     fn step(&mut self, windows: &Windows<'_>) -> Result<(), CliError> {
         let (outputs, time) = self.workload.step(windows)?;
         self.seconds.push(time.as_secs_f64());
-        self.losses.push(outputs.scalar("loss").expect("both works have a loss"));
+        self.losses.push(outputs.scalar("loss"));
         Ok(())
     }
 
@@ -157,7 +158,7 @@ impl Contender {
             threads: args.target.thread_count(),
             steps: args.steps,
             median_step_s: median,
-            tokens_per_s: (model.batch * model.config.context()) as f64 / median,
+            tokens_per_s: (model.batch * args.work.length(model)) as f64 / median,
             compile_s: report.total.as_secs_f64(),
             slices: report.thrift.slices,
             recomputes: report.thrift.recomputes,
@@ -168,7 +169,7 @@ impl Contender {
             peak_rss_mib: peak.or_else(machine::peak_memory).map(mib),
             peak_device_mib: (report.device_bytes > 0).then(|| mib(report.device_bytes)),
             loss_first: self.losses[0],
-            loss_last: *self.losses.last().expect("there is a step"),
+            loss_last: self.losses.last().copied().flatten(),
         }
     }
 }
@@ -213,10 +214,11 @@ fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
         "arena MiB",
         "peak MiB"
     ));
+    let loss = |loss: Option<f32>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
     for row in rows {
         let peak = row.peak_device_mib.or(row.peak_rss_mib).map_or("-".into(), |peak| format!("{peak:.0}"));
         screen.line(format!(
-            "{:<9} {:>10.3} {:>10} {:>9.2} {:>6} {:>9} {:>7} {:>10.1} {:>9.1} {peak:>9}  {:.4}, {:.4}",
+            "{:<9} {:>10.3} {:>10} {:>9.2} {:>6} {:>9} {:>7} {:>10.1} {:>9.1} {peak:>9}  {}, {}",
             row.mode,
             1e3 * row.median_step_s,
             grouped(row.tokens_per_s as u64),
@@ -226,8 +228,8 @@ fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
             row.kernels,
             row.bytes_moved_mib,
             row.arena_mib,
-            row.loss_first,
-            row.loss_last
+            loss(row.loss_first),
+            loss(row.loss_last)
         ));
     }
 }

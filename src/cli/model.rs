@@ -4,9 +4,9 @@ use super::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
 use kernfusion::compile::{Mode, Precision, Target};
-use kernfusion::models::{ModelConfig, preset};
+use kernfusion::models::{ModelConfig, Part, preset};
 use kernfusion::optim::Optimizer;
-use kernfusion::trace::Program;
+use kernfusion::trace::{Program, Trace};
 use std::path::PathBuf;
 
 /// Which model.
@@ -86,6 +86,9 @@ impl ModelArgs {
     }
 }
 
+/// Tokens of a prompt in the work `prefill`.
+const PROMPT: usize = 128;
+
 /// Which program of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Work {
@@ -93,9 +96,9 @@ pub(super) enum Work {
     Train,
     /// The loss of an evaluating model
     Forward,
-    /// A prompt at once (not available yet)
+    /// The first 128 tokens of a prompt at once, into empty caches
     Prefill,
-    /// One token after another (not available yet)
+    /// One token with caches of the whole context, half of which is read before
     Decode,
 }
 
@@ -112,9 +115,27 @@ impl Work {
                 model.config.train_step(model.batch, &benchmark_optimizer(), None).map(|step| step.program)
             }
             Work::Forward => model.config.evaluation(model.batch),
-            Work::Prefill | Work::Decode => return Err(CliError::NotYet(format!("--work {}", self.name()))),
+            Work::Prefill | Work::Decode => self.continuation(model, &Trace::new()),
         };
         Ok(program?)
+    }
+
+    /// Tokens of each row that a step reads.
+    pub(super) fn length(self, model: &Model) -> usize {
+        match self {
+            Work::Train | Work::Forward => model.config.context(),
+            Work::Prefill => model.config.context().min(PROMPT),
+            Work::Decode => 1,
+        }
+    }
+
+    fn continuation(self, model: &Model, trace: &Trace) -> Result<Program> {
+        let (length, capacity) = (self.length(model), model.config.context());
+        let visible = if self == Work::Decode { capacity } else { length };
+        let part = Part { length, visible, capacity };
+        let unfit =
+            || kernfusion::Error::Configuration(format!("only a decoder has the work {}", self.name()));
+        model.config.continuation(trace, model.batch, part)?.ok_or_else(unfit)
     }
 }
 

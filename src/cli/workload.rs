@@ -21,7 +21,10 @@ pub(super) struct Workload {
     /// For its scalar inputs, if it is a training step.
     step: Option<TrainStep>,
     model: ModelConfig,
+    work: Work,
     batch: usize,
+    /// Tokens of each row that a step reads.
+    length: usize,
     done: u64,
 }
 
@@ -67,7 +70,8 @@ impl Workload {
             states.set(name, &tensor).map_err(kernfusion::Error::from)?;
         }
         let program = compile(&program.graph, &states, &target)?;
-        Ok(Workload { program, step, model: model.config.clone(), batch: model.batch, done: 0 })
+        let (batch, length) = (model.batch, work.length(model));
+        Ok(Workload { program, step, model: model.config.clone(), work, batch, length, done: 0 })
     }
 
     /// The next step on the next batch, with the time that it takes. Preparing inputs is not timed.
@@ -84,13 +88,30 @@ impl Workload {
         Ok((kernels, time))
     }
 
+    /// The next batch.
+    fn inputs(&self, windows: &Windows<'_>) -> batches::Inputs {
+        let window = windows.batch(self.done);
+        let context = self.model.context();
+        let (position, last) = match self.work {
+            Work::Train | Work::Forward => {
+                let first = self.done * self.batch as u64;
+                return batches::inputs(&self.model, window, self.batch, SEED, first);
+            }
+            Work::Prefill => (0, self.length - 1),
+            Work::Decode => (context / 2 + self.done as usize % context.div_ceil(2), 0),
+        };
+        let rows = window.0.chunks(context).flat_map(|row| &row[..self.length]).copied().collect();
+        let scalar = |value: usize| HostTensor::new([], vec![value as i32]);
+        let x = HostTensor::new([self.batch, self.length], Vec::<i32>::from_iter(rows));
+        vec![("x", x), ("position", scalar(position)), ("last", scalar(last))]
+    }
+
     fn timed<R>(
         &mut self,
         windows: &Windows<'_>,
         run: impl FnOnce(&mut Compiled, &[(&str, &HostTensor)]) -> kernfusion::Result<R>,
     ) -> Result<(R, Duration), CliError> {
-        let first = self.done * self.batch as u64;
-        let batch = batches::inputs(&self.model, windows.batch(self.done), self.batch, SEED, first);
+        let batch = self.inputs(windows);
         let rate = benchmark_optimizer().learning_rate();
         let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32));
         let scalars = scalars.unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Any model by its shape: what the command line, training runs and checkpoints are about.
 
-use super::{BertConfig, EncoderDecoderConfig, Gpt, GptConfig, RecurrentLm, RecurrentLmConfig};
+use super::{BertConfig, EncoderDecoderConfig, Gpt, GptConfig, Part, RecurrentLm, RecurrentLmConfig};
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
 use crate::{Error, Result};
@@ -204,6 +204,17 @@ impl ModelConfig {
             ModelConfig::Recurrent(config) => Some(RecurrentLm::new(tokens.trace(), config)?.forward(tokens)),
             ModelConfig::Bert(_) | ModelConfig::EncoderDecoder(_) => None,
         })
+    }
+
+    /// A part of a text after what was read before, see [`GptConfig::continuation`]; none of a model without caches.
+    ///
+    /// # Errors
+    /// If the shape is not valid, or no part can be so.
+    pub fn continuation(&self, trace: &Trace, batch: usize, part: Part) -> Result<Option<Program>> {
+        match self {
+            ModelConfig::Gpt(config) => config.continuation(trace, batch, part).map(Some),
+            ModelConfig::Recurrent(_) | ModelConfig::Bert(_) | ModelConfig::EncoderDecoder(_) => Ok(None),
+        }
     }
 
     /// Tokens of a text that it reads at once.

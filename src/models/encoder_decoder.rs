@@ -284,7 +284,8 @@ impl EncoderDecoder {
         let memory = self.norms[0].forward(&memory);
         let mut x = self.embedded(&self.shifted(target), 1);
         for block in &self.decoder {
-            let around = Surroundings { real: None, memory: Some(&memory), memory_real: real.as_ref() };
+            let around =
+                Surroundings { memory: Some(&memory), memory_real: real.as_ref(), ..Surroundings::default() };
             x = block.forward_among(&x, around);
         }
         let x = self.norms[1].forward(&x);

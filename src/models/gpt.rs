@@ -12,8 +12,8 @@ use crate::init::Init;
 use crate::loss::cross_entropy;
 use crate::nn::{
     Activation, AttentionConfig, Block, BlockConfig, Dropout, Embedding, FeedForwardConfig, Gelu,
-    LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace, Normalization, Rope, SelfAttentionConfig,
-    Sight,
+    LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace, Normalization, Past, Rope,
+    SelfAttentionConfig, Sight, Surroundings,
 };
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
@@ -335,6 +335,28 @@ impl GptConfig {
         trace.finish(&[("logits", &logits)])
     }
 
+    /// A part of a text after what was read before: the output `logits` of `f32[batch, 1, vocabulary]` of the token that
+    /// follows the one at place `last` (`i32[]`) of the part `x`, `i32[batch, length]`, which begins at `position` (`i32[]`).
+    /// Keys and values go into caches for `capacity` positions, of which the first `visible` are read.
+    ///
+    /// # Errors
+    /// If the shape is not valid, or the part longer than what is visible, or that larger than the capacity.
+    pub fn continuation(&self, trace: &Trace, batch: usize, part: Part) -> Result<Program> {
+        let Part { length, visible, capacity } = part;
+        if length == 0 || length > visible || visible > capacity {
+            return Err(Error::Configuration(format!(
+                "a part of {length} tokens that sees {visible} of {capacity} positions is not possible"
+            )));
+        }
+        let x = trace.input("x", [batch, length], DType::I32);
+        let [position, last] = ["position", "last"].map(|name| trace.input(name, [], DType::I32));
+        let gpt = Gpt::new(trace, self)?;
+        let hidden = gpt.hidden_after(&x, Some(&Past { position, capacity, visible }));
+        let zero = trace.full([], 0.0, DType::I32);
+        let hidden = hidden.dynamic_slice(&[&zero, &last, &zero], [batch, 1, self.width]);
+        trace.finish(&[("logits", &gpt.head_of(&hidden))])
+    }
+
     /// The loss on the inputs of a training step, which it declares, in the mode of the trace.
     ///
     /// # Errors
@@ -418,6 +440,17 @@ impl GptConfig {
     }
 }
 
+/// How a part of a text is read that follows another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    /// Its tokens.
+    pub length: usize,
+    /// Positions that it sees at most, its own included.
+    pub visible: usize,
+    /// Positions that caches have room for.
+    pub capacity: usize,
+}
+
 /// A decoder on a trace.
 pub struct Gpt {
     path: Arc<str>,
@@ -481,24 +514,33 @@ impl Gpt {
 
     /// What the head reads: `[batch, length, width]`, after the last norm.
     pub fn hidden(&self, tokens: &Tensor) -> Tensor {
+        self.hidden_after(tokens, None)
+    }
+
+    /// As [`Gpt::hidden`], of a part of a text that follows what was read before.
+    pub fn hidden_after(&self, tokens: &Tensor, past: Option<&Past>) -> Tensor {
         let _scope = tokens.trace().at(self.path.clone());
         let length = tokens.shape().get(1).copied().unwrap_or(1);
-        let mut x = self.dropout.forward(&self.embedded(tokens, length));
+        let mut x = self.dropout.forward(&self.embedded(tokens, length, past));
         for block in &self.blocks {
-            x = block.forward(&x);
+            x = block.forward_among(&x, Surroundings { past, ..Surroundings::default() });
         }
         self.ln_f.forward(&x)
     }
 
-    fn embedded(&self, tokens: &Tensor, length: usize) -> Tensor {
+    fn embedded(&self, tokens: &Tensor, length: usize, past: Option<&Past>) -> Tensor {
         let vectors = self.wte.forward(tokens);
-        match (&self.wpe, self.positions) {
-            (Some(wpe), _) => vectors + wpe.first(length),
-            (None, Positions::Sinusoidal) => {
-                let width = vectors.dim(-1);
+        let width = vectors.dim(-1);
+        match (&self.wpe, self.positions, past) {
+            (Some(wpe), _, None) => vectors + wpe.first(length),
+            (Some(wpe), _, Some(past)) => vectors + wpe.forward(&past.positions(length)),
+            (None, Positions::Sinusoidal, None) => {
                 vectors + tokens.trace().sinusoidal_positions(length, width)
             }
-            (None, _) => vectors,
+            (None, Positions::Sinusoidal, Some(past)) => {
+                vectors + tokens.trace().sinusoids(&past.positions(length), width)
+            }
+            (None, Positions::Learned | Positions::Rope(_), _) => vectors,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! group is grouped-query attention (Ainslie et al., 2023). What a query sees is a matter of [`Sight`], and of a mask of
 //! keys where sequences are padded.
 
-use super::{Dropout, Linear, Rope};
+use super::{Dropout, Linear, Past, Rope};
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
 use kernfusion_ir::DType;
@@ -38,14 +38,25 @@ impl Sight {
 
     /// From scores `[batch, heads, queries, keys]` to weights of the same shape: −∞ for what is not seen, softmax, dropout.
     /// Of `real`, `bool[batch, keys]`, a query sees the keys that hold; it must see at least one, or its weights are NaN.
+    /// With a past, keys are its visible positions.
     #[track_caller]
-    pub(super) fn weights(self, scores: &Tensor, real: Option<&Tensor>, dropout: Dropout) -> Tensor {
+    pub(super) fn weights(
+        self,
+        scores: &Tensor,
+        real: Option<&Tensor>,
+        past: Option<&Past>,
+        dropout: Dropout,
+    ) -> Tensor {
         let mut scores = scores.clone();
         if let Some(real) = real {
             // One mask after the other: what positions alone exclude is known before the program runs.
             scores = real.unsqueeze(1).unsqueeze(1).select(scores, f64::NEG_INFINITY);
         }
-        if let Some(seen) = self.mask(scores.trace(), scores.dim(-2), scores.dim(-1)) {
+        let mask = match past {
+            Some(past) => Some(past.mask(self, scores.dim(-2))),
+            None => self.mask(scores.trace(), scores.dim(-2), scores.dim(-1)),
+        };
+        if let Some(seen) = mask {
             scores = seen.select(scores, f64::NEG_INFINITY);
         }
         dropout.forward(&scores.softmax(-1))
@@ -128,14 +139,18 @@ impl AttentionConfig {
     /// softmax(q·kᵀ/√d_head + mask)·v of queries `[batch, heads, queries, head width]` and keys and values
     /// `[batch, kv heads, keys, head width]`, as `[batch, queries, heads · head width]`.
     #[track_caller]
-    fn attend(&self, [q, k, v]: [&Tensor; 3], real: Option<&Tensor>) -> Tensor {
-        let (q, k) = match &self.rope {
-            Some(rope) => (rotated(rope, q), rotated(rope, k)),
+    fn attend(&self, [q, k, v]: [&Tensor; 3], real: Option<&Tensor>, past: Option<&Past>) -> Tensor {
+        let (q, mut k) = match &self.rope {
+            Some(rope) => (rotated(rope, q, past), rotated(rope, k, past)),
             None => (q.clone(), k.clone()),
         };
-        let (k, v) = (self.for_all_heads(&k), self.for_all_heads(v));
+        let mut v = v.clone();
+        if let Some(past) = past {
+            (k, v) = (past.with("cache.k", &k), past.with("cache.v", &v));
+        }
+        let (k, v) = (self.for_all_heads(&k), self.for_all_heads(&v));
         let scores = q.matmul_transposed(&k) * (1.0 / (self.head_width as f64).sqrt());
-        let weights = self.sight.weights(&scores, real, Dropout { probability: self.dropout });
+        let weights = self.sight.weights(&scores, real, past, Dropout { probability: self.dropout });
         joined(&weights.matmul(&v))
     }
 
@@ -152,10 +167,12 @@ impl AttentionConfig {
     }
 }
 
-/// `[.., length, width]` rotated by the positions 0, 1, ….
+/// `[.., length, width]` rotated by the positions that follow the past, else 0, 1, ….
 #[track_caller]
-pub(super) fn rotated(rope: &Rope, x: &Tensor) -> Tensor {
-    rope.rotate(x, &x.trace().arange(x.dim(-2), DType::I32))
+pub(super) fn rotated(rope: &Rope, x: &Tensor, past: Option<&Past>) -> Tensor {
+    let length = x.dim(-2);
+    let positions = past.map_or_else(|| x.trace().arange(length, DType::I32), |past| past.positions(length));
+    rope.rotate(x, &positions)
 }
 
 /// The results of all heads `[batch, heads, length, width]` side by side, `[batch, length, heads · width]`.
@@ -195,13 +212,14 @@ impl MultiHeadAttention {
     /// `[batch, length, width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.forward_masked(x, None)
+        self.forward_among(x, None, None)
     }
 
     /// As [`MultiHeadAttention::forward`], of sequences that may be padded: `real` is `bool[batch, length]`, and no position
-    /// sees those where it does not hold.
+    /// sees those where it does not hold; or of a part of a text with its past, whose caches are `cache.k` and `cache.v` of
+    /// `[batch, kv heads, capacity, head width]`; then `real` is about its visible positions.
     #[track_caller]
-    pub fn forward_masked(&self, x: &Tensor, real: Option<&Tensor>) -> Tensor {
+    pub fn forward_among(&self, x: &Tensor, real: Option<&Tensor>, past: Option<&Past>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
         if !is_sequence("attention", x) {
             return x.clone();
@@ -210,7 +228,7 @@ impl MultiHeadAttention {
         let parts = self.config.apart(&self.qkv.forward(x));
         let q = parts.narrow(1, 0, heads);
         let (k, v) = (parts.narrow(1, heads, shared), parts.narrow(1, heads + shared, shared));
-        self.proj.forward(&self.config.attend([&q, &k, &v], real))
+        self.proj.forward(&self.config.attend([&q, &k, &v], real, past))
     }
 }
 
@@ -251,6 +269,6 @@ impl CrossAttention {
         let q = self.config.apart(&self.q.forward(x));
         let parts = self.config.apart(&self.kv.forward(memory));
         let (k, v) = (parts.narrow(1, 0, shared), parts.narrow(1, shared, shared));
-        self.proj.forward(&self.config.attend([&q, &k, &v], real))
+        self.proj.forward(&self.config.attend([&q, &k, &v], real, None))
     }
 }

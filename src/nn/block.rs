@@ -3,7 +3,7 @@
 
 use super::{
     Activation, AttentionConfig, CrossAttention, Dropout, FeedForward, FeedForwardConfig, LatentAttention,
-    LatentAttentionConfig, Mixture, MixtureConfig, MultiHeadAttention, Norm, Normalization, Sight,
+    LatentAttentionConfig, Mixture, MixtureConfig, MultiHeadAttention, Norm, Normalization, Past, Sight,
 };
 use crate::trace::{Tensor, Trace};
 use serde::{Deserialize, Serialize};
@@ -139,16 +139,16 @@ impl SelfAttention {
         }
     }
 
-    /// `[batch, length, width]` to the same shape; see [`MultiHeadAttention::forward_masked`] for `real`, which latent
-    /// attention does not take.
+    /// `[batch, length, width]` to the same shape; see [`MultiHeadAttention::forward_among`] for `real`, which latent
+    /// attention does not take, and `past`.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, real: Option<&Tensor>) -> Tensor {
+    pub fn forward(&self, x: &Tensor, real: Option<&Tensor>, past: Option<&Past>) -> Tensor {
         match self {
-            SelfAttention::Heads(attention) => attention.forward_masked(x, real),
+            SelfAttention::Heads(attention) => attention.forward_among(x, real, past),
             SelfAttention::Latent(attention) => {
                 let unmasked = real.is_none();
                 x.expect("latent attention", |_| (!unmasked).then(|| "knows no padded keys".into()));
-                attention.forward(x)
+                attention.forward_after(x, past)
             }
         }
     }
@@ -199,6 +199,8 @@ pub struct Surroundings<'a> {
     pub memory: Option<&'a Tensor>,
     /// `bool[batch, source length]`: which positions of the encoder's result are no padding.
     pub memory_real: Option<&'a Tensor>,
+    /// What was read before, if the input is a part of a text.
+    pub past: Option<&'a Past>,
 }
 
 impl Block {
@@ -235,7 +237,7 @@ impl Block {
     #[track_caller]
     pub fn forward_among(&self, x: &Tensor, around: Surroundings<'_>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        let branch = self.attn.forward(&self.before(&self.ln1, x), around.real);
+        let branch = self.attn.forward(&self.before(&self.ln1, x), around.real, around.past);
         let mut x = self.after(&self.ln1, x, &branch);
         if let (Some((norm, cross)), Some(memory)) = (&self.cross, around.memory) {
             let branch = cross.forward(&self.before(norm, &x), memory, around.memory_real);

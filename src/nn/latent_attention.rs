@@ -8,7 +8,7 @@
 //! ```
 
 use super::attention::{is_sequence, joined, rotated};
-use super::{Dropout, Linear, RmsNorm, Rope, Sight};
+use super::{Dropout, Linear, Past, RmsNorm, Rope, Sight};
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
 use std::sync::Arc;
@@ -96,28 +96,71 @@ impl LatentAttention {
     /// `[batch, length, width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
+        self.forward_after(x, None)
+    }
+
+    /// As [`LatentAttention::forward`]; of a part of a text with its past, whose caches are `cache.latent` of
+    /// `[batch, capacity, kv rank]` and `cache.rope` of `[batch, capacity, rope width]`.
+    #[track_caller]
+    pub fn forward_after(&self, x: &Tensor, past: Option<&Past>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
         if !is_sequence("latent attention", x) {
             return x.clone();
         }
-        let LatentAttentionConfig { heads, kv_rank, head_width, rope_width, value_width, .. } = self.config;
+        let LatentAttentionConfig { heads, kv_rank, head_width, rope_width, .. } = self.config;
         let q = match &self.q_down {
             Some((down, norm)) => self.q_up.forward(&norm.forward(&down.forward(x))),
             None => self.q_up.forward(x),
         };
         let q = by_heads(&q, heads, head_width + rope_width);
+        let (q, q_rope) = (q.narrow(-1, 0, head_width), q.narrow(-1, head_width, rope_width));
+        let q_rope = rotated(&self.config.rope, &q_rope, past);
         let down = self.kv_down.forward(x);
-        // One rotated key for all heads, [batch, 1, length, rope width].
-        let k_rope = rotated(&self.config.rope, &down.narrow(-1, kv_rank, rope_width).unsqueeze(1));
+        let k_rope = rotated(&self.config.rope, &down.narrow(-1, kv_rank, rope_width), past);
         let latent = self.kv_norm.forward(&down.narrow(-1, 0, kv_rank));
-        let kv = by_heads(&self.kv_up.forward(&latent), heads, head_width + value_width);
+        let mixed = match past {
+            None => self.attend([&q, &q_rope], [&latent, &k_rope]),
+            Some(past) => {
+                let kept = [past.with("cache.latent", &latent), past.with("cache.rope", &k_rope)];
+                self.attend_to_latents([&q, &q_rope], [&kept[0], &kept[1]], past)
+            }
+        };
+        self.proj.forward(&joined(&mixed))
+    }
+
+    /// Keys and values of all heads are made from the latent vectors `[batch, length, kv rank]`; one rotated key
+    /// `[batch, length, rope width]` is for all heads. The result is `[batch, heads, length, value width]`.
+    #[track_caller]
+    fn attend(&self, [q, q_rope]: [&Tensor; 2], [latent, k_rope]: [&Tensor; 2]) -> Tensor {
+        let LatentAttentionConfig { heads, head_width, value_width, .. } = self.config;
+        let kv = by_heads(&self.kv_up.forward(latent), heads, head_width + value_width);
         let (k, v) = (kv.narrow(-1, 0, head_width), kv.narrow(-1, head_width, value_width));
-        let plain = q.narrow(-1, 0, head_width).matmul_transposed(&k);
-        let q_rope = rotated(&self.config.rope, &q.narrow(-1, head_width, rope_width));
-        let scores = (plain + q_rope.matmul_transposed(&k_rope)) * self.scale();
+        let scores = q.matmul_transposed(&k) + q_rope.matmul_transposed(&k_rope.unsqueeze(1));
+        self.weights(&scores, None).matmul(&v)
+    }
+
+    /// The same without making keys and values: q · (c W_UK)ᵀ is (q W_UKᵀ) · cᵀ, and w · (c W_UV) is (w · c) W_UV. So all heads
+    /// read one latent vector for each position, `[batch, visible, kv rank]`, which is what the cache is for.
+    #[track_caller]
+    fn attend_to_latents(
+        &self,
+        [q, q_rope]: [&Tensor; 2],
+        [latent, k_rope]: [&Tensor; 2],
+        past: &Past,
+    ) -> Tensor {
+        let LatentAttentionConfig { heads, kv_rank, head_width, value_width, .. } = self.config;
+        let up = self.kv_up.adapted_weight().reshape([heads, head_width + value_width, kv_rank]);
+        let (up_k, up_v) = (up.narrow(1, 0, head_width), up.narrow(1, head_width, value_width));
+        let (q, latent) = (q.matmul(&up_k.unsqueeze(0)), latent.unsqueeze(1));
+        let scores = q.matmul_transposed(&latent) + q_rope.matmul_transposed(&k_rope.unsqueeze(1));
+        let mixed = self.weights(&scores, Some(past)).matmul(&latent);
+        mixed.matmul_transposed(&up_v.unsqueeze(0))
+    }
+
+    #[track_caller]
+    fn weights(&self, scores: &Tensor, past: Option<&Past>) -> Tensor {
         let dropout = Dropout { probability: self.config.dropout };
-        let weights = self.config.sight.weights(&scores, None, dropout);
-        self.proj.forward(&joined(&weights.matmul(&v)))
+        self.config.sight.weights(&(scores * self.scale()), None, past, dropout)
     }
 
     /// 1/√(width of query and key).

@@ -42,6 +42,16 @@ impl Linear {
         }
     }
 
+    /// `[outputs, inputs]`: the weight with what an adapter adds to it.
+    #[track_caller]
+    pub(super) fn adapted_weight(&self) -> Tensor {
+        let _scope = self.weight.trace().at(self.path.clone());
+        match &self.adapter {
+            Some(adapter) => &self.weight + adapter.change(),
+            None => self.weight.clone(),
+        }
+    }
+
     /// `[.., inputs]` to `[.., outputs]`.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {

@@ -94,6 +94,12 @@ impl Adapter {
         })
     }
 
+    /// What the pair adds to the layer's weight when it does not train.
+    #[track_caller]
+    pub(super) fn change(&self) -> Tensor {
+        self.b.matmul(&self.a) * self.scale
+    }
+
     /// What the pair adds to the layer's result.
     #[track_caller]
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {

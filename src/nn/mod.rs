@@ -27,6 +27,7 @@ mod linear;
 mod low_rank;
 mod mixture;
 mod norm;
+mod past;
 mod positions;
 mod recurrent;
 #[cfg(test)]
@@ -45,5 +46,6 @@ pub use linear::Linear;
 pub use low_rank::{Lora, is_adapter};
 pub use mixture::{Mixture, MixtureConfig, balancing_loss};
 pub use norm::{LayerNorm, Norm, Normalization, RmsNorm};
+pub use past::Past;
 pub use positions::{BASE, Pairing, Rope};
 pub use recurrent::{Cell, Recurred, Recurrent, RecurrentConfig};

@@ -12,8 +12,15 @@ impl Trace {
     /// cosine of the same angle (Vaswani et al., 2017, section 3.5).
     #[track_caller]
     pub fn sinusoidal_positions(&self, length: usize, width: usize) -> Tensor {
-        let shape = [length, width];
-        let (position, dimension) = (self.iota(shape, 0, DType::F32), self.iota(shape, 1, DType::F32));
+        self.sinusoids(&self.arange(length, DType::I32), width)
+    }
+
+    /// As [`Trace::sinusoidal_positions`], of these positions `i32[length]`.
+    #[track_caller]
+    pub fn sinusoids(&self, positions: &Tensor, width: usize) -> Tensor {
+        let shape = [positions.dim(0), width];
+        let position = positions.cast(DType::F32).unsqueeze(-1);
+        let dimension = self.iota(shape, 1, DType::F32);
         let pair = (dimension * 0.5).floor();
         let is_even = self.iota(shape, 1, DType::I32).and(1).eq(0);
         let angle = position * frequencies(&pair, width, BASE);

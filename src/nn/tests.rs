@@ -260,7 +260,7 @@ fn a_wrong_shape_is_reported_at_the_call_of_the_layer_under_its_path() {
     let trace = Trace::new();
     let block = Block::new(&trace, "blocks.0", &block());
     let x = trace.input("x", [2, 4, 7], DType::F32);
-    let (line, _) = (line!(), block.attn.forward(&x, None));
+    let (line, _) = (line!(), block.attn.forward(&x, None, None));
     let error = trace.finish(&[]).expect_err("seven is not six").to_string();
     let expected = "linear(f32[2,4,7], f32[18,6]): the weight takes 6 inputs, the last axis has 7\n  at ";
     assert!(error.starts_with(expected), "{error}");

@@ -73,7 +73,7 @@ impl Trace {
 
     /// `column − row`, as `i32[rows, columns]`.
     #[track_caller]
-    pub(super) fn columns_less_rows(&self, rows: usize, columns: usize) -> Tensor {
+    pub(crate) fn columns_less_rows(&self, rows: usize, columns: usize) -> Tensor {
         let shape = [rows, columns];
         self.iota(shape, 1, DType::I32) - self.iota(shape, 0, DType::I32)
     }

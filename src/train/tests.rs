@@ -158,11 +158,11 @@ fn adapters_alone_are_trained_and_can_be_merged() {
     let without = sample(base.clone());
     attach(&mut base, adapters).unwrap();
     assert_eq!(sample(base), merged);
-    let trace = trainer.record.settings.adaptation.evaluating();
+    let adaptation = &trainer.record.settings.adaptation;
     let tokenizer = trainer.record.tokenizer.clone();
+    let (states, target) = (&trainer.states, &trainer.target);
     let mut adapted =
-        crate::generate::Generator::on(&trace, &config().into(), tokenizer, &trainer.states, &trainer.target)
-            .unwrap();
+        crate::generate::Generator::adapted(adaptation, &config().into(), tokenizer, states, target).unwrap();
     let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(apart(&adapted.logits(&[1, 2, 3]).unwrap(), &merged) < 1e-5);
     assert!(apart(&without, &merged) > 1e-4);

@@ -30,8 +30,14 @@ impl Writer {
         let tokenizer = &record.tokenizer;
         Ok(match &record.config {
             config @ (ModelConfig::Gpt(_) | ModelConfig::Recurrent(_)) => {
-                let trace = record.settings.adaptation.evaluating();
-                Writer::Next(Box::new(Generator::on(&trace, config, tokenizer.clone(), states, target)?))
+                let adaptation = &record.settings.adaptation;
+                Writer::Next(Box::new(Generator::adapted(
+                    adaptation,
+                    config,
+                    tokenizer.clone(),
+                    states,
+                    target,
+                )?))
             }
             ModelConfig::Bert(config) => {
                 let filler = Filler::new(config, tokenizer.vocabulary_size(), states, target)?;

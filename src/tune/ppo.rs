@@ -165,9 +165,8 @@ impl Ppo {
         let policy = log_probabilities(&adaptation.evaluating(), config, rows, true)?;
         let policy = compile(&policy.graph, &learner.states, target)?;
         let reference = reference(&model, rows, target)?;
-        let trace = adaptation.evaluating();
-        let generator =
-            Generator::on(&trace, &config.clone().into(), model.tokenizer.clone(), &learner.states, target)?;
+        let (kind, tokenizer) = (config.clone().into(), model.tokenizer.clone());
+        let generator = Generator::adapted(adaptation, &kind, tokenizer, &learner.states, target)?;
         Ok(Ppo { model, prompts, settings, learner, generator, policy, reference, done: 0 })
     }
 
@@ -255,7 +254,11 @@ impl Ppo {
         let sampler =
             Sampler::new(1.0, None, None, seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))?;
         for _ in 0..self.settings.length {
-            let logits = self.generator.logits(&tokens)?;
+            // The parameters have changed since the response before.
+            let logits = match tokens.len() == prompt {
+                true => self.generator.logits(&tokens)?,
+                false => self.generator.next_logits(&tokens)?,
+            };
             let token = sampler.pick(&logits, tokens.len() as u64)?;
             tokens.push(token);
             if Some(token) == end {

@@ -50,7 +50,7 @@ fn wrong_flags_are_one_line() {
         ("generate --checkpoint none", "there is no checkpoint at none/checkpoint.safetensors"),
         ("generate --checkpoint none --top-k 0", "top-k 0 leaves no token"),
         ("generate --checkpoint none --temperature -1", "temperature -1 is not possible"),
-        ("bench --work decode", "--work decode is not available yet"),
+        ("bench --preset bert-tiny --work decode", "only a decoder has the work decode"),
         ("dump --stage cuda --format json", "--stage cuda has no json form, but text only"),
         ("dump --stage cuda --kernel none", "no kernel has a name that contains \"none\""),
         ("dump --stage fuse --kernel none", "no kernel has a name that contains \"none\""),

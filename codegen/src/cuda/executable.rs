@@ -369,8 +369,12 @@ mod tests {
 
     #[test]
     fn pieces_of_memory_are_apart() {
-        let buffer =
-            |name: &str, role| Buffer { name: name.into(), ty: TensorType::new(DType::F32, [3]), role };
+        let buffer = |name: &str, role| Buffer {
+            name: name.into(),
+            ty: TensorType::new(DType::F32, [3]),
+            role,
+            continues: None,
+        };
         let buffers = vec![
             buffer("x", BufferRole::Input),
             buffer("w", BufferRole::State),

@@ -319,6 +319,7 @@ mod tests {
                 name: format!("b{at}"),
                 ty: TensorType::new(DType::F32, *shape),
                 role: if at < 4 { BufferRole::Input } else { BufferRole::Temporary },
+                continues: None,
             });
             let outputs =
                 vec![("y".to_string(), BufferId(output as u32), TensorType::new(DType::F32, shapes[output]))];

@@ -57,7 +57,7 @@ impl Bench {
     }
 
     pub(crate) fn buffer(&mut self, name: &str, ty: TensorType, role: BufferRole) -> BufferId {
-        self.graph.buffers.push(Buffer { name: name.into(), ty, role });
+        self.graph.buffers.push(Buffer { name: name.into(), ty, role, continues: None });
         BufferId(self.graph.buffers.len() as u32 - 1)
     }
 

@@ -89,6 +89,11 @@ fn turns(repeated: &Loop, memory: &mut Memory, precision: Precision) -> Result<(
 /// Computes every instruction at every point, then stores.
 fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Precision) {
     let domain = &kernel.domain;
+    for buffer in kernel.writes() {
+        if let Some(state) = graph.buffer(buffer).continues {
+            memory[buffer.0 as usize] = memory[state.0 as usize].clone();
+        }
+    }
     // Empty axes get one point that is not there, so that reductions of nothing still have a place.
     let padded: Vec<_> = domain.axes.iter().map(|&extent| extent.max(1)).collect();
     let points = points(&padded);
@@ -315,7 +320,7 @@ mod tests {
     #[test]
     fn reductions_see_their_own_row_only() {
         let ty = TensorType::new(DType::F32, [2, 3]);
-        let buffer = |name: &str, role| Buffer { name: name.into(), ty: ty.clone(), role };
+        let buffer = |name: &str, role| Buffer { name: name.into(), ty: ty.clone(), role, continues: None };
         let mut region = Region::default();
         let index = Index { offset: 0, strides: vec![3, 1], indirect: vec![] };
         let load = InstrKind::Load { buffer: BufferId(0), index: index.clone(), guard: vec![] };

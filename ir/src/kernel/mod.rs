@@ -79,6 +79,10 @@ pub struct Buffer {
     pub ty: TensorType,
     /// What it holds over time.
     pub role: BufferRole,
+    /// The state that it is the next value of, in the same memory: its kernel writes what changes, and the rest is what the
+    /// state holds. Nothing else reads the state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continues: Option<BufferId>,
 }
 
 /// The program after fusion: kernels in execution order over buffers.

@@ -130,7 +130,7 @@ mod tests {
     fn plan() -> Plan {
         let buffer = |name: &str, extent: usize, role| {
             let ty = TensorType::new(DType::F32, [extent]);
-            Buffer { name: name.into(), ty, role }
+            Buffer { name: name.into(), ty, role, continues: None }
         };
         let buffers = vec![
             buffer("x", 3, BufferRole::Input),

@@ -95,15 +95,17 @@ fn buffers(graph: &Graph, kernels: &[Kernel]) -> (Vec<Buffer>, BTreeMap<ValueId,
     let stored =
         kernels.iter().flat_map(|kernel| kernel.writes()).map(|id| ValueId::from_index(id.0 as usize));
     let values: BTreeSet<_> = graph.inputs().map(|(id, ..)| id).chain(stored).collect();
+    let numbers: BTreeMap<_, _> =
+        values.iter().enumerate().map(|(number, &id)| (id, BufferId(number as u32))).collect();
     let buffer = |&id: &ValueId| {
         let role = match &graph[id].op {
             Op::Input(input) if input.role == InputRole::State => BufferRole::State,
             Op::Input(_) => BufferRole::Input,
             _ => BufferRole::Temporary,
         };
-        Buffer { name: describe(graph, id), ty: graph[id].ty.clone(), role }
+        let continues = super::continued_state(graph, id).map(|state| numbers[&state]);
+        Buffer { name: describe(graph, id), ty: graph[id].ty.clone(), role, continues }
     };
-    let numbers = values.iter().enumerate().map(|(number, &id)| (id, BufferId(number as u32))).collect();
     (values.iter().map(buffer).collect(), numbers)
 }
 

@@ -46,6 +46,8 @@ enum Anchor {
     Chained(Chain),
     /// The coordinates are those of this scatter's updates.
     Scattered(ValueId),
+    /// The coordinates are those of the part that this update writes to a state.
+    Continued(ValueId),
 }
 
 /// What emission yields when it does not yield a kernel.
@@ -109,6 +111,13 @@ impl Candidate<'_> {
             }
             return Ok(Anchor::Scattered(scatter));
         }
+        if let Some(&update) = self.members.iter().find(|&&m| super::continued_state(self.graph, m).is_some())
+        {
+            if let Some(node) = of(KernelEntry::Reduction).next() {
+                return Err(Fault { node, reason: "an update of a state is a map" });
+            }
+            return Ok(Anchor::Continued(update));
+        }
         // Rows before columns: a row kernel also reduces columns, not the other way round.
         let main = of(KernelEntry::Reduction).max_by_key(|&node| {
             let operand = &self.graph[self.graph[node].operands[0]].ty;
@@ -147,7 +156,7 @@ impl Candidate<'_> {
         let all = |shape: &[usize], role| shape.iter().map(|&extent| (extent, role)).collect::<Vec<_>>();
         match anchor {
             Anchor::Result(node) => Space::new(&all(&self.graph[*node].ty.shape, Role::Column)),
-            Anchor::Scattered(node) => {
+            Anchor::Scattered(node) | Anchor::Continued(node) => {
                 Space::new(&all(&self.graph[self.graph[*node].operands[1]].ty.shape, Role::Column))
             }
             Anchor::Reduced(node, reduce) => {
@@ -200,7 +209,7 @@ impl Candidate<'_> {
         let original = |count: usize| (0..count).map(|axis| space.coordinate(axis, rank)).collect::<Vec<_>>();
         let (base, form) = match anchor {
             Anchor::Result(node) => (*node, Form::Map),
-            Anchor::Scattered(node) => (self.graph[*node].operands[1], Form::Map),
+            Anchor::Scattered(node) | Anchor::Continued(node) => (self.graph[*node].operands[1], Form::Map),
             Anchor::Reduced(node, _) => (self.graph[*node].operands[0], Form::Reduce),
             Anchor::Contracted(node, dot) | Anchor::Accumulated(node, dot, _) => {
                 let at = original(self.graph[*node].ty.rank());
@@ -211,17 +220,21 @@ impl Candidate<'_> {
         };
         let at = original(self.graph[base].ty.rank());
         let mut stores = Vec::new();
-        let scatter = match anchor {
-            Anchor::Scattered(scatter) | Anchor::Accumulated(_, _, scatter) => Some(*scatter),
+        let indirect = match anchor {
+            Anchor::Scattered(node) | Anchor::Accumulated(_, _, node) => {
+                stores.push(self.scatter(*node, &at, &mut writer)?);
+                Some(*node)
+            }
+            Anchor::Continued(node) => {
+                stores.push(self.update(*node, &at, &mut writer)?);
+                Some(*node)
+            }
             _ => None,
         };
-        if let Some(scatter) = scatter {
-            stores.push(self.scatter(scatter, &at, &mut writer)?);
-        }
         let places = self.forward(&[base], &at, &writer);
-        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(_));
+        let has_rows = !matches!(anchor, Anchor::Result(_) | Anchor::Scattered(_) | Anchor::Continued(_));
         for &node in self.needed.iter().rev() {
-            if scatter != Some(node) {
+            if indirect != Some(node) {
                 stores.push(self.store(node, has_rows, base, &at, &places, &mut writer, space)?);
             }
         }
@@ -369,6 +382,23 @@ impl Candidate<'_> {
         let at = [&at[..axis], &[row], &at[axis + rank..]].concat();
         let index = Index::linear(space_rank, &at, shape);
         Ok(Store { value, buffer: BufferId(node.index() as u32), index, mode: StoreMode::Add })
+    }
+
+    /// The part that an update puts into its state.
+    fn update(&self, node: ValueId, at: &[Index], writer: &mut Writer<'_>) -> Attempt<Store> {
+        let [_, part, starts @ ..] = &self.graph[node].operands[..] else {
+            unreachable!("an update of a part")
+        };
+        let (shape, sizes) = (&self.graph[node].ty.shape, &self.graph[*part].ty.shape);
+        let mut place = Vec::new();
+        for (axis, start) in starts.iter().enumerate() {
+            let start = self.scalar(*start, vec![], writer)?;
+            let start = Index::indirect(at[axis].strides.len(), start, shape[axis] - sizes[axis] + 1);
+            place.push(at[axis].clone().plus(&start, 1));
+        }
+        let value = self.scalar(*part, at.to_vec(), writer)?;
+        let index = Index::linear(at.first().map_or(0, |index| index.strides.len()), &place, shape);
+        Ok(Store { value, buffer: BufferId(node.index() as u32), index, mode: StoreMode::Set })
     }
 
     /// The operands of a contraction, as loads.

@@ -25,7 +25,7 @@ mod space;
 mod writer;
 
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, RefusedFusion};
-use kernfusion_ir::{Graph, KernelEntry, Op, ValueId};
+use kernfusion_ir::{Graph, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
 use rematerialise::Clones;
 use std::collections::{BTreeMap, BTreeSet};
@@ -312,6 +312,9 @@ impl<'a> Planner<'a> {
         if matches!(b.kernel.form, Form::Contraction(_)) {
             return Err("a contraction reads its operands from memory");
         }
+        if a.members.iter().any(|&member| continued_state(self.graph, member).is_some()) {
+            return Err("it changes a part of a state");
+        }
         if a.kernel.repeated().or(b.kernel.repeated()).is_some() {
             return Err("a loop is a kernel of its own");
         }
@@ -414,6 +417,17 @@ fn chooses_matrices(graph: &Graph, id: ValueId) -> bool {
         _ => false,
     };
     one_axis && graph.users(id).into_iter().all(is_batch)
+}
+
+/// The state whose next value this is, if that differs from it in a part alone and nothing else reads the state: then the part
+/// is written where the state lies.
+fn continued_state(graph: &Graph, id: ValueId) -> Option<ValueId> {
+    let Op::DynamicUpdate(_) = graph[id].op else { return None };
+    let state = graph[id].operands[0];
+    let Op::Input(input) = &graph[state].op else { return None };
+    let updates = |output: &Output| output.updates_state && output.name == input.name && output.value == id;
+    let alone = graph.users(state).len() == 1 && !graph.outputs().iter().any(|output| output.value == state);
+    (alone && graph.outputs().iter().any(updates)).then_some(state)
 }
 
 type Edges = BTreeMap<ValueId, BTreeSet<ValueId>>;

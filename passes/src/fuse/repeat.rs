@@ -104,6 +104,11 @@ pub(super) fn add_scratch(repeated: &mut Loop, kernel: &str, buffers: &mut Vec<B
     if words > 0 {
         repeated.scratch = Some(BufferId(buffers.len() as u32));
         let ty = TensorType::new(DType::I32, [words]);
-        buffers.push(Buffer { name: format!("{kernel}.scratch"), ty, role: BufferRole::Temporary });
+        buffers.push(Buffer {
+            name: format!("{kernel}.scratch"),
+            ty,
+            role: BufferRole::Temporary,
+            continues: None,
+        });
     }
 }

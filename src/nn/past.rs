@@ -1,0 +1,66 @@
+//! What attention keeps of the part of a text that a model has read: a decoder reads a text part by part, a prompt in a few
+//! parts and then one token after another, and keys and values of earlier parts are not computed again.
+
+use super::Sight;
+use crate::trace::{Tensor, Trace};
+use kernfusion_ir::DType;
+
+/// Where a part of a text begins, and how much of what was read before is at hand.
+///
+/// Layers that read it declare caches, which are states: `[.., capacity, width]`, of which a run replaces the rows of its part.
+#[derive(Debug, Clone)]
+pub struct Past {
+    /// `i32[]`: the position of the part's first token, which is the number of tokens read before. At most the capacity
+    /// less the part's length.
+    pub position: Tensor,
+    /// Positions that the caches have room for.
+    pub capacity: usize,
+    /// The part sees so many positions at most, its own included: the more, the longer a run takes.
+    pub visible: usize,
+}
+
+impl Past {
+    /// The positions `i32[length]` of a part of so many tokens.
+    #[track_caller]
+    pub fn positions(&self, length: usize) -> Tensor {
+        self.position.trace().arange(length, DType::I32) + &self.position
+    }
+
+    /// Takes the rows `[.., length, width]` of a part into the cache `name` under the open module path, and returns the
+    /// visible rows `[.., visible, width]`, those of the part among them. What lies behind the part is not yet known.
+    #[track_caller]
+    pub(super) fn with(&self, name: &str, part: &Tensor) -> Tensor {
+        let trace = part.trace();
+        let (mut shape, rows) = (part.shape(), part.rank() - 2);
+        shape[rows] = self.capacity;
+        let cache = trace.state(name, shape, part.dtype());
+        let zero = trace.full([], 0.0, DType::I32);
+        let starts: Vec<_> =
+            (0..part.rank()).map(|axis| if axis == rows { &self.position } else { &zero }).collect();
+        let next = cache.dynamic_update(part, &starts);
+        trace.update(&cache, &next);
+        next.slice(rows as isize, 0..self.visible)
+    }
+
+    /// `bool[queries, visible]`: which positions the queries of a part see.
+    #[track_caller]
+    pub(super) fn mask(&self, sight: Sight, queries: usize) -> Tensor {
+        let distance = self.position.trace().columns_less_rows(queries, self.visible) - &self.position;
+        match sight {
+            // What is known, which is all up to the part's end.
+            Sight::Full => self.known(queries),
+            Sight::Causal => distance.le(0),
+            Sight::Window(width) => {
+                let width = i32::try_from(width).unwrap_or(i32::MAX);
+                distance.le(0).and(distance.gt(-width))
+            }
+        }
+    }
+
+    #[track_caller]
+    fn known(&self, queries: usize) -> Tensor {
+        let trace: &Trace = self.position.trace();
+        let column = trace.iota([queries, self.visible], 1, DType::I32);
+        column.lt(&self.position + queries as f64)
+    }
+}
