@@ -3,8 +3,9 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Mode, Precision as ProductType, Target, Thrift, lower};
-use kernfusion::models::{GptConfig, ModelConfig, presets, samples};
+use kernfusion::models::{GptConfig, ModelConfig, Part, presets, samples};
 use kernfusion::optim::Optimizer;
+use kernfusion::trace::Trace;
 use kernfusion::train::batches;
 use kernfusion_codegen::cuda::emulator::{self, Emulator, Job, Schedule};
 use kernfusion_codegen::cuda::{Options, Program, Renderer, Step};
@@ -15,6 +16,7 @@ use kernfusion_ir::samples::difference;
 use kernfusion_ir::{Graph, InputRole};
 use kernfusion_passes::run;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A program with its inputs, and what it should compute.
 struct Case {
@@ -37,27 +39,48 @@ fn training_step(config: impl Into<ModelConfig>, target: &Target, tolerance: f64
     let mut inputs: BTreeMap<_, _> = data.map(|(name, tensor)| (name.to_string(), tensor)).collect();
     inputs.extend(step.scalars(3, 1e-2, seed).into_iter().map(|(name, scalar)| (name.into(), scalar)));
     inputs.extend(step.program.initial_parameters(1).map(|(name, tensor)| (name.into(), tensor)));
-    let graph = step.program.graph;
-    moments(&graph, &mut inputs);
+    let name = format!("{} {}", serde_json::to_string(&config).expect("plain data"), target.product_type());
+    // Moments as after some steps: Adam divides by the root of the second one.
+    case(name, step.program.graph, inputs, 1e-3..2e-3, target, tolerance)
+}
+
+/// A part of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
+fn continuation(name: &str, config: &ModelConfig, target: &Target) -> Option<Case> {
+    let part = Part { length: 2, visible: config.context(), capacity: config.context() };
+    let program = config.continuation(&Trace::new(), 3, part).expect("a program")?;
+    let words = config.vocabulary() as u32;
+    let tokens: Vec<_> = (0..6).map(|at| (element_bits(3, 0, 0, at) % words) as i32).collect();
+    let scalar = |value: i32| HostTensor::new([], vec![value]);
+    let data = [("x", HostTensor::new([3, 2], tokens)), ("position", scalar(3)), ("last", scalar(1))];
+    let mut inputs: BTreeMap<_, _> = data.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
+    inputs.extend(program.initial_parameters(1).map(|(name, tensor)| (name.into(), tensor)));
+    Some(case(format!("continuation of {name}"), program.graph, inputs, -1.0..1.0, target, 5e-4))
+}
+
+/// A program whose other states have numbers of this range.
+fn case(
+    name: String,
+    graph: Graph,
+    mut inputs: BTreeMap<String, HostTensor>,
+    states: Range<f64>,
+    target: &Target,
+    tolerance: f64,
+) -> Case {
+    for (id, name, role) in graph.inputs() {
+        if role == InputRole::State && !inputs.contains_key(name) {
+            let share = |at: u64| f64::from(element_bits(7, 1, 0, at)) / f64::from(u32::MAX);
+            let number = |at: u64| states.start + (states.end - states.start) * share(at);
+            let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(number).collect();
+            inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
+        }
+    }
     let mut converted = graph.clone();
     if target.product_type() == ProductType::Bf16 {
         run(&mut converted, &target.passes(), None, &mut |_, _| {}).expect("passes");
     }
     let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
     let plan = lower(&graph, target, Thrift::NONE).expect("lowers").body;
-    let name = format!("{} {}", serde_json::to_string(&config).expect("plain data"), target.product_type());
     Case { name, plan, inputs, expected, tolerance }
-}
-
-/// Moments of the optimizer as after some steps: Adam divides by the root of the second one.
-fn moments(graph: &Graph, inputs: &mut BTreeMap<String, HostTensor>) {
-    for (id, name, role) in graph.inputs() {
-        if role == InputRole::State && !inputs.contains_key(name) {
-            let small = |at: u64| 1e-3 + 1e-3 * f64::from(element_bits(7, 1, 0, at)) / f64::from(u32::MAX);
-            let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(small).collect();
-            inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
-        }
-    }
 }
 
 /// The results of each case.
@@ -82,7 +105,7 @@ fn failures(cases: &[Case], results: &Results) -> Vec<String> {
 }
 
 #[test]
-fn training_steps_match_the_reference_under_every_schedule() {
+fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
     if !emulator::is_present() {
         println!("skipped: there is no C++ compiler (g++, or what CXX names)");
         return;
@@ -99,7 +122,8 @@ fn training_steps_match_the_reference_under_every_schedule() {
         training_step(config, &compiled.clone().precision(ProductType::Bf16), 1e-2),
     ];
     let others = samples().into_iter().map(|(_, config)| training_step(config, &compiled, 5e-4));
-    let cases: Vec<_> = cases.into_iter().chain(others).collect();
+    let parts = samples().into_iter().filter_map(|(name, config)| continuation(name, &config, &compiled));
+    let cases: Vec<_> = cases.into_iter().chain(others).chain(parts).collect();
     let mut renderer = Renderer::new(Options::default());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
     let emulator = Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
@@ -169,9 +193,17 @@ mod presets_compile {
                     .body;
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
-            let forward = preset.config.evaluation(1).expect("forward");
-            let plan = lower(&forward.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
-            renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+            let mut forward = vec![preset.config.evaluation(1).expect("forward")];
+            let (two, context) =
+                (preset.config.with_json("{\"layers\": 2}").expect("valid"), preset.config.context());
+            for (length, visible) in [(context.min(128), context.min(128)), (1, context)] {
+                let part = Part { length, visible, capacity: context };
+                forward.extend(two.continuation(&Trace::new(), 1, part).expect("a program"));
+            }
+            for program in forward {
+                let plan = lower(&program.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
+                renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+            }
         }
         let functions = renderer.functions();
         let next = AtomicUsize::new(0);

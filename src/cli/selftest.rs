@@ -6,8 +6,9 @@ use super::model::TargetArgs;
 use super::screen::{Screen, progress};
 use indicatif::ProgressBar;
 use kernfusion::compile::{Mode, Precision as ProductType, Target};
-use kernfusion::models::{self, ModelConfig};
+use kernfusion::models::{self, ModelConfig, Part};
 use kernfusion::optim::Optimizer;
+use kernfusion::trace::Trace;
 use kernfusion::train::batches;
 use kernfusion::{HostTensor, Result};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
@@ -16,6 +17,7 @@ use kernfusion_ir::samples::{self, Sample, difference};
 use kernfusion_ir::{DType, Graph, InputRole};
 use kernfusion_passes::run as run_passes;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::process::ExitCode;
 
 /// How far a random program may be off: it has tens of operations in a row.
@@ -28,7 +30,7 @@ const STEP_TOLERANCE: f64 = 2e-4;
 const NARROW_TOLERANCE: f64 = 1e-2;
 
 /// Compare this machine's results with the reference evaluator: every op on every dtype, random programs, and a small
-/// training step of each kind of model, in eager and in compiled mode
+/// training step of each kind of model, a part of a text after another one, in eager and in compiled mode
 #[derive(clap::Args)]
 #[command(after_help = "Example: kernfusion selftest")]
 pub(super) struct Args {
@@ -116,6 +118,7 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
     }
     for (name, config) in models::samples() {
         cases.push(training_step(args.seed, name, &config)?);
+        cases.extend(continuation(args.seed, name, &config)?);
     }
     cases.sort_by(|a, b| a.group.cmp(&b.group));
     Ok(cases)
@@ -132,17 +135,37 @@ fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
     inputs.extend(step.scalars(3, 1e-2, seed as u32).into_iter().map(|(name, scalar)| (name.into(), scalar)));
     inputs.extend(step.program.initial_parameters(seed).map(|(name, tensor)| (name.into(), tensor)));
     let graph = step.program.graph;
+    // Moments as after some steps: Adam divides by the root of the second one.
+    add_states(&graph, &mut inputs, 1e-3..2e-3, seed);
+    let name = format!("training step: {name}");
+    Ok(Case { group: "training step".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
+}
+
+/// A part of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
+fn continuation(seed: u64, name: &str, config: &ModelConfig) -> Result<Option<Case>> {
+    let part = Part { length: 2, visible: config.context(), capacity: config.context() };
+    let Some(program) = config.continuation(&Trace::new(), 3, part)? else { return Ok(None) };
+    let words = config.vocabulary() as u32;
+    let tokens: Vec<_> = (0..6).map(|at| (element_bits(seed as u32, 0, 0, at) % words) as i32).collect();
+    let scalar = |value: i32| HostTensor::new([], vec![value]);
+    let data = [("x", HostTensor::new([3, 2], tokens)), ("position", scalar(3)), ("last", scalar(1))];
+    let mut inputs: BTreeMap<_, _> = data.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
+    inputs.extend(program.initial_parameters(seed).map(|(name, tensor)| (name.into(), tensor)));
+    add_states(&program.graph, &mut inputs, -1.0..1.0, seed);
+    let (group, name) = ("continuation".into(), format!("continuation: {name}"));
+    Ok(Some(Case { group, name, graph: program.graph, inputs, tolerance: STEP_TOLERANCE }))
+}
+
+/// Numbers of a range for every state that has none.
+fn add_states(graph: &Graph, inputs: &mut Tensors, range: Range<f64>, seed: u64) {
     for (id, name, role) in graph.inputs() {
         if role == InputRole::State && !inputs.contains_key(name) {
-            // Moments as after some steps: Adam divides by the root of the second one.
-            let small =
-                |at: u64| 1e-3 + 1e-3 * f64::from(element_bits(seed as u32, 1, 0, at)) / f64::from(u32::MAX);
-            let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(small).collect();
+            let share = |at: u64| f64::from(element_bits(seed as u32, 1, 0, at)) / f64::from(u32::MAX);
+            let number = |at: u64| range.start + (range.end - range.start) * share(at);
+            let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(number).collect();
             inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
         }
     }
-    let name = format!("training step: {name}");
-    Ok(Case { group: "training step".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
 }
 
 /// What is wrong with a case on a target, if anything. With products of bf16, the evaluator is given the program with

@@ -100,9 +100,9 @@ impl Workload {
             Work::Prefill => (0, self.length - 1),
             Work::Decode => (context / 2 + self.done as usize % context.div_ceil(2), 0),
         };
-        let rows = window.0.chunks(context).flat_map(|row| &row[..self.length]).copied().collect();
+        let rows: Vec<_> = window.0.chunks(context).flat_map(|row| &row[..self.length]).copied().collect();
         let scalar = |value: usize| HostTensor::new([], vec![value as i32]);
-        let x = HostTensor::new([self.batch, self.length], Vec::<i32>::from_iter(rows));
+        let x = HostTensor::new([self.batch, self.length], rows);
         vec![("x", x), ("position", scalar(position)), ("last", scalar(last))]
     }
 

@@ -31,7 +31,11 @@ impl Display for KernelGraph {
         writeln!(f, "kernels {:?}", self.name)?;
         for buffer in &self.buffers {
             let role = format!("{:?}", buffer.role).to_lowercase();
-            writeln!(f, "{role} {} : {}", buffer.name, buffer.ty)?;
+            write!(f, "{role} {} : {}", buffer.name, buffer.ty)?;
+            match buffer.continues {
+                Some(state) => writeln!(f, " continues {}", self.buffer(state).name)?,
+                None => writeln!(f)?,
+            }
         }
         for kernel in &self.kernels {
             write!(f, "\n{}", self.show(kernel))?;

@@ -259,9 +259,9 @@ macro_rules! lines {
             unsafe fn dot<const R: usize>(
                 a: *const f32,
                 lda: usize,
-                b: &[*const f32; 4],
+                b: *const f32,
                 k: usize,
-                c: &mut [[f32; 4]],
+                c: &mut [f32; thin::ROWS],
             ) {
                 // SAFETY: the caller's contract.
                 unsafe { thin::dot::<$lanes, R>(a, lda, b, k, c) }

@@ -1,8 +1,8 @@
 //! Products with few rows (decoding a token): B is read once, in its own order, and never packed.
 //!
-//! Where B is contiguous along k, an element of C is a dot product in the lanes of one register; where it is
-//! contiguous along n, rows of B are added up. Which of the two, and so the order of summation, depends on the
-//! layout of B only.
+//! Where B is contiguous along k, an element of C is a dot product in the lanes of a few registers, one row of B after
+//! another: memory gives a thread almost twice as much along one line as along four. Where B is contiguous along n, rows of B
+//! are added up. Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::driver::{Run, Space, chunks};
 use super::kernel::KC;
@@ -14,12 +14,12 @@ use std::ops::Range;
 /// The most rows: beyond, packing B pays.
 const MOST_ROWS: usize = 8;
 /// Rows of C that one kernel call computes.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 /// Rows of B that are added up between two visits of C.
-const DEPTH: usize = 8;
+const DEPTH: usize = 32;
 
-/// `(a, lda, b, k, c)`: `c[i][j]` = Σ_p a[i · lda + p] · b[j][p] for four columns.
-pub(super) type Dot = unsafe fn(*const f32, usize, &[*const f32; 4], usize, &mut [[f32; 4]]);
+/// `(a, lda, b, k, c)`: `c[i]` = Σ_p a[i · lda + p] · b[p] for the rows of A.
+pub(super) type Dot = unsafe fn(*const f32, usize, *const f32, usize, &mut [f32; ROWS]);
 /// `(a, lda, b, c, ldc, n)`: c[i · ldc + j] += Σ_p a[i · lda + p] · b[p][j] for j < n.
 pub(super) type Axpy = unsafe fn(*const f32, usize, &[*const f32], *mut f32, usize, usize);
 
@@ -31,42 +31,58 @@ pub(super) struct Thin {
 
 // No closures in the kernels below: compiled without the instruction set's features, they would be calls.
 
+/// Sums that are under way at once in each row of C: an addition waits for the one before it.
+const fn chains(rows: usize) -> usize {
+    if rows <= 2 { 4 } else { 2 }
+}
+
 /// # Safety
-/// As `Dot`; the instruction set is there, `c` has R rows.
+/// As `Dot`; the instruction set is there.
 #[inline(always)]
 pub(super) unsafe fn dot<L: Lanes, const R: usize>(
     a: *const f32,
     lda: usize,
-    b: &[*const f32; 4],
+    b: *const f32,
     k: usize,
-    c: &mut [[f32; 4]],
+    c: &mut [f32; ROWS],
 ) {
-    let whole = k - k % L::LANES;
+    let (lines, whole) = (k - k % (chains(R) * L::LANES), k - k % L::LANES);
     // SAFETY: rows of A and B have k values.
     unsafe {
-        let mut sums = [[L::splat(0.0); 4]; R];
-        for p in (0..whole).step_by(L::LANES) {
-            let columns =
-                [L::load(b[0].add(p)), L::load(b[1].add(p)), L::load(b[2].add(p)), L::load(b[3].add(p))];
-            for (i, sums) in sums.iter_mut().enumerate() {
-                let x = L::load(a.add(i * lda + p));
-                for (sum, column) in sums.iter_mut().zip(columns) {
-                    *sum = L::fma(x, column, *sum);
+        let mut sums = [[L::splat(0.0); chains(1)]; R];
+        for p in (0..lines).step_by(chains(R) * L::LANES) {
+            for chain in 0..chains(R) {
+                let p = p + chain * L::LANES;
+                let line = L::load(b.add(p));
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    sums[chain] = L::fma(L::load(a.add(i * lda + p)), line, sums[chain]);
                 }
+            }
+        }
+        for p in (lines..whole).step_by(L::LANES) {
+            let line = L::load(b.add(p));
+            for (i, sums) in sums.iter_mut().enumerate() {
+                sums[0] = L::fma(L::load(a.add(i * lda + p)), line, sums[0]);
             }
         }
         if whole < k {
+            let line = L::load_first(b.add(whole), k - whole);
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = L::load_first(a.add(i * lda + whole), k - whole);
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    *sum = L::fma(x, L::load_first(b.add(whole), k - whole), *sum);
-                }
+                sums[1] = L::fma(L::load_first(a.add(i * lda + whole), k - whole), line, sums[1]);
             }
         }
-        for (c, [s0, s1, s2, s3]) in c.iter_mut().zip(sums) {
-            *c = [s0.sum(), s1.sum(), s2.sum(), s3.sum()];
+        for (c, sums) in c.iter_mut().zip(sums) {
+            *c = match chains(R) {
+                2 => (sums[0] + sums[1]).sum(),
+                _ => ((sums[0] + sums[1]) + (sums[2] + sums[3])).sum(),
+            };
         }
     }
+}
+
+/// Registers of each row of C that are summed at once.
+const fn vectors(rows: usize) -> usize {
+    if rows <= 2 { 4 } else { 2 }
 }
 
 /// # Safety
@@ -80,41 +96,59 @@ pub(super) unsafe fn axpy<L: Lanes, const R: usize>(
     ldc: usize,
     n: usize,
 ) {
-    let whole = n - n % L::LANES;
+    let (blocks, whole) = (n - n % (vectors(R) * L::LANES), n - n % L::LANES);
     // SAFETY: rows of B and C have n values.
     unsafe {
-        for j in (0..whole).step_by(L::LANES) {
-            let mut sums = [L::splat(0.0); R];
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = L::load(c.add(i * ldc + j));
-            }
-            for (p, b) in b.iter().enumerate() {
-                let line = L::load(b.add(j));
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = L::fma(L::splat(*a.add(i * lda + p)), line, *sum);
+        for j in (0..blocks).step_by(vectors(R) * L::LANES) {
+            let mut sums = [[L::splat(0.0); vectors(1)]; R];
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (v, sum) in sums[..vectors(R)].iter_mut().enumerate() {
+                    *sum = L::load(c.add(i * ldc + j + v * L::LANES));
                 }
             }
-            for (i, sum) in sums.into_iter().enumerate() {
-                sum.store(c.add(i * ldc + j));
+            for (p, b) in b.iter().enumerate() {
+                for v in 0..vectors(R) {
+                    let line = L::load(b.add(j + v * L::LANES));
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        sums[v] = L::fma(L::splat(*a.add(i * lda + p)), line, sums[v]);
+                    }
+                }
+            }
+            for (i, sums) in sums.into_iter().enumerate() {
+                for (v, sum) in sums[..vectors(R)].iter().enumerate() {
+                    sum.store(c.add(i * ldc + j + v * L::LANES));
+                }
             }
         }
-        if whole < n {
-            let left = n - whole;
+        for j in (blocks..n).step_by(L::LANES) {
+            // The last one may have fewer lanes.
+            let lanes = if j < whole { L::LANES } else { n - whole };
             let mut sums = [L::splat(0.0); R];
             for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = L::load_first(c.add(i * ldc + whole), left);
+                *sum = load(c.add(i * ldc + j), lanes);
             }
             for (p, b) in b.iter().enumerate() {
-                let line = L::load_first(b.add(whole), left);
+                let line: L = load(b.add(j), lanes);
                 for (i, sum) in sums.iter_mut().enumerate() {
                     *sum = L::fma(L::splat(*a.add(i * lda + p)), line, *sum);
                 }
             }
             for (i, sum) in sums.into_iter().enumerate() {
-                sum.store_first(c.add(i * ldc + whole), left);
+                match lanes == L::LANES {
+                    true => sum.store(c.add(i * ldc + j)),
+                    false => sum.store_first(c.add(i * ldc + j), lanes),
+                }
             }
         }
     }
+}
+
+/// # Safety
+/// The instruction set is there, and `lanes` values at `source`.
+#[inline(always)]
+unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
+    // SAFETY: the caller's contract.
+    unsafe { if lanes == L::LANES { L::load(source) } else { L::load_first(source, lanes) } }
 }
 
 /// Whether a contraction is computed here.
@@ -130,7 +164,7 @@ fn stride(job: &Contraction) -> usize {
 
 /// Buffers that are needed: A, a stage of B (of which there are two), tiles of C; in words.
 pub(super) fn words(job: &Contraction) -> (usize, usize, usize) {
-    let stage = (4 * stride(job)).max(DEPTH * TILE_COLUMNS);
+    let stage = stride(job).max(DEPTH * TILE_COLUMNS);
     (job.m * stride(job), stage, job.m * TILE_COLUMNS)
 }
 
@@ -209,23 +243,17 @@ unsafe fn columns_by_dots(
     space: &Space,
 ) {
     let (job, ld) = (run.job, stride(run.job));
-    for four in chunks(columns.clone(), 4) {
-        // The last column stands in for those that are missing.
-        let lines: [_; 4] = std::array::from_fn(|j| {
-            let at = b.at((four.start + j).min(four.end - 1), 0);
-            // SAFETY: the stage holds four rows of k values.
-            unsafe { line(run, at, job.k, space.stage[0].add(j * ld)) }
-        });
+    for column in columns.clone() {
+        // SAFETY: the stage holds k values.
+        let line = unsafe { line(run, b.at(column, 0), job.k, space.stage[0]) };
         for rows in chunks(0..job.m, ROWS) {
-            let mut sums = [[0.0; 4]; ROWS];
+            let mut sums = [0.0; ROWS];
             let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
-            // SAFETY: `stage_a` made the rows; C has these rows and columns.
+            // SAFETY: `stage_a` made the rows; C has these rows and this column.
             unsafe {
-                run.kernels.thin.dot[rows.len() - 1](a, ld, &lines, job.k, &mut sums);
-                for (i, sums) in rows.zip(sums) {
-                    for (j, sum) in four.clone().zip(sums) {
-                        c.add(i * ldc + j - columns.start).write_unaligned(sum);
-                    }
+                run.kernels.thin.dot[rows.len() - 1](a, ld, line, job.k, &mut sums);
+                for (i, sum) in rows.zip(sums) {
+                    c.add(i * ldc + column - columns.start).write_unaligned(sum);
                 }
             }
         }
