@@ -7,13 +7,14 @@ mod reader;
 
 use crate::Result;
 use crate::checkpoint::Checkpoint;
-use crate::compile::Target;
+use crate::compile::{Precision, Target};
 use crate::models::ModelConfig;
 use crate::sample::Sampler;
 use crate::text::{Tokenizer, Unfolding};
 use crate::trace::Trace;
 use crate::train::{Adaptation, Record, parameters};
 use kernfusion_codegen::States;
+use kernfusion_ir::DType;
 use reader::{Reader, next_logits};
 
 /// A model that writes.
@@ -42,17 +43,23 @@ impl Generator {
         states: &States,
         target: &Target,
     ) -> Result<Self> {
-        Ok(Generator { reader: Reader::new(config, adaptation, states, target)?, tokenizer })
+        let reader = Reader::new(config, adaptation, DType::F32, states, target)?;
+        Ok(Generator { reader, tokenizer })
     }
 
-    /// The model of a checkpoint, with its adapters merged.
+    /// The model of a checkpoint, with its adapters merged. For products of `bf16`, a decoder's matrices are kept as `bf16`.
     ///
     /// # Errors
     /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
         let (config, tokenizer) = Record::model(&checkpoint.meta)?;
-        let states = parameters::restored(checkpoint, &next_logits(&Trace::new(), &config)?, target)?;
-        Generator::new(&config, tokenizer, &states, target)
+        let narrow = target.product_type() == Precision::Bf16 && matches!(config, ModelConfig::Gpt(_));
+        let stored = if narrow { DType::BF16 } else { DType::F32 };
+        let trace = Trace::new();
+        trace.store_matrices(stored);
+        let states = parameters::restored(checkpoint, &next_logits(&trace, &config)?, target)?;
+        let reader = Reader::new(&config, &Adaptation::default(), stored, &states, target)?;
+        Ok(Generator { reader, tokenizer })
     }
 
     /// The logits of the token that follows `tokens`, of which there is at least one.
@@ -129,7 +136,7 @@ mod tests {
     use crate::models::{Experts, FeedForwardKind, GptConfig, LatentShape, Positions};
     use crate::nn::{Normalization, Pairing, Rope};
     use crate::text::CharTokenizer;
-    use kernfusion_ir::evaluate::{Precision, evaluate};
+    use kernfusion_ir::evaluate::{Precision as Rounding, evaluate};
 
     fn config() -> GptConfig {
         // A vocabulary of more tokens than the tokenizer has, as one that was padded.
@@ -158,8 +165,7 @@ mod tests {
         let mut inputs: std::collections::BTreeMap<_, _> =
             parameters.map(|name| (name.clone(), states.get(&name).unwrap())).collect();
         inputs.insert("x".into(), HostTensor::new([1, tokens.len()], tokens.to_vec()));
-        let logits =
-            evaluate(&program.graph, &inputs, Precision::Declared).unwrap().remove("logits").unwrap();
+        let logits = evaluate(&program.graph, &inputs, Rounding::Declared).unwrap().remove("logits").unwrap();
         logits.values[12 * (tokens.len() - 1)..][..10].to_vec()
     }
 

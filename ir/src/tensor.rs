@@ -71,6 +71,20 @@ impl Tensor {
         Tensor::new(ty.shape.clone(), data)
     }
 
+    /// The same numbers as `dtype`, rounded to the nearest.
+    pub fn to_dtype(self, dtype: DType) -> Self {
+        let data = match (&self.data, dtype) {
+            (data, dtype) if data.dtype() == dtype => return self,
+            // Parameters of a model: without a detour.
+            (Data::F32(values), DType::BF16) => {
+                Data::BF16(values.iter().map(|&x| bf16::from_f32(x)).collect())
+            }
+            (Data::F32(values), DType::F16) => Data::F16(values.iter().map(|&x| f16::from_f32(x)).collect()),
+            _ => return Tensor::from_f64(&TensorType::new(dtype, self.shape.clone()), &self.to_f64()),
+        };
+        Tensor { shape: self.shape, data }
+    }
+
     /// A tensor of `ty` from its bytes in memory order (little-endian), or `None` if their number does not fit.
     pub fn from_bytes(ty: &TensorType, bytes: &[u8]) -> Option<Self> {
         if bytes.len() != ty.bytes() {

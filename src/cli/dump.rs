@@ -118,7 +118,7 @@ impl Args {
             fused(&self.part(parts.graphs)?, self.mode, parts.thrift)
         };
         match self.stage {
-            Stage::Trace => self.graph(&traced(model, self.work)?),
+            Stage::Trace => self.graph(&traced(model, self.work, self.products.precision())?),
             Stage::Grad if self.work == Work::Train => {
                 self.graph(&self.part(parts(model, self.work, modes, &self.memory)?.graphs)?)
             }
@@ -208,7 +208,8 @@ impl Args {
         }
         let target = Target::cpu().mode(self.mode).precision(self.products.precision()).keep_code(true);
         let target = self.memory.limit(target);
-        let program = compile(&self.work.program(model)?.graph, &States::new(), &target)?;
+        let program =
+            compile(&self.work.program(model, target.product_type())?.graph, &States::new(), &target)?;
         let mut parts = Vec::new();
         let program = self.part(program.executables())?;
         for kernel in program.plan().graph.kernels.iter().filter(|kernel| self.wants(kernel)) {

@@ -7,6 +7,7 @@ use kernfusion::compile::{Mode, Precision, Target};
 use kernfusion::models::{ModelConfig, Part, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::{Program, Trace};
+use kernfusion_ir::DType;
 use std::path::PathBuf;
 
 /// Which model.
@@ -108,14 +109,25 @@ impl Work {
         self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
     }
 
-    /// The program. A training step is one of AdamW without clipping.
-    pub(super) fn program(self, model: &Model) -> std::result::Result<Program, CliError> {
+    /// The program, with the number type of its products. A training step is one of AdamW without clipping; matrices of a
+    /// model that reads part by part are kept as what products take.
+    pub(super) fn program(
+        self,
+        model: &Model,
+        precision: Precision,
+    ) -> std::result::Result<Program, CliError> {
         let program: Result<Program> = match self {
             Work::Train => {
                 model.config.train_step(model.batch, &benchmark_optimizer(), None).map(|step| step.program)
             }
             Work::Forward => model.config.evaluation(model.batch),
-            Work::Prefill | Work::Decode => self.continuation(model, &Trace::new()),
+            Work::Prefill | Work::Decode => {
+                let trace = Trace::new();
+                if precision == Precision::Bf16 {
+                    trace.store_matrices(DType::BF16);
+                }
+                self.continuation(model, &trace)
+            }
         };
         Ok(program?)
     }

@@ -37,10 +37,10 @@ impl PassArgs {
 }
 
 /// The loss as it is traced, before anything is derived from it.
-pub(super) fn traced(model: &Model, work: Work) -> Result<Graph, CliError> {
+pub(super) fn traced(model: &Model, work: Work, precision: Precision) -> Result<Graph, CliError> {
     let trace = match work {
         Work::Train => Trace::training(),
-        Work::Forward | Work::Prefill | Work::Decode => return Ok(work.program(model)?.graph),
+        Work::Forward | Work::Prefill | Work::Decode => return Ok(work.program(model, precision)?.graph),
     };
     let loss = model.config.loss(&trace, model.batch)?;
     Ok(trace.finish(&[("loss", &loss)])?.graph)
@@ -63,7 +63,7 @@ pub(super) fn parts(
     (mode, precision): (Mode, Precision),
     memory: &MemoryArgs,
 ) -> Result<Parts, CliError> {
-    let graph = work.program(model)?.graph;
+    let graph = work.program(model, precision)?.graph;
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
     let thrift = planned_thrift(&graph, &States::new(), &target)?;
     if thrift.slices == 1 {

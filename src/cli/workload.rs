@@ -63,7 +63,9 @@ impl Workload {
                 let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;
                 (step.program.clone(), Some(step))
             }
-            Work::Forward | Work::Prefill | Work::Decode => (work.program(model)?, None),
+            Work::Forward | Work::Prefill | Work::Decode => {
+                (work.program(model, target.product_type())?, None)
+            }
         };
         let states = target.states();
         for (name, tensor) in program.initial_parameters(SEED) {

@@ -30,12 +30,14 @@ impl Reader {
     pub(super) fn new(
         config: &ModelConfig,
         adaptation: &Adaptation,
+        stored: DType,
         states: &States,
         target: &Target,
     ) -> Result<Self> {
         match config {
             ModelConfig::Gpt(config) => {
-                let parts = Parts::new(config.clone(), adaptation.clone(), states, target.clone())?;
+                let (config, adaptation) = (config.clone(), adaptation.clone());
+                let parts = Parts::new(config, adaptation, stored, states, target.clone())?;
                 Ok(Reader::Parts(Box::new(parts)))
             }
             config => Ok(Reader::Window(Box::new(Window::new(config, adaptation, states, target)?))),
@@ -62,6 +64,8 @@ impl Reader {
 pub(super) struct Parts {
     config: GptConfig,
     adaptation: Adaptation,
+    /// What matrices are kept as.
+    stored: DType,
     target: Target,
     /// Parameters, and caches of its own.
     states: States,
@@ -73,11 +77,16 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    fn new(config: GptConfig, adaptation: Adaptation, states: &States, target: Target) -> Result<Self> {
-        let target = target.slices(1).start();
-        let states = states.fork();
+    fn new(
+        config: GptConfig,
+        adaptation: Adaptation,
+        stored: DType,
+        states: &States,
+        target: Target,
+    ) -> Result<Self> {
+        let (target, states, programs) = (target.slices(1).start(), states.fork(), BTreeMap::new());
         let mut parts =
-            Parts { config, adaptation, target, states, programs: BTreeMap::new(), read: vec![], first: 0 };
+            Parts { config, adaptation, stored, target, states, programs, read: vec![], first: 0 };
         // What every text needs, and so whatever is wrong with the model is known now.
         parts.program(parts.part(0, 1))?;
         Ok(parts)
@@ -98,7 +107,9 @@ impl Parts {
         match self.programs.entry(part) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let program = self.config.continuation(&self.adaptation.evaluating(), 1, part)?;
+                let trace = self.adaptation.evaluating();
+                trace.store_matrices(self.stored);
+                let program = self.config.continuation(&trace, 1, part)?;
                 Ok(entry.insert(compile(&program.graph, &self.states, &self.target)?))
             }
         }

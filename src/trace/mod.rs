@@ -59,6 +59,8 @@ struct Inner {
     path: Arc<str>,
     training: bool,
     product_dtype: Option<DType>,
+    /// What matrices of parameters are kept as.
+    stored: DType,
     /// Module paths whose parameters stay as they are.
     frozen: Vec<String>,
     lora: Option<Lora>,
@@ -83,6 +85,8 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Its first value.
     pub init: Init,
+    /// What it is kept as.
+    pub dtype: DType,
     /// Whether training changes it; if not, it is frozen.
     pub trained: bool,
 }
@@ -107,9 +111,12 @@ impl Program {
 
     /// The first values of all parameters and buffers, a function of the seed and each one's name.
     pub fn initial_parameters(&self, seed: u64) -> impl Iterator<Item = (&str, HostTensor)> {
-        self.parameters.iter().chain(&self.buffers).map(move |Parameter { name, shape, init, .. }| {
-            (name.as_str(), HostTensor::new(shape.clone(), init.draw(seed, name, shape)))
-        })
+        self.parameters.iter().chain(&self.buffers).map(
+            move |Parameter { name, shape, init, dtype, .. }| {
+                let value = HostTensor::new(shape.clone(), init.draw(seed, name, shape));
+                (name.as_str(), value.to_dtype(*dtype))
+            },
+        )
     }
 }
 
@@ -141,6 +148,7 @@ impl Trace {
             path: "".into(),
             training: false,
             product_dtype: None,
+            stored: DType::F32,
             frozen: vec![],
             lora: None,
             parameters: vec![],
@@ -170,6 +178,12 @@ impl Trace {
     /// This is mixed precision: parameters, gradients and all other operations keep their dtype.
     pub fn set_product_dtype(&self, dtype: DType) {
         self.inner.borrow_mut().product_dtype = Some(dtype);
+    }
+
+    /// Keeps the matrices among the parameters that are declared from now on as `dtype` (`bf16` or `f16`): a model that is not
+    /// trained any more takes half the memory, and half the time where it only reads them once. They are read as `f32`.
+    pub fn store_matrices(&self, dtype: DType) {
+        self.inner.borrow_mut().stored = dtype;
     }
 
     /// Freezes the parameters that are declared from now on under any of these module paths, such as `wte` or `blocks.0`:
@@ -233,10 +247,14 @@ impl Trace {
     #[track_caller]
     pub fn parameter(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
         let (name, shape) = (self.qualified(name), shape.into());
-        let tensor = self.declare(name.clone(), InputRole::State, TensorType::new(DType::F32, shape.clone()));
-        let trained = self.trains(&name);
-        self.inner.borrow_mut().parameters.push((Parameter { name, shape, init, trained }, tensor.id()));
-        tensor
+        let dtype = if shape.len() > 1 { self.inner.borrow().stored } else { DType::F32 };
+        let tensor = self.declare(name.clone(), InputRole::State, TensorType::new(dtype, shape.clone()));
+        let trained = dtype == DType::F32 && self.trains(&name);
+        self.inner
+            .borrow_mut()
+            .parameters
+            .push((Parameter { name, shape, init, dtype, trained }, tensor.id()));
+        if dtype == DType::F32 { tensor } else { tensor.cast(DType::F32) }
     }
 
     /// A tensor that is kept from run to run and starts from zero, named by the open module path and `name`;
@@ -252,7 +270,13 @@ impl Trace {
     pub fn buffer(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
         let (path, shape) = (self.qualified(name), shape.into());
         let tensor = self.state(name, shape.clone(), DType::F32);
-        self.inner.borrow_mut().buffers.push(Parameter { name: path, shape, init, trained: false });
+        self.inner.borrow_mut().buffers.push(Parameter {
+            name: path,
+            shape,
+            init,
+            dtype: DType::F32,
+            trained: false,
+        });
         tensor
     }
 

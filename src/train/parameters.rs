@@ -6,7 +6,7 @@ use crate::compile::Target;
 use crate::trace::Program;
 use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
-use kernfusion_ir::{Graph, InputRole};
+use kernfusion_ir::{DType, Graph, InputRole};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -57,13 +57,13 @@ pub(crate) fn put(
     tensors: BTreeMap<String, Tensor32>,
     source: &str,
 ) -> Result<()> {
-    let problems = misfits(shapes, &tensors);
-    if !problems.is_empty() {
-        let reason = format!("{source} does not fit the model: {}", problems.join("; "));
-        return Err(Error::Configuration(reason));
-    }
+    check(shapes, &tensors, source)?;
+    put_as(states, tensors, &|_| DType::F32)
+}
+
+fn put_as(states: &States, tensors: BTreeMap<String, Tensor32>, dtype: &dyn Fn(&str) -> DType) -> Result<()> {
     for (name, Tensor32 { shape, data }) in tensors {
-        states.set(&name, &HostTensor::new(shape, data))?;
+        states.set(&name, &HostTensor::new(shape, data).to_dtype(dtype(&name)))?;
     }
     Ok(())
 }
@@ -87,9 +87,19 @@ pub(crate) fn merged(checkpoint: Checkpoint) -> Result<BTreeMap<String, Tensor32
 /// # Errors
 /// If the checkpoint's tensors are not those of the program.
 pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Target) -> Result<States> {
-    let states = target.states();
-    put(&states, &states_of(&program.graph), merged(checkpoint)?, "the checkpoint")?;
+    let (states, tensors) = (target.states(), merged(checkpoint)?);
+    check(&states_of(&program.graph), &tensors, "the checkpoint")?;
+    let stored = |name: &str| program.graph.input(name).map_or(DType::F32, |id| program.graph[id].ty.dtype);
+    put_as(&states, tensors, &stored)?;
     Ok(states)
+}
+
+fn check(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>, source: &str) -> Result<()> {
+    let problems = misfits(shapes, tensors);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Configuration(format!("{source} does not fit the model: {}", problems.join("; "))))
 }
 
 fn misfits(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>) -> Vec<String> {
