@@ -81,7 +81,12 @@ flowchart TB
 
 /// Two maps in a row; the first result is written in place of nothing and read once.
 fn kernels() -> KernelGraph {
-    let buffer = |name: &str, role| Buffer { name: name.into(), ty: TensorType::new(DType::F32, [4]), role };
+    let buffer = |name: &str, role| Buffer {
+        name: name.into(),
+        ty: TensorType::new(DType::F32, [4]),
+        role,
+        continues: None,
+    };
     let kernel = |name: &str, op, from, to| {
         let load = InstrKind::Load { buffer: BufferId(from), index: Index::axis(1, 0), guard: vec![] };
         let kinds = [load, InstrKind::Unary(op, Scalar(0))];

@@ -7,7 +7,7 @@ use kernfusion_ir::kernel::{
 use kernfusion_ir::{Binary, Compare, DType, Literal, ReduceOp, TensorType, Unary, ValueId};
 
 fn buffer(name: &str, role: BufferRole, dtype: DType, shape: &[usize]) -> Buffer {
-    Buffer { name: name.into(), ty: TensorType::new(dtype, shape), role }
+    Buffer { name: name.into(), ty: TensorType::new(dtype, shape), role, continues: None }
 }
 
 fn index(strides: &[i64], offset: i64) -> Index {

@@ -33,13 +33,15 @@ impl Past {
         let trace = part.trace();
         let (mut shape, rows) = (part.shape(), part.rank() - 2);
         shape[rows] = self.capacity;
+        // What products read is kept as they read it.
+        let part = &part.cast(trace.stored());
         let cache = trace.state(name, shape, part.dtype());
         let zero = trace.full([], 0.0, DType::I32);
         let starts: Vec<_> =
             (0..part.rank()).map(|axis| if axis == rows { &self.position } else { &zero }).collect();
         let next = cache.dynamic_update(part, &starts);
         trace.update(&cache, &next);
-        next.slice(rows as isize, 0..self.visible)
+        next.slice(rows as isize, 0..self.visible).cast(DType::F32)
     }
 
     /// `bool[queries, visible]`: which positions the queries of a part see.

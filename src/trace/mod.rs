@@ -186,6 +186,11 @@ impl Trace {
         self.inner.borrow_mut().stored = dtype;
     }
 
+    /// What matrices of parameters are kept as.
+    pub(crate) fn stored(&self) -> DType {
+        self.inner.borrow().stored
+    }
+
     /// Freezes the parameters that are declared from now on under any of these module paths, such as `wte` or `blocks.0`:
     /// no gradient is traced for them, and an optimizer keeps no state. Gradients still flow through their layers.
     pub fn freeze(&self, paths: &[String]) {

@@ -256,31 +256,37 @@ macro_rules! lines {
         mod $module {
             use super::*;
             #$attribute
-            unsafe fn dot<const R: usize>(
+            unsafe fn dot<const R: usize, const NARROW: bool>(
                 a: *const f32,
                 lda: usize,
-                b: *const f32,
+                b: *const u8,
                 k: usize,
                 c: &mut [f32; thin::ROWS],
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { thin::dot::<$lanes, R>(a, lda, b, k, c) }
+                unsafe { thin::dot::<$lanes, R, NARROW>(a, lda, b, k, c) }
             }
             #$attribute
-            unsafe fn axpy<const R: usize>(
+            unsafe fn axpy<const R: usize, const NARROW: bool>(
                 a: *const f32,
                 lda: usize,
-                b: &[*const f32],
+                b: &[*const u8],
                 c: *mut f32,
                 ldc: usize,
                 n: usize,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { thin::axpy::<$lanes, R>(a, lda, b, c, ldc, n) }
+                unsafe { thin::axpy::<$lanes, R, NARROW>(a, lda, b, c, ldc, n) }
             }
             pub(super) static THIN: Thin = Thin {
-                dot: [dot::<1>, dot::<2>, dot::<3>, dot::<4>],
-                axpy: [axpy::<1>, axpy::<2>, axpy::<3>, axpy::<4>],
+                dot: [
+                    [dot::<1, false>, dot::<2, false>, dot::<3, false>, dot::<4, false>],
+                    [dot::<1, true>, dot::<2, true>, dot::<3, true>, dot::<4, true>],
+                ],
+                axpy: [
+                    [axpy::<1, false>, axpy::<2, false>, axpy::<3, false>, axpy::<4, false>],
+                    [axpy::<1, true>, axpy::<2, true>, axpy::<3, true>, axpy::<4, true>],
+                ],
             };
 
             #$attribute

@@ -19,14 +19,14 @@ pub(super) const ROWS: usize = 4;
 const DEPTH: usize = 32;
 
 /// `(a, lda, b, k, c)`: `c[i]` = Σ_p a[i · lda + p] · b[p] for the rows of A.
-pub(super) type Dot = unsafe fn(*const f32, usize, *const f32, usize, &mut [f32; ROWS]);
+pub(super) type Dot = unsafe fn(*const f32, usize, *const u8, usize, &mut [f32; ROWS]);
 /// `(a, lda, b, c, ldc, n)`: c[i · ldc + j] += Σ_p a[i · lda + p] · b[p][j] for j < n.
-pub(super) type Axpy = unsafe fn(*const f32, usize, &[*const f32], *mut f32, usize, usize);
+pub(super) type Axpy = unsafe fn(*const f32, usize, &[*const u8], *mut f32, usize, usize);
 
-/// The kernels of one instruction set, by rows.
+/// The kernels of one instruction set, by rows: for lines of B of `f32` and of `bf16`.
 pub(super) struct Thin {
-    pub dot: [Dot; ROWS],
-    pub axpy: [Axpy; ROWS],
+    pub dot: [[Dot; ROWS]; 2],
+    pub axpy: [[Axpy; ROWS]; 2],
 }
 
 // No closures in the kernels below: compiled without the instruction set's features, they would be calls.
@@ -39,10 +39,10 @@ const fn chains(rows: usize) -> usize {
 /// # Safety
 /// As `Dot`; the instruction set is there.
 #[inline(always)]
-pub(super) unsafe fn dot<L: Lanes, const R: usize>(
+pub(super) unsafe fn dot<L: Lanes, const R: usize, const NARROW: bool>(
     a: *const f32,
     lda: usize,
-    b: *const f32,
+    b: *const u8,
     k: usize,
     c: &mut [f32; ROWS],
 ) {
@@ -53,20 +53,20 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize>(
         for p in (0..lines).step_by(chains(R) * L::LANES) {
             for chain in 0..chains(R) {
                 let p = p + chain * L::LANES;
-                let line = L::load(b.add(p));
+                let line: L = at::<L, NARROW>(b, p, L::LANES);
                 for (i, sums) in sums.iter_mut().enumerate() {
                     sums[chain] = L::fma(L::load(a.add(i * lda + p)), line, sums[chain]);
                 }
             }
         }
         for p in (lines..whole).step_by(L::LANES) {
-            let line = L::load(b.add(p));
+            let line: L = at::<L, NARROW>(b, p, L::LANES);
             for (i, sums) in sums.iter_mut().enumerate() {
                 sums[0] = L::fma(L::load(a.add(i * lda + p)), line, sums[0]);
             }
         }
         if whole < k {
-            let line = L::load_first(b.add(whole), k - whole);
+            let line: L = at::<L, NARROW>(b, whole, k - whole);
             for (i, sums) in sums.iter_mut().enumerate() {
                 sums[1] = L::fma(L::load_first(a.add(i * lda + whole), k - whole), line, sums[1]);
             }
@@ -88,10 +88,10 @@ const fn vectors(rows: usize) -> usize {
 /// # Safety
 /// As `Axpy`; the instruction set is there, C has R rows.
 #[inline(always)]
-pub(super) unsafe fn axpy<L: Lanes, const R: usize>(
+pub(super) unsafe fn axpy<L: Lanes, const R: usize, const NARROW: bool>(
     a: *const f32,
     lda: usize,
-    b: &[*const f32],
+    b: &[*const u8],
     c: *mut f32,
     ldc: usize,
     n: usize,
@@ -108,7 +108,7 @@ pub(super) unsafe fn axpy<L: Lanes, const R: usize>(
             }
             for (p, b) in b.iter().enumerate() {
                 for v in 0..vectors(R) {
-                    let line = L::load(b.add(j + v * L::LANES));
+                    let line: L = at::<L, NARROW>(*b, j + v * L::LANES, L::LANES);
                     for (i, sums) in sums.iter_mut().enumerate() {
                         sums[v] = L::fma(L::splat(*a.add(i * lda + p)), line, sums[v]);
                     }
@@ -128,7 +128,7 @@ pub(super) unsafe fn axpy<L: Lanes, const R: usize>(
                 *sum = load(c.add(i * ldc + j), lanes);
             }
             for (p, b) in b.iter().enumerate() {
-                let line: L = load(b.add(j), lanes);
+                let line: L = at::<L, NARROW>(*b, j, lanes);
                 for (i, sum) in sums.iter_mut().enumerate() {
                     *sum = L::fma(L::splat(*a.add(i * lda + p)), line, *sum);
                 }
@@ -149,6 +149,22 @@ pub(super) unsafe fn axpy<L: Lanes, const R: usize>(
 unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
     // SAFETY: the caller's contract.
     unsafe { if lanes == L::LANES { L::load(source) } else { L::load_first(source, lanes) } }
+}
+
+/// Values of a line of B, from one of them on.
+///
+/// # Safety
+/// The instruction set is there, and the line has so many values.
+#[inline(always)]
+unsafe fn at<L: Lanes, const NARROW: bool>(line: *const u8, first: usize, lanes: usize) -> L {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !NARROW {
+            return load(line.cast::<f32>().add(first), lanes);
+        }
+        let source = line.cast::<u16>().add(first);
+        if lanes == L::LANES { L::widen(source) } else { L::widen_first(source, lanes) }
+    }
 }
 
 /// Whether a contraction is computed here.
@@ -214,24 +230,26 @@ unsafe fn stage_a(run: &Run<'_>, batch: usize, out: *mut f32) {
     }
 }
 
-/// Whether lines of B can be multiplied as they lie.
-fn direct(job: &Contraction) -> bool {
-    job.b.element == Element::F32 && job.precision == Precision::F32
+/// Which of the kernels multiplies lines of B: those of `bf16` are widened in registers.
+fn lines(job: &Contraction) -> usize {
+    usize::from(job.b.element == Element::Bf16)
 }
 
 /// A line of B in memory, or widened and rounded in `stage`.
-unsafe fn line(run: &Run<'_>, at: *const u8, count: usize, stage: *mut f32) -> *const f32 {
-    if direct(run.job) {
-        return at.cast();
+unsafe fn line(run: &Run<'_>, at: *const u8, count: usize, stage: *mut f32) -> *const u8 {
+    let job = run.job;
+    let rounds = job.precision == Precision::Bf16;
+    if job.b.element == Element::Bf16 || job.b.element == Element::F32 && !rounds {
+        return at;
     }
     // SAFETY: `count` elements of unit stride lie there, and the stage holds as many.
     unsafe {
-        run.kernels.load(run.job.b.element)(stage, at, 1, count);
-        if run.job.precision == Precision::Bf16 && run.job.b.element != Element::Bf16 {
+        run.kernels.load(job.b.element)(stage, at, 1, count);
+        if rounds {
             (run.kernels.round)(stage, stage, count);
         }
     }
-    stage
+    stage.cast()
 }
 
 unsafe fn columns_by_dots(
@@ -251,7 +269,7 @@ unsafe fn columns_by_dots(
             let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
             // SAFETY: `stage_a` made the rows; C has these rows and this column.
             unsafe {
-                run.kernels.thin.dot[rows.len() - 1](a, ld, line, job.k, &mut sums);
+                run.kernels.thin.dot[lines(job)][rows.len() - 1](a, ld, line, job.k, &mut sums);
                 for (i, sum) in rows.zip(sums) {
                     c.add(i * ldc + column - columns.start).write_unaligned(sum);
                 }
@@ -273,15 +291,15 @@ unsafe fn columns_by_lines(
     unsafe {
         (0..job.m).for_each(|i| c.add(i * ldc).cast::<u8>().write_bytes(0, n * 4));
         for k in chunks(0..job.k, DEPTH) {
-            let mut lines = [std::ptr::null(); DEPTH];
-            for (slot, p) in lines.iter_mut().zip(k.clone()) {
+            let mut addresses = [std::ptr::null(); DEPTH];
+            for (slot, p) in addresses.iter_mut().zip(k.clone()) {
                 let stage = space.stage[0].add((p - k.start) * TILE_COLUMNS);
                 *slot = line(run, b.at(columns.start, p), n, stage);
             }
             for rows in chunks(0..job.m, ROWS) {
                 let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
                 let c = c.add(rows.start * ldc);
-                run.kernels.thin.axpy[rows.len() - 1](a, ld, &lines[..k.len()], c, ldc, n);
+                run.kernels.thin.axpy[lines(job)][rows.len() - 1](a, ld, &addresses[..k.len()], c, ldc, n);
             }
         }
     }

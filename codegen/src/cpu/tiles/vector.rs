@@ -30,6 +30,28 @@ pub(crate) trait Lanes: Copy + Add<Output = Self> {
     /// The instruction set is there, and `count` values at `source`.
     unsafe fn load_first(source: *const f32, count: usize) -> Self;
 
+    /// Lanes from as many numbers of `bf16`, of any alignment.
+    ///
+    /// # Safety
+    /// The instruction set is there, and `LANES` values at `source`.
+    unsafe fn widen(source: *const u16) -> Self;
+
+    /// The first `count` lanes from numbers of `bf16` (fewer than `LANES`), the others zero.
+    ///
+    /// # Safety
+    /// The instruction set is there, and `count` values at `source`.
+    #[inline(always)]
+    unsafe fn widen_first(source: *const u16, count: usize) -> Self {
+        let mut padded = [0u16; 16];
+        // SAFETY: only the first `count` values are read; there are as many places as lanes.
+        unsafe {
+            for (i, place) in padded.iter_mut().enumerate().take(count) {
+                *place = source.add(i).read_unaligned();
+            }
+            Self::widen(padded.as_ptr())
+        }
+    }
+
     /// All lanes to memory.
     ///
     /// # Safety
@@ -138,6 +160,12 @@ impl Lanes for Portable {
         Self(std::array::from_fn(|i| if i < count { unsafe { source.add(i).read_unaligned() } } else { 0.0 }))
     }
     #[inline(always)]
+    unsafe fn widen(source: *const u16) -> Self {
+        // SAFETY: the caller's contract.
+        let bits = unsafe { source.cast::<[u16; 4]>().read_unaligned() };
+        Self(std::array::from_fn(|i| f32::from_bits(u32::from(bits[i]) << 16)))
+    }
+    #[inline(always)]
     unsafe fn store(self, target: *mut f32) {
         // SAFETY: the caller's contract.
         unsafe { target.cast::<[f32; 4]>().write_unaligned(self.0) }
@@ -223,6 +251,14 @@ pub(crate) mod x86 {
         unsafe fn load_first(source: *const f32, count: usize) -> Self {
             // SAFETY: masked lanes are not read.
             Self(unsafe { _mm512_maskz_loadu_ps(first(count), source) })
+        }
+        #[inline(always)]
+        unsafe fn widen(source: *const u16) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(source.cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+            }
         }
         #[inline(always)]
         unsafe fn store(self, target: *mut f32) {
@@ -320,6 +356,14 @@ pub(crate) mod x86 {
         unsafe fn load_first(source: *const f32, count: usize) -> Self {
             // SAFETY: masked lanes are not read.
             Self(unsafe { _mm256_maskload_ps(source, first_lanes(count)) })
+        }
+        #[inline(always)]
+        unsafe fn widen(source: *const u16) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(source.cast()));
+                Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits)))
+            }
         }
         #[inline(always)]
         unsafe fn store(self, target: *mut f32) {
