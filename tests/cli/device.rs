@@ -156,22 +156,6 @@ fn a_library_that_cannot_is_no_candidate() {
 }
 
 #[test]
-fn training_with_a_library_has_the_losses_of_training_without_and_the_same_ones_again() {
-    let work = Workplace::new();
-    let train = |log: &str, flags: &str| {
-        succeed(&work, &format!("{TRAIN} --steps 4 --log {log} {flags}"), &[]).map(|_| work.losses(log))
-    };
-    for dtype in ["f32", "bf16"] {
-        let flags = format!("--dtype {dtype}");
-        let Some(usual) = train("usual.jsonl", &flags) else { return };
-        let [first, again] =
-            ["first.jsonl", "again.jsonl"].map(|log| train(log, &format!("{flags} --tune=library")).unwrap());
-        assert_eq!(first, again);
-        assert!(first.iter().zip(&usual).all(|(a, b)| (a.1 - b.1).abs() < 5e-3), "{first:?} {usual:?}");
-    }
-}
-
-#[test]
 fn a_run_goes_on_and_writes_texts() {
     let work = Workplace::new();
     let train = |flags: &str| succeed(&work, &format!("{TRAIN} {flags}"), &[]);
