@@ -4,7 +4,8 @@
 #
 #   benches/gpu.sh [folder]            results go there [default: target/gpu-runs/<time>]
 #
-# Takes the built binary, and Python; with PyTorch for the comparison, which is left out where PyTorch has no CUDA.
+# Takes the built binary, and Python; with PyTorch for the comparison, which is left out where PyTorch has no CUDA. The row
+# `--tune=library` is our own programs with cublasLt for plain products, if libcublasLt is where libraries are looked for.
 # Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch), QUICK=1 (fewer steps, no sanitizer),
 # PRESETS ("preset:batch …", the first of which is trained and profiled), DTYPES, SELFTEST (its flags).
 set -euo pipefail
@@ -84,7 +85,7 @@ for pair in $presets; do
     rm -f "$folder"/*.json
     # shellcheck disable=SC2207 # words without blanks
     flags=(--preset "$preset" --batch-size "$batch" --device cuda --steps "$steps" --warmup "$warmup" $(dtype_flags "$dtype"))
-    for choice in "" --tune; do
+    for choice in "" --tune --tune=library; do
       # shellcheck disable=SC2086 # a flag or nothing
       "$ours" bench "${flags[@]}" $choice --mode compiled --json "$folder/kernfusion$choice.json"
     done

@@ -18,6 +18,7 @@ use crate::trace::Program;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::cpu::isa::Isa;
 use kernfusion_codegen::cpu::pool::Pool;
+pub use kernfusion_codegen::cuda::Candidates;
 #[cfg(feature = "cuda")]
 use kernfusion_codegen::cuda::{Cache, CudaExecutable, Device};
 use kernfusion_codegen::{
@@ -103,7 +104,7 @@ pub struct Target {
     recomputes: bool,
     memory_limit: Option<usize>,
     tf32: bool,
-    tune: bool,
+    candidates: Candidates,
     arena: Option<SharedArena>,
     #[cfg(feature = "cuda")]
     device: Option<Device>,
@@ -124,7 +125,7 @@ impl Target {
             recomputes: false,
             memory_limit: None,
             tf32: false,
-            tune: false,
+            candidates: Candidates::None,
             arena: None,
             #[cfg(feature = "cuda")]
             device: None,
@@ -152,10 +153,10 @@ impl Target {
         Target { tf32, ..self }
     }
 
-    /// On a GPU: measures which tile suits each product when a program is compiled, and keeps the choice on disk. Results are
-    /// the same bits. On the CPU there is nothing to choose, and compiling refuses it.
-    pub fn tune(self, tune: bool) -> Self {
-        Target { tune, ..self }
+    /// On a GPU: measures who does each product best when a program is compiled, and keeps the choice on disk. On the CPU
+    /// there is nothing to choose, and compiling refuses it.
+    pub fn tune(self, candidates: Candidates) -> Self {
+        Target { candidates, ..self }
     }
 
     /// With the tile primitives of this instruction set instead of the best that the CPU has.
@@ -234,7 +235,11 @@ impl Target {
 
     #[cfg(feature = "cuda")]
     fn cuda_options(&self) -> kernfusion_codegen::cuda::Options {
-        kernfusion_codegen::cuda::Options { tf32: self.tf32, tune: self.tune, ..Default::default() }
+        kernfusion_codegen::cuda::Options {
+            tf32: self.tf32,
+            candidates: self.candidates,
+            ..Default::default()
+        }
     }
 
     /// Whether programs run on a GPU.
@@ -300,6 +305,8 @@ pub struct CompileReport {
     pub process_bytes: usize,
     /// Memory of a GPU that the program takes, states included; 0 on the CPU.
     pub device_bytes: usize,
+    /// What became of cublasLt, in words, if tuning was allowed to try it.
+    pub library: Option<String>,
 }
 
 /// A compiled program.
@@ -362,8 +369,8 @@ fn check_mode(target: &Target) -> Result<()> {
     if target.tf32 && !target.is_on_gpu() {
         return Err(Error::Configuration("TF32 is a number type of GPUs: the CPU's products are f32".into()));
     }
-    if target.tune && !target.is_on_gpu() {
-        return Err(Error::Configuration("tuning measures tiles of GPUs: there is none here".into()));
+    if target.candidates != Candidates::None && !target.is_on_gpu() {
+        return Err(Error::Configuration("tuning measures products on GPUs: there is none here".into()));
     }
     let saves = target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1 || target.recomputes;
     if target.mode == Mode::Eager && saves {
@@ -400,6 +407,7 @@ fn generate(
         state_bytes: lowered.state_bytes(),
         process_bytes: expected,
         device_bytes: 0,
+        library: None,
         passes: lowered.passes,
         fuse: lowered.fuse,
         plan: lowered.plan,
@@ -413,6 +421,7 @@ fn generate(
             let (options, cache) = (target.cuda_options(), Cache::of_user());
             let executable = CudaExecutable::compile(lowered.body, states, device, options, &cache)?;
             (report.process_bytes, report.device_bytes) = (0, executable.memory_bytes());
+            report.library = executable.library().map(ToString::to_string);
             Code::Gpu(Box::new(executable))
         }
         None => Code::Whole(Box::new(Executable::compile(lowered.body, states, &options)?)),

@@ -134,13 +134,14 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
     assert!(others.iter().all(|other| *other == first), "results depend on the schedule");
 }
 
-/// With clipping no update can begin before all gradients are there, and then they all can.
+/// With clipping no update can begin before all gradients are there, and then they all can. Without it, updates of matrices
+/// belong to the products that their gradients are, and those of vectors are together in the end.
 #[test]
 fn the_optimizer_is_one_launch() {
-    for layers in [1, 6] {
+    for (layers, clip) in [(1, Some(1.0)), (6, Some(1.0)), (1, None), (6, None)] {
         let config =
             GptConfig { vocabulary: 11, context: 6, heads: 2, width: 8, layers, ..GptConfig::default() };
-        let step = config.train_step(3, &Optimizer::adamw(1e-2), Some(1.0)).expect("a step");
+        let step = config.train_step(3, &Optimizer::adamw(1e-2), clip).expect("a step");
         let plan = lower(&step.program.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
         let program = Renderer::new(Options::default()).program(&plan).expect("renders");
         let updates = |kernel: &usize| {
@@ -149,11 +150,16 @@ fn the_optimizer_is_one_launch() {
         };
         let launches = program.steps.iter().filter_map(|step| match step {
             Step::Launch(launch) => Some(launch.kernels.iter().filter(|kernel| updates(kernel)).count()),
-            Step::Clear { .. } | Step::Copy(_) => None,
+            Step::Clear { .. } | Step::Copy(_) | Step::Product(_) => None,
         });
         let counts: Vec<_> = launches.filter(|count| *count > 0).collect();
         // Some kernels update several parameters.
-        assert!(counts.len() == 1 && counts[0] > 5, "{layers} layers: {counts:?}");
+        let least = if clip.is_some() { 6 } else { 2 };
+        assert!(counts.len() == 1 && counts[0] >= least, "{layers} layers, {clip:?}: {counts:?}");
+        let kernels = plan.graph.kernels.iter().filter(|kernel| kernel.name.contains("optimizer"));
+        let in_products = kernels.filter(|kernel| matches!(kernel.form, Form::Contraction(_))).count();
+        // QKV, its projection and both of the feed-forward block.
+        assert_eq!(in_products >= 4 * layers, clip.is_none(), "{layers} layers, {clip:?}: {in_products}");
     }
 }
 

@@ -2,8 +2,8 @@
 
     python gpu_table.py DIR
 
-DIR holds `<preset>-<batch>-<dtype>/{kernfusion,kernfusion--tune,torch,torch--compile,profile}.json`; whatever is missing
-is left out. Below the table stand the card's ceilings as `kernfusion profile` has measured them; the column "floor" is the
+DIR holds `<preset>-<batch>-<dtype>/{kernfusion,kernfusion--tune,kernfusion--tune=library,torch,torch--compile,profile}.json`;
+whatever is missing is left out. What bench says of cublasLt stands in the last column. Below the table stand the card's ceilings as `kernfusion profile` has measured them; the column "floor" is the
 sum of the floors that follow from them over our step, so 100 % cannot be passed.
 """
 
@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-PEERS = ["kernfusion", "kernfusion--tune", "torch", "torch--compile"]
+PEERS = ["kernfusion", "kernfusion--tune", "kernfusion--tune=library", "torch", "torch--compile"]
 
 
 def read(path: Path):
@@ -40,6 +40,7 @@ def lines(folder: Path):
             number(row.get("peak_device_mib"), "{:,.0f}"),
             number(100 * floor / seconds if is_ours and floor else None, "{:.0f} %"),
             number(row["loss_last"], "{:.4f}"),
+            row.get("library", ""),
         ]
 
 
@@ -62,11 +63,11 @@ def main():
     folders = sorted(path.parent for path in Path(sys.argv[1]).glob("*/kernfusion.json"))
     if not folders:
         sys.exit(f"there are no results in {sys.argv[1]}")
-    head = ["preset-batch-dtype", "program", "ms/step", "tokens/s", "speed", "peak MiB", "floor", "last loss"]
+    head = ["preset-batch-dtype", "program", "ms/step", "tokens/s", "speed", "peak MiB", "floor", "last loss", ""]
     table = [head] + [line for folder in folders for line in lines(folder)]
     widths = [max(len(line[column]) for line in table) for column in range(len(head))]
     for line in table:
-        texts = [cell.ljust(width) if at < 2 else cell.rjust(width) for at, (cell, width) in enumerate(zip(line, widths))]
+        texts = [cell.ljust(width) if at < 2 or at == len(head) - 1 else cell.rjust(width) for at, (cell, width) in enumerate(zip(line, widths))]
         print("  ".join(texts).rstrip())
     print(ceilings(folders))
 

@@ -76,6 +76,9 @@ struct Row {
     /// Of a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_device_mib: Option<f64>,
+    /// What became of cublasLt, if it was allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    library: Option<String>,
     /// Works on parts of a text have no loss.
     loss_first: Option<f32>,
     loss_last: Option<f32>,
@@ -168,6 +171,7 @@ impl Contender {
             // Alone in this process, so its peak is this mode's.
             peak_rss_mib: peak.or_else(machine::peak_memory).map(mib),
             peak_device_mib: (report.device_bytes > 0).then(|| mib(report.device_bytes)),
+            library: report.library.clone(),
             loss_first: self.losses[0],
             loss_last: self.losses.last().copied().flatten(),
         }
@@ -231,5 +235,8 @@ fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
             loss(row.loss_first),
             loss(row.loss_last)
         ));
+        if let Some(library) = &row.library {
+            screen.line(format!("{:<9} {library}", ""));
+        }
     }
 }

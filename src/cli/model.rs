@@ -3,7 +3,7 @@
 use super::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
-use kernfusion::compile::{Mode, Precision, Target};
+use kernfusion::compile::{Candidates, Mode, Precision, Target};
 use kernfusion::models::{ModelConfig, Part, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::{Program, Trace};
@@ -245,9 +245,9 @@ pub(super) struct TargetArgs {
     /// On a GPU: products of f32 on tensor cores, with operands rounded to 10 bits of fraction (TF32)
     #[arg(long)]
     tf32: bool,
-    /// On a GPU: measure which tile suits each product, and keep the choice on disk; results stay the same
-    #[arg(long)]
-    tune: bool,
+    /// On a GPU: measure who does each product best, and keep the choice on disk
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "tiles")]
+    tune: Option<TuneArg>,
     /// Threads; results do not depend on it [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -260,6 +260,14 @@ enum DtypeArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TuneArg {
+    /// Our own tiles; results stay the same
+    Tiles,
+    /// Our own tiles and, for plain products, cublasLt; results may change in their last digits
+    Library,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DeviceArg {
     Cpu,
     Cuda,
@@ -268,14 +276,19 @@ enum DeviceArg {
 impl TargetArgs {
     /// The target in a mode: the CPU, or the first GPU.
     pub(super) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
-        let target =
-            self.with_threads().mode(mode).precision(self.precision()).tf32(self.tf32).tune(self.tune);
+        let candidates = match self.tune {
+            None => Candidates::None,
+            Some(TuneArg::Tiles) => Candidates::Tiles,
+            Some(TuneArg::Library) => Candidates::Library,
+        };
+        let target = self.with_threads().mode(mode).precision(self.precision());
+        let target = target.tf32(self.tf32).tune(candidates);
         match self.device {
             DeviceArg::Cpu if self.tf32 => {
                 Err(CliError::Usage("--tf32 is a number type of GPUs: it needs --device cuda".into()))
             }
-            DeviceArg::Cpu if self.tune => {
-                Err(CliError::Usage("--tune measures tiles of GPUs: it needs --device cuda".into()))
+            DeviceArg::Cpu if self.tune.is_some() => {
+                Err(CliError::Usage("--tune measures products on GPUs: it needs --device cuda".into()))
             }
             DeviceArg::Cpu => Ok(target),
             #[cfg(feature = "cuda")]

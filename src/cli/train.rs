@@ -360,6 +360,9 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
         mib(report.arena_bytes),
         mib(report.state_bytes)
     ));
+    if let Some(library) = &report.library {
+        screen.line(format!("tuned: {library}"));
+    }
     if report.thrift.slices > 1 || report.thrift.recomputes {
         let most = mib(report.process_bytes);
         screen.line(format!("memory: {}, {most:.0} MiB expected at most", report.thrift));

@@ -37,7 +37,7 @@ fn wrong_flags_are_one_line() {
         ("train --preset huge", "there is no preset \"huge\"; there are tiny, thesis, gpt2-small"),
         ("train --dtype f16", "invalid value 'f16' for '--dtype <DTYPE>'"),
         ("train --tf32", "--tf32 is a number type of GPUs: it needs --device cuda"),
-        ("train --tune", "--tune measures tiles of GPUs: it needs --device cuda"),
+        ("train --tune", "--tune measures products on GPUs: it needs --device cuda"),
         ("train --dropout 1", "dropout 1 is not in the range"),
         ("train --batch-size 0", "--batch-size must be at least 1"),
         ("train --config none.json", "cannot read none.json: "),

@@ -100,6 +100,61 @@ fn tuning_chooses_once_and_changes_no_loss() {
     assert_eq!([tuned, again], [Some(usual); 2]);
 }
 
+/// What bench says of cublasLt, and the loss.
+fn bench_with_library(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<(String, f64)> {
+    let bench =
+        "bench --config small.json --batch-size 2 --mode compiled --work forward --steps 1 --warmup 0";
+    succeed(work, &format!("{bench} --json bench.json {flags}"), settings)?;
+    let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let row = &document["results"][0];
+    Some((row["library"].as_str().unwrap_or_default().to_owned(), row["loss_last"].as_f64().unwrap()))
+}
+
+#[test]
+fn a_library_does_products_if_that_is_allowed_and_it_is_quicker() {
+    let work = Workplace::new();
+    let bench = |flags: &str, settings: &[(&str, &str)]| bench_with_library(&work, flags, settings);
+    let Some((said, usual)) = bench("--tune", &[]) else { return };
+    assert_eq!(said, "");
+    // A library that takes its time is none to be chosen; that is kept, so it stays so when it is quick.
+    let slow = [("SIMULATED_LIBRARY", "slow"), ("SIMULATED_LIBRARY_VERSION", "120802")];
+    let (said, loss) = bench("--tune=library", &slow).unwrap();
+    assert_eq!((said.as_str(), loss), ("0 products by cublasLt 12.8.2", usual));
+    assert_eq!(bench("--tune=library", &slow[1..]).unwrap().0, said);
+    // Another version is measured again, and its choice is kept, too.
+    let (said, loss) = bench("--tune=library", &[]).unwrap();
+    assert!(said.ends_with(" products by cublasLt 12.9.1") && !said.starts_with("0 "), "{said}");
+    assert!((loss - usual).abs() < 1e-4, "{loss}, usually {usual}");
+    let again = bench("--tune=library", &[("SIMULATED_LIBRARY", "slow")]).unwrap();
+    assert_eq!(again, (said, loss));
+    // One that fails when it is used is an error of the run.
+    let command = "bench --config small.json --batch-size 2 --mode compiled --work forward --tune=library";
+    let message = fail(&work, command, &[("SIMULATED_LIBRARY", "failing")]).unwrap();
+    assert!(message.contains("cublasLt: multiplying matrices: CUBLAS_STATUS_EXECUTION_FAILED"), "{message}");
+}
+
+#[test]
+fn a_library_that_cannot_is_no_candidate() {
+    let work = Workplace::new();
+    let bench = |settings: &[(&str, &str)]| bench_with_library(&work, "--tune=library", settings);
+    let Some((said, usual)) = bench(&[("SIMULATED_LIBRARY", "unable")]) else { return };
+    assert_eq!(said, "0 products by cublasLt 12.9.1");
+    let failing = [("SIMULATED_LIBRARY", "failing"), ("SIMULATED_LIBRARY_VERSION", "130000")];
+    assert_eq!(bench(&failing), Some(("0 products by cublasLt 13.0.0".into(), usual)));
+    let (said, loss) = bench(&[("SIMULATED_LIBRARY", "closed")]).unwrap();
+    assert!(said.contains("cublasLt: opening it: CUBLAS_STATUS_NOT_INITIALIZED"), "{said}");
+    assert_eq!(loss, usual);
+    // A folder that has the driver, but no cublasLt.
+    let folder = driver::folder().unwrap();
+    for name in ["libcuda.so", "libnvrtc.so"] {
+        std::os::unix::fs::symlink(folder.join(name), work.path(name)).unwrap();
+    }
+    let (said, loss) = bench(&[("LD_LIBRARY_PATH", work.path("").to_str().unwrap())]).unwrap();
+    assert!(said.starts_with("own kernels for all products: cublasLt cannot be found: install it"), "{said}");
+    assert_eq!(loss, usual);
+}
+
 #[test]
 fn a_run_goes_on_and_writes_texts() {
     let work = Workplace::new();

@@ -1,5 +1,5 @@
-//! Cubins, and choices of tiles, on disk, so that a program compiles once on a machine. A file's name is the hash of all that its content
-//! depends on: the whole source, the options, the architecture and NVRTC's version. Files appear whole or not at all, so
+//! Cubins, and choices of tiles and algorithms, on disk, so that a program compiles once on a machine. A file's name is the
+//! hash of all that its content depends on: the whole source, the options, the architecture and NVRTC's version. Files appear whole or not at all, so
 //! that processes may share a folder.
 
 use super::nvrtc::{Form, OPTIONS, compile, version, whole_source};

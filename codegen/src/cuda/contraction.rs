@@ -2,7 +2,7 @@
 
 use super::axes;
 use super::body::Body;
-use super::lower::{Lowering, count};
+use super::lower::{Choice, Lowering, count};
 use super::source::{Axes, Code, Slot, coordinates, memory_type, narrowed, register_type, value_name};
 use crate::CodegenError;
 use kernfusion_ir::DType;
@@ -116,7 +116,11 @@ impl Lowering<'_> {
         let Some(tiles) = Tiles::of(self, kernel) else { return self.split_products(kernel) };
         let large = outer * rows.div_ceil(LARGE[0]) * columns.div_ceil(LARGE[1]);
         let usual = if large >= MANY_TILES { LARGE } else { SMALL };
-        let [down, along] = if tiles.may_be_large { self.tile.unwrap_or(usual) } else { SMALL };
+        let [down, along] = match self.choice {
+            _ if !tiles.may_be_large => SMALL,
+            Some(Choice::Tile(tile)) => tile,
+            Some(Choice::Library(_)) | None => usual,
+        };
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
         let mut names = self.batch(&mut code, domain);

@@ -244,6 +244,7 @@ impl Commands {
                     self.words(places.address(*from));
                     self.word(*bytes as u64);
                 }
+                Step::Product(_) => unreachable!("a library is only chosen on a device"),
                 Step::Launch(launch) => {
                     self.words([LAUNCH, launch.function as u64]);
                     self.words(launch.grid.map(u64::from));

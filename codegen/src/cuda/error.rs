@@ -60,6 +60,20 @@ pub enum CudaError {
         /// Bytes that the device has left.
         free: usize,
     },
+    /// cublasLt is not installed.
+    #[error(
+        "cublasLt cannot be found: install it with `pip install nvidia-cublas-cu12`, and put the folder that has \
+         libcublasLt.so.12 into LD_LIBRARY_PATH"
+    )]
+    NoLibrary,
+    /// cublasLt reports an error.
+    #[error("cublasLt: {what}: {message}")]
+    Library {
+        /// What was done.
+        what: &'static str,
+        /// The library's word for it.
+        message: String,
+    },
     /// The driver reports an error.
     #[error("CUDA: {what}: {message}")]
     Driver {

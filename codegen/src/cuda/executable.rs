@@ -6,11 +6,13 @@
 //! way, and nobody has to wait for a run's outputs before the next one begins.
 
 use super::cache::Cache;
-use super::device::{Code, Device, DeviceMemory, failed};
+use super::cublaslt::{Library, LibraryUse};
+use super::device::{Device, DeviceMemory, failed};
 use super::error::CudaError;
+use super::loaded::Loaded;
 use super::pending::{Pending, Results, Slot};
 use super::program::{Argument, Program, Step};
-use super::{Options, Renderer, tune};
+use super::{Candidates, Options, Renderer, tune};
 use crate::cpu::executable::check_inputs;
 use crate::states::{State, States};
 use crate::{CodegenError, Outputs};
@@ -85,8 +87,8 @@ pub struct CudaExecutable {
     device: Device,
     plan: Plan,
     program: Program,
-    /// Those that are launched, by their numbers in the renderer.
-    functions: BTreeMap<usize, Code>,
+    code: Loaded,
+    library: Option<LibraryUse>,
     layout: Layout,
     memory: DeviceMemory,
     states: States,
@@ -122,24 +124,29 @@ impl CudaExecutable {
                 owned.insert(BufferId(at as u32), state);
             }
         }
-        let tunes = options.tune;
+        let candidates = options.candidates;
+        let library = (candidates == Candidates::Library).then(|| Library::open(device));
+        let opened = library.as_ref().and_then(|library| library.as_ref().ok());
         let mut renderer = Renderer::new(options);
-        if tunes {
-            tune::choose(&mut renderer, &plan, device, cache)?;
+        if candidates != Candidates::None {
+            tune::choose(&mut renderer, &plan, device, cache, opened)?;
         }
         let program = renderer.program(&plan)?;
         let layout = Layout::new(&plan, &program);
         let memory = device.memory(layout.bytes)?;
-        let architecture = device.architecture()?;
-        let load = |at| Ok((at, device.load(&renderer.functions()[at], &architecture, cache)?));
-        let functions = program.functions().into_iter().map(load).collect::<Result<_, CudaError>>()?;
+        let code = Loaded::new(&program, &renderer, device, cache, opened)?;
+        let library = library.map(|library| LibraryUse {
+            version: library.map(|library| library.version()),
+            products: program.library_products(),
+        });
         let results = Arc::new(Results::new(&plan));
         let slots = vec![Arc::new(Slot::new(device, layout.inputs.len(), results.bytes)?)];
         Ok(CudaExecutable {
             device: device.clone(),
             plan,
             program,
-            functions,
+            code,
+            library,
             layout,
             memory,
             states: states.clone(),
@@ -193,10 +200,13 @@ impl CudaExecutable {
         for step in &self.program.steps {
             self.step(step)?;
             // What is cleared is cleared for the next launch.
-            if let Step::Launch(launch) = step {
-                launches.push(launch.kernels.clone());
-                events.push(self.device.event()?);
-            }
+            let kernels = match step {
+                Step::Clear { .. } | Step::Copy(_) => continue,
+                Step::Launch(launch) => launch.kernels.clone(),
+                Step::Product(product) => vec![product.kernel],
+            };
+            launches.push(kernels);
+            events.push(self.device.event()?);
         }
         self.move_states()?;
         let outputs = self.end(slot)?.wait()?;
@@ -225,6 +235,11 @@ impl CudaExecutable {
     /// The plan that runs.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What became of cublasLt, if tuning was allowed to try it.
+    pub fn library(&self) -> Option<&LibraryUse> {
+        self.library.as_ref()
     }
 
     /// Bytes of the device's memory that it takes, states included.
@@ -307,13 +322,12 @@ impl CudaExecutable {
                 // SAFETY: both have that many bytes and do not overlap.
                 unsafe { self.device.copy(self.spot(*to), self.spot(*from), *bytes) }
             }
-            Step::Launch(launch) => {
-                let argument = |argument: &Argument| self.argument(*argument);
-                let addresses: Vec<u64> = launch.arguments.iter().map(argument).collect();
-                let code = &self.functions[&launch.function];
-                // SAFETY: the function was rendered for these arguments, whose memory the plan has laid out.
-                unsafe { self.device.launch(code, launch.grid, &addresses) }
-            }
+            // SAFETY: the function was rendered for these arguments, whose memory the plan has laid out.
+            Step::Launch(launch) => unsafe { self.code.launch(launch, &|argument| self.argument(argument)) },
+            // SAFETY: the product describes these arguments, and the scratch has the workspace.
+            Step::Product(product) => unsafe {
+                self.code.multiply(product, &|argument| self.argument(argument))
+            },
         }
     }
 

@@ -5,9 +5,10 @@
 //! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
 
 use super::group::Piece;
-use super::program::{Argument, Function, Launch, Parameter, Program, Step};
+use super::matrices::{Algorithm, MatrixProduct, Start, matrix_product};
+use super::program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
 use super::source::{Code, Slot, buffer_identifier, function_identifier, memory_type, places};
-use super::{Options, group, rows};
+use super::{Options, axes, group, rows};
 use crate::CodegenError;
 use crate::cpu::lower::normalise::{number_slots, reduces, scatters};
 use kernfusion_ir::kernel::{
@@ -30,12 +31,21 @@ pub struct Renderer {
     pub(super) functions: Vec<Function>,
     pub(super) names: BTreeSet<String>,
     templates: HashMap<String, Arc<Template>>,
-    /// Tiles that were chosen by measurement, by the key of their kernel.
-    pub(super) tiles: HashMap<String, [usize; 2]>,
+    /// What was chosen by measurement, by the key of its kernel.
+    pub(super) choices: HashMap<String, Choice>,
     /// Functions whose text may stand among others.
     pub(super) pieces: BTreeMap<usize, Piece>,
     /// Functions of several kernels, by their bodies.
     pub(super) groups: HashMap<String, usize>,
+}
+
+/// Who does the product of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Tiles of ours, of so many rows and columns.
+    Tile([usize; 2]),
+    /// A library.
+    Library(Algorithm),
 }
 
 /// The launches of a kernel over slots: the kernel's buffers first, then pieces of scratch.
@@ -51,6 +61,7 @@ struct Template {
 enum TemplateStep {
     Clear { slot: usize, bytes: usize },
     Launch { function: usize, grid: [u32; 3], slots: Vec<usize> },
+    Product { product: Box<MatrixProduct>, algorithm: Algorithm, starts: [Start; 3], workspace: usize },
 }
 
 impl Renderer {
@@ -69,6 +80,14 @@ impl Renderer {
     pub(super) fn key(&self, plan: &Plan, kernel: &Kernel) -> String {
         let (numbered, buffers) = number_slots(kernel);
         key(&numbered, &slots(plan, kernel, &buffers))
+    }
+
+    /// A kernel as a product that a library may do.
+    #[cfg(feature = "cuda")]
+    pub(super) fn matrix_product(&self, plan: &Plan, kernel: &Kernel) -> Option<MatrixProduct> {
+        let (numbered, buffers) = number_slots(kernel);
+        let slots = slots(plan, kernel, &buffers);
+        Some(matrix_product(&axes::merged(&numbered), &slots, self.options.tf32)?.0)
     }
 
     /// The functions of all plans so far.
@@ -108,6 +127,10 @@ impl Renderer {
             Some(buffer) => Argument::Buffer(spot(*buffer)),
             None => Argument::Scratch { offset: template.scratch[slot - slots.len()] },
         };
+        let inside = |start: Start| {
+            let Spot { buffer, offset } = spot(slots[start.slot]);
+            Argument::Buffer(Spot { buffer, offset: offset + start.offset })
+        };
         program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
         program.steps.extend(template.steps.iter().map(|step| match step {
             TemplateStep::Clear { slot, bytes } => Step::Clear { at: spot(slots[*slot]), bytes: *bytes },
@@ -117,6 +140,15 @@ impl Renderer {
                 grid: *grid,
                 arguments: slots.iter().map(argument).collect(),
             }),
+            TemplateStep::Product { product, algorithm, starts, workspace } => {
+                Step::Product(Box::new(LibraryProduct {
+                    kernel: number,
+                    product: **product,
+                    algorithm: *algorithm,
+                    arguments: starts.map(inside),
+                    workspace: argument(workspace),
+                }))
+            }
         }));
         Ok(())
     }
@@ -171,7 +203,7 @@ impl Renderer {
         let numbered = Kernel { name: kernel.name.clone(), ..numbered };
         let mut lowering = Lowering {
             options: self.options.clone(),
-            tile: self.tiles.get(&key).copied().or(self.options.tile),
+            choice: self.choices.get(&key).copied().or(self.options.tile.map(Choice::Tile)),
             functions: &mut self.functions,
             names: &mut self.names,
             pieces: &mut self.pieces,
@@ -240,8 +272,8 @@ pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
 /// The lowering of one kernel.
 pub(super) struct Lowering<'r> {
     pub(super) options: Options,
-    /// The tile of its products, unless their size decides.
-    pub(super) tile: Option<[usize; 2]>,
+    /// Who does its products, unless their size decides.
+    pub(super) choice: Option<Choice>,
     functions: &'r mut Vec<Function>,
     names: &'r mut BTreeSet<String>,
     pieces: &'r mut BTreeMap<usize, Piece>,
@@ -278,11 +310,26 @@ impl Lowering<'_> {
             Form::Contraction(contraction)
                 if contraction.consumers.is_empty() && !reduces(&kernel.region, Direction::Columns) =>
             {
-                self.contraction(kernel)
+                match self.choice {
+                    Some(Choice::Library(algorithm)) => self.library_product(kernel, algorithm),
+                    Some(Choice::Tile(_)) | None => self.contraction(kernel),
+                }
             }
             Form::Contraction(_) => self.chain(kernel),
             Form::Loop(_) => unreachable!("the turns of a loop are lowered one by one"),
         }
+    }
+
+    /// A product that was measured as a library's, which it therefore is.
+    fn library_product(&mut self, kernel: &Kernel, algorithm: Algorithm) -> Result<(), CodegenError> {
+        let Some((product, starts)) = matrix_product(&axes::merged(kernel), &self.slots, self.options.tf32)
+        else {
+            return self.contraction(kernel);
+        };
+        let workspace = self.scratch("workspace", DType::Bool, algorithm.workspace)?.0 as usize;
+        let product = Box::new(product);
+        self.template.steps.push(TemplateStep::Product { product, algorithm, starts, workspace });
+        Ok(())
     }
 
     pub(super) fn slots(&self) -> &[Slot] {

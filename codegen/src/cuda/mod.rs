@@ -21,14 +21,19 @@ mod cache;
 mod chain;
 mod contraction;
 #[cfg(feature = "cuda")]
+mod cublaslt;
+#[cfg(feature = "cuda")]
 mod device;
 pub mod emulator;
 mod error;
 #[cfg(feature = "cuda")]
 mod executable;
 mod group;
+#[cfg(feature = "cuda")]
+mod loaded;
 mod lower;
 mod map;
+mod matrices;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
 #[cfg(feature = "cuda")]
@@ -45,14 +50,17 @@ mod tune;
 #[cfg(feature = "cuda")]
 pub use cache::Cache;
 #[cfg(feature = "cuda")]
+pub use cublaslt::LibraryUse;
+#[cfg(feature = "cuda")]
 pub use device::{Device, DeviceMemory};
 pub use error::CudaError;
 #[cfg(feature = "cuda")]
 pub use executable::CudaExecutable;
 pub use lower::Renderer;
+pub use matrices::{Algorithm, Matrix, MatrixProduct};
 #[cfg(feature = "cuda")]
 pub use pending::Pending;
-pub use program::{Argument, Function, Launch, Parameter, Program, Step};
+pub use program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
 
 /// The headers that generated source includes, by name.
 pub const HEADERS: [(&str, &str); 4] = [
@@ -76,13 +84,26 @@ pub struct Options {
     pub groups: bool,
     /// The tile of products (64 or 128 rows, 64 or 128 columns) where several fit, instead of one chosen by their size.
     pub tile: Option<[usize; 2]>,
-    /// Whether a device measures which tile suits each product. Results are the same bits.
-    pub tune: bool,
+    /// Who takes part when a device measures, before it runs a program, who does each product best.
+    pub candidates: Candidates,
+}
+
+/// Who takes part when a device measures who does each product best. Choices are kept on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Candidates {
+    /// Nobody: a rule about sizes chooses tiles.
+    #[default]
+    None,
+    /// Our own tiles. Results are the same bits whatever is chosen.
+    Tiles,
+    /// Our own tiles, and cublasLt where a kernel is nothing but a product of matrices. Its sums have other bits than ours,
+    /// which on one machine, with one version of the library, are the same from run to run.
+    Library,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { tf32: false, slice_bytes: 64 << 20, groups: true, tile: None, tune: false }
+        Options { tf32: false, slice_bytes: 64 << 20, groups: true, tile: None, candidates: Candidates::None }
     }
 }
 

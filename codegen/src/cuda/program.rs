@@ -1,5 +1,6 @@
 //! What rendering makes of a plan: functions of CUDA C++, and the launches that a run consists of.
 
+use super::matrices::{Algorithm, MatrixProduct};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Spot, Transfer};
 use std::collections::BTreeSet;
@@ -44,9 +45,14 @@ impl Program {
     pub fn functions(&self) -> BTreeSet<usize> {
         let launches = self.steps.iter().filter_map(|step| match step {
             Step::Launch(launch) => Some(launch.function),
-            Step::Clear { .. } | Step::Copy(_) => None,
+            Step::Clear { .. } | Step::Copy(_) | Step::Product(_) => None,
         });
         launches.collect()
+    }
+
+    /// How many products of a run a library does.
+    pub fn library_products(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step, Step::Product(_))).count()
     }
 }
 
@@ -64,6 +70,8 @@ pub enum Step {
     Copy(Transfer),
     /// Runs a function.
     Launch(Launch),
+    /// Lets a library multiply matrices.
+    Product(Box<LibraryProduct>),
 }
 
 /// A run of a function.
@@ -77,6 +85,21 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// One for each parameter.
     pub arguments: Vec<Argument>,
+}
+
+/// A product that a library does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LibraryProduct {
+    /// The kernel of the plan that it is.
+    pub kernel: usize,
+    /// What is multiplied.
+    pub product: MatrixProduct,
+    /// How the library does it.
+    pub algorithm: Algorithm,
+    /// A, B, D.
+    pub arguments: [Argument; 3],
+    /// Memory of the algorithm's.
+    pub workspace: Argument,
 }
 
 /// Where an argument points.

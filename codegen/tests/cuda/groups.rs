@@ -55,7 +55,7 @@ fn rendered(cases: &[Case], groups: bool) -> (Renderer, Vec<Launches>) {
 fn kernels(program: &Launches) -> Vec<Vec<usize>> {
     let launches = program.steps.iter().filter_map(|step| match step {
         Step::Launch(launch) => Some(launch.kernels.clone()),
-        Step::Clear { .. } | Step::Copy(_) => None,
+        Step::Clear { .. } | Step::Copy(_) | Step::Product(_) => None,
     });
     launches.collect()
 }

@@ -409,6 +409,18 @@ EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
                           [=] { return device().launch(*function, grid, threads, pointers); });
 }
 
+// No function of CUDA's: how the simulated libraries put work behind that of a stream. The operation is given `data`, each
+// time it runs; all pieces of memory must lie inside of the device's then.
+EXPORT simulatedEnqueue(void* handle, const char* name, int (*operation)(void*), void* data, const Address* starts,
+                        const size_t* sizes, int count) {
+  HEALTHY;
+  std::vector<std::pair<Address, size_t>> pieces;
+  for (int i = 0; i < count; i++) pieces.emplace_back(starts[i], sizes[i]);
+  const std::string text = name;
+  return device().enqueue(device().stream(handle),
+                          [=] { return device().run_library(text, pieces, [=] { return operation(data); }); });
+}
+
 #define UNSUPPORTED(name) \
   EXPORT name() { return NOT_SUPPORTED; }
 UNSUPPORTED(cuDeviceGetUuid_v2)

@@ -1,14 +1,17 @@
-//! A simulated CUDA driver, so that the code in front of the driver runs in tests without a GPU: `libcuda` and `libnvrtc`
-//! built from the C++ beside this file. It simulates the driver's interface (memory, streams, events, graphs), not a GPU;
+//! A simulated CUDA driver, so that the code in front of the driver runs in tests without a GPU: `libcuda`, `libnvrtc` and
+//! `libcublasLt`, built from the C++ beside this file. It simulates the driver's interface (memory, streams, events, graphs), not a GPU;
 //! kernels run on the emulator. `driver.cpp` says what can be set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The sources of each library, the first of which is compiled.
-const LIBRARIES: [(&str, &[&str]); 2] =
-    [("libcuda.so", &["driver.cpp", "simulator.hpp", "kernels.hpp"]), ("libnvrtc.so", &["nvrtc.cpp"])];
+/// The sources of each library, the first of which is compiled. The last one calls the first.
+const LIBRARIES: [(&str, &[&str]); 3] = [
+    ("libcuda.so", &["driver.cpp", "simulator.hpp", "kernels.hpp"]),
+    ("libnvrtc.so", &["nvrtc.cpp"]),
+    ("libcublasLt.so", &["cublaslt.cpp"]),
+];
 
 /// The folder of the libraries, built if they are not there; `None`, with a word to say so, without a C++ compiler.
 pub(crate) fn folder() -> Option<&'static Path> {
@@ -50,6 +53,7 @@ fn library(compiler: &str, folder: &Path, name: &str, sources: &[&str]) {
         .arg("-o")
         .arg(&part)
         .arg("-ldl")
+        .args((name == "libcublasLt.so").then(|| folder.join("libcuda.so")))
         .output()
         .expect("the compiler was there");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -215,13 +215,27 @@ struct Device {
         complain("pointer %zu of %s points nowhere", i, function.name.c_str());
         return ILLEGAL_ADDRESS;
       }
-    if (launches++ == setting("SIMULATED_FAILURE", SIZE_MAX)) return ILLEGAL_ADDRESS;
+    if (is_to_fail()) return ILLEGAL_ADDRESS;
     std::vector<void*> places;
     size_t at = 0;
     for (size_t i = 0; i < function.arguments(); at += function.bytes(i++) / 8) places.push_back(&pointers[at]);
     function.run(grid, threads, places.data());
     return check_fences(function.name);
   }
+
+  // Work of a library's, on these pieces of memory.
+  Result run_library(const std::string& name, const std::vector<std::pair<Address, size_t>>& pieces,
+                     const std::function<int()>& operation) {
+    for (auto [start, bytes] : pieces)
+      if (!holder(start, bytes)) {
+        complain("%s is given %zu bytes that are nowhere", name.c_str(), bytes);
+        return ILLEGAL_ADDRESS;
+      }
+    if (is_to_fail() || operation() != 0) return ILLEGAL_ADDRESS;
+    return check_fences(name);
+  }
+
+  bool is_to_fail() { return launches++ == setting("SIMULATED_FAILURE", SIZE_MAX); }
 };
 
 // It outlives whatever ends with the process.

@@ -1,9 +1,11 @@
 //! Programs on a device, where the device is a simulation of the driver: memory, states, order of operations, errors.
 #![cfg(feature = "cuda")]
 
+#[path = "../driver/mod.rs"]
 mod driver;
+mod library;
 #[allow(dead_code, reason = "programs by hand need less of it than the tests of kernels")]
-#[path = "kernels/support.rs"]
+#[path = "../kernels/support.rs"]
 mod support;
 
 use kernfusion_codegen::cuda::{Cache, CudaError, CudaExecutable, Device, Options};
@@ -22,7 +24,7 @@ fn device() -> Option<Device> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let load = || {
         let Some(folder) = driver::folder() else { return false };
-        for name in ["libcuda.so", "libnvrtc.so"] {
+        for name in ["libcuda.so", "libnvrtc.so", "libcublasLt.so"] {
             // SAFETY: they were built here, and do nothing when they are loaded.
             let library = unsafe { libloading::Library::new(folder.join(name)) };
             std::mem::forget(library.expect("the simulated driver"));
