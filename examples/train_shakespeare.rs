@@ -20,7 +20,9 @@ fn main() -> Result<(), Error> {
         last = trainer.step()?.loss;
     }
     println!("loss {first:.3} → {last:.3}");
-    println!("{}", trainer.sample()?);
+    for sample in trainer.samples()? {
+        println!("{}", sample.text);
+    }
     assert!(last < first, "nothing was learnt");
     Ok(())
 }

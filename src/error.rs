@@ -2,9 +2,11 @@
 
 use crate::checkpoint::CheckpointError;
 use crate::compile::LimitError;
+use crate::experiment::{ReferenceError, SaveError};
 use crate::fetch::FetchError;
 use crate::jsonl::JsonLinesError;
 use crate::sample::SampleError;
+use crate::tensor_file::TensorFileError;
 use crate::text::TextError;
 use crate::tune::RowsError;
 use kernfusion_codegen::CodegenError;
@@ -52,6 +54,15 @@ pub enum Error {
     /// A file of rows that cannot be read.
     #[error(transparent)]
     Rows(#[from] RowsError),
+    /// A file of tensors that cannot be read or written.
+    #[error(transparent)]
+    TensorFile(#[from] TensorFileError),
+    /// Losses to compare with that cannot be used.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A file of an experiment that cannot be written.
+    #[error(transparent)]
+    Save(#[from] SaveError),
     /// A log that cannot be written.
     #[error(transparent)]
     Log(#[from] JsonLinesError),

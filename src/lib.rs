@@ -18,15 +18,17 @@
 //! ```
 //!
 //! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
-//! * [`text`], [`sample`]: from text to batches, from logits to text; [`generate`], [`fill`], [`translate`]: what trained
-//!   models of each kind do.
+//! * [`text`], [`sample`]: from text to batches, from logits to text; [`generate`], [`score`], [`fill`], [`translate`]: what
+//!   trained models of each kind do.
 //! * [`train`], [`tune`]: runs on a text, and what comes after them: responses, preferences, rewards.
+//! * [`experiment`]: the two experiments of the thesis, and their reports.
 //! * [`checkpoint`], [`jsonl`], [`fetch`]: what is kept on disk or comes from the network.
 
 mod atomic_file;
 pub mod checkpoint;
 pub mod compile;
 mod error;
+pub mod experiment;
 pub mod fetch;
 pub mod fill;
 pub mod generate;
@@ -37,6 +39,7 @@ pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod sample;
+pub mod score;
 pub mod tensor_file;
 #[cfg(test)]
 mod testing;

@@ -32,6 +32,9 @@ pub(super) enum CliError {
     /// Something that the command line knows of, but this version cannot do.
     #[error("{0} is not available yet")]
     NotYet(String),
+    /// Another program that could not do its part, or did not confirm ours.
+    #[error("{0}")]
+    Peer(String),
     /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     StandardOutput(io::Error),
@@ -51,6 +54,7 @@ impl CliError {
             | CliError::Read { .. }
             | CliError::Write { .. }
             | CliError::Content { .. }
+            | CliError::Peer(_)
             | CliError::StandardOutput(_)
             | CliError::System { .. } => 1,
         }

@@ -11,6 +11,7 @@ mod data;
 mod dump;
 mod error;
 mod execute;
+mod experiment;
 mod explain;
 mod generate;
 mod machine;
@@ -20,6 +21,7 @@ mod presets;
 mod profile;
 mod profile_table;
 mod run;
+mod score;
 mod screen;
 mod selftest;
 mod stages;
@@ -56,6 +58,8 @@ enum Command {
     Train(Box<train::Args>),
     Tune(tune::Args),
     Generate(generate::Args),
+    Score(score::Args),
+    Experiment(experiment::Args),
     Bench(bench::Args),
     Dump(dump::Args),
     Opt(opt::Args),
@@ -84,6 +88,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Train(args) => train::run(*args, &mut screen),
         Command::Tune(args) => tune::run(args, &mut screen),
         Command::Generate(args) => generate::run(args, &mut screen),
+        Command::Experiment(args) => experiment::run(args, &mut screen),
+        Command::Score(args) => score::run(args, &mut screen),
         Command::Bench(args) => bench::run(args, &mut screen),
         Command::Dump(args) => dump::run(args, &mut screen),
         Command::Opt(args) => opt::run(args, &mut screen),

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const DEFAULT_STEPS: u64 = 1500;
 
 /// The exit code of a run that Ctrl-C ended, as shells have it: 128 and the number of the signal.
-const INTERRUPTED: u8 = 130;
+pub(super) const INTERRUPTED: u8 = 130;
 
 /// Train a model; with no flag at all: a small one on the embedded text, in about a minute
 ///
@@ -89,6 +89,12 @@ pub(super) struct Args {
     /// Tokens in a sample; 0: no samples [default: 300]
     #[arg(long, value_name = "N")]
     sample_tokens: Option<usize>,
+    /// What a decoder's samples go on from; may be given several times, for a sample each [default: a line break]
+    #[arg(long, value_name = "TEXT")]
+    sample_prompt: Vec<String>,
+    /// Samples pick among the K likeliest tokens only; 1: always the likeliest
+    #[arg(long, value_name = "K")]
+    sample_top_k: Option<usize>,
     /// Steps between checkpoints; 0: only at the end [default: 100]
     #[arg(long, value_name = "N")]
     checkpoint_every: Option<u64>,
@@ -149,30 +155,42 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         None => fresh(&args, target, screen)?,
     };
     let stop = stop_on_interrupt()?;
-    introduce(&trainer, &args, screen);
+    introduce(&trainer, args.mode, screen);
     let steps = trainer.record().settings.steps;
     if trainer.steps_done() >= steps {
         let done = trainer.steps_done();
         screen.line(format!("all {done} steps are done; --steps {} would go on", done + 1000));
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = progress(steps, "{pos}/{len} steps, {eta} left, {msg}");
     let mut session = Session::new(trainer, &directory, args.log.as_deref())?;
+    let place = directory.display();
+    match drive(&mut session, stop, screen)? {
+        Ending::Finished => {
+            screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Ending::Stopped => Ok(stopped(session.trainer(), &format!("train --resume {place}"), screen)),
+    }
+}
+
+/// Does the steps that are left, with a bar or lines.
+pub(super) fn drive(
+    session: &mut Session,
+    stop: &AtomicBool,
+    screen: &mut Screen,
+) -> Result<Ending, CliError> {
+    let bar = progress(session.trainer().record().settings.steps, "{pos}/{len} steps, {eta} left, {msg}");
     let mut reporter = Reporter::new(screen, bar, session.trainer());
     let ending = session.run(stop, &mut |event| reporter.show(event));
     reporter.finish();
-    let place = directory.display();
-    match ending? {
-        Ending::Finished => {
-            screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}"))
-        }
-        Ending::Stopped => {
-            let step = session.trainer().steps_done();
-            screen.line(format!("stopped after step {step}; to go on: kernfusion train --resume {place}"));
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(ending?)
+}
+
+/// Says how a run that was stopped goes on.
+pub(super) fn stopped(trainer: &Trainer, command: &str, screen: &mut Screen) -> ExitCode {
+    let step = trainer.steps_done();
+    screen.line(format!("stopped after step {step}; to go on: kernfusion {command}"));
+    ExitCode::from(INTERRUPTED)
 }
 
 /// A run from its first step, and the directory of its checkpoint.
@@ -224,7 +242,7 @@ fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError
 }
 
 /// The text of a file, or one that suits the model.
-fn corpus(file: Option<&Path>, model: &ModelConfig) -> Result<Corpus, CliError> {
+pub(super) fn corpus(file: Option<&Path>, model: &ModelConfig) -> Result<Corpus, CliError> {
     let corpus = match (file, model) {
         (Some(file), _) => Corpus::read(file),
         (None, ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) | ModelConfig::Bert(_)) => {
@@ -246,7 +264,7 @@ fn with_rate(mut rule: Optimizer, rate: f64) -> Optimizer {
 }
 
 /// The path from the root, so that a resumed run finds the text from anywhere.
-fn absolute(path: &Path) -> String {
+pub(super) fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.into()).display().to_string()
 }
 
@@ -272,6 +290,11 @@ impl Args {
             validation_batches: self.validation_batches.map_or(settings.validation_batches, |n| n as usize),
             sample_every: self.sample_every.unwrap_or(settings.sample_every),
             sample_tokens: self.sample_tokens.unwrap_or(settings.sample_tokens),
+            sample_prompts: match self.sample_prompt.is_empty() {
+                true => settings.sample_prompts,
+                false => self.sample_prompt.clone(),
+            },
+            sample_top_k: self.sample_top_k.or(settings.sample_top_k),
             checkpoint_every: self.checkpoint_every.unwrap_or(settings.checkpoint_every),
         }
     }
@@ -337,7 +360,8 @@ fn trained_part(trainer: &Trainer) -> String {
     }
 }
 
-fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
+/// The model, the text, the compiled step and what is to be done.
+pub(super) fn introduce(trainer: &Trainer, mode: Mode, screen: &mut Screen) {
     let Record { config: c, settings, tokenizer, text } = trainer.record();
     screen.line(format!(
         "model: {} parameters{} ({} layers, width {}{}, context {}, vocabulary {})",
@@ -353,7 +377,7 @@ fn introduce(trainer: &Trainer, args: &Args, screen: &mut Screen) {
     let report = trainer.program().report();
     screen.line(format!(
         "step:  {} in {:.2} s: {} kernels, {:.1} MiB moved, arena {:.1} MiB, state {:.1} MiB",
-        args.mode,
+        mode,
         trainer.compile_time().as_secs_f64(),
         report.kernels,
         mib(report.bytes_moved),

@@ -38,7 +38,10 @@ impl<'a> Reporter<'a> {
             Event::Validation { step, loss } => {
                 self.line(format!("step {step:>6}  validation loss {loss:.4}"))
             }
-            Event::Sample { step, text } => self.line(format!("step {step:>6}  sample:\n{}", indented(text))),
+            Event::Sample { step, prompt, text } => {
+                let text = format!("{prompt}{text}");
+                self.line(format!("step {step:>6}  sample:\n{}", indented(&text)));
+            }
             Event::Saved { .. } => {}
         }
     }

@@ -56,9 +56,13 @@ impl<'a> Windows<'a> {
 
     /// The batch of one step.
     pub fn batch(&self, step: u64) -> Batch {
+        gather(self.tokens, self.context, self.starts(step))
+    }
+
+    /// Where the windows of one step start.
+    pub fn starts(&self, step: u64) -> impl Iterator<Item = usize> {
         let first = step.wrapping_mul(self.batch as u64);
-        let starts = (0..self.batch as u64).map(|row| self.start(first.wrapping_add(row)));
-        gather(self.tokens, self.context, starts)
+        (0..self.batch as u64).map(move |row| self.start(first.wrapping_add(row)))
     }
 
     /// Where the run's window number `window` starts.

@@ -32,13 +32,16 @@ mod writer;
 pub use adaptation::{Adaptation, attach, merge};
 pub use parameters::use_averages;
 pub use session::{Ending, Event, Session};
+pub(crate) use settings::compare;
 pub use settings::{Record, Settings, TextRecord};
+pub use writer::Sample;
 
 use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
 use crate::compile::{Compiled, Pending, Target, compile};
 use crate::models::ModelConfig;
 use crate::nn::is_adapter;
 use crate::optim::TrainStep;
+use crate::sample::SampleError;
 use crate::text::{CharTokenizer, Corpus, Order, Split, Tokenizer, Windows, validation_windows};
 use crate::trace::Program;
 use crate::{Error, Result};
@@ -181,6 +184,7 @@ impl Trainer {
             );
             return Err(Error::Configuration(reason));
         }
+        check_prompts(&record)?;
         let split = corpus.split(record.tokenizer.encode(corpus.text())?, config.context())?;
         // Refuses an empty batch before anything is compiled for it.
         let order = order(config, settings);
@@ -318,19 +322,19 @@ impl Trainer {
         Ok(Some(sum / count as f64))
     }
 
-    /// A text that shows what the model can do now: a decoder writes one, a BERT fills gaps and an encoder-decoder reverses
-    /// windows of the validation text. A function of seed and step.
+    /// Texts that show what the model can do now: a decoder continues each prompt of the settings, a BERT fills gaps and an
+    /// encoder-decoder reverses windows of the validation text. A function of seed and step.
     ///
     /// # Errors
     /// If the program for it cannot be compiled, or the model's numbers have overflowed.
-    pub fn sample(&mut self) -> Result<String> {
+    pub fn samples(&mut self) -> Result<Vec<Sample>> {
         let mut writer = match self.writer.take() {
             Some(writer) => writer,
             None => Writer::new(&self.record, &self.states, &self.target)?,
         };
-        let text = writer.sample(&self.record, &self.split.validation, self.done);
+        let samples = writer.samples(&self.record, &self.split.validation, self.done);
         self.writer = Some(writer);
-        text
+        samples
     }
 
     /// Writes a checkpoint into a directory.
@@ -391,6 +395,23 @@ impl Trainer {
 /// The order of windows: that of the settings, unless the model needs one.
 fn order(config: &ModelConfig, settings: &Settings) -> Order {
     if config.carries_states() { Order::Streams } else { settings.order }
+}
+
+/// Refuses prompts that the model could not continue when their time has come.
+fn check_prompts(record: &Record) -> Result<()> {
+    let Settings { sample_prompts, sample_tokens, sample_top_k, .. } = &record.settings;
+    if *sample_tokens == 0 || !matches!(record.config, ModelConfig::Gpt(_) | ModelConfig::Recurrent(_)) {
+        return Ok(());
+    }
+    if *sample_top_k == Some(0) {
+        return Err(SampleError::TopK.into());
+    }
+    for prompt in sample_prompts.iter().filter(|prompt| !prompt.is_empty()) {
+        record.tokenizer.encode(prompt).map_err(|error| {
+            Error::Configuration(format!("the sample prompt {prompt:?} cannot be continued: {error}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// The directory, in that of a checkpoint, of the adapters alone.

@@ -1,6 +1,6 @@
 //! The loop around the steps: validation, samples, checkpoints, the log, and an end at any moment.
 
-use super::{StartedStep, StepReport, Trainer, log};
+use super::{Sample, StartedStep, StepReport, Trainer, log};
 use crate::jsonl::JsonLines;
 use crate::{Error, Result};
 use serde_json::json;
@@ -24,6 +24,8 @@ pub enum Event<'a> {
     Sample {
         /// Steps done.
         step: u64,
+        /// What it was given to go on from.
+        prompt: &'a str,
         /// The text.
         text: &'a str,
     },
@@ -99,8 +101,7 @@ impl Session {
                 self.validate(observe)?;
             }
             if samples {
-                let text = self.trainer.sample()?;
-                observe(Event::Sample { step, text: &text });
+                self.sample(observe)?;
             }
             if due(settings.checkpoint_every) || stopped {
                 self.trainer.save(&self.directory)?;
@@ -132,6 +133,15 @@ impl Session {
         if let Some(loss) = self.trainer.validation_loss()? {
             self.write(&json!({"step": step, "val_loss": loss}))?;
             observe(Event::Validation { step, loss });
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, observe: &mut dyn FnMut(Event<'_>)) -> Result<()> {
+        let step = self.trainer.steps_done();
+        for Sample { prompt, text } in self.trainer.samples()? {
+            self.write(&json!({"step": step, "prompt": prompt, "sample": text}))?;
+            observe(Event::Sample { step, prompt: &prompt, text: &text });
         }
         Ok(())
     }

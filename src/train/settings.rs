@@ -44,6 +44,12 @@ pub struct Settings {
     pub sample_every: u64,
     /// Tokens in a sample; 0: no samples.
     pub sample_tokens: usize,
+    /// What a decoder's samples go on from, one sample for each; an empty one stands for a line break.
+    #[serde(default = "one_empty_prompt")]
+    pub sample_prompts: Vec<String>,
+    /// How many of the likeliest tokens a sample picks among; none: all.
+    #[serde(default)]
+    pub sample_top_k: Option<usize>,
     /// Steps between checkpoints; 0: only at the end.
     pub checkpoint_every: u64,
 }
@@ -62,9 +68,21 @@ fn whole_batch() -> usize {
     1
 }
 
+fn one_empty_prompt() -> Vec<String> {
+    vec![String::new()]
+}
+
 /// Settings that a resumed run may change: they have no influence on any loss.
-const FREE: [&str; 6] =
-    ["steps", "validate_every", "validation_batches", "sample_every", "sample_tokens", "checkpoint_every"];
+const FREE: [&str; 8] = [
+    "steps",
+    "validate_every",
+    "validation_batches",
+    "sample_every",
+    "sample_tokens",
+    "sample_prompts",
+    "sample_top_k",
+    "checkpoint_every",
+];
 
 impl Default for Settings {
     fn default() -> Self {
@@ -82,6 +100,8 @@ impl Default for Settings {
             validation_batches: 8,
             sample_every: 0,
             sample_tokens: 300,
+            sample_prompts: one_empty_prompt(),
+            sample_top_k: None,
             checkpoint_every: 100,
         }
     }
@@ -190,7 +210,7 @@ impl Record {
 }
 
 /// Lists the leaves that differ between two JSON values.
-fn compare(path: &str, ours: &Value, asked: &Value, differing: &mut Vec<String>) {
+pub(crate) fn compare(path: &str, ours: &Value, asked: &Value, differing: &mut Vec<String>) {
     match (ours, asked) {
         (Value::Object(a), Value::Object(b)) => {
             let only_asked = b.keys().filter(|name| !a.contains_key(*name));

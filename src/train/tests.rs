@@ -59,14 +59,14 @@ fn a_resumed_run_is_the_uninterrupted_one() {
     let mut parts: Vec<_> = (0..3).map(|_| first.step().unwrap().loss.to_bits()).collect();
     // Neither a validation nor a sample has an influence.
     first.validation_loss().unwrap();
-    first.sample().unwrap();
+    first.samples().unwrap();
     first.save(directory.path()).unwrap();
     let mut second = resumed(directory.path());
     assert_eq!((second.steps_done(), second.record()), (3, whole.record()));
     parts.extend((3..6).map(|_| second.step().unwrap().loss.to_bits()));
     assert_eq!(parts, losses);
     assert_eq!(second.validation_loss().unwrap(), whole.validation_loss().unwrap());
-    assert_eq!(second.sample().unwrap(), whole.sample().unwrap());
+    assert_eq!(second.samples().unwrap(), whole.samples().unwrap());
     let content = |trainer: &Trainer| {
         trainer.save(directory.path()).unwrap();
         std::fs::read(directory.path().join(CHECKPOINT_FILE)).unwrap()
@@ -237,7 +237,7 @@ fn a_session_does_what_is_due_and_then_ends() {
         events.push(match event {
             Event::Step(report) => format!("step {}", report.step),
             Event::Validation { step, .. } => format!("validation {step}"),
-            Event::Sample { step, text } => format!("sample {step} of {}", text.chars().count()),
+            Event::Sample { step, text, .. } => format!("sample {step} of {}", text.chars().count()),
             Event::Saved { step } => format!("saved {step}"),
         });
     });

@@ -1,6 +1,6 @@
 //! Samples while training: what a model of each kind shows of what it has learnt.
 
-use super::{Record, batches};
+use super::{Record, Settings, batches};
 use crate::compile::Target;
 use crate::fill::{Filler, GAP};
 use crate::generate::Generator;
@@ -17,6 +17,15 @@ const TEMPERATURE: f64 = 0.8;
 /// Windows that an encoder-decoder reverses, of which the first few are shown.
 const REVERSED: usize = 256;
 const SHOWN: usize = 4;
+
+/// A text that a model has written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// What it goes on from; empty where nothing was given.
+    pub prompt: String,
+    /// What the model has written.
+    pub text: String,
+}
 
 /// A compiled program that writes.
 pub(super) enum Writer {
@@ -50,26 +59,34 @@ impl Writer {
     }
 
     /// What it writes after `done` steps; `validation` is the text that it has not seen.
-    pub(super) fn sample(&mut self, record: &Record, validation: &[i32], done: u64) -> Result<String> {
+    pub(super) fn samples(&mut self, record: &Record, validation: &[i32], done: u64) -> Result<Vec<Sample>> {
         let context = record.config.context();
-        match self {
-            Writer::Next(generator) => {
-                let seed = record.settings.seed.wrapping_add(done);
-                let sampler = Sampler::new(TEMPERATURE, None, None, seed)?;
-                generator.generate("", record.settings.sample_tokens, &sampler, &mut |_| {})
-            }
+        let text = match self {
+            Writer::Next(generator) => return continued(generator, record, done),
             Writer::Bert(filler, config) => {
                 let windows = validation_windows(validation, 1, context, 1)?.remove(0);
-                filled(filler, config, record, &batches::inputs(&record.config, windows, 1, done, 0))
+                filled(filler, config, record, &batches::inputs(&record.config, windows, 1, done, 0))?
             }
             Writer::EncoderDecoder(translator) => {
                 let (x, _) = validation_windows(validation, REVERSED, context, 1)?.remove(0);
                 let sources: Vec<_> = x.chunks(context).map(<[i32]>::to_vec).collect();
                 let written = translator.translate(&sources)?;
-                reversed(record, &sources, &written)
+                reversed(record, &sources, &written)?
             }
-        }
+        };
+        Ok(vec![Sample { prompt: String::new(), text }])
     }
+}
+
+/// What follows each of the prompts.
+fn continued(generator: &mut Generator, record: &Record, done: u64) -> Result<Vec<Sample>> {
+    let Settings { seed, sample_prompts, sample_tokens, sample_top_k, .. } = &record.settings;
+    let sampler = Sampler::new(TEMPERATURE, *sample_top_k, None, seed.wrapping_add(done))?;
+    let continued = sample_prompts.iter().map(|prompt| {
+        let text = generator.generate(prompt, *sample_tokens, &sampler, &mut |_| {})?;
+        Ok(Sample { prompt: prompt.clone(), text })
+    });
+    continued.collect()
 }
 
 /// A window with gaps, and what the model makes of them.

@@ -5,6 +5,7 @@
 mod bad_input;
 #[cfg(feature = "cuda")]
 mod device;
+mod experiments;
 mod memory;
 mod models;
 mod profile;
@@ -22,7 +23,17 @@ fn every_command_has_help_with_an_example() {
     let work = Workplace::new();
     let help = work.succeed("--help");
     for command in [
-        "train", "generate", "bench", "dump", "opt", "run", "explain", "profile", "selftest", "data",
+        "train",
+        "experiment",
+        "generate",
+        "bench",
+        "dump",
+        "opt",
+        "run",
+        "explain",
+        "profile",
+        "selftest",
+        "data",
         "presets",
     ] {
         assert!(help.contains(&format!("  {command}")), "{help}");

@@ -1,0 +1,63 @@
+//! `kernfusion experiment pretraining`: with dropout, and prompts continued while the model learns.
+
+use super::super::Outcome;
+use super::super::screen::Screen;
+use super::super::train::{drive, introduce, stop_on_interrupt, stopped};
+use super::{Choices, LOG, RunArgs, measured, publish};
+use kernfusion::compile::Mode;
+use kernfusion::experiment::{
+    Curve, PRETRAINING_DROPOUT, PRETRAINING_STEPS, pretraining_report, pretraining_settings, prompts,
+};
+use kernfusion::train::{Ending, Session};
+use std::process::ExitCode;
+
+/// Train with dropout, and continue five prompts by 100 tokens every 500 steps, always with the likeliest token
+///
+/// The thesis does 2500 steps. Validation losses are of windows without dropout, every 100 steps.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion experiment pretraining --preset tiny --steps 1000
+  kernfusion experiment pretraining --prompt ROMEO: --prompt JULIET:
+  kernfusion experiment pretraining --resume runs/pretraining")]
+pub(super) struct Args {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Dropout probability [default: 0.3]
+    #[arg(long, value_name = "P", conflicts_with = "resume", allow_negative_numbers = true)]
+    dropout: Option<f64>,
+    /// What is continued; may be given several times [default: beginnings of five lines of the validation text]
+    #[arg(long, value_name = "TEXT", conflicts_with = "resume")]
+    prompt: Vec<String>,
+}
+
+pub(super) fn run(args: &Args, screen: &mut Screen) -> Outcome {
+    let settings = |choices: &Choices<'_>| {
+        let Choices { steps, batch, seed, split, tokenizer } = *choices;
+        let given = match args.prompt.is_empty() {
+            true => prompts(split, tokenizer)?,
+            false => args.prompt.clone(),
+        };
+        Ok(pretraining_settings(steps, batch, seed, given))
+    };
+    let dropout = args.dropout.unwrap_or(PRETRAINING_DROPOUT);
+    let plan = args.run.plan("pretraining", dropout, PRETRAINING_STEPS, &settings)?;
+    let (directory, target) = (plan.directory.clone(), plan.target.clone());
+    let trainer = plan.trainer()?;
+    let stop = stop_on_interrupt()?;
+    introduce(&trainer, Mode::Compiled, screen);
+    let before = trainer.steps_done();
+    let mut session = Session::new(trainer, &directory, Some(&directory.join(LOG)))?;
+    let ending = drive(&mut session, stop, screen)?;
+    let trainer = session.trainer();
+    let ours = measured(trainer, &args.run.target, &target, trainer.steps_done() > before);
+    let curve = Curve::read(&directory.join(LOG))?;
+    // A run that was stopped has a report of what there is.
+    publish(&pretraining_report(&ours, &curve), &directory, screen)?;
+    Ok(match ending {
+        Ending::Finished => ExitCode::SUCCESS,
+        Ending::Stopped => {
+            let command = format!("experiment pretraining --resume {}", directory.display());
+            stopped(trainer, &command, screen)
+        }
+    })
+}

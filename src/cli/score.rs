@@ -1,0 +1,97 @@
+//! `kernfusion score`: how likely a model finds a text.
+
+use super::Outcome;
+use super::error::{CliError, in_file};
+use super::model::TargetArgs;
+use super::screen::Screen;
+use kernfusion::checkpoint::Checkpoint;
+use kernfusion::compile::Mode;
+use kernfusion::experiment::save;
+use kernfusion::score::{Score, TextScorer};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Say how likely each token of a text is, given those before it
+///
+/// For models that continue a text. A text longer than the context is read in windows that begin half a context after each
+/// other, so that a token is judged given all before it or at least half a context; the first token is not judged.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion score --checkpoint runs/tiny --text \"The compiler reads\"
+  kernfusion score --checkpoint runs/tiny --ids 20,8,5 --json score.json")]
+pub(super) struct Args {
+    /// Directory of the checkpoint
+    #[arg(long, value_name = "DIR")]
+    checkpoint: PathBuf,
+    /// The text
+    #[arg(long, value_name = "TEXT", required_unless_present = "ids", conflicts_with = "ids")]
+    text: Option<String>,
+    /// Its tokens, by their ids
+    #[arg(long, value_name = "1,2,3", value_delimiter = ',', allow_negative_numbers = true)]
+    ids: Option<Vec<i32>>,
+    /// Write all figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How the model is executed
+    #[arg(long, value_name = "MODE", default_value = "compiled")]
+    mode: Mode,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let target = args.target.target(args.mode)?;
+    let checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
+    let scorer = TextScorer::from_checkpoint(checkpoint, &target);
+    let mut scorer = scorer.map_err(|error| in_file(&args.checkpoint, error))?;
+    let (flag, score) = match (&args.text, &args.ids) {
+        (Some(text), _) => ("--text", scorer.score_text(text)),
+        (None, ids) => ("--ids", scorer.score(ids.as_deref().unwrap_or_default())),
+    };
+    let score = score.map_err(|error| wrong(flag, error))?;
+    let pieces: Result<Vec<_>, _> =
+        score.tokens.iter().map(|&token| scorer.tokenizer().decode(&[token])).collect();
+    let pieces = pieces.map_err(kernfusion::Error::from)?;
+    table(&score, &pieces, screen);
+    if let Some(path) = &args.json {
+        save(path, &format!("{:#}\n", figures(&score, &pieces)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with a flag's value; a configuration error loses its own prefix.
+fn wrong(flag: &str, error: kernfusion::Error) -> CliError {
+    match error {
+        kernfusion::Error::Configuration(reason) => CliError::Usage(format!("{flag}: {reason}")),
+        other => CliError::Usage(format!("{flag}: {other}")),
+    }
+}
+
+fn table(score: &Score, pieces: &[String], screen: &mut Screen) {
+    screen.line(format!("{:>8} {:>7}  {:<16} {:>9}", "position", "id", "token", "ln p"));
+    let judged = std::iter::once(None).chain(score.log_probabilities.iter().map(Some));
+    for (place, ((token, piece), p)) in score.tokens.iter().zip(pieces).zip(judged).enumerate() {
+        let p = p.map_or("-".into(), |p| format!("{p:.4}"));
+        screen.line(format!("{place:>8} {token:>7}  {:<16} {p:>9}", format!("{piece:?}")));
+    }
+    screen.line(format!(
+        "sum {:.4}, {:.4} nats per token, perplexity {:.3}",
+        score.sum(),
+        score.nats_per_token(),
+        score.perplexity()
+    ));
+}
+
+fn figures(score: &Score, pieces: &[String]) -> serde_json::Value {
+    let judged = std::iter::once(None).chain(score.log_probabilities.iter().map(Some));
+    let tokens = score.tokens.iter().zip(pieces).zip(judged);
+    let tokens = tokens.map(|((id, text), p)| json!({"id": id, "text": text, "log_probability": p}));
+    json!({
+        "tokens": tokens.collect::<Vec<_>>(),
+        "judged": score.log_probabilities.len(),
+        "sum": score.sum(),
+        "nats_per_token": score.nats_per_token(),
+        "perplexity": score.perplexity(),
+    })
+}
