@@ -1,7 +1,7 @@
 //! What a run has done so far, as its log says.
 
-use crate::Result;
 use crate::tune::read_rows;
+use crate::{Error, Result};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
@@ -31,10 +31,10 @@ pub struct Written {
 }
 
 impl Curve {
-    /// Reads a log.
+    /// Reads a log that begins with the first step.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If it cannot be read, or a step is missing.
     pub fn read(path: &Path) -> Result<Self> {
         let rows: Vec<Value> = read_rows(path)?;
         let mut curve = Curve::default();
@@ -42,6 +42,7 @@ impl Curve {
             let step = row["step"].as_u64().unwrap_or(0);
             let text = |name: &str| row[name].as_str().map(String::from);
             if let (Some(loss), Some(seconds)) = (row["loss"].as_f64(), row["seconds"].as_f64()) {
+                curve.expect(step, path)?;
                 curve.losses.push(loss);
                 curve.seconds.push(seconds);
             } else if let Some(loss) = row["val_loss"].as_f64() {
@@ -51,5 +52,49 @@ impl Curve {
             }
         }
         Ok(curve)
+    }
+
+    /// Checks that this step is the one that is due.
+    fn expect(&self, step: u64, path: &Path) -> Result<()> {
+        let due = self.losses.len() as u64 + 1;
+        if step == due {
+            return Ok(());
+        }
+        let reason = format!("{} is not the log of a whole run: step {due} is missing", path.display());
+        Err(Error::Configuration(reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_whole_or_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("losses.jsonl");
+        let read = |rows: &[&str]| {
+            std::fs::write(&path, rows.join("\n")).unwrap();
+            Curve::read(&path)
+        };
+        let rows = [
+            r#"{"step": 1, "loss": 4.5, "seconds": 0.5}"#,
+            r#"{"step": 1, "val_loss": 4.25}"#,
+            r#"{"step": 1, "prompt": "a", "sample": "bc"}"#,
+            r#"{"step": 2, "loss": 4.0, "seconds": 0.25}"#,
+        ];
+        let sample = Written { step: 1, prompt: "a".into(), text: "bc".into() };
+        let expected = Curve {
+            losses: vec![4.5, 4.0],
+            seconds: vec![0.5, 0.25],
+            validation: vec![(1, 4.25)],
+            samples: vec![sample],
+        };
+        assert_eq!(read(&rows).unwrap(), expected);
+        let message = read(&rows[1..]).unwrap_err().to_string();
+        assert!(
+            message.ends_with("losses.jsonl is not the log of a whole run: step 1 is missing"),
+            "{message}"
+        );
     }
 }

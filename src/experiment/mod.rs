@@ -134,7 +134,9 @@ mod tests {
         let split = corpus.split(tokenizer.encode(corpus.text()).unwrap(), 8).unwrap();
         let prompts = prompts(&split, &tokenizer).unwrap();
         assert_eq!(prompts.len(), 5);
-        assert!(prompts.iter().all(|prompt| prompt.starts_with("line 9") && prompt.ends_with("goes on and")));
+        assert!(
+            prompts.iter().all(|prompt| prompt.starts_with("line 9") && prompt.ends_with("goes on and on"))
+        );
         assert!(prompts.windows(2).all(|pair| pair[0] != pair[1]), "{prompts:?}");
         assert_eq!(beginning("short"), "short");
         assert_eq!(beginning(&"ä".repeat(30)), "ä".repeat(24));

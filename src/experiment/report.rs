@@ -203,7 +203,7 @@ fn speed(sides: &[(&str, &'static str, &[f64])], record: &Record) -> String {
         line(*label, class, smoothed(&by_step(&rates)))
     });
     let plot = Plot {
-        title: "Speed".into(),
+        title: "Speed of steps".into(),
         x: "step",
         y: "tokens per second",
         scale: Scale::FromZero,
@@ -279,17 +279,19 @@ fn beside_thesis(thesis: &Thesis, record: &Record) -> String {
     table(&["", &times, "memory", "tokens/s, as printed"], &rows) + &note
 }
 
-/// Steps of samples in their order, each with its prompts.
+/// Samples in their order, those after the same number of steps together.
 fn written(samples: &[Written]) -> String {
     let one = |sample: &Written| {
-        format!(
-            "<div class=\"written\"><h3>after {} steps</h3><pre><mark>{}</mark>{}</pre></div>\n",
-            number(sample.step as f64),
-            escaped(&sample.prompt),
-            escaped(&sample.text)
-        )
+        format!("<pre><mark>{}</mark>{}</pre>\n", escaped(&sample.prompt), escaped(&sample.text))
     };
-    samples.iter().map(one).collect()
+    let together = samples.chunk_by(|a, b| a.step == b.step).map(|samples| {
+        let texts: String = samples.iter().map(one).collect();
+        format!(
+            "<div class=\"written\"><h3>after {} steps</h3>\n{texts}</div>\n",
+            number(samples[0].step as f64)
+        )
+    });
+    together.collect()
 }
 
 fn settings(ours: &Measured) -> String {

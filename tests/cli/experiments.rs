@@ -138,6 +138,7 @@ fn experiments_that_cannot_be_done() {
         ),
         ("experiment verification --resume none", "there is no checkpoint at none/checkpoint.safetensors"),
         ("experiment verification --resume none --seed 2", "cannot be used with"),
+        ("experiment pretraining --resume none --out other", "cannot be used with"),
         ("experiment pretraining --config small.json --prompt naïve", "unknown character 'ï' at position 2"),
         ("experiment pretraining --preset huge", "there is no preset \"huge\""),
     ];
@@ -169,6 +170,13 @@ fn a_pre_training_that_was_interrupted_has_the_report_of_one_that_was_not() {
     assert!(all.iter().all(|sample| sample["text"].as_str().unwrap().chars().count() == 100));
     let page = std::fs::read_to_string(work.path("whole/report.html")).unwrap();
     assert!(page.contains("dropout 0.3") && page.contains("after 9 steps") && page.contains("<svg"));
+    // A run whose beginning is nowhere has no report.
+    std::fs::remove_file(work.path("parts/losses.jsonl")).unwrap();
+    let message = work.fail("experiment pretraining --resume parts --steps 10");
+    assert!(
+        message.contains("parts/losses.jsonl is not the log of a whole run: step 1 is missing"),
+        "{message}"
+    );
     let out = work.succeed(&format!("{flags} --steps 2 --out two --prompt The --prompt A"));
     assert!(out.contains("sample:\n    The"), "{out}");
 }

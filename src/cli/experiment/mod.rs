@@ -71,7 +71,7 @@ struct RunArgs {
     #[command(flatten)]
     memory: MemoryArgs,
     /// Directory of the report and the checkpoint [default: runs/NAME-OF-THE-EXPERIMENT]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
     /// Go on with the run in this directory
     #[arg(long, value_name = "DIR")]
@@ -166,8 +166,7 @@ impl RunArgs {
         record.settings.steps = self.steps.unwrap_or(record.settings.steps);
         let corpus = corpus(record.text.file.as_ref().map(Path::new), &record.config)?;
         let split = divided(&corpus, &record.tokenizer, record.config.context())?;
-        let directory = self.out.clone().unwrap_or_else(|| from.into());
-        Ok(Plan { record, corpus, split, checkpoint: Some(checkpoint), directory, target })
+        Ok(Plan { record, corpus, split, checkpoint: Some(checkpoint), directory: from.into(), target })
     }
 }
 
