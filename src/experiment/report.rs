@@ -86,18 +86,7 @@ pub fn verification_report(
         section("What the thesis reports", &beside_thesis(&THESIS, &ours.record)),
         section("Settings", &settings(ours)),
     ];
-    let figures = json!({
-        "experiment": "verification",
-        "machine": ours.machine,
-        "settings": ours.record.meta(steps as u64).training["settings"],
-        "config": ours.record.config,
-        "text": ours.record.text,
-        "kernfusion": side(ours, curve),
-        "reference": with_totals(json!(reference), &reference.seconds, &ours.record),
-        "deviation": deviation,
-        "within_bound": deviation.is_within_bound(),
-        "thesis": thesis_figures(&THESIS),
-    });
+    let figures = verification_figures(ours, curve, reference, deviation);
     Report { page: page("Verification against PyTorch", &sections), figures }
 }
 
@@ -140,6 +129,26 @@ pub fn pretraining_report(ours: &Measured, curve: &Curve) -> Report {
         "kernfusion": side(ours, curve),
     });
     Report { page: page("Pre-training", &sections), figures }
+}
+
+fn verification_figures(
+    ours: &Measured,
+    curve: &Curve,
+    reference: &Reference,
+    deviation: &Deviation,
+) -> Value {
+    json!({
+        "experiment": "verification",
+        "machine": ours.machine,
+        "settings": ours.record.meta(curve.losses.len() as u64).training["settings"],
+        "config": ours.record.config,
+        "text": ours.record.text,
+        "kernfusion": side(ours, curve),
+        "reference": with_totals(json!(reference), &reference.seconds, &ours.record),
+        "deviation": deviation,
+        "within_bound": deviation.is_within_bound(),
+        "thesis": thesis_figures(&THESIS),
+    })
 }
 
 fn by_step(values: &[f64]) -> Vec<(f64, f64)> {
@@ -241,9 +250,18 @@ fn both(ours: &Measured, curve: &Curve, reference: &Reference) -> String {
     let head = ["", "on", "all steps", "median step", "tokens/s", "peak memory"];
     let sides: [(&str, &'static str, &[f64]); 2] =
         [(&reference.library, "reference", &reference.seconds), ("Kernfusion", "ours", &curve.seconds)];
-    let note = "<p class=\"quiet\">Times are those of steps alone: compiling and starting are not in them. Memory is the \
-                peak of each process, or on a GPU what was allocated there.</p>\n";
-    table(&head, &rows) + note + &speed(&sides, &ours.record)
+    let elsewhere = match reference.place == ours.place {
+        true => "",
+        false => {
+            " As far as is known the two did not run on the same processor with the same threads, so that their times \
+                  cannot be compared."
+        }
+    };
+    let note = format!(
+        "<p class=\"quiet\">Times are those of steps alone: compiling and starting are not in them. Memory is the peak of \
+         each process, or on a GPU what was allocated there.{elsewhere}</p>\n"
+    );
+    table(&head, &rows) + &note + &speed(&sides, &ours.record)
 }
 
 fn beside_thesis(thesis: &Thesis, record: &Record) -> String {
