@@ -9,7 +9,7 @@ use std::fmt::Write;
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 280.0;
 /// Space for numbers and names on the left, right, above and below.
-const MARGINS: [f64; 4] = [66.0, 14.0, 10.0, 44.0];
+const MARGINS: [f64; 4] = [66.0, 24.0, 10.0, 44.0];
 
 /// Pieces of a curve of which the extremes are kept.
 const PIECES: usize = 340;
@@ -339,7 +339,7 @@ mod tests {
         let figure = plot.figure();
         assert!(figure.contains("a &lt;b&gt;") && !figure.contains("NaN"), "{figure}");
         // From 10⁻⁶ at the bottom to 10⁻² at the top; a distance of 0 has no logarithm.
-        assert!(figure.contains("class=\"line one\" d=\"M66.0 236.0L746.0 123.0\""), "{figure}");
-        assert!(figure.contains("class=\"bound\" d=\"M66.0 66.5H746.0\""), "{figure}");
+        assert!(figure.contains("class=\"line one\" d=\"M66.0 236.0L736.0 123.0\""), "{figure}");
+        assert!(figure.contains("class=\"bound\" d=\"M66.0 66.5H736.0\""), "{figure}");
     }
 }
