@@ -29,6 +29,7 @@ pub mod compile;
 mod error;
 pub mod fetch;
 pub mod fill;
+pub mod floor;
 pub mod generate;
 pub mod init;
 pub mod jsonl;
@@ -45,6 +46,7 @@ pub mod trace;
 pub mod train;
 pub mod translate;
 pub mod tune;
+pub mod viewer;
 
 pub use error::{Error, Result};
 pub use kernfusion_ir::Tensor as HostTensor;
