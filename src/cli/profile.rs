@@ -75,7 +75,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     bar.finish_and_clear();
     let seconds =
         |kernel: usize| median(&times.iter().map(|times| times[kernel].as_secs_f64()).collect::<Vec<_>>());
-    let groups = groups(workload.program.kernels(), &seconds, (&peaks, wide(&target)));
+    let groups = groups(workload.program.kernels(), seconds, (&peaks, wide(&target)));
     let (work, dtype, step) = (args.work.name(), args.target.products(), median(&steps));
     screen.line(format!(
         "{} {work}, {}, {dtype} products, medians of {} steps, {}",
