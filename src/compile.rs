@@ -3,17 +3,20 @@
 //! A program whose batch is computed slice by slice has two of everything from simplification on: a body and a tail
 //! ([`kernfusion_passes::tile`]). A memory limit chooses the number of slices.
 
+mod finite;
 mod limit;
 mod lower;
 mod pending;
 mod process;
 
+pub use finite::{Maker, NonFinite};
 pub use limit::LimitError;
 pub use lower::{Lowered, Thrift, lower};
 pub use pending::Pending;
 
 use crate::error::{Error, Result};
 use crate::trace::Program;
+use finite::FiniteCheck;
 #[cfg(feature = "cuda")]
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::cpu::isa::Isa;
@@ -99,6 +102,7 @@ pub struct Target {
     threads: usize,
     isa: Option<Isa>,
     keep_code: bool,
+    check_finite: bool,
     pool: Option<Arc<Pool>>,
     slices: Option<usize>,
     recomputes: bool,
@@ -120,6 +124,7 @@ impl Target {
             threads,
             isa: None,
             keep_code: false,
+            check_finite: false,
             pool: None,
             slices: None,
             recomputes: false,
@@ -167,6 +172,13 @@ impl Target {
     /// Keeps Cranelift IR and disassembly of each kernel, for dumps.
     pub fn keep_code(self, keep_code: bool) -> Self {
         Target { keep_code, ..self }
+    }
+
+    /// Lets every run end with an error that names the operation and the line if a result or a new state has a NaN or an
+    /// infinity ([`NonFinite`]). It takes a copy of all states before each run, and for a run that fails the memory of eager
+    /// mode; on the CPU only.
+    pub fn check_finite(self, check_finite: bool) -> Self {
+        Target { check_finite, ..self }
     }
 
     /// Computes the batch in so many slices, one after another; 1 is all at once. If nothing is said, a batch whose
@@ -313,6 +325,7 @@ pub struct CompileReport {
 pub struct Compiled {
     code: Code,
     report: CompileReport,
+    check: Option<Box<FiniteCheck>>,
 }
 
 enum Code {
@@ -364,6 +377,10 @@ pub fn planned_thrift(graph: &Graph, states: &States, target: &Target) -> Result
 fn check_mode(target: &Target) -> Result<()> {
     if target.is_on_gpu() && (target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1) {
         let reason = "on a GPU the batch is computed at once: memory limits and slices are for the CPU";
+        return Err(Error::Configuration(reason.into()));
+    }
+    if target.is_on_gpu() && target.check_finite {
+        let reason = "checks for numbers that are not finite are for the CPU";
         return Err(Error::Configuration(reason.into()));
     }
     if target.tf32 && !target.is_on_gpu() {
@@ -438,21 +455,41 @@ fn generate(
     };
     report.codegen = code_start.elapsed();
     report.total = start.elapsed();
-    Ok(Compiled { code, report })
+    let check = target.check_finite.then(|| Box::new(FiniteCheck::new(graph, states, target)));
+    Ok(Compiled { code, report, check })
 }
 
 impl Compiled {
     /// Runs it once: outputs by name. States are updated in place.
     ///
     /// # Errors
-    /// If an input is missing, unknown or of another type than declared; nothing has run then.
+    /// If an input is missing, unknown or of another type than declared; nothing has run then. With
+    /// [`Target::check_finite`], if a result or a new state is not finite.
     pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs> {
-        Ok(match &mut self.code {
-            Code::Whole(executable) => executable.run(inputs)?,
-            Code::Tiled(executable) => executable.run(inputs)?,
-            #[cfg(feature = "cuda")]
-            Code::Gpu(executable) => executable.run(inputs)?,
-        })
+        let run = |code: &mut Code| {
+            let outputs = match code {
+                Code::Whole(executable) => executable.run(inputs)?,
+                Code::Tiled(executable) => executable.run(inputs)?,
+                #[cfg(feature = "cuda")]
+                Code::Gpu(executable) => executable.run(inputs)?,
+            };
+            Ok((outputs, ()))
+        };
+        Ok(self.checked(inputs, run)?.0)
+    }
+
+    /// A run with whatever it measures, and the check of what it gives, if one is wanted.
+    fn checked<M>(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        run: impl FnOnce(&mut Code) -> Result<(Outputs, M)>,
+    ) -> Result<(Outputs, M)> {
+        let saved = self.check.as_ref().map(|check| check.save());
+        let (outputs, measured) = run(&mut self.code)?;
+        if let (Some(check), Some(saved)) = (&self.check, saved) {
+            check.check(&outputs, &saved, inputs)?;
+        }
+        Ok((outputs, measured))
     }
 
     /// Starts a run and, on a GPU, does not wait for it: its inputs are copied while the run before is under way. Runs of
@@ -473,11 +510,13 @@ impl Compiled {
     /// # Errors
     /// As `run`.
     pub fn run_timed(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Vec<Duration>)> {
-        Ok(match &mut self.code {
-            Code::Whole(executable) => executable.run_timed(inputs)?,
-            Code::Tiled(executable) => executable.run_timed(inputs)?,
-            #[cfg(feature = "cuda")]
-            Code::Gpu(executable) => executable.run_timed(inputs)?,
+        self.checked(inputs, |code| {
+            Ok(match code {
+                Code::Whole(executable) => executable.run_timed(inputs)?,
+                Code::Tiled(executable) => executable.run_timed(inputs)?,
+                #[cfg(feature = "cuda")]
+                Code::Gpu(executable) => executable.run_timed(inputs)?,
+            })
         })
     }
 

@@ -1,7 +1,7 @@
 //! What can go wrong for a user of the library, in one type, so that `?` works from the model to the run.
 
 use crate::checkpoint::CheckpointError;
-use crate::compile::LimitError;
+use crate::compile::{LimitError, NonFinite};
 use crate::experiment::{ReferenceError, SaveError};
 use crate::fetch::FetchError;
 use crate::jsonl::JsonLinesError;
@@ -33,6 +33,10 @@ pub enum Error {
     /// A memory limit that cannot be met. Says how much is missing.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// A run with [`Target::check_finite`](crate::compile::Target::check_finite) that gave a NaN or an infinity. Says which op
+    /// made it, and the user's line.
+    #[error(transparent)]
+    NonFinite(#[from] Box<NonFinite>),
     /// A program that cannot be compiled or run: memory, threads, inputs.
     #[error(transparent)]
     Codegen(#[from] CodegenError),

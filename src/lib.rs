@@ -31,6 +31,7 @@ mod error;
 pub mod experiment;
 pub mod fetch;
 pub mod fill;
+pub mod floor;
 pub mod generate;
 pub mod init;
 pub mod jsonl;
@@ -48,6 +49,7 @@ pub mod trace;
 pub mod train;
 pub mod translate;
 pub mod tune;
+pub mod viewer;
 
 pub use error::{Error, Result};
 pub use kernfusion_ir::Tensor as HostTensor;

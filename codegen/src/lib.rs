@@ -6,7 +6,7 @@ mod error;
 mod peaks;
 mod states;
 
-pub use cpu::executable::{Executable, Memory, Options, Outputs};
+pub use cpu::executable::{Executable, Memory, Options, Outputs, See};
 pub use cpu::memory::SharedArena;
 pub use cpu::tiled::{Slicing, TiledExecutable};
 pub use error::CodegenError;

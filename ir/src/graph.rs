@@ -4,12 +4,13 @@
 //! user's; every type is what the op's type rule says; edges mirror the operand lists; names are unique.
 //! Passes do not edit a graph in place: they rebuild it, with fresh ids.
 
-use crate::{InputRole, IrError, Op, Origin, Result, TensorType};
+use crate::{InputRole, IrError, Lineage, Op, Origin, Result, TensorType};
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use serde::{Deserialize, Serialize};
 use std::ops::Index;
+use std::sync::Arc;
 
 /// A node of a graph and its one result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -100,6 +101,20 @@ impl Graph {
             }
         }
         ValueId::from_index(id.index())
+    }
+
+    /// Gives every node itself as its source, so that passes, which carry origins on, tell what became of it:
+    /// [`Origin::sources`] of a later graph are ids of this one. Marks of an earlier graph are forgotten.
+    pub fn mark(&mut self) {
+        for id in self.ids() {
+            let lineage = Lineage { sources: vec![id], ..Lineage::default() };
+            self.nodes[id.node()].origin.lineage = Some(Arc::new(lineage));
+        }
+    }
+
+    /// Says that a value has that of another one of this origin, which it replaces. Only marks change.
+    pub fn absorb(&mut self, value: ValueId, replaced: &Origin) {
+        self.nodes[value.node()].origin.absorb(replaced);
     }
 
     /// Names a result.

@@ -32,7 +32,7 @@ pub use op::{
     DynamicSlice, DynamicUpdate, Gather, Input, InputRole, Iota, KernelEntry, Op, Pad, Permute, RandomBits,
     Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice, Unary, Vjp,
 };
-pub use origin::{Location, Origin};
+pub use origin::{Lineage, Location, Origin};
 pub use tensor::{Data, Tensor};
 pub use text::ParseError;
 pub use types::{DType, Literal, TensorType, strides};

@@ -6,6 +6,7 @@
 //!
 //! * [`grad`]: symbolic reverse-mode differentiation.
 //! * [`PIPELINE`] and [`run`]: simplification; times, verifies and dumps each pass, and names the one that fails.
+//! * [`Difference`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
@@ -18,6 +19,7 @@
 mod autodiff;
 mod cse;
 mod dce;
+mod difference;
 mod fold;
 pub mod fuse;
 mod halves;
@@ -32,5 +34,6 @@ mod split_reductions;
 pub mod tile;
 
 pub use autodiff::grad;
+pub use difference::Difference;
 pub use rebuild::Rebuild;
 pub use runner::{MIXED_PRECISION, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run};

@@ -43,12 +43,13 @@ impl<'a> Rebuild<'a> {
     /// Says that an old value is now `new`.
     pub fn replace(&mut self, old: ValueId, new: ValueId) -> ValueId {
         self.places[old.index()] = Some(new);
+        self.new.absorb(new, &self.old[old].origin);
         new
     }
 
-    /// Appends nodes with the origin of an old one.
+    /// Appends nodes with the origin of an old one, to be its replacement or to help.
     pub fn builder(&mut self, origin_of: ValueId) -> Builder<'_> {
-        Builder::new(&mut self.new, self.old[origin_of].origin.clone())
+        Builder::new(&mut self.new, self.old[origin_of].origin.helping())
     }
 
     /// The new graph, with the old one's outputs.

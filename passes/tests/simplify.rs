@@ -353,3 +353,49 @@ proptest! {
         graph.verify().expect("a valid graph");
     }
 }
+
+/// Every node of a graph as an output, under its number.
+fn values(graph: &Graph, arrays: &BTreeMap<String, Array>) -> Vec<Array> {
+    let mut all = Graph::new(graph.name.clone());
+    for id in graph.ids() {
+        all.add_unchecked(graph[id].clone());
+        all.output(id.index().to_string(), id);
+    }
+    let values = evaluate_arrays(&all, arrays.clone(), Precision::Double).expect("evaluates");
+    graph.ids().map(|id| values[&id.index().to_string()].clone()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    /// A node after the passes has the value of each node that it stands for; outputs do; and marks change nothing.
+    #[test]
+    fn marks_tell_what_became_of_nodes(seed in 0u64..1_000_000, size in 4usize..60) {
+        let (original, tensors) = random_graph(seed, size);
+        let array = |tensor: &kernfusion_ir::Tensor| Array { ty: tensor.ty(), values: tensor.to_f64() };
+        let arrays = tensors.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect();
+        let (mut marked, mut plain) = (original.clone(), original.clone());
+        marked.mark();
+        run(&mut marked, PIPELINE, None, &mut |_, _| {}).expect("a valid graph");
+        run(&mut plain, PIPELINE, None, &mut |_, _| {}).expect("a valid graph");
+        prop_assert_eq!(marked.to_string(), plain.to_string());
+        for output in original.outputs() {
+            let new = marked.output_value(&output.name).expect("outputs stay");
+            prop_assert!(marked[new].origin.stands_for(output.value), "{}\n{original}\n{marked}", output.name);
+        }
+        let (before, after) = (values(&original, &arrays), values(&marked, &arrays));
+        let finite = |array: &Array| array.values.iter().all(|x| x.is_finite());
+        for id in marked.ids() {
+            let origin = &marked[id].origin;
+            prop_assert!(!origin.sources().is_empty(), "%{} has no source\n{marked}", id.index());
+            for &source in origin.sources().iter().filter(|&&source| origin.stands_for(source)) {
+                let (expected, got) = (&before[source.index()], &after[id.index()]);
+                prop_assert_eq!(&expected.ty, &got.ty);
+                if finite(expected) && finite(got) {
+                    let off = difference(&expected.values, &got.values, 1e-6);
+                    let (new, old) = (id.index(), source.index());
+                    prop_assert!(off.is_none(), "%{new} is not %{old}: {off:?}\n{original}\n{marked}");
+                }
+            }
+        }
+    }
+}

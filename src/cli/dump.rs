@@ -4,9 +4,10 @@ use super::Outcome;
 use super::error::{CliError, write_text};
 use super::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, Work};
 use super::screen::{Screen, note};
-use super::stages::{PassArgs, fused, parts, simplified, traced};
+use super::stages::{PassArgs, difference, fused, parts, simplified, traced};
+use super::view;
 use clap::ValueEnum;
-use kernfusion::compile::{Mode, Target, compile};
+use kernfusion::compile::{Mode, Target, compile, passes};
 use kernfusion_codegen::cuda::{self, Function, Renderer, Step};
 use kernfusion_codegen::{Executable, States};
 use kernfusion_ir::Graph;
@@ -20,6 +21,8 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion dump --stage simplify -o step.kir
+  kernfusion dump --preset tiny --format html -o tiny.html
+  kernfusion dump --diff simplify
   kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -27,9 +30,9 @@ pub(super) struct Args {
     /// Which program of the model
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
-    /// Stage
-    #[arg(long, value_enum)]
-    stage: Stage,
+    /// Stage; a page (html) shows all of them
+    #[arg(long, value_enum, required_unless_present_any = ["format", "diff"])]
+    stage: Option<Stage>,
     /// Form
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -54,6 +57,12 @@ pub(super) struct Args {
     /// Of fuse, clif, asm, cuda and ptx as text: only kernels whose name contains this
     #[arg(long, value_name = "TEXT")]
     kernel: Option<String>,
+    /// What this pass changes, by its name (the first of it) or its number in `opt --list`, instead of a stage
+    #[arg(long, value_name = "PASS", conflicts_with_all = ["stage", "format", "after", "stop_after", "kernel"])]
+    diff: Option<String>,
+    /// Of html: measured times, as `kernfusion profile --json FILE` writes them for the same program
+    #[arg(long, value_name = "FILE.json")]
+    times: Option<PathBuf>,
     /// File to write instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -89,7 +98,7 @@ enum Format {
     /// For Markdown
     Mermaid,
     Json,
-    /// A page (not available yet)
+    /// A page with all stages side by side, and what became of each part of the program
     Html,
 }
 
@@ -112,12 +121,23 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 
 impl Args {
     fn show(&self, model: &Model) -> Result<String, CliError> {
+        if self.format == Format::Html {
+            return self.page(model);
+        }
+        if let Some(pass) = &self.diff {
+            let modes = (self.mode, self.products.precision());
+            let graph = self.part(parts(model, self.work, modes, &self.memory)?.graphs)?;
+            return difference(&graph, &passes(self.mode, self.products.precision()), pass);
+        }
+        if self.times.is_some() {
+            return Err(CliError::Usage("--times is for --format html".into()));
+        }
         let modes = (self.mode, self.products.precision());
         let fused = || {
             let parts = simplified(model, self.work, modes, &self.memory, &self.passes)?;
             fused(&self.part(parts.graphs)?, self.mode, parts.thrift)
         };
-        match self.stage {
+        match self.stage()? {
             Stage::Trace => self.graph(&traced(model, self.work, self.products.precision())?),
             Stage::Grad if self.work == Work::Train => {
                 self.graph(&self.part(parts(model, self.work, modes, &self.memory)?.graphs)?)
@@ -136,6 +156,23 @@ impl Args {
         }
     }
 
+    fn stage(&self) -> Result<Stage, CliError> {
+        self.stage.ok_or_else(|| CliError::Usage("say which --stage; only --format html shows all".into()))
+    }
+
+    /// All stages in one page.
+    fn page(&self, model: &Model) -> Result<String, CliError> {
+        if self.passes.stops_early() || self.kernel.is_some() {
+            let reason = "a page shows the whole pipeline: leave out --after, --stop-after and --kernel";
+            return Err(CliError::Usage(reason.into()));
+        }
+        let modes = (self.mode, self.products.precision());
+        let parts = parts(model, self.work, modes, &self.memory)?;
+        let thrift = parts.thrift;
+        let title = format!("{} {}", model.preset, self.work.name());
+        view::page(&self.part(parts.graphs)?, title, modes, thrift, self.times.as_deref())
+    }
+
     /// Which of a program's parts is shown.
     fn part<T>(&self, mut parts: Vec<T>) -> Result<T, CliError> {
         if self.tail && parts.len() == 1 {
@@ -152,7 +189,7 @@ impl Args {
             Format::Dot => Ok(graph.to_dot()),
             Format::Mermaid => Ok(graph.to_mermaid()),
             Format::Json => Ok(graph.to_json()),
-            Format::Html => Err(self.not_yet()),
+            Format::Html => unreachable!("a page shows all stages"),
         }
     }
 
@@ -179,7 +216,7 @@ impl Args {
             Format::Dot => Ok(graph.to_dot()),
             Format::Mermaid => Ok(graph.to_mermaid()),
             Format::Json => Ok(graph.to_json()),
-            Format::Html => Err(self.not_yet()),
+            Format::Html => unreachable!("a page shows all stages"),
         }
     }
 
@@ -188,7 +225,7 @@ impl Args {
             Format::Text => Ok(plan.to_string()),
             Format::Json => Ok(serde_json::to_string_pretty(plan).expect("a plan is plain data")),
             Format::Dot | Format::Mermaid => Err(self.only_text("text and json; --stage fuse has pictures")),
-            Format::Html => Err(self.not_yet()),
+            Format::Html => unreachable!("a page shows all stages"),
         }
     }
 
@@ -247,12 +284,8 @@ impl Args {
         self.kernel.as_ref().is_none_or(|text| kernel.name.contains(text))
     }
 
-    fn not_yet(&self) -> CliError {
-        CliError::NotYet(format!("--format {}", name(self.format)))
-    }
-
     fn only_text(&self, forms: &str) -> CliError {
-        let (stage, format) = (name(self.stage), name(self.format));
+        let (stage, format) = (self.stage.map(name).unwrap_or_default(), name(self.format));
         CliError::Usage(format!("--stage {stage} has no {format} form, but {forms}"))
     }
 }

@@ -29,9 +29,6 @@ pub(super) enum CliError {
     /// Flags that do not go together.
     #[error("{0}")]
     Usage(String),
-    /// Something that the command line knows of, but this version cannot do.
-    #[error("{0} is not available yet")]
-    NotYet(String),
     /// Another program that could not do its part, or did not confirm ours.
     #[error("{0}")]
     Peer(String),
@@ -47,7 +44,7 @@ impl CliError {
     /// 2 for a command that was called wrongly, 1 for one that failed.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            CliError::Usage(_) | CliError::NotYet(_) => 2,
+            CliError::Usage(_) => 2,
             CliError::Library(_)
             | CliError::Cuda(_)
             | CliError::TensorFile(_)

@@ -29,6 +29,7 @@ mod tokenizer;
 mod train;
 mod train_report;
 mod tune;
+mod view;
 mod workload;
 
 use clap::{Parser, Subcommand, error::ErrorKind};

@@ -248,6 +248,10 @@ pub(super) struct TargetArgs {
     /// On a GPU: measure who does each product best, and keep the choice on disk
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "tiles")]
     tune: Option<TuneArg>,
+    /// End with an error that names the op, the module and the line if a step gives a NaN or an infinity; takes a copy of all
+    /// states for each step
+    #[arg(long)]
+    check_finite: bool,
     /// Threads; results do not depend on it [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -282,7 +286,7 @@ impl TargetArgs {
             Some(TuneArg::Library) => Candidates::Library,
         };
         let target = self.with_threads().mode(mode).precision(self.precision());
-        let target = target.tf32(self.tf32).tune(candidates);
+        let target = target.tf32(self.tf32).tune(candidates).check_finite(self.check_finite);
         match self.device {
             DeviceArg::Cpu if self.tf32 => {
                 Err(CliError::Usage("--tf32 is a number type of GPUs: it needs --device cuda".into()))

@@ -12,9 +12,9 @@ use super::profile_table::{self, Group};
 use super::screen::{Screen, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
 use kernfusion::compile::{Mode, Target};
+use kernfusion::floor::{Floor, floor};
 use kernfusion_codegen::Peaks;
-use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand, Product};
+use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Product};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -86,6 +86,8 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     ));
     profile_table::show(&groups, (&peaks, wide(&target)), step, args.lines, screen);
     if let Some(path) = &args.json {
+        let kernels = workload.program.kernels().kernels.iter().enumerate();
+        let each: BTreeMap<_, _> = kernels.map(|(number, kernel)| (&kernel.name, seconds(number))).collect();
         let document = json!({
             "machine": machine::describe(&target),
             "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype,
@@ -94,6 +96,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
             "f32_products_per_s": peaks.f32_products,
             "bf16_products_per_s": peaks.bf16_products,
             "kernels": groups,
+            "each": each,
         });
         write_text(path, &format!("{document:#}\n"))?;
     }
@@ -112,7 +115,8 @@ fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, rates: Rates<'_>)
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
     for (number, kernel) in graph.kernels.iter().enumerate() {
         let (name, shape) = (folded(&kernel.name), shape(kernel));
-        let (floor, bound) = floor(graph, kernel, rates);
+        let (peaks, wide) = rates;
+        let Floor { seconds: floor_s, bound } = floor(graph, kernel, peaks, wide);
         let bytes = graph.bytes_moved(kernel);
         let group = groups.entry((name.clone(), shape.clone())).or_insert_with(|| Group {
             name,
@@ -123,7 +127,7 @@ fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, rates: Rates<'_>)
         });
         group.count += 1;
         group.seconds += seconds(number);
-        group.floor_s += floor;
+        group.floor_s += floor_s;
         group.bytes += bytes;
         group.operations += kernel.operations();
     }
@@ -152,56 +156,6 @@ fn shape(kernel: &Kernel) -> String {
         Some(product) => format!("{batch}{rows}x{}x{columns}", length(product)),
         None if kernel.form == Form::Map => format!("{}", outer * rows * columns),
         None => format!("{batch}{rows}x{columns}"),
-    }
-}
-
-/// The least seconds that a kernel takes, and what bounds it.
-fn floor(graph: &KernelGraph, kernel: &Kernel, (peaks, wide_name): Rates<'_>) -> (f64, &'static str) {
-    if let Some(repeated) = kernel.repeated() {
-        let body = repeated.graph();
-        let floors = body.kernels.iter().map(|kernel| floor(body, kernel, (peaks, wide_name)).0);
-        return (repeated.turns as f64 * floors.sum::<f64>(), "turns");
-    }
-    let [wide, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
-    let scalars = (kernel.operations() as f64 - wide - narrow).max(0.0);
-    let bounds = [
-        (graph.bytes_moved(kernel) as f64 / peaks.bandwidth, "bytes"),
-        (
-            wide / peaks.f32_products + narrow / peaks.bf16_products,
-            if narrow > wide { "bf16" } else { wide_name },
-        ),
-        (scalars / peaks.scalars, "scalars"),
-    ];
-    bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds")
-}
-
-/// Operations of a kernel's products and consumers over its whole domain: those of `bf16` second, all others first.
-fn multiplications(kernel: &Kernel) -> [f64; 2] {
-    let points = kernel.domain.points() as f64;
-    let mut operations = [0.0; 2];
-    let mut add = |dtypes: [DType; 2], axes: &[usize]| {
-        let is_narrow = dtypes == [DType::BF16; 2];
-        operations[usize::from(is_narrow)] += 2.0 * points * axes.iter().product::<usize>() as f64;
-    };
-    let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
-    for product in kernel.products() {
-        add([dtype(&product.a), dtype(&product.b)], &product.k);
-    }
-    for consumer in kernel.consumers() {
-        add([kernel.region.instr(consumer.value).dtype, dtype(&consumer.with)], &consumer.p);
-    }
-    operations
-}
-
-/// The part of its domain that a kernel computes: all of it, unless a band leaves columns out.
-fn computed_share(kernel: &Kernel) -> f64 {
-    match &kernel.form {
-        Form::Contraction(contraction) if contraction.band.is_some() => {
-            let form = Form::Contraction(Contraction { band: None, ..contraction.clone() });
-            let whole = Kernel { form, ..kernel.clone() };
-            kernel.operations() as f64 / (whole.operations() as f64).max(1.0)
-        }
-        Form::Contraction(_) | Form::Map | Form::Reduce | Form::Loop(_) => 1.0,
     }
 }
 

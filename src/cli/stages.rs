@@ -10,7 +10,7 @@ use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_passes::fuse::fuse;
 use kernfusion_passes::tile::tile;
-use kernfusion_passes::{Pass, run as run_passes};
+use kernfusion_passes::{Difference, Pass, run as run_passes};
 
 /// How far simplification goes.
 #[derive(clap::Args)]
@@ -89,6 +89,22 @@ pub(super) fn simplified(
         parts.notes.push(reports.into_iter().flat_map(|report| report.notes).collect());
     }
     Ok(parts)
+}
+
+/// What one pass of a mode changes in a graph: the first of this name, or that of this number in the list.
+pub(super) fn difference(graph: &Graph, list: &[Pass], pass: &str) -> Result<String, CliError> {
+    let number = pass.parse::<usize>().ok().filter(|number| (1..=list.len()).contains(number));
+    let named = || list.iter().position(|other| other.name == pass);
+    let at = number.map(|number| number - 1).or_else(named).ok_or_else(|| unknown_pass(pass))?;
+    let failed = kernfusion::Error::from;
+    let mut before = graph.clone();
+    run_passes(&mut before, &list[..at], None, &mut |_, _| {}).map_err(failed)?;
+    before.mark();
+    let mut after = before.clone();
+    let reports = run_passes(&mut after, &list[at..=at], None, &mut |_, _| {}).map_err(failed)?;
+    let about = format!("# pass {}: {} ({})\n", at + 1, list[at].name, list[at].about);
+    let notes = reports.iter().flat_map(|report| &report.notes).map(|note| format!("# {note}\n"));
+    Ok([about].into_iter().chain(notes).chain([Difference::new(&before, &after).to_string()]).collect())
 }
 
 /// The kernels of a simplified program.

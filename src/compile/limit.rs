@@ -45,7 +45,7 @@ pub enum LimitError {
         /// The least number of bytes that the program takes at once.
         needed: usize,
         /// Why it cannot be computed in slices.
-        cause: TileError,
+        cause: Box<TileError>,
     },
 }
 
@@ -149,7 +149,7 @@ pub(super) fn within<T>(
     }
     let (needed, thrift) = least.expect("one slice is always a candidate");
     Err(match uncut {
-        Some(cause) => LimitError::Whole { limit, needed, cause },
+        Some(cause) => LimitError::Whole { limit, needed, cause: Box::new(cause) },
         None => LimitError::TooSmall { limit, needed, thrift },
     }
     .into())

@@ -72,6 +72,48 @@ fn every_stage_and_form_is_shown() {
 }
 
 #[test]
+fn a_page_has_all_stages_with_measured_times() {
+    let work = Workplace::new();
+    let model = "--config small.json --batch-size 2";
+    work.succeed(&format!("profile {model} --steps 1 --threads 1 --json times.json"));
+    work.succeed(&format!("dump {model} --format html --times times.json -o page.html"));
+    let page = std::fs::read_to_string(work.path("page.html")).unwrap();
+    let data = page.split("type=\"application/json\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    let times: Value =
+        serde_json::from_str(&std::fs::read_to_string(work.path("times.json")).unwrap()).unwrap();
+    let kernels = data["kernels"].as_array().unwrap();
+    assert!(kernels.len() > 10 && data["timed"] == true);
+    for kernel in kernels {
+        let name = kernel["name"].as_str().unwrap();
+        assert!(kernel["seconds"].as_f64().is_some_and(|time| time >= 0.0), "{kernel}");
+        assert_eq!(kernel["seconds"], times["each"][name]);
+    }
+    let other =
+        work.fail("dump --config small.json --batch-size 2 --work forward --format html --times times.json");
+    assert!(other.contains("times.json: is of another program"), "{other}");
+}
+
+#[test]
+fn a_difference_names_what_a_pass_changed() {
+    let work = Workplace::new();
+    let dump = |flags: &str| work.succeed(&format!("dump --config small.json --batch-size 2 {flags}"));
+    let merged = dump("--diff cse");
+    assert!(merged.starts_with("# pass 3: cse (computes equal expressions once)\n"), "{merged}");
+    let changes = |text: &str, sign: &str| text.lines().filter(|line| line.starts_with(sign)).count();
+    assert!(changes(&merged, "- %") > 10 && changes(&merged, "+ %") == 0, "{merged}");
+    // Numbers of nodes add up.
+    let nodes = |stop: usize| changes(&dump(&format!("--stage simplify --stop-after {stop}")), "  %");
+    assert_eq!(nodes(2) - nodes(3), changes(&merged, "- %"));
+    let rewritten = dump("--diff simplify");
+    assert!(rewritten.contains("# in place of %") && rewritten.contains(", by "), "{rewritten}");
+    assert!(rewritten.contains("@@ blocks.0"), "{rewritten}");
+    assert_eq!(dump("--diff 3"), merged);
+    let unknown = work.fail("dump --diff simplfy");
+    assert!(unknown.contains("there is no pass \"simplfy\""), "{unknown}");
+}
+
+#[test]
 fn a_dumped_program_is_optimised_and_executed_in_every_mode() {
     let work = Workplace::new();
     work.succeed("dump --config small.json --batch-size 2 --stage grad -o step.kir");

@@ -233,3 +233,16 @@ fn training_in_bf16_is_resumed_exactly() {
     work.succeed_training("--steps 9 --dropout 0.1 --log wide.jsonl");
     assert_ne!(work.losses("wide.jsonl"), work.losses("one.jsonl"));
 }
+
+/// Weights beyond all measure after one step: the next one names what overflows first, and where it is in the model.
+#[test]
+fn a_run_that_diverges_is_told_where() {
+    let work = Workplace::new();
+    let ended = work.run(&format!("{TRAIN} --steps 4 --lr 1e30 --threads 1 --check-finite"));
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains(" made ") && ended.err.contains("src/models/gpt.rs:"), "{}", ended.err);
+    assert!(ended.err.contains("\n  in "), "{}", ended.err);
+    // Without the flag the loss alone is known.
+    let ended = work.run(&format!("{TRAIN} --steps 4 --lr 1e30 --threads 1"));
+    assert!(ended.err.contains("the loss is") && !ended.err.contains(" made "), "{}", ended.err);
+}

@@ -74,6 +74,9 @@ struct Launch {
     free: Vec<BufferId>,
 }
 
+/// Sees a run after each of its kernels.
+pub type See<'a> = &'a mut dyn FnMut(&Executable, usize);
+
 /// Named results of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Outputs(Vec<(String, Tensor)>);
@@ -199,7 +202,7 @@ impl Executable {
     /// An input is missing, unknown or not of its type (nothing has happened then), fresh memory is short, or a
     /// thread panicked (states may be anything between before and after).
     pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
-        self.run_with(inputs, &mut |_| {})
+        self.run_with(inputs, &mut |_| {}, &mut |_, _| {})
     }
 
     /// As [`run`](Self::run), with the time of every kernel.
@@ -212,14 +215,32 @@ impl Executable {
     ) -> Result<(Outputs, Vec<Duration>), CodegenError> {
         let mut times = Vec::with_capacity(self.kernels.len());
         let mut last = Instant::now();
-        let outputs = self.run_with(inputs, &mut |at| {
+        let mut tick = |at| {
             let now = Instant::now();
             if at > 0 {
                 times.push(now - last);
             }
             last = now;
-        })?;
+        };
+        let outputs = self.run_with(inputs, &mut tick, &mut |_, _| {})?;
         Ok((outputs, times))
+    }
+
+    /// As [`run`](Self::run); after each kernel, `see` is given its number and may [`look`](Self::look) at what it wrote.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_seen(&mut self, inputs: &[(&str, &Tensor)], see: See<'_>) -> Result<Outputs, CodegenError> {
+        self.run_with(inputs, &mut |_| {}, see)
+    }
+
+    /// What a buffer holds at this moment of a run: after the kernel that wrote it, and before another one takes its place.
+    ///
+    /// # Panics
+    /// If the buffer has no memory at this moment.
+    pub fn look(&self, buffer: BufferId) -> Tensor {
+        let ty = &self.plan.graph.buffer(buffer).ty;
+        Tensor::from_bytes(ty, self.bytes(buffer, ty)).expect("the type's bytes")
     }
 
     /// `tick(i)` is called before kernel i, and once after the last one.
@@ -227,6 +248,7 @@ impl Executable {
         &mut self,
         inputs: &[(&str, &Tensor)],
         tick: &mut dyn FnMut(usize),
+        see: See<'_>,
     ) -> Result<Outputs, CodegenError> {
         let declared = self.plan.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input);
         let declared: Vec<_> = declared.map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
@@ -234,7 +256,7 @@ impl Executable {
         let (states, arena) = (self.states.clone(), self.arena.clone());
         let (_held, _turn) = (states.hold(), arena.turn());
         let given = |name: &str| inputs.iter().find(|(other, _)| *other == name).expect("checked before").1;
-        self.run_held(&|buffer| given(&buffer.name).data().as_ptr(), tick)
+        self.run_held(&|buffer| given(&buffer.name).data().as_ptr(), tick, see)
     }
 
     /// Runs all kernels while the caller holds the states and has the arena. `locate` says where the elements of an input
@@ -243,12 +265,14 @@ impl Executable {
         &mut self,
         locate: &dyn Fn(&Buffer) -> *const u8,
         tick: &mut dyn FnMut(usize),
+        see: See<'_>,
     ) -> Result<Outputs, CodegenError> {
         self.take_inputs(locate);
         for at in 0..self.kernels.len() {
             tick(at);
             self.allocate(at)?;
             self.launch(at)?;
+            see(self, at);
             for buffer in &self.kernels[at].free {
                 self.blocks[buffer.0 as usize] = None;
             }

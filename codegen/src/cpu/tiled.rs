@@ -126,9 +126,14 @@ impl TiledExecutable {
         };
         let mut parts = vec![];
         for number in 0..*slices as u32 {
-            parts.push(self.body.run_held(&|buffer| locate(buffer, &number), &mut |at| tick(false, at))?);
+            parts.push(self.body.run_held(
+                &|buffer| locate(buffer, &number),
+                &mut |at| tick(false, at),
+                &mut |_, _| {},
+            )?);
         }
-        let tail = self.tail.run_held(&|buffer| locate(buffer, &0), &mut |at| tick(true, at))?;
+        let tail =
+            self.tail.run_held(&|buffer| locate(buffer, &0), &mut |at| tick(true, at), &mut |_, _| {})?;
         let result = |(name, axis): &(String, Option<usize>)| {
             let found = "body and tail have all results";
             let value = match axis {

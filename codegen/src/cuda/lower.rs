@@ -230,10 +230,10 @@ fn comment(graph: &KernelGraph, kernel: &Kernel) -> String {
     let text = graph.show(kernel).to_string();
     let mut lines = vec![text.lines().next().unwrap_or_default().to_owned()];
     let nodes: Vec<_> = kernel.covers.iter().filter_map(|id| graph.nodes.get(id)).collect();
-    for group in nodes.chunk_by(|a, b| a.origin == b.origin) {
+    for group in nodes.chunk_by(|a, b| a.origin.is_beside(&b.origin)) {
         let mut ops: Vec<_> = group.iter().map(|node| node.op).collect();
         ops.dedup();
-        let Origin { location, scope } = &group[0].origin;
+        let Origin { location, scope, .. } = &group[0].origin;
         let place = location.as_ref().map(|location| format!(" at {location}")).unwrap_or_default();
         let scope = if scope.is_empty() { String::new() } else { format!(" in {scope}") };
         lines.push(format!("  {}{place}{scope}", ops.join(", ")));

@@ -100,9 +100,12 @@ pub struct KernelGraph {
     pub updates: Vec<(BufferId, BufferId)>,
     /// Fusions that were considered and not made.
     pub refusals: Vec<RefusedFusion>,
-    /// The nodes that kernels cover, by id.
+    /// The nodes that kernels cover and the inputs, by id.
     #[serde(skip)]
     pub nodes: BTreeMap<ValueId, CoveredNode>,
+    /// The node whose value each buffer holds. Memory that loops need for themselves holds none.
+    #[serde(skip)]
+    pub values: BTreeMap<BufferId, ValueId>,
 }
 
 /// A node of the graph that fusion cut.
@@ -125,6 +128,9 @@ pub struct RefusedFusion {
     pub bytes: usize,
     /// The planner's reason.
     pub reason: String,
+    /// Both as nodes of the graph that fusion cut.
+    #[serde(skip)]
+    pub edge: (ValueId, ValueId),
 }
 
 /// One launch.

@@ -51,7 +51,7 @@ impl Attributes {
     }
 
     /// For a label: of graphs only how large they are.
-    pub(crate) fn brief(mut self) -> Self {
+    pub fn brief(mut self) -> Self {
         for (_, attribute) in &mut self.0 {
             if let Attribute::Body(body) = attribute {
                 *attribute = Attribute::Word(format!("{} nodes", body.graph().len()));

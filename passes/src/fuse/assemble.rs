@@ -24,8 +24,10 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
     let mut kernels = ordered(kernels);
     let node =
         |&id: &ValueId| (id, CoveredNode { op: graph[id].op.name(), origin: graph[id].origin.clone() });
-    let nodes = kernels.iter().flat_map(|kernel| &kernel.covers).map(node).collect();
+    let mut nodes: BTreeMap<_, _> = kernels.iter().flat_map(|kernel| &kernel.covers).map(node).collect();
+    nodes.extend(graph.inputs().map(|(id, ..)| node(&id)));
     let (mut buffers, numbers) = buffers(graph, &kernels);
+    let values = numbers.iter().map(|(&value, &buffer)| (buffer, value)).collect();
     let mut names = BTreeMap::new();
     for kernel in &mut kernels {
         kernel.name = name(graph, kernel, &mut names);
@@ -45,6 +47,7 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
         kernels,
         refusals,
         nodes,
+        values,
     }
 }
 

@@ -383,6 +383,7 @@ impl<'a> Planner<'a> {
                     consumer: name(consumer),
                     bytes,
                     reason: (*reason).into(),
+                    edge: (producer, consumer),
                 });
             }
         }

@@ -152,11 +152,17 @@ impl<'g> Writer<'g> {
                 }
                 op => op.clone(),
             };
-            let origin = self.old[region.nodes[step.origin]].origin.clone();
-            steps.push(self.new.add(op, &operands, origin)?);
+            let origin = self.old[region.nodes[step.origin]].origin.helping();
+            let origin = step.rule.map_or_else(|| origin.clone(), |rule| origin.found_by(rule));
+            let new = self.new.add(op, &operands, origin)?;
+            let computed = step.computes.iter().map(|&node| &self.old[region.nodes[node]].origin);
+            computed.for_each(|origin| self.new.absorb(new, origin));
+            steps.push(new);
         }
         for (&output, &place) in region.shape.outputs.iter().zip(&solution.outputs) {
-            self.places[region.nodes[output].index()] = Some(self.value(region, &steps, place));
+            let (old, new) = (region.nodes[output], self.value(region, &steps, place));
+            self.new.absorb(new, &self.old[old].origin);
+            self.places[old.index()] = Some(new);
         }
         Ok(())
     }

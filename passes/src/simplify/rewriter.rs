@@ -12,12 +12,19 @@ use kernfusion_ir::{
 pub(super) struct Rewriter<'a> {
     terms: &'a mut Terms,
     most_nodes: usize,
+    /// What was not in the e-graph before.
+    made: Vec<Term>,
 }
 
 impl<'a> Rewriter<'a> {
     /// Looks at an e-graph that is to have about so many nodes at most.
     pub(super) fn new(terms: &'a mut Terms, most_nodes: usize) -> Self {
-        Rewriter { terms, most_nodes }
+        Rewriter { terms, most_nodes, made: vec![] }
+    }
+
+    /// The terms that were not in the e-graph before.
+    pub(super) fn into_made(self) -> Vec<Term> {
+        self.made
     }
 
     /// Whether the e-graph is as large as it may be.
@@ -100,7 +107,16 @@ impl<'a> Rewriter<'a> {
         // There is no rule for commutativity, so the other order stands for this one.
         let term = Term::op(op, operands);
         let known = if term.commutes() { self.terms.lookup(term.mirrored()) } else { None };
-        Some(known.unwrap_or_else(|| self.terms.add(term)))
+        Some(known.unwrap_or_else(|| self.insert(term)))
+    }
+
+    fn insert(&mut self, term: Term) -> Id {
+        let before = self.terms.total_size();
+        let id = self.terms.add(term.clone());
+        if self.terms.total_size() > before {
+            self.made.push(term);
+        }
+        id
     }
 
     /// A tensor of one number, if the dtype has it.

@@ -15,6 +15,10 @@ pub(super) struct Step {
     pub(super) op: Op,
     pub(super) operands: Vec<Place>,
     pub(super) origin: usize,
+    /// All original nodes that have its value.
+    pub(super) computes: Vec<usize>,
+    /// The rule that found it, if it is not what the region had.
+    pub(super) rule: Option<&'static str>,
 }
 
 /// What replaces a region.
@@ -91,18 +95,34 @@ pub(super) fn solve(shape: &Shape, rules: &[Rule], options: &Options) -> Solutio
     let (extraction, original) = start.extraction();
     let before = extraction.cost(&original).expect("a program has no cycle");
     start.define(shape);
-    let fired = saturate(&mut start.terms, rules, options);
+    let Saturation { fired, mut finders } = saturate(&mut start.terms, rules, options);
+    // What a rule found may be what the region had all along, seen later.
+    for (_, term) in &start.program {
+        finders.remove(&canonical(&start.terms, term));
+    }
     let (extraction, original) = start.extraction();
     let (choice, after) = extraction.best(original);
-    let (steps, outputs) = Steps::of(&start, &extraction, &choice);
+    let (steps, outputs) = Steps::of(&start, &extraction, &choice, &finders);
     Solution { steps, outputs, fired, cost: (before, after) }
 }
+
+/// What saturation did.
+pub(super) struct Saturation {
+    /// How often each rule was news.
+    pub(super) fired: Vec<usize>,
+    /// The rule that found each new term.
+    pub(super) finders: Finders,
+}
+
+/// The name of the rule that found each term, by its canonical form.
+pub(super) type Finders = BTreeMap<Term, &'static str>;
 
 /// Applies all rules until nothing is new or a limit is met; how often each was news. This is not egg's own runner: that
 /// one stops by the clock and drops rules that match often, while here the same graph must give the same result, and
 /// matches need attributes.
-pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> Vec<usize> {
+pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> Saturation {
     let mut fired = vec![0; rules.len()];
+    let mut made = Vec::new();
     for _ in 0..options.iterations {
         let snapshot = Snapshot::new(terms);
         let mut news = 0;
@@ -110,7 +130,9 @@ pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> 
             if rule.rounding > options.rounding || terms.total_size() > options.nodes {
                 continue;
             }
-            let found = rule.apply(&mut Rewriter::new(terms, options.nodes), &snapshot);
+            let mut rewriter = Rewriter::new(terms, options.nodes);
+            let found = rule.apply(&mut rewriter, &snapshot);
+            made.extend(rewriter.into_made().into_iter().map(|term| (term, rule.name)));
             *fired += found;
             news += found;
         }
@@ -119,7 +141,16 @@ pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> 
             break;
         }
     }
-    fired
+    let mut finders = Finders::new();
+    for (term, rule) in made {
+        finders.entry(canonical(terms, &term)).or_insert(rule);
+    }
+    Saturation { fired, finders }
+}
+
+fn canonical(terms: &Terms, term: &Term) -> Term {
+    let operands = term.operands.iter().map(|&operand| terms.find(operand)).collect();
+    Term { head: term.head.clone(), operands }
 }
 
 /// Writes steps in the order of the original nodes, as far as operands allow: fusion and memory planning see an order that a
@@ -127,8 +158,11 @@ pub(super) fn saturate(terms: &mut Terms, rules: &[Rule], options: &Options) -> 
 pub(super) struct Steps<'a> {
     extraction: &'a Extraction,
     choice: &'a Choice,
+    finders: &'a Finders,
     /// The original node of each class whose place and origin its step takes.
     origins: BTreeMap<usize, usize>,
+    /// All original nodes of each class.
+    originals: BTreeMap<usize, Vec<usize>>,
     places: BTreeMap<usize, Place>,
     steps: Vec<Step>,
 }
@@ -139,25 +173,28 @@ impl<'a> Steps<'a> {
         start: &Start,
         extraction: &'a Extraction,
         choice: &'a Choice,
+        finders: &'a Finders,
     ) -> (Vec<Step>, Vec<Place>) {
         let number = |&id: &Id| extraction.number(&start.terms, id);
-        let mut origins = BTreeMap::new();
+        let mut originals: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, id) in start.nodes.iter().enumerate() {
-            origins.entry(number(id)).or_insert(place);
+            originals.entry(number(id)).or_default().push(place);
         }
-        let original: BTreeSet<_> = origins.keys().copied().collect();
+        let mut origins: BTreeMap<_, _> =
+            originals.iter().map(|(&class, places)| (class, places[0])).collect();
         let classes = extraction.order(choice).expect("a program has no cycle");
         // A class without an original node stands in for one with its first reader.
         for &class in classes.iter().rev() {
             let origin = origins.get(&class).copied().unwrap_or(usize::MAX);
             for &operand in extraction.chosen(choice, class).1 {
-                if !original.contains(&operand) {
+                if !originals.contains_key(&operand) {
                     let first = origins.entry(operand).or_insert(origin);
                     *first = origin.min(*first);
                 }
             }
         }
-        let mut steps = Steps { extraction, choice, origins, places: BTreeMap::new(), steps: vec![] };
+        let (places, steps) = (BTreeMap::new(), vec![]);
+        let mut steps = Steps { extraction, choice, finders, origins, originals, places, steps };
         steps.write_all(&classes);
         let outputs = start.roots.iter().map(|root| steps.places[&number(root)]).collect();
         (steps.steps, outputs)
@@ -199,7 +236,15 @@ impl<'a> Steps<'a> {
             Head::Leaf(leaf) => Place::Leaf(*leaf),
             Head::Op(op) => {
                 let operands = operands.iter().map(|operand| self.places[operand]).collect();
-                self.steps.push(Step { op: op.clone(), operands, origin: self.origin(class) });
+                let computes = self.originals.get(&class).cloned().unwrap_or_default();
+                let rule = self.finders.get(term).copied();
+                self.steps.push(Step {
+                    op: op.clone(),
+                    operands,
+                    origin: self.origin(class),
+                    computes,
+                    rule,
+                });
                 Place::Local(self.steps.len() - 1)
             }
         };

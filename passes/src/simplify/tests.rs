@@ -219,12 +219,12 @@ fn check(rule: &Rule, graph: &Graph) {
     };
     assert_eq!(rest, 0, "{name}: the sample is one region");
     let mut start = Start::new(&region.shape);
-    let fired = saturate(
+    let saturation = saturate(
         &mut start.terms,
         std::slice::from_ref(rule),
         &Options { iterations: 2, ..Options::default() },
     );
-    assert!(fired[0] > 0, "{name} does not fire on its sample");
+    assert!(saturation.fired[0] > 0, "{name} does not fire on its sample");
     let (extraction, original) = start.extraction();
     let mut programs = 0;
     for (class, forms) in extraction.forms().into_iter().enumerate() {
@@ -234,7 +234,7 @@ fn check(rule: &Rule, graph: &Graph) {
             if extraction.order(&choice).is_none_or(|order| !order.contains(&class)) {
                 continue;
             }
-            let (steps, outputs) = Steps::of(&start, &extraction, &choice);
+            let (steps, outputs) = Steps::of(&start, &extraction, &choice, &saturation.finders);
             let mut writer = Writer::new(graph);
             let solution = Solution { steps, outputs, fired: vec![], cost: (0.0, 0.0) };
             writer.write(&region, &solution).expect("a program of the e-graph fits");

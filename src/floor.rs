@@ -1,0 +1,69 @@
+//! The time below which a kernel cannot fall on a machine: its bytes over the bandwidth, its products over the peak, or its
+//! other arithmetic over half of that of `f32`, whichever takes longest.
+//!
+//! Bytes are those that have to move at least; what finds its operands in a cache can be faster than its floor.
+
+use kernfusion_codegen::Peaks;
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand};
+
+/// Rates of a round machine, of the order of a processor of two cores: for pictures that are the same everywhere.
+pub const NOMINAL: Peaks =
+    Peaks { bandwidth: 20e9, f32_products: 200e9, bf16_products: 400e9, scalars: 100e9 };
+
+/// The least time of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Floor {
+    /// In seconds.
+    pub seconds: f64,
+    /// What it comes from: `bytes`, `scalars`, `bf16` or the name of other products, `turns` of a loop.
+    pub bound: &'static str,
+}
+
+/// The floor of one of a graph's kernels. `wide` is what products of `f32` are called.
+pub fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks, wide: &'static str) -> Floor {
+    if let Some(repeated) = kernel.repeated() {
+        let body = repeated.graph();
+        let floors = body.kernels.iter().map(|kernel| floor(body, kernel, peaks, wide).seconds);
+        return Floor { seconds: repeated.turns as f64 * floors.sum::<f64>(), bound: "turns" };
+    }
+    let [full, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
+    let scalars = (kernel.operations() as f64 - full - narrow).max(0.0);
+    let bounds = [
+        (graph.bytes_moved(kernel) as f64 / peaks.bandwidth, "bytes"),
+        (full / peaks.f32_products + narrow / peaks.bf16_products, if narrow > full { "bf16" } else { wide }),
+        (scalars / peaks.scalars, "scalars"),
+    ];
+    let (seconds, bound) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds");
+    Floor { seconds, bound }
+}
+
+/// Operations of a kernel's products and consumers over its whole domain: those of `bf16` second, all others first.
+fn multiplications(kernel: &Kernel) -> [f64; 2] {
+    let points = kernel.domain.points() as f64;
+    let mut operations = [0.0; 2];
+    let mut add = |dtypes: [DType; 2], axes: &[usize]| {
+        let is_narrow = dtypes == [DType::BF16; 2];
+        operations[usize::from(is_narrow)] += 2.0 * points * axes.iter().product::<usize>() as f64;
+    };
+    let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
+    for product in kernel.products() {
+        add([dtype(&product.a), dtype(&product.b)], &product.k);
+    }
+    for consumer in kernel.consumers() {
+        add([kernel.region.instr(consumer.value).dtype, dtype(&consumer.with)], &consumer.p);
+    }
+    operations
+}
+
+/// The part of its domain that a kernel computes: all of it, unless a band leaves columns out.
+fn computed_share(kernel: &Kernel) -> f64 {
+    match &kernel.form {
+        Form::Contraction(contraction) if contraction.band.is_some() => {
+            let form = Form::Contraction(Contraction { band: None, ..contraction.clone() });
+            let whole = Kernel { form, ..kernel.clone() };
+            kernel.operations() as f64 / (whole.operations() as f64).max(1.0)
+        }
+        Form::Contraction(_) | Form::Map | Form::Reduce | Form::Loop(_) => 1.0,
+    }
+}
