@@ -13,7 +13,7 @@ use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::kernel::{Form, Plan};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
-use kernfusion_ir::{Graph, InputRole};
+use kernfusion_ir::{DType, Graph, InputRole};
 use kernfusion_passes::run;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,15 +46,20 @@ fn training_step(config: impl Into<ModelConfig>, target: &Target, tolerance: f64
 
 /// A part of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
 fn continuation(name: &str, config: &ModelConfig, target: &Target) -> Option<Case> {
+    let (trace, narrow) = (Trace::new(), target.product_type() == ProductType::Bf16);
+    if narrow {
+        trace.store_matrices(DType::BF16);
+    }
     let part = Part { length: 2, visible: config.context(), capacity: config.context() };
-    let program = config.continuation(&Trace::new(), 3, part).expect("a program")?;
+    let program = config.continuation(&trace, 3, part).expect("a program")?;
     let words = config.vocabulary() as u32;
     let tokens: Vec<_> = (0..6).map(|at| (element_bits(3, 0, 0, at) % words) as i32).collect();
     let scalar = |value: i32| HostTensor::new([], vec![value]);
     let data = [("x", HostTensor::new([3, 2], tokens)), ("position", scalar(3)), ("last", scalar(1))];
     let mut inputs: BTreeMap<_, _> = data.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
     inputs.extend(program.initial_parameters(1).map(|(name, tensor)| (name.into(), tensor)));
-    Some(case(format!("continuation of {name}"), program.graph, inputs, -1.0..1.0, target, 5e-4))
+    let tolerance = if narrow { 1e-2 } else { 5e-4 };
+    Some(case(format!("continuation of {name}"), program.graph, inputs, -1.0..1.0, target, tolerance))
 }
 
 /// A program whose other states have numbers of this range.
@@ -122,7 +127,13 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
         training_step(config, &compiled.clone().precision(ProductType::Bf16), 1e-2),
     ];
     let others = samples().into_iter().map(|(_, config)| training_step(config, &compiled, 5e-4));
-    let parts = samples().into_iter().filter_map(|(name, config)| continuation(name, &config, &compiled));
+    let narrow = compiled.clone().precision(ProductType::Bf16);
+    let parts = samples().into_iter().flat_map(|(name, config)| {
+        [&compiled, &narrow]
+            .into_iter()
+            .filter_map(move |target| continuation(name, &config, target))
+            .collect::<Vec<_>>()
+    });
     let cases: Vec<_> = cases.into_iter().chain(others).chain(parts).collect();
     let mut renderer = Renderer::new(Options::default());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();

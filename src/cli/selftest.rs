@@ -118,7 +118,9 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
     }
     for (name, config) in models::samples() {
         cases.push(training_step(args.seed, name, &config)?);
-        cases.extend(continuation(args.seed, name, &config)?);
+        for stored in [DType::F32, DType::BF16] {
+            cases.extend(continuation(args.seed, name, &config, stored)?);
+        }
     }
     cases.sort_by(|a, b| a.group.cmp(&b.group));
     Ok(cases)
@@ -142,9 +144,12 @@ fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
 }
 
 /// A part of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
-fn continuation(seed: u64, name: &str, config: &ModelConfig) -> Result<Option<Case>> {
+/// Matrices and caches are kept as `stored`.
+fn continuation(seed: u64, name: &str, config: &ModelConfig, stored: DType) -> Result<Option<Case>> {
     let part = Part { length: 2, visible: config.context(), capacity: config.context() };
-    let Some(program) = config.continuation(&Trace::new(), 3, part)? else { return Ok(None) };
+    let trace = Trace::new();
+    trace.store_matrices(stored);
+    let Some(program) = config.continuation(&trace, 3, part)? else { return Ok(None) };
     let words = config.vocabulary() as u32;
     let tokens: Vec<_> = (0..6).map(|at| (element_bits(seed as u32, 0, 0, at) % words) as i32).collect();
     let scalar = |value: i32| HostTensor::new([], vec![value]);
@@ -152,8 +157,9 @@ fn continuation(seed: u64, name: &str, config: &ModelConfig) -> Result<Option<Ca
     let mut inputs: BTreeMap<_, _> = data.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
     inputs.extend(program.initial_parameters(seed).map(|(name, tensor)| (name.into(), tensor)));
     add_states(&program.graph, &mut inputs, -1.0..1.0, seed);
-    let (group, name) = ("continuation".into(), format!("continuation: {name}"));
-    Ok(Some(Case { group, name, graph: program.graph, inputs, tolerance: STEP_TOLERANCE }))
+    let (group, name) = ("continuation".into(), format!("continuation: {name}, kept as {stored}"));
+    let tolerance = if stored == DType::F32 { STEP_TOLERANCE } else { NARROW_TOLERANCE };
+    Ok(Some(Case { group, name, graph: program.graph, inputs, tolerance }))
 }
 
 /// Numbers of a range for every state that has none.
