@@ -17,7 +17,8 @@ use std::process::{Command, ExitCode, Stdio};
 /// Measure modes against each other: a step of each in turn, medians
 ///
 /// Tokens are synthetic and made before the clock starts. A training step is forward, backward and AdamW without
-/// clipping; a forward step is the loss of an evaluating model.
+/// clipping; a forward step is the loss of an evaluating model; prefill reads the first 128 tokens of a prompt, and decode
+/// one token behind half a context or more, with caches of keys and values.
 ///
 /// The peak of resident memory belongs to a whole process, so with several modes each is measured in a process of its
 /// own, which does --warmup steps and one more before the timed run begins.
