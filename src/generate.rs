@@ -240,6 +240,25 @@ mod tests {
         }
     }
 
+    /// As in a training with a memory limit, which leaves nothing beside the step.
+    #[test]
+    fn a_text_is_written_in_the_arena_of_a_training_step() {
+        let config = config();
+        let optimizer = crate::optim::Optimizer::adamw(1e-3);
+        let step = config.train_step(2, &optimizer, None).unwrap();
+        let target = Target::cpu().threads(1).start();
+        let states = states(&config);
+        let compiled = step.program.compile(&states, &target).unwrap();
+        let target = target.share_arena(&compiled).memory_limit(1);
+        let tokenizer = Tokenizer::Characters(CharTokenizer::from_text("abcdefghi\n"));
+        let mut generator = Generator::new(&config.clone().into(), tokenizer, &states, &target).unwrap();
+        for length in [4, 5] {
+            let text = [3, 1, 4, 1, 5];
+            let logits = generator.next_logits(&text[..length]).unwrap();
+            assert_near(&logits, &expected(&config, &states, &text[..length]), "in the arena");
+        }
+    }
+
     #[test]
     fn new_parameters_count_from_the_next_text_on() {
         let (config, states) = (config(), states(&config()));

@@ -84,7 +84,7 @@ impl Parts {
         states: &States,
         target: Target,
     ) -> Result<Self> {
-        let (target, states, programs) = (target.slices(1).start(), states.fork(), BTreeMap::new());
+        let (target, states, programs) = (target.start(), states.fork(), BTreeMap::new());
         let mut parts =
             Parts { config, adaptation, stored, target, states, programs, read: vec![], first: 0 };
         // What every text needs, and so whatever is wrong with the model is known now.
