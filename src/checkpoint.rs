@@ -314,32 +314,13 @@ impl Reader {
     /// finds what it needs.
     fn open(path: &Path) -> Result<Self, CheckpointError> {
         let read_error = |cause| CheckpointError::Read { path: path.into(), cause };
-        let not_safetensors = |reason| CheckpointError::NotSafetensors { path: path.into(), reason };
         let file = File::open(path).map_err(|cause| match cause.kind() {
             ErrorKind::NotFound => CheckpointError::Missing { path: path.into() },
             _ => read_error(cause),
         })?;
         let has = file.metadata().map_err(read_error)?.len();
-        let need = |needs| if has < needs { Err(truncated(path, has, needs)) } else { Ok(()) };
         let mut file = BufReader::with_capacity(1 << 18, file);
-
-        need(8)?;
-        let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(read_error)?;
-        let length = u64::from_le_bytes(length);
-        if length > LARGEST_HEADER {
-            return Err(not_safetensors(format!("its header would have {length} bytes")));
-        }
-        need(8 + length)?;
-        let mut header = vec![0; length as usize];
-        file.read_exact(&mut header).map_err(read_error)?;
-        let header: Metadata =
-            serde_json::from_slice(&header).map_err(|error| not_safetensors(error.to_string()))?;
-        let needs = 8 + length + header.data_len() as u64;
-        need(needs)?;
-        if has > needs {
-            return Err(not_safetensors(format!("{} bytes follow the last tensor", has - needs)));
-        }
+        let (header, _) = read_header(path, &mut file, has)?;
         Ok(Self { path: path.into(), file, header })
     }
 
@@ -389,6 +370,36 @@ impl Reader {
         }
         Ok(tensors)
     }
+}
+
+/// Reads the header of a safetensors file of `has` bytes, compares the length that it implies with this one, and says where the
+/// first number is.
+pub(crate) fn read_header(
+    path: &Path,
+    file: &mut impl Read,
+    has: u64,
+) -> Result<(Metadata, usize), CheckpointError> {
+    let read_error = |cause| CheckpointError::Read { path: path.into(), cause };
+    let not_safetensors = |reason| CheckpointError::NotSafetensors { path: path.into(), reason };
+    let need = |needs| if has < needs { Err(truncated(path, has, needs)) } else { Ok(()) };
+    need(8)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(read_error)?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER {
+        return Err(not_safetensors(format!("its header would have {length} bytes")));
+    }
+    need(8 + length)?;
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header).map_err(read_error)?;
+    let header: Metadata =
+        serde_json::from_slice(&header).map_err(|error| not_safetensors(error.to_string()))?;
+    let needs = 8 + length + header.data_len() as u64;
+    need(needs)?;
+    if has > needs {
+        return Err(not_safetensors(format!("{} bytes follow the last tensor", has - needs)));
+    }
+    Ok((header, 8 + length as usize))
 }
 
 fn truncated(path: &Path, has: u64, needs: u64) -> CheckpointError {

@@ -1,12 +1,15 @@
 //! What can go wrong for a user of the library, in one type, so that `?` works from the model to the run.
 
+use crate::ahead_of_time::FolderError;
 use crate::checkpoint::CheckpointError;
 use crate::compile::{LimitError, NonFinite};
 use crate::experiment::{ReferenceError, SaveError};
 use crate::fetch::FetchError;
+use crate::hugging_face::HuggingFaceError;
 use crate::jsonl::JsonLinesError;
 use crate::sample::SampleError;
 use crate::tensor_file::TensorFileError;
+use crate::tensorboard::EventFileError;
 use crate::text::TextError;
 use crate::tune::RowsError;
 use kernfusion_codegen::CodegenError;
@@ -52,6 +55,9 @@ pub enum Error {
     /// A checkpoint that cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A model in the layout of Hugging Face that cannot be loaded or saved.
+    #[error(transparent)]
+    HuggingFace(#[from] HuggingFaceError),
     /// A download that failed.
     #[error(transparent)]
     Fetch(#[from] FetchError),
@@ -64,9 +70,15 @@ pub enum Error {
     /// Losses to compare with that cannot be used.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
+    /// A folder of a model compiled ahead of time that cannot be written.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A file of an experiment that cannot be written.
     #[error(transparent)]
     Save(#[from] SaveError),
+    /// An event file for TensorBoard that cannot be written.
+    #[error(transparent)]
+    EventFile(#[from] EventFileError),
     /// A log that cannot be written.
     #[error(transparent)]
     Log(#[from] JsonLinesError),

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
+use crate::hugging_face::Published;
 use crate::models::{Bert, BertConfig, ModelConfig};
 use crate::text::Tokenizer;
 use crate::trace::{Program, Trace};
@@ -36,11 +37,19 @@ impl Filler {
     /// # Errors
     /// As [`Filler::new`]; if the model is no BERT, or the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<(Self, Tokenizer)> {
-        let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
-        let ModelConfig::Bert(config) = config else {
-            return Err(Error::Configuration("only a BERT fills gaps".into()));
-        };
+        let (config, tokenizer) = Record::model(&checkpoint.meta)?;
+        let config = bert(config)?;
         let states = parameters::restored(checkpoint, &guesses(&config)?, target)?;
+        Ok((Filler::new(&config, tokenizer.vocabulary_size(), &states, target)?, tokenizer))
+    }
+
+    /// A published model, and the tokens of its text.
+    ///
+    /// # Errors
+    /// As [`Filler::new`]; if the model is no BERT, or has no tokenizer.
+    pub fn from_published(model: &Published, target: &Target) -> Result<(Self, Tokenizer)> {
+        let (config, tokenizer) = (bert(model.config().clone())?, model.needed_tokenizer()?.clone());
+        let states = model.states(&guesses(&config)?, target)?;
         Ok((Filler::new(&config, tokenizer.vocabulary_size(), &states, target)?, tokenizer))
     }
 
@@ -75,6 +84,13 @@ impl Filler {
         let best =
             (0..self.tokens).reduce(|best, token| if logits[token] > logits[best] { token } else { best });
         best.unwrap_or(0) as i32
+    }
+}
+
+fn bert(config: ModelConfig) -> Result<BertConfig> {
+    match config {
+        ModelConfig::Bert(config) => Ok(config),
+        _ => Err(Error::Configuration("only a BERT fills gaps".into())),
     }
 }
 

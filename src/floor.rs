@@ -9,7 +9,7 @@ use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand};
 
 /// Rates of a round machine, of the order of a processor of two cores: for pictures that are the same everywhere.
 pub const NOMINAL: Peaks =
-    Peaks { bandwidth: 20e9, f32_products: 200e9, bf16_products: 400e9, scalars: 100e9 };
+    Peaks { bandwidth: 20e9, reads: 20e9, f32_products: 200e9, bf16_products: 400e9, scalars: 100e9 };
 
 /// The least time of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,12 +30,18 @@ pub fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks, wide: &'static
     let [full, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
     let scalars = (kernel.operations() as f64 - full - narrow).max(0.0);
     let bounds = [
-        (graph.bytes_moved(kernel) as f64 / peaks.bandwidth, "bytes"),
+        (memory_time(graph.bytes_read_and_written(kernel), peaks), "bytes"),
         (full / peaks.f32_products + narrow / peaks.bf16_products, if narrow > full { "bf16" } else { wide }),
         (scalars / peaks.scalars, "scalars"),
     ];
     let (seconds, bound) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds");
     Floor { seconds, bound }
+}
+
+/// The least time of so many bytes read and written: reading alone, and writing as the rest of a copy's time.
+fn memory_time([read, written]: [usize; 2], peaks: &Peaks) -> f64 {
+    let writing = (2.0 / peaks.bandwidth - 1.0 / peaks.reads).max(0.0);
+    read as f64 / peaks.reads + written as f64 * writing
 }
 
 /// Operations of a kernel's products and consumers over its whole domain: those of `bf16` second, all others first.
@@ -65,5 +71,20 @@ fn computed_share(kernel: &Kernel) -> f64 {
             kernel.operations() as f64 / (whole.operations() as f64).max(1.0)
         }
         Form::Contraction(_) | Form::Map | Form::Reduce | Form::Loop(_) => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_takes_what_a_copy_takes_and_reading_less() {
+        let peaks = Peaks { bandwidth: 40e9, reads: 50e9, ..NOMINAL };
+        let time = |read, written| memory_time([read, written], &peaks);
+        assert!((time(1 << 30, 1 << 30) - 2.0 * f64::from(1 << 30) / 40e9).abs() < 1e-9);
+        assert!((time(1 << 30, 0) - f64::from(1 << 30) / 50e9).abs() < 1e-9);
+        // A rate of reading that was measured at a bad moment makes no time negative.
+        assert_eq!(memory_time([0, 1 << 30], &Peaks { reads: 1e9, ..peaks }), 0.0);
     }
 }

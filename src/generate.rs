@@ -3,24 +3,30 @@
 //! The model sees the last tokens of the text, `context` at most. A decoder reads each token once: keys and values are kept. When
 //! the context is full, its later half is read again and the rest forgotten.
 
+mod ending;
 mod reader;
 
-use crate::Result;
 use crate::checkpoint::Checkpoint;
-use crate::compile::{Precision, Target};
+use crate::compile::Target;
+use crate::hugging_face::{Published, SpecialTokens};
 use crate::models::ModelConfig;
 use crate::sample::Sampler;
-use crate::text::{Tokenizer, Unfolding};
-use crate::trace::Trace;
+use crate::text::Tokenizer;
+use crate::trace::{Program, Trace};
 use crate::train::{Adaptation, Record, parameters};
+use crate::{Error, Result};
+pub use ending::Ending;
+use ending::Writing;
 use kernfusion_codegen::States;
 use kernfusion_ir::DType;
-use reader::{Reader, next_logits};
+use reader::Reader;
+pub(crate) use reader::{next_logits, parts};
 
 /// A model that writes.
 pub struct Generator {
     reader: Reader,
     tokenizer: Tokenizer,
+    ending: Ending,
 }
 
 impl Generator {
@@ -44,22 +50,52 @@ impl Generator {
         target: &Target,
     ) -> Result<Self> {
         let reader = Reader::new(config, adaptation, DType::F32, states, target)?;
-        Ok(Generator { reader, tokenizer })
+        Ok(Generator { reader, tokenizer, ending: Ending::default() })
     }
 
-    /// The model of a checkpoint, with its adapters merged. For products of `bf16`, a decoder's matrices are kept as `bf16`.
+    /// The model of a checkpoint, with its adapters merged. A decoder's matrices are kept as
+    /// [`Target::weights`] says.
     ///
     /// # Errors
     /// As [`Generator::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
         let (config, tokenizer) = Record::model(&checkpoint.meta)?;
-        let narrow = target.product_type() == Precision::Bf16 && matches!(config, ModelConfig::Gpt(_));
-        let stored = if narrow { DType::BF16 } else { DType::F32 };
+        let tokens = SpecialTokens::imported(&checkpoint.meta).map_or(vec![], |special| special.ends);
+        let restore = |program: &Program| parameters::restored(checkpoint, program, target);
+        let generator = Generator::restored(&config, tokenizer, target, restore)?;
+        Ok(generator.ending(Ending { tokens, ..Ending::default() }))
+    }
+
+    /// A published model. A decoder's matrices are kept as [`Target::weights`] says.
+    ///
+    /// # Errors
+    /// As [`Generator::new`]; if the model has no tokenizer.
+    pub fn from_published(model: &Published, target: &Target) -> Result<Self> {
+        let (config, tokenizer) = (model.config(), model.needed_tokenizer()?.clone());
+        let ending = Ending { tokens: model.special_tokens().ends.clone(), ..Ending::default() };
+        let restore = |program: &Program| model.states(program, target);
+        Ok(Generator::restored(config, tokenizer, target, restore)?.ending(ending))
+    }
+
+    /// With texts that end there, besides where they have ended so far: a published model's end with its own tokens.
+    pub fn ending(mut self, ending: Ending) -> Self {
+        self.ending.tokens.extend(ending.tokens);
+        self.ending.texts.extend(ending.texts);
+        self
+    }
+
+    fn restored(
+        config: &ModelConfig,
+        tokenizer: Tokenizer,
+        target: &Target,
+        restore: impl FnOnce(&Program) -> Result<States>,
+    ) -> Result<Self> {
+        let stored = if matches!(config, ModelConfig::Gpt(_)) { target.stored() } else { DType::F32 };
         let trace = Trace::new();
         trace.store_matrices(stored);
-        let states = parameters::restored(checkpoint, &next_logits(&trace, &config)?, target)?;
-        let reader = Reader::new(&config, &Adaptation::default(), stored, &states, target)?;
-        Ok(Generator { reader, tokenizer })
+        let states = restore(&next_logits(&trace, config)?)?;
+        let reader = Reader::new(config, &Adaptation::default(), stored, &states, target)?;
+        Ok(Generator { reader, tokenizer, ending: Ending::default() })
     }
 
     /// The logits of the token that follows `tokens`, of which there is at least one.
@@ -77,7 +113,7 @@ impl Generator {
     /// # Errors
     /// If memory is short.
     pub fn next_logits(&mut self, tokens: &[i32]) -> Result<Vec<f32>> {
-        let mut logits = self.reader.logits(tokens)?;
+        let mut logits = self.reader.logits(&[tokens])?.remove(0);
         // A vocabulary may be padded; only real tokens can be picked.
         logits.truncate(self.tokenizer.vocabulary_size());
         Ok(logits)
@@ -91,7 +127,7 @@ impl Generator {
         self.tokens(prompt).map(|_| ())
     }
 
-    /// Continues `prompt` by `tokens` tokens and returns them as text; `each` sees each one as it comes. An empty prompt
+    /// Continues `prompt` by `tokens` tokens at most and returns them as text; `each` sees each one as it comes. An empty prompt
     /// stands for a line break, or for the first token if the model knows none.
     ///
     /// # Errors
@@ -103,20 +139,56 @@ impl Generator {
         sampler: &Sampler,
         each: &mut dyn FnMut(&str),
     ) -> Result<String> {
-        let mut unfolding = Unfolding::new(&self.tokens(prompt)?);
-        let mut text = String::new();
-        let mut show = |piece: String| {
-            each(&piece);
-            text.push_str(&piece);
-        };
+        let mut writing = Writing::new(&self.tokens(prompt)?);
         self.reader.restart();
-        for _ in 0..tokens {
-            let logits = self.next_logits(unfolding.tokens())?;
-            let id = sampler.pick(&logits, unfolding.tokens().len() as u64)?;
-            show(unfolding.push(&self.tokenizer, id)?);
+        while writing.may_go_on(tokens) {
+            let logits = self.next_logits(writing.tokens())?;
+            each(&writing.push(sampler, &logits, &self.tokenizer, &self.ending)?);
         }
-        show(unfolding.finish(&self.tokenizer)?);
-        Ok(text)
+        each(&writing.finish(&self.tokenizer, &self.ending)?);
+        Ok(writing.into_text())
+    }
+
+    /// As [`Generator::generate`], of several prompts of any lengths at once: a decoder reads its matrices once for a token of
+    /// each. Each text is the one that its prompt would have alone, but for rounding; when the context is full, the longest text decides
+    /// for all of them when their later halves are read again.
+    ///
+    /// # Errors
+    /// As [`Generator::generate`]; it names the prompt's number, from 1.
+    pub fn generate_all(
+        &mut self,
+        prompts: &[&str],
+        tokens: usize,
+        sampler: &Sampler,
+    ) -> Result<Vec<String>> {
+        let begun = |(number, prompt): (usize, &&str)| {
+            let of_prompt = |error| Error::Configuration(format!("prompt {}: {error}", number + 1));
+            Ok(Writing::new(&self.tokens(prompt).map_err(of_prompt)?))
+        };
+        let mut writings = prompts.iter().enumerate().map(begun).collect::<Result<Vec<_>>>()?;
+        let rows = if prompts.len() > 1 { self.reader.of_rows(prompts.len())? } else { None };
+        let Some(mut reader) = rows else {
+            return prompts
+                .iter()
+                .map(|prompt| self.generate(prompt, tokens, sampler, &mut |_| {}))
+                .collect();
+        };
+        while writings.iter().any(|writing| writing.may_go_on(tokens)) {
+            let texts: Vec<_> = writings.iter().map(Writing::tokens).collect();
+            let logits = reader.logits(&texts)?;
+            for (writing, logits) in writings.iter_mut().zip(logits) {
+                let logits = &logits[..self.tokenizer.vocabulary_size().min(logits.len())];
+                match writing.may_go_on(tokens) {
+                    true => _ = writing.push(sampler, logits, &self.tokenizer, &self.ending)?,
+                    false => writing.pass(),
+                }
+            }
+        }
+        let finished = |mut writing: Writing| {
+            writing.finish(&self.tokenizer, &self.ending)?;
+            Ok(writing.into_text())
+        };
+        writings.into_iter().map(finished).collect()
     }
 
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
@@ -133,6 +205,7 @@ impl Generator {
 mod tests {
     use super::*;
     use crate::HostTensor;
+    use crate::checkpoint::{Meta, Tensor32};
     use crate::models::{Experts, FeedForwardKind, GptConfig, LatentShape, Positions};
     use crate::nn::{Normalization, Pairing, Rope};
     use crate::text::CharTokenizer;
@@ -148,7 +221,7 @@ mod tests {
         for (name, tensor) in config.forward(1, 1).unwrap().initial_parameters(4) {
             // Larger than a new model's, so that logits differ visibly.
             let values: Vec<_> = tensor.to_f64().iter().map(|x| 20.0 * x).collect();
-            states.set(name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
+            states.set(&name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
         }
         states
     }
@@ -257,6 +330,100 @@ mod tests {
             let logits = generator.next_logits(&text[..length]).unwrap();
             assert_near(&logits, &expected(&config, &states, &text[..length]), "in the arena");
         }
+    }
+
+    /// As far as half a unit of 127 in each weight lets them be, and the same from the caches as from a new reading.
+    #[test]
+    fn matrices_of_bytes_give_nearly_the_same_logits() {
+        let (config, states) = (config(), states(&config()));
+        let text = [3, 1, 4, 1, 5];
+        let exact = expected(&config, &states, &text);
+        let names = config.forward(1, 1).unwrap().parameters;
+        let tensor = |parameter: &crate::trace::Parameter| {
+            let data = states.get(&parameter.name).unwrap().as_f32().unwrap().to_vec();
+            (parameter.name.clone(), Tensor32 { shape: parameter.shape.clone(), data })
+        };
+        let checkpoint = || Checkpoint {
+            tensors: names.iter().map(tensor).collect(),
+            meta: Meta {
+                config: serde_json::json!(ModelConfig::from(config.clone())),
+                step: 0,
+                seed: 0,
+                tokenizer: serde_json::json!(Tokenizer::Characters(CharTokenizer::from_text("abcdefghi\n"))),
+                training: serde_json::Value::Null,
+            },
+        };
+        let logits = |stored| {
+            let target = Target::cpu().threads(1).weights(stored);
+            let mut generator = Generator::from_checkpoint(checkpoint(), &target).unwrap();
+            generator.next_logits(&text[..3]).unwrap();
+            let continued = generator.next_logits(&text).unwrap();
+            assert_near(
+                &generator.logits(&text).unwrap(),
+                &continued.iter().map(|&x| x.into()).collect::<Vec<_>>(),
+                "anew",
+            );
+            continued
+        };
+        assert_near(&logits(DType::F32), &exact, "f32");
+        let size = exact.iter().fold(0.0_f64, |size, x| size.max(x.abs()));
+        let far = |stored| {
+            let pairs = logits(stored).into_iter().zip(&exact).collect::<Vec<_>>();
+            pairs.iter().map(|(a, b)| (f64::from(*a) - **b).abs() / size).fold(0.0, f64::max)
+        };
+        let [bf16, bytes] = [far(DType::BF16), far(DType::I8)];
+        assert!(bf16 > 1e-5 && bf16 < 0.03, "{bf16}");
+        assert!(bytes > 1e-4 && bytes < 0.05, "{bytes}");
+    }
+
+    #[test]
+    fn texts_of_several_lengths_are_read_at_once() {
+        for (kind, config) in kinds() {
+            let states = states(&config);
+            let reader = Reader::new(
+                &config.clone().into(),
+                &Adaptation::default(),
+                DType::F32,
+                &states,
+                &Target::cpu().threads(1),
+            );
+            let mut reader = reader.unwrap().of_rows(3).unwrap().expect("a decoder");
+            let text = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8];
+            // From prompts of several lengths on, one token after another, until the context has been full twice.
+            for more in 0..8 {
+                let texts = [&text[..3 + more], &text[2..3 + more], &text[..1 + more]];
+                let logits = reader.logits(&texts).unwrap();
+                for (row, (text, logits)) in texts.iter().zip(logits).enumerate() {
+                    let longest = 3 + more;
+                    // All rows begin anew with the longest one.
+                    let kept = if longest <= 6 { longest } else { 3 + (longest - 7) % 4 };
+                    let seen = &text[text.len() - text.len().min(kept)..];
+                    let expected = expected(&config, &states, seen);
+                    assert_near(&logits[..10], &expected, &format!("{kind}, row {row}, {more} more"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_among_others_is_the_one_that_it_is_alone() {
+        let config = GptConfig { context: 20, ..config() };
+        let states = states(&config);
+        let mut generator = generator(&config, &states);
+        let sampler = Sampler::new(20.0, None, None, 7).unwrap();
+        let prompts = ["abc", "hi", "", "defgh"];
+        let alone: Vec<_> = prompts
+            .iter()
+            .map(|prompt| generator.generate(prompt, 9, &sampler, &mut |_| {}).unwrap())
+            .collect();
+        assert_eq!(generator.generate_all(&prompts, 9, &sampler).unwrap(), alone);
+        let stop = alone[1].chars().nth(4).unwrap().to_string();
+        let mut generator = generator.ending(Ending { tokens: vec![], texts: vec![stop.clone()] });
+        let cut = |text: &String| text.split(&stop).next().unwrap().to_string();
+        let ended = generator.generate_all(&prompts, 9, &sampler).unwrap();
+        assert_eq!(ended, alone.iter().map(cut).collect::<Vec<_>>());
+        let error = generator.generate_all(&["a", "xyz"], 9, &sampler).unwrap_err().to_string();
+        assert!(error.contains("prompt 2: ") && error.contains("'x'"), "{error}");
     }
 
     #[test]

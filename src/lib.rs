@@ -3,28 +3,24 @@
 //! A model is ordinary Rust code over [`Tensor`](trace::Tensor) handles. Calling it builds a graph, which is
 //! differentiated, simplified, fused and lowered to native kernels.
 //!
-//! ```
-//! use kernfusion::prelude::*;
+//! The whole of a small program, `examples/quick_start.rs`:
 //!
-//! let trace = Trace::training();
-//! let config = GptConfig { layers: 1, width: 32, ..GptConfig::default() };
-//! let model = Gpt::new(&trace, &config)?; // declares its parameters under their module paths
-//! let (x, y) = (trace.input("x", [2, 64], DType::I32), trace.input("y", [2, 64], DType::I32));
-//! let loss = cross_entropy(&model.forward(&x), &y);
-//! // Gradients and updates are traced too: one training step is one program.
-//! let step = TrainStep::new(&loss, &Optimizer::adamw(3e-4), Some(1.0))?;
-//! assert_eq!(step.program.parameter_count(), config.parameters());
-//! # Ok::<(), kernfusion::Error>(())
-//! ```
+#![doc = concat!("```\n", include_str!("../examples/quick_start.rs"), "```")]
+//!
+//! [The guide](guide) goes on from here: a GPT, a model and a layer of your own, the IR, models without the compiler. What there is:
 //!
 //! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
 //! * [`text`], [`sample`]: from text to batches, from logits to text; [`generate`], [`score`], [`fill`], [`translate`]: what
 //!   trained models of each kind do.
 //! * [`train`], [`tune`]: runs on a text, and what comes after them: responses, preferences, rewards.
-//! * [`experiment`]: the two experiments of the thesis, and their reports.
-//! * [`checkpoint`], [`jsonl`], [`fetch`]: what is kept on disk or comes from the network.
+//! * [`report`], [`tensorboard`]: what is shown of runs and measurements; [`experiment`]: the two experiments of the thesis.
+//! * [`bisect`]: which step of compilation changes a result.
+//! * [`checkpoint`], [`hugging_face`], [`jsonl`], [`fetch`]: what is kept on disk or comes from the network.
+//! * [`ahead_of_time`]: models for programs without the compiler.
 
+pub mod ahead_of_time;
 mod atomic_file;
+pub mod bisect;
 pub mod checkpoint;
 pub mod compile;
 mod error;
@@ -33,15 +29,19 @@ pub mod fetch;
 pub mod fill;
 pub mod floor;
 pub mod generate;
+pub mod guide;
+pub mod hugging_face;
 pub mod init;
 pub mod jsonl;
 pub mod loss;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod report;
 pub mod sample;
 pub mod score;
 pub mod tensor_file;
+pub mod tensorboard;
 #[cfg(test)]
 mod testing;
 pub mod text;

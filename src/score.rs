@@ -14,6 +14,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
+use crate::hugging_face::Published;
 use crate::loss::token_losses;
 use crate::models::ModelConfig;
 use crate::text::Tokenizer;
@@ -26,7 +27,9 @@ use kernfusion_ir::DType;
 /// A model that says how likely texts are.
 pub struct TextScorer {
     program: Compiled,
-    tokenizer: Tokenizer,
+    tokenizer: Option<Tokenizer>,
+    /// Tokens that are possible.
+    vocabulary: usize,
     context: usize,
 }
 
@@ -62,32 +65,58 @@ impl TextScorer {
     /// # Errors
     /// If the shape is not valid or not that of a model that continues a text, or the program cannot be compiled.
     pub fn new(config: &ModelConfig, tokenizer: Tokenizer, states: &States, target: &Target) -> Result<Self> {
-        let program = compile(&losses(config, tokenizer.vocabulary_size())?.graph, states, target)?;
-        Ok(TextScorer { program, tokenizer, context: config.context() })
+        let vocabulary = tokenizer.vocabulary_size();
+        let program = compile(&losses(&Trace::new(), config, vocabulary)?.graph, states, target)?;
+        Ok(TextScorer { program, tokenizer: Some(tokenizer), vocabulary, context: config.context() })
     }
 
-    /// The model of a checkpoint, with its adapters merged.
+    /// A published model, which thinks all of its vocabulary possible, whatever its tokenizer has, if there is one. Its matrices
+    /// are kept as [`Target::weights`] says.
+    ///
+    /// # Errors
+    /// As [`TextScorer::new`].
+    pub fn from_published(model: &Published, target: &Target) -> Result<Self> {
+        let (config, vocabulary) = (model.config(), model.config().vocabulary());
+        let restore = |program: &Program| model.states(program, target);
+        TextScorer::restored(config, (model.tokenizer().cloned(), vocabulary), target, restore)
+    }
+
+    /// The model of a checkpoint, with its adapters merged and its matrices kept as [`Target::weights`] says.
     ///
     /// # Errors
     /// As [`TextScorer::new`]; if the checkpoint's tensors are not those of its model.
     pub fn from_checkpoint(checkpoint: Checkpoint, target: &Target) -> Result<Self> {
         let (config, tokenizer) = Record::model(&checkpoint.meta)?;
-        let states =
-            parameters::restored(checkpoint, &losses(&config, tokenizer.vocabulary_size())?, target)?;
-        TextScorer::new(&config, tokenizer, &states, target)
+        let vocabulary = tokenizer.vocabulary_size();
+        let restore = |program: &Program| parameters::restored(checkpoint, program, target);
+        TextScorer::restored(&config, (Some(tokenizer), vocabulary), target, restore)
     }
 
-    /// The tokens of its texts.
-    pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+    fn restored(
+        config: &ModelConfig,
+        (tokenizer, vocabulary): (Option<Tokenizer>, usize),
+        target: &Target,
+        restore: impl FnOnce(&Program) -> Result<States>,
+    ) -> Result<Self> {
+        let trace = Trace::new();
+        trace.store_matrices(target.stored());
+        let program = losses(&trace, config, vocabulary)?;
+        let program = compile(&program.graph, &restore(&program)?, target)?;
+        Ok(TextScorer { program, tokenizer, vocabulary, context: config.context() })
+    }
+
+    /// The tokens of its texts; none of a published model without a tokenizer.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
     }
 
     /// How likely a text is.
     ///
     /// # Errors
-    /// If it has a character that the model does not know, or as [`TextScorer::score`].
+    /// If there is no tokenizer, or it has a character that the model does not know, or as [`TextScorer::score`].
     pub fn score_text(&mut self, text: &str) -> Result<Score> {
-        let tokens = self.tokenizer.encode(text)?;
+        let missing = || Error::Configuration("the model has no tokenizer.json, which texts need".into());
+        let tokens = self.tokenizer.as_ref().ok_or_else(missing)?.encode(text)?;
         self.score(&tokens)
     }
 
@@ -114,7 +143,7 @@ impl TextScorer {
     }
 
     fn check(&self, tokens: &[i32]) -> Result<()> {
-        let size = self.tokenizer.vocabulary_size();
+        let size = self.vocabulary;
         let unknown = tokens.iter().position(|&token| token < 0 || token as usize >= size);
         let reason = match (tokens.len(), unknown) {
             (0, _) => "the text is empty".into(),
@@ -145,8 +174,7 @@ impl TextScorer {
 
 /// From `x` and the tokens `y` that follow, both `i32[1, context]`, to `losses`, −ln p of each. A vocabulary may be padded; only
 /// real tokens are possible.
-fn losses(config: &ModelConfig, vocabulary: usize) -> Result<Program> {
-    let trace = Trace::new();
+fn losses(trace: &Trace, config: &ModelConfig, vocabulary: usize) -> Result<Program> {
     let [x, y] = ["x", "y"].map(|name| trace.input(name, [1, config.context()], DType::I32));
     let unfit =
         || Error::Configuration("only a decoder and a recurrent model say how likely a text is".into());
@@ -176,10 +204,10 @@ mod tests {
     /// The parameters of a model after `change`.
     fn states(config: &ModelConfig, change: impl Fn(&str, usize, f64) -> f64) -> States {
         let states = States::new();
-        for (name, tensor) in losses(config, 10).unwrap().initial_parameters(4) {
+        for (name, tensor) in losses(&Trace::new(), config, 10).unwrap().initial_parameters(4) {
             let values = tensor.to_f64();
-            let values: Vec<_> = values.iter().enumerate().map(|(i, &x)| change(name, i, x)).collect();
-            states.set(name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
+            let values: Vec<_> = values.iter().enumerate().map(|(i, &x)| change(&name, i, x)).collect();
+            states.set(&name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
         }
         states
     }

@@ -89,7 +89,7 @@ pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), Tens
     put().map_err(|cause| TensorFileError::Write { path: path.into(), cause })
 }
 
-fn to_stored(dtype: DType) -> Dtype {
+pub(crate) fn to_stored(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,
         DType::BF16 => Dtype::BF16,
@@ -97,6 +97,7 @@ fn to_stored(dtype: DType) -> Dtype {
         DType::F64 => Dtype::F64,
         DType::I32 => Dtype::I32,
         DType::U32 => Dtype::U32,
+        DType::I8 => Dtype::I8,
         DType::Bool => Dtype::BOOL,
     }
 }

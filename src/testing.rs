@@ -26,7 +26,7 @@ pub(crate) fn evaluate(program: &Program, inputs: &[(&str, Vec<f64>)]) -> BTreeM
     }
     for (name, tensor) in program.initial_parameters(1) {
         if !inputs.iter().any(|(other, _)| *other == name) {
-            arrays.get_mut(name).expect("parameters are inputs").values = tensor.to_f64();
+            arrays.get_mut(&name).expect("parameters are inputs").values = tensor.to_f64();
         }
     }
     let results = evaluate_arrays(graph, arrays, Precision::Double).expect("all inputs are given");

@@ -1,23 +1,35 @@
 //! Turning a sequence into another one with an encoder-decoder: greedily, or by beam search.
 //!
-//! The host extends hypotheses by one token after another; the program is one of fixed shape that gives the probabilities
-//! of the next token for all hypotheses of all sources at once.
+//! The host extends hypotheses by one token after another; a program of fixed shape gives the probabilities of the next token for
+//! all hypotheses of all sources at once. Where no parameter belongs to a position, there are several programs, for texts of a power
+//! of two of tokens each, so that a short text does not pay for the longest one.
 
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Compiled, Target, compile};
-use crate::models::{EncoderDecoderConfig, ModelConfig};
+use crate::hugging_face::Published;
+use crate::models::{EncoderDecoderConfig, ModelConfig, Positions};
 use crate::text::Tokenizer;
 use crate::train::{Record, parameters};
 use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// Fewer positions save no time.
+const LEAST_LENGTH: usize = 16;
 
 /// A model that turns sequences into others.
 pub struct Translator {
-    program: Compiled,
+    /// By the lengths of source and target.
+    programs: BTreeMap<[usize; 2], Compiled>,
+    states: States,
+    target: Target,
     config: EncoderDecoderConfig,
     sources: usize,
     beams: usize,
+    /// Tokens that are written at most.
+    longest: usize,
 }
 
 /// A beginning of what may be written.
@@ -45,8 +57,25 @@ impl Translator {
             let reason = format!("nothing to do for {sources} sources with {beams} beams");
             return Err(Error::Configuration(reason));
         }
-        let program = compile(&config.next_token(sources * beams)?.graph, states, target)?;
-        Ok(Translator { program, config: config.clone(), sources, beams })
+        let (programs, states, target) = (BTreeMap::new(), states.fork(), target.clone().start());
+        let mut translator = Translator {
+            programs,
+            states,
+            target,
+            longest: config.target_length,
+            config: config.clone(),
+            sources,
+            beams,
+        };
+        // What every text needs, and so whatever is wrong with the model is known now.
+        translator.program(translator.lengths(1, 1))?;
+        Ok(translator)
+    }
+
+    /// Writes so many tokens at most.
+    pub fn at_most(mut self, tokens: usize) -> Self {
+        self.longest = self.longest.min(tokens);
+        self
     }
 
     /// The model of a checkpoint for one source at a time, and the tokens of its text.
@@ -58,11 +87,20 @@ impl Translator {
         target: &Target,
         beams: usize,
     ) -> Result<(Self, Tokenizer)> {
-        let Record { config, tokenizer, .. } = Record::read(&checkpoint.meta)?;
-        let ModelConfig::EncoderDecoder(config) = config else {
-            return Err(Error::Configuration("only an encoder-decoder turns a text into another one".into()));
-        };
+        let (config, tokenizer) = Record::model(&checkpoint.meta)?;
+        let config = encoder_decoder(config)?;
         let states = parameters::restored(checkpoint, &config.next_token(1)?, target)?;
+        Ok((Translator::new(&config, &states, target, 1, beams)?, tokenizer))
+    }
+
+    /// A published model for one source at a time, and the tokens of its text.
+    ///
+    /// # Errors
+    /// As [`Translator::new`]; if the model is no encoder-decoder, or has no tokenizer.
+    pub fn from_published(model: &Published, target: &Target, beams: usize) -> Result<(Self, Tokenizer)> {
+        let config = encoder_decoder(model.config().clone())?;
+        let tokenizer = model.needed_tokenizer()?.clone();
+        let states = model.states(&config.next_token(1)?, target)?;
         Ok((Translator::new(&config, &states, target, 1, beams)?, tokenizer))
     }
 
@@ -75,7 +113,7 @@ impl Translator {
         self.check(sources)?;
         let first = Hypothesis { tokens: vec![], log_probability: 0.0 };
         let mut beams = vec![vec![first]; sources.len()];
-        for position in 0..self.config.target_length {
+        for position in 0..self.longest {
             if beams.iter().flatten().all(|hypothesis| self.is_finished(hypothesis)) {
                 break;
             }
@@ -110,7 +148,9 @@ impl Translator {
 
     /// ln of the probabilities of the next token, `[sources, beams, vocabulary]`; rows without a hypothesis hold anything.
     fn next(&mut self, sources: &[Vec<i32>], beams: &[Vec<Hypothesis>], position: usize) -> Result<Vec<f32>> {
-        let EncoderDecoderConfig { source_length, target_length, .. } = self.config;
+        let longest = sources.iter().map(Vec::len).max().unwrap_or(1);
+        let extents = self.lengths(longest, position + 1);
+        let [source_length, target_length] = extents;
         let rows = self.sources * self.beams;
         // A row of no source reads one token, so that no softmax is over nothing.
         let (mut x, mut lengths) = (vec![0; rows * source_length], vec![1; rows]);
@@ -131,9 +171,31 @@ impl Translator {
             ("position", HostTensor::new([], vec![position as i32])),
         ];
         let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
-        let outputs = self.program.run(&inputs)?;
+        let outputs = self.program(extents)?.run(&inputs)?;
         let next = outputs.get("log_probabilities").and_then(HostTensor::as_f32);
         Ok(next.expect("log-probabilities are f32").to_vec())
+    }
+
+    /// The lengths of a program for so many tokens to read and to write.
+    fn lengths(&self, source: usize, written: usize) -> [usize; 2] {
+        let EncoderDecoderConfig { source_length, target_length, positions, .. } = self.config;
+        let least = |tokens: usize, most: usize| match positions {
+            Positions::Learned => most,
+            _ => tokens.next_power_of_two().max(LEAST_LENGTH).min(most),
+        };
+        [least(source, source_length), least(written, target_length)]
+    }
+
+    fn program(&mut self, lengths: [usize; 2]) -> Result<&mut Compiled> {
+        match self.programs.entry(lengths) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let [source_length, target_length] = lengths;
+                let config = EncoderDecoderConfig { source_length, target_length, ..self.config.clone() };
+                let program = config.next_token(self.sources * self.beams)?;
+                Ok(entry.insert(compile(&program.graph, &self.states, &self.target)?))
+            }
+        }
     }
 
     /// The likeliest hypotheses of a source after one more token; finished ones stay as they are.
@@ -153,6 +215,13 @@ impl Translator {
         candidates.sort_by(|a, b| order(b.log_probability, a.log_probability));
         candidates.truncate(self.beams);
         candidates
+    }
+}
+
+fn encoder_decoder(config: ModelConfig) -> Result<EncoderDecoderConfig> {
+    match config {
+        ModelConfig::EncoderDecoder(config) => Ok(config),
+        _ => Err(Error::Configuration("only an encoder-decoder turns a text into another one".into())),
     }
 }
 
@@ -183,7 +252,7 @@ mod tests {
         for (name, tensor) in config().next_token(1).unwrap().initial_parameters(3) {
             // Larger than a new model's, so that probabilities differ visibly.
             let values: Vec<_> = tensor.to_f64().iter().map(|x| 3.0 * x).collect();
-            states.set(name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
+            states.set(&name, &HostTensor::from_f64(&tensor.ty(), &values)).unwrap();
         }
         states
     }

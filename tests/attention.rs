@@ -114,7 +114,7 @@ fn check(name: &str, program: &Program) {
     }
     let inputs: Vec<_> = given.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let results = compiled.run(&inputs).unwrap();
-    given.extend(program.initial_parameters(1).map(|(name, tensor)| (name.to_string(), tensor)));
+    given.extend(program.initial_parameters(1));
     for (output, expected) in evaluate(&program.graph, &given, Precision::Double).unwrap() {
         let found = results.get(&output).unwrap().to_f64();
         if let Some(found) = difference(&expected.values, &found, 2e-4) {
@@ -140,7 +140,7 @@ fn every_kind_of_heads_keeps_no_scores() {
 fn padding_and_a_second_input_keep_no_scores() {
     let config = AttentionConfig { sight: Sight::Full, ..config() };
     let padded = traced(|trace, x, _, real| {
-        MultiHeadAttention::new(trace, "attn", &config).forward_among(x, Some(real), None)
+        MultiHeadAttention::new(trace, "attn", &config).forward_among(x, Some(real), None, None)
     });
     check("padded sequences", &padded);
     let cross = traced(|trace, x, memory, real| {

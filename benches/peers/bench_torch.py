@@ -136,12 +136,14 @@ def measure(arguments):
         # The step ends with the update, and item() waits for all that was queued before it.
         losses.append(step(window[:, :-1], window[:, 1:]).item())
         seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds[arguments.warmup :])
+    timed = seconds[arguments.warmup :]
+    median = statistics.median(timed)
     row = {
         "mode": mode_name(arguments), "preset": arguments.preset, "work": arguments.work,
         "dtype": "tf32" if arguments.tf32 else arguments.dtype, "device": arguments.device, "threads": arguments.threads,
         "steps": arguments.steps, "warmup": arguments.warmup, "batch_size": batch,
         "allocator": arguments.allocator, "median_step_s": median,
+        "fastest_step_s": min(timed), "slowest_step_s": max(timed),
         "tokens_per_s": batch * config.context / median,
         # Only an upper figure: the first step less an ordinary one.
         "compile_s": max(0.0, seconds[0] - median) if arguments.compile and arguments.warmup else None,

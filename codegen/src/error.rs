@@ -1,9 +1,9 @@
 //! What can go wrong between a plan and its results.
 
-use crate::cpu::isa::IsaError;
-use crate::cpu::memory::OutOfMemory;
 use crate::cuda::CudaError;
 use kernfusion_ir::TensorType;
+use kernfusion_runtime::isa::IsaError;
+use kernfusion_runtime::memory::OutOfMemory;
 
 /// An error of a back end.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -5,6 +5,8 @@
 pub struct Peaks {
     /// Bytes a second between memory and cores, read and written ones counted, in a copy.
     pub bandwidth: f64,
+    /// Bytes a second from memory to cores in a loop that only reads; on a GPU, those of a copy.
+    pub reads: f64,
     /// Operations a second of the instructions that products of `f32` are made of; a multiplication and an addition are two.
     pub f32_products: f64,
     /// The same of `bf16` operands with sums in `f32`.

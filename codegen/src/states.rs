@@ -1,10 +1,10 @@
 //! Named buffers that outlive a run: parameters, optimizer state, caches.
 
 use crate::CodegenError;
-use crate::cpu::memory::Arena;
 #[cfg(feature = "cuda")]
 use crate::cuda::{Device, DeviceMemory};
 use kernfusion_ir::{DType, Tensor, TensorType};
+use kernfusion_runtime::memory::{Piece, Shelf};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,8 @@ pub struct States {
     buffers: Arc<Mutex<BTreeMap<String, State>>>,
     /// Whoever holds buffers has this turn, which forks share.
     turn: Arc<Mutex<()>>,
+    /// Where memory for states to come is taken from; forks, which may end earlier, take theirs elsewhere.
+    shelf: Arc<Mutex<Shelf>>,
     /// The GPU in whose memory they are, if they are in one's.
     #[cfg(feature = "cuda")]
     device: Option<Device>,
@@ -49,7 +51,7 @@ pub(crate) struct State {
 
 #[derive(Debug, Clone)]
 enum Memory {
-    Host(Arc<Arena>),
+    Host(Piece),
     #[cfg(feature = "cuda")]
     Device(Arc<DeviceMemory>),
 }
@@ -58,7 +60,7 @@ impl State {
     /// The first byte, if it is in the memory of the CPU.
     pub(crate) fn host(&self) -> Option<*mut u8> {
         match &self.memory {
-            Memory::Host(arena) => Some(arena.as_ptr()),
+            Memory::Host(piece) => Some(piece.as_ptr()),
             #[cfg(feature = "cuda")]
             Memory::Device(_) => None,
         }
@@ -77,9 +79,9 @@ impl State {
     /// not answer.
     fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         match &self.memory {
-            Memory::Host(arena) => {
+            Memory::Host(piece) => {
                 // SAFETY: the memory has that many bytes, which start as zeros; the states are held.
-                Some(look(unsafe { std::slice::from_raw_parts(arena.as_ptr(), self.ty.bytes()) }))
+                Some(look(unsafe { std::slice::from_raw_parts(piece.as_ptr(), self.ty.bytes()) }))
             }
             #[cfg(feature = "cuda")]
             Memory::Device(memory) => {
@@ -94,8 +96,8 @@ impl State {
     fn write(&self, value: &Tensor) -> Result<(), CodegenError> {
         match &self.memory {
             // SAFETY: both cover the type's bytes, and the states are held.
-            Memory::Host(arena) => unsafe {
-                arena.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), self.ty.bytes());
+            Memory::Host(piece) => unsafe {
+                piece.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), self.ty.bytes());
             },
             #[cfg(feature = "cuda")]
             Memory::Device(memory) => memory.write(0, &value.to_bytes())?,
@@ -120,7 +122,7 @@ impl States {
     /// caches that no other one writes over, on parameters that go on being trained.
     pub fn fork(&self) -> Self {
         let buffers = self.hold().clone();
-        States { buffers: Arc::new(Mutex::new(buffers)), ..self.clone() }
+        States { buffers: Arc::new(Mutex::new(buffers)), shelf: Arc::default(), ..self.clone() }
     }
 
     /// Holds the buffers; a run that panicked left numbers behind, but no broken memory.
@@ -146,7 +148,7 @@ impl States {
         if let Some(device) = &self.device {
             return Ok(Memory::Device(Arc::new(device.memory(bytes)?)));
         }
-        Ok(Memory::Host(Arc::new(Arena::new(bytes)?)))
+        Ok(Memory::Host(self.shelf.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)?))
     }
 
     /// Gives a state a value; makes the state if there is none.
@@ -180,7 +182,7 @@ impl States {
             let copy = state.with_bytes(|bytes| Tensor::from_bytes(&state.ty, bytes)).flatten()?;
             return copy.as_f32().map(look);
         };
-        // SAFETY: the memory is page-aligned and holds that many numbers; the states are held.
+        // SAFETY: the memory is aligned to a cache line and holds that many numbers; the states are held.
         let elements = unsafe { std::slice::from_raw_parts(start.cast(), state.ty.elements()) };
         Some(look(elements))
     }

@@ -48,6 +48,15 @@ impl Array {
         self.values[self.offset(at)]
     }
 
+    /// The offsets of all positions along these axes, the last one fastest, with 0 along the others.
+    pub fn offsets(&self, axes: &[usize]) -> Vec<usize> {
+        let strides = crate::strides(&self.ty.shape);
+        axes.iter().fold(vec![0], |offsets, &axis| {
+            let along = |offset: usize| (0..self.ty.shape[axis]).map(move |at| (offset, at));
+            offsets.into_iter().flat_map(along).map(|(offset, at)| offset + at * strides[axis]).collect()
+        })
+    }
+
     /// The coordinates of all elements, row-major.
     pub fn positions(&self) -> impl Iterator<Item = Vec<usize>> + use<> {
         let shape = self.ty.shape.clone();
@@ -86,9 +95,24 @@ pub fn evaluate(
 /// If an input is missing.
 pub fn evaluate_arrays(
     graph: &Graph,
-    mut inputs: BTreeMap<String, Array>,
+    inputs: BTreeMap<String, Array>,
     precision: Precision,
 ) -> Result<BTreeMap<String, Array>> {
+    let values = evaluate_all(graph, inputs, precision)?;
+    let take = |id: ValueId| values[id.index()].clone();
+    let outputs = graph.outputs().iter().map(|output| (output.name.clone(), take(output.value)));
+    Ok(outputs.collect())
+}
+
+/// The value of every node, by its number.
+///
+/// # Errors
+/// If an input is missing.
+pub fn evaluate_all(
+    graph: &Graph,
+    mut inputs: BTreeMap<String, Array>,
+    precision: Precision,
+) -> Result<Vec<Array>> {
     let mut values: Vec<Array> = Vec::with_capacity(graph.len());
     // All results of each loop, which has a node for every one of them.
     let mut loops: BTreeMap<(Scan, &[ValueId]), Vec<Array>> = BTreeMap::new();
@@ -114,9 +138,7 @@ pub fn evaluate_arrays(
             }
         });
     }
-    let take = |id: ValueId| values[id.index()].clone();
-    let outputs = graph.outputs().iter().map(|output| (output.name.clone(), take(output.value)));
-    Ok(outputs.collect())
+    Ok(values)
 }
 
 fn unfit(name: &str, reason: String) -> IrError {

@@ -143,7 +143,7 @@ fn rounding(dtype: DType) -> f64 {
         DType::F32 => 2e-6,
         DType::F16 => 2e-3,
         DType::BF16 => 1.6e-2,
-        DType::I32 | DType::U32 | DType::Bool => 0.0,
+        DType::I32 | DType::U32 | DType::I8 | DType::Bool => 0.0,
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Data {
     I32(Vec<i32>),
     /// Unsigned integers.
     U32(Vec<u32>),
+    /// Signed bytes.
+    I8(Vec<i8>),
     /// Truth values, each 0 or 1.
     Bool(Vec<u8>),
 }
@@ -33,6 +35,7 @@ macro_rules! with_vector {
             Data::F64($v) => $body,
             Data::I32($v) => $body,
             Data::U32($v) => $body,
+            Data::I8($v) => $body,
             Data::Bool($v) => $body,
         }
     };
@@ -66,6 +69,7 @@ impl Tensor {
             DType::F64 => Data::F64(values.to_vec()),
             DType::I32 => Data::I32(values.iter().map(|&x| x as i64 as i32).collect()),
             DType::U32 => Data::U32(values.iter().map(|&x| x as i64 as u32).collect()),
+            DType::I8 => Data::I8(values.iter().map(|&x| x as i8).collect()),
             DType::Bool => Data::Bool(values.iter().map(|&x| u8::from(x != 0.0)).collect()),
         };
         Tensor::new(ty.shape.clone(), data)
@@ -97,6 +101,7 @@ impl Tensor {
             DType::F64 => Data::F64(elements(bytes, f64::from_le_bytes)),
             DType::I32 => Data::I32(elements(bytes, i32::from_le_bytes)),
             DType::U32 => Data::U32(elements(bytes, u32::from_le_bytes)),
+            DType::I8 => Data::I8(elements(bytes, i8::from_le_bytes)),
             DType::Bool => Data::Bool(bytes.iter().map(|&x| u8::from(x != 0)).collect()),
         };
         Some(Tensor { shape: ty.shape.clone(), data })
@@ -111,6 +116,7 @@ impl Tensor {
             Data::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             Data::U32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::I8(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             Data::Bool(v) => v.clone(),
         }
     }
@@ -139,6 +145,7 @@ impl Tensor {
             Data::F64(v) => v.clone(),
             Data::I32(v) => v.iter().map(|&x| f64::from(x)).collect(),
             Data::U32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Data::I8(v) => v.iter().map(|&x| f64::from(x)).collect(),
             Data::Bool(v) => v.iter().map(|&x| f64::from(x)).collect(),
         }
     }
@@ -147,7 +154,13 @@ impl Tensor {
     pub fn as_f32(&self) -> Option<&[f32]> {
         match &self.data {
             Data::F32(v) => Some(v),
-            Data::BF16(_) | Data::F16(_) | Data::F64(_) | Data::I32(_) | Data::U32(_) | Data::Bool(_) => None,
+            Data::BF16(_)
+            | Data::F16(_)
+            | Data::F64(_)
+            | Data::I32(_)
+            | Data::U32(_)
+            | Data::I8(_)
+            | Data::Bool(_) => None,
         }
     }
 }
@@ -166,6 +179,7 @@ impl Data {
             Data::F64(_) => DType::F64,
             Data::I32(_) => DType::I32,
             Data::U32(_) => DType::U32,
+            Data::I8(_) => DType::I8,
             Data::Bool(_) => DType::Bool,
         }
     }
@@ -207,6 +221,12 @@ impl From<Vec<i32>> for Data {
 impl From<Vec<u32>> for Data {
     fn from(values: Vec<u32>) -> Self {
         Data::U32(values)
+    }
+}
+
+impl From<Vec<i8>> for Data {
+    fn from(values: Vec<i8>) -> Self {
+        Data::I8(values)
     }
 }
 

@@ -20,14 +20,16 @@ pub enum DType {
     I32,
     /// Unsigned, wrapping.
     U32,
+    /// Signed, saturating: what quantised weights are kept as. It is moved and converted, not computed with.
+    I8,
     /// One byte in memory, 0 or 1.
     Bool,
 }
 
 impl DType {
     /// Every dtype.
-    pub const ALL: [DType; 7] =
-        [DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::U32, DType::Bool];
+    pub const ALL: [DType; 8] =
+        [DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::U32, DType::I8, DType::Bool];
 
     /// The name in text form: `f32`, `bf16`, …
     pub fn name(self) -> &'static str {
@@ -38,6 +40,7 @@ impl DType {
             DType::F64 => "f64",
             DType::I32 => "i32",
             DType::U32 => "u32",
+            DType::I8 => "i8",
             DType::Bool => "bool",
         }
     }
@@ -45,7 +48,7 @@ impl DType {
     /// Bytes of one element in memory.
     pub fn size(self) -> usize {
         match self {
-            DType::Bool => 1,
+            DType::I8 | DType::Bool => 1,
             DType::BF16 | DType::F16 => 2,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::F64 => 8,
@@ -62,8 +65,13 @@ impl DType {
         matches!(self, DType::I32 | DType::U32)
     }
 
-    /// The value nearest to `x` that this type holds, as `f64`: floats round to nearest even, integers wrap,
-    /// anything but zero is true.
+    /// Whether arithmetic is defined on this type: on all but `I8` and `Bool`.
+    pub fn is_number(self) -> bool {
+        self.is_float() || self.is_integer()
+    }
+
+    /// The value nearest to `x` that this type holds, as `f64`: floats round to nearest even, `i8` saturates, other integers
+    /// wrap, anything but zero is true.
     pub fn round(self, x: f64) -> f64 {
         match self {
             DType::F64 => x,
@@ -72,6 +80,7 @@ impl DType {
             DType::F16 => half::f16::from_f32(rounded_to_odd(x)).to_f64(),
             DType::I32 => f64::from(x as i64 as i32),
             DType::U32 => f64::from(x as i64 as u32),
+            DType::I8 => f64::from(x as i8),
             DType::Bool => f64::from(u8::from(x != 0.0)),
         }
     }
@@ -81,6 +90,7 @@ impl DType {
         match self {
             DType::F32 | DType::BF16 | DType::F16 | DType::F64 => f64::NEG_INFINITY,
             DType::I32 => f64::from(i32::MIN),
+            DType::I8 => f64::from(i8::MIN),
             DType::U32 | DType::Bool => 0.0,
         }
     }
@@ -91,6 +101,7 @@ impl DType {
             DType::F32 | DType::BF16 | DType::F16 | DType::F64 => f64::INFINITY,
             DType::I32 => f64::from(i32::MAX),
             DType::U32 => f64::from(u32::MAX),
+            DType::I8 => f64::from(i8::MAX),
             DType::Bool => 1.0,
         }
     }

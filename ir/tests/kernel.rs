@@ -265,6 +265,8 @@ fn reductions_and_forms_are_checked() {
 fn order_names_and_results_are_checked() {
     let early = broken(softmax(), |graph| graph.buffers[0].role = BufferRole::Temporary);
     assert_eq!(early, "kernel `softmax`: reads `scores` before a kernel has written it");
+    let part = broken(softmax(), |graph| graph.buffers[1].ty.shape = vec![98304, 257]);
+    assert_eq!(part, "kernel `softmax`: writes only a part of `weights`");
     let twice = broken(softmax(), |graph| graph.kernels.push(graph.kernels[0].clone()));
     assert_eq!(twice, "kernel `softmax`: its name is taken");
     let shape = broken(softmax(), |graph| graph.outputs[0].2.shape = vec![7]);

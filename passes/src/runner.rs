@@ -14,6 +14,17 @@ pub struct Pass {
     run: fn(&mut Graph) -> Result<Notes, IrError>,
 }
 
+impl Pass {
+    /// A pass of one's own; it returns what it has to say about what it did, in lines.
+    pub const fn new(
+        name: &'static str,
+        about: &'static str,
+        run: fn(&mut Graph) -> Result<Vec<String>, IrError>,
+    ) -> Self {
+        Pass { name, about, run }
+    }
+}
+
 /// What a pass has to say about what it did, in lines.
 type Notes = Vec<String>;
 

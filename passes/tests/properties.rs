@@ -3,12 +3,12 @@
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
 use kernfusion_ir::kernel::{interpret, verify};
 use kernfusion_ir::samples::{all, difference, random_graph};
-use kernfusion_ir::{Graph, Tensor};
+use kernfusion_ir::{Graph, Op, Tensor};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{MIXED_PRECISION, PIPELINE, run};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Compares evaluation, the passes' result, and the interpretation of kernels, all in `f64`.
 fn check(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>, tolerance: f64) {
@@ -19,6 +19,9 @@ fn check(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>, tolerance
     let expected = evaluated(graph);
     let mut simplified = graph.clone();
     run(&mut simplified, PIPELINE, None, &mut |_, _| {}).unwrap_or_else(|error| panic!("{name}: {error}"));
+    // Numbers that are folded are rounded to their dtype, `f32` in random graphs.
+    let folds = !numbers(&simplified).is_subset(&numbers(graph));
+    let tolerance = if folds { tolerance.max(1e-6) } else { tolerance };
     compare(&format!("{name} after the passes"), &evaluated(&simplified), &expected, tolerance);
     // Without rounding, mixed precision changes nothing.
     let mut mixed = simplified.clone();
@@ -32,6 +35,15 @@ fn check(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>, tolerance
         compare(&format!("{name} {fusion:?}\n{kernels}"), &results, &expected, tolerance);
         assert!(plan(kernels.clone()).places.len() == kernels.buffers.len());
     }
+}
+
+/// The constants of a graph, by their bits.
+fn numbers(graph: &Graph) -> BTreeSet<u64> {
+    let number = |id| match &graph[id].op {
+        Op::Constant(constant) => Some(constant.value.value().to_bits()),
+        _ => None,
+    };
+    graph.ids().filter_map(number).collect()
 }
 
 fn compare(what: &str, got: &BTreeMap<String, Array>, expected: &BTreeMap<String, Array>, tolerance: f64) {
@@ -48,8 +60,17 @@ fn every_op_sample() {
     }
 }
 
+/// Random graphs that were wrong once: values of which only a part was computed, and a reduction over what was no row.
+#[test]
+fn graphs_of_old_mistakes() {
+    for (seed, size) in [(85_091, 18), (65_132, 23), (71_917, 31), (384_868, 37)] {
+        let (graph, inputs) = random_graph(seed, size);
+        check(&format!("seed {seed}, size {size}"), &graph, &inputs, 1e-9);
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn random_graphs(seed in 0u64..1_000_000, size in 4usize..40) {
         let (graph, inputs) = random_graph(seed, size);

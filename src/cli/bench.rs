@@ -4,10 +4,11 @@
 use super::Outcome;
 use super::error::{CliError, write_text};
 use super::machine;
-use super::model::{MemoryArgs, Model, ModelArgs, TargetArgs, Work};
+use super::model::{MemoryArgs, Model, ModelArgs, TargetArgs, WeightsArgs, Work};
 use super::screen::{Screen, grouped, mib, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
 use kernfusion::compile::{Mode, Target};
+use kernfusion::report::{Measurements, bench_page};
 use kernfusion::text::Windows;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -27,13 +28,16 @@ use std::process::{Command, ExitCode, Stdio};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json
-  kernfusion bench --preset thesis --mode compiled --memory-limit 700MiB")]
+  kernfusion bench --preset thesis --mode compiled --memory-limit 700MiB
+  kernfusion bench --preset tiny --html bench.html --peers torch.json")]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
+    #[command(flatten)]
+    weights: WeightsArgs,
     /// Modes, separated by commas
     #[arg(long, value_name = "MODES", value_delimiter = ',', default_value = "compiled,eager")]
     mode: Vec<Mode>,
@@ -50,6 +54,13 @@ pub(super) struct Args {
     /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw time, memory and bytes of all modes into a page
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
+    /// Others' measurements to draw beside them, as --json and the scripts of benches/peers write them; may be given several
+    /// times, and rounds of one are taken together
+    #[arg(long, value_name = "FILE.json", requires = "html")]
+    peers: Vec<PathBuf>,
     /// Only do the warm-up and one step, and print this process's peak of memory in bytes
     #[arg(long, hide = true)]
     measure_memory: bool,
@@ -66,6 +77,8 @@ struct Row {
     threads: usize,
     steps: u64,
     median_step_s: f64,
+    fastest_step_s: f64,
+    slowest_step_s: f64,
     tokens_per_s: f64,
     compile_s: f64,
     slices: usize,
@@ -101,7 +114,9 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
             true
         }
     });
-    let model = args.model.resolve()?;
+    let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+    // What cannot be read is better known before anything is measured.
+    let peers = args.peers.iter().map(|file| Measurements::read(file)).collect::<Result<Vec<_>, _>>()?;
     // Before anything is compiled here, so that the two never need memory at once.
     let peaks = modes.iter().map(|&mode| peak_alone(mode, modes.len())).collect::<Result<Vec<_>, _>>()?;
     let mut contenders =
@@ -128,9 +143,13 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let rows: Vec<Row> = rows.collect();
     let target = args.target.target(modes[0])?;
     table(&rows, &target, screen);
+    let document = json!({"machine": machine::describe(&target), "results": rows});
     if let Some(path) = &args.json {
-        let document = json!({"machine": machine::describe(&target), "results": rows});
         write_text(path, &format!("{document:#}\n"))?;
+    }
+    if let Some(path) = &args.html {
+        let ours = serde_json::from_value(document).expect("our rows are measurements");
+        write_text(path, &bench_page(&[vec![ours], peers].concat()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -152,7 +171,8 @@ impl Contender {
 
     fn row(&self, args: &Args, model: &Model, peak: Option<usize>) -> Row {
         let report = self.workload.program.report();
-        let median = median(&self.seconds[args.warmup as usize..]);
+        let timed = &self.seconds[args.warmup as usize..];
+        let median = median(timed);
         Row {
             mode: self.mode.to_string(),
             preset: model.preset.into(),
@@ -162,6 +182,8 @@ impl Contender {
             threads: args.target.thread_count(),
             steps: args.steps,
             median_step_s: median,
+            fastest_step_s: timed.iter().copied().fold(f64::INFINITY, f64::min),
+            slowest_step_s: timed.iter().copied().fold(0.0, f64::max),
             tokens_per_s: (model.batch * args.work.length(model)) as f64 / median,
             compile_s: report.total.as_secs_f64(),
             slices: report.thrift.slices,

@@ -2,7 +2,8 @@
 
 use super::Outcome;
 use super::error::{CliError, write_text};
-use super::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, Work};
+use super::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
+use super::opt::read_graph;
 use super::screen::{Screen, note};
 use super::stages::{PassArgs, difference, fused, parts, simplified, traced};
 use super::view;
@@ -23,13 +24,19 @@ use std::process::ExitCode;
   kernfusion dump --stage simplify -o step.kir
   kernfusion dump --preset tiny --format html -o tiny.html
   kernfusion dump --diff simplify
+  kernfusion dump step.kir --stage asm --kernel attn
   kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
 pub(super) struct Args {
+    /// A program in text form, instead of one of a model
+    #[arg(value_name = "FILE.kir", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    file: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     /// Which program of the model
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
+    #[command(flatten)]
+    weights: WeightsArgs,
     /// Stage; a page (html) shows all of them
     #[arg(long, value_enum, required_unless_present_any = ["format", "diff"])]
     stage: Option<Stage>,
@@ -104,8 +111,11 @@ enum Format {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let args = Args { memory: args.memory.or_whole(), ..args };
-    let model = args.model.resolve()?;
-    let mut text = args.show(&model)?;
+    let subject = match &args.file {
+        Some(path) => Subject::File(path.clone(), read_graph(path)?),
+        None => Subject::Model(args.model.resolve()?.keeping(&args.weights, args.work)?),
+    };
+    let mut text = args.show(&subject)?;
     if let Some(part) = args.kernel.as_ref().filter(|_| text.is_empty()) {
         return Err(CliError::Usage(format!("no kernel has a name that contains {part:?}")));
     }
@@ -119,14 +129,37 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whose stages are shown.
+enum Subject {
+    Model(Model),
+    /// A program in text form, and where it was read from.
+    File(PathBuf, Graph),
+}
+
 impl Args {
-    fn show(&self, model: &Model) -> Result<String, CliError> {
+    /// The program, before any pass.
+    fn program(&self, subject: &Subject) -> Result<Graph, CliError> {
+        match subject {
+            Subject::Model(model) => Ok(self.work.program(model, self.products.precision())?.graph),
+            Subject::File(_, graph) => Ok(graph.clone()),
+        }
+    }
+
+    /// What was traced of it, before gradients.
+    fn traced(&self, subject: &Subject) -> Result<Graph, CliError> {
+        match subject {
+            Subject::Model(model) => traced(model, self.work, self.products.precision()),
+            Subject::File(..) => self.program(subject),
+        }
+    }
+
+    fn show(&self, subject: &Subject) -> Result<String, CliError> {
         if self.format == Format::Html {
-            return self.page(model);
+            return self.page(subject);
         }
         if let Some(pass) = &self.diff {
             let modes = (self.mode, self.products.precision());
-            let graph = self.part(parts(model, self.work, modes, &self.memory)?.graphs)?;
+            let graph = self.part(parts(self.program(subject)?, modes, &self.memory)?.graphs)?;
             return difference(&graph, &passes(self.mode, self.products.precision()), pass);
         }
         if self.times.is_some() {
@@ -134,23 +167,26 @@ impl Args {
         }
         let modes = (self.mode, self.products.precision());
         let fused = || {
-            let parts = simplified(model, self.work, modes, &self.memory, &self.passes)?;
+            let parts = simplified(self.program(subject)?, modes, &self.memory, &self.passes)?;
             fused(&self.part(parts.graphs)?, self.mode, parts.thrift)
         };
         match self.stage()? {
-            Stage::Trace => self.graph(&traced(model, self.work, self.products.precision())?),
+            Stage::Trace => self.graph(&self.traced(subject)?),
+            Stage::Grad if self.file.is_some() => Err(CliError::Usage(
+                "a file holds what was derived already; --stage trace shows all of it".into(),
+            )),
             Stage::Grad if self.work == Work::Train => {
-                self.graph(&self.part(parts(model, self.work, modes, &self.memory)?.graphs)?)
+                self.graph(&self.part(parts(self.program(subject)?, modes, &self.memory)?.graphs)?)
             }
             Stage::Grad => {
                 let work = self.work.name();
                 Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
             }
-            Stage::Simplify => self.simplify(model),
+            Stage::Simplify => self.simplify(subject),
             Stage::Fuse => self.kernels(&fused()?),
             Stage::Plan => self.plan(&plan(fused()?)),
-            Stage::Clif => self.code(model, |program, kernel| program.clif(kernel)),
-            Stage::Asm => self.code(model, |program, kernel| program.assembly(kernel)),
+            Stage::Clif => self.code(subject, |program, kernel| program.clif(kernel)),
+            Stage::Asm => self.code(subject, |program, kernel| program.assembly(kernel)),
             Stage::Cuda => self.cuda(&plan(fused()?), |function| Ok(function.text.clone())),
             Stage::Ptx => self.cuda(&plan(fused()?), |function| Ok(cuda::ptx(function, &self.arch)?)),
         }
@@ -161,15 +197,18 @@ impl Args {
     }
 
     /// All stages in one page.
-    fn page(&self, model: &Model) -> Result<String, CliError> {
+    fn page(&self, subject: &Subject) -> Result<String, CliError> {
         if self.passes.stops_early() || self.kernel.is_some() {
             let reason = "a page shows the whole pipeline: leave out --after, --stop-after and --kernel";
             return Err(CliError::Usage(reason.into()));
         }
         let modes = (self.mode, self.products.precision());
-        let parts = parts(model, self.work, modes, &self.memory)?;
+        let parts = parts(self.program(subject)?, modes, &self.memory)?;
         let thrift = parts.thrift;
-        let title = format!("{} {}", model.preset, self.work.name());
+        let title = match subject {
+            Subject::Model(model) => format!("{} {}", model.preset, self.work.name()),
+            Subject::File(path, _) => path.display().to_string(),
+        };
         view::page(&self.part(parts.graphs)?, title, modes, thrift, self.times.as_deref())
     }
 
@@ -194,9 +233,9 @@ impl Args {
     }
 
     /// The graph after the passes, and which rules fired: in text form as comments, else on standard error.
-    fn simplify(&self, model: &Model) -> Result<String, CliError> {
+    fn simplify(&self, subject: &Subject) -> Result<String, CliError> {
         let modes = (self.mode, self.products.precision());
-        let parts = simplified(model, self.work, modes, &self.memory, &self.passes)?;
+        let parts = simplified(self.program(subject)?, modes, &self.memory, &self.passes)?;
         let (graph, notes) = self.part(parts.graphs.into_iter().zip(parts.notes).collect())?;
         let text = self.graph(&graph)?;
         if matches!(self.format, Format::Text) {
@@ -232,7 +271,7 @@ impl Args {
     /// The code of each kernel, one after another. Equal kernels share one function and show it each time.
     fn code(
         &self,
-        model: &Model,
+        subject: &Subject,
         text: impl Fn(&Executable, &str) -> Option<String>,
     ) -> Result<String, CliError> {
         if self.format != Format::Text {
@@ -245,8 +284,7 @@ impl Args {
         }
         let target = Target::cpu().mode(self.mode).precision(self.products.precision()).keep_code(true);
         let target = self.memory.limit(target);
-        let program =
-            compile(&self.work.program(model, target.product_type())?.graph, &States::new(), &target)?;
+        let program = compile(&self.program(subject)?, &States::new(), &target)?;
         let mut parts = Vec::new();
         let program = self.part(program.executables())?;
         for kernel in program.plan().graph.kernels.iter().filter(|kernel| self.wants(kernel)) {

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::error::CliError;
-use super::model::{MemoryArgs, ModelArgs, PrecisionArgs, Work};
+use super::model::{MemoryArgs, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use super::screen::{Screen, grouped};
 use super::stages::{PassArgs, fused, simplified};
 use kernfusion::compile::Mode;
@@ -27,6 +27,8 @@ pub(super) struct Args {
     /// Which program of the model
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
+    #[command(flatten)]
+    weights: WeightsArgs,
     /// Mode
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -48,9 +50,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let model = args.model.resolve()?;
+    let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
     let modes = (args.mode, args.products.precision());
-    let parts = simplified(&model, args.work, modes, &args.memory, &args.passes)?;
+    let graph = args.work.program(&model, modes.1)?.graph;
+    let parts = simplified(graph, modes, &args.memory, &args.passes)?;
     let fused = parts
         .graphs
         .iter()

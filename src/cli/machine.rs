@@ -1,6 +1,10 @@
 //! The machine that figures belong to.
 
+use super::model::TargetArgs;
+use super::screen::{grouped, mib};
 use kernfusion::compile::Target;
+use kernfusion::report::Description;
+use kernfusion::train::{Record, Trainer};
 use serde_json::{Value, json};
 
 /// What programs of a target run on, in a few words.
@@ -25,6 +29,30 @@ pub(super) fn describe(target: &Target) -> Value {
         "arch": std::env::consts::ARCH,
         "kernfusion": env!("CARGO_PKG_VERSION"),
     })
+}
+
+/// A run and what it runs on.
+pub(super) fn describe_run(trainer: &Trainer, args: &TargetArgs, target: &Target) -> Description {
+    let report = trainer.program().report();
+    let slices = report.thrift.slices;
+    let batch = if slices > 1 { format!("the batch in {slices} slices, ") } else { String::new() };
+    let (machine, place) = (describe(target), place(target));
+    let processor = machine["cpu"].as_str().filter(|_| report.device_bytes == 0);
+    let Record { config, settings, text, .. } = trainer.record().clone();
+    Description {
+        config,
+        settings,
+        text,
+        place: processor.map_or(place.clone(), |processor| format!("{place}, {processor}")),
+        machine,
+        products: args.products(),
+        compile_s: trainer.compile_time().as_secs_f64(),
+        step: format!(
+            "{batch}{} kernels, {} MiB moved",
+            grouped(report.kernels as u64),
+            grouped(mib(report.bytes_moved) as u64)
+        ),
+    }
 }
 
 /// The most bytes of memory that this process has had resident, where the system tells.

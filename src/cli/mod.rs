@@ -7,29 +7,37 @@
 
 mod adaptation;
 mod bench;
+mod bisect;
+mod compile;
 mod data;
 mod dump;
 mod error;
 mod execute;
 mod experiment;
 mod explain;
+mod export;
 mod generate;
+mod import;
+mod live;
 mod machine;
 mod model;
 mod opt;
 mod presets;
 mod profile;
 mod profile_table;
+mod report;
 mod run;
 mod score;
 mod screen;
 mod selftest;
+mod source;
 mod stages;
 mod tokenizer;
 mod train;
 mod train_report;
 mod tune;
 mod view;
+mod watch;
 mod workload;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
@@ -60,9 +68,14 @@ enum Command {
     Tune(tune::Args),
     Generate(generate::Args),
     Score(score::Args),
+    Import(import::Args),
+    Export(export::Args),
+    Report(report::Args),
     Experiment(experiment::Args),
     Bench(bench::Args),
+    Compile(compile::Args),
     Dump(dump::Args),
+    Bisect(bisect::Args),
     Opt(opt::Args),
     Run(run::Args),
     Explain(explain::Args),
@@ -89,10 +102,15 @@ pub(crate) fn main() -> ExitCode {
         Command::Train(args) => train::run(*args, &mut screen),
         Command::Tune(args) => tune::run(args, &mut screen),
         Command::Generate(args) => generate::run(args, &mut screen),
+        Command::Report(args) => report::run(args, &mut screen),
         Command::Experiment(args) => experiment::run(args, &mut screen),
         Command::Score(args) => score::run(args, &mut screen),
+        Command::Import(args) => import::run(args, &mut screen),
+        Command::Export(args) => export::run(args, &mut screen),
         Command::Bench(args) => bench::run(args, &mut screen),
+        Command::Compile(args) => compile::run(args, &mut screen),
         Command::Dump(args) => dump::run(args, &mut screen),
+        Command::Bisect(args) => bisect::run(args, &mut screen),
         Command::Opt(args) => opt::run(args, &mut screen),
         Command::Run(args) => run::run(args, &mut screen),
         Command::Explain(args) => explain::run(args, &mut screen),

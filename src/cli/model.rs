@@ -33,11 +33,22 @@ pub(super) struct Model {
     pub(super) preset: &'static str,
     pub(super) config: ModelConfig,
     pub(super) batch: usize,
+    /// What matrices are kept as by programs that only read them, if it is not what products take.
+    pub(super) weights: Option<DType>,
     /// The fields that the user's file has.
     fields: serde_json::Value,
 }
 
 impl Model {
+    /// With matrices kept as these flags say, for a work that only reads them.
+    pub(super) fn keeping(self, flags: &WeightsArgs, work: Work) -> std::result::Result<Self, CliError> {
+        let weights = flags.weights.map(WeightsArg::dtype);
+        if weights.is_some() && matches!(work, Work::Train | Work::Forward) {
+            return Err(CliError::Usage("--weights is for --work prefill and --work decode".into()));
+        }
+        Ok(Model { weights, ..self })
+    }
+
     /// Whether the user's file says what this field is, rather than the preset.
     pub(super) fn fixes(&self, field: &str) -> bool {
         self.fields.get(field).is_some()
@@ -77,7 +88,7 @@ impl ModelArgs {
             Some((name, extent, limit)) => {
                 Err(CliError::Usage(format!("{name} {extent} is above the largest possible, {limit}")))
             }
-            None => Ok(Model { preset: preset.name, config, batch, fields }),
+            None => Ok(Model { preset: preset.name, config, batch, weights: None, fields }),
         }
     }
 
@@ -123,9 +134,7 @@ impl Work {
             Work::Forward => model.config.evaluation(model.batch),
             Work::Prefill | Work::Decode => {
                 let trace = Trace::new();
-                if precision == Precision::Bf16 {
-                    trace.store_matrices(DType::BF16);
-                }
+                trace.store_matrices(model.weights.unwrap_or(precision.dtype()));
                 self.continuation(model, &trace)
             }
         };
@@ -230,6 +239,43 @@ impl PrecisionArgs {
         match self.dtype {
             DtypeArg::F32 => Precision::F32,
             DtypeArg::Bf16 => Precision::Bf16,
+        }
+    }
+}
+
+/// What a model that is only read takes in memory.
+#[derive(clap::Args)]
+pub(super) struct WeightsArgs {
+    /// What matrices are kept as; int8 has a scale for each row [default: what products take, see --dtype]
+    #[arg(long, value_enum, value_name = "DTYPE")]
+    weights: Option<WeightsArg>,
+}
+
+impl WeightsArgs {
+    /// Whether the user has said anything.
+    pub(super) fn is_given(&self) -> bool {
+        self.weights.is_some()
+    }
+
+    /// The target with what the flag says.
+    pub(super) fn of(&self, target: Target) -> Target {
+        self.weights.map(WeightsArg::dtype).into_iter().fold(target, Target::weights)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WeightsArg {
+    F32,
+    Bf16,
+    Int8,
+}
+
+impl WeightsArg {
+    fn dtype(self) -> DType {
+        match self {
+            WeightsArg::F32 => DType::F32,
+            WeightsArg::Bf16 => DType::BF16,
+            WeightsArg::Int8 => DType::I8,
         }
     }
 }

@@ -7,13 +7,13 @@
 use super::Outcome;
 use super::error::write_text;
 use super::machine;
-use super::model::{ModelArgs, TargetArgs, Work};
+use super::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
 use super::profile_table::{self, Group};
 use super::screen::{Screen, progress};
 use super::workload::{Workload, median, synthetic_tokens, windows};
 use kernfusion::compile::{Mode, Target};
 use kernfusion::floor::{Floor, floor};
-use kernfusion_codegen::Peaks;
+use kernfusion_codegen::{MemoryMeter, Peaks};
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Product};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ pub(super) struct Args {
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
+    #[command(flatten)]
+    weights: WeightsArgs,
     /// Mode
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -55,7 +57,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let model = args.model.resolve()?;
+    let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
     let target = args.target.target(args.mode)?;
     // Before the program takes its memory.
     let peaks = target.peaks()?;
@@ -63,12 +65,16 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let tokens = synthetic_tokens(&model);
     let windows = windows(&model, &tokens)?;
     let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
-    let (mut steps, mut times) = (vec![], vec![]);
+    let (mut steps, mut times, mut reads) = (vec![], vec![], vec![]);
+    let meter = target.gpu_name().is_none().then(|| MemoryMeter::new(target.thread_count())).transpose();
+    let meter = meter.map_err(kernfusion::Error::from)?;
     for step in 0..args.warmup + args.steps {
         let (kernels, time) = workload.step_by_kernels(&windows)?;
         if step >= args.warmup {
             steps.push(time.as_secs_f64());
             times.push(kernels);
+            // The first time wakes the threads.
+            reads.extend(meter.as_ref().map(|meter| meter.reads().max(meter.reads())));
         }
         bar.inc(1);
     }
@@ -85,6 +91,17 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         machine::place(&target)
     ));
     profile_table::show(&groups, (&peaks, wide(&target)), step, args.lines, screen);
+    let moved: usize = groups.iter().map(|group| group.bytes).sum();
+    let in_turn = (!reads.is_empty()).then(|| median(&reads));
+    if let Some(reads) = in_turn {
+        let rate = moved as f64 / step;
+        screen.line(format!(
+            "read in turn with the steps: {:.1} GB/s; a step's bytes, caches whole: {:.1}, {:.0} % of it",
+            reads / 1e9,
+            rate / 1e9,
+            100.0 * rate / reads
+        ));
+    }
     if let Some(path) = &args.json {
         let kernels = workload.program.kernels().kernels.iter().enumerate();
         let each: BTreeMap<_, _> = kernels.map(|(number, kernel)| (&kernel.name, seconds(number))).collect();
@@ -93,6 +110,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
             "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype,
             "device": args.target.device_name(), "threads": target.thread_count(), "steps": args.steps, "step_s": step,
             "bandwidth_bytes_per_s": peaks.bandwidth,
+            "reads_bytes_per_s": peaks.reads, "reads_in_turn_bytes_per_s": in_turn,
             "f32_products_per_s": peaks.f32_products,
             "bf16_products_per_s": peaks.bf16_products,
             "kernels": groups,

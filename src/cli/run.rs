@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// Program in text form
     #[arg(value_name = "FILE.kir")]
     file: PathBuf,
-    /// Inputs and states by name; dtypes f32, bf16, f16, f64, i32, u32, bool
+    /// Inputs and states by name; dtypes f32, bf16, f16, f64, i32, u32, i8, bool
     #[arg(long, value_name = "FILE.safetensors")]
     inputs: Option<PathBuf>,
     /// Where to write the results; without it their types are shown

@@ -2,9 +2,9 @@
 
 use super::Outcome;
 use super::error::{CliError, in_file};
-use super::model::TargetArgs;
+use super::model::{TargetArgs, WeightsArgs};
 use super::screen::Screen;
-use kernfusion::checkpoint::Checkpoint;
+use super::source::{Source, SourceArgs};
 use kernfusion::compile::Mode;
 use kernfusion::experiment::save;
 use kernfusion::score::{Score, TextScorer};
@@ -19,11 +19,10 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion score --checkpoint runs/tiny --text \"The compiler reads\"
-  kernfusion score --checkpoint runs/tiny --ids 20,8,5 --json score.json")]
+  kernfusion score --model gpt2 --ids 20,8,5 --json score.json")]
 pub(super) struct Args {
-    /// Directory of the checkpoint
-    #[arg(long, value_name = "DIR")]
-    checkpoint: PathBuf,
+    #[command(flatten)]
+    source: SourceArgs,
     /// The text
     #[arg(long, value_name = "TEXT", required_unless_present = "ids", conflicts_with = "ids")]
     text: Option<String>,
@@ -37,22 +36,30 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
     #[command(flatten)]
+    weights: WeightsArgs,
+    #[command(flatten)]
     target: TargetArgs,
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let target = args.target.target(args.mode)?;
-    let checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
-    let scorer = TextScorer::from_checkpoint(checkpoint, &target);
-    let mut scorer = scorer.map_err(|error| in_file(&args.checkpoint, error))?;
+    let target = args.weights.of(args.target.target(args.mode)?);
+    let scorer = match args.source.open()? {
+        Source::Checkpoint(checkpoint) => TextScorer::from_checkpoint(*checkpoint, &target),
+        Source::Published(model) => TextScorer::from_published(&model, &target),
+    };
+    let mut scorer = scorer.map_err(|error| in_file(args.source.path(), error))?;
     let (flag, score) = match (&args.text, &args.ids) {
         (Some(text), _) => ("--text", scorer.score_text(text)),
         (None, ids) => ("--ids", scorer.score(ids.as_deref().unwrap_or_default())),
     };
     let score = score.map_err(|error| wrong(flag, error))?;
-    let pieces: Result<Vec<_>, _> =
-        score.tokens.iter().map(|&token| scorer.tokenizer().decode(&[token])).collect();
-    let pieces = pieces.map_err(kernfusion::Error::from)?;
+    // A vocabulary may be larger than that of the tokenizer, and a published model may have none; what is nothing in a text is
+    // shown as it is stored.
+    let piece = |token: i32| {
+        let text = scorer.tokenizer()?.decode(&[token]).ok().filter(|text| !text.is_empty());
+        text.or_else(|| scorer.tokenizer()?.token(token))
+    };
+    let pieces: Vec<_> = score.tokens.iter().map(|&token| piece(token).unwrap_or_default()).collect();
     table(&score, &pieces, screen);
     if let Some(path) = &args.json {
         save(path, &format!("{:#}\n", figures(&score, &pieces)))?;

@@ -118,7 +118,7 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
     }
     for (name, config) in models::samples() {
         cases.push(training_step(args.seed, name, &config)?);
-        for stored in [DType::F32, DType::BF16] {
+        for stored in [DType::F32, DType::BF16, DType::I8] {
             cases.extend(continuation(args.seed, name, &config, stored)?);
         }
     }
@@ -135,7 +135,7 @@ fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
     let data = batches::inputs(config, windows, 3, seed, 0).into_iter();
     let mut inputs: BTreeMap<_, _> = data.map(|(name, tensor)| (name.to_string(), tensor)).collect();
     inputs.extend(step.scalars(3, 1e-2, seed as u32).into_iter().map(|(name, scalar)| (name.into(), scalar)));
-    inputs.extend(step.program.initial_parameters(seed).map(|(name, tensor)| (name.into(), tensor)));
+    inputs.extend(step.program.initial_parameters(seed));
     let graph = step.program.graph;
     // Moments as after some steps: Adam divides by the root of the second one.
     add_states(&graph, &mut inputs, 1e-3..2e-3, seed);
@@ -155,7 +155,7 @@ fn continuation(seed: u64, name: &str, config: &ModelConfig, stored: DType) -> R
     let scalar = |value: i32| HostTensor::new([], vec![value]);
     let data = [("x", HostTensor::new([3, 2], tokens)), ("position", scalar(3)), ("last", scalar(1))];
     let mut inputs: BTreeMap<_, _> = data.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
-    inputs.extend(program.initial_parameters(seed).map(|(name, tensor)| (name.into(), tensor)));
+    inputs.extend(program.initial_parameters(seed));
     add_states(&program.graph, &mut inputs, -1.0..1.0, seed);
     let (group, name) = ("continuation".into(), format!("continuation: {name}, kept as {stored}"));
     let tolerance = if stored == DType::F32 { STEP_TOLERANCE } else { NARROW_TOLERANCE };
@@ -199,7 +199,10 @@ fn compare(name: &str, expected: &Array, results: &Tensors, tolerance: f64) -> O
     let found = results.get(name).filter(|tensor| tensor.ty() == expected.ty);
     let Some(found) = found else { return Some(format!("output {name} is missing or of another type")) };
     // Whole numbers and truth values are never nearly right.
-    let tolerance =
-        if matches!(expected.ty.dtype, DType::I32 | DType::U32 | DType::Bool) { 0.0 } else { tolerance };
+    let tolerance = if matches!(expected.ty.dtype, DType::I32 | DType::U32 | DType::I8 | DType::Bool) {
+        0.0
+    } else {
+        tolerance
+    };
     difference(&expected.values, &found.to_f64(), tolerance).map(|reason| format!("output {name}, {reason}"))
 }

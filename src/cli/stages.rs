@@ -58,12 +58,10 @@ pub(super) struct Parts {
 
 /// The program in the slices that the flags ask for.
 pub(super) fn parts(
-    model: &Model,
-    work: Work,
+    graph: Graph,
     (mode, precision): (Mode, Precision),
     memory: &MemoryArgs,
 ) -> Result<Parts, CliError> {
-    let graph = work.program(model, precision)?.graph;
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
     let thrift = planned_thrift(&graph, &States::new(), &target)?;
     if thrift.slices == 1 {
@@ -75,13 +73,12 @@ pub(super) fn parts(
 
 /// The program after the passes of a mode.
 pub(super) fn simplified(
-    model: &Model,
-    work: Work,
+    graph: Graph,
     (mode, precision): (Mode, Precision),
     memory: &MemoryArgs,
     flags: &PassArgs,
 ) -> Result<Parts, CliError> {
-    let mut parts = parts(model, work, (mode, precision), memory)?;
+    let mut parts = parts(graph, (mode, precision), memory)?;
     let list = passes(mode, precision);
     for graph in &mut parts.graphs {
         let reports = run_passes(graph, &list, flags.count(&list)?, &mut |_, _| {});

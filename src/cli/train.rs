@@ -2,10 +2,12 @@
 
 use super::adaptation::AdaptationArgs;
 use super::error::{CliError, in_file};
+use super::live::{self, State};
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
 use super::tokenizer::TokenizerArgs;
-use super::{Outcome, train_report::Reporter};
+use super::watch::WatchArgs;
+use super::{Outcome, machine, train_report::Reporter};
 use clap::ValueEnum;
 use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::compile::{Mode, Target};
@@ -37,6 +39,8 @@ pub(super) const INTERRUPTED: u8 = 130;
   kernfusion train --preset thesis --memory-limit 700MiB
   kernfusion train --data book.txt --tokenizer bpe --vocabulary 2000 --align-vocabulary 64
   kernfusion train --data verse.txt --init runs/tiny/checkpoint.safetensors --lora 8 --out runs/verse
+  kernfusion train --preset thesis --tensorboard --sample-every 500     # then: tensorboard --logdir runs
+  kernfusion train --preset thesis --ui
   kernfusion train --resume runs/thesis --steps 10000")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -116,9 +120,8 @@ pub(super) struct Args {
     /// Go on with the run whose checkpoint is in this directory
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Write a line of JSON for each step; a resumed run continues the file
-    #[arg(long, value_name = "FILE.jsonl")]
-    log: Option<PathBuf>,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -151,26 +154,46 @@ enum OrderArg {
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let target = args.memory.limit(args.target.target(args.mode)?);
     let (trainer, directory) = match &args.resume {
-        Some(from) => (resumed(&args, from, target)?, args.out.clone().unwrap_or_else(|| from.clone())),
-        None => fresh(&args, target, screen)?,
+        Some(from) => {
+            (resumed(&args, from, target.clone())?, args.out.clone().unwrap_or_else(|| from.clone()))
+        }
+        None => fresh(&args, target.clone(), screen)?,
     };
     let stop = stop_on_interrupt()?;
     introduce(&trainer, args.mode, screen);
     let steps = trainer.record().settings.steps;
-    if trainer.steps_done() >= steps {
-        let done = trainer.steps_done();
+    let done = trainer.steps_done();
+    if done >= steps {
         screen.line(format!("all {done} steps are done; --steps {} would go on", done + 1000));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut session = Session::new(trainer, &directory, args.log.as_deref())?;
+    let about = machine::describe_run(&trainer, &args.target, &target);
+    let mut session = Session::new(trainer, &directory, None)?;
+    args.watch.attach(&mut session, &directory, &about)?;
     let place = directory.display();
-    match drive(&mut session, stop, screen)? {
+    let ending = match args.watch.has_view() {
+        true => view(&mut session, stop, State::new(&about, &directory, done), screen)?,
+        false => drive(&mut session, stop, screen)?,
+    };
+    match ending {
         Ending::Finished => {
             screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}"));
             Ok(ExitCode::SUCCESS)
         }
         Ending::Stopped => Ok(stopped(session.trainer(), &format!("train --resume {place}"), screen)),
     }
+}
+
+/// Does the steps that are left under a view of the whole terminal, and says afterwards what it has shown last.
+fn view(
+    session: &mut Session,
+    stop: &'static AtomicBool,
+    state: State,
+    screen: &mut Screen,
+) -> Result<Ending, CliError> {
+    let (ending, state) = live::drive(session, stop, state)?;
+    state.summary().iter().for_each(|line| screen.line(line));
+    Ok(ending)
 }
 
 /// Does the steps that are left, with a bar or lines.
@@ -334,6 +357,7 @@ pub(super) fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
     static STOP: AtomicBool = AtomicBool::new(false);
     let handler = || {
         if STOP.swap(true, Ordering::Relaxed) {
+            live::leave();
             std::process::exit(INTERRUPTED.into());
         }
     };
@@ -348,7 +372,9 @@ fn vocabulary(tokenizer: &Tokenizer) -> String {
     let size = grouped(tokenizer.vocabulary_size() as u64);
     match tokenizer {
         Tokenizer::Characters(_) => format!("{size} distinct characters"),
-        Tokenizer::Words(_) | Tokenizer::Pieces(_) => format!("a vocabulary of {size} {}", tokenizer.unit()),
+        Tokenizer::Words(_) | Tokenizer::Pieces(_) | Tokenizer::Marked(_) => {
+            format!("a vocabulary of {size} {}", tokenizer.unit())
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::screen::{Screen, grouped};
 use indicatif::ProgressBar;
-use kernfusion::train::{Event, StepReport, Trainer};
+use kernfusion::train::{Event, Row, StepReport, Trainer};
 use std::io::IsTerminal;
 
 /// Lines of a run in a pipe, about.
@@ -34,12 +34,12 @@ impl<'a> Reporter<'a> {
 
     pub(super) fn show(&mut self, event: Event<'_>) {
         match event {
-            Event::Step(report) => self.step(report),
-            Event::Validation { step, loss } => {
-                self.line(format!("step {step:>6}  validation loss {loss:.4}"))
+            Event::Row(Row::Step(report)) => self.step(report),
+            Event::Row(Row::Validation { step, val_loss }) => {
+                self.line(format!("step {step:>6}  validation loss {val_loss:.4}"))
             }
-            Event::Sample { step, prompt, text } => {
-                let text = format!("{prompt}{text}");
+            Event::Row(Row::Sample { step, prompt, sample }) => {
+                let text = format!("{prompt}{sample}");
                 self.line(format!("step {step:>6}  sample:\n{}", indented(&text)));
             }
             Event::Saved { .. } => {}

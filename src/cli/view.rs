@@ -14,6 +14,7 @@ use std::path::Path;
 #[derive(Deserialize)]
 struct Profile {
     bandwidth_bytes_per_s: f64,
+    reads_bytes_per_s: f64,
     f32_products_per_s: f64,
     bf16_products_per_s: f64,
     each: BTreeMap<String, f64>,
@@ -48,6 +49,7 @@ pub(super) fn page(
 fn peaks(profile: &Profile) -> Peaks {
     Peaks {
         bandwidth: profile.bandwidth_bytes_per_s,
+        reads: profile.reads_bytes_per_s,
         f32_products: profile.f32_products_per_s,
         bf16_products: profile.bf16_products_per_s,
         scalars: NOMINAL.scalars / NOMINAL.f32_products * profile.f32_products_per_s,

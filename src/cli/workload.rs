@@ -69,7 +69,7 @@ impl Workload {
         };
         let states = target.states();
         for (name, tensor) in program.initial_parameters(SEED) {
-            states.set(name, &tensor).map_err(kernfusion::Error::from)?;
+            states.set(&name, &tensor).map_err(kernfusion::Error::from)?;
         }
         let program = compile(&program.graph, &states, &target)?;
         let (batch, length) = (model.batch, work.length(model));
@@ -92,20 +92,7 @@ impl Workload {
 
     /// The next batch.
     fn inputs(&self, windows: &Windows<'_>) -> batches::Inputs {
-        let window = windows.batch(self.done);
-        let context = self.model.context();
-        let (position, last) = match self.work {
-            Work::Train | Work::Forward => {
-                let first = self.done * self.batch as u64;
-                return batches::inputs(&self.model, window, self.batch, SEED, first);
-            }
-            Work::Prefill => (0, self.length - 1),
-            Work::Decode => (context / 2 + self.done as usize % context.div_ceil(2), 0),
-        };
-        let rows: Vec<_> = window.0.chunks(context).flat_map(|row| &row[..self.length]).copied().collect();
-        let scalar = |value: usize| HostTensor::new([], vec![value as i32]);
-        let x = HostTensor::new([self.batch, self.length], rows);
-        vec![("x", x), ("position", scalar(position)), ("last", scalar(last))]
+        inputs(&self.model, self.work, (self.batch, self.length), self.done, windows)
     }
 
     fn timed<R>(
@@ -124,6 +111,29 @@ impl Workload {
         self.done += 1;
         Ok((result, time))
     }
+}
+
+/// What a step of this number reads, of a batch of so many rows with so many tokens each.
+pub(super) fn inputs(
+    model: &ModelConfig,
+    work: Work,
+    (batch, length): (usize, usize),
+    step: u64,
+    windows: &Windows<'_>,
+) -> batches::Inputs {
+    let window = windows.batch(step);
+    let context = model.context();
+    let (position, last) = match work {
+        Work::Train | Work::Forward => {
+            return batches::inputs(model, window, batch, SEED, step * batch as u64);
+        }
+        Work::Prefill => (0, length - 1),
+        Work::Decode => (context / 2 + step as usize % context.div_ceil(2), 0),
+    };
+    let rows: Vec<_> = window.0.chunks(context).flat_map(|row| &row[..length]).copied().collect();
+    let scalar = |value: usize| HostTensor::new([], vec![value as i32]);
+    let x = HostTensor::new([batch, length], rows);
+    vec![("x", x), ("position", scalar(position)), ("last", scalar(last))]
 }
 
 /// The middle one, or the mean of the middle two.

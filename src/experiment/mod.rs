@@ -10,8 +10,6 @@
 mod curve;
 mod deviation;
 mod handover;
-mod page;
-mod plot;
 mod reference;
 mod report;
 mod thesis;

@@ -1,10 +1,11 @@
 //! What the experiments have shown: a page and its figures as JSON.
 
-use super::page::{escaped, page, pairs, section, table, tiles};
-use super::plot::{Line, Plot, Scale, grouped, number, smoothed};
 use super::{Curve, Deviation, Reference, THESIS, Thesis, ThesisFigures, Written, save, thesis};
 use crate::Result;
-use crate::train::{Record, Settings};
+use crate::report::Description;
+use crate::report::figures::{self, line};
+use crate::report::page::{escaped, page, section, table, tiles};
+use crate::report::plot::{Plot, Scale, duration, grouped, median, number, smoothed};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -16,18 +17,8 @@ const FIGURES: &str = "figures.json";
 
 /// Our side of an experiment, beside its curve.
 pub struct Measured {
-    /// The model, the settings and the text.
-    pub record: Record,
-    /// The machine, as JSON with the field `cpu` or `gpu`.
-    pub machine: Value,
-    /// What it ran on: threads, or a GPU.
-    pub place: String,
-    /// The number type of matrix products.
-    pub products: String,
-    /// How long compiling took.
-    pub compile_s: f64,
-    /// Slices of the batch, kernels and recomputing in words.
-    pub step: String,
+    /// The model, the settings, the text, and the machine.
+    pub about: Description,
     /// The most memory that was taken; none if nothing was trained this time.
     pub peak_mib: Option<f64>,
 }
@@ -83,8 +74,8 @@ pub fn verification_report(
         facts,
         section("Loss", &(losses_of_both(curve, reference) + &distances(deviation))),
         section(&format!("{} steps", number(steps as f64)), &both(ours, curve, reference)),
-        section("What the thesis reports", &beside_thesis(&THESIS, &ours.record)),
-        section("Settings", &settings(ours)),
+        section("What the thesis reports", &beside_thesis(&THESIS, &ours.about)),
+        section("Settings", &ours.about.list()),
     ];
     let figures = verification_figures(ours, curve, reference, deviation);
     Report { page: page("Verification against PyTorch", &sections), figures }
@@ -93,7 +84,7 @@ pub fn verification_report(
 /// The report of a pre-training.
 pub fn pretraining_report(ours: &Measured, curve: &Curve) -> Report {
     let steps = curve.losses.len();
-    let config = &ours.record.config;
+    let config = &ours.about.config;
     let lead = format!(
         "<p>A model of {} parameters learns to continue a text, with dropout {}.</p>\n",
         number(config.parameters() as f64),
@@ -106,7 +97,7 @@ pub fn pretraining_report(ours: &Measured, curve: &Curve) -> Report {
             format!("validation loss in nats per token after {} steps", number(steps as f64)),
         ),
         (duration(total(&curve.seconds)), "of training".into()),
-        (number(tokens_per_s(&ours.record, &curve.seconds)), "tokens a second".into()),
+        (number(tokens_per_s(&ours.about, &curve.seconds)), "tokens a second".into()),
         (
             ours.peak_mib.map_or("–".into(), |peak| format!("{} MiB", number(peak.round()))),
             "of memory at most".into(),
@@ -116,16 +107,16 @@ pub fn pretraining_report(ours: &Measured, curve: &Curve) -> Report {
         lead,
         facts,
         section("Loss", &losses_of_one(curve)),
-        section("Speed", &speed(&[("Kernfusion", "ours", &curve.seconds)], &ours.record)),
+        section("Speed", &speed(&[("Kernfusion", "ours", &curve.seconds)], &ours.about)),
         section("What the model writes", &written(&curve.samples)),
-        section("Settings", &settings(ours)),
+        section("Settings", &ours.about.list()),
     ];
     let figures = json!({
         "experiment": "pretraining",
-        "machine": ours.machine,
-        "settings": ours.record.meta(steps as u64).training["settings"],
+        "machine": ours.about.machine,
+        "settings": ours.about.settings,
         "config": config,
-        "text": ours.record.text,
+        "text": ours.about.text,
         "kernfusion": side(ours, curve),
     });
     Report { page: page("Pre-training", &sections), figures }
@@ -139,12 +130,12 @@ fn verification_figures(
 ) -> Value {
     json!({
         "experiment": "verification",
-        "machine": ours.machine,
-        "settings": ours.record.meta(curve.losses.len() as u64).training["settings"],
-        "config": ours.record.config,
-        "text": ours.record.text,
+        "machine": ours.about.machine,
+        "settings": ours.about.settings,
+        "config": ours.about.config,
+        "text": ours.about.text,
         "kernfusion": side(ours, curve),
-        "reference": with_totals(json!(reference), &reference.seconds, &ours.record),
+        "reference": with_totals(json!(reference), &reference.seconds, &ours.about),
         "deviation": deviation,
         "within_bound": deviation.is_within_bound(),
         "thesis": thesis_figures(&THESIS),
@@ -153,10 +144,6 @@ fn verification_figures(
 
 fn by_step(values: &[f64]) -> Vec<(f64, f64)> {
     values.iter().enumerate().map(|(step, &value)| (step as f64 + 1.0, value)).collect()
-}
-
-fn line(label: impl Into<String>, class: &'static str, points: Vec<(f64, f64)>) -> Line {
-    Line { label: label.into(), class, points }
 }
 
 fn losses_of_both(curve: &Curve, reference: &Reference) -> String {
@@ -187,26 +174,13 @@ fn distances(deviation: &Deviation) -> String {
 }
 
 fn losses_of_one(curve: &Curve) -> String {
-    let losses = by_step(&curve.losses);
     let validation = curve.validation.iter().map(|&(step, loss)| (step as f64, loss)).collect();
-    let plot = Plot {
-        title: "Training and validation loss".into(),
-        x: "step",
-        y: "nats per token",
-        scale: Scale::Linear,
-        lines: vec![
-            line("each step, with dropout", "faint", losses.clone()),
-            line("its mean", "ours", smoothed(&losses)),
-            line("validation, without dropout", "validation", validation),
-        ],
-        bound: None,
-    };
-    plot.figure()
+    figures::losses(by_step(&curve.losses), validation, true)
 }
 
 /// Tokens per second over the run, a curve for each side.
-fn speed(sides: &[(&str, &'static str, &[f64])], record: &Record) -> String {
-    let tokens = tokens(record);
+fn speed(sides: &[(&str, &'static str, &[f64])], about: &Description) -> String {
+    let tokens = about.tokens();
     let rates = sides.iter().map(|(label, class, seconds)| {
         let rates: Vec<_> = seconds.iter().map(|seconds| tokens / seconds).collect();
         line(*label, class, smoothed(&by_step(&rates)))
@@ -229,7 +203,7 @@ fn both(ours: &Measured, curve: &Curve, reference: &Reference) -> String {
             place.to_string(),
             format!("{} s", number((10.0 * total(seconds)).round() / 10.0)),
             format!("{} s", significant(median(seconds))),
-            number(tokens_per_s(&ours.record, seconds)),
+            number(tokens_per_s(&ours.about, seconds)),
             peak.map_or("–".into(), |peak| format!("{} MiB", number(peak.round()))),
         ]
     };
@@ -237,7 +211,7 @@ fn both(ours: &Measured, curve: &Curve, reference: &Reference) -> String {
         (total(&curve.seconds) / total(&reference.seconds), ratio(ours.peak_mib, reference.peak_mib));
     let rows = [
         row(&reference.library, &reference.place, &reference.seconds, reference.peak_mib),
-        row("Kernfusion", &ours.place, &curve.seconds, ours.peak_mib),
+        row("Kernfusion", &ours.about.place, &curve.seconds, ours.peak_mib),
         vec![
             "Kernfusion ÷ PyTorch".into(),
             String::new(),
@@ -250,7 +224,7 @@ fn both(ours: &Measured, curve: &Curve, reference: &Reference) -> String {
     let head = ["", "on", "all steps", "median step", "tokens/s", "peak memory"];
     let sides: [(&str, &'static str, &[f64]); 2] =
         [(&reference.library, "reference", &reference.seconds), ("Kernfusion", "ours", &curve.seconds)];
-    let elsewhere = match reference.place == ours.place {
+    let elsewhere = match reference.place == ours.about.place {
         true => "",
         false => {
             " As far as is known the two did not run on the same processor with the same threads, so that their times \
@@ -261,10 +235,10 @@ fn both(ours: &Measured, curve: &Curve, reference: &Reference) -> String {
         "<p class=\"quiet\">Times are those of steps alone: compiling and starting are not in them. Memory is the peak of \
          each process, or on a GPU what was allocated there.{elsewhere}</p>\n"
     );
-    table(&head, &rows) + &note + &speed(&sides, &ours.record)
+    table(&head, &rows) + &note + &speed(&sides, &ours.about)
 }
 
-fn beside_thesis(thesis: &Thesis, record: &Record) -> String {
+fn beside_thesis(thesis: &Thesis, about: &Description) -> String {
     let row = |name: &str, figures: &ThesisFigures| {
         vec![
             name.to_string(),
@@ -280,7 +254,7 @@ fn beside_thesis(thesis: &Thesis, record: &Record) -> String {
         row("the thesis' library", &thesis.library),
         vec!["library ÷ PyTorch".into(), format!("{time:.2} ×"), format!("{memory:.2} ×"), String::new()],
     ];
-    let other_model = match record.config.parameters() {
+    let other_model = match about.config.parameters() {
         thesis::PARAMETERS => "",
         _ => "; and another model, with 10,788,864 parameters",
     };
@@ -297,81 +271,25 @@ fn beside_thesis(thesis: &Thesis, record: &Record) -> String {
     table(&["", &times, "memory", "tokens/s, as printed"], &rows) + &note
 }
 
-/// Samples in their order, those after the same number of steps together.
 fn written(samples: &[Written]) -> String {
-    let one = |sample: &Written| {
-        format!("<pre><mark>{}</mark>{}</pre>\n", escaped(&sample.prompt), escaped(&sample.text))
-    };
-    let together = samples.chunk_by(|a, b| a.step == b.step).map(|samples| {
-        let texts: String = samples.iter().map(one).collect();
-        format!(
-            "<div class=\"written\"><h3>after {} steps</h3>\n{texts}</div>\n",
-            number(samples[0].step as f64)
-        )
-    });
-    together.collect()
-}
-
-fn settings(ours: &Measured) -> String {
-    let Record { config, settings, text, .. } = &ours.record;
-    let Settings { batch, seed, optimizer, .. } = settings;
-    let machine = |name: &str| ours.machine[name].as_str().unwrap_or_default().to_string();
-    let heads = config.heads().map_or(String::new(), |heads| format!(", {heads} heads"));
-    pairs(&[
-        (
-            "model",
-            format!(
-                "{} parameters: {} layers, width {}{heads}, context {}, vocabulary {}, dropout {}",
-                number(config.parameters() as f64),
-                config.layers(),
-                config.width(),
-                config.context(),
-                config.vocabulary(),
-                number(config.dropout())
-            ),
-        ),
-        ("batch", format!("{batch} windows of {} tokens", config.context())),
-        ("optimizer", rule(&json!(optimizer))),
-        ("seed", seed.to_string()),
-        ("text", text.name.clone()),
-        ("products", ours.products.clone()),
-        ("step", format!("{}; compiled in {:.2} s", ours.step, ours.compile_s)),
-        ("processor", machine("cpu")),
-        ("graphics card", machine("gpu")),
-        ("memory", memory(&machine("memory"))),
-        ("system", format!("{} on {}", machine("os"), machine("arch"))),
-        ("Kernfusion", machine("kernfusion")),
-    ])
-}
-
-/// Kibibytes, as Linux tells them, in GiB.
-fn memory(text: &str) -> String {
-    let kibibytes = text.strip_suffix(" kB").and_then(|digits| digits.parse::<f64>().ok());
-    kibibytes.map_or(text.into(), |kibibytes| format!("{:.1} GiB", kibibytes / f64::from(1 << 20)))
-}
-
-/// An optimizer and its numbers.
-fn rule(optimizer: &Value) -> String {
-    let numbers = optimizer.as_object().into_iter().flatten().filter(|(name, _)| *name != "rule");
-    let numbers: Vec<_> =
-        numbers.map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
-    format!("{}: {}", optimizer["rule"].as_str().unwrap_or_default(), numbers.join(", "))
+    let samples: Vec<_> = samples.iter().map(|it| (it.step, it.prompt.as_str(), it.text.as_str())).collect();
+    figures::written(&samples)
 }
 
 /// Our side as JSON.
 fn side(ours: &Measured, curve: &Curve) -> Value {
     let mut value = json!(curve);
-    value["place"] = json!(ours.place);
-    value["products"] = json!(ours.products);
-    value["compile_s"] = json!(ours.compile_s);
+    value["place"] = json!(ours.about.place);
+    value["products"] = json!(ours.about.products);
+    value["compile_s"] = json!(ours.about.compile_s);
     value["peak_mib"] = json!(ours.peak_mib);
-    with_totals(value, &curve.seconds, &ours.record)
+    with_totals(value, &curve.seconds, &ours.about)
 }
 
-fn with_totals(mut value: Value, seconds: &[f64], record: &Record) -> Value {
+fn with_totals(mut value: Value, seconds: &[f64], about: &Description) -> Value {
     value["total_s"] = json!(total(seconds));
     value["median_step_s"] = json!(median(seconds));
-    value["tokens_per_s"] = json!(tokens_per_s(record, seconds));
+    value["tokens_per_s"] = json!(tokens_per_s(about, seconds));
     value
 }
 
@@ -385,28 +303,13 @@ fn thesis_figures(thesis: &Thesis) -> Value {
     })
 }
 
-fn tokens(record: &Record) -> f64 {
-    (record.settings.batch * record.config.context()) as f64
-}
-
 /// Over all steps together.
-fn tokens_per_s(record: &Record, seconds: &[f64]) -> f64 {
-    (tokens(record) * seconds.len() as f64 / total(seconds)).round()
+fn tokens_per_s(about: &Description, seconds: &[f64]) -> f64 {
+    (about.tokens() * seconds.len() as f64 / total(seconds)).round()
 }
 
 fn total(seconds: &[f64]) -> f64 {
     seconds.iter().sum()
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => f64::NAN,
-        length if length.is_multiple_of(2) => (sorted[middle - 1] + sorted[middle]) / 2.0,
-        _ => sorted[middle],
-    }
 }
 
 /// Three digits that count.
@@ -419,13 +322,5 @@ fn ratio(ours: Option<f64>, theirs: Option<f64>) -> String {
     match (ours, theirs) {
         (Some(ours), Some(theirs)) => format!("{:.2} ×", ours / theirs),
         _ => "–".into(),
-    }
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds {
-        ..120.0 => format!("{seconds:.1} s"),
-        ..7200.0 => format!("{:.1} min", seconds / 60.0),
-        _ => format!("{:.1} h", seconds / 3600.0),
     }
 }

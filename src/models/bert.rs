@@ -1,14 +1,16 @@
 //! BERT: an encoder that learns by filling gaps (Devlin et al., "BERT: pre-training of deep bidirectional transformers",
 //! 2018). Some tokens of a text are hidden, and every position may look at all others to guess them.
 //!
-//! Parameters: `wte.weight` [V, d], `wpe.weight` [T, d], `wse.weight` [2, d] for the first and the second part of a text,
+//! Parameters: `wte.weight` [V, d], `wpe.weight` [T, d], `wse.weight` [segments, d] for the parts of a text,
 //! `ln_e.{weight,bias}`; blocks as a decoder's, with biases everywhere, after whose branches norms stand;
 //! `head.dense.{weight,bias}` [d, d], `head.norm.{weight,bias}` and `head.bias` [V]. The output layer has the matrix of `wte`.
 
 use super::gpt::INITIAL_STD;
 use crate::init::Init;
 use crate::loss::{counted_mean, token_losses};
-use crate::nn::{Activation, Block, BlockConfig, Dropout, Embedding, LayerNorm, Linear, Sight, Surroundings};
+use crate::nn::{
+    Activation, Block, BlockConfig, Dropout, Embedding, Gelu, LayerNorm, Linear, Sight, Surroundings,
+};
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
 use crate::{Error, Result};
@@ -36,6 +38,10 @@ pub struct BertConfig {
     pub dropout: f64,
     /// ε of the norms.
     pub epsilon: f64,
+    /// Parts of a text that have an embedding of their own.
+    pub segments: usize,
+    /// The form of GELU: `erf` (exact) or `tanh`.
+    pub gelu: Gelu,
     /// The token that stands for a hidden one; none: the last one.
     pub mask_token: Option<usize>,
 }
@@ -51,13 +57,12 @@ impl Default for BertConfig {
             hidden: None,
             dropout: 0.0,
             epsilon: 1e-12,
+            segments: 2,
+            gelu: Gelu::Erf,
             mask_token: None,
         }
     }
 }
-
-/// Parts of a text that have an embedding of their own.
-const SEGMENTS: usize = 2;
 
 impl BertConfig {
     /// Checks that such a model exists.
@@ -73,8 +78,9 @@ impl BertConfig {
             ("heads", self.heads),
             ("width", self.width),
             ("hidden", self.hidden()),
+            ("segments", self.segments),
         ])?;
-        super::check_heads(self.width, self.heads)?;
+        super::check_heads(self.width, self.heads, None)?;
         super::check_dropout(self.dropout)?;
         if self.mask_token() >= self.vocabulary {
             let (mask, vocabulary) = (self.mask_token(), self.vocabulary);
@@ -97,7 +103,7 @@ impl BertConfig {
     /// its norms; the head d² + d, 2·d and V.
     pub fn parameters(&self) -> usize {
         let (v, d, inner) = (self.vocabulary, self.width, self.hidden());
-        let embeddings = (v + self.context + SEGMENTS) * d + 2 * d;
+        let embeddings = (v + self.context + self.segments) * d + 2 * d;
         let block = 4 * d * d + 2 * d * inner + 5 * d + inner + 4 * d;
         embeddings + self.layers * block + d * d + 3 * d + v
     }
@@ -156,7 +162,7 @@ impl BertConfig {
     fn block(&self) -> BlockConfig {
         let block = BlockConfig::classic(self.width, self.heads, self.hidden(), Sight::Full);
         BlockConfig { epsilon: self.epsilon, ..block }
-            .with_activation(Activation::Gelu)
+            .with_activation(self.gelu.into())
             .with_dropout(self.dropout)
     }
 }
@@ -165,6 +171,7 @@ impl BertConfig {
 pub struct Bert {
     path: Arc<str>,
     context: usize,
+    gelu: Activation,
     dropout: Dropout,
     /// Token embedding.
     pub wte: Embedding,
@@ -201,7 +208,7 @@ impl Bert {
         let table = |name, count| Embedding::new(trace, name, count, width, init);
         let norm = |name| LayerNorm::new(trace, name, width).with_epsilon(config.epsilon);
         let (wte, wpe) = (table("wte", config.vocabulary), table("wpe", config.context));
-        let (wse, ln_e) = (table("wse", SEGMENTS), norm("ln_e"));
+        let (wse, ln_e) = (table("wse", config.segments), norm("ln_e"));
         let shape = config.block();
         let blocks = (0..config.layers).map(|i| Block::new(trace, &format!("blocks.{i}"), &shape)).collect();
         let scope = trace.scope("head");
@@ -212,7 +219,8 @@ impl Bert {
         };
         drop(scope);
         let dropout = Dropout { probability: config.dropout };
-        Ok(Bert { path: trace.path(), context: config.context, dropout, wte, wpe, wse, ln_e, blocks, head })
+        let (context, gelu) = (config.context, config.gelu.into());
+        Ok(Bert { path: trace.path(), context, gelu, dropout, wte, wpe, wse, ln_e, blocks, head })
     }
 
     /// Logits `[batch, length, vocabulary]` of the token at each position of `tokens`, `i32[batch, length]`, with a length
@@ -239,7 +247,7 @@ impl Bert {
             x = block.forward_among(&x, Surroundings { real, ..Surroundings::default() });
         }
         let _head = trace.scope("head");
-        let x = self.head.norm.forward(&self.head.dense.forward(&x).gelu());
+        let x = self.head.norm.forward(&self.head.dense.forward(&x).activate(self.gelu));
         self.wte.logits(&x) + &self.head.bias
     }
 }
@@ -251,7 +259,9 @@ mod tests {
     #[test]
     fn the_traced_parameters_are_as_many_as_the_formula_says() {
         let config = BertConfig { layers: 2, width: 8, heads: 2, hidden: Some(12), ..BertConfig::default() };
-        assert_eq!(config.forward(1, 3).expect("valid").parameter_count(), config.parameters());
+        for config in [BertConfig { segments: 3, gelu: Gelu::Tanh, ..config.clone() }, config] {
+            assert_eq!(config.forward(1, 3).expect("valid").parameter_count(), config.parameters());
+        }
     }
 
     #[test]
@@ -263,5 +273,6 @@ mod tests {
             refused(BertConfig { mask_token: Some(66), ..small() }).contains("mask_token 66 is no token")
         );
         assert!(refused(BertConfig { hidden: Some(0), ..small() }).contains("hidden is 0"));
+        assert!(refused(BertConfig { segments: 0, ..small() }).contains("segments is 0"));
     }
 }

@@ -1,8 +1,11 @@
 //! Any model by its shape: what the command line, training runs and checkpoints are about.
 
-use super::{BertConfig, EncoderDecoderConfig, Gpt, GptConfig, Part, RecurrentLm, RecurrentLmConfig};
+use super::{
+    Bert, BertConfig, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, Part, RecurrentLm,
+    RecurrentLmConfig,
+};
 use crate::optim::{Optimizer, TrainStep};
-use crate::trace::{Program, Tensor, Trace};
+use crate::trace::{Parameter, Program, Tensor, Trace};
 use crate::{Error, Result};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -114,6 +117,21 @@ impl ModelConfig {
         of_any!(self, config => config.parameters())
     }
 
+    /// The trained tensors.
+    ///
+    /// # Errors
+    /// If the shape is not valid.
+    pub fn parameter_list(&self) -> Result<Vec<Parameter>> {
+        let trace = Trace::new();
+        match self {
+            ModelConfig::Gpt(config) => drop(Gpt::new(&trace, config)?),
+            ModelConfig::Recurrent(config) => drop(RecurrentLm::new(&trace, config)?),
+            ModelConfig::Bert(config) => drop(Bert::new(&trace, config)?),
+            ModelConfig::EncoderDecoder(config) => drop(EncoderDecoder::new(&trace, config)?),
+        }
+        Ok(trace.parameters().into_iter().map(|(parameter, _)| parameter).collect())
+    }
+
     /// One training step; its inputs are those of the kind.
     ///
     /// # Errors
@@ -149,12 +167,14 @@ impl ModelConfig {
     }
 
     /// How many tokens are the model's own and stand for nothing in a text: the mask of a BERT, beginning and end of what
-    /// an encoder-decoder writes. They are the last ones.
+    /// an encoder-decoder writes. They are the last ones, unless the shape says which tokens of the text's they are.
     pub fn marks(&self) -> usize {
         match self {
             ModelConfig::Gpt(_) | ModelConfig::Recurrent(_) => 0,
-            ModelConfig::Bert(_) => 1,
-            ModelConfig::EncoderDecoder(_) => 2,
+            ModelConfig::Bert(config) => usize::from(config.mask_token.is_none()),
+            ModelConfig::EncoderDecoder(config) => {
+                usize::from(config.beginning.is_none()) + usize::from(config.end.is_none())
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Parameters: `wte.weight` [V, d]; `wpe.weight` [T, d] if positions are learned; for each block `blocks.i.` with
 //! `ln1.{weight,bias}`, `attn.qkv.weight` [3d, d] (`.bias` if asked for), `attn.proj.{weight,bias}`, `ln2.{weight,bias}`,
-//! `mlp.up.{weight,bias}` [4d, d], `mlp.down.{weight,bias}` [d, 4d] and, for SwiGLU, `mlp.gate`; `ln_f.{weight,bias}`;
+//! `mlp.up.{weight,bias}` [4d, d], `mlp.down.{weight,bias}` [d, 4d] and, with a gate, `mlp.gate`; `ln_f.{weight,bias}`;
 //! `head.weight` [V, d] unless the head shares the matrix of `wte`. RMSNorm has no bias;
 //! [`LatentAttention`](crate::nn::LatentAttention) has other names under `attn`.
 
@@ -12,7 +12,7 @@ use crate::init::Init;
 use crate::loss::cross_entropy;
 use crate::nn::{
     Activation, AttentionConfig, Block, BlockConfig, Dropout, Embedding, FeedForwardConfig, Gelu,
-    LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace, Normalization, Past, Rope,
+    LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace, Normalization, Past, RelativeShape, Rope,
     SelfAttentionConfig, Sight, Surroundings,
 };
 use crate::optim::{Optimizer, TrainStep};
@@ -39,8 +39,10 @@ pub struct GptConfig {
     pub heads: usize,
     /// Heads of keys and values, a divisor of `heads`; none: as many as `heads`.
     pub kv_heads: Option<usize>,
-    /// d, a multiple of `heads`.
+    /// d, a multiple of `heads` unless `head_width` is given.
     pub width: usize,
+    /// The width of a head; none: d / heads.
+    pub head_width: Option<usize>,
     /// The width inside feed-forward networks; none: 4·d.
     pub hidden: Option<usize>,
     /// Dropout probability of embeddings, attention weights and branches.
@@ -51,7 +53,7 @@ pub struct GptConfig {
     pub bias: bool,
     /// Whether the head shares its matrix with the token embedding.
     pub tied: bool,
-    /// The feed-forward networks: `gelu` or `swiglu`.
+    /// The feed-forward networks: `gelu`, `swiglu`, `relu` or `geglu`.
     pub feed_forward: FeedForwardKind,
     /// The form of GELU: `erf` (exact) or `tanh`.
     pub gelu: Gelu,
@@ -61,7 +63,8 @@ pub struct GptConfig {
     pub normalization: Normalization,
     /// ε of the norms.
     pub epsilon: f64,
-    /// How positions are known: `learned`, `sinusoidal`, or `{"rope": {"base": B, "pairing": "adjacent" | "halves"}}`.
+    /// How positions are known: `learned`, `sinusoidal`, or `{"rope": {"base": B, "pairing": "adjacent" | "halves",
+    /// "scaling": {"kind": "linear", "factor": F} | {"kind": "llama3", "factor": F, "low": L, "high": H, "context": C}}}`.
     pub positions: Positions,
     /// How many positions each one sees, itself included; none: all before it.
     pub window: Option<usize>,
@@ -102,6 +105,26 @@ pub enum FeedForwardKind {
     Gelu,
     /// down(swish(gate x) ⊙ up x)
     Swiglu,
+    /// down(max(up x, 0))
+    Relu,
+    /// down(gelu(gate x) ⊙ up x)
+    Geglu,
+}
+
+impl FeedForwardKind {
+    /// Whether the activation's result is multiplied by a second projection.
+    pub fn is_gated(self) -> bool {
+        matches!(self, FeedForwardKind::Swiglu | FeedForwardKind::Geglu)
+    }
+
+    /// The activation, with this form of GELU.
+    pub(super) fn activation(self, gelu: Gelu) -> Activation {
+        match self {
+            FeedForwardKind::Gelu | FeedForwardKind::Geglu => gelu.into(),
+            FeedForwardKind::Swiglu => Activation::Swish,
+            FeedForwardKind::Relu => Activation::Relu,
+        }
+    }
 }
 
 /// How a model knows positions.
@@ -115,6 +138,8 @@ pub enum Positions {
     Sinusoidal,
     /// Queries and keys are rotated.
     Rope(Rope),
+    /// Scores have a bias by distance, the same in all blocks of an encoder or decoder; only an encoder-decoder has them.
+    Relative(RelativeShape),
 }
 
 /// The widths of latent attention; see [`LatentAttentionConfig`].
@@ -143,6 +168,7 @@ impl GptConfig {
         heads: 4,
         kv_heads: None,
         width: 128,
+        head_width: None,
         hidden: None,
         dropout: 0.0,
         qkv_bias: false,
@@ -170,8 +196,8 @@ impl GptConfig {
     /// Checks that such a model exists.
     ///
     /// # Errors
-    /// If an extent is zero, the width no multiple of the heads, heads cannot share keys and values as asked, the dropout
-    /// probability outside [0, 1), or the parts do not go together.
+    /// If an extent is zero, the width no multiple of the heads, which have no width of their own, heads cannot share keys and
+    /// values as asked, the dropout probability outside [0, 1), or the parts do not go together.
     pub fn validate(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Configuration(reason));
         let latent = self.latent.map(|l| {
@@ -192,7 +218,7 @@ impl GptConfig {
         ];
         let extents: Vec<_> = extents.into_iter().chain(latent.into_iter().flatten()).collect();
         super::check_extents(&extents)?;
-        super::check_heads(self.width, self.heads)?;
+        super::check_heads(self.width, self.heads, self.head_width)?;
         if !self.heads.is_multiple_of(self.kv_heads()) {
             return refuse(format!("heads {} is not a multiple of kv_heads {}", self.heads, self.kv_heads()));
         }
@@ -235,19 +261,28 @@ impl GptConfig {
     fn validate_positions(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Configuration(reason));
         let rotates = matches!(self.positions, Positions::Rope(_));
-        let rotated = self.latent.map_or(self.width / self.heads, |latent| latent.rope_width);
+        let rotated = self.latent.map_or(self.head_width(), |latent| latent.rope_width);
         match (self.latent, self.positions) {
             (Some(_), _) if self.kv_heads.is_some() => {
                 refuse("latent attention has no kv_heads: its heads share one vector".into())
             }
+            (Some(_), _) if self.head_width.is_some() => refuse(
+                "latent attention says the widths of its heads itself: head_width must be left out".into(),
+            ),
             (Some(_), _) if self.qkv_bias => refuse("latent attention has no qkv_bias".into()),
             (Some(_), _) if self.bias => refuse("latent attention has no bias: bias must be false".into()),
             (Some(_), _) if !rotates => refuse("latent attention needs positions of the kind rope".into()),
+            (_, Positions::Relative(_)) => {
+                refuse("positions of the kind relative are those of an encoder-decoder".into())
+            }
             (_, Positions::Rope(_)) if !rotated.is_multiple_of(2) => {
                 refuse(format!("rope turns pairs, but the width to be rotated is {rotated}"))
             }
             (_, Positions::Rope(rope)) if !(rope.base.is_finite() && rope.base > 0.0) => {
                 refuse(format!("the base {} of rope is not a number above 0", rope.base))
+            }
+            (_, Positions::Rope(Rope { scaling: Some(scaling), .. })) => {
+                scaling.fault().map_or(Ok(()), refuse)
             }
             _ => Ok(()),
         }
@@ -256,6 +291,11 @@ impl GptConfig {
     /// Heads of keys and values.
     pub fn kv_heads(&self) -> usize {
         self.kv_heads.unwrap_or(self.heads)
+    }
+
+    /// The width of a head.
+    pub fn head_width(&self) -> usize {
+        self.head_width.unwrap_or(self.width / self.heads)
     }
 
     /// The width inside feed-forward networks.
@@ -292,8 +332,9 @@ impl GptConfig {
             let pairs = l.kv_rank * h * (l.head_width + l.value_width);
             return query + up + down + pairs + h * l.value_width * d;
         }
-        let rows = d + 2 * self.kv_heads() * (d / h);
-        rows * d + d * d + if self.qkv_bias { rows } else { 0 } + if self.bias { d } else { 0 }
+        let inner = h * self.head_width();
+        let rows = inner + 2 * self.kv_heads() * self.head_width();
+        rows * d + inner * d + if self.qkv_bias { rows } else { 0 } + if self.bias { d } else { 0 }
     }
 
     fn feed_forward_parameters(&self) -> usize {
@@ -301,7 +342,7 @@ impl GptConfig {
         if let Some(mixture) = self.mixture(0.0) {
             return mixture.parameters();
         }
-        let inward = if self.feed_forward == FeedForwardKind::Swiglu { 2 } else { 1 };
+        let inward = if self.feed_forward.is_gated() { 2 } else { 1 };
         (inward + 1) * d * inner + if self.bias { inward * inner + d } else { 0 }
     }
 
@@ -342,6 +383,19 @@ impl GptConfig {
     /// # Errors
     /// If the shape is not valid, or the part longer than what is visible, or that larger than the capacity.
     pub fn continuation(&self, trace: &Trace, batch: usize, part: Part) -> Result<Program> {
+        self.continued(trace, batch, part, false)
+    }
+
+    /// As [`GptConfig::continuation`], of texts of several lengths, which end together: their rows are padded on the left, and
+    /// `begins` (`i32[batch]`) are the positions of their first tokens.
+    ///
+    /// # Errors
+    /// As [`GptConfig::continuation`].
+    pub fn ragged_continuation(&self, trace: &Trace, batch: usize, part: Part) -> Result<Program> {
+        self.continued(trace, batch, part, true)
+    }
+
+    fn continued(&self, trace: &Trace, batch: usize, part: Part, ragged: bool) -> Result<Program> {
         let Part { length, visible, capacity } = part;
         if length == 0 || length > visible || visible > capacity {
             return Err(Error::Configuration(format!(
@@ -350,8 +404,9 @@ impl GptConfig {
         }
         let x = trace.input("x", [batch, length], DType::I32);
         let [position, last] = ["position", "last"].map(|name| trace.input(name, [], DType::I32));
+        let begins = ragged.then(|| trace.input("begins", [batch], DType::I32));
         let gpt = Gpt::new(trace, self)?;
-        let hidden = gpt.hidden_after(&x, Some(&Past { position, capacity, visible }));
+        let hidden = gpt.hidden_after(&x, Some(&Past { position, capacity, visible, begins }));
         let zero = trace.full([], 0.0, DType::I32);
         let hidden = hidden.dynamic_slice(&[&zero, &last, &zero], [batch, 1, self.width]);
         trace.finish(&[("logits", &gpt.head_of(&hidden))])
@@ -373,10 +428,6 @@ impl GptConfig {
     /// The shape of a block. All are alike; a model whose blocks differ would ask for the number here.
     fn block(&self) -> BlockConfig {
         let residual_std = self.residual_std();
-        let (activation, gated) = match self.feed_forward {
-            FeedForwardKind::Gelu => (self.gelu.into(), false),
-            FeedForwardKind::Swiglu => (Activation::Swish, true),
-        };
         BlockConfig {
             width: self.width,
             dropout: self.dropout,
@@ -388,8 +439,8 @@ impl GptConfig {
             feed_forward: FeedForwardConfig {
                 width: self.width,
                 hidden: self.hidden(),
-                activation,
-                gated,
+                activation: self.feed_forward.activation(self.gelu),
+                gated: self.feed_forward.is_gated(),
                 bias: self.bias,
                 std: INITIAL_STD,
                 residual_std,
@@ -402,11 +453,12 @@ impl GptConfig {
         let sight = self.window.map_or(Sight::Causal, Sight::Window);
         let rope = match self.positions {
             Positions::Rope(rope) => Some(rope),
-            Positions::Learned | Positions::Sinusoidal => None,
+            Positions::Learned | Positions::Sinusoidal | Positions::Relative(_) => None,
         };
         match self.latent {
             None => SelfAttentionConfig::Heads(AttentionConfig {
                 kv_heads: self.kv_heads(),
+                head_width: self.head_width(),
                 sight,
                 rope,
                 dropout: self.dropout,
@@ -540,7 +592,7 @@ impl Gpt {
             (None, Positions::Sinusoidal, Some(past)) => {
                 vectors + tokens.trace().sinusoids(&past.positions(length), width)
             }
-            (None, Positions::Learned | Positions::Rope(_), _) => vectors,
+            (None, Positions::Learned | Positions::Rope(_) | Positions::Relative(_), _) => vectors,
         }
     }
 }

@@ -46,10 +46,14 @@ fn check_extents(extents: &[(&str, usize)]) -> Result<()> {
     }
 }
 
-fn check_heads(width: usize, heads: usize) -> Result<()> {
-    match width.is_multiple_of(heads) {
-        true => Ok(()),
-        false => Err(Error::Configuration(format!("width {width} is not a multiple of heads {heads}"))),
+/// Heads share the width evenly, unless they have one of their own.
+fn check_heads(width: usize, heads: usize, head_width: Option<usize>) -> Result<()> {
+    match head_width {
+        Some(0) => Err(Error::Configuration("head_width is 0, but must be at least 1".into())),
+        None if !width.is_multiple_of(heads) => {
+            Err(Error::Configuration(format!("width {width} is not a multiple of heads {heads}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     BertConfig, EncoderDecoderConfig, Experts, FeedForwardKind, GptConfig, LatentShape, ModelConfig,
     Positions, RecurrentLmConfig,
 };
-use crate::nn::{Cell, Gelu, NormPlace, Normalization, Pairing, Rope};
+use crate::nn::{Cell, Gelu, NormPlace, Normalization, Pairing, RelativeShape, Rope};
 
 /// Names and shapes; each has one or two blocks, a width of 8 or 16 and 11 tokens.
 pub fn samples() -> Vec<(&'static str, ModelConfig)> {
@@ -70,6 +70,19 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
         width: 8,
         ..EncoderDecoderConfig::default()
     };
+    let t5 = EncoderDecoderConfig {
+        decoder_layers: Some(2),
+        head_width: Some(6),
+        bias: false,
+        feed_forward: FeedForwardKind::Geglu,
+        norm: NormPlace::Pre,
+        normalization: Normalization::Rms,
+        positions: Positions::Relative(RelativeShape { buckets: 8, distance: 6 }),
+        scaled_attention: false,
+        scaled_embedding: false,
+        scaled_head: true,
+        ..reverser.clone()
+    };
     vec![
         ("gpt", gpt.into()),
         ("gpt with dropout", dropped.into()),
@@ -82,5 +95,6 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
         ("gru", gru.into()),
         ("bert", bert.into()),
         ("encoder-decoder", reverser.into()),
+        ("t5", t5.into()),
     ]
 }

@@ -78,6 +78,8 @@ pub struct AttentionConfig {
     pub sight: Sight,
     /// Rotation of queries and keys by position, if any.
     pub rope: Option<Rope>,
+    /// Whether scores are divided by √d_head.
+    pub scaled: bool,
     /// Dropout probability of the weights.
     pub dropout: f64,
     /// Whether the projections to q, k and v have biases.
@@ -100,6 +102,7 @@ impl AttentionConfig {
             head_width: width / heads.max(1),
             sight: Sight::Causal,
             rope: None,
+            scaled: true,
             dropout: 0.0,
             qkv_bias: false,
             bias: true,
@@ -136,10 +139,16 @@ impl AttentionConfig {
             .permute(&[0, 2, 1, 3])
     }
 
-    /// softmax(q·kᵀ/√d_head + mask)·v of queries `[batch, heads, queries, head width]` and keys and values
-    /// `[batch, kv heads, keys, head width]`, as `[batch, queries, heads · head width]`.
+    /// softmax(q·kᵀ/√d_head + bias + mask)·v of queries `[batch, heads, queries, head width]` and keys and values
+    /// `[batch, kv heads, keys, head width]`, as `[batch, queries, heads · head width]`. The bias is `[heads, queries, keys]`.
     #[track_caller]
-    fn attend(&self, [q, k, v]: [&Tensor; 3], real: Option<&Tensor>, past: Option<&Past>) -> Tensor {
+    fn attend(
+        &self,
+        [q, k, v]: [&Tensor; 3],
+        real: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        past: Option<&Past>,
+    ) -> Tensor {
         let (q, mut k) = match &self.rope {
             Some(rope) => (rotated(rope, q, past), rotated(rope, k, past)),
             None => (q.clone(), k.clone()),
@@ -149,7 +158,13 @@ impl AttentionConfig {
             (k, v) = (past.with("cache.k", &k), past.with("cache.v", &v));
         }
         let (k, v) = (self.for_all_heads(&k), self.for_all_heads(&v));
-        let scores = q.matmul_transposed(&k) * (1.0 / (self.head_width as f64).sqrt());
+        let mut scores = q.matmul_transposed(&k);
+        if self.scaled {
+            scores = scores * (1.0 / (self.head_width as f64).sqrt());
+        }
+        if let Some(bias) = bias {
+            scores = scores + bias;
+        }
         let weights = self.sight.weights(&scores, real, past, Dropout { probability: self.dropout });
         joined(&weights.matmul(&v))
     }
@@ -171,7 +186,12 @@ impl AttentionConfig {
 #[track_caller]
 pub(super) fn rotated(rope: &Rope, x: &Tensor, past: Option<&Past>) -> Tensor {
     let length = x.dim(-2);
-    let positions = past.map_or_else(|| x.trace().arange(length, DType::I32), |past| past.positions(length));
+    let mut positions =
+        past.map_or_else(|| x.trace().arange(length, DType::I32), |past| past.positions(length));
+    if positions.rank() == 2 && x.rank() == 4 {
+        // The same for all heads.
+        positions = positions.unsqueeze(1);
+    }
     rope.rotate(x, &positions)
 }
 
@@ -212,14 +232,21 @@ impl MultiHeadAttention {
     /// `[batch, length, width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.forward_among(x, None, None)
+        self.forward_among(x, None, None, None)
     }
 
     /// As [`MultiHeadAttention::forward`], of sequences that may be padded: `real` is `bool[batch, length]`, and no position
     /// sees those where it does not hold; or of a part of a text with its past, whose caches are `cache.k` and `cache.v` of
-    /// `[batch, kv heads, capacity, head width]`; then `real` is about its visible positions.
+    /// `[batch, kv heads, capacity, head width]`; then `real` is about its visible positions. `bias`, `[heads, queries, keys]`,
+    /// is added to the scores.
     #[track_caller]
-    pub fn forward_among(&self, x: &Tensor, real: Option<&Tensor>, past: Option<&Past>) -> Tensor {
+    pub fn forward_among(
+        &self,
+        x: &Tensor,
+        real: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        past: Option<&Past>,
+    ) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
         if !is_sequence("attention", x) {
             return x.clone();
@@ -228,7 +255,7 @@ impl MultiHeadAttention {
         let parts = self.config.apart(&self.qkv.forward(x));
         let q = parts.narrow(1, 0, heads);
         let (k, v) = (parts.narrow(1, heads, shared), parts.narrow(1, heads + shared, shared));
-        self.proj.forward(&self.config.attend([&q, &k, &v], real, past))
+        self.proj.forward(&self.config.attend([&q, &k, &v], real, bias, past))
     }
 }
 
@@ -269,6 +296,6 @@ impl CrossAttention {
         let q = self.config.apart(&self.q.forward(x));
         let parts = self.config.apart(&self.kv.forward(memory));
         let (k, v) = (parts.narrow(1, 0, shared), parts.narrow(1, shared, shared));
-        self.proj.forward(&self.config.attend([&q, &k, &v], real, None))
+        self.proj.forward(&self.config.attend([&q, &k, &v], real, None, None))
     }
 }

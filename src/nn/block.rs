@@ -139,15 +139,23 @@ impl SelfAttention {
         }
     }
 
-    /// `[batch, length, width]` to the same shape; see [`MultiHeadAttention::forward_among`] for `real`, which latent
+    /// `[batch, length, width]` to the same shape; see [`MultiHeadAttention::forward_among`] for `real` and `bias`, which latent
     /// attention does not take, and `past`.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, real: Option<&Tensor>, past: Option<&Past>) -> Tensor {
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        real: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        past: Option<&Past>,
+    ) -> Tensor {
         match self {
-            SelfAttention::Heads(attention) => attention.forward_among(x, real, past),
+            SelfAttention::Heads(attention) => attention.forward_among(x, real, bias, past),
             SelfAttention::Latent(attention) => {
-                let unmasked = real.is_none();
-                x.expect("latent attention", |_| (!unmasked).then(|| "knows no padded keys".into()));
+                let plain = real.is_none() && bias.is_none();
+                x.expect("latent attention", |_| {
+                    (!plain).then(|| "knows no padded keys and no biases".into())
+                });
                 attention.forward_after(x, past)
             }
         }
@@ -195,6 +203,8 @@ pub struct Block {
 pub struct Surroundings<'a> {
     /// `bool[batch, length]`: which positions of the input are no padding.
     pub real: Option<&'a Tensor>,
+    /// `[heads, length, length]`, added to the scores of attention of the input to itself.
+    pub bias: Option<&'a Tensor>,
     /// The encoder's result `[batch, source length, width]`.
     pub memory: Option<&'a Tensor>,
     /// `bool[batch, source length]`: which positions of the encoder's result are no padding.
@@ -237,7 +247,7 @@ impl Block {
     #[track_caller]
     pub fn forward_among(&self, x: &Tensor, around: Surroundings<'_>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        let branch = self.attn.forward(&self.before(&self.ln1, x), around.real, around.past);
+        let branch = self.attn.forward(&self.before(&self.ln1, x), around.real, around.bias, around.past);
         let mut x = self.after(&self.ln1, x, &branch);
         if let (Some((norm, cross)), Some(memory)) = (&self.cross, around.memory) {
             let branch = cross.forward(&self.before(norm, &x), memory, around.memory_real);

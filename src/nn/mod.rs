@@ -47,5 +47,5 @@ pub use low_rank::{Lora, is_adapter};
 pub use mixture::{Mixture, MixtureConfig, balancing_loss};
 pub use norm::{LayerNorm, Norm, Normalization, RmsNorm};
 pub use past::Past;
-pub use positions::{BASE, Pairing, Rope};
+pub use positions::{BASE, Pairing, RelativePositions, RelativeShape, Rope, RopeScaling};
 pub use recurrent::{Cell, Recurred, Recurrent, RecurrentConfig};

@@ -17,13 +17,21 @@ pub struct Past {
     pub capacity: usize,
     /// The part sees so many positions at most, its own included: the more, the longer a run takes.
     pub visible: usize,
+    /// `i32[batch]`: the position of each row's first token, where texts of several lengths end together; what stands before it is
+    /// padding. None: all rows begin at 0.
+    pub begins: Option<Tensor>,
 }
 
 impl Past {
-    /// The positions `i32[length]` of a part of so many tokens.
+    /// The positions of a part of so many tokens in their texts, `i32[length]`, or `i32[batch, length]` where rows begin at
+    /// several places; 0 of padding.
     #[track_caller]
     pub fn positions(&self, length: usize) -> Tensor {
-        self.position.trace().arange(length, DType::I32) + &self.position
+        let positions = self.position.trace().arange(length, DType::I32) + &self.position;
+        match &self.begins {
+            Some(begins) => (positions - begins.unsqueeze(-1)).maximum(0),
+            None => positions,
+        }
     }
 
     /// Takes the rows `[.., length, width]` of a part into the cache `name` under the open module path, and returns the
@@ -34,7 +42,7 @@ impl Past {
         let (mut shape, rows) = (part.shape(), part.rank() - 2);
         shape[rows] = self.capacity;
         // What products read is kept as they read it.
-        let part = &part.cast(trace.stored());
+        let part = &part.cast(trace.stored_activations());
         let cache = trace.state(name, shape, part.dtype());
         let zero = trace.full([], 0.0, DType::I32);
         let starts: Vec<_> =
@@ -44,9 +52,21 @@ impl Past {
         next.slice(rows as isize, 0..self.visible).cast(DType::F32)
     }
 
-    /// `bool[queries, visible]`: which positions the queries of a part see.
+    /// Which positions the queries of a part see: `bool[queries, visible]`, or `bool[batch, 1, queries, visible]` where rows begin
+    /// at several places.
     #[track_caller]
     pub(super) fn mask(&self, sight: Sight, queries: usize) -> Tensor {
+        let seen = self.seen(sight, queries);
+        let Some(begins) = &self.begins else { return seen };
+        let (trace, begins) = (self.position.trace(), begins.reshape([-1, 1, 1, 1]));
+        let is_text = trace.arange(self.visible, DType::I32).ge(&begins);
+        // Nobody looks at what padding sees, but it must see something, or its values would be no numbers.
+        let row = trace.arange(queries, DType::I32).unsqueeze(-1) + &self.position;
+        seen.and(is_text.or(row.lt(&begins)))
+    }
+
+    #[track_caller]
+    fn seen(&self, sight: Sight, queries: usize) -> Tensor {
         let distance = self.position.trace().columns_less_rows(queries, self.visible) - &self.position;
         match sight {
             // What is known, which is all up to the part's end.

@@ -187,6 +187,71 @@ fn attention_agrees_with_plain_code_and_sees_no_future() {
     assert_close(&evaluate(&program, &inputs)["y"], &expected, 1e-7);
 }
 
+/// Rotated rows of ones at these positions, six numbers each.
+fn rotated_ones(rope: Rope, positions: &[usize]) -> Vec<f64> {
+    let trace = Trace::new();
+    let ones = trace.full([41, 6], 1.0, DType::F32);
+    let rotated = rope.rotate(&ones, &trace.arange(41, DType::I32));
+    let program = trace.finish(&[("y", &rotated)]).expect("correct");
+    let rows = evaluate(&program, &[]).remove("y").expect("the output");
+    positions.iter().flat_map(|position| rows[6 * position..][..6].to_vec()).collect()
+}
+
+#[test]
+fn scaled_rotary_positions_turn_more_slowly() {
+    let plain = Rope { base: 30.0, ..Rope::default() };
+    let scaled = |scaling| Rope { scaling: Some(scaling), ..plain };
+    let linear = scaled(RopeScaling::Linear { factor: 4.0 });
+    assert_close(&rotated_ones(linear, &[0, 4, 12]), &rotated_ones(plain, &[0, 1, 3]), 1e-6);
+    // Pairs turn by 1, 0.322 and 0.104 radians a position: within 32 positions 5.1, 1.6 and 0.53 times.
+    let llama3 = |low, high| scaled(RopeScaling::Llama3 { factor: 4.0, low, high, context: 32 });
+    assert_close(&rotated_ones(llama3(6.0, 7.0), &[3, 40]), &rotated_ones(linear, &[3, 40]), 1e-6);
+    assert_close(&rotated_ones(llama3(0.1, 0.5), &[3, 40]), &rotated_ones(plain, &[3, 40]), 1e-6);
+    let mixed = rotated_ones(llama3(1.0, 4.0), &[5]);
+    let frequency = 30f64.powf(-1.0 / 3.0);
+    let kept = (32.0 * frequency / std::f64::consts::TAU - 1.0) / 3.0;
+    let angles = [5.0, 5.0 * frequency * (kept + (1.0 - kept) / 4.0), 5.0 * 30f64.powf(-2.0 / 3.0) / 4.0];
+    let expected: Vec<_> =
+        angles.iter().flat_map(|angle| [angle.cos() - angle.sin(), angle.sin() + angle.cos()]).collect();
+    assert_close(&mixed, &expected, 1e-5);
+    let fault = |scaling: RopeScaling| scaling.fault();
+    assert_eq!(fault(RopeScaling::Linear { factor: 8.0 }), None);
+    assert!(fault(RopeScaling::Linear { factor: 0.0 }).is_some_and(|fault| fault.contains("factor 0")));
+    let crossed = RopeScaling::Llama3 { factor: 8.0, low: 4.0, high: 1.0, context: 8192 };
+    assert!(fault(crossed).is_some_and(|fault| fault.contains("low 4, which is not below high 1")));
+}
+
+#[test]
+fn relative_positions_have_the_buckets_of_their_distances_and_differentiate() {
+    let shape = RelativeShape { buckets: 8, distance: 20 };
+    // As the paper's code computes them: exact up to half of the buckets of a side, then logarithmic.
+    let both = [0, 1, 2, 2, 2, 2, 2, 3, 3];
+    let before = [0, 1, 2, 3, 4, 4, 5, 5, 5];
+    for (bidirectional, expected) in [(true, both), (false, before)] {
+        let (queries, keys) = (9, 9);
+        let trace = Trace::new();
+        let layer = RelativePositions::new(&trace, "relative", 2, shape, bidirectional, Init::Zeros);
+        let program = trace.finish(&[("bias", &layer.forward(queries, keys))]).expect("correct");
+        let table: Vec<f64> = (0..16).map(f64::from).collect();
+        let bias = evaluate(&program, &[("relative.weight", table)]).remove("bias").expect("the output");
+        for (head, query, key) in (0..2).flat_map(|h| (0..81).map(move |at| (h, at / 9, at % 9))) {
+            let (distance, after) = (usize::abs_diff(query, key), key > query);
+            let bucket = match (bidirectional, after) {
+                (true, true) => 4 + expected[distance],
+                (false, true) => 0,
+                (_, false) => expected[distance],
+            };
+            let place = (head * queries + query) * keys + key;
+            assert_eq!(bias[place], f64::from(2 * bucket + head as i32), "{bidirectional} {query} {key}");
+        }
+    }
+    check_gradients(&[(&[8, 2], random(11, 16, -1.0, 1.0))], |trace, x| {
+        let mut layer = RelativePositions::new(trace, "relative", 2, shape, true, Init::Zeros);
+        layer.weight = x[0].clone();
+        (layer.forward(5, 6).exp() * trace.arange(6, DType::F64)).sum_all()
+    });
+}
+
 #[test]
 fn blocks_differentiate() {
     for norm in [NormPlace::Pre, NormPlace::Post] {
@@ -260,7 +325,7 @@ fn a_wrong_shape_is_reported_at_the_call_of_the_layer_under_its_path() {
     let trace = Trace::new();
     let block = Block::new(&trace, "blocks.0", &block());
     let x = trace.input("x", [2, 4, 7], DType::F32);
-    let (line, _) = (line!(), block.attn.forward(&x, None, None));
+    let (line, _) = (line!(), block.attn.forward(&x, None, None, None));
     let error = trace.finish(&[]).expect_err("seven is not six").to_string();
     let expected = "linear(f32[2,4,7], f32[18,6]): the weight takes 6 inputs, the last axis has 7\n  at ";
     assert!(error.starts_with(expected), "{error}");

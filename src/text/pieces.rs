@@ -141,6 +141,11 @@ impl PieceTokenizer {
         self.inner.token_to_id(token).map(|id| id as i32)
     }
 
+    /// A token as it is stored.
+    pub fn token(&self, id: i32) -> Option<String> {
+        self.inner.id_to_token(u32::try_from(id).ok()?)
+    }
+
     /// The ids of a text, without marks around it.
     ///
     /// # Errors
@@ -230,6 +235,15 @@ impl PieceTokenizer {
         let bytes = self.decode_bytes(tokens)?;
         let rest = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
         Ok(std::str::from_utf8(rest).is_err_and(|error| error.error_len().is_none()))
+    }
+
+    /// These ids but for those of marks, which stand for nothing in a text.
+    pub fn without_marks(&self, tokens: &[i32]) -> Vec<i32> {
+        let added = self.inner.get_added_tokens_decoder();
+        let is_mark = |token: i32| {
+            u32::try_from(token).is_ok_and(|id| added.get(&id).is_some_and(|token| token.special))
+        };
+        tokens.iter().copied().filter(|&token| !is_mark(token)).collect()
     }
 
     fn is_over_bytes(&self) -> bool {

@@ -14,6 +14,9 @@ pub enum Tokenizer {
     Words(WordTokenizer),
     /// Pieces of words.
     Pieces(PieceTokenizer),
+    /// Pieces of words, with the marks around a text that the tokenizer's own rules put there, as published models expect them:
+    /// `[CLS] a text [SEP]`.
+    Marked(PieceTokenizer),
 }
 
 /// Tokenizers that are learnt from the text that is trained on.
@@ -69,12 +72,36 @@ impl Tokenizer {
         }))
     }
 
+    /// Reads the `tokenizer.json` of a published model, whose texts stand between its marks.
+    ///
+    /// # Errors
+    /// [`TextError::Tokenizer`] if it cannot be read or understood.
+    pub fn read_marked(path: &Path) -> Result<Self, TextError> {
+        PieceTokenizer::read(path).map(Tokenizer::Marked)
+    }
+
+    /// The id of a token as it is stored; none if there is no such piece, or tokens are no pieces.
+    pub fn id(&self, token: &str) -> Option<i32> {
+        match self {
+            Tokenizer::Characters(_) | Tokenizer::Words(_) => None,
+            Tokenizer::Pieces(tokenizer) | Tokenizer::Marked(tokenizer) => tokenizer.id(token),
+        }
+    }
+
+    /// A token as it is stored; none if tokens are no pieces, or there is no such id.
+    pub fn token(&self, id: i32) -> Option<String> {
+        match self {
+            Tokenizer::Characters(_) | Tokenizer::Words(_) => None,
+            Tokenizer::Pieces(tokenizer) | Tokenizer::Marked(tokenizer) => tokenizer.token(id),
+        }
+    }
+
     /// Number of different tokens; ids are `0..vocabulary_size()`.
     pub fn vocabulary_size(&self) -> usize {
         match self {
             Tokenizer::Characters(tokenizer) => tokenizer.vocabulary_size(),
             Tokenizer::Words(tokenizer) => tokenizer.vocabulary_size(),
-            Tokenizer::Pieces(tokenizer) => tokenizer.vocabulary_size(),
+            Tokenizer::Pieces(tokenizer) | Tokenizer::Marked(tokenizer) => tokenizer.vocabulary_size(),
         }
     }
 
@@ -83,7 +110,7 @@ impl Tokenizer {
         match self {
             Tokenizer::Characters(_) => "characters",
             Tokenizer::Words(_) => "words",
-            Tokenizer::Pieces(_) => "pieces",
+            Tokenizer::Pieces(_) | Tokenizer::Marked(_) => "pieces",
         }
     }
 
@@ -96,10 +123,11 @@ impl Tokenizer {
             Tokenizer::Characters(tokenizer) => tokenizer.encode(text),
             Tokenizer::Words(tokenizer) => Ok(tokenizer.encode(text)),
             Tokenizer::Pieces(tokenizer) => tokenizer.encode(text),
+            Tokenizer::Marked(tokenizer) => tokenizer.encode_marked(text, None).map(|[tokens, _]| tokens),
         }
     }
 
-    /// The text of some ids.
+    /// The text of some ids, without the marks that a tokenizer puts around a text.
     ///
     /// # Errors
     /// [`TextError::UnknownToken`] for the first id outside the vocabulary.
@@ -108,6 +136,7 @@ impl Tokenizer {
             Tokenizer::Characters(tokenizer) => tokenizer.decode(tokens),
             Tokenizer::Words(tokenizer) => tokenizer.decode(tokens),
             Tokenizer::Pieces(tokenizer) => tokenizer.decode(tokens),
+            Tokenizer::Marked(tokenizer) => tokenizer.decode(&tokenizer.without_marks(tokens)),
         }
     }
 
@@ -116,7 +145,7 @@ impl Tokenizer {
         match self {
             Tokenizer::Characters(_) => None,
             Tokenizer::Words(tokenizer) => Some(tokenizer.id(super::marks::END)),
-            Tokenizer::Pieces(tokenizer) => {
+            Tokenizer::Pieces(tokenizer) | Tokenizer::Marked(tokenizer) => {
                 ["<|endoftext|>", "[SEP]", "</s>"].iter().find_map(|end| tokenizer.id(end))
             }
         }
@@ -160,7 +189,9 @@ impl Unfolding {
         self.tokens.push(token);
         let gained = self.gained(tokenizer)?;
         let cut = match tokenizer {
-            Tokenizer::Pieces(pieces) => pieces.ends_inside_character(&self.tokens[self.shown..])?,
+            Tokenizer::Pieces(pieces) | Tokenizer::Marked(pieces) => {
+                pieces.ends_inside_character(&self.tokens[self.shown..])?
+            }
             Tokenizer::Characters(_) | Tokenizer::Words(_) => false,
         };
         if gained.is_empty() || cut {

@@ -20,6 +20,7 @@ mod elementwise;
 mod indexing;
 mod movement;
 mod product;
+mod quantised;
 mod reduction;
 mod scan;
 mod sorting;
@@ -85,7 +86,7 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Its first value.
     pub init: Init,
-    /// What it is kept as.
+    /// What it is kept as; of `i8` with a scale for each row, see [`Parameter::kept`].
     pub dtype: DType,
     /// Whether training changes it; if not, it is frozen.
     pub trained: bool,
@@ -110,13 +111,11 @@ impl Program {
     }
 
     /// The first values of all parameters and buffers, a function of the seed and each one's name.
-    pub fn initial_parameters(&self, seed: u64) -> impl Iterator<Item = (&str, HostTensor)> {
-        self.parameters.iter().chain(&self.buffers).map(
-            move |Parameter { name, shape, init, dtype, .. }| {
-                let value = HostTensor::new(shape.clone(), init.draw(seed, name, shape));
-                (name.as_str(), value.to_dtype(*dtype))
-            },
-        )
+    pub fn initial_parameters(&self, seed: u64) -> impl Iterator<Item = (String, HostTensor)> {
+        let kept = self.parameters.iter().chain(&self.buffers);
+        kept.flat_map(move |parameter| {
+            parameter.kept(parameter.init.draw(seed, &parameter.name, &parameter.shape))
+        })
     }
 }
 
@@ -180,15 +179,18 @@ impl Trace {
         self.inner.borrow_mut().product_dtype = Some(dtype);
     }
 
-    /// Keeps the matrices among the parameters that are declared from now on as `dtype` (`bf16` or `f16`): a model that is not
-    /// trained any more takes half the memory, and half the time where it only reads them once. They are read as `f32`.
+    /// Keeps the matrices among the parameters that are declared from now on as `dtype` (`bf16`, `f16` or `i8`): a model that is
+    /// not trained any more takes half or a quarter of the memory, and as little of the time where it only reads them once.
+    /// They are read as `f32`. Matrices of `i8` have an `f32` scale for each row.
     pub fn store_matrices(&self, dtype: DType) {
         self.inner.borrow_mut().stored = dtype;
     }
 
-    /// What matrices of parameters are kept as.
-    pub(crate) fn stored(&self) -> DType {
-        self.inner.borrow().stored
+    /// What is kept of activations from run to run, where matrices are kept as they are: caches of `i8` would need a scale for
+    /// each new row.
+    pub(crate) fn stored_activations(&self) -> DType {
+        let stored = self.inner.borrow().stored;
+        if stored == DType::I8 { DType::BF16 } else { stored }
     }
 
     /// Freezes the parameters that are declared from now on under any of these module paths, such as `wte` or `blocks.0`:
@@ -259,7 +261,7 @@ impl Trace {
             .borrow_mut()
             .parameters
             .push((Parameter { name, shape, init, dtype, trained }, tensor.id()));
-        if dtype == DType::F32 { tensor } else { tensor.cast(DType::F32) }
+        self.read(&tensor)
     }
 
     /// A tensor that is kept from run to run and starts from zero, named by the open module path and `name`;

@@ -1,14 +1,22 @@
-//! The log of a resumed run.
+//! The log of a run, and what becomes of it when the run is resumed.
 
+use super::{Row, Watcher};
+use crate::Result;
 use crate::atomic_file::AtomicFile;
 use crate::jsonl::{JsonLines, JsonLinesError};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 
+impl Watcher for JsonLines {
+    fn row(&mut self, row: &Row) -> Result<()> {
+        Ok(self.write(row)?)
+    }
+}
+
 /// Opens a log to go on after `step`. Rows of later steps, which a run has written that was killed after its last
 /// checkpoint, are dropped: these steps are done again.
-pub(super) fn open_after(path: &Path, step: u64) -> Result<JsonLines, JsonLinesError> {
+pub(super) fn open_after(path: &Path, step: u64) -> std::result::Result<JsonLines, JsonLinesError> {
     let failed = |cause| JsonLinesError::Io { path: path.into(), cause };
     // Opening for appending first repairs what a crash has left of the last line.
     let log = JsonLines::append(path)?;

@@ -23,17 +23,21 @@ mod adaptation;
 pub mod batches;
 mod log;
 pub(crate) mod parameters;
+mod row;
 mod session;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod writer;
 
 pub use adaptation::{Adaptation, attach, merge};
 pub use parameters::use_averages;
+pub use row::{Row, Watcher};
 pub use session::{Ending, Event, Session};
 pub(crate) use settings::compare;
 pub use settings::{Record, Settings, TextRecord};
+pub use usage::Usage;
 pub use writer::Sample;
 
 use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
@@ -47,27 +51,35 @@ use crate::trace::Program;
 use crate::{Error, Result};
 use kernfusion_codegen::States;
 use parameters::{OPTIMIZER, Shapes};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use usage::Meter;
 use writer::Writer;
 
-/// What a step did; in a log it is one line.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     /// Steps done, this one included.
     pub step: u64,
     /// Mean loss of the batch in nats per token, before the update.
+    #[serde(deserialize_with = "row::number")]
     pub loss: f32,
     /// Norm of all gradients together before clipping, if they are clipped.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norm: Option<f32>,
     /// The learning rate.
+    #[serde(default = "row::unknown")]
     pub learning_rate: f64,
     /// Duration of the step.
+    #[serde(default = "row::unknown")]
     pub seconds: f64,
     /// Tokens of the batch by the duration.
+    #[serde(default = "row::unknown")]
     pub tokens_per_s: f64,
+    /// What it took of the machine.
+    #[serde(flatten)]
+    pub usage: Usage,
 }
 
 /// A run: the programs, the states they share, and the number of steps done.
@@ -86,6 +98,7 @@ pub struct Trainer {
     done: u64,
     /// When the last step was finished.
     last_end: Option<Instant>,
+    meter: Meter,
 }
 
 /// A step that was started, and may be under way.
@@ -141,7 +154,7 @@ impl Trainer {
         let record = Record { config: config.into(), settings, tokenizer, text };
         Trainer::build(record, corpus, target, |states, step| {
             for (name, tensor) in step.program.initial_parameters(seed) {
-                states.set(name, &tensor)?;
+                states.set(&name, &tensor)?;
             }
             Ok(())
         })
@@ -219,6 +232,7 @@ impl Trainer {
             compile_time,
             done: 0,
             last_end: None,
+            meter: Meter::new(),
         })
     }
 
@@ -286,6 +300,7 @@ impl Trainer {
             learning_rate,
             seconds,
             tokens_per_s: tokens as f64 / seconds,
+            usage: self.meter.read(),
         })
     }
 

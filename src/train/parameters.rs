@@ -3,10 +3,10 @@
 use super::{Record, merge};
 use crate::checkpoint::{Checkpoint, Meta, Tensor32};
 use crate::compile::Target;
-use crate::trace::Program;
+use crate::trace::{Parameter, Program};
 use crate::{Error, HostTensor, Result};
 use kernfusion_codegen::States;
-use kernfusion_ir::{DType, Graph, InputRole};
+use kernfusion_ir::{Graph, InputRole};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -58,12 +58,12 @@ pub(crate) fn put(
     source: &str,
 ) -> Result<()> {
     check(shapes, &tensors, source)?;
-    put_as(states, tensors, &|_| DType::F32)
+    put_all(states, tensors)
 }
 
-fn put_as(states: &States, tensors: BTreeMap<String, Tensor32>, dtype: &dyn Fn(&str) -> DType) -> Result<()> {
+fn put_all(states: &States, tensors: BTreeMap<String, Tensor32>) -> Result<()> {
     for (name, Tensor32 { shape, data }) in tensors {
-        states.set(&name, &HostTensor::new(shape, data).to_dtype(dtype(&name)))?;
+        states.set(&name, &HostTensor::new(shape, data))?;
     }
     Ok(())
 }
@@ -87,34 +87,47 @@ pub(crate) fn merged(checkpoint: Checkpoint) -> Result<BTreeMap<String, Tensor32
 /// # Errors
 /// If the checkpoint's tensors are not those of the program.
 pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Target) -> Result<States> {
-    let (states, tensors) = (target.states(), merged(checkpoint)?);
-    check(&states_of(&program.graph), &tensors, "the checkpoint")?;
-    let stored = |name: &str| program.graph.input(name).map_or(DType::F32, |id| program.graph[id].ty.dtype);
-    put_as(&states, tensors, &stored)?;
+    let (states, mut tensors) = (target.states(), merged(checkpoint)?);
+    let mut shapes = states_of(&program.graph);
+    let companions = program.parameters.iter().filter_map(Parameter::companion);
+    companions.for_each(|name| _ = shapes.remove(&name));
+    check(&shapes, &tensors, "the checkpoint")?;
+    for parameter in &program.parameters {
+        let values = tensors.remove(&parameter.name).map(|tensor| parameter.kept(tensor.data));
+        for (name, value) in values.into_iter().flatten() {
+            states.set(&name, &value)?;
+        }
+    }
+    put_all(&states, tensors)?;
     Ok(states)
 }
 
-fn check(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>, source: &str) -> Result<()> {
-    let problems = misfits(shapes, tensors);
+/// # Errors
+/// Lists all tensors that are missing, superfluous or of another shape.
+pub(crate) fn check(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>, source: &str) -> Result<()> {
+    let found = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape.as_slice()));
+    let problems = misfits(shapes, &found.collect());
     if problems.is_empty() {
         return Ok(());
     }
     Err(Error::Configuration(format!("{source} does not fit the model: {}", problems.join("; "))))
 }
 
-fn misfits(shapes: &Shapes, tensors: &BTreeMap<String, Tensor32>) -> Vec<String> {
+/// All tensors that are missing, superfluous or of another shape, by name and shape.
+pub(crate) fn misfits(shapes: &Shapes, found: &BTreeMap<String, &[usize]>) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut list = |what: &str, names: Vec<&str>| {
+    let mut list = |what: &str, names: Vec<String>| {
         if !names.is_empty() {
             problems.push(format!("{what} {}", names.join(", ")));
         }
     };
-    let absent = shapes.keys().filter(|name| !tensors.contains_key(*name));
-    list("missing", absent.map(String::as_str).collect());
-    let superfluous = tensors.keys().filter(|name| !shapes.contains_key(*name));
-    list("not of this model", superfluous.map(String::as_str).collect());
+    let named = |(name, shape): (&String, &[usize])| format!("{name} {shape:?}");
+    let absent = shapes.iter().filter(|(name, _)| !found.contains_key(*name));
+    list("missing", absent.map(|(name, shape)| named((name, shape))).collect());
+    let superfluous = found.iter().filter(|(name, _)| !shapes.contains_key(*name));
+    list("not of this model", superfluous.map(|(name, shape)| named((name, shape))).collect());
     let misshaped = shapes.iter().filter_map(|(name, shape)| {
-        let found = &tensors.get(name)?.shape;
+        let found = *found.get(name)?;
         (found != shape).then(|| format!("{name} has shape {found:?}, not {shape:?}"))
     });
     problems.extend(misshaped);

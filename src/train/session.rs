@@ -1,9 +1,8 @@
 //! The loop around the steps: validation, samples, checkpoints, the log, and an end at any moment.
 
-use super::{Sample, StartedStep, StepReport, Trainer, log};
+use super::{Row, Sample, StartedStep, StepReport, Trainer, Watcher, log};
 use crate::jsonl::JsonLines;
 use crate::{Error, Result};
-use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,24 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What happens during a session, in order.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A step was done.
-    Step(&'a StepReport),
-    /// The validation loss was measured after so many steps.
-    Validation {
-        /// Steps done.
-        step: u64,
-        /// Mean loss in nats per token.
-        loss: f64,
-    },
-    /// The model has written a text after so many steps.
-    Sample {
-        /// Steps done.
-        step: u64,
-        /// What it was given to go on from.
-        prompt: &'a str,
-        /// The text.
-        text: &'a str,
-    },
+    /// A step was done, a loss was measured, or a text was written.
+    Row(&'a Row),
     /// A checkpoint was written.
     Saved {
         /// Steps done.
@@ -45,11 +28,11 @@ pub enum Ending {
     Stopped,
 }
 
-/// A run with a place for its checkpoint and, if wanted, a log.
+/// A run with a place for its checkpoint, and all who watch it.
 pub struct Session {
     trainer: Trainer,
     directory: PathBuf,
-    log: Option<JsonLines>,
+    watchers: Vec<Box<dyn Watcher>>,
 }
 
 impl Session {
@@ -62,12 +45,27 @@ impl Session {
         std::fs::create_dir_all(directory)
             .and_then(|()| tempfile::tempfile_in(directory))
             .map_err(|cause| Error::Checkpoint(super::unwritable(directory, cause)))?;
-        let log = match log {
-            Some(path) if trainer.steps_done() == 0 => Some(JsonLines::create(path)?),
-            Some(path) => Some(log::open_after(path, trainer.steps_done())?),
-            None => None,
+        let mut session = Session { trainer, directory: directory.into(), watchers: vec![] };
+        log.map_or(Ok(()), |path| session.log(path))?;
+        Ok(session)
+    }
+
+    /// Opens one more log, which goes on where the trainer stands.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn log(&mut self, path: &Path) -> Result<()> {
+        let log = match self.trainer.steps_done() {
+            0 => JsonLines::create(path)?,
+            done => log::open_after(path, done)?,
         };
-        Ok(Session { trainer, directory: directory.into(), log })
+        self.watch(Box::new(log));
+        Ok(())
+    }
+
+    /// From now on this one takes all rows, too.
+    pub fn watch(&mut self, watcher: Box<dyn Watcher>) {
+        self.watchers.push(watcher);
     }
 
     /// Does all steps that are left, or until `stop` is set; ends with a validation and a sample, or when stopped with
@@ -123,31 +121,27 @@ impl Session {
     fn finish(&mut self, step: StartedStep, observe: &mut dyn FnMut(Event<'_>)) -> Result<()> {
         let report = self.trainer.finish_step(step)?;
         self.finite(&report)?;
-        self.write(&report)?;
-        observe(Event::Step(&report));
-        Ok(())
+        self.write(Row::Step(report), observe)
     }
 
     fn validate(&mut self, observe: &mut dyn FnMut(Event<'_>)) -> Result<()> {
         let step = self.trainer.steps_done();
-        if let Some(loss) = self.trainer.validation_loss()? {
-            self.write(&json!({"step": step, "val_loss": loss}))?;
-            observe(Event::Validation { step, loss });
+        match self.trainer.validation_loss()? {
+            Some(val_loss) => self.write(Row::Validation { step, val_loss }, observe),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn sample(&mut self, observe: &mut dyn FnMut(Event<'_>)) -> Result<()> {
         let step = self.trainer.steps_done();
-        for Sample { prompt, text } in self.trainer.samples()? {
-            self.write(&json!({"step": step, "prompt": prompt, "sample": text}))?;
-            observe(Event::Sample { step, prompt: &prompt, text: &text });
-        }
-        Ok(())
+        let samples = self.trainer.samples()?.into_iter();
+        let mut rows = samples.map(|Sample { prompt, text }| Row::Sample { step, prompt, sample: text });
+        rows.try_for_each(|row| self.write(row, observe))
     }
 
-    fn write(&mut self, row: &impl serde::Serialize) -> Result<()> {
-        self.log.as_mut().map_or(Ok(()), |log| log.write(row))?;
+    fn write(&mut self, row: Row, observe: &mut dyn FnMut(Event<'_>)) -> Result<()> {
+        self.watchers.iter_mut().try_for_each(|watcher| watcher.row(&row))?;
+        observe(Event::Row(&row));
         Ok(())
     }
 

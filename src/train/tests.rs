@@ -235,9 +235,11 @@ fn a_session_does_what_is_due_and_then_ends() {
     let mut events = Vec::new();
     let ending = session.run(&AtomicBool::new(false), &mut |event| {
         events.push(match event {
-            Event::Step(report) => format!("step {}", report.step),
-            Event::Validation { step, .. } => format!("validation {step}"),
-            Event::Sample { step, text, .. } => format!("sample {step} of {}", text.chars().count()),
+            Event::Row(Row::Step(report)) => format!("step {}", report.step),
+            Event::Row(Row::Validation { step, .. }) => format!("validation {step}"),
+            Event::Row(Row::Sample { step, sample, .. }) => {
+                format!("sample {step} of {}", sample.chars().count())
+            }
             Event::Saved { step } => format!("saved {step}"),
         });
     });

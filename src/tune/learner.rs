@@ -73,7 +73,7 @@ impl Learner {
         let step = TrainStep::new(loss, &settings.optimizer, settings.clip)?;
         let states = target.states();
         for (name, value) in step.program.initial_parameters(settings.seed) {
-            states.set(name, &value)?;
+            states.set(&name, &value)?;
         }
         let shapes = step.program.parameters.iter().map(|p| (p.name.clone(), p.shape.clone()));
         let new = |name: &String| is_adapter(name) || heads.contains(&name.as_str());

@@ -30,9 +30,10 @@ fn model() -> Pretrained {
     let program = config().forward(1, 1).unwrap();
     let shapes: BTreeMap<_, _> =
         program.parameters.iter().map(|p| (p.name.clone(), p.shape.clone())).collect();
-    let value = |(name, tensor): (&str, HostTensor)| {
+    let value = |(name, tensor): (String, HostTensor)| {
         let data = tensor.as_f32().unwrap().to_vec();
-        (name.to_string(), Tensor32 { shape: shapes[name].clone(), data })
+        let shape = shapes[&name].clone();
+        (name, Tensor32 { shape, data })
     };
     let tensors = program.initial_parameters(5).map(value).collect();
     Pretrained {

@@ -212,7 +212,8 @@ fn profile_has_a_time_and_a_floor_for_each_kernel() {
     assert!(out.contains("simulated device") && out.contains("GB/s copied"), "{out}");
     let text = std::fs::read_to_string(work.path("profile.json")).unwrap();
     let document: Value = serde_json::from_str(&text).unwrap();
-    let rates = ["bandwidth_bytes_per_s", "f32_products_per_s", "bf16_products_per_s", "step_s"];
+    let rates =
+        ["bandwidth_bytes_per_s", "reads_bytes_per_s", "f32_products_per_s", "bf16_products_per_s", "step_s"];
     assert!(rates.iter().all(|rate| document[*rate].as_f64() > Some(0.0)), "{text}");
     let kernels = document["kernels"].as_array().unwrap();
     let is_positive = |kernel: &Value, field: &str| kernel[field].as_f64() > Some(0.0);

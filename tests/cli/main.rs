@@ -2,7 +2,9 @@
 //!
 //! Every run has a model of one small layer, so that each takes a fraction of a second.
 
+mod ahead_of_time;
 mod bad_input;
+mod bisecting;
 #[cfg(feature = "cuda")]
 mod device;
 mod experiments;
@@ -10,9 +12,11 @@ mod memory;
 mod models;
 mod profile;
 mod programs;
+mod published;
 mod tokens;
 mod training;
 mod tuning;
+mod watching;
 mod workplace;
 
 use std::io::Read;
@@ -24,10 +28,16 @@ fn every_command_has_help_with_an_example() {
     let help = work.succeed("--help");
     for command in [
         "train",
+        "report",
         "experiment",
         "generate",
+        "score",
+        "import",
+        "export",
         "bench",
+        "compile",
         "dump",
+        "bisect",
         "opt",
         "run",
         "explain",

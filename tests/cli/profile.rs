@@ -30,7 +30,13 @@ fn every_kernel_is_counted_once_and_layers_are_folded() {
         for field in ["seconds", "floor_s", "bytes"] {
             assert!(kernels.iter().all(|kernel| kernel[field].as_f64().unwrap() > 0.0), "{field}: {text}");
         }
-        let rates = ["bandwidth_bytes_per_s", "f32_products_per_s", "bf16_products_per_s", "step_s"];
+        let rates = [
+            "bandwidth_bytes_per_s",
+            "reads_bytes_per_s",
+            "f32_products_per_s",
+            "bf16_products_per_s",
+            "step_s",
+        ];
         assert!(rates.iter().all(|rate| document[*rate].as_f64().unwrap() > 0.0), "{text}");
     }
 }

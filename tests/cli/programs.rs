@@ -67,6 +67,20 @@ fn every_stage_and_form_is_shown() {
     serde_json::from_str::<Value>(&dump("--stage plan --format json")).unwrap();
     assert!(dump("--stage clif --kernel ln_f").contains("; kernel "));
     assert!(dump("--stage asm --work forward --kernel ln_f").contains("; kernel "));
+    // A program in a file goes through the same stages.
+    assert_eq!(dump("--stage grad -o step.kir"), "");
+    for flags in [
+        "--stage fuse",
+        "--stage plan --format json",
+        "--stage asm --kernel ln_f",
+        "--stage cuda",
+        "--diff simplify",
+    ] {
+        assert_eq!(work.succeed(&format!("dump step.kir {flags}")), dump(flags), "{flags}");
+    }
+    assert!(work.succeed("dump step.kir --format html").contains("<title>step.kir"));
+    assert!(work.fail("dump step.kir --stage grad").contains("--stage trace shows all of it"));
+    assert!(work.fail("dump step.kir --preset tiny --stage fuse").contains("cannot be used with"));
     assert_eq!(dump("--stage trace -o trace.kir"), "");
     assert_eq!(std::fs::read_to_string(work.path("trace.kir")).unwrap(), dump("--stage trace"));
 }

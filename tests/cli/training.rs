@@ -147,6 +147,39 @@ fn a_run_killed_twenty_times_has_the_losses_of_one_that_was_not() {
 }
 
 #[test]
+fn several_texts_are_what_each_is_alone_and_end_where_they_are_told_to() {
+    let work = Workplace::new();
+    work.succeed_training("--steps 3");
+    work.write("prompts.txt", "The\n\nA te");
+    let lines = |flags: &str| {
+        let out =
+            work.succeed(&format!("generate --checkpoint run --tokens 4 --prompts prompts.txt {flags}"));
+        let rows = out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        rows.map(|row| [&row["prompt"], &row["text"]].map(|part| part.as_str().unwrap().to_string()))
+            .collect::<Vec<_>>()
+    };
+    let rows = lines("");
+    assert_eq!(rows.iter().map(|[prompt, _]| prompt.as_str()).collect::<Vec<_>>(), ["The", "", "A te"]);
+    let alone = work.succeed("generate --checkpoint run --tokens 4 --prompt The");
+    assert_eq!(alone, format!("The{}\n", rows[0][1]));
+    let stop: String = rows[0][1].chars().skip(1).take(1).collect();
+    let mut command = work.command("generate --checkpoint run --tokens 4 --prompts prompts.txt");
+    let ended = command.arg("--stop").arg(&stop).output().unwrap();
+    let first = String::from_utf8(ended.stdout).unwrap().lines().next().unwrap().to_string();
+    let text =
+        serde_json::from_str::<serde_json::Value>(&first).unwrap()["text"].as_str().unwrap().to_string();
+    assert_eq!(text, rows[0][1].split(&stop).next().unwrap());
+    for weights in ["bf16", "int8"] {
+        assert_eq!(lines(&format!("--weights {weights}")).len(), 3);
+    }
+    assert!(work.fail("generate --checkpoint run --prompts none.txt").contains("none.txt"));
+    work.write("bad.txt", "The\nna\u{ef}ve");
+    assert!(work.fail("generate --checkpoint run --prompts bad.txt").contains("bad.txt: line 2: "));
+    work.write("empty.txt", "");
+    assert!(work.fail("generate --checkpoint run --prompts empty.txt").contains("no prompt"));
+}
+
+#[test]
 fn texts_are_a_function_of_the_seed() {
     let work = Workplace::new();
     work.succeed_training("--steps 3");
@@ -199,6 +232,9 @@ fn adapters_are_trained_on_a_model_and_go_with_it() {
     let adapted = text("--checkpoint tuned");
     assert_eq!(text("--checkpoint run --adapter tuned/adapter"), adapted);
     assert_ne!(text("--checkpoint run"), adapted);
+    let score = |flags: &str| work.succeed(&format!("score --ids 1,2,3,4 {flags}"));
+    assert_eq!(score("--checkpoint run --adapter tuned/adapter"), score("--checkpoint tuned"));
+    assert_ne!(score("--checkpoint run"), score("--checkpoint tuned"));
     let message = work.fail("generate --checkpoint tuned --adapter run");
     assert!(message.ends_with("there are no adapters in this checkpoint"), "{message}");
     let message = work.fail(&format!("{train} {init} --freeze blocks.7"));
@@ -216,6 +252,8 @@ fn averages_are_kept_and_can_write() {
     let text =
         |flags: &str| work.succeed(&format!("generate --checkpoint run --tokens 60 --temperature 2 {flags}"));
     assert_ne!(text("--averaged"), text(""));
+    let score = |flags: &str| work.succeed(&format!("score --checkpoint run --ids 1,2,3,4 {flags}"));
+    assert_ne!(score("--averaged"), score(""));
     work.succeed_training("--steps 1");
     let message = work.fail("generate --checkpoint run --averaged");
     assert!(message.ends_with("there are no averages: it was not trained with asgd"), "{message}");

@@ -33,7 +33,7 @@ fn to_padded_sequences() {
     let config = AttentionConfig { sight: Sight::Full, qkv_bias: true, ..AttentionConfig::causal(12, 3) };
     check("attention_padded", TOLERANCE, |trace, inputs| {
         let (x, real) = (inputs.get("x"), inputs.get("real").ne(0));
-        Ok(MultiHeadAttention::new(trace, "attn", &config).forward_among(&x, Some(&real), None))
+        Ok(MultiHeadAttention::new(trace, "attn", &config).forward_among(&x, Some(&real), None, None))
     });
     check("attention_cross", TOLERANCE, |trace, inputs| {
         let (x, memory, real) = (inputs.get("x"), inputs.get("memory"), inputs.get("real").ne(0));

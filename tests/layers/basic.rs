@@ -65,7 +65,7 @@ fn positions() {
         check(case, 2e-6, |trace, inputs| Ok(rope.rotate(&inputs.get("x"), &trace.arange(5, DType::I32))));
     };
     rotated("rope_adjacent", Rope::default());
-    rotated("rope_halves", Rope { base: 500.0, pairing: Pairing::Halves });
+    rotated("rope_halves", Rope { base: 500.0, pairing: Pairing::Halves, scaling: None });
 }
 
 #[test]

@@ -4,16 +4,16 @@
 //! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
 //! that is given back after its last reader. Executables may share an arena; they then run in turns.
 
-use super::isa::{Isa, IsaError};
-use super::launch::{Launcher, Pointers};
 use super::lower::{Compiler, Machine, Text};
-use super::memory::{Arena, Block, SharedArena};
-use super::pool::Pool;
 use super::turns::{self, Work};
 use crate::CodegenError;
 use crate::states::{State, States};
 use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
+use kernfusion_runtime::isa::{Isa, IsaError};
+use kernfusion_runtime::launch::{Launcher, Pointers};
+use kernfusion_runtime::memory::{Arena, Block, SharedArena};
+use kernfusion_runtime::pool::Pool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,19 +1,14 @@
 //! The CPU back end.
 //!
-//! Below, free of any IR: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile primitives
-//! ([`tiles`]) and matrix products ([`contract`]). Above them the lowering of kernels to machine code, and
-//! executables ([`executable`]); [`peaks`] measures what bounds them.
+//! Below, free of any IR and in a crate of its own: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile
+//! primitives ([`tiles`]), matrix products ([`contract`]), and the launching of programs. Above them the lowering of kernels
+//! to machine code, and executables ([`executable`]); [`peaks`] measures what bounds them.
 
-pub mod contract;
 pub mod executable;
-pub mod isa;
-mod launch;
 pub(crate) mod lower;
-pub mod memory;
+pub mod object;
 pub mod peaks;
-pub mod pool;
-#[cfg(test)]
-mod testing;
 pub mod tiled;
-pub mod tiles;
 mod turns;
+
+pub use kernfusion_runtime::{contract, isa, memory, pool, tiles};

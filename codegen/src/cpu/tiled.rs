@@ -4,11 +4,11 @@
 //! arena. Nobody else touches the states between the first slice and the end.
 
 use super::executable::{Executable, Memory, Options, Outputs, check_inputs};
-use super::memory::SharedArena;
 use crate::CodegenError;
 use crate::states::States;
 use kernfusion_ir::kernel::{Buffer, Plan};
 use kernfusion_ir::{Tensor, TensorType};
+use kernfusion_runtime::memory::SharedArena;
 use std::time::{Duration, Instant};
 
 /// How the inputs of a program go to its body and tail.

@@ -1,17 +1,17 @@
 //! Kernels of a plan as work, loops with that of their bodies.
 
 use super::executable::share_memory;
-use super::launch::{Launcher, Pointers};
-use super::lower::{Compiler, Machine, Program, Text};
+use super::lower::{Compiler, Machine, Text};
 use crate::CodegenError;
 use crate::cpu::executable::Memory;
 use kernfusion_ir::kernel::{BufferId, Kernel, Loop, Place, Plan, Spot, Transfer};
+use kernfusion_runtime::launch::{Launcher, Pointers, Program};
 use std::sync::Arc;
 
 /// What a kernel does.
 pub(super) enum Work {
     /// A program over these buffers.
-    Program(Arc<Program>, Vec<BufferId>),
+    Program(Arc<Program>, Vec<usize>),
     /// The kernels of a body, over and over, and where the body's buffers are at the moment.
     Loop(Vec<Work>, Pointers),
 }
@@ -31,7 +31,7 @@ impl Work {
             None => {
                 let shares = |a: BufferId, b: BufferId| share_memory(plan, memory, a, b);
                 let (program, slots) = compiler.kernel(&plan.graph, kernel, shares)?;
-                Ok(Work::Program(program, slots))
+                Ok(Work::Program(program, slots.into_iter().map(usize::from).collect()))
             }
         };
         plan.graph.kernels.iter().map(work).collect()
@@ -61,7 +61,9 @@ impl Work {
     ) -> Result<(), CodegenError> {
         match self {
             // SAFETY: the caller's contract.
-            Work::Program(program, slots) => unsafe { launcher.run(program, machine, slots, pointers) },
+            Work::Program(program, slots) => unsafe {
+                Ok(launcher.run(program, machine.functions(), slots, pointers)?)
+            },
             Work::Loop(works, inner) => {
                 let repeated = kernel.repeated().expect("the work of a loop");
                 // SAFETY: the caller's contract.

@@ -324,7 +324,7 @@ fn number_type(dtype: DType) -> sys::cudaDataType {
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
         DType::F16 => sys::cudaDataType::CUDA_R_16F,
         DType::F32 => sys::cudaDataType::CUDA_R_32F,
-        DType::F64 | DType::I32 | DType::U32 | DType::Bool => {
+        DType::F64 | DType::I32 | DType::U32 | DType::I8 | DType::Bool => {
             unreachable!("products of {dtype} are none for a library")
         }
     }

@@ -153,7 +153,7 @@ fn types([a, b, d]: [Place<'_>; 3], slots: &[Slot]) -> Option<[DType; 2]> {
     let is_known = match operands {
         DType::F32 => result == DType::F32,
         DType::BF16 | DType::F16 => result == operands || result == DType::F32,
-        DType::F64 | DType::I32 | DType::U32 | DType::Bool => false,
+        DType::F64 | DType::I32 | DType::U32 | DType::I8 | DType::Bool => false,
     };
     let is_overwritten = [a, b].iter().any(|(slot, _)| slots[*slot].is_clobbered);
     (is_known && operands == others && !is_overwritten).then_some([operands, result])

@@ -43,9 +43,10 @@ impl Peaks {
     pub fn of_gpu(device: &Device, options: &Options, cache: &Cache) -> Result<Peaks, CudaError> {
         device.enter()?;
         let measure = |rate: &Rate| products(device, rate, cache);
-        let plain = measure(&F32)?;
+        let (plain, bandwidth) = (measure(&F32)?, bandwidth(device)?);
         Ok(Peaks {
-            bandwidth: bandwidth(device)?,
+            bandwidth,
+            reads: bandwidth,
             f32_products: if options.tf32 { measure(&TF32)? } else { plain },
             bf16_products: measure(&BF16)?,
             scalars: plain / 2.0,

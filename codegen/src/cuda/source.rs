@@ -137,6 +137,7 @@ pub(super) fn memory_type(dtype: DType) -> &'static str {
         DType::F64 => "double",
         DType::I32 => "int",
         DType::U32 => "u32",
+        DType::I8 => "i8",
         DType::Bool => "u8",
     }
 }
@@ -146,7 +147,7 @@ pub(super) fn register_type(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 => "float",
         DType::F64 => "double",
-        DType::I32 => "int",
+        DType::I32 | DType::I8 => "int",
         DType::U32 => "u32",
         DType::Bool => "bool",
     }
@@ -178,7 +179,7 @@ pub(super) fn constant(value: f64, dtype: DType) -> String {
         }
         DType::F32 | DType::BF16 | DType::F16 => format!("{:?}f", value as f32),
         DType::I32 if value == f64::from(i32::MIN) => "(-2147483647 - 1)".into(),
-        DType::I32 => format!("{}", value as i32),
+        DType::I32 | DType::I8 => format!("{}", value as i32),
         DType::U32 => format!("{}u", value as u32),
         DType::Bool => format!("{}", value != 0.0),
     }
@@ -356,6 +357,8 @@ fn cast(x: &str, from: DType, to: DType) -> String {
     match (from.is_float(), to) {
         (_, DType::Bool) => format!("{x} != {}", constant(0.0, from)),
         (true, DType::I32) => format!("to_i32({x})"),
+        (true, DType::I8) => format!("to_i8(to_i32({x}))"),
+        (false, DType::I8) if from != to => format!("to_i8({x})"),
         (true, DType::U32) => format!("to_u32({x})"),
         (_, DType::BF16 | DType::F16) if from == to => x.into(),
         (_, DType::BF16 | DType::F16) => format!("round_to<{}>((float){x})", memory_type(to)),
@@ -367,6 +370,7 @@ fn cast(x: &str, from: DType, to: DType) -> String {
 pub(super) fn narrowed(value: &str, dtype: DType) -> String {
     match dtype {
         DType::BF16 | DType::F16 => format!("narrow<{}>({value})", memory_type(dtype)),
+        DType::I8 => format!("(i8){value}"),
         DType::Bool => format!("(u8){value}"),
         DType::F32 | DType::F64 | DType::I32 | DType::U32 => value.into(),
     }

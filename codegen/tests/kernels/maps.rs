@@ -26,12 +26,13 @@ fn numbers(dtype: DType, count: usize, seed: u64) -> Tensor {
         }
         DType::I32 => &[0.0, 1.0, -1.0, 31.0, 32.0, 33.0, 2147483647.0, -2147483648.0, 7.0],
         DType::U32 => &[0.0, 1.0, 31.0, 32.0, 33.0, 4294967295.0, 2147483648.0, 7.0],
+        DType::I8 => &[0.0, 1.0, -1.0, 127.0, -128.0, 31.0],
         DType::Bool => &[0.0, 1.0],
     };
     let draw = |i: usize| match special.get((i * 7 + seed as usize) % (3 * special.len())) {
         Some(value) => *value,
         None if dtype == DType::Bool => (random.next() & 1) as f64,
-        None if dtype.is_integer() => (random.unit() * 50.0).round().abs(),
+        None if !dtype.is_float() => (random.unit() * 50.0).round().abs(),
         None => random.unit() * 3.0,
     };
     Tensor::from_f64(&TensorType::new(dtype, [count]), &(0..count).map(draw).collect::<Vec<_>>())

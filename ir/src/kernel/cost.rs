@@ -52,9 +52,14 @@ impl Kernel {
 impl KernelGraph {
     /// Bytes that a kernel moves at least: every element that its index maps reach, once read and once written.
     pub fn bytes_moved(&self, kernel: &Kernel) -> usize {
-        if let Some(repeated) = kernel.repeated() {
-            return repeated.turns * repeated.body.bytes_moved();
+        match kernel.repeated() {
+            Some(repeated) => repeated.turns * repeated.body.bytes_moved(),
+            None => self.bytes_read_and_written(kernel).iter().sum(),
         }
+    }
+
+    /// Bytes that a kernel, which is no loop, reads at least, and those that it writes.
+    pub fn bytes_read_and_written(&self, kernel: &Kernel) -> [usize; 2] {
         let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
         for (region, axes) in kernel.regions() {
             for instr in &region.instrs {
@@ -76,7 +81,7 @@ impl KernelGraph {
             let ty = &self.buffer(id).ty;
             elements.min(ty.elements()).saturating_mul(ty.dtype.size())
         };
-        read.into_iter().chain(written).map(bytes).sum()
+        [read, written].map(|buffers| buffers.into_iter().map(bytes).sum())
     }
 }
 

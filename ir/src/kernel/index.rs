@@ -97,8 +97,8 @@ impl Index {
         self.strides[axes].iter().any(|&stride| stride != 0)
     }
 
-    /// Whether distinct points of a domain of these extents have distinct values that fill `0..points` exactly.
-    pub fn is_dense(&self, axes: &[usize]) -> bool {
+    /// Whether distinct points of a domain of these extents have distinct values that fill `0..elements` exactly.
+    pub fn fills(&self, axes: &[usize], elements: usize) -> bool {
         let mut terms: Vec<_> = self
             .strides
             .iter()
@@ -113,7 +113,7 @@ impl Index {
             next *= extent as i64;
             fits
         });
-        dense && self.offset == 0 && self.indirect.is_empty()
+        dense && next == elements as i64 && self.offset == 0 && self.indirect.is_empty()
     }
 }
 
@@ -122,11 +122,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permuted_dense_index_is_dense_and_a_broadcast_is_not() {
+    fn a_permuted_dense_index_fills_and_a_broadcast_or_a_part_does_not() {
         let index = |strides: &[i64]| Index { offset: 0, strides: strides.to_vec(), indirect: vec![] };
-        assert!(index(&[1, 12, 3]).is_dense(&[3, 2, 4]));
-        assert!(!index(&[0, 1]).is_dense(&[3, 4]));
-        assert!(!index(&[4, 2]).is_dense(&[3, 2]));
+        assert!(index(&[1, 12, 3]).fills(&[3, 2, 4], 24));
+        assert!(!index(&[0, 1]).fills(&[3, 4], 12));
+        assert!(!index(&[4, 2]).fills(&[3, 2], 6));
+        assert!(index(&[5]).fills(&[1], 1));
+        assert!(!index(&[1]).fills(&[1], 2));
+        assert!(!index(&[12, 1]).fills(&[3, 12], 48));
     }
 
     #[test]

@@ -26,28 +26,75 @@ pub fn interpret(
     inputs: &BTreeMap<String, Array>,
     precision: Precision,
 ) -> Result<BTreeMap<String, Array>> {
-    let first = |buffer: &Buffer| match (buffer.role, inputs.get(&buffer.name)) {
-        (BufferRole::Temporary, _) => Ok(vec![f64::NAN; buffer.ty.elements()]),
-        (_, Some(array)) => Ok(array.values.clone()),
-        (_, None) => Err(IrError::Input { name: buffer.name.clone(), reason: "is missing".into() }),
-    };
-    let mut memory = graph.buffers.iter().map(first).collect::<Result<Memory>>()?;
-    for kernel in &graph.kernels {
+    let mut interpreter = Interpreter::new(graph, inputs, precision)?;
+    (0..graph.kernels.len()).try_for_each(|kernel| interpreter.run(kernel))?;
+    Ok(interpreter.results())
+}
+
+/// An interpretation that can be looked at, and changed, between two kernels.
+pub struct Interpreter<'g> {
+    graph: &'g KernelGraph,
+    memory: Memory,
+    precision: Precision,
+}
+
+impl<'g> Interpreter<'g> {
+    /// Before the first kernel; inputs and states by name.
+    ///
+    /// # Errors
+    /// If one is missing.
+    pub fn new(
+        graph: &'g KernelGraph,
+        inputs: &BTreeMap<String, Array>,
+        precision: Precision,
+    ) -> Result<Self> {
+        let first = |buffer: &Buffer| match (buffer.role, inputs.get(&buffer.name)) {
+            (BufferRole::Temporary, _) => Ok(vec![f64::NAN; buffer.ty.elements()]),
+            (_, Some(array)) => Ok(array.values.clone()),
+            (_, None) => Err(IrError::Input { name: buffer.name.clone(), reason: "is missing".into() }),
+        };
+        let memory = graph.buffers.iter().map(first).collect::<Result<Memory>>()?;
+        Ok(Interpreter { graph, memory, precision })
+    }
+
+    /// Runs the kernel of this number.
+    ///
+    /// # Errors
+    /// If the body of a loop is not given what it reads.
+    ///
+    /// # Panics
+    /// As [`interpret`].
+    pub fn run(&mut self, kernel: usize) -> Result<()> {
+        let kernel = &self.graph.kernels[kernel];
         match kernel.repeated() {
-            Some(repeated) => turns(repeated, &mut memory, precision)?,
-            None => run(graph, kernel, &mut memory, precision),
+            Some(repeated) => turns(repeated, &mut self.memory, self.precision),
+            None => {
+                run(self.graph, kernel, &mut self.memory, self.precision);
+                Ok(())
+            }
         }
     }
-    let value = |buffer: BufferId, ty: &TensorType| Array {
-        ty: ty.clone(),
-        values: memory[buffer.0 as usize].clone(),
-    };
-    let outputs = graph.outputs.iter().map(|(name, buffer, ty)| (name.clone(), value(*buffer, ty)));
-    let updates = graph.updates.iter().map(|(state, new)| {
-        let state = graph.buffer(*state);
-        (state.name.clone(), value(*new, &state.ty))
-    });
-    Ok(outputs.chain(updates).collect())
+
+    /// What a buffer holds now.
+    pub fn get(&self, buffer: BufferId) -> &[f64] {
+        &self.memory[buffer.0 as usize]
+    }
+
+    /// Lets a buffer hold these values, as many as it has elements.
+    pub fn set(&mut self, buffer: BufferId, values: Vec<f64>) {
+        self.memory[buffer.0 as usize] = values;
+    }
+
+    fn results(&self) -> BTreeMap<String, Array> {
+        let value =
+            |buffer: BufferId, ty: &TensorType| Array { ty: ty.clone(), values: self.get(buffer).to_vec() };
+        let outputs = self.graph.outputs.iter().map(|(name, buffer, ty)| (name.clone(), value(*buffer, ty)));
+        let updates = self.graph.updates.iter().map(|(state, new)| {
+            let state = self.graph.buffer(*state);
+            (state.name.clone(), value(*new, &state.ty))
+        });
+        outputs.chain(updates).collect()
+    }
 }
 
 /// Runs a loop: its body is given what it reads by name.
@@ -107,7 +154,8 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
             }
             InstrKind::Producer(i) => {
                 let product = &kernel.products()[*i];
-                points.iter().map(|point| entry(product, memory, point, precision)).collect()
+                let terms = self::points(&product.k);
+                points.iter().map(|point| entry(product, &terms, memory, point, precision)).collect()
             }
             _ => {
                 let at = |point: usize| {
@@ -287,7 +335,7 @@ fn consume(
 
 /// An element of an operand.
 fn side(operand: &Operand, memory: &Memory, point: &[usize], precision: Precision) -> f64 {
-    let mut values: Vec<f64> = vec![];
+    let mut values: Vec<f64> = Vec::with_capacity(operand.region.instrs.len());
     for instr in &operand.region.instrs {
         let value = |x: Scalar| values[x.0 as usize];
         let result = compute(instr, &operand.region, memory, point, &value);
@@ -296,12 +344,20 @@ fn side(operand: &Operand, memory: &Memory, point: &[usize], precision: Precisio
     values[operand.value.0 as usize]
 }
 
-/// An entry of a product.
-fn entry(product: &Product, memory: &Memory, point: &[usize], precision: Precision) -> f64 {
+/// An entry of a product; `terms` are the coordinates of its sum.
+fn entry(
+    product: &Product,
+    terms: &[Vec<usize>],
+    memory: &Memory,
+    point: &[usize],
+    precision: Precision,
+) -> f64 {
     let side = |operand, point: &[usize]| side(operand, memory, point, precision);
-    let terms = points(&product.k).into_iter().map(|k| {
-        let point = [point, &k].concat();
-        (side(&product.a, &point), side(&product.b, &point))
+    let mut whole = point.to_vec();
+    let terms = terms.iter().map(|k| {
+        whole.truncate(point.len());
+        whole.extend(k);
+        (side(&product.a, &whole), side(&product.b, &whole))
     });
     if product.dtype.is_integer() {
         let sum = terms.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));

@@ -40,7 +40,7 @@ mod writer;
 
 pub use crate::op::reshaped;
 pub use index::{Bound, Index, Indirect};
-pub use interpret::interpret;
+pub use interpret::{Interpreter, interpret};
 pub use plan::{Place, Plan};
 pub use repeat::{Carried, Loop, Spot, Transfer, Turn, Window};
 pub use verify::verify;
@@ -53,6 +53,13 @@ use std::collections::BTreeMap;
 /// A buffer of a [`KernelGraph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct BufferId(pub u32);
+
+impl From<BufferId> for usize {
+    /// Its place among the graph's buffers.
+    fn from(buffer: BufferId) -> usize {
+        buffer.0 as usize
+    }
+}
 
 /// The result of an instruction of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

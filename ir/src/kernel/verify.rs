@@ -30,15 +30,35 @@ fn unique<'a>(names: &mut HashSet<&'a str>, name: &'a str) -> Checked {
     ensure(names.insert(name), || "its name is taken".into())
 }
 
-/// A temporary is written before it is read.
+/// A temporary is written before it is read, and all of it by the first kernel that writes it.
 fn follow(graph: &KernelGraph, kernel: &Kernel, written: &mut [bool]) -> Checked {
     for id in kernel.reads() {
         ensure(holds_data(graph, id, written), || {
             format!("reads `{}` before a kernel has written it", graph.buffer(id).name)
         })?;
     }
-    kernel.writes().iter().for_each(|id| written[id.0 as usize] = true);
+    for id in kernel.writes() {
+        let slot = &mut written[id.0 as usize];
+        ensure(*slot || may_fill(graph, kernel, id), || {
+            format!("writes only a part of `{}`", graph.buffer(id).name)
+        })?;
+        *slot = true;
+    }
     Ok(())
+}
+
+/// Whether a kernel's stores into a buffer are as many as it has elements at least, as far as that is known: what a kernel adds to
+/// is cleared before, and where run-time indices lead is not known.
+fn may_fill(graph: &KernelGraph, kernel: &Kernel, id: BufferId) -> bool {
+    let stores = || kernel.stores.iter().filter(|store| store.buffer == id);
+    let known = stores().all(|store| store.mode == StoreMode::Set && store.index.indirect.is_empty());
+    let points = |store: &Store| -> usize {
+        let axes = store.index.strides.iter().zip(&kernel.domain.axes);
+        axes.filter(|(stride, _)| **stride != 0).map(|(_, extent)| extent).product()
+    };
+    let only_stores =
+        stores().next().is_some() && kernel.consumers().iter().all(|consumer| consumer.buffer != id);
+    !(known && only_stores) || stores().map(points).sum::<usize>() >= graph.buffer(id).ty.elements()
 }
 
 fn holds_data(graph: &KernelGraph, id: BufferId, written: &[bool]) -> bool {

@@ -72,7 +72,7 @@ impl Stanza for DotGeneral {
     fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [a, b] = arity(operands)?;
         ensure(a.dtype == b.dtype, || format!("operands have the dtypes {} and {}", a.dtype, b.dtype))?;
-        ensure(a.dtype != DType::Bool, || "is not defined on bool".into())?;
+        ensure(a.dtype.is_number(), || format!("is not defined on {}", a.dtype))?;
         ensure(
             self.dtype == a.dtype || self.dtype == DType::F32 && matches!(a.dtype, DType::BF16 | DType::F16),
             || format!("a product of {} cannot be {}", a.dtype, self.dtype),
@@ -97,33 +97,12 @@ impl Stanza for DotGeneral {
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
         let [a, b] = [operands[0], operands[1]];
-        let (lhs_free, rhs_free) = (self.lhs_free(a.ty.rank()), self.rhs_free(b.ty.rank()));
-        let contracted: Vec<_> = self.lhs_contract.iter().map(|&axis| a.ty.shape[axis]).collect();
-        let summed = Array::zeros(&TensorType::new(DType::F64, contracted));
-        let inner: Vec<_> = summed.positions().collect();
-        let place = |rank: usize, axes: [&[usize]; 3], at: [&[usize]; 3]| {
-            let mut position = vec![0; rank];
-            for (axes, at) in axes.into_iter().zip(at) {
-                axes.iter().zip(at).for_each(|(&axis, &i)| position[axis] = i);
-            }
-            position
-        };
-        let entry = |at: Vec<usize>| {
-            let (batch, free) = at.split_at(self.lhs_batch.len());
-            let (m, n) = free.split_at(lhs_free.len());
-            let products = inner.iter().map(|k| {
-                let x = a.at(&place(
-                    a.ty.rank(),
-                    [&self.lhs_batch, &lhs_free, &self.lhs_contract],
-                    [batch, m, k],
-                ));
-                let y = b.at(&place(
-                    b.ty.rank(),
-                    [&self.rhs_batch, &rhs_free, &self.rhs_contract],
-                    [batch, n, k],
-                ));
-                (x, y)
-            });
+        // An element's offset is the sum of those of its batch, of its free axes and of its contracted ones.
+        let (m, n) = (self.lhs_free(a.ty.rank()), self.rhs_free(b.ty.rank()));
+        let [batch_a, m, k_a] = [&self.lhs_batch, &m, &self.lhs_contract].map(|axes| a.offsets(axes));
+        let [batch_b, n, k_b] = [&self.rhs_batch, &n, &self.rhs_contract].map(|axes| b.offsets(axes));
+        let entry = |x: usize, y: usize| {
+            let products = k_a.iter().zip(&k_b).map(|(i, j)| (a.values[x + i], b.values[y + j]));
             if ty.dtype.is_integer() {
                 let wrapped =
                     products.fold(0i64, |sum, (x, y)| sum.wrapping_add((x as i64).wrapping_mul(y as i64)));
@@ -131,7 +110,8 @@ impl Stanza for DotGeneral {
             }
             products.map(|(x, y)| x * y).sum()
         };
-        Array::zeros(ty).positions().map(entry).collect()
+        let rows = batch_a.iter().zip(&batch_b).flat_map(|(x, y)| m.iter().map(move |m| (x + m, *y)));
+        rows.flat_map(|(x, y)| n.iter().map(move |n| (x, y + n))).map(|(x, y)| entry(x, y)).collect()
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
         let (a, b) = (v.operands[0], v.operands[1]);

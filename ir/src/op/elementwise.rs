@@ -59,7 +59,7 @@ impl Unary {
     fn rule(self) -> UnaryRule {
         let float = DType::is_float;
         let signed = |dtype: DType| dtype.is_float() || dtype == DType::I32;
-        let whole = |dtype: DType| !dtype.is_float();
+        let whole = |dtype: DType| dtype.is_integer() || dtype == DType::Bool;
         match self {
             Unary::Neg => UnaryRule { name: "neg", takes: signed, eval: |x| -x,
                 vjp: |v, _, _, dy| v.b.unary(Unary::Neg, dy).map(Some) },
@@ -184,9 +184,9 @@ impl Binary {
 
     #[rustfmt::skip]
     fn rule(self) -> BinaryRule {
-        let number = |dtype: DType| dtype != DType::Bool;
+        let number = DType::is_number;
         let integer = DType::is_integer;
-        let whole = |dtype: DType| !dtype.is_float();
+        let whole = |dtype: DType| dtype.is_integer() || dtype == DType::Bool;
         let none: fn(&mut Vjp<'_, '_>, [ValueId; 2]) -> Cotangents = |_, _| Ok(vec![None, None]);
         match self {
             Binary::Add => BinaryRule { name: "add", takes: number, eval: |x, y| x + y, bits: Some(u32::wrapping_add),

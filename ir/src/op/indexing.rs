@@ -94,7 +94,7 @@ impl Stanza for ScatterAdd {
     fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [indices, updates] = arity(operands)?;
         ensure(indices.dtype == DType::I32, || format!("indices are {}, not i32", indices.dtype))?;
-        ensure(updates.dtype != DType::Bool, || "is not defined on bool".into())?;
+        ensure(updates.dtype.is_number(), || format!("is not defined on {}", updates.dtype))?;
         let end = self.axis.saturating_add(indices.rank());
         let fits = end <= updates.rank() && updates.shape[self.axis..end] == indices.shape;
         ensure(fits, || {

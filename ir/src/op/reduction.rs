@@ -83,7 +83,7 @@ impl Stanza for Reduce {
     }
     fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = arity(operands)?;
-        ensure(x.dtype != DType::Bool, || "is not defined on bool".into())?;
+        ensure(x.dtype.is_number(), || format!("is not defined on {}", x.dtype))?;
         ensure(self.axes.is_sorted_by(|a, b| a < b), || format!("axes {:?} must ascend", self.axes))?;
         ensure(self.axes.iter().all(|&axis| axis < x.rank()), || {
             format!("axes {:?} of an operand of shape {:?}", self.axes, x.shape)

@@ -141,7 +141,7 @@ impl Stanza for Iota {
         ensure(self.axis < self.ty.rank(), || {
             format!("axis {} of the shape {:?}", self.axis, self.ty.shape)
         })?;
-        ensure(self.ty.dtype != DType::Bool, || "is not defined on bool".into())?;
+        ensure(self.ty.dtype.is_number(), || format!("is not defined on {}", self.ty.dtype))?;
         Ok(self.ty.clone())
     }
     fn eval(&self, _: &[&Array], ty: &TensorType) -> Vec<f64> {

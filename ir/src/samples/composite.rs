@@ -15,6 +15,7 @@ pub(super) fn add(table: &mut Table) {
     attention(table);
     several_uses(table);
     chosen(table);
+    added_again(table);
 }
 
 fn tame(shape: &[usize]) -> Operand {
@@ -194,6 +195,24 @@ fn chosen(table: &mut Table) {
     };
     let operands = [tame(&[5, 6, 9]), tame(&[5, 6, 40]), numbers];
     table.graph("chosen.added", &operands, added).tolerance = 2e-5;
+}
+
+/// One value added to one element many times: neither the value nor the place varies along the axis.
+fn added_again(table: &mut Table) {
+    let number = Operand::new(DType::I32, &[], Values::Between(-1.0, 4.0));
+    let rows = Operand::new(DType::I32, &[4], Values::Between(-1.0, 4.0));
+    let times = |b: &mut Builder<'_>, x: &[ValueId]| {
+        let places = b.broadcast(x[0], &[37], &[])?;
+        let values = b.broadcast(x[1], &[37], &[])?;
+        b.op(ScatterAdd { axis: 0, extent: 3 }, &[places, values])
+    };
+    let along = |b: &mut Builder<'_>, x: &[ValueId]| {
+        let places = b.broadcast(x[0], &[4, 11], &[0])?;
+        let values = b.broadcast(x[1], &[4, 11, 5], &[2])?;
+        b.op(ScatterAdd { axis: 0, extent: 3 }, &[places, values])
+    };
+    table.graph("added.number", &[number, tame(&[])], times).tolerance = 2e-5;
+    table.graph("added.rows", &[rows, tame(&[5])], along).tolerance = 2e-5;
 }
 
 /// A value with users in different kernels, and one that is its own partner.

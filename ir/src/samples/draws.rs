@@ -47,9 +47,10 @@ impl Draws {
     fn element(&mut self, dtype: DType, values: Values, element: usize) -> f64 {
         match values {
             Values::Between(..) if dtype == DType::Bool => self.below(2) as f64,
-            Values::Between(low, high) if dtype.is_integer() => self.between(low, high).floor(),
+            Values::Between(low, high) if !dtype.is_float() => self.between(low, high).floor(),
             Values::Between(low, high) => self.between(low, high),
             Values::OffWhole => self.below(6) as f64 - 3.0 + self.between(0.1, 0.9),
+            Values::Bits if dtype == DType::I8 => self.below(256) as f64 - 128.0,
             Values::Bits => dtype.round(f64::from(self.word())),
             Values::Few(choices) => *self.choose(choices),
             Values::Listed(list) => list[element % list.len()],

@@ -98,7 +98,11 @@ fn selections(table: &mut Table) {
 fn conversions(table: &mut Table) {
     for from in DType::ALL {
         for to in DType::ALL {
-            let values = if from.is_integer() { Values::Bits } else { Values::Between(-300.0, 300.0) };
+            let values = if from.is_integer() || from == DType::I8 {
+                Values::Bits
+            } else {
+                Values::Between(-300.0, 300.0)
+            };
             table.op(&format!("{to}"), Cast { dtype: to }, &[Operand::new(from, &[7, 13], values)]);
         }
     }

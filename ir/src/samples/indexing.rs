@@ -17,7 +17,7 @@ pub(super) fn add(table: &mut Table) {
         let dtypes = if number == 0 { &DType::ALL[..] } else { &DType::ALL[..1] };
         for &dtype in dtypes {
             gather(table, dtype, shape, indices, axis);
-            if dtype != DType::Bool {
+            if dtype.is_number() {
                 scatter(table, dtype, shape, indices, axis);
             }
         }

@@ -232,7 +232,7 @@ impl Writer {
             ReduceOp::Sum => summed(ty.dtype, terms, known.bound, known.error),
             ReduceOp::Max | ReduceOp::Min => known,
         };
-        (ty.dtype != DType::Bool).then(|| (Reduce { op, axes }.into(), vec![x], known))
+        ty.dtype.is_number().then(|| (Reduce { op, axes }.into(), vec![x], known))
     }
 
     fn reshape(&mut self, x: ValueId) -> Drawn {

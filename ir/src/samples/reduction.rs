@@ -22,7 +22,7 @@ pub(super) fn add(table: &mut Table) {
         for (shape, axes) in others {
             reduce(table, op, shape, axes, DType::F32);
         }
-        for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::F32 && dtype != DType::Bool) {
+        for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::F32 && dtype.is_number()) {
             reduce(table, op, &[7, 13], &[1], dtype);
             reduce(table, op, &[7, 13], &[0], dtype);
         }

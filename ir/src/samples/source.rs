@@ -7,7 +7,7 @@ pub(super) fn add(table: &mut Table) {
     for dtype in DType::ALL {
         let value = Literal::new(if dtype == DType::Bool { 1.0 } else { 3.0 });
         table.op(&format!("{dtype}"), Constant { value, dtype }, &[]).tolerance = 0.0;
-        if dtype != DType::Bool {
+        if dtype.is_number() {
             for (shape, axis) in [(vec![7], 0), (vec![3, 1, 5], 1), (vec![3, 4, 5], 1), (vec![2, 3, 4, 5], 3)]
             {
                 let case = format!("{shape:?}.{axis}.{dtype}");

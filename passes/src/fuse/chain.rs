@@ -187,7 +187,7 @@ impl Chain {
         };
         let mut extents = extended.extents();
         extents[summed.clone()].fill(1);
-        if index.varies(summed) || !index.is_dense(&extents) {
+        if index.varies(summed) || !index.fills(&extents, graph[stored].ty.elements()) {
             return Err(fault("a result that is not stored once for each element"));
         }
         let buffer = BufferId(stored.index() as u32);

@@ -302,7 +302,8 @@ impl Candidate<'_> {
             (at.clone(), self.scalar(node, at, writer)?)
         };
         let index = Index::linear(space.rank(false), &at, shape);
-        if !covers(&index, value, &writer.region, space, has_rows) {
+        let elements = shape.iter().product();
+        if !covers(&index, elements, value, &writer.region, space, has_rows) {
             return Err(fault("a value that is stored must be computed exactly once for each element"));
         }
         Ok(Store { value, buffer: BufferId(node.index() as u32), index, mode: StoreMode::Set })
@@ -428,7 +429,12 @@ impl Candidate<'_> {
         let scalar = self.scalar(value, at, &mut writer)?;
         let materialise = |reason| Err(Stop::Fault(Fault { node: value, reason }));
         let region = writer.region;
-        match &region.instr(scalar).kind {
+        // Packing widens what is kept in fewer bits.
+        let packed = match region.instr(scalar).kind {
+            InstrKind::Cast(kept) if self.free[value.index()] => kept,
+            _ => scalar,
+        };
+        match &region.instr(packed).kind {
             InstrKind::Load { index, guard, .. }
                 if guard.is_empty() && chooses_matrix(index, &region, space) =>
             {
@@ -465,19 +471,26 @@ fn is_matrix(index: &Index, space: &Space) -> bool {
     matches!((one(rows), one(summed)), (Some(1), Some(_)) | (Some(_), Some(1)))
 }
 
-/// Whether a store writes every element of its buffer exactly once. Where the kernel has rows (there may be one, without
+/// Whether a store writes every element of its buffer of so many exactly once. Where the kernel has rows (there may be one, without
 /// an axis), a value of the row is stored once a row.
-fn covers(index: &Index, value: Scalar, region: &Region, space: &Space, has_rows: bool) -> bool {
+fn covers(
+    index: &Index,
+    elements: usize,
+    value: Scalar,
+    region: &Region,
+    space: &Space,
+    has_rows: bool,
+) -> bool {
     let domain = space.domain();
     let without = |axes: std::ops::Range<usize>| {
         let mut extents = domain.axes.clone();
         extents[axes.clone()].fill(1);
-        !index.varies(axes) && index.is_dense(&extents)
+        !index.varies(axes) && index.fills(&extents, elements)
     };
     match &region.instr(value).kind {
         InstrKind::Reduce(_, kernfusion_ir::kernel::Direction::Rows, _) => without(domain.row_axes()),
         _ => {
-            index.is_dense(&domain.axes)
+            index.fills(&domain.axes, elements)
                 || has_rows
                     && !region.varies(value, domain.column_axes(), &domain)
                     && without(domain.column_axes())

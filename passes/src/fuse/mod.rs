@@ -25,7 +25,7 @@ mod space;
 mod writer;
 
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, RefusedFusion};
-use kernfusion_ir::{Graph, KernelEntry, Op, Output, ValueId};
+use kernfusion_ir::{Binary, Graph, InputRole, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
 use rematerialise::Clones;
 use std::collections::{BTreeMap, BTreeSet};
@@ -403,9 +403,38 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
             !forced && writer::is_generated(graph, &generated, id, fusion == Fusion::None);
         let view = graph[id].op.entry() == KernelEntry::View;
         let chosen = fusion != Fusion::None && chooses_matrices(graph, id);
-        free[id.index()] = !forced && (view || chosen || generated[id.index()]);
+        let widened = fusion != Fusion::None && is_widened(graph, id);
+        free[id.index()] = !forced && (view || chosen || widened || generated[id.index()]);
     }
     free
+}
+
+/// Whether a value is a state that is kept in fewer bits than it is read in: widened, and perhaps multiplied by scales. To read it
+/// as it is kept takes less than to write it out.
+pub(crate) fn is_widened(graph: &Graph, id: ValueId) -> bool {
+    let node = &graph[id];
+    let state = |id: ValueId| is_kept(graph, id);
+    match node.op {
+        Op::Cast(cast) => {
+            let from = node.operands[0];
+            state(from) && graph[from].ty.dtype.size() < cast.dtype.size()
+        }
+        Op::Binary(Binary::Mul) => {
+            let [x, y] = node.operands[..] else { return false };
+            is_widened(graph, x) && state(y) || is_widened(graph, y) && state(x)
+        }
+        _ => node.op.entry() == KernelEntry::View && is_widened(graph, node.operands[0]),
+    }
+}
+
+/// Whether a value is a state, after the update of a part or before, or a view of one.
+fn is_kept(graph: &Graph, id: ValueId) -> bool {
+    let node = &graph[id];
+    match &node.op {
+        Op::Input(input) => input.role == InputRole::State,
+        Op::DynamicUpdate(_) => continued_state(graph, id).is_some(),
+        op => op.entry() == KernelEntry::View && is_kept(graph, node.operands[0]),
+    }
 }
 
 /// Whether a gather does nothing but say which matrix of a table each product of a batch reads.

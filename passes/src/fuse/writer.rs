@@ -145,9 +145,25 @@ impl<'a> Writer<'a> {
     /// A reduction across the rows, whose operand has coordinates `at`.
     pub(super) fn reduce_rows(&mut self, node: ValueId, reduce: &Reduce, at: Vec<Index>) -> Entered {
         let operand = self.graph[node].operands[0];
+        if !self.are_rows(&reduce.axes, &at, &self.graph[operand].ty.shape) {
+            return Err(Refusal::Because("a reduction over other elements than the rows"));
+        }
         let value = self.value(operand, at)?;
         let kind = InstrKind::Reduce(reduce.op, Direction::Rows, value);
         Ok(self.region.push(kind, self.graph[node].ty.dtype))
+    }
+
+    /// Whether the coordinates of these axes of a tensor run over each of their elements once as the row does.
+    fn are_rows(&self, axes: &[usize], at: &[Index], shape: &[usize]) -> bool {
+        let places: Vec<_> = axes.iter().map(|&axis| at[axis].clone()).collect();
+        let extents: Vec<_> = axes.iter().map(|&axis| shape[axis]).collect();
+        let (rows, mut domain) = (self.space.domain().row_axes(), self.space.extents());
+        domain
+            .iter_mut()
+            .enumerate()
+            .filter(|(axis, _)| !rows.contains(axis))
+            .for_each(|(_, extent)| *extent = 1);
+        Index::linear(self.rank, &places, &extents).fills(&domain, extents.iter().product())
     }
 }
 

@@ -82,6 +82,22 @@ pub(super) struct Facts {
     pub(super) weight: bool,
 }
 
+impl Facts {
+    /// The number that each element is, if the dtype has it. Such a value stands in the e-graph as that number, which is
+    /// cheaper than all its other forms: no rule has anything to add.
+    pub(super) fn number(&self) -> Option<Literal> {
+        let has =
+            |value: &Literal| value.value().is_nan() || self.ty.dtype.round(value.value()) == value.value();
+        self.constant.filter(has)
+    }
+
+    /// The terms of a class that rules may look at: of a number, only itself.
+    pub(super) fn forms<'a>(&self, terms: &'a [Term]) -> impl Iterator<Item = &'a Term> {
+        let number = self.number().is_some();
+        terms.iter().filter(move |term| !number || matches!(term.name(), "constant" | "broadcast"))
+    }
+}
+
 /// The analysis: computes [`Facts`], folds constants.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Knowledge {
@@ -122,10 +138,8 @@ impl Analysis<Term> for Knowledge {
 
     /// A value known to be one number also is that number.
     fn modify(terms: &mut Terms, id: Id) {
-        let Facts { ty, constant: Some(value), .. } = terms[id].data.clone() else { return };
-        if ty.dtype.round(value.value()) != value.value() && !value.value().is_nan() {
-            return;
-        }
+        let Some(value) = terms[id].data.number() else { return };
+        let ty = terms[id].data.ty.clone();
         let mut number = terms.add(Term::op(Constant { value, dtype: ty.dtype }, &[]));
         if ty.rank() > 0 {
             number = terms.add(Term::op(Broadcast { shape: ty.shape, axes: vec![] }, &[number]));

@@ -25,7 +25,7 @@ mod solution;
 #[cfg(test)]
 mod tests;
 
-pub use rules::Rounding;
+pub use rules::{Rounding, RuleSet};
 
 use crate::dce;
 use kernfusion_ir::{Graph, Op, Result, ValueId};
@@ -95,15 +95,23 @@ impl fmt::Display for Report {
 /// # Errors
 /// If an op does not accept its operands, which a verified graph's do.
 pub fn simplify(graph: &mut Graph, options: &Options) -> Result<Report> {
+    simplify_by(&RuleSet::all(), graph, options)
+}
+
+/// As [`simplify`], by these rules alone.
+///
+/// # Errors
+/// As [`simplify`]; a wrong rule may make of the graph what no op accepts.
+pub fn simplify_by(rules: &RuleSet, graph: &mut Graph, options: &Options) -> Result<Report> {
     dce::remove_dead_code(graph)?;
-    let rules = rules::all();
+    let rules = rules.as_slice();
     let mut solved: HashMap<Shape, Rc<Solution>> = HashMap::new();
     let mut fired = vec![0; rules.len()];
     let (mut cost, mut count) = ((0.0, 0.0), 0);
     let mut writer = Writer::new(graph);
     for region in region::regions(graph) {
         let known = solved.get(&region.shape).cloned();
-        let solution = known.unwrap_or_else(|| Rc::new(solve(&region.shape, &rules, options)));
+        let solution = known.unwrap_or_else(|| Rc::new(solve(&region.shape, rules, options)));
         writer.write(&region, &solution)?;
         fired.iter_mut().zip(&solution.fired).for_each(|(sum, fired)| *sum += fired);
         cost = (cost.0 + solution.cost.0, cost.1 + solution.cost.1);

@@ -26,6 +26,9 @@ pub(super) enum Pattern {
 /// The most names that a rule has.
 const NAMES: usize = 8;
 
+/// The most ways in which one term is taken to be of a form: classes of many forms have them by the product of their numbers.
+const MOST_MATCHES: usize = 1000;
+
 /// What names stand for.
 pub(super) type Bindings = [Option<Id>; NAMES];
 
@@ -52,7 +55,7 @@ impl Pattern {
         op.name()
     }
 
-    /// All ways in which a term is of this form.
+    /// The ways in which a term is of this form, of too many the first.
     pub(super) fn matches(&self, r: &Rewriter<'_>, term: &Term) -> Vec<Bindings> {
         let Pattern::Apply(_, patterns) = self else { panic!("a left side is an op") };
         bind_all(r, patterns, term, [None; NAMES])
@@ -72,7 +75,7 @@ impl Pattern {
             Pattern::Number(_) => vec![],
             Pattern::Apply(op, patterns) => {
                 let forms = r.forms(id, op.name());
-                forms.iter().flat_map(|term| bind_all(r, patterns, term, bound)).collect()
+                forms.iter().flat_map(|term| bind_all(r, patterns, term, bound)).take(MOST_MATCHES).collect()
             }
         }
     }
@@ -105,13 +108,14 @@ impl Pattern {
     }
 }
 
-/// All ways in which a term's operands are of these forms.
+/// The ways in which a term's operands are of these forms, of too many the first.
 fn bind_all(r: &Rewriter<'_>, patterns: &[Pattern], term: &Term, bound: Bindings) -> Vec<Bindings> {
     let mut found = Vec::new();
     for operands in orders(term) {
         let mut so_far = vec![bound];
         for (pattern, operand) in patterns.iter().zip(operands) {
-            so_far = so_far.into_iter().flat_map(|bound| pattern.bind(r, operand, bound)).collect();
+            let bind = |bound| pattern.bind(r, operand, bound);
+            so_far = so_far.into_iter().flat_map(bind).take(MOST_MATCHES).collect();
         }
         found.extend(so_far);
     }

@@ -6,11 +6,12 @@
 //! remembered by. A long run is cut where only scalars cross, so the update of each parameter is a region of its own,
 //! else after [`LARGEST`] nodes.
 //!
-//! What costs nothing to compute again (constants, coordinates, and views) is part of each region that reads it, so
-//! that rules see through borders. Beside that a region knows how its leaves were computed from other leaves: a backward pass
+//! What costs nothing to compute again (constants, coordinates, views, and states that are kept in fewer bits than they are read
+//! in) is part of each region that reads it, so that rules see through borders. Beside that a region knows how its leaves were computed from other leaves: a backward pass
 //! that reads both e and e/s knows their relation.
 
 use super::language::Facts;
+use crate::fuse::is_widened;
 use kernfusion_ir::{Graph, InputRole, KernelEntry, Op, RandomBits, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -171,14 +172,14 @@ impl<'g> Collector<'g> {
         place
     }
 
-    /// Where an operand stands. Views and what is generated become nodes, everything else a leaf.
+    /// Where an operand stands. What costs nothing becomes a node, everything else a leaf.
     fn place(&mut self, id: ValueId) -> Place {
         if let Some(&place) = self.places.get(&id) {
             return place;
         }
         let node = &self.graph[id];
         let constant = node.op.entry() == KernelEntry::Generated && node.operands.is_empty();
-        if constant || node.op.entry() == KernelEntry::View {
+        if constant || node.op.entry() == KernelEntry::View || is_widened(self.graph, id) {
             return self.local(id);
         }
         let state = matches!(&node.op, Op::Input(input) if input.role == InputRole::State);

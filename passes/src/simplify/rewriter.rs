@@ -62,21 +62,27 @@ impl<'a> Rewriter<'a> {
         self.terms.find(x)
     }
 
+    /// The terms of a value.
+    fn terms(&self, id: Id) -> impl Iterator<Item = &Term> {
+        let class = &self.terms[id];
+        class.data.forms(&class.nodes)
+    }
+
     /// The forms of a value that are ops of this name.
     pub(super) fn forms(&self, id: Id, name: &str) -> Vec<Term> {
-        self.terms[id].nodes.iter().filter(|term| term.name() == name).cloned().collect()
+        self.terms(id).filter(|term| term.name() == name).cloned().collect()
     }
 
     /// The first form of a value that is an op of this name.
     pub(super) fn form(&self, id: Id, name: &str) -> Option<Term> {
-        self.terms[id].nodes.iter().find(|term| term.name() == name).cloned()
+        self.terms(id).find(|term| term.name() == name).cloned()
     }
 
     /// All values with a form of this name, with that form, in a fixed order.
     pub(super) fn all(&self, name: &'static str) -> Vec<(Id, Term)> {
         let mut found = Vec::new();
         for class in self.terms.classes_for_op(&name).into_iter().flatten() {
-            let terms = self.terms[class].nodes.iter().filter(|term| term.name() == name);
+            let terms = self.terms(class).filter(|term| term.name() == name);
             found.extend(terms.map(|term| (class, term.clone())));
         }
         found.sort();
@@ -89,7 +95,7 @@ impl<'a> Rewriter<'a> {
             Head::Op(op) if op.entry() == KernelEntry::Scalar => Some((op.clone(), term.operands.clone())),
             _ => None,
         };
-        self.terms[id].nodes.iter().find_map(scalar)
+        self.terms(id).find_map(scalar)
     }
 
     /// The value that this op has been found to be, if it stands in the e-graph.
@@ -218,7 +224,7 @@ macro_rules! views_of_terms {
                     Head::Op(Op::$op(op)) => Some((op.clone(), term.operands.clone())),
                     _ => None,
                 };
-                self.terms[id].nodes.iter().filter_map(view).collect()
+                self.terms(id).filter_map(view).collect()
             })*
         }
     };

@@ -130,6 +130,6 @@ fn accumulator_type(ty: &kernfusion_ir::TensorType) -> kernfusion_ir::TensorType
     use kernfusion_ir::DType;
     match ty.dtype {
         DType::BF16 | DType::F16 => kernfusion_ir::TensorType::new(DType::F32, ty.shape.clone()),
-        DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::Bool => ty.clone(),
+        DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I8 | DType::Bool => ty.clone(),
     }
 }

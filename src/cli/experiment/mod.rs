@@ -8,7 +8,7 @@ use super::Outcome;
 use super::error::{CliError, in_file};
 use super::machine;
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
-use super::screen::{Screen, grouped, mib};
+use super::screen::{Screen, mib};
 use super::train::{absolute, corpus};
 use clap::Subcommand;
 use kernfusion::checkpoint::Checkpoint;
@@ -98,7 +98,7 @@ struct Plan {
 }
 
 /// The log of a run, in its directory.
-const LOG: &str = "losses.jsonl";
+pub(super) const LOG: &str = "losses.jsonl";
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     match args.experiment {
@@ -198,23 +198,8 @@ fn measured(trainer: &Trainer, args: &TargetArgs, target: &Target, trained: bool
         0 => machine::peak_memory(),
         bytes => Some(bytes),
     };
-    let slices = report.thrift.slices;
-    let batch = if slices > 1 { format!("the batch in {slices} slices, ") } else { String::new() };
-    let (machine, place) = (machine::describe(target), machine::place(target));
-    let processor = machine["cpu"].as_str().filter(|_| report.device_bytes == 0);
-    Measured {
-        record: trainer.record().clone(),
-        place: processor.map_or(place.clone(), |processor| format!("{place}, {processor}")),
-        machine,
-        products: args.products(),
-        compile_s: trainer.compile_time().as_secs_f64(),
-        step: format!(
-            "{batch}{} kernels, {} MiB moved",
-            grouped(report.kernels as u64),
-            grouped(mib(report.bytes_moved) as u64)
-        ),
-        peak_mib: peak.filter(|_| trained).map(mib),
-    }
+    let about = machine::describe_run(trainer, args, target);
+    Measured { about, peak_mib: peak.filter(|_| trained).map(mib) }
 }
 
 /// Writes the report and says where it is.

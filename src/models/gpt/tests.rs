@@ -14,6 +14,9 @@ fn the_traced_parameters_are_as_many_as_the_formula_says() {
         LatentShape { query_rank: Some(5), kv_rank: 3, head_width: 4, rope_width: 2, value_width: 6 };
     let variants = [
         GptConfig { kv_heads: Some(1), positions: rope, window: Some(2), ..SMALL },
+        GptConfig { kv_heads: Some(1), head_width: Some(6), qkv_bias: true, positions: rope, ..SMALL },
+        GptConfig { feed_forward: FeedForwardKind::Relu, ..SMALL },
+        GptConfig { feed_forward: FeedForwardKind::Geglu, width: 9, head_width: Some(4), ..SMALL },
         GptConfig { positions: Positions::Sinusoidal, bias: false, hidden: Some(12), ..SMALL },
         GptConfig { feed_forward: FeedForwardKind::Swiglu, normalization: Normalization::Rms, ..SMALL },
         GptConfig { latent: Some(latent), positions: rope, bias: false, ..SMALL },
@@ -115,6 +118,7 @@ fn shapes_that_cannot_be_are_refused() {
         config.forward(1, 1).expect_err("refused").to_string()
     };
     assert_eq!(refused(|c| c.heads = 3), "configuration: width 8 is not a multiple of heads 3");
+    assert!(refused(|c| c.head_width = Some(0)).contains("head_width is 0"));
     assert_eq!(refused(|c| c.layers = 0), "configuration: layers is 0, but must be at least 1");
     let expected = "configuration: dropout 1 is not in the range from 0 to below 1";
     assert_eq!(refused(|c| c.dropout = 1.0), expected);
@@ -133,6 +137,7 @@ fn shapes_that_cannot_be_are_refused() {
     };
     assert!(latent(|c| c.positions = Positions::Learned).contains("latent attention needs positions"));
     assert!(latent(|c| c.kv_heads = Some(2)).contains("has no kv_heads"));
+    assert!(latent(|c| c.head_width = Some(4)).contains("head_width must be left out"));
     assert!(latent(|c| c.latent.as_mut().expect("set").rope_width = 3).contains("to be rotated is 3"));
     assert!(refused(|c| c.dropout = f64::NAN).contains("dropout NaN"));
 }

@@ -32,6 +32,21 @@ fn judge(name: &str, tokenizer: &Tokenizer) {
 }
 
 #[test]
+fn a_published_tokenizer_puts_its_marks_around_a_text_and_takes_them_away() {
+    let Tokenizer::Pieces(pieces) = trained(TokenizerKind::WordPiece, 120) else { panic!("pieces") };
+    let (plain, marked) = (Tokenizer::Pieces(pieces.clone()), Tokenizer::Marked(pieces));
+    let text = "the compiler";
+    let tokens = marked.encode(text).unwrap();
+    let [first, last] = ["[CLS]", "[SEP]"].map(|mark| marked.id(mark).unwrap());
+    assert_eq!(tokens, [&[first], &plain.encode(text).unwrap()[..], &[last]].concat());
+    assert_eq!(marked.decode(&tokens).unwrap(), text);
+    assert!(plain.decode(&tokens).unwrap().starts_with("[CLS]"));
+    assert_eq!(marked.token(first).as_deref(), Some("[CLS]"));
+    let stored: Tokenizer = serde_json::from_str(&serde_json::to_string(&marked).unwrap()).unwrap();
+    assert!(stored == marked && stored != plain);
+}
+
+#[test]
 fn learnt_vocabularies_are_those_of_python() {
     judge("bytes", &trained(TokenizerKind::Bpe, 300));
     judge("words", &trained(TokenizerKind::BpeWords, 120));

@@ -81,8 +81,8 @@ impl Code<'_, '_> {
         match dtype {
             DType::U32 | DType::Bool if largest => self.b.ins().umax(x, y),
             DType::U32 | DType::Bool => self.b.ins().umin(x, y),
-            DType::I32 if largest => self.b.ins().smax(x, y),
-            DType::I32 => self.b.ins().smin(x, y),
+            DType::I32 | DType::I8 if largest => self.b.ins().smax(x, y),
+            DType::I32 | DType::I8 => self.b.ins().smin(x, y),
             DType::F32 | DType::BF16 | DType::F16 | DType::F64 => {
                 // A comparison with a NaN is false, so that y is chosen: right if y is the NaN.
                 let won = self.fcmp(wins, x, y);
@@ -126,10 +126,10 @@ impl Code<'_, '_> {
             Compare::Ge => IntCC::SignedGreaterThanOrEqual,
         };
         // Masks compare as unsigned numbers, too: true is all ones.
-        self.icmp(if dtype == DType::I32 { signed } else { signed.unsigned() }, x, y)
+        self.icmp(if matches!(dtype, DType::I32 | DType::I8) { signed } else { signed.unsigned() }, x, y)
     }
 
-    /// A conversion between dtypes. Floats to integers saturate, NaN becomes 0; anything but zero is true.
+    /// A conversion between dtypes. Floats to integers saturate, NaN becomes 0; all saturate to `i8`; anything but zero is true.
     pub(super) fn convert(&mut self, x: Value, from: DType, to: DType) -> Value {
         let ty = self.wide(lane(to), self.ty(x).lane_count() as usize);
         let mask = self.mask_type(x);
@@ -144,16 +144,28 @@ impl Code<'_, '_> {
             (DType::F32 | DType::BF16 | DType::F16 | DType::F64, DType::U32) => {
                 self.b.ins().fcvt_to_uint_sat(ty, x)
             }
+            (_, DType::I8) => {
+                let whole = match from {
+                    DType::U32 => {
+                        let most = self.bits(i8::MAX as u32, mask);
+                        self.b.ins().umin(x, most)
+                    }
+                    _ => self.convert(x, from, DType::I32),
+                };
+                let [least, most] = [i8::MIN, i8::MAX].map(|bound| self.bits(bound as u32, mask));
+                let bounded = self.b.ins().smax(whole, least);
+                self.b.ins().smin(bounded, most)
+            }
             (DType::F32 | DType::BF16 | DType::F16 | DType::F64, DType::Bool) => {
                 let zero = self.constant(0.0, from, self.ty(x));
                 self.fcmp(FloatCC::NotEqual, x, zero)
             }
-            (DType::I32 | DType::U32, DType::I32 | DType::U32) => x,
-            (DType::I32 | DType::U32, DType::Bool) => {
+            (DType::I32 | DType::U32 | DType::I8, DType::I32 | DType::U32) => x,
+            (DType::I32 | DType::U32 | DType::I8, DType::Bool) => {
                 let zero = self.bits(0, mask);
                 self.icmp(IntCC::NotEqual, x, zero)
             }
-            (DType::I32, _) => self.b.ins().fcvt_from_sint(ty, x),
+            (DType::I32 | DType::I8, _) => self.b.ins().fcvt_from_sint(ty, x),
             (DType::U32, _) => self.b.ins().fcvt_from_uint(ty, x),
             (DType::Bool, DType::I32 | DType::U32) => {
                 let one = self.bits(1, mask);

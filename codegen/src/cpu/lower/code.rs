@@ -6,7 +6,6 @@
 
 use super::wide::Wide;
 use cranelift::codegen::ir::{BlockArg, ConstantData, FuncRef};
-use cranelift::jit::JITModule;
 use cranelift::module::{Linkage, Module};
 use cranelift::prelude::*;
 use kernfusion_ir::DType;
@@ -18,7 +17,9 @@ pub(super) const LANES: usize = 4;
 /// A function under construction.
 pub(super) struct Code<'f, 'm> {
     pub(super) b: FunctionBuilder<'f>,
-    pub(super) module: &'m mut JITModule,
+    pub(super) module: &'m mut dyn Module,
+    /// How the names of tile primitives begin.
+    prefix: &'static str,
     /// Loops of sixteen lanes, where the machine can run them.
     pub(super) wide: Option<&'m mut Wide>,
     imported: HashMap<String, FuncRef>,
@@ -29,7 +30,7 @@ pub(super) fn lane(dtype: DType) -> Type {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 => types::F32,
         DType::F64 => types::F64,
-        DType::I32 | DType::U32 | DType::Bool => types::I32,
+        DType::I32 | DType::U32 | DType::I8 | DType::Bool => types::I32,
     }
 }
 
@@ -38,7 +39,7 @@ pub(super) fn lane_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 => "f32",
         DType::F64 => "f64",
-        DType::I32 | DType::Bool => "i32",
+        DType::I32 | DType::I8 | DType::Bool => "i32",
         DType::U32 => "u32",
     }
 }
@@ -49,8 +50,13 @@ pub(super) fn flags() -> MemFlagsData {
 }
 
 impl<'f, 'm> Code<'f, 'm> {
-    pub(super) fn new(b: FunctionBuilder<'f>, module: &'m mut JITModule, wide: Option<&'m mut Wide>) -> Self {
-        Code { b, module, wide, imported: HashMap::new() }
+    pub(super) fn new(
+        b: FunctionBuilder<'f>,
+        module: &'m mut dyn Module,
+        prefix: &'static str,
+        wide: Option<&'m mut Wide>,
+    ) -> Self {
+        Code { b, module, prefix, wide, imported: HashMap::new() }
     }
 
     /// Ends the function.
@@ -86,7 +92,7 @@ impl<'f, 'm> Code<'f, 'm> {
         let bits = match dtype {
             DType::F64 => return self.b.ins().f64const(value),
             DType::F32 | DType::BF16 | DType::F16 => (value as f32).to_bits(),
-            DType::I32 | DType::U32 => value as i64 as u32,
+            DType::I32 | DType::U32 | DType::I8 => value as i64 as u32,
             DType::Bool => u32::from(value == 0.0).wrapping_sub(1),
         };
         self.bits(bits, ty)
@@ -201,7 +207,8 @@ impl<'f, 'm> Code<'f, 'm> {
                 let mut signature = self.module.make_signature();
                 signature.params = operands.iter().map(|&operand| AbiParam::new(self.ty(operand))).collect();
                 signature.returns = result.into_iter().map(AbiParam::new).collect();
-                let id = self.module.declare_function(name, Linkage::Import, &signature);
+                let symbol = format!("{}{name}", self.prefix);
+                let id = self.module.declare_function(&symbol, Linkage::Import, &signature);
                 let id = id.expect("a primitive has one signature");
                 let function = self.module.declare_func_in_func(id, self.b.func);
                 self.imported.insert(name.into(), function);

@@ -8,17 +8,17 @@
 //! An operand that is more than a load is computed into a temporary first.
 
 use super::normalise::{dependence, indices_mut, reduces, regroup, scatters};
-use super::product::{Choice, ProductStep, Target, Tiled, Work};
 use super::row::{Row, Write};
 use super::wide::Wide;
 use super::{Lowering, Step, schedule, tile};
 use crate::CodegenError;
-use crate::cpu::contract::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
     BufferId, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Region,
     Scalar, Store, StoreMode,
 };
+use kernfusion_runtime::contract::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
+use kernfusion_runtime::product::{Choice, ProductStep, Target, Tiled, Work};
 use std::ops::Range;
 
 /// An operand in memory.
@@ -51,7 +51,10 @@ impl Lowering<'_> {
             && !scatters(kernel)
             && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64);
         if in_tiles {
-            return self.tiled(kernel, &products[0]);
+            return match turned(kernel) {
+                Some((kernel, product)) => self.tiled(&kernel, &product),
+                None => self.tiled(kernel, &products[0]),
+            };
         }
         if let [product] = &products[..]
             && let Some(step) = self.accumulation(kernel, product)?
@@ -131,7 +134,7 @@ impl Lowering<'_> {
         let output = contract::Output::Direct { batch, ldc, adds: true };
         let work = Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) });
         self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
-        Ok(Some(ProductStep::step(work, a, b, Some(Target { slot, offset }), Some(choice))))
+        Ok(Some(plain_step(work, a, b, Some(Target { slot, offset }), Some(choice))))
     }
 
     /// The function that runs the region on a tile.
@@ -155,12 +158,12 @@ impl Lowering<'_> {
         let precision = if a.is_bf16 && b.is_bf16 { Precision::Bf16 } else { Precision::F32 };
         let operand = |factor: &Factor, outer: Range<usize>| {
             let layout = layout(factor, domain, outer, &product.k);
-            let element = match factor.dtype {
-                DType::BF16 => Element::Bf16,
-                DType::F16 => Element::F16,
-                _ => Element::F32,
-            };
-            contract::Operand { element, outer: layout.outer, k: layout.k, batch: layout.batch }
+            contract::Operand {
+                element: element(factor.dtype),
+                outer: layout.outer,
+                k: layout.k,
+                batch: layout.batch,
+            }
         };
         contract::Contraction {
             isa: self.isa,
@@ -204,11 +207,11 @@ impl Lowering<'_> {
                 let b = layout(&b, domain, domain.column_axes(), &product.k);
                 Work::Generic(GenericContraction { number, a, b })
             }
-            DType::BF16 | DType::F16 | DType::Bool => {
+            DType::BF16 | DType::F16 | DType::I8 | DType::Bool => {
                 return Err(self.unsupported(&format!("a product of {}", product.dtype)));
             }
         };
-        self.program.steps.push(ProductStep::step(work, a, b, Some(Target { slot, offset: 0 }), None));
+        self.program.steps.push(plain_step(work, a, b, Some(Target { slot, offset: 0 }), None));
         Ok(slot)
     }
 
@@ -263,6 +266,21 @@ impl Lowering<'_> {
     }
 }
 
+/// A product of many rows with one column, as one of one row: the driver has a way of its own for few rows. Each entry is the
+/// same sum.
+fn turned(kernel: &Kernel) -> Option<(Kernel, Product)> {
+    let domain = &kernel.domain;
+    let Form::Contraction(contraction) = &kernel.form else { return None };
+    if domain.extent(domain.column_axes()) != 1 || domain.extent(domain.row_axes()) == 1 {
+        return None;
+    }
+    let product = &contraction.products[0];
+    let product = Product { a: product.b.clone(), b: product.a.clone(), ..product.clone() };
+    // Axes of rows come before those of columns, so they keep their places.
+    let domain = Domain { rows: 0, ..domain.clone() };
+    Some((Kernel { domain, ..kernel.clone() }, product))
+}
+
 /// A load, or a load that is converted in a way that packing does anyway: to `f32`, or from `f32` to `bf16` where the
 /// partner is `bf16`, too.
 fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Factor> {
@@ -275,7 +293,8 @@ fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Fa
     let InstrKind::Load { buffer, index, guard } = &loaded.kind else { return None };
     let packed = match (loaded.dtype, instr.dtype) {
         (from, to) if from == to => true,
-        (DType::BF16 | DType::F16, DType::F32) => true,
+        (DType::BF16 | DType::F16 | DType::I8, DType::F32) => true,
+        (DType::I8, DType::BF16) => true,
         (DType::F32, DType::BF16) => partner == DType::BF16,
         _ => false,
     };
@@ -306,7 +325,15 @@ fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<Choice> {
     })
 }
 
-pub(super) fn place(factor: &Factor) -> Target {
+/// A product that goes straight to its target.
+fn plain_step(work: Work, a: Factor, b: Factor, target: Option<Target>, of_target: Option<Choice>) -> Step {
+    let places = [place(&a), place(&b)];
+    let ([a, b], choices) = (places, [a.choice, b.choice, of_target]);
+    let (epilogue, reads, writes) = (None, None, None);
+    Step::Product(Box::new(ProductStep { work, a, b, choices, target, epilogue, reads, writes }))
+}
+
+fn place(factor: &Factor) -> Target {
     Target { slot: factor.slot, offset: factor.index.offset * factor.dtype.size() as i64 }
 }
 
@@ -318,6 +345,16 @@ fn layout(factor: &Factor, domain: &Domain, outer: Range<usize>, k: &[usize]) ->
         outer: group(outer),
         k: axis(k, &strides[domain.axes.len()..]),
         batch: group(domain.outer_axes()),
+    }
+}
+
+/// What memory holds of a factor or a result of the driver.
+pub(super) fn element(dtype: DType) -> Element {
+    match dtype {
+        DType::BF16 => Element::Bf16,
+        DType::F16 => Element::F16,
+        DType::I8 => Element::I8,
+        _ => Element::F32,
     }
 }
 

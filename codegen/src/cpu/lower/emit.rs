@@ -327,6 +327,6 @@ fn rounding(dtype: DType) -> Option<&'static str> {
     match dtype {
         DType::BF16 => Some("round_bf16"),
         DType::F16 => Some("round_f16"),
-        DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::Bool => None,
+        DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I8 | DType::Bool => None,
     }
 }

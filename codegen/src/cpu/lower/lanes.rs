@@ -361,6 +361,6 @@ pub(super) fn as_lanes(dtype: DType) -> DType {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 => DType::F32,
         DType::F64 => DType::F64,
-        DType::I32 | DType::U32 | DType::Bool => DType::I32,
+        DType::I32 | DType::U32 | DType::I8 | DType::Bool => DType::I32,
     }
 }

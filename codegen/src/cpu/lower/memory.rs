@@ -37,13 +37,19 @@ impl Code<'_, '_> {
                     self.widen_half(bits, wide)
                 }
             }
+            DType::I8 => match width {
+                1 => self.b.ins().sload8(types::I32, flags(), address, offset),
+                _ => {
+                    let bytes = self.bytes(address, offset);
+                    let halves = self.b.ins().swiden_low(bytes);
+                    self.b.ins().swiden_low(halves)
+                }
+            },
             DType::Bool => {
                 let bytes = match width {
                     1 => self.b.ins().uload8(types::I32, flags(), address, offset),
                     _ => {
-                        let bytes = self.b.ins().load(types::I32, flags(), address, offset);
-                        let bytes = self.b.ins().scalar_to_vector(types::I32X4, bytes);
-                        let bytes = self.cast_bits(bytes, types::I8X16);
+                        let bytes = self.bytes(address, offset);
                         let halves = self.b.ins().uwiden_low(bytes);
                         self.b.ins().uwiden_low(halves)
                     }
@@ -52,6 +58,13 @@ impl Code<'_, '_> {
                 self.icmp(IntCC::NotEqual, bytes, zero)
             }
         }
+    }
+
+    /// Four bytes, the first ones of a vector.
+    fn bytes(&mut self, address: Value, offset: i32) -> Value {
+        let word = self.b.ins().load(types::I32, flags(), address, offset);
+        let words = self.b.ins().scalar_to_vector(types::I32X4, word);
+        self.cast_bits(words, types::I8X16)
     }
 
     /// Writes lanes to consecutive elements. Values of 16-bit floats are already rounded.
@@ -73,15 +86,15 @@ impl Code<'_, '_> {
                     self.b.ins().ireduce(types::I16, bits)
                 }
             }
-            DType::Bool => {
-                let truth = self.b.ins().ineg(value);
+            DType::I8 | DType::Bool => {
+                let number = if dtype == DType::Bool { self.b.ins().ineg(value) } else { value };
                 if wide {
-                    let words = self.b.ins().snarrow(truth, truth);
+                    let words = self.b.ins().snarrow(number, number);
                     let bytes = self.b.ins().snarrow(words, words);
                     let bytes = self.cast_bits(bytes, types::I32X4);
                     self.b.ins().extractlane(bytes, 0)
                 } else {
-                    self.b.ins().ireduce(types::I8, truth)
+                    self.b.ins().ireduce(types::I8, number)
                 }
             }
         };
@@ -91,7 +104,7 @@ impl Code<'_, '_> {
     /// The nearest value of `dtype`, ties to even; only 16-bit floats need it.
     pub(super) fn rounded(&mut self, value: Value, dtype: DType) -> Value {
         match dtype {
-            DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::Bool => value,
+            DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I8 | DType::Bool => value,
             DType::BF16 => {
                 let (ty, bits_type) = (self.ty(value), self.mask_type(value));
                 let bits = self.cast_bits(value, bits_type);

@@ -21,7 +21,7 @@ mod lanes;
 mod memory;
 mod nest;
 pub(crate) mod normalise;
-mod product;
+mod object;
 mod reduce;
 mod row;
 mod schedule;
@@ -29,74 +29,20 @@ mod tile;
 mod walk;
 mod wide;
 
-pub(crate) use chain::ChainStep;
-pub(crate) use chain::Scratch as ChainScratch;
 pub(crate) use jit::{Machine, Text};
-pub(crate) use nest::RowsFn;
-pub(crate) use product::ProductStep;
 
 use crate::CodegenError;
-use crate::cpu::isa::Isa;
 use jit::Functions;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, Direction, Form, InstrKind, Kernel, KernelGraph, StoreMode};
+use kernfusion_runtime::isa::Isa;
+use kernfusion_runtime::launch::{Program, Step};
 use nest::Nest;
 use normalise::{normalise, number_slots, reduces, scatters};
 use row::{Access, Row, Write, WriteMode};
 use std::collections::HashMap;
 use std::sync::Arc;
 use wide::Wide;
-
-/// How to run a kernel: steps over a table of pointers to zeros, to the kernel's buffers and to temporaries. A slot
-/// counts from the first buffer.
-#[derive(Debug, Default)]
-pub(crate) struct Program {
-    /// In order.
-    pub(crate) steps: Vec<Step>,
-    /// Bytes of each temporary.
-    pub(crate) temporaries: Vec<usize>,
-    /// Bytes of zeros that guarded loads may read.
-    pub(crate) zeros: usize,
-    /// Bytes of scratch for each thread.
-    pub(crate) scratch: usize,
-}
-
-impl Program {
-    /// The functions that its steps call.
-    pub(crate) fn functions(&self) -> impl Iterator<Item = usize> {
-        self.steps.iter().filter_map(|step| match step {
-            Step::Clear { .. } => None,
-            Step::Rows { function, .. } => Some(*function),
-            Step::Product(product) => product.epilogue,
-            Step::Chain(chain) => Some(chain.function),
-        })
-    }
-}
-
-/// One launch.
-#[derive(Debug)]
-pub(crate) enum Step {
-    /// Sets bytes to zero.
-    Clear {
-        /// Which buffer.
-        slot: usize,
-        /// How many.
-        bytes: usize,
-    },
-    /// Runs units of rows.
-    Rows {
-        /// A [`RowsFn`].
-        function: usize,
-        /// How many there are.
-        units: usize,
-        /// Points times instructions, to tell whether threads pay.
-        work: usize,
-    },
-    /// Runs a matrix product.
-    Product(Box<ProductStep>),
-    /// Runs products, a region on their rows, and products of that.
-    Chain(Box<ChainStep>),
-}
 
 /// Compiles kernels into one module.
 pub(crate) struct Compiler {

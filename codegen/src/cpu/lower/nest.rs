@@ -20,9 +20,6 @@ const PIECE: usize = 4096;
 /// that axis is walked.
 const BLOCK: usize = 16;
 
-/// `(slots, begin, end, scratch)`: runs the units `begin..end`.
-pub(crate) type RowsFn = unsafe extern "C" fn(*const *mut u8, u64, u64, *mut u8);
-
 /// The loops around a row.
 #[derive(Debug)]
 pub(super) struct Nest {

@@ -139,9 +139,10 @@ impl Row {
         loads || self.writes.iter().any(|write| transposed(&write.index))
     }
 
-    /// Whether a write happens for every point of a row, and not once a row.
+    /// Whether a write happens for every point of a row, and not once a row: to add the same again is not the same.
     pub(super) fn is_in_loop(&self, write: &Write) -> bool {
-        self.varies(write.value)
+        write.mode == WriteMode::Add
+            || self.varies(write.value)
             || write.index.varies(self.columns())
             || write.index.indirect.iter().any(|term| self.varies(term.value))
     }
@@ -169,7 +170,7 @@ impl Row {
         let simple = self.access(index, guard) != Access::Scattered;
         let cost = match instr.dtype {
             DType::F16 => 9,
-            DType::BF16 | DType::Bool => 2,
+            DType::BF16 | DType::I8 | DType::Bool => 2,
             DType::F32 | DType::F64 | DType::I32 | DType::U32 => 1,
         };
         simple.then_some(cost)

@@ -24,6 +24,7 @@ DEVICE float widen(float x) { return x; }
 DEVICE double widen(double x) { return x; }
 DEVICE int widen(int x) { return x; }
 DEVICE u32 widen(u32 x) { return x; }
+DEVICE int widen(i8 x) { return x; }
 DEVICE bool widen(u8 x) { return x != 0; }
 DEVICE float widen(bf16 x) { return float_of_bits((u32)x.bits << 16); }
 DEVICE float widen(f16 x) { return half_value(x.bits); }
@@ -59,6 +60,11 @@ template <class T> DEVICE int to_i32(T x) {
   return x != x ? 0 : x >= T(2147483648.0) ? 2147483647 : x <= T(-2147483648.0) ? -2147483647 - 1 : (int)x;
 }
 template <class T> DEVICE u32 to_u32(T x) { return !(x > T(0)) ? 0 : x >= T(4294967296.0) ? 4294967295u : (u32)x; }
+
+// Saturated.
+DEVICE int to_i8(int x) { return x > 127 ? 127 : x < -128 ? -128 : x; }
+DEVICE int to_i8(u32 x) { return x > 127u ? 127 : (int)x; }
+DEVICE int to_i8(bool x) { return x; }
 
 // An index within 0..limit.
 DEVICE int clamped(int index, int limit) { return index < 0 ? 0 : index < limit ? index : limit - 1; }

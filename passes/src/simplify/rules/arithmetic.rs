@@ -234,6 +234,7 @@ fn holds(whole: DType, part: DType) -> bool {
     match part {
         DType::Bool => true,
         DType::BF16 | DType::F16 => matches!(whole, DType::F32 | DType::F64) || whole == part,
+        DType::I8 => whole == part || whole == DType::I32 || whole.is_float(),
         DType::F32 | DType::I32 | DType::U32 => whole == DType::F64 || whole == part,
         DType::F64 => whole == part,
     }

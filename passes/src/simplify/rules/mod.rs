@@ -46,6 +46,40 @@ pub(crate) struct Rule {
     how: How,
 }
 
+/// Rules in the order in which they are applied.
+pub struct RuleSet(Vec<Rule>);
+
+impl RuleSet {
+    /// Every rule.
+    pub fn all() -> Self {
+        RuleSet(all())
+    }
+
+    /// With one more: what the left pattern matches is said to equal the right one, whatever the dtype.
+    ///
+    /// # Panics
+    /// If a pattern cannot be understood.
+    pub fn with(mut self, name: &'static str, left: &'static str, right: &'static str) -> Self {
+        self.0.push(pattern((name, Rounding::Exact, left, right, |_| true)));
+        self
+    }
+
+    /// Those of names that `keep` wants.
+    pub fn only(mut self, keep: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|rule| keep(rule.name));
+        self
+    }
+
+    /// Name and mathematics of each.
+    pub fn rules(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.0.iter().map(|rule| (rule.name, rule.formula.as_str()))
+    }
+
+    pub(super) fn as_slice(&self) -> &[Rule] {
+        &self.0
+    }
+}
+
 enum How {
     /// Left and right side, and the dtypes for which they are equal.
     Pattern(Box<(Pattern, Pattern)>, On),
@@ -131,7 +165,7 @@ impl Snapshot {
     pub(super) fn new(terms: &super::language::Terms) -> Self {
         let mut by_name: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for class in terms.classes() {
-            for term in &class.nodes {
+            for term in class.data.forms(&class.nodes) {
                 by_name.entry(term.name()).or_default().push((class.id, term.clone()));
             }
         }
@@ -170,6 +204,9 @@ impl Rule {
                     }
                     let ty = r.ty(*id).clone();
                     for bound in left.matches(r, term) {
+                        if r.is_full() {
+                            break;
+                        }
                         let built = right.build(r, &bound, &ty);
                         found(r, *id, built);
                     }

@@ -9,8 +9,8 @@
 //! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
 
 use super::program::{BROADCAST, Lanes, Operand, Program, Step, Target};
-use crate::cpu::tiles::vector::Table;
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
+use kernfusion_runtime::tiles::vector::Table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 

@@ -12,13 +12,12 @@ use super::emit::Emitter;
 use super::lanes::{Source, as_lanes};
 use super::row::{Access, Row, Write, WriteMode};
 use super::schedule::Loop;
-use crate::cpu::isa::Isa;
 use assemble::{assemble, assign};
-use cranelift::jit::JITModule;
 use cranelift::module::{FuncId, Linkage, Module};
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
+use kernfusion_runtime::isa::Isa;
 use program::{Lanes, Program};
 use std::collections::{BTreeMap, HashMap};
 
@@ -38,7 +37,7 @@ impl Wide {
         matches!(isa, Isa::Avx512 { .. })
     }
 
-    fn function(&mut self, module: &mut JITModule, program: &Program) -> FuncId {
+    fn function(&mut self, module: &mut dyn Module, program: &Program) -> FuncId {
         if let Some(&known) = self.functions.get(program) {
             return known;
         }
@@ -269,7 +268,7 @@ impl Recorder<'_> {
 fn constant_bits(value: f64, dtype: DType) -> u32 {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 | DType::F64 => (value as f32).to_bits(),
-        DType::I32 | DType::U32 => value as i64 as u32,
+        DType::I32 | DType::U32 | DType::I8 => value as i64 as u32,
         DType::Bool => u32::from(value == 0.0).wrapping_sub(1),
     }
 }

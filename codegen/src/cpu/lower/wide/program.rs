@@ -3,10 +3,10 @@
 //! One instruction of a program is one instruction of AVX-512. Values are held as in [`super::super::code`]: floats of at
 //! most 32 bits as `f32`, truth values as masks of 32 bits.
 
-use crate::cpu::tiles::elementary::{Erf, Exp, Function, Log, Tanh};
-use crate::cpu::tiles::vector::{Table, Vector};
 use iced_x86::Code;
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
+use kernfusion_runtime::tiles::elementary::{Erf, Exp, Function, Log, Tanh};
+use kernfusion_runtime::tiles::vector::{Table, Vector};
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -280,8 +280,8 @@ impl Program {
         let code = match (dtype, largest) {
             (DType::U32 | DType::Bool, true) => Code::EVEX_Vpmaxud_zmm_k1z_zmm_zmmm512b32,
             (DType::U32 | DType::Bool, false) => Code::EVEX_Vpminud_zmm_k1z_zmm_zmmm512b32,
-            (DType::I32, true) => Code::EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32,
-            (DType::I32, false) => Code::EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32,
+            (DType::I32 | DType::I8, true) => Code::EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32,
+            (DType::I32 | DType::I8, false) => Code::EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32,
             (_, true) => Code::EVEX_Vmaxps_zmm_k1z_zmm_zmmm512b32_sae,
             (_, false) => Code::EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae,
         };
@@ -310,7 +310,9 @@ impl Program {
     pub(super) fn compare(&mut self, op: Compare, dtype: DType, x: Lanes, y: Lanes) -> Lanes {
         let (code, predicate) = match (dtype.is_float(), dtype) {
             (true, _) => (FLOATS, predicate::of_floats(op)),
-            (_, DType::I32) => (Code::EVEX_Vpcmpd_kr_k1_zmm_zmmm512b32_imm8, predicate::of_integers(op)),
+            (_, DType::I32 | DType::I8) => {
+                (Code::EVEX_Vpcmpd_kr_k1_zmm_zmmm512b32_imm8, predicate::of_integers(op))
+            }
             _ => (Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, predicate::of_integers(op)),
         };
         self.test(code, x, y, Some(predicate));
@@ -334,10 +336,10 @@ impl Program {
                 self.compare(Compare::Ne, DType::F32, x, float(0.0))
             }
             // Saturating conversions take many instructions and are rare.
-            (DType::F32 | DType::BF16 | DType::F16, DType::I32 | DType::U32) => return None,
-            (DType::I32 | DType::U32, DType::I32 | DType::U32) => x,
-            (DType::I32 | DType::U32, DType::Bool) => self.nonzero(x),
-            (DType::I32, _) => self.op(Code::EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er, &[x]),
+            (_, DType::I8) | (DType::F32 | DType::BF16 | DType::F16, DType::I32 | DType::U32) => return None,
+            (DType::I32 | DType::U32 | DType::I8, DType::I32 | DType::U32) => x,
+            (DType::I32 | DType::U32 | DType::I8, DType::Bool) => self.nonzero(x),
+            (DType::I32 | DType::I8, _) => self.op(Code::EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er, &[x]),
             (DType::U32, _) => self.op(Code::EVEX_Vcvtudq2ps_zmm_k1z_zmmm512b32_er, &[x]),
             (DType::Bool, DType::I32 | DType::U32) => self.and(x, Constant(1)),
             (DType::Bool, _) => self.and(x, float(1.0)),
@@ -348,7 +350,7 @@ impl Program {
     /// The nearest value of `dtype`, ties to even.
     fn rounded(&mut self, x: Lanes, dtype: DType) -> Lanes {
         match dtype {
-            DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::Bool => x,
+            DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I8 | DType::Bool => x,
             DType::BF16 => {
                 // Adds just under half of the last place that stays, and the rest of it where that place is odd.
                 let x = self.register(x);
@@ -375,6 +377,7 @@ impl Program {
             DType::F32 | DType::I32 | DType::U32 => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
             DType::BF16 => Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256,
             DType::F16 => Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae,
+            DType::I8 => Code::EVEX_Vpmovsxbd_zmm_k1z_xmmm128,
             DType::Bool => Code::EVEX_Vpmovzxbd_zmm_k1z_xmmm128,
             DType::F64 => return None,
         };
@@ -394,6 +397,7 @@ impl Program {
             DType::F32 | DType::I32 | DType::U32 => (Code::EVEX_Vmovups_zmmm512_k1z_zmm, value),
             DType::BF16 => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(value, 16)),
             DType::F16 => (Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, value),
+            DType::I8 => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, value),
             DType::Bool => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, self.and(value, Constant(1))),
             DType::F64 => return None,
         };

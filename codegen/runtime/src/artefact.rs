@@ -1,0 +1,158 @@
+//! What an object file says of the model in it: how its parts are launched, as the compiler wrote it down.
+
+use crate::isa::Isa;
+use crate::launch::Program;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The first bytes of an [`Artefact`].
+pub const MAGIC: [u8; 8] = *b"kernfus\x01";
+/// The version of descriptions. It changes with everything in a [`Description`].
+pub const FORMAT: u32 = 1;
+/// How the names of artefacts begin that a linker knows them by.
+pub const PREFIX: &str = "kernfusion_artefact_";
+
+/// The name that a linker knows a model's artefact by.
+pub fn symbol(model: &str) -> String {
+    format!("{PREFIX}{model}")
+}
+
+/// A model as it lies in an object file, under the name [`symbol`].
+#[repr(C)]
+#[derive(Debug)]
+pub struct Artefact {
+    magic: [u8; 8],
+    description: *const u8,
+    description_bytes: u64,
+    functions: *const *const u8,
+    function_count: u64,
+}
+
+// SAFETY: read-only data, and addresses of such and of code.
+unsafe impl Sync for Artefact {}
+
+impl Artefact {
+    /// The bytes of the description; `None` if this is no artefact of this version.
+    pub(crate) fn description(&self) -> Option<&[u8]> {
+        // SAFETY: the compiler wrote so many bytes there.
+        let bytes =
+            || unsafe { std::slice::from_raw_parts(self.description, self.description_bytes as usize) };
+        (self.magic == MAGIC).then(bytes)
+    }
+
+    /// The addresses of its functions.
+    pub(crate) fn functions(&self) -> &[*const u8] {
+        // SAFETY: as above, addresses.
+        unsafe { std::slice::from_raw_parts(self.functions, self.function_count as usize) }
+    }
+}
+
+/// A model that reads a text part by part.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Description {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Its name.
+    pub name: String,
+    /// The instruction set of tile primitives and products.
+    pub isa: Isa,
+    /// What code takes of the processor beside that.
+    pub features: Vec<String>,
+    /// Rows of a part.
+    pub batch: usize,
+    /// The number of tokens there are.
+    pub vocabulary: usize,
+    /// The most tokens of a text.
+    pub context: usize,
+    /// Parameters and caches, which parts share.
+    pub states: Vec<StateDescription>,
+    /// The programs, which parts share.
+    pub programs: Vec<Arc<Program>>,
+    /// The kinds of parts that it reads: one of one token at least.
+    pub parts: Vec<Part>,
+}
+
+impl Description {
+    /// As bytes in an object file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and names can be written")
+    }
+}
+
+/// A parameter or a cache.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StateDescription {
+    /// Its module path.
+    pub name: String,
+    /// Its element type, as safetensors spells it.
+    pub dtype: String,
+    /// Its extents.
+    pub shape: Vec<usize>,
+    /// Its size.
+    pub bytes: usize,
+    /// Whether it is read from a file and never written; a cache begins as zeros.
+    pub is_parameter: bool,
+}
+
+/// How a part of a text is read.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// How many tokens it has.
+    pub length: usize,
+    /// How many positions it sees.
+    pub visible: usize,
+    /// Bytes of the arena.
+    pub arena_bytes: usize,
+    /// Where each buffer is.
+    pub spots: Vec<Spot>,
+    /// The kernels in order.
+    pub launches: Vec<Launch>,
+    /// What states take when the kernels have run.
+    pub moves: Vec<Move>,
+    /// The buffer of the logits.
+    pub logits: usize,
+}
+
+/// Where a buffer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Spot {
+    /// A state: its number.
+    State(usize),
+    /// An input.
+    Input(Input),
+    /// In the arena, so many bytes from its start.
+    Arena(usize),
+    /// No kernel touches it.
+    Nowhere,
+}
+
+/// What a part is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    /// `i32[batch, length]`.
+    Tokens,
+    /// `i32[]`: the position of its first token.
+    Position,
+    /// `i32[]`: the place in the part of the token after which logits are wanted.
+    Last,
+}
+
+/// A kernel.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Launch {
+    /// Its program.
+    pub program: usize,
+    /// Its buffers.
+    pub slots: Vec<usize>,
+}
+
+/// A value that a state takes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Move {
+    /// The buffer of the value.
+    pub from: usize,
+    /// The buffer of the state.
+    pub to: usize,
+    /// How many.
+    pub bytes: usize,
+}

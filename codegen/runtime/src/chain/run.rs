@@ -1,0 +1,536 @@
+//! Running a chain: by whole matrices, each on one thread, or by blocks of rows that all threads share.
+
+use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
+use crate::contract::local::{ALIGN, Local, Matrix, Panels, Results, Room, Wedge};
+use crate::contract::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, TileFn, Workspaces};
+use crate::launch::Functions;
+use crate::memory::OutOfMemory;
+use crate::pool::{Pool, share};
+use crate::tiles::element::{Bf16, Byte, Element as _, F16};
+use crate::tiles::zero_upper;
+use std::ops::Range;
+
+/// Scratch rows of the threads: where they start, and bytes from one thread to the next.
+#[derive(Clone, Copy)]
+pub(crate) struct Scratch {
+    pub(crate) start: usize,
+    pub(crate) bytes: usize,
+}
+
+/// Pointers of a kernel, shared by threads.
+struct Table<'a>(&'a [*mut u8]);
+
+// SAFETY: threads only read the table; what they do through it is the kernel's.
+unsafe impl Sync for Table<'_> {}
+
+impl ChainStep {
+    /// Runs the chain.
+    ///
+    /// # Errors
+    /// There is no memory for packed operands.
+    ///
+    /// # Safety
+    /// The table has the pointers of the step's program, whose functions these are, and there is scratch for every
+    /// thread.
+    pub(crate) unsafe fn run(
+        &self,
+        functions: &Functions,
+        table: &[*mut u8],
+        pool: &Pool,
+        workspaces: &Workspaces,
+        scratch: Scratch,
+    ) -> Result<(), OutOfMemory> {
+        // SAFETY: the row program is built with this signature.
+        let function = unsafe { std::mem::transmute::<*const u8, TileFn>(functions.address(self.function)) };
+        if self.own {
+            workspaces.reserve(pool.threads(), self.own_words() * 4)?;
+            let table = Table(table);
+            pool.run(&|t| {
+                workspaces.with(t, |memory| {
+                    let table: &Table<'_> = &table;
+                    let mut own = Own::new(self, table.0, memory.as_ptr().cast(), function);
+                    own.table[1 + self.scratch] = (scratch.start + t * scratch.bytes) as *mut u8;
+                    for matrix in share(self.batch, pool.threads(), t) {
+                        // SAFETY: the caller's contract; matrices have results of their own.
+                        unsafe { own.matrix(matrix) };
+                    }
+                });
+            });
+            return Ok(());
+        }
+        let shared = Shared { step: self, table, pool, workspaces, function, scratch };
+        (0..self.batch).try_for_each(|matrix| {
+            // SAFETY: the caller's contract.
+            unsafe { shared.matrix(matrix) }
+        })
+    }
+
+    /// Blocks of rows.
+    fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
+        let rows = self.rows;
+        (0..rows).step_by(self.height).map(move |start| start..rows.min(start + self.height))
+    }
+
+    /// The columns that a block needs, from and to multiples of what products want.
+    fn needed(&self, rows: &Range<usize>) -> Range<usize> {
+        let Some(band) = self.band else { return 0..self.columns };
+        let needed = band.columns(rows.clone(), self.columns);
+        needed.start / ALIGN * ALIGN..needed.end.next_multiple_of(ALIGN).min(self.columns)
+    }
+
+    /// How far the band reaches to the right of the diagonal, if it ends there.
+    fn upper(&self) -> Option<isize> {
+        self.band.and_then(|band| band.upper).map(|upper| upper as isize)
+    }
+
+    /// How many of these columns lie left of the band's upper edge in every one of the rows.
+    fn inside(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
+        let upper = self.band.and_then(|band| band.upper).unwrap_or(0);
+        let edge = (rows.start as i64 + upper + 1).clamp(columns.start as i64, columns.end as i64);
+        edge as usize - columns.start
+    }
+
+    /// Length of a consumer's sums over a whole matrix.
+    fn summed(&self, consumer: &ChainConsumer) -> usize {
+        match consumer.along {
+            Along::Columns => self.columns,
+            Along::Rows => self.height,
+        }
+    }
+
+    fn rows_aside(&self, consumer: &ChainConsumer) -> usize {
+        consumer.rows_aside(self.height, self.columns)
+    }
+
+    /// Words that a thread needs for matrices of its own.
+    fn own_words(&self) -> usize {
+        let blocks = self.blocks.len() * self.height * self.stride();
+        let products = self.products.iter().map(|p| self.local(p.precision).panel_words(self.columns, p.k));
+        let consumers = self.consumers.iter().map(|c| {
+            let panels = self.local(c.precision).panel_words(c.p, self.summed(c));
+            panels + (self.rows_aside(c) * c.p).next_multiple_of(16)
+        });
+        blocks + products.chain(consumers).sum::<usize>() + Local::SPACE
+    }
+
+    fn local(&self, precision: Precision) -> Local {
+        Local::new(self.isa, precision)
+    }
+}
+
+/// A thread with its memory.
+struct Own<'a> {
+    step: &'a ChainStep,
+    /// Of this thread: blocks and scratch rows are its own.
+    table: Vec<*mut u8>,
+    function: TileFn,
+    /// The blocks of entries and values.
+    blocks: Vec<*mut f32>,
+    /// Panels of each product and of each consumer.
+    panels: Vec<Panels>,
+    with: Vec<Panels>,
+    /// Results of consumers that are not written as they are computed.
+    aside: Vec<*mut f32>,
+    room: Room,
+}
+
+impl<'a> Own<'a> {
+    fn new(step: &'a ChainStep, table: &[*mut u8], memory: *mut u32, function: TileFn) -> Self {
+        let mut free = memory;
+        let mut take = |words: usize| {
+            let start = free;
+            free = free.wrapping_add(words);
+            start
+        };
+        let room = Room(take(Local::SPACE));
+        let blocks = step.blocks.iter().map(|_| take(step.height * step.stride()).cast()).collect();
+        let panels = step.products.iter().map(|p| {
+            let words = take(step.local(p.precision).panel_words(step.columns, p.k));
+            Panels { words, columns: step.columns, k: p.k }
+        });
+        let panels = panels.collect();
+        let (mut with, mut aside) = (vec![], vec![]);
+        for consumer in &step.consumers {
+            let k = step.summed(consumer);
+            let words = take(step.local(consumer.precision).panel_words(consumer.p, k));
+            with.push(Panels { words, columns: consumer.p, k });
+            aside.push(take((step.rows_aside(consumer) * consumer.p).next_multiple_of(16)).cast());
+        }
+        Own { step, table: table.to_vec(), function, blocks, panels, with, aside, room }
+    }
+
+    /// One matrix of the batch.
+    unsafe fn matrix(&mut self, batch: usize) {
+        let step = self.step;
+        // SAFETY: the caller's contract, here and below.
+        unsafe {
+            for (product, panels) in step.products.iter().zip(&self.panels) {
+                let b = self.factor(&product.b, batch);
+                step.local(product.precision).pack(&b, 0, panels, self.room);
+            }
+            for (at, consumer) in step.consumers.iter().enumerate() {
+                match consumer.along {
+                    Along::Columns => {
+                        let with = self.factor(&consumer.with, batch);
+                        step.local(consumer.precision).pack(&with, 0, &self.with[at], self.room);
+                    }
+                    Along::Rows => self.clear(at, batch),
+                }
+            }
+            for rows in step.blocks() {
+                self.block(batch, rows);
+            }
+            for (at, consumer) in step.consumers.iter().enumerate() {
+                if consumer.along == Along::Rows && consumer.out.direct().is_none() {
+                    self.store(at, batch, 0..step.columns);
+                }
+            }
+        }
+    }
+
+    unsafe fn block(&mut self, batch: usize, rows: Range<usize>) {
+        let step = self.step;
+        let (columns, stride) = (step.needed(&rows), step.stride());
+        // SAFETY: the caller's contract, here and below.
+        unsafe {
+            for (product, panels) in step.products.iter().zip(&self.panels) {
+                let a = self.factor(&product.a, batch);
+                let start = self.blocks[product.block].wrapping_add(columns.start);
+                let results = Results { start, ld: stride, adds: false };
+                let local = step.local(product.precision);
+                let wedge =
+                    step.upper().map_or(Wedge::None, |upper| Wedge::Columns(rows.start as isize + upper));
+                let k = 0..product.k;
+                local.multiply(&a, rows.clone(), k, panels, columns.clone(), wedge, &results, self.room);
+            }
+            for (&slot, &block) in step.blocks.iter().zip(&self.blocks) {
+                self.table[1 + slot] = block.wrapping_sub(rows.start * stride).cast();
+            }
+            zero_upper();
+            let context = self.table.as_ptr().cast();
+            let none = std::ptr::null_mut();
+            let inside = step.inside(&rows, &columns);
+            (self.function)(
+                none,
+                inside,
+                rows.start,
+                columns.start,
+                rows.len(),
+                columns.len(),
+                batch,
+                context,
+            );
+            for (at, consumer) in step.consumers.iter().enumerate() {
+                match consumer.along {
+                    Along::Columns => self.along_columns(at, batch, &rows, &columns),
+                    Along::Rows => self.across_rows(at, batch, &rows, &columns),
+                }
+            }
+        }
+    }
+
+    /// O[rows] = R · W
+    unsafe fn along_columns(&self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
+        let (step, consumer) = (self.step, &self.step.consumers[at]);
+        let (outer, k) = (strided(rows.len(), step.stride()), strided(step.columns, 1));
+        let start = self.blocks[consumer.block].cast::<u8>().cast_const();
+        let r = Matrix { start, element: Element::F32, outer: &outer, k: &k };
+        let results = match consumer.out.direct() {
+            Some(ld) => {
+                let start = self.out(&consumer.out, batch).cast::<f32>();
+                let start = start.wrapping_offset(consumer.out.outer.at(rows.start));
+                Results { start, ld, adds: false }
+            }
+            None => Results { start: self.aside[at], ld: consumer.p, adds: false },
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let local = step.local(consumer.precision);
+            let panels = &self.with[at];
+            let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::EndOfK(rows.start as isize + upper));
+            let (r_rows, p) = (0..rows.len(), 0..consumer.p);
+            local.multiply(&r, r_rows, columns.clone(), panels, p, wedge, &results, self.room);
+            if consumer.out.direct().is_none() {
+                self.store(at, batch, rows.clone());
+            }
+        }
+    }
+
+    /// O'[columns] += Rᵀ · W[rows]
+    unsafe fn across_rows(&self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
+        let (step, consumer) = (self.step, &self.step.consumers[at]);
+        let local = step.local(consumer.precision);
+        let panels = Panels { k: rows.len(), ..self.with[at] };
+        let with = self.factor(&consumer.with, batch);
+        let (outer, k) = (strided(step.columns, 1), strided(rows.len(), step.stride()));
+        let start = self.blocks[consumer.block].cast::<u8>().cast_const();
+        let r = Matrix { start, element: Element::F32, outer: &outer, k: &k };
+        let (start, ld) = match consumer.out.direct() {
+            Some(ld) => (self.out(&consumer.out, batch).cast::<f32>(), ld),
+            None => (self.aside[at], consumer.p),
+        };
+        let results = Results { start: start.wrapping_add(columns.start * ld), ld, adds: true };
+        // SAFETY: the caller's contract.
+        unsafe {
+            local.pack(&with, rows.start, &panels, self.room);
+            let before = rows.start as isize - columns.start as isize;
+            let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::StartOfK(before + upper));
+            let (k, p) = (0..rows.len(), 0..consumer.p);
+            local.multiply(&r, columns.clone(), k, &panels, p, wedge, &results, self.room);
+        }
+    }
+
+    /// Sets the sums of a consumer across rows to zero.
+    unsafe fn clear(&self, at: usize, batch: usize) {
+        let consumer = &self.step.consumers[at];
+        let (start, ld) = match consumer.out.direct() {
+            Some(ld) => (self.out(&consumer.out, batch).cast::<f32>(), ld),
+            None => (self.aside[at], consumer.p),
+        };
+        for row in 0..self.step.columns {
+            // SAFETY: the caller's contract.
+            unsafe { start.wrapping_add(row * ld).write_bytes(0, consumer.p) };
+        }
+    }
+
+    /// Stores results that were computed aside, `rows` of the consumer's.
+    unsafe fn store(&self, at: usize, batch: usize, rows: Range<usize>) {
+        let consumer = &self.step.consumers[at];
+        let out = &consumer.out;
+        let start = self.out(out, batch);
+        for (i, row) in rows.enumerate() {
+            let from = self.aside[at].wrapping_add(i * consumer.p);
+            // SAFETY: the caller's contract.
+            unsafe { store_row(from, consumer.p, start, out, row) };
+        }
+    }
+
+    fn factor<'f>(&self, factor: &'f Placed, batch: usize) -> Matrix<'f> {
+        let base = self.table[1 + factor.slot].wrapping_offset(factor.offset as isize);
+        Matrix::of(&factor.operand, base, batch)
+    }
+
+    /// The first byte of a consumer's result of one matrix.
+    fn out(&self, out: &Destination, batch: usize) -> *mut u8 {
+        place(&self.table, out, batch)
+    }
+}
+
+fn place(table: &[*mut u8], out: &Destination, batch: usize) -> *mut u8 {
+    let start = table[1 + out.slot].wrapping_offset(out.offset as isize);
+    start.wrapping_offset(out.batch.at(batch) * out.element.size() as isize)
+}
+
+/// Stores one row of results, narrowed.
+unsafe fn store_row(from: *const f32, count: usize, start: *mut u8, out: &Destination, row: usize) {
+    let line = start.wrapping_offset(out.outer.at(row) * out.element.size() as isize);
+    // SAFETY: the caller's contract.
+    unsafe {
+        match out.element {
+            Element::Bf16 => store_each(from, count, line.cast(), &out.p, Bf16::narrow),
+            Element::F16 => store_each(from, count, line.cast(), &out.p, F16::narrow),
+            Element::I8 => store_each(from, count, line.cast(), &out.p, Byte::narrow),
+            Element::F32 => store_each(from, count, line.cast(), &out.p, |value| value),
+        }
+    }
+}
+
+unsafe fn store_each<T>(
+    from: *const f32,
+    count: usize,
+    line: *mut T,
+    axis: &Axis,
+    narrow: impl Fn(f32) -> T,
+) {
+    // SAFETY: the caller's contract.
+    let store = |j: usize, to: isize| unsafe { line.offset(to).write_unaligned(narrow(*from.add(j))) };
+    match axis {
+        // A loop that the compiler vectorises.
+        Axis::Strided { stride: 1, .. } => (0..count).for_each(|j| store(j, j as isize)),
+        axis => (0..count).for_each(|j| store(j, axis.at(j))),
+    }
+}
+
+fn strided(len: usize, stride: usize) -> Axis {
+    Axis::Strided { len, stride: stride as isize }
+}
+
+/// All threads together, for matrices that are few and large.
+struct Shared<'a> {
+    step: &'a ChainStep,
+    table: &'a [*mut u8],
+    pool: &'a Pool,
+    workspaces: &'a Workspaces,
+    function: TileFn,
+    scratch: Scratch,
+}
+
+impl Shared<'_> {
+    unsafe fn matrix(&self, batch: usize) -> Result<(), OutOfMemory> {
+        let step = self.step;
+        for rows in step.blocks() {
+            let columns = step.needed(&rows);
+            // SAFETY: the caller's contract, here and below.
+            unsafe {
+                for product in &step.products {
+                    let (a, a_base) = self.factor(&product.a, batch, Some(rows.clone()), None);
+                    let (b, b_base) = self.factor(&product.b, batch, Some(columns.clone()), None);
+                    let c = self.block(product.block).wrapping_add(columns.start);
+                    let job = self.job(product.precision, a, b, step.stride(), false);
+                    self.multiply(&job, a_base, b_base, c)?;
+                }
+                self.rows(batch, &rows, &columns);
+                for consumer in &step.consumers {
+                    self.consume(consumer, batch, &rows, &columns)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn rows(&self, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
+        let step = self.step;
+        let shared = Table(self.table);
+        let (function, scratch) = (self.function, self.scratch);
+        self.pool.run(&|t| {
+            let shared: &Table<'_> = &shared;
+            let mut table = shared.0.to_vec();
+            for &slot in &step.blocks {
+                let block = table[1 + slot].cast::<f32>();
+                table[1 + slot] = block.wrapping_sub(rows.start * step.stride()).cast();
+            }
+            table[1 + step.scratch] = (scratch.start + t * scratch.bytes) as *mut u8;
+            let mine = share(rows.len(), self.pool.threads(), t);
+            let context = table.as_ptr().cast();
+            let none = std::ptr::null_mut();
+            zero_upper();
+            // SAFETY: rows of different threads are disjoint.
+            unsafe {
+                let first = rows.start + mine.start;
+                let inside = step.inside(&(first..rows.end), columns);
+                function(none, inside, first, columns.start, mine.len(), columns.len(), batch, context);
+            }
+        });
+    }
+
+    unsafe fn consume(
+        &self,
+        consumer: &ChainConsumer,
+        batch: usize,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Result<(), OutOfMemory> {
+        let step = self.step;
+        let out = &consumer.out;
+        let (start, ld) = match out.direct() {
+            Some(ld) => (place(self.table, out, batch).cast::<f32>(), ld),
+            None => (self.table[1 + consumer.aside].cast::<f32>(), consumer.p),
+        };
+        let (summed, unit) = (strided(rows.len(), step.stride()), strided(columns.len(), 1));
+        let one = strided(1, 0);
+        let block = self.block(consumer.block).wrapping_add(columns.start);
+        let (r, part, c, adds) = match consumer.along {
+            Along::Columns => {
+                let r = Operand { element: Element::F32, outer: summed, k: unit, batch: one };
+                // What is computed aside is this block's alone.
+                let first = if out.direct().is_some() { rows.start } else { 0 };
+                (r, columns, start.wrapping_add(first * ld), false)
+            }
+            Along::Rows => {
+                let r = Operand { element: Element::F32, outer: unit, k: summed, batch: one };
+                (r, rows, start.wrapping_add(columns.start * ld), rows.start > 0)
+            }
+        };
+        if consumer.along == Along::Rows && rows.start == 0 && columns.len() < step.columns {
+            for row in 0..step.columns {
+                // SAFETY: the result has these rows.
+                unsafe { start.wrapping_add(row * ld).write_bytes(0, consumer.p) };
+            }
+        }
+        let (with, base) = self.factor(&consumer.with, batch, None, Some(part.clone()));
+        let job = self.job(consumer.precision, r, with, ld, adds);
+        // SAFETY: the caller's contract.
+        unsafe { self.multiply(&job, block.cast::<u8>().cast_const(), base, c)? };
+        let last = rows.end == step.rows;
+        match consumer.along {
+            _ if out.direct().is_some() => {}
+            Along::Columns => self.store(consumer, batch, rows.clone()),
+            Along::Rows if last => self.store(consumer, batch, 0..step.columns),
+            Along::Rows => {}
+        }
+        Ok(())
+    }
+
+    /// Stores results that were computed aside.
+    fn store(&self, consumer: &ChainConsumer, batch: usize, rows: Range<usize>) {
+        let shared = Table(self.table);
+        self.pool.run(&|t| {
+            let shared: &Table<'_> = &shared;
+            let from = shared.0[1 + consumer.aside].cast::<f32>();
+            let start = place(shared.0, &consumer.out, batch);
+            for i in share(rows.len(), self.pool.threads(), t) {
+                let row = from.wrapping_add(i * consumer.p);
+                // SAFETY: rows of different threads are disjoint.
+                unsafe { store_row(row, consumer.p, start, &consumer.out, rows.start + i) };
+            }
+        });
+    }
+
+    fn block(&self, number: usize) -> *mut f32 {
+        self.table[1 + self.step.blocks[number]].cast()
+    }
+
+    /// Part of one matrix of a factor, and where it starts.
+    fn factor(
+        &self,
+        factor: &Placed,
+        batch: usize,
+        outer: Option<Range<usize>>,
+        k: Option<Range<usize>>,
+    ) -> (Operand, *const u8) {
+        let operand = &factor.operand;
+        let cut = |axis: &Axis, part: Option<Range<usize>>| {
+            let part = part.unwrap_or(0..axis.len());
+            match axis {
+                Axis::Strided { stride, .. } => {
+                    (part.start as isize * stride, Axis::Strided { len: part.len(), stride: *stride })
+                }
+                Axis::Table(table) => (0, Axis::Table(table[part].into())),
+            }
+        };
+        let ((skipped, outer), (before, k)) = (cut(&operand.outer, outer), cut(&operand.k, k));
+        let offset = operand.batch.at(batch) + skipped + before;
+        let base = self.table[1 + factor.slot].wrapping_offset(factor.offset as isize);
+        let start = base.wrapping_offset(offset * operand.element.size() as isize);
+        (Operand { element: operand.element, outer, k, batch: strided(1, 0) }, start)
+    }
+
+    fn job(&self, precision: Precision, a: Operand, b: Operand, ldc: usize, adds: bool) -> Contraction {
+        Contraction {
+            isa: self.step.isa,
+            m: a.outer.len(),
+            n: b.outer.len(),
+            k: a.k.len(),
+            batch: 1,
+            a,
+            b,
+            output: Output::Direct { batch: strided(1, 0), ldc, adds },
+            precision,
+            prologue: None,
+            epilogue: None,
+        }
+    }
+
+    unsafe fn multiply(
+        &self,
+        job: &Contraction,
+        a: *const u8,
+        b: *const u8,
+        c: *mut f32,
+    ) -> Result<(), OutOfMemory> {
+        let buffers = Buffers { a, b, c, context: std::ptr::null(), reads: None, writes: None };
+        // SAFETY: the caller's contract.
+        unsafe { job.run(&buffers, self.pool, self.workspaces)? };
+        Ok(())
+    }
+}

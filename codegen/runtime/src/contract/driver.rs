@@ -1,0 +1,284 @@
+//! Threads and blocking: which part of C a thread computes, and how it divides that.
+//!
+//! B is packed whole, for as many columns as fit into `B_WORDS`; where k is so long that these would be few
+//! (weight gradients), one block of k at a time.
+
+use super::kernel::{KC, Kernels, LDA};
+use super::pack::Source;
+use super::packer::Packer;
+use super::part::Part;
+use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, thin, turned};
+use crate::memory::Arena;
+use crate::pool::share;
+use crate::tiles::zero_upper;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Packed words of B per thread: 12 MiB, in the last cache.
+const B_WORDS: usize = 3 << 20;
+/// B is packed whole if at least so many columns fit: else packing A again for every few columns costs more than
+/// going over C once per block of k.
+const FEWEST_COLUMNS: usize = 768;
+/// Accumulators of `Output::Tile` per thread, where k is packed in blocks: 4 MiB.
+const SUM_WORDS: usize = 1 << 20;
+/// Rows or columns of an operand that are staged at a time, a multiple of every panel width.
+pub(super) const STAGED: usize = 32;
+
+/// One run of a contraction.
+pub(super) struct Run<'a> {
+    pub job: &'a Contraction,
+    /// The job that was asked for, if its operands were exchanged.
+    pub asked: Option<&'a Contraction>,
+    pub kernels: &'static Kernels,
+    pub buffers: &'a Buffers,
+    pub plan: Plan,
+    /// Units of the last part of the work that threads have taken, in a product of few rows.
+    taken: AtomicUsize,
+}
+
+/// Sizes of blocks and buffers; the latter in words.
+pub(super) struct Plan {
+    thin: bool,
+    /// Whether the packed B holds all of k.
+    pub whole: bool,
+    /// Columns and rows of C that are computed together.
+    columns: usize,
+    rows: usize,
+    /// Row stride of the accumulators, if there are any.
+    pub sum_stride: usize,
+    a: usize,
+    b: usize,
+    stage: usize,
+    sums: usize,
+    turned: usize,
+}
+
+/// A thread's buffers.
+#[derive(Clone, Copy)]
+pub(super) struct Space {
+    pub a: *mut u32,
+    pub b: *mut u32,
+    /// Two of them: widened elements, and rows for the prologue.
+    pub stage: [*mut f32; 2],
+    pub sums: *mut f32,
+    /// Finished sums with rows and columns exchanged, if they must be.
+    pub turned: *mut f32,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        job: &'a Contraction,
+        buffers: &'a Buffers,
+        threads: usize,
+        asked: Option<&'a Contraction>,
+    ) -> Self {
+        let kernels = Kernels::of(job.isa, job.precision);
+        let plan = match asked {
+            None if thin::suits(job) => Plan::thin(job),
+            None => Plan::new(job, kernels, threads),
+            Some(_) => Plan::new(job, kernels, threads).turning(job, kernels),
+        };
+        Run { job, asked, kernels, buffers, plan, taken: AtomicUsize::new(0) }
+    }
+
+    /// Memory that every thread needs.
+    pub(super) fn bytes(&self) -> usize {
+        let plan = &self.plan;
+        (plan.a + plan.b + 2 * plan.stage + plan.sums + plan.turned) * 4
+    }
+
+    /// Thread `t`'s part: consecutive strips (or panels) of consecutive matrices.
+    ///
+    /// # Safety
+    /// As `Contraction::run`; the arena has `bytes()` bytes.
+    pub(super) unsafe fn part(&self, t: usize, threads: usize, memory: &Arena) {
+        let (job, space) = (self.job, self.plan.divide(memory));
+        let by_rows = job.m >= job.n && !self.plan.thin;
+        let (length, unit) = match self.plan.thin {
+            true => (job.n, thin::unit(job)),
+            false if by_rows => (job.m, self.kernels.mr),
+            false => (job.n, self.kernels.nr),
+        };
+        let units = length.div_ceil(unit);
+        if matches!(job.output, Output::Direct { adds: true, .. }) {
+            let part = share(units, threads, t);
+            let range = (part.start * unit).min(length)..(part.end * unit).min(length);
+            // SAFETY: the caller's contract.
+            return unsafe { self.added(if by_rows { (range, 0..job.n) } else { (0..job.m, range) }, space) };
+        }
+        let pieces = |units_of_all: Range<usize>| {
+            matrices(units_of_all, units)
+                .map(|(batch, part)| (batch, part.start * unit..length.min(part.end * unit)))
+        };
+        if self.plan.thin {
+            let mut staged = None;
+            for (batch, columns) in self.turns(job.batch * units, threads, t).flat_map(pieces) {
+                // SAFETY: pieces of C are disjoint, between threads too.
+                unsafe { thin::piece(self, batch, columns, &space, &mut staged) };
+            }
+            return;
+        }
+        let mut packed = None;
+        for (batch, range) in pieces(share(job.batch * units, threads, t)) {
+            let (rows, columns) = if by_rows { (range, 0..job.n) } else { (0..job.m, range) };
+            // SAFETY: pieces of C are disjoint, between threads too.
+            unsafe {
+                for columns in chunks(columns, self.plan.columns) {
+                    for rows in chunks(rows.clone(), self.plan.rows) {
+                        Part::new(self, space, batch, rows, columns.clone()).run(&mut packed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The units that thread `t` computes of so many: its share of the first three quarters, and of the rest what it comes to
+    /// before others do. One thread often gets more of the memory's bandwidth than another, and who is done early would wait. Who
+    /// computes a column does not change it.
+    fn turns(&self, units: usize, threads: usize, t: usize) -> impl Iterator<Item = Range<usize>> {
+        let shared = if threads > 1 { units / 4 } else { 0 };
+        let step = thin::step(self.job, units);
+        let fixed = units - shared;
+        let rest = std::iter::from_fn(move || {
+            let first = fixed + self.taken.fetch_add(step, Ordering::Relaxed);
+            (first < units).then(|| first..units.min(first + step))
+        });
+        std::iter::once(share(fixed, threads, t)).chain(rest)
+    }
+
+    /// These rows and columns of all matrices: a thread adds up what goes to its part of C, a few columns at a time, so that
+    /// they stay in cache from product to product.
+    ///
+    /// # Safety
+    /// As `part`.
+    unsafe fn added(&self, (rows, columns): (Range<usize>, Range<usize>), space: Space) {
+        let width = self.plan.columns.min(TILE_COLUMNS);
+        for columns in chunks(columns, width) {
+            for rows in chunks(rows.clone(), self.plan.rows) {
+                let mut packed = None;
+                for batch in 0..self.job.batch {
+                    // SAFETY: the caller's contract; no other thread has these rows and columns.
+                    unsafe {
+                        Part::new(self, space, batch, rows.clone(), columns.clone()).run(&mut packed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One matrix of A or B.
+    pub(super) fn source(&self, operand: &'a Operand, base: *const u8, batch: usize) -> Source<'a> {
+        let size = operand.element.size();
+        let base = base.wrapping_offset(operand.batch.at(batch).wrapping_mul(size as isize));
+        let load = self.kernels.load(operand.element);
+        Source { base, size, load, outer: operand.outer.offsets(), k: operand.k.offsets() }
+    }
+
+    /// Packs this run's operands.
+    pub(super) fn packer(&self) -> Packer {
+        Packer::new(self.kernels, self.job.precision)
+    }
+
+    /// Calls a prologue or an epilogue on `size` rows and columns at `tile`, whose first element is `at`.
+    ///
+    /// # Safety
+    /// The hook's contract.
+    pub(super) unsafe fn call(
+        &self,
+        hook: TileFn,
+        tile: *mut f32,
+        ld: usize,
+        at: (usize, usize),
+        size: (usize, usize),
+        batch: usize,
+    ) {
+        // Compiled hooks use 128-bit registers, and live upper halves would slow them four times.
+        zero_upper();
+        // SAFETY: the caller's contract.
+        unsafe { hook(tile, ld, at.0, at.1, size.0, size.1, batch, self.buffers.context) };
+    }
+}
+
+impl Plan {
+    fn new(job: &Contraction, kernels: &Kernels, threads: usize) -> Self {
+        let words = job.k.div_ceil(kernels.pair).max(1);
+        // The largest part of C that one thread gets of a matrix.
+        let most = |length: usize, unit: usize| match job.batch {
+            1 => (length.div_ceil(unit).div_ceil(threads) * unit).min(length),
+            _ => length,
+        };
+        let by_rows = job.m >= job.n;
+        let (rows, columns) =
+            if by_rows { (most(job.m, kernels.mr), job.n) } else { (job.m, most(job.n, kernels.nr)) };
+        let fitting = |words: usize| (B_WORDS / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
+        let whole = words * columns.min(FEWEST_COLUMNS) <= B_WORDS;
+        let depth = if whole { words } else { KC };
+        let columns = columns.min(fitting(depth));
+        let width = columns.next_multiple_of(kernels.nr);
+        // A tile that is finished in one go only needs a strip; others collect their sums.
+        let sum_stride = if words <= KC { TILE_COLUMNS } else { width + 16 };
+        let (rows, sum_rows) = match job.output {
+            Output::Direct { .. } => (rows, 0),
+            Output::Tile if words <= KC => (rows, kernels.mr),
+            Output::Tile if whole => (rows, kernels.mc),
+            Output::Tile => {
+                let fit = (SUM_WORDS / sum_stride / kernels.mc).max(1) * kernels.mc;
+                (rows.min(fit), rows.min(fit))
+            }
+        };
+        Plan {
+            thin: false,
+            whole,
+            columns,
+            rows,
+            sum_stride,
+            a: kernels.mc.next_multiple_of(STAGED) * LDA,
+            b: depth.next_multiple_of(16) * width,
+            stage: STAGED * LDA,
+            sums: (sum_rows * sum_stride).next_multiple_of(16),
+            turned: 0,
+        }
+    }
+
+    /// With sums of a whole block of A, and room to exchange its rows and columns.
+    fn turning(self, job: &Contraction, kernels: &Kernels) -> Self {
+        let sum_stride = job.n.next_multiple_of(kernels.nr) + 16;
+        Plan { sum_stride, sums: kernels.mc * sum_stride, turned: turned::words(job), ..self }
+    }
+
+    fn thin(job: &Contraction) -> Self {
+        let (a, stage, sums) = thin::words(job);
+        Plan { thin: true, whole: true, columns: 0, rows: 0, sum_stride: 0, a, b: 0, stage, sums, turned: 0 }
+    }
+
+    fn divide(&self, memory: &Arena) -> Space {
+        let start = memory.as_ptr().cast::<u32>();
+        let at = |words: usize| start.wrapping_add(words);
+        let (b, stage) = (self.a, self.a + self.b);
+        let stages = [at(stage).cast(), at(stage + self.stage).cast()];
+        let sums = stage + 2 * self.stage;
+        Space {
+            a: start,
+            b: at(b),
+            stage: stages,
+            sums: at(sums).cast(),
+            turned: at(sums + self.sums).cast(),
+        }
+    }
+}
+
+/// A range of the units of several matrices, of `units` each, as ranges of single ones.
+fn matrices(mut left: Range<usize>, units: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    std::iter::from_fn(move || {
+        let (batch, first) = (!left.is_empty()).then(|| (left.start / units, left.start % units))?;
+        let last = units.min(first + left.len());
+        left.start += last - first;
+        Some((batch, first..last))
+    })
+}
+
+/// Consecutive ranges of at most `length`.
+pub(super) fn chunks(range: Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.step_by(length).map(move |start| start..end.min(start + length))
+}

@@ -1,0 +1,414 @@
+//! Register tiles: `C[R, NR] (+)= A[R, k] · B[k, NR]`, the only code here that multiplies large matrices.
+//!
+//! Both operands are streams of 32-bit *words*: a word is one `f32`, or two neighbours along k in `bf16`.
+//! A is row-major with the constant stride `LDA`, so its packing is a row copy and a prologue sees ordinary
+//! rows. B comes in panels `[k][NR]`. An element of C is the sum of its products in the order of k, whatever
+//! tile it is in; so results do not depend on how C is divided.
+
+use super::pack::{self, Narrow, PackA, PackB};
+use super::thin::{self, Thin};
+use super::{Element, Precision};
+use crate::isa::Isa;
+use crate::tiles::element::{self, Bf16, Byte, F16, F32};
+use crate::tiles::vector::{Lanes, Portable};
+
+/// Words of k in one packed block; C is read and written once per block.
+pub(super) const KC: usize = 384;
+/// Row stride of a packed A block, in words. A constant, so that the rows are displacements of one address
+/// register; 25 cache lines, so that they fall into different sets of the L1 cache.
+pub(super) const LDA: usize = KC + 16;
+/// Values of the largest register tile.
+const LARGEST_TILE: usize = 14 * 32;
+
+/// Rows of memory that are about to be read or written: tiles prefetch them while they multiply.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub ptr: *const f32,
+    /// In elements.
+    pub stride: usize,
+}
+
+impl Ahead {
+    pub(super) fn at(self, row: usize, column: usize) -> Self {
+        let offset = row.wrapping_mul(self.stride).wrapping_add(column);
+        Ahead { ptr: self.ptr.wrapping_add(offset), ..self }
+    }
+}
+
+/// Where a tile's results go, and what is prefetched beside.
+pub(super) struct Target {
+    pub c: *mut f32,
+    pub ldc: usize,
+    /// Adds to C instead of overwriting it.
+    pub accumulate: bool,
+    pub writes: Ahead,
+    pub reads: Ahead,
+}
+
+/// `(words of k, a, b, target)`.
+pub(super) type Tile = unsafe fn(usize, *const u32, *const u32, &Target);
+/// `(dst, src, stride, n)`: widens elements to `f32`, as `tiles::element::load`.
+pub(super) type Load = unsafe fn(*mut f32, *const u8, isize, usize);
+/// `(dst, src, n)`: rounds to bf16 and back.
+pub(super) type Round = unsafe fn(*mut f32, *const f32, usize);
+
+/// Everything that depends on the instruction set and the precision.
+pub(super) struct Kernels {
+    /// Rows of the register tile.
+    pub mr: usize,
+    /// Columns of the register tile.
+    pub nr: usize,
+    /// Rows of a packed A block, a multiple of `mr`: the block stays in L2.
+    pub mc: usize,
+    /// Values of k in one word.
+    pub pair: usize,
+    /// One tile per number of rows, `tiles[rows - 1]`: a last strip of fewer rows wastes nothing.
+    pub tiles: &'static [Tile],
+    pub pack_a: PackA,
+    /// As `pack_a`, into words that are `f32`.
+    pub pack_a_f32: PackA,
+    pub pack_b: PackB,
+    /// Where words are pairs: for operands of bf16.
+    pub narrow: Option<Narrow>,
+    pub thin: &'static Thin,
+    load: [Load; 4],
+    pub round: Round,
+}
+
+impl Kernels {
+    /// The kernels to use. Where there is no bf16 arithmetic, bf16 precision rounds operands and multiplies
+    /// them in f32.
+    pub(super) fn of(isa: Isa, precision: Precision) -> &'static Kernels {
+        match (isa, precision) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: true }, Precision::Bf16) => &x86::AVX512_BF16,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { .. }, _) => &x86::AVX512,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => &x86::AVX2,
+            _ => &PORTABLE,
+        }
+    }
+
+    pub(super) fn load(&self, element: Element) -> Load {
+        match element {
+            Element::F32 => self.load[0],
+            Element::Bf16 => self.load[1],
+            Element::F16 => self.load[2],
+            Element::I8 => self.load[3],
+        }
+    }
+
+    /// As the tile of `rows` rows, for the `columns` that the last panel has: by way of a whole tile.
+    ///
+    /// # Safety
+    /// As the tile's, but only `columns` columns of C are touched.
+    pub(super) unsafe fn edge(
+        &self,
+        (rows, columns): (usize, usize),
+        words: usize,
+        a: *const u32,
+        b: *const u32,
+        target: &Target,
+    ) {
+        let mut whole = [0.0; LARGEST_TILE];
+        let c = whole.as_mut_ptr();
+        // SAFETY: `whole` holds a register tile, of which the part that exists is copied.
+        unsafe {
+            let aside = Target { c, ldc: self.nr, accumulate: false, ..*target };
+            self.tiles[rows - 1](words, a, b, &aside);
+            for i in 0..rows {
+                for j in 0..columns {
+                    let to = target.c.add(i * target.ldc + j);
+                    let sum = whole[i * self.nr + j];
+                    to.write_unaligned(if target.accumulate { sum + to.read_unaligned() } else { sum });
+                }
+            }
+        }
+    }
+}
+
+/// How words are multiplied.
+pub(super) trait Arithmetic {
+    /// Accumulators.
+    type Sum: Lanes;
+    /// As many words as accumulators have lanes.
+    type Words: Copy;
+    unsafe fn words(b: *const u32) -> Self::Words;
+    /// One word in every lane.
+    unsafe fn broadcast(a: *const u32) -> Self::Words;
+    unsafe fn multiply_add(sum: Self::Sum, a: Self::Words, b: Self::Words) -> Self::Sum;
+}
+
+impl<L: Lanes> Arithmetic for L {
+    type Sum = L;
+    type Words = L;
+    #[inline(always)]
+    unsafe fn words(b: *const u32) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::load(b.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn broadcast(a: *const u32) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::splat(*a.cast::<f32>()) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(sum: L, a: L, b: L) -> L {
+        L::fma(a, b, sum)
+    }
+}
+
+/// The tile of R rows and two registers of columns.
+///
+/// # Safety
+/// The instruction set is there; `a` has R rows of `words` words at stride `LDA`, `b` as many rows of NR words, the
+/// target R rows of NR values.
+#[inline(always)]
+unsafe fn tile<A: Arithmetic, const R: usize>(words: usize, a: *const u32, b: *const u32, target: &Target) {
+    let (half, nr) = (A::Sum::LANES, 2 * A::Sum::LANES);
+    // SAFETY: the caller's contract; prefetches may point anywhere.
+    unsafe {
+        let mut sums = [[A::Sum::splat(0.0); 2]; R];
+        for p in 0..words {
+            // One row of C and of what is read beside it every 8 steps: in a burst they would occupy the miss
+            // buffers that the stream of B needs.
+            let row = (p / 8).min(R - 1);
+            for line in (0..nr).step_by(16) {
+                prefetch_to_write(target.writes.at(row, line).ptr);
+                prefetch(target.reads.at(row, line).ptr);
+                prefetch(b.wrapping_add((p + 8) * nr + line).cast());
+            }
+            let b = b.add(p * nr);
+            let columns = [A::words(b), A::words(b.add(half))];
+            for (i, [left, right]) in sums.iter_mut().enumerate() {
+                let x = A::broadcast(a.add(i * LDA + p));
+                *left = A::multiply_add(*left, x, columns[0]);
+                *right = A::multiply_add(*right, x, columns[1]);
+            }
+        }
+        for (i, [left, right]) in sums.into_iter().enumerate() {
+            let c = target.c.add(i * target.ldc);
+            if target.accumulate {
+                (left + A::Sum::load(c)).store(c);
+                (right + A::Sum::load(c.add(half))).store(c.add(half));
+            } else {
+                left.store(c);
+                right.store(c.add(half));
+            }
+        }
+    }
+}
+
+/// Fetches a cache line that is read soon.
+#[inline(always)]
+fn prefetch(line: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of the baseline, and it may point anywhere.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Fetches a cache line into L2.
+#[inline(always)]
+pub(super) fn prefetch_far(line: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of the baseline, and it may point anywhere.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Fetches a cache line that is written soon.
+#[inline(always)]
+fn prefetch_to_write(line: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: without effect where the processor lacks it, and it may point anywhere.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// The tiles of one arithmetic, by rows.
+macro_rules! tiles {
+    ($module:ident $attribute:tt $arithmetic:ty, [$($rows:literal)*]) => {
+        mod $module {
+            use super::*;
+            #$attribute
+            unsafe fn rows<const R: usize>(words: usize, a: *const u32, b: *const u32, target: &Target) {
+                // SAFETY: the caller's contract.
+                unsafe { tile::<$arithmetic, R>(words, a, b, target) }
+            }
+            pub(super) static TILES: &[Tile] = &[$(rows::<$rows>),*];
+        }
+    };
+}
+
+/// The other functions of one instruction set: thin products by rows, and conversions.
+macro_rules! lines {
+    ($module:ident $attribute:tt $lanes:ty) => {
+        mod $module {
+            use super::*;
+            #$attribute
+            unsafe fn dot<const R: usize, B: thin::Line>(
+                a: *const f32,
+                lda: usize,
+                b: &thin::Lines,
+                k: usize,
+                c: *mut f32,
+                ldc: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { thin::dot::<$lanes, R, B>(a, lda, b, k, c, ldc) }
+            }
+            #$attribute
+            unsafe fn axpy<const R: usize, B: thin::Line>(
+                a: *const f32,
+                lda: usize,
+                b: &thin::Lines,
+                c: *mut f32,
+                ldc: usize,
+                n: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { thin::axpy::<$lanes, R, B>(a, lda, b, c, ldc, n) }
+            }
+            pub(super) static THIN: Thin = Thin {
+                dot: [
+                    [dot::<1, F32>, dot::<2, F32>, dot::<3, F32>, dot::<4, F32>],
+                    [dot::<1, Bf16>, dot::<2, Bf16>, dot::<3, Bf16>, dot::<4, Bf16>],
+                    [dot::<1, Byte>, dot::<2, Byte>, dot::<3, Byte>, dot::<4, Byte>],
+                ],
+                axpy: [
+                    [axpy::<1, F32>, axpy::<2, F32>, axpy::<3, F32>, axpy::<4, F32>],
+                    [axpy::<1, Bf16>, axpy::<2, Bf16>, axpy::<3, Bf16>, axpy::<4, Bf16>],
+                    [axpy::<1, Byte>, axpy::<2, Byte>, axpy::<3, Byte>, axpy::<4, Byte>],
+                ],
+            };
+
+            #$attribute
+            unsafe fn load<E: element::Element<Lane = f32>>(
+                dst: *mut f32,
+                src: *const u8,
+                stride: isize,
+                n: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { element::load::<E>(dst, src, stride, n) }
+            }
+            pub(super) static LOAD: [Load; 4] = [load::<F32>, load::<Bf16>, load::<F16>, load::<Byte>];
+
+            #$attribute
+            pub(super) unsafe fn round(dst: *mut f32, src: *const f32, n: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { element::round::<Bf16>(dst, src, n) }
+            }
+        }
+    };
+}
+
+tiles! { portable_f32 [inline(never)] Portable, [1 2 3 4] }
+lines! { portable [inline(never)] Portable }
+
+static PORTABLE: Kernels = Kernels {
+    mr: 4,
+    nr: 8,
+    mc: 112,
+    pair: 1,
+    tiles: portable_f32::TILES,
+    pack_a: pack::pack_a,
+    pack_a_f32: pack::pack_a,
+    pack_b: pack::pack_b::<8>,
+    narrow: None,
+    thin: &portable::THIN,
+    load: portable::LOAD,
+    round: portable::round,
+};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::*;
+    use crate::tiles::vector::x86::{Avx2, Avx512};
+    use std::arch::x86_64::*;
+
+    /// Pairs of bf16, multiplied and added two at a time.
+    pub(super) struct Pairs;
+
+    impl Arithmetic for Pairs {
+        type Sum = Avx512;
+        type Words = __m512bh;
+        #[inline(always)]
+        unsafe fn words(b: *const u32) -> __m512bh {
+            // SAFETY: the caller's contract; the same 512 bits.
+            unsafe { std::mem::transmute(_mm512_loadu_si512(b.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn broadcast(a: *const u32) -> __m512bh {
+            // SAFETY: as above.
+            unsafe { std::mem::transmute(_mm512_set1_epi32(a.read() as i32)) }
+        }
+        #[inline(always)]
+        unsafe fn multiply_add(sum: Avx512, a: __m512bh, b: __m512bh) -> Avx512 {
+            // SAFETY: the caller has AVX-512 with bf16.
+            Avx512(unsafe { _mm512_dpbf16_ps(sum.0, a, b) })
+        }
+    }
+
+    tiles! {
+        avx512_f32 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+        Avx512, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]
+    }
+    tiles! {
+        avx512_bf16 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]
+        Pairs, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]
+    }
+    lines! { avx512 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")] Avx512 }
+    tiles! { avx2_f32 [target_feature(enable = "avx2,fma")] Avx2, [1 2 3 4 5 6] }
+    lines! { avx2 [target_feature(enable = "avx2,fma")] Avx2 }
+
+    /// 14 · 2 accumulators, 2 registers of B and one of A are 31 of 32; an A block is 179 KB.
+    pub(super) static AVX512: Kernels = Kernels {
+        mr: 14,
+        nr: 32,
+        mc: 112,
+        pair: 1,
+        tiles: avx512_f32::TILES,
+        pack_a: pack::x86::pack_a_f32,
+        pack_a_f32: pack::x86::pack_a_f32,
+        pack_b: pack::x86::pack_b_f32,
+        narrow: None,
+        thin: &avx512::THIN,
+        load: avx512::LOAD,
+        round: avx512::round,
+    };
+    pub(super) static AVX512_BF16: Kernels = Kernels {
+        pair: 2,
+        tiles: avx512_bf16::TILES,
+        pack_a: pack::x86::pack_a_bf16,
+        pack_b: pack::x86::pack_b_bf16,
+        narrow: Some(Narrow { a: pack::x86::pack_a_pairs, b: pack::x86::pack_b_pairs }),
+        ..AVX512
+    };
+    /// 6 · 2 accumulators, 2 registers of B and one of A are 15 of 16.
+    pub(super) static AVX2: Kernels = Kernels {
+        mr: 6,
+        nr: 16,
+        mc: 120,
+        pair: 1,
+        tiles: avx2_f32::TILES,
+        pack_a: pack::pack_a,
+        pack_a_f32: pack::pack_a,
+        pack_b: pack::pack_b::<16>,
+        narrow: None,
+        thin: &avx2::THIN,
+        load: avx2::LOAD,
+        round: avx2::round,
+    };
+}

@@ -1,0 +1,250 @@
+//! Products that one thread computes by itself, on operands that it packs once and uses several times.
+//!
+//! A chain of products multiplies one block of rows after the other with the same matrices, and only with those
+//! columns (or that part of k) that the block needs: so panels of B are packed whole, and a product says which part of
+//! them it takes. An element of C is the sum of its products in the order of k, as everywhere.
+
+use super::driver::{STAGED, chunks};
+use super::kernel::{Ahead, KC, Kernels, LDA, Target};
+use super::pack::Source;
+use super::packer::Packer;
+use super::{Axis, Element, Operand, Precision};
+use crate::isa::Isa;
+use std::ops::Range;
+
+/// Parts of columns and of k start at multiples of this: of every panel's width and of every word's values.
+pub(crate) const ALIGN: usize = 32;
+
+/// The register tiles of one precision, for one thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Local {
+    packer: Packer,
+}
+
+/// A matrix of a factor in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    /// The first element.
+    pub(crate) start: *const u8,
+    /// What memory holds.
+    pub(crate) element: Element,
+    /// Rows of C for A, columns of C for B.
+    pub(crate) outer: &'a Axis,
+    /// The axis that is summed over.
+    pub(crate) k: &'a Axis,
+}
+
+impl<'a> Matrix<'a> {
+    /// Matrix `batch` of an operand that starts at `base`.
+    pub(crate) fn of(operand: &'a Operand, base: *const u8, batch: usize) -> Self {
+        let offset = operand.batch.at(batch).wrapping_mul(operand.element.size() as isize);
+        let (outer, k) = (&operand.outer, &operand.k);
+        Matrix { start: base.wrapping_offset(offset), element: operand.element, outer, k }
+    }
+}
+
+/// Where results go: element (i, j) at `start + i · ld + j`.
+#[derive(Clone, Copy)]
+pub(crate) struct Results {
+    pub(crate) start: *mut f32,
+    pub(crate) ld: usize,
+    /// Whether they are added to what is there.
+    pub(crate) adds: bool,
+}
+
+/// Packed columns of B.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels {
+    /// As many words as [`Local::panel_words`] says.
+    pub(crate) words: *mut u32,
+    /// How many columns there are.
+    pub(crate) columns: usize,
+    /// Length of the sums.
+    pub(crate) k: usize,
+}
+
+/// What strips of rows leave out, since it is known to be zero: beyond a diagonal. Rows count from the first of a product.
+#[derive(Clone, Copy)]
+pub(crate) enum Wedge {
+    /// Nothing.
+    None,
+    /// Columns from so many after a strip's end on; results there are zeros.
+    Columns(isize),
+    /// Values of k from so many after a strip's end on.
+    EndOfK(isize),
+    /// Values of k that are more than so many before a strip's start.
+    StartOfK(isize),
+}
+
+impl Wedge {
+    /// Of the values `k` that a tile sums, those that it needs: the rows of its strip, and its first column.
+    fn needed(self, k: &Range<usize>, rows: &Range<usize>, column: usize) -> Range<usize> {
+        let inside = |at: isize| (at.max(0) as usize).clamp(k.start, k.end);
+        match self {
+            Wedge::None => k.clone(),
+            Wedge::Columns(beyond) if (column as isize) < rows.end as isize + beyond => k.clone(),
+            Wedge::Columns(_) => k.start..k.start,
+            Wedge::EndOfK(beyond) => k.start..inside(rows.end as isize + beyond),
+            Wedge::StartOfK(before) => inside(rows.start as isize - before)..k.end,
+        }
+    }
+}
+
+/// Room for what is packed on the way, [`Local::SPACE`] words.
+#[derive(Clone, Copy)]
+pub(crate) struct Room(pub(crate) *mut u32);
+
+impl Room {
+    fn block(self) -> *mut u32 {
+        self.0
+    }
+
+    fn stage(self) -> *mut f32 {
+        self.0.wrapping_add(Local::BLOCK_ROWS * LDA).cast()
+    }
+}
+
+impl Local {
+    /// Rows of A that are packed at a time; packing fills them up to a multiple of 16.
+    const BLOCK_ROWS: usize = 112;
+    /// Words of a [`Room`].
+    pub(crate) const SPACE: usize = (Self::BLOCK_ROWS + STAGED) * LDA;
+
+    /// The kernels to use.
+    pub(crate) fn new(isa: Isa, precision: Precision) -> Self {
+        Local { packer: Packer::new(Kernels::of(isa, precision), precision) }
+    }
+
+    fn kernels(self) -> &'static Kernels {
+        self.packer.kernels
+    }
+
+    /// Words that packed columns take.
+    pub(crate) fn panel_words(self, columns: usize, k: usize) -> usize {
+        let kernels = self.kernels();
+        columns.next_multiple_of(kernels.nr) * k.div_ceil(kernels.pair).next_multiple_of(16)
+    }
+
+    /// Values of k in a block; packed blocks follow each other.
+    fn block(self) -> usize {
+        KC * self.kernels().pair
+    }
+
+    fn source<'a>(self, matrix: &Matrix<'a>) -> Source<'a> {
+        let (outer, k) = (matrix.outer.offsets(), matrix.k.offsets());
+        let load = self.kernels().load(matrix.element);
+        Source { base: matrix.start, size: matrix.element.size(), load, outer, k }
+    }
+
+    /// Packs columns of B, from row `first` of the summed axis on.
+    ///
+    /// # Safety
+    /// The matrix has these elements, the panels and the room their words; the machine has the instruction set.
+    pub(crate) unsafe fn pack(self, matrix: &Matrix<'_>, first: usize, panels: &Panels, room: Room) {
+        let (kernels, source) = (self.kernels(), self.source(matrix));
+        let width = panels.columns.next_multiple_of(kernels.nr);
+        for k in (0..panels.k).step_by(self.block()) {
+            let depth = self.block().min(panels.k - k);
+            let out = panels.words.wrapping_add(k / kernels.pair * width);
+            let part = (&source.from(0, first + k), matrix.element);
+            // SAFETY: the caller's contract.
+            unsafe { self.packer.columns(part, (panels.columns, depth), out, room.stage()) };
+        }
+    }
+
+    /// C = A · B for `rows` of A, part `k` of the sums and `columns` of B; results start at the first of these rows
+    /// and columns.
+    ///
+    /// # Safety
+    /// A has these rows and values of k, B these columns and values of k, counted from the panels' first; the results'
+    /// memory is there and overlaps neither; `columns` and `k` start at multiples of [`ALIGN`].
+    #[allow(clippy::too_many_arguments, reason = "the parts of a product")]
+    pub(crate) unsafe fn multiply(
+        self,
+        a: &Matrix<'_>,
+        rows: Range<usize>,
+        k: Range<usize>,
+        panels: &Panels,
+        columns: Range<usize>,
+        wedge: Wedge,
+        results: &Results,
+        room: Room,
+    ) {
+        debug_assert!(columns.start.is_multiple_of(ALIGN) && k.start.is_multiple_of(ALIGN));
+        if k.is_empty() && !results.adds {
+            // Sums of nothing.
+            for row in 0..rows.len() {
+                // SAFETY: the caller's contract.
+                unsafe { results.start.wrapping_add(row * results.ld).write_bytes(0, columns.len()) };
+            }
+            return;
+        }
+        let (source, rows_first) = (self.source(a), rows.start);
+        let first_block = k.start / self.block() * self.block();
+        for block in (first_block..k.end).step_by(self.block()) {
+            let part = k.start.max(block)..k.end.min(block + self.block());
+            let adds = results.adds || part.start > k.start;
+            for i in chunks(rows.clone(), Self::BLOCK_ROWS) {
+                let start = results.start.wrapping_add((i.start - rows.start) * results.ld);
+                let results = Results { start, adds, ..*results };
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let rows = (&source.from(i.start, part.start), a.element);
+                    self.packer.rows(rows, (i.len(), part.len()), room.block(), room.stage());
+                    let strips = i.start - rows_first..i.end - rows_first;
+                    self.tiles(strips, part.clone(), block, panels, columns.clone(), wedge, &results, room);
+                }
+            }
+        }
+    }
+
+    /// Multiplies the packed rows with part of one block of the panels.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a product")]
+    unsafe fn tiles(
+        self,
+        rows: Range<usize>,
+        part: Range<usize>,
+        block: usize,
+        panels: &Panels,
+        columns: Range<usize>,
+        wedge: Wedge,
+        results: &Results,
+        room: Room,
+    ) {
+        let kernels = self.kernels();
+        let width = panels.columns.next_multiple_of(kernels.nr);
+        let depth = self.block().min(panels.k - block).div_ceil(kernels.pair);
+        let inside = panels.words.wrapping_add(block / kernels.pair * width);
+        let inside = inside.wrapping_add((part.start - block) / kernels.pair * kernels.nr);
+        // A panel of B comes from a far cache and is used for all rows, which are near.
+        for j in chunks(columns.clone(), kernels.nr) {
+            let b = inside.wrapping_add(j.start * depth);
+            for i in chunks(rows.clone(), kernels.mr) {
+                let needed = wedge.needed(&part, &i, j.start);
+                let skipped = (needed.start - part.start) / kernels.pair;
+                let words = (needed.end - part.start).div_ceil(kernels.pair) - skipped;
+                let down = i.start - rows.start;
+                let a = room.block().wrapping_add(down * LDA + skipped);
+                let b = b.wrapping_add(skipped * kernels.nr);
+                let c = results.start.wrapping_add(down * results.ld + j.start - columns.start);
+                let here = Ahead { ptr: c, stride: results.ld };
+                let target =
+                    Target { c, ldc: results.ld, accumulate: results.adds, writes: here, reads: here };
+                // SAFETY: the caller's contract.
+                unsafe {
+                    if j.len() == kernels.nr {
+                        kernels.tiles[i.len() - 1](words, a, b, &target);
+                    } else {
+                        kernels.edge((i.len(), j.len()), words, a, b, &target);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Local").field("rows", &self.kernels().mr).finish_non_exhaustive()
+    }
+}

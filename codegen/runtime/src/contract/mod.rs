@@ -1,0 +1,273 @@
+//! Matrix products `C[b, m, n] = epilogue(Σ_k prologue(A)[b, m, k] · B[b, n, k])` on a pool of threads.
+//!
+//! Operands lie anywhere that an `Axis` can describe and are packed on the way; a prologue may work on rows
+//! of A while they are packed, an epilogue on tiles of C while they are in cache. The batch and the longer side
+//! of C are divided among threads, k never is: every element of C has one order of summation, so that
+//! results are the same bits for any number of threads and in any place of a tile.
+
+mod driver;
+mod generic;
+mod kernel;
+pub(crate) mod local;
+mod pack;
+mod packer;
+mod part;
+mod peak;
+#[cfg(test)]
+mod tests;
+mod thin;
+mod turned;
+mod workspace;
+
+pub use generic::{GenericContraction, Layout, Number};
+pub use peak::peak;
+pub use workspace::Workspaces;
+
+use crate::isa::Isa;
+use crate::memory::OutOfMemory;
+use crate::pool::Pool;
+use serde::{Deserialize, Serialize};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// The widest tile, in columns, that an epilogue or a prologue is given.
+pub const TILE_COLUMNS: usize = 384;
+
+/// Where element i along one axis of an operand lies, in elements from the operand's start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Axis {
+    /// At `i · stride`, for `i < len`.
+    Strided {
+        /// How many elements there are.
+        len: usize,
+        /// In elements; zero repeats one.
+        stride: isize,
+    },
+    /// At `table[i]`: axes made of several axes, and gathers.
+    Table(Arc<[isize]>),
+}
+
+impl Axis {
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Axis::Strided { len, .. } => *len,
+            Axis::Table(table) => table.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where element `i` lies.
+    ///
+    /// # Panics
+    /// A table has no element `i`.
+    pub fn at(&self, i: usize) -> isize {
+        self.offsets().at(i)
+    }
+
+    fn offsets(&self) -> pack::Offsets<'_> {
+        match self {
+            Axis::Strided { stride, .. } => pack::Offsets::Strided(*stride),
+            Axis::Table(table) => pack::Offsets::Table(table),
+        }
+    }
+}
+
+/// What an operand's memory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Element {
+    /// IEEE single precision.
+    F32,
+    /// The upper half of an `F32`.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+    /// Signed bytes, as the numbers that they are.
+    I8,
+}
+
+impl Element {
+    /// Bytes per element.
+    pub fn size(self) -> usize {
+        match self {
+            Element::F32 => 4,
+            Element::Bf16 | Element::F16 => 2,
+            Element::I8 => 1,
+        }
+    }
+}
+
+/// A factor: element (b, i, p) lies at `batch.at(b) + outer.at(i) + k.at(p)`. Fast where `outer` or `k` has
+/// stride 1.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Operand {
+    /// What its memory holds.
+    pub element: Element,
+    /// Rows of C for A (length m), columns of C for B (length n).
+    pub outer: Axis,
+    /// The axis that is summed over.
+    pub k: Axis,
+    /// One matrix per element.
+    pub batch: Axis,
+}
+
+/// Where results go.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Output {
+    /// Into C as `f32`: element (b, i, j) at `batch.at(b) + i · ldc + j`. An epilogue works in place on C.
+    Direct {
+        /// Whether results are added to what C holds, in the order of the batch; several products may then share a matrix.
+        adds: bool,
+        /// One matrix per element.
+        batch: Axis,
+        /// From row to row, in elements.
+        ldc: usize,
+    },
+    /// To the epilogue only, which must store them; every tile is handed over exactly once.
+    Tile,
+}
+
+impl Output {
+    /// The matrices that results go to, if they go to C.
+    pub(crate) fn batch_mut(&mut self) -> Option<&mut Axis> {
+        match self {
+            Output::Direct { batch, .. } => Some(batch),
+            Output::Tile => None,
+        }
+    }
+}
+
+/// What is multiplied; sums are `f32` in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Precision {
+    /// The operands as `f32`.
+    F32,
+    /// The operands rounded to bf16, after the prologue.
+    Bf16,
+}
+
+/// `(tile, ld, row, column, rows, columns, batch, context)`: works in place on a tile of finished results
+/// (epilogue: rows are m, columns n) or of operand rows (prologue on A: rows are m, columns k). `row` and `column`
+/// are the tile's place in its matrix, which is number `batch`; rows of the tile are `ld` elements apart. It is
+/// called from several threads at once, with tiles of at most `TILE_COLUMNS` columns. A prologue may see an
+/// element of A more than once, each time as it lies in memory.
+pub type TileFn = unsafe extern "C" fn(*mut f32, usize, usize, usize, usize, usize, usize, *const c_void);
+
+/// A batch of products, as compiled; `run` adds the buffers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Contraction {
+    /// Which kernels to run.
+    pub isa: Isa,
+    /// Rows of C.
+    pub m: usize,
+    /// Columns of C.
+    pub n: usize,
+    /// Length of the sums; none gives zeros.
+    pub k: usize,
+    /// Number of products.
+    pub batch: usize,
+    /// The factor with the rows of C.
+    pub a: Operand,
+    /// The factor with the columns of C.
+    pub b: Operand,
+    /// Where results go.
+    pub output: Output,
+    /// What is multiplied.
+    pub precision: Precision,
+    /// Works on rows of A, as `f32`, before they are multiplied.
+    #[serde(skip)]
+    pub prologue: Option<TileFn>,
+    /// Works on finished tiles of C.
+    #[serde(skip)]
+    pub epilogue: Option<TileFn>,
+}
+
+/// A matrix of `f32` that the epilogue reads or writes at the coordinates of C: element (b, i, j) at `start +
+/// b · batch + i · row + j`. It is only prefetched while tiles are multiplied, which hides most of its
+/// memory time.
+#[derive(Clone, Copy, Debug)]
+pub struct Touched {
+    /// Element (0, 0, 0).
+    pub start: *const f32,
+    /// From row to row, in elements.
+    pub row: usize,
+    /// From matrix to matrix, in elements.
+    pub batch: isize,
+}
+
+/// The memory of one run.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    /// Start of A.
+    pub a: *const u8,
+    /// Start of B.
+    pub b: *const u8,
+    /// Start of C; not used by `Output::Tile`.
+    pub c: *mut f32,
+    /// Handed to prologue and epilogue.
+    pub context: *const c_void,
+    /// What the epilogue reads, if that is known.
+    pub reads: Option<Touched>,
+    /// What the epilogue of `Output::Tile` writes, if that is known.
+    pub writes: Option<Touched>,
+}
+
+// SAFETY: threads only share the pointers; `Contraction::run` states what may be done through them.
+unsafe impl Sync for Buffers {}
+
+impl Contraction {
+    /// Computes all products.
+    ///
+    /// # Errors
+    /// There is no memory for packed operands.
+    ///
+    /// # Panics
+    /// The axes' lengths are not those of the product, `Output::Tile` has no epilogue, or there are fewer
+    /// workspaces than threads.
+    ///
+    /// # Safety
+    /// The machine has `isa`. The operands' and the output's axes stay inside the buffers, and C, whose elements
+    /// are distinct, does not overlap the operands. Prologue and epilogue may be called from several threads
+    /// with these arguments.
+    pub unsafe fn run(
+        &self,
+        buffers: &Buffers,
+        pool: &Pool,
+        workspaces: &Workspaces,
+    ) -> Result<(), OutOfMemory> {
+        self.check();
+        if self.m == 0 || self.n == 0 || self.batch == 0 {
+            return Ok(());
+        }
+        let turned = turned::of(self, buffers);
+        let run = match &turned {
+            Some((job, buffers)) => driver::Run::new(job, buffers, pool.threads(), Some(self)),
+            None => driver::Run::new(self, buffers, pool.threads(), None),
+        };
+        workspaces.reserve(pool.threads(), run.bytes())?;
+        pool.run(&|t| {
+            workspaces.with(t, |memory| {
+                // SAFETY: the caller's contract; threads write disjoint parts of C.
+                unsafe { run.part(t, pool.threads(), memory) };
+            });
+        });
+        Ok(())
+    }
+
+    fn check(&self) {
+        for (operand, outer) in [(&self.a, self.m), (&self.b, self.n)] {
+            let lengths = (operand.outer.len(), operand.k.len(), operand.batch.len());
+            assert_eq!(lengths, (outer, self.k, self.batch), "lengths (outer, k, batch) of an operand");
+        }
+        match &self.output {
+            Output::Direct { batch, .. } => {
+                assert_eq!(batch.len(), self.batch, "length of the output's batch")
+            }
+            Output::Tile => assert!(self.epilogue.is_some(), "somebody must store the tiles"),
+        }
+    }
+}

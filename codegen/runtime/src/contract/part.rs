@@ -1,0 +1,323 @@
+//! One thread's part of one matrix of C: what is packed when, and where tiles go.
+//!
+//! A block of A (`mc` rows, `KC` words) stays in L2 and its strips in L1, while panels of B stream by. What comes
+//! from memory meanwhile is prefetched a little with every tile: C, what the epilogue reads, the block of A
+//! or B that is packed next.
+
+use super::driver::{Run, STAGED, Space, chunks};
+use super::kernel::{Ahead, KC, LDA, Target, prefetch_far};
+use super::pack::{Block, Offsets, Source};
+use super::packer::Way;
+use super::{Output, TILE_COLUMNS, TileFn, Touched, turned};
+use std::ops::Range;
+
+/// What identifies a packed B: its place in memory and its columns.
+pub(super) type Packed = (*const u8, Range<usize>);
+
+/// A part of one matrix of C.
+pub(super) struct Part<'r, 'a> {
+    run: &'r Run<'a>,
+    space: Space,
+    batch: usize,
+    a: Source<'a>,
+    b: Source<'a>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl<'r, 'a> Part<'r, 'a> {
+    pub(super) fn new(
+        run: &'r Run<'a>,
+        space: Space,
+        batch: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Self {
+        let a = run.source(&run.job.a, run.buffers.a, batch);
+        let b = run.source(&run.job.b, run.buffers.b, batch);
+        Part { run, space, batch, a, b, rows, columns }
+    }
+
+    /// Values of k per block.
+    fn block(&self) -> usize {
+        KC * self.run.kernels.pair
+    }
+
+    fn depth(&self, k: usize) -> usize {
+        self.block().min(self.run.job.k - k)
+    }
+
+    fn words(&self, k: usize) -> usize {
+        self.depth(k).div_ceil(self.run.kernels.pair)
+    }
+
+    /// The packed block of B that starts at k; `outer` is where the packed ones start. Each block before it has
+    /// `KC` words a column.
+    fn b_block(&self, outer: usize, k: usize) -> *mut u32 {
+        let width = self.columns.len().next_multiple_of(self.run.kernels.nr);
+        self.space.b.wrapping_add((k - outer) / self.run.kernels.pair * width)
+    }
+
+    /// Computes the part; `packed` says which B the buffer holds, before and after.
+    ///
+    /// # Safety
+    /// As `Contraction::run`; the space is as large as the plan of the run says.
+    pub(super) unsafe fn run(&self, packed: &mut Option<Packed>) {
+        let (k, whole) = (self.run.job.k, self.run.plan.whole);
+        let step = if whole { k.max(1) } else { self.block() };
+        // Sums of nothing are computed too, as zeros.
+        for outer in (0..k.max(1)).step_by(step) {
+            let end = k.min(outer + step);
+            let ks = || (outer..end.max(outer + 1)).step_by(self.block());
+            let key = whole.then(|| (self.b.base, self.columns.clone()));
+            if key.is_none() || *packed != key {
+                for k in ks() {
+                    // SAFETY: the buffer was sized for the packed blocks.
+                    unsafe { self.pack_b(k, self.b_block(outer, k)) };
+                }
+                *packed = key;
+            }
+            for rows in chunks(self.rows.clone(), self.run.kernels.mc) {
+                for k in ks() {
+                    let mut next = self.next_a(&rows, k, outer..end);
+                    // SAFETY: as above; rows and columns stay inside this part.
+                    unsafe {
+                        self.pack_a(rows.clone(), k);
+                        self.multiply(rows.clone(), k, self.b_block(outer, k), self.reads(k, end), &mut next);
+                    }
+                }
+                if let Some(asked) = self.run.asked {
+                    // SAFETY: all blocks of k were added up, so these rows are finished.
+                    unsafe { turned::finish(self.run, asked, &self.space, self.batch, rows) };
+                }
+            }
+        }
+    }
+
+    /// Multiplies the packed block of A with one of B.
+    unsafe fn multiply(
+        &self,
+        rows: Range<usize>,
+        k: usize,
+        b: *const u32,
+        reads: Option<Ahead>,
+        next: &mut Next<'_>,
+    ) {
+        let (job, kernels, words) = (self.run.job, self.run.kernels, self.words(k));
+        next.pace(rows.len().div_ceil(kernels.mr) * self.columns.len().div_ceil(kernels.nr));
+        for n in chunks(self.columns.clone(), TILE_COLUMNS) {
+            for i in chunks(rows.clone(), kernels.mr) {
+                let a = self.space.a.wrapping_add((i.start - rows.start) * LDA);
+                let (c, ldc) = self.strip(rows.start, i.start, n.start);
+                let writes = self.writes().map(|writes| writes.at(i.start, n.start));
+                let writes = writes.unwrap_or(Ahead { ptr: c, stride: ldc });
+                let reads = reads.map_or(writes, |reads| reads.at(i.start, n.start));
+                for j in chunks(n.clone(), kernels.nr) {
+                    next.prefetch();
+                    let b = b.wrapping_add((j.start - self.columns.start) * words);
+                    let column = j.start - n.start;
+                    let target = Target {
+                        c: c.wrapping_add(column),
+                        ldc,
+                        accumulate: k > 0 || self.adds(),
+                        writes: writes.at(0, column),
+                        reads: reads.at(0, column),
+                    };
+                    // SAFETY: packed above; the strip has these rows and columns.
+                    unsafe {
+                        if j.len() == kernels.nr {
+                            kernels.tiles[i.len() - 1](words, a, b, &target);
+                        } else {
+                            kernels.edge((i.len(), j.len()), words, a, b, &target);
+                        }
+                    }
+                }
+                if let Some(hook) = job.epilogue.filter(|_| k + self.depth(k) == job.k) {
+                    let (at, size) = ((i.start, n.start), (i.len(), n.len()));
+                    // SAFETY: the strip is finished.
+                    unsafe { self.run.call(hook, c, ldc, at, size, self.batch) };
+                }
+            }
+        }
+    }
+
+    fn adds(&self) -> bool {
+        matches!(self.run.job.output, Output::Direct { adds: true, .. })
+    }
+
+    /// Where the sums of row i go, from column n on, and their row stride; `block` is the first row of the block
+    /// of A.
+    fn strip(&self, block: usize, i: usize, n: usize) -> (*mut f32, usize) {
+        let plan = &self.run.plan;
+        let sums = |row: usize, column: usize| {
+            (self.space.sums.wrapping_add(row * plan.sum_stride + column), plan.sum_stride)
+        };
+        match &self.run.job.output {
+            Output::Direct { batch, ldc, .. } => {
+                let matrix = self.run.buffers.c.wrapping_offset(batch.at(self.batch));
+                (matrix.wrapping_add(i * ldc + n), *ldc)
+            }
+            Output::Tile if self.run.job.k <= self.block() && self.run.asked.is_none() => sums(0, 0),
+            Output::Tile if plan.whole => sums(i - block, n - self.columns.start),
+            Output::Tile => sums(i - self.rows.start, n - self.columns.start),
+        }
+    }
+
+    fn touched(&self, touched: Touched) -> Ahead {
+        let offset = touched.batch.wrapping_mul(self.batch as isize);
+        Ahead { ptr: touched.start.wrapping_offset(offset), stride: touched.row }
+    }
+
+    /// What the epilogue writes beside the tile, from the first row and column of C on.
+    fn writes(&self) -> Option<Ahead> {
+        self.run.buffers.writes.map(|writes| self.touched(writes))
+    }
+
+    /// What comes from memory beside C while tiles multiply: what the epilogue reads, if this is the last block of
+    /// k, or the block of B that is packed next, at `end`. From the first row and column of C on.
+    fn reads(&self, k: usize, end: usize) -> Option<Ahead> {
+        let job = self.run.job;
+        if k + self.depth(k) == job.k {
+            return self.run.buffers.reads.map(|reads| self.touched(reads));
+        }
+        match self.b.k {
+            Offsets::Strided(stride)
+                if end < job.k
+                    && matches!(self.run.packer().way(&self.b, job.b.element), Way::Wide)
+                    && self.b.outer.unit() =>
+            {
+                let first = self.b.at(0, end).cast::<f32>();
+                let ptr = first.wrapping_offset(-(self.rows.start as isize).wrapping_mul(stride));
+                Some(Ahead { ptr, stride: stride as usize })
+            }
+            _ => None,
+        }
+    }
+
+    unsafe fn pack_b(&self, k: usize, out: *mut u32) {
+        let source = (&self.b.from(self.columns.start, k), self.run.job.b.element);
+        let size = (self.columns.len(), self.depth(k));
+        // SAFETY: the buffer holds the block; the stage holds `STAGED` lines of `KC` values.
+        unsafe { self.run.packer().columns(source, size, out, self.space.stage[0]) }
+    }
+
+    unsafe fn pack_a(&self, rows: Range<usize>, k: usize) {
+        let (job, out) = (self.run.job, self.space.a);
+        let (packer, kernels) = (self.run.packer(), self.run.kernels);
+        let size = (rows.len(), self.depth(k));
+        let Some(hook) = job.prologue else {
+            let source = (&self.a.from(rows.start, k), job.a.element);
+            // SAFETY: the buffers hold these rows.
+            unsafe { packer.rows(source, size, out, self.space.stage[0]) };
+            return;
+        };
+        let direct = matches!(packer.way(&self.a, job.a.element), Way::Wide);
+        // In one go where words are `f32`; elsewhere rows are given to the prologue as `f32` first.
+        let step = if direct && kernels.pair == 1 { rows.len() } else { STAGED };
+        for i in chunks(rows.clone(), step) {
+            let out = out.wrapping_add((i.start - rows.start) * LDA);
+            for part in chunks(0..size.1, if step == STAGED { KC } else { self.block() }) {
+                let out = out.wrapping_add(part.start / kernels.pair);
+                let source = self.a.from(i.start, k + part.start);
+                // SAFETY: the buffers hold these rows.
+                unsafe {
+                    let block = match direct {
+                        true => source.block(),
+                        false => source.staged(i.len(), part.len(), self.space.stage[0]),
+                    };
+                    let (at, size) = ((i.start, k + part.start), (i.len(), part.len()));
+                    self.pack_worked(&block, hook, at, size, out);
+                }
+            }
+        }
+        // SAFETY: packed above.
+        unsafe { packer.round_rows(size.0, size.1, out) };
+    }
+
+    /// Packs rows on which the prologue works first: in place where words are `f32`.
+    unsafe fn pack_worked(
+        &self,
+        block: &Block<'_>,
+        hook: TileFn,
+        at: (usize, usize),
+        size: (usize, usize),
+        out: *mut u32,
+    ) {
+        let kernels = self.run.kernels;
+        let rows = if kernels.pair == 1 { out.cast() } else { self.space.stage[1] };
+        // SAFETY: `rows` holds the block, at stride `LDA`.
+        unsafe {
+            (kernels.pack_a_f32)(block, size.0, size.1, rows.cast());
+            self.run.call(hook, rows, LDA, at, size, self.batch);
+            if kernels.pair > 1 {
+                let worked =
+                    Block { base: rows, outer: Offsets::Strided(LDA as isize), k: Offsets::Strided(1) };
+                (kernels.pack_a)(&worked, size.0, size.1, out);
+            }
+        }
+    }
+
+    /// The block of A that is packed after the one of `rows` and k, in the loops of `run`.
+    fn next_a(&self, rows: &Range<usize>, k: usize, packed: Range<usize>) -> Next<'a> {
+        let job = self.run.job;
+        let (row, k) = match (k + self.block() < packed.end, rows.end < self.rows.end) {
+            (true, _) => (rows.start, k + self.block()),
+            (_, true) => (rows.end, packed.start),
+            _ => (self.rows.start, packed.end),
+        };
+        let count = self.run.kernels.mc.min(self.rows.end - row);
+        let source = self.a.from(row, k.min(job.k.saturating_sub(1)));
+        let (base, size) = (source.base, source.size);
+        if k >= job.k || matches!(self.run.packer().way(&self.a, job.a.element), Way::Staged) {
+            return Next { base, size, runs: source.k, left: 0, length: 0, run: 0, done: 0, pace: 0 };
+        }
+        let (runs, left, length) = match source.k.unit() {
+            true => (source.outer, count, self.depth(k)),
+            false => (source.k, self.depth(k), count),
+        };
+        Next { base, size, runs, left, length, run: 0, done: 0, pace: 0 }
+    }
+}
+
+/// Walks the block of A that is packed next, a few cache lines per register tile, so that it comes from memory
+/// while this block multiplies.
+struct Next<'a> {
+    base: *const u8,
+    /// Bytes per element.
+    size: usize,
+    /// Where the contiguous runs start, each `length` values long, of which `left` have not been fetched.
+    runs: Offsets<'a>,
+    left: usize,
+    length: usize,
+    /// The current run, and how many of its values have been fetched.
+    run: usize,
+    done: usize,
+    /// Cache lines per tile.
+    pace: usize,
+}
+
+impl Next<'_> {
+    /// Values in a cache line.
+    fn line(&self) -> usize {
+        64 / self.size
+    }
+
+    /// Divides the walk by the number of tiles.
+    fn pace(&mut self, tiles: usize) {
+        self.pace = (self.left * self.length.div_ceil(self.line())).div_ceil(tiles);
+    }
+
+    fn prefetch(&mut self) {
+        for _ in 0..self.pace {
+            if self.left == 0 {
+                return;
+            }
+            let offset = self.runs.at(self.run).wrapping_add(self.done as isize);
+            prefetch_far(self.base.wrapping_offset(offset.wrapping_mul(self.size as isize)).cast());
+            self.done += self.line();
+            if self.done >= self.length {
+                (self.run, self.left, self.done) = (self.run + 1, self.left - 1, 0);
+            }
+        }
+    }
+}

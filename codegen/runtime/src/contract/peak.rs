@@ -1,0 +1,49 @@
+//! How fast the register tiles are when nothing holds them up.
+
+use super::Precision;
+use super::kernel::{Ahead, Kernels, LDA, Target};
+use crate::isa::Isa;
+use crate::pool::Pool;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Words of k: both operands of a tile stay in L1.
+const WORDS: usize = 128;
+/// Tiles between two looks at the clock.
+const TILES: usize = 200;
+
+/// Operations a second (a multiplication and an addition are two) of all threads together: the register tile of
+/// this precision on operands in L1, the best of several repetitions in so much time.
+///
+/// # Safety
+/// The machine has `isa`.
+pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) -> f64 {
+    let kernels = Kernels::of(isa, precision);
+    let operations = 2 * kernels.mr * kernels.nr * WORDS * kernels.pair * TILES * pool.threads();
+    let start = Instant::now();
+    let mut best = f64::INFINITY;
+    while best.is_infinite() || start.elapsed() < time {
+        let round = Instant::now();
+        // SAFETY: the caller's contract.
+        pool.run(&|_| unsafe { tiles(kernels) });
+        best = best.min(round.elapsed().as_secs_f64());
+    }
+    operations as f64 / best
+}
+
+/// # Safety
+/// The machine has the kernels' instruction set.
+unsafe fn tiles(kernels: &Kernels) {
+    // Small numbers in either precision.
+    let a = vec![0x3c00_3c00u32; kernels.mr * LDA];
+    let b = vec![0x3c00_3c00u32; kernels.nr * WORDS];
+    let mut c = vec![0f32; kernels.mr * kernels.nr];
+    for _ in 0..TILES {
+        let (ptr, stride) = (c.as_mut_ptr(), kernels.nr);
+        let ahead = Ahead { ptr, stride };
+        let target = Target { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
+        // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
+        unsafe { kernels.tiles[kernels.mr - 1](WORDS, a.as_ptr(), b.as_ptr(), &target) };
+        black_box(&c);
+    }
+}

@@ -1,0 +1,467 @@
+//! Products of every shape, layout, element type and precision, with hooks, on every instruction set, against
+//! f64; and the same bits for any number of threads.
+
+use super::*;
+use crate::testing::Random;
+use half::{bf16, f16};
+
+/// An operand in memory, with its values.
+struct Data {
+    bytes: Vec<u8>,
+    operand: Operand,
+    /// [batch][outer][k], as they lie in memory.
+    values: Vec<f32>,
+}
+
+/// How an operand of [batch, outer, k] may lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lie {
+    KUnit,
+    OuterUnit,
+    /// Every second element, rows backwards.
+    Sparse,
+    /// Tables for all axes: rows shuffled, k contiguous.
+    RowTable,
+    /// k by a table, rows contiguous.
+    KTable,
+    Tables,
+}
+
+const LIES: [Lie; 6] = [Lie::KUnit, Lie::OuterUnit, Lie::Sparse, Lie::RowTable, Lie::KTable, Lie::Tables];
+
+fn table(stride: usize, len: usize, random: &mut Random) -> Axis {
+    let mut offsets: Vec<isize> = (0..len).map(|i| (i * stride) as isize).collect();
+    for i in (1..len).rev() {
+        offsets.swap(i, (random.bits() % (i as u64 + 1)) as usize);
+    }
+    Axis::Table(offsets.into())
+}
+
+impl Data {
+    /// Gives elements at these places of k another value.
+    fn set(&mut self, ks: impl Fn(usize) -> bool, value: f32) {
+        let (batch, outer, k) = (self.operand.batch.len(), self.operand.outer.len(), self.operand.k.len());
+        for (b, i, p) in (0..batch).flat_map(|b| (0..outer).flat_map(move |i| (0..k).map(move |p| (b, i, p))))
+        {
+            if ks(p) {
+                let at =
+                    (self.operand.batch.at(b) + self.operand.outer.at(i) + self.operand.k.at(p)) as usize * 4;
+                self.bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+                self.values[(b * outer + i) * k + p] = value;
+            }
+        }
+    }
+
+    fn random(
+        lie: Lie,
+        element: Element,
+        (batch, outer, k): (usize, usize, usize),
+        random: &mut Random,
+    ) -> Self {
+        let strided = |len: usize, stride: usize| Axis::Strided { len, stride: stride as isize };
+        let matrix = 2 * outer * k + 3;
+        let batches = strided(batch, matrix);
+        let (outer_axis, k_axis) = match lie {
+            Lie::KUnit => (strided(outer, k + 1), strided(k, 1)),
+            Lie::OuterUnit => (strided(outer, 1), strided(k, outer + 1)),
+            Lie::Sparse => (strided(outer, 2 * k), strided(k, 2)),
+            Lie::RowTable => (table(k, outer, random), strided(k, 1)),
+            Lie::KTable => (strided(outer, 1), table(outer, k, random)),
+            Lie::Tables => (table(1, outer, random), table(outer, k, random)),
+        };
+        let operand = Operand { element, outer: outer_axis, k: k_axis, batch: batches };
+        let (mut bytes, mut values) = (vec![0xff; (batch * matrix + outer + k) * element.size()], Vec::new());
+        for (b, i, p) in (0..batch).flat_map(|b| (0..outer).flat_map(move |i| (0..k).map(move |p| (b, i, p))))
+        {
+            let x = random.between(-1.0, 1.0) as f32;
+            let at = (operand.batch.at(b) + operand.outer.at(i) + operand.k.at(p)) as usize * element.size();
+            let (stored, value) = match element {
+                Element::F32 => (x.to_ne_bytes().to_vec(), x),
+                Element::Bf16 => (bf16::from_f32(x).to_ne_bytes().to_vec(), bf16::from_f32(x).to_f32()),
+                Element::F16 => (f16::from_f32(x).to_ne_bytes().to_vec(), f16::from_f32(x).to_f32()),
+                Element::I8 => (vec![(127.0 * x).round() as i8 as u8], (127.0 * x).round()),
+            };
+            bytes[at..at + element.size()].copy_from_slice(&stored);
+            values.push(value);
+        }
+        Data { bytes, operand, values }
+    }
+}
+
+/// What the hooks of the tests read and write.
+struct Context {
+    /// Per row and per column, for both hooks.
+    rows: Vec<f32>,
+    columns: Vec<f32>,
+    /// Where the epilogue of `Output::Tile` stores: [batch, m, n], and how often.
+    stored: *mut f32,
+    times: *mut u8,
+    n: usize,
+    m: usize,
+}
+
+/// x · row + column, on rows of A.
+unsafe extern "C" fn scale(
+    tile: *mut f32,
+    ld: usize,
+    row: usize,
+    column: usize,
+    rows: usize,
+    columns: usize,
+    batch: usize,
+    context: *const c_void,
+) {
+    // SAFETY: the tests pass a `Context`, and tiles as documented.
+    unsafe {
+        let context = &*context.cast::<Context>();
+        assert!(columns <= TILE_COLUMNS);
+        for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
+            let x = tile.add(i * ld + j);
+            *x = *x * context.rows[row + i] + context.columns[column + j] + batch as f32;
+        }
+    }
+}
+
+/// (x + column) · row, in place, and stored where `Output::Tile` needs it.
+unsafe extern "C" fn finish(
+    tile: *mut f32,
+    ld: usize,
+    row: usize,
+    column: usize,
+    rows: usize,
+    columns: usize,
+    batch: usize,
+    context: *const c_void,
+) {
+    // SAFETY: as above.
+    unsafe {
+        let context = &*context.cast::<Context>();
+        assert!(columns <= TILE_COLUMNS);
+        for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
+            let x = tile.add(i * ld + j);
+            *x = (*x + context.columns[column + j]) * context.rows[row + i] + batch as f32;
+            let at = (batch * context.m + row + i) * context.n + column + j;
+            context.stored.add(at).write(*x);
+            *context.times.add(at) += 1;
+        }
+    }
+}
+
+struct Case {
+    size: (usize, usize, usize, usize),
+    a: Data,
+    b: Data,
+    hooks: Context,
+    contraction: Contraction,
+    direct: bool,
+    stored: Vec<f32>,
+    times: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Variant {
+    lies: (Lie, Lie),
+    elements: (Element, Element),
+    precision: Precision,
+    prologue: bool,
+    epilogue: bool,
+    direct: bool,
+}
+
+const PLAIN: Variant = Variant {
+    lies: (Lie::KUnit, Lie::OuterUnit),
+    elements: (Element::F32, Element::F32),
+    precision: Precision::F32,
+    prologue: false,
+    epilogue: false,
+    direct: true,
+};
+
+impl Case {
+    fn new(isa: Isa, size: (usize, usize, usize, usize), variant: Variant, seed: u64) -> Self {
+        let ((batch, m, n, k), random) = (size, &mut Random(seed));
+        let a = Data::random(variant.lies.0, variant.elements.0, (batch, m, k), random);
+        let b = Data::random(variant.lies.1, variant.elements.1, (batch, n, k), random);
+        let epilogue = variant.epilogue || !variant.direct;
+        // Rows of C are longer than n, and matrices lie in reverse order.
+        let order: Vec<isize> = (0..batch).rev().map(|b| (b * m * (n + 3)) as isize).collect();
+        let output = match variant.direct {
+            true => Output::Direct { batch: Axis::Table(order.into()), ldc: n + 3, adds: false },
+            false => Output::Tile,
+        };
+        let contraction = Contraction {
+            isa,
+            m,
+            n,
+            k,
+            batch,
+            a: a.operand.clone(),
+            b: b.operand.clone(),
+            output,
+            precision: variant.precision,
+            prologue: variant.prologue.then_some(scale as TileFn),
+            epilogue: epilogue.then_some(finish as TileFn),
+        };
+        let (mut stored, mut times) = (vec![f32::NAN; batch * m * n], vec![0; batch * m * n]);
+        let hooks = Context {
+            rows: random.floats(m, 0.5, 1.5),
+            columns: random.floats(n.max(k), -1.0, 1.0),
+            stored: stored.as_mut_ptr(),
+            times: times.as_mut_ptr(),
+            n,
+            m,
+        };
+        Case { size, a, b, hooks, contraction, direct: variant.direct, stored, times }
+    }
+
+    /// C as [batch, m, n]; what lies between its rows must stay as it was.
+    fn run(&mut self, threads: usize, workspaces: &Workspaces) -> Vec<f32> {
+        let (batch, m, n, _) = self.size;
+        self.stored.fill(f32::NAN);
+        self.times.fill(0);
+        let mut c = vec![7.25f32; batch * m * (n + 3)];
+        let touched = Touched { start: c.as_ptr(), row: n + 3, batch: 0 };
+        let buffers = Buffers {
+            a: self.a.bytes.as_ptr(),
+            b: self.b.bytes.as_ptr(),
+            c: if self.direct { c.as_mut_ptr() } else { std::ptr::null_mut() },
+            context: (&raw const self.hooks).cast(),
+            reads: Some(touched),
+            writes: Some(touched),
+        };
+        // SAFETY: the axes were made for these buffers.
+        unsafe { self.contraction.run(&buffers, &Pool::new(threads), workspaces).unwrap() };
+        if self.contraction.epilogue.is_some() {
+            assert!(self.times.iter().all(|&times| times == 1), "each element is finished once");
+        }
+        if !self.direct {
+            return self.stored.clone();
+        }
+        let place = |b: usize, i: usize| ((batch - 1 - b) * m + i) * (n + 3);
+        for (b, i) in (0..batch).flat_map(|b| (0..m).map(move |i| (b, i))) {
+            assert_eq!(c[place(b, i) + n..][..3], [7.25; 3]);
+        }
+        let rows = (0..batch * m).flat_map(|row| c[place(row / m, row % m)..][..n].to_vec());
+        rows.collect()
+    }
+
+    fn check(&mut self, variant: Variant) {
+        let (batch, m, n, k) = self.size;
+        let workspaces = Workspaces::new(3);
+        let what = format!("{} {:?} {variant:?}", self.contraction.isa, self.size);
+        let c = self.run(2, &workspaces);
+        for threads in [1, 3] {
+            let again = self.run(threads, &workspaces);
+            let same = c.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{what}: {threads} threads changed a bit");
+        }
+        let round =
+            |x: f32| if variant.precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
+        for (b, i, j) in (0..batch).flat_map(|b| (0..m).flat_map(move |i| (0..n).map(move |j| (b, i, j)))) {
+            let (mut sum, mut size) = (0.0, 1.0);
+            for p in 0..k {
+                let mut x = self.a.values[(b * m + i) * k + p];
+                if variant.prologue {
+                    x = x * self.hooks.rows[i] + self.hooks.columns[p] + b as f32;
+                }
+                let y = self.b.values[(b * n + j) * k + p];
+                let product = f64::from(round(x)) * f64::from(round(y));
+                (sum, size) = (sum + product, size + product.abs());
+            }
+            if self.contraction.epilogue.is_some() {
+                sum = (sum + f64::from(self.hooks.columns[j])) * f64::from(self.hooks.rows[i]) + b as f64;
+            }
+            let got = f64::from(c[(b * m + i) * n + j]);
+            assert!((got - sum).abs() <= 1e-6 * size, "{what} ({b}, {i}, {j}): {got}, not {sum}");
+        }
+    }
+}
+
+fn check(isa: Isa, size: (usize, usize, usize, usize), variant: Variant) {
+    let seed = (size.0 + 3 * size.1 + 5 * size.2 + 7 * size.3) as u64;
+    Case::new(isa, size, variant, seed).check(variant);
+}
+
+#[test]
+fn all_layouts_and_elements() {
+    let elements = [Element::F32, Element::Bf16, Element::F16, Element::I8];
+    for isa in Isa::available() {
+        for (a, b) in LIES.into_iter().flat_map(|a| LIES.map(|b| (a, b))) {
+            for (e, precision) in
+                elements.into_iter().flat_map(|e| [(e, Precision::F32), (e, Precision::Bf16)])
+            {
+                let lies = (a, b);
+                let other = elements[(a as usize + b as usize) % 4];
+                let variant = Variant { lies, elements: (e, other), precision, ..PLAIN };
+                check(isa, (2, 37, 45, 19), variant);
+                check(isa, (1, 3, 45, 19), variant);
+            }
+        }
+    }
+}
+
+#[test]
+fn all_sizes() {
+    let sizes = [1, 2, 5, 14, 33, 130];
+    for isa in Isa::available() {
+        for (m, n) in sizes.into_iter().flat_map(|m| sizes.map(|n| (m, n))) {
+            for k in [0, 1, 2, 17, 65] {
+                let lies = (LIES[(m + k) % 3], LIES[(n + k) % 3]);
+                let precision = if (m + n) % 2 == 0 { Precision::F32 } else { Precision::Bf16 };
+                let variant = Variant { lies, precision, epilogue: n % 3 == 0, ..PLAIN };
+                check(isa, (1 + k % 2, m, n, k), variant);
+            }
+        }
+    }
+}
+
+#[test]
+fn hooks_on_every_path() {
+    // Within one block of k, several blocks, the thin path, more columns than a tile; both outputs.
+    let sizes = [(3, 40, 50, 60), (2, 29, 70, 1000), (2, 5, 400, 800), (1, 121, 801, 390), (1, 16, 20, 385)];
+    for isa in Isa::available() {
+        for (size, direct) in sizes.into_iter().flat_map(|size| [(size, true), (size, false)]) {
+            for (lie, precision) in
+                LIES.into_iter().flat_map(|lie| [(lie, Precision::F32), (lie, Precision::Bf16)])
+            {
+                let lies = (lie, if direct { Lie::KUnit } else { Lie::OuterUnit });
+                let variant = Variant { lies, precision, prologue: true, epilogue: true, direct, ..PLAIN };
+                if size.3 < 800 || lie == Lie::OuterUnit || lie == Lie::KUnit {
+                    check(isa, size, variant);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn few_rows_are_computed_the_other_way_round() {
+    let elements = [Element::F32, Element::Bf16, Element::F16, Element::I8];
+    // One block of k and several; rows below and above a panel, and as many as a tile has columns.
+    let sizes = [(2, 9, 45, 19), (1, 37, 290, 390), (2, 64, 131, 800), (1, 384, 770, 40), (1, 33, 66, 384)];
+    for isa in Isa::available() {
+        for (number, size) in sizes.into_iter().enumerate() {
+            for (place, lie) in LIES.into_iter().enumerate() {
+                let (direct, epilogue) = (place % 2 == 0, (number + place) % 3 != 0);
+                let elements = (elements[place % 4], elements[(number + place / 2) % 4]);
+                let precision = if place % 3 == 0 { Precision::Bf16 } else { Precision::F32 };
+                let lies = (lie, Lie::KUnit);
+                check(isa, size, Variant { lies, elements, precision, epilogue, direct, ..PLAIN });
+            }
+        }
+    }
+}
+
+/// A prologue, even one that does nothing, is for rows of A, which are then packed as such.
+#[test]
+fn the_other_way_round_has_the_same_bits() {
+    unsafe extern "C" fn nothing(
+        _: *mut f32,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: *const std::ffi::c_void,
+    ) {
+    }
+    for isa in Isa::available() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let variant = Variant { lies: (Lie::KUnit, Lie::KUnit), precision, epilogue: true, ..PLAIN };
+            let mut case = Case::new(isa, (2, 40, 99, 900), variant, 5);
+            let turned = case.run(2, &Workspaces::new(2));
+            case.contraction.prologue = Some(nothing);
+            let plain = case.run(2, &Workspaces::new(2));
+            assert!(
+                turned.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{isa} {precision:?}"
+            );
+        }
+    }
+}
+
+/// What a text that is shorter than its cache has not written is not read: it may be no number.
+#[test]
+fn lines_at_the_ends_that_count_for_nothing_are_not_read() {
+    for isa in Isa::available() {
+        for (size, first, last) in
+            [((2, 3, 64, 200), 7, 150), ((1, 1, 390, 70), 0, 69), ((3, 8, 20, 40), 40, 40)]
+        {
+            for lie in [Lie::OuterUnit, Lie::KTable] {
+                let variant = Variant { lies: (Lie::KUnit, lie), ..PLAIN };
+                let mut case = Case::new(isa, size, variant, 3);
+                let outside = move |k| k < first || k >= last;
+                case.a.set(outside, 0.0);
+                case.b.set(outside, f32::NAN);
+                let read = case.run(2, &Workspaces::new(2));
+                case.b.set(outside, 1.0);
+                case.check(variant);
+                let same = case.run(3, &Workspaces::new(3));
+                assert!(
+                    read.iter().zip(&same).all(|(a, b)| a.to_bits() == b.to_bits()),
+                    "{isa} {size:?} {lie:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn long_sums_are_packed_block_by_block() {
+    // 5,000 words a column leave room for fewer than 768 of 800 columns, so that B is packed one block at a time.
+    for isa in Isa::available().into_iter().take(1).chain([Isa::Portable]) {
+        for (direct, precision) in [(true, Precision::F32), (false, Precision::F32), (false, Precision::Bf16)]
+        {
+            let lies = (Lie::OuterUnit, Lie::OuterUnit);
+            let variant = Variant { lies, precision, epilogue: true, direct, ..PLAIN };
+            check(isa, (1, 9, 1600, 5000), variant);
+        }
+    }
+}
+
+#[test]
+fn a_shared_factor_is_read_again_for_every_matrix() {
+    for isa in Isa::available() {
+        let mut case = Case::new(isa, (4, 30, 40, 20), PLAIN, 3);
+        case.contraction.b.batch = Axis::Strided { len: 4, stride: 0 };
+        let first = case.b.values[..40 * 20].to_vec();
+        case.b.values = first.repeat(4);
+        case.check(PLAIN);
+    }
+}
+
+#[test]
+fn generic_products_are_exact() {
+    let mut random = Random(4);
+    let (batch, m, n, k) = (3, 7, 5, 11);
+    let strided = |len: usize, stride: isize| Axis::Strided { len, stride };
+    let layout = |outer| Layout { outer, k: strided(k, 1), batch: strided(batch, 100) };
+    let a: Vec<i32> = (0..batch * 100).map(|_| random.bits() as i32).collect();
+    let b: Vec<i32> = (0..batch * 100).map(|_| random.bits() as i32).collect();
+    let (rows, columns) = (table(k, m, &mut random), strided(n, 2 * k as isize));
+    let (mut c, mut wide) = (vec![0i32; batch * m * n], vec![0f64; batch * m * n]);
+    let widen = |x: &[i32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+    let (a_wide, b_wide) = (widen(&a), widen(&b));
+    let mut product =
+        GenericContraction { number: Number::I32, a: layout(rows.clone()), b: layout(columns.clone()) };
+    let pool = Pool::new(2);
+    // SAFETY: the axes stay inside 100 elements a matrix, and the results have their own.
+    unsafe {
+        product.run(a.as_ptr().cast(), b.as_ptr().cast(), c.as_mut_ptr().cast(), &pool);
+        product.number = Number::F64;
+        product.run(a_wide.as_ptr().cast(), b_wide.as_ptr().cast(), wide.as_mut_ptr().cast(), &pool);
+    }
+    let signed = c.clone();
+    product.number = Number::U32;
+    // SAFETY: as above.
+    unsafe { product.run(a.as_ptr().cast(), b.as_ptr().cast(), c.as_mut_ptr().cast(), &pool) };
+    assert_eq!(c, signed, "wrapping products do not depend on the sign");
+    for row in 0..batch * m * n {
+        let (batch, i, j) = (row / (m * n), row / n % m, row % n);
+        let at = |axis: &Axis, i: usize, p: usize| (batch * 100) + (axis.at(i) as usize) + p;
+        let terms = || (0..k).map(|p| (a[at(&rows, i, p)], b[at(&columns, j, p)]));
+        assert_eq!(c[row], terms().fold(0, |sum: i32, (x, y)| sum.wrapping_add(x.wrapping_mul(y))));
+        assert_eq!(wide[row], terms().fold(0.0, |sum, (x, y)| sum + f64::from(x) * f64::from(y)));
+    }
+}

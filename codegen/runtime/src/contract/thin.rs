@@ -1,0 +1,472 @@
+//! Products with few rows (decoding a token): B is read once, in its own order, and never packed.
+//!
+//! Where B is contiguous along k, an element of C is a dot product in the lanes of a few registers, one row of B after
+//! another: memory gives a thread almost twice as much along one line as along four. Where B is contiguous along n, rows of B
+//! are added up. Which of the two, and so the order of summation, depends on the layout of B only.
+
+use super::driver::{Run, Space, chunks};
+use super::kernel::KC;
+use super::pack::{Offsets, Source};
+use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
+use crate::tiles::element::{Bf16, Byte, F32};
+use crate::tiles::vector::Lanes;
+use std::ops::Range;
+
+/// The most rows: beyond, packing B pays.
+const MOST_ROWS: usize = 8;
+/// Rows of C that one kernel call computes.
+pub(super) const ROWS: usize = 4;
+/// Lines of B that are multiplied with one group of rows after another.
+const SHARED: usize = 8;
+/// Bytes of B that a thread takes at a time at least.
+const STEP: usize = 64 << 10;
+/// Rows of B that are added up between two visits of C.
+const DEPTH: usize = 32;
+/// Bytes of a row of C up to which all rows of B are added up in one visit.
+const NARROW: usize = 512;
+
+/// `(a, lda, b, k, c, ldc)`: c[i · ldc + j] = Σ_p a[i · lda + p] · b[j][p] for the rows of A and the lines of B.
+pub(super) type Dot = unsafe fn(*const f32, usize, &Lines, usize, *mut f32, usize);
+/// `(a, lda, b, c, ldc, n)`: c[i · ldc + j] += Σ_p a[i · lda + p] · b[p][j] for j < n.
+pub(super) type Axpy = unsafe fn(*const f32, usize, &Lines, *mut f32, usize, usize);
+
+/// Lines of B, one after another.
+pub(super) struct Lines {
+    first: *const u8,
+    /// In bytes.
+    stride: isize,
+    count: usize,
+}
+
+impl Lines {
+    #[inline(always)]
+    fn line(&self, i: usize) -> *const u8 {
+        self.first.wrapping_offset(i as isize * self.stride)
+    }
+}
+
+/// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16` and of `i8`.
+pub(super) struct Thin {
+    pub dot: [[Dot; ROWS]; 3],
+    pub axpy: [[Axpy; ROWS]; 3],
+}
+
+// No closures in the kernels below: compiled without the instruction set's features, they would be calls.
+
+/// Sums that are under way at once in each row of C: an addition waits for the one before it.
+const fn chains(rows: usize) -> usize {
+    if rows <= 2 { 4 } else { 2 }
+}
+
+/// # Safety
+/// As `Dot`; the instruction set is there.
+#[inline(always)]
+pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
+    a: *const f32,
+    lda: usize,
+    lines: &Lines,
+    k: usize,
+    c: *mut f32,
+    ldc: usize,
+) {
+    for j in 0..lines.count {
+        let b = lines.line(j);
+        // SAFETY: the caller's contract.
+        unsafe {
+            for (i, sum) in dots::<L, R, B>(a, lda, b, k).into_iter().enumerate() {
+                c.add(i * ldc + j).write_unaligned(sum);
+            }
+        }
+    }
+}
+
+/// The dot products of rows of A with one line of B.
+///
+/// # Safety
+/// As `Dot`; the instruction set is there.
+#[inline(always)]
+unsafe fn dots<L: Lanes, const R: usize, B: Line>(
+    a: *const f32,
+    lda: usize,
+    b: *const u8,
+    k: usize,
+) -> [f32; R] {
+    let (blocks, whole) = (k - k % (chains(R) * L::LANES), k - k % L::LANES);
+    let mut results = [0.0; R];
+    // SAFETY: rows of A and B have k values.
+    unsafe {
+        let mut sums = [[L::splat(0.0); chains(1)]; R];
+        for p in (0..blocks).step_by(chains(R) * L::LANES) {
+            for chain in 0..chains(R) {
+                let p = p + chain * L::LANES;
+                let line: L = at::<L, B>(b, p, L::LANES);
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    sums[chain] = L::fma(L::load(a.add(i * lda + p)), line, sums[chain]);
+                }
+            }
+        }
+        for p in (blocks..whole).step_by(L::LANES) {
+            let line: L = at::<L, B>(b, p, L::LANES);
+            for (i, sums) in sums.iter_mut().enumerate() {
+                sums[0] = L::fma(L::load(a.add(i * lda + p)), line, sums[0]);
+            }
+        }
+        if whole < k {
+            let line: L = at::<L, B>(b, whole, k - whole);
+            for (i, sums) in sums.iter_mut().enumerate() {
+                sums[1] = L::fma(L::load_first(a.add(i * lda + whole), k - whole), line, sums[1]);
+            }
+        }
+        for (result, sums) in results.iter_mut().zip(sums) {
+            *result = match chains(R) {
+                2 => (sums[0] + sums[1]).sum(),
+                _ => ((sums[0] + sums[1]) + (sums[2] + sums[3])).sum(),
+            };
+        }
+    }
+    results
+}
+
+/// Registers of each row of C that are summed at once.
+const fn vectors(rows: usize) -> usize {
+    if rows <= 2 { 4 } else { 2 }
+}
+
+/// # Safety
+/// As `Axpy`; the instruction set is there, C has R rows.
+#[inline(always)]
+pub(super) unsafe fn axpy<L: Lanes, const R: usize, B: Line>(
+    a: *const f32,
+    lda: usize,
+    b: &Lines,
+    c: *mut f32,
+    ldc: usize,
+    n: usize,
+) {
+    let (blocks, whole) = (n - n % (vectors(R) * L::LANES), n - n % L::LANES);
+    // SAFETY: rows of B and C have n values.
+    unsafe {
+        for j in (0..blocks).step_by(vectors(R) * L::LANES) {
+            let mut sums = [[L::splat(0.0); vectors(1)]; R];
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (v, sum) in sums[..vectors(R)].iter_mut().enumerate() {
+                    *sum = L::load(c.add(i * ldc + j + v * L::LANES));
+                }
+            }
+            for p in 0..b.count {
+                for v in 0..vectors(R) {
+                    let line: L = at::<L, B>(b.line(p), j + v * L::LANES, L::LANES);
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        sums[v] = L::fma(L::splat(*a.add(i * lda + p)), line, sums[v]);
+                    }
+                }
+            }
+            for (i, sums) in sums.into_iter().enumerate() {
+                for (v, sum) in sums[..vectors(R)].iter().enumerate() {
+                    sum.store(c.add(i * ldc + j + v * L::LANES));
+                }
+            }
+        }
+        for j in (blocks..n).step_by(L::LANES) {
+            // The last one may have fewer lanes.
+            let lanes = if j < whole { L::LANES } else { n - whole };
+            let mut sums = [L::splat(0.0); R];
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = load(c.add(i * ldc + j), lanes);
+            }
+            for p in 0..b.count {
+                let line: L = at::<L, B>(b.line(p), j, lanes);
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = L::fma(L::splat(*a.add(i * lda + p)), line, *sum);
+                }
+            }
+            for (i, sum) in sums.into_iter().enumerate() {
+                match lanes == L::LANES {
+                    true => sum.store(c.add(i * ldc + j)),
+                    false => sum.store_first(c.add(i * ldc + j), lanes),
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The instruction set is there, and `lanes` values at `source`.
+#[inline(always)]
+unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
+    // SAFETY: the caller's contract.
+    unsafe { if lanes == L::LANES { L::load(source) } else { L::load_first(source, lanes) } }
+}
+
+/// What lines of B hold.
+pub(super) trait Line {
+    type Stored: Copy + Default;
+    /// As many values as there are lanes.
+    unsafe fn load<L: Lanes>(source: *const Self::Stored) -> L;
+    /// The first `count` values, fewer than lanes; the others are zero.
+    #[inline(always)]
+    unsafe fn load_first<L: Lanes>(source: *const Self::Stored, count: usize) -> L {
+        let mut padded = [Self::Stored::default(); 16];
+        // SAFETY: only the first `count` values are read; there are as many places as lanes.
+        unsafe {
+            for (i, place) in padded.iter_mut().enumerate().take(count) {
+                *place = source.add(i).read_unaligned();
+            }
+            Self::load(padded.as_ptr())
+        }
+    }
+}
+
+impl Line for F32 {
+    type Stored = f32;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(source: *const f32) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::load(source) }
+    }
+    #[inline(always)]
+    unsafe fn load_first<L: Lanes>(source: *const f32, count: usize) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::load_first(source, count) }
+    }
+}
+
+impl Line for Bf16 {
+    type Stored = u16;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(source: *const u16) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::widen(source) }
+    }
+}
+
+impl Line for Byte {
+    type Stored = i8;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(source: *const i8) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::widen_bytes(source) }
+    }
+}
+
+/// Values of a line of B, from one of them on.
+///
+/// # Safety
+/// The instruction set is there, and the line has so many values.
+#[inline(always)]
+unsafe fn at<L: Lanes, B: Line>(line: *const u8, first: usize, lanes: usize) -> L {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let source = line.cast::<B::Stored>().add(first);
+        if lanes == L::LANES { B::load(source) } else { B::load_first(source, lanes) }
+    }
+}
+
+/// Whether a contraction is computed here.
+pub(super) fn suits(job: &Contraction) -> bool {
+    let adds = matches!(job.output, Output::Direct { adds: true, .. });
+    job.m <= MOST_ROWS && !adds && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
+}
+
+/// Columns of C that are not divided among threads: of lines along n, a piece that is worth beginning.
+pub(super) fn unit(job: &Contraction) -> usize {
+    if job.b.k.offsets().unit() { 8 } else { job.n.min(128) }
+}
+
+/// How many of so many units a thread takes at a time once it has done its share: few enough that no thread waits long for
+/// another, and enough to read for some microseconds.
+pub(super) fn step(job: &Contraction, units: usize) -> usize {
+    let bytes = unit(job) * job.k.max(1) * job.b.element.size();
+    (STEP / bytes).max(units / 256).max(1)
+}
+
+/// Row stride of A as it is staged, in values.
+fn stride(job: &Contraction) -> usize {
+    job.k.next_multiple_of(16) + 16
+}
+
+/// Buffers that are needed: A, a stage of B (of which there are two), tiles of C; in words.
+pub(super) fn words(job: &Contraction) -> (usize, usize, usize) {
+    let stage = stride(job).max(DEPTH * TILE_COLUMNS);
+    (job.m * stride(job), stage, job.m * TILE_COLUMNS)
+}
+
+/// Computes some columns of one matrix of C. Which matrix of A is staged is known before and after.
+///
+/// # Safety
+/// As `Contraction::run`; the space is as large as `words` says, and holds A of the matrix that is `staged`.
+pub(super) unsafe fn piece(
+    run: &Run<'_>,
+    batch: usize,
+    columns: Range<usize>,
+    space: &Space,
+    staged: &mut Option<usize>,
+) {
+    let (job, b) = (run.job, run.source(&run.job.b, run.buffers.b, batch));
+    // SAFETY: as promised; a tile is finished before the epilogue sees it.
+    unsafe {
+        if staged.replace(batch) != Some(batch) {
+            stage_a(run, batch, space.a.cast());
+        }
+        for n in chunks(columns, TILE_COLUMNS) {
+            let (c, ldc) = match &job.output {
+                Output::Direct { batch: matrices, ldc, .. } => {
+                    (run.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(n.start), *ldc)
+                }
+                Output::Tile => (space.sums, TILE_COLUMNS),
+            };
+            if b.k.unit() {
+                columns_by_dots(run, &b, n.clone(), c, ldc, space);
+            } else {
+                columns_by_lines(run, &b, n.clone(), c, ldc, space);
+            }
+            if let Some(hook) = job.epilogue {
+                run.call(hook, c, ldc, (0, n.start), (job.m, n.len()), batch);
+            }
+        }
+    }
+}
+
+/// A as rows of `f32`, worked on by the prologue and rounded.
+unsafe fn stage_a(run: &Run<'_>, batch: usize, out: *mut f32) {
+    let (job, ld) = (run.job, stride(run.job));
+    let a = run.source(&job.a, run.buffers.a, batch);
+    // SAFETY: the buffer has m rows of `ld` values.
+    unsafe {
+        (0..job.m).for_each(|i| a.row(i, job.k, out.add(i * ld)));
+        if let Some(hook) = job.prologue {
+            for k in chunks(0..job.k, KC) {
+                run.call(hook, out.add(k.start), ld, (0, k.start), (job.m, k.len()), batch);
+            }
+        }
+        if job.precision == Precision::Bf16 {
+            (0..job.m).for_each(|i| (run.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
+        }
+    }
+}
+
+/// Which of the kernels multiplies lines of B: those of `bf16` and `i8` are widened in registers.
+fn lines(job: &Contraction) -> usize {
+    match job.b.element {
+        Element::F32 | Element::F16 => 0,
+        Element::Bf16 => 1,
+        Element::I8 => 2,
+    }
+}
+
+/// Whether lines of B are multiplied as they lie in memory.
+fn lies_ready(job: &Contraction) -> bool {
+    lines(job) > 0 || job.b.element == Element::F32 && job.precision != Precision::Bf16
+}
+
+/// A line of B in memory, or widened and rounded in `stage`.
+unsafe fn line(run: &Run<'_>, at: *const u8, count: usize, stage: *mut f32) -> *const u8 {
+    let job = run.job;
+    let rounds = job.precision == Precision::Bf16;
+    if lies_ready(job) {
+        return at;
+    }
+    // SAFETY: `count` elements of unit stride lie there, and the stage holds as many.
+    unsafe {
+        run.kernels.load(job.b.element)(stage, at, 1, count);
+        if rounds {
+            (run.kernels.round)(stage, stage, count);
+        }
+    }
+    stage.cast()
+}
+
+unsafe fn columns_by_dots(
+    run: &Run<'_>,
+    b: &Source<'_>,
+    columns: Range<usize>,
+    c: *mut f32,
+    ldc: usize,
+    space: &Space,
+) {
+    let (job, ld) = (run.job, stride(run.job));
+    // Lines that are read for several groups of rows stay in cache in between.
+    let together = match b.outer {
+        Offsets::Strided(_) if lies_ready(job) => {
+            if job.m <= ROWS {
+                columns.len()
+            } else {
+                SHARED
+            }
+        }
+        _ => 1,
+    };
+    for part in chunks(columns.clone(), together.max(1)) {
+        // SAFETY: the stage holds k values.
+        let first = unsafe { line(run, b.at(part.start, 0), job.k, space.stage[0]) };
+        let stride = match b.outer {
+            Offsets::Strided(stride) => stride * b.size as isize,
+            Offsets::Table(_) => 0,
+        };
+        let part_lines = Lines { first, stride, count: part.len() };
+        for rows in chunks(0..job.m, ROWS) {
+            let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
+            let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
+            // SAFETY: `stage_a` made the rows; C has these rows and columns.
+            unsafe { run.kernels.thin.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
+        }
+    }
+}
+
+/// The terms between the first and the last in which a row of A is not zero: a text that is shorter than its cache has weights of
+/// zero for the rest, of which nothing needs to be read. Zero times what is no finite number is taken for zero here, as some rules of
+/// rewriting do.
+///
+/// # Safety
+/// `stage_a` made the rows of A.
+unsafe fn terms(job: &Contraction, a: *const f32) -> Range<usize> {
+    // SAFETY: rows have `k` values.
+    let row = |i: usize| unsafe { std::slice::from_raw_parts(a.add(i * stride(job)), job.k) };
+    let counts = |x: &f32| *x != 0.0;
+    let first = (0..job.m).filter_map(|i| row(i).iter().position(counts)).min();
+    let last = (0..job.m).filter_map(|i| row(i).iter().rposition(counts)).max();
+    first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
+}
+
+unsafe fn columns_by_lines(
+    run: &Run<'_>,
+    b: &Source<'_>,
+    columns: Range<usize>,
+    c: *mut f32,
+    ldc: usize,
+    space: &Space,
+) {
+    let (job, ld, n) = (run.job, stride(run.job), columns.len());
+    let depth = match b.k {
+        // All that C needs stays in registers.
+        Offsets::Strided(_) if lies_ready(job) && n * size_of::<f32>() <= NARROW => job.k.max(1),
+        Offsets::Table(_) if lies_ready(job) => 1,
+        _ => DEPTH,
+    };
+    // SAFETY: C has these rows and columns; `stage_a` made the rows of A; the stage holds `DEPTH` lines.
+    unsafe {
+        (0..job.m).for_each(|i| c.add(i * ldc).cast::<u8>().write_bytes(0, n * 4));
+        for k in chunks(terms(job, space.a.cast()), depth) {
+            let first = b.at(columns.start, k.start);
+            let b_lines = match b.k {
+                Offsets::Strided(stride) if lies_ready(job) => {
+                    Lines { first, stride: stride * b.size as isize, count: k.len() }
+                }
+                Offsets::Table(_) if lies_ready(job) => Lines { first, stride: 0, count: 1 },
+                _ => {
+                    for p in k.clone() {
+                        let stage = space.stage[0].add((p - k.start) * TILE_COLUMNS);
+                        line(run, b.at(columns.start, p), n, stage);
+                    }
+                    let stride = (TILE_COLUMNS * size_of::<f32>()) as isize;
+                    Lines { first: space.stage[0].cast(), stride, count: k.len() }
+                }
+            };
+            for rows in chunks(0..job.m, ROWS) {
+                let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
+                let c = c.add(rows.start * ldc);
+                run.kernels.thin.axpy[lines(job)][rows.len() - 1](a, ld, &b_lines, c, ldc, n);
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Products with few rows, but not so few that they are thin (tiles of a prompt): computed as Cᵀ = B · Aᵀ.
+//!
+//! Of the two operands one is packed by copying rows, the other one is transposed into panels. Here B is large and used for
+//! few rows of A, so that transposing it would take half as long as multiplying it. Rows of B are copied and A goes into panels
+//! instead; finished blocks of Cᵀ are transposed, which are smaller than B by the length of the sums. Each element is the same
+//! sum in the same order either way, so that no bit depends on it.
+
+use super::driver::{Run, Space};
+use super::kernel::LDA;
+use super::pack::{Block, Offsets};
+use super::{Buffers, Contraction, Output, TILE_COLUMNS};
+use std::ops::Range;
+
+/// Packed words of A at most: 4 MiB.
+const MOST_WORDS: usize = 1 << 20;
+/// Rows of C at least: fewer would leave most of a panel empty.
+const LEAST_ROWS: usize = 9;
+
+/// The job and its buffers with the operands exchanged, if that is faster.
+pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, Buffers)> {
+    let adds = matches!(job.output, Output::Direct { adds: true, .. });
+    let few = (LEAST_ROWS..=TILE_COLUMNS.min(job.n / 2)).contains(&job.m) && job.m * job.k <= MOST_WORDS;
+    let suits = few && job.b.k.offsets().unit() && job.prologue.is_none() && !adds && job.k > 0;
+    suits.then(|| {
+        let job = Contraction {
+            m: job.n,
+            n: job.m,
+            a: job.b.clone(),
+            b: job.a.clone(),
+            output: Output::Tile,
+            epilogue: None,
+            ..job.clone()
+        };
+        (job, Buffers { a: buffers.b, b: buffers.a, reads: None, writes: None, ..*buffers })
+    })
+}
+
+/// Room for a block of Cᵀ, transposed.
+pub(super) fn words(job: &Contraction) -> usize {
+    job.n.next_multiple_of(16) * LDA
+}
+
+/// Hands over finished rows of Cᵀ, which are columns of C.
+///
+/// # Safety
+/// As `Contraction::run`; the sums of the space hold the rows.
+pub(super) unsafe fn finish(
+    run: &Run<'_>,
+    asked: &Contraction,
+    space: &Space,
+    batch: usize,
+    rows: Range<usize>,
+) {
+    let stride = Offsets::Strided(run.plan.sum_stride as isize);
+    let block = Block { base: space.sums.cast_const(), outer: Offsets::Strided(1), k: stride };
+    // SAFETY: the sums have `rows` rows of m values, and the room m rows of `LDA` words.
+    unsafe { (run.kernels.pack_a_f32)(&block, asked.m, rows.len(), space.turned.cast()) };
+    let (tile, ld) = match &asked.output {
+        Output::Tile => (space.turned, LDA),
+        Output::Direct { batch: matrices, ldc, .. } => {
+            let c = run.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(rows.start);
+            for i in 0..asked.m {
+                let (to, from) = (c.wrapping_add(i * ldc), space.turned.wrapping_add(i * LDA));
+                // SAFETY: C, of any alignment, has these rows and columns.
+                unsafe { to.cast::<u8>().copy_from_nonoverlapping(from.cast(), 4 * rows.len()) };
+            }
+            (c, *ldc)
+        }
+    };
+    if let Some(hook) = asked.epilogue {
+        // SAFETY: the tile is finished.
+        unsafe { run.call(hook, tile, ld, (0, rows.start), (asked.m, rows.len()), batch) };
+    }
+}

@@ -1,0 +1,126 @@
+//! Instruction sets that the tile primitives and matrix kernels are written for, and which one to use.
+//!
+//! Detection happens once. `KERNFUSION_ISA` may lower the choice, so that every path can be run and tested
+//! on one machine; it can never raise it above what the processor has.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// The environment variable that lowers the choice: `avx512`, `avx2` or `portable`.
+pub const ISA_VARIABLE: &str = "KERNFUSION_ISA";
+
+/// An instruction set that primitives are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Isa {
+    /// AVX-512 F, BW, VL and DQ.
+    Avx512 {
+        /// Whether `vdpbf16ps` and its conversions (AVX-512 BF16) are there too.
+        bf16: bool,
+    },
+    /// AVX2 with FMA.
+    Avx2,
+    /// What the compiler's baseline target has; correct everywhere.
+    Portable,
+}
+
+/// Why no instruction set could be chosen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IsaError {
+    /// `KERNFUSION_ISA` names no instruction set.
+    #[error("{ISA_VARIABLE}={0}: expected avx512, avx2 or portable")]
+    Unknown(String),
+    /// `KERNFUSION_ISA` names one that this machine lacks.
+    #[error("{ISA_VARIABLE}={0}: this machine does not have it")]
+    Unavailable(String),
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Avx512 { bf16: true } => "avx512+bf16",
+            Isa::Avx512 { bf16: false } => "avx512",
+            Isa::Avx2 => "avx2",
+            Isa::Portable => "portable",
+        })
+    }
+}
+
+impl Isa {
+    /// The instruction set to use: the best that the machine has, or what `KERNFUSION_ISA` lowers it to.
+    /// The variable is read once.
+    ///
+    /// # Errors
+    /// The variable holds an unknown name, or one that this machine lacks.
+    pub fn detect() -> Result<Isa, IsaError> {
+        static CHOICE: OnceLock<Result<Isa, IsaError>> = OnceLock::new();
+        CHOICE
+            .get_or_init(|| match std::env::var_os(ISA_VARIABLE) {
+                Some(name) => Self::lowered(&name.to_string_lossy()),
+                None => Ok(Self::best()),
+            })
+            .clone()
+    }
+
+    /// Every instruction set that this machine can run, best first, whatever `KERNFUSION_ISA` says.
+    pub fn available() -> Vec<Isa> {
+        let mut all = Self::extensions();
+        all.push(Isa::Portable);
+        all
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn extensions() -> Vec<Isa> {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx512 = avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq");
+        let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+        let all =
+            [(bf16, Isa::Avx512 { bf16: true }), (avx512, Isa::Avx512 { bf16: false }), (avx2, Isa::Avx2)];
+        all.into_iter().filter(|(there, _)| *there).map(|(_, isa)| isa).collect()
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn extensions() -> Vec<Isa> {
+        Vec::new()
+    }
+
+    fn best() -> Isa {
+        Self::available()[0]
+    }
+
+    /// The best available instruction set of that name.
+    fn lowered(name: &str) -> Result<Isa, IsaError> {
+        let wanted: fn(&Isa) -> bool = match name {
+            "avx512" => |isa| matches!(isa, Isa::Avx512 { .. }),
+            "avx2" => |isa| *isa == Isa::Avx2,
+            "portable" => |isa| *isa == Isa::Portable,
+            _ => return Err(IsaError::Unknown(name.to_owned())),
+        };
+        Self::available().into_iter().find(wanted).ok_or_else(|| IsaError::Unavailable(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lower_the_choice_and_unknown_ones_are_errors() {
+        assert_eq!(Isa::lowered("portable"), Ok(Isa::Portable));
+        assert_eq!(Isa::lowered("avx1024"), Err(IsaError::Unknown("avx1024".into())));
+        assert!(Isa::lowered("").unwrap_err().to_string().contains("expected avx512, avx2 or portable"));
+        for isa in Isa::available() {
+            let name = isa.to_string().replace("+bf16", "");
+            assert_eq!(Isa::lowered(&name).unwrap().to_string().replace("+bf16", ""), name);
+        }
+    }
+
+    #[test]
+    fn the_portable_path_is_always_the_last_choice() {
+        assert_eq!(Isa::available().last(), Some(&Isa::Portable));
+    }
+}

@@ -1,0 +1,23 @@
+//! What compiled kernels of Kernfusion need when they run, and nothing that compiles: instruction sets ([`isa`]), threads
+//! ([`pool`]), memory ([`memory`]), tile primitives ([`tiles`]), matrix products ([`contract`]), alone ([`product`]) and one
+//! after another on the same rows ([`chain`]), and the launching of all this ([`launch`]). A [`Model`] is one that was compiled
+//! ahead of time: an [`Artefact`] in an object file that a program links, with its parameters in a file beside it; [`c`] is the
+//! same for programs in C.
+
+pub mod artefact;
+pub mod c;
+pub mod chain;
+pub mod contract;
+pub mod isa;
+pub mod launch;
+pub mod memory;
+mod model;
+pub mod pool;
+pub mod product;
+#[cfg(test)]
+mod testing;
+pub mod tiles;
+mod weights;
+
+pub use artefact::Artefact;
+pub use model::{Model, ModelError};

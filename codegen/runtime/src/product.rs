@@ -1,0 +1,146 @@
+//! A matrix product as a step of a program.
+
+use crate::contract::{Axis, Buffers, Contraction, GenericContraction, TileFn, Touched, Workspaces};
+use crate::launch::Functions;
+use crate::memory::OutOfMemory;
+use crate::pool::Pool;
+use serde::{Deserialize, Serialize};
+
+/// A matrix product and where its operands and results are.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ProductStep {
+    /// The product.
+    pub work: Work,
+    /// The first factor.
+    pub a: Target,
+    /// The second factor.
+    pub b: Target,
+    /// Which matrices of a table these are, where that is known at run time only: A's, B's, and those of the target.
+    pub choices: [Option<Choice>; 3],
+    /// Where the product itself goes, unless an epilogue stores it.
+    pub target: Option<Target>,
+    /// A [`TileFn`].
+    pub epilogue: Option<usize>,
+    /// What the epilogue reads at the coordinates of the product, to be prefetched.
+    pub reads: Option<Tiled>,
+    /// As `reads`.
+    pub writes: Option<Tiled>,
+}
+
+/// Who computes it.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Work {
+    /// The driver of `f32` products.
+    Driver(Contraction),
+    /// Any other number.
+    Generic(GenericContraction),
+}
+
+/// One matrix of a table for each of a batch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Choice {
+    /// The numbers of the matrices, `i32` or `u32`.
+    pub slot: usize,
+    /// The place of the number of each product, in elements.
+    pub places: Axis,
+    /// How many matrices there are.
+    pub limit: usize,
+    /// From matrix to matrix, in elements.
+    pub stride: isize,
+}
+
+impl Choice {
+    /// Where the matrices of a batch lie that would lie at `batch` if all were number 0.
+    ///
+    /// # Safety
+    /// The slot of the table has the numbers.
+    unsafe fn locate(&self, table: &[*mut u8], batch: &Axis) -> Axis {
+        let numbers = table[1 + self.slot].cast::<i32>().cast_const();
+        let matrix = |at: usize| {
+            // SAFETY: the caller's contract; a buffer's alignment is that of its elements.
+            let number = unsafe { numbers.wrapping_offset(self.places.at(at)).read_unaligned() };
+            let number = usize::try_from(number).unwrap_or(0).min(self.limit - 1);
+            batch.at(at) + number as isize * self.stride
+        };
+        Axis::Table((0..batch.len()).map(matrix).collect())
+    }
+}
+
+/// A place in a buffer.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Target {
+    /// Of which buffer.
+    pub slot: usize,
+    /// In bytes.
+    pub offset: i64,
+}
+
+/// A matrix at the coordinates of the product; strides in elements.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Tiled {
+    /// Of which buffer.
+    pub slot: usize,
+    /// In bytes.
+    pub offset: i64,
+    /// From row to row.
+    pub row: usize,
+    /// From matrix to matrix.
+    pub batch: isize,
+}
+
+impl ProductStep {
+    /// Runs the product.
+    ///
+    /// # Errors
+    /// There is no memory for packed operands.
+    ///
+    /// # Safety
+    /// The table has the pointers of the step's program, whose functions these are.
+    pub(crate) unsafe fn run(
+        &self,
+        functions: &Functions,
+        table: &[*mut u8],
+        pool: &Pool,
+        workspaces: &Workspaces,
+    ) -> Result<(), OutOfMemory> {
+        let at = |target: Target| table[1 + target.slot].wrapping_offset(target.offset as isize);
+        let (a, b) = (at(self.a), at(self.b));
+        let c = self.target.map_or(std::ptr::null_mut(), at);
+        let contraction = match &self.work {
+            Work::Driver(contraction) => contraction,
+            Work::Generic(generic) => {
+                // SAFETY: index maps stay inside their buffers, and the target holds the whole product.
+                unsafe { generic.run(a, b, c, pool) };
+                return Ok(());
+            }
+        };
+        // SAFETY: epilogues are built with this signature.
+        let function = |at| unsafe { std::mem::transmute::<*const u8, TileFn>(functions.address(at)) };
+        let mut contraction = Contraction { epilogue: self.epilogue.map(function), ..contraction.clone() };
+        let [of_a, of_b, of_c] = &self.choices;
+        let batches = [(of_a, Some(&mut contraction.a.batch)), (of_b, Some(&mut contraction.b.batch))];
+        for (choice, batch) in batches.into_iter().chain([(of_c, contraction.output.batch_mut())]) {
+            if let (Some(choice), Some(batch)) = (choice, batch) {
+                // SAFETY: the numbers are in the table.
+                *batch = unsafe { choice.locate(table, batch) };
+            }
+        }
+        let touched = |tiled: Tiled| Touched {
+            start: at(Target { slot: tiled.slot, offset: tiled.offset }).cast(),
+            row: tiled.row,
+            batch: tiled.batch,
+        };
+        let buffers = Buffers {
+            a,
+            b,
+            c: c.cast(),
+            context: table.as_ptr().cast(),
+            reads: self.reads.map(touched),
+            writes: self.writes.map(touched),
+        };
+        // SAFETY: index maps stay inside their buffers, results overlap no operand, and the epilogue only needs
+        // the table, which outlives the run.
+        unsafe { contraction.run(&buffers, pool, workspaces)? };
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! What to compile for: where, in which mode, on how many threads, within how much memory.
+
+use super::Compiled;
+use crate::error::Result;
+use kernfusion_codegen::cpu::isa::Isa;
+use kernfusion_codegen::cpu::pool::Pool;
+use kernfusion_codegen::cuda::Candidates;
+#[cfg(feature = "cuda")]
+use kernfusion_codegen::cuda::{Cache, Device};
+use kernfusion_codegen::{CodegenError, Peaks, SharedArena, States};
+use kernfusion_ir::DType;
+use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// How a program is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Simplified, fused, and planned ahead into one arena.
+    Compiled,
+    /// The honest baseline: the traced graph as it is, one kernel for each op, every result in fresh memory that is
+    /// freed after its last use; the same threads and the same matrix micro-kernels.
+    Eager,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "compiled" => Ok(Mode::Compiled),
+            "eager" => Ok(Mode::Eager),
+            _ => Err(format!("unknown mode `{text}`: compiled or eager")),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Compiled => "compiled",
+            Mode::Eager => "eager",
+        })
+    }
+}
+
+/// The number type of matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// `f32`.
+    #[default]
+    F32,
+    /// Products take `bf16` operands and sum in `f32`; compiled programs also keep activations for backward as `bf16`.
+    /// Parameters, statistics, losses and the optimizer stay `f32`.
+    Bf16,
+}
+
+impl Precision {
+    /// The number type of operands of products.
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::BF16,
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        })
+    }
+}
+
+/// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
+pub fn passes(mode: Mode, precision: Precision) -> Vec<Pass> {
+    let (simplify, narrow) = (mode == Mode::Compiled, precision == Precision::Bf16);
+    let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
+    let pipeline = PIPELINE.iter().filter(|_| simplify);
+    pipeline.chain(MIXED_PRECISION.iter().filter(|_| narrow).filter(eager)).copied().collect()
+}
+
+/// What to compile for: the CPU, how many threads, which mode. Executables of one target share its threads.
+#[derive(Clone)]
+pub struct Target {
+    pub(super) mode: Mode,
+    pub(super) precision: Precision,
+    pub(super) stored: Option<DType>,
+    pub(super) threads: usize,
+    pub(super) isa: Option<Isa>,
+    pub(super) keep_code: bool,
+    pub(super) check_finite: bool,
+    pub(super) pool: Option<Arc<Pool>>,
+    pub(super) slices: Option<usize>,
+    pub(super) recomputes: bool,
+    pub(super) memory_limit: Option<usize>,
+    pub(super) tf32: bool,
+    pub(super) candidates: Candidates,
+    pub(super) arena: Option<SharedArena>,
+    #[cfg(feature = "cuda")]
+    pub(super) device: Option<Device>,
+}
+
+impl Target {
+    /// This machine's CPU with a thread for each core, compiled mode.
+    pub fn cpu() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Target {
+            mode: Mode::Compiled,
+            precision: Precision::F32,
+            stored: None,
+            threads,
+            isa: None,
+            keep_code: false,
+            check_finite: false,
+            pool: None,
+            slices: None,
+            recomputes: false,
+            memory_limit: None,
+            tf32: false,
+            candidates: Candidates::None,
+            arena: None,
+            #[cfg(feature = "cuda")]
+            device: None,
+        }
+    }
+
+    /// With so many threads, at least one. Results do not depend on it.
+    pub fn threads(self, threads: usize) -> Self {
+        Target { threads: threads.max(1), pool: None, ..self }
+    }
+
+    /// In this mode.
+    pub fn mode(self, mode: Mode) -> Self {
+        Target { mode, ..self }
+    }
+
+    /// With matrix products of this number type.
+    pub fn precision(self, precision: Precision) -> Self {
+        Target { precision, ..self }
+    }
+
+    /// With the matrices of models that are only read (generators and scorers from checkpoints) kept as `dtype`: `f32`, `bf16`,
+    /// `f16` or `i8`, see [`Trace::store_matrices`](crate::trace::Trace::store_matrices). If nothing is said, as what products take.
+    pub fn weights(self, dtype: DType) -> Self {
+        Target { stored: Some(dtype), ..self }
+    }
+
+    /// On a GPU: with products of `f32` on tensor cores, whose operands are rounded to 10 bits of fraction (TF32). On the
+    /// CPU there is no such thing, and compiling refuses it.
+    pub fn tf32(self, tf32: bool) -> Self {
+        Target { tf32, ..self }
+    }
+
+    /// On a GPU: measures who does each product best when a program is compiled, and keeps the choice on disk. On the CPU
+    /// there is nothing to choose, and compiling refuses it.
+    pub fn tune(self, candidates: Candidates) -> Self {
+        Target { candidates, ..self }
+    }
+
+    /// With the tile primitives of this instruction set instead of the best that the CPU has.
+    pub fn isa(self, isa: Isa) -> Self {
+        Target { isa: Some(isa), ..self }
+    }
+
+    /// The instruction set of tile primitives and products.
+    ///
+    /// # Errors
+    /// The one that the environment asks for is not there.
+    pub fn instruction_set(&self) -> Result<Isa> {
+        Ok(self.isa.map_or_else(Isa::detect, Ok).map_err(CodegenError::from)?)
+    }
+
+    /// Keeps Cranelift IR and disassembly of each kernel, for dumps.
+    pub fn keep_code(self, keep_code: bool) -> Self {
+        Target { keep_code, ..self }
+    }
+
+    /// Lets every run end with an error that names the operation and the line if a result or a new state has a NaN or an
+    /// infinity ([`NonFinite`](super::NonFinite)). It takes a copy of all states before each run, and for a run that fails the memory of eager
+    /// mode; on the CPU only.
+    pub fn check_finite(self, check_finite: bool) -> Self {
+        Target { check_finite, ..self }
+    }
+
+    /// Computes the batch in so many slices, one after another; 1 is all at once. If nothing is said, a batch whose
+    /// temporaries would take more than half a gibibyte is computed in slices. Results differ by the rounding of sums
+    /// over the batch only.
+    pub fn slices(self, slices: usize) -> Self {
+        Target { slices: Some(slices), ..self }
+    }
+
+    /// Computes products that backward needs again instead of keeping them, where their results are larger than what they
+    /// are computed from: in a Transformer those before attention and those before an activation. That takes far less
+    /// memory and about a tenth more time.
+    pub fn recompute(self, recomputes: bool) -> Self {
+        Target { recomputes, ..self }
+    }
+
+    /// Lets the process have so many bytes of memory at most, all that it holds already included, while the program
+    /// runs. Without [`Target::slices`] the batch is computed in the fewest slices that fit; if none do, products are
+    /// computed again, too ([`Target::recompute`]).
+    pub fn memory_limit(self, bytes: usize) -> Self {
+        Target { memory_limit: Some(bytes), ..self }
+    }
+
+    /// Runs programs in the arena of one that is compiled already, in the fewest slices that fit into it if any do. They
+    /// run in turns. On a GPU every program has memory of its own.
+    pub fn share_arena(self, with: &Compiled) -> Self {
+        let arena = with.executables().first().map(|executable| executable.arena().clone());
+        Target { arena, slices: None, ..self }
+    }
+
+    /// On a GPU. Threads and the instruction set are the CPU's and play no part there; the batch is computed at once.
+    #[cfg(feature = "cuda")]
+    pub fn on(self, device: Device) -> Self {
+        Target { device: Some(device), ..self }
+    }
+
+    /// No states, for programs of this target: where they are made is where it runs.
+    pub fn states(&self) -> States {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            return States::on(device);
+        }
+        States::new()
+    }
+
+    /// What it can do at most, measured in less than a second.
+    ///
+    /// # Errors
+    /// The CPU's instruction set is not usable; NVRTC or the driver reports an error; memory is short.
+    pub fn peaks(&self) -> Result<Peaks> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            let peaks = Peaks::of_gpu(device, &self.cuda_options(), &Cache::of_user());
+            return Ok(peaks.map_err(CodegenError::from)?);
+        }
+        Ok(Peaks::of_cpu(self.threads)?)
+    }
+
+    /// The name of the GPU, if programs run on one.
+    pub fn gpu_name(&self) -> Option<String> {
+        #[cfg(feature = "cuda")]
+        return self.device.as_ref()?.name().ok();
+        #[cfg(not(feature = "cuda"))]
+        None
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn cuda_options(&self) -> kernfusion_codegen::cuda::Options {
+        kernfusion_codegen::cuda::Options {
+            tf32: self.tf32,
+            candidates: self.candidates,
+            ..Default::default()
+        }
+    }
+
+    /// Whether programs run on a GPU.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.device.is_some();
+        #[cfg(not(feature = "cuda"))]
+        false
+    }
+
+    /// Starts the threads now, so that all clones of the result share them.
+    pub fn start(mut self) -> Self {
+        self.pool.get_or_insert_with(|| Arc::new(Pool::new(self.threads)));
+        self
+    }
+
+    /// The number type of products.
+    pub fn product_type(&self) -> Precision {
+        self.precision
+    }
+
+    /// What matrices of models that are only read are kept as.
+    pub fn stored(&self) -> DType {
+        self.stored.unwrap_or(self.precision.dtype())
+    }
+
+    /// Whether products of `f32` are TF32.
+    pub fn is_tf32(&self) -> bool {
+        self.tf32
+    }
+
+    /// The graph passes that compiling for this target runs, in order.
+    pub fn passes(&self) -> Vec<Pass> {
+        passes(self.mode, self.precision)
+    }
+
+    /// The number of threads.
+    pub fn thread_count(&self) -> usize {
+        self.threads
+    }
+}

@@ -1,0 +1,105 @@
+//! Matrices of parameters that are kept as `i8`: each row is a scale times whole numbers from −127 to 127.
+
+use super::{Parameter, Tensor, Trace};
+use crate::HostTensor;
+use kernfusion_ir::{DType, InputRole, TensorType};
+
+/// The largest of the whole numbers.
+const LARGEST: f32 = 127.0;
+
+impl Trace {
+    /// A parameter as `f32`, whatever it is kept as.
+    #[track_caller]
+    pub(super) fn read(&self, tensor: &Tensor) -> Tensor {
+        match tensor.dtype() {
+            DType::F32 => tensor.clone(),
+            DType::I8 => {
+                let name = tensor.state_name().expect("a parameter is a state");
+                let rows = &tensor.shape()[..tensor.rank() - 1];
+                let scale =
+                    self.declare(scale_of(&name), InputRole::State, TensorType::new(DType::F32, rows));
+                tensor.cast(DType::F32) * scale.unsqueeze(-1)
+            }
+            _ => tensor.cast(DType::F32),
+        }
+    }
+}
+
+/// The name of the scales of a matrix that is kept as `i8`.
+fn scale_of(name: &str) -> String {
+    format!("{name}.scale")
+}
+
+impl Parameter {
+    /// The states that these values of the parameter are kept in, by name: one of its dtype and, if that is `i8`, the scales
+    /// of its rows, `name.scale`. Each scale is the row's largest magnitude over 127.
+    ///
+    /// # Panics
+    /// If there are not as many values as the shape says.
+    pub fn kept(&self, values: Vec<f32>) -> Vec<(String, HostTensor)> {
+        if self.dtype != DType::I8 {
+            let values = HostTensor::new(self.shape.clone(), values).to_dtype(self.dtype);
+            return vec![(self.name.clone(), values)];
+        }
+        let (rows, width) = self.shape.split_at(self.shape.len() - 1);
+        let (mut numbers, mut scales) = (Vec::with_capacity(values.len()), vec![]);
+        for row in values.chunks_exact(width[0].max(1)) {
+            // A NaN stays to the end: it makes the scale one, and so whatever the row is used for.
+            let larger = |largest: f32, x: &f32| {
+                if x.abs() <= largest || largest.is_nan() { largest } else { x.abs() }
+            };
+            let largest = row.iter().fold(0.0, larger);
+            // A row of zeros has any scale.
+            let scale = if largest == 0.0 { 1.0 } else { largest / LARGEST };
+            numbers.extend(row.iter().map(|x| (x / scale).round_ties_even() as i8));
+            scales.push(scale);
+        }
+        let (numbers, scales) = (HostTensor::new(self.shape.clone(), numbers), HostTensor::new(rows, scales));
+        vec![(self.name.clone(), numbers), (scale_of(&self.name), scales)]
+    }
+
+    /// The name of the state that the parameter is kept in besides its own.
+    pub(crate) fn companion(&self) -> Option<String> {
+        (self.dtype == DType::I8).then(|| scale_of(&self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::init::Init;
+    use crate::testing::evaluate;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn rows_are_scales_times_bytes() {
+        let trace = Trace::new();
+        trace.store_matrices(DType::I8);
+        let matrix = trace.parameter("m", [3, 4], Init::Zeros);
+        let vector = trace.parameter("v", [4], Init::Ones);
+        let program = trace.finish(&[("matrix", &matrix), ("vector", &vector)]).unwrap();
+        let values = [0.0, 0.0, 0.0, 0.0, 1.0, -2.54, 0.02, 0.5, 1e-20, 3e-20, -1e-21, 2e-20];
+        let kept: BTreeMap<_, _> =
+            program.parameters[0].kept(values.map(|x| x as f32).to_vec()).into_iter().collect();
+        assert_eq!(kept.keys().map(String::as_str).collect::<Vec<_>>(), ["m", "m.scale"]);
+        assert_eq!(kept["m"].ty().to_string(), "i8[3,4]");
+        assert_eq!(kept["m"].to_f64()[4..8], [50.0, -127.0, 1.0, 25.0]);
+        let inputs: Vec<_> = kept.iter().map(|(name, tensor)| (name.as_str(), tensor.to_f64())).collect();
+        let read = evaluate(&program, &inputs);
+        for (row, (read, values)) in read["matrix"].chunks(4).zip(values.chunks(4)).enumerate() {
+            let scale = kept["m.scale"].to_f64()[row];
+            for (read, value) in read.iter().zip(values) {
+                assert!((read - value).abs() <= 0.5001 * scale, "row {row}: {read} for {value}");
+            }
+        }
+        // No byte is a NaN, and so the scale says it.
+        let broken: BTreeMap<_, _> = program.parameters[0]
+            .kept(vec![f32::NAN, 1.0, 2.0, 3.0, 1.0, f32::NAN, 2.0, 3.0, 1.0, 2.0, 3.0, f32::INFINITY])
+            .into_iter()
+            .collect();
+        let scales = broken["m.scale"].to_f64();
+        assert!(scales[0].is_nan() && scales[1].is_nan() && scales[2].is_infinite(), "{scales:?}");
+        // Vectors are few, and stay as they are.
+        assert_eq!(read["vector"], [1.0; 4]);
+    }
+}
