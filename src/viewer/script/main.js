@@ -124,19 +124,18 @@ const search = {
   },
   take(at) {
     const hit = this.hits[at];
-    this.hits = [];
-    this.draw();
+    document.getElementById("search").blur();
     if (hit) select(hit.kind, hit.id);
   },
   listen() {
     const input = document.getElementById("search");
     input.addEventListener("input", () => { this.hits = this.find(input.value); this.active = 0; this.draw(); });
-    input.addEventListener("blur", () => setTimeout(() => { this.hits = []; this.draw(); }, 200));
+    input.addEventListener("blur", () => { this.hits = []; this.draw(); });
     input.addEventListener("keydown", (event) => {
       if (event.key === "ArrowDown") this.active = Math.min(this.hits.length - 1, this.active + 1);
       else if (event.key === "ArrowUp") this.active = Math.max(0, this.active - 1);
       else if (event.key === "Enter") { this.take(this.active); return; }
-      else if (event.key === "Escape") { input.value = ""; this.hits = []; input.blur(); }
+      else if (event.key === "Escape") { input.value = ""; input.blur(); }
       else return;
       event.preventDefault();
       event.stopPropagation();
@@ -144,6 +143,7 @@ const search = {
     });
     document.getElementById("found").addEventListener("mousedown", (event) => {
       const row = event.target.closest("li");
+      event.preventDefault(); // The search keeps the focus: without it, the list would close before its row is taken.
       if (row) this.take(Number(row.dataset.at));
     });
   },
