@@ -9,6 +9,7 @@
 //! * [`Difference`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
+//! * [`narrow_matrices`]: parameters kept as `bf16`, `f16` or `i8`, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
 //! * [`tile`](tile::tile): from a program to one of a slice of its batch and one of the rest, before simplification.
@@ -26,6 +27,7 @@ mod halves;
 mod loops;
 mod mixed_precision;
 mod narrow_kept;
+mod narrow_matrices;
 pub mod plan;
 mod rebuild;
 mod runner;
@@ -35,5 +37,6 @@ pub mod tile;
 
 pub use autodiff::grad;
 pub use difference::Difference;
+pub use narrow_matrices::{narrow_matrices, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{MIXED_PRECISION, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run};

@@ -1,7 +1,9 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
-use crate::{cse, dce, fold, loops, mixed_precision, narrow_kept, simplify, split_reductions};
-use kernfusion_ir::{Graph, IrError};
+use crate::{
+    cse, dce, fold, loops, mixed_precision, narrow_kept, narrow_matrices, simplify, split_reductions,
+};
+use kernfusion_ir::{DType, Graph, IrError};
 use std::time::{Duration, Instant};
 
 /// A named pass over graphs.
@@ -106,14 +108,32 @@ fn quiet(result: Result<(), IrError>) -> Result<Notes, IrError> {
 }
 
 /// Passes that are no part of the pipeline.
-pub const OTHERS: &[Pass] = &[Pass {
-    name: "simplify-exact",
-    about: "as simplify, with rules that leave every bit as it is (but the sign of a zero)",
-    run: |graph| {
-        let options = simplify::Options { rounding: simplify::Rounding::Exact, ..Default::default() };
-        Ok(simplify::simplify(graph, &options)?.lines())
+pub const OTHERS: &[Pass] = &[
+    Pass {
+        name: "simplify-exact",
+        about: "as simplify, with rules that leave every bit as it is (but the sign of a zero)",
+        run: |graph| {
+            let options = simplify::Options { rounding: simplify::Rounding::Exact, ..Default::default() };
+            Ok(simplify::simplify(graph, &options)?.lines())
+        },
     },
-}];
+    // Before the pipeline: what is kept is another program's to say, which then gives other states.
+    Pass {
+        name: "weights-bf16",
+        about: "keeps matrices that are only read as bf16",
+        run: |graph| narrowed(graph, DType::BF16),
+    },
+    Pass {
+        name: "weights-int8",
+        about: "keeps matrices that are only read as int8, with a scale for each row",
+        run: |graph| narrowed(graph, DType::I8),
+    },
+];
+
+fn narrowed(graph: &mut Graph, dtype: DType) -> Result<Notes, IrError> {
+    let names = narrow_matrices(graph, dtype, |_| true)?;
+    Ok(names.into_iter().map(|name| format!("{name} as {dtype}")).collect())
+}
 
 /// The pass of this name.
 pub fn find(name: &str) -> Option<Pass> {

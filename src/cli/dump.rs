@@ -24,6 +24,7 @@ use std::process::ExitCode;
   kernfusion dump --stage simplify -o step.kir
   kernfusion dump --preset tiny --format html -o tiny.html
   kernfusion dump --diff simplify
+  kernfusion dump --work decode --diff weights-int8
   kernfusion dump step.kir --stage asm --kernel attn
   kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
 pub(super) struct Args {

@@ -38,6 +38,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         for (number, pass) in MIXED_PRECISION.iter().enumerate() {
             screen.line(format!("{} {:<18} {}", PIPELINE.len() + number + 1, pass.name, pass.about));
         }
+        screen.line("only when they are named:");
         for pass in OTHERS {
             screen.line(format!("- {:<18} {}", pass.name, pass.about));
         }

@@ -10,7 +10,7 @@ use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_passes::fuse::fuse;
 use kernfusion_passes::tile::tile;
-use kernfusion_passes::{Difference, Pass, run as run_passes};
+use kernfusion_passes::{Difference, Pass, find, run as run_passes};
 
 /// How far simplification goes.
 #[derive(clap::Args)]
@@ -88,18 +88,23 @@ pub(super) fn simplified(
     Ok(parts)
 }
 
-/// What one pass of a mode changes in a graph: the first of this name, or that of this number in the list.
+/// What one pass of a mode changes in a graph: the first of this name, or that of this number in the list. A pass that the mode
+/// does not have is shown on the graph as it is.
 pub(super) fn difference(graph: &Graph, list: &[Pass], pass: &str) -> Result<String, CliError> {
     let number = pass.parse::<usize>().ok().filter(|number| (1..=list.len()).contains(number));
     let named = || list.iter().position(|other| other.name == pass);
-    let at = number.map(|number| number - 1).or_else(named).ok_or_else(|| unknown_pass(pass))?;
+    let place = number.map(|number| number - 1).or_else(named);
+    let (earlier, pass, name) = match place {
+        Some(at) => (&list[..at], list[at], format!("pass {}: {}", at + 1, list[at].name)),
+        None => (&list[..0], find(pass).ok_or_else(|| unknown_pass(pass))?, format!("pass {pass}")),
+    };
     let failed = kernfusion::Error::from;
     let mut before = graph.clone();
-    run_passes(&mut before, &list[..at], None, &mut |_, _| {}).map_err(failed)?;
+    run_passes(&mut before, earlier, None, &mut |_, _| {}).map_err(failed)?;
     before.mark();
     let mut after = before.clone();
-    let reports = run_passes(&mut after, &list[at..=at], None, &mut |_, _| {}).map_err(failed)?;
-    let about = format!("# pass {}: {} ({})\n", at + 1, list[at].name, list[at].about);
+    let reports = run_passes(&mut after, &[pass], None, &mut |_, _| {}).map_err(failed)?;
+    let about = format!("# {name} ({})\n", pass.about);
     let notes = reports.iter().flat_map(|report| &report.notes).map(|note| format!("# {note}\n"));
     Ok([about].into_iter().chain(notes).chain([Difference::new(&before, &after).to_string()]).collect())
 }

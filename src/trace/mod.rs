@@ -41,6 +41,7 @@ use crate::nn::{Lora, is_adapter};
 use kernfusion_ir::{
     Builder, DType, Graph, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType, ValueId,
 };
+use kernfusion_passes::narrow_matrices;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic;
@@ -86,7 +87,8 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Its first value.
     pub init: Init,
-    /// What it is kept as; of `i8` with a scale for each row, see [`Parameter::kept`].
+    /// What it is kept as: `f32` unless [`Trace::store_matrices`] said otherwise; of `i8` with a scale for each row, see
+    /// [`Parameter::kept`].
     pub dtype: DType,
     /// Whether training changes it; if not, it is frozen.
     pub trained: bool,
@@ -179,9 +181,9 @@ impl Trace {
         self.inner.borrow_mut().product_dtype = Some(dtype);
     }
 
-    /// Keeps the matrices among the parameters that are declared from now on as `dtype` (`bf16`, `f16` or `i8`): a model that is
-    /// not trained any more takes half or a quarter of the memory, and as little of the time where it only reads them once.
-    /// They are read as `f32`. Matrices of `i8` have an `f32` scale for each row.
+    /// Keeps the matrices among the parameters that the finished program only reads as `dtype` (`bf16`, `f16` or `i8`), see
+    /// [`narrow_matrices`]: a model that is not trained any more takes half or a quarter of the memory, and as little of the
+    /// time where it only reads them once. They are read as `f32`. Matrices of `i8` have an `f32` scale for each row.
     pub fn store_matrices(&self, dtype: DType) {
         self.inner.borrow_mut().stored = dtype;
     }
@@ -254,14 +256,11 @@ impl Trace {
     #[track_caller]
     pub fn parameter(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
         let (name, shape) = (self.qualified(name), shape.into());
-        let dtype = if shape.len() > 1 { self.inner.borrow().stored } else { DType::F32 };
+        let dtype = DType::F32;
         let tensor = self.declare(name.clone(), InputRole::State, TensorType::new(dtype, shape.clone()));
-        let trained = dtype == DType::F32 && self.trains(&name);
-        self.inner
-            .borrow_mut()
-            .parameters
-            .push((Parameter { name, shape, init, dtype, trained }, tensor.id()));
-        self.read(&tensor)
+        let parameter = Parameter { trained: self.trains(&name), name, shape, init, dtype };
+        self.inner.borrow_mut().parameters.push((parameter, tensor.id()));
+        tensor
     }
 
     /// A tensor that is kept from run to run and starts from zero, named by the open module path and `name`;
@@ -354,7 +353,7 @@ impl Trace {
     /// The program so far with these results, and with the state updates.
     ///
     /// # Errors
-    /// The first mistake that was made on this trace; an output name used twice.
+    /// The first mistake that was made on this trace; an output name used twice; a state named as a matrix's scales.
     pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program> {
         for (i, (name, tensor)) in outputs.iter().enumerate() {
             let taken = outputs[..i].iter().any(|(other, _)| other == name);
@@ -370,7 +369,14 @@ impl Trace {
         let mut graph = inner.frames[0].graph.clone();
         outputs.iter().for_each(|(name, tensor)| graph.output(*name, tensor.id()));
         inner.updates.iter().for_each(|(state, value)| graph.update(state.clone(), *value));
-        let parameters = inner.parameters.iter().map(|(parameter, _)| parameter.clone()).collect();
+        let mut parameters: Vec<_> =
+            inner.parameters.iter().map(|(parameter, _)| parameter.clone()).collect();
+        let names: BTreeSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        let narrow = narrow_matrices(&mut graph, inner.stored, |name| names.contains(name))?;
+        let narrow: BTreeSet<_> = narrow.into_iter().collect();
+        for parameter in parameters.iter_mut().filter(|parameter| narrow.contains(&parameter.name)) {
+            (parameter.dtype, parameter.trained) = (inner.stored, false);
+        }
         Ok(Program { graph, parameters, buffers: inner.buffers.clone() })
     }
 

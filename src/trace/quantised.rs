@@ -1,34 +1,12 @@
-//! Matrices of parameters that are kept as `i8`: each row is a scale times whole numbers from −127 to 127.
+//! The states of parameters that `narrow_matrices` keeps as `i8`: each row is a scale times whole numbers from −127 to 127.
 
-use super::{Parameter, Tensor, Trace};
+use super::Parameter;
 use crate::HostTensor;
-use kernfusion_ir::{DType, InputRole, TensorType};
+use kernfusion_ir::DType;
+use kernfusion_passes::scale_of;
 
 /// The largest of the whole numbers.
 const LARGEST: f32 = 127.0;
-
-impl Trace {
-    /// A parameter as `f32`, whatever it is kept as.
-    #[track_caller]
-    pub(super) fn read(&self, tensor: &Tensor) -> Tensor {
-        match tensor.dtype() {
-            DType::F32 => tensor.clone(),
-            DType::I8 => {
-                let name = tensor.state_name().expect("a parameter is a state");
-                let rows = &tensor.shape()[..tensor.rank() - 1];
-                let scale =
-                    self.declare(scale_of(&name), InputRole::State, TensorType::new(DType::F32, rows));
-                tensor.cast(DType::F32) * scale.unsqueeze(-1)
-            }
-            _ => tensor.cast(DType::F32),
-        }
-    }
-}
-
-/// The name of the scales of a matrix that is kept as `i8`.
-fn scale_of(name: &str) -> String {
-    format!("{name}.scale")
-}
 
 impl Parameter {
     /// The states that these values of the parameter are kept in, by name: one of its dtype and, if that is `i8`, the scales
@@ -67,9 +45,44 @@ impl Parameter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compile::{Target, compile};
     use crate::init::Init;
+    use crate::nn::{Linear, Lora};
+    use crate::optim::{Optimizer, TrainStep};
     use crate::testing::evaluate;
+    use crate::trace::Trace;
     use std::collections::BTreeMap;
+
+    /// Adapters that are trained on frozen matrices of bytes.
+    #[test]
+    fn what_is_trained_stays_f32() {
+        let trace = Trace::training();
+        trace.store_matrices(DType::I8);
+        trace.adapt(&Lora { rank: 2, alpha: 1.0, dropout: 0.0, targets: vec!["up".into()] });
+        let x = trace.input("x", [4, 3], DType::F32);
+        let loss = Linear::new(&trace, "up", 3, 5, Init::Ones).forward(&x).square().mean_all();
+        let step = TrainStep::new(&loss, &Optimizer::sgd(0.1), None).unwrap();
+        let kept = |parameter: &Parameter| (parameter.name.clone(), parameter.dtype, parameter.trained);
+        let kept: Vec<_> = step.program.parameters.iter().map(kept).collect();
+        let expected = [
+            ("up.weight", DType::I8, false),
+            ("up.lora_a", DType::F32, true),
+            ("up.lora_b", DType::F32, true),
+            ("up.bias", DType::F32, false),
+        ];
+        assert_eq!(kept, expected.map(|(name, dtype, trained)| (name.to_string(), dtype, trained)));
+        let mut program =
+            compile(&step.program.graph, &step.program.initial_states(1).unwrap(), &Target::cpu()).unwrap();
+        let x = HostTensor::new([4, 3], (0..12).map(|i| (i as f32 * 0.7).sin()).collect::<Vec<_>>());
+        let losses: Vec<_> = (0..20)
+            .map(|at| {
+                let scalars = step.scalars(at, 0.1, 0);
+                let given = scalars.iter().map(|(name, x)| (*name, x)).chain([("x", &x)]);
+                program.run(&given.collect::<Vec<_>>()).unwrap().scalar("loss").unwrap()
+            })
+            .collect();
+        assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
+    }
 
     #[test]
     fn rows_are_scales_times_bytes() {

@@ -123,6 +123,16 @@ fn a_difference_names_what_a_pass_changed() {
     assert!(rewritten.contains("# in place of %") && rewritten.contains(", by "), "{rewritten}");
     assert!(rewritten.contains("@@ blocks.0"), "{rewritten}");
     assert_eq!(dump("--diff 3"), merged);
+    // A pass that no mode has, on the program as traced: what the flag keeps in bytes, the pass does.
+    let narrowed = dump("--work decode --diff weights-int8");
+    assert!(narrowed.starts_with("# pass weights-int8 (keeps matrices"), "{narrowed}");
+    let bytes = |text: &str| {
+        text.lines().filter(|line| line.contains("state {") && line.contains("dtype = i8")).count()
+    };
+    work.succeed("dump --config small.json --batch-size 2 --work decode --stage trace -o plain.kir");
+    let kept = bytes(&work.succeed("opt plain.kir --passes weights-int8"));
+    assert!(kept > 5 && kept == bytes(&narrowed), "{kept}");
+    assert_eq!(bytes(&dump("--work decode --weights int8 --stage trace")), kept);
     let unknown = work.fail("dump --diff simplfy");
     assert!(unknown.contains("there is no pass \"simplfy\""), "{unknown}");
 }
