@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The start of models compiled ahead of time: `run.sh [PRESET…]`, with the release build of this repository.
+# The start of models compiled ahead of time: `run.sh [PRESET…]`, with the release build of this repository, to which it adds the
+# runtime for C.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target="${CARGO_TARGET_DIR:-target}"
 kernfusion="${KERNFUSION:-$target/release/kernfusion}"
+cargo build --release --quiet -p kernfusion-runtime
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for preset in "${@:-tiny gpt2-small}"; do
