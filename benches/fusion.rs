@@ -13,7 +13,7 @@ use kernfusion::optim::{Optimizer, TrainStep};
 use kernfusion::trace::{Program, Tensor, Trace};
 use kernfusion_codegen::{Executable, Options};
 use kernfusion_ir::{DType, InputRole};
-use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{PIPELINE, run};
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn compare(c: &mut Criterion, name: &str, program: &Program, data: &[(&str, Host
         let mut graph = program.graph.clone();
         run(&mut graph, PIPELINE, None, &mut |_, _| {}).expect("the passes succeed");
         let states = program.initial_states(7).expect("memory for the states");
-        let plan = plan(fuse(&graph, fusion).expect("every op has a kernel"));
+        let plan = plan(fuse(&graph, fusion, any_kernel).expect("every op has a kernel"));
         let mut executable =
             Executable::compile(plan, &states, &Options::default()).expect("the plan compiles");
         let data: Vec<_> = data.iter().map(|(name, tensor)| (*name, tensor)).collect();

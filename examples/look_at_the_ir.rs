@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     run(&mut graph, PIPELINE, None, &mut |report, graph| {
         println!("=== after {} ({} → {} nodes)\n{graph}", report.pass, report.nodes.0, report.nodes.1);
     })?;
-    let kernels = fuse(&graph, Fusion::Full)?;
+    let kernels = fuse(&graph, Fusion::Full, Target::cpu().accepts())?;
     println!("=== fused\n{kernels}");
     for refusal in &kernels.refusals {
         println!("not fused: {} → {}: {}", refusal.producer, refusal.consumer, refusal.reason);

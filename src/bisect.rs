@@ -21,7 +21,7 @@ mod kernels;
 
 pub use finding::{Culprit, Finding, Place};
 
-use crate::compile::{Mode, Precision, passes};
+use crate::compile::{Mode, Precision, Target, passes};
 use crate::{Error, Result};
 use deviation::{Deviation, worst};
 use kernfusion_codegen::{Executable, Options, States};
@@ -65,7 +65,7 @@ impl Pipeline<'_> {
         Pipeline {
             passes: passes(Mode::Compiled, precision),
             rules: Box::new(RuleSet::all),
-            fuse: Box::new(|graph| Ok(plan(fuse(graph, Fusion::Full)?))),
+            fuse: Box::new(|graph| Ok(plan(fuse(graph, Fusion::Full, Target::cpu().accepts())?))),
             generate: Box::new(move |plan, states| {
                 let options = Options { threads, ..Options::default() };
                 Ok(Executable::compile(plan.clone(), states, &options)?)

@@ -3,6 +3,7 @@
 //! A program whose batch is computed slice by slice has two of everything from simplification on: a body and a tail
 //! ([`kernfusion_passes::tile`]). A memory limit chooses the number of slices.
 
+mod execute;
 mod finite;
 mod limit;
 mod lower;
@@ -10,6 +11,7 @@ mod pending;
 mod process;
 mod target;
 
+pub use execute::{Tensors, execute};
 pub use finite::{Maker, NonFinite};
 pub use limit::LimitError;
 pub use lower::{Lowered, Thrift, lower};

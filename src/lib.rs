@@ -28,6 +28,7 @@ pub mod experiment;
 pub mod fetch;
 pub mod fill;
 pub mod floor;
+pub mod fuzz;
 pub mod generate;
 pub mod guide;
 pub mod hugging_face;

@@ -4,6 +4,7 @@
 //! * [`Op`]: the closed set of primitives, one stanza each: name, type rule, reference evaluation, VJP and
 //!   how it enters a kernel.
 //! * [`evaluate`](mod@evaluate): the slow, obvious evaluator in `f64` that every other execution is compared with.
+//! * [`running_error`]: how far an execution may be off, for each element.
 //! * [`kernel`]: the loop-level language between fusion and the back ends.
 //! * [`text`]: the textual form (`.kir`), which parses back; [`draw`]: DOT, Mermaid and JSON.
 //! * [`samples`]: small and random programs with inputs, which drive every back end.
@@ -19,6 +20,7 @@ pub mod kernel;
 mod op;
 pub mod origin;
 pub mod random;
+pub mod running_error;
 pub mod samples;
 mod tensor;
 pub mod text;

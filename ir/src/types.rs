@@ -95,6 +95,16 @@ impl DType {
         }
     }
 
+    /// The smallest positive number with all digits that the type has: 1 for integers.
+    pub fn smallest_normal(self) -> f64 {
+        match self {
+            DType::F32 | DType::BF16 => f64::from(f32::MIN_POSITIVE),
+            DType::F16 => f64::powi(2.0, -14),
+            DType::F64 => f64::MIN_POSITIVE,
+            DType::I32 | DType::U32 | DType::I8 | DType::Bool => 1.0,
+        }
+    }
+
     /// The largest value, where a minimum starts: +∞ for floats.
     pub fn highest(self) -> f64 {
         match self {

@@ -6,10 +6,11 @@
 //!                                         %2 = reduce sum %1 [0] : f32[]
 //! ```
 //!
-//! Sums are rounded in another order; it depends on the shape alone.
+//! Sums are rounded in another order; it depends on the shape alone. Sums of `bf16` and `f16` in between are `f32`, as they are within
+//! one reduction: they neither lose digits nor leave the range.
 
 use crate::Rebuild;
-use kernfusion_ir::{Graph, KernelEntry, Op, Result, ValueId};
+use kernfusion_ir::{DType, Graph, KernelEntry, Op, ReduceOp, Result, ValueId};
 
 /// A result of fewer elements than this is split.
 const FEW: usize = 16;
@@ -49,10 +50,16 @@ pub(crate) fn split_reductions(graph: &mut Graph) -> Result<()> {
                     rebuild.copy(id)?;
                     continue;
                 }
+                let dtype = match (reduce.op, operand.dtype) {
+                    (ReduceOp::Sum, DType::BF16 | DType::F16) => DType::F32,
+                    (_, dtype) => dtype,
+                };
                 let x = rebuild.place(node.operands[0]);
                 let mut b = rebuild.builder(id);
+                let x = b.cast(x, dtype)?;
                 let rows = b.reduce(reduce.op, &[last], x)?;
-                let new = b.reduce(reduce.op, others, rows)?;
+                let sum = b.reduce(reduce.op, others, rows)?;
+                let new = b.cast(sum, node.ty.dtype)?;
                 rebuild.replace(id, new);
             }
             _ => {

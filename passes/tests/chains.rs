@@ -8,7 +8,7 @@ use kernfusion_ir::{
     Binary, Builder, Compare, DType, Graph, InputRole, Iota, Op, Origin, RandomBits, ReduceOp, TensorType,
     Unary, ValueId,
 };
-use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::{PIPELINE, grad, run};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,7 +141,7 @@ fn check(graph: &Graph) -> KernelGraph {
     run(&mut simplified, PIPELINE, None, &mut |_, _| {}).expect("passes");
     // Against the simplified graph, since simplification may round constants, which has tests of its own.
     let expected = evaluate_arrays(&simplified, inputs.clone(), Precision::Double).expect("evaluates");
-    let kernels = fuse(&simplified, Fusion::Full).expect("fuses");
+    let kernels = fuse(&simplified, Fusion::Full, any_kernel).expect("fuses");
     kernel::verify(&kernels).unwrap_or_else(|error| panic!("{error}\n{kernels}"));
     let got = interpret(&kernels, &inputs, Precision::Double).expect("interprets");
     for (name, expected) in &expected {

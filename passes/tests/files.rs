@@ -3,7 +3,7 @@
 //! prints the memory plan as well.
 
 use kernfusion_ir::Graph;
-use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{find, run};
 use std::fmt::Write;
@@ -21,7 +21,7 @@ fn transformed(text: &str) -> String {
     for name in names.split(',').map(str::trim) {
         match name {
             "fuse" | "plan" => {
-                let kernels = fuse(&graph, Fusion::Full).expect("fuses");
+                let kernels = fuse(&graph, Fusion::Full, any_kernel).expect("fuses");
                 kernfusion_ir::kernel::verify(&kernels).expect("valid kernels");
                 write!(result, "{kernels}").expect("a string");
                 for refusal in &kernels.refusals {

@@ -7,7 +7,7 @@ use kernfusion_ir::{
     Binary, Builder, Compare, DType, DotGeneral, Gather, Graph, InputRole, Iota, Op, Origin, ReduceOp,
     TensorType, Unary, ValueId,
 };
-use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::{PIPELINE, grad, run};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +38,10 @@ fn check(graph: &Graph) -> KernelGraph {
     // Simplification joins numbers, which round to their dtype.
     let after = evaluate_arrays(&simplified, inputs.clone(), Precision::Double).expect("evaluates");
     compare(&after, &expected, 1e-6, || simplified.to_string());
-    let full = fuse(&simplified, Fusion::Full).expect("fuses");
-    for (kernels, expected) in [(&fuse(graph, Fusion::None).expect("unfused"), &expected), (&full, &after)] {
+    let full = fuse(&simplified, Fusion::Full, any_kernel).expect("fuses");
+    for (kernels, expected) in
+        [(&fuse(graph, Fusion::None, any_kernel).expect("unfused"), &expected), (&full, &after)]
+    {
         kernel::verify(kernels).unwrap_or_else(|error| panic!("{error}\n{}", show(kernels)));
         let got = interpret(kernels, &inputs, Precision::Double).expect("interprets");
         compare(&got, expected, 1e-9, || show(kernels));

@@ -4,7 +4,7 @@ use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
 use kernfusion_ir::kernel::{interpret, verify};
 use kernfusion_ir::samples::{all, difference, random_graph};
 use kernfusion_ir::{Graph, Op, Tensor};
-use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{MIXED_PRECISION, PIPELINE, run};
 use proptest::prelude::*;
@@ -29,7 +29,8 @@ fn check(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>, tolerance
     compare(&format!("{name} in mixed precision\n{mixed}"), &evaluated(&mixed), &expected, tolerance);
     let programs = [(graph, Fusion::None), (&simplified, Fusion::Full), (&mixed, Fusion::Full)];
     for (graph, fusion) in programs {
-        let kernels = fuse(graph, fusion).unwrap_or_else(|error| panic!("{name} {fusion:?}: {error}"));
+        let kernels =
+            fuse(graph, fusion, any_kernel).unwrap_or_else(|error| panic!("{name} {fusion:?}: {error}"));
         verify(&kernels).unwrap_or_else(|error| panic!("{name} {fusion:?}: {error}\n{kernels}"));
         let results = interpret(&kernels, &arrays, Precision::Double).expect("interprets");
         compare(&format!("{name} {fusion:?}\n{kernels}"), &results, &expected, tolerance);

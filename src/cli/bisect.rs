@@ -2,13 +2,13 @@
 
 use super::Outcome;
 use super::error::{CliError, in_file};
-use super::execute::Tensors;
 use super::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work, benchmark_optimizer};
 use super::opt::read_graph;
 use super::screen::{Screen, progress};
 use super::workload::{inputs, synthetic_tokens, windows};
 use kernfusion::HostTensor;
 use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};
+use kernfusion::compile::Tensors;
 use kernfusion::tensor_file;
 use kernfusion::train::batches;
 use kernfusion_ir::samples::Draws;

@@ -2,13 +2,13 @@
 
 use super::Outcome;
 use super::error::{CliError, in_file};
-use super::execute::{Tensors, execute};
 use super::model::TargetArgs;
 use super::opt::read_graph;
 use super::screen::Screen;
 use clap::ValueEnum;
 use kernfusion::HostTensor;
 use kernfusion::compile::Mode;
+use kernfusion::compile::{Tensors, execute};
 use kernfusion::tensor_file;
 use kernfusion_ir::Graph;
 use kernfusion_ir::evaluate::{Precision, evaluate};

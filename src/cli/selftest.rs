@@ -1,11 +1,11 @@
 //! `kernfusion selftest`: this machine's results against the reference evaluator's.
 
-use super::Outcome;
-use super::execute::{Tensors, execute};
 use super::model::TargetArgs;
 use super::screen::{Screen, progress};
+use super::{Outcome, fuzz};
 use indicatif::ProgressBar;
 use kernfusion::compile::{Mode, Precision as ProductType, Target};
+use kernfusion::compile::{Tensors, execute};
 use kernfusion::models::{self, ModelConfig, Part};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
@@ -18,6 +18,7 @@ use kernfusion_ir::{DType, Graph, InputRole};
 use kernfusion_passes::run as run_passes;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// How far a random program may be off: it has tens of operations in a row.
@@ -32,16 +33,28 @@ const NARROW_TOLERANCE: f64 = 1e-2;
 /// Compare this machine's results with the reference evaluator: every op on every dtype, random programs, and a small
 /// training step of each kind of model, a part of a text after another one, in eager and in compiled mode
 #[derive(clap::Args)]
-#[command(after_help = "Example: kernfusion selftest")]
+#[command(after_help = "Examples:
+  kernfusion selftest
+  kernfusion selftest --programs 10000 --seed 1 --keep findings")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
     /// Random programs
     #[arg(long, value_name = "N", default_value_t = 50)]
     random: u64,
-    /// Seed of all numbers
+    /// Seed of all numbers; of programs, the first one
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// Instead of all that: N random programs at scale with everything that must hold of them, on the CPU. Each has a seed of its own,
+    /// the numbers from --seed on
+    #[arg(long, value_name = "N", conflicts_with_all = ["random", "filter", "verbose"])]
+    programs: Option<u64>,
+    /// Write the findings and the counts of --programs to this file
+    #[arg(long, value_name = "FILE.json", requires = "programs")]
+    json: Option<PathBuf>,
+    /// Directory for what is found: for each, the smallest program that shows it
+    #[arg(long, value_name = "DIR", requires = "programs")]
+    keep: Option<PathBuf>,
     /// Only cases whose name contains this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -60,6 +73,9 @@ struct Case {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    if let Some(count) = args.programs {
+        return fuzz::run(args.seed, count, args.json.as_deref(), args.keep.as_deref(), screen);
+    }
     let targets = [args.target.target(Mode::Eager)?.start(), args.target.target(Mode::Compiled)?.start()];
     let mut cases = cases(&args)?;
     if let Some(filter) = &args.filter {

@@ -111,5 +111,5 @@ pub(super) fn difference(graph: &Graph, list: &[Pass], pass: &str) -> Result<Str
 
 /// The kernels of a simplified program.
 pub(super) fn fused(graph: &Graph, mode: Mode, thrift: Thrift) -> Result<KernelGraph, CliError> {
-    Ok(fuse(graph, thrift.fusion(mode)).map_err(kernfusion::Error::from)?)
+    Ok(fuse(graph, thrift.fusion(mode), Target::cpu().accepts()).map_err(kernfusion::Error::from)?)
 }

@@ -100,7 +100,7 @@ impl Half<'_> {
     fn lower(&mut self, mut graph: Graph) -> Result<Plan> {
         self.passes.extend(run(&mut graph, &self.target.passes(), None, &mut |_, _| {})?);
         let start = Instant::now();
-        let kernels = fuse(&graph, self.fusion)?;
+        let kernels = fuse(&graph, self.fusion, self.target.accepts())?;
         self.fuse += start.elapsed();
         let start = Instant::now();
         let plan = plan(kernels);

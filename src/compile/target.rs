@@ -9,6 +9,7 @@ use kernfusion_codegen::cuda::Candidates;
 use kernfusion_codegen::cuda::{Cache, Device};
 use kernfusion_codegen::{CodegenError, Peaks, SharedArena, States};
 use kernfusion_ir::DType;
+use kernfusion_passes::fuse::{Accepts, any_kernel};
 use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass};
 use std::fmt;
 use std::str::FromStr;
@@ -290,6 +291,11 @@ impl Target {
     /// The graph passes that compiling for this target runs, in order.
     pub fn passes(&self) -> Vec<Pass> {
         passes(self.mode, self.precision)
+    }
+
+    /// Which kernels the back end has code for.
+    pub fn accepts(&self) -> Accepts {
+        if self.is_on_gpu() { any_kernel } else { kernfusion_codegen::cpu::accepts }
     }
 
     /// The number of threads.

@@ -21,7 +21,7 @@ pub use kernels::{BufferRow, KernelRow, RefusalRow};
 pub use nodes::{Line, Nodes, PassRow};
 
 use crate::Result;
-use crate::compile::{Mode, Precision, Thrift, passes};
+use crate::compile::{Mode, Precision, Target, Thrift, passes};
 use crate::floor::NOMINAL;
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::Graph;
@@ -119,7 +119,7 @@ impl View {
         let simplified = tables.nodes(&graph);
         // From here on the sources are the simplified nodes.
         graph.mark();
-        let plan = plan(fuse(&graph, options.thrift.fusion(options.mode))?);
+        let plan = plan(fuse(&graph, options.thrift.fusion(options.mode), Target::cpu().accepts())?);
         let mut texts = code::Texts::default();
         let code = code::code(&plan, options, &mut texts)?;
         let found: BTreeSet<_> = simplified.rule.iter().flatten().copied().collect();

@@ -1,7 +1,7 @@
 //! Everything of `tiny`'s training step is in the page, and journeys arrive where they should.
 
 use super::{Code, Options, View};
-use crate::compile::{Mode, Precision, Thrift, passes};
+use crate::compile::{Mode, Precision, Target, Thrift, passes};
 use crate::models::preset;
 use crate::optim::Optimizer;
 use kernfusion_ir::Graph;
@@ -48,7 +48,7 @@ fn every_node_kernel_and_buffer_is_there() {
     run(&mut simplified, &list, None, &mut |_, _| {}).unwrap();
     // Marks change nothing but what is known.
     assert_eq!(view.simplified.op.len(), simplified.len());
-    let expected = fuse(&simplified, Thrift::NONE.fusion(Mode::Compiled)).unwrap();
+    let expected = fuse(&simplified, Thrift::NONE.fusion(Mode::Compiled), Target::cpu().accepts()).unwrap();
     let names = |view: &View| view.kernels.iter().map(|kernel| kernel.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&view), expected.kernels.iter().map(|kernel| kernel.name.clone()).collect::<Vec<_>>());
     let buffers: Vec<_> = view.buffers.iter().map(|buffer| buffer.name.as_str()).collect();

@@ -11,4 +11,6 @@ pub mod peaks;
 pub mod tiled;
 mod turns;
 
+pub use lower::accepts;
+
 pub use kernfusion_runtime::{contract, isa, memory, pool, tiles};

@@ -6,7 +6,7 @@ use kernfusion_ir::evaluate::Array;
 use kernfusion_ir::kernel::{KernelGraph, Plan, verify};
 use kernfusion_ir::samples::difference;
 use kernfusion_ir::{Graph, Tensor};
-use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Case {
 
 /// The plan of a graph.
 pub(crate) fn planned(graph: &Graph, fusion: Fusion) -> Plan {
-    let kernels: KernelGraph = fuse(graph, fusion).expect("fuses");
+    let kernels: KernelGraph = fuse(graph, fusion, any_kernel).expect("fuses");
     verify(&kernels).expect("valid kernels");
     plan(kernels)
 }

@@ -92,13 +92,18 @@ impl Index {
         })
     }
 
-    /// Whether the index depends on one of these axes directly.
+    /// Whether the index has a stride along one of these axes. What is looked up for it may vary there, too: see
+    /// [`Region::varies`](super::Region::varies).
     pub fn varies(&self, axes: std::ops::Range<usize>) -> bool {
         self.strides[axes].iter().any(|&stride| stride != 0)
     }
 
     /// Whether distinct points of a domain of these extents have distinct values that fill `0..elements` exactly.
     pub fn fills(&self, axes: &[usize], elements: usize) -> bool {
+        if elements == 0 {
+            // Strides of an empty tensor say nothing: there is no point that could be at a wrong place.
+            return axes.contains(&0);
+        }
         let mut terms: Vec<_> = self
             .strides
             .iter()
@@ -130,6 +135,8 @@ mod tests {
         assert!(index(&[5]).fills(&[1], 1));
         assert!(!index(&[1]).fills(&[1], 2));
         assert!(!index(&[12, 1]).fills(&[3, 12], 48));
+        assert!(index(&[0, 1]).fills(&[3, 0], 0));
+        assert!(!index(&[0, 1]).fills(&[3, 2], 0));
     }
 
     #[test]

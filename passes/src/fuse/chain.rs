@@ -153,7 +153,7 @@ impl Chain {
         };
         let at = places[&x].clone();
         let along =
-            direction(space, &at, &mine).ok_or_else(|| fault("a product over other axes of the kernel"))?;
+            direction(writer, &at, &mine).ok_or_else(|| fault("a product over other axes of the kernel"))?;
         let value = candidate.scalar(x, at.clone(), writer)?;
 
         // Beside the kernel's axes, those of the other operand that the result keeps.
@@ -260,8 +260,8 @@ impl Sides {
 }
 
 /// What a product of a value at `at` sums over, if that is the columns or the rows of the space.
-fn direction(space: &Space, at: &[Index], side: &Side) -> Option<Direction> {
-    let varies = |axes: &[usize], role| axes.iter().any(|&axis| space.varies(&at[axis], role));
+fn direction(writer: &Writer<'_>, at: &[Index], side: &Side) -> Option<Direction> {
+    let varies = |axes: &[usize], role| axes.iter().any(|&axis| writer.varies(&at[axis], role));
     let only = |axes: &[usize], role: Role| {
         let others = [Role::Outer, Role::Row, Role::Column].into_iter().filter(move |&other| other != role);
         others.into_iter().all(|other| !varies(axes, other))

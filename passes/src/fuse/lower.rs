@@ -290,7 +290,7 @@ impl Candidate<'_> {
         let (at, value) = if let Some((at, scalar)) = writer.visited.get(&node) {
             (at.clone(), *scalar)
         } else if let Op::Reduce(reduce) = &self.graph[node].op {
-            self.reduction(node, reduce, base, base_at, places, writer, space)?
+            self.reduction(node, reduce, base, base_at, places, writer)?
         } else if let Some(at) = places.get(&node) {
             (at.clone(), self.scalar(node, at.clone(), writer)?)
         } else if shape.iter().product::<usize>() == base_shape.iter().product::<usize>() {
@@ -328,7 +328,6 @@ impl Candidate<'_> {
 
     /// A stored reduction that nothing else in the kernel reads: along the row or across the rows, as the
     /// coordinates of its operand say.
-    #[allow(clippy::too_many_arguments, reason = "the emission state of `store`")]
     fn reduction(
         &self,
         node: ValueId,
@@ -337,7 +336,6 @@ impl Candidate<'_> {
         base_at: &[Index],
         places: &BTreeMap<ValueId, Vec<Index>>,
         writer: &mut Writer<'_>,
-        space: &Space,
     ) -> Attempt<(Vec<Index>, Scalar)> {
         let operand = self.graph[node].operands[0];
         let shape = &self.graph[operand].ty.shape;
@@ -348,16 +346,18 @@ impl Candidate<'_> {
             None => reshaped(writer, base_at, &self.graph[base].ty.shape, shape)
                 .map_err(|refusal| stop(refusal, node))?,
         };
-        let varies = |axes: &[usize], role| axes.iter().any(|&axis| space.varies(&at[axis], role));
+        let varies = |axes: &[usize], role| axes.iter().any(|&axis| writer.varies(&at[axis], role));
         let kept = reduce.kept(shape.len());
         let result: Vec<_> = kept.iter().map(|&axis| at[axis].clone()).collect();
         let aligned = |summed, others: [Role; 2]| {
             !varies(&kept, summed) && others.iter().all(|&role| !varies(&reduce.axes, role))
         };
-        if aligned(Role::Column, [Role::Outer, Role::Row]) {
+        let along_columns = aligned(Role::Column, [Role::Outer, Role::Row]);
+        let across_rows = aligned(Role::Row, [Role::Outer, Role::Column]);
+        if along_columns {
             let scalar = self.scalar(node, result.clone(), writer)?;
             Ok((result, scalar))
-        } else if aligned(Role::Row, [Role::Outer, Role::Column]) {
+        } else if across_rows {
             let entered = writer.reduce_rows(node, reduce, at);
             Ok((result, entered.map_err(|refusal| stop(refusal, writer.fault()))?))
         } else {
@@ -466,7 +466,8 @@ fn is_matrix(index: &Index, space: &Space) -> bool {
             parts.windows(2).all(|w| index.strides[w[0]] == index.strides[w[1]] * extents[w[1]] as i64);
         joined.then(|| parts.last().map_or(1, |&a| index.strides[a]))
     };
-    let rows = if space.varies(index, Role::Column) { domain.column_axes() } else { domain.row_axes() };
+    let rows =
+        if space.strides_along(index, Role::Column) { domain.column_axes() } else { domain.row_axes() };
     let summed = domain.axes.len()..extents.len();
     matches!((one(rows), one(summed)), (Some(1), Some(_)) | (Some(_), Some(1)))
 }

@@ -18,6 +18,7 @@ mod assemble;
 mod band;
 mod chain;
 pub(crate) mod cost;
+mod empty;
 mod lower;
 mod rematerialise;
 mod repeat;
@@ -49,6 +50,17 @@ const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
 const SMALL_MAP: usize = 1 << 14;
 
+/// Whether a back end has code for a kernel, and if not, why.
+pub type Accepts = fn(&Kernel) -> Result<(), &'static str>;
+
+/// A back end that has code for whatever kernel IR can say, as its interpreter has.
+///
+/// # Errors
+/// None.
+pub fn any_kernel(_: &Kernel) -> Result<(), &'static str> {
+    Ok(())
+}
+
 /// A graph that cannot be cut into kernels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no kernel computes {op}: {reason}{origin}")]
@@ -58,23 +70,25 @@ pub struct FuseError {
     origin: kernfusion_ir::Origin,
 }
 
-/// Cuts a graph into kernels.
+/// Cuts a graph into kernels that a back end accepts: what it has no code for as one kernel is several.
 ///
 /// # Errors
 /// If no kernel computes some op; names it and the user's line.
-pub fn fuse(graph: &Graph, fusion: Fusion) -> Result<KernelGraph, FuseError> {
+pub fn fuse(graph: &Graph, fusion: Fusion, accepts: Accepts) -> Result<KernelGraph, FuseError> {
     let none = Clones::default();
+    let without_empty = empty::without_empty(graph);
+    let graph = without_empty.as_ref().unwrap_or(graph);
     if fusion == Fusion::None {
-        return Ok(Planner::new(graph, fusion, &none)?.finish());
+        return Ok(Planner::new(graph, (fusion, accepts), &none)?.finish());
     }
-    let mut planner = Planner::new(graph, fusion, &none)?;
+    let mut planner = Planner::new(graph, (fusion, accepts), &none)?;
     planner.merge();
     let Some(choice) = rematerialise::choose(&planner, fusion == Fusion::Thrifty) else {
         return Ok(planner.finish());
     };
     let (graph, clones) =
         rematerialise::rewrite(graph, &planner.free, &choice).expect("clones are well typed");
-    let mut planner = Planner::new(&graph, fusion, &clones)?;
+    let mut planner = Planner::new(&graph, (fusion, accepts), &clones)?;
     planner.merge();
     Ok(planner.finish())
 }
@@ -88,6 +102,7 @@ struct Group {
 struct Planner<'a> {
     graph: &'a Graph,
     fusion: Fusion,
+    accepts: Accepts,
     /// Values computed wherever they are read.
     free: Vec<bool>,
     /// The members that read each member, through free values.
@@ -107,7 +122,11 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// One group for each op, after materialising what no kernel can read in place.
-    fn new(graph: &'a Graph, fusion: Fusion, clones: &'a Clones) -> Result<Self, FuseError> {
+    fn new(
+        graph: &'a Graph,
+        (fusion, accepts): (Fusion, Accepts),
+        clones: &'a Clones,
+    ) -> Result<Self, FuseError> {
         let outputs: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
         let mut forced = outputs.clone();
         loop {
@@ -116,6 +135,7 @@ impl<'a> Planner<'a> {
             let mut planner = Planner {
                 graph,
                 fusion,
+                accepts,
                 free,
                 readers,
                 reads,
@@ -160,10 +180,13 @@ impl<'a> Planner<'a> {
 
     fn lower(&self, members: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
         if let Some(scan) = repeat::of(self.graph, members) {
-            return repeat::lower(self.graph, &self.free, members, scan, self.fusion);
+            return repeat::lower(self.graph, &self.free, members, scan, (self.fusion, self.accepts));
         }
         let needed = self.needed(members);
-        Candidate { graph: self.graph, members, free: &self.free, needed: &needed }.lower()
+        let kernel = Candidate { graph: self.graph, members, free: &self.free, needed: &needed }.lower()?;
+        let last = *members.last().expect("a group has members");
+        (self.accepts)(&kernel).map_err(|reason| Fault { node: last, reason })?;
+        Ok(kernel)
     }
 
     /// The members that something outside reads, or that are outputs.

@@ -1,7 +1,7 @@
 //! Loops: a group of nodes that are the results of one, and its body as a plan.
 
 use super::writer::Fault;
-use super::{Fusion, fuse};
+use super::{Accepts, Fusion, fuse};
 use crate::loops::{same, scan, with_results};
 use crate::plan::plan_beside;
 use kernfusion_ir::kernel::{
@@ -36,7 +36,7 @@ pub(super) fn lower(
     free: &[bool],
     members: &BTreeSet<ValueId>,
     of: &Scan,
-    fusion: Fusion,
+    (fusion, accepts): (Fusion, Accepts),
 ) -> Result<Kernel, Fault> {
     let refuse = |node, reason| Err(Fault { node, reason });
     let first = *members.first().expect("a group has members");
@@ -50,7 +50,7 @@ pub(super) fn lower(
     }
     let wanted = members.iter().map(|&member| scan(graph, member).result).collect();
     let (of, numbers) = with_results(of, &wanted).expect("a part of a valid body is valid");
-    let Ok(body) = fuse(of.body.graph(), fusion) else {
+    let Ok(body) = fuse(of.body.graph(), fusion, accepts) else {
         return refuse(first, "no kernels compute its body");
     };
     let handed_out = Loop::handed_out(&body).collect();
@@ -101,6 +101,8 @@ pub(super) fn lower(
 /// Gives a loop memory for its body.
 pub(super) fn add_scratch(repeated: &mut Loop, kernel: &str, buffers: &mut Vec<Buffer>) {
     let words = repeated.scratch_bytes().div_ceil(DType::I32.size());
+    // What is carried has a place even where it has no elements.
+    let words = words.max(usize::from(!repeated.carried.is_empty()));
     if words > 0 {
         repeated.scratch = Some(BufferId(buffers.len() as u32));
         let ty = TensorType::new(DType::I32, [words]);

@@ -94,8 +94,14 @@ impl Space {
         index
     }
 
-    /// Whether an index varies along axes of a role.
-    pub(super) fn varies(&self, index: &Index, role: Role) -> bool {
+    /// The places of the axes of a role.
+    pub(super) fn axes_of(&self, role: Role) -> std::ops::Range<usize> {
+        let before = self.axes.iter().take_while(|axis| axis.role < role).count();
+        before..before + self.axes.iter().filter(|axis| axis.role == role).count()
+    }
+
+    /// Whether an index has a stride along axes of a role. What is looked up for it may vary there, too.
+    pub(super) fn strides_along(&self, index: &Index, role: Role) -> bool {
         let strides = index.strides.iter().zip(&self.axes);
         strides.into_iter().any(|(&stride, axis)| axis.role == role && axis.extent > 1 && stride != 0)
     }

@@ -2,7 +2,7 @@
 
 use super::space::{Role, Space};
 use kernfusion_ir::kernel::{
-    Bound, BufferId, Direction, Entered, Index, InstrKind, KernelWriter, Refusal, Region, Scalar,
+    Bound, BufferId, Direction, Domain, Entered, Index, InstrKind, KernelWriter, Refusal, Region, Scalar,
 };
 use kernfusion_ir::{DType, Graph, KernelEntry, Op, Reduce, TensorType, ValueId};
 use std::collections::HashMap;
@@ -22,6 +22,10 @@ pub(super) trait Inside {
     fn contains(&self, value: ValueId) -> bool;
 }
 
+/// A value that so many others in a row are computed from, each where the next one is read, is in memory instead: a region of that
+/// depth helps nobody, and it is written by as many calls in each other.
+const DEEPEST: usize = 200;
+
 /// Writes a region over a space. Until all kernels are known, a value's buffer has the value's number.
 pub(super) struct Writer<'a> {
     graph: &'a Graph,
@@ -36,6 +40,8 @@ pub(super) struct Writer<'a> {
     /// Where each node was computed first.
     pub(super) visited: HashMap<ValueId, (Vec<Index>, Scalar)>,
     pub(super) region: Region,
+    /// How many values are being computed, each for the next one.
+    depth: usize,
     /// The node at which a refusal arose.
     fault: Option<ValueId>,
 }
@@ -54,6 +60,7 @@ impl<'a> Writer<'a> {
             memo: HashMap::new(),
             visited: HashMap::new(),
             region: Region::default(),
+            depth: 0,
             fault: None,
         }
     }
@@ -79,8 +86,12 @@ impl<'a> Writer<'a> {
         let node = &self.graph[value];
         let scalar = if !self.inside.contains(value) {
             self.load(value, Index::linear(self.rank, at, &node.ty.shape), node.ty.dtype)
+        } else if self.depth == DEEPEST {
+            self.fault.get_or_insert(value);
+            return Err(Refusal::Because("it would be computed from too many others in a row"));
         } else {
             let outer = std::mem::replace(&mut self.node, value);
+            self.depth += 1;
             let entered = match self.stored_under_reshape(value) {
                 // A reshape of what lies dense in memory is the same offset.
                 Some(stored) => {
@@ -88,6 +99,7 @@ impl<'a> Writer<'a> {
                 }
                 None => node.op.enter(self, at),
             };
+            self.depth -= 1;
             self.blame(&entered, value);
             self.node = outer;
             entered?
@@ -113,6 +125,15 @@ impl<'a> Writer<'a> {
             value = node.operands[0];
         }
         Some(value)
+    }
+
+    /// Whether an index takes several values along the axes of a role, by itself or by what is looked up for it.
+    pub(super) fn varies(&self, index: &Index, role: Role) -> bool {
+        let (axes, extents) = (self.space.axes_of(role), self.space.extents());
+        let domain = Domain { axes: extents, ..self.space.domain() };
+        let looked_up =
+            || index.indirect.iter().any(|term| self.region.varies(term.value, axes.clone(), &domain));
+        self.space.strides_along(index, role) || looked_up()
     }
 
     /// Notes where a refusal arose: the operand that had better be in memory.
@@ -204,7 +225,7 @@ impl KernelWriter for Writer<'_> {
         if !self.guard.is_empty() {
             return Err(Refusal::Because("a reduction inside a padded range"));
         }
-        if at.iter().any(|index| self.space.varies(index, Role::Column)) {
+        if at.iter().any(|index| self.varies(index, Role::Column)) {
             return Err(Refusal::Because("a reduction is read at another element of its own row"));
         }
         let domain = self.space.domain();

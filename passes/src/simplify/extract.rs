@@ -8,12 +8,24 @@
 use super::cost::{self, Reach, Reads};
 use super::language::{Head, Term, Terms};
 use egg::Id;
+use kernfusion_ir::samples::Draws;
 use std::collections::BTreeMap;
 
 /// The most often that all forms are tried again.
 const SWEEPS: usize = 8;
 /// A change must save this part of the whole.
 const GAIN: f64 = 1e-12;
+
+/// Which program of an e-graph is taken. All of them must mean the same, which is what the others than the cheapest are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// The cheapest that is found.
+    Cheapest,
+    /// The dearest that is found by changing one value at a time.
+    Dearest,
+    /// Forms at random, by this seed.
+    Random(u64),
+}
 
 /// A form of a value.
 struct Form {
@@ -103,8 +115,30 @@ impl Extraction {
         choice
     }
 
+    /// A choice, starting from the original one; its cost.
+    pub(super) fn picked(&self, original: Choice, pick: Pick) -> (Choice, f64) {
+        let mut draws = match pick {
+            Pick::Cheapest => return self.best(original),
+            Pick::Dearest => None,
+            Pick::Random(seed) => Some(Draws::new(seed)),
+        };
+        let mut choice = original;
+        let mut cost = self.cost(&choice).expect("a program has no cycle");
+        for class in 0..self.classes.len() {
+            for form in 0..self.classes[class].forms.len() {
+                let before = std::mem::replace(&mut choice[class], form);
+                let mut wanted = |new: f64| draws.as_mut().map_or(new > cost, |draws| draws.below(2) == 0);
+                match self.cost(&choice).filter(|&new| wanted(new)) {
+                    Some(new) => cost = new,
+                    None => choice[class] = before,
+                }
+            }
+        }
+        (choice, cost)
+    }
+
     /// The cheapest choice that is found, starting from the original one; its cost.
-    pub(super) fn best(&self, original: Choice) -> (Choice, f64) {
+    fn best(&self, original: Choice) -> (Choice, f64) {
         let before = self.cost(&original).expect("a program has no cycle");
         let mut best = (original.clone(), before);
         for start in [self.greedy(), original] {

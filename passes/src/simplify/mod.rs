@@ -25,6 +25,7 @@ mod solution;
 #[cfg(test)]
 mod tests;
 
+pub use extract::Pick;
 pub use rules::{Rounding, RuleSet};
 
 use crate::dce;
@@ -44,12 +45,14 @@ pub struct Options {
     pub iterations: usize,
     /// An e-graph of more nodes than this takes no more rules.
     pub nodes: usize,
+    /// Which of all programs that have been found equal.
+    pub pick: Pick,
 }
 
 impl Default for Options {
     /// All rules.
     fn default() -> Self {
-        Options { rounding: Rounding::Finite, iterations: 12, nodes: 8000 }
+        Options { rounding: Rounding::Finite, iterations: 12, nodes: 8000, pick: Pick::Cheapest }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What rules look at and build with.
 
 use super::language::{Head, Term, Terms};
+use crate::fold;
 use egg::Id;
 use kernfusion_ir::{
     Binary, Broadcast, Cast, Concat, Constant, DType, DotGeneral, Iota, KernelEntry, Literal, Op, Pad,
@@ -105,15 +106,30 @@ impl<'a> Rewriter<'a> {
         mirrored.or_else(|| self.terms.lookup(term))
     }
 
-    /// An op.
+    /// An op. No number is made that leaves the range of its dtype, which the program that is rewritten may stay in.
     pub(super) fn add(&mut self, op: impl Into<Op>, operands: &[Id]) -> Option<Id> {
         let op = op.into();
         let types: Vec<_> = operands.iter().map(|&operand| self.ty(operand)).collect();
         op.infer(&types).ok()?;
+        if self.leaves_range(&op, operands) {
+            return None;
+        }
         // There is no rule for commutativity, so the other order stands for this one.
         let term = Term::op(op, operands);
         let known = if term.commutes() { self.terms.lookup(term.mirrored()) } else { None };
         Some(known.unwrap_or_else(|| self.insert(term)))
+    }
+
+    /// Whether arithmetic on numbers gives an infinity, or so small a number that digits are lost.
+    fn leaves_range(&self, op: &Op, operands: &[Id]) -> bool {
+        let dtype = operands.first().map_or(DType::Bool, |&operand| self.ty(operand).dtype);
+        let numbers: Option<Vec<_>> = operands.iter().map(|&operand| self.constant(operand)).collect();
+        let (Op::Binary(binary), Some(numbers), true) = (op, numbers, dtype.is_float()) else { return false };
+        let result =
+            fold::apply(op, &numbers.iter().map(|&number| (dtype, number)).collect::<Vec<_>>(), dtype);
+        let scales = matches!(binary, Binary::Mul | Binary::Div) && numbers[0] != 0.0;
+        let is_lost = scales && result.abs() < dtype.smallest_normal();
+        numbers.iter().all(|number| number.is_finite()) && (!result.is_finite() || is_lost)
     }
 
     fn insert(&mut self, term: Term) -> Id {

@@ -101,7 +101,7 @@ pub(super) fn solve(shape: &Shape, rules: &[Rule], options: &Options) -> Solutio
         finders.remove(&canonical(&start.terms, term));
     }
     let (extraction, original) = start.extraction();
-    let (choice, after) = extraction.best(original);
+    let (choice, after) = extraction.picked(original, options.pick);
     let (steps, outputs) = Steps::of(&start, &extraction, &choice, &finders);
     Solution { steps, outputs, fired, cost: (before, after) }
 }

@@ -38,10 +38,17 @@ fn counters<const N: usize>(block: u64, step: u32) -> [[u64; N]; 4] {
     [low, high, [u64::from(step); N], [0; N]]
 }
 
+/// The block of an element. A row may begin before the first element, where nothing reads what is drawn; its blocks are
+/// negative numbers, so that the next ones are those from 0 on.
+#[inline(always)]
+fn block(element: u64) -> u64 {
+    (element.cast_signed() >> 2).cast_unsigned()
+}
+
 /// Element `element` of the stream.
 #[inline(always)]
 fn word(element: u64, step: u32, key: [u32; 2]) -> u32 {
-    rounds(counters::<1>(element / 4, step), key)[(element % 4) as usize][0] as u32
+    rounds(counters::<1>(block(element), step), key)[(element % 4) as usize][0] as u32
 }
 
 /// `dst[i]` = element `start + i · stride` (wrapping) of the stream with key (seed, node) at `step`. Element
@@ -70,14 +77,14 @@ pub(super) unsafe fn philox(
         (0..head).for_each(|i| write(i, word(element(i), step, key)));
         i = head;
         while n - i >= 4 * BLOCKS {
-            let words = rounds(counters::<BLOCKS>(element(i) / 4, step), key);
+            let words = rounds(counters::<BLOCKS>(block(element(i)), step), key);
             let blocks: [[u32; 4]; BLOCKS] = std::array::from_fn(|l| words.map(|word| word[l] as u32));
             // SAFETY: as many words are left; memory of any alignment.
             unsafe { dst.add(i).cast::<[[u32; 4]; BLOCKS]>().write_unaligned(blocks) };
             i += 4 * BLOCKS;
         }
         while n - i >= 4 {
-            let words = rounds(counters::<1>(element(i) / 4, step), key);
+            let words = rounds(counters::<1>(block(element(i)), step), key);
             (0..4).for_each(|w| write(i + w, words[w][0] as u32));
             i += 4;
         }

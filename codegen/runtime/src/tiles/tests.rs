@@ -461,6 +461,17 @@ fn philox_streams_are_one_sequence() {
             let expected: Vec<u32> = (0..n).map(|i| whole[start as usize + i * stride as usize]).collect();
             assert_eq!(words, expected, "{isa} from {start} by {stride}");
         }
+        // A row that begins before the first element has the others at their places.
+        for (before, n) in [(1, 70), (4, 5), (5, 68), (80, 160), (127, 300)] {
+            let mut words = vec![0; n];
+            let mut expected = vec![0; n - before];
+            // SAFETY: as many words are written as there are.
+            unsafe {
+                philox(words.as_mut_ptr(), n, 17, 4, 99, (before as u64).wrapping_neg(), 1);
+                portable(expected.as_mut_ptr(), n - before, 17, 4, 99, 0, 1);
+            }
+            assert_eq!(words[before..], expected, "{isa} from {before} before the first");
+        }
         let mut words = [0; 4];
         // SAFETY: four words are written.
         unsafe { philox(words.as_mut_ptr(), 4, 0, 0, 0, 0, 1) };

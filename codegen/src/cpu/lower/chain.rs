@@ -36,13 +36,17 @@ struct InBlocks {
     blocks: Vec<usize>,
 }
 
+/// Whether a chain may have products of a dtype: blocks of entries are `f32`.
+pub(super) fn is_possible(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+}
+
 impl Lowering<'_> {
     /// A contraction with consumers.
     pub(super) fn chain(&mut self, kernel: &Kernel, contraction: &Contraction) -> Result<(), CodegenError> {
         let domain = &kernel.domain;
-        let float = |dtype| matches!(dtype, DType::F32 | DType::BF16 | DType::F16);
         let dtypes = contraction.products.iter().map(|p| p.dtype);
-        if !dtypes.chain(contraction.consumers.iter().map(|c| c.dtype)).all(float) {
+        if !dtypes.chain(contraction.consumers.iter().map(|c| c.dtype)).all(is_possible) {
             return Err(self.unsupported("a chain of products of other than f32 and narrower"));
         }
         if reduces(&kernel.region, Direction::Rows) {

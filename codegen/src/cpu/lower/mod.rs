@@ -34,7 +34,7 @@ pub(crate) use jit::{Machine, Text};
 use crate::CodegenError;
 use jit::Functions;
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{BufferId, Direction, Form, InstrKind, Kernel, KernelGraph, StoreMode};
+use kernfusion_ir::kernel::{BufferId, Direction, Form, Instr, InstrKind, Kernel, KernelGraph, StoreMode};
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::{Program, Step};
 use nest::Nest;
@@ -43,6 +43,28 @@ use row::{Access, Row, Write, WriteMode};
 use std::collections::HashMap;
 use std::sync::Arc;
 use wide::Wide;
+
+/// Whether a kernel can be lowered, and if not, why. It is asked while kernels are made, so that what is refused becomes several.
+///
+/// # Errors
+/// What this back end has no code for.
+pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
+    let dtypes = kernel.products().iter().map(|product| product.dtype);
+    let mut dtypes = dtypes.chain(kernel.consumers().iter().map(|consumer| consumer.dtype));
+    if !kernel.consumers().is_empty() && !dtypes.all(chain::is_possible) {
+        return Err("on the CPU, chains of products are of f32 and narrower types");
+    }
+    let rank = kernel.domain.axes.len();
+    let varies = |value| kernel.region.varies(value, 0..rank, &kernel.domain);
+    let moves = |instr: &Instr| match instr.kind {
+        InstrKind::Random { seed, step, .. } => varies(seed) || varies(step),
+        _ => false,
+    };
+    match kernel.region.instrs.iter().any(moves) {
+        true => Err("on the CPU, all random bits of a kernel have one seed"),
+        false => Ok(()),
+    }
+}
 
 /// Compiles kernels into one module.
 pub(crate) struct Compiler {

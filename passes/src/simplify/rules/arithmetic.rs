@@ -9,8 +9,6 @@ use kernfusion_ir::{Binary, DType, Op, Unary};
 
 const ANY: fn(DType) -> bool = |_| true;
 const FLOAT: fn(DType) -> bool = DType::is_float;
-/// Floats in whose range products of small numbers stay.
-const WIDE: fn(DType) -> bool = |dtype| dtype.is_float() && !matches!(dtype, DType::F16);
 const INTEGER: fn(DType) -> bool = DType::is_integer;
 
 #[rustfmt::skip]
@@ -57,7 +55,7 @@ pub(super) const PATTERNS: &[PatternRow] = &[
     ("factor-number",       Reassociating, "(add (mul ?x #c) (mul ?y #c))",  "(mul (add ?x ?y) #c)",          FLOAT),
     // Quotients.
     ("mul-reciprocal",      Reassociating, "(mul ?x (div 1 ?y))",            "(div ?x ?y)",                   FLOAT),
-    ("div-div",             Reassociating, "(div (div ?x ?y) ?z)",           "(div ?x (mul ?y ?z))",          WIDE),
+    ("div-div",             Reassociating, "(div (div ?x ?y) ?z)",           "(div ?x (mul ?y ?z))",          FLOAT),
     ("factor-divisor",      Reassociating, "(sub (div ?x ?w) (div ?y ?w))",  "(div (sub ?x ?y) ?w)",          FLOAT),
     ("factor-divisor-add",  Reassociating, "(add (div ?x ?w) (div ?y ?w))",  "(div (add ?x ?y) ?w)",          FLOAT),
     ("cancel-divisor",      Finite,        "(mul (div ?x ?w) ?w)",           "?x",                            FLOAT),

@@ -2,9 +2,13 @@
 //!
 //! * [`Rounding::Exact`]: both sides are the same number for every operand, infinities and NaNs included; only the sign of a zero may
 //!   differ.
-//! * [`Rounding::Reassociating`]: the same real number, rounded elsewhere.
+//! * [`Rounding::Reassociating`]: the same real number, rounded elsewhere. What lies in between may be larger or smaller than
+//!   before, so a program whose values nearly fill the range of `f32` may leave it.
 //! * [`Rounding::Finite`]: as before, where no value in between is infinite or NaN: the left side may make a NaN of 0 · ∞
 //!   where the right side has the number.
+//!
+//! Ordinary numbers fill the range of `f16`: the mean of 3,000 sixties is scaled before it is summed. So values of `f16` have exact
+//! rules only.
 //!
 //! There is no rule for commutativity as such (patterns of commutative ops match either way round), and none that
 //! distributes.
@@ -188,18 +192,25 @@ impl Rule {
         }
     }
 
+    /// Whether the rule may be applied to a value with this term: if it changes what lies in between, not to values of `f16`.
+    fn is_for(&self, r: &Rewriter<'_>, id: Id, term: &Term) -> bool {
+        let is_half = |id: Id| r.ty(id).dtype == DType::F16;
+        self.rounding == Rounding::Exact || !is_half(id) && !term.operands.iter().copied().any(is_half)
+    }
+
     /// Applies the rule wherever it fits, as long as the e-graph is not full; how often that was news.
     pub(super) fn apply(&self, r: &mut Rewriter<'_>, snapshot: &Snapshot) -> usize {
         let mut news = 0;
         let mut found = |r: &mut Rewriter<'_>, id: Id, built: Option<Id>| {
             news += usize::from(built.is_some_and(|built| r.union(id, built)));
         };
+        let is_open = |r: &Rewriter<'_>, id: Id, term: &Term| !r.is_full() && self.is_for(r, id, term);
         match &self.how {
             How::Pattern(sides, on) => {
                 let (left, right) = &**sides;
                 for (id, term) in snapshot.of(left.root()) {
                     let last = term.operands[term.operands.len() - 1];
-                    if r.is_full() || !on(r.ty(last).dtype) {
+                    if !is_open(r, *id, term) || !on(r.ty(last).dtype) {
                         continue;
                     }
                     let ty = r.ty(*id).clone();
@@ -214,14 +225,14 @@ impl Rule {
             }
             How::Term(name, apply) => {
                 for (id, term) in snapshot.of(name) {
-                    let built = if r.is_full() { None } else { apply(r, term) };
+                    let built = if is_open(r, *id, term) { apply(r, term) } else { None };
                     found(r, *id, built);
                 }
             }
             How::Elementwise(apply) => {
                 for (id, term) in snapshot.by_name.values().flatten() {
                     match &term.head {
-                        Head::Op(op) if op.entry() == KernelEntry::Scalar && !r.is_full() => {
+                        Head::Op(op) if op.entry() == KernelEntry::Scalar && is_open(r, *id, term) => {
                             let built = apply(r, op, &term.operands);
                             found(r, *id, built);
                         }
@@ -232,7 +243,7 @@ impl Rule {
             How::Side(apply) => {
                 for (id, term) in snapshot.of("dot_general") {
                     let Head::Op(Op::DotGeneral(dot)) = &term.head else { continue };
-                    if r.is_full() {
+                    if !is_open(r, *id, term) {
                         continue;
                     }
                     let (x, y) = (term.operands[0], term.operands[1]);

@@ -1,16 +1,22 @@
 //! One run of a program from tensors by name to tensors by name, on the CPU or on a GPU.
 
-use kernfusion::compile::{Target, compile};
-use kernfusion::{Error, HostTensor, Result};
+use super::{Target, compile};
+use crate::{Error, HostTensor, Result};
 use kernfusion_ir::{Graph, InputRole, Output};
 use std::collections::BTreeMap;
 
 /// Tensors by name.
-pub(super) type Tensors = BTreeMap<String, HostTensor>;
+pub type Tensors = BTreeMap<String, HostTensor>;
 
 /// Compiles and runs a program once: its outputs, and the new value of each state that it updates. There is an input
 /// for each input and state of the program.
-pub(super) fn execute(graph: &Graph, inputs: &Tensors, target: &Target) -> Result<Tensors> {
+///
+/// # Errors
+/// As [`compile`] and [`run`](super::Compiled::run).
+///
+/// # Panics
+/// If the tensor of an input or a state is missing.
+pub fn execute(graph: &Graph, inputs: &Tensors, target: &Target) -> Result<Tensors> {
     let states = target.states();
     let mut data = Vec::new();
     for (_, name, role) in graph.inputs() {

@@ -1,0 +1,396 @@
+//! Idioms of real models: what fusion makes one kernel of, or a chain, or a loop. Each begins at a value and gives up where something
+//! does not fit.
+
+use super::program::Author;
+use kernfusion_ir::{
+    Binary, Builder, Cast, Compare, Concat, DType, DotGeneral, Gather, Graph, Input, InputRole, Iota,
+    Literal, Op, Origin, Pad, Permute, Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice,
+    TensorType, Unary, ValueId,
+};
+
+type Written = Option<ValueId>;
+
+/// Writes one of them.
+pub(super) fn write(author: &mut Author, x: ValueId) {
+    let idioms: [fn(&mut Author, ValueId) -> Written; 18] = [
+        softmax,
+        layer_norm,
+        rms_norm,
+        gelu,
+        attention,
+        attention,
+        linear,
+        linear,
+        cross_entropy,
+        embedding,
+        dropout,
+        recurrence,
+        momentum,
+        halves,
+        column_statistic,
+        running_sum,
+        experts,
+        joined_masks,
+    ];
+    let idiom = *author.draws.choose(&idioms);
+    idiom(author, x);
+}
+
+/// A reduction along the last axis, given back to each element.
+fn of_rows(a: &mut Author, op: ReduceOp, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let last = ty.rank().checked_sub(1)?;
+    let rows = a.add(Reduce { op, axes: vec![last] }, &[x])?;
+    a.broadcast(rows, &ty.shape, &(0..last).collect::<Vec<_>>())
+}
+
+fn mean_of_rows(a: &mut Author, x: ValueId) -> Written {
+    let extent = *a.ty(x).shape.last()?;
+    let scaled = a.scale(x, 1.0 / extent.max(1) as f64)?;
+    of_rows(a, ReduceOp::Sum, scaled)
+}
+
+fn softmax(a: &mut Author, x: ValueId) -> Written {
+    let largest = of_rows(a, ReduceOp::Max, x)?;
+    let shifted = a.add(Binary::Sub, &[x, largest])?;
+    let exp = a.add(Unary::Exp, &[shifted])?;
+    let sum = of_rows(a, ReduceOp::Sum, exp)?;
+    a.add(Binary::Div, &[exp, sum])
+}
+
+fn layer_norm(a: &mut Author, x: ValueId) -> Written {
+    let mean = mean_of_rows(a, x)?;
+    let centered = a.add(Binary::Sub, &[x, mean])?;
+    let normed = rms_norm(a, centered)?;
+    let ty = a.ty(x);
+    let width = *ty.shape.last()?;
+    let gain = a.data(ty.dtype, &[width], 0.5..1.5);
+    let gain = a.broadcast(gain, &ty.shape, &[ty.rank() - 1])?;
+    a.add(Binary::Mul, &[normed, gain])
+}
+
+fn rms_norm(a: &mut Author, x: ValueId) -> Written {
+    let square = a.add(Binary::Mul, &[x, x])?;
+    let mean = mean_of_rows(a, square)?;
+    let ty = a.ty(x);
+    let epsilon = a.full(0.125, &ty)?;
+    let sum = a.add(Binary::Add, &[mean, epsilon])?;
+    let root = a.add(Unary::Sqrt, &[sum])?;
+    a.add(Binary::Div, &[x, root])
+}
+
+/// x · (1 + erf(x / √2)) / 2
+fn gelu(a: &mut Author, x: ValueId) -> Written {
+    let scaled = a.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
+    let erf = a.add(Unary::Erf, &[scaled])?;
+    let ty = a.ty(x);
+    let one = a.full(1.0, &ty)?;
+    let sum = a.add(Binary::Add, &[erf, one])?;
+    let product = a.add(Binary::Mul, &[x, sum])?;
+    a.scale(product, 0.5)
+}
+
+/// x·Wᵀ + b, W with outputs first or last, perhaps an activation.
+fn linear(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let width = *ty.shape.last()?;
+    let outputs = *a.draws.choose(&[1, 3, 8, 15, 16, 17, 32, 33, 64, 65]);
+    let turned = a.draws.below(2) == 0;
+    let shape = if turned { [width, outputs] } else { [outputs, width] };
+    let weight = a.data(ty.dtype, &shape, -0.5..0.5);
+    let dot = DotGeneral {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: vec![ty.rank() - 1],
+        rhs_contract: vec![usize::from(!turned)],
+        dtype: ty.dtype,
+    };
+    let product = a.add(dot, &[x, weight])?;
+    let result = a.ty(product);
+    let bias = a.data(ty.dtype, &[outputs], -1.0..1.0);
+    let bias = a.broadcast(bias, &result.shape, &[result.rank() - 1])?;
+    let sum = a.add(Binary::Add, &[product, bias])?;
+    match a.draws.below(4) {
+        0 => gelu(a, sum),
+        1 => a.add(Unary::Tanh, &[sum]),
+        2 => softmax(a, sum),
+        _ => Some(sum),
+    }
+}
+
+/// Coordinates along one axis.
+fn coordinates(a: &mut Author, shape: &[usize], axis: usize) -> Written {
+    a.add(Iota { ty: TensorType::new(DType::I32, shape), axis }, &[])
+}
+
+/// One of the masks that models have over [.., rows, columns].
+fn mask(a: &mut Author, shape: &[usize]) -> Written {
+    let rank = shape.len();
+    let (row, column) = (coordinates(a, shape, rank - 2)?, coordinates(a, shape, rank - 1)?);
+    let whole = TensorType::new(DType::I32, shape);
+    let causal = |a: &mut Author| a.add(Compare::Le, &[column, row]);
+    match a.draws.below(5) {
+        0 | 1 => causal(a),
+        2 => {
+            // The last W columns up to the row's.
+            let width = 1 + a.draws.below(shape[rank - 1].max(1));
+            let width = a.full(width as f64, &whole)?;
+            let distance = a.add(Binary::Sub, &[row, column])?;
+            let near = a.add(Compare::Lt, &[distance, width])?;
+            let causal = causal(a)?;
+            a.add(Binary::And, &[near, causal])
+        }
+        3 => {
+            // Padding: of each row of the batch, so many columns.
+            let lengths = a.data(DType::I32, &[shape[0]], 1.0..shape[rank - 1] as f64 + 1.0);
+            let lengths = a.broadcast(lengths, shape, &[0])?;
+            a.add(Compare::Lt, &[column, lengths])
+        }
+        _ => Some(a.data(DType::Bool, shape, 0.0..1.0)),
+    }
+}
+
+/// softmax(mask(q·kᵀ · s))·v over heads, of which several may share keys and values.
+fn attention(a: &mut Author, _: ValueId) -> Written {
+    let dtype = a.dtype;
+    let heads = 1 + a.draws.below(4);
+    let rows = *a.draws.choose(&[1, 2, 5, 13, 14, 15, 16, 17, 28, 31, 33, 56, 57, 64, 65, 129]);
+    let columns =
+        if a.draws.below(2) == 0 { rows } else { *a.draws.choose(&[1, 7, 16, 17, 63, 64, 65, 128]) };
+    let width = *a.draws.choose(&[1, 4, 8, 15, 16, 17, 32, 33, 64]);
+    let shared = a.draws.below(3) == 0;
+    let q = a.data(dtype, &[heads, rows, width], -1.0..1.0);
+    let group: &[usize] = if shared { &[] } else { &[heads] };
+    let kv = [group, &[columns, width]].concat();
+    let (k, v) = (a.data(dtype, &kv, -1.0..1.0), a.data(dtype, &kv, -1.0..1.0));
+    let batch: Vec<usize> = if shared { vec![] } else { vec![0] };
+    let first = batch.len();
+    let dot = |lhs: usize, rhs: usize| DotGeneral {
+        lhs_batch: batch.clone(),
+        rhs_batch: batch.clone(),
+        lhs_contract: vec![lhs],
+        rhs_contract: vec![rhs],
+        dtype,
+    };
+    let scores = a.add(dot(2, first + 1), &[q, k])?;
+    let scores = a.scale(scores, 1.0 / (width as f64).sqrt())?;
+    let ty = a.ty(scores);
+    let mask = mask(a, &ty.shape)?;
+    let least = *a.draws.choose(&[f64::NEG_INFINITY, -1e4, -30.0]);
+    let least = a.full(if dtype == DType::F16 { least.max(-900.0) } else { least }, &ty)?;
+    let masked = a.add(Select, &[mask, scores, least])?;
+    let mut weights = softmax(a, masked)?;
+    if a.draws.below(3) == 0 {
+        weights = dropout(a, weights)?;
+    }
+    a.add(dot(2, first), &[weights, v])
+}
+
+/// The mean of −log softmax(x)[i].
+fn cross_entropy(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let last = ty.rank().checked_sub(1)?;
+    let largest = of_rows(a, ReduceOp::Max, x)?;
+    let shifted = a.add(Binary::Sub, &[x, largest])?;
+    let exp = a.add(Unary::Exp, &[shifted])?;
+    let sum = a.add(Reduce { op: ReduceOp::Sum, axes: vec![last] }, &[exp])?;
+    let log = a.add(Unary::Log, &[sum])?;
+    let classes = a.data(DType::I32, &ty.shape[..last], 0.0..ty.shape[last] as f64);
+    let spread = a.broadcast(classes, &ty.shape, &(0..last).collect::<Vec<_>>())?;
+    let column = coordinates(a, &ty.shape, last)?;
+    let hot = a.add(Compare::Eq, &[spread, column])?;
+    let zeros = a.full(0.0, &ty)?;
+    let picked = a.add(Select, &[hot, shifted, zeros])?;
+    let picked = a.add(Reduce { op: ReduceOp::Sum, axes: vec![last] }, &[picked])?;
+    let losses = a.add(Binary::Sub, &[log, picked])?;
+    let rows = a.ty(losses);
+    let scaled = a.scale(losses, 1.0 / rows.elements().max(1) as f64)?;
+    a.add(Reduce { op: ReduceOp::Sum, axes: (0..rows.rank()).collect() }, &[scaled])
+}
+
+/// Rows of a table, and its gradient.
+fn embedding(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let extent = *ty.shape.first()?;
+    let tokens = *a.draws.choose(&[1, 5, 16, 33, 64]);
+    let indices = a.indices(&[tokens], extent);
+    let rows = a.add(Gather { axis: 0 }, &[x, indices])?;
+    if a.draws.below(2) == 0 {
+        return Some(rows);
+    }
+    let square = a.add(Binary::Mul, &[rows, rows])?;
+    a.add(ScatterAdd { axis: 0, extent }, &[indices, square])
+}
+
+/// u ≥ p ? x / (1 − p) : 0
+fn dropout(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    if !ty.dtype.is_float() {
+        return None;
+    }
+    let bits = a.random_bits(&ty.shape)?;
+    let shift = a.full(8.0, &ty.with_dtype(DType::U32))?;
+    let bits = a.add(Binary::Shr, &[bits, shift])?;
+    let u = a.add(Cast { dtype: DType::F32 }, &[bits])?;
+    let limit = a.full(f64::from(1 << 22), &ty.with_dtype(DType::F32))?;
+    let kept = a.add(Compare::Ge, &[u, limit])?;
+    let (scaled, zeros) = (a.scale(x, 1.0 / 0.75)?, a.full(0.0, &ty)?);
+    a.add(Select, &[kept, scaled, zeros])
+}
+
+/// Two draws side by side, or one shifted: rows of random numbers that begin before their first element.
+fn joined_masks(a: &mut Author, x: ValueId) -> Written {
+    let rank = a.ty(x).rank();
+    let axis = rank.checked_sub(1)?;
+    let (left, right) = (dropout(a, x)?, dropout(a, x)?);
+    match a.draws.below(2) {
+        0 => a.add(Concat { axis }, &[left, right]),
+        _ => {
+            let mut low = vec![0; rank];
+            low[axis] = *a.draws.choose(&[1, 4, 5, 80]);
+            a.add(Pad { low, high: vec![0; rank], value: Literal::new(0.0) }, &[left])
+        }
+    }
+}
+
+/// h ← tanh(h ∘ w + x[t]) over the first axis.
+fn recurrence(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let length = *ty.shape.first().filter(|&&length| (1..=64).contains(&length))?;
+    let part = ty.with_shape(&ty.shape[1..]);
+    let product = part.rank() == 2 && a.draws.below(2) == 0;
+    let weight = match product {
+        true => ty.with_shape([part.shape[1], part.shape[1]]),
+        false => part.clone(),
+    };
+    let body = recurrent_body(&part, &weight, product).ok()?;
+    let first = a.data(ty.dtype, &part.shape, -1.0..1.0);
+    let weight = a.data(ty.dtype, &weight.shape, -0.5..0.5);
+    let reverse = a.draws.below(2) == 0;
+    let scan = Scan { body: body.into(), length, carried: 1, sliced: 1, reverse, result: 0 };
+    a.add(scan.with_result(1), &[first, x, weight]);
+    a.add(scan, &[first, x, weight])
+}
+
+fn recurrent_body(part: &TensorType, weight: &TensorType, product: bool) -> kernfusion_ir::Result<Graph> {
+    let mut graph = Graph::new("body");
+    let mut b = Builder::new(&mut graph, Origin::default());
+    let mut input = |name: &str, ty: &TensorType| {
+        b.op(Input { name: name.into(), role: InputRole::Data, ty: ty.clone() }, &[])
+    };
+    let (h, x, w) = (input("h", part)?, input("x", part)?, input("w", weight)?);
+    let turned = if product { b.matmul(h, w)? } else { b.mul(h, w)? };
+    let sum = b.add(turned, x)?;
+    let next = b.unary(Unary::Tanh, sum)?;
+    let square = b.mul(next, next)?;
+    graph.output("h", next);
+    graph.output("square", square);
+    Scan::hand_out(&mut graph, 1);
+    Ok(graph)
+}
+
+/// m ← 0.9·m + 0.1·x; w ← w − m / (√(x² + 1))
+fn momentum(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let name = format!("m{}", a.graph.len());
+    let state = a.input(&name, InputRole::State, ty.clone(), -1.0..1.0);
+    let (old, new) = (a.scale(state, 0.9)?, a.scale(x, 0.1)?);
+    let moment = a.add(Binary::Add, &[old, new])?;
+    a.graph.update(name, moment);
+    let square = a.add(Binary::Mul, &[x, x])?;
+    let one = a.full(1.0, &ty)?;
+    let sum = a.add(Binary::Add, &[square, one])?;
+    let root = a.add(Unary::Sqrt, &[sum])?;
+    let step = a.add(Binary::Div, &[moment, root])?;
+    a.add(Binary::Sub, &[x, step])
+}
+
+/// Rotary positions: halves of the last axis, turned and joined.
+fn halves(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let axis = ty.rank().checked_sub(1)?;
+    let middle = ty.shape[axis] / 2;
+    let mut cut = |from: usize, to: usize| {
+        let (mut start, mut end) = (vec![0; ty.rank()], ty.shape.clone());
+        (start[axis], end[axis]) = (from, to);
+        a.add(Slice { start, end }, &[x])
+    };
+    let (left, right) = (cut(0, middle)?, cut(middle, ty.shape[axis])?);
+    let turned = a.add(Unary::Neg, &[right])?;
+    let joined = a.add(Concat { axis }, &[turned, left])?;
+    let cosine = a.add(Unary::Cos, &[x])?;
+    a.add(Binary::Mul, &[joined, cosine])
+}
+
+/// A statistic of each column, given back to it; then columns are looked up, or rows are moved.
+fn column_statistic(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let rank = ty.rank();
+    if rank == 0 {
+        return None;
+    }
+    let axis = a.draws.below(rank);
+    let op = *a.draws.choose(&ReduceOp::ALL);
+    let kept: Vec<_> = (0..rank).filter(|&other| other != axis).collect();
+    let statistic = a.add(Reduce { op, axes: vec![axis] }, &[x])?;
+    let spread = a.broadcast(statistic, &ty.shape, &kept)?;
+    let centered = a.add(Binary::Sub, &[x, spread])?;
+    let along = a.draws.below(rank);
+    match a.draws.below(3) {
+        0 => {
+            let indices = a.indices(&[ty.shape[along]], ty.shape[along]);
+            a.add(Gather { axis: along }, &[centered, indices])
+        }
+        1 => {
+            let mut axes: Vec<_> = (0..rank).collect();
+            axes.rotate_left(1);
+            a.add(Permute { axes }, &[centered])
+        }
+        _ => {
+            let shape = vec![ty.elements()];
+            let flat = a.add(Reshape { shape }, &[centered])?;
+            let start = a.draws.below(ty.elements().max(1));
+            a.add(Slice { start: vec![start], end: vec![ty.elements()] }, &[flat])
+        }
+    }
+}
+
+/// Sums of all elements up to each: a product with a triangle.
+fn running_sum(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let axis = ty.rank().checked_sub(1)?;
+    let square = [ty.shape[axis], ty.shape[axis]];
+    let (row, column) = (coordinates(a, &square, 0)?, coordinates(a, &square, 1)?);
+    let up_to = a.add(Compare::Le, &[row, column])?;
+    let triangle = a.add(Cast { dtype: ty.dtype }, &[up_to])?;
+    let dot = DotGeneral {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: vec![axis],
+        rhs_contract: vec![0],
+        dtype: ty.dtype,
+    };
+    a.add(dot, &[x, triangle])
+}
+
+/// Each row is multiplied with the matrix that it chooses of a table.
+fn experts(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    let (&rows, &width) = (ty.shape.first()?, ty.shape.last()?);
+    if ty.rank() != 2 {
+        return None;
+    }
+    let (count, outputs) = (2 + a.draws.below(3), *a.draws.choose(&[1, 8, 16, 17]));
+    let table = a.data(ty.dtype, &[count, outputs, width], -0.5..0.5);
+    let chosen = a.indices(&[rows], count);
+    let matrices = a.add(Gather { axis: 0 }, &[table, chosen])?;
+    let tokens = a.add(Reshape { shape: vec![rows, 1, width] }, &[x])?;
+    let dot = DotGeneral {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contract: vec![2],
+        rhs_contract: vec![2],
+        dtype: ty.dtype,
+    };
+    a.add(Op::from(dot), &[tokens, matrices])
+}

@@ -1,0 +1,25 @@
+//! Random programs and their judges: what the compiler makes of a program that nobody thought of is right.
+//!
+//! ```text
+//! seed ──program──► graph, inputs ──running errors──► value ± bound of each element
+//!                        │                                   │
+//!                        └── eager, compiled, bf16, slices, passes, kernels, text ──► within it?
+//! ```
+//!
+//! Everything is a function of the seed, so a finding is repeated by its number.
+
+mod idiom;
+mod judge;
+mod program;
+mod shrink;
+
+pub use judge::{Check, Violation, checks, judge};
+pub use program::{Program, inputs, program};
+pub use shrink::shrink;
+
+use kernfusion_ir::samples::Draws;
+
+/// The checks of a seed's program.
+pub fn checks_of(seed: u64) -> Vec<Check> {
+    checks(&mut Draws::new(seed ^ (1 << 63)))
+}

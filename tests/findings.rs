@@ -1,0 +1,54 @@
+//! Programs that were wrong once: each file of `findings` is a `.kir` under a comment that says what was wrong, and everything that
+//! must hold of any program holds of it.
+//!
+//! Inputs are drawn, but for those that a line `# input NAME = NUMBER` gives one number everywhere.
+
+use kernfusion::HostTensor;
+use kernfusion::compile::{Isa, Mode};
+use kernfusion::fuzz::{Check, Program, inputs, judge};
+use kernfusion_ir::Graph;
+use std::path::Path;
+
+/// Seeds of inputs.
+const SEEDS: std::ops::Range<u64> = 1..4;
+
+fn programs(text: &str) -> impl Iterator<Item = Program> {
+    let graph = Graph::parse(text).expect("the file parses");
+    let given = text.lines().filter_map(|line| line.strip_prefix("# input ")?.split_once(" = "));
+    let given: Vec<_> =
+        given.map(|(name, number)| (name.to_string(), number.parse::<f64>().expect("a number"))).collect();
+    SEEDS.map(move |seed| {
+        let mut inputs = inputs(&graph, seed);
+        for (name, number) in &given {
+            let ty = inputs[name].ty();
+            inputs.insert(name.clone(), HostTensor::from_f64(&ty, &vec![*number; ty.elements()]));
+        }
+        Program { graph: graph.clone(), inputs }
+    })
+}
+
+#[test]
+fn what_was_wrong_once_is_right() {
+    let mut checks = vec![
+        Check::Text,
+        Check::Eager,
+        Check::Kernels,
+        Check::Recompute,
+        Check::Bf16(Mode::Eager),
+        Check::Bf16(Mode::Compiled),
+        Check::Passes(kernfusion_passes::PIPELINE.iter().map(|pass| pass.name).collect()),
+    ];
+    checks.extend(Isa::available().into_iter().map(Check::Compiled));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/findings");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").map(|it| it.expect("a file").path()).collect();
+    files.sort();
+    assert!(files.len() > 5);
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("readable");
+        for program in programs(&text) {
+            let violation = judge(&program, &checks);
+            assert!(violation.is_none(), "{}: {violation:?}", file.display());
+        }
+    }
+}
