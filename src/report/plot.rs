@@ -315,7 +315,7 @@ fn ticks([low, high]: [f64; 2]) -> Vec<f64> {
     let step = step.unwrap_or(10.0 * power);
     let first = (low / step - 1e-9).ceil();
     // Values so large that their distances vanish beside them have no ticks.
-    if !(first.abs() < 1.0 / f64::EPSILON) {
+    if first.is_nan() || first.abs() >= 1.0 / f64::EPSILON {
         return vec![];
     }
     let most = 2 * TICKS as i32;
