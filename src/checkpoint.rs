@@ -314,7 +314,7 @@ impl Reader {
     /// finds what it needs.
     fn open(path: &Path) -> Result<Self, CheckpointError> {
         let read_error = |cause| CheckpointError::Read { path: path.into(), cause };
-        let file = File::open(path).map_err(|cause| match cause.kind() {
+        let file = crate::input_file::open(path).map_err(|cause| match cause.kind() {
             ErrorKind::NotFound => CheckpointError::Missing { path: path.into() },
             _ => read_error(cause),
         })?;

@@ -304,6 +304,7 @@ impl Program {
     /// # Errors
     /// If memory is short.
     pub fn initial_states(&self, seed: u64) -> Result<States> {
+        self.ensure_memory()?;
         let states = States::new();
         for (name, value) in self.initial_parameters(seed) {
             states.set(&name, &value)?;

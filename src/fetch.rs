@@ -185,7 +185,7 @@ fn progress_bar(length: Option<u64>) -> ProgressBar {
 
 /// The SHA-256 of a file, or nothing if there is no such file.
 fn hash_of_file(path: &Path) -> io::Result<Option<String>> {
-    match std::fs::read(path) {
+    match crate::input_file::read(path) {
         Ok(bytes) => Ok(Some(hexadecimal(&Sha256::digest(bytes)))),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(cause),

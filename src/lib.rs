@@ -33,6 +33,7 @@ pub mod generate;
 pub mod guide;
 pub mod hugging_face;
 pub mod init;
+pub mod input_file;
 pub mod jsonl;
 pub mod loss;
 pub mod models;

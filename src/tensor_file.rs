@@ -54,7 +54,8 @@ pub enum TensorFileError {
 /// # Errors
 /// [`TensorFileError`] for a file that is missing, in another format, or has a dtype that no tensor here has.
 pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, TensorFileError> {
-    let bytes = std::fs::read(path).map_err(|cause| TensorFileError::Read { path: path.into(), cause })?;
+    let bytes =
+        crate::input_file::read(path).map_err(|cause| TensorFileError::Read { path: path.into(), cause })?;
     let file = SafeTensors::deserialize(&bytes)
         .map_err(|error| TensorFileError::Format { path: path.into(), reason: error.to_string() })?;
     let tensors = file.iter().map(|(name, view)| {

@@ -71,7 +71,7 @@ impl Array {
 /// Evaluates a graph: outputs by name, then for each updated state its new value under the state's name.
 ///
 /// # Errors
-/// If an input is missing, unknown, or not of its declared type.
+/// If an input is missing, unknown, or not of its declared type, or memory is short.
 pub fn evaluate(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -92,7 +92,7 @@ pub fn evaluate(
 /// As [`evaluate`], from arrays, whose floats need not be values of the declared dtypes.
 ///
 /// # Errors
-/// If an input is missing.
+/// If an input is missing, or memory is short.
 pub fn evaluate_arrays(
     graph: &Graph,
     inputs: BTreeMap<String, Array>,
@@ -104,15 +104,35 @@ pub fn evaluate_arrays(
     Ok(outputs.collect())
 }
 
+/// Asks the system for as much memory as the values of all nodes take at once, and gives it back: an evaluation that it does not have
+/// memory for should fail before it begins, as allocating ends the process.
+///
+/// # Errors
+/// [`IrError::Memory`] with the number of bytes.
+pub fn ensure_memory(graph: &Graph) -> Result<()> {
+    let elements = || graph.ids().map(|id| graph[id].ty.elements());
+    let values = elements().fold(0, usize::saturating_add);
+    // Beside its result, an op has coordinates and offsets of its own.
+    let beside = elements().max().unwrap_or(0).saturating_mul(4);
+    room(values.saturating_add(beside))
+}
+
+/// Whether the system gives memory for so many elements of `f64`.
+pub(crate) fn room(elements: usize) -> Result<()> {
+    let bytes = elements.saturating_mul(size_of::<f64>());
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| IrError::Memory { bytes })
+}
+
 /// The value of every node, by its number.
 ///
 /// # Errors
-/// If an input is missing.
+/// If an input is missing, or memory is short.
 pub fn evaluate_all(
     graph: &Graph,
     mut inputs: BTreeMap<String, Array>,
     precision: Precision,
 ) -> Result<Vec<Array>> {
+    ensure_memory(graph)?;
     let mut values: Vec<Array> = Vec::with_capacity(graph.len());
     // All results of each loop, which has a node for every one of them.
     let mut loops: BTreeMap<(Scan, &[ValueId]), Vec<Array>> = BTreeMap::new();
@@ -143,4 +163,28 @@ pub fn evaluate_all(
 
 fn unfit(name: &str, reason: String) -> IrError {
     IrError::Input { name: name.into(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evaluated(statements: &str) -> Result<BTreeMap<String, Array>> {
+        let graph = Graph::parse_verified(&format!("graph \"g\" {{{statements}}}")).unwrap();
+        evaluate(&graph, &BTreeMap::new(), Precision::Declared)
+    }
+
+    /// 2⁵⁰ numbers of eight bytes: more than address space.
+    #[test]
+    fn what_no_memory_holds_is_an_error() {
+        let large = "shape = [1048576, 1073741824]";
+        let iota = format!("%0 = iota {{dtype = i32, {large}, axis = 0}} output \"y\" = %0");
+        assert_eq!(evaluated(&iota), Err(IrError::Memory { bytes: 5 << 53 }));
+        let wide = format!(
+            "%0 = constant {{value = 0, dtype = f32}} %1 = scan %0 {{length = 1048576, carried = 1, sliced = 0, order = forward, \
+             result = 0, body = graph \"b\" {{%0 = input {{name = \"c\", dtype = f32, shape = []}} \
+             %1 = broadcast %0 {{shape = [1073741824], axes = []}} output \"c\" = %0 output \"wide\" = %1}}}} output \"y\" = %1"
+        );
+        assert_eq!(evaluated(&wide), Err(IrError::Memory { bytes: 1 << 53 }));
+    }
 }

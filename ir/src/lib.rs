@@ -38,7 +38,7 @@ pub use origin::{Lineage, Location, Origin};
 pub use tensor::{Data, Tensor};
 pub use text::ParseError;
 pub use types::{DType, Literal, TensorType, strides};
-pub use verify::{Invariant, VerifyError};
+pub use verify::{Invariant, Place, VerifyError};
 
 /// What can go wrong while a graph is built, read or evaluated; each is the fault of the caller's program or data.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -65,6 +65,12 @@ pub enum IrError {
         name: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// What is to be computed needs more memory than the system gives.
+    #[error("the system has no {bytes} bytes ({} MiB) of memory to give", bytes >> 20)]
+    Memory {
+        /// How many bytes.
+        bytes: usize,
     },
     /// Gradients were asked for that do not exist.
     #[error("gradient of {op}: {reason}{origin}")]

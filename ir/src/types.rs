@@ -194,6 +194,9 @@ pub struct TensorType {
 }
 
 impl TensorType {
+    /// The most axes of a tensor.
+    pub const MOST_AXES: usize = 64;
+
     /// A type from its parts.
     pub fn new(dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
         TensorType { dtype, shape: shape.into() }
@@ -217,6 +220,18 @@ impl TensorType {
     /// Bytes of the dense tensor.
     pub fn bytes(&self) -> usize {
         self.elements().saturating_mul(self.dtype.size())
+    }
+
+    /// Why there can be no such tensor: it has more than [`MOST_AXES`](Self::MOST_AXES), or more bytes than any memory. Products of the
+    /// extents of any other tensor, empty ones left out, fit a word, so that strides and offsets need no checks.
+    pub fn fault(&self) -> Option<String> {
+        if self.rank() > Self::MOST_AXES {
+            return Some(format!("{} axes are more than the {} of a tensor", self.rank(), Self::MOST_AXES));
+        }
+        let extents = self.shape.iter().filter(|&&extent| extent > 0);
+        let bytes = extents.copied().try_fold(self.dtype.size(), usize::checked_mul);
+        let fits = bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok());
+        (!fits).then(|| format!("{self} is larger than any memory"))
     }
 
     /// The same shape with another element type.

@@ -11,7 +11,7 @@
 //! 7. Output names are unique; an update counts under the name of its state.
 //! 8. An update names a state input whose type is that of the value.
 
-use crate::{Graph, InputRole, Op, Origin, Output, TensorType, ValueId};
+use crate::{Graph, InputRole, Op, Origin, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
@@ -52,13 +52,24 @@ impl fmt::Display for Invariant {
     }
 }
 
+/// What breaks an invariant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A node.
+    Node(ValueId),
+    /// The output or update of this number.
+    Output(usize),
+}
+
 /// A graph that breaks an invariant.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{invariant}: {value}: {reason}{origin}")]
 pub struct VerifyError {
     /// Which invariant.
     pub invariant: Invariant,
-    /// Where: `%12 = add`, `output "loss"` or `update "wte.weight"`.
+    /// Where.
+    pub place: Place,
+    /// The same in words: `%12 = add`, `output "loss"` or `update "wte.weight"`.
     pub value: String,
     /// How it is broken.
     pub reason: String,
@@ -131,42 +142,45 @@ impl Graph {
 
     fn verify_outputs(&self, states: &HashMap<&str, &TensorType>) -> Result<(), VerifyError> {
         let mut names = HashSet::new();
-        for output in self.outputs() {
+        for (number, output) in self.outputs().iter().enumerate() {
             if !self.contains(output.value) {
                 let reason = format!("there is no %{}", output.value.index());
-                return Err(self.broken_output(Invariant::OutputExists, output, reason));
+                return Err(self.broken_output(Invariant::OutputExists, number, reason));
             }
             if !names.insert(output.name.as_str()) {
-                return Err(self.broken_output(Invariant::OutputNames, output, "the name is taken".into()));
+                return Err(self.broken_output(Invariant::OutputNames, number, "the name is taken".into()));
             }
             if output.updates_state {
-                self.verify_update(output, states)?;
+                self.verify_update(number, states)?;
             }
         }
         Ok(())
     }
 
-    fn verify_update(&self, output: &Output, states: &HashMap<&str, &TensorType>) -> Result<(), VerifyError> {
+    fn verify_update(&self, number: usize, states: &HashMap<&str, &TensorType>) -> Result<(), VerifyError> {
+        let output = &self.outputs()[number];
         let ty = &self[output.value].ty;
         let reason = match states.get(output.name.as_str()) {
             Some(state) if *state == ty => return Ok(()),
             Some(state) => format!("the state has the type {state}, %{} has {ty}", output.value.index()),
             None => "there is no state of this name".into(),
         };
-        Err(self.broken_output(Invariant::Update, output, reason))
+        Err(self.broken_output(Invariant::Update, number, reason))
     }
 
     fn broken(&self, invariant: Invariant, id: ValueId, reason: String) -> VerifyError {
         let node = &self[id];
         let value = format!("%{} = {}", id.index(), node.op.name());
-        VerifyError { invariant, value, reason, origin: node.origin.clone() }
+        VerifyError { invariant, place: Place::Node(id), value, reason, origin: node.origin.clone() }
     }
 
-    fn broken_output(&self, invariant: Invariant, output: &Output, reason: String) -> VerifyError {
+    fn broken_output(&self, invariant: Invariant, number: usize, reason: String) -> VerifyError {
+        let output = &self.outputs()[number];
         let keyword = if output.updates_state { "update" } else { "output" };
         let known = self.contains(output.value);
         let origin = if known { self[output.value].origin.clone() } else { Origin::default() };
-        VerifyError { invariant, value: format!("{keyword} {:?}", output.name), reason, origin }
+        let value = format!("{keyword} {:?}", output.name);
+        VerifyError { invariant, place: Place::Output(number), value, reason, origin }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The text form reads back what it writes, and refuses everything else with a place and a reason.
 
+use kernfusion_ir::text::DEEPEST;
 use kernfusion_ir::{Graph, Location, Origin};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -118,6 +119,133 @@ fn errors_name_the_place_and_the_reason() {
         "line 1, column 12: expected a statement or `}`, found the end of the file"
     );
     assert_eq!(error("graph \"g\" {} {"), "line 1, column 14: expected the end of the file, found `{`");
+}
+
+/// What [`Graph::parse_verified`] says of a graph with these statements, which start on line 2; its first line.
+fn verified_error(statements: &str) -> String {
+    let error = Graph::parse_verified(&format!("graph \"g\" {{\n{statements}\n}}")).unwrap_err();
+    error.to_string().lines().next().unwrap_or_default().to_string()
+}
+
+const X: &str = "%0 = input {name = \"x\", dtype = f32, shape = [2]} : f32[2]\n";
+
+#[test]
+fn what_the_verifier_refuses_has_a_place() {
+    let cases = [
+        (
+            "  %1 = exp %0 : f32[3]",
+            "line 3, column 8: invariant 3 (type): %1 = exp: has the type f32[3], should have f32[2]",
+        ),
+        ("  %1 = exp %0, %0", "line 3, column 8: exp: takes 1 operand(s), not 2"),
+        (
+            "  %1 = add %0 : f32[2]",
+            "line 3, column 8: invariant 3 (type): %1 = add: takes 2 operand(s), not 1",
+        ),
+        (
+            "%1 = exp %2 : f32[2]\n%2 = exp %1 : f32[2]",
+            "line 3, column 6: invariant 2 (operand order): %1 = exp: %2 does not come before its user",
+        ),
+        (
+            "%1 = state {name = \"x\", dtype = f32, shape = []}",
+            "line 3, column 6: invariant 5 (input names): %1 = state: the name \"x\" is taken",
+        ),
+        (
+            "output \"y\" = %0\n output \"y\" = %0",
+            "line 4, column 2: invariant 7 (output names): output \"y\": the name is taken",
+        ),
+        (
+            "update \"z\" = %0",
+            "line 3, column 1: invariant 8 (update): update \"z\": there is no state of this name",
+        ),
+        ("%1 = exp %2", "line 3, column 10: %2 is not defined"),
+    ];
+    for (statements, expected) in cases {
+        assert_eq!(verified_error(&format!("{X}{statements}")), expected, "{statements}");
+    }
+}
+
+/// A loop around these statements, whose body has a carried input %0 of the type `f32[]`.
+fn loop_around(body: &str) -> String {
+    let attributes = "length = 2, carried = 1, sliced = 0, order = forward, result = 0";
+    let input = "%0 = input {name = \"c\", dtype = f32, shape = []}";
+    format!("%1 = scan %0 {{{attributes}, body = graph \"b\" {{\n{input}\n{body}\n}}}}")
+}
+
+#[test]
+fn what_is_wrong_in_a_body_has_a_place_there() {
+    let start = "%0 = constant {value = 1, dtype = f32}\n";
+    let sound = loop_around("output \"c\" = %0");
+    assert!(Graph::parse_verified(&format!("graph \"g\" {{\n{start}{sound}}}")).is_ok());
+    let cases = [
+        (
+            "%1 = exp %0 : f32[7]\noutput \"c\" = %1",
+            "line 5, column 6: invariant 3 (type): %1 = exp: has the type f32[7], should have f32[]",
+        ),
+        ("%1 = add %0\noutput \"c\" = %1", "line 5, column 6: add: takes 2 operand(s), not 1"),
+        ("output \"c\" = %9", "line 5, column 14: %9 is not defined"),
+        (
+            "update \"c\" = %0",
+            "line 5, column 1: invariant 8 (update): update \"c\": there is no state of this name",
+        ),
+    ];
+    for (body, expected) in cases {
+        assert_eq!(verified_error(&format!("{start}{}", loop_around(body))), expected, "{body}");
+    }
+    let deeper =
+        loop_around(&format!("{}\noutput \"c\" = %1", loop_around("%1 = neg %0, %0\noutput \"c\" = %1")));
+    assert_eq!(
+        verified_error(&format!("{start}{deeper}")),
+        "line 7, column 6: neg: takes 1 operand(s), not 2"
+    );
+}
+
+/// So many graphs in each other.
+fn nested(graphs: usize) -> String {
+    let body = (1..graphs).fold("output \"c\" = %0".to_string(), |body, _| {
+        format!("{}\noutput \"c\" = %1", loop_around(&body))
+    });
+    format!("graph \"g\" {{\n%0 = input {{name = \"c\", dtype = f32, shape = []}}\n{body}\n}}")
+}
+
+#[test]
+fn graphs_in_each_other_have_a_limit() {
+    let deepest = Graph::parse_verified(&nested(DEEPEST)).unwrap();
+    let text = deepest.to_string();
+    assert_eq!(Graph::parse(&text).unwrap().to_string(), text);
+    let deeper = Graph::parse(&nested(DEEPEST + 1)).unwrap_err();
+    assert_eq!(deeper.message, format!("more than {DEEPEST} graphs stand in each other"));
+    assert_eq!(deeper.line, 2 * DEEPEST + 1);
+    // Far more than a stack has place for.
+    let start = "graph \"g\" {%0 = scan {body = ".repeat(100_000);
+    assert!(error(&start).ends_with("graphs stand in each other"));
+}
+
+#[test]
+fn types_that_no_memory_holds_are_refused() {
+    let half = 1usize << 31;
+    let cases = [
+        (
+            format!("%0 = iota {{dtype = f32, shape = [{half}, {half}], axis = 0}}"),
+            "is larger than any memory",
+        ),
+        (
+            format!("%0 = iota {{dtype = u32, shape = [0, {half}, {half}, 4], axis = 0}}"),
+            "is larger than any memory",
+        ),
+        (
+            format!("{X}%1 = broadcast %0 {{shape = [{half}, {half}, 2], axes = [2]}}"),
+            "is larger than any memory",
+        ),
+        (
+            format!("%0 = iota {{dtype = u32, shape = {:?}, axis = 0}}", [1; 65]),
+            "65 axes are more than the 64 of a tensor",
+        ),
+        (format!("{X}%1 = exp %0 : f32[{half},{half},2]"), "is larger than any memory"),
+    ];
+    for (statements, expected) in cases {
+        let message = verified_error(&statements);
+        assert!(message.starts_with("line ") && message.ends_with(expected), "{statements}: {message}");
+    }
 }
 
 #[test]

@@ -85,7 +85,8 @@ impl NewFolder {
 
     /// Copies a file.
     pub(super) fn copy(&self, from: &Path, name: &str) -> Result<(), FolderError> {
-        let mut source = File::open(from).map_err(|cause| FolderError::Read { path: from.into(), cause })?;
+        let mut source =
+            crate::input_file::open(from).map_err(|cause| FolderError::Read { path: from.into(), cause })?;
         self.write_with(name, &mut |file| io::copy(&mut source, file).map(|_| ()))
     }
 

@@ -121,7 +121,7 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let peaks = modes.iter().map(|&mode| peak_alone(mode, modes.len())).collect::<Result<Vec<_>, _>>()?;
     let mut contenders =
         modes.iter().map(|&mode| Contender::new(mode, &args, &model)).collect::<Result<Vec<_>, _>>()?;
-    let tokens = synthetic_tokens(&model);
+    let tokens = synthetic_tokens(&model)?;
     let windows = windows(&model, &tokens)?;
     if args.measure_memory {
         for _ in 0..=args.warmup {

@@ -11,6 +11,7 @@ use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};
 use kernfusion::compile::Tensors;
 use kernfusion::tensor_file;
 use kernfusion::train::batches;
+use kernfusion_ir::evaluate::ensure_memory;
 use kernfusion_ir::samples::Draws;
 use kernfusion_ir::{Graph, InputRole, TensorType};
 use std::path::PathBuf;
@@ -72,16 +73,18 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
         }
         given.extend(tensors);
     }
+    let named = |error: kernfusion::Error| match &args.file {
+        Some(file) => in_file(file, error),
+        None => CliError::Library(error),
+    };
+    ensure_memory(&graph).map_err(|error| named(error.into()))?;
     fill(&graph, &mut given, args.seed);
     let pipeline = Pipeline::of_cpu(args.precision.precision(), args.threads.map_or(0, usize::from));
     let bar = progress(0, "{elapsed} of evaluation");
     bar.enable_steady_tick(Duration::from_millis(200));
     let found = bisect(&graph, &given, &pipeline, args.tolerance);
     bar.finish_and_clear();
-    let found = match &args.file {
-        Some(file) => found.map_err(|error| in_file(file, error))?,
-        None => found?,
-    };
+    let found = found.map_err(named)?;
     show(&found, screen);
     Ok(if found.finding.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -126,9 +129,10 @@ impl Args {
             }
             work => work.program(&model, self.precision.precision())?,
         };
-        let tokens = synthetic_tokens(&model);
+        let tokens = synthetic_tokens(&model)?;
         let size = (model.batch, self.work.length(&model));
         add(inputs(&model.config, self.work, size, 0, &windows(&model, &tokens)?));
+        program.ensure_memory()?;
         given.extend(program.initial_parameters(self.seed));
         Ok((program.graph, given))
     }

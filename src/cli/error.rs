@@ -60,7 +60,7 @@ impl CliError {
 
 /// Reads a text file.
 pub(super) fn read_text(path: &Path) -> Result<String, CliError> {
-    std::fs::read_to_string(path).map_err(|cause| CliError::Read { path: path.into(), cause })
+    kernfusion::input_file::read_text(path).map_err(|cause| CliError::Read { path: path.into(), cause })
 }
 
 /// Writes a text file.

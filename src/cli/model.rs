@@ -55,11 +55,8 @@ impl Model {
     }
 }
 
-/// No extent of a model is larger: a number that is was mistyped, and products of extents would overflow.
-const LARGEST_EXTENT: usize = 1 << 24;
-
-/// Graphs grow with the number of layers.
-const MOST_LAYERS: usize = 4096;
+/// A number above was mistyped, and products of extents would overflow.
+const LARGEST_BATCH: usize = 1 << 24;
 
 impl ModelArgs {
     /// The model, with everything that is not given taken from the preset.
@@ -77,19 +74,11 @@ impl ModelArgs {
         if batch == 0 {
             return Err(CliError::Usage("--batch-size must be at least 1".into()));
         }
-        let extents = [
-            ("vocabulary", config.vocabulary(), LARGEST_EXTENT),
-            ("context", config.context(), LARGEST_EXTENT),
-            ("layers", config.layers(), MOST_LAYERS),
-            ("width", config.width(), LARGEST_EXTENT),
-            ("batch size", batch, LARGEST_EXTENT),
-        ];
-        match extents.into_iter().find(|(_, extent, limit)| extent > limit) {
-            Some((name, extent, limit)) => {
-                Err(CliError::Usage(format!("{name} {extent} is above the largest possible, {limit}")))
-            }
-            None => Ok(Model { preset: preset.name, config, batch, weights: None, fields }),
+        if batch > LARGEST_BATCH {
+            let reason = format!("batch size {batch} is above the largest possible, {LARGEST_BATCH}");
+            return Err(CliError::Usage(reason));
         }
+        Ok(Model { preset: preset.name, config, batch, weights: None, fields })
     }
 
     /// Whether a shape was given, by name or by file.

@@ -84,7 +84,5 @@ pub(super) fn pass_line(report: &PassReport) -> String {
 pub(super) fn read_graph(path: &Path) -> Result<Graph, CliError> {
     let text = read_text(path)?;
     let content = |reason: String| CliError::Content { path: path.into(), reason };
-    let graph = Graph::parse(&text).map_err(|error| content(error.to_string()))?;
-    graph.verify().map_err(|error| content(error.to_string()))?;
-    Ok(graph)
+    Graph::parse_verified(&text).map_err(|error| content(error.to_string()))
 }

@@ -62,7 +62,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     // Before the program takes its memory.
     let peaks = target.peaks()?;
     let mut workload = Workload::new(args.mode, args.work, &args.target, None, &model)?;
-    let tokens = synthetic_tokens(&model);
+    let tokens = synthetic_tokens(&model)?;
     let windows = windows(&model, &tokens)?;
     let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
     let (mut steps, mut times, mut reads) = (vec![], vec![], vec![]);

@@ -11,7 +11,7 @@ use kernfusion::compile::Mode;
 use kernfusion::compile::{Tensors, execute};
 use kernfusion::tensor_file;
 use kernfusion_ir::Graph;
-use kernfusion_ir::evaluate::{Precision, evaluate};
+use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -57,7 +57,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         results.map_err(|error| in_file(&args.file, error))
     };
     let results = match args.mode {
-        RunMode::Reference => reference(&graph, &inputs),
+        RunMode::Reference => reference(&graph, &inputs).map_err(|error| in_file(&args.file, error))?,
         RunMode::Eager => native(Mode::Eager)?,
         RunMode::Compiled => native(Mode::Compiled)?,
     };
@@ -89,7 +89,8 @@ fn check(graph: &Graph, inputs: &Tensors, path: &std::path::Path) -> Result<(), 
     Err(CliError::Content { path: path.into(), reason: problems.join("; ") })
 }
 
-fn reference(graph: &Graph, inputs: &Tensors) -> Tensors {
-    let results = evaluate(graph, inputs, Precision::Declared).expect("the inputs were checked");
-    results.into_iter().map(|(name, array)| (name, HostTensor::from_f64(&array.ty, &array.values))).collect()
+fn reference(graph: &Graph, inputs: &Tensors) -> kernfusion::Result<Tensors> {
+    let results = evaluate(graph, inputs, Precision::Declared)?;
+    let tensor = |(name, array): (String, Array)| (name, HostTensor::from_f64(&array.ty, &array.values));
+    Ok(results.into_iter().map(tensor).collect())
 }

@@ -29,11 +29,18 @@ pub(super) struct Workload {
 }
 
 /// Random tokens, long enough that windows differ.
-pub(super) fn synthetic_tokens(model: &Model) -> Vec<i32> {
+pub(super) fn synthetic_tokens(model: &Model) -> Result<Vec<i32>, CliError> {
     let length = 8 * model.batch * model.config.context() + 1;
+    let mut tokens = Vec::new();
+    let cause = |_| std::io::ErrorKind::OutOfMemory.into();
+    tokens
+        .try_reserve_exact(length)
+        .map_err(cause)
+        .map_err(|cause| CliError::System { what: "tokens to measure with", cause })?;
     let words = model.config.vocabulary() - model.config.marks();
     let token = |at: usize| element_bits(SEED as u32, 0, 0, at as u64) as usize % words.max(1);
-    (0..length).map(|at| token(at) as i32).collect()
+    tokens.extend((0..length).map(|at| token(at) as i32));
+    Ok(tokens)
 }
 
 /// Batches of these tokens.
@@ -68,6 +75,7 @@ impl Workload {
             }
         };
         let states = target.states();
+        program.ensure_memory()?;
         for (name, tensor) in program.initial_parameters(SEED) {
             states.set(&name, &tensor).map_err(kernfusion::Error::from)?;
         }

@@ -49,6 +49,7 @@ impl Handover {
             return Err(Error::Configuration(reason));
         }
         let step = record.config.train_step(settings.batch, &settings.optimizer, settings.clip)?;
+        step.program.ensure_memory()?;
         let parameters = step.program.initial_parameters(settings.seed);
         let mut tensors: BTreeMap<_, _> =
             parameters.into_iter().map(|(name, tensor)| (format!("{PARAMETER}{name}"), tensor)).collect();

@@ -7,7 +7,6 @@ use memmap2::Mmap;
 use safetensors::Dtype;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -101,7 +100,7 @@ impl Files {
 
     fn add_shards(&mut self, directory: &Path, index: &Path) -> Result<(), HuggingFaceError> {
         let content = |reason: String| HuggingFaceError::Content { path: index.into(), reason };
-        let text = std::fs::read_to_string(index)
+        let text = crate::input_file::read_text(index)
             .map_err(|cause| HuggingFaceError::Read { path: index.into(), cause })?;
         let Index { weight_map } = serde_json::from_str(&text).map_err(|error| content(error.to_string()))?;
         let shards: BTreeSet<&String> = weight_map.values().collect();
@@ -150,7 +149,7 @@ impl Files {
 
 fn map(path: &Path) -> Result<Mmap, CheckpointError> {
     let read_error = |cause| CheckpointError::Read { path: path.into(), cause };
-    let file = File::open(path).map_err(|cause| match cause.kind() {
+    let file = crate::input_file::open(path).map_err(|cause| match cause.kind() {
         ErrorKind::NotFound => CheckpointError::Missing { path: PathBuf::from(path) },
         _ => read_error(cause),
     })?;

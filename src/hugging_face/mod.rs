@@ -276,7 +276,7 @@ fn notes(fields: &Fields) -> Vec<String> {
 }
 
 fn read(path: &Path) -> std::result::Result<String, HuggingFaceError> {
-    std::fs::read_to_string(path).map_err(|cause| HuggingFaceError::Read { path: path.into(), cause })
+    crate::input_file::read_text(path).map_err(|cause| HuggingFaceError::Read { path: path.into(), cause })
 }
 
 /// A configuration error without its prefix.

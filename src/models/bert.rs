@@ -6,6 +6,7 @@
 //! `head.dense.{weight,bias}` [d, d], `head.norm.{weight,bias}` and `head.bias` [V]. The output layer has the matrix of `wte`.
 
 use super::gpt::INITIAL_STD;
+use super::{MOST_LAYERS, MOST_TOKENS, WIDEST};
 use crate::init::Init;
 use crate::loss::{counted_mean, token_losses};
 use crate::nn::{
@@ -72,13 +73,13 @@ impl BertConfig {
     /// token.
     pub fn validate(&self) -> Result<()> {
         super::check_extents(&[
-            ("vocabulary", self.vocabulary),
-            ("context", self.context),
-            ("layers", self.layers),
-            ("heads", self.heads),
-            ("width", self.width),
-            ("hidden", self.hidden()),
-            ("segments", self.segments),
+            ("vocabulary", self.vocabulary, MOST_TOKENS),
+            ("context", self.context, MOST_TOKENS),
+            ("layers", self.layers, MOST_LAYERS),
+            ("heads", self.heads, WIDEST),
+            ("width", self.width, WIDEST),
+            ("hidden", self.hidden(), WIDEST),
+            ("segments", self.segments, WIDEST),
         ])?;
         super::check_heads(self.width, self.heads, None)?;
         super::check_dropout(self.dropout)?;
@@ -91,7 +92,7 @@ impl BertConfig {
 
     /// The width inside feed-forward networks.
     pub fn hidden(&self) -> usize {
-        self.hidden.unwrap_or(4 * self.width)
+        self.hidden.unwrap_or(self.width.saturating_mul(4))
     }
 
     /// The token that stands for a hidden one.

@@ -10,7 +10,7 @@
 //! and `relative_target.weight` [buckets, heads] if they are known by distance; blocks `encoder.i` and `decoder.i`, the latter
 //! with `ln_cross`, `cross.q`, `cross.kv` and `cross.proj`; `ln_encoder`, `ln_decoder`; `head.weight` if it is not tied.
 
-use super::{FeedForwardKind, Positions};
+use super::{FeedForwardKind, MOST_LAYERS, MOST_TOKENS, Positions, WIDEST};
 use crate::init::Init;
 use crate::loss::{counted_mean, smoothed_token_losses, token_losses};
 use crate::nn::{
@@ -119,13 +119,14 @@ impl EncoderDecoderConfig {
     /// own, a share outside [0, 1), a mark no token, or there are too few buckets of distances.
     pub fn validate(&self) -> Result<()> {
         super::check_extents(&[
-            ("source_length", self.source_length),
-            ("target_length", self.target_length),
-            ("layers", self.layers),
-            ("decoder_layers", self.decoder_layers()),
-            ("heads", self.heads),
-            ("width", self.width),
-            ("hidden", self.hidden()),
+            ("vocabulary", self.vocabulary, MOST_TOKENS),
+            ("source_length", self.source_length, MOST_TOKENS),
+            ("target_length", self.target_length, MOST_TOKENS),
+            ("layers", self.layers, MOST_LAYERS),
+            ("decoder_layers", self.decoder_layers(), MOST_LAYERS),
+            ("heads", self.heads, WIDEST),
+            ("width", self.width, WIDEST),
+            ("hidden", self.hidden(), WIDEST),
         ])?;
         super::check_heads(self.width, self.heads, self.head_width)?;
         super::check_dropout(self.dropout)?;
@@ -148,6 +149,9 @@ impl EncoderDecoderConfig {
             Positions::Rope(_) if !self.head_width().is_multiple_of(2) => {
                 refuse(format!("rope turns pairs, but the width of a head is {}", self.head_width()))
             }
+            Positions::Relative(shape) if shape.buckets > MOST_LAYERS || shape.distance > WIDEST => refuse(
+                format!("{} buckets of distances up to {} are too many", shape.buckets, shape.distance),
+            ),
             Positions::Relative(shape) if shape.buckets < 4 || shape.distance <= shape.buckets / 2 => {
                 refuse(format!("{} buckets of distances up to {} cannot be", shape.buckets, shape.distance))
             }
@@ -167,7 +171,7 @@ impl EncoderDecoderConfig {
 
     /// The width inside feed-forward networks.
     pub fn hidden(&self) -> usize {
-        self.hidden.unwrap_or(4 * self.width)
+        self.hidden.unwrap_or(self.width.saturating_mul(4))
     }
 
     /// The token in front of everything that is written.

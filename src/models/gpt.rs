@@ -8,6 +8,7 @@
 //! `head.weight` [V, d] unless the head shares the matrix of `wte`. RMSNorm has no bias;
 //! [`LatentAttention`](crate::nn::LatentAttention) has other names under `attn`.
 
+use super::{MOST_LAYERS, MOST_TOKENS, WIDEST};
 use crate::init::Init;
 use crate::loss::cross_entropy;
 use crate::nn::{
@@ -200,24 +201,17 @@ impl GptConfig {
     /// values as asked, the dropout probability outside [0, 1), or the parts do not go together.
     pub fn validate(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Configuration(reason));
-        let latent = self.latent.map(|l| {
-            let ranks = [("kv_rank", l.kv_rank), ("query_rank", l.query_rank.unwrap_or(1))];
-            let widths =
-                [("head_width", l.head_width), ("rope_width", l.rope_width), ("value_width", l.value_width)];
-            [&ranks[..], &widths].concat()
-        });
-        let extents = [
-            ("vocabulary", self.vocabulary),
-            ("context", self.context),
-            ("layers", self.layers),
-            ("heads", self.heads),
-            ("width", self.width),
-            ("kv_heads", self.kv_heads()),
-            ("hidden", self.hidden()),
-            ("window", self.window.unwrap_or(1)),
-        ];
-        let extents: Vec<_> = extents.into_iter().chain(latent.into_iter().flatten()).collect();
-        super::check_extents(&extents)?;
+        super::check_extents(&[
+            ("vocabulary", self.vocabulary, MOST_TOKENS),
+            ("context", self.context, MOST_TOKENS),
+            ("layers", self.layers, MOST_LAYERS),
+            ("heads", self.heads, WIDEST),
+            ("width", self.width, WIDEST),
+            ("kv_heads", self.kv_heads(), WIDEST),
+            ("hidden", self.hidden(), WIDEST),
+            ("window", self.window.unwrap_or(1), MOST_TOKENS),
+        ])?;
+        self.validate_latent()?;
         super::check_heads(self.width, self.heads, self.head_width)?;
         if !self.heads.is_multiple_of(self.kv_heads()) {
             return refuse(format!("heads {} is not a multiple of kv_heads {}", self.heads, self.kv_heads()));
@@ -230,12 +224,28 @@ impl GptConfig {
         self.validate_positions()
     }
 
+    fn validate_latent(&self) -> Result<()> {
+        let Some(l) = self.latent else { return Ok(()) };
+        let all = |width: usize| self.heads.saturating_mul(width);
+        super::check_extents(&[
+            ("kv_rank", l.kv_rank, WIDEST),
+            ("query_rank", l.query_rank.unwrap_or(1), WIDEST),
+            ("head_width", l.head_width, WIDEST),
+            ("rope_width", l.rope_width, WIDEST),
+            ("value_width", l.value_width, WIDEST),
+            ("head_width of all heads", all(l.head_width), WIDEST),
+            ("rope_width of all heads", all(l.rope_width), WIDEST),
+            ("value_width of all heads", all(l.value_width), WIDEST),
+        ])
+    }
+
     fn validate_experts(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Configuration(reason));
         let Some(Experts { count, active, noise, balance }) = self.experts else { return Ok(()) };
         if active == 0 || active > count {
             return refuse(format!("{active} of {count} experts cannot work on a token"));
         }
+        super::check_extents(&[("hidden of all experts", self.hidden().saturating_mul(count), MOST_TOKENS)])?;
         if self.feed_forward != FeedForwardKind::Swiglu || self.bias {
             return refuse("experts need feed_forward swiglu and no bias".into());
         }
@@ -300,7 +310,7 @@ impl GptConfig {
 
     /// The width inside feed-forward networks.
     pub fn hidden(&self) -> usize {
-        self.hidden.unwrap_or(4 * self.width)
+        self.hidden.unwrap_or(self.width.saturating_mul(4))
     }
 
     /// This shape with the fields of a JSON object put in.

@@ -38,10 +38,24 @@ fn merged<C: Serialize + DeserializeOwned>(shape: &C, json: &str) -> Result<C> {
     serde_json::from_value(merged).map_err(invalid)
 }
 
-/// Refuses the first extent that is zero.
-fn check_extents(extents: &[(&str, usize)]) -> Result<()> {
-    match extents.iter().find(|(_, extent)| *extent == 0) {
-        Some((name, _)) => Err(Error::Configuration(format!("{name} is 0, but must be at least 1"))),
+/// The largest vocabulary, context or window: a number above was mistyped, and products of extents would overflow.
+const MOST_TOKENS: usize = 1 << 24;
+
+/// The largest extent of a layer.
+const WIDEST: usize = 1 << 22;
+
+/// Graphs grow with the number of layers.
+const MOST_LAYERS: usize = 1 << 12;
+
+/// Refuses the first extent that is zero, or above the limit behind it. Within the limits, the parameters of any model are fewer than
+/// 2⁶³.
+fn check_extents(extents: &[(&str, usize, usize)]) -> Result<()> {
+    let refuse = |reason: String| Err(Error::Configuration(reason));
+    match extents.iter().find(|(_, extent, limit)| !(1..=*limit).contains(extent)) {
+        Some((name, 0, _)) => refuse(format!("{name} is 0, but must be at least 1")),
+        Some((name, extent, limit)) => {
+            refuse(format!("{name} {extent} is above the largest possible, {limit}"))
+        }
         None => Ok(()),
     }
 }
@@ -49,7 +63,10 @@ fn check_extents(extents: &[(&str, usize)]) -> Result<()> {
 /// Heads share the width evenly, unless they have one of their own.
 fn check_heads(width: usize, heads: usize, head_width: Option<usize>) -> Result<()> {
     match head_width {
-        Some(0) => Err(Error::Configuration("head_width is 0, but must be at least 1".into())),
+        Some(width) => check_extents(&[
+            ("head_width", width, WIDEST),
+            ("head_width of all heads", heads.saturating_mul(width), WIDEST),
+        ]),
         None if !width.is_multiple_of(heads) => {
             Err(Error::Configuration(format!("width {width} is not a multiple of heads {heads}")))
         }

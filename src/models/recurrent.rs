@@ -8,6 +8,7 @@
 //! In training the layers' states are carried from step to step, so that a batch must go on where the one before ended;
 //! gradients end at the step (truncated back-propagation through time). Otherwise they begin with zeros.
 
+use super::{MOST_LAYERS, MOST_TOKENS, WIDEST};
 use crate::init::Init;
 use crate::loss::{activation_regularization, cross_entropy, temporal_activation_regularization};
 use crate::nn::{Cell, Dropout, Embedding, Recurrent, RecurrentConfig};
@@ -72,11 +73,11 @@ impl RecurrentLmConfig {
     /// If an extent is zero, a probability outside [0, 1), or a weight of a penalty negative.
     pub fn validate(&self) -> Result<()> {
         super::check_extents(&[
-            ("vocabulary", self.vocabulary),
-            ("context", self.context),
-            ("layers", self.layers),
-            ("width", self.width),
-            ("hidden", self.hidden),
+            ("vocabulary", self.vocabulary, MOST_TOKENS),
+            ("context", self.context, MOST_TOKENS),
+            ("layers", self.layers, MOST_LAYERS),
+            ("width", self.width, WIDEST),
+            ("hidden", self.hidden, WIDEST),
         ])?;
         super::check_dropout(self.dropout)?;
         super::check_dropout(self.weight_drop)?;

@@ -185,8 +185,15 @@ impl RelativeShape {
             let place = (distance as f32 / exact as f32).ln() / span * (buckets - exact) as f32;
             (exact + place as usize).min(buckets - 1)
         };
-        let start = |wanted: usize| (exact..).find(|&distance| bucket(distance) >= wanted);
-        (exact, (exact + 1..buckets).filter_map(start).collect())
+        // A bucket begins where the one before it does, or later.
+        let mut distance = exact;
+        let start = |wanted: usize| {
+            while bucket(distance) < wanted {
+                distance += 1;
+            }
+            distance
+        };
+        (exact, (exact + 1..buckets).map(start).collect())
     }
 }
 

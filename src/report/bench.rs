@@ -69,13 +69,17 @@ impl Measurements {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is no such file.
+    /// If it cannot be read, is no such file, or has no results.
     pub fn read(path: &Path) -> Result<Self> {
-        let read = std::fs::read_to_string(path);
+        let read = crate::input_file::read_text(path);
         let text = read.map_err(|cause| RowsError::Read { path: path.into(), cause })?;
         let invalid =
             |error| Error::Configuration(format!("{} is not of bench --json: {error}", path.display()));
-        serde_json::from_str(&text).map_err(invalid)
+        let all: Self = serde_json::from_str(&text).map_err(invalid)?;
+        match all.results.is_empty() {
+            true => Err(Error::Configuration(format!("{} has no results", path.display()))),
+            false => Ok(all),
+        }
     }
 }
 
@@ -284,7 +288,7 @@ fn seconds(seconds: f64) -> String {
         1e-3.. => (1e3 * seconds, "ms"),
         _ => (1e6 * seconds, "µs"),
     };
-    let digits = (2 - value.log10().floor() as i32).clamp(0, 2) as usize;
+    let digits = 2i32.saturating_sub(value.log10().floor() as i32).clamp(0, 2) as usize;
     format!("{value:.digits$} {unit}")
 }
 
@@ -300,6 +304,16 @@ mod tests {
         });
         row.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         serde_json::from_value(json!({"machine": {"cpu": "a <processor>"}, "results": [row]})).unwrap()
+    }
+
+    #[test]
+    fn strange_times_are_drawn_and_no_results_refused() {
+        let read = |name: &str| Measurements::read(&Path::new("tests/fixtures/bad_input").join(name));
+        let page = bench_page(&[read("bench_below_zero.json").unwrap()]);
+        assert!(!page.contains("NaN"), "{page}");
+        assert_eq!([0.0, f64::INFINITY].map(seconds), ["0.00 µs", "inf s"]);
+        let message = read("bench_no_results.json").unwrap_err().to_string();
+        assert!(message.ends_with("bench_no_results.json has no results"), "{message}");
     }
 
     #[test]

@@ -40,8 +40,13 @@ impl Description {
     /// If the file cannot be read or understood.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = |reason: String| Error::Configuration(format!("{}: {reason}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+        let text = crate::input_file::read_text(path).map_err(|error| failed(error.to_string()))?;
+        let about: Self = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+        about.config.validate().map_err(|error| match error {
+            Error::Configuration(reason) => failed(reason),
+            other => other,
+        })?;
+        Ok(about)
     }
 
     /// Writes it as JSON into a run's directory, whole or not at all.
@@ -54,7 +59,7 @@ impl Description {
 
     /// Tokens of a step.
     pub(crate) fn tokens(&self) -> f64 {
-        (self.settings.batch * self.config.context()) as f64
+        self.settings.batch as f64 * self.config.context() as f64
     }
 
     /// A list of names and values.

@@ -292,14 +292,17 @@ fn thinned(points: &[&(f64, f64)]) -> Vec<(f64, f64)> {
     pieces.collect()
 }
 
-/// The least and the largest, never the same.
+/// The least and the largest, never the same, and both so far from the largest of all numbers that their distance is one.
 fn extent(values: impl Iterator<Item = f64>) -> [f64; 2] {
-    let finite = values.filter(|x| x.is_finite());
+    let finite = values.filter(|x| x.is_finite()).map(|x| x.clamp(f64::MIN / 4.0, f64::MAX / 4.0));
     let [low, high] =
         finite.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], x| [low.min(x), high.max(x)]);
     match () {
         () if low > high => [0.0, 1.0],
-        () if low == high => [low - 0.5, high + 0.5],
+        () if low == high => {
+            let half = (low.abs() * 1e-3).max(0.5);
+            [low - half, high + half]
+        }
         () => [low, high],
     }
 }
@@ -310,8 +313,14 @@ fn ticks([low, high]: [f64; 2]) -> Vec<f64> {
     let power = 10f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
     let step = step.unwrap_or(10.0 * power);
-    let first = (low / step - 1e-9).ceil() as i64;
-    (first..).map(|tick| tick as f64 * step).take_while(|tick| *tick <= high + 1e-9 * step).collect()
+    let first = (low / step - 1e-9).ceil();
+    // Values so large that their distances vanish beside them have no ticks.
+    if first.is_nan() || first.abs() >= 1.0 / f64::EPSILON {
+        return vec![];
+    }
+    let most = 2 * TICKS as i32;
+    let ticks = (0..most).map(|tick| (first + f64::from(tick)) * step);
+    ticks.take_while(|tick| *tick <= high + 1e-9 * step).collect()
 }
 
 /// Powers of ten between two logarithms, every second or third one where there are many.
@@ -348,6 +357,16 @@ mod tests {
         assert_eq!(ticks([1.0, 4.0]), [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]);
         let decades: Vec<_> = decades([-9.0, -2.0]).into_iter().map(|(_, name)| name).collect();
         assert_eq!(decades, ["10⁻⁹", "10⁻⁷", "10⁻⁵", "10⁻³"]);
+    }
+
+    #[test]
+    fn values_without_distances_have_no_ticks() {
+        assert!(
+            ticks([1e300, 1e300]).is_empty() && ticks([u64::MAX as f64, 1.8446744073709556e19]).len() <= 12
+        );
+        assert_eq!(extent([5e20].into_iter()), [5e20 - 5e17, 5e20 + 5e17]);
+        let [low, high] = extent([f64::MIN, f64::MAX].into_iter());
+        assert!((high - low).is_finite());
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl<'a> History<'a> {
             1 => format!("{end}{asked} steps are done."),
             _ => format!("The log begins with step {begin} and ends with step {end}{asked}."),
         };
-        let missing = last.step - first.step + 1 - self.steps.len() as u64;
+        let missing = last.step.saturating_sub(first.step).saturating_sub(self.steps.len() as u64 - 1);
         if missing > 0 {
             text += &format!(" {} steps in between are missing.", number(missing as f64));
         }
@@ -235,6 +235,14 @@ mod tests {
         let [folded, end, shown] =
             ["first</pre>", "</details>", "second</pre>"].map(|part| page.find(part).unwrap());
         assert!(folded < end && end < shown);
+    }
+
+    #[test]
+    fn a_page_of_numbers_that_no_run_has() {
+        let rows =
+            Row::read_all(std::path::Path::new("tests/fixtures/bad_input/log_backwards.jsonl")).unwrap();
+        let page = run_page("x", None, &rows);
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
 
     #[test]

@@ -40,7 +40,8 @@ impl Corpus {
     /// # Errors
     /// [`TextError::Read`], [`TextError::NotUtf8`] or [`TextError::Empty`].
     pub fn read(path: &Path) -> Result<Self, TextError> {
-        let bytes = std::fs::read(path).map_err(|cause| TextError::Read { path: path.into(), cause })?;
+        let bytes =
+            crate::input_file::read(path).map_err(|cause| TextError::Read { path: path.into(), cause })?;
         let text = String::from_utf8(bytes).map_err(|error| TextError::NotUtf8 {
             path: path.into(),
             offset: error.utf8_error().valid_up_to(),

@@ -2,6 +2,7 @@
 //! 2019) and WordPiece (Schuster, Nakajima, 2012; as in BERT: Devlin et al., 2018).
 
 use super::{TextError, bytes};
+use crate::input_file;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
@@ -11,7 +12,7 @@ use tokenizers::decoders::wordpiece::WordPiece as WordPieceDecoder;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::models::wordpiece::{WordPiece, WordPieceTrainer};
-use tokenizers::normalizers::{BertNormalizer, Lowercase, NFD, Sequence, StripAccents};
+use tokenizers::normalizers::{BertNormalizer, Lowercase, NFD, Precompiled, Sequence, StripAccents};
 use tokenizers::pre_tokenizers::{
     bert::BertPreTokenizer, byte_level::ByteLevel, whitespace::WhitespaceSplit,
 };
@@ -27,6 +28,9 @@ const MARKS: [&str; 5] = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"];
 /// What ends a word in a vocabulary whose pieces know it.
 const END_OF_WORD: &str = "</w>";
 
+/// What errors call a vocabulary that was learnt.
+const LEARNT: &str = "the learnt vocabulary";
+
 /// A tokenizer whose tokens are pieces of words. In JSON it is what the crate `tokenizers` writes as `tokenizer.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
@@ -37,18 +41,29 @@ pub struct PieceTokenizer {
 }
 
 impl PieceTokenizer {
+    /// A tokenizer whose ids are tokens: not below 0, and with one behind the last.
+    fn new(inner: Inner, name: &str) -> Result<Self, TextError> {
+        let last = inner.get_vocab(true).into_values().max();
+        match last.filter(|&last| last >= i32::MAX as u32) {
+            Some(last) => Err(reason(name, format!("the id {last} is above the largest possible"))),
+            None => Ok(Self { inner: Arc::new(inner), size: last.map_or(0, |last| last as usize + 1) }),
+        }
+    }
+
     /// GPT-2's: a vocabulary (`vocab.json`) and the merges in their order (`merges.txt`), over bytes.
     ///
     /// # Errors
     /// [`TextError::Tokenizer`] if a file cannot be read or does not belong to the other one.
     pub fn gpt2(vocabulary: &Path, merges: &Path) -> Result<Self, TextError> {
         let path = |path: &Path| path.display().to_string();
+        check_file(vocabulary)?;
+        check_file(merges)?;
         let model = BPE::from_file(&path(vocabulary), &path(merges)).build();
         let mut inner = over_bytes(model.map_err(|cause| failed(&path(vocabulary), cause))?);
         if inner.token_to_id(END_OF_TEXT).is_some() {
             add_marks(&mut inner, &[END_OF_TEXT])?;
         }
-        Ok(Self::from(inner))
+        Self::new(inner, &path(vocabulary))
     }
 
     /// BERT's: WordPiece with a vocabulary of one entry a line (`vocab.txt`), lower case, no accents.
@@ -57,12 +72,13 @@ impl PieceTokenizer {
     /// [`TextError::Tokenizer`] if the file cannot be read or has no `[UNK]`, `[CLS]` or `[SEP]`.
     pub fn bert(vocabulary: &Path) -> Result<Self, TextError> {
         let name = vocabulary.display().to_string();
+        check_file(vocabulary)?;
         let model = WordPiece::from_file(&name).unk_token(MARKS[0].into()).build();
         let mut inner = like_bert(model.map_err(|cause| failed(&name, cause))?)?;
         let known: Vec<_> = MARKS.into_iter().filter(|mark| inner.token_to_id(mark).is_some()).collect();
         add_marks(&mut inner, &known)?;
         mark_sentences(&mut inner, &name)?;
-        Ok(Self::from(inner))
+        Self::new(inner, &name)
     }
 
     /// Any tokenizer in the format of the crate `tokenizers`, which Hugging Face's models bring as `tokenizer.json`.
@@ -70,8 +86,10 @@ impl PieceTokenizer {
     /// # Errors
     /// [`TextError::Tokenizer`] if the file cannot be read or understood.
     pub fn read(file: &Path) -> Result<Self, TextError> {
-        let inner = Inner::from_file(file).map_err(|cause| failed(&file.display().to_string(), cause))?;
-        Ok(Self::from(inner))
+        let name = file.display().to_string();
+        let text = input_file::read_text(file).map_err(|cause| reason(&name, cause.to_string()))?;
+        let stored = serde_json::from_str(&text).map_err(|cause| reason(&name, cause.to_string()))?;
+        Self::new(understood(&stored, text, &name)?, &name)
     }
 
     /// Byte-pair encoding over bytes, learnt from a text: `size` entries at most, the 256 bytes and the end of a text among
@@ -89,7 +107,7 @@ impl PieceTokenizer {
             .show_progress(false)
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .special_tokens(special(&[END_OF_TEXT]));
-        Ok(Self::from(trained(over_bytes(BPE::default()), trainer.build(), text)?))
+        Self::new(trained(over_bytes(BPE::default()), trainer.build(), text)?, LEARNT)
     }
 
     /// Byte-pair encoding over the characters of words: canonical decomposition (NFD), lower case, no accents, words split at
@@ -110,7 +128,7 @@ impl PieceTokenizer {
             let trainer = BpeTrainer::builder().vocab_size(size).show_progress(false);
             trainer.end_of_word_suffix(END_OF_WORD.into()).special_tokens(special(first)).build()
         };
-        Ok(Self::from(trained_in_order(inner, trainer, text, size)?))
+        Self::new(trained_in_order(inner, trainer, text, size)?, LEARNT)
     }
 
     /// WordPiece as in BERT, learnt from a text: lower case, no accents, words and punctuation apart, pieces inside of a word
@@ -128,7 +146,7 @@ impl PieceTokenizer {
         };
         let mut inner = trained_in_order(inner, trainer, text, size)?;
         mark_sentences(&mut inner, "WordPiece")?;
-        Ok(Self::from(inner))
+        Self::new(inner, LEARNT)
     }
 
     /// Number of different tokens; ids are `0..vocabulary_size()`.
@@ -269,13 +287,6 @@ impl PieceTokenizer {
     }
 }
 
-impl From<Inner> for PieceTokenizer {
-    fn from(inner: Inner) -> Self {
-        let size = inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1);
-        Self { inner: Arc::new(inner), size }
-    }
-}
-
 /// Two tokenizers are equal if they are stored alike.
 impl PartialEq for PieceTokenizer {
     fn eq(&self, other: &Self) -> bool {
@@ -293,8 +304,8 @@ impl TryFrom<Value> for PieceTokenizer {
     type Error = TextError;
 
     fn try_from(stored: Value) -> Result<Self, TextError> {
-        let inner = Inner::from_bytes(stored.to_string());
-        Ok(Self::from(inner.map_err(|cause| failed("the stored tokenizer", cause))?))
+        let name = "the stored tokenizer";
+        Self::new(understood(&stored, stored.to_string(), name)?, name)
     }
 }
 
@@ -375,6 +386,28 @@ fn special<T: AsRef<str>>(marks: &[T]) -> Vec<AddedToken> {
 fn add_marks(inner: &mut Inner, marks: &[&str]) -> Result<(), TextError> {
     inner.add_special_tokens(special(marks)).map_err(|cause| failed("the marks", cause))?;
     Ok(())
+}
+
+/// The tokenizer that a document describes, which is this text. The crate panics on what is no JSON, and on a table of characters
+/// that it cannot read.
+fn understood(document: &Value, text: String, name: &str) -> Result<Inner, TextError> {
+    check_normalizer(&document["normalizer"], name)?;
+    Inner::from_bytes(text).map_err(|cause| failed(name, cause))
+}
+
+fn check_normalizer(normalizer: &Value, name: &str) -> Result<(), TextError> {
+    if normalizer["type"] == "Precompiled" {
+        let table = Precompiled::deserialize(normalizer);
+        table.map_err(|cause| reason(name, format!("its normalizer: {cause}")))?;
+    }
+    let mut parts = normalizer["normalizers"].as_array().into_iter().flatten();
+    parts.try_for_each(|part| check_normalizer(part, name))
+}
+
+/// Whether it is a file that can be read to its end.
+fn check_file(path: &Path) -> Result<(), TextError> {
+    let refused = |cause: std::io::Error| reason(&path.display().to_string(), cause.to_string());
+    input_file::open(path).map(drop).map_err(refused)
 }
 
 fn check_marked(size: usize) -> Result<(), TextError> {

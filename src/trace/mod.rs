@@ -112,6 +112,22 @@ impl Program {
         trained.map(|parameter| parameter.shape.iter().product::<usize>()).sum()
     }
 
+    /// Asks the system for as much memory as the first values of all parameters and buffers take, and gives it back: to draw what there
+    /// is no memory for would end the process.
+    ///
+    /// # Errors
+    /// If memory is short, or a parameter has 2³⁴ elements or more, which no first values are drawn for.
+    pub fn ensure_memory(&self) -> Result<()> {
+        let kept = || self.parameters.iter().chain(&self.buffers);
+        let bytes = |parameter: &Parameter| TensorType::new(DType::F32, parameter.shape.clone()).bytes();
+        let all = kept().map(bytes).fold(0, usize::saturating_add);
+        if kept().any(|parameter| bytes(parameter) >= 4 << 34) {
+            return Err(IrError::Memory { bytes: all }.into());
+        }
+        let asked = Vec::<u8>::new().try_reserve_exact(all);
+        asked.map_err(|_| IrError::Memory { bytes: all }.into())
+    }
+
     /// The first values of all parameters and buffers, a function of the seed and each one's name.
     pub fn initial_parameters(&self, seed: u64) -> impl Iterator<Item = (String, HostTensor)> {
         let kept = self.parameters.iter().chain(&self.buffers);

@@ -153,6 +153,7 @@ impl Trainer {
         let text = TextRecord::new(corpus, file);
         let record = Record { config: config.into(), settings, tokenizer, text };
         Trainer::build(record, corpus, target, |states, step| {
+            step.program.ensure_memory()?;
             for (name, tensor) in step.program.initial_parameters(seed) {
                 states.set(&name, &tensor)?;
             }

@@ -57,7 +57,7 @@ impl Row {
     /// # Errors
     /// If the file cannot be read or a line of it is no row; says which.
     pub fn read_all(log: &Path) -> Result<Vec<Row>> {
-        let read = std::fs::read_to_string(log);
+        let read = crate::input_file::read_text(log);
         let text = read.map_err(|cause| RowsError::Read { path: log.into(), cause })?;
         let complete = text.rfind('\n').map_or(0, |end| end + 1);
         let lines = text[..complete].lines().enumerate().filter(|(_, line)| !line.trim().is_empty());

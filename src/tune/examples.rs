@@ -70,7 +70,7 @@ pub enum RowsError {
 /// # Errors
 /// [`RowsError`], with the number of the line that is no row.
 pub fn read_rows<T: DeserializeOwned>(path: &Path) -> std::result::Result<Vec<T>, RowsError> {
-    let read = std::fs::read_to_string(path);
+    let read = crate::input_file::read_text(path);
     let text = read.map_err(|cause| RowsError::Read { path: path.into(), cause })?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let row = |(number, line): (usize, &str)| {

@@ -72,6 +72,7 @@ impl Learner {
         settings.adaptation.check(loss.trace())?;
         let step = TrainStep::new(loss, &settings.optimizer, settings.clip)?;
         let states = target.states();
+        step.program.ensure_memory()?;
         for (name, value) in step.program.initial_parameters(settings.seed) {
             states.set(&name, &value)?;
         }

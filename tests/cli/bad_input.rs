@@ -125,7 +125,8 @@ fn programs_that_are_no_programs() {
         let message = work.fail(&format!("{command} op.kir"));
         assert!(message.contains("line 3, column 8") && message.contains("frobnicate"), "{message}");
         let message = work.fail(&format!("{command} type.kir"));
-        assert!(message.contains("type.kir: ") && message.contains("%1 = exp"), "{message}");
+        let expected = "type.kir: line 3, column 8: invariant 3 (type): %1 = exp: has the type f32[3]";
+        assert!(message.starts_with(expected), "{message}");
     }
 }
 
@@ -198,4 +199,132 @@ fn a_full_disk_leaves_the_old_checkpoint() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let ended = end(work.command("presets").stdout(full).spawn().unwrap());
     assert!(ended.err.starts_with("error: cannot write to standard output: "), "{}", ended.err);
+}
+
+/// Flags of commands that read FILE.
+const READS_A_FILE: [&str; 14] = [
+    "opt FILE",
+    "run FILE",
+    "run one.kir --inputs FILE",
+    "bisect FILE",
+    "bisect one.kir --inputs FILE",
+    "dump FILE --stage trace",
+    "dump one.kir --format html --times FILE",
+    "dump --stage trace --config FILE",
+    "train --config small.json --out run --data FILE",
+    "train --config small.json --out run --init FILE",
+    "train --config small.json --out run --tokenizer FILE",
+    "bench --config small.json --html page.html --peers FILE",
+    "report FILE",
+    "import FILE -o run",
+];
+
+const ONE: &str =
+    "graph \"one\" {\n  %0 = constant {value = 1, dtype = f32} : f32[]\n  output \"y\" = %0\n}\n";
+
+/// What is there instead of a file gets one line that names it, and nothing is written.
+#[cfg(unix)]
+#[test]
+fn what_is_no_file() {
+    let work = Workplace::new();
+    work.write("one.kir", ONE);
+    work.write("empty-é", "");
+    work.write("bytes-é", b"graph \xff\xfe");
+    std::fs::create_dir(work.path("folder-é")).unwrap();
+    std::os::unix::fs::symlink("ring-é", work.path("ring-é")).unwrap();
+    let pipe = work.path("pipe-é");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // A reader that does open it gets an end, not a wait.
+    std::thread::spawn(move || std::fs::write(pipe, "x"));
+    let names = || {
+        let entries = std::fs::read_dir(work.0.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let kinds = [
+        ("empty-é", ""),
+        ("bytes-é", ""),
+        ("folder-é", ""),
+        ("ring-é", ""),
+        ("pipe-é", "it is a pipe or a device, not a regular file"),
+        ("/dev/null", "it is a pipe or a device, not a regular file"),
+    ];
+    for flags in READS_A_FILE {
+        for (file, expected) in kinds {
+            let flags = flags.replace("FILE", file);
+            let message = work.fail(&flags);
+            assert!(message.contains(file), "{flags}: {message}");
+            // A model is a folder.
+            let is_of_file = !flags.starts_with("import");
+            assert!(!is_of_file || message.contains(expected), "{flags}: {message}");
+            assert_eq!(names(), before, "{flags}");
+        }
+    }
+}
+
+/// Checkpoints and published models are folders; what is no file in them is no checkpoint.
+#[cfg(unix)]
+#[test]
+fn folders_with_what_is_no_file() {
+    let work = Workplace::new();
+    for folder in ["checkpoint", "model"] {
+        std::fs::create_dir(work.path(folder)).unwrap();
+    }
+    std::os::unix::fs::symlink("/dev/null", work.path("checkpoint").join(CHECKPOINT_FILE)).unwrap();
+    std::os::unix::fs::symlink("/dev/null", work.path("model/config.json")).unwrap();
+    let commands = [
+        "generate --checkpoint checkpoint",
+        "score --checkpoint checkpoint --text a",
+        "train --resume checkpoint",
+        "tune sft --checkpoint checkpoint --data small.json --out run",
+        "export checkpoint -o run",
+        "compile --checkpoint checkpoint -o run",
+        "import model -o run",
+        "generate --model model",
+    ];
+    for flags in commands {
+        let message = work.fail(flags);
+        assert!(message.contains("it is a pipe or a device, not a regular file"), "{flags}: {message}");
+    }
+    assert!(!work.path("run").exists());
+}
+
+#[test]
+fn paths_may_have_blanks_and_any_letters() {
+    let work = Workplace::new();
+    std::fs::create_dir(work.path("ein Ordner für 文件")).unwrap();
+    let [file, results] =
+        ["one é.kir", "out put.safetensors"].map(|name| work.path("ein Ordner für 文件").join(name));
+    std::fs::write(&file, ONE).unwrap();
+    let child = work.command("run").arg(&file).arg("--outputs").arg(&results).spawn().unwrap();
+    assert_eq!(end(child).code, Some(0));
+    assert_eq!(tensor_file::read(&results).unwrap()["y"], Tensor::new([], vec![1.0f32]));
+}
+
+/// Sizes that a file claims are asked of the system before they are used.
+#[test]
+fn programs_for_which_there_is_no_memory() {
+    let work = Workplace::new();
+    let input = "%0 = input {name = \"x\", dtype = f32, shape = [1048576, 1073741824]}";
+    let iota = "%0 = iota {dtype = f32, shape = [1048576, 1073741824], axis = 0}";
+    work.write("input.kir", format!("graph \"g\" {{ {input} output \"y\" = %0 }}"));
+    work.write("iota.kir", format!("graph \"g\" {{ {iota} output \"y\" = %0 }}"));
+    for flags in ["bisect input.kir", "bisect iota.kir", "run iota.kir --mode reference", "run iota.kir"] {
+        let message = work.fail(flags);
+        assert!(message.contains("bytes") && message.contains("of memory to give"), "{flags}: {message}");
+    }
+    let wide = r#"{"vocabulary": 16777216, "width": 4194304, "heads": 1, "hidden": 8}"#;
+    work.write("wide.json", wide);
+    for flags in ["train --out run", "bench", "profile", "bisect"] {
+        let message = work.fail(&format!("{flags} --config wide.json"));
+        assert!(message.contains("memory"), "{flags}: {message}");
+    }
+    work.write("wider.json", r#"{"width": 1000000000000}"#);
+    let message = work.fail("train --config wider.json");
+    assert!(
+        message.contains("wider.json: width 1000000000000 is above the largest possible, 4194304"),
+        "{message}"
+    );
 }

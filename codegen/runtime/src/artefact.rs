@@ -73,6 +73,44 @@ pub struct Description {
 }
 
 impl Description {
+    /// What it says that cannot be, with so many functions beside it: a number of something that is not there, or no part that reads
+    /// one token of the whole context. What is computed with these numbers then stays in bounds.
+    pub(crate) fn fault(&self, functions: usize) -> Option<&'static str> {
+        let longest = self.parts.iter().map(|part| part.length).max().unwrap_or(0);
+        let reads_any = |part: &Part| part.length == 1 && part.visible >= self.context;
+        let is_there = |spot: &Spot, part: &Part| match *spot {
+            Spot::State(state) => state < self.states.len(),
+            Spot::Arena(offset) => offset <= part.arena_bytes,
+            Spot::Input(_) | Spot::Nowhere => true,
+        };
+        let runs = |part: &Part, launch: &Launch| {
+            launch.program < self.programs.len() && launch.slots.iter().all(|slot| *slot < part.spots.len())
+        };
+        let fits = |part: &Part| {
+            let moved = part.moves.iter().flat_map(|step| [step.from, step.to]);
+            part.spots.iter().all(|spot| is_there(spot, part))
+                && part.launches.iter().all(|launch| runs(part, launch))
+                && moved.chain([part.logits]).all(|buffer| buffer < part.spots.len())
+        };
+        let numbers = [self.batch, self.vocabulary, self.context, longest];
+        match () {
+            () if !numbers.iter().all(|extent| (1..=i32::MAX as usize).contains(extent)) => {
+                Some("an extent is out of range")
+            }
+            () if self.batch.checked_mul(longest.max(self.vocabulary)).is_none() => {
+                Some("an extent is out of range")
+            }
+            () if !self.parts.iter().any(reads_any) => Some("no part reads one token of the whole context"),
+            () if !self.parts.iter().all(fits) => {
+                Some("a part needs a buffer or a program that is not there")
+            }
+            () if self.programs.iter().flat_map(|program| program.functions()).any(|it| it >= functions) => {
+                Some("a program calls a function that is not there")
+            }
+            () => None,
+        }
+    }
+
     /// As bytes in an object file.
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("numbers and names can be written")

@@ -274,7 +274,13 @@ fn describe(artefact: &Artefact) -> Result<Description, ModelError> {
     let bytes = artefact.description().ok_or_else(|| unfit("it does not begin as one"))?;
     let another = "it was compiled by another version of Kernfusion";
     let description: Description = serde_json::from_slice(bytes).map_err(|_| unfit(another))?;
-    if description.format == FORMAT { Ok(description) } else { Err(unfit(another)) }
+    if description.format != FORMAT {
+        return Err(unfit(another));
+    }
+    match description.fault(artefact.functions().len()) {
+        None => Ok(description),
+        Some(fault) => Err(unfit(fault)),
+    }
 }
 
 fn check_processor(description: &Description) -> Result<(), ModelError> {

@@ -19,7 +19,8 @@ pub(crate) struct Weights {
 
 impl Weights {
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
-        let bytes = Mapped::open(path).map_err(|cause| ModelError::Read { path: path.into(), cause })?;
+        let bytes = check_file(path).and_then(|()| Mapped::open(path));
+        let bytes = bytes.map_err(|cause| ModelError::Read { path: path.into(), cause })?;
         let header = SafeTensors::read_metadata(bytes.as_slice());
         let (length, metadata) =
             header.map_err(|error| ModelError::Format { path: path.into(), reason: error.to_string() })?;
@@ -44,6 +45,14 @@ impl Weights {
             Some(bytes) => Ok(bytes.as_ptr()),
             None => unfit("lies outside of the file".into()),
         }
+    }
+}
+
+/// Refuses what is no regular file: to open a pipe may take for ever.
+fn check_file(path: &Path) -> std::io::Result<()> {
+    match std::fs::metadata(path)?.is_file() {
+        true => Ok(()),
+        false => Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 

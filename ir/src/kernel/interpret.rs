@@ -7,7 +7,7 @@ use super::{
     Bound, Buffer, BufferId, BufferRole, Consumer, Contraction, Direction, Form, Index, Instr, InstrKind,
     Kernel, KernelGraph, Loop, Operand, Product, Region, Scalar, StoreMode, Window,
 };
-use crate::evaluate::{Array, Precision};
+use crate::evaluate::{Array, Precision, room};
 use crate::{Cast, DType, IrError, Op, ReduceOp, Result, Select, TensorType, random};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ type Memory = Vec<Vec<f64>>;
 /// Runs all kernels: outputs by name, then the new value of each updated state under the state's name.
 ///
 /// # Errors
-/// If an input is missing.
+/// If an input is missing, or memory is short.
 ///
 /// # Panics
 /// If the graph breaks an invariant of kernel IR, such as an index outside its buffer.
@@ -42,12 +42,15 @@ impl<'g> Interpreter<'g> {
     /// Before the first kernel; inputs and states by name.
     ///
     /// # Errors
-    /// If one is missing.
+    /// If one is missing, or memory is short for the buffers and what the largest kernel computes.
     pub fn new(
         graph: &'g KernelGraph,
         inputs: &BTreeMap<String, Array>,
         precision: Precision,
     ) -> Result<Self> {
+        let buffers = graph.buffers.iter().map(|buffer| buffer.ty.elements());
+        let kernels = graph.kernels.iter().map(words).max().unwrap_or(0);
+        room(buffers.fold(kernels, usize::saturating_add))?;
         let first = |buffer: &Buffer| match (buffer.role, inputs.get(&buffer.name)) {
             (BufferRole::Temporary, _) => Ok(vec![f64::NAN; buffer.ty.elements()]),
             (_, Some(array)) => Ok(array.values.clone()),
@@ -95,6 +98,13 @@ impl<'g> Interpreter<'g> {
         });
         outputs.chain(updates).collect()
     }
+}
+
+/// The words that interpreting a kernel takes: the coordinates of all points, and the values of all instructions there.
+fn words(kernel: &Kernel) -> usize {
+    let axes = &kernel.domain.axes;
+    let points = axes.iter().fold(1usize, |points, &extent| points.saturating_mul(extent.max(1)));
+    points.saturating_mul(3 + axes.len() + kernel.region.instrs.len())
 }
 
 /// Runs a loop: its body is given what it reads by name.

@@ -1,6 +1,7 @@
 //! Attributes of ops as text form knows them.
 
 use super::Body;
+use crate::text::write_graph;
 use crate::{DType, Literal};
 use std::fmt;
 
@@ -134,7 +135,7 @@ impl fmt::Display for Attribute {
             Attribute::List(values) => write!(f, "{values:?}"),
             Attribute::Word(word) => f.write_str(word),
             Attribute::Text(text) => write!(f, "{text:?}"),
-            Attribute::Body(body) => f.write_str(body.graph().to_string().replace('\n', "\n    ").trim_end()),
+            Attribute::Body(body) => write_graph(f, body.graph(), 4),
         }
     }
 }
@@ -142,8 +143,19 @@ impl fmt::Display for Attribute {
 impl fmt::Display for Attributes {
     /// ` {a = 1, b = sum}`, or nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, 4)
+    }
+}
+
+impl Attributes {
+    /// As they are shown, bodies indented by so many blanks.
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
         for (i, (name, value)) in self.0.iter().enumerate() {
-            write!(f, "{}{name} = {value}", if i == 0 { " {" } else { ", " })?;
+            write!(f, "{}{name} = ", if i == 0 { " {" } else { ", " })?;
+            match value {
+                Attribute::Body(body) => write_graph(f, body.graph(), indent)?,
+                value => write!(f, "{value}")?,
+            }
         }
         f.write_str(if self.0.is_empty() { "" } else { "}" })
     }

@@ -154,7 +154,8 @@ impl Op {
     /// # Errors
     /// What is wrong with the operands, in words.
     pub fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        stanza!(self, s => s.infer(operands))
+        let ty = stanza!(self, s => s.infer(operands))?;
+        ty.fault().map_or(Ok(ty), Err)
     }
 
     /// The obvious evaluation; the caller rounds the result to `ty`.

@@ -1,14 +1,14 @@
 //! Loops: a body graph that runs a fixed number of times and hands values from turn to turn.
 
 use super::{Attribute, Attributes, KernelEntry, Stanza, Vjp, ensure};
-use crate::evaluate::{Array, Precision, evaluate_arrays};
+use crate::evaluate::{Array, Precision, evaluate_arrays, room};
 use crate::kernel::{Entered, Index, KernelWriter, Refusal};
-use crate::{Graph, IrError, Result, TensorType, ValueId};
+use crate::{Graph, IrError, Result, TensorType, ValueId, VerifyError};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// One result of a loop. Operands: first values of what is carried, tensors whose slices along the first axis are given to
 /// the turns, and constants of the loop; they are the inputs of the body, in the order of their declaration. Outputs of the
@@ -37,21 +37,43 @@ pub struct Scan {
     pub result: usize,
 }
 
-/// The body of a loop: a graph that is shared and compared by its text.
+/// The body of a loop: a graph that is shared, never changes, and is compared by its text.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(from = "Graph", into = "Graph")]
-pub struct Body(Arc<(String, Graph)>);
+pub struct Body(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    graph: Graph,
+    text: OnceLock<String>,
+    /// What the verifier says of it. Each loop around it asks again, so without this memory verifying would take as many turns as
+    /// there are pairs of loops inside of each other.
+    verified: OnceLock<std::result::Result<(), VerifyError>>,
+}
 
 impl Body {
     /// The graph.
     pub fn graph(&self) -> &Graph {
-        &self.0.1
+        &self.0.graph
+    }
+
+    /// Its text form.
+    pub fn text(&self) -> &str {
+        self.0.text.get_or_init(|| self.0.graph.to_string())
+    }
+
+    /// What [`Graph::verify`] says of it.
+    ///
+    /// # Errors
+    /// Those of [`Graph::verify`].
+    pub fn verify(&self) -> std::result::Result<(), VerifyError> {
+        self.0.verified.get_or_init(|| self.0.graph.verify()).clone()
     }
 }
 
 impl From<Graph> for Body {
     fn from(graph: Graph) -> Self {
-        Body(Arc::new((graph.to_string(), graph)))
+        Body(Arc::new(Shared { graph, text: OnceLock::new(), verified: OnceLock::new() }))
     }
 }
 
@@ -77,13 +99,13 @@ impl PartialOrd for Body {
 
 impl Ord for Body {
     fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.0.cmp(&other.0.0) }
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.text().cmp(other.text()) }
     }
 }
 
 impl Hash for Body {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.0.hash(state);
+        self.text().hash(state);
     }
 }
 
@@ -116,7 +138,7 @@ impl Scan {
     /// All results.
     ///
     /// # Errors
-    /// If the body is no valid graph.
+    /// If the body is no valid graph, or memory is short.
     pub fn run(&self, operands: &[&Array], precision: Precision) -> Result<Vec<Array>> {
         let graph = self.body.graph();
         let names: Vec<_> = graph.inputs().map(|(_, name, _)| name.to_string()).collect();
@@ -125,8 +147,9 @@ impl Scan {
             |result| self.with_result(result).infer(&operands.iter().map(|a| &a.ty).collect::<Vec<_>>());
         let results = (self.carried..graph.outputs().len()).map(types);
         let results = results.collect::<std::result::Result<Vec<_>, _>>();
-        let mut each: Vec<_> =
-            results.map_err(|reason| self.broken(reason))?.iter().map(Array::zeros).collect();
+        let results = results.map_err(|reason| self.broken(reason))?;
+        room(results.iter().map(TensorType::elements).fold(0, usize::saturating_add))?;
+        let mut each: Vec<_> = results.iter().map(Array::zeros).collect();
         for place in (0..self.length).map(|turn| self.place(turn)) {
             let slice = |array: &&Array| {
                 let ty = array.ty.with_shape(&array.ty.shape[1..]);
@@ -188,7 +211,7 @@ impl Stanza for Scan {
     }
     fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let graph = self.body.graph();
-        graph.verify().map_err(|error| format!("its body: {error}"))?;
+        self.body.verify().map_err(|error| format!("its body: {error}"))?;
         ensure(self.length > 0, || "has no turns".into())?;
         let inputs: Vec<_> = graph.inputs().map(|(id, name, _)| (name, &graph[id].ty)).collect();
         let sliced = self.carried..self.carried.saturating_add(self.sliced);

@@ -206,6 +206,10 @@ impl Stanza for RandomBits {
             })?;
             ensure(self.parts > 0, || "there must be a part".into())?;
         }
+        let whole = TensorType::new(DType::U32, [&[self.parts], &self.shape[..]].concat());
+        if let Some(fault) = whole.fault() {
+            return Err(format!("all parts: {fault}"));
+        }
         Ok(TensorType::new(DType::U32, self.shape.clone()))
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {

@@ -25,11 +25,18 @@
 //!
 //! A value is `%` and any word; it is printed as its number. Numbers are what Rust prints for `f64` (`inf`, `-inf`
 //! and `NaN` included), strings what it prints for `str`. A type that is left out is inferred. A type that is written
-//! is taken as it is, and operands may be defined later in the file: such graphs are for the verifier to refuse.
+//! is taken as it is, and operands may be defined later in the file: such graphs are for the verifier to refuse, or for
+//! [`Graph::parse_verified`](crate::Graph::parse_verified), which says in which line they stand. Bodies of loops may stand in each
+//! other, [`DEEPEST`] graphs at most.
 
 mod lex;
 mod parse;
 mod print;
+
+pub(crate) use print::write_graph;
+
+/// How deep graphs may stand in each other, as bodies of loops: deeper than any program, and not as deep as the stack of a thread.
+pub const DEEPEST: usize = 64;
 
 /// Why a text is no graph, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

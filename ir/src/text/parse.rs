@@ -1,8 +1,11 @@
 //! Reading the text form, in two steps: statements as they stand, then names and types.
 
-use super::ParseError;
 use super::lex::{Fault, Lexer, Token};
-use crate::{Attribute, Attributes, DType, Graph, Literal, Location, Node, Op, Origin, TensorType, ValueId};
+use super::{DEEPEST, ParseError};
+use crate::{
+    Attribute, Attributes, Body, DType, Graph, Literal, Location, Node, Op, Origin, Place, TensorType,
+    ValueId, VerifyError,
+};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -15,9 +18,22 @@ impl Graph {
     /// # Errors
     /// What is wrong with the text, with line and column.
     pub fn parse(text: &str) -> Result<Graph, ParseError> {
-        let read = || Parser { lexer: Lexer::new(text)? }.whole_file();
-        read().map_err(|fault| fault.locate(text))
+        parse(text, false)
     }
+
+    /// Reads the text form and verifies the graph, and all bodies of loops in it.
+    ///
+    /// # Errors
+    /// What is wrong with the text or with the graph, with line and column: those of the op, the output or the update that breaks an
+    /// invariant.
+    pub fn parse_verified(text: &str) -> Result<Graph, ParseError> {
+        parse(text, true)
+    }
+}
+
+fn parse(text: &str, verifies: bool) -> Result<Graph, ParseError> {
+    let read = || Parser { lexer: Lexer::new(text)?, depth: 0, verifies }.whole_file();
+    read().map_err(|fault| fault.locate(text))
 }
 
 /// The name of a value and the offset where it stands.
@@ -38,11 +54,42 @@ struct Statement<'a> {
 struct File<'a> {
     name: String,
     statements: Vec<Statement<'a>>,
-    /// Whether it is an update, its name, its value.
-    outputs: Vec<(bool, String, Mention<'a>)>,
+    outputs: Vec<Named<'a>>,
+}
+
+/// An output or an update.
+struct Named<'a> {
+    updates_state: bool,
+    name: String,
+    value: Mention<'a>,
+    /// The offset of its keyword.
+    at: usize,
+}
+
+/// The offsets of ops, outputs and updates.
+struct Places {
+    nodes: Vec<usize>,
+    outputs: Vec<usize>,
+}
+
+impl Places {
+    fn fault(&self, error: &VerifyError) -> Fault {
+        let at = match error.place {
+            Place::Node(id) => self.nodes[id.index()],
+            Place::Output(number) => self.outputs[number],
+        };
+        Fault::new(at, error.to_string())
+    }
 }
 
 impl File<'_> {
+    fn places(&self) -> Places {
+        Places {
+            nodes: self.statements.iter().map(|statement| statement.at).collect(),
+            outputs: self.outputs.iter().map(|output| output.at).collect(),
+        }
+    }
+
     fn resolve(self) -> Parsed<Graph> {
         let mut places = HashMap::with_capacity(self.statements.len());
         for (place, Statement { result: (name, at), .. }) in self.statements.iter().enumerate() {
@@ -65,7 +112,7 @@ impl File<'_> {
             types[index] = Some(ty.clone());
             graph.add_unchecked(Node { op: statement.op, operands, ty, origin: statement.origin });
         }
-        for (updates_state, name, value) in self.outputs {
+        for Named { updates_state, name, value, .. } in self.outputs {
             let value = place(&value)?;
             if updates_state { graph.update(name, value) } else { graph.output(name, value) }
         }
@@ -90,16 +137,42 @@ fn infer(
 
 struct Parser<'a> {
     lexer: Lexer<'a>,
+    /// The number of graphs around what is read.
+    depth: usize,
+    /// Whether graphs are verified as soon as they are read.
+    verifies: bool,
 }
 
 impl<'a> Parser<'a> {
     fn whole_file(mut self) -> Parsed<Graph> {
         self.keyword("graph")?;
         let file = self.graph()?;
-        match self.lexer.peek() {
-            Token::End => file.resolve(),
-            _ => Err(self.expected("the end of the file")),
+        if *self.lexer.peek() != Token::End {
+            return Err(self.expected("the end of the file"));
         }
+        let places = file.places();
+        let graph = file.resolve()?;
+        if self.verifies {
+            graph.verify().map_err(|error| places.fault(&error))?;
+        }
+        Ok(graph)
+    }
+
+    /// What follows the word `graph` of an attribute.
+    fn body(&mut self) -> Parsed<Body> {
+        self.depth += 1;
+        if self.depth >= DEEPEST {
+            let reason = format!("more than {DEEPEST} graphs stand in each other");
+            return Err(Fault::new(self.lexer.at(), reason));
+        }
+        let file = self.graph()?;
+        self.depth -= 1;
+        let places = file.places();
+        let body = Body::from(file.resolve()?);
+        if self.verifies {
+            body.verify().map_err(|error| places.fault(&error))?;
+        }
+        Ok(body)
     }
 
     /// What follows the word `graph`.
@@ -107,13 +180,15 @@ impl<'a> Parser<'a> {
         let mut file = File { name: self.string("the graph's name")?, statements: vec![], outputs: vec![] };
         self.mark('{')?;
         loop {
+            let at = self.lexer.at();
             match *self.lexer.peek() {
                 Token::Value(name) => file.statements.push(self.statement(name)?),
                 Token::Word(word @ ("output" | "update")) => {
                     self.lexer.take()?;
                     let name = self.string("a name")?;
                     self.mark('=')?;
-                    file.outputs.push((word == "update", name, self.value()?));
+                    let (updates_state, value) = (word == "update", self.value()?);
+                    file.outputs.push(Named { updates_state, name, value, at });
                 }
                 Token::Mark('}') => break,
                 _ => return Err(self.expected("a statement or `}`")),
@@ -171,7 +246,7 @@ impl<'a> Parser<'a> {
             }
             Token::Word("graph") => {
                 self.lexer.take()?;
-                Ok(Attribute::Body(self.graph()?.resolve()?.into()))
+                Ok(Attribute::Body(self.body()?))
             }
             Token::Word(_) => Ok(Attribute::Word(self.word("a word")?.into())),
             _ => Err(self.expected("a number, a list, a word, a string or a graph")),
@@ -197,7 +272,8 @@ impl<'a> Parser<'a> {
     fn ty(&mut self) -> Parsed<TensorType> {
         let at = self.lexer.at();
         let dtype: DType = self.word("a dtype")?.parse().map_err(|reason: String| Fault::new(at, reason))?;
-        Ok(TensorType { dtype, shape: self.list()? })
+        let ty = TensorType { dtype, shape: self.list()? };
+        ty.fault().map_or(Ok(ty), |reason| Err(Fault::new(at, reason)))
     }
 
     fn list(&mut self) -> Parsed<Vec<usize>> {

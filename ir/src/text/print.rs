@@ -6,26 +6,33 @@ use std::fmt;
 impl fmt::Display for Graph {
     /// The text form, which [`Graph::parse`] reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "graph {:?} {{", self.name)?;
-        for id in self.ids() {
-            write!(f, "  %{} = ", id.index())?;
-            node(f, &self[id])?;
-            f.write_str("\n")?;
-        }
-        for output in self.outputs() {
-            let keyword = if output.updates_state { "update" } else { "output" };
-            writeln!(f, "  {keyword} {:?} = %{}", output.name, output.value.index())?;
-        }
-        f.write_str("}\n")
+        write_graph(f, self, 0)?;
+        f.write_str("\n")
     }
 }
 
-fn node(f: &mut fmt::Formatter<'_>, node: &Node) -> fmt::Result {
+/// The text form without its last line break, all lines but the first behind so many blanks.
+pub(crate) fn write_graph(f: &mut fmt::Formatter<'_>, graph: &Graph, indent: usize) -> fmt::Result {
+    writeln!(f, "graph {:?} {{", graph.name)?;
+    for id in graph.ids() {
+        write!(f, "{:indent$}  %{} = ", "", id.index())?;
+        node(f, &graph[id], indent)?;
+        f.write_str("\n")?;
+    }
+    for output in graph.outputs() {
+        let keyword = if output.updates_state { "update" } else { "output" };
+        writeln!(f, "{:indent$}  {keyword} {:?} = %{}", "", output.name, output.value.index())?;
+    }
+    write!(f, "{:indent$}}}", "")
+}
+
+fn node(f: &mut fmt::Formatter<'_>, node: &Node, indent: usize) -> fmt::Result {
     f.write_str(node.op.name())?;
     for (slot, operand) in node.operands.iter().enumerate() {
         write!(f, "{}%{}", if slot == 0 { " " } else { ", " }, operand.index())?;
     }
-    write!(f, "{} : {}", node.op.attributes(), node.ty)?;
+    node.op.attributes().write(f, indent + 4)?;
+    write!(f, " : {}", node.ty)?;
     origin(f, &node.origin)
 }
 

@@ -120,6 +120,14 @@ fn shapes_that_cannot_be_are_refused() {
     assert_eq!(refused(|c| c.heads = 3), "configuration: width 8 is not a multiple of heads 3");
     assert!(refused(|c| c.head_width = Some(0)).contains("head_width is 0"));
     assert_eq!(refused(|c| c.layers = 0), "configuration: layers is 0, but must be at least 1");
+    let above = |name: &str, limit: usize| {
+        format!("configuration: {name} {} is above the largest possible, {limit}", usize::MAX)
+    };
+    assert_eq!(refused(|c| c.layers = usize::MAX), above("layers", 4096));
+    assert_eq!(refused(|c| c.width = usize::MAX), above("width", 1 << 22));
+    assert_eq!(refused(|c| c.context = usize::MAX), above("context", 1 << 24));
+    assert_eq!(refused(|c| c.hidden = Some(usize::MAX)), above("hidden", 1 << 22));
+    assert_eq!(refused(|c| c.head_width = Some(usize::MAX)), above("head_width", 1 << 22));
     let expected = "configuration: dropout 1 is not in the range from 0 to below 1";
     assert_eq!(refused(|c| c.dropout = 1.0), expected);
     let latent = LatentShape { query_rank: None, kv_rank: 3, head_width: 4, rope_width: 2, value_width: 6 };

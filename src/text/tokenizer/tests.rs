@@ -161,6 +161,20 @@ fn characters_and_marks_are_shown_when_they_are_complete() {
     assert_eq!(pieces, ["", " Reads", ",", " twice", ""]);
 }
 
+#[test]
+fn broken_tokenizers_are_refused() {
+    let cases = [
+        ("tokenizer_cut.json", "EOF while parsing"),
+        ("tokenizer_table.json", "its normalizer: "),
+        ("tokenizer_large_id.json", "the id 4294967295 is above the largest possible"),
+    ];
+    for (name, expected) in cases {
+        let path = Path::new("tests/fixtures/bad_input").join(name);
+        let message = Tokenizer::read(&path).unwrap_err().to_string();
+        assert!(message.contains(name) && message.contains(expected), "{message}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_come_back(bytes in prop::collection::vec(any::<u8>(), 0..60)) {

@@ -138,6 +138,10 @@ struct Lowering<'c> {
 impl Lowering<'_> {
     fn kernel(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         self.check(kernel)?;
+        // Loops turn once at least. What is made of no points at all is a number before it comes here.
+        if kernel.domain.points() == 0 {
+            return Ok(());
+        }
         match &kernel.form {
             Form::Map | Form::Reduce => self.rows(kernel),
             Form::Contraction(contraction) => self.contraction(kernel, contraction),

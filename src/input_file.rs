@@ -1,0 +1,76 @@
+//! Files that a user names to be read.
+//!
+//! They are regular ones. Whoever reads a whole pipe or a device may wait for ever, or until memory is used up; so these are refused
+//! before they are opened, which may wait as well.
+
+use std::fs::{File, metadata};
+use std::io::{Error, ErrorKind, Result};
+use std::path::Path;
+
+/// Opens a file.
+///
+/// # Errors
+/// What the operating system says; [`ErrorKind::InvalidInput`] or [`ErrorKind::IsADirectory`] for what is no regular file.
+pub fn open(path: &Path) -> Result<File> {
+    let kind = metadata(path)?.file_type();
+    match () {
+        () if kind.is_file() => File::open(path),
+        () if kind.is_dir() => Err(Error::new(ErrorKind::IsADirectory, "it is a directory")),
+        () => Err(Error::new(ErrorKind::InvalidInput, "it is a pipe or a device, not a regular file")),
+    }
+}
+
+/// All bytes of a file.
+///
+/// # Errors
+/// As [`open`]; [`ErrorKind::OutOfMemory`] if there is no memory for them.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    open(path)?;
+    std::fs::read(path)
+}
+
+/// All of a text.
+///
+/// # Errors
+/// As [`read`]; [`ErrorKind::InvalidData`] if it is not UTF-8, with the place of the first byte that is not.
+pub fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read(path)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let reason = format!("it is not UTF-8 text: the byte at offset {at} cannot be decoded");
+        Error::new(ErrorKind::InvalidData, reason)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_files_are_read_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let message = |path: &Path| read_text(path).unwrap_err().to_string();
+        assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        std::fs::write(&path, "text").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "text");
+        std::fs::write(&path, b"te\xffxt").unwrap();
+        assert_eq!(message(&path), "it is not UTF-8 text: the byte at offset 2 cannot be decoded");
+        assert_eq!(read(&path).unwrap(), b"te\xffxt");
+        assert_eq!(message(directory.path()), "it is a directory");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_never_ends_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [&pipe, Path::new("/dev/zero")] {
+            let message = read(path).unwrap_err().to_string();
+            assert_eq!(message, "it is a pipe or a device, not a regular file", "{}", path.display());
+        }
+        let ring = directory.path().join("ring");
+        std::os::unix::fs::symlink(&ring, &ring).unwrap();
+        assert!(read(&ring).is_err());
+    }
+}
