@@ -28,6 +28,7 @@ pub mod experiment;
 pub mod fetch;
 pub mod fill;
 pub mod floor;
+mod folder;
 pub mod generate;
 pub mod guide;
 pub mod hugging_face;
@@ -52,6 +53,7 @@ pub mod tune;
 pub mod viewer;
 
 pub use error::{Error, Result};
+pub use folder::FolderError;
 pub use kernfusion_ir::Tensor as HostTensor;
 
 /// What most programs use.

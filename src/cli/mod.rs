@@ -10,6 +10,7 @@ mod bench;
 mod bisect;
 mod compile;
 mod data;
+mod destination;
 mod dump;
 mod error;
 mod execute;
