@@ -33,6 +33,7 @@ mod screen;
 mod selftest;
 mod source;
 mod stages;
+mod stop;
 mod tokenizer;
 mod train;
 mod train_report;

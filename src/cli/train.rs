@@ -8,7 +8,7 @@ use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
 use super::tokenizer::TokenizerArgs;
 use super::watch::WatchArgs;
-use super::{Outcome, machine, train_report::Reporter};
+use super::{Outcome, machine, stop, train_report::Reporter};
 use clap::ValueEnum;
 use kernfusion::checkpoint::Checkpoint;
 use kernfusion::compile::{Mode, Target};
@@ -18,13 +18,10 @@ use kernfusion::text::{Corpus, Order, Tokenizer};
 use kernfusion::train::{Adaptation, Ending, Record, Session, Settings, TextRecord, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Steps of a run when the user names no number: a minute of the preset `tiny` on two cores.
 const DEFAULT_STEPS: u64 = 1500;
-
-/// The exit code of a run that Ctrl-C ended, as shells have it: 128 and the number of the signal.
-pub(super) const INTERRUPTED: u8 = 130;
 
 /// Train a model; with no flag at all: a small one on the embedded text, in about a minute
 ///
@@ -32,7 +29,8 @@ pub(super) const INTERRUPTED: u8 = 130;
 /// losses are the same bit for bit. So everything that its numbers depend on stays as it is in the checkpoint; --steps
 /// and the intervals may change.
 ///
-/// Ctrl-C ends a run with a checkpoint; a second Ctrl-C ends it at once.
+/// Ctrl-C ends a run with a checkpoint, and so does a terminal that is closed or a system that shuts down (SIGHUP, SIGTERM); a second
+/// Ctrl-C ends it at once.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion train
@@ -163,7 +161,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         Some(from) => resumed(&args, from, target.clone())?,
         None => fresh(&args, target.clone())?,
     };
-    let stop = stop_on_interrupt()?;
+    let stop = stop::upon_signals()?;
     introduce(&trainer, args.mode, screen);
     let steps = trainer.record().settings.steps;
     let done = trainer.steps_done();
@@ -218,7 +216,7 @@ pub(super) fn drive(
 pub(super) fn stopped(trainer: &Trainer, command: &str, screen: &mut Screen) -> ExitCode {
     let step = trainer.steps_done();
     screen.line(format!("stopped after step {step}; to go on: kernfusion {command}"));
-    ExitCode::from(INTERRUPTED)
+    ExitCode::from(stop::exit_code())
 }
 
 /// A run from its first step.
@@ -365,22 +363,6 @@ impl Args {
             _ => Schedule::Constant,
         }
     }
-}
-
-/// Set by the first Ctrl-C. The second one ends the process, whatever it is doing; files are whole at any moment.
-pub(super) fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
-    static STOP: AtomicBool = AtomicBool::new(false);
-    let handler = || {
-        if STOP.swap(true, Ordering::Relaxed) {
-            live::leave();
-            std::process::exit(INTERRUPTED.into());
-        }
-    };
-    ctrlc::set_handler(handler).map_err(|error| CliError::System {
-        what: "cannot listen to Ctrl-C",
-        cause: std::io::Error::other(error),
-    })?;
-    Ok(&STOP)
 }
 
 fn vocabulary(tokenizer: &Tokenizer) -> String {

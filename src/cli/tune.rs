@@ -6,7 +6,7 @@ use super::destination::{Claim, Destination};
 use super::error::{CliError, in_file};
 use super::model::TargetArgs;
 use super::screen::{Screen, progress};
-use super::train::stop_on_interrupt;
+use super::stop;
 use clap::Subcommand;
 use indicatif::ProgressBar;
 use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
@@ -239,7 +239,7 @@ impl CommonArgs {
         steps: u64,
         step: &mut dyn FnMut(u64) -> kernfusion::Result<(String, serde_json::Value)>,
     ) -> Result<(), CliError> {
-        let stop = stop_on_interrupt()?;
+        let stop = stop::upon_signals()?;
         let mut log =
             self.log.as_deref().map(JsonLines::create).transpose().map_err(kernfusion::Error::from)?;
         let bar: ProgressBar = progress(steps, "{pos}/{len}, {eta} left, {msg}");

@@ -2,7 +2,8 @@
 
 use super::super::Outcome;
 use super::super::screen::Screen;
-use super::super::train::{drive, introduce, stop_on_interrupt, stopped};
+use super::super::stop;
+use super::super::train::{drive, introduce, stopped};
 use super::{Choices, LOG, RunArgs, measured, publish};
 use kernfusion::compile::Mode;
 use kernfusion::experiment::{
@@ -44,7 +45,7 @@ pub(super) fn run(args: &Args, screen: &mut Screen) -> Outcome {
     let plan = args.run.plan(claim.path(), dropout, PRETRAINING_STEPS, &settings)?;
     let (directory, target) = (plan.directory.clone(), plan.target.clone());
     let trainer = plan.trainer()?;
-    let stop = stop_on_interrupt()?;
+    let stop = stop::upon_signals()?;
     introduce(&trainer, Mode::Compiled, screen);
     let before = trainer.steps_done();
     claim.clear(&[])?;

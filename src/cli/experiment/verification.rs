@@ -4,7 +4,8 @@ use super::super::Outcome;
 use super::super::destination::Claim;
 use super::super::error::{CliError, read_text};
 use super::super::screen::Screen;
-use super::super::train::{INTERRUPTED, drive, introduce, stop_on_interrupt, stopped};
+use super::super::stop;
+use super::super::train::{drive, introduce, stopped};
 use super::{Choices, LOG, Plan, RunArgs, measured, peer, publish};
 use kernfusion::compile::Mode;
 use kernfusion::experiment::{
@@ -53,10 +54,10 @@ pub(super) fn run(args: &Args, screen: &mut Screen) -> Outcome {
         |choices: &Choices<'_>| Ok(verification_settings(choices.steps, choices.batch, choices.seed));
     let claim = args.run.claim("verification", args.reference.as_deref(), screen)?;
     let plan = args.run.plan(claim.path(), 0.0, VERIFICATION_STEPS, &settings)?;
-    let stop = stop_on_interrupt()?;
+    let stop = stop::upon_signals()?;
     let Some(reference) = reference(args, &plan, &claim, stop, screen)? else {
         screen.line("stopped before PyTorch had done all steps: nothing is kept");
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(ExitCode::from(stop::exit_code()));
     };
     let (directory, target) = (plan.directory.clone(), plan.target.clone());
     let trainer = plan.trainer()?;
