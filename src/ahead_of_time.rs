@@ -11,20 +11,17 @@
 //!
 //! Code and launches are those of [`Generator`](crate::generate::Generator), and so are results, bit by bit.
 
-mod folder;
 mod weights;
-
-pub use folder::FolderError;
 
 use crate::checkpoint::Checkpoint;
 use crate::compile::{Target, Thrift, lower};
+use crate::folder::NewFolder;
 use crate::generate::{next_logits, parts};
 use crate::hugging_face::Published;
 use crate::models::{GptConfig, ModelConfig};
 use crate::trace::{Program, Trace};
 use crate::train::{Record, parameters};
 use crate::{Error, Result};
-use folder::NewFolder;
 use kernfusion_codegen::States;
 use kernfusion_codegen::cpu::object::{ObjectFile, Reading, ReadingPart};
 use kernfusion_ir::DType;
@@ -122,13 +119,16 @@ impl AheadOfTime {
     }
 
     /// Compiles the model and writes the folder, which is there whole or not at all. `runtime` is the archive for C, which goes
-    /// into it. A folder that has files is replaced if `replaces` says so.
+    /// into it. A folder that has files of this name is replaced in one step if `replaces` says so, and if it has nothing else.
     ///
     /// # Errors
     /// If the shape is not valid, a kernel cannot be compiled, the folder has files and is not to be replaced, or it cannot be
     /// written.
     pub fn write(&self, path: &Path, runtime: Option<&Path>, replaces: bool) -> Result<Report> {
-        let folder = NewFolder::create(path, replaces)?;
+        let file = |ending: &str| format!("{}.{ending}", self.name);
+        let own = ["o", "h", "rs", "safetensors"].map(file);
+        let is_ours = |name: &str| name == RUNTIME || own.iter().any(|own| own == name);
+        let folder = NewFolder::create(path, if replaces { Some(&is_ours) } else { None })?;
         let start = Instant::now();
         let parts = parts(&self.config, self.prompts).into_iter().map(|part| {
             let program = self.config.continuation(&trace(self.target.stored()), self.batch, part)?;
@@ -140,11 +140,11 @@ impl AheadOfTime {
         let reading = Reading { name: self.name.clone(), batch: self.batch, vocabulary, context };
         let object = ObjectFile::compile(&reading, &parts, self.target.instruction_set()?)?;
         let compile = start.elapsed();
-        let file = |ending: &str| format!("{}.{ending}", self.name);
-        folder.write(&file("o"), &object.bytes)?;
-        folder.write(&file("h"), self.filled(include_str!("ahead_of_time/model.h")).as_bytes())?;
-        folder.write(&file("rs"), self.filled(include_str!("ahead_of_time/model.rs.txt")).as_bytes())?;
-        let parameter_bytes = weights::write(&folder, &file("safetensors"), &object.states, &self.states)?;
+        let [code, header, rust, parameters] = &own;
+        folder.write(code, &object.bytes)?;
+        folder.write(header, self.filled(include_str!("ahead_of_time/model.h")).as_bytes())?;
+        folder.write(rust, self.filled(include_str!("ahead_of_time/model.rs.txt")).as_bytes())?;
+        let parameter_bytes = weights::write(&folder, parameters, &object.states, &self.states)?;
         if let Some(runtime) = runtime {
             folder.copy(runtime, RUNTIME)?;
         }

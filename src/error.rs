@@ -1,10 +1,10 @@
 //! What can go wrong for a user of the library, in one type, so that `?` works from the model to the run.
 
-use crate::ahead_of_time::FolderError;
 use crate::checkpoint::CheckpointError;
 use crate::compile::{LimitError, NonFinite};
 use crate::experiment::{ReferenceError, SaveError};
 use crate::fetch::FetchError;
+use crate::folder::FolderError;
 use crate::hugging_face::HuggingFaceError;
 use crate::jsonl::JsonLinesError;
 use crate::sample::SampleError;

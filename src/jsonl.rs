@@ -3,7 +3,7 @@
 //! Every line is complete as soon as it is written, so the log can be followed while a run goes on. What a crash
 //! may have left, the beginning of a line, is cut off before anything is appended.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,12 @@ pub enum JsonLinesError {
     #[error("{} is not a log of JSON lines: its last line does not begin with a brace", path.display())]
     NotALog {
         /// The file.
+        path: PathBuf,
+    },
+    /// Another process writes to the log.
+    #[error("the log {} is in use: another process writes to it", path.display())]
+    InUse {
+        /// The log.
         path: PathBuf,
     },
     /// A row is not a JSON object, or cannot be written as JSON.
@@ -52,7 +58,12 @@ impl JsonLines {
     /// # Errors
     /// [`JsonLinesError::Io`].
     pub fn create(path: &Path) -> Result<Self, JsonLinesError> {
-        let file = File::create(path).map_err(|cause| JsonLinesError::Io { path: path.into(), cause })?;
+        let mut options = OpenOptions::new();
+        let file = open(path, options.write(true))?;
+        let is_file = file.metadata().is_ok_and(|data| data.is_file());
+        // A pipe or a device has no length to be cut.
+        let emptied = if is_file { file.set_len(0) } else { Ok(()) };
+        emptied.map_err(|cause| JsonLinesError::Io { path: path.into(), cause })?;
         Ok(Self { path: path.into(), file, length: 0 })
     }
 
@@ -64,8 +75,7 @@ impl JsonLines {
     pub fn append(path: &Path) -> Result<Self, JsonLinesError> {
         let io_error = |cause| JsonLinesError::Io { path: path.into(), cause };
         let mut options = OpenOptions::new();
-        let mut file =
-            options.read(true).write(true).create(true).truncate(false).open(path).map_err(io_error)?;
+        let mut file = open(path, options.read(true).write(true))?;
         let (complete, tail) = last_line(&mut file).map_err(io_error)?;
         let mut log = Self { path: path.into(), file, length: complete };
         if tail.first().is_some_and(|byte| *byte != b'{') {
@@ -111,6 +121,17 @@ impl JsonLines {
             }
         }
         Ok(())
+    }
+}
+
+/// Opens a log for this process alone. Pipes and devices may have several writers, and so may file systems without locks.
+fn open(path: &Path, options: &mut OpenOptions) -> Result<File, JsonLinesError> {
+    let failed = |cause| JsonLinesError::Io { path: path.into(), cause };
+    let file = options.create(true).truncate(false).open(path).map_err(failed)?;
+    let is_file = file.metadata().map_err(failed)?.is_file();
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) if is_file => Err(JsonLinesError::InUse { path: path.into() }),
+        _ => Ok(file),
     }
 }
 

@@ -28,6 +28,7 @@ pub mod experiment;
 pub mod fetch;
 pub mod fill;
 pub mod floor;
+mod folder;
 pub mod fuzz;
 pub mod generate;
 pub mod guide;
@@ -54,6 +55,7 @@ pub mod tune;
 pub mod viewer;
 
 pub use error::{Error, Result};
+pub use folder::FolderError;
 pub use kernfusion_ir::Tensor as HostTensor;
 
 /// What most programs use.

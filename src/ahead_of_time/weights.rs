@@ -1,7 +1,7 @@
 //! Parameters in a file from which they are used without being copied.
 
-use super::folder::{FolderError, NewFolder};
 use crate::HostTensor;
+use crate::folder::{FolderError, NewFolder};
 use crate::tensor_file::to_stored;
 use kernfusion_codegen::States;
 use kernfusion_runtime::artefact::StateDescription;

@@ -2,7 +2,8 @@
 //! speed meets all of them.
 
 use super::Outcome;
-use super::error::{CliError, write_text};
+use super::destination::write_derived;
+use super::error::CliError;
 use super::machine;
 use super::model::{MemoryArgs, Model, ModelArgs, TargetArgs, WeightsArgs, Work};
 use super::screen::{Screen, grouped, mib, progress};
@@ -144,12 +145,13 @@ pub(super) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let target = args.target.target(modes[0])?;
     table(&rows, &target, screen);
     let document = json!({"machine": machine::describe(&target), "results": rows});
+    let sources: Vec<_> = args.peers.iter().chain(&args.model.config).map(PathBuf::as_path).collect();
     if let Some(path) = &args.json {
-        write_text(path, &format!("{document:#}\n"))?;
+        write_derived(path, &format!("{document:#}\n"), &sources)?;
     }
     if let Some(path) = &args.html {
         let ours = serde_json::from_value(document).expect("our rows are measurements");
-        write_text(path, &bench_page(&[vec![ours], peers].concat()))?;
+        write_derived(path, &bench_page(&[vec![ours], peers].concat()), &sources)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -47,9 +47,9 @@ pub(super) struct Args {
     /// Folder to write
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Replace a folder that has files
-    #[arg(long)]
-    force: bool,
+    /// Replace a folder that has such files and nothing else
+    #[arg(long, alias = "force")]
+    overwrite: bool,
     /// The runtime for C [default: libkernfusion_runtime.a beside this program]
     #[arg(long, value_name = "FILE.a")]
     runtime: Option<PathBuf>,
@@ -81,7 +81,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = model.named(name).map_err(|error| in_flag("--name", error))?;
     let model = model.batch(args.model.batch_size.unwrap_or(1)).prompts(args.work == Work::Prefill);
     let runtime = args.runtime.clone().or_else(beside);
-    let report = model.write(&args.output, runtime.as_deref(), args.force)?;
+    let report = model.write(&args.output, runtime.as_deref(), args.overwrite)?;
     screen.line(format!(
         "{name}: {} different kernels for {}, compiled in {:.2} s",
         report.programs,

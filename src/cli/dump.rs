@@ -1,7 +1,8 @@
 //! `kernfusion dump`: a program at a stage of compilation, as text or picture.
 
 use super::Outcome;
-use super::error::{CliError, write_text};
+use super::destination::write_derived;
+use super::error::CliError;
 use super::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use super::opt::read_graph;
 use super::screen::{Screen, note};
@@ -124,7 +125,10 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         text.push('\n');
     }
     match &args.output {
-        Some(path) => write_text(path, &text)?,
+        Some(path) => {
+            let sources = args.file.iter().chain(&args.times).chain(&args.model.config);
+            write_derived(path, &text, &sources.map(PathBuf::as_path).collect::<Vec<_>>())?;
+        }
         None => screen.text(&text),
     }
     Ok(ExitCode::SUCCESS)

@@ -26,6 +26,15 @@ pub(super) enum CliError {
     /// A file was read, but says something impossible.
     #[error("{}: {reason}", path.display())]
     Content { path: PathBuf, reason: String },
+    /// There is something that would be lost.
+    #[error("{} has {what}: name another place, or ask for it to be replaced (--overwrite)", path.display())]
+    Occupied { path: PathBuf, what: &'static str },
+    /// There is a run that goes on with --resume.
+    #[error("{0} has a run: name another directory, go on with it (--resume {0}) or replace it (--overwrite)", path.display())]
+    HasRun { path: PathBuf },
+    /// Another process writes there.
+    #[error("{} is in use: another process writes there", path.display())]
+    InUse { path: PathBuf },
     /// Flags that do not go together.
     #[error("{0}")]
     Usage(String),
@@ -51,6 +60,9 @@ impl CliError {
             | CliError::Read { .. }
             | CliError::Write { .. }
             | CliError::Content { .. }
+            | CliError::Occupied { .. }
+            | CliError::HasRun { .. }
+            | CliError::InUse { .. }
             | CliError::Peer(_)
             | CliError::StandardOutput(_)
             | CliError::System { .. } => 1,
@@ -61,11 +73,6 @@ impl CliError {
 /// Reads a text file.
 pub(super) fn read_text(path: &Path) -> Result<String, CliError> {
     kernfusion::input_file::read_text(path).map_err(|cause| CliError::Read { path: path.into(), cause })
-}
-
-/// Writes a text file.
-pub(super) fn write_text(path: &Path, text: &str) -> Result<(), CliError> {
-    std::fs::write(path, text).map_err(|cause| CliError::Write { path: path.into(), cause })
 }
 
 /// Gives an error the name of the file that it is about; a configuration error loses its own prefix.

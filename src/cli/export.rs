@@ -22,6 +22,9 @@ pub(super) struct Args {
     /// Directory of the model, new or empty
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
+    /// Replace a folder that has a saved model and nothing else
+    #[arg(long)]
+    overwrite: bool,
     /// Number type of the tensors
     #[arg(long, value_enum, value_name = "DTYPE", default_value = "f32")]
     dtype: StorageArg,
@@ -44,7 +47,8 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         StorageArg::F16 => Storage::F16,
     };
     let checkpoint = Checkpoint::load(&args.checkpoint).map_err(kernfusion::Error::from)?;
-    let saved = export(checkpoint, &args.out, storage, args.shard_size.map(|size| size << 20));
+    let saved =
+        export(checkpoint, &args.out, storage, args.shard_size.map(|size| size << 20), args.overwrite);
     let saved = saved.map_err(|error| match error {
         // These are about the checkpoint; the others name their file.
         kernfusion::Error::Configuration(_) => in_file(&args.checkpoint, error),

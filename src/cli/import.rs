@@ -1,9 +1,10 @@
 //! `kernfusion import`: a checkpoint of ours from a model in the layout of Hugging Face.
 
 use super::Outcome;
-use super::error::write_text;
+use super::destination::{Destination, write_derived};
 use super::screen::Screen;
 use super::source::published;
+use kernfusion::checkpoint::CHECKPOINT_FILE;
 use kernfusion::models::ModelConfig;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,13 +23,20 @@ pub(super) struct Args {
     /// Directory of the checkpoint
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
+    #[command(flatten)]
+    destination: Destination,
 }
+
+/// The file of the model's shape.
+const SHAPE: &str = "shape.json";
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = published(&args.model)?;
+    let directory = args.destination.of_run(Some(&args.out), &args.out, &[], screen)?;
     model.import(&args.out)?;
     let shape = serde_json::json!(model.config());
-    write_text(&args.out.join("shape.json"), &format!("{shape:#}\n"))?;
+    write_derived(&args.out.join(SHAPE), &format!("{shape:#}\n"), &[])?;
+    directory.clear(&[CHECKPOINT_FILE, SHAPE])?;
     let kind = match model.config() {
         ModelConfig::Gpt(_) => "a decoder",
         ModelConfig::Recurrent(_) => "a recurrent model",

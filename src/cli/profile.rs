@@ -5,7 +5,7 @@
 //! those that have to move at least; what finds its operands in a cache can be faster than its floor.
 
 use super::Outcome;
-use super::error::write_text;
+use super::destination::write_derived;
 use super::machine;
 use super::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
 use super::profile_table::{self, Group};
@@ -116,7 +116,8 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
             "kernels": groups,
             "each": each,
         });
-        write_text(path, &format!("{document:#}\n"))?;
+        let sources: Vec<_> = args.model.config.as_deref().into_iter().collect();
+        write_derived(path, &format!("{document:#}\n"), &sources)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,10 @@
 //! `kernfusion report`: a page about a training run.
 
 use super::Outcome;
+use super::destination::write_derived;
 use super::error::CliError;
 use super::screen::Screen;
 use super::watch::LOG;
-use kernfusion::experiment::save;
 use kernfusion::report::{Description, run_page};
 use kernfusion::train::Row;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let about = description.exists().then(|| Description::read(&description)).transpose()?;
     let rows = Row::read_all(&log)?;
     let page = args.output.unwrap_or(page);
-    save(&page, &run_page(&name(&args.run), about.as_ref(), &rows))?;
+    write_derived(&page, &run_page(&name(&args.run), about.as_ref(), &rows), &[&log])?;
     screen.line(format!("report in {}", page.display()));
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! `kernfusion run`: a program in text form, executed.
 
 use super::Outcome;
+use super::destination::check_derived;
 use super::error::{CliError, in_file};
 use super::model::TargetArgs;
 use super::opt::read_graph;
@@ -62,7 +63,11 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         RunMode::Compiled => native(Mode::Compiled)?,
     };
     match &args.outputs {
-        Some(path) => tensor_file::write(path, &results)?,
+        Some(path) => {
+            let sources: Vec<_> = args.inputs.iter().chain([&args.file]).map(PathBuf::as_path).collect();
+            check_derived(path, &sources)?;
+            tensor_file::write(path, &results)?;
+        }
         None => results.iter().for_each(|(name, tensor)| screen.line(format!("{name} : {}", tensor.ty()))),
     }
     Ok(ExitCode::SUCCESS)

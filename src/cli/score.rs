@@ -1,12 +1,12 @@
 //! `kernfusion score`: how likely a model finds a text.
 
 use super::Outcome;
+use super::destination::write_derived;
 use super::error::{CliError, in_file};
 use super::model::{TargetArgs, WeightsArgs};
 use super::screen::Screen;
 use super::source::{Source, SourceArgs};
 use kernfusion::compile::Mode;
-use kernfusion::experiment::save;
 use kernfusion::score::{Score, TextScorer};
 use serde_json::json;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let pieces: Vec<_> = score.tokens.iter().map(|&token| piece(token).unwrap_or_default()).collect();
     table(&score, &pieces, screen);
     if let Some(path) = &args.json {
-        save(path, &format!("{:#}\n", figures(&score, &pieces)))?;
+        write_derived(path, &format!("{:#}\n", figures(&score, &pieces)), &[args.source.path()])?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,15 +1,16 @@
 //! `kernfusion train`: a run from its first step, or from a checkpoint.
 
 use super::adaptation::AdaptationArgs;
+use super::destination::{Claim, Destination, is_same};
 use super::error::{CliError, in_file};
 use super::live::{self, State};
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
 use super::screen::{Screen, grouped, mib, progress};
 use super::tokenizer::TokenizerArgs;
 use super::watch::WatchArgs;
-use super::{Outcome, machine, train_report::Reporter};
+use super::{Outcome, machine, stop, train_report::Reporter};
 use clap::ValueEnum;
-use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use kernfusion::checkpoint::Checkpoint;
 use kernfusion::compile::{Mode, Target};
 use kernfusion::models::ModelConfig;
 use kernfusion::optim::{Optimizer, Schedule};
@@ -17,13 +18,10 @@ use kernfusion::text::{Corpus, Order, Tokenizer};
 use kernfusion::train::{Adaptation, Ending, Record, Session, Settings, TextRecord, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Steps of a run when the user names no number: a minute of the preset `tiny` on two cores.
 const DEFAULT_STEPS: u64 = 1500;
-
-/// The exit code of a run that Ctrl-C ended, as shells have it: 128 and the number of the signal.
-pub(super) const INTERRUPTED: u8 = 130;
 
 /// Train a model; with no flag at all: a small one on the embedded text, in about a minute
 ///
@@ -31,7 +29,8 @@ pub(super) const INTERRUPTED: u8 = 130;
 /// losses are the same bit for bit. So everything that its numbers depend on stays as it is in the checkpoint; --steps
 /// and the intervals may change.
 ///
-/// Ctrl-C ends a run with a checkpoint; a second Ctrl-C ends it at once.
+/// Ctrl-C ends a run with a checkpoint, and so does a terminal that is closed or a system that shuts down (SIGHUP, SIGTERM); a second
+/// Ctrl-C ends it at once.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion train
@@ -114,9 +113,11 @@ pub(super) struct Args {
     /// Start from these parameters (f32, by module path) instead of random ones
     #[arg(long, value_name = "FILE.safetensors", conflicts_with = "resume")]
     init: Option<PathBuf>,
-    /// Directory of the checkpoint [default: runs/PRESET]
+    /// Directory of the checkpoint [default: runs/PRESET, or the next of runs/PRESET-2, … that has no run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    destination: Destination,
     /// Go on with the run whose checkpoint is in this directory
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
@@ -153,13 +154,14 @@ enum OrderArg {
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let target = args.memory.limit(args.target.target(args.mode)?);
-    let (trainer, directory) = match &args.resume {
-        Some(from) => {
-            (resumed(&args, from, target.clone())?, args.out.clone().unwrap_or_else(|| from.clone()))
-        }
-        None => fresh(&args, target.clone(), screen)?,
+    let claim = args.claim(screen)?;
+    let directory = claim.path();
+    let watched = args.watch.claim(args.destination, directory, args.resume.as_deref())?;
+    let trainer = match &args.resume {
+        Some(from) => resumed(&args, from, target.clone())?,
+        None => fresh(&args, target.clone())?,
     };
-    let stop = stop_on_interrupt()?;
+    let stop = stop::upon_signals()?;
     introduce(&trainer, args.mode, screen);
     let steps = trainer.record().settings.steps;
     let done = trainer.steps_done();
@@ -168,11 +170,12 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let about = machine::describe_run(&trainer, &args.target, &target);
-    let mut session = Session::new(trainer, &directory, None)?;
-    args.watch.attach(&mut session, &directory, &about)?;
+    claim.clear(&[])?;
+    let mut session = Session::new(trainer, directory, None)?;
+    args.watch.attach(&mut session, directory, &about, &watched)?;
     let place = directory.display();
     let ending = match args.watch.has_view() {
-        true => view(&mut session, stop, State::new(&about, &directory, done), screen)?,
+        true => view(&mut session, stop, State::new(&about, directory, done), screen)?,
         false => drive(&mut session, stop, screen)?,
     };
     match ending {
@@ -213,11 +216,11 @@ pub(super) fn drive(
 pub(super) fn stopped(trainer: &Trainer, command: &str, screen: &mut Screen) -> ExitCode {
     let step = trainer.steps_done();
     screen.line(format!("stopped after step {step}; to go on: kernfusion {command}"));
-    ExitCode::from(INTERRUPTED)
+    ExitCode::from(stop::exit_code())
 }
 
-/// A run from its first step, and the directory of its checkpoint.
-fn fresh(args: &Args, target: Target, screen: &mut Screen) -> Result<(Trainer, PathBuf), CliError> {
+/// A run from its first step.
+fn fresh(args: &Args, target: Target) -> Result<Trainer, CliError> {
     let model = args.model.resolve()?;
     let corpus = corpus(args.data.as_deref(), &model.config)?;
     let mut config = model.config.clone();
@@ -232,12 +235,7 @@ fn fresh(args: &Args, target: Target, screen: &mut Screen) -> Result<(Trainer, P
     if let Some(file) = &args.init {
         trainer.initialize(file)?;
     }
-    let directory = args.out.clone().unwrap_or_else(|| Path::new("runs").join(model.preset));
-    let file = directory.join(CHECKPOINT_FILE);
-    if file.exists() {
-        screen.line(format!("{} is there and will be replaced", file.display()));
-    }
-    Ok((trainer, directory))
+    Ok(trainer)
 }
 
 /// The run of a checkpoint, if what the flags ask for is that run.
@@ -292,6 +290,21 @@ pub(super) fn absolute(path: &Path) -> String {
 }
 
 impl Args {
+    /// The directory of the run.
+    fn claim(&self, screen: &mut Screen) -> Result<Claim, CliError> {
+        match (&self.resume, &self.out) {
+            (Some(from), None) => Destination::of_resumed(from),
+            (Some(from), Some(out)) if is_same(from, out) => Destination::of_resumed(from),
+            _ => {
+                let model = self.model.resolve()?;
+                let sources = [&self.resume, &self.init, &self.data, &self.model.config];
+                let sources: Vec<_> = sources.into_iter().flatten().map(PathBuf::as_path).collect();
+                let default = Path::new("runs").join(model.preset);
+                self.destination.of_run(self.out.as_deref(), &default, &sources, screen)
+            }
+        }
+    }
+
     /// `settings` with what the flags say put in.
     fn settings(&self, settings: Settings) -> Settings {
         let steps = self.steps.unwrap_or(settings.steps);
@@ -350,22 +363,6 @@ impl Args {
             _ => Schedule::Constant,
         }
     }
-}
-
-/// Set by the first Ctrl-C. The second one ends the process, whatever it is doing; files are whole at any moment.
-pub(super) fn stop_on_interrupt() -> Result<&'static AtomicBool, CliError> {
-    static STOP: AtomicBool = AtomicBool::new(false);
-    let handler = || {
-        if STOP.swap(true, Ordering::Relaxed) {
-            live::leave();
-            std::process::exit(INTERRUPTED.into());
-        }
-    };
-    ctrlc::set_handler(handler).map_err(|error| CliError::System {
-        what: "cannot listen to Ctrl-C",
-        cause: std::io::Error::other(error),
-    })?;
-    Ok(&STOP)
 }
 
 fn vocabulary(tokenizer: &Tokenizer) -> String {

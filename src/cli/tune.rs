@@ -2,13 +2,14 @@
 
 use super::Outcome;
 use super::adaptation::AdaptationArgs;
+use super::destination::{Claim, Destination};
 use super::error::{CliError, in_file};
 use super::model::TargetArgs;
 use super::screen::{Screen, progress};
-use super::train::stop_on_interrupt;
+use super::stop;
 use clap::Subcommand;
 use indicatif::ProgressBar;
-use kernfusion::checkpoint::Checkpoint;
+use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::compile::{Mode, Target};
 use kernfusion::jsonl::JsonLines;
 use kernfusion::optim::Optimizer;
@@ -62,6 +63,8 @@ struct CommonArgs {
     /// Directory of the checkpoint to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    #[command(flatten)]
+    destination: Destination,
     /// Rows in a batch
     #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     batch_size: u32,
@@ -131,6 +134,7 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 }
 
 fn supervised(args: &StepsArgs, screen: &mut Screen) -> Outcome {
+    let directory = args.common.claim(&[], screen)?;
     let (model, target) = args.common.begin()?;
     let rows = rows(&args.common.data)?;
     let mut run = Supervised::new(model, &rows, args.common.tuning(args.steps), &target)?;
@@ -139,12 +143,14 @@ fn supervised(args: &StepsArgs, screen: &mut Screen) -> Outcome {
         let loss = run.step()?;
         Ok((format!("loss {loss:.4}"), json!({"step": step, "loss": loss})))
     })?;
-    run.save(&args.common.out)?;
+    run.save(directory.path())?;
+    directory.clear(&[CHECKPOINT_FILE])?;
     screen.line(format!("checkpoint in {}", args.common.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 fn reward(args: &StepsArgs, screen: &mut Screen) -> Outcome {
+    let directory = args.common.claim(&[], screen)?;
     let (model, target) = args.common.begin()?;
     let rows = rows(&args.common.data)?;
     let mut run = RewardModel::new(model, &rows, args.common.tuning(args.steps), &target)?;
@@ -153,7 +159,8 @@ fn reward(args: &StepsArgs, screen: &mut Screen) -> Outcome {
         let loss = run.step()?;
         Ok((format!("loss {loss:.4}"), json!({"step": step, "loss": loss})))
     })?;
-    run.save(&args.common.out)?;
+    run.save(directory.path())?;
+    directory.clear(&[CHECKPOINT_FILE])?;
     let right = 100.0 * run.accuracy(&target)?;
     screen.line(format!(
         "{right:.1} % of the rows are ranked as they are; checkpoint in {}",
@@ -163,6 +170,7 @@ fn reward(args: &StepsArgs, screen: &mut Screen) -> Outcome {
 }
 
 fn ppo(args: &PpoArgs, screen: &mut Screen) -> Outcome {
+    let directory = args.common.claim(&[&args.reward], screen)?;
     let (model, target) = args.common.begin()?;
     let checkpoint = Checkpoint::load(&args.reward).map_err(kernfusion::Error::from)?;
     let scorer = Scorer::from_checkpoint(checkpoint, &target);
@@ -189,21 +197,26 @@ fn ppo(args: &PpoArgs, screen: &mut Screen) -> Outcome {
         let message = format!("reward {:.4}, divergence {:.3} nats", done.reward, done.divergence);
         Ok((message, json!(done)))
     })?;
-    run.save(&args.common.out)?;
+    run.save(directory.path())?;
+    directory.clear(&[CHECKPOINT_FILE])?;
     screen.line(format!("checkpoint in {}", args.common.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 impl CommonArgs {
+    /// The directory of the run and its log, found out now, and not after the last step.
+    fn claim(&self, sources: &[&Path], screen: &mut Screen) -> Result<Claim, CliError> {
+        let sources = [&[self.checkpoint.as_path(), &self.data], sources].concat();
+        let directory = self.destination.of_run(Some(&self.out), &self.out, &sources, screen)?;
+        self.log.as_deref().map(|log| self.destination.log(log, None)).transpose()?;
+        Ok(directory)
+    }
+
     /// The model to begin with, and where programs run.
     fn begin(&self) -> Result<(Pretrained, Target), CliError> {
         let target = self.target.target(self.mode)?.start();
         let checkpoint = Checkpoint::load(&self.checkpoint).map_err(kernfusion::Error::from)?;
         let model = Pretrained::new(checkpoint).map_err(|error| in_file(&self.checkpoint, error))?;
-        // Found out now, and not after the last step.
-        std::fs::create_dir_all(&self.out)
-            .and_then(|()| tempfile::tempfile_in(&self.out))
-            .map_err(|cause| CliError::Write { path: self.out.clone(), cause })?;
         Ok((model, target))
     }
 
@@ -226,7 +239,7 @@ impl CommonArgs {
         steps: u64,
         step: &mut dyn FnMut(u64) -> kernfusion::Result<(String, serde_json::Value)>,
     ) -> Result<(), CliError> {
-        let stop = stop_on_interrupt()?;
+        let stop = stop::upon_signals()?;
         let mut log =
             self.log.as_deref().map(JsonLines::create).transpose().map_err(kernfusion::Error::from)?;
         let bar: ProgressBar = progress(steps, "{pos}/{len}, {eta} left, {msg}");

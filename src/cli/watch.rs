@@ -1,8 +1,10 @@
 //! Who watches a training run beside the screen: its logs and TensorBoard.
 
+use super::destination::{Claim, Destination, is_same};
 use super::error::CliError;
 use super::live;
 use super::screen::note;
+use kernfusion::jsonl::JsonLines;
 use kernfusion::report::Description;
 use kernfusion::tensorboard::EventFile;
 use kernfusion::train::Session;
@@ -28,6 +30,12 @@ pub(super) struct WatchArgs {
     ui: bool,
 }
 
+/// Places outside of the directory of a run that belong to the run as long as this is there.
+pub(super) struct Watched {
+    replaces_log: bool,
+    events: Option<Claim>,
+}
+
 impl WatchArgs {
     /// Whether to open a view; says so if it was asked for and cannot be had.
     pub(super) fn has_view(&self) -> bool {
@@ -38,17 +46,36 @@ impl WatchArgs {
         self.ui && possible
     }
 
+    /// Claims what a run in `directory` is to write elsewhere, before anything is written; `from` is the directory of the checkpoint
+    /// that the run goes on from.
+    pub(super) fn claim(
+        &self,
+        destination: Destination,
+        directory: &Path,
+        from: Option<&Path>,
+    ) -> Result<Watched, CliError> {
+        let own = from.map(|from| from.join(LOG));
+        let log = self.other_log(directory).map(|log| destination.log(log, own.as_deref())).transpose()?;
+        let events = self.tensorboard.iter().flatten().find(|events| !is_same(events, directory));
+        let events = events.map(|events| destination.events(events, from.is_some())).transpose()?;
+        Ok(Watched { replaces_log: log == Some(true), events })
+    }
+
     /// Lets all of them watch a session, whose checkpoint is in `directory`.
     pub(super) fn attach(
         &self,
         session: &mut Session,
         directory: &Path,
         about: &Description,
+        watched: &Watched,
     ) -> Result<(), CliError> {
+        watched.events.as_ref().map_or(Ok(()), Claim::clear_events)?;
         about.write(directory)?;
-        let own = directory.join(LOG);
-        session.log(&own)?;
-        if let Some(log) = self.log.as_deref().filter(|log| !is_same(log, &own)) {
+        session.log(&directory.join(LOG))?;
+        if let Some(log) = self.other_log(directory) {
+            if watched.replaces_log {
+                JsonLines::create(log).map_err(kernfusion::Error::from)?;
+            }
             session.log(log)?;
         }
         if let Some(given) = &self.tensorboard {
@@ -59,9 +86,9 @@ impl WatchArgs {
         }
         Ok(())
     }
-}
 
-/// Whether two names are those of one file, which is there under the second one.
-fn is_same(a: &Path, b: &Path) -> bool {
-    std::fs::canonicalize(a).ok().is_some_and(|a| std::fs::canonicalize(b).ok() == Some(a))
+    /// The log that is written beside the one in the directory of the run.
+    fn other_log(&self, directory: &Path) -> Option<&Path> {
+        self.log.as_deref().filter(|log| !is_same(log, &directory.join(LOG)))
+    }
 }

@@ -55,18 +55,4 @@ pub enum HuggingFaceError {
     /// The model has parts that the layout has no place for.
     #[error("this model cannot be saved in the layout of Hugging Face: {0}")]
     Inexpressible(String),
-    /// A folder is there already.
-    #[error("{} is not empty; nothing was written", path.display())]
-    Occupied {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// The folder cannot be written.
-    #[error("cannot write {}: {cause}", path.display())]
-    Write {
-        /// The folder or file.
-        path: PathBuf,
-        /// What the operating system said.
-        cause: io::Error,
-    },
 }

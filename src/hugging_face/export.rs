@@ -7,20 +7,17 @@ use super::layout::{Parameter, Part};
 use super::special::SpecialTokens;
 use super::{CONFIG, TOKENIZER};
 use crate::checkpoint::{Checkpoint, Tensor32};
+use crate::folder::NewFolder;
 use crate::models::ModelConfig;
 use crate::text::Tokenizer;
 use crate::train::{Record, parameters};
 use crate::{HostTensor, Result};
 use kernfusion_ir::DType;
 use safetensors::Dtype;
-use safetensors::tensor::View;
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// The number type of saved tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,16 +43,18 @@ pub struct Exported {
 }
 
 /// Saves the model of a checkpoint, with its adapters merged and without the state of its optimizer, in a new folder. Files have at
-/// most `shard` bytes of tensors, unless one alone has more; without it there is one file.
+/// most `shard` bytes of tensors, unless one alone has more; without it there is one file. A folder that has a model is replaced in
+/// one step if `replaces` says so, and if it has nothing else.
 ///
 /// # Errors
-/// [`HuggingFaceError`] if the layout cannot express the model, the folder is not empty, or it cannot be written; then there is no
-/// folder. If the checkpoint is none of the model that it describes.
+/// [`HuggingFaceError`] if the layout cannot express the model; [`FolderError`](crate::FolderError) if the folder is not empty, or
+/// cannot be written; then what was there is untouched. If the checkpoint is none of the model that it describes.
 pub fn export(
     checkpoint: Checkpoint,
     directory: &Path,
     storage: Storage,
     shard: Option<u64>,
+    replaces: bool,
 ) -> Result<Exported> {
     let config: ModelConfig = Record::entry("config", &checkpoint.meta.config)?;
     config.validate()?;
@@ -68,20 +67,20 @@ pub fn export(
     parameters::check(&shapes.collect(), &tensors, "the checkpoint")?;
     let pieces = pieces(&layout, &tensors, storage).map_err(HuggingFaceError::Inexpressible)?;
 
-    let folder = Folder::create(directory)?;
+    let folder = NewFolder::create(directory, replaces.then_some(&is_of_a_model))?;
     let config = described(architecture, fields, &special, storage);
-    folder.write(CONFIG, &format!("{config:#}\n"))?;
+    folder.write(CONFIG, format!("{config:#}\n").as_bytes())?;
     let mut notes = Vec::new();
     match tokenizer {
         Some(Tokenizer::Pieces(tokenizer) | Tokenizer::Marked(tokenizer)) => {
-            folder.write(TOKENIZER, &Value::from(tokenizer).to_string())?;
+            folder.write(TOKENIZER, Value::from(tokenizer).to_string().as_bytes())?;
         }
         Some(other) => {
             notes.push(format!("a tokenizer of {} has no {TOKENIZER}: it is left out", other.unit()))
         }
         None => notes.push(format!("the checkpoint has no tokenizer, so there is no {TOKENIZER}")),
     }
-    let files = folder.write_tensors(pieces, shard)?;
+    let files = write_tensors(&folder, pieces, shard)?;
     folder.commit()?;
     Ok(Exported { model_type: architecture.model_type, files, notes })
 }
@@ -174,118 +173,67 @@ fn pieces<'a>(
     Ok(pieces)
 }
 
-impl View for Piece<'_> {
-    fn dtype(&self) -> Dtype {
-        self.storage.stored()
+impl Piece<'_> {
+    fn info(&self, start: usize) -> TensorInfo {
+        let data_offsets = (start, start + self.bytes());
+        TensorInfo { dtype: self.storage.stored(), shape: self.part.shape.clone(), data_offsets }
     }
 
-    fn shape(&self) -> &[usize] {
-        &self.part.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
+    fn data(&self) -> Vec<u8> {
         let numbers = self.parameter.take_apart(self.numbers.to_vec());
         let tensor = HostTensor::new(self.part.shape.clone(), numbers);
-        tensor.to_dtype(self.storage.dtype()).to_bytes().into()
+        tensor.to_dtype(self.storage.dtype()).to_bytes()
     }
 
-    fn data_len(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.part.elements() * self.storage.dtype().size()
     }
 }
 
-/// A folder that takes its place when it is whole; dropped before, it vanishes.
-struct Folder<'a> {
-    place: &'a Path,
-    temporary: TempDir,
+/// Whether a file of a folder is one of a saved model.
+fn is_of_a_model(name: &str) -> bool {
+    let is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
+    [CONFIG, TOKENIZER, INDEX, SINGLE].contains(&name) || is_shard
 }
 
-impl<'a> Folder<'a> {
-    /// Starts a folder beside its place.
-    fn create(place: &'a Path) -> std::result::Result<Self, HuggingFaceError> {
-        let failed = |cause| HuggingFaceError::Write { path: place.into(), cause };
-        // What is no folder shows when it is to be replaced, and so does one that cannot be listed.
-        if std::fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_some()) {
-            return Err(HuggingFaceError::Occupied { path: place.into() });
-        }
-        let name = place.file_name().and_then(|name| name.to_str());
-        let name = name
-            .ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "this is no folder's name")))?;
-        let parent = match place.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        std::fs::create_dir_all(parent).map_err(failed)?;
-        let prefix = format!(".{name}.");
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix).suffix(".tmp");
-        // As open to others as the user's umask says.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-        Ok(Folder { place, temporary: builder.tempdir_in(parent).map_err(failed)? })
+/// Writes the tensors, in one file or in several with an index, and returns the files' names.
+fn write_tensors(folder: &NewFolder, pieces: Vec<Piece<'_>>, shard: Option<u64>) -> Result<Vec<String>> {
+    let total: usize = pieces.iter().map(Piece::bytes).sum();
+    let shards = shards(&pieces, shard);
+    let names: Vec<_> = match shards.len() {
+        1 => vec![SINGLE.to_string()],
+        count => (1..=count).map(|n| format!("model-{n:05}-of-{count:05}.safetensors")).collect(),
+    };
+    let mut map = Map::new();
+    for (file, pieces) in names.iter().zip(shards) {
+        map.extend(pieces.iter().map(|piece| (piece.part.name.clone(), json!(file))));
+        write_shard(folder, file, pieces)?;
     }
+    if names.len() > 1 {
+        let index = json!({"metadata": {"total_size": total}, "weight_map": map});
+        folder.write(INDEX, format!("{index:#}\n").as_bytes())?;
+    }
+    Ok(names)
+}
 
-    fn failed(&self, file: &str) -> impl Fn(io::Error) -> HuggingFaceError {
-        let path = self.place.join(file);
-        move |cause| HuggingFaceError::Write { path: path.clone(), cause }
-    }
-
-    fn write(&self, file: &str, text: &str) -> std::result::Result<(), HuggingFaceError> {
-        std::fs::write(self.temporary.path().join(file), text).map_err(self.failed(file))
-    }
-
-    /// Writes the tensors, in one file or in several with an index, and returns the files' names.
-    fn write_tensors(
-        &self,
-        pieces: Vec<Piece<'_>>,
-        shard: Option<u64>,
-    ) -> std::result::Result<Vec<String>, HuggingFaceError> {
-        let total: usize = pieces.iter().map(|piece| piece.data_len()).sum();
-        let shards = shards(&pieces, shard);
-        let names: Vec<_> = match shards.len() {
-            1 => vec![SINGLE.to_string()],
-            count => (1..=count).map(|n| format!("model-{n:05}-of-{count:05}.safetensors")).collect(),
-        };
-        let mut map = Map::new();
-        for (file, pieces) in names.iter().zip(&shards) {
-            let named = pieces.iter().map(|piece| (piece.part.name.as_str(), *piece));
-            let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-            let path = self.temporary.path().join(file);
-            let written = safetensors::serialize_to_file(named, Some(metadata), &path);
-            written.map_err(|error| self.failed(file)(io::Error::other(error.to_string())))?;
-            self.open_to_others(&path).map_err(self.failed(file))?;
-            map.extend(pieces.iter().map(|piece| (piece.part.name.clone(), json!(file))));
-        }
-        if shards.len() > 1 {
-            let index = json!({"metadata": {"total_size": total}, "weight_map": map});
-            self.write(INDEX, &format!("{index:#}\n"))?;
-        }
-        Ok(names)
-    }
-
-    /// Gives a file, which safetensors keeps to its owner, the permissions that files have here.
-    fn open_to_others(&self, path: &Path) -> io::Result<()> {
-        let usual = self.temporary.path().join(".usual");
-        let permissions = File::create(&usual)?.metadata()?.permissions();
-        std::fs::remove_file(usual)?;
-        std::fs::set_permissions(path, permissions)
-    }
-
-    /// First all content reaches the disk, then the folder takes its place.
-    fn commit(self) -> std::result::Result<(), HuggingFaceError> {
-        let place = self.place;
-        let put = || {
-            for entry in std::fs::read_dir(self.temporary.path())? {
-                File::open(entry?.path())?.sync_all()?;
-            }
-            // An empty folder that is there gives way.
-            std::fs::rename(self.temporary.path(), place)
-        };
-        put().map_err(|cause| HuggingFaceError::Write { path: place.into(), cause })?;
-        // It has moved: nothing is left to be removed.
-        let _ = self.temporary.keep();
-        Ok(())
-    }
+/// Writes tensors into one file, in the order of their names.
+fn write_shard(folder: &NewFolder, file: &str, mut pieces: Vec<Piece<'_>>) -> Result<()> {
+    pieces.sort_by(|a, b| a.part.name.cmp(&b.part.name));
+    let mut end = 0;
+    let infos = pieces.iter().map(|piece| {
+        let info = piece.info(end);
+        end = info.data_offsets.1;
+        (piece.part.name.clone(), info)
+    });
+    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let header = Metadata::new(Some(format), infos.collect()).expect("tensors lie one behind the other");
+    let mut header = serde_json::to_vec(&header).expect("names, shapes and offsets are JSON");
+    header.resize(header.len().next_multiple_of(8), b' ');
+    Ok(folder.write_with(file, &mut |out| {
+        out.write_all(&(header.len() as u64).to_le_bytes())?;
+        out.write_all(&header)?;
+        pieces.iter().try_for_each(|piece| out.write_all(&piece.data()))
+    })?)
 }
 
 /// Tensors in their order, as many in a file as fit.
@@ -293,7 +241,7 @@ fn shards<'a>(pieces: &[Piece<'a>], limit: Option<u64>) -> Vec<Vec<Piece<'a>>> {
     let mut shards = vec![vec![]];
     let mut bytes = 0;
     for piece in pieces {
-        let own = piece.data_len() as u64;
+        let own = piece.bytes() as u64;
         if bytes > 0 && limit.is_some_and(|limit| bytes + own > limit) {
             shards.push(vec![]);
             bytes = 0;

@@ -84,7 +84,7 @@ fn what_is_saved_is_what_was_loaded() {
     for name in ALL {
         let (_kept, checkpoint) = imported(name);
         let out = directory.path().join("deep").join(name);
-        let saved = export(checkpoint.clone(), &out, Storage::F32, Some(5_000)).unwrap();
+        let saved = export(checkpoint.clone(), &out, Storage::F32, Some(5_000), false).unwrap();
         assert!(saved.files.len() > 2 && saved.notes.is_empty(), "{name}: {saved:?}");
         let (first, again) = (Published::open(&fixture(name)).unwrap(), Published::open(&out).unwrap());
         assert_eq!((first.config(), again.notes()), (again.config(), &[][..]), "{name}");
@@ -96,7 +96,7 @@ fn what_is_saved_is_what_was_loaded() {
         assert_eq!(rounded(&first, DType::F32), rounded(&again, DType::F32), "{name}");
         for storage in [Storage::Bf16, Storage::F16] {
             let out = directory.path().join(format!("{name}-{}", storage.torch()));
-            let saved = export(checkpoint.clone(), &out, storage, None).unwrap();
+            let saved = export(checkpoint.clone(), &out, storage, None, false).unwrap();
             assert_eq!(saved.files, [files::SINGLE]);
             // Whoever may read the one may read the other.
             let permissions = |file| std::fs::metadata(out.join(file)).unwrap().permissions();
@@ -326,7 +326,7 @@ fn what_the_layout_cannot_express_is_not_saved() {
     let out = directory.path().join("out");
     let (_kept, checkpoint) = imported("gpt2");
     let refused = |checkpoint: &Checkpoint, storage| {
-        let error = export(checkpoint.clone(), &out, storage, None).unwrap_err().to_string();
+        let error = export(checkpoint.clone(), &out, storage, None, false).unwrap_err().to_string();
         assert!(std::fs::read_dir(directory.path()).unwrap().next().is_none(), "{error}");
         error
     };
@@ -344,11 +344,17 @@ fn what_the_layout_cannot_express_is_not_saved() {
     partial.tensors.remove("ln_f.bias");
     assert!(refused(&partial, Storage::F32).contains("missing ln_f.bias [16]"));
     std::fs::create_dir(&out).unwrap();
-    export(checkpoint.clone(), &out, Storage::F32, None).unwrap();
+    export(checkpoint.clone(), &out, Storage::F32, None, false).unwrap();
     let before = std::fs::read(out.join(files::SINGLE)).unwrap();
-    let error = export(checkpoint, &out, Storage::Bf16, None).unwrap_err().to_string();
-    assert!(error.ends_with("is not empty; nothing was written"), "{error}");
+    let error = export(checkpoint.clone(), &out, Storage::Bf16, None, false).unwrap_err().to_string();
+    assert!(error.contains("is not empty; nothing was written"), "{error}");
+    std::fs::write(out.join("notes.txt"), "mine").unwrap();
+    let error = export(checkpoint.clone(), &out, Storage::Bf16, None, true).unwrap_err().to_string();
+    assert!(error.contains("is not replaced: it has notes.txt"), "{error}");
     assert_eq!(std::fs::read(out.join(files::SINGLE)).unwrap(), before);
+    std::fs::remove_file(out.join("notes.txt")).unwrap();
+    export(checkpoint, &out, Storage::Bf16, Some(5_000), true).unwrap();
+    assert!(!out.join(files::SINGLE).exists() && Published::open(&out).is_ok());
 }
 
 #[test]

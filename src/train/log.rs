@@ -31,6 +31,8 @@ pub(super) fn open_after(path: &Path, step: u64) -> std::result::Result<JsonLine
         file.commit()
     };
     rewrite().map_err(failed)?;
+    // The file that was open before is no more the one of this name.
+    drop(log);
     JsonLines::append(path)
 }
 

@@ -291,7 +291,8 @@ impl Trainer {
         let outputs = run.wait()?;
         // A step that was started early has waited for the one before.
         let start = self.last_end.map_or(start, |end| start.max(end));
-        let seconds = start.elapsed().as_secs_f64();
+        // A clock may stand still, and a rate is a number for all that.
+        let seconds = start.elapsed().as_secs_f64().max(1e-9);
         self.last_end = Some(Instant::now());
         let tokens = self.record.settings.batch * self.record.config.context();
         Ok(StepReport {

@@ -152,7 +152,8 @@ impl Session {
         }
         let (loss, step) = (report.loss, report.step);
         let place = self.directory.display();
-        let advice = format!("a lower learning rate may help; what was in {place} before is kept");
+        let advice =
+            format!("a lower learning rate may help; the last checkpoint in {place}, if any, is kept");
         Err(Error::Configuration(format!("the loss is {loss} in step {step}: {advice}")))
     }
 }

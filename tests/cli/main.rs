@@ -5,6 +5,7 @@
 mod ahead_of_time;
 mod bad_input;
 mod bisecting;
+mod destinations;
 #[cfg(feature = "cuda")]
 mod device;
 mod experiments;

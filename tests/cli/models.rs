@@ -22,7 +22,9 @@ fn workplace() -> Workplace {
 
 fn train(work: &Workplace, name: &str, flags: &str) -> String {
     let fixed = "--batch-size 2 --validation-batches 1";
-    work.succeed(&format!("train --config {name}.json {fixed} --out {name} --log {name}.jsonl {flags}"))
+    work.succeed(&format!(
+        "train --config {name}.json {fixed} --out {name} --overwrite --log {name}.jsonl {flags}"
+    ))
 }
 
 #[test]

@@ -105,6 +105,7 @@ fn bad_input_is_refused_and_nothing_is_written() {
     work.succeed("import gpt2 -o imported");
     work.succeed("export imported -o out");
     assert!(work.fail("export imported -o out").contains("out is not empty; nothing was written"));
+    assert!(work.fail("import gpt2 -o imported").contains("imported has a run: "));
     assert!(work.fail("export nowhere -o other").contains("there is no checkpoint at nowhere"));
     assert!(work.fail("import nowhere -o other").contains("nowhere: there is no such directory"));
     assert!(work.fail("generate --model gpt2 --checkpoint imported").contains("cannot be used with"));

@@ -218,7 +218,7 @@ fn adapters_are_trained_on_a_model_and_go_with_it() {
     work.succeed_training("--steps 3");
     let base = Checkpoint::load(&work.path("run")).unwrap().tensors;
     let init = "--init run/checkpoint.safetensors";
-    let train = "train --config small.json --batch-size 2 --sample-tokens 0 --out tuned --steps 4 --lr 0.5";
+    let train = "train --config small.json --batch-size 2 --sample-tokens 0 --out tuned --overwrite --steps 4 --lr 0.5";
     let out = work.succeed(&format!("{train} {init} --lora 2 --lora-targets attn,mlp"));
     // Rank 2 between widths 8 and 24, 8 and 8, 8 and 32, 32 and 8.
     assert!(out.contains(", 256 of them trained"), "{out}");

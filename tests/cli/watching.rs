@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const TRAIN: &str = "train --config small.json --batch-size 2 --validation-batches 1 --validate-every 3 --sample-tokens 5 \
-     --sample-every 4 --sample-prompt The --out run";
+     --sample-every 4 --sample-prompt The --out run --overwrite";
 
 /// CRC-32C, bit by bit.
 fn checksum(data: &[u8]) -> u32 {
@@ -210,7 +210,7 @@ fn runs_that_have_no_page() {
         ("report letter.jsonl", "letter.jsonl, line 1: this is no row of a training run"),
         (
             "train --config small.json --steps 1 --out run --tensorboard empty.jsonl",
-            "cannot write the event file empty.jsonl",
+            "cannot write empty.jsonl: ",
         ),
         ("bench --config small.json --peers none.json --html x.html", "cannot read none.json"),
         ("bench --config small.json --peers empty.jsonl --html x.html", "empty.jsonl is not of bench --json"),

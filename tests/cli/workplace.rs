@@ -67,9 +67,9 @@ impl Workplace {
     }
 }
 
-/// Trains the small model, shows no sample, and validates once.
+/// Trains the small model, shows no sample, and validates once; a run that is there before is replaced.
 pub(crate) const TRAIN: &str =
-    "train --config small.json --batch-size 2 --sample-tokens 0 --validation-batches 1 --out run";
+    "train --config small.json --batch-size 2 --sample-tokens 0 --validation-batches 1 --out run --overwrite";
 
 pub(crate) fn end(child: Child) -> Ended {
     let output = child.wait_with_output().unwrap();

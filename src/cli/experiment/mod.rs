@@ -5,6 +5,7 @@ mod pretraining;
 mod verification;
 
 use super::Outcome;
+use super::destination::{Claim, Destination};
 use super::error::{CliError, in_file};
 use super::machine;
 use super::model::{MemoryArgs, ModelArgs, TargetArgs};
@@ -70,9 +71,12 @@ struct RunArgs {
     target: TargetArgs,
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Directory of the report and the checkpoint [default: runs/NAME-OF-THE-EXPERIMENT]
+    /// Directory of the report and the checkpoint [default: runs/NAME-OF-THE-EXPERIMENT, or the next of
+    /// runs/NAME-OF-THE-EXPERIMENT-2, … that has no run]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    destination: Destination,
     /// Go on with the run in this directory
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
@@ -108,10 +112,21 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
 }
 
 impl RunArgs {
+    /// The directory of an experiment. `reference` is what it reads beside what all experiments do.
+    fn claim(&self, name: &str, reference: Option<&Path>, screen: &mut Screen) -> Result<Claim, CliError> {
+        let Some(from) = &self.resume else {
+            let sources = self.config.as_deref().into_iter().chain(self.data.as_deref()).chain(reference);
+            let default = Path::new("runs").join(name);
+            let sources: Vec<_> = sources.collect();
+            return self.destination.of_run(self.out.as_deref(), &default, &sources, screen);
+        };
+        Destination::of_resumed(from)
+    }
+
     /// The run that the flags describe, or that of a checkpoint.
     fn plan(
         &self,
-        name: &str,
+        directory: &Path,
         dropout: f64,
         steps: u64,
         settings: &dyn Fn(&Choices<'_>) -> kernfusion::Result<Settings>,
@@ -119,13 +134,13 @@ impl RunArgs {
         let target = self.memory.limit(self.target.target(Mode::Compiled)?);
         match &self.resume {
             Some(from) => self.resumed(from, target),
-            None => self.fresh(name, dropout, steps, settings, target),
+            None => self.fresh(directory, dropout, steps, settings, target),
         }
     }
 
     fn fresh(
         &self,
-        name: &str,
+        directory: &Path,
         dropout: f64,
         steps: u64,
         settings: &dyn Fn(&Choices<'_>) -> kernfusion::Result<Settings>,
@@ -155,8 +170,7 @@ impl RunArgs {
         let settings = Settings { slices: self.memory.slices().unwrap_or(settings.slices), ..settings };
         let text = TextRecord::new(&corpus, self.data.as_deref().map(absolute));
         let record = Record { config, settings, tokenizer, text };
-        let directory = self.out.clone().unwrap_or_else(|| Path::new("runs").join(name));
-        Ok(Plan { record, corpus, split, checkpoint: None, directory, target })
+        Ok(Plan { record, corpus, split, checkpoint: None, directory: directory.into(), target })
     }
 
     /// Only the number of steps may change.

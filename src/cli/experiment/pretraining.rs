@@ -2,7 +2,8 @@
 
 use super::super::Outcome;
 use super::super::screen::Screen;
-use super::super::train::{drive, introduce, stop_on_interrupt, stopped};
+use super::super::stop;
+use super::super::train::{drive, introduce, stopped};
 use super::{Choices, LOG, RunArgs, measured, publish};
 use kernfusion::compile::Mode;
 use kernfusion::experiment::{
@@ -40,12 +41,14 @@ pub(super) fn run(args: &Args, screen: &mut Screen) -> Outcome {
         Ok(pretraining_settings(steps, batch, seed, given))
     };
     let dropout = args.dropout.unwrap_or(PRETRAINING_DROPOUT);
-    let plan = args.run.plan("pretraining", dropout, PRETRAINING_STEPS, &settings)?;
+    let claim = args.run.claim("pretraining", None, screen)?;
+    let plan = args.run.plan(claim.path(), dropout, PRETRAINING_STEPS, &settings)?;
     let (directory, target) = (plan.directory.clone(), plan.target.clone());
     let trainer = plan.trainer()?;
-    let stop = stop_on_interrupt()?;
+    let stop = stop::upon_signals()?;
     introduce(&trainer, Mode::Compiled, screen);
     let before = trainer.steps_done();
+    claim.clear(&[])?;
     let mut session = Session::new(trainer, &directory, Some(&directory.join(LOG)))?;
     let ending = drive(&mut session, stop, screen)?;
     let trainer = session.trainer();

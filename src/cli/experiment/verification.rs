@@ -1,9 +1,11 @@
 //! `kernfusion experiment verification`: the same run by Kernfusion and by PyTorch, and how far the two are apart.
 
 use super::super::Outcome;
+use super::super::destination::Claim;
 use super::super::error::{CliError, read_text};
 use super::super::screen::Screen;
-use super::super::train::{INTERRUPTED, drive, introduce, stop_on_interrupt, stopped};
+use super::super::stop;
+use super::super::train::{drive, introduce, stopped};
 use super::{Choices, LOG, Plan, RunArgs, measured, peer, publish};
 use kernfusion::compile::Mode;
 use kernfusion::experiment::{
@@ -50,11 +52,12 @@ const FOLDER: &str = "pytorch";
 pub(super) fn run(args: &Args, screen: &mut Screen) -> Outcome {
     let settings =
         |choices: &Choices<'_>| Ok(verification_settings(choices.steps, choices.batch, choices.seed));
-    let plan = args.run.plan("verification", 0.0, VERIFICATION_STEPS, &settings)?;
-    let stop = stop_on_interrupt()?;
-    let Some(reference) = reference(args, &plan, stop, screen)? else {
+    let claim = args.run.claim("verification", args.reference.as_deref(), screen)?;
+    let plan = args.run.plan(claim.path(), 0.0, VERIFICATION_STEPS, &settings)?;
+    let stop = stop::upon_signals()?;
+    let Some(reference) = reference(args, &plan, &claim, stop, screen)? else {
         screen.line("stopped before PyTorch had done all steps: nothing is kept");
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(ExitCode::from(stop::exit_code()));
     };
     let (directory, target) = (plan.directory.clone(), plan.target.clone());
     let trainer = plan.trainer()?;
@@ -82,6 +85,7 @@ pub(super) fn run(args: &Args, screen: &mut Screen) -> Outcome {
 fn reference(
     args: &Args,
     plan: &Plan,
+    claim: &Claim,
     stop: &AtomicBool,
     screen: &mut Screen,
 ) -> Result<Option<Reference>, CliError> {
@@ -91,12 +95,14 @@ fn reference(
     let read = |path: &Path| Reference::read(path, handover.run(), steps);
     if let Some(file) = &args.reference {
         let reference = read(file)?;
+        claim.clear(&[])?;
         save(&kept, &read_text(file)?)?;
         return Ok(Some(reference));
     }
     if args.run.resume.is_some() && kept.exists() {
         return Ok(Some(read(&kept)?));
     }
+    claim.clear(&[])?;
     let folder = directory.join(FOLDER);
     handover.write(&folder)?;
     let target = &args.run.target;

@@ -85,8 +85,11 @@ impl View {
         let _ = execute!(io::stdout(), Clear(ClearType::All));
         let shared = Arc::new(Shared { state: Mutex::new(state), woken: Condvar::new(), stop });
         let others = shared.clone();
-        let thread = std::thread::spawn(move || others.draw(terminal));
-        Ok(View { shared, thread: Some(thread) })
+        // Dropped upon an error, it gives the terminal back.
+        let mut view = View { shared, thread: None };
+        let thread = std::thread::Builder::new().name("view".into());
+        view.thread = Some(thread.spawn(move || others.draw(terminal)).map_err(failed)?);
+        Ok(view)
     }
 
     /// Hands an event over, and holds the run while it is paused.
@@ -156,7 +159,7 @@ impl Shared {
             // Raw terminals send no signal.
             _ if control_c && self.stop.load(Ordering::Relaxed) => {
                 leave();
-                std::process::exit(super::train::INTERRUPTED.into());
+                std::process::exit(super::stop::exit_code().into());
             }
             _ if control_c => self.stop(),
             KeyCode::Char('p' | ' ') => {
