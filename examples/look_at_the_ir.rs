@@ -1,6 +1,7 @@
 //! What each stage makes of `softmax(x · wᵀ)` and its gradient: the traced graph, the graph after every pass, the
 //! kernels with the fusions that were refused, and the memory plan.
 
+use kernfusion::compile::Target;
 use kernfusion::prelude::*;
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::plan::plan;

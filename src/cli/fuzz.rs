@@ -1,7 +1,8 @@
 //! `kernfusion selftest --programs`: random programs, with what must hold of each.
 
 use super::Outcome;
-use super::error::{CliError, write_text};
+use super::destination::write_derived;
+use super::error::CliError;
 use super::screen::{Screen, grouped, progress};
 use kernfusion::fuzz::{Program, Violation, checks_of, judge, program, shrink};
 use kernfusion::tensor_file;
@@ -49,7 +50,7 @@ pub(super) fn run(
     let found = !findings.is_empty();
     if let Some(path) = json {
         let all = json!({"programs": count, "first_seed": first, "seconds": seconds, "findings": findings});
-        write_text(path, &format!("{all:#}\n"))?;
+        write_derived(path, &format!("{all:#}\n"), &[])?;
     }
     Ok(if found { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -79,7 +80,7 @@ fn kept(
         None => format!("inputs in {seed}.safetensors"),
     };
     let text = format!("# seed {seed}, {}: {}\n# {given}\n{}", violation.check, violation.what, least.graph);
-    write_text(&directory.join(format!("{seed}.kir")), &text)?;
+    write_derived(&directory.join(format!("{seed}.kir")), &text, &[])?;
     if inputs.is_none() {
         tensor_file::write(&directory.join(format!("{seed}.safetensors")), &least.inputs)?;
     }

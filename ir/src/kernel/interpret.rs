@@ -187,7 +187,8 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
     for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
         memory[store.buffer.0 as usize].fill(0.0);
     }
-    for store in &kernel.stores {
+    // A tensor without elements is stored at no point, whatever its strides say.
+    for store in kernel.stores.iter().filter(|store| graph.buffer(store.buffer).ty.elements() > 0) {
         let dtype = graph.buffer(store.buffer).ty.dtype;
         let depends = |axis: usize| {
             let varies = |value| kernel.region.varies(value, axis..axis + 1, domain);
