@@ -6,6 +6,8 @@ mod ahead_of_time;
 mod bad_input;
 mod bisecting;
 #[cfg(feature = "cuda")]
+mod card;
+#[cfg(feature = "cuda")]
 mod device;
 mod experiments;
 mod memory;
