@@ -10,7 +10,7 @@ use kernfusion::models::{self, ModelConfig, Part};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
 use kernfusion::train::batches;
-use kernfusion::{HostTensor, Result};
+use kernfusion::{Error, HostTensor, Result};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::{self, Sample, difference};
@@ -58,6 +58,9 @@ pub(super) struct Args {
     /// Only cases whose name contains this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Only a part of the cases, such as 2/4: every fourth from the second on, so that processes may share them
+    #[arg(long, value_name = "I/N", value_parser = share)]
+    share: Option<(usize, usize)>,
     /// Show every case that fails, not only the first of a group
     #[arg(long)]
     verbose: bool,
@@ -72,6 +75,23 @@ struct Case {
     tolerance: f64,
 }
 
+/// Which part of how many.
+fn share(text: &str) -> std::result::Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    let is_part = |&(part, of): &(usize, usize)| (1..=of).contains(&part);
+    numbers.filter(is_part).ok_or_else(|| "two numbers such as 2/4, the first from 1 to the second".into())
+}
+
+/// What became of a group.
+#[derive(Default)]
+struct Verdict {
+    /// Cases that were run, in all modes.
+    run: usize,
+    failures: Vec<String>,
+    /// Why nothing can be run any more.
+    lost: Option<Error>,
+}
+
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     if let Some(count) = args.programs {
         return fuzz::run(args.seed, count, args.json.as_deref(), args.keep.as_deref(), screen);
@@ -81,37 +101,57 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     if let Some(filter) = &args.filter {
         cases.retain(|case| case.name.contains(filter));
     }
+    if let Some((part, of)) = args.share {
+        let mut number = 0..;
+        cases.retain(|_| number.next().is_some_and(|number| number % of == part - 1));
+    }
+    let all = cases.len() * targets.len();
     let bar = progress(cases.len() as u64, "{pos}/{len} {msg}");
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut lost) = (0, 0, None);
     for group in cases.chunk_by(|a, b| a.group == b.group) {
-        let failures = group_failures(group, &targets, &bar);
-        let total = group.len() * targets.len();
-        passed += total - failures.len();
-        failed += failures.len();
-        let verdict = if failures.is_empty() { "ok".into() } else { format!("{} FAILED", failures.len()) };
-        bar.suspend(|| {
-            screen.line(format!("{:<24} {total:>5} cases  {verdict}", group[0].group));
-            let shown = if args.verbose { failures.len() } else { 1 };
-            failures.iter().take(shown).for_each(|failure| screen.line(format!("    {failure}")));
-        });
+        let verdict = judge(group, &targets, &bar);
+        passed += verdict.run - verdict.failures.len();
+        failed += verdict.failures.len();
+        bar.suspend(|| show(&group[0].group, &verdict, args.verbose, screen));
+        lost = verdict.lost;
+        if lost.is_some() {
+            break;
+        }
     }
     bar.finish_and_clear();
+    if let Some(error) = lost {
+        let left = all - passed - failed;
+        screen.line(format!("the device is lost ({error}), and {left} cases were not run"));
+    }
     screen.line(format!("{passed} passed, {failed} failed"));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn group_failures(group: &[Case], targets: &[Target], bar: &ProgressBar) -> Vec<String> {
-    let mut failures = Vec::new();
+fn show(group: &str, verdict: &Verdict, is_verbose: bool, screen: &mut Screen) {
+    let Verdict { run, failures, .. } = verdict;
+    let result = if failures.is_empty() { "ok".into() } else { format!("{} FAILED", failures.len()) };
+    screen.line(format!("{group:<24} {run:>5} cases  {result}"));
+    let shown = if is_verbose { failures.len() } else { 1 };
+    failures.iter().take(shown).for_each(|failure| screen.line(format!("    {failure}")));
+}
+
+/// Runs a group, up to a case after which nothing can be run any more.
+fn judge(group: &[Case], targets: &[Target], bar: &ProgressBar) -> Verdict {
+    let mut verdict = Verdict::default();
     for case in group {
         bar.set_message(case.name.clone());
         for (target, mode) in targets.iter().zip([Mode::Eager, Mode::Compiled]) {
             let found = failure(case, target);
-            failures
-                .extend(found.map(|reason| format!("{} ({mode}): {}", case.name, reason.replace('\n', " "))));
+            verdict.run += 1;
+            let Some(reason) = found else { continue };
+            verdict.failures.push(format!("{} ({mode}): {}", case.name, reason.replace('\n', " ")));
+            if let Err(error) = target.check() {
+                return Verdict { lost: Some(error), ..verdict };
+            }
         }
         bar.inc(1);
     }
-    failures
+    verdict
 }
 
 /// Everything that is compared, groups together.

@@ -242,6 +242,18 @@ impl Target {
         Ok(Peaks::of_cpu(self.threads)?)
     }
 
+    /// Whether programs can still run: a GPU on which one has gone wrong may fail until the process ends.
+    ///
+    /// # Errors
+    /// The one that the GPU reports.
+    pub fn check(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            return Ok(device.check().map_err(CodegenError::from)?);
+        }
+        Ok(())
+    }
+
     /// The name of the GPU, if programs run on one.
     pub fn gpu_name(&self) -> Option<String> {
         #[cfg(feature = "cuda")]

@@ -1,9 +1,9 @@
 //! Commands with `--device cuda`, where the device is a simulation of the driver ([`driver`]), not a GPU.
 
 #[path = "../../codegen/tests/driver/mod.rs"]
-mod driver;
+pub(crate) mod driver;
 
-use super::workplace::{TRAIN, Workplace, end, message};
+use super::workplace::{Ended, TRAIN, Workplace, end, message};
 use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion::tensor_file;
 use kernfusion_ir::Tensor;
@@ -33,14 +33,129 @@ fn fail(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<Stri
     Some(message(end(command.envs(settings.iter().copied()).spawn().unwrap()), flags))
 }
 
+/// The last line of a selftest: how many passed and how many failed.
+fn tally(out: &str) -> [usize; 2] {
+    let last = out.lines().last().unwrap_or_else(|| panic!("no line: {out}"));
+    let numbers = last.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>();
+    numbers.try_into().unwrap_or_else(|_| panic!("{out}"))
+}
+
+/// Selftest in as many processes as there are cores, each with a share: what they say.
+fn selftest(work: &Workplace, settings: &[(&str, &str)]) -> Option<Vec<Ended>> {
+    let processes = std::thread::available_parallelism().map_or(1, usize::from);
+    let start = |part: usize| {
+        let mut command = command(work, &format!("selftest --verbose --share {part}/{processes}"))?;
+        Some(command.envs(settings.iter().copied()).spawn().unwrap())
+    };
+    let running: Vec<_> = (1..=processes).map(start).collect::<Option<_>>()?;
+    Some(running.into_iter().map(end).collect())
+}
+
+/// All of it. A first run, in which kernels do nothing, finds out what they are, so that they are compiled together.
 #[test]
 fn selftest_passes() {
     let work = Workplace::new();
-    let filters = ["attention", "program --random 3", "step", "step --dtype bf16", "step --tf32"];
-    for flags in filters.map(|filter| format!("--filter {filter}")) {
-        let Some(out) = succeed(&work, &format!("selftest {flags}"), &[]) else { return };
-        assert!(out.contains(" 0 failed") && !out.contains("0 passed"), "{out}");
+    let Some(found) = selftest(&work, &[("SIMULATED_KERNELS", "none")]) else { return };
+    let all: usize = found.iter().flat_map(|ended| tally(&ended.out)).sum();
+    let cubins = work.path("cache/cubin");
+    let settings = [("SIMULATED_CUBINS", cubins.to_str().unwrap())];
+    // Compiles them, so that the processes after it find them.
+    succeed(&work, "selftest --filter constant", &settings);
+    let [mut passed, mut failed] = [0, 0];
+    for Ended { out, err, .. } in selftest(&work, &settings).unwrap() {
+        println!("{out}{err}");
+        let [well, badly] = tally(&out);
+        (passed, failed) = (passed + well, failed + badly);
     }
+    assert_eq!((passed, failed), (all, 0));
+    assert!(passed > 1500, "{passed} cases");
+}
+
+#[test]
+fn selftest_passes_with_other_products() {
+    let work = Workplace::new();
+    for flags in ["step --dtype bf16", "step --tf32"] {
+        let Some(out) = succeed(&work, &format!("selftest --filter {flags}"), &[]) else { return };
+        assert!(tally(&out)[0] > 0 && tally(&out)[1] == 0, "{out}");
+    }
+}
+
+#[test]
+fn selftest_stops_when_the_device_is_lost() {
+    let work = Workplace::new();
+    let flags = "selftest --filter constant --verbose";
+    let Some(mut command) = command(&work, flags) else { return };
+    let ended = end(command.env("SIMULATED_FAILURE", "3").spawn().unwrap());
+    assert_eq!(ended.code, Some(1), "{}", ended.out);
+    assert_eq!(ended.out.matches("an illegal memory access").count(), 2, "{}", ended.out);
+    assert!(ended.out.contains("the device is lost (CUDA: using the device: "), "{}", ended.out);
+    assert_eq!(tally(&ended.out), [3, 1], "{}", ended.out);
+}
+
+#[test]
+fn an_error_names_the_kernel_if_each_is_waited_for() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --steps 3");
+    let alone = [("KERNFUSION_CUDA_SYNC", "1")];
+    let Some(_) = succeed(&work, &format!("{train} --log graph.jsonl"), &[]) else { return };
+    succeed(&work, &format!("{train} --log alone.jsonl"), &alone);
+    assert_eq!(work.losses("alone.jsonl"), work.losses("graph.jsonl"));
+    let failing = [alone[0], ("SIMULATED_FAILURE", "40")];
+    let message = fail(&work, &train, &failing).unwrap();
+    assert!(message.starts_with("CUDA: the kernel `") && message.contains("an illegal memory"), "{message}");
+    // Alone, it is the same kernel again.
+    assert_eq!(fail(&work, &train, &failing).unwrap(), message);
+}
+
+#[test]
+fn the_nvrtc_that_is_named_is_taken_before_the_systems() {
+    let work = Workplace::new();
+    let Some(folder) = driver::folder() else { return };
+    // What the system finds by that name cannot compile anything.
+    std::fs::create_dir(work.path("system")).unwrap();
+    std::os::unix::fs::symlink(folder.join("libcuda.so"), work.path("system/libnvrtc.so")).unwrap();
+    let libraries = format!("{}:{}", work.path("system").display(), folder.display());
+    let setting = [("LD_LIBRARY_PATH", libraries.as_str())];
+    let out = succeed(&work, "selftest --filter constant", &setting).unwrap();
+    assert_eq!(tally(&out)[1], 0, "{out}");
+    // Compiled kernels of another machine need none; without them, an error names the folder.
+    let made = work.path("cache/cubin");
+    let nowhere = [("KERNFUSION_NVRTC", "nowhere"), ("KERNFUSION_CACHE", "new")];
+    let train = format!("{TRAIN} --steps 1");
+    let message = fail(&work, &train, &nowhere).unwrap();
+    let expected = "KERNFUSION_NVRTC names nowhere, which has no libnvrtc.so that can be used: there is none";
+    assert_eq!(message, expected);
+    let with_cubins = [nowhere[0], nowhere[1], ("KERNFUSION_CUBINS", made.to_str().unwrap())];
+    let out = succeed(&work, "selftest --filter constant", &with_cubins).unwrap();
+    assert_eq!(tally(&out)[1], 0, "{out}");
+}
+
+/// A sum of many inputs, which is one kernel.
+fn sum_of(inputs: usize) -> String {
+    let input = |at| format!("  %x{at} = input {{name = \"x{at}\", dtype = f32, shape = [2]}}\n");
+    let add = |at: usize| {
+        format!("  %s{at} = add %{}, %x{at}\n", if at == 1 { "x0".into() } else { format!("s{}", at - 1) })
+    };
+    let lines: String = (0..inputs).map(input).chain((1..inputs).map(add)).collect();
+    format!("graph \"sum\" {{\n{lines}  output \"y\" = %s{}\n}}\n", inputs - 1)
+}
+
+#[test]
+fn many_arguments_take_a_newer_driver() {
+    let work = Workplace::new();
+    let count = 600;
+    work.write("sum.kir", sum_of(count));
+    let x = |at: usize| (format!("x{at}"), Tensor::new([2], vec![at as f32, 1.0]));
+    tensor_file::write(&work.path("in.safetensors"), &(0..count).map(x).collect()).unwrap();
+    let run = "run sum.kir --inputs in.safetensors --outputs out.safetensors";
+    let Some(_) = succeed(&work, run, &[("SIMULATED_DRIVER", "12010")]) else { return };
+    let found = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    assert_eq!(found["y"].to_f64(), [(count * (count - 1) / 2) as f64, count as f64]);
+    let message = fail(&work, run, &[("SIMULATED_DRIVER", "12000")]).unwrap();
+    assert!(
+        message.contains("has 601 arguments, and the driver, which knows CUDA 12.0, passes 512"),
+        "{message}"
+    );
 }
 
 #[test]

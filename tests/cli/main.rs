@@ -5,6 +5,8 @@
 mod ahead_of_time;
 mod bad_input;
 mod bisecting;
+#[cfg(feature = "cuda")]
+mod card;
 mod destinations;
 #[cfg(feature = "cuda")]
 mod device;

@@ -1,12 +1,18 @@
-//! Cubins, and choices of tiles and algorithms, on disk, so that a program compiles once on a machine. A file's name is the
-//! hash of all that its content depends on: the whole source, the options, the architecture and NVRTC's version. Files appear whole or not at all, so
-//! that processes may share a folder.
+//! Cubins, and choices of tiles and algorithms, on disk, so that a program compiles once on a machine. A file's name is all that
+//! its content depends on: the hash of the whole source, the options and the architecture, and NVRTC's version. Files appear whole or
+//! not at all, so that processes may share a folder.
+//!
+//! If the variable `KERNFUSION_CUBINS` names a folder of cubins, those are taken whatever version of NVRTC made them, without
+//! asking for NVRTC: a machine with a GPU need not spend its time on what another one has compiled.
 
 use super::nvrtc::{Form, OPTIONS, compile, version, whole_source};
 use super::{CudaError, Function};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A folder of cubins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,14 +36,42 @@ impl Cache {
         Cache { folder: Some(folder.into()) }
     }
 
-    /// The cubin of a function, compiled if it is not there. A folder that cannot be written to keeps nothing, which is no
-    /// error.
+    /// The cubin of each function; those that are not there are compiled on all cores. A folder that cannot be written to keeps
+    /// nothing, which is no error.
     ///
     /// # Errors
-    /// As [`compile`].
-    pub fn cubin(&self, function: &Function, architecture: &str) -> Result<Vec<u8>, CudaError> {
-        let version = version()?;
-        let file = self.folder.as_ref().map(|folder| folder.join(name(function, architecture, version)));
+    /// As [`compile`], of the first function that cannot be compiled.
+    pub fn cubins(&self, functions: &[&Function], architecture: &str) -> Result<Vec<Vec<u8>>, CudaError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut found = vec![];
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(function) = functions.get(at) else { return found };
+                found.push((at, self.cubin(function, architecture)));
+            }
+        };
+        let mut all = std::thread::scope(|scope| {
+            let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+            let threads: Vec<_> = (1..cores.min(functions.len())).map_while(start).collect();
+            let mut all = work();
+            let others = threads.into_iter().map(|thread| thread.join().expect("compiling does not panic"));
+            others.for_each(|found| all.extend(found));
+            all
+        });
+        all.sort_by_key(|(at, _)| *at);
+        all.into_iter().map(|(_, cubin)| cubin).collect()
+    }
+
+    fn cubin(&self, function: &Function, architecture: &str) -> Result<Vec<u8>, CudaError> {
+        let identity = identity(function, architecture);
+        if let Some(code) = made_elsewhere().get(&identity).and_then(|file| read(file)) {
+            return Ok(code);
+        }
+        let (major, minor) = version()?;
+        let name = format!("{identity}-{major}.{minor}.cubin");
+        let file = self.folder.as_ref().map(|folder| folder.join(name));
         self.file_or(file.as_deref(), || Ok(compile(function, architecture, Form::Cubin)?.code))
     }
 
@@ -63,7 +97,7 @@ impl Cache {
         file: Option<&Path>,
         make: impl FnOnce() -> Result<Vec<u8>, CudaError>,
     ) -> Result<Vec<u8>, CudaError> {
-        if let Some(code) = file.and_then(|file| std::fs::read(file).ok()).filter(|code| !code.is_empty()) {
+        if let Some(code) = file.and_then(read) {
             return Ok(code);
         }
         let code = make()?;
@@ -75,10 +109,28 @@ impl Cache {
     }
 }
 
-/// The file of a function.
-fn name(function: &Function, architecture: &str, (major, minor): (i32, i32)) -> String {
-    let (source, options, version) = (whole_source(function), OPTIONS.join(" "), format!("{major}.{minor}"));
-    format!("{}.cubin", hash([source.as_str(), &options, architecture, &version]))
+/// What a cubin depends on but for NVRTC's version.
+fn identity(function: &Function, architecture: &str) -> String {
+    hash([whole_source(function).as_str(), &OPTIONS.join(" "), architecture])
+}
+
+/// The files of the folder that the environment names, by the identity of their functions.
+fn made_elsewhere() -> &'static HashMap<String, PathBuf> {
+    static FILES: OnceLock<HashMap<String, PathBuf>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let folder = std::env::var_os("KERNFUSION_CUBINS").filter(|folder| !folder.is_empty());
+        let files = folder.map(std::fs::read_dir).into_iter().flatten().flatten().flatten();
+        let named = files.filter_map(|file| {
+            let name = file.file_name().into_string().ok()?;
+            Some((name.strip_suffix(".cubin")?.split_once('-')?.0.to_owned(), file.path()))
+        });
+        named.collect()
+    })
+}
+
+/// What a file has, if anything.
+fn read(file: &Path) -> Option<Vec<u8>> {
+    std::fs::read(file).ok().filter(|code| !code.is_empty())
 }
 
 /// The SHA-256 of some texts, in hexadecimal.
@@ -111,13 +163,9 @@ mod tests {
 
     #[test]
     fn names_tell_everything_apart_that_matters() {
-        let first = name(&function("a"), "sm_80", (12, 9));
-        assert_eq!(first, name(&function("a"), "sm_80", (12, 9)));
-        for other in [
-            name(&function("b"), "sm_80", (12, 9)),
-            name(&function("a"), "sm_90", (12, 9)),
-            name(&function("a"), "sm_80", (13, 0)),
-        ] {
+        let first = identity(&function("a"), "sm_80");
+        assert_eq!(first, identity(&function("a"), "sm_80"));
+        for other in [identity(&function("b"), "sm_80"), identity(&function("a"), "sm_90")] {
             assert_ne!(first, other);
         }
     }

@@ -127,8 +127,7 @@ impl Lowering<'_> {
         stream.emit(&mut body);
         let text = body.code.finish();
         let grid = [rows.div_ceil(SIZE), 1, outer];
-        self.check_grid(grid)?;
-        self.launch("", THREADS, grid, &text);
+        self.launch("", THREADS, grid, text)?;
         Ok(())
     }
 }

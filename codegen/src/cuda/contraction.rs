@@ -145,8 +145,7 @@ impl Lowering<'_> {
         body.code.close("");
         let text = body.code.finish();
         let grid = [columns.div_ceil(along), rows.div_ceil(down), outer];
-        self.check_grid(grid)?;
-        self.launch("", THREADS, grid, &text);
+        self.launch("", THREADS, grid, text)?;
         Ok(())
     }
 
@@ -155,14 +154,6 @@ impl Lowering<'_> {
         let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
         let [outer, rows, columns] = groups.map(|group| domain.extent(group));
         Ok([count(self, outer)?, count(self, rows)?, count(self, columns)?])
-    }
-
-    /// The largest grid that CUDA takes.
-    pub(super) fn check_grid(&self, grid: [usize; 3]) -> Result<(), CodegenError> {
-        match grid[1] > 65_535 || grid[2] > 65_535 {
-            true => Err(self.unsupported(&format!("a grid of {grid:?} blocks"))),
-            false => Ok(()),
-        }
     }
 
     /// The coordinates of the block's outer point.

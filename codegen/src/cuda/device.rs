@@ -19,11 +19,17 @@ pub struct Device {
     pub(super) stream: Arc<CudaStream>,
     /// Where batches are copied meanwhile.
     pub(super) copies: Arc<CudaStream>,
+    /// Whether every piece of work is waited for, so that an error names it: `KERNFUSION_CUDA_SYNC=1`.
+    pub(super) waits_for_each: bool,
 }
+
+/// The most bytes of arguments before CUDA 12.1.
+const ARGUMENT_BYTES: usize = 4096;
 
 /// A function that was compiled and loaded.
 #[derive(Debug, Clone)]
 pub(super) struct Code {
+    name: String,
     function: CudaFunction,
     /// Of a block.
     threads: u32,
@@ -52,7 +58,8 @@ impl Device {
         unsafe { context.disable_event_tracking() };
         let stream = || context.new_stream().map_err(failed("making a stream"));
         let (stream, copies) = (stream()?, stream()?);
-        Ok(Device { context, stream, copies })
+        let waits_for_each = std::env::var_os("KERNFUSION_CUDA_SYNC").is_some_and(|value| value == "1");
+        Ok(Device { context, stream, copies, waits_for_each })
     }
 
     /// What NVRTC calls its architecture, such as `sm_90`.
@@ -70,6 +77,14 @@ impl Device {
     /// Lets this thread use the device.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
         self.context.bind_to_thread().map_err(failed("entering the device's context"))
+    }
+
+    /// Whether it can still be used: after an access to memory of nobody's, say, everything fails until the process ends.
+    ///
+    /// # Errors
+    /// The one that it reports.
+    pub fn check(&self) -> Result<(), CudaError> {
+        self.wait("using the device")
     }
 
     /// Zeros in its memory, at least one byte.
@@ -110,14 +125,19 @@ impl Device {
         Ok(free)
     }
 
-    /// A function's code on the device.
+    /// Code of functions on the device; what is not in the cache is compiled on all cores.
     pub(super) fn load(
         &self,
-        function: &Function,
+        functions: &[&Function],
         architecture: &str,
         cache: &Cache,
-    ) -> Result<Code, CudaError> {
-        let cubin = cache.cubin(function, architecture)?;
+    ) -> Result<Vec<Code>, CudaError> {
+        let cubins = cache.cubins(functions, architecture)?;
+        functions.iter().zip(cubins).map(|(function, cubin)| self.load_one(function, cubin)).collect()
+    }
+
+    fn load_one(&self, function: &Function, cubin: Vec<u8>) -> Result<Code, CudaError> {
+        self.check_arguments(function)?;
         let module = self.context.load_module(Ptx::from_binary(cubin)).map_err(|error| {
             match (self.driver_version(), version()) {
                 (Ok(driver), Ok((nvrtc, _))) if driver / 1000 < nvrtc => {
@@ -128,7 +148,21 @@ impl Device {
         })?;
         let function_there =
             module.load_function(&function.name).map_err(failed("looking for a function"))?;
-        Ok(Code { function: function_there, threads: function.threads as u32 })
+        Ok(Code { name: function.name.clone(), function: function_there, threads: function.threads as u32 })
+    }
+
+    /// Whether the driver takes that many.
+    fn check_arguments(&self, function: &Function) -> Result<(), CudaError> {
+        let pointers = function.parameters.len();
+        if pointers * size_of::<u64>() <= ARGUMENT_BYTES {
+            return Ok(());
+        }
+        match self.driver_version()? {
+            driver if driver < 12_010 => {
+                Err(CudaError::Arguments { function: function.name.clone(), pointers, driver })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Runs code behind what runs there.
@@ -148,8 +182,32 @@ impl Device {
             builder.arg(address);
         });
         // SAFETY: the caller's promise.
-        unsafe { builder.launch(config) }.map_err(failed("launching a kernel"))?;
-        Ok(())
+        let launched = unsafe { builder.launch(config) }.map(drop);
+        launched.map_err(|error| failed_kernel(&code.name, error))?;
+        self.settle(&code.name)
+    }
+
+    /// Waits for what was started last, if all work is waited for.
+    pub(super) fn settle(&self, name: &str) -> Result<(), CudaError> {
+        if !self.waits_for_each {
+            return Ok(());
+        }
+        self.stream.synchronize().map_err(|error| failed_kernel(name, error))
+    }
+
+    /// Sets memory to zeros, behind what runs there.
+    ///
+    /// # Safety
+    /// It has that many bytes.
+    pub(super) unsafe fn clear(&self, at: sys::CUdeviceptr, bytes: usize) -> Result<(), CudaError> {
+        // A graph has no node for nothing.
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) }
+            .map_err(failed("clearing a buffer"))?;
+        self.settle("clearing a buffer")
     }
 
     /// Copies within the device's memory, behind what runs there.
@@ -162,9 +220,13 @@ impl Device {
         from: sys::CUdeviceptr,
         bytes: usize,
     ) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) }
-            .map_err(failed("copying memory"))
+            .map_err(failed("copying memory"))?;
+        self.settle("copying memory")
     }
 
     /// A point in the stream whose time is kept.
@@ -236,8 +298,13 @@ impl DeviceMemory {
             return Ok(());
         }
         assert!(offset + bytes.len() <= self.memory.len(), "the bytes lie inside");
-        // SAFETY: checked; the copy is over when this returns, and nothing runs.
-        unsafe { result::memcpy_htod_sync(self.address(offset), bytes) }.map_err(failed("writing memory"))
+        // Not by the function that takes no stream: it may return before the bytes are there, and our stream does not wait
+        // for the one that it uses.
+        let stream = self.device.stream.cu_stream();
+        // SAFETY: checked; the copy is over when this returns, and nothing else runs.
+        unsafe { result::memcpy_htod_async(self.address(offset), bytes, stream) }
+            .map_err(failed("writing memory"))?;
+        self.device.wait("writing memory")
     }
 
     /// Copies bytes from it, after whatever runs there.
@@ -250,8 +317,11 @@ impl DeviceMemory {
             return Ok(());
         }
         assert!(offset + bytes.len() <= self.memory.len(), "the bytes lie inside");
-        // SAFETY: checked; nothing runs.
-        unsafe { result::memcpy_dtoh_sync(bytes, self.address(offset)) }.map_err(failed("reading memory"))
+        let stream = self.device.stream.cu_stream();
+        // SAFETY: checked; the copy is over when this returns, and nothing else runs.
+        unsafe { result::memcpy_dtoh_async(bytes, self.address(offset), stream) }
+            .map_err(failed("reading memory"))?;
+        self.device.wait("reading memory")
     }
 }
 
@@ -271,10 +341,17 @@ fn elapsed_time() -> Option<ElapsedTime> {
 
 /// The driver's error as ours.
 pub(super) fn failed(what: &'static str) -> impl Fn(DriverError) -> CudaError {
-    move |error| {
-        let message = error.error_string().ok().map(|text| text.to_string_lossy().into_owned());
-        CudaError::Driver { what, message: message.unwrap_or_else(|| format!("{:?}", error.0)) }
-    }
+    move |error| CudaError::Driver { what, message: message(error) }
+}
+
+/// The driver's error about a kernel.
+fn failed_kernel(name: &str, error: DriverError) -> CudaError {
+    CudaError::Kernel { function: name.into(), message: message(error) }
+}
+
+fn message(error: DriverError) -> String {
+    let text = error.error_string().ok().map(|text| text.to_string_lossy().into_owned());
+    text.unwrap_or_else(|| format!("{:?}", error.0))
 }
 
 #[cfg(test)]

@@ -42,17 +42,30 @@ pub enum EmulatorError {
 pub struct Schedule {
     /// Asynchronous copies happen when they start; otherwise when they are waited for.
     pub eager_copies: bool,
-    /// The last warp goes as far as it can, then the one before; otherwise all threads advance in turns.
+    /// Each warp goes as far as it can, the last one first unless they are shuffled; otherwise all threads advance in turns.
     pub warp_greedy: bool,
+    /// Which block comes after which.
+    pub order: Order,
+}
+
+/// In which order the blocks of a launch run, one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// By their numbers.
+    Ascending,
+    /// The last one first.
+    Descending,
+    /// Shuffled, as are the warps of a block and the lanes of a warp; the seed is 2 or more.
+    Shuffled(u64),
 }
 
 impl Schedule {
     /// Every schedule.
     pub const ALL: [Schedule; 4] = [
-        Schedule { eager_copies: false, warp_greedy: false },
-        Schedule { eager_copies: false, warp_greedy: true },
-        Schedule { eager_copies: true, warp_greedy: false },
-        Schedule { eager_copies: true, warp_greedy: true },
+        Schedule { eager_copies: false, warp_greedy: false, order: Order::Ascending },
+        Schedule { eager_copies: false, warp_greedy: true, order: Order::Descending },
+        Schedule { eager_copies: true, warp_greedy: false, order: Order::Shuffled(2) },
+        Schedule { eager_copies: true, warp_greedy: true, order: Order::Shuffled(3) },
     ];
 }
 
@@ -228,7 +241,12 @@ impl Commands {
 
     fn job(&mut self, number: usize, job: &Job<'_>, schedule: Schedule) {
         let Job { plan, program, inputs } = *job;
-        self.words([SCHEDULE, schedule.eager_copies.into(), schedule.warp_greedy.into()]);
+        let order = match schedule.order {
+            Order::Ascending => 0,
+            Order::Descending => 1,
+            Order::Shuffled(seed) => seed.max(2),
+        };
+        self.words([SCHEDULE, schedule.eager_copies.into(), schedule.warp_greedy.into(), order]);
         self.words([ALLOCATE, plan.arena_bytes as u64, ALLOCATE, program.scratch_bytes as u64]);
         let places = self.inputs(plan, inputs);
         for step in &program.steps {
@@ -369,6 +387,8 @@ fn compiler(folder: &Path, arguments: Vec<String>) -> Result<Compiling, Emulator
     command
         .current_dir(folder)
         .args(["-std=c++17", "-O1", "-fwrapv", "-ffp-contract=off", "-w"])
+        // An access that is not aligned is no error on this machine, but is one on a GPU.
+        .args(["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"])
         .args(arguments);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     child.map(Compiling).map_err(|cause| EmulatorError::NoCompiler { compiler: name, cause })

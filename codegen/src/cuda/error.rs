@@ -12,6 +12,16 @@ pub enum CudaError {
          KERNFUSION_NVRTC to the folder that has libnvrtc.so.12 (or put that folder into LD_LIBRARY_PATH); 13 will do, too"
     )]
     NoCompiler,
+    /// NVRTC is not where the environment says it is.
+    #[error(
+        "KERNFUSION_NVRTC names {}, which has no libnvrtc.so that can be used: {cause}", folder.display()
+    )]
+    NoCompilerThere {
+        /// The folder.
+        folder: std::path::PathBuf,
+        /// What is the matter with it.
+        cause: String,
+    },
     /// NVRTC refuses a function, which is a mistake of this crate, or an architecture.
     #[error("NVRTC refuses `{function}` for {architecture}: {message}")]
     Compile {
@@ -72,6 +82,27 @@ pub enum CudaError {
         /// What was done.
         what: &'static str,
         /// The library's word for it.
+        message: String,
+    },
+    /// A kernel has more arguments than the driver passes.
+    #[error(
+        "the kernel `{function}` has {pointers} arguments, and the driver, which knows CUDA {}.{}, passes 512: install one that \
+         knows 12.1 or newer", driver / 1000, driver % 1000 / 10
+    )]
+    Arguments {
+        /// The function's name.
+        function: String,
+        /// How many it has.
+        pointers: usize,
+        /// Such as 12000 for CUDA 12.0.
+        driver: i32,
+    },
+    /// A kernel fails; with `KERNFUSION_CUDA_SYNC=1`, when each of them is waited for.
+    #[error("CUDA: the kernel `{function}`: {message}")]
+    Kernel {
+        /// The function's name, or what a library does.
+        function: String,
+        /// The driver's words.
         message: String,
     },
     /// The driver reports an error.

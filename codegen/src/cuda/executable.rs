@@ -16,7 +16,6 @@ use super::{Candidates, Options, Renderer, tune};
 use crate::cpu::executable::check_inputs;
 use crate::states::{State, States};
 use crate::{CodegenError, Outputs};
-use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaGraph, sys};
 use kernfusion_ir::Tensor;
 use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan, Spot, Transfer};
@@ -87,6 +86,8 @@ pub struct CudaExecutable {
     device: Device,
     plan: Plan,
     program: Program,
+    /// Goes before the code that it needs.
+    graph: Option<CudaGraph>,
     code: Loaded,
     library: Option<LibraryUse>,
     layout: Layout,
@@ -97,7 +98,6 @@ pub struct CudaExecutable {
     /// Those of runs under way, and others to use again.
     slots: Vec<Arc<Slot>>,
     results: Arc<Results>,
-    graph: Option<CudaGraph>,
 }
 
 impl CudaExecutable {
@@ -174,12 +174,7 @@ impl CudaExecutable {
         let states = self.states.clone();
         let _held = states.hold();
         let slot = self.begin(inputs)?;
-        if self.graph.is_none() {
-            self.graph = self.capture()?;
-        }
-        if let Some(graph) = &self.graph {
-            graph.launch().map_err(failed("running the program"))?;
-        }
+        self.start()?;
         Ok(self.end(slot)?)
     }
 
@@ -263,6 +258,20 @@ impl CudaExecutable {
         memory.address(offset)
     }
 
+    /// Starts all launches: as a graph, unless each of them is waited for.
+    fn start(&mut self) -> Result<(), CudaError> {
+        if self.device.waits_for_each {
+            return self.launch_all();
+        }
+        if self.graph.is_none() {
+            self.graph = self.capture()?;
+        }
+        match &self.graph {
+            Some(graph) => graph.launch().map_err(failed("running the program")),
+            None => Ok(()),
+        }
+    }
+
     /// Copies a batch to where the kernels find it, behind the runs before.
     fn begin(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Arc<Slot>, CudaError> {
         let mut slot = match self.slots.iter().position(|slot| Arc::strong_count(slot) == 1) {
@@ -310,14 +319,9 @@ impl CudaExecutable {
     }
 
     fn step(&self, step: &Step) -> Result<(), CudaError> {
-        let stream = &self.device.stream;
         match step {
-            Step::Clear { at, bytes } => {
-                let at = self.spot(*at);
-                // SAFETY: the buffer has that many bytes at its address.
-                unsafe { memset_d8_async(at, 0, *bytes, stream.cu_stream()) }
-                    .map_err(failed("clearing a buffer"))
-            }
+            // SAFETY: the buffer has that many bytes at its address.
+            Step::Clear { at, bytes } => unsafe { self.device.clear(self.spot(*at), *bytes) },
             Step::Copy(Transfer { from, to, bytes }) => {
                 // SAFETY: both have that many bytes and do not overlap.
                 unsafe { self.device.copy(self.spot(*to), self.spot(*from), *bytes) }

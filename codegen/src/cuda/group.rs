@@ -10,6 +10,7 @@
 //! Every point is computed by the same text as alone, so results are the same bits. Pointers are passed as one structure,
 //! which a block indexes by the number of its kernel: constant memory, with no table to keep.
 
+use super::grid::MOST_BLOCKS;
 use super::lower::{Renderer, unique};
 use super::program::{Argument, Function, Launch, Parameter, Step};
 use super::source::{Code, memory_type};
@@ -117,7 +118,10 @@ impl Group {
     fn takes(&self, renderer: &Renderer, launch: &Launch, uses: &[Use]) -> bool {
         let is_free = uses.iter().all(|own| self.uses.iter().all(|other| !own.disturbs(other)));
         let launches = self.launches.iter().chain([launch]).cloned().collect();
-        is_free && families(renderer, launches).1.len() <= MOST_POINTERS
+        let blocks =
+            self.launches.iter().chain([launch]).map(|launch| launch.grid[0] as usize).sum::<usize>();
+        let is_short = blocks <= MOST_BLOCKS[0];
+        is_free && is_short && families(renderer, launches).1.len() <= MOST_POINTERS
     }
 
     fn add(&mut self, launch: Launch, uses: Vec<Use>) {

@@ -30,8 +30,9 @@ impl Loaded {
         library: Option<&Arc<Library>>,
     ) -> Result<Self, CudaError> {
         let architecture = device.architecture()?;
-        let load = |at| Ok((at, device.load(&renderer.functions()[at], &architecture, cache)?));
-        let functions = program.functions().into_iter().map(load).collect::<Result<_, CudaError>>()?;
+        let launched = program.functions();
+        let sources: Vec<_> = launched.iter().map(|&at| &renderer.functions()[at]).collect();
+        let functions = launched.into_iter().zip(device.load(&sources, &architecture, cache)?).collect();
         let mut products = HashMap::new();
         for step in &program.steps {
             let Step::Product(step) = step else { continue };
@@ -67,6 +68,7 @@ impl Loaded {
     ) -> Result<(), CudaError> {
         let prepared = &self.products[&(step.product, step.algorithm)];
         // SAFETY: the caller's promise.
-        unsafe { prepared.start(step.arguments.map(address), address(step.workspace)) }
+        unsafe { prepared.start(step.arguments.map(address), address(step.workspace)) }?;
+        self.device.settle("a product by cublasLt")
     }
 }

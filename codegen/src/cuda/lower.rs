@@ -4,6 +4,7 @@
 //! buffers these are. Whatever no function does in one go is first rewritten to several kernels
 //! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
 
+use super::grid::arranged;
 use super::group::Piece;
 use super::matrices::{Algorithm, MatrixProduct, Start, matrix_product};
 use super::program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
@@ -366,27 +367,42 @@ impl Lowering<'_> {
     }
 
     /// As `launch`, of a body that only knows the number of its block, and may stand among others.
-    pub(super) fn launch_piece(&mut self, threads: usize, blocks: usize, body: &str) {
+    ///
+    /// # Errors
+    /// As `launch`.
+    pub(super) fn launch_piece(
+        &mut self,
+        threads: usize,
+        blocks: usize,
+        body: &str,
+    ) -> Result<(), CodegenError> {
         let head = format!("const int block = blockIdx.x;\n{body}");
-        let declared = self.launch("", threads, [blocks, 1, 1], &head);
+        let declared = self.launch("", threads, [blocks, 1, 1], head)?;
         self.pieces.insert(self.functions.len() - 1, Piece { declared, body: body.into() });
+        Ok(())
     }
 
-    /// Adds a function with this body, and a launch of it; gives the declarations of its parameters.
+    /// Adds a function with this body, and a launch of it; gives the declarations of its parameters. There is at least one
+    /// block along each axis of the grid.
+    ///
+    /// # Errors
+    /// No grid of a card has so many blocks.
     pub(super) fn launch(
         &mut self,
         suffix: &str,
         threads: usize,
         grid: [usize; 3],
-        body: &str,
-    ) -> Vec<String> {
+        body: String,
+    ) -> Result<Vec<String>, CodegenError> {
+        let too_many = || self.unsupported(&format!("a grid of {grid:?} blocks"));
+        let (grid, body) = arranged(grid, body).ok_or_else(too_many)?;
         let wanted = if suffix.is_empty() { self.name.clone() } else { format!("{}_{suffix}", self.name) };
         let name = unique(self.names, &wanted);
         let used: Vec<usize> =
-            (0..self.slots.len()).filter(|&slot| mentions(body, &self.slots[slot].name)).collect();
+            (0..self.slots.len()).filter(|&slot| mentions(&body, &self.slots[slot].name)).collect();
         let parameter = |&slot: &usize| {
             let Slot { name, dtype, .. } = &self.slots[slot];
-            Parameter { name: name.clone(), dtype: *dtype, is_written: writes(body, name) }
+            Parameter { name: name.clone(), dtype: *dtype, is_written: writes(&body, name) }
         };
         let parameters: Vec<_> = used.iter().map(parameter).collect();
         let declared = used.iter().zip(&parameters).map(|(&slot, parameter)| {
@@ -416,10 +432,9 @@ impl Lowering<'_> {
         body.lines().for_each(|line| code.line(line));
         code.close("");
         self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
-        let grid = grid.map(|blocks| blocks as u32);
         let function = self.functions.len() - 1;
         self.template.steps.push(TemplateStep::Launch { function, grid, slots: used });
-        declared
+        Ok(declared)
     }
 }
 

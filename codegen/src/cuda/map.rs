@@ -46,11 +46,11 @@ impl Lowering<'_> {
             Some((store, term)) => {
                 self.add_owned(&mut body, &kernel, store, term);
                 let text = format!("const int block = blockIdx.x;\n{}", body.code.finish());
-                self.launch("", THREADS, [blocks, term.limit, 1], &text);
+                self.launch("", THREADS, [blocks, term.limit, 1], text)?;
             }
             None => {
                 walk(&mut body, &kernel, domain.outer, &|body| body.stores(&kernel.stores));
-                self.launch_piece(THREADS, blocks, &body.code.finish());
+                self.launch_piece(THREADS, blocks, &body.code.finish())?;
             }
         }
         Ok(())

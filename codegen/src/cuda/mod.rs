@@ -19,6 +19,8 @@ mod body;
 #[cfg(feature = "cuda")]
 mod cache;
 mod chain;
+#[cfg(feature = "cuda")]
+mod compiler;
 mod contraction;
 #[cfg(feature = "cuda")]
 mod cublaslt;
@@ -28,6 +30,7 @@ pub mod emulator;
 mod error;
 #[cfg(feature = "cuda")]
 mod executable;
+mod grid;
 mod group;
 #[cfg(feature = "cuda")]
 mod loaded;
@@ -56,6 +59,7 @@ pub use device::{Device, DeviceMemory};
 pub use error::CudaError;
 #[cfg(feature = "cuda")]
 pub use executable::CudaExecutable;
+pub use grid::MOST_BLOCKS;
 pub use lower::Renderer;
 pub use matrices::{Algorithm, Matrix, MatrixProduct};
 #[cfg(feature = "cuda")]

@@ -1,14 +1,11 @@
 //! NVRTC: from a function's source to PTX or to a cubin.
-//!
-//! The library is loaded when it is first needed, so that nothing of CUDA is needed to build or to test. If the variable
-//! `KERNFUSION_NVRTC` names a folder, its libraries are taken; otherwise the system's search path decides.
 
+use super::compiler::{Compiler, Contents, compiler};
 use super::error::CudaError;
 use super::{Function, HEADERS};
-use cudarc::nvrtc::result::{self, NvrtcError};
-use cudarc::nvrtc::sys;
-use std::ffi::{CStr, CString, c_char};
-use std::sync::OnceLock;
+use cudarc::nvrtc::result::NvrtcError;
+use cudarc::nvrtc::sys::nvrtcProgram;
+use std::ffi::{CStr, CString, c_int};
 
 /// What to compile to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +57,7 @@ pub const OPTIONS: [&str; 4] =
 /// # Errors
 /// NVRTC is not installed, or refuses the source or the architecture.
 pub fn compile(function: &Function, architecture: &str, form: Form) -> Result<Binary, CudaError> {
-    load()?;
+    let compiler = compiler()?;
     let refused = |message: String| CudaError::Compile {
         function: function.name.clone(),
         architecture: architecture.into(),
@@ -68,21 +65,18 @@ pub fn compile(function: &Function, architecture: &str, form: Form) -> Result<Bi
     };
     let source = CString::new(whole_source(function)).expect("source has no zeros");
     let name = CString::new(format!("{}.cu", function.name)).expect("names have no zeros");
-    let program = result::create_program(&source, Some(&name)).map_err(|error| refused(error.to_string()))?;
-    let program = Program(program);
-    let mut options: Vec<String> = OPTIONS.map(String::from).to_vec();
-    options.push(format!("--gpu-architecture={architecture}"));
-    // SAFETY: the program was made above and lives as long as `program`.
-    let compiled = unsafe { result::compile_program(program.0, &options) };
+    let program = Program::new(compiler, &source, &name).map_err(|error| refused(error.to_string()))?;
+    let architecture_option = format!("--gpu-architecture={architecture}");
+    let options = OPTIONS.into_iter().chain([architecture_option.as_str()]);
+    let options: Vec<_> =
+        options.map(|option| CString::new(option).expect("options have no zeros")).collect();
+    let compiled = program.compile(&options);
     let log = program.log();
     compiled.map_err(|error| {
         refused(format!("{error}: {}", log.lines().take(12).collect::<Vec<_>>().join("; ")))
     })?;
-    let code = match form {
-        Form::Ptx => program.ptx(),
-        Form::Cubin => program.cubin(),
-    };
-    Ok(Binary { code: code.map_err(|error| refused(error.to_string()))?, log })
+    let code = program.code(form).map_err(|error| refused(error.to_string()))?;
+    Ok(Binary { code, log })
 }
 
 impl Binary {
@@ -104,69 +98,58 @@ impl Binary {
 /// # Errors
 /// NVRTC is not installed.
 pub fn version() -> Result<(i32, i32), CudaError> {
-    load()?;
+    let compiler = compiler()?;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both point to numbers of ours.
-    let found = unsafe { sys::nvrtcVersion(&mut major, &mut minor) }.result();
+    let found = unsafe { (compiler.version)(&mut major, &mut minor) }.result();
     found.map(|()| (major, minor)).map_err(|_| CudaError::NoCompiler)
 }
 
 /// Whether functions can be compiled here.
 pub fn is_present() -> bool {
-    load().is_ok()
-}
-
-/// Finds the library; calling it while it is missing would panic.
-fn load() -> Result<(), CudaError> {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    let is_present = PRESENT.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("KERNFUSION_NVRTC") {
-            load_from(folder.as_ref());
-        }
-        // SAFETY: looks for a library of NVIDIA's, whose start does nothing but prepare itself.
-        unsafe { sys::is_culib_present() }
-    });
-    is_present.then_some(()).ok_or(CudaError::NoCompiler)
-}
-
-/// Loads the libraries of a folder, the one that the other asks for first; later they are found by their names.
-fn load_from(folder: &std::path::Path) {
-    for start in ["libnvrtc-builtins.so", "libnvrtc.so"] {
-        let Ok(files) = std::fs::read_dir(folder) else { return };
-        for file in files.flatten().filter(|file| file.file_name().to_string_lossy().starts_with(start)) {
-            // SAFETY: as above; the folder is the user's choice.
-            if let Ok(library) = unsafe { libloading::Library::new(file.path()) } {
-                // It stays loaded as long as the process.
-                std::mem::forget(library);
-            }
-        }
-    }
+    compiler().is_ok()
 }
 
 /// A program of NVRTC's.
-struct Program(sys::nvrtcProgram);
+struct Program {
+    compiler: &'static Compiler,
+    handle: nvrtcProgram,
+}
 
 impl Program {
+    fn new(compiler: &'static Compiler, source: &CStr, name: &CStr) -> Result<Self, NvrtcError> {
+        let mut handle = std::ptr::null_mut();
+        let (source, name, none) = (source.as_ptr(), name.as_ptr(), std::ptr::null());
+        // SAFETY: both texts end with a zero; there are no headers.
+        unsafe { (compiler.create)(&mut handle, source, name, 0, none, none) }.result()?;
+        Ok(Program { compiler, handle })
+    }
+
+    fn compile(&self, options: &[CString]) -> Result<(), NvrtcError> {
+        let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program lives; so many texts end with a zero.
+        unsafe { (self.compiler.compile)(self.handle, pointers.len() as c_int, pointers.as_ptr()) }.result()
+    }
+
     fn log(&self) -> String {
-        // SAFETY: the program lives.
-        let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
-        text(&log)
+        text(self.bytes(self.compiler.log).unwrap_or_default())
     }
 
-    fn ptx(&self) -> Result<Vec<u8>, NvrtcError> {
-        // SAFETY: the program lives and was compiled.
-        let ptx = unsafe { result::get_ptx(self.0) }?;
-        Ok(text(&ptx).into_bytes())
+    fn code(&self, form: Form) -> Result<Vec<u8>, NvrtcError> {
+        match form {
+            Form::Ptx => self.bytes(self.compiler.ptx).map(|bytes| text(bytes).into_bytes()),
+            Form::Cubin => self.bytes(self.compiler.cubin),
+        }
     }
 
-    fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
-        let mut size = 0;
+    fn bytes(&self, (size, bytes): Contents) -> Result<Vec<u8>, NvrtcError> {
+        let mut count = 0;
         // SAFETY: the program lives and was compiled; the buffer has as many bytes as NVRTC says.
         unsafe {
-            sys::nvrtcGetCUBINSize(self.0, &mut size).result()?;
-            let mut code = vec![0u8; size];
-            sys::nvrtcGetCUBIN(self.0, code.as_mut_ptr().cast()).result()?;
-            Ok(code)
+            size(self.handle, &mut count).result()?;
+            let mut found = vec![0u8; count];
+            bytes(self.handle, found.as_mut_ptr().cast()).result()?;
+            Ok(found)
         }
     }
 }
@@ -174,12 +157,12 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the program lives, and nobody uses it any more. An error would leave a little memory behind.
-        let _ = unsafe { result::destroy_program(self.0) };
+        let _ = unsafe { (self.compiler.destroy)(&mut self.handle) };
     }
 }
 
 /// A text of C, up to its zero.
-fn text(characters: &[c_char]) -> String {
-    let bytes: Vec<u8> = characters.iter().map(|&c| c as u8).chain([0]).collect();
-    CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+fn text(mut bytes: Vec<u8>) -> String {
+    bytes.truncate(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
+    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -69,7 +69,7 @@ fn bandwidth(device: &Device) -> Result<f64, CudaError> {
 
 /// Operations a second of an instruction, on all multiprocessors at once.
 fn products(device: &Device, rate: &Rate, cache: &Cache) -> Result<f64, CudaError> {
-    let code = device.load(&function(rate), &device.architecture()?, cache)?;
+    let code = device.load(&[&function(rate)], &device.architecture()?, cache)?.remove(0);
     let blocks = BLOCKS * device.multiprocessors()?;
     let (results, turns) = (device.memory(4 * blocks * THREADS)?, device.memory(8)?);
     let mut count = 64i32;

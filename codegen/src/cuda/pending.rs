@@ -76,6 +76,8 @@ pub(super) struct Slot {
     device: Device,
     batch: PinnedHostSlice<u8>,
     staging: DeviceMemory,
+    /// Of the inputs: no memory is smaller than a byte, but a program may have none.
+    input_bytes: usize,
     outputs: PinnedHostSlice<u8>,
     copied: CudaEvent,
     done: CudaEvent,
@@ -97,6 +99,7 @@ impl Slot {
             batch: pinned(input_bytes, sys::CU_MEMHOSTALLOC_WRITECOMBINED)?,
             outputs: pinned(output_bytes, 0)?,
             staging,
+            input_bytes,
             copied: event()?,
             done: event()?,
             device: device.clone(),
@@ -112,16 +115,21 @@ impl Slot {
     /// The memory for a batch, when the run before does not need it any more.
     pub(super) fn batch(&mut self) -> Result<&mut [u8], CudaError> {
         self.wait()?;
-        self.batch.as_mut_slice().map_err(failed("waiting for a batch"))
+        let batch = self.batch.as_mut_slice().map_err(failed("waiting for a batch"))?;
+        Ok(&mut batch[..self.input_bytes])
     }
 
     /// Copies the batch at once to the staging memory, and to the inputs when the programs before are done with them.
     ///
     /// # Safety
-    /// The inputs have as many bytes as the staging memory.
+    /// The inputs have as many bytes as the slot was made for.
     pub(super) unsafe fn send(&self, inputs: sys::CUdeviceptr) -> Result<(), CudaError> {
+        if self.input_bytes == 0 {
+            return Ok(());
+        }
         let Device { stream, copies, .. } = &self.device;
         let batch = self.batch.as_slice().map_err(failed("copying a batch"))?;
+        let batch = &batch[..self.input_bytes];
         let staging = self.staging.address(0);
         // SAFETY: the staging memory is as large; both stay as they are until the run is over, which `batch` and dropping
         // wait for.

@@ -120,7 +120,7 @@ impl Lowering<'_> {
         let stores: Vec<_> = kernel.stores.iter().collect();
         this.finish(&mut body, &stores);
         let text = body.code.finish();
-        self.launch("", threads, [blocks, 1, 1], &text);
+        self.launch("", threads, [blocks, 1, 1], text)?;
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Lowering<'_> {
         let domain = &kernel.domain;
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
-        let (outer, columns) = (count(self, outer)?, count(self, columns)?);
+        let [outer, rows, columns] = [count(self, outer)?, count(self, rows)?, count(self, columns)?];
         let (across, others) = split(kernel);
         let chunk = rows.div_ceil(CHUNKS).max(CHUNK_ROWS);
         let chunks = rows.div_ceil(chunk).max(1);
@@ -217,7 +217,7 @@ impl Lowering<'_> {
             });
         }
         let text = body.code.finish();
-        self.launch("chunks", size, [chunks, outer, parts], &text);
+        self.launch("chunks", size, [chunks, outer, parts], text)?;
         Ok(())
     }
 }

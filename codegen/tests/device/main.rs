@@ -10,7 +10,7 @@ mod support;
 
 use kernfusion_codegen::cuda::{Cache, CudaError, CudaExecutable, Device, Options};
 use kernfusion_codegen::{CodegenError, States};
-use kernfusion_ir::kernel::{BufferRole, Domain, Form, InstrKind, Plan};
+use kernfusion_ir::kernel::{BufferRole, Domain, Form, InstrKind, Plan, StoreMode};
 use kernfusion_ir::{Binary, DType, Tensor, TensorType};
 use std::sync::OnceLock;
 use support::{Bench, Program, at};
@@ -24,13 +24,13 @@ fn device() -> Option<Device> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let load = || {
         let Some(folder) = driver::folder() else { return false };
-        for name in ["libcuda.so", "libnvrtc.so", "libcublasLt.so"] {
+        for name in ["libcuda.so", "libcublasLt.so"] {
             // SAFETY: they were built here, and do nothing when they are loaded.
             let library = unsafe { libloading::Library::new(folder.join(name)) };
             std::mem::forget(library.expect("the simulated driver"));
         }
         // SAFETY: no other thread of these tests has read the environment yet; they all wait here.
-        unsafe { std::env::remove_var("KERNFUSION_NVRTC") };
+        unsafe { std::env::set_var("KERNFUSION_NVRTC", folder) };
         true
     };
     LOADED.get_or_init(load).then(|| Device::open(0).expect("a simulated device"))
@@ -142,6 +142,34 @@ fn memory_that_was_given_back_is_there_again() {
         // Most of what the simulated device has.
         drop(device.memory(600 << 20).unwrap());
     }
+}
+
+/// A graph of the driver's has no copies and no fills of nothing.
+#[test]
+fn states_and_sums_may_be_empty() {
+    let Some(device) = device() else { return };
+    let (states, folder) = (States::on(&device), TempDir::new().unwrap());
+    let mut bench = Bench::default();
+    let none = TensorType::new(DType::F32, [0]);
+    let x = bench.input("x", numbers(1.0));
+    let [first, second] = ["first", "second"].map(|name| bench.buffer(name, none.clone(), BufferRole::State));
+    let y = bench.output("y", DType::F32, &[COUNT]);
+    let mut p = Program::default();
+    let value = p.load(x, DType::F32, at(&[1]));
+    p.store(value, y, at(&[1]));
+    bench.kernel(Form::Map, Domain::flat([COUNT]), p.region, p.stores);
+    let table = bench.output("table", DType::F32, &[0]);
+    let mut p = Program::default();
+    let one = p.constant(1.0, DType::F32);
+    p.store(one, table, at(&[1]));
+    p.stores[0].mode = StoreMode::Add;
+    bench.kernel(Form::Map, Domain::flat([0]), p.region, p.stores);
+    bench.graph.updates = vec![(first, second), (second, first)];
+    let cache = Cache::at(folder.path());
+    let mut program = CudaExecutable::compile(bench.plan(), &states, &device, Options::default(), &cache)
+        .expect("compiles");
+    let outputs = program.run(&[("x", &numbers(2.0))]).unwrap();
+    assert_eq!(outputs.get("y"), Some(&numbers(2.0)));
 }
 
 #[test]

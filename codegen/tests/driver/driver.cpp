@@ -6,7 +6,10 @@
 //
 // Settings: SIMULATED_DEVICES (1), SIMULATED_MIB (memory, 1024), SIMULATED_ARCHITECTURE (90), SIMULATED_DRIVER (12090), SIMULATED_ORDER (`late`; or
 // `ahead`: all streams but the first run as far ahead as they may; or `at-once`), SIMULATED_FAILURE (none: the launch, counted
-// from 0, that fails as a kernel with a wild pointer does).
+// from 0, that fails as a kernel with a wild pointer does), SIMULATED_CRASH, SIMULATED_HANG, SIMULATED_WRONG (none: text in the
+// names of functions whose launches end the process, never end, or do nothing), SIMULATED_KERNELS (`none`: code is taken as it is,
+// NVRTC's own too, and no kernel does anything, so that a command's cubins can be made without a GPU), SIMULATED_CUBINS (none: a
+// folder of cubins, all of which are built together when the first kernel is launched).
 #include "simulator.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default"))) int
@@ -158,15 +161,16 @@ EXPORT cuStreamEndCapture(void* handle, Graph** graph) {
   return SUCCESS;
 }
 
-EXPORT cuGraphInstantiateWithFlags(std::shared_ptr<Operations>** instance, Graph* graph, unsigned long long) {
+EXPORT cuGraphInstantiateWithFlags(Instance** instance, Graph* graph, unsigned long long) {
   HEALTHY;
-  *instance = new std::shared_ptr<Operations>(std::make_shared<Operations>(graph->operations));
+  *instance = new Instance{std::make_shared<Operations>(graph->operations), graph->functions};
+  device().instances.insert(*instance);
   return SUCCESS;
 }
 
-EXPORT cuGraphLaunch(std::shared_ptr<Operations>* instance, void* handle) {
+EXPORT cuGraphLaunch(Instance* instance, void* handle) {
   HEALTHY;
-  return device().enqueue(device().stream(handle), [operations = *instance] {
+  return device().enqueue(device().stream(handle), [operations = instance->operations] {
     for (auto& operation : *operations)
       if (Result result = operation()) return result;
     return SUCCESS;
@@ -178,12 +182,13 @@ EXPORT cuGraphDestroy(Graph* graph) {
   return SUCCESS;
 }
 
-EXPORT cuGraphExecDestroy(std::shared_ptr<Operations>* instance) {
+EXPORT cuGraphExecDestroy(Instance* instance) {
   LOCKED;
-  if (instance->use_count() > 1) {
+  if (instance->operations.use_count() > 1) {
     complain("a graph is destroyed while it runs");
     device().fail(ILLEGAL_ADDRESS);
   }
+  device().instances.erase(instance);
   delete instance;
   return SUCCESS;
 }
@@ -309,19 +314,40 @@ Result copy_late(Stream& stream, void* to, const void* from, size_t bytes, const
       complain("pinned memory is gone before a copy of %zu bytes", bytes);
       return ILLEGAL_ADDRESS;
     }
-    memcpy(to, from, bytes);
+    if (runs_kernels() || pinned) memcpy(to, from, bytes);
     return SUCCESS;
   });
 }
 
+// A copy of bytes that are read now.
+Result copy_kept(Stream& stream, Address to, const void* from, size_t bytes) {
+  std::string kept((const char*)from, bytes);
+  return device().enqueue(stream, [=] {
+    if (!device().holder(to, bytes)) {
+      complain("memory is gone before a copy of %zu bytes to it", bytes);
+      return ILLEGAL_ADDRESS;
+    }
+    memcpy((void*)to, kept.data(), bytes);
+    return SUCCESS;
+  });
+}
+
+// A graph has no node for nothing.
+bool is_empty_node(const Stream& stream, size_t bytes) {
+  if (bytes == 0 && stream.capture) complain("a graph is to copy or to fill 0 bytes");
+  return bytes == 0 && stream.capture;
+}
+
 }  // namespace
 
+// What is not pinned is read before the call returns, but may be on its way when it does: whoever does not wait for the legacy
+// stream does not see it.
 EXPORT cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) {
   OUTSIDE_OF_CAPTURE;
   if (!device().holder(to, bytes)) return outside("a copy", bytes);
   finish_blocking();
-  memcpy((void*)to, from, bytes);
-  return device().broken;
+  Result result = copy_kept(device().legacy, to, from, bytes);
+  return result == SUCCESS && device().is_pinned(from, bytes) ? device().finish(device().legacy) : result;
 }
 
 EXPORT cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) {
@@ -337,18 +363,16 @@ EXPORT cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* ha
   HEALTHY;
   Stream& stream = device().stream(handle);
   if (!device().holder(to, bytes)) return outside("a copy", bytes);
-  if (device().is_pinned(from, bytes)) return copy_late(stream, (void*)to, from, bytes, from);
-  std::string kept((const char*)from, bytes);
-  return device().enqueue(stream, [=] {
-    memcpy((void*)to, kept.data(), bytes);
-    return SUCCESS;
-  });
+  if (is_empty_node(stream, bytes)) return INVALID_VALUE;
+  return device().is_pinned(from, bytes) ? copy_late(stream, (void*)to, from, bytes, from)
+                                         : copy_kept(stream, to, from, bytes);
 }
 
 EXPORT cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handle) {
   HEALTHY;
   Stream& stream = device().stream(handle);
   if (!device().holder(from, bytes)) return outside("a copy", bytes);
+  if (is_empty_node(stream, bytes)) return INVALID_VALUE;
   const bool is_pinned = device().is_pinned(to, bytes);
   if (Result result = copy_late(stream, to, (void*)from, bytes, is_pinned ? to : nullptr)) return result;
   return is_pinned || stream.capture ? SUCCESS : device().finish(stream);
@@ -357,38 +381,48 @@ EXPORT cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handle) 
 EXPORT cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* handle) {
   HEALTHY;
   if (!device().holder(to, bytes) || !device().holder(from, bytes)) return outside("a copy", bytes);
+  if (is_empty_node(device().stream(handle), bytes)) return INVALID_VALUE;
   return copy_late(device().stream(handle), (void*)to, (void*)from, bytes, nullptr);
 }
 
 EXPORT cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void* handle) {
   HEALTHY;
   if (!device().holder(to, bytes)) return outside("a fill", bytes);
+  if (is_empty_node(device().stream(handle), bytes)) return INVALID_VALUE;
   return device().enqueue(device().stream(handle), [=] {
-    memset((void*)to, value, bytes);
+    if (runs_kernels()) memset((void*)to, value, bytes);
     return SUCCESS;
   });
 }
 
 EXPORT cuModuleLoadData(Function** module, const char* image) {
   OUTSIDE_OF_CAPTURE;
+  if (!runs_kernels()) {
+    *module = new Function("", "");
+    return SUCCESS;
+  }
   // Code of the simulated NVRTC is that of CUDA 12.
-  if (strncmp(image, MARKER, sizeof MARKER - 1) || setting("SIMULATED_DRIVER", 12090) < 12000) return INVALID_IMAGE;
-  image += sizeof MARKER - 1;
-  const size_t length = strtoull(image, nullptr, 10);
-  const char *name = strchr(image, '\n') + 1, *source = strchr(name, '\n') + 1;
-  *module = new Function(std::string(name, source - 1), std::string(source, length));
+  std::string name, source;
+  if (setting("SIMULATED_DRIVER", 12090) < 12000 || !parse_image(image, name, source)) return INVALID_IMAGE;
+  *module = new Function(name, source);
   return SUCCESS;
 }
 
 EXPORT cuModuleGetFunction(Function** function, Function* module, const char* name) {
   HEALTHY;
   *function = module;
+  if (!runs_kernels()) module->name = name;
   return module->name == name ? SUCCESS : NOT_FOUND;
 }
 
 EXPORT cuModuleUnload(Function* module) {
   LOCKED;
   device().finish_all();
+  for (auto* instance : device().instances)
+    if (instance->functions.count(module)) {
+      complain("the code of %s goes while a graph needs it", module->name.c_str());
+      device().fail(ILLEGAL_ADDRESS);
+    }
   delete module;
   return SUCCESS;
 }
@@ -399,11 +433,13 @@ EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
   if (!x || !y || !z || y > 65535 || z > 65535 || x > 0x7fffffff) return INVALID_VALUE;
   if (!threads || threads > 1024 || threads_y != 1 || threads_z != 1) return INVALID_VALUE;
   std::vector<u64> pointers;
-  for (size_t i = 0; i < function->arguments(); i++) {
+  for (size_t i = 0; runs_kernels() && i < function->arguments(); i++) {
     const u64* words = (const u64*)arguments[i];
-    if (function->bytes(i) > 4096) return INVALID_VALUE;
     pointers.insert(pointers.end(), words, words + function->bytes(i) / 8);
   }
+  const size_t most = setting("SIMULATED_DRIVER", 12090) < 12010 ? 4096 : 32764;
+  if (8 * pointers.size() > most) return INVALID_VALUE;
+  if (device().stream(handle).capture) device().stream(handle).capture->functions.insert(function);
   const Grid grid{x, y, z};
   return device().enqueue(device().stream(handle),
                           [=] { return device().launch(*function, grid, threads, pointers); });

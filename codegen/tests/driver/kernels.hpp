@@ -1,19 +1,25 @@
 // Kernels of the simulated driver: a "cubin" is the source that NVRTC was given. When the first of some kernels is
-// launched, a C++ compiler builds all that were loaded since with the emulator's header, in two processes at a time, and
-// keeps the libraries by the hash of their source.
+// launched, a C++ compiler builds all that were loaded since with the emulator's header, with SIMULATED_CUBINS also those of a
+// folder, in as many processes as there are cores, and keeps the libraries by the hash of their source. Functions that differ
+// in names and comments only are one.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <dirent.h>
 #include <dlfcn.h>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 typedef unsigned long long u64;
@@ -34,10 +40,13 @@ struct Entry {
 };
 
 struct Function {
-  std::string name, source;
+  // The text is the source without what the function's name and its comments are.
+  std::string name, text;
   const Entry* entry = nullptr;
 
-  Function(std::string name, std::string source) : name(name), source(source) { waiting().insert(this); }
+  Function(std::string name, const std::string& source) : name(name), text(anonymous(name, source)) {
+    waiting().insert(this);
+  }
   ~Function() { waiting().erase(this); }
 
   size_t arguments() { return built().count; }
@@ -55,16 +64,34 @@ struct Function {
     return *waiting;
   }
 
+  static std::string anonymous(const std::string& name, const std::string& source);
   static void build_waiting();
 };
 
+// Whether kernels do anything.
+inline bool runs_kernels() {
+  const char* kernels = getenv("SIMULATED_KERNELS");
+  return !kernels || strcmp(kernels, "none");
+}
+
+inline std::string Function::anonymous(const std::string& name, const std::string& source) {
+  const size_t head = source.rfind("KERNEL __launch_bounds__"), named = source.find(name + "(", head);
+  if (head == std::string::npos || named == std::string::npos) return source;
+  size_t comments = head;
+  for (size_t line; comments > 0; comments = line) {
+    line = comments < 2 ? 0 : source.rfind('\n', comments - 2) + 1;
+    if (source[line] != '\n' && source.compare(line, 2, "//") != 0) break;
+  }
+  return source.substr(0, comments) + source.substr(head, named - head) + "kernel" + source.substr(named + name.size());
+}
+
 // The lines that all sources begin with: the headers.
-inline size_t common(const std::vector<Function*>& functions) {
-  const std::string& first = functions[0]->source;
+inline size_t common(const std::vector<std::string>& texts) {
+  const std::string& first = texts[0];
   size_t length = first.size();
-  for (auto* function : functions) {
+  for (auto& text : texts) {
     size_t same = 0;
-    while (same < length && same < function->source.size() && function->source[same] == first[same]) same++;
+    while (same < length && same < text.size() && text[same] == first[same]) same++;
     length = same;
   }
   // The headers end with a brace in the first column, and a function's own text has none before its name.
@@ -72,14 +99,14 @@ inline size_t common(const std::vector<Function*>& functions) {
   return end == std::string::npos ? 0 : end + 3;
 }
 
-inline std::string source_of(const std::vector<Function*>& functions) {
+inline std::string source_of(const std::vector<std::string>& texts) {
   std::string text =
       "typedef unsigned char u8;\ntypedef unsigned short u16;\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n"
       "typedef long long i64;\n#include \"" EMULATOR
       "\"\n#include <utility>\n";
   // Alone, a function has all of its source to itself; with others, the headers stand once.
-  const size_t shared = functions.size() > 1 ? common(functions) : 0;
-  text += functions[0]->source.substr(0, shared);
+  const size_t shared = texts.size() > 1 ? common(texts) : 0;
+  text += texts[0].substr(0, shared);
   text +=
       "\ntemplate <class... A, size_t... I> void simulated_call(void (*f)(A...), void** p, std::index_sequence<I...>) {\n"
       "  f(*(A*)p[I]...);\n}\n"
@@ -89,9 +116,9 @@ inline std::string source_of(const std::vector<Function*>& functions) {
       "template <class... A> const unsigned* simulated_bytes(void (*)(A...)) {\n"
       "  static const unsigned bytes[] = {sizeof(A)..., 0};\n  return bytes;\n}\n"
       "struct Entry { void (*run)(dim3, unsigned, void**); unsigned count; const unsigned* bytes; };\n";
-  for (auto* function : functions) text += function->source.substr(shared) + "\n";
-  for (size_t i = 0; i < functions.size(); i++) {
-    const std::string number = std::to_string(i), &name = functions[i]->name;
+  for (size_t i = 0; i < texts.size(); i++) {
+    const std::string number = std::to_string(i), name = "function" + number + "::kernel";
+    text += "namespace function" + number + " {\n" + texts[i].substr(shared) + "\n}\n";
     text += "extern \"C\" const Entry entry" + number + " = {[](dim3 grid, unsigned threads, void** p) {\n  simulated_launch(" +
             name + ", grid, threads, p);\n}, simulated_count(" + name + "), simulated_bytes(" + name + ")};\n";
   }
@@ -126,54 +153,83 @@ inline pid_t compile(const std::string& source, const std::string& library) {
   return child;
 }
 
-inline void Function::build_waiting() {
-  static std::map<std::string, const Entry*> known;
-  // In the order of their sources, so that libraries are found again whatever the order in memory.
-  std::map<std::string, std::vector<Function*>> wanted;
-  for (auto* function : waiting()) {
-    auto found = known.find(function->source);
-    if (found == known.end())
-      wanted[function->source].push_back(function);
-    else
-      function->entry = found->second;
+// The function and the source of an image; whether it is one of ours.
+inline bool parse_image(const char* image, std::string& name, std::string& source) {
+  if (strncmp(image, MARKER, sizeof MARKER - 1)) return false;
+  image += sizeof MARKER - 1;
+  const size_t length = strtoull(image, nullptr, 10);
+  const char *start = strchr(image, '\n') + 1, *text = strchr(start, '\n') + 1;
+  name = std::string(start, text - 1);
+  source = std::string(text, length);
+  return true;
+}
+
+// Loads the images of the folder that SIMULATED_CUBINS names, which stay.
+inline void load_folder() {
+  const char* folder = getenv("SIMULATED_CUBINS");
+  DIR* files = folder && *folder ? opendir(folder) : nullptr;
+  while (dirent* file = files ? readdir(files) : nullptr) {
+    if (file->d_name[0] == '.') continue;
+    std::ifstream stream(std::string(folder) + "/" + file->d_name, std::ios::binary);
+    const std::string image((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    std::string name, source;
+    if (parse_image(image.c_str(), name, source)) new Function(name, source);
   }
-  waiting().clear();
-  // Several programs may have functions of one name, which need libraries of their own.
-  std::vector<std::vector<Function*>> parts(2);
-  for (auto& [source, functions] : wanted) {
-    auto has_name = [&](auto& part) {
-      return std::any_of(part.begin(), part.end(), [&](auto* other) { return other->name == functions[0]->name; });
-    };
-    std::sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.size() < b.size(); });
-    auto part = std::find_if_not(parts.begin(), parts.end(), has_name);
-    if (part == parts.end()) part = parts.insert(part, std::vector<Function*>());
-    part->push_back(functions[0]);
-  }
-  std::vector<std::string> libraries;
-  std::vector<pid_t> running;
-  parts.erase(std::remove_if(parts.begin(), parts.end(), [](auto& part) { return part.empty(); }), parts.end());
+  if (files) closedir(files);
+}
+
+// Waits for the compiler that was started first.
+inline void wait_for_compiler(std::deque<pid_t>& running) {
+  int status = 0;
+  waitpid(running.front(), &status, 0);
+  running.pop_front();
+  if (status == 0) return;
+  fprintf(stderr, "simulated driver: the C++ compiler refuses kernels\n");
+  exit(4);
+}
+
+// Builds libraries that are not there, and opens all.
+inline std::vector<void*> libraries_of(const std::vector<std::vector<std::string>>& parts) {
+  std::vector<std::string> names;
+  std::deque<pid_t> running;
+  const size_t cores = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1l);
   for (auto& part : parts) {
     const std::string source = source_of(part), library = library_of(source);
-    libraries.push_back(library);
-    if (access(library.c_str(), R_OK) != 0) running.push_back(compile(source, library));
+    names.push_back(library);
+    if (access(library.c_str(), R_OK) == 0) continue;
+    if (running.size() == cores) wait_for_compiler(running);
+    running.push_back(compile(source, library));
   }
-  for (pid_t child : running) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (status != 0) {
-      fprintf(stderr, "simulated driver: the C++ compiler refuses kernels\n");
-      exit(4);
-    }
+  while (!running.empty()) wait_for_compiler(running);
+  std::vector<void*> libraries;
+  for (auto& name : names) {
+    libraries.push_back(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
+    if (libraries.back()) continue;
+    fprintf(stderr, "simulated driver: %s\n", dlerror());
+    exit(4);
   }
-  for (size_t i = 0; i < parts.size(); i++) {
-    void* library = dlopen(libraries[i].c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-      fprintf(stderr, "simulated driver: %s\n", dlerror());
-      exit(4);
-    }
+  return libraries;
+}
+
+// Functions of one source file at most.
+constexpr size_t FUNCTIONS_OF_A_FILE = 150;
+
+inline void Function::build_waiting() {
+  static std::map<std::string, const Entry*> known;
+  static bool is_first = true;
+  if (std::exchange(is_first, false)) load_folder();
+  // In the order of their texts, so that libraries are found again whatever the order in memory.
+  std::set<std::string> wanted;
+  for (auto* function : waiting())
+    if (!known.count(function->text)) wanted.insert(function->text);
+  std::vector<std::vector<std::string>> parts(std::max<size_t>(2, (wanted.size() + FUNCTIONS_OF_A_FILE - 1) / FUNCTIONS_OF_A_FILE));
+  size_t next = 0;
+  for (auto& text : wanted) parts[next++ % parts.size()].push_back(text);
+  parts.erase(std::remove_if(parts.begin(), parts.end(), [](auto& part) { return part.empty(); }), parts.end());
+  const std::vector<void*> libraries = libraries_of(parts);
+  for (size_t i = 0; i < parts.size(); i++)
     for (size_t j = 0; j < parts[i].size(); j++)
-      known[parts[i][j]->source] = (const Entry*)dlsym(library, ("entry" + std::to_string(j)).c_str());
-  }
-  for (auto& [source, functions] : wanted)
-    for (auto* function : functions) function->entry = known[source];
+      known[parts[i][j]] = (const Entry*)dlsym(libraries[i], ("entry" + std::to_string(j)).c_str());
+  for (auto* function : waiting()) function->entry = known[function->text];
+  waiting().clear();
 }

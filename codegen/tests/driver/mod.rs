@@ -46,7 +46,7 @@ fn library(compiler: &str, folder: &Path, name: &str, sources: &[&str]) {
     let part = folder.join(format!("{name}.{}", std::process::id()));
     let output = Command::new(compiler)
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
-        .arg(format!("-Wl,-soname,{name}"))
+        .arg(format!("-Wl,-soname,{}", if name == "libnvrtc.so" { "libnvrtc.so.12" } else { name }))
         .arg(text("EMULATOR", package.join("src/cuda/headers/emulator.hpp")))
         .arg(text("KERNELS", folder.join("kernels")))
         .arg(here.join(sources[0]))

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sys/mman.h>
 #include <thread>
 #include <time.h>
 #include <utility>
@@ -48,7 +49,7 @@ inline void complain(const char* format, ...) {
   va_end(arguments);
 }
 
-// A piece of the device's memory, between fences that nobody may touch.
+// A piece of the device's memory, between fences that nobody may touch; where kernels do nothing, as much as they wish for.
 struct Allocation {
   static constexpr size_t FENCE = 256;
   static constexpr unsigned char PATTERN = 0xa5;
@@ -56,6 +57,12 @@ struct Allocation {
   size_t size;
 
   explicit Allocation(size_t bytes) : size(bytes) {
+    if (!runs_kernels()) {
+      void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (pages == MAP_FAILED) abort();
+      start = (unsigned char*)pages;
+      return;
+    }
     auto* memory = (unsigned char*)aligned_alloc(FENCE, (bytes + FENCE - 1) / FENCE * FENCE + 2 * FENCE);
     start = memory + FENCE;
     memset(memory, PATTERN, FENCE);
@@ -63,11 +70,17 @@ struct Allocation {
     memset(start + size, PATTERN, FENCE);
   }
   bool is_intact() const {
+    if (!runs_kernels()) return true;
     for (size_t i = 0; i < FENCE; i++)
       if (start[-1 - (long)i] != PATTERN || start[size + i] != PATTERN) return false;
     return true;
   }
-  void release() { free(start - FENCE); }
+  void release() {
+    if (runs_kernels())
+      free(start - FENCE);
+    else
+      munmap(start, size);
+  }
 };
 
 struct Stream;
@@ -88,7 +101,14 @@ typedef std::vector<Operation> Operations;
 
 struct Graph {
   Operations operations;
+  std::set<Function*> functions;  // That its launches need.
   std::thread::id recorder = std::this_thread::get_id();
+};
+
+// A graph that can be launched.
+struct Instance {
+  std::shared_ptr<Operations> operations;
+  std::set<Function*> functions;
 };
 
 struct Stream {
@@ -105,6 +125,7 @@ struct Device {
   std::map<Address, Allocation> memory;  // By first byte.
   std::map<char*, size_t> pinned;
   std::vector<Stream*> streams;
+  std::set<Instance*> instances;
   Stream legacy{true, true, {}, nullptr, false};
   size_t launches = 0;
   size_t total = setting("SIMULATED_MIB", 1024) << 20, used = 0;
@@ -158,6 +179,7 @@ struct Device {
   // Puts an operation behind those of a stream, or into the graph that it records.
   Result enqueue(Stream& stream, Operation operation) {
     if (broken != SUCCESS) return broken;
+    if (stream.is_blocking && &stream != &legacy) finish(legacy);
     if (stream.capture) {
       stream.capture->operations.push_back(std::move(operation));
       return SUCCESS;
@@ -216,6 +238,10 @@ struct Device {
         return ILLEGAL_ADDRESS;
       }
     if (is_to_fail()) return ILLEGAL_ADDRESS;
+    if (is_chosen("SIMULATED_CRASH", function.name)) abort();
+    if (is_chosen("SIMULATED_HANG", function.name))
+      for (;;) pause();
+    if (is_chosen("SIMULATED_WRONG", function.name) || !runs_kernels()) return SUCCESS;
     std::vector<void*> places;
     size_t at = 0;
     for (size_t i = 0; i < function.arguments(); at += function.bytes(i++) / 8) places.push_back(&pointers[at]);
@@ -233,6 +259,12 @@ struct Device {
       }
     if (is_to_fail() || operation() != 0) return ILLEGAL_ADDRESS;
     return check_fences(name);
+  }
+
+  // Whether a setting names a part of a function's name.
+  static bool is_chosen(const char* name, const std::string& function) {
+    const char* text = getenv(name);
+    return text && *text && function.find(text) != std::string::npos;
   }
 
   bool is_to_fail() { return launches++ == setting("SIMULATED_FAILURE", SIZE_MAX); }

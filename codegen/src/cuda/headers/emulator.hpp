@@ -1,6 +1,7 @@
 // The seam's host body. Blocks run one after another; the threads of a block are fibers on one thread of the system,
-// and go on until they wait for others. Which of them runs next, and when copies happen, is chosen by a schedule, so
-// that a missing barrier or wait gives a wrong number, or is reported as a deadlock, under one of them.
+// and go on until they wait for others. Which block and which thread runs next, and when copies happen, is chosen by a schedule, so
+// that a missing barrier or wait gives a wrong number, or is reported as a deadlock, under one of them. Copies whose places are not
+// aligned are reported, too.
 #pragma once
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <vector>
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -34,6 +36,7 @@ namespace emulator {
 struct Schedule {
   bool eager_copies = false;  // Copies happen when they start, not when they are waited for.
   bool warp_greedy = false;   // The last warp first, each as far as it comes; else all threads in turns.
+  u64 order = 0;  // Of blocks: 0 is ascending, 1 descending; others shuffle blocks, warps and lanes.
 };
 
 enum Wait { NOTHING, FOR_WARP, FOR_BLOCK, FOREVER };
@@ -72,6 +75,7 @@ inline std::vector<void*> shared;
 inline Thread* current;
 inline dim3 block_index, block_size, grid_size;
 inline int arrived;
+inline u64 random_state;
 inline void (*body)(void*);
 inline void* body_data;
 
@@ -138,13 +142,33 @@ inline bool advance(Thread& thread) {
   return true;
 }
 
+// A small generator of numbers (xorshift64*).
+inline u64 draw() {
+  random_state ^= random_state >> 12;
+  random_state ^= random_state << 25;
+  random_state ^= random_state >> 27;
+  return random_state * 0x2545f4914f6cdd1dull >> 33;
+}
+
+inline bool shuffles() { return schedule.order > 1; }
+
+// An order of so many things: from some place on, forwards or backwards.
+struct Order {
+  int count, first;
+  bool is_backwards;
+  explicit Order(int count)
+      : count(count), first(shuffles() ? draw() % count : 0), is_backwards(shuffles() ? draw() % 2 : schedule.warp_greedy) {}
+  int operator[](int i) const { return (first + (is_backwards ? count - 1 - i : i)) % count; }
+};
+
 // One turn for each thread of a warp, or as many as it can use.
 inline bool advance_warp(int warp) {
   bool has_moved = false, moves = true;
-  const int count = (int)threads.size(), first = warp * 32, end = first + 32 < count ? first + 32 : count;
+  const int all = (int)threads.size(), first = warp * 32, count = first + 32 < all ? 32 : all - first;
   while (moves) {
     moves = false;
-    for (int i = first; i < end; i++) moves |= advance(threads[schedule.warp_greedy ? first + end - 1 - i : i]);
+    const Order lanes(count);
+    for (int i = 0; i < count; i++) moves |= advance(threads[first + lanes[i]]);
     has_moved |= moves;
     moves &= schedule.warp_greedy;
   }
@@ -167,7 +191,8 @@ inline void run_block() {
   }
   for (;;) {
     bool moves = false, is_over = true;
-    for (int w = 0; w < count; w++) moves |= advance_warp(schedule.warp_greedy ? count - 1 - w : w);
+    const Order order(count);
+    for (int w = 0; w < count; w++) moves |= advance_warp(order[w]);
     for (auto& thread : threads) is_over &= thread.wait == FOREVER;
     if (is_over) return;
     if (!moves) {
@@ -178,6 +203,21 @@ inline void run_block() {
   }
 }
 
+// Whether a card takes a grid.
+inline bool is_taken(dim3 grid) {
+  return grid.x && grid.y && grid.z && grid.x <= 0x7fffffff && grid.y <= 65535 && grid.z <= 65535;
+}
+
+// The number of the block that runs as the `i`-th of so many.
+inline u64 nth_block(u64 i, u64 count) {
+  if (schedule.order == 0) return i;
+  if (schedule.order == 1) return count - 1 - i;
+  // Steps of a length without a common divisor with the count come by every block once.
+  u64 step = 0x9e3779b1 % count;
+  while (std::gcd(count, step) != 1) step++;
+  return (i * step + schedule.order) % count;
+}
+
 template <class F> void launch(dim3 grid, int size, F f) {
   grid_size = grid;
   block_size = dim3{(unsigned)size, 1, 1};
@@ -185,12 +225,13 @@ template <class F> void launch(dim3 grid, int size, F f) {
   body_data = &f;
   threads.resize(size);
   warps.assign((size + 31) / 32, Warp());
-  for (unsigned z = 0; z < grid.z; z++)
-    for (unsigned y = 0; y < grid.y; y++)
-      for (unsigned x = 0; x < grid.x; x++) {
-        block_index = dim3{x, y, z};
-        run_block();
-      }
+  random_state = schedule.order * 0x9e3779b97f4a7c15ull | 1;
+  const u64 count = (u64)grid.x * grid.y * grid.z;
+  for (u64 i = 0; i < count; i++) {
+    const u64 block = nth_block(i, count);
+    block_index = dim3{(unsigned)(block % grid.x), (unsigned)(block / grid.x % grid.y), (unsigned)(block / grid.x / grid.y)};
+    run_block();
+  }
 }
 
 inline void share(void* memory, size_t bytes) {
@@ -252,6 +293,11 @@ template <class T> T shuffle_xor(T value, int bits) {
 }
 
 inline void copy_async(void* to, const void* from, bool is_there) {
+  if ((uintptr_t)to % 16 || (is_there && (uintptr_t)from % 16)) {
+    fprintf(stderr, "a copy of 16 bytes in block %u,%u,%u is not aligned\n", emulator::block_index.x,
+            emulator::block_index.y, emulator::block_index.z);
+    exit(8);
+  }
   const emulator::Copy copy{to, from, is_there, emulator::current->group};
   if (emulator::schedule.eager_copies)
     emulator::copy(copy);
