@@ -172,6 +172,9 @@ mod tests {
         assert_eq!(content(&path), "{\"loss\":4.25,\"step\":1}\n");
         log.write(&json!({"note": "two\nlines", "loss": f32::NAN})).unwrap();
         assert_eq!(content(&path).lines().nth(1), Some(r#"{"loss":null,"note":"two\nlines"}"#));
+        // One process, one writer at a time.
+        assert!(matches!(JsonLines::create(&path), Err(JsonLinesError::InUse { .. })));
+        drop(log);
         drop(JsonLines::create(&path).unwrap());
         assert_eq!(content(&path), "");
     }

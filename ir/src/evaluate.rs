@@ -180,11 +180,9 @@ mod tests {
         let large = "shape = [1048576, 1073741824]";
         let iota = format!("%0 = iota {{dtype = i32, {large}, axis = 0}} output \"y\" = %0");
         assert_eq!(evaluated(&iota), Err(IrError::Memory { bytes: 5 << 53 }));
-        let wide = format!(
-            "%0 = constant {{value = 0, dtype = f32}} %1 = scan %0 {{length = 1048576, carried = 1, sliced = 0, order = forward, \
-             result = 0, body = graph \"b\" {{%0 = input {{name = \"c\", dtype = f32, shape = []}} \
-             %1 = broadcast %0 {{shape = [1073741824], axes = []}} output \"c\" = %0 output \"wide\" = %1}}}} output \"y\" = %1"
-        );
-        assert_eq!(evaluated(&wide), Err(IrError::Memory { bytes: 1 << 53 }));
+        let wide = "%0 = constant {value = 0, dtype = f32} %1 = scan %0 {length = 1048576, carried = 1, sliced = 0, order = forward, \
+             result = 0, body = graph \"b\" {%0 = input {name = \"c\", dtype = f32, shape = []} \
+             %1 = broadcast %0 {shape = [1073741824], axes = []} output \"c\" = %0 output \"wide\" = %1}} output \"y\" = %1";
+        assert_eq!(evaluated(wide), Err(IrError::Memory { bytes: 1 << 53 }));
     }
 }

@@ -157,9 +157,13 @@ pub(super) fn check_derived(path: &Path, sources: &[&Path]) -> Result<(), CliErr
     Ok(())
 }
 
-/// Writes a text that is made from `sources`.
+/// Writes a text that is made from `sources`. A folder that is not there is taken for a slip of the pen.
 pub(super) fn write_derived(path: &Path, text: &str, sources: &[&Path]) -> Result<(), CliError> {
     check_derived(path, sources)?;
+    let is_there = path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir());
+    if !is_there {
+        return Err(CliError::Write { path: path.into(), cause: ErrorKind::NotFound.into() });
+    }
     Ok(kernfusion::experiment::save(path, text)?)
 }
 

@@ -292,9 +292,10 @@ fn thinned(points: &[&(f64, f64)]) -> Vec<(f64, f64)> {
     pieces.collect()
 }
 
-/// The least and the largest, never the same, and both so far from the largest of all numbers that their distance is one.
+/// The least and the largest, never the same, and both so far from the largest of all numbers that their distance in pixels is one.
 fn extent(values: impl Iterator<Item = f64>) -> [f64; 2] {
-    let finite = values.filter(|x| x.is_finite()).map(|x| x.clamp(f64::MIN / 4.0, f64::MAX / 4.0));
+    let most = f64::MAX * 1e-6;
+    let finite = values.filter(|x| x.is_finite()).map(|x| x.clamp(-most, most));
     let [low, high] =
         finite.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], x| [low.min(x), high.max(x)]);
     match () {

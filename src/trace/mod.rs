@@ -456,10 +456,7 @@ impl Trace {
         let built = ids.and_then(|ids| {
             let graph = &mut self.inner.borrow_mut().frames[depth].graph;
             let id = build(&mut Builder::new(graph, origin.clone()), &ids)?;
-            match &graph[id].ty {
-                ty if is_addressable(ty) => Ok((id, ty.clone())),
-                ty => Err(format!("the result {ty} is larger than any memory").into()),
-            }
+            Ok((id, graph[id].ty.clone()))
         });
         match built {
             Ok((id, ty)) => Some(Tensor::new(self.clone(), self.frame(depth), id, ty)),
@@ -478,7 +475,7 @@ impl Trace {
 
     /// What stands for a value that could not be built; the program is never run.
     fn placeholder(&self, ty: &TensorType) -> Tensor {
-        let shape: &[usize] = if is_addressable(ty) { &ty.shape } else { &[] };
+        let shape: &[usize] = if ty.fault().is_none() { &ty.shape } else { &[] };
         let ty = ty.with_shape(shape);
         let depth = self.depth();
         let id = {
@@ -518,10 +515,4 @@ impl From<&str> for Reason {
     fn from(reason: &str) -> Self {
         Reason(reason.into())
     }
-}
-
-/// Whether an address can count the bytes of such a tensor, so that arithmetic on extents never overflows.
-fn is_addressable(ty: &TensorType) -> bool {
-    let bytes = ty.shape.iter().try_fold(ty.dtype.size(), |bytes, &extent| bytes.checked_mul(extent.max(1)));
-    bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
 }

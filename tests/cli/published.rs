@@ -127,6 +127,6 @@ fn bad_input_is_refused_and_nothing_is_written() {
     work.write("gpt2/config.json", config.replace("\"vocab_size\": 98", "\"vocab_size\": 50"));
     refused("tokenizer.json: its last token \"<|endoftext|>\" has the id 96, but vocab_size is 50");
     work.write("gpt2/config.json", [b"\xff\xfe", config.as_bytes()].concat());
-    refused("config.json: stream did not contain valid UTF-8");
+    refused("config.json: it is not UTF-8 text: the byte at offset 0 cannot be decoded");
     assert!(!work.path("other").exists());
 }

@@ -203,7 +203,6 @@ impl CudaExecutable {
             launches.push(kernels);
             events.push(self.device.event()?);
         }
-        self.move_states()?;
         let outputs = self.end(slot)?.wait()?;
         let mut times = vec![Duration::ZERO; self.plan.graph.kernels.len()];
         for (kernels, pair) in launches.iter().zip(events.windows(2)) {
@@ -291,12 +290,13 @@ impl CudaExecutable {
         Ok(slot)
     }
 
-    /// Copies the outputs to the slot.
+    /// Copies the outputs to the slot; then states take their new values, which an output may show the old ones of.
     fn end(&mut self, slot: Arc<Slot>) -> Result<Pending, CudaError> {
         for (_, buffer, ty, start) in &self.results.outputs {
             // SAFETY: the buffer has its type's bytes.
             unsafe { slot.receive(*start, self.address_of(*buffer), ty.bytes()) }?;
         }
+        self.move_states()?;
         slot.finish()?;
         self.slots.push(Arc::clone(&slot));
         Ok(Pending { slot, results: Arc::clone(&self.results) })
@@ -314,8 +314,7 @@ impl CudaExecutable {
     }
 
     fn launch_all(&self) -> Result<(), CudaError> {
-        self.program.steps.iter().try_for_each(|step| self.step(step))?;
-        self.move_states()
+        self.program.steps.iter().try_for_each(|step| self.step(step))
     }
 
     fn step(&self, step: &Step) -> Result<(), CudaError> {

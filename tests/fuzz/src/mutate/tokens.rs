@@ -31,7 +31,7 @@ pub(super) fn change(rng: &mut Rng, content: &mut Vec<u8>, other: &[u8]) {
             tokens.splice(at..at, copy);
             tokens.concat()
         }
-        4 | 5 => replaced(rng, &tokens, is_number, |rng| number(rng)),
+        4 | 5 => replaced(rng, &tokens, is_number, number),
         6 => replaced(rng, &tokens, |token| token.starts_with('%'), |rng| format!("%{}", rng.u32(..12))),
         7 => replaced(
             rng,
