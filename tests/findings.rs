@@ -5,7 +5,7 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Isa, Mode};
-use kernfusion::fuzz::{Check, Program, inputs, judge};
+use kernfusion::fuzz::{Check, Program, checks_of, inputs, judge, program};
 use kernfusion_ir::Graph;
 use std::path::Path;
 
@@ -50,5 +50,14 @@ fn what_was_wrong_once_is_right() {
             let violation = judge(&program, &checks);
             assert!(violation.is_none(), "{}: {violation:?}", file.display());
         }
+    }
+}
+
+/// Programs of other seeds are for `kernfusion selftest --programs`.
+#[test]
+fn random_programs_hold() {
+    for seed in 1..=40 {
+        let violation = judge(&program(seed), &checks_of(seed));
+        assert!(violation.is_none(), "seed {seed}: {violation:?}");
     }
 }

@@ -202,13 +202,13 @@ impl Frame {
     }
 
     fn x(&self, x: f64) -> f64 {
-        self.left() + (self.right() - self.left()) * (x - self.x[0]) / (self.x[1] - self.x[0])
+        self.left() + (self.right() - self.left()) * ((x - self.x[0]) / (self.x[1] - self.x[0]))
     }
 
     fn y(&self, y: f64) -> f64 {
         let (top, bottom) = (MARGINS[2], HEIGHT - MARGINS[3]);
         let y = if self.log { y.log10() } else { y };
-        bottom - (bottom - top) * (y - self.y[0]) / (self.y[1] - self.y[0])
+        bottom - (bottom - top) * ((y - self.y[0]) / (self.y[1] - self.y[0]))
     }
 
     fn axes(&self, plot: &Plot) -> String {
