@@ -123,9 +123,10 @@ impl NewFolder {
             Err(error) if is_occupied(&error) => return Err(FolderError::Occupied { path }),
             Err(cause) => return Err(failed(cause)),
         };
-        if is_moved {
-            // Nothing is left to be removed.
-            let _ = temporary.keep();
+        let aside = temporary.keep();
+        if !is_moved {
+            // What was replaced is in the way of nobody; where removing it fails twice, the next writer does it.
+            let _ = fs::remove_dir_all(&aside).or_else(|_| fs::remove_dir_all(&aside));
         }
         sync_directory(directory_of(&path)).map_err(failed)?;
         Ok(names)
