@@ -138,8 +138,8 @@ struct Lowering<'c> {
 impl Lowering<'_> {
     fn kernel(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         self.check(kernel)?;
-        // Loops turn once at least. What is made of no points at all is a number before it comes here.
-        if kernel.domain.points() == 0 {
+        // Loops turn once at least, which is what a sum over nothing takes, and no map.
+        if kernel.form == Form::Map && kernel.domain.points() == 0 {
             return Ok(());
         }
         match &kernel.form {
