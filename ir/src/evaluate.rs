@@ -117,7 +117,7 @@ pub fn ensure_memory(graph: &Graph) -> Result<()> {
     room(values.saturating_add(beside))
 }
 
-/// Whether the system gives memory for so many elements of `f64`.
+/// Whether the system has memory for this number of elements of `f64`.
 pub(crate) fn room(elements: usize) -> Result<()> {
     let bytes = elements.saturating_mul(size_of::<f64>());
     Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| IrError::Memory { bytes })

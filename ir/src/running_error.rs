@@ -394,7 +394,7 @@ impl Step<'_> {
         sums.map(|(&value, (error, magnitude))| error + self.accumulated(terms, magnitude, value)).collect()
     }
 
-    /// What summing so many terms adds, whose magnitudes have this sum, and rounding the sum.
+    /// What summing `terms` terms adds, where `magnitude` is the sum of their magnitudes, and what rounding the sum adds.
     fn accumulated(&self, terms: usize, magnitude: f64, value: f64) -> f64 {
         let within = summed(self.rounded(self.ty.dtype));
         let overflows = magnitude > largest(within) && magnitude.is_finite();

@@ -386,7 +386,7 @@ impl Lowering<'_> {
     /// block along each axis of the grid.
     ///
     /// # Errors
-    /// No grid of a card has so many blocks.
+    /// More blocks than a grid has on any card.
     pub(super) fn launch(
         &mut self,
         suffix: &str,

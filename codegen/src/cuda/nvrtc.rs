@@ -127,7 +127,7 @@ impl Program {
 
     fn compile(&self, options: &[CString]) -> Result<(), NvrtcError> {
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program lives; so many texts end with a zero.
+        // SAFETY: the program lives; `pointers` has that many texts, each of which ends with a zero.
         unsafe { (self.compiler.compile)(self.handle, pointers.len() as c_int, pointers.as_ptr()) }.result()
     }
 

@@ -148,7 +148,7 @@ impl fmt::Display for Attributes {
 }
 
 impl Attributes {
-    /// As they are shown, bodies indented by so many blanks.
+    /// As they are shown, bodies indented by this number of blanks.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
         for (i, (name, value)) in self.0.iter().enumerate() {
             write!(f, "{}{name} = ", if i == 0 { " {" } else { ", " })?;
