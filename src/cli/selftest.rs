@@ -47,7 +47,7 @@ pub(super) struct Args {
     seed: u64,
     /// Instead of all that: N random programs at scale with everything that must hold of them, on the CPU. Each has a seed of its own,
     /// the numbers from --seed on
-    #[arg(long, value_name = "N", conflicts_with_all = ["random", "filter", "verbose"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["random", "filter", "verbose", "device"])]
     programs: Option<u64>,
     /// Write the findings and the counts of --programs to this file
     #[arg(long, value_name = "FILE.json", requires = "programs")]
