@@ -11,7 +11,7 @@ mod pending;
 mod process;
 mod target;
 
-pub use execute::{Tensors, execute};
+pub use execute::{Tensors, execute, execute_on};
 pub use finite::{Maker, NonFinite};
 pub use limit::LimitError;
 pub use lower::{Lowered, Thrift, lower};
@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::trace::Program;
 use finite::FiniteCheck;
 pub use kernfusion_codegen::cpu::isa::Isa;
+use kernfusion_codegen::cpu::pool::Pool;
 pub use kernfusion_codegen::cuda::Candidates;
 #[cfg(feature = "cuda")]
 use kernfusion_codegen::cuda::{Cache, CudaExecutable};
@@ -30,6 +31,7 @@ use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, InputRole, Tensor};
 use kernfusion_passes::PassReport;
 use kernfusion_passes::tile::PART;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What compiling did and how long it took.
@@ -219,6 +221,21 @@ impl Compiled {
             Ok((outputs, ()))
         };
         Ok(self.checked(inputs, run)?.0)
+    }
+
+    /// Runs on so many threads from now on, with the same results. On a GPU nothing changes.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn set_threads(&mut self, threads: usize) -> Result<()> {
+        let pool = || Arc::new(Pool::new(threads));
+        match &mut self.code {
+            Code::Whole(executable) => executable.set_pool(pool())?,
+            Code::Tiled(executable) => executable.set_pool(&pool())?,
+            #[cfg(feature = "cuda")]
+            Code::Gpu(_) => {}
+        }
+        Ok(())
     }
 
     /// A run with whatever it measures, and the check of what it gives, if one is wanted.

@@ -4,7 +4,7 @@
 //! * [`Op`]: the closed set of primitives, one stanza each: name, type rule, reference evaluation, VJP and
 //!   how it enters a kernel.
 //! * [`evaluate`](mod@evaluate): the slow, obvious evaluator in `f64` that every other execution is compared with.
-//! * [`running_error`]: how far an execution may be off, for each element.
+//! * [`running_error`]: how far an execution may be off, for each element; [`dual`]: how each element changes with the inputs.
 //! * [`kernel`]: the loop-level language between fusion and the back ends.
 //! * [`text`]: the textual form (`.kir`), which parses back; [`draw`]: DOT, Mermaid and JSON.
 //! * [`samples`]: small and random programs with inputs, which drive every back end.
@@ -14,6 +14,7 @@
 
 pub mod build;
 pub mod draw;
+pub mod dual;
 pub mod evaluate;
 mod graph;
 pub mod kernel;
@@ -24,6 +25,7 @@ pub mod running_error;
 pub mod samples;
 mod tensor;
 pub mod text;
+mod turns;
 mod types;
 mod verify;
 

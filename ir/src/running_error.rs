@@ -14,9 +14,10 @@
 //! The rules are written from the mathematics of each op, not from any execution of it. An execution may order sums as it likes.
 
 use crate::evaluate::{Array, Precision};
+use crate::turns::{Annotated, turns};
 use crate::{
-    Binary, DType, DotGeneral, Graph, IrError, Literal, Op, Pad, Reduce, ReduceOp, Result, Scan, ScatterAdd,
-    TensorType, Unary, ValueId,
+    Binary, DType, DotGeneral, Graph, IrError, Literal, Op, Pad, Reduce, ReduceOp, Result, ScatterAdd,
+    TensorType, Unary,
 };
 use std::collections::BTreeMap;
 
@@ -44,6 +45,16 @@ impl Approximate {
     fn magnitudes(&self) -> Array {
         let values = self.array.values.iter().map(|x| x.abs()).collect();
         Array { ty: self.array.ty.with_dtype(DType::F64), values }
+    }
+}
+
+impl Annotated for Approximate {
+    fn new(array: Array, notes: Vec<f64>) -> Self {
+        Approximate { array, error: notes }
+    }
+
+    fn parts(&self) -> (&Array, &[f64]) {
+        (&self.array, &self.error)
     }
 }
 
@@ -82,47 +93,16 @@ pub fn running_error(
     precision: Precision,
 ) -> Result<Approximate> {
     match op {
-        Op::Scan(scan) => Ok(turns(scan, operands, precision)?.swap_remove(scan.result)),
+        Op::Scan(scan) => {
+            let run = |graph: &Graph, inputs| running_errors(graph, inputs, precision);
+            Ok(turns(scan, operands, run)?.swap_remove(scan.result))
+        }
         op => Ok(Step { op, operands, ty, precision }.result()),
     }
 }
 
 fn missing(name: &str) -> IrError {
     IrError::Input { name: name.into(), reason: "is missing".into() }
-}
-
-/// All results of a loop.
-fn turns(scan: &Scan, operands: &[&Approximate], precision: Precision) -> Result<Vec<Approximate>> {
-    let graph = scan.body.graph();
-    let names: Vec<_> = graph.inputs().map(|(_, name, _)| name.to_string()).collect();
-    let mut carried: Vec<_> = operands[..scan.carried].iter().map(|it| (*it).clone()).collect();
-    let each = graph.outputs()[scan.carried..].iter().map(|output| {
-        let ty = &graph[output.value].ty;
-        let all = ty.with_shape([&[scan.length], &ty.shape[..]].concat());
-        Approximate::exact(Array::zeros(&all))
-    });
-    let mut each: Vec<_> = each.collect();
-    for place in (0..scan.length).map(|turn| scan.place(turn)) {
-        let slice = |it: &&Approximate| {
-            let ty = it.array.ty.with_shape(&it.array.ty.shape[1..]);
-            let part = place * ty.elements()..(place + 1) * ty.elements();
-            let values = it.array.values[part.clone()].to_vec();
-            Approximate { array: Array { ty, values }, error: it.error[part].to_vec() }
-        };
-        let slices = operands[scan.carried..][..scan.sliced].iter().map(slice);
-        let constants = operands[scan.carried + scan.sliced..].iter().map(|it| (*it).clone());
-        let given = names.iter().cloned().zip(carried.into_iter().chain(slices).chain(constants)).collect();
-        let values = running_errors(graph, given, precision)?;
-        let output = |value: ValueId| values[value.index()].clone();
-        carried = graph.outputs()[..scan.carried].iter().map(|it| output(it.value)).collect();
-        for (all, it) in each.iter_mut().zip(&graph.outputs()[scan.carried..]) {
-            let part = output(it.value);
-            let from = place * part.error.len();
-            all.array.values[from..][..part.error.len()].copy_from_slice(&part.array.values);
-            all.error[from..][..part.error.len()].copy_from_slice(&part.error);
-        }
-    }
-    Ok(carried.into_iter().chain(each).collect())
 }
 
 /// The share of a number that rounding it to a dtype changes at most. Of the narrow types it is doubled, since they may be rounded

@@ -1,68 +1,279 @@
 //! `kernfusion selftest --programs`: random programs, with what must hold of each.
+//!
+//! Programs are judged by processes of their own, one for each core: a program that ends its process, or takes for ever, is a finding
+//! like others. A worker reads seeds, and answers in lines of JSON: each check before it is made, and what was found.
 
 use super::Outcome;
 use super::destination::write_derived;
 use super::error::CliError;
 use super::screen::{Screen, grouped, progress};
-use kernfusion::fuzz::{Program, Violation, checks_of, judge, program, shrink};
+use indicatif::ProgressBar;
+use kernfusion::fuzz::{Judge, Program, Violation, checks_of, program, shrink};
 use kernfusion::tensor_file;
-use serde_json::{Value, json};
-use std::path::Path;
-use std::process::ExitCode;
-use std::time::Instant;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long a program may take; those of a million elements take seconds.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// How often the counts are written to a file.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// What to judge.
+pub(super) struct Request {
+    /// The first seed.
+    pub(super) first: u64,
+    /// How many there are.
+    pub(super) count: u64,
+    /// How many processes share them.
+    pub(super) jobs: usize,
+    /// Where counts and findings go.
+    pub(super) json: Option<PathBuf>,
+    /// Where the smallest programs go.
+    pub(super) keep: Option<PathBuf>,
+}
+
+/// What a worker says.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    /// This check comes next.
+    Check(String),
+    /// It did not hold.
+    Found(Finding),
+    /// Nothing more about this seed.
+    Done,
+}
+
+/// A program of which something does not hold.
+#[derive(Debug, Serialize, Deserialize)]
+struct Finding {
+    seed: u64,
+    check: String,
+    what: String,
+    /// The seed of the smallest program's inputs, if they are not kept.
+    inputs_seed: Option<u64>,
+    /// The smallest program that shows it; the whole program where its process ended.
+    program: String,
+}
 
 /// Judges the programs of so many seeds.
-pub(super) fn run(
-    first: u64,
-    count: u64,
-    json: Option<&Path>,
-    keep: Option<&Path>,
-    screen: &mut Screen,
-) -> Outcome {
-    let start = Instant::now();
-    let bar = progress(count, "{pos}/{len} {per_sec} {msg}");
+pub(super) fn run(request: &Request, screen: &mut Screen) -> Outcome {
+    if let Some(directory) = &request.keep {
+        std::fs::create_dir_all(directory)
+            .map_err(|cause| CliError::Write { path: directory.into(), cause })?;
+    }
+    let bar = progress(request.count, "{pos}/{len} {per_sec} {msg}");
+    let tally = Tally { start: Instant::now(), given: AtomicU64::new(0), counts: Mutex::default() };
+    tally.write(request)?;
+    let screen = Mutex::new(screen);
+    let outcome: Result<(), CliError> = std::thread::scope(|scope| {
+        let share = || tally.share(request, &bar, &screen);
+        let workers: Vec<_> = (0..request.jobs).map(|_| scope.spawn(share)).collect();
+        let mut last = Instant::now();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(50));
+            if last.elapsed() > PERIOD {
+                last = Instant::now();
+                tally.write(request)?;
+            }
+        }
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no panics"))
+    });
+    bar.finish_and_clear();
+    outcome?;
+    tally.write(request)?;
+    let counts = tally.counts.into_inner().expect("no panics");
+    let seconds = tally.start.elapsed().as_secs_f64();
+    let line = |screen: &mut Screen, text: String| screen.line(text);
+    let mut screen = screen.into_inner().expect("no panics");
+    let rate = counts.programs as f64 / seconds;
+    let (programs, findings) = (grouped(counts.programs), counts.findings.len());
+    line(
+        &mut screen,
+        format!("{programs} programs in {seconds:.1} s, {rate:.1} programs/s, {findings} findings"),
+    );
+    for (check, times) in &counts.checks {
+        line(&mut screen, format!("{:>12}  {check}", grouped(*times)));
+    }
+    Ok(if findings > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What was done so far.
+struct Tally {
+    start: Instant,
+    /// Seeds that were given to workers.
+    given: AtomicU64,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    programs: u64,
+    /// How often each check was made, by the first word of its name.
+    checks: BTreeMap<String, u64>,
+    findings: Vec<Finding>,
+}
+
+impl Tally {
+    /// Lets a worker judge seeds until there are no more.
+    fn share(
+        &self,
+        request: &Request,
+        bar: &ProgressBar,
+        screen: &Mutex<&mut Screen>,
+    ) -> Result<(), CliError> {
+        let mut worker = None;
+        loop {
+            let number = self.given.fetch_add(1, Ordering::Relaxed);
+            if number >= request.count {
+                return Ok(());
+            }
+            let seed = request.first.wrapping_add(number);
+            bar.set_message(format!("seed {seed}"));
+            let (checks, finding) = match &mut worker {
+                Some(worker) => worker,
+                none => none.insert(Worker::start(request)?),
+            }
+            .judge(seed);
+            if finding.as_ref().is_some_and(|(_, ended)| *ended) {
+                worker = None;
+            }
+            bar.inc(1);
+            let mut counts = self.counts.lock().expect("no panics");
+            counts.programs += 1;
+            for check in checks {
+                *counts.checks.entry(check).or_default() += 1;
+            }
+            if let Some((finding, _)) = finding {
+                let Finding { check, what, .. } = &finding;
+                bar.suspend(|| {
+                    screen.lock().expect("no panics").line(format!("seed {seed}, {check}: {what}"));
+                });
+                counts.findings.push(finding);
+            }
+        }
+    }
+
+    fn write(&self, request: &Request) -> Result<(), CliError> {
+        let Some(path) = &request.json else { return Ok(()) };
+        let mut counts = self.counts.lock().expect("no panics");
+        counts.findings.sort_by_key(|finding| finding.seed);
+        let all = json!({
+            "first_seed": request.first,
+            "programs": counts.programs,
+            "seconds": self.start.elapsed().as_secs_f64(),
+            "checks": counts.checks,
+            "findings": counts.findings,
+        });
+        Ok(write_derived(path, &format!("{all:#}\n"), &[])?)
+    }
+}
+
+/// A process that judges programs.
+struct Worker {
+    child: Child,
+    seeds: ChildStdin,
+    said: Receiver<Said>,
+}
+
+impl Worker {
+    fn start(request: &Request) -> Result<Self, CliError> {
+        let cannot = |cause| CliError::System { what: "a process that judges programs", cause };
+        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        command.args(["selftest", "--programs", "0", "--worker"]);
+        if let Some(directory) = &request.keep {
+            command.arg("--keep").arg(directory);
+        }
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(cannot)?;
+        let seeds = child.stdin.take().expect("it is a pipe");
+        let answers = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let (sender, said) = channel();
+        std::thread::spawn(move || {
+            let lines = answers.lines().map_while(Result::ok);
+            let all = lines.map_while(|line| serde_json::from_str(&line).ok());
+            all.map_while(|it| sender.send(it).ok()).for_each(drop);
+        });
+        Ok(Worker { child, seeds, said })
+    }
+
+    /// The checks that were made, and what was found, with whether the process has ended.
+    fn judge(&mut self, seed: u64) -> (Vec<String>, Option<(Finding, bool)>) {
+        let (mut checks, mut found) = (vec![], None);
+        let mut last = "writing the program".to_string();
+        // A process that has ended says nothing, either.
+        let _ = writeln!(self.seeds, "{seed}");
+        loop {
+            let what = match self.said.recv_timeout(LIMIT) {
+                Ok(Said::Check(check)) => {
+                    checks.push(check.split([',', ' ']).next().unwrap_or_default().to_string());
+                    last = check;
+                    continue;
+                }
+                Ok(Said::Found(finding)) => {
+                    found = Some((finding, false));
+                    continue;
+                }
+                Ok(Said::Done) => return (checks, found),
+                Err(RecvTimeoutError::Timeout) => format!("takes longer than {} s", LIMIT.as_secs()),
+                Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
+                    Ok(status) => format!("ends its process: {status}"),
+                    Err(cause) => format!("ends its process: {cause}"),
+                },
+            };
+            let program = program(seed).graph.to_string();
+            return (checks, Some((Finding { seed, check: last, what, inputs_seed: None, program }, true)));
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Judges the seeds that come in.
+pub(super) fn work(keep: Option<&Path>) -> Outcome {
     // A panic is a finding; its message is in it.
-    let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
-    let mut findings = Vec::new();
-    for seed in (0..count).map(|number| first.wrapping_add(number)) {
-        bar.set_message(format!("seed {seed}"));
+    let say = |said: &Said| {
+        let line = serde_json::to_string(said).expect("it is plain data");
+        writeln!(io::stdout(), "{line}")
+    };
+    let gone = |cause| CliError::System { what: "the process that gives seeds", cause };
+    for line in io::stdin().lines() {
+        let seed = line.map_err(gone)?;
+        let seed = seed.parse().map_err(|_| CliError::Usage(format!("{seed} is no seed")))?;
         let program = program(seed);
-        if let Some(violation) = judge(&program, &checks_of(seed)) {
-            let (least, inputs) = shrink(&program, &violation.check);
-            bar.suspend(|| screen.line(format!("seed {seed}, {}: {}", violation.check, violation.what)));
+        let judge = Judge::new(&program);
+        for check in checks_of(seed) {
+            say(&Said::Check(check.to_string())).map_err(gone)?;
+            let Some(violation) = judge.violation(&check) else { continue };
+            let (least, inputs) = shrink(&program, &check);
             if let Some(directory) = keep {
                 kept(directory, seed, &violation, &least, inputs)?;
             }
-            findings.push(described(seed, &violation, &least, inputs));
+            let Violation { check, what } = violation;
+            let program = least.graph.to_string();
+            let finding = Finding { seed, check: check.to_string(), what, inputs_seed: inputs, program };
+            say(&Said::Found(finding)).map_err(gone)?;
+            break;
         }
-        bar.inc(1);
+        say(&Said::Done).map_err(gone)?;
     }
-    std::panic::set_hook(hook);
-    bar.finish_and_clear();
-    let seconds = start.elapsed().as_secs_f64();
-    let rate = count as f64 / seconds;
-    screen.line(format!(
-        "{} programs in {seconds:.1} s, {rate:.1} programs/s, {} findings",
-        grouped(count),
-        findings.len()
-    ));
-    let found = !findings.is_empty();
-    if let Some(path) = json {
-        let all = json!({"programs": count, "first_seed": first, "seconds": seconds, "findings": findings});
-        write_derived(path, &format!("{all:#}\n"), &[])?;
-    }
-    Ok(if found { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-fn described(seed: u64, violation: &Violation, least: &Program, inputs: Option<u64>) -> Value {
-    json!({
-        "seed": seed,
-        "check": violation.check.to_string(),
-        "what": violation.what,
-        "inputs_seed": inputs,
-        "program": least.graph.to_string(),
-    })
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the smallest program that shows a finding, and its inputs if they are not those of a seed.
@@ -73,8 +284,6 @@ fn kept(
     least: &Program,
     inputs: Option<u64>,
 ) -> Result<(), CliError> {
-    let cannot = |cause| CliError::Write { path: directory.into(), cause };
-    std::fs::create_dir_all(directory).map_err(cannot)?;
     let given = match inputs {
         Some(inputs) => format!("inputs of seed {inputs}"),
         None => format!("inputs in {seed}.safetensors"),

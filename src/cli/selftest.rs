@@ -55,6 +55,12 @@ pub(super) struct Args {
     /// Directory for what is found: for each, the smallest program that shows it
     #[arg(long, value_name = "DIR", requires = "programs")]
     keep: Option<PathBuf>,
+    /// Processes that judge programs at a time [default: one for each core]
+    #[arg(long, value_name = "N", requires = "programs", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Judge the programs of the seeds that come in
+    #[arg(long, hide = true, requires = "programs")]
+    worker: bool,
     /// Only cases whose name contains this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -93,8 +99,14 @@ struct Verdict {
 }
 
 pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    if args.worker {
+        return fuzz::work(args.keep.as_deref());
+    }
     if let Some(count) = args.programs {
-        return fuzz::run(args.seed, count, args.json.as_deref(), args.keep.as_deref(), screen);
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let jobs = args.jobs.map_or_else(cores, usize::from);
+        let Args { seed: first, json, keep, .. } = args;
+        return fuzz::run(&fuzz::Request { first, count, jobs, json, keep }, screen);
     }
     let targets = [args.target.target(Mode::Eager)?.start(), args.target.target(Mode::Compiled)?.start()];
     let mut cases = cases(&args)?;

@@ -17,21 +17,48 @@ pub type Tensors = BTreeMap<String, HostTensor>;
 /// # Panics
 /// If the tensor of an input or a state is missing.
 pub fn execute(graph: &Graph, inputs: &Tensors, target: &Target) -> Result<Tensors> {
+    let results = execute_on(graph, inputs, target, &[target.threads])?;
+    Ok(results.into_iter().next().expect("one for each number of threads"))
+}
+
+/// As [`execute`], from the same inputs and states on each of these numbers of threads: compiled once, with one result for each.
+///
+/// # Errors
+/// As there.
+///
+/// # Panics
+/// As there.
+pub fn execute_on(
+    graph: &Graph,
+    inputs: &Tensors,
+    target: &Target,
+    threads: &[usize],
+) -> Result<Vec<Tensors>> {
     let states = target.states();
-    let mut data = Vec::new();
+    let (mut given, mut data) = (Vec::new(), Vec::new());
     for (_, name, role) in graph.inputs() {
         match role {
-            InputRole::State => states.set(name, &inputs[name])?,
+            InputRole::State => given.push((name, &inputs[name])),
             InputRole::Data => data.push((name, &inputs[name])),
         }
     }
-    let outputs = compile(graph, &states, target)?.run(&data)?;
-    let result = |output: &Output| {
-        let name = &output.name;
-        let found = if output.updates_state { states.get(name) } else { outputs.get(name).cloned() };
-        // A run gives every output and keeps every state; but a GPU may fail.
-        let lost = || Error::Configuration(format!("the device does not give {name} back"));
-        Ok((name.clone(), found.ok_or_else(lost)?))
+    let set = || given.iter().try_for_each(|(name, value)| states.set(name, value));
+    set()?;
+    let mut compiled = compile(graph, &states, target)?;
+    let mut run = |(number, &threads): (usize, &usize)| {
+        if threads != target.threads || number > 0 {
+            compiled.set_threads(threads)?;
+            set()?;
+        }
+        let outputs = compiled.run(&data)?;
+        let result = |output: &Output| {
+            let name = &output.name;
+            let found = if output.updates_state { states.get(name) } else { outputs.get(name).cloned() };
+            // A run gives every output and keeps every state; but a GPU may fail.
+            let lost = || Error::Configuration(format!("the device does not give {name} back"));
+            Ok((name.clone(), found.ok_or_else(lost)?))
+        };
+        graph.outputs().iter().map(result).collect()
     };
-    graph.outputs().iter().map(result).collect()
+    threads.iter().enumerate().map(&mut run).collect()
 }

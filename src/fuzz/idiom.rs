@@ -126,8 +126,23 @@ fn coordinates(a: &mut Author, shape: &[usize], axis: usize) -> Written {
 /// One of the masks that models have over [.., rows, columns].
 fn mask(a: &mut Author, shape: &[usize]) -> Written {
     let rank = shape.len();
-    let (row, column) = (coordinates(a, shape, rank - 2)?, coordinates(a, shape, rank - 1)?);
-    let whole = TensorType::new(DType::I32, shape);
+    let (mut row, mut column) = (coordinates(a, shape, rank - 2)?, coordinates(a, shape, rank - 1)?);
+    // Most masks are made of i32; in other types differences wrap, or large coordinates are rounded.
+    let dtype = *a.draws.choose(&[
+        DType::I32,
+        DType::I32,
+        DType::I32,
+        DType::U32,
+        DType::I8,
+        DType::F32,
+        DType::BF16,
+        DType::F16,
+    ]);
+    if dtype != DType::I32 {
+        let cast = Cast { dtype };
+        (row, column) = (a.add(cast, &[row])?, a.add(cast, &[column])?);
+    }
+    let whole = TensorType::new(dtype, shape);
     let causal = |a: &mut Author| a.add(Compare::Le, &[column, row]);
     match a.draws.below(5) {
         0 | 1 => causal(a),
@@ -142,7 +157,7 @@ fn mask(a: &mut Author, shape: &[usize]) -> Written {
         }
         3 => {
             // Padding: of each row of the batch, so many columns.
-            let lengths = a.data(DType::I32, &[shape[0]], 1.0..shape[rank - 1] as f64 + 1.0);
+            let lengths = a.data(dtype, &[shape[0]], 1.0..(shape[rank - 1] as f64 + 1.0).min(127.0));
             let lengths = a.broadcast(lengths, shape, &[0])?;
             a.add(Compare::Lt, &[column, lengths])
         }
@@ -153,7 +168,8 @@ fn mask(a: &mut Author, shape: &[usize]) -> Written {
 /// softmax(mask(q·kᵀ · s))·v over heads, of which several may share keys and values.
 fn attention(a: &mut Author, _: ValueId) -> Written {
     let dtype = a.dtype;
-    let heads = 1 + a.draws.below(4);
+    // From 8 matrices on, each thread has its own.
+    let heads = *a.draws.choose(&[1, 2, 3, 4, 8, 9]);
     let rows = *a.draws.choose(&[1, 2, 5, 13, 14, 15, 16, 17, 28, 31, 33, 56, 57, 64, 65, 129]);
     let columns =
         if a.draws.below(2) == 0 { rows } else { *a.draws.choose(&[1, 7, 16, 17, 63, 64, 65, 128]) };

@@ -13,7 +13,7 @@ mod judge;
 mod program;
 mod shrink;
 
-pub use judge::{Check, Violation, checks, judge};
+pub use judge::{Check, Judge, Violation, checks, judge};
 pub use program::{Program, inputs, program};
 pub use shrink::shrink;
 

@@ -45,13 +45,13 @@ struct Size {
     work: usize,
 }
 
-/// Three quarters of the programs are small; one in 500 has tensors of a million elements.
+/// Most programs are small; one in 2000 has tensors of a million elements.
 fn size(draws: &mut Draws) -> Size {
-    match draws.below(500) {
+    match draws.below(2000) {
         0 => Size { nodes: 8, elements: 1 << 20, work: 12 << 20 },
-        1..=20 => Size { nodes: 16, elements: 1 << 16, work: 2 << 20 },
-        21..=120 => Size { nodes: 20, elements: 1 << 13, work: 1 << 18 },
-        _ => Size { nodes: 16, elements: 1 << 10, work: 1 << 16 },
+        1..=40 => Size { nodes: 16, elements: 1 << 16, work: 2 << 20 },
+        41..=300 => Size { nodes: 20, elements: 1 << 13, work: 1 << 18 },
+        _ => Size { nodes: 4 + draws.below(13), elements: 1 << 10, work: 1 << 16 },
     }
 }
 

@@ -152,8 +152,8 @@ impl Launcher {
         Ok(Launcher {
             workspaces: Workspaces::new(pool.threads()),
             zeros: Arena::new(most(|program| program.zeros))?,
-            temporaries: Arena::new(temporaries)?,
-            scratch: Arena::new(scratch_bytes * pool.threads())?,
+            temporaries: Arena::undefined(temporaries)?,
+            scratch: Arena::undefined(scratch_bytes * pool.threads())?,
             scratch_bytes,
             table: Table::default(),
             pool,

@@ -1,5 +1,5 @@
 //! What compiled kernels of Kernfusion need when they run, and nothing that compiles: instruction sets ([`isa`]), threads
-//! ([`pool`]), memory ([`memory`]), tile primitives ([`tiles`]), matrix products ([`contract`]), alone ([`product`]) and one
+//! ([`pool`]), memory ([`memory`], and [`guard`] for tests), tile primitives ([`tiles`]), matrix products ([`contract`]), alone ([`product`]) and one
 //! after another on the same rows ([`chain`]), and the launching of all this ([`launch`]). A [`Model`] is one that was compiled
 //! ahead of time: an [`Artefact`] in an object file that a program links, with its parameters in a file beside it; [`c`] is the
 //! same for programs in C.
@@ -8,6 +8,7 @@ pub mod artefact;
 pub mod c;
 pub mod chain;
 pub mod contract;
+pub mod guard;
 pub mod isa;
 pub mod launch;
 pub mod memory;

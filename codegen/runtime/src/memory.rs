@@ -3,7 +3,9 @@
 //! Fresh pages are what costs most beside a matrix product, so an arena asks for huge pages and is kept; a
 //! block is what a library without a plan would get. Neither aborts when memory is short.
 
+use crate::guard;
 use std::alloc::{Layout, alloc, dealloc};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,7 +36,21 @@ impl Arena {
     /// # Errors
     /// The system refuses that much memory.
     pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
-        let (mapping, start) = Mapping::new(bytes).ok_or(OutOfMemory { bytes })?;
+        let arena = Self::undefined(bytes)?;
+        if guard::side().is_some() {
+            // SAFETY: the arena owns these bytes.
+            unsafe { arena.as_ptr().write_bytes(0, bytes) };
+        }
+        Ok(arena)
+    }
+
+    /// As [`new`](Self::new), for what is written before it is read: in guarded memory it holds NaNs at first.
+    ///
+    /// # Errors
+    /// The system refuses that much memory.
+    pub fn undefined(bytes: usize) -> Result<Self, OutOfMemory> {
+        let mapping = if guard::side().is_some() { Mapping::guarded(bytes, 64) } else { Mapping::new(bytes) };
+        let (mapping, start) = mapping.ok_or(OutOfMemory { bytes })?;
         Ok(Arena { start, bytes, mapping })
     }
 
@@ -79,7 +95,7 @@ impl Shelf {
     /// The system refuses that much memory.
     pub fn take(&mut self, bytes: usize) -> Result<Piece, OutOfMemory> {
         let room = |(arena, taken): &(Arc<Arena>, usize)| arena.len() - taken >= bytes;
-        if bytes > Self::ARENA / 2 {
+        if bytes > Self::ARENA / 2 || guard::side().is_some() {
             return Ok(Piece { arena: Arc::new(Arena::new(bytes)?), start: 0 });
         }
         let (arena, start) = match self.open.take().filter(room) {
@@ -119,7 +135,7 @@ impl SharedArena {
     /// # Errors
     /// The system refuses that much memory.
     pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
-        Ok(SharedArena(Arc::new((Arena::new(bytes)?, Mutex::new(())))))
+        Ok(SharedArena(Arc::new((Arena::undefined(bytes)?, Mutex::new(())))))
     }
 
     /// Size in bytes.
@@ -148,7 +164,12 @@ impl SharedArena {
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// What is nobody's in the pages of guarded memory: up to its first byte, and from its last one on.
+    around: [Range<usize>; 2],
 }
+
+/// Nothing around.
+const NOTHING: [Range<usize>; 2] = [0..0, 0..0];
 
 #[cfg(unix)]
 impl Mapping {
@@ -173,12 +194,55 @@ impl Mapping {
             // SAFETY: pages inside the mapping. A refusal costs speed only, so its result does not matter.
             unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
         }
-        Some((Mapping { base, bytes: length }, start))
+        Some((Mapping { base, bytes: length, around: NOTHING }, start))
+    }
+
+    /// Memory between two pages that nobody may touch, against the one of the [side](guard::side) that was asked for.
+    fn guarded(bytes: usize, alignment: usize) -> Option<(Self, NonNull<u8>)> {
+        // SAFETY: asks for a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+        let inside = bytes.max(1).checked_next_multiple_of(page)?;
+        let length = inside.checked_add(2 * page)?;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh private mapping touches no memory in use.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, kind, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let base = NonNull::new(base.cast::<u8>())?;
+        let offset = match guard::side()? {
+            guard::Side::Before => 0,
+            guard::Side::Behind => inside - bytes.max(1).next_multiple_of(alignment),
+        };
+        let mapping = Mapping {
+            base,
+            bytes: length,
+            around: [page..page + offset, page + offset + bytes..page + inside],
+        };
+        // SAFETY: these pages lie inside the mapping, which is ours.
+        unsafe {
+            let middle = base.add(page);
+            if libc::mprotect(middle.as_ptr().cast(), inside, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+                libc::munmap(base.as_ptr().cast(), length);
+                return None;
+            }
+            middle.write_bytes(guard::FILL, inside);
+            Some((mapping, middle.add(offset)))
+        }
+    }
+
+    /// Whether the bytes around guarded memory are still what they were.
+    fn is_whole(&self) -> bool {
+        // SAFETY: these ranges lie inside the pages that may be read.
+        let byte = |at: usize| unsafe { self.base.add(at).read() };
+        self.around.iter().flat_map(Range::clone).all(|at| byte(at) == guard::FILL)
     }
 
     unsafe fn release(&self) {
+        let whole = self.is_whole();
         // SAFETY: exactly what `mmap` returned.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        assert!(whole || std::thread::panicking(), "something was written around guarded memory");
     }
 }
 
@@ -191,7 +255,11 @@ impl Mapping {
         let layout = Layout::from_size_align(bytes, Self::PAGE).ok()?;
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some((Mapping { base, bytes }, base))
+        Some((Mapping { base, bytes, around: NOTHING }, base))
+    }
+
+    fn guarded(bytes: usize, _: usize) -> Option<(Self, NonNull<u8>)> {
+        Self::new(bytes)
     }
 
     unsafe fn release(&self) {
@@ -206,6 +274,8 @@ impl Mapping {
 pub struct Block {
     start: NonNull<u8>,
     bytes: usize,
+    /// What it lies in, if that is not the allocator's.
+    guarded: Option<Mapping>,
 }
 
 // SAFETY: a block only owns memory; whoever writes through `as_ptr` answers for data races.
@@ -222,10 +292,23 @@ impl Block {
     /// # Errors
     /// The allocator refuses that much memory.
     pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
+        if guard::side().is_some() {
+            return Self::guarded(bytes, Self::ALIGNMENT);
+        }
         let layout = Self::layout(bytes).ok_or(OutOfMemory { bytes })?;
         // SAFETY: the layout's size is at least one.
         let start = NonNull::new(unsafe { alloc(layout) }).ok_or(OutOfMemory { bytes })?;
-        Ok(Block { start, bytes })
+        Ok(Block { start, bytes, guarded: None })
+    }
+
+    /// As [`new`](Self::new) in [guarded](guard) memory, but aligned to so many bytes only, so that less lies between it and the page
+    /// behind it.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn guarded(bytes: usize, alignment: usize) -> Result<Self, OutOfMemory> {
+        let (mapping, start) = Mapping::guarded(bytes, alignment).ok_or(OutOfMemory { bytes })?;
+        Ok(Block { start, bytes, guarded: Some(mapping) })
     }
 
     /// The first byte.
@@ -250,6 +333,10 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if let Some(mapping) = &self.guarded {
+            // SAFETY: made by `guarded`, and dropped once.
+            return unsafe { mapping.release() };
+        }
         let layout = Self::layout(self.bytes).expect("this layout was allocated");
         // SAFETY: allocated in `new` with this layout.
         unsafe { dealloc(self.start.as_ptr(), layout) };

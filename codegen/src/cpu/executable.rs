@@ -10,9 +10,10 @@ use crate::CodegenError;
 use crate::states::{State, States};
 use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
+use kernfusion_runtime::guard;
 use kernfusion_runtime::isa::{Isa, IsaError};
 use kernfusion_runtime::launch::{Launcher, Pointers};
-use kernfusion_runtime::memory::{Arena, Block, SharedArena};
+use kernfusion_runtime::memory::{Block, SharedArena};
 use kernfusion_runtime::pool::Pool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -61,8 +62,8 @@ pub struct Executable {
     arena: SharedArena,
     /// Fresh allocations of this moment.
     blocks: Vec<Option<Block>>,
-    /// Inputs that a kernel writes to, which must not be the caller's memory.
-    input_copies: Vec<(BufferId, Arena)>,
+    /// Inputs that a kernel writes to, which must not be the caller's memory; all of them where memory is guarded.
+    input_copies: Vec<(BufferId, Block)>,
     programs: usize,
     compile_time: Duration,
 }
@@ -118,16 +119,18 @@ impl Executable {
             return Err(IsaError::Unavailable(isa.to_string()).into());
         }
         let pool = options.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(threads(options.threads))));
+        // In guarded memory every temporary has pages of its own.
+        let memory = if guard::side().is_some() { Memory::Fresh } else { options.memory };
         let mut compiler = Compiler::new(isa, options.keep_code)?;
-        let works = Work::compile(&plan, options.memory, &mut compiler)?;
+        let works = Work::compile(&plan, memory, &mut compiler)?;
         let mut kernels: Vec<_> = works.iter().map(|_| Launch::default()).collect();
         let programs = compiler.programs();
         let machine = compiler.finish()?;
-        if options.memory == Memory::Fresh {
+        if memory == Memory::Fresh {
             plan_lifetimes(&plan, &mut kernels);
         }
         let launcher = Launcher::new(pool, Work::programs(&works).into_iter())?;
-        let bytes = if options.memory == Memory::Arena { plan.arena_bytes } else { 0 };
+        let bytes = if memory == Memory::Arena { plan.arena_bytes } else { 0 };
         let arena = match options.arena.clone().filter(|arena| arena.len() >= bytes) {
             Some(arena) => arena,
             None => SharedArena::new(bytes)?,
@@ -138,7 +141,7 @@ impl Executable {
             states: states.clone(),
             _owned: vec![],
             pointers: Pointers::new(plan.graph.buffers.len()),
-            memory: options.memory,
+            memory,
             arena,
             blocks: plan.graph.buffers.iter().map(|_| None).collect(),
             input_copies: vec![],
@@ -151,6 +154,15 @@ impl Executable {
         executable.place()?;
         executable.compile_time = start.elapsed();
         Ok(executable)
+    }
+
+    /// Runs on these threads from now on, with the same results.
+    ///
+    /// # Errors
+    /// There is no memory for what each thread needs beside buffers.
+    pub fn set_pool(&mut self, pool: Arc<Pool>) -> Result<(), CodegenError> {
+        self.launcher = Launcher::new(pool, Work::programs(&self.works).into_iter())?;
+        Ok(())
     }
 
     /// Finds the memory of every buffer that has one before a run.
@@ -168,8 +180,12 @@ impl Executable {
                     self.pointers.set(id, state.host().ok_or_else(elsewhere)?);
                     self._owned.push(state);
                 }
-                BufferRole::Input if written.contains(&id) => {
-                    let copy = Arena::new(buffer.ty.bytes())?;
+                BufferRole::Input if written.contains(&id) || guard::side().is_some() => {
+                    let copy = match guard::side() {
+                        // What a caller has is aligned to its elements.
+                        Some(_) => Block::guarded(buffer.ty.bytes(), buffer.ty.dtype.size())?,
+                        None => Block::new(buffer.ty.bytes())?,
+                    };
                     self.pointers.set(id, copy.as_ptr());
                     self.input_copies.push((id, copy));
                 }

@@ -13,4 +13,4 @@ mod turns;
 
 pub use lower::accepts;
 
-pub use kernfusion_runtime::{contract, isa, memory, pool, tiles};
+pub use kernfusion_runtime::{contract, guard, isa, memory, pool, tiles};

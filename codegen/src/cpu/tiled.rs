@@ -9,6 +9,8 @@ use crate::states::States;
 use kernfusion_ir::kernel::{Buffer, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use kernfusion_runtime::memory::SharedArena;
+use kernfusion_runtime::pool::Pool;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How the inputs of a program go to its body and tail.
@@ -72,6 +74,15 @@ impl TiledExecutable {
             }
         }
         Ok(TiledExecutable { body, tail, slicing })
+    }
+
+    /// As [`Executable::set_pool`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_pool(&mut self, pool: &Arc<Pool>) -> Result<(), CodegenError> {
+        self.body.set_pool(pool.clone())?;
+        self.tail.set_pool(pool.clone())
     }
 
     /// Runs all slices and the tail: outputs by name. States are updated.

@@ -13,7 +13,7 @@
 use kernfusion_ir::kernel::{
     Band, Consumer, Direction, Domain, Index, Instr, InstrKind, Region, Scalar, Store,
 };
-use kernfusion_ir::{Binary, Compare, ReduceOp, Unary};
+use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
 
 /// What is known of a value at the points in question.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,7 +66,7 @@ pub(super) fn find(
     (left.is_some() || right.is_some()).then_some((band, inside))
 }
 
-/// `offset + row·r + column·c`, for the values that are such.
+/// `offset + row·r + column·c`, for the values that are such everywhere in the domain.
 type Line = Option<[i64; 3]>;
 
 fn lines(region: &Region, domain: &Domain) -> Vec<Line> {
@@ -85,13 +85,32 @@ fn lines(region: &Region, domain: &Domain) -> Vec<Line> {
             InstrKind::Binary(Binary::Sub, x, y) => {
                 of(x).zip(of(y)).map(|(x, y)| [x[0] - y[0], x[1] - y[1], x[2] - y[2]])
             }
-            // Coordinates are small, so that every number type holds them.
             InstrKind::Cast(x) => of(x),
             _ => None,
         };
-        lines.push(line);
+        let extents = [domain.axes[row], domain.axes[column]];
+        lines.push(line.filter(|&line| is_exact(line, extents, instr.dtype)));
     }
     lines
+}
+
+/// Whether a dtype has all numbers of a line: otherwise they wrap, or are rounded.
+fn is_exact([offset, row, column]: [i64; 3], extents: [usize; 2], dtype: DType) -> bool {
+    let along = |stride: i64, extent: usize| stride * (extent as i64 - 1).max(0);
+    let ends = [along(row, extents[0]), along(column, extents[1])];
+    let low = offset + ends.iter().map(|&end| end.min(0)).sum::<i64>();
+    let high = offset + ends.iter().map(|&end| end.max(0)).sum::<i64>();
+    let (least, most) = match dtype {
+        DType::F64 => (-1 << 53, 1 << 53),
+        DType::F32 => (-1 << 24, 1 << 24),
+        DType::F16 => (-1 << 11, 1 << 11),
+        DType::BF16 => (-1 << 8, 1 << 8),
+        DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+        DType::U32 => (0, i64::from(u32::MAX)),
+        DType::I8 => (i64::from(i8::MIN), i64::from(i8::MAX)),
+        DType::Bool => return false,
+    };
+    least <= low && high <= most
 }
 
 fn line(index: &Index, row: usize, column: usize) -> Line {

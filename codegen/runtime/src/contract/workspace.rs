@@ -23,7 +23,7 @@ impl Workspaces {
             if buffer.as_ref().is_none_or(|arena| arena.len() < bytes) {
                 // The old one first, so that both need not fit.
                 *buffer = None;
-                *buffer = Some(Arena::new(bytes)?);
+                *buffer = Some(Arena::undefined(bytes)?);
             }
         }
         Ok(())
