@@ -1,10 +1,10 @@
 //! Files that a user names to be read.
 //!
 //! They are regular ones. Whoever reads a whole pipe or a device may wait for ever, or until memory is used up; so these are refused
-//! before they are opened, which may wait as well.
+//! before they are opened, which may wait as well. A program in text form may come out of a pipe: people write it so.
 
 use std::fs::{File, metadata};
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
 /// Opens a file.
@@ -34,7 +34,29 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 /// # Errors
 /// As [`read`]; [`ErrorKind::InvalidData`] if it is not UTF-8, with the place of the first byte that is not.
 pub fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read(path)?).map_err(|error| {
+    decoded(read(path)?)
+}
+
+/// All of a text that may come out of a pipe, such as `/dev/stdin`, until that ends.
+///
+/// # Errors
+/// As [`read_text`]; [`ErrorKind::FileTooLarge`] if more comes than any text has that is meant to be read so.
+pub fn read_piped_text(path: &Path) -> Result<String> {
+    /// A device may never end.
+    const MOST: u64 = 256 << 20;
+    if metadata(path)?.is_file() || metadata(path)?.is_dir() {
+        return read_text(path);
+    }
+    let mut bytes = vec![];
+    File::open(path)?.take(MOST + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > MOST {
+        true => Err(Error::new(ErrorKind::FileTooLarge, "more than 256 MiB come out of it")),
+        false => decoded(bytes),
+    }
+}
+
+fn decoded(bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let reason = format!("it is not UTF-8 text: the byte at offset {at} cannot be decoded");
         Error::new(ErrorKind::InvalidData, reason)
@@ -61,6 +83,21 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
+    fn a_program_may_come_out_of_a_pipe() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let writer = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::write(pipe, "text").unwrap()
+        });
+        assert_eq!(read_piped_text(&pipe).unwrap(), "text");
+        writer.join().unwrap();
+        assert_eq!(read_piped_text(directory.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
+    }
+
+    #[cfg(unix)]
+    #[test]
     fn what_never_ends_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("pipe");
@@ -69,6 +106,7 @@ mod tests {
             let message = read(path).unwrap_err().to_string();
             assert_eq!(message, "it is a pipe or a device, not a regular file", "{}", path.display());
         }
+        assert_eq!(read_piped_text(Path::new("/dev/zero")).unwrap_err().kind(), ErrorKind::FileTooLarge);
         let ring = directory.path().join("ring");
         std::os::unix::fs::symlink(&ring, &ring).unwrap();
         assert!(read(&ring).is_err());

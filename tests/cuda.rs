@@ -176,7 +176,8 @@ fn the_optimizer_is_one_launch() {
     }
 }
 
-/// What the presets' own sizes ask for: every function, compiled for every architecture.
+/// What the presets' own sizes ask for: every function, compiled for one of the architectures in turn, or for each of them if
+/// `KERNFUSION_ARCHITECTURES` is `all`, which takes three times as long.
 #[cfg(feature = "cuda")]
 mod presets_compile {
     use super::*;
@@ -225,11 +226,16 @@ mod presets_compile {
             }
         }
         let functions = renderer.functions();
+        let all = std::env::var_os("KERNFUSION_ARCHITECTURES").is_some_and(|value| value == "all");
         let next = AtomicUsize::new(0);
         let work = || {
             let mut spills = BTreeSet::new();
-            while let Some(function) = functions.get(next.fetch_add(1, Ordering::Relaxed)) {
-                for architecture in ARCHITECTURES {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(function) = functions.get(number) else { break };
+                let turn = |at: usize| all || (number + at).is_multiple_of(ARCHITECTURES.len());
+                let chosen = ARCHITECTURES.iter().enumerate().filter(|(at, _)| turn(*at));
+                for (_, architecture) in chosen {
                     let binary = compile(function, architecture, Form::Cubin)
                         .unwrap_or_else(|error| panic!("{error}"));
                     if binary.resources().spills > 0 {

@@ -70,9 +70,9 @@ impl CliError {
     }
 }
 
-/// Reads a text file.
+/// Reads a text that a person writes: a file, or what comes out of a pipe.
 pub(super) fn read_text(path: &Path) -> Result<String, CliError> {
-    kernfusion::input_file::read_text(path).map_err(|cause| CliError::Read { path: path.into(), cause })
+    kernfusion::input_file::read_piped_text(path).map_err(|cause| CliError::Read { path: path.into(), cause })
 }
 
 /// Gives an error the name of the file that it is about; a configuration error loses its own prefix.

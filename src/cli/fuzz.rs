@@ -33,6 +33,8 @@ pub(super) struct Request {
     pub(super) first: u64,
     /// How many there are.
     pub(super) count: u64,
+    /// How long to go on at most.
+    pub(super) limit: Option<Duration>,
     /// How many processes share them.
     pub(super) jobs: usize,
     /// Where counts and findings go.
@@ -93,16 +95,14 @@ pub(super) fn run(request: &Request, screen: &mut Screen) -> Outcome {
     tally.write(request)?;
     let counts = tally.counts.into_inner().expect("no panics");
     let seconds = tally.start.elapsed().as_secs_f64();
-    let line = |screen: &mut Screen, text: String| screen.line(text);
-    let mut screen = screen.into_inner().expect("no panics");
+    let screen = screen.into_inner().expect("no panics");
     let rate = counts.programs as f64 / seconds;
     let (programs, findings) = (grouped(counts.programs), counts.findings.len());
-    line(
-        &mut screen,
-        format!("{programs} programs in {seconds:.1} s, {rate:.1} programs/s, {findings} findings"),
-    );
+    screen.line(format!(
+        "{programs} programs in {seconds:.1} s, {rate:.1} programs/s, {findings} findings; checks:"
+    ));
     for (check, times) in &counts.checks {
-        line(&mut screen, format!("{:>12}  {check}", grouped(*times)));
+        screen.line(format!("{:>12}  {check}", grouped(*times)));
     }
     Ok(if findings > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -134,7 +134,8 @@ impl Tally {
         let mut worker = None;
         loop {
             let number = self.given.fetch_add(1, Ordering::Relaxed);
-            if number >= request.count {
+            let is_over = request.limit.is_some_and(|limit| self.start.elapsed() >= limit);
+            if number >= request.count || is_over {
                 return Ok(());
             }
             let seed = request.first.wrapping_add(number);
@@ -174,7 +175,7 @@ impl Tally {
             "checks": counts.checks,
             "findings": counts.findings,
         });
-        Ok(write_derived(path, &format!("{all:#}\n"), &[])?)
+        write_derived(path, &format!("{all:#}\n"), &[])
     }
 }
 

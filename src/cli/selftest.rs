@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// How far a random program may be off: it has tens of operations in a row.
 const RANDOM_TOLERANCE: f64 = 1e-4;
@@ -49,6 +50,9 @@ pub(super) struct Args {
     /// the numbers from --seed on
     #[arg(long, value_name = "N", conflicts_with_all = ["random", "filter", "verbose", "device"])]
     programs: Option<u64>,
+    /// End after so many seconds, however many programs there are
+    #[arg(long, value_name = "T", requires = "programs")]
+    seconds: Option<u64>,
     /// Write the findings and the counts of --programs to this file
     #[arg(long, value_name = "FILE.json", requires = "programs")]
     json: Option<PathBuf>,
@@ -105,8 +109,9 @@ pub(super) fn run(args: Args, screen: &mut Screen) -> Outcome {
     if let Some(count) = args.programs {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let jobs = args.jobs.map_or_else(cores, usize::from);
+        let limit = args.seconds.map(Duration::from_secs);
         let Args { seed: first, json, keep, .. } = args;
-        return fuzz::run(&fuzz::Request { first, count, jobs, json, keep }, screen);
+        return fuzz::run(&fuzz::Request { first, count, limit, jobs, json, keep }, screen);
     }
     let targets = [args.target.target(Mode::Eager)?.start(), args.target.target(Mode::Compiled)?.start()];
     let mut cases = cases(&args)?;

@@ -234,8 +234,6 @@ fn what_is_no_file() {
     std::os::unix::fs::symlink("ring-é", work.path("ring-é")).unwrap();
     let pipe = work.path("pipe-é");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // A reader that does open it gets an end, not a wait.
-    std::thread::spawn(move || std::fs::write(pipe, "x"));
     let names = || {
         let entries = std::fs::read_dir(work.0.path()).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
@@ -243,22 +241,29 @@ fn what_is_no_file() {
         names
     };
     let before = names();
+    let refused = "it is a pipe or a device, not a regular file";
     let kinds = [
         ("empty-é", ""),
         ("bytes-é", ""),
         ("folder-é", ""),
         ("ring-é", ""),
-        ("pipe-é", "it is a pipe or a device, not a regular file"),
-        ("/dev/null", "it is a pipe or a device, not a regular file"),
+        ("pipe-é", refused),
+        ("/dev/null", refused),
     ];
-    for flags in READS_A_FILE {
+    for command in READS_A_FILE {
+        // Texts that people write may come out of a pipe. A model is a folder.
+        let text =
+            ["opt FILE", "run FILE", "bisect FILE", "dump FILE", "--config FILE", "--times FILE", "import"];
+        let takes_pipes = text.iter().any(|part| command.contains(part));
         for (file, expected) in kinds {
-            let flags = flags.replace("FILE", file);
+            let flags = command.replace("FILE", file);
+            let writer = pipe.clone();
+            if file == "pipe-é" && takes_pipes {
+                std::thread::spawn(move || std::fs::write(writer, "x"));
+            }
             let message = work.fail(&flags);
             assert!(message.contains(file), "{flags}: {message}");
-            // A model is a folder.
-            let is_of_file = !flags.starts_with("import");
-            assert!(!is_of_file || message.contains(expected), "{flags}: {message}");
+            assert!(takes_pipes || message.contains(expected), "{flags}: {message}");
             assert_eq!(names(), before, "{flags}");
         }
     }

@@ -15,6 +15,7 @@ pub mod memory;
 mod model;
 pub mod pool;
 pub mod product;
+mod sync;
 #[cfg(test)]
 mod testing;
 pub mod tiles;

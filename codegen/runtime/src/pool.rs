@@ -4,13 +4,13 @@
 //! microseconds after a kernel, since the next one usually follows at once, and then sleep. A panic in the
 //! work reaches the caller of `run`; the pool stays usable.
 
+use crate::sync::{self, Arc, AtomicBool, AtomicUsize, Mutex, thread};
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a thread spins before it gives its core away.
@@ -19,15 +19,20 @@ const SPIN: Duration = Duration::from_micros(20);
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 type Payload = Box<dyn Any + Send>;
 
+#[cfg(not(loom))]
 thread_local! {
     /// Set while this thread runs work of a pool, where another `run` cannot wait for its own workers.
     static WORKING: Cell<bool> = const { Cell::new(false) };
+}
+#[cfg(loom)]
+loom::thread_local! {
+    static WORKING: Cell<bool> = Cell::new(false);
 }
 
 /// Threads that run kernels together; the calling thread is one of them.
 pub struct Pool {
     shared: Arc<Shared>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Vec<thread::JoinHandle<()>>,
     /// Held during a launch: kernels of two callers take turns.
     launch: Mutex<()>,
 }
@@ -41,7 +46,7 @@ struct Shared {
     epoch: Line<AtomicUsize>,
     /// Workers that have not finished the current launch.
     left: Line<AtomicUsize>,
-    work: UnsafeCell<Option<&'static Work<'static>>>,
+    work: sync::Cell<Option<&'static Work<'static>>>,
     stop: AtomicBool,
     asleep: Vec<Line<AtomicBool>>,
     panic: Mutex<Option<Payload>>,
@@ -59,14 +64,14 @@ impl Pool {
         let shared = Arc::new(Shared {
             epoch: Line(AtomicUsize::new(0)),
             left: Line(AtomicUsize::new(0)),
-            work: UnsafeCell::new(None),
+            work: sync::Cell::new(None),
             stop: AtomicBool::new(false),
             asleep: (0..workers).map(|_| Line(AtomicBool::new(false))).collect(),
             panic: Mutex::new(None),
         });
         let start = |worker: usize| {
             let shared = Arc::clone(&shared);
-            let thread = std::thread::Builder::new().name(format!("kernel-{}", worker + 1));
+            let thread = thread::Builder::new().name(format!("kernel-{}", worker + 1));
             thread.spawn(move || shared.serve(worker)).ok()
         };
         Pool { workers: (0..workers).map_while(start).collect(), launch: Mutex::new(()), shared }
@@ -83,15 +88,15 @@ impl Pool {
     /// # Panics
     /// With the payload of the first panic in `work`, after all threads have finished.
     pub fn run(&self, work: &Work<'_>) {
-        if self.workers.is_empty() || WORKING.get() {
+        if self.workers.is_empty() || WORKING.with(Cell::get) {
             (0..self.threads()).for_each(work);
             return;
         }
         let turn = self.launch.lock().unwrap_or_else(PoisonError::into_inner);
         self.start(work);
-        WORKING.set(true);
+        WORKING.with(|it| it.set(true));
         let mine = catch_unwind(AssertUnwindSafe(|| work(0)));
-        WORKING.set(false);
+        WORKING.with(|it| it.set(false));
         self.wait();
         let theirs = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(turn);
@@ -104,7 +109,7 @@ impl Pool {
         let shared = &*self.shared;
         // SAFETY: `wait` returns only when no worker uses the reference any more, so its lifetime may be
         // hidden; and no worker reads the cell before `epoch` advances.
-        unsafe { *shared.work.get() = Some(std::mem::transmute::<&Work, &'static Work<'static>>(work)) };
+        unsafe { shared.work.set(Some(std::mem::transmute::<&Work, &'static Work<'static>>(work))) };
         shared.left.0.store(self.workers.len(), Ordering::Relaxed);
         shared.epoch.0.fetch_add(1, Ordering::SeqCst);
         self.wake();
@@ -113,6 +118,7 @@ impl Pool {
     /// Wakes who sleeps. A worker announces its sleep before it looks at `epoch` for the last time, so it
     /// either sees the new epoch or is seen here (both sequentially consistent).
     fn wake(&self) {
+        sync::sequential();
         for (worker, asleep) in self.workers.iter().zip(&self.shared.asleep) {
             if asleep.0.load(Ordering::SeqCst) {
                 worker.thread().unpark();
@@ -126,7 +132,7 @@ impl Pool {
             // Shares are even, so this is short unless the machine has fewer free cores than threads;
             // then the worker needs this core.
             while !done() {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
     }
@@ -152,7 +158,7 @@ impl std::fmt::Debug for Pool {
 impl Shared {
     /// A worker's life.
     fn serve(&self, worker: usize) {
-        WORKING.set(true);
+        WORKING.with(|it| it.set(true));
         let mut seen = 0;
         loop {
             self.await_launch(worker, seen);
@@ -161,7 +167,7 @@ impl Shared {
                 return;
             }
             // SAFETY: `epoch` advanced, so the cell was written and stays as it is until `left` is zero.
-            let work = unsafe { *self.work.get() }.expect("a launch brings work");
+            let work = unsafe { self.work.get() }.expect("a launch brings work");
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(worker + 1))) {
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
             }
@@ -176,14 +182,16 @@ impl Shared {
         }
         let asleep = &self.asleep[worker].0;
         asleep.store(true, Ordering::SeqCst);
+        sync::sequential();
         while !launched() {
-            std::thread::park();
+            thread::park();
         }
         asleep.store(false, Ordering::Relaxed);
     }
 }
 
 /// Whether `ready` came true within `SPIN`.
+#[cfg(not(loom))]
 fn spin(ready: impl Fn() -> bool) -> bool {
     let mut start = None;
     loop {
@@ -199,6 +207,13 @@ fn spin(ready: impl Fn() -> bool) -> bool {
     }
 }
 
+/// There is no time where all orders are tried: looking once is one of them.
+#[cfg(loom)]
+fn spin(ready: impl Fn() -> bool) -> bool {
+    let _: (Duration, fn() -> Instant) = (SPIN, Instant::now);
+    ready()
+}
+
 /// Thread `t`'s part of `units` equal units among `threads`: contiguous, in order, sizes differ by one at
 /// most.
 pub fn share(units: usize, threads: usize, t: usize) -> Range<usize> {
@@ -207,7 +222,56 @@ pub fn share(units: usize, threads: usize, t: usize) -> Range<usize> {
     start..start + each + usize::from(t < more)
 }
 
-#[cfg(test)]
+/// In every order of its threads' steps: `RUSTFLAGS="--cfg loom" cargo test -p kernfusion-runtime --lib pool`.
+#[cfg(all(test, loom))]
+mod orders {
+    use super::*;
+
+    /// What workers write, the caller reads after each launch, and no launch begins before the last one is over.
+    fn launches(threads: usize, count: usize) {
+        let mut model = loom::model::Builder::new();
+        // More of them are not seen to matter, and take hours.
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let pool = Pool::new(threads);
+            let cells: Vec<_> = (0..threads).map(|_| sync::Cell::new(0_usize)).collect();
+            let cells = Cells(&cells);
+            for launch in 1..=count {
+                pool.run(&|t| cells.set(t, launch));
+                (0..threads).for_each(|t| assert_eq!(cells.get(t), launch));
+            }
+        });
+    }
+
+    struct Cells<'a>(&'a [sync::Cell<usize>]);
+
+    // SAFETY: `loom` watches who reads and who writes, and fails if two do at once.
+    unsafe impl Sync for Cells<'_> {}
+
+    impl Cells<'_> {
+        fn set(&self, t: usize, value: usize) {
+            // SAFETY: watched.
+            unsafe { self.0[t].set(value) };
+        }
+
+        fn get(&self, t: usize) -> usize {
+            // SAFETY: watched.
+            unsafe { self.0[t].get() }
+        }
+    }
+
+    #[test]
+    fn two_threads_launch_twice() {
+        launches(2, 2);
+    }
+
+    #[test]
+    fn three_threads_launch_once() {
+        launches(3, 1);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
