@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -231,7 +232,8 @@ impl Worker {
                     Err(cause) => format!("ends its process: {cause}"),
                 },
             };
-            let program = program(seed).graph.to_string();
+            // Unless it was writing the program that ended it.
+            let program = catch_unwind(|| program(seed).graph.to_string()).unwrap_or_default();
             return (checks, Some((Finding { seed, check: last, what, inputs_seed: None, program }, true)));
         }
     }

@@ -62,6 +62,9 @@ pub fn program(seed: u64) -> Program {
     let count = 2 + draws.below(3);
     let mut extents: Vec<_> = (0..count).map(|_| *draws.choose(&EXTENTS)).collect();
     extents.retain(|&extent| extent <= size.elements);
+    if extents.is_empty() {
+        extents.push(1);
+    }
     // One in fifty has an axis without elements.
     if draws.below(50) == 0 {
         extents.push(0);

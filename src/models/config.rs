@@ -260,7 +260,9 @@ mod tests {
         assert_eq!(read(r#"{"model": "gpt", "layers": 3}"#), Ok(gpt.clone().into()));
         let bert = BertConfig { layers: 3, ..BertConfig::default() };
         assert_eq!(read(r#"{"model": "bert", "layers": 3}"#), Ok(bert.clone().into()));
-        for config in [gpt.into(), bert.into(), EncoderDecoderConfig::default().into()] {
+        // A number that is easily read as its neighbour.
+        let odd = BertConfig { epsilon: 1e245, ..BertConfig::default() };
+        for config in [gpt.into(), bert.into(), odd.into(), EncoderDecoderConfig::default().into()] {
             let config: ModelConfig = config;
             assert_eq!(read(&serde_json::to_string(&config).expect("plain data")), Ok(config));
         }

@@ -56,8 +56,22 @@ impl PieceTokenizer {
     /// [`TextError::Tokenizer`] if a file cannot be read or does not belong to the other one.
     pub fn gpt2(vocabulary: &Path, merges: &Path) -> Result<Self, TextError> {
         let path = |path: &Path| path.display().to_string();
-        check_file(vocabulary)?;
-        check_file(merges)?;
+        let text = |path: &Path| {
+            input_file::read_text(path)
+                .map_err(|cause| reason(&path.display().to_string(), cause.to_string()))
+        };
+        let entries: Value = serde_json::from_str(&text(vocabulary)?)
+            .map_err(|cause| reason(&path(vocabulary), cause.to_string()))?;
+        let pairs = text(merges)?;
+        check_merges(
+            &entries,
+            pairs
+                .lines()
+                .filter(|line| !line.starts_with("#version"))
+                .filter_map(|line| line.split_once(' ')),
+            "",
+            &path(merges),
+        )?;
         let model = BPE::from_file(&path(vocabulary), &path(merges)).build();
         let mut inner = over_bytes(model.map_err(|cause| failed(&path(vocabulary), cause))?);
         if inner.token_to_id(END_OF_TEXT).is_some() {
@@ -388,10 +402,19 @@ fn add_marks(inner: &mut Inner, marks: &[&str]) -> Result<(), TextError> {
     Ok(())
 }
 
-/// The tokenizer that a document describes, which is this text. The crate panics on what is no JSON, and on a table of characters
-/// that it cannot read.
+/// The tokenizer that a document describes, which is this text. The crate panics on what is no JSON, on a table of characters
+/// that it cannot read, and on merges that give no entry of the vocabulary.
 fn understood(document: &Value, text: String, name: &str) -> Result<Inner, TextError> {
     check_normalizer(&document["normalizer"], name)?;
+    let model = &document["model"];
+    let pair = |merge: &'_ Value| match merge {
+        Value::String(pair) => pair.split_once(' ').map(|(a, b)| (a.to_string(), b.to_string())),
+        Value::Array(pair) => Some((pair.first()?.as_str()?.into(), pair.get(1)?.as_str()?.into())),
+        _ => None,
+    };
+    let pairs: Vec<_> = model["merges"].as_array().into_iter().flatten().filter_map(pair).collect();
+    let pairs = pairs.iter().map(|(a, b)| (a.as_str(), b.as_str()));
+    check_merges(&model["vocab"], pairs, model["continuing_subword_prefix"].as_str().unwrap_or(""), name)?;
     Inner::from_bytes(text).map_err(|cause| failed(name, cause))
 }
 
@@ -402,6 +425,26 @@ fn check_normalizer(normalizer: &Value, name: &str) -> Result<(), TextError> {
     }
     let mut parts = normalizer["normalizers"].as_array().into_iter().flatten();
     parts.try_for_each(|part| check_normalizer(part, name))
+}
+
+/// Whether each merge of two entries gives a text that is no longer than the longest entry, for which the crate has room.
+fn check_merges<'a>(
+    vocabulary: &Value,
+    mut merges: impl Iterator<Item = (&'a str, &'a str)>,
+    prefix: &str,
+    name: &str,
+) -> Result<(), TextError> {
+    let Some(entries) = vocabulary.as_object() else { return Ok(()) };
+    let longest = entries.keys().map(String::len).max().unwrap_or(0);
+    let fits = |(a, b): &(&str, &str)| {
+        b.is_char_boundary(prefix.len()) && a.len() + b.len() - prefix.len() <= longest
+    };
+    match merges.find(|merge| !fits(merge)) {
+        Some((a, b)) => {
+            Err(reason(name, format!("the merge of {a:?} and {b:?} gives no entry of the vocabulary")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Whether it is a file that can be read to its end.

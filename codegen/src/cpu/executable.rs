@@ -15,6 +15,7 @@ use kernfusion_runtime::isa::{Isa, IsaError};
 use kernfusion_runtime::launch::{Launcher, Pointers};
 use kernfusion_runtime::memory::{Block, SharedArena};
 use kernfusion_runtime::pool::Pool;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,6 +59,8 @@ pub struct Executable {
     _owned: Vec<State>,
     /// For each buffer, where it is; null while it is nowhere.
     pointers: Pointers,
+    /// For each buffer, its aliases, which are where it is.
+    aliases: Vec<Vec<BufferId>>,
     memory: Memory,
     arena: SharedArena,
     /// Fresh allocations of this moment.
@@ -141,6 +144,7 @@ impl Executable {
             states: states.clone(),
             _owned: vec![],
             pointers: Pointers::new(plan.graph.buffers.len()),
+            aliases: aliases(&plan),
             memory,
             arena,
             blocks: plan.graph.buffers.iter().map(|_| None).collect(),
@@ -168,8 +172,10 @@ impl Executable {
     /// Finds the memory of every buffer that has one before a run.
     fn place(&mut self) -> Result<(), CodegenError> {
         let graph = &self.plan.graph;
-        let written: Vec<_> =
-            graph.kernels.iter().flat_map(Kernel::writes).map(|buffer| self.plan.memory_of(buffer)).collect();
+        let memories = self.plan.memories();
+        let written: BTreeSet<_> =
+            graph.kernels.iter().flat_map(Kernel::writes).map(|buffer| memories[buffer.0 as usize]).collect();
+        let mut found: Vec<(BufferId, *mut u8)> = vec![];
         for (at, buffer) in graph.buffers.iter().enumerate() {
             let id = BufferId(at as u32);
             match buffer.role {
@@ -177,7 +183,7 @@ impl Executable {
                     let state = self.states.ensure(&buffer.name, &buffer.ty)?;
                     let elsewhere =
                         || CodegenError::Elsewhere { name: buffer.name.clone(), place: "on a GPU" };
-                    self.pointers.set(id, state.host().ok_or_else(elsewhere)?);
+                    found.push((id, state.host().ok_or_else(elsewhere)?));
                     self._owned.push(state);
                 }
                 BufferRole::Input if written.contains(&id) || guard::side().is_some() => {
@@ -186,29 +192,27 @@ impl Executable {
                         Some(_) => Block::guarded(buffer.ty.bytes(), buffer.ty.dtype.size())?,
                         None => Block::new(buffer.ty.bytes())?,
                     };
-                    self.pointers.set(id, copy.as_ptr());
+                    found.push((id, copy.as_ptr()));
                     self.input_copies.push((id, copy));
                 }
                 BufferRole::Input => {}
                 BufferRole::Temporary => {
                     if let (Memory::Arena, Place::Arena { offset }) = (self.memory, self.plan.place(id)) {
                         assert!(offset + buffer.ty.bytes() <= self.arena.len(), "places lie in the arena");
-                        self.pointers.set(id, self.arena.as_ptr().wrapping_add(offset));
+                        found.push((id, self.arena.as_ptr().wrapping_add(offset)));
                     }
                 }
             }
         }
-        self.follow_aliases();
+        found.into_iter().for_each(|(buffer, pointer)| self.point(buffer, pointer));
         Ok(())
     }
 
-    /// Gives aliases the pointer of what they are aliases of.
-    fn follow_aliases(&mut self) {
-        for at in 0..self.plan.places.len() as u32 {
-            if let Place::Alias(_) = self.plan.place(BufferId(at)) {
-                let target = self.plan.memory_of(BufferId(at));
-                self.pointers.set(BufferId(at), self.pointers.get(target));
-            }
+    /// Says where a buffer is, and its aliases with it.
+    fn point(&mut self, buffer: BufferId, pointer: *mut u8) {
+        self.pointers.set(buffer, pointer);
+        for &alias in &self.aliases[buffer.0 as usize] {
+            self.pointers.set(alias, pointer);
         }
     }
 
@@ -302,6 +306,7 @@ impl Executable {
 
     /// Points at the inputs where they are.
     fn take_inputs(&mut self, locate: &dyn Fn(&Buffer) -> *const u8) {
+        let mut found: Vec<(BufferId, *mut u8)> = vec![];
         for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
             if buffer.role != BufferRole::Input {
                 continue;
@@ -312,20 +317,18 @@ impl Executable {
                 Some((_, copy)) => unsafe {
                     copy.as_ptr().copy_from_nonoverlapping(data, buffer.ty.bytes());
                 },
-                None => self.pointers.set(id, data.cast_mut()),
+                None => found.push((id, data.cast_mut())),
             }
         }
-        self.follow_aliases();
+        found.into_iter().for_each(|(buffer, pointer)| self.point(buffer, pointer));
     }
 
     fn allocate(&mut self, at: usize) -> Result<(), CodegenError> {
-        for &buffer in &self.kernels[at].allocate {
+        for number in 0..self.kernels[at].allocate.len() {
+            let buffer = self.kernels[at].allocate[number];
             let block = Block::new(self.plan.graph.buffer(buffer).ty.bytes())?;
-            self.pointers.set(buffer, block.as_ptr());
+            self.point(buffer, block.as_ptr());
             self.blocks[buffer.0 as usize] = Some(block);
-        }
-        if !self.kernels[at].allocate.is_empty() {
-            self.follow_aliases();
         }
         Ok(())
     }
@@ -445,6 +448,18 @@ fn threads(wanted: usize) -> usize {
     }
 }
 
+/// For each buffer, its aliases.
+fn aliases(plan: &Plan) -> Vec<Vec<BufferId>> {
+    let mut aliases = vec![vec![]; plan.places.len()];
+    for (at, memory) in plan.memories().into_iter().enumerate() {
+        let buffer = BufferId(at as u32);
+        if memory != buffer {
+            aliases[memory.0 as usize].push(buffer);
+        }
+    }
+    aliases
+}
+
 /// Whether two buffers of a kernel may have bytes in common.
 pub(super) fn share_memory(plan: &Plan, memory: Memory, a: BufferId, b: BufferId) -> bool {
     let (a, b) = (plan.memory_of(a), plan.memory_of(b));
@@ -463,29 +478,22 @@ pub(super) fn share_memory(plan: &Plan, memory: Memory, a: BufferId, b: BufferId
 /// Lets the first kernel that touches a temporary allocate it and the last one free it; what is read after the run
 /// stays.
 fn plan_lifetimes(plan: &Plan, kernels: &mut [Launch]) {
-    let graph = &plan.graph;
-    let stays = |memory: BufferId| {
-        let read = graph.outputs.iter().map(|output| output.1);
-        let read = read.chain(graph.updates.iter().map(|update| update.1));
-        read.into_iter().any(|buffer| plan.memory_of(buffer) == memory)
-    };
-    for at in 0..graph.buffers.len() as u32 {
-        let buffer = BufferId(at);
-        let is_temporary = graph.buffer(buffer).role == BufferRole::Temporary;
-        if !is_temporary || plan.memory_of(buffer) != buffer {
-            continue;
-        }
-        let touches = |kernel: &Kernel| {
-            let slots = [kernel.reads(), kernel.writes()].concat();
-            slots.into_iter().any(|slot| plan.memory_of(slot) == buffer)
-        };
-        let first = graph.kernels.iter().position(touches);
-        let last = graph.kernels.iter().rposition(touches);
-        if let (Some(first), Some(last)) = (first, last) {
-            kernels[first].allocate.push(buffer);
-            if !stays(buffer) {
-                kernels[last].free.push(buffer);
+    let (graph, memories) = (&plan.graph, plan.memories());
+    let memory = |buffer: BufferId| memories[buffer.0 as usize];
+    let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
+    for (at, kernel) in graph.kernels.iter().enumerate() {
+        for buffer in kernel.reads().into_iter().chain(kernel.writes()).map(memory) {
+            if graph.buffer(buffer).role == BufferRole::Temporary {
+                lives.entry(buffer).or_insert((at, at)).1 = at;
             }
+        }
+    }
+    let read = graph.outputs.iter().map(|output| output.1);
+    let stay: BTreeSet<_> = read.chain(graph.updates.iter().map(|update| update.1)).map(memory).collect();
+    for (buffer, (first, last)) in lives {
+        kernels[first].allocate.push(buffer);
+        if !stay.contains(&buffer) {
+            kernels[last].free.push(buffer);
         }
     }
 }

@@ -55,6 +55,28 @@ impl Plan {
         panic!("the aliases of buffer {} form a cycle", buffer.0)
     }
 
+    /// For each buffer the one whose memory it uses in the end, as [`memory_of`](Self::memory_of) says, in time that grows with
+    /// their number.
+    pub fn memories(&self) -> Vec<BufferId> {
+        let mut known: Vec<Option<BufferId>> = vec![None; self.places.len()];
+        for start in 0..self.places.len() as u32 {
+            let (mut path, mut at) = (vec![], BufferId(start));
+            let memory = loop {
+                match (known[at.0 as usize], self.place(at)) {
+                    (Some(memory), _) => break memory,
+                    (None, Place::Alias(target)) if path.len() < self.places.len() => {
+                        path.push(at);
+                        at = target;
+                    }
+                    _ => break self.memory_of(at),
+                }
+            };
+            path.push(at);
+            path.into_iter().for_each(|buffer| known[buffer.0 as usize] = Some(memory));
+        }
+        known.into_iter().map(|memory| memory.expect("all were visited")).collect()
+    }
+
     /// Bytes of the states: what stays from run to run.
     pub fn state_bytes(&self) -> usize {
         self.own_bytes(BufferRole::State)
@@ -157,6 +179,8 @@ mod tests {
         assert_eq!(plan.peak_bytes(), 128 + 12 + 2048);
         assert_eq!(plan.memory_of(BufferId(2)), BufferId(1));
         assert_eq!(plan.memory_of(BufferId(3)), BufferId(3));
+        let each = (0..plan.places.len() as u32).map(|at| plan.memory_of(BufferId(at)));
+        assert_eq!(plan.memories(), each.collect::<Vec<_>>());
     }
 
     #[test]

@@ -132,6 +132,34 @@ fn tokenizers_that_are_none_are_refused_in_one_line() {
     }
 }
 
+/// The crate writes what a merge gives into a buffer for the longest entry, and cuts the prefix off without a look.
+#[test]
+fn merges_that_give_no_entry_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tokenizer.json");
+    let document = |merges: &str, prefix: &str| {
+        format!(
+            r#"{{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "decoder": null, "model": {{"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": {prefix},
+            "end_of_word_suffix": null, "fuse_unk": false, "vocab": {{"a": 0, "b": 1, "ab": 2}}, "merges": {merges}}}}}"#
+        )
+    };
+    std::fs::write(&file, document(r#"[["a", "b"]]"#, "null")).unwrap();
+    assert_eq!(Tokenizer::read(&file).unwrap().encode("abba").unwrap(), [2, 1, 0]);
+    for (merges, prefix) in
+        [(r#"[["ab", "b"]]"#, "null"), (r#"["ab ab"]"#, "null"), (r#"[["a", "b"]]"#, "\"##\"")]
+    {
+        std::fs::write(&file, document(merges, prefix)).unwrap();
+        let error = Tokenizer::read(&file).unwrap_err().to_string();
+        assert!(error.contains("gives no entry of the vocabulary"), "{error}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(directory.path().join("vocab.json"), r#"{"a": 0, "b": 1, "ab": 2}"#).unwrap();
+    std::fs::write(directory.path().join("merges.txt"), "#version: 0.2\na b\nab ab\n").unwrap();
+    let error = Tokenizer::read(directory.path()).unwrap_err().to_string();
+    assert!(error.ends_with(r#"the merge of "ab" and "ab" gives no entry of the vocabulary"#), "{error}");
+}
+
 #[test]
 fn vocabularies_are_aligned() {
     assert_eq!(
