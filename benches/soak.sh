@@ -83,16 +83,19 @@ for number in $(seq "$legs"); do
   done
 done | tee "$out/table.txt"
 
-# Memory within 1 %, nothing more of the rest, speed within the quartiles of the first quarter's steps.
+# Memory within 1 %, nothing more of the rest; the median step no slower than three quarters of the steps were in some quarter of
+# the leg that it is compared with, since machines are not equally fast all the time.
 awk -v legs="$legs" '
-  { resident[$1, $2] = $3; descriptors[$1, $2] = $4; threads[$1, $2] = $5; mappings[$1, $2] = $6; low[$1, $2] = $7; ms[$1, $2] = $8; high[$1, $2] = $9 }
+  { resident[$1, $2] = $3; descriptors[$1, $2] = $4; threads[$1, $2] = $5; mappings[$1, $2] = $6; ms[$1, $2] = $8
+    if ($9 > high[$1]) high[$1] = $9 }
   function bad(what, from, to) { printf "%s: %s, then %s\n", what, from, to; found = 1 }
   function same(what, a, b) {
     if (resident[b] > resident[a] * 1.01) bad("MiB " what, resident[a], resident[b])
     if (descriptors[b] > descriptors[a]) bad("descriptors " what, descriptors[a], descriptors[b])
     if (threads[b] > threads[a]) bad("threads " what, threads[a], threads[b])
     if (mappings[b] > mappings[a]) bad("mappings " what, mappings[a], mappings[b])
-    if (ms[b] > high[a]) bad("ms a step " what, ms[a], ms[b])
+    split(a, leg_of, SUBSEP)
+    if (ms[b] > high[leg_of[1]]) bad("ms a step " what, ms[a], ms[b])
   }
   END {
     for (leg = 1; leg <= legs; leg++) same("in leg " leg, leg SUBSEP 1, leg SUBSEP 4)

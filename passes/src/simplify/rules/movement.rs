@@ -257,6 +257,7 @@ fn concat_one(_: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     Some(only)
 }
 
+/// What has no elements along the axis is left out: it may be concatenated of itself any number of times.
 fn concat_concat(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let Head::Op(Op::Concat(Concat { axis })) = &term.head else { return None };
     let mut parts = Vec::new();
@@ -266,7 +267,12 @@ fn concat_concat(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
             None => parts.push(part),
         }
     }
-    if parts.len() == term.operands.len() { None } else { r.concat(*axis, &parts) }
+    parts.retain(|&part| r.shape(part)[*axis] > 0);
+    match parts[..] {
+        [] => Some(term.operands[0]),
+        _ if parts == term.operands => None,
+        _ => r.concat(*axis, &parts),
+    }
 }
 
 fn concat_slices(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
