@@ -33,7 +33,7 @@ leg() {
     # shellcheck disable=SC2206
     flags+=(${FLAGS:-})
   else
-    flags+=(--resume "$out/run")
+    flags+=(--resume "$out/run" --tensorboard)
   fi
   "$ours" train "${flags[@]}" >"$out/leg-$number.txt" 2>&1 &
   child=$!
