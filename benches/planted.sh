@@ -17,8 +17,6 @@ source=$work/source
 export CARGO_TARGET_DIR=$work/target
 rm -rf "$source" && mkdir -p "$source" || exit 1
 git -C "$root" archive HEAD | tar x -C "$source" || exit 1
-# What is compiled already of other people's crates need not be again.
-[ -d "$CARGO_TARGET_DIR" ] || { mkdir -p "$CARGO_TARGET_DIR" && cp -al "$work/../debug" "$CARGO_TARGET_DIR/" 2>/dev/null; }
 cd "$source" || exit 1
 
 # Random programs until one is a finding, which it prints.
