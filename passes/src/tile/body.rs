@@ -8,8 +8,8 @@ use super::class::{Class, Classes};
 use super::line::{Along, line, narrowed, same_outer};
 use super::{PART, TileError, accumulator, accumulator_type};
 use kernfusion_ir::{
-    Binary, Builder, Compare, DType, DynamicSlice, Graph, Input, InputRole, Iota, Op, Origin, RandomBits,
-    ReduceOp, TensorType, ValueId,
+    Binary, Builder, Compare, DType, DotGeneral, DynamicSlice, Graph, Input, InputRole, Iota, Op, Origin,
+    RandomBits, ReduceOp, TensorType, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -203,6 +203,7 @@ impl Writer<'_> {
         };
         let mut b = Builder::new(&mut self.new, node.origin.clone());
         let value = match recipe {
+            Recipe::Op(op, _) if form == Form::Share => share(&mut b, op, given, node.ty.dtype)?,
             Recipe::Op(op, _) => b.op(op, &given)?,
             Recipe::Input => b.op(sliced_input(&node.op, slices), &[])?,
             Recipe::Iota(iota) => {
@@ -240,6 +241,38 @@ impl Writer<'_> {
         self.new.update(name, sum);
         Ok(())
     }
+}
+
+/// A share of a combination. Shares of half precision are kept as `f32` until they are combined: of numbers that cancel, each would lose the
+/// digits that the sum has.
+fn share(
+    b: &mut Builder<'_>,
+    op: Op,
+    mut operands: Vec<ValueId>,
+    dtype: DType,
+) -> Result<ValueId, TileError> {
+    let is_half = |dtype: DType| matches!(dtype, DType::BF16 | DType::F16);
+    let of = |b: &Builder<'_>, operand: &ValueId| b.ty(*operand).dtype;
+    let widens = is_half(dtype) || operands.iter().any(|operand| of(b, operand) == DType::F32);
+    if !widens {
+        return Ok(b.op(op, &operands)?);
+    }
+    let op = match op {
+        Op::Cast(_) if is_half(dtype) => return Ok(b.cast(operands[0], DType::F32)?),
+        Op::Cast(cast) => return Ok(b.cast(operands[0], cast.dtype)?),
+        Op::DotGeneral(dot) if is_half(dtype) => DotGeneral { dtype: DType::F32, ..dot }.into(),
+        other => other,
+    };
+    // Products take narrow operands as they are, if both are.
+    let is_product = matches!(op, Op::DotGeneral(_));
+    if !is_product || operands.iter().any(|operand| of(b, operand) == DType::F32) {
+        for operand in &mut operands {
+            if is_half(of(b, operand)) {
+                *operand = b.cast(*operand, DType::F32)?;
+            }
+        }
+    }
+    Ok(b.op(op, &operands)?)
 }
 
 fn input(name: &str, ty: TensorType) -> Input {
