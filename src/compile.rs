@@ -223,7 +223,7 @@ impl Compiled {
         Ok(self.checked(inputs, run)?.0)
     }
 
-    /// Runs on so many threads from now on, with the same results. On a GPU nothing changes.
+    /// Changes the number of threads; results stay the same, bit for bit. It has no effect on a GPU.
     ///
     /// # Errors
     /// If memory is short.

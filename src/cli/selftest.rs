@@ -50,7 +50,7 @@ pub(super) struct Args {
     /// the numbers from --seed on
     #[arg(long, value_name = "N", conflicts_with_all = ["random", "filter", "verbose", "device"])]
     programs: Option<u64>,
-    /// End after so many seconds, however many programs there are
+    /// Stop after T seconds, even if programs are left
     #[arg(long, value_name = "T", requires = "programs")]
     seconds: Option<u64>,
     /// Write the findings and the counts of --programs to this file

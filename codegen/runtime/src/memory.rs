@@ -49,7 +49,11 @@ impl Arena {
     /// # Errors
     /// The system refuses that much memory.
     pub fn undefined(bytes: usize) -> Result<Self, OutOfMemory> {
-        let mapping = if guard::side().is_some() { Mapping::guarded(bytes, 64) } else { Mapping::new(bytes) };
+        let mapping = if guard::side().is_some() {
+            Mapping::guarded(bytes, Piece::ALIGNMENT)
+        } else {
+            Mapping::new(bytes)
+        };
         let (mapping, start) = mapping.ok_or(OutOfMemory { bytes })?;
         Ok(Arena { start, bytes, mapping })
     }
@@ -301,8 +305,8 @@ impl Block {
         Ok(Block { start, bytes, guarded: None })
     }
 
-    /// As [`new`](Self::new) in [guarded](guard) memory, but aligned to so many bytes only, so that less lies between it and the page
-    /// behind it.
+    /// As [`new`](Self::new) in [guarded](guard) memory, with a smaller alignment in bytes, so that the page behind it is
+    /// closer.
     ///
     /// # Errors
     /// As `new`.
