@@ -38,14 +38,20 @@ impl Array {
         Array { ty: ty.clone(), values: vec![0.0; ty.elements()] }
     }
 
-    /// The offset of the element at `at`.
-    pub fn offset(&self, at: &[usize]) -> usize {
-        at.iter().zip(&self.ty.shape).fold(0, |offset, (i, extent)| offset * extent + i)
+    /// The offset of the element at these coordinates.
+    pub fn offset(&self, at: impl IntoIterator<Item = usize>) -> usize {
+        at.into_iter().zip(&self.ty.shape).fold(0, |offset, (i, extent)| offset * extent + i)
     }
 
-    /// The element at `at`.
-    pub fn at(&self, at: &[usize]) -> f64 {
+    /// The element at these coordinates.
+    pub fn at(&self, at: impl IntoIterator<Item = usize>) -> f64 {
         self.values[self.offset(at)]
+    }
+
+    /// Visits all elements with their coordinates, row-major.
+    pub fn for_each(&self, mut visit: impl FnMut(&[usize], f64)) {
+        let mut values = self.values.iter();
+        for_each_position(&self.ty.shape, |at| visit(at, *values.next().expect("one for each position")));
     }
 
     /// The offsets of all positions along these axes, the last one fastest, with 0 along the others.
@@ -56,16 +62,28 @@ impl Array {
             offsets.into_iter().flat_map(along).map(|(offset, at)| offset + at * strides[axis]).collect()
         })
     }
+}
 
-    /// The coordinates of all elements, row-major.
-    pub fn positions(&self) -> impl Iterator<Item = Vec<usize>> + use<> {
-        let shape = self.ty.shape.clone();
-        let strides = crate::strides(&shape);
-        let position = move |offset: usize| {
-            strides.iter().zip(&shape).map(|(stride, extent)| offset / stride % extent).collect()
-        };
-        (0..self.values.len()).map(position)
+/// Visits the coordinates of all elements of a shape, row-major.
+pub fn for_each_position(shape: &[usize], mut visit: impl FnMut(&[usize])) {
+    let mut at = vec![0; shape.len()];
+    for _ in 0..shape.iter().product() {
+        visit(&at);
+        for (i, &extent) in at.iter_mut().zip(shape).rev() {
+            *i += 1;
+            if *i < extent {
+                break;
+            }
+            *i = 0;
+        }
     }
+}
+
+/// The elements of a tensor of this type by their coordinates.
+pub fn tabulate(ty: &TensorType, mut element: impl FnMut(&[usize]) -> f64) -> Vec<f64> {
+    let mut values = Vec::with_capacity(ty.elements());
+    for_each_position(&ty.shape, |at| values.push(element(at)));
+    values
 }
 
 /// Evaluates a graph: outputs by name, then for each updated state its new value under the state's name.

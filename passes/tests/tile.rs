@@ -1,6 +1,6 @@
 //! Programs cut into slices of their batch, against the whole program, by the reference evaluator.
 
-use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
+use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays, tabulate};
 use kernfusion_ir::samples::{Draws, all, difference, random_graph};
 use kernfusion_ir::{
     Binary, Builder, Compare, DType, Graph, InputRole, Iota, Origin, RandomBits, ReduceOp, Tensor,
@@ -57,12 +57,9 @@ fn join(parts: &[&Array], axis: usize) -> Array {
     let mut ty = parts[0].ty.clone();
     let extent = ty.shape[axis];
     ty.shape[axis] *= parts.len();
-    let element = |mut at: Vec<usize>| {
-        let part = parts[at[axis] / extent];
-        at[axis] %= extent;
-        part.at(&at)
-    };
-    Array { values: Array::zeros(&ty).positions().map(element).collect(), ty }
+    let within = |(along, &i): (usize, &usize)| if along == axis { i % extent } else { i };
+    let values = tabulate(&ty, |at| parts[at[axis] / extent].at(at.iter().enumerate().map(within)));
+    Array { ty, values }
 }
 
 fn arrays(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Arrays {

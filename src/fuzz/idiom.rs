@@ -17,8 +17,8 @@ pub(super) fn write(author: &mut Author, x: ValueId) {
         layer_norm,
         rms_norm,
         gelu,
-        attention,
-        attention,
+        |author, _| attention(author),
+        |author, _| attention(author),
         linear,
         linear,
         cross_entropy,
@@ -166,7 +166,7 @@ fn mask(a: &mut Author, shape: &[usize]) -> Written {
 }
 
 /// softmax(mask(q·kᵀ · s))·v over heads, of which several may share keys and values.
-fn attention(a: &mut Author, _: ValueId) -> Written {
+pub(super) fn attention(a: &mut Author) -> Written {
     let dtype = a.dtype;
     // From 8 matrices on, each thread has its own.
     let heads = *a.draws.choose(&[1, 2, 3, 4, 8, 9]);

@@ -128,6 +128,11 @@ fn largest(dtype: DType) -> f64 {
 
 impl Author {
     fn write(&mut self) {
+        // One in 32 begins with an attention of several blocks of rows and columns, which the others have no room for.
+        if self.draws.below(32) == 0 {
+            self.size = Size { nodes: 24, elements: 1 << 15, work: 2 << 20 };
+            idiom::attention(self);
+        }
         for number in 0..2 + self.draws.below(3) {
             let shape = self.shape();
             let role = if self.draws.below(3) == 0 { InputRole::State } else { InputRole::Data };

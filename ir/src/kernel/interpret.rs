@@ -7,7 +7,7 @@ use super::{
     Bound, Buffer, BufferId, BufferRole, Consumer, Contraction, Direction, Form, Index, Instr, InstrKind,
     Kernel, KernelGraph, Loop, Operand, Product, Region, Scalar, StoreMode, Window,
 };
-use crate::evaluate::{Array, Precision, room};
+use crate::evaluate::{Array, Precision, for_each_position, room};
 use crate::{Cast, DType, IrError, Op, ReduceOp, Result, Select, TensorType, random};
 use std::collections::BTreeMap;
 
@@ -210,7 +210,9 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
 
 /// All coordinates of a box, row-major.
 fn points(axes: &[usize]) -> Vec<Vec<usize>> {
-    Array::zeros(&TensorType::new(DType::F64, axes)).positions().collect()
+    let mut points = vec![];
+    for_each_position(axes, |at| points.push(at.to_vec()));
+    points
 }
 
 fn position(index: &Index, point: &[usize], value: &dyn Fn(Scalar) -> f64) -> i64 {

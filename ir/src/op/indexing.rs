@@ -2,7 +2,7 @@
 //! whatever the data.
 
 use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
-use crate::evaluate::Array;
+use crate::evaluate::{Array, tabulate};
 use crate::kernel::{Bound, Entered, Index, InstrKind, KernelWriter, Refusal};
 use crate::{DType, Result, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
@@ -40,8 +40,7 @@ impl Stanza for Gather {
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
         let [table, indices] = [operands[0], operands[1]];
-        let pick = |at: Vec<usize>| table.at(&self.source(&at, table, indices));
-        Array::zeros(ty).positions().map(pick).collect()
+        tabulate(ty, |at| table.at(self.source(at, table, indices)))
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
         let extent = v.b.ty(v.operands[0]).shape[self.axis];
@@ -61,10 +60,16 @@ impl Stanza for Gather {
 }
 
 impl Gather {
-    fn source(&self, at: &[usize], table: &Array, indices: &Array) -> Vec<usize> {
-        let rank = indices.ty.rank();
-        let row = clamp(indices.at(&at[self.axis..self.axis + rank]), table.ty.shape[self.axis]);
-        [&at[..self.axis], &[row], &at[self.axis + rank..]].concat()
+    fn source<'a>(
+        &self,
+        at: &'a [usize],
+        table: &Array,
+        indices: &Array,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        let (before, rest) = at.split_at(self.axis);
+        let (index, after) = rest.split_at(indices.ty.rank());
+        let row = clamp(indices.at(index.iter().copied()), table.ty.shape[self.axis]);
+        before.iter().copied().chain([row]).chain(after.iter().copied())
     }
 }
 
@@ -106,10 +111,10 @@ impl Stanza for ScatterAdd {
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
         let [indices, updates] = [operands[0], operands[1]];
         let (gather, mut result) = (Gather { axis: self.axis }, Array::zeros(ty));
-        for (at, &value) in updates.positions().zip(&updates.values) {
-            let offset = result.offset(&gather.source(&at, &result, indices));
+        updates.for_each(|at, value| {
+            let offset = result.offset(gather.source(at, &result, indices));
             result.values[offset] += value;
-        }
+        });
         result.values
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
@@ -148,8 +153,7 @@ impl Stanza for DynamicSlice {
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
         let start = starts(&operands[1..], &operands[0].ty.shape, &self.sizes);
-        let moved = |at: Vec<usize>| at.iter().zip(&start).map(|(i, start)| i + start).collect::<Vec<_>>();
-        Array::zeros(ty).positions().map(|at| operands[0].at(&moved(at))).collect()
+        tabulate(ty, |at| operands[0].at(at.iter().zip(&start).map(|(i, start)| i + start)))
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
         let ty = v.b.ty(v.operands[0]).clone();
@@ -193,10 +197,9 @@ impl Stanza for DynamicUpdate {
         let (x, part) = (operands[0], operands[1]);
         let start = starts(&operands[2..], &x.ty.shape, &part.ty.shape);
         let mut values = x.values.clone();
-        for (at, &value) in part.positions().zip(&part.values) {
-            let to: Vec<_> = at.iter().zip(&start).map(|(i, start)| i + start).collect();
-            values[x.offset(&to)] = value;
-        }
+        part.for_each(|at, value| {
+            values[x.offset(at.iter().zip(&start).map(|(i, start)| i + start))] = value;
+        });
         values
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {

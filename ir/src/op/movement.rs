@@ -1,7 +1,7 @@
 //! Ops that move elements without computing: views (a change of coordinates), pad and concat.
 
 use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
-use crate::evaluate::Array;
+use crate::evaluate::{Array, tabulate};
 use crate::kernel::{Bound, Entered, Index, InstrKind, KernelWriter, Refusal};
 use crate::{DType, Literal, ReduceOp, Result, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
@@ -140,11 +140,10 @@ impl Stanza for Permute {
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
         let mut from = vec![0; self.axes.len()];
-        let at = |to: Vec<usize>| {
-            self.axes.iter().zip(to).for_each(|(&axis, i)| from[axis] = i);
-            operands[0].at(&from)
-        };
-        Array::zeros(ty).positions().map(at).collect()
+        tabulate(ty, |to| {
+            self.axes.iter().zip(to).for_each(|(&axis, &i)| from[axis] = i);
+            operands[0].at(from.iter().copied())
+        })
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
         let mut inverse = vec![0; self.axes.len()];
@@ -196,8 +195,7 @@ impl Stanza for Broadcast {
         Ok(x.with_shape(self.shape.clone()))
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
-        let pick = |at: Vec<usize>| self.axes.iter().map(|&axis| at[axis]).collect::<Vec<_>>();
-        Array::zeros(ty).positions().map(|at| operands[0].at(&pick(at))).collect()
+        tabulate(ty, |at| operands[0].at(self.axes.iter().map(|&axis| at[axis])))
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
         let new: Vec<_> = (0..self.shape.len()).filter(|axis| !self.axes.contains(axis)).collect();
@@ -243,9 +241,7 @@ impl Stanza for Slice {
         Ok(x.with_shape(parts().map(|(start, end)| end - start).collect::<Vec<_>>()))
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
-        let moved =
-            |at: Vec<usize>| at.iter().zip(&self.start).map(|(i, start)| i + start).collect::<Vec<_>>();
-        Array::zeros(ty).positions().map(|at| operands[0].at(&moved(at))).collect()
+        tabulate(ty, |at| operands[0].at(at.iter().zip(&self.start).map(|(i, start)| i + start)))
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
         let ty = v.b.ty(v.operands[0]).clone();
@@ -305,13 +301,13 @@ impl Stanza for Pad {
         Ok(x.with_shape(shape.ok_or("the padded extent does not fit a word")?))
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
-        let inner = &operands[0].ty.shape;
-        let inside = |at: &[usize]| -> Option<Vec<usize>> {
-            let moved = at.iter().zip(&self.low).map(|(i, low)| i.checked_sub(*low));
-            moved.zip(inner).map(|(i, extent)| i.filter(|i| i < extent)).collect()
-        };
-        let value = |at: Vec<usize>| inside(&at).map_or(self.value.value(), |at| operands[0].at(&at));
-        Array::zeros(ty).positions().map(value).collect()
+        let x = operands[0];
+        // What lies before the operand wraps, and so lies outside as well.
+        let moved = |at: &[usize], axis: usize| at[axis].wrapping_sub(self.low[axis]);
+        tabulate(ty, |at| {
+            let inside = (0..at.len()).all(|axis| moved(at, axis) < x.ty.shape[axis]);
+            if inside { x.at((0..at.len()).map(|axis| moved(at, axis))) } else { self.value.value() }
+        })
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
         let shape = v.b.ty(v.operands[0]).shape.clone();
@@ -372,15 +368,14 @@ impl Stanza for Concat {
         Ok(result)
     }
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
-        let pick = |mut at: Vec<usize>| {
-            let mut operand = 0;
-            while at[self.axis] >= operands[operand].ty.shape[self.axis] {
-                at[self.axis] -= operands[operand].ty.shape[self.axis];
+        tabulate(ty, |at| {
+            let (mut operand, mut along) = (0, at[self.axis]);
+            while along >= operands[operand].ty.shape[self.axis] {
+                along -= operands[operand].ty.shape[self.axis];
                 operand += 1;
             }
-            operands[operand].at(&at)
-        };
-        Array::zeros(ty).positions().map(pick).collect()
+            operands[operand].at((0..at.len()).map(|axis| if axis == self.axis { along } else { at[axis] }))
+        })
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Cotangents {
         let mut start = vec![0; v.b.ty(v.dy).rank()];

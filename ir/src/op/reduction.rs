@@ -3,7 +3,7 @@
 use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
 use crate::evaluate::Array;
 use crate::kernel::{Entered, Index, KernelWriter};
-use crate::{Compare, DType, Result, TensorType, ValueId, strides};
+use crate::{Compare, DType, Result, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// How elements are combined.
@@ -93,13 +93,12 @@ impl Stanza for Reduce {
     fn eval(&self, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
         let x = operands[0];
         let kept = self.kept(x.ty.rank());
-        let strides = strides(&ty.shape);
-        let mut results = vec![self.op.identity(ty.dtype); ty.elements()];
-        for (at, &value) in x.positions().zip(&x.values) {
-            let to: usize = kept.iter().zip(&strides).map(|(&axis, stride)| at[axis] * stride).sum();
-            results[to] = self.op.combine(results[to], value);
-        }
-        results
+        let mut results = Array { ty: ty.clone(), values: vec![self.op.identity(ty.dtype); ty.elements()] };
+        x.for_each(|at, value| {
+            let to = results.offset(kept.iter().map(|&axis| at[axis]));
+            results.values[to] = self.op.combine(results.values[to], value);
+        });
+        results.values
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
         let x = v.operands[0];

@@ -1,7 +1,7 @@
 //! Values that come from nowhere: inputs, constants, coordinates, random bits.
 
 use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
-use crate::evaluate::Array;
+use crate::evaluate::{Array, tabulate};
 use crate::kernel::{Entered, Index, InstrKind, KernelWriter, Refusal};
 use crate::{DType, Literal, Result, TensorType, ValueId, random};
 use serde::{Deserialize, Serialize};
@@ -145,7 +145,7 @@ impl Stanza for Iota {
         Ok(self.ty.clone())
     }
     fn eval(&self, _: &[&Array], ty: &TensorType) -> Vec<f64> {
-        Array::zeros(ty).positions().map(|at| at[self.axis] as f64).collect()
+        tabulate(ty, |at| at[self.axis] as f64)
     }
     fn vjp(&self, _: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
         Ok(vec![])

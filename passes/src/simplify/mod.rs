@@ -58,7 +58,7 @@ impl Default for Options {
 
 /// A rule as users may see it: its name, what it may change, and its mathematics.
 pub fn rules() -> Vec<(&'static str, Rounding, String)> {
-    rules::all().into_iter().map(|rule| (rule.name, rule.rounding, rule.formula)).collect()
+    rules::ALL.as_slice().iter().map(|rule| (rule.name, rule.rounding, rule.formula.clone())).collect()
 }
 
 /// What simplification did.
@@ -98,7 +98,7 @@ impl fmt::Display for Report {
 /// # Errors
 /// If an op does not accept its operands, which a verified graph's do.
 pub fn simplify(graph: &mut Graph, options: &Options) -> Result<Report> {
-    simplify_by(&RuleSet::all(), graph, options)
+    simplify_by(&rules::ALL, graph, options)
 }
 
 /// As [`simplify`], by these rules alone.

@@ -27,6 +27,7 @@ use super::rewriter::Rewriter;
 use egg::Id;
 use kernfusion_ir::{DType, DotGeneral, KernelEntry, Op};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// What a rule may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +50,9 @@ pub(crate) struct Rule {
     pub(crate) formula: String,
     how: How,
 }
+
+/// Every rule, whose patterns are read once.
+pub(super) static ALL: LazyLock<RuleSet> = LazyLock::new(RuleSet::all);
 
 /// Rules in the order in which they are applied.
 pub struct RuleSet(Vec<Rule>);

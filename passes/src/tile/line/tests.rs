@@ -1,7 +1,7 @@
 //! Each op sample cut along each of its lines: slices computed alone and put together are the whole.
 
 use super::*;
-use kernfusion_ir::evaluate::{Array, Precision};
+use kernfusion_ir::evaluate::{Array, Precision, tabulate};
 use kernfusion_ir::samples::{all, difference};
 use kernfusion_ir::{Graph, ValueId, strides};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,11 +11,8 @@ fn part(array: &Array, axis: usize, slices: usize, number: usize) -> Array {
     let mut ty = array.ty.clone();
     ty.shape[axis] /= slices;
     let start = number * ty.shape[axis];
-    let element = |mut at: Vec<usize>| {
-        at[axis] += start;
-        array.at(&at)
-    };
-    let values = Array::zeros(&ty).positions().map(element).collect();
+    let from = |(along, &i): (usize, &usize)| if along == axis { i + start } else { i };
+    let values = tabulate(&ty, |at| array.at(at.iter().enumerate().map(from)));
     Array { ty, values }
 }
 
@@ -47,10 +44,11 @@ fn joined(parts: &[Array], result: Along, whole: &TensorType) -> Vec<f64> {
             let strides = strides(&whole.shape);
             let mut values = vec![f64::NAN; whole.elements()];
             for (number, part) in parts.iter().enumerate() {
-                for (mut at, &value) in part.positions().zip(&part.values) {
-                    at[axis] += number * part.ty.shape[axis];
-                    values[at.iter().zip(&strides).map(|(i, stride)| i * stride).sum::<usize>()] = value;
-                }
+                let start = number * part.ty.shape[axis] * strides[axis];
+                part.for_each(|at, value| {
+                    let offset: usize = at.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+                    values[start + offset] = value;
+                });
             }
             values
         }
