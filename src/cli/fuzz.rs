@@ -8,7 +8,7 @@ use super::destination::write_derived;
 use super::error::CliError;
 use super::screen::{Screen, grouped, progress};
 use indicatif::ProgressBar;
-use kernfusion::fuzz::{Judge, Program, Violation, checks_of, program, shrink};
+use kernfusion::fuzz::{Judge, Program, checks_of, culprit, program, shrink};
 use kernfusion::tensor_file;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -52,12 +52,14 @@ enum Said {
     Check(String),
     /// It did not hold.
     Found(Finding),
+    /// What `bisect` says of the last finding.
+    Blamed(String),
     /// Nothing more about this seed.
     Done,
 }
 
 /// A program of which something does not hold.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Finding {
     seed: u64,
     check: String,
@@ -66,6 +68,8 @@ struct Finding {
     inputs_seed: Option<u64>,
     /// The smallest program that shows it; the whole program where its process ended.
     program: String,
+    /// The pass, rule, fusion or kernel that makes it wrong, if `bisect` finds one.
+    culprit: Option<String>,
 }
 
 /// Judges the programs of so many seeds.
@@ -156,9 +160,11 @@ impl Tally {
                 *counts.checks.entry(check).or_default() += 1;
             }
             if let Some((finding, _)) = finding {
-                let Finding { check, what, .. } = &finding;
+                let Finding { check, what, culprit, .. } = &finding;
+                let culprit =
+                    culprit.iter().map(|culprit| format!("; bisect: {culprit}")).collect::<String>();
                 bar.suspend(|| {
-                    screen.lock().expect("no panics").line(format!("seed {seed}, {check}: {what}"));
+                    screen.lock().expect("no panics").line(format!("seed {seed}, {check}: {what}{culprit}"));
                 });
                 counts.findings.push(finding);
             }
@@ -222,10 +228,18 @@ impl Worker {
                     continue;
                 }
                 Ok(Said::Found(finding)) => {
-                    found = Some((finding, false));
+                    found = Some(finding);
                     continue;
                 }
-                Ok(Said::Done) => return (checks, found),
+                Ok(Said::Blamed(culprit)) => {
+                    if let Some(finding) = &mut found {
+                        finding.culprit = Some(culprit);
+                    }
+                    continue;
+                }
+                Ok(Said::Done) => return (checks, found.map(|finding| (finding, false))),
+                // It was asked for the culprit.
+                Err(_) if found.is_some() => return (checks, found.map(|finding| (finding, true))),
                 Err(RecvTimeoutError::Timeout) => format!("takes longer than {} s", LIMIT.as_secs()),
                 Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
                     Ok(status) => format!("ends its process: {status}"),
@@ -234,7 +248,8 @@ impl Worker {
             };
             // Unless it was writing the program that ended it.
             let program = catch_unwind(|| program(seed).graph.to_string()).unwrap_or_default();
-            return (checks, Some((Finding { seed, check: last, what, inputs_seed: None, program }, true)));
+            let finding = Finding { seed, check: last, what, inputs_seed: None, program, culprit: None };
+            return (checks, Some((finding, true)));
         }
     }
 }
@@ -265,13 +280,23 @@ pub(super) fn work(keep: Option<&Path>) -> Outcome {
             say(&Said::Check(check.to_string())).map_err(gone)?;
             let Some(violation) = judge.violation(&check) else { continue };
             let (least, inputs) = shrink(&program, &check);
-            if let Some(directory) = keep {
-                kept(directory, seed, &violation, &least, inputs)?;
+            let mut finding = Finding {
+                seed,
+                check: check.to_string(),
+                what: violation.what,
+                inputs_seed: inputs,
+                program: least.graph.to_string(),
+                culprit: None,
+            };
+            say(&Said::Found(finding.clone())).map_err(gone)?;
+            let keep = |finding: &Finding| keep.map_or(Ok(()), |directory| kept(directory, finding, &least));
+            keep(&finding)?;
+            // This runs wrong code once more, and may end the process.
+            finding.culprit = culprit(&least, &check);
+            if let Some(culprit) = &finding.culprit {
+                say(&Said::Blamed(culprit.clone())).map_err(gone)?;
+                keep(&finding)?;
             }
-            let Violation { check, what } = violation;
-            let program = least.graph.to_string();
-            let finding = Finding { seed, check: check.to_string(), what, inputs_seed: inputs, program };
-            say(&Said::Found(finding)).map_err(gone)?;
             break;
         }
         say(&Said::Done).map_err(gone)?;
@@ -280,20 +305,16 @@ pub(super) fn work(keep: Option<&Path>) -> Outcome {
 }
 
 /// Writes the smallest program that shows a finding, and its inputs if they are not those of a seed.
-fn kept(
-    directory: &Path,
-    seed: u64,
-    violation: &Violation,
-    least: &Program,
-    inputs: Option<u64>,
-) -> Result<(), CliError> {
-    let given = match inputs {
+fn kept(directory: &Path, finding: &Finding, least: &Program) -> Result<(), CliError> {
+    let Finding { seed, check, what, inputs_seed, program, culprit } = finding;
+    let given = match inputs_seed {
         Some(inputs) => format!("inputs of seed {inputs}"),
         None => format!("inputs in {seed}.safetensors"),
     };
-    let text = format!("# seed {seed}, {}: {}\n# {given}\n{}", violation.check, violation.what, least.graph);
+    let culprit = culprit.iter().map(|culprit| format!("# bisect: {culprit}\n")).collect::<String>();
+    let text = format!("# seed {seed}, {check}: {what}\n# {given}\n{culprit}{program}");
     write_derived(&directory.join(format!("{seed}.kir")), &text, &[])?;
-    if inputs.is_none() {
+    if inputs_seed.is_none() {
         tensor_file::write(&directory.join(format!("{seed}.safetensors")), &least.inputs)?;
     }
     Ok(())

@@ -6,13 +6,15 @@
 //!                        └── eager, compiled, bf16, slices, passes, kernels, text ──► within it?
 //! ```
 //!
-//! Everything is a function of the seed, so a finding is repeated by its number.
+//! A program that breaks a check is made smaller, and `bisect` is asked what makes it wrong. Everything is a function of the seed, so a finding is repeated by its number.
 
+mod culprit;
 mod idiom;
 mod judge;
 mod program;
 mod shrink;
 
+pub use culprit::culprit;
 pub use judge::{Check, Judge, Violation, checks, judge};
 pub use program::{Program, inputs, program};
 pub use shrink::shrink;

@@ -196,10 +196,14 @@ impl Rule {
         }
     }
 
-    /// Whether the rule may be applied to a value with this term: if it changes what lies in between, not to values of `f16`.
+    /// Whether the rule may be applied to a value with this term: if it changes what lies in between, not to values of `f16`, and not to
+    /// sums of nothing, which are 0 whatever their terms would have been divided by.
     fn is_for(&self, r: &Rewriter<'_>, id: Id, term: &Term) -> bool {
         let is_half = |id: Id| r.ty(id).dtype == DType::F16;
-        self.rounding == Rounding::Exact || !is_half(id) && !term.operands.iter().copied().any(is_half)
+        let is_empty = |id: Id| r.ty(id).elements() == 0;
+        let operands = || term.operands.iter().copied();
+        self.rounding == Rounding::Exact
+            || !is_half(id) && !operands().any(is_half) && (is_empty(id) || !operands().any(is_empty))
     }
 
     /// Applies the rule wherever it fits, as long as the e-graph is not full; how often that was news.

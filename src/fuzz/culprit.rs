@@ -1,0 +1,26 @@
+//! What makes a program wrong that breaks a check.
+
+use super::judge::Check;
+use super::program::Program;
+use crate::bisect::{Pipeline, TOLERANCE, bisect};
+use crate::compile::{Mode, Precision};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The pass, rule, fusion or kernel that `bisect` names; `None` where the check does not run the pipeline, or its steps deviate less than
+/// `bisect` looks at.
+pub fn culprit(program: &Program, check: &Check) -> Option<String> {
+    let precision = match check {
+        Check::Bf16(Mode::Compiled) => Precision::Bf16,
+        Check::Compiled(_) | Check::Guarded(Mode::Compiled, _) | Check::Slices(_) | Check::Recompute => {
+            Precision::F32
+        }
+        Check::Passes(_) | Check::Kernels => Precision::F32,
+        Check::Text | Check::Eager | Check::Guarded(..) | Check::Bf16(_) => return None,
+        Check::Forms(..) | Check::Gradient(_) => return None,
+    };
+    let pipeline = Pipeline::of_cpu(precision, 2);
+    let found =
+        catch_unwind(AssertUnwindSafe(|| bisect(&program.graph, &program.inputs, &pipeline, TOLERANCE)));
+    let finding = found.ok()?.ok()?.finding?.to_string();
+    Some(finding.lines().map(str::trim).collect::<Vec<_>>().join("; "))
+}
