@@ -101,6 +101,37 @@ fn distance(got: &[f64], expected: &[f64]) -> f64 {
     got.iter().zip(expected).fold(0.0, |worst: f64, (x, y)| worst.max((x - y).abs())) / largest
 }
 
+/// The largest of rows is found again by backward, which reads the rows rounded.
+#[test]
+fn gradients_of_extrema_go_where_the_extremum_is() {
+    let trace = Trace::training();
+    let (rows, width) = (5, 12);
+    let x = trace.input("x", [rows, width], DType::F32);
+    let (a, b) = (trace.input("a", [width, width], DType::F32), trace.input("b", [width, width], DType::F32));
+    let hidden = x.matmul(&a);
+    let loss = hidden.max(&[1]).square().sum_all() + hidden.matmul(&b).min(&[0]).sum_all();
+    let gradients = loss.grad(&[&a, &b]);
+    let program = trace.finish(&[("loss", &loss), ("a'", &gradients[0]), ("b'", &gradients[1])]).unwrap();
+    let mut draws = Draws::new(5);
+    let mut random = |shape: [usize; 2]| {
+        HostTensor::new(
+            shape,
+            (0..shape[0] * shape[1]).map(|_| draws.between(-1.0, 1.0) as f32).collect::<Vec<_>>(),
+        )
+    };
+    let square = [width, width];
+    let inputs = Tensors::from([
+        ("x".into(), random([rows, width])),
+        ("a".into(), random(square)),
+        ("b".into(), random(square)),
+    ]);
+    let (exact, narrow) = (run_once(&program, &inputs, &Target::cpu()), run_once(&program, &inputs, &bf16()));
+    for (name, exact) in &exact {
+        let cosine = cosine(&narrow[name].to_f64(), &exact.to_f64());
+        assert!(cosine > 0.99, "{name}: {cosine}");
+    }
+}
+
 #[test]
 fn gradients_point_where_those_of_f32_do() {
     for config in [

@@ -13,13 +13,14 @@
 //! * of what follows elementwise from such values, the same computation again;
 //! * of anything else a `bf16` copy.
 //!
-//! Statistics (what follows from reductions alone) stay `f32`. Within backward, reductions (gradients of biases) read
-//! the `bf16` form of the operands of products, too.
+//! Statistics (what follows from reductions alone) stay `f32`, but where they are compared with what is rounded: backward finds the
+//! largest element of a row as the one that equals it. Within backward, sums (gradients of biases) read the `bf16` form of the operands
+//! of products, too.
 //!
 //! Invariant: without rounding, the program computes what it did.
 
 use crate::{Rebuild, halves};
-use kernfusion_ir::{Cast, DType, Graph, KernelEntry, Op, Result, ValueId};
+use kernfusion_ir::{Cast, DType, Graph, KernelEntry, Op, ReduceOp, Result, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A value that would have to be computed again from more tensors than this is kept itself.
@@ -110,6 +111,19 @@ fn narrowed(graph: &Graph, id: ValueId) -> Option<ValueId> {
         .then_some(wide)
 }
 
+fn is_sum(op: &Op) -> bool {
+    matches!(op, Op::Reduce(reduce) if reduce.op == ReduceOp::Sum)
+}
+
+/// Whether a value is a number that `bf16` has.
+fn is_short(graph: &Graph, id: ValueId) -> bool {
+    let node = &graph[id];
+    match &node.op {
+        Op::Constant(constant) => DType::BF16.round(constant.value.value()) == constant.value.value(),
+        op => op.entry() == KernelEntry::View && is_short(graph, node.operands[0]),
+    }
+}
+
 /// Whether each value depends on more than parameters and statistics.
 fn full(graph: &Graph) -> Vec<bool> {
     let mut full: Vec<bool> = Vec::with_capacity(graph.len());
@@ -173,9 +187,7 @@ impl Narrowing<'_> {
         if self.forward[id.index()] || is_view || entry == KernelEntry::Contraction {
             self.rebuild.copy(id)?;
         } else {
-            let reduces = entry == KernelEntry::Reduction;
-            let operands = node.operands.iter().map(|&operand| self.seen(operand, reduces));
-            let operands = operands.collect::<Result<Vec<_>>>()?;
+            let operands = self.operands(id, is_sum(&node.op))?;
             let new = self.rebuild.new.add(node.op.clone(), &operands, node.origin.clone())?;
             self.rebuild.replace(id, new);
         }
@@ -197,17 +209,41 @@ impl Narrowing<'_> {
         Ok(narrow)
     }
 
-    /// A value as a node of backward sees it; backward's own values change for reductions only.
-    fn seen(&mut self, value: ValueId, reduces: bool) -> Result<ValueId> {
+    /// The operands of a node as backward sees them. Either all or none that are compared are rounded: the largest element of
+    /// a rounded row is the rounded largest element, and no other number.
+    fn operands(&mut self, id: ValueId, sums: bool) -> Result<Vec<ValueId>> {
+        let node = &self.old[id];
+        let operands =
+            node.operands.iter().map(|&operand| self.seen(operand, sums)).collect::<Result<Vec<_>>>()?;
+        let is_kept = |(old, new): &(&ValueId, &ValueId)| self.rebuild.place(**old) == **new;
+        let kept = node.operands.iter().zip(&operands).filter(is_kept).count();
+        if !matches!(node.op, Op::Compare(_)) || kept == 0 || kept == operands.len() {
+            return Ok(operands);
+        }
+        let rounded = |(&old, &new): (&ValueId, &ValueId)| {
+            if self.rebuild.place(old) != new
+                || self.old[old].ty.dtype != DType::F32
+                || is_short(self.old, old)
+            {
+                return Ok(new);
+            }
+            let narrow = self.narrow(old)?;
+            self.rebuild.builder(old).cast(narrow, DType::F32)
+        };
+        node.operands.iter().zip(&operands).map(rounded).collect()
+    }
+
+    /// A value as a node of backward sees it; backward's own values change for sums only.
+    fn seen(&mut self, value: ValueId, sums: bool) -> Result<ValueId> {
         let place = self.rebuild.place(value);
         let node = &self.old[value];
         let (entry, is_forward) = (node.op.entry(), self.forward[value.index()]);
         let is_view = entry == KernelEntry::View;
         let is_narrow = self.kept.narrow[value.index()];
-        if !self.kept.full[value.index()] || !(is_forward || is_view || reduces && is_narrow) {
+        if !self.kept.full[value.index()] || !(is_forward || is_view || sums && is_narrow) {
             return Ok(place);
         }
-        // What reductions see of backward's own values is not what others see.
+        // What sums see of backward's own values is not what others see.
         let shared = is_forward.then_some(value);
         if let Some(&seen) = shared.and_then(|value| self.seen.get(&value)) {
             return Ok(seen);
@@ -216,8 +252,7 @@ impl Narrowing<'_> {
             let narrow = self.narrow(value)?;
             self.rebuild.builder(value).cast(narrow, DType::F32)?
         } else if is_view || self.kept.follows[value.index()] && node.ty.dtype != DType::BF16 {
-            let operands = node.operands.iter().map(|&operand| self.seen(operand, reduces));
-            let operands = operands.collect::<Result<Vec<_>>>()?;
+            let operands = self.operands(value, sums)?;
             let unchanged =
                 node.operands.iter().zip(&operands).all(|(&old, &new)| self.rebuild.place(old) == new);
             match unchanged && is_view {
