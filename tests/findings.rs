@@ -4,9 +4,11 @@
 //! Inputs are drawn, but for those that a line `# input NAME = NUMBER` gives one number everywhere.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{Isa, Mode};
+use kernfusion::compile::{Isa, Mode, Target};
 use kernfusion::fuzz::{Check, Program, checks_of, inputs, judge, program};
 use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::{Form, Kernel};
+use kernfusion_passes::fuse::{Fusion, fuse};
 use std::path::Path;
 
 /// Seeds of inputs.
@@ -52,6 +54,21 @@ fn what_was_wrong_once_is_right() {
             assert!(violation.is_none(), "{}: {violation:?}", file.display());
         }
     }
+}
+
+/// What only some programs come to.
+#[test]
+fn random_programs_have_bands() {
+    let has_band = |seed: &u64| {
+        let mut graph = program(*seed).graph;
+        let target = Target::cpu();
+        kernfusion_passes::run(&mut graph, &target.passes(), None, &mut |_, _| {}).expect("passes run");
+        let kernels = fuse(&graph, Fusion::Full, target.accepts()).expect("fusible");
+        let band = |kernel: &Kernel| matches!(&kernel.form, Form::Contraction(it) if it.band.is_some());
+        kernels.kernels.iter().any(band)
+    };
+    let found: Vec<_> = (1..=1000).filter(has_band).collect();
+    assert!(found.len() > 1, "{found:?}");
 }
 
 /// Programs of other seeds are for `kernfusion selftest --programs`.

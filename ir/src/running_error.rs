@@ -178,10 +178,15 @@ impl Step<'_> {
         value.abs() * unit(dtype) + if value.abs() < dtype.smallest_normal() * 2.0 { lost } else { 0.0 }
     }
 
+    /// What rounding adds to a number that is known: nothing if the dtype has it.
+    fn converted(&self, dtype: DType, value: f64) -> f64 {
+        if self.rounded(dtype).round(value) == value { 0.0 } else { self.rounding(dtype, value) }
+    }
+
     fn error(&self, values: &[f64]) -> Vec<f64> {
         match self.op {
             Op::Input(_) | Op::Iota(_) => vec![0.0; values.len()],
-            Op::Constant(_) => values.iter().map(|&x| self.rounding(self.ty.dtype, x)).collect(),
+            Op::Constant(_) => values.iter().map(|&x| self.converted(self.ty.dtype, x)).collect(),
             Op::RandomBits(_) => {
                 let known = self.operands.iter().all(|it| it.error.iter().all(|&error| error == 0.0));
                 vec![if known { 0.0 } else { f64::INFINITY }; values.len()]
@@ -339,6 +344,7 @@ impl Step<'_> {
         let (x, e) = self.of(0, i);
         let (from, to) = (self.operands[0].array.ty.dtype, self.ty.dtype);
         match (from.is_float(), to.is_float()) {
+            (_, true) if e == 0.0 => self.converted(to, value),
             (_, true) => e + self.rounding(to, value),
             (false, false) => e,
             (true, false) if e == 0.0 => 0.0,

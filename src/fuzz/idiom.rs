@@ -10,30 +10,35 @@ use kernfusion_ir::{
 
 type Written = Option<ValueId>;
 
-/// Writes one of them.
-pub(super) fn write(author: &mut Author, x: ValueId) {
-    let idioms: [fn(&mut Author, ValueId) -> Written; 18] = [
-        softmax,
-        layer_norm,
-        rms_norm,
-        gelu,
-        |author, _| attention(author),
-        |author, _| attention(author),
-        linear,
-        linear,
-        cross_entropy,
-        embedding,
-        dropout,
-        recurrence,
-        momentum,
-        halves,
-        column_statistic,
-        running_sum,
-        experts,
-        joined_masks,
-    ];
-    let idiom = *author.draws.choose(&idioms);
-    idiom(author, x);
+/// Something to write, beginning at a value.
+type Idiom = (&'static str, fn(&mut Author, ValueId) -> Written);
+
+/// All of them; what is there twice is written twice as often.
+pub(super) const IDIOMS: [Idiom; 18] = [
+    ("softmax", softmax),
+    ("layer norm", layer_norm),
+    ("RMS norm", rms_norm),
+    ("GELU", gelu),
+    ("attention", |author, _| attention(author)),
+    ("attention", |author, _| attention(author)),
+    ("linear", linear),
+    ("linear", linear),
+    ("cross entropy", cross_entropy),
+    ("embedding", embedding),
+    ("dropout", dropout),
+    ("recurrence", recurrence),
+    ("momentum", momentum),
+    ("halves", halves),
+    ("column statistic", column_statistic),
+    ("running sum", running_sum),
+    ("experts", experts),
+    ("joined masks", joined_masks),
+];
+
+/// Writes one of them; its name, if it could be written to its end.
+pub(super) fn write(author: &mut Author, x: ValueId) -> Option<&'static str> {
+    let (name, idiom) = *author.draws.choose(&IDIOMS);
+    idiom(author, x).map(|_| name)
 }
 
 /// A reduction along the last axis, given back to each element.
@@ -168,12 +173,12 @@ fn mask(a: &mut Author, shape: &[usize]) -> Written {
 /// softmax(mask(q·kᵀ · s))·v over heads, of which several may share keys and values.
 pub(super) fn attention(a: &mut Author) -> Written {
     let dtype = a.dtype;
+    let rows = *a.draws.choose(&[1, 5, 13, 14, 15, 16, 17, 28, 29, 31, 33, 56, 57, 63, 64, 65, 95, 129]);
+    let columns = if a.draws.below(3) > 0 { rows } else { *a.draws.choose(&[1, 7, 16, 17, 63, 64, 65, 128]) };
     // From 8 matrices on, each thread has its own.
-    let heads = *a.draws.choose(&[1, 2, 3, 4, 8, 9]);
-    let rows = *a.draws.choose(&[1, 2, 5, 13, 14, 15, 16, 17, 28, 31, 33, 56, 57, 64, 65, 129]);
-    let columns =
-        if a.draws.below(2) == 0 { rows } else { *a.draws.choose(&[1, 7, 16, 17, 63, 64, 65, 128]) };
-    let width = *a.draws.choose(&[1, 4, 8, 15, 16, 17, 32, 33, 64]);
+    let heads = (*a.draws.choose(&[1, 2, 3, 4, 8, 9])).min(a.room() / (rows * columns)).max(1);
+    // Scores that are larger than what they are made of are worth a kernel of their own.
+    let width = *a.draws.choose(&[1, 3, 4, 4, 8, 8, 15, 16, 17, 33, 64]);
     let shared = a.draws.below(3) == 0;
     let q = a.data(dtype, &[heads, rows, width], -1.0..1.0);
     let group: &[usize] = if shared { &[] } else { &[heads] };
@@ -192,7 +197,7 @@ pub(super) fn attention(a: &mut Author) -> Written {
     let scores = a.scale(scores, 1.0 / (width as f64).sqrt())?;
     let ty = a.ty(scores);
     let mask = mask(a, &ty.shape)?;
-    let least = *a.draws.choose(&[f64::NEG_INFINITY, -1e4, -30.0]);
+    let least = *a.draws.choose(&[f64::NEG_INFINITY, f64::NEG_INFINITY, -1e4, -30.0]);
     let least = a.full(if dtype == DType::F16 { least.max(-900.0) } else { least }, &ty)?;
     let masked = a.add(Select, &[mask, scores, least])?;
     let mut weights = softmax(a, masked)?;

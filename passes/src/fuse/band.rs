@@ -46,8 +46,13 @@ pub(super) fn find(
 ) -> Option<(Band, Vec<Scalar>)> {
     let columns = domain.column_axes();
     let is_plain = domain.rows == 1 && columns.len() == 1;
-    let stores_row = stores.iter().all(|store| !region.varies(store.value, columns.clone(), domain));
-    if !is_plain || !stores_row {
+    // What is stored along columns is stored in all of them, be it the same number.
+    let is_of_row = |store: &Store| {
+        let stays =
+            columns.clone().all(|axis| store.index.strides[axis] == 0) && store.index.indirect.is_empty();
+        stays && !region.varies(store.value, columns.clone(), domain)
+    };
+    if !is_plain || !stores.iter().all(is_of_row) {
         return None;
     }
     let proof = Proof { region, domain, consumers, lines: lines(region, domain) };

@@ -7,8 +7,8 @@
 //! * [`Rounding::Finite`]: as before, where no value in between is infinite or NaN: the left side may make a NaN of 0 · ∞
 //!   where the right side has the number.
 //!
-//! Ordinary numbers fill the range of `f16`: the mean of 3,000 sixties is scaled before it is summed. So values of `f16` have exact
-//! rules only.
+//! Ordinary numbers fill the range of `f16`: the mean of 3,000 sixties is scaled before it is summed. And terms of a sum that are rounded
+//! to `bf16` or `f16` once more have lost digits that their sum had. So values of these two have exact rules only.
 //!
 //! There is no rule for commutativity as such (patterns of commutative ops match either way round), and none that
 //! distributes.
@@ -196,10 +196,10 @@ impl Rule {
         }
     }
 
-    /// Whether the rule may be applied to a value with this term: if it changes what lies in between, not to values of `f16`, and not to
-    /// sums of nothing, which are 0 whatever their terms would have been divided by.
+    /// Whether the rule may be applied to a value with this term: if it changes what lies in between, not to values of half precision,
+    /// and not to sums of nothing, which are 0 whatever their terms would have been divided by.
     fn is_for(&self, r: &Rewriter<'_>, id: Id, term: &Term) -> bool {
-        let is_half = |id: Id| r.ty(id).dtype == DType::F16;
+        let is_half = |id: Id| matches!(r.ty(id).dtype, DType::BF16 | DType::F16);
         let is_empty = |id: Id| r.ty(id).elements() == 0;
         let operands = || term.operands.iter().copied();
         self.rounding == Rounding::Exact
