@@ -11,12 +11,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub fn culprit(program: &Program, check: &Check) -> Option<String> {
     let precision = match check {
         Check::Bf16(Mode::Compiled) => Precision::Bf16,
-        Check::Compiled(_) | Check::Guarded(Mode::Compiled, _) | Check::Slices(_) | Check::Recompute => {
-            Precision::F32
-        }
-        Check::Passes(_) | Check::Kernels => Precision::F32,
-        Check::Text | Check::Eager | Check::Guarded(..) | Check::Bf16(_) => return None,
-        Check::Forms(..) | Check::Gradient(_) => return None,
+        Check::Compiled(_)
+        | Check::Guarded(Mode::Compiled, _)
+        | Check::Slices(_)
+        | Check::Recompute
+        | Check::Passes(_)
+        | Check::Kernels => Precision::F32,
+        Check::Text
+        | Check::Eager
+        | Check::Guarded(Mode::Eager, _)
+        | Check::Bf16(Mode::Eager)
+        | Check::Forms(..)
+        | Check::Gradient(_) => return None,
     };
     let pipeline = Pipeline::of_cpu(precision, 2);
     let found =
