@@ -7,6 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kernfusion::compile::Target;
 use kernfusion::init::Init;
 use kernfusion::trace::{Tensor, Trace};
+use kernfusion_benches::random;
 use std::time::Duration;
 
 const THREADS: usize = 2;
@@ -22,15 +23,6 @@ const EPILOGUES: [(&str, Epilogue); 4] = [
     ("bias and GELU", |y, b, _| (y + b).gelu()),
     ("bias, GELU and residual", |y, b, r| (y + b).gelu() + r),
 ];
-
-/// Uniform in ±0.5, from a linear congruential generator.
-fn random(n: usize, mut state: u64) -> Vec<f32> {
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / 16_777_216.0 - 0.5
-    };
-    (0..n).map(|_| next()).collect()
-}
 
 /// `c = a · bᵀ`, by the crate `gemm`.
 fn bare([m, k, n]: [usize; 3], a: &[f32], b: &[f32], c: &mut [f32]) {

@@ -5,4 +5,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export KERNFUSION_FAULTS=all KERNFUSION_KILLS=${1:-1000}
-cargo test --test faults -- --nocapture
+cargo test -p kernfusion-cli --test faults -- --nocapture

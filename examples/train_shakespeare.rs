@@ -3,10 +3,10 @@
 
 use kernfusion::compile::Target;
 use kernfusion::prelude::*;
-use kernfusion::text::{CharTokenizer, Corpus};
-use kernfusion::train::{Settings, Trainer};
+use kernfusion_lm::text::{CharTokenizer, Corpus};
+use kernfusion_lm::train::{Settings, Trainer};
 
-fn main() -> Result<(), Error> {
+fn main() -> kernfusion_lm::Result<()> {
     let corpus = Corpus::default_text()?;
     let vocabulary = CharTokenizer::from_text(corpus.text()).vocabulary_size();
     let config =

@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 /// A file that is being written and takes its place with [`AtomicFile::commit`]; dropped before, it vanishes.
 #[derive(Debug)]
-pub(crate) struct AtomicFile {
+pub struct AtomicFile {
     path: PathBuf,
     content: BufWriter<Content>,
 }
@@ -30,7 +30,10 @@ enum Content {
 impl AtomicFile {
     /// Starts to write the file at `path`, creates its directory where it is missing, and removes what killed
     /// writers of the same file have left there. Of several writers the last one to commit has the file.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// What the file system said.
+    pub fn create(path: &Path) -> io::Result<Self> {
         let path = target(path)?;
         let content = match std::fs::metadata(&path) {
             Ok(data) if !data.is_file() && !data.is_dir() => {
@@ -43,7 +46,10 @@ impl AtomicFile {
 
     /// Puts the finished file into its place. The order matters: first the content reaches the disk, then the
     /// name changes hands, then the directory that holds the name reaches the disk.
-    pub(crate) fn commit(self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the file system said.
+    pub fn commit(self) -> io::Result<()> {
         let temporary = match self.content.into_inner().map_err(|error| error.into_error())? {
             Content::Temporary(temporary) => temporary,
             Content::Device(_) => return Ok(()),
@@ -58,19 +64,25 @@ impl AtomicFile {
 }
 
 /// Writes a file of these bytes.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// What the file system said.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytes)?;
     file.commit()
 }
 
 /// Brings the names in a directory to the disk. Only Unix lets a directory be opened and synchronised.
-pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the file system said.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }
 
 /// The directory that holds the name of a file.
-pub(crate) fn directory_of(path: &Path) -> &Path {
+pub fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -79,11 +91,10 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
 
 /// Removes with `remove` those of the entries of a directory that killed writers have left, by the beginning and the end of
 /// their names. A writer that is at work holds a lock.
-pub(crate) fn remove_stale(
-    directory: &Path,
-    prefix: &str,
-    remove: fn(&Path) -> io::Result<()>,
-) -> io::Result<()> {
+///
+/// # Errors
+/// What the file system said.
+pub fn remove_stale(directory: &Path, prefix: &str, remove: fn(&Path) -> io::Result<()>) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let has_name =
@@ -101,7 +112,7 @@ pub(crate) fn remove_stale(
 
 /// Marks a temporary file or folder as that of a writer at work, as long as it is open. Where a file system has no locks, none is
 /// needed: there [`remove_stale`] takes everything to be in use.
-pub(crate) fn lock_temporary(file: &File) {
+pub fn lock_temporary(file: &File) {
     let _ = file.try_lock();
 }
 
@@ -132,7 +143,7 @@ impl Write for Content {
 }
 
 /// How the names of temporary files and folders end.
-pub(crate) const SUFFIX: &str = ".tmp";
+pub const SUFFIX: &str = ".tmp";
 
 /// The file behind a link.
 fn target(path: &Path) -> io::Result<PathBuf> {
@@ -159,7 +170,10 @@ fn temporary(path: &Path) -> io::Result<NamedTempFile> {
 }
 
 /// How the names of a file's temporary files begin: hidden, and with the name of the file.
-pub(crate) fn temporary_prefix(path: &Path) -> io::Result<String> {
+///
+/// # Errors
+/// If the path has no file name, or one that is not UTF-8.
+pub fn temporary_prefix(path: &Path) -> io::Result<String> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "this is no name of a file"))?;
     Ok(format!(".{name}."))

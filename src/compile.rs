@@ -12,13 +12,12 @@ mod process;
 mod target;
 
 pub use execute::{Tensors, execute, execute_on};
-pub use finite::{Maker, NonFinite};
-pub use limit::LimitError;
-pub use lower::{Lowered, Thrift, lower};
+pub use lower::{Lowered, lower};
 pub use pending::Pending;
 pub use target::{Mode, Precision, Target, passes};
 
 use crate::error::{Error, Result};
+pub use crate::error::{LimitError, Maker, NonFinite};
 use crate::trace::Program;
 use finite::FiniteCheck;
 pub use kernfusion_codegen::cpu::isa::Isa;
@@ -29,6 +28,7 @@ use kernfusion_codegen::cuda::{Cache, CudaExecutable};
 use kernfusion_codegen::{Executable, Memory, Options, Outputs, Slicing, States, TiledExecutable};
 use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, InputRole, Tensor};
+pub use kernfusion_passes::MemoryStrategy;
 use kernfusion_passes::PassReport;
 use kernfusion_passes::tile::PART;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct CompileReport {
     /// All of it.
     pub total: Duration,
     /// How the program is kept small.
-    pub thrift: Thrift,
+    pub memory: MemoryStrategy,
     /// Kernels launched in one run, in all slices together.
     pub kernels: usize,
     /// Bytes that they move at least.
@@ -89,10 +89,10 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
     let start = Instant::now();
     check_mode(target)?;
     if target.is_on_gpu() {
-        let lowered = lower(graph, target, Thrift { slices: 1, recomputes: target.recomputes })?;
+        let lowered = lower(graph, target, MemoryStrategy { slices: 1, recomputes: target.recomputes })?;
         return generate(graph, lowered, states, target, start);
     }
-    let lowered = |thrift| lower(graph, target, thrift);
+    let lowered = |memory| lower(graph, target, memory);
     let compiled = |lowered: Lowered| generate(graph, lowered, states, target, start);
     if let Some(lowered) = limit::within_arena(graph, target, lowered)? {
         return compiled(lowered);
@@ -107,15 +107,15 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
 ///
 /// # Errors
 /// As [`compile`].
-pub fn planned_thrift(graph: &Graph, states: &States, target: &Target) -> Result<Thrift> {
+pub fn planned_memory(graph: &Graph, states: &States, target: &Target) -> Result<MemoryStrategy> {
     check_mode(target)?;
-    let lowered = |thrift| lower(graph, target, thrift);
+    let lowered = |memory| lower(graph, target, memory);
     match (target.memory_limit, target.slices) {
         (Some(limit), _) => {
-            limit::within(limit, graph, states, target, lowered, |lowered| Ok(lowered.thrift))
+            limit::within(limit, graph, states, target, lowered, |lowered| Ok(lowered.memory))
         }
-        (None, Some(slices)) => Ok(Thrift { slices, recomputes: target.recomputes }),
-        (None, None) => Ok(limit::unlimited(graph, target, lowered)?.thrift),
+        (None, Some(slices)) => Ok(MemoryStrategy { slices, recomputes: target.recomputes }),
+        (None, None) => Ok(limit::unlimited(graph, target, lowered)?.memory),
     }
 }
 
@@ -162,7 +162,7 @@ fn generate(
     };
     let expected = limit::process_bytes(&lowered, states, target);
     let mut report = CompileReport {
-        thrift: lowered.thrift,
+        memory: lowered.memory,
         kernels: lowered.kernels(),
         bytes_moved: lowered.bytes_moved(),
         arena_bytes: lowered.arena_bytes(),
@@ -194,7 +194,7 @@ fn generate(
                 |name: &str| lowered.joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
             let results = graph.outputs().iter().filter(|output| !output.updates_state);
             let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
-            let slicing = Slicing { slices: lowered.thrift.slices, part: PART.into(), inputs, outputs };
+            let slicing = Slicing { slices: lowered.memory.slices, part: PART.into(), inputs, outputs };
             Code::Tiled(Box::new(TiledExecutable::compile(lowered.body, tail, slicing, states, &options)?))
         }
     };

@@ -1,17 +1,12 @@
 //! What can go wrong for a user of the library, in one type, so that `?` works from the model to the run.
 
-use crate::checkpoint::CheckpointError;
-use crate::compile::{LimitError, NonFinite};
-use crate::experiment::{ReferenceError, SaveError};
-use crate::fetch::FetchError;
-use crate::folder::FolderError;
-use crate::hugging_face::HuggingFaceError;
-use crate::jsonl::JsonLinesError;
-use crate::sample::SampleError;
+mod limit;
+mod non_finite;
+
+pub use limit::LimitError;
+pub use non_finite::{Maker, NonFinite};
+
 use crate::tensor_file::TensorFileError;
-use crate::tensorboard::EventFileError;
-use crate::text::TextError;
-use crate::tune::RowsError;
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::IrError;
 use kernfusion_passes::PassError;
@@ -46,42 +41,19 @@ pub enum Error {
     /// A model, an optimizer or a schedule that cannot exist.
     #[error("configuration: {0}")]
     Configuration(String),
-    /// A text that is no training text.
-    #[error(transparent)]
-    Text(#[from] TextError),
-    /// Sampling settings or logits that make no distribution.
-    #[error(transparent)]
-    Sample(#[from] SampleError),
-    /// A checkpoint that cannot be written or read.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// A model in the layout of Hugging Face that cannot be loaded or saved.
-    #[error(transparent)]
-    HuggingFace(#[from] HuggingFaceError),
-    /// A download that failed.
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    /// A file of rows that cannot be read.
-    #[error(transparent)]
-    Rows(#[from] RowsError),
     /// A file of tensors that cannot be read or written.
     #[error(transparent)]
     TensorFile(#[from] TensorFileError),
-    /// Losses to compare with that cannot be used.
-    #[error(transparent)]
-    Reference(#[from] ReferenceError),
-    /// A folder of a model compiled ahead of time that cannot be written.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// A file of an experiment that cannot be written.
-    #[error(transparent)]
-    Save(#[from] SaveError),
-    /// An event file for TensorBoard that cannot be written.
-    #[error(transparent)]
-    EventFile(#[from] EventFileError),
-    /// A log that cannot be written.
-    #[error(transparent)]
-    Log(#[from] JsonLinesError),
+}
+
+impl Error {
+    /// The message for a place that says already what is configured, such as the name of a file.
+    pub fn reason(&self) -> String {
+        match self {
+            Error::Configuration(reason) => reason.clone(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// A result of this crate.

@@ -10,52 +10,31 @@
 //! [The guide](guide) goes on from here: a GPT, a model and a layer of your own, the IR, models without the compiler. What there is:
 //!
 //! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
-//! * [`text`], [`sample`]: from text to batches, from logits to text; [`generate`], [`score`], [`fill`], [`translate`]: what
-//!   trained models of each kind do.
-//! * [`train`], [`tune`]: runs on a text, and what comes after them: responses, preferences, rewards.
-//! * [`report`], [`tensorboard`]: what is shown of runs and measurements; [`experiment`]: the two experiments of the thesis.
-//! * [`bisect`]: which step of compilation changes a result.
-//! * [`checkpoint`], [`hugging_face`], [`jsonl`], [`fetch`]: what is kept on disk or comes from the network.
-//! * [`ahead_of_time`]: models for programs without the compiler.
+//! * [`compile`]: programs become executables.
+//! * [`bisect`]: which step of compilation changes a result; [`fuzz`]: random programs and their judges.
+//! * [`tensor_file`], [`atomic_file`], [`input_file`]: what is kept on disk.
+//!
+//! Texts, checkpoints, training runs and published models are in the crate `kernfusion-lm`, the command in `kernfusion-cli`.
 
-pub mod ahead_of_time;
-mod atomic_file;
+pub mod atomic_file;
 pub mod bisect;
-pub mod checkpoint;
 pub mod compile;
 mod error;
-pub mod experiment;
-pub mod fetch;
-pub mod fill;
 pub mod floor;
-mod folder;
 pub mod fuzz;
-pub mod generate;
 pub mod guide;
-pub mod hugging_face;
 pub mod init;
 pub mod input_file;
-pub mod jsonl;
 pub mod loss;
 pub mod models;
 pub mod nn;
 pub mod optim;
-pub mod report;
-pub mod sample;
-pub mod score;
 pub mod tensor_file;
-pub mod tensorboard;
 #[cfg(test)]
 mod testing;
-pub mod text;
 pub mod trace;
-pub mod train;
-pub mod translate;
-pub mod tune;
-pub mod viewer;
 
 pub use error::{Error, Result};
-pub use folder::FolderError;
 pub use kernfusion_ir::Tensor as HostTensor;
 
 /// What most programs use.

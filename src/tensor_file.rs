@@ -1,7 +1,7 @@
 //! Tensors of every dtype in safetensors files: what programs read and write by name.
 //!
 //! `bool` is the format's `BOOL`, one byte each. Dtypes that no tensor here has (`I64`, `U8`, …) are refused.
-//! [`checkpoint`](crate::checkpoint) has a reader of its own, for `f32` alone and in pieces.
+//! Checkpoints of training runs have a reader of their own, for `f32` alone and in pieces.
 
 use crate::atomic_file::AtomicFile;
 use kernfusion_ir::{DType, Tensor, TensorType};
@@ -90,7 +90,8 @@ pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), Tens
     put().map_err(|cause| TensorFileError::Write { path: path.into(), cause })
 }
 
-pub(crate) fn to_stored(dtype: DType) -> Dtype {
+/// What the format calls a dtype.
+pub fn to_stored(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,
         DType::BF16 => Dtype::BF16,

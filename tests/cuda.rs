@@ -2,11 +2,10 @@
 //! NVRTC, where it is installed.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{Mode, Precision as ProductType, Target, Thrift, lower};
+use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Target, lower};
 use kernfusion::models::{GptConfig, ModelConfig, Part, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
-use kernfusion::train::batches;
 use kernfusion_codegen::cuda::emulator::{self, Emulator, Job, Schedule};
 use kernfusion_codegen::cuda::{Options, Program, Renderer, Step};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
@@ -14,6 +13,7 @@ use kernfusion_ir::kernel::{Form, Plan};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
 use kernfusion_ir::{DType, Graph, InputRole};
+use kernfusion_lm::train::batches;
 use kernfusion_passes::run;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -82,7 +82,7 @@ fn case(
         run(&mut converted, &target.passes(), None, &mut |_, _| {}).expect("passes");
     }
     let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
-    let plan = lower(&graph, target, Thrift::NONE).expect("lowers").body;
+    let plan = lower(&graph, target, MemoryStrategy::NONE).expect("lowers").body;
     Case { name, plan, inputs, expected, tolerance }
 }
 
@@ -155,7 +155,7 @@ fn the_optimizer_is_one_launch() {
         let config =
             GptConfig { vocabulary: 11, context: 6, heads: 2, width: 8, layers, ..GptConfig::default() };
         let step = config.train_step(3, &Optimizer::adamw(1e-2), clip).expect("a step");
-        let plan = lower(&step.program.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
+        let plan = lower(&step.program.graph, &Target::cpu(), MemoryStrategy::NONE).expect("lowers").body;
         let program = Renderer::new(Options::default()).program(&plan).expect("renders");
         let updates = |kernel: &usize| {
             let kernel = &plan.graph.kernels[*kernel];
@@ -208,9 +208,10 @@ mod presets_compile {
                 let config = preset.config.with_json(&fields).expect("valid");
                 let step =
                     config.train_step(preset.batch, &Optimizer::adamw(1e-3), Some(1.0)).expect("a step");
-                let plan = lower(&step.program.graph, &Target::cpu().precision(precision), Thrift::NONE)
-                    .expect("lowers")
-                    .body;
+                let plan =
+                    lower(&step.program.graph, &Target::cpu().precision(precision), MemoryStrategy::NONE)
+                        .expect("lowers")
+                        .body;
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
             let mut forward = vec![preset.config.evaluation(1).expect("forward")];
@@ -221,7 +222,7 @@ mod presets_compile {
                 forward.extend(two.continuation(&Trace::new(), 1, part).expect("a program"));
             }
             for program in forward {
-                let plan = lower(&program.graph, &Target::cpu(), Thrift::NONE).expect("lowers").body;
+                let plan = lower(&program.graph, &Target::cpu(), MemoryStrategy::NONE).expect("lowers").body;
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
         }

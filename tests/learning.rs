@@ -5,8 +5,8 @@ use kernfusion::compile::Target;
 use kernfusion::models::{Experts, FeedForwardKind, LatentShape, Positions, RecurrentLmConfig};
 use kernfusion::nn::Cell;
 use kernfusion::prelude::*;
-use kernfusion::text::Corpus;
-use kernfusion::train::{Settings, Trainer};
+use kernfusion_lm::text::Corpus;
+use kernfusion_lm::train::{Settings, Trainer};
 
 /// A run after so many steps.
 fn trained(config: impl Into<ModelConfig>, corpus: &Corpus, steps: u64, rate: f64) -> Trainer {

@@ -1,7 +1,7 @@
 //! Training steps whose batch is computed in slices, compiled, against the same steps on the whole batch.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{Compiled, Mode, Target, Thrift, compile};
+use kernfusion::compile::{Compiled, MemoryStrategy, Mode, Target, compile};
 use kernfusion::models::GptConfig;
 use kernfusion::optim::{Optimizer, TrainStep};
 use kernfusion_codegen::States;
@@ -90,7 +90,7 @@ fn slices_change_a_step_by_rounding_only() {
                 assert_close(name, expected, &tiled.states[name], 2e-4);
             }
             let (whole, tiled) = (whole.program.report(), tiled.program.report());
-            assert_eq!((whole.thrift.slices, tiled.thrift.slices), (1, slices));
+            assert_eq!((whole.memory.slices, tiled.memory.slices), (1, slices));
             assert!(tiled.arena_bytes < whole.arena_bytes, "{} {}", tiled.arena_bytes, whole.arena_bytes);
         }
     }
@@ -107,7 +107,7 @@ fn products_computed_again_change_nothing() {
         assert_eq!(kept.numbers, again.numbers);
         assert_eq!(kept.states, again.states);
         let [kept, again] = [kept, again].map(|run| run.program.report().clone());
-        assert!(again.thrift.recomputes && !kept.thrift.recomputes);
+        assert!(again.memory.recomputes && !kept.memory.recomputes);
         assert!(again.arena_bytes * 5 < kept.arena_bytes * 4, "{} {}", again.arena_bytes, kept.arena_bytes);
         assert!(again.kernels > kept.kernels);
     }
@@ -166,7 +166,7 @@ fn a_limit_takes_the_fewest_slices_that_fit() {
     assert!(needed.windows(2).all(|pair| pair[1].arena_bytes < pair[0].arena_bytes));
     // Other tests change what the process holds, so the limit is far from either side.
     let generous = report(&Target::cpu().memory_limit(8 << 30)).unwrap();
-    assert_eq!(generous.thrift, Thrift { slices: 1, recomputes: false });
+    assert_eq!(generous.memory, MemoryStrategy { slices: 1, recomputes: false });
     let message = report(&Target::cpu().memory_limit(1 << 20)).unwrap_err().to_string();
     assert!(message.starts_with("the memory limit of 1.0 MiB is "), "{message}");
     assert!(message.contains(" too small: this program takes ") && message.contains("slices"), "{message}");
@@ -218,9 +218,9 @@ fn programs_that_share_an_arena_run_in_the_slices_that_fit() {
     let (whole, own) = loss(&states, &Target::cpu());
     let (shared, report) = loss(&states, &target.clone().share_arena(&training));
     assert!(
-        own.arena_bytes > training.report().arena_bytes && report.thrift.slices > 1,
+        own.arena_bytes > training.report().arena_bytes && report.memory.slices > 1,
         "{}",
-        report.thrift.slices
+        report.memory.slices
     );
     assert!(report.arena_bytes <= training.report().arena_bytes);
     assert!((whole - shared).abs() < 1e-5, "{whole} {shared}");

@@ -25,6 +25,7 @@ mod fold;
 pub mod fuse;
 mod halves;
 mod loops;
+mod memory_strategy;
 mod mixed_precision;
 mod narrow_kept;
 mod narrow_matrices;
@@ -37,6 +38,7 @@ pub mod tile;
 
 pub use autodiff::grad;
 pub use difference::Difference;
+pub use memory_strategy::MemoryStrategy;
 pub use narrow_matrices::{narrow_matrices, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{MIXED_PRECISION, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run};

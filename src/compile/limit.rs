@@ -5,11 +5,12 @@
 //! already is measured; for what code generation and running take beside, there is an allowance.
 
 use super::process::resident_bytes;
-use super::{Lowered, Mode, Target, Thrift};
-use crate::error::{Error, Result};
+use super::{Lowered, Mode, Target};
+use crate::error::{Error, LimitError, Result};
 use kernfusion_codegen::States;
 use kernfusion_ir::Graph;
-use kernfusion_passes::tile::{TileError, batch_extent};
+use kernfusion_passes::MemoryStrategy;
+use kernfusion_passes::tile::batch_extent;
 
 /// Memory beside plans: machine code and what its generation leaves behind, batches.
 const ALLOWANCE: usize = 24 << 20;
@@ -21,46 +22,18 @@ const ROOMY: usize = 512 << 20;
 /// Memory of each thread: packed operands, rows, its stack.
 const THREAD_ALLOWANCE: usize = 8 << 20;
 
-/// A memory limit that cannot be met.
-#[derive(Debug, thiserror::Error)]
-pub enum LimitError {
-    /// No number of slices fits.
-    #[error(
-        "the memory limit of {} is {} too small: this program takes {} at least ({thrift})",
-        mebibytes(*limit), mebibytes(needed - limit), mebibytes(*needed)
-    )]
-    TooSmall {
-        /// The limit in bytes.
-        limit: usize,
-        /// The least number of bytes that would do.
-        needed: usize,
-        /// The way in which it would.
-        thrift: Thrift,
-    },
-    /// It does not fit at once, and not in slices for another reason.
-    #[error("the memory limit of {} is {} too small, and the program {cause}", mebibytes(*limit), mebibytes(needed - limit))]
-    Whole {
-        /// The limit in bytes.
-        limit: usize,
-        /// The least number of bytes that the program takes at once.
-        needed: usize,
-        /// Why it cannot be computed in slices.
-        cause: Box<TileError>,
-    },
-}
-
 /// The program in the fewest slices that fit into the arena that the target shares, if any do. What else the process holds
 /// plays no part, so that the choice is the same every time.
 pub(super) fn within_arena(
     graph: &Graph,
     target: &Target,
-    lowered: impl Fn(Thrift) -> Result<Lowered>,
+    lowered: impl Fn(MemoryStrategy) -> Result<Lowered>,
 ) -> Result<Option<Lowered>> {
     // Eager mode has no arena.
     let free = target.slices.is_none() && target.mode == Mode::Compiled;
     let Some(arena) = target.arena.as_ref().filter(|_| free) else { return Ok(None) };
-    for thrift in candidates(graph, target) {
-        match lowered(thrift) {
+    for memory in candidates(graph, target) {
+        match lowered(memory) {
             Err(Error::Tile(_)) => return Ok(None),
             lowered => {
                 let lowered = lowered?;
@@ -78,17 +51,18 @@ pub(super) fn within_arena(
 pub(super) fn unlimited(
     graph: &Graph,
     target: &Target,
-    lowered: impl Fn(Thrift) -> Result<Lowered>,
+    lowered: impl Fn(MemoryStrategy) -> Result<Lowered>,
 ) -> Result<Lowered> {
-    let whole = lowered(Thrift { slices: target.slices.unwrap_or(1), recomputes: target.recomputes })?;
+    let whole =
+        lowered(MemoryStrategy { slices: target.slices.unwrap_or(1), recomputes: target.recomputes })?;
     if target.slices.is_some() || target.mode == Mode::Eager || whole.arena_bytes() <= ROOMY {
         return Ok(whole);
     }
     // A slice takes its share of the arena at least, so fewer slices need no trial.
     let wanted = whole.arena_bytes().div_ceil(ROOMY);
     let mut best = whole;
-    for thrift in candidates(graph, target).into_iter().filter(|thrift| thrift.slices >= wanted) {
-        let sliced = match lowered(thrift) {
+    for memory in candidates(graph, target).into_iter().filter(|memory| memory.slices >= wanted) {
+        let sliced = match lowered(memory) {
             Err(Error::Tile(_)) => break,
             lowered => lowered?,
         };
@@ -118,21 +92,21 @@ pub(super) fn within<T>(
     graph: &Graph,
     states: &States,
     target: &Target,
-    lowered: impl Fn(Thrift) -> Result<Lowered>,
+    lowered: impl Fn(MemoryStrategy) -> Result<Lowered>,
     compiled: impl Fn(Lowered) -> Result<T>,
 ) -> Result<T> {
     // Read once, so that possibilities are compared by what they take, whatever else the process does meanwhile.
     let resident = resident_bytes();
-    let mut least: Option<(usize, Thrift)> = None;
+    let mut least: Option<(usize, MemoryStrategy)> = None;
     let mut uncut = None;
     let whole = candidates(graph, target);
-    let again = whole.iter().map(|&thrift| Thrift { recomputes: true, ..thrift });
+    let again = whole.iter().map(|&memory| MemoryStrategy { recomputes: true, ..memory });
     let again: Vec<_> = again.filter(|_| !target.recomputes).collect();
-    for thrift in whole.into_iter().chain(again) {
-        if uncut.is_some() && thrift.slices > 1 {
+    for memory in whole.into_iter().chain(again) {
+        if uncut.is_some() && memory.slices > 1 {
             continue;
         }
-        let lowered = match (lowered(thrift), least) {
+        let lowered = match (lowered(memory), least) {
             (Err(Error::Tile(cause)), Some(_)) => {
                 uncut = Some(cause);
                 continue;
@@ -144,13 +118,13 @@ pub(super) fn within<T>(
             return compiled(lowered);
         }
         if least.is_none_or(|(before, _)| needed < before) {
-            least = Some((needed, thrift));
+            least = Some((needed, memory));
         }
     }
-    let (needed, thrift) = least.expect("one slice is always a candidate");
+    let (needed, memory) = least.expect("one slice is always a candidate");
     Err(match uncut {
         Some(cause) => LimitError::Whole { limit, needed, cause: Box::new(cause) },
-        None => LimitError::TooSmall { limit, needed, thrift },
+        None => LimitError::TooSmall { limit, needed, memory },
     }
     .into())
 }
@@ -171,16 +145,12 @@ fn more_bytes(lowered: &Lowered, states: &States, target: &Target) -> usize {
 }
 
 /// All numbers of slices, the fewest first.
-fn candidates(graph: &Graph, target: &Target) -> Vec<Thrift> {
+fn candidates(graph: &Graph, target: &Target) -> Vec<MemoryStrategy> {
     let recomputes = target.recomputes;
     if let Some(slices) = target.slices {
-        return vec![Thrift { slices, recomputes }];
+        return vec![MemoryStrategy { slices, recomputes }];
     }
     let extent = batch_extent(graph).unwrap_or(1).max(1);
     let divisors = (1..=extent).filter(|slices| extent.is_multiple_of(*slices));
-    divisors.map(|slices| Thrift { slices, recomputes }).collect()
-}
-
-fn mebibytes(bytes: usize) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+    divisors.map(|slices| MemoryStrategy { slices, recomputes }).collect()
 }

@@ -1,54 +1,21 @@
 //! From a graph to plans: slices, simplification, fusion, memory.
 
-use super::{Mode, Target};
+use super::Target;
 use crate::error::Result;
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::Plan;
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::tile::tile;
-use kernfusion_passes::{PassReport, run};
+use kernfusion_passes::{MemoryStrategy, PassReport, run};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-
-/// How a program is kept small.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thrift {
-    /// Slices of the batch, computed one after another; 1 is all at once.
-    pub slices: usize,
-    /// Whether products that backward needs are computed again instead of kept.
-    pub recomputes: bool,
-}
-
-impl Thrift {
-    /// The whole batch at once, and nothing twice.
-    pub const NONE: Thrift = Thrift { slices: 1, recomputes: false };
-
-    /// How to fuse in this mode.
-    pub fn fusion(self, mode: Mode) -> Fusion {
-        match mode {
-            Mode::Compiled if self.recomputes => Fusion::Thrifty,
-            Mode::Compiled => Fusion::Full,
-            Mode::Eager => Fusion::None,
-        }
-    }
-}
-
-impl std::fmt::Display for Thrift {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let again = if self.recomputes { ", products computed again" } else { "" };
-        match self.slices {
-            1 => write!(f, "the whole batch at once{again}"),
-            slices => write!(f, "the batch in {slices} slices{again}"),
-        }
-    }
-}
 
 /// A program with its memory, before code.
 #[derive(Debug, Clone)]
 pub struct Lowered {
     /// How it is kept small.
-    pub thrift: Thrift,
+    pub memory: MemoryStrategy,
     /// What runs for each slice; the whole program if there is one.
     pub body: Plan,
     /// What runs after the last slice, if there are several.
@@ -67,15 +34,15 @@ pub struct Lowered {
 ///
 /// # Errors
 /// If the batch cannot be cut so, a pass fails, or an op has no kernel.
-pub fn lower(graph: &Graph, target: &Target, thrift: Thrift) -> Result<Lowered> {
+pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<Lowered> {
     let mut half = Half {
         target,
-        fusion: thrift.fusion(target.mode),
+        fusion: target.mode.fusion(memory),
         passes: vec![],
         fuse: Duration::ZERO,
         plan: Duration::ZERO,
     };
-    let (body, tail, joined) = match thrift.slices {
+    let (body, tail, joined) = match memory.slices {
         1 => (half.lower(graph.clone())?, None, vec![]),
         slices => {
             let tiled = tile(graph, slices)?;
@@ -84,7 +51,7 @@ pub fn lower(graph: &Graph, target: &Target, thrift: Thrift) -> Result<Lowered> 
         }
     };
     let Half { passes, fuse, plan, .. } = half;
-    Ok(Lowered { thrift, body, tail, joined, passes, fuse, plan })
+    Ok(Lowered { memory, body, tail, joined, passes, fuse, plan })
 }
 
 /// What was done so far.
@@ -111,7 +78,7 @@ impl Half<'_> {
 
 impl Lowered {
     fn plans(&self) -> impl Iterator<Item = (&Plan, usize)> {
-        [(&self.body, self.thrift.slices)].into_iter().chain(self.tail.iter().map(|tail| (tail, 1)))
+        [(&self.body, self.memory.slices)].into_iter().chain(self.tail.iter().map(|tail| (tail, 1)))
     }
 
     /// Kernels launched in a run.

@@ -9,8 +9,8 @@ use kernfusion_codegen::cuda::Candidates;
 use kernfusion_codegen::cuda::{Cache, Device};
 use kernfusion_codegen::{CodegenError, Peaks, SharedArena, States};
 use kernfusion_ir::DType;
-use kernfusion_passes::fuse::{Accepts, any_kernel};
-use kernfusion_passes::{MIXED_PRECISION, PIPELINE, Pass};
+use kernfusion_passes::fuse::{Accepts, Fusion, any_kernel};
+use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, PIPELINE, Pass};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -23,6 +23,17 @@ pub enum Mode {
     /// The honest baseline: the traced graph as it is, one kernel for each op, every result in fresh memory that is
     /// freed after its last use; the same threads and the same matrix micro-kernels.
     Eager,
+}
+
+impl Mode {
+    /// How programs of this mode are fused.
+    pub fn fusion(self, memory: MemoryStrategy) -> Fusion {
+        match self {
+            Mode::Compiled if memory.recomputes => Fusion::Thrifty,
+            Mode::Compiled => Fusion::Full,
+            Mode::Eager => Fusion::None,
+        }
+    }
 }
 
 impl FromStr for Mode {

@@ -64,6 +64,14 @@ impl Lora {
     }
 }
 
+impl Trace {
+    /// Gives the linear layers that are declared from now on adapters where they are targets, and freezes everything else.
+    pub fn adapt(&self, lora: &Lora) {
+        self.tell_layers(lora.clone());
+        self.train_only(is_adapter);
+    }
+}
+
 /// Whether a parameter of this name belongs to an adapter.
 pub fn is_adapter(name: &str) -> bool {
     ENDS.iter().any(|end| name.ends_with(end))
@@ -84,7 +92,7 @@ impl Adapter {
     /// `torch.nn.Linear`.
     #[track_caller]
     pub(super) fn new(trace: &Trace, inputs: usize, outputs: usize) -> Option<Self> {
-        let lora = trace.lora().filter(|lora| lora.adapts(&trace.path()))?;
+        let lora = trace.told::<Lora>().filter(|lora| lora.adapts(&trace.path()))?;
         let bound = 1.0 / (inputs as f64).sqrt();
         Some(Adapter {
             a: trace.parameter("lora_a", [lora.rank, inputs], Init::Uniform { bound }),

@@ -37,13 +37,13 @@ pub use tensor::Tensor;
 
 use crate::Result;
 use crate::init::Init;
-use crate::nn::{Lora, is_adapter};
 use kernfusion_ir::{
     Builder, DType, Graph, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType, ValueId,
 };
 use kernfusion_passes::narrow_matrices;
+use std::any::{Any, TypeId};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,7 +65,10 @@ struct Inner {
     stored: DType,
     /// Module paths whose parameters stay as they are.
     frozen: Vec<String>,
-    lora: Option<Lora>,
+    /// Where not all parameters are trained: whether those of a name are.
+    trained: Option<fn(&str) -> bool>,
+    /// What layers are told, each setting under its type.
+    settings: HashMap<TypeId, Rc<dyn Any>>,
     parameters: Vec<(Parameter, ValueId)>,
     buffers: Vec<Parameter>,
     updates: Vec<(String, ValueId)>,
@@ -167,7 +170,8 @@ impl Trace {
             product_dtype: None,
             stored: DType::F32,
             frozen: vec![],
-            lora: None,
+            trained: None,
+            settings: HashMap::new(),
             parameters: vec![],
             buffers: vec![],
             updates: vec![],
@@ -217,22 +221,27 @@ impl Trace {
         self.inner.borrow_mut().frozen.extend(paths.iter().cloned());
     }
 
-    /// Gives the linear layers that are declared from now on, as far as they are targets, adapters, and freezes everything
-    /// else.
-    pub fn adapt(&self, lora: &Lora) {
-        self.inner.borrow_mut().lora = Some(lora.clone());
+    /// Trains, of the parameters that are declared from now on, only those whose names `trained` accepts.
+    pub(crate) fn train_only(&self, trained: fn(&str) -> bool) {
+        self.inner.borrow_mut().trained = Some(trained);
+    }
+
+    /// Tells the layers that are declared from now on a setting of theirs.
+    pub(crate) fn tell_layers<T: Any>(&self, setting: T) {
+        self.inner.borrow_mut().settings.insert(TypeId::of::<T>(), Rc::new(setting));
+    }
+
+    /// What layers were told under this type.
+    pub(crate) fn told<T: Any>(&self) -> Option<Rc<T>> {
+        self.inner.borrow().settings.get(&TypeId::of::<T>())?.clone().downcast().ok()
     }
 
     /// Trains what is declared from now on, whatever was said before: a new head on a model that stays as it is.
     pub fn unfreeze(&self) {
         let inner = &mut *self.inner.borrow_mut();
         inner.frozen.clear();
-        inner.lora = None;
-    }
-
-    /// The adapters that layers are given.
-    pub(crate) fn lora(&self) -> Option<Lora> {
-        self.inner.borrow().lora.clone()
+        inner.trained = None;
+        inner.settings.clear();
     }
 
     /// Whether a parameter is trained.
@@ -242,7 +251,7 @@ impl Trace {
             let rest = name.strip_prefix(path.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        !inner.frozen.iter().any(under) && (inner.lora.is_none() || is_adapter(name))
+        !inner.frozen.iter().any(under) && inner.trained.is_none_or(|trained| trained(name))
     }
 
     /// Opens a module under the current one, until the guard is dropped.

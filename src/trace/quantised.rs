@@ -37,7 +37,7 @@ impl Parameter {
     }
 
     /// The name of the state that the parameter is kept in besides its own.
-    pub(crate) fn companion(&self) -> Option<String> {
+    pub fn companion(&self) -> Option<String> {
         (self.dtype == DType::I8).then(|| scale_of(&self.name))
     }
 }

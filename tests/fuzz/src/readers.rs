@@ -2,16 +2,18 @@
 
 use crate::mutate::Folder;
 use crate::seeds;
-use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint};
-use kernfusion::experiment::Reference;
-use kernfusion::hugging_face::Published;
 use kernfusion::models::{ModelConfig, preset};
-use kernfusion::report::{Description, Measurements, bench_page, run_page};
 use kernfusion::tensor_file;
-use kernfusion::text::{Corpus, Tokenizer, TokenizerKind};
-use kernfusion::train::{Record, Row};
-use kernfusion::tune::{Demonstration, Preference, Prompt, read_rows};
+use kernfusion_cli::experiment::Reference;
+use kernfusion_cli::report::{Description, Measurements, bench_page, run_page};
 use kernfusion_ir::Graph;
+use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use kernfusion_lm::hugging_face::Published;
+use kernfusion_lm::jsonl::read_rows;
+use kernfusion_lm::record::Record;
+use kernfusion_lm::text::{Corpus, Tokenizer, TokenizerKind};
+use kernfusion_lm::train::Row;
+use kernfusion_lm::tune::{Demonstration, Preference, Prompt};
 use std::path::{Path, PathBuf};
 
 /// A reader, and good input for it.

@@ -1,15 +1,15 @@
 //! Good input, which cases are made of: fixtures of this project, and files that its writers write.
 
 use crate::mutate::Folder;
-use kernfusion::checkpoint::{CHECKPOINT_FILE, Checkpoint, Tensor32};
 use kernfusion::models::{
     BertConfig, EncoderDecoderConfig, GptConfig, ModelConfig, RecurrentLmConfig, presets,
 };
-use kernfusion::report::Description;
 use kernfusion::tensor_file;
-use kernfusion::text::{Corpus, PieceTokenizer, Tokenizer, TokenizerKind};
-use kernfusion::train::{Record, Settings, TextRecord};
+use kernfusion_cli::report::Description;
 use kernfusion_ir::{DType, Tensor, TensorType, samples};
+use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint, Tensor32};
+use kernfusion_lm::record::{Record, Settings, TextRecord};
+use kernfusion_lm::text::{Corpus, PieceTokenizer, Tokenizer, TokenizerKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

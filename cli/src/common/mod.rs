@@ -1,0 +1,9 @@
+//! What commands share: flags, the terminal, files and their errors.
+
+pub(crate) mod destination;
+pub(crate) mod error;
+pub(crate) mod machine;
+pub(crate) mod model;
+pub(crate) mod screen;
+pub(crate) mod source;
+pub(crate) mod workload;

@@ -1,0 +1,373 @@
+//! The flags that say which model a command works on, and on which program of it.
+
+use crate::common::error::{CliError, in_file, read_text};
+use clap::ValueEnum;
+use kernfusion::Result;
+use kernfusion::compile::{Candidates, Mode, Precision, Target};
+use kernfusion::models::{ModelConfig, Part, preset};
+use kernfusion::optim::Optimizer;
+use kernfusion::trace::{Program, Trace};
+use kernfusion_ir::DType;
+use std::path::PathBuf;
+
+/// Which model.
+#[derive(clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Model shape by name [default: tiny]; `kernfusion presets` lists them
+    #[arg(long, value_name = "NAME")]
+    pub(crate) preset: Option<String>,
+    /// Any other model shape: a JSON object with fields as `kernfusion presets --json` shows them; fields left out come
+    /// from the preset
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) config: Option<PathBuf>,
+    /// Windows in a batch [default: the preset's]
+    #[arg(long, value_name = "B")]
+    pub(crate) batch_size: Option<usize>,
+    /// Dropout probability [default: the preset's]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) dropout: Option<f64>,
+}
+
+/// The model that the flags describe.
+pub(crate) struct Model {
+    pub(crate) preset: &'static str,
+    pub(crate) config: ModelConfig,
+    pub(crate) batch: usize,
+    /// What matrices are kept as by programs that only read them, if it is not what products take.
+    pub(crate) weights: Option<DType>,
+    /// The fields that the user's file has.
+    fields: serde_json::Value,
+}
+
+impl Model {
+    /// With matrices kept as these flags say, for a work that only reads them.
+    pub(crate) fn keeping(self, flags: &WeightsArgs, work: Work) -> std::result::Result<Self, CliError> {
+        let weights = flags.weights.map(WeightsArg::dtype);
+        if weights.is_some() && matches!(work, Work::Train | Work::Forward) {
+            return Err(CliError::Usage("--weights is for --work prefill and --work decode".into()));
+        }
+        Ok(Model { weights, ..self })
+    }
+
+    /// Whether the user's file says what this field is, rather than the preset.
+    pub(crate) fn fixes(&self, field: &str) -> bool {
+        self.fields.get(field).is_some()
+    }
+}
+
+/// A number above was mistyped, and products of extents would overflow.
+const LARGEST_BATCH: usize = 1 << 24;
+
+impl ModelArgs {
+    /// The model, with everything that is not given taken from the preset.
+    pub(crate) fn resolve(&self) -> std::result::Result<Model, CliError> {
+        let preset = preset(self.preset.as_deref().unwrap_or("tiny"))?;
+        let (mut config, mut fields) = (preset.config, serde_json::Value::Null);
+        if let Some(path) = &self.config {
+            let json = read_text(path)?;
+            config = config.with_json(&json).map_err(|error| in_file(path, error))?;
+            fields = serde_json::from_str(&json).unwrap_or_default();
+        }
+        config.set_dropout(self.dropout.unwrap_or(config.dropout()));
+        config.validate()?;
+        let batch = self.batch_size.unwrap_or(preset.batch);
+        if batch == 0 {
+            return Err(CliError::Usage("--batch-size must be at least 1".into()));
+        }
+        if batch > LARGEST_BATCH {
+            let reason = format!("batch size {batch} is above the largest possible, {LARGEST_BATCH}");
+            return Err(CliError::Usage(reason));
+        }
+        Ok(Model { preset: preset.name, config, batch, weights: None, fields })
+    }
+
+    /// Whether a shape was given, by name or by file.
+    pub(crate) fn names_a_shape(&self) -> bool {
+        self.preset.is_some() || self.config.is_some()
+    }
+}
+
+/// Tokens of a prompt in the work `prefill`.
+const PROMPT: usize = 128;
+
+/// Which program of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Work {
+    /// A whole training step: loss, gradients, update
+    Train,
+    /// The loss of an evaluating model
+    Forward,
+    /// The first 128 tokens of a prompt at once, into empty caches
+    Prefill,
+    /// One token with caches of the whole context, half of which is read before
+    Decode,
+}
+
+impl Work {
+    /// The name, as the flag takes it.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
+
+    /// The program, with the number type of its products. A training step is one of AdamW without clipping; matrices of a
+    /// model that reads part by part are kept as what products take.
+    pub(crate) fn program(
+        self,
+        model: &Model,
+        precision: Precision,
+    ) -> std::result::Result<Program, CliError> {
+        let program: Result<Program> = match self {
+            Work::Train => {
+                model.config.train_step(model.batch, &benchmark_optimizer(), None).map(|step| step.program)
+            }
+            Work::Forward => model.config.evaluation(model.batch),
+            Work::Prefill | Work::Decode => {
+                let trace = Trace::new();
+                trace.store_matrices(model.weights.unwrap_or(precision.dtype()));
+                self.continuation(model, &trace)
+            }
+        };
+        Ok(program?)
+    }
+
+    /// Tokens of each row that a step reads.
+    pub(crate) fn length(self, model: &Model) -> usize {
+        match self {
+            Work::Train | Work::Forward => model.config.context(),
+            Work::Prefill => model.config.context().min(PROMPT),
+            Work::Decode => 1,
+        }
+    }
+
+    fn continuation(self, model: &Model, trace: &Trace) -> Result<Program> {
+        let (length, capacity) = (self.length(model), model.config.context());
+        let visible = if self == Work::Decode { capacity } else { length };
+        let part = Part { length, visible, capacity };
+        let unfit =
+            || kernfusion::Error::Configuration(format!("only a decoder has the work {}", self.name()));
+        model.config.continuation(trace, model.batch, part)?.ok_or_else(unfit)
+    }
+}
+
+/// The update rule of programs that are not trained for their own sake.
+pub(crate) fn benchmark_optimizer() -> Optimizer {
+    Optimizer::adamw(3e-4)
+}
+
+/// How much memory programs may take.
+#[derive(clap::Args)]
+pub(crate) struct MemoryArgs {
+    /// Memory that the whole process may take, such as 700MiB, 1.5GiB, 512MB, or in bytes; the batch is then computed in
+    /// as many slices, one after another, as that needs
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory_limit: Option<usize>,
+    /// Slices in which the batch is computed, one after another [default: the fewest that fit the limit; without one, as
+    /// many as keep temporaries within half a GiB]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    slices: Option<u32>,
+    /// Computes products that backward needs again instead of keeping them: far less memory, about a tenth more time; a
+    /// memory limit asks for it where slices do not suffice
+    #[arg(long)]
+    recompute: bool,
+}
+
+impl MemoryArgs {
+    /// The target with the limits that the flags set.
+    pub(crate) fn limit(&self, target: Target) -> Target {
+        let target =
+            self.memory_limit.into_iter().fold(target, Target::memory_limit).recompute(self.recompute);
+        self.slices().into_iter().fold(target, Target::slices)
+    }
+
+    /// The whole batch at once, unless the flags say otherwise: for looking at programs.
+    pub(crate) fn or_whole(self) -> Self {
+        let slices = self.slices.or_else(|| self.memory_limit.is_none().then_some(1));
+        MemoryArgs { slices, ..self }
+    }
+
+    /// The number of slices, if the user has chosen it.
+    pub(crate) fn slices(&self) -> Option<usize> {
+        self.slices.map(|slices| slices as usize)
+    }
+}
+
+/// A number of bytes: `700MiB`, `1.5GiB`, `512MB`, `734003200`.
+fn size(text: &str) -> std::result::Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let units = [
+        ("", 1u64),
+        ("B", 1),
+        ("KB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+    ];
+    let unknown =
+        || format!("no size: write bytes, or a number with one of KiB, MiB, GiB, KB, MB, GB (\"{text}\")");
+    let unit = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim())).ok_or_else(unknown)?.1;
+    let bytes = number.parse::<f64>().map_err(|_| unknown())? * unit as f64;
+    if bytes < 1.0 || bytes >= (1u64 << 62) as f64 {
+        return Err("no size of any memory".into());
+    }
+    Ok(bytes as usize)
+}
+
+/// The number type of matrix products.
+#[derive(clap::Args)]
+pub(crate) struct PrecisionArgs {
+    /// Number type of matrix products; parameters and optimizer stay f32
+    #[arg(long, value_enum, value_name = "DTYPE", default_value = "f32")]
+    dtype: DtypeArg,
+}
+
+impl PrecisionArgs {
+    pub(crate) fn precision(&self) -> Precision {
+        match self.dtype {
+            DtypeArg::F32 => Precision::F32,
+            DtypeArg::Bf16 => Precision::Bf16,
+        }
+    }
+}
+
+/// What a model that is only read takes in memory.
+#[derive(clap::Args)]
+pub(crate) struct WeightsArgs {
+    /// What matrices are kept as; int8 has a scale for each row [default: what products take, see --dtype]
+    #[arg(long, value_enum, value_name = "DTYPE")]
+    weights: Option<WeightsArg>,
+}
+
+impl WeightsArgs {
+    /// Whether the user has said anything.
+    pub(crate) fn is_given(&self) -> bool {
+        self.weights.is_some()
+    }
+
+    /// The target with what the flag says.
+    pub(crate) fn of(&self, target: Target) -> Target {
+        self.weights.map(WeightsArg::dtype).into_iter().fold(target, Target::weights)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WeightsArg {
+    F32,
+    Bf16,
+    Int8,
+}
+
+impl WeightsArg {
+    fn dtype(self) -> DType {
+        match self {
+            WeightsArg::F32 => DType::F32,
+            WeightsArg::Bf16 => DType::BF16,
+            WeightsArg::Int8 => DType::I8,
+        }
+    }
+}
+
+/// Where and how programs run.
+#[derive(clap::Args)]
+pub(crate) struct TargetArgs {
+    #[command(flatten)]
+    products: PrecisionArgs,
+    /// Device
+    #[arg(long, value_enum, default_value = "cpu")]
+    device: DeviceArg,
+    /// On a GPU: products of f32 on tensor cores, with operands rounded to 10 bits of fraction (TF32)
+    #[arg(long)]
+    tf32: bool,
+    /// On a GPU: measure who does each product best, and keep the choice on disk
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "tiles")]
+    tune: Option<TuneArg>,
+    /// End with an error that names the op, the module and the line if a step gives a NaN or an infinity; takes a copy of all
+    /// states for each step
+    #[arg(long)]
+    check_finite: bool,
+    /// Threads; results do not depend on it [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DtypeArg {
+    F32,
+    Bf16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TuneArg {
+    /// Our own tiles; results stay the same
+    Tiles,
+    /// Our own tiles and, for plain products, cublasLt; results may change in their last digits
+    Library,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DeviceArg {
+    Cpu,
+    Cuda,
+}
+
+impl TargetArgs {
+    /// The target in a mode: the CPU, or the first GPU.
+    pub(crate) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
+        let candidates = match self.tune {
+            None => Candidates::None,
+            Some(TuneArg::Tiles) => Candidates::Tiles,
+            Some(TuneArg::Library) => Candidates::Library,
+        };
+        let target = self.with_threads().mode(mode).precision(self.precision());
+        let target = target.tf32(self.tf32).tune(candidates).check_finite(self.check_finite);
+        match self.device {
+            DeviceArg::Cpu if self.tf32 => {
+                Err(CliError::Usage("--tf32 is a number type of GPUs: it needs --device cuda".into()))
+            }
+            DeviceArg::Cpu if self.tune.is_some() => {
+                Err(CliError::Usage("--tune measures products on GPUs: it needs --device cuda".into()))
+            }
+            DeviceArg::Cpu => Ok(target),
+            #[cfg(feature = "cuda")]
+            DeviceArg::Cuda => Ok(target.on(kernfusion_codegen::cuda::Device::open(0)?)),
+            #[cfg(not(feature = "cuda"))]
+            DeviceArg::Cuda => Err(kernfusion_codegen::cuda::CudaError::NotBuilt.into()),
+        }
+    }
+
+    /// The name of the device.
+    pub(crate) fn device_name(&self) -> &'static str {
+        match self.device {
+            DeviceArg::Cpu => "cpu",
+            DeviceArg::Cuda => "cuda",
+        }
+    }
+
+    /// The number type of matrix products.
+    pub(crate) fn precision(&self) -> Precision {
+        self.products.precision()
+    }
+
+    /// What products multiply, in a word.
+    pub(crate) fn products(&self) -> String {
+        match self.precision() {
+            Precision::F32 if self.tf32 => "tf32".into(),
+            precision => precision.to_string(),
+        }
+    }
+
+    /// How many threads are used.
+    pub(crate) fn thread_count(&self) -> usize {
+        self.with_threads().thread_count()
+    }
+
+    fn with_threads(&self) -> Target {
+        let target = Target::cpu();
+        match self.threads {
+            Some(threads) => target.threads(threads.into()),
+            None => target,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `kernfusion bisect`: which step of compilation changes a result.
+
+use crate::Outcome;
+use crate::common::error::{CliError, in_file};
+use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work, benchmark_optimizer};
+use crate::common::screen::{Screen, progress};
+use crate::common::workload::{inputs, synthetic_tokens, windows};
+use crate::inspection::opt::read_graph;
+use kernfusion::HostTensor;
+use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};
+use kernfusion::compile::Tensors;
+use kernfusion::tensor_file;
+use kernfusion_ir::evaluate::ensure_memory;
+use kernfusion_ir::samples::Draws;
+use kernfusion_ir::{Graph, InputRole, TensorType};
+use kernfusion_lm::train::batches;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Find the pass, the rewrite rule, the fusion or the kernel that makes a result wrong
+///
+/// A program is evaluated in f64 as it was traced and after every pass; then its kernels are interpreted in f64, and their code is
+/// run one kernel after another beside its interpretation. The first step whose results leave the tolerance is named, with the
+/// op and the user's line. Evaluation is slow: models are taken with a batch of 1 unless --batch-size says otherwise.
+///
+/// Exit code 0: nothing deviates; 1: a step was found.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion bisect step.kir
+  kernfusion bisect step.kir --inputs in.safetensors --tolerance 1e-9
+  kernfusion bisect --preset tiny --work train --dtype bf16")]
+pub(crate) struct Args {
+    /// Program in text form
+    #[arg(value_name = "FILE.kir", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Program of the model
+    #[arg(long, value_enum, default_value = "train")]
+    work: Work,
+    #[command(flatten)]
+    weights: WeightsArgs,
+    #[command(flatten)]
+    precision: PrecisionArgs,
+    /// Inputs and states by name; those that are left out are random
+    #[arg(long, value_name = "FILE.safetensors")]
+    inputs: Option<PathBuf>,
+    /// Seed of random inputs and of a model's parameters
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// How far results in f64 may differ, as a share of the largest magnitude of their tensor
+    #[arg(long, value_name = "X", default_value_t = TOLERANCE)]
+    tolerance: f64,
+    /// Threads of the code that is run [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
+    if !(args.tolerance >= 0.0 && args.tolerance.is_finite()) {
+        return Err(CliError::Usage("--tolerance must be a number, 0 or above".into()));
+    }
+    let (graph, mut given) = match &args.file {
+        Some(file) => (read_graph(file)?, Tensors::new()),
+        None => args.of_model()?,
+    };
+    if let Some(file) = &args.inputs {
+        let tensors = tensor_file::read(file)?;
+        if let Some(name) = tensors.keys().find(|name| graph.input(name).is_none()) {
+            let reason = format!("the program has no input \"{name}\"");
+            return Err(CliError::Content { path: file.clone(), reason });
+        }
+        given.extend(tensors);
+    }
+    let named = |error: kernfusion::Error| match &args.file {
+        Some(file) => in_file(file, error),
+        None => error.into(),
+    };
+    ensure_memory(&graph).map_err(|error| named(error.into()))?;
+    fill(&graph, &mut given, args.seed);
+    let pipeline = Pipeline::of_cpu(args.precision.precision(), args.threads.map_or(0, usize::from));
+    let bar = progress(0, "{elapsed} of evaluation");
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let found = bisect(&graph, &given, &pipeline, args.tolerance);
+    bar.finish_and_clear();
+    let found = found.map_err(named)?;
+    show(&found, screen);
+    Ok(if found.finding.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn show(found: &Bisection, screen: &mut Screen) {
+    screen.line(format!("{:<18} {:>8} {:>10} {:>8}  of", "step", "size", "deviation", "s"));
+    for stage in &found.stages {
+        let seconds = stage.time.as_secs_f64();
+        let line = format!(
+            "{:<18} {:>8} {:>10.1e} {seconds:>8.2}  {}",
+            stage.name, stage.size, stage.deviation, stage.of
+        );
+        screen.line(line.trim_end());
+    }
+    if !found.not_finite.is_empty() {
+        screen.line(format!("not finite as traced, and compared as such: {}", found.not_finite.join(", ")));
+    }
+    match &found.finding {
+        Some(finding) => screen.line(format!("found: {finding}")),
+        None => {
+            screen.line("nothing deviates: every pass, fusion and kernel gives what the traced program gives")
+        }
+    }
+}
+
+impl Args {
+    /// The program of a model with its first parameters and a batch of synthetic tokens.
+    fn of_model(&mut self) -> Result<(Graph, Tensors), CliError> {
+        self.model.batch_size.get_or_insert(1);
+        let model = self.model.resolve()?.keeping(&self.weights, self.work)?;
+        batches::check(&model.config)?;
+        let mut given = Tensors::new();
+        let mut add = |tensors: Vec<(&str, HostTensor)>| {
+            given.extend(tensors.into_iter().map(|(name, tensor)| (name.to_string(), tensor)));
+        };
+        let program = match self.work {
+            Work::Train => {
+                let optimizer = benchmark_optimizer();
+                let step = model.config.train_step(model.batch, &optimizer, None)?;
+                add(step.scalars(0, optimizer.learning_rate(), self.seed as u32));
+                step.program
+            }
+            work => work.program(&model, self.precision.precision())?,
+        };
+        let tokens = synthetic_tokens(&model)?;
+        let size = (model.batch, self.work.length(&model));
+        add(inputs(&model.config, self.work, size, 0, &windows(&model, &tokens)?));
+        program.ensure_memory()?;
+        given.extend(program.initial_parameters(self.seed));
+        Ok((program.graph, given))
+    }
+}
+
+/// Random numbers for the inputs that have none yet. States get small positive ones, which second moments of an optimizer
+/// must be.
+fn fill(graph: &Graph, given: &mut Tensors, seed: u64) {
+    let mut draws = Draws::new(seed);
+    for (id, name, role) in graph.inputs() {
+        if !given.contains_key(name) {
+            given.insert(name.to_string(), random(&graph[id].ty, role, &mut draws));
+        }
+    }
+}
+
+fn random(ty: &TensorType, role: InputRole, draws: &mut Draws) -> HostTensor {
+    let element = |draws: &mut Draws| match () {
+        // Most integers are places in a table, which may be short.
+        () if !ty.dtype.is_float() => draws.below(2) as f64,
+        () if role == InputRole::State => draws.between(1e-4, 1e-2),
+        () => draws.between(-1.0, 1.0),
+    };
+    let values: Vec<_> = (0..ty.elements()).map(|_| element(draws)).collect();
+    HostTensor::from_f64(ty, &values)
+}

@@ -1,0 +1,339 @@
+//! `kernfusion dump`: a program at a stage of compilation, as text or picture.
+
+use super::view;
+use crate::Outcome;
+use crate::common::destination::write_derived;
+use crate::common::error::CliError;
+use crate::common::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
+use crate::common::screen::{Screen, note};
+use crate::inspection::opt::read_graph;
+use crate::inspection::stages::{PassArgs, difference, fused, parts, simplified, traced};
+use clap::ValueEnum;
+use kernfusion::compile::{Mode, Target, compile, passes};
+use kernfusion_codegen::cuda::{self, Function, Renderer, Step};
+use kernfusion_codegen::{Executable, States};
+use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::{Kernel, KernelGraph, Plan};
+use kernfusion_passes::plan::plan;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show a program at a stage of compilation
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kernfusion dump --stage simplify -o step.kir
+  kernfusion dump --preset tiny --format html -o tiny.html
+  kernfusion dump --diff simplify
+  kernfusion dump --work decode --diff weights-int8
+  kernfusion dump step.kir --stage asm --kernel attn
+  kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
+pub(crate) struct Args {
+    /// A program in text form, instead of one of a model
+    #[arg(value_name = "FILE.kir", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Which program of the model
+    #[arg(long, value_enum, default_value = "train")]
+    work: Work,
+    #[command(flatten)]
+    weights: WeightsArgs,
+    /// Stage; a page (html) shows all of them
+    #[arg(long, value_enum, required_unless_present_any = ["format", "diff"])]
+    stage: Option<Stage>,
+    /// Form
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// Mode whose stages are shown
+    #[arg(long, value_name = "MODE", default_value = "compiled")]
+    mode: Mode,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    /// Of a program in slices: what runs once after the last slice, instead of what runs for each
+    #[arg(long)]
+    tail: bool,
+    #[command(flatten)]
+    products: PrecisionArgs,
+    #[command(flatten)]
+    passes: PassArgs,
+    /// Of cuda and ptx: products of f32 on tensor cores, with operands rounded to 10 bits of fraction
+    #[arg(long)]
+    tf32: bool,
+    /// Of ptx: the architecture that it is for
+    #[arg(long, value_name = "NAME", default_value = "compute_80")]
+    arch: String,
+    /// Of fuse, clif, asm, cuda and ptx as text: only kernels whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    kernel: Option<String>,
+    /// What this pass changes, by its name (the first of it) or its number in `opt --list`, instead of a stage
+    #[arg(long, value_name = "PASS", conflicts_with_all = ["stage", "format", "after", "stop_after", "kernel"])]
+    diff: Option<String>,
+    /// Of html: measured times, as `kernfusion profile --json FILE` writes them for the same program
+    #[arg(long, value_name = "FILE.json")]
+    times: Option<PathBuf>,
+    /// File to write instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Stage {
+    /// The loss as traced
+    Trace,
+    /// The whole training step: with gradients and update
+    Grad,
+    /// After the passes
+    Simplify,
+    /// Kernels
+    Fuse,
+    /// Kernels and their memory
+    Plan,
+    /// Cranelift IR of each kernel
+    Clif,
+    /// Machine code of each kernel
+    Asm,
+    /// CUDA C++ of each kernel
+    Cuda,
+    /// PTX of each kernel, by NVRTC
+    Ptx,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    /// For Graphviz
+    Dot,
+    /// For Markdown
+    Mermaid,
+    Json,
+    /// A page with all stages side by side, and what became of each part of the program
+    Html,
+}
+
+pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    let args = Args { memory: args.memory.or_whole(), ..args };
+    let subject = match &args.file {
+        Some(path) => Subject::File(path.clone(), read_graph(path)?),
+        None => Subject::Model(args.model.resolve()?.keeping(&args.weights, args.work)?),
+    };
+    let mut text = args.show(&subject)?;
+    if let Some(part) = args.kernel.as_ref().filter(|_| text.is_empty()) {
+        return Err(CliError::Usage(format!("no kernel has a name that contains {part:?}")));
+    }
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    match &args.output {
+        Some(path) => {
+            let sources = args.file.iter().chain(&args.times).chain(&args.model.config);
+            write_derived(path, &text, &sources.map(PathBuf::as_path).collect::<Vec<_>>())?;
+        }
+        None => screen.text(&text),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whose stages are shown.
+enum Subject {
+    Model(Model),
+    /// A program in text form, and where it was read from.
+    File(PathBuf, Graph),
+}
+
+impl Args {
+    /// The program, before any pass.
+    fn program(&self, subject: &Subject) -> Result<Graph, CliError> {
+        match subject {
+            Subject::Model(model) => Ok(self.work.program(model, self.products.precision())?.graph),
+            Subject::File(_, graph) => Ok(graph.clone()),
+        }
+    }
+
+    /// What was traced of it, before gradients.
+    fn traced(&self, subject: &Subject) -> Result<Graph, CliError> {
+        match subject {
+            Subject::Model(model) => traced(model, self.work, self.products.precision()),
+            Subject::File(..) => self.program(subject),
+        }
+    }
+
+    fn show(&self, subject: &Subject) -> Result<String, CliError> {
+        if self.format == Format::Html {
+            return self.page(subject);
+        }
+        if let Some(pass) = &self.diff {
+            let modes = (self.mode, self.products.precision());
+            let graph = self.part(parts(self.program(subject)?, modes, &self.memory)?.graphs)?;
+            return difference(&graph, &passes(self.mode, self.products.precision()), pass);
+        }
+        if self.times.is_some() {
+            return Err(CliError::Usage("--times is for --format html".into()));
+        }
+        let modes = (self.mode, self.products.precision());
+        let fused = || {
+            let parts = simplified(self.program(subject)?, modes, &self.memory, &self.passes)?;
+            fused(&self.part(parts.graphs)?, self.mode, parts.memory)
+        };
+        match self.stage()? {
+            Stage::Trace => self.graph(&self.traced(subject)?),
+            Stage::Grad if self.file.is_some() => Err(CliError::Usage(
+                "a file holds what was derived already; --stage trace shows all of it".into(),
+            )),
+            Stage::Grad if self.work == Work::Train => {
+                self.graph(&self.part(parts(self.program(subject)?, modes, &self.memory)?.graphs)?)
+            }
+            Stage::Grad => {
+                let work = self.work.name();
+                Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
+            }
+            Stage::Simplify => self.simplify(subject),
+            Stage::Fuse => self.kernels(&fused()?),
+            Stage::Plan => self.plan(&plan(fused()?)),
+            Stage::Clif => self.code(subject, |program, kernel| program.clif(kernel)),
+            Stage::Asm => self.code(subject, |program, kernel| program.assembly(kernel)),
+            Stage::Cuda => self.cuda(&plan(fused()?), |function| Ok(function.text.clone())),
+            Stage::Ptx => self.cuda(&plan(fused()?), |function| Ok(cuda::ptx(function, &self.arch)?)),
+        }
+    }
+
+    fn stage(&self) -> Result<Stage, CliError> {
+        self.stage.ok_or_else(|| CliError::Usage("say which --stage; only --format html shows all".into()))
+    }
+
+    /// All stages in one page.
+    fn page(&self, subject: &Subject) -> Result<String, CliError> {
+        if self.passes.stops_early() || self.kernel.is_some() {
+            let reason = "a page shows the whole pipeline: leave out --after, --stop-after and --kernel";
+            return Err(CliError::Usage(reason.into()));
+        }
+        let modes = (self.mode, self.products.precision());
+        let parts = parts(self.program(subject)?, modes, &self.memory)?;
+        let memory = parts.memory;
+        let title = match subject {
+            Subject::Model(model) => format!("{} {}", model.preset, self.work.name()),
+            Subject::File(path, _) => path.display().to_string(),
+        };
+        view::page(&self.part(parts.graphs)?, title, modes, memory, self.times.as_deref())
+    }
+
+    /// Which of a program's parts is shown.
+    fn part<T>(&self, mut parts: Vec<T>) -> Result<T, CliError> {
+        if self.tail && parts.len() == 1 {
+            return Err(CliError::Usage(
+                "--tail is of a program in slices: say --slices or --memory-limit".into(),
+            ));
+        }
+        Ok(parts.swap_remove(usize::from(self.tail)))
+    }
+
+    fn graph(&self, graph: &Graph) -> Result<String, CliError> {
+        match self.format {
+            Format::Text => Ok(graph.to_string()),
+            Format::Dot => Ok(graph.to_dot()),
+            Format::Mermaid => Ok(graph.to_mermaid()),
+            Format::Json => Ok(graph.to_json()),
+            Format::Html => unreachable!("a page shows all stages"),
+        }
+    }
+
+    /// The graph after the passes, and which rules fired: in text form as comments, else on standard error.
+    fn simplify(&self, subject: &Subject) -> Result<String, CliError> {
+        let modes = (self.mode, self.products.precision());
+        let parts = simplified(self.program(subject)?, modes, &self.memory, &self.passes)?;
+        let (graph, notes) = self.part(parts.graphs.into_iter().zip(parts.notes).collect())?;
+        let text = self.graph(&graph)?;
+        if matches!(self.format, Format::Text) {
+            return Ok(notes.iter().map(|line| format!("# {line}\n")).chain([text]).collect());
+        }
+        notes.iter().for_each(|line| note(line));
+        Ok(text)
+    }
+
+    fn kernels(&self, graph: &KernelGraph) -> Result<String, CliError> {
+        match self.format {
+            Format::Text if self.kernel.is_some() => {
+                let texts = graph.kernels.iter().filter(|kernel| self.wants(kernel));
+                Ok(texts.map(|kernel| graph.show(kernel).to_string()).collect::<Vec<_>>().join("\n"))
+            }
+            Format::Text => Ok(graph.to_string()),
+            Format::Dot => Ok(graph.to_dot()),
+            Format::Mermaid => Ok(graph.to_mermaid()),
+            Format::Json => Ok(graph.to_json()),
+            Format::Html => unreachable!("a page shows all stages"),
+        }
+    }
+
+    fn plan(&self, plan: &Plan) -> Result<String, CliError> {
+        match self.format {
+            Format::Text => Ok(plan.to_string()),
+            Format::Json => Ok(serde_json::to_string_pretty(plan).expect("a plan is plain data")),
+            Format::Dot | Format::Mermaid => Err(self.only_text("text and json; --stage fuse has pictures")),
+            Format::Html => unreachable!("a page shows all stages"),
+        }
+    }
+
+    /// The code of each kernel, one after another. Equal kernels share one function and show it each time.
+    fn code(
+        &self,
+        subject: &Subject,
+        text: impl Fn(&Executable, &str) -> Option<String>,
+    ) -> Result<String, CliError> {
+        if self.format != Format::Text {
+            return Err(self.only_text("text only"));
+        }
+        if self.passes.stops_early() {
+            return Err(CliError::Usage(
+                "code is made of the whole pipeline: leave out --after and --stop-after".into(),
+            ));
+        }
+        let target = Target::cpu().mode(self.mode).precision(self.products.precision()).keep_code(true);
+        let target = self.memory.limit(target);
+        let program = compile(&self.program(subject)?, &States::new(), &target)?;
+        let mut parts = Vec::new();
+        let program = self.part(program.executables())?;
+        for kernel in program.plan().graph.kernels.iter().filter(|kernel| self.wants(kernel)) {
+            let code = text(program, &kernel.name).unwrap_or_else(|| "; no code of its own\n".into());
+            parts.push(format!("; kernel {}\n{code}", kernel.name));
+        }
+        Ok(parts.join("\n"))
+    }
+
+    /// The functions of each kernel, one after another. Equal kernels share functions, which are shown once.
+    fn cuda(
+        &self,
+        plan: &Plan,
+        text: impl Fn(&Function) -> Result<String, CliError>,
+    ) -> Result<String, CliError> {
+        if self.format != Format::Text {
+            return Err(self.only_text("text only"));
+        }
+        let mut renderer = Renderer::new(cuda::Options { tf32: self.tf32, ..cuda::Options::default() });
+        let program = renderer.program(plan).map_err(kernfusion_lm::Error::from)?;
+        let mut shown = BTreeSet::new();
+        let mut parts = Vec::new();
+        for step in &program.steps {
+            if let Step::Launch(launch) = step
+                && launch.kernels.iter().any(|kernel| self.wants(&plan.graph.kernels[*kernel]))
+                && shown.insert(launch.function)
+            {
+                parts.push(text(&renderer.functions()[launch.function])?);
+            }
+        }
+        Ok(parts.join("\n"))
+    }
+
+    fn wants(&self, kernel: &Kernel) -> bool {
+        self.kernel.as_ref().is_none_or(|text| kernel.name.contains(text))
+    }
+
+    fn only_text(&self, forms: &str) -> CliError {
+        let (stage, format) = (self.stage.map(name).unwrap_or_default(), name(self.format));
+        CliError::Usage(format!("--stage {stage} has no {format} form, but {forms}"))
+    }
+}
+
+/// A value as its flag takes it.
+fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+}

@@ -1,0 +1,154 @@
+//! `kernfusion compile`: a model as an object file for programs in C and Rust.
+
+use crate::Outcome;
+use crate::common::error::{CliError, in_file};
+use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work};
+use crate::common::screen::Screen;
+use crate::common::source::published;
+use clap::ValueEnum;
+use kernfusion::compile::{Isa, Target};
+use kernfusion_lm::ahead_of_time::{AheadOfTime, RUNTIME};
+use kernfusion_lm::checkpoint::Checkpoint;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Compile a decoder to an object file that a program in C or Rust runs without the compiler
+///
+/// The folder gets NAME.o, NAME.h, NAME.rs, the parameters as NAME.safetensors and, if it stands beside this program, the
+/// runtime for C as libkernfusion_runtime.a. It is there whole or not at all.
+#[derive(clap::Args)]
+#[command(after_help = "Example: kernfusion compile --checkpoint runs/tiny --work decode -o artefact\n\
+                        With decode each token takes a step; with prefill prompts are read up to 128 tokens at a time, too.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Directory of a checkpoint, in place of a shape with new parameters
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "dropout"])]
+    checkpoint: Option<PathBuf>,
+    /// Directory of a model in the layout of Hugging Face
+    #[arg(long = "model", value_name = "DIR", conflicts_with_all = ["checkpoint", "preset", "config", "dropout"])]
+    published: Option<PathBuf>,
+    /// What the object file can do: decode, or prefill, which can both
+    #[arg(long, value_enum, value_name = "WORK", default_value = "decode")]
+    work: Work,
+    #[command(flatten)]
+    products: PrecisionArgs,
+    #[command(flatten)]
+    weights: WeightsArgs,
+    /// Processors that it is for
+    #[arg(long, value_enum, value_name = "CPU", default_value = "host")]
+    cpu: Cpu,
+    /// Seed of new parameters
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Name in files and functions [default: the preset's or the checkpoint's]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Folder to write
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Replace a folder that has such files and nothing else
+    #[arg(long, alias = "force")]
+    overwrite: bool,
+    /// The runtime for C [default: libkernfusion_runtime.a beside this program]
+    #[arg(long, value_name = "FILE.a")]
+    runtime: Option<PathBuf>,
+}
+
+/// Kinds of processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Cpu {
+    /// This one and those that can do as much
+    Host,
+    /// All with AVX2 and FMA
+    Avx2,
+    /// All of this architecture
+    Baseline,
+}
+
+pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    if !matches!(args.work, Work::Decode | Work::Prefill) {
+        return Err(CliError::Usage("--work: only decode and prefill are compiled ahead of time".into()));
+    }
+    let target = args.weights.of(Target::cpu().precision(args.products.precision()));
+    let target = match args.cpu {
+        Cpu::Host => target,
+        Cpu::Avx2 => target.isa(Isa::Avx2),
+        Cpu::Baseline => target.isa(Isa::Portable),
+    };
+    let (model, default) = model(&args, &target)?;
+    let name = args.name.as_deref().unwrap_or(&default);
+    let model = model.named(name).map_err(|error| in_flag("--name", error))?;
+    let model = model.batch(args.model.batch_size.unwrap_or(1)).prompts(args.work == Work::Prefill);
+    let runtime = args.runtime.clone().or_else(beside);
+    let report = model.write(&args.output, runtime.as_deref(), args.overwrite)?;
+    screen.line(format!(
+        "{name}: {} different kernels for {}, compiled in {:.2} s",
+        report.programs,
+        if report.parts == 1 {
+            "one kind of part".into()
+        } else {
+            format!("{} kinds of parts", report.parts)
+        },
+        report.compile.as_secs_f64()
+    ));
+    screen.line(format!(
+        "{}: {} ({:.1} KiB of code and launches, {:.1} MiB of parameters)",
+        args.output.display(),
+        report.files.join(", "),
+        report.object_bytes as f64 / 1024.0,
+        report.parameter_bytes as f64 / (1 << 20) as f64
+    ));
+    let runtime = if runtime.is_some() { RUNTIME.into() } else { format!("path/to/{RUNTIME}") };
+    screen.line(format!("cc program.c {name}.o {runtime} -lm -lpthread -ldl"));
+    if !report.files.iter().any(|file| file == RUNTIME) {
+        screen.line("the runtime: cargo build --release -p kernfusion-runtime in Kernfusion's source");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The model, and a name for it.
+fn model(args: &Args, target: &Target) -> Result<(AheadOfTime, String), CliError> {
+    let (model, folder) = match (&args.checkpoint, &args.published) {
+        (Some(folder), _) => {
+            let checkpoint = Checkpoint::load(folder).map_err(kernfusion_lm::Error::from)?;
+            (AheadOfTime::from_checkpoint(checkpoint, target), folder)
+        }
+        (_, Some(folder)) => (AheadOfTime::from_published(&published(folder)?, target), folder),
+        (None, None) => {
+            let model = args.model.resolve()?;
+            let name =
+                if args.model.config.is_some() { "model".into() } else { model.preset.replace('-', "_") };
+            return Ok((AheadOfTime::untrained(&model.config, args.seed, target)?, name));
+        }
+    };
+    let model = model.map_err(|error| in_file(folder, error))?;
+    let last = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name: String = last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    Ok((model, if is_name { name } else { "model".into() }))
+}
+
+/// The runtime where Cargo puts it: beside the program or, the newest, among what the program was built from.
+fn beside() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent()?;
+    let installed = Some(folder.join(RUNTIME)).filter(|path| path.is_file());
+    installed.or_else(|| {
+        let entries = std::fs::read_dir(folder.join("deps")).ok()?.filter_map(Result::ok);
+        let (stem, ending) = RUNTIME.rsplit_once('.')?;
+        let is_runtime = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with(stem) && name.ends_with(&format!(".{ending}"))
+        };
+        let built = entries.map(|entry| entry.path()).filter(is_runtime);
+        built.max_by_key(|path| path.metadata().and_then(|data| data.modified()).ok())
+    })
+}
+
+fn in_flag(flag: &str, error: kernfusion_lm::Error) -> CliError {
+    match error {
+        kernfusion_lm::Error::Configuration(reason) => CliError::Usage(format!("{flag}: {reason}")),
+        other => other.into(),
+    }
+}

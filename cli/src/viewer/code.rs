@@ -1,0 +1,70 @@
+//! The code of kernels: assembly of this CPU, and CUDA C++.
+
+use super::Options;
+use super::nodes::Numbers;
+use kernfusion::compile::Mode;
+use kernfusion_codegen::cuda::{self, Renderer, Step};
+use kernfusion_codegen::{Executable, Memory, States};
+use kernfusion_ir::kernel::Plan;
+use kernfusion_lm::Result;
+use serde::Serialize;
+
+/// Which code is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// Assembly of this machine's CPU, and CUDA C++.
+    All,
+    /// None: kernels as text alone.
+    Nothing,
+}
+
+/// The code of one kernel, as numbers of texts.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct KernelCode {
+    /// Assembly of the CPU; none of kernels without code of their own.
+    pub assembly: Option<usize>,
+    /// CUDA C++, one text for each function.
+    pub cuda: Vec<usize>,
+}
+
+/// Texts, each once.
+#[derive(Default)]
+pub(super) struct Texts(Numbers<String>);
+
+impl Texts {
+    /// The number of a text.
+    pub(super) fn add(&mut self, text: String) -> usize {
+        self.0.of(text)
+    }
+
+    /// All of them.
+    pub(super) fn finish(self) -> Vec<String> {
+        self.0.values()
+    }
+}
+
+/// The code of each kernel of a plan.
+pub(super) fn code(plan: &Plan, options: &Options, texts: &mut Texts) -> Result<Vec<KernelCode>> {
+    let mut code = vec![KernelCode::default(); plan.graph.kernels.len()];
+    if options.code == Code::Nothing {
+        return Ok(code);
+    }
+    let memory = if options.mode == Mode::Eager { Memory::Fresh } else { Memory::Arena };
+    let keep = kernfusion_codegen::Options { threads: 1, memory, keep_code: true, ..Default::default() };
+    let executable = Executable::compile(plan.clone(), &States::new(), &keep)?;
+    for (kernel, code) in plan.graph.kernels.iter().zip(&mut code) {
+        code.assembly = executable.assembly(&kernel.name).map(|text| texts.add(text));
+    }
+    let mut renderer = Renderer::new(cuda::Options::default());
+    let program = renderer.program(plan)?;
+    for step in &program.steps {
+        let Step::Launch(launch) = step else { continue };
+        let text = texts.add(renderer.functions()[launch.function].text.clone());
+        for &kernel in &launch.kernels {
+            if !code[kernel].cuda.contains(&text) {
+                code[kernel].cuda.push(text);
+            }
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,386 @@
+//! Commands with `--device cuda`, where the device is a simulation of the driver ([`driver`]), not a GPU.
+
+#[path = "../../../codegen/tests/driver/mod.rs"]
+pub(crate) mod driver;
+
+use super::workplace::{Ended, TRAIN, Workplace, end, message};
+use kernfusion::tensor_file;
+use kernfusion_ir::Tensor;
+use kernfusion_ir::samples::difference;
+use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// A command on the simulated device; `None` where it cannot be built.
+fn command(work: &Workplace, flags: &str) -> Option<Command> {
+    let folder = driver::folder()?;
+    let mut command = work.command(&format!("{flags} --device cuda"));
+    command.env("LD_LIBRARY_PATH", folder).env("KERNFUSION_NVRTC", folder);
+    command.env("KERNFUSION_CACHE", work.path("cache"));
+    Some(command)
+}
+
+fn succeed(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<String> {
+    let mut command = command(work, flags)?;
+    let ended = end(command.envs(settings.iter().copied()).spawn().unwrap());
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{flags} {settings:?}");
+    Some(ended.out)
+}
+
+fn fail(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<String> {
+    let mut command = command(work, flags)?;
+    Some(message(end(command.envs(settings.iter().copied()).spawn().unwrap()), flags))
+}
+
+/// The last line of a selftest: how many passed and how many failed.
+fn tally(out: &str) -> [usize; 2] {
+    let last = out.lines().last().unwrap_or_else(|| panic!("no line: {out}"));
+    let numbers = last.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>();
+    numbers.try_into().unwrap_or_else(|_| panic!("{out}"))
+}
+
+/// Selftest in as many processes as there are cores, each with a share: what they say.
+fn selftest(work: &Workplace, settings: &[(&str, &str)]) -> Option<Vec<Ended>> {
+    let processes = std::thread::available_parallelism().map_or(1, usize::from);
+    let start = |part: usize| {
+        let mut command = command(work, &format!("selftest --verbose --share {part}/{processes}"))?;
+        Some(command.envs(settings.iter().copied()).spawn().unwrap())
+    };
+    let running: Vec<_> = (1..=processes).map(start).collect::<Option<_>>()?;
+    Some(running.into_iter().map(end).collect())
+}
+
+/// All of it. A first run, in which kernels do nothing, finds out what they are, so that they are compiled together.
+#[test]
+fn selftest_passes() {
+    let work = Workplace::new();
+    let Some(found) = selftest(&work, &[("SIMULATED_KERNELS", "none")]) else { return };
+    let all: usize = found.iter().flat_map(|ended| tally(&ended.out)).sum();
+    let cubins = work.path("cache/cubin");
+    let settings = [("SIMULATED_CUBINS", cubins.to_str().unwrap())];
+    // Compiles them, so that the processes after it find them.
+    succeed(&work, "selftest --filter constant", &settings);
+    let [mut passed, mut failed] = [0, 0];
+    for Ended { out, err, .. } in selftest(&work, &settings).unwrap() {
+        println!("{out}{err}");
+        let [well, badly] = tally(&out);
+        (passed, failed) = (passed + well, failed + badly);
+    }
+    assert_eq!((passed, failed), (all, 0));
+    assert!(passed > 1500, "{passed} cases");
+}
+
+#[test]
+fn selftest_passes_with_other_products() {
+    let work = Workplace::new();
+    for flags in ["step --dtype bf16", "step --tf32"] {
+        let Some(out) = succeed(&work, &format!("selftest --filter {flags}"), &[]) else { return };
+        assert!(tally(&out)[0] > 0 && tally(&out)[1] == 0, "{out}");
+    }
+}
+
+#[test]
+fn selftest_stops_when_the_device_is_lost() {
+    let work = Workplace::new();
+    let flags = "selftest --filter constant --verbose";
+    let Some(mut command) = command(&work, flags) else { return };
+    let ended = end(command.env("SIMULATED_FAILURE", "3").spawn().unwrap());
+    assert_eq!(ended.code, Some(1), "{}", ended.out);
+    assert_eq!(ended.out.matches("an illegal memory access").count(), 2, "{}", ended.out);
+    assert!(ended.out.contains("the device is lost (CUDA: entering the device's context: "), "{}", ended.out);
+    assert_eq!(tally(&ended.out), [3, 1], "{}", ended.out);
+}
+
+#[test]
+fn an_error_names_the_kernel_if_each_is_waited_for() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --steps 3");
+    let alone = [("KERNFUSION_CUDA_SYNC", "1")];
+    let Some(_) = succeed(&work, &format!("{train} --log graph.jsonl"), &[]) else { return };
+    succeed(&work, &format!("{train} --log alone.jsonl"), &alone);
+    assert_eq!(work.losses("alone.jsonl"), work.losses("graph.jsonl"));
+    let failing = [alone[0], ("SIMULATED_FAILURE", "40")];
+    let message = fail(&work, &train, &failing).unwrap();
+    assert!(message.starts_with("CUDA: the kernel `") && message.contains("an illegal memory"), "{message}");
+    // Alone, it is the same kernel again.
+    assert_eq!(fail(&work, &train, &failing).unwrap(), message);
+}
+
+#[test]
+fn the_nvrtc_that_is_named_is_taken_before_the_systems() {
+    let work = Workplace::new();
+    let Some(folder) = driver::folder() else { return };
+    // What the system finds by that name cannot compile anything.
+    std::fs::create_dir(work.path("system")).unwrap();
+    std::os::unix::fs::symlink(folder.join("libcuda.so"), work.path("system/libnvrtc.so")).unwrap();
+    let libraries = format!("{}:{}", work.path("system").display(), folder.display());
+    let setting = [("LD_LIBRARY_PATH", libraries.as_str())];
+    let out = succeed(&work, "selftest --filter constant", &setting).unwrap();
+    assert_eq!(tally(&out)[1], 0, "{out}");
+    // Compiled kernels of another machine need none; without them, an error names the folder.
+    let made = work.path("cache/cubin");
+    let nowhere = [("KERNFUSION_NVRTC", "nowhere"), ("KERNFUSION_CACHE", "new")];
+    let train = format!("{TRAIN} --steps 1");
+    let message = fail(&work, &train, &nowhere).unwrap();
+    let expected = "KERNFUSION_NVRTC names nowhere, which has no libnvrtc.so that can be used: there is none";
+    assert_eq!(message, expected);
+    let with_cubins = [nowhere[0], nowhere[1], ("KERNFUSION_CUBINS", made.to_str().unwrap())];
+    let out = succeed(&work, "selftest --filter constant", &with_cubins).unwrap();
+    assert_eq!(tally(&out)[1], 0, "{out}");
+}
+
+/// A sum of many inputs, by pairs of pairs, which is one kernel.
+fn sum_of(inputs: usize) -> String {
+    let input = |at| format!("  %x{at} = input {{name = \"x{at}\", dtype = f32, shape = [2]}}\n");
+    let mut lines: String = (0..inputs).map(input).collect();
+    let mut sums: std::collections::VecDeque<_> = (0..inputs).map(|at| format!("x{at}")).collect();
+    while let (Some(a), Some(b)) = (sums.pop_front(), sums.pop_front()) {
+        let sum = format!("s{}", lines.lines().count());
+        lines += &format!("  %{sum} = add %{a}, %{b}\n");
+        sums.push_back(sum);
+        if sums.len() == 1 {
+            break;
+        }
+    }
+    format!("graph \"sum\" {{\n{lines}  output \"y\" = %{}\n}}\n", sums[0])
+}
+
+#[test]
+fn many_arguments_take_a_newer_driver() {
+    let work = Workplace::new();
+    let count = 600;
+    work.write("sum.kir", sum_of(count));
+    let x = |at: usize| (format!("x{at}"), Tensor::new([2], vec![at as f32, 1.0]));
+    tensor_file::write(&work.path("in.safetensors"), &(0..count).map(x).collect()).unwrap();
+    let run = "run sum.kir --inputs in.safetensors --outputs out.safetensors";
+    let Some(_) = succeed(&work, run, &[("SIMULATED_DRIVER", "12010")]) else { return };
+    let found = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    assert_eq!(found["y"].to_f64(), [(count * (count - 1) / 2) as f64, count as f64]);
+    let message = fail(&work, run, &[("SIMULATED_DRIVER", "12000")]).unwrap();
+    assert!(
+        message.contains("has 601 arguments, and the driver, which knows CUDA 12.0, passes 512"),
+        "{message}"
+    );
+}
+
+#[test]
+fn training_has_the_losses_of_the_cpu_in_any_order_of_streams() {
+    let work = Workplace::new();
+    let flags = format!("{TRAIN} --steps 7 --dropout 0.1 --validate-every 3");
+    work.succeed(&format!("{flags} --log cpu.jsonl"));
+    let expected = work.losses("cpu.jsonl");
+    for order in ["late", "ahead", "at-once"] {
+        let log = format!("{order}.jsonl");
+        let Some(_) = succeed(&work, &format!("{flags} --log {log}"), &[("SIMULATED_ORDER", order)]) else {
+            return;
+        };
+        let losses = work.losses(&log);
+        assert_eq!(losses.len(), expected.len());
+        assert!(losses.iter().zip(&expected).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-3));
+        assert_eq!(losses, work.losses("late.jsonl"), "{order}");
+    }
+}
+
+#[test]
+fn tf32_is_a_choice() {
+    let work = Workplace::new();
+    let flags = format!("{TRAIN} --steps 4");
+    for (log, choice) in [("f32.jsonl", ""), ("tf32.jsonl", "--tf32")] {
+        let Some(_) = succeed(&work, &format!("{flags} {choice} --log {log}"), &[]) else { return };
+    }
+    let [f32, tf32] = ["f32.jsonl", "tf32.jsonl"].map(|log| work.losses(log));
+    assert!(f32 != tf32 && f32.iter().zip(&tf32).all(|(a, b)| (a.1 - b.1).abs() < 1e-2), "{f32:?} {tf32:?}");
+    let bench = "bench --config small.json --batch-size 2 --steps 1 --warmup 0 --mode compiled --tf32";
+    assert!(succeed(&work, bench, &[]).unwrap().contains("tf32 products"));
+}
+
+#[test]
+fn tuning_chooses_once_and_changes_no_loss() {
+    let work = Workplace::new();
+    let loss = |flags: &str| {
+        let flags =
+            format!("bench --config small.json --batch-size 2 --mode compiled --work forward {flags}");
+        succeed(&work, &format!("{flags} --steps 1 --warmup 0 --json bench.json"), &[])?;
+        let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        document["results"][0]["loss_last"].as_f64()
+    };
+    let Some(usual) = loss("") else { return };
+    let choices = || {
+        let files = std::fs::read_dir(work.path("cache/cubin")).unwrap().map(|file| file.unwrap().path());
+        let choices = files.filter(|file| file.extension().is_some_and(|extension| extension == "choice"));
+        let choices = choices.map(|file| (file.clone(), file.metadata().unwrap().modified().unwrap()));
+        choices.collect::<BTreeMap<_, _>>()
+    };
+    assert!(choices().is_empty());
+    let tuned = loss("--tune");
+    let chosen = choices();
+    let again = loss("--tune");
+    assert!(!chosen.is_empty() && choices() == chosen, "{chosen:?}");
+    assert_eq!([tuned, again], [Some(usual); 2]);
+}
+
+/// What bench says of cublasLt, and the loss.
+fn bench_with_library(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<(String, f64)> {
+    let bench =
+        "bench --config small.json --batch-size 2 --mode compiled --work forward --steps 1 --warmup 0";
+    succeed(work, &format!("{bench} --json bench.json {flags}"), settings)?;
+    let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let row = &document["results"][0];
+    Some((row["library"].as_str().unwrap_or_default().to_owned(), row["loss_last"].as_f64().unwrap()))
+}
+
+#[test]
+fn a_library_does_products_if_that_is_allowed_and_it_is_quicker() {
+    let work = Workplace::new();
+    let bench = |flags: &str, settings: &[(&str, &str)]| bench_with_library(&work, flags, settings);
+    let Some((said, usual)) = bench("--tune", &[]) else { return };
+    assert_eq!(said, "");
+    // A library that takes its time is none to be chosen; that is kept, so it stays so when it is quick.
+    let slow = [("SIMULATED_LIBRARY", "slow"), ("SIMULATED_LIBRARY_VERSION", "120802")];
+    let (said, loss) = bench("--tune=library", &slow).unwrap();
+    assert_eq!((said.as_str(), loss), ("0 products by cublasLt 12.8.2", usual));
+    assert_eq!(bench("--tune=library", &slow[1..]).unwrap().0, said);
+    // Another version is measured again, and its choice is kept, too.
+    let (said, loss) = bench("--tune=library", &[]).unwrap();
+    assert!(said.ends_with(" products by cublasLt 12.9.1") && !said.starts_with("0 "), "{said}");
+    assert!((loss - usual).abs() < 1e-4, "{loss}, usually {usual}");
+    let again = bench("--tune=library", &[("SIMULATED_LIBRARY", "slow")]).unwrap();
+    assert_eq!(again, (said, loss));
+    // One that fails when it is used is an error of the run.
+    let command = "bench --config small.json --batch-size 2 --mode compiled --work forward --tune=library";
+    let message = fail(&work, command, &[("SIMULATED_LIBRARY", "failing")]).unwrap();
+    assert!(message.contains("cublasLt: multiplying matrices: CUBLAS_STATUS_EXECUTION_FAILED"), "{message}");
+}
+
+#[test]
+fn a_library_that_cannot_is_no_candidate() {
+    let work = Workplace::new();
+    let bench = |settings: &[(&str, &str)]| bench_with_library(&work, "--tune=library", settings);
+    let Some((said, usual)) = bench(&[("SIMULATED_LIBRARY", "unable")]) else { return };
+    assert_eq!(said, "0 products by cublasLt 12.9.1");
+    let failing = [("SIMULATED_LIBRARY", "failing"), ("SIMULATED_LIBRARY_VERSION", "130000")];
+    assert_eq!(bench(&failing), Some(("0 products by cublasLt 13.0.0".into(), usual)));
+    let (said, loss) = bench(&[("SIMULATED_LIBRARY", "closed")]).unwrap();
+    assert!(said.contains("cublasLt: opening it: CUBLAS_STATUS_NOT_INITIALIZED"), "{said}");
+    assert_eq!(loss, usual);
+    // A folder that has the driver, but no cublasLt.
+    let folder = driver::folder().unwrap();
+    for name in ["libcuda.so", "libnvrtc.so"] {
+        std::os::unix::fs::symlink(folder.join(name), work.path(name)).unwrap();
+    }
+    let (said, loss) = bench(&[("LD_LIBRARY_PATH", work.path("").to_str().unwrap())]).unwrap();
+    assert!(said.starts_with("own kernels for all products: cublasLt cannot be found: install it"), "{said}");
+    assert_eq!(loss, usual);
+}
+
+#[test]
+fn a_run_goes_on_and_writes_texts() {
+    let work = Workplace::new();
+    let train = |flags: &str| succeed(&work, &format!("{TRAIN} {flags}"), &[]);
+    let Some(_) = train("--steps 6 --log whole.jsonl") else { return };
+    let whole = Checkpoint::load(&work.path("run")).unwrap().tensors;
+    train("--steps 4 --log parts.jsonl");
+    succeed(&work, "train --resume run --steps 6 --log parts.jsonl", &[]);
+    assert_eq!(work.losses("parts.jsonl"), work.losses("whole.jsonl"));
+    assert!(Checkpoint::load(&work.path("run")).unwrap().tensors == whole, "parameters differ");
+    let flags = "generate --checkpoint run --prompt Compiler --tokens 12 --temperature 0";
+    assert_eq!(succeed(&work, flags, &[]).unwrap(), work.succeed(flags));
+}
+
+/// Sums of squares of rows, and whatever is divided by their roots.
+const NORM: &str = r#"graph "norm" {
+  %x = input {name = "x", dtype = f32, shape = [3, 4]} : f32[3,4]
+  %square = mul %x, %x : f32[3,4]
+  %sum = reduce %square {op = sum, axes = [1]} : f32[3]
+  %root = sqrt %sum : f32[3]
+  %all = broadcast %root {shape = [3, 4], axes = [0]} : f32[3,4]
+  %y = div %x, %all : f32[3,4]
+  output "y" = %y
+}
+"#;
+
+#[test]
+fn bench_and_run() {
+    let work = Workplace::new();
+    let flags = "bench --config small.json --batch-size 2 --steps 2 --warmup 1 --json bench.json";
+    let Some(_) = succeed(&work, flags, &[]) else { return };
+    let document: Value =
+        serde_json::from_str(&std::fs::read_to_string(work.path("bench.json")).unwrap()).unwrap();
+    for row in document["results"].as_array().unwrap() {
+        assert_eq!(row["device"], "cuda");
+        assert!(row["median_step_s"].as_f64() > Some(0.0) && row["peak_device_mib"].as_f64() > Some(0.0));
+    }
+    work.write("norm.kir", NORM);
+    let x = Tensor::new([3, 4], (0..12).map(|at| 0.5 + at as f32).collect::<Vec<_>>());
+    tensor_file::write(&work.path("in.safetensors"), &BTreeMap::from([("x".into(), x)])).unwrap();
+    let files = "run norm.kir --inputs in.safetensors --outputs out.safetensors";
+    succeed(&work, files, &[]);
+    let found = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    work.succeed(&format!("{files} --mode reference"));
+    let expected = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    assert_eq!(difference(&expected["y"].to_f64(), &found["y"].to_f64(), 1e-6), None);
+}
+
+#[test]
+fn profile_has_a_time_and_a_floor_for_each_kernel() {
+    let work = Workplace::new();
+    let flags =
+        "profile --config small.json --batch-size 2 --steps 1 --warmup 0 --lines 0 --json profile.json";
+    let Some(out) = succeed(&work, flags, &[]) else { return };
+    assert!(out.contains("simulated device") && out.contains("GB/s copied"), "{out}");
+    let text = std::fs::read_to_string(work.path("profile.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let rates =
+        ["bandwidth_bytes_per_s", "reads_bytes_per_s", "f32_products_per_s", "bf16_products_per_s", "step_s"];
+    assert!(rates.iter().all(|rate| document[*rate].as_f64() > Some(0.0)), "{text}");
+    let kernels = document["kernels"].as_array().unwrap();
+    let is_positive = |kernel: &Value, field: &str| kernel[field].as_f64() > Some(0.0);
+    assert!(kernels.iter().all(|kernel| is_positive(kernel, "seconds") && is_positive(kernel, "floor_s")));
+}
+
+#[test]
+fn a_device_that_fails_ends_the_run_and_keeps_the_checkpoint() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --checkpoint-every 1 --validate-every 2");
+    let Some(_) = succeed(&work, &format!("{train} --steps 1"), &[]) else { return };
+    // In the first step, in a later one, and in the validation or the steps about it.
+    for launch in ["0", "70", "130"] {
+        let message = fail(&work, &format!("{train} --steps 4"), &[("SIMULATED_FAILURE", launch)]).unwrap();
+        assert!(
+            message.contains("CUDA: ") && message.contains("an illegal memory access"),
+            "{launch}: {message}"
+        );
+        // The checkpoint of the last step that was done, if there was one.
+        assert_eq!(work.path("run").join(CHECKPOINT_FILE).exists(), launch != "0", "{launch}");
+        assert!(launch == "0" || Checkpoint::load(&work.path("run")).is_ok(), "{launch}");
+    }
+    let message = fail(&work, "generate --checkpoint run", &[("SIMULATED_FAILURE", "3")]).unwrap();
+    assert!(message.contains("an illegal memory access"), "{message}");
+}
+
+#[test]
+fn what_a_device_lacks_is_one_line() {
+    let work = Workplace::new();
+    let train = format!("{TRAIN} --steps 1");
+    let cases = [
+        (("SIMULATED_DEVICES", "0"), "there is no CUDA device 0; the driver knows 0"),
+        (
+            ("SIMULATED_ARCHITECTURE", "75"),
+            "the device is of the architecture sm_75; sm_80 (A100) is the oldest",
+        ),
+        (("SIMULATED_MIB", "0"), "the device has 0 bytes of free memory, the program needs "),
+        (
+            ("SIMULATED_DRIVER", "11080"),
+            "NVRTC 12 makes code for newer drivers than this one, which knows CUDA 11.8",
+        ),
+        (("SIMULATED_REFUSAL", "blocks_0_"), "NVRTC refuses `blocks_0_"),
+        (("SIMULATED_REFUSAL", "blocks_0_"), "): error: this simulation was told to refuse it"),
+    ];
+    for (setting, expected) in cases {
+        let Some(message) = fail(&work, &train, &[setting]) else { return };
+        assert!(message.contains(expected), "{setting:?}: {message}");
+    }
+}

@@ -1,0 +1,104 @@
+//! The architectures that are known: how each names its parameters, and what its `config.json` says, in both directions.
+
+mod bert;
+mod gpt2;
+mod llama;
+mod t5;
+
+use super::fields::Fields;
+use super::layout::{Heads, Row};
+use kernfusion::models::ModelConfig;
+use serde_json::{Map, Value};
+
+/// An architecture of transformers.
+pub(super) struct Architecture {
+    /// `model_type` in `config.json`.
+    pub(super) model_type: &'static str,
+    /// What the class is called that has the model with its output layer.
+    pub(super) class: &'static str,
+    /// How parameters are named.
+    pub(super) table: &'static [Row],
+    /// How those of feed-forward networks are named, without a gate and with one, where that is not the same.
+    pub(super) variants: [&'static [Row]; 2],
+    /// What all names begin with but those of an output layer; files of the model without one leave it out.
+    pub(super) base: &'static str,
+    /// Tensors that share their numbers: the first is the parameter, the others may be stored, too.
+    pub(super) ties: &'static [&'static [&'static str]],
+    /// How names of tensors end that may be stored, but are no parameters, or those of other tasks.
+    pub(super) extras: &'static [&'static str],
+    /// Today's name of a tensor.
+    pub(super) rename: fn(String) -> String,
+    /// Reads the shape from `config.json`.
+    pub(super) read: fn(&mut Fields) -> Result<ModelConfig, String>,
+    /// The fields that describe a model of ours; an error if it is not of this architecture.
+    pub(super) write: fn(&ModelConfig) -> Result<Map<String, Value>, String>,
+}
+
+/// All that are known. The first one that can express a model is what it is saved as.
+pub(super) const ARCHITECTURES: [&Architecture; 6] =
+    [&gpt2::GPT2, &llama::LLAMA, &llama::MISTRAL, &llama::MIXTRAL, &bert::BERT, &t5::T5];
+
+/// The architecture with this `model_type`.
+pub(super) fn named(model_type: &str) -> Result<&'static Architecture, String> {
+    let known = ARCHITECTURES.into_iter().find(|architecture| architecture.model_type == model_type);
+    known.ok_or_else(|| {
+        let names = ARCHITECTURES.map(|architecture| architecture.model_type);
+        format!("model_type is \"{model_type}\", but only {} can be read", names.join(", "))
+    })
+}
+
+/// The architecture that a model of ours is saved as, and its fields.
+pub(super) fn of(config: &ModelConfig) -> Result<(&'static Architecture, Map<String, Value>), String> {
+    let mut reasons = Vec::new();
+    for architecture in ARCHITECTURES {
+        match (architecture.write)(config) {
+            Ok(fields) => return Ok((architecture, fields)),
+            Err(reason) => reasons.push(format!("no {}, since {reason}", architecture.model_type)),
+        }
+    }
+    Err(format!("it is {}", reasons.join("; ")))
+}
+
+/// The heads by which projections are cut.
+pub(super) fn heads(config: &ModelConfig) -> Heads {
+    match config {
+        ModelConfig::Gpt(config) => Heads { queries: config.heads, shared: config.kv_heads() },
+        other => {
+            let heads = other.heads().unwrap_or(1);
+            Heads { queries: heads, shared: heads }
+        }
+    }
+}
+
+impl Architecture {
+    /// The name of the output layer's matrix that a model without one of its own shares, and that of its partner.
+    pub(super) fn tied_head(&self) -> [&'static str; 2] {
+        let tie = self.ties[0];
+        [tie[0], tie[tie.len() - 1]]
+    }
+}
+
+/// Whether the model's feed-forward networks have gates.
+pub(super) fn is_gated(config: &ModelConfig) -> bool {
+    match config {
+        ModelConfig::Gpt(config) => config.feed_forward.is_gated(),
+        ModelConfig::EncoderDecoder(config) => config.feed_forward.is_gated(),
+        ModelConfig::Bert(_) | ModelConfig::Recurrent(_) => false,
+    }
+}
+
+/// The fields of a JSON object that is given as a literal.
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// Refuses a model for the first thing that is not as it must be.
+fn expect_all(conditions: &[(bool, &str)]) -> Result<(), String> {
+    match conditions.iter().find(|(holds, _)| !holds) {
+        Some((_, reason)) => Err((*reason).into()),
+        None => Ok(()),
+    }
+}

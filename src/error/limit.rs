@@ -1,0 +1,36 @@
+//! Memory limits that cannot be met.
+
+use kernfusion_passes::MemoryStrategy;
+use kernfusion_passes::tile::TileError;
+
+/// A memory limit that cannot be met.
+#[derive(Debug, thiserror::Error)]
+pub enum LimitError {
+    /// No number of slices fits.
+    #[error(
+        "the memory limit of {} is {} too small: this program takes {} at least ({memory})",
+        mebibytes(*limit), mebibytes(needed - limit), mebibytes(*needed)
+    )]
+    TooSmall {
+        /// The limit in bytes.
+        limit: usize,
+        /// The least number of bytes that would do.
+        needed: usize,
+        /// The way in which it would.
+        memory: MemoryStrategy,
+    },
+    /// It does not fit at once, and not in slices for another reason.
+    #[error("the memory limit of {} is {} too small, and the program {cause}", mebibytes(*limit), mebibytes(needed - limit))]
+    Whole {
+        /// The limit in bytes.
+        limit: usize,
+        /// The least number of bytes that the program takes at once.
+        needed: usize,
+        /// Why it cannot be computed in slices.
+        cause: Box<TileError>,
+    },
+}
+
+fn mebibytes(bytes: usize) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+}

@@ -1,0 +1,91 @@
+//! Modules import each other in one direction: no circle in the library, in `lm` and in `cli`. Between crates Cargo holds it.
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules at the top of a crate with the text of all their files, unit tests and comments left out.
+fn modules(source: &Path) -> BTreeMap<String, String> {
+    let mut modules: BTreeMap<String, String> = BTreeMap::new();
+    for entry in fs::read_dir(source).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_string();
+        if name != "lib" && name != "main" {
+            let text: String =
+                files(&path).iter().map(|file| code(&fs::read_to_string(file).unwrap())).collect();
+            modules.entry(name).or_default().push_str(&text);
+        }
+    }
+    modules
+}
+
+fn files(path: &Path) -> Vec<PathBuf> {
+    if path.is_dir() {
+        return fs::read_dir(path).unwrap().flat_map(|entry| files(&entry.unwrap().path())).collect();
+    }
+    let is_code = path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs");
+    is_code.then(|| path.to_path_buf()).into_iter().collect()
+}
+
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The modules of the same crate that a module names; `Error` and `Result` are those of `error`.
+fn imports<'a>(text: &str, modules: &'a BTreeMap<String, String>) -> Vec<&'a str> {
+    let paths = text.split("crate::").skip(1);
+    let named = paths.flat_map(|rest| match rest.strip_prefix('{') {
+        Some(list) => list.split('}').next().unwrap().split(',').map(first_word).collect(),
+        None => vec![first_word(rest)],
+    });
+    let names = named.map(|name| if name == "Error" || name == "Result" { "error" } else { name });
+    names.filter_map(|name| Some(modules.get_key_value(name)?.0.as_str())).collect()
+}
+
+fn first_word(text: &str) -> &str {
+    let text = text.trim_start();
+    &text[..text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())]
+}
+
+fn circles(source: &Path) -> Vec<Vec<String>> {
+    let modules = modules(source);
+    assert!(modules.len() > 5, "{}: {} modules", source.display(), modules.len());
+    let mut graph = DiGraphMap::<&str, ()>::new();
+    for (name, text) in &modules {
+        let others = imports(text, &modules).into_iter().filter(|other| other != name);
+        others.for_each(|other| _ = graph.add_edge(name, other, ()));
+    }
+    let groups = tarjan_scc(&graph).into_iter().filter(|group| group.len() > 1);
+    groups.map(|group| group.into_iter().map(String::from).collect()).collect()
+}
+
+#[test]
+fn modules_import_each_other_in_one_direction() {
+    for source in ["src", "lm/src", "cli/src"] {
+        let found = circles(&Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+        assert!(found.is_empty(), "modules of {source} that import each other in a circle: {found:?}");
+    }
+}
+
+#[test]
+fn a_circle_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    fs::create_dir(folder.path().join("text")).unwrap();
+    write("text/mod.rs", "use crate::{Error,\n    sample::Sampler};");
+    write(
+        "sample.rs",
+        "//! crate::train\nuse crate::error::Error;\n#[cfg(test)]\nmod tests {\n    use crate::train::X;\n}\n",
+    );
+    write("error.rs", "use crate::sample::SampleError;");
+    write("train.rs", "fn f() -> crate::Result<()> { crate::text::g() }");
+    write("tune.rs", "use crate::train::Trainer;");
+    write("other.rs", "");
+    let mut found = circles(folder.path());
+    found.iter_mut().for_each(|circle| circle.sort());
+    assert_eq!(found, [["error", "sample"]]);
+}
