@@ -3,12 +3,10 @@
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
-use kernfusion_codegen::cpu::contract::{
-    Axis, Buffers, Contraction, Element, Operand, Output, Precision, Workspaces,
-};
-use kernfusion_codegen::cpu::isa::Isa;
-use kernfusion_codegen::cpu::pool::Pool;
 use kernfusion_benches::random;
+use kernfusion_cpu::contract::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, Workspaces};
+use kernfusion_cpu::isa::Isa;
+use kernfusion_cpu::pool::Pool;
 use std::time::Duration;
 
 /// Name, batch, m, k, n, and whether A and B are contiguous along m and k.

@@ -11,7 +11,7 @@ use kernfusion::loss::cross_entropy;
 use kernfusion::nn::LayerNorm;
 use kernfusion::optim::{Optimizer, TrainStep};
 use kernfusion::trace::{Program, Tensor, Trace};
-use kernfusion_codegen::{Executable, Options};
+use kernfusion_cpu::{Options, PlanExecutable};
 use kernfusion_ir::{DType, InputRole};
 use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
@@ -42,7 +42,7 @@ fn compare(c: &mut Criterion, name: &str, program: &Program, data: &[(&str, Host
         let states = program.initial_states(7).expect("memory for the states");
         let plan = plan(fuse(&graph, fusion, any_kernel).expect("every op has a kernel"));
         let mut executable =
-            Executable::compile(plan, &states, &Options::default()).expect("the plan compiles");
+            PlanExecutable::compile(plan, &states, &Options::default()).expect("the plan compiles");
         let data: Vec<_> = data.iter().map(|(name, tensor)| (*name, tensor)).collect();
         group.bench_function(label, |b| b.iter(|| executable.run(&data).expect("runs")));
     }

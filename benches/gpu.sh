@@ -205,7 +205,7 @@ make_cubins() {
   local driver=$out/prepared/driver processes=${PROCESSES:-$(nproc)} dtype part pair
   mkdir -p "$driver"
   "${CXX:-g++}" -std=c++17 -O1 -shared -fPIC -Wl,-soname,libcuda.so -DEMULATOR='""' -DKERNELS='""' \
-    "$root/codegen/tests/driver/driver.cpp" -o "$driver/libcuda.so" -ldl || return 1
+    "$root/codegen/cuda/tests/driver/driver.cpp" -o "$driver/libcuda.so" -ldl || return 1
   export LD_LIBRARY_PATH=$driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} SIMULATED_KERNELS=none SIMULATED_MIB=140000
   export SIMULATED_ARCHITECTURE=${ARCHITECTURE:-90} KERNFUSION_CACHE=$out/prepared/cache
   {

@@ -1,11 +1,12 @@
 //! Compiled kernels: bandwidth of maps, rows with reductions, fused epilogues, launches, compile time.
 
-#[path = "../codegen/tests/kernels/support.rs"]
+#[path = "../codegen/cpu/tests/kernels/support.rs"]
 #[allow(dead_code, reason = "the tests need more of it")]
 mod support;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kernfusion_codegen::{Executable, Options, States};
+use kernfusion_codegen::States;
+use kernfusion_cpu::{Options, PlanExecutable};
 use kernfusion_ir::kernel::{BufferRole, Direction, Domain, Form, InstrKind, Operand, Product, Scalar};
 use kernfusion_ir::{Binary, DType, ReduceOp, TensorType, Unary};
 use support::{Bench, Program, Random, at};
@@ -43,7 +44,7 @@ fn measure(c: &mut Criterion, name: &str, bench: &Bench, work: Throughput) {
             states.set(&buffer.name, &Random(1).tensor(&buffer.ty, -2.0, 2.0)).expect("memory");
         }
         let options = Options { threads, ..Options::default() };
-        let mut executable = Executable::compile(bench.plan(), &states, &options).expect("compiles");
+        let mut executable = PlanExecutable::compile(bench.plan(), &states, &options).expect("compiles");
         group.bench_function(threads.to_string(), |b| b.iter(|| executable.run(&[]).expect("runs")));
     }
     group.finish();
@@ -180,7 +181,7 @@ fn launches(c: &mut Criterion) {
     measure(c, "a hundred launches", &bench, Throughput::Elements(100));
     c.bench_function("a hundred kernels compiled", |b| {
         let options = Options { threads: 1, ..Options::default() };
-        b.iter(|| Executable::compile(bench.plan(), &States::new(), &options).expect("compiles"));
+        b.iter(|| PlanExecutable::compile(bench.plan(), &States::new(), &options).expect("compiles"));
     });
 }
 

@@ -24,7 +24,8 @@ pub use finding::{Culprit, Finding, Place};
 use crate::compile::{Mode, Precision, Target, passes};
 use crate::{Error, Result};
 use deviation::{Deviation, worst};
-use kernfusion_codegen::{Executable, Options, States};
+use kernfusion_codegen::States;
+use kernfusion_cpu::{Options, PlanExecutable};
 use kernfusion_ir::evaluate::{Array, Precision as Rounding, evaluate_all};
 use kernfusion_ir::kernel::Plan;
 use kernfusion_ir::{Graph, Tensor};
@@ -45,7 +46,7 @@ const SIMPLIFY: &str = "simplify";
 pub type FuseStep<'a> = Box<dyn Fn(&Graph) -> Result<Plan> + 'a>;
 
 /// From kernels to code over states.
-pub type GenerateStep<'a> = Box<dyn Fn(&Plan, &States) -> Result<Executable> + 'a>;
+pub type GenerateStep<'a> = Box<dyn Fn(&Plan, &States) -> Result<PlanExecutable> + 'a>;
 
 /// The steps that are suspected, in the order in which they run.
 pub struct Pipeline<'a> {
@@ -68,7 +69,7 @@ impl Pipeline<'_> {
             fuse: Box::new(|graph| Ok(plan(fuse(graph, Fusion::Full, Target::cpu().accepts())?))),
             generate: Box::new(move |plan, states| {
                 let options = Options { threads, ..Options::default() };
-                Ok(Executable::compile(plan.clone(), states, &options)?)
+                Ok(PlanExecutable::compile(plan.clone(), states, &options)?)
             }),
         }
     }

@@ -3,7 +3,7 @@
 use kernfusion::bisect::{Bisection, Culprit, Pipeline, TOLERANCE, bisect};
 use kernfusion::compile::Precision;
 use kernfusion::prelude::*;
-use kernfusion_codegen::{Executable, Options};
+use kernfusion_cpu::{Options, PlanExecutable};
 use kernfusion_ir::kernel::{InstrKind, Plan};
 use kernfusion_ir::samples::Draws;
 use kernfusion_ir::{Graph, IrError, Literal, Op, Unary};
@@ -142,7 +142,7 @@ fn wrong_code_is_found() {
     pipeline.generate = Box::new(|plan, states| {
         let (plan, kernel) = changed(plan);
         *name.borrow_mut() = kernel;
-        Ok(Executable::compile(plan, states, &Options { threads: 1, ..Options::default() })?)
+        Ok(PlanExecutable::compile(plan, states, &Options { threads: 1, ..Options::default() })?)
     });
     let found = search(&pipeline);
     let finding = found.finding.as_ref().unwrap();

@@ -6,8 +6,8 @@ use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Target
 use kernfusion::models::{GptConfig, ModelConfig, Part, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
-use kernfusion_codegen::cuda::emulator::{self, Emulator, Job, Schedule};
-use kernfusion_codegen::cuda::{Options, Program, Renderer, Step};
+use kernfusion_cuda::emulator::{self, Emulator, Job, Schedule};
+use kernfusion_cuda::{Options, Program, Renderer, Step};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::kernel::{Form, Plan};
 use kernfusion_ir::random::element_bits;
@@ -82,7 +82,7 @@ fn case(
         run(&mut converted, &target.passes(), None, &mut |_, _| {}).expect("passes");
     }
     let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
-    let plan = lower(&graph, target, MemoryStrategy::NONE).expect("lowers").body;
+    let plan = lower(&graph, target, MemoryStrategy::NONE).expect("lowers").program.body;
     Case { name, plan, inputs, expected, tolerance }
 }
 
@@ -155,7 +155,8 @@ fn the_optimizer_is_one_launch() {
         let config =
             GptConfig { vocabulary: 11, context: 6, heads: 2, width: 8, layers, ..GptConfig::default() };
         let step = config.train_step(3, &Optimizer::adamw(1e-2), clip).expect("a step");
-        let plan = lower(&step.program.graph, &Target::cpu(), MemoryStrategy::NONE).expect("lowers").body;
+        let plan =
+            lower(&step.program.graph, &Target::cpu(), MemoryStrategy::NONE).expect("lowers").program.body;
         let program = Renderer::new(Options::default()).program(&plan).expect("renders");
         let updates = |kernel: &usize| {
             let kernel = &plan.graph.kernels[*kernel];
@@ -181,7 +182,7 @@ fn the_optimizer_is_one_launch() {
 #[cfg(feature = "cuda")]
 mod presets_compile {
     use super::*;
-    use kernfusion_codegen::cuda::nvrtc::{Form, compile, is_present};
+    use kernfusion_cuda::nvrtc::{Form, compile, is_present};
     use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -211,6 +212,7 @@ mod presets_compile {
                 let plan =
                     lower(&step.program.graph, &Target::cpu().precision(precision), MemoryStrategy::NONE)
                         .expect("lowers")
+                        .program
                         .body;
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
@@ -222,7 +224,8 @@ mod presets_compile {
                 forward.extend(two.continuation(&Trace::new(), 1, part).expect("a program"));
             }
             for program in forward {
-                let plan = lower(&program.graph, &Target::cpu(), MemoryStrategy::NONE).expect("lowers").body;
+                let plan =
+                    lower(&program.graph, &Target::cpu(), MemoryStrategy::NONE).expect("lowers").program.body;
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
         }

@@ -54,7 +54,7 @@ fn first_word(text: &str) -> &str {
 fn circles(source: &Path) -> Vec<Vec<String>> {
     let modules = modules(source);
     assert!(modules.len() > 5, "{}: {} modules", source.display(), modules.len());
-    let mut graph = DiGraphMap::<&str, ()>::new();
+    let mut graph = DiGraphMap::<&str, (), std::hash::RandomState>::new();
     for (name, text) in &modules {
         let others = imports(text, &modules).into_iter().filter(|other| other != name);
         others.for_each(|other| _ = graph.add_edge(name, other, ()));

@@ -1,9 +1,11 @@
 //! What can go wrong between a plan and its results.
 
-use crate::cuda::CudaError;
 use kernfusion_ir::TensorType;
 use kernfusion_runtime::isa::IsaError;
 use kernfusion_runtime::memory::OutOfMemory;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
 
 /// An error of a back end.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -14,9 +16,9 @@ pub enum CodegenError {
     /// The system refused memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
-    /// NVRTC or the GPU.
+    /// A device, or what programs for it need.
     #[error(transparent)]
-    Cuda(#[from] CudaError),
+    Device(#[from] DeviceError),
     /// The back end cannot run a kernel.
     #[error("kernel \"{kernel}\": {what} is not supported by this back end")]
     Unsupported {
@@ -67,4 +69,38 @@ pub enum CodegenError {
         /// The panic's message.
         message: String,
     },
+}
+
+/// An error of a back end for a device, in that back end's own type.
+#[derive(Debug, Clone)]
+pub struct DeviceError(Arc<dyn Error + Send + Sync>);
+
+impl DeviceError {
+    /// Of this error.
+    pub fn new(error: impl Error + Send + Sync + 'static) -> Self {
+        DeviceError(Arc::new(error))
+    }
+
+    /// The back end's error, if it is of this type.
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for DeviceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl PartialEq for DeviceError {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
 }

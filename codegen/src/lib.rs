@@ -1,15 +1,18 @@
-//! Back ends of Kernfusion: from kernel IR to code that runs.
+//! What every back end of Kernfusion offers and needs: [`Backend`], [`Executable`], [`States`], and the analyses of kernel IR that
+//! more than one of them uses. The back ends are crates of their own, `kernfusion-cpu` and `kernfusion-cuda`.
 
-pub mod cpu;
-pub mod cuda;
+pub mod analysis;
+mod backend;
 mod error;
+mod inputs;
+mod outputs;
 mod peaks;
 mod states;
 
-pub use cpu::executable::{Executable, Memory, Options, Outputs, See};
-pub use cpu::peaks::MemoryMeter;
-pub use cpu::tiled::{Slicing, TiledExecutable};
-pub use error::CodegenError;
+pub use backend::{Backend, Executable, Listing, Pending, Running, Temporaries};
+pub use error::{CodegenError, DeviceError};
+pub use inputs::check_inputs;
 pub use kernfusion_runtime::memory::SharedArena;
+pub use outputs::Outputs;
 pub use peaks::Peaks;
-pub use states::States;
+pub use states::{DeviceAllocator, DeviceMemory, Held, State, States};

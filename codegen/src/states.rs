@@ -1,11 +1,11 @@
 //! Named buffers that outlive a run: parameters, optimizer state, caches.
 
 use crate::CodegenError;
-#[cfg(feature = "cuda")]
-use crate::cuda::{Device, DeviceMemory};
 use kernfusion_ir::{DType, Tensor, TensorType};
 use kernfusion_runtime::memory::{Piece, Shelf};
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,13 +18,36 @@ pub struct States {
     turn: Arc<Mutex<()>>,
     /// Where memory for states to come is taken from; forks, which may end earlier, take theirs elsewhere.
     shelf: Arc<Mutex<Shelf>>,
-    /// The GPU in whose memory they are, if they are in one's.
-    #[cfg(feature = "cuda")]
-    device: Option<Device>,
+    /// Where they are if not in the memory of the CPU.
+    device: Option<Arc<dyn DeviceAllocator>>,
+}
+
+/// A device that has states in its memory.
+pub trait DeviceAllocator: Debug + Send + Sync {
+    /// Zeros in its memory.
+    ///
+    /// # Errors
+    /// It has not that much free, or does not answer.
+    fn zeros(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, CodegenError>;
+}
+
+/// A piece of a device's memory.
+pub trait DeviceMemory: Any + Debug + Send + Sync {
+    /// Copies its first bytes.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    fn read(&self, bytes: &mut [u8]) -> Result<(), CodegenError>;
+
+    /// Replaces its first bytes.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    fn write(&self, bytes: &[u8]) -> Result<(), CodegenError>;
 }
 
 /// The buffers, held.
-pub(crate) struct Held<'a> {
+pub struct Held<'a> {
     buffers: MutexGuard<'a, BTreeMap<String, State>>,
     _turn: MutexGuard<'a, ()>,
 }
@@ -44,7 +67,7 @@ impl DerefMut for Held<'_> {
 
 /// One buffer. Whoever keeps a clone reads or writes it only while the states are held.
 #[derive(Debug, Clone)]
-pub(crate) struct State {
+pub struct State {
     ty: TensorType,
     memory: Memory,
 }
@@ -52,30 +75,27 @@ pub(crate) struct State {
 #[derive(Debug, Clone)]
 enum Memory {
     Host(Piece),
-    #[cfg(feature = "cuda")]
-    Device(Arc<DeviceMemory>),
+    Device(Arc<dyn DeviceMemory>),
 }
 
 impl State {
     /// The first byte, if it is in the memory of the CPU.
-    pub(crate) fn host(&self) -> Option<*mut u8> {
+    pub fn host(&self) -> Option<*mut u8> {
         match &self.memory {
             Memory::Host(piece) => Some(piece.as_ptr()),
-            #[cfg(feature = "cuda")]
             Memory::Device(_) => None,
         }
     }
 
-    /// Its memory, if that is a GPU's.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn device(&self) -> Option<&Arc<DeviceMemory>> {
+    /// Its memory, if that is a device's of this kind.
+    pub fn device<M: DeviceMemory>(&self) -> Option<&M> {
         match &self.memory {
-            Memory::Device(memory) => Some(memory),
+            Memory::Device(memory) => (&**memory as &dyn Any).downcast_ref(),
             Memory::Host(_) => None,
         }
     }
 
-    /// Lets `look` see its bytes while the states are held; copies them first if they are on a GPU. `None` if the GPU does
+    /// Lets `look` see its bytes while the states are held; copies them first if they are on a device. `None` if the device does
     /// not answer.
     fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         match &self.memory {
@@ -83,10 +103,9 @@ impl State {
                 // SAFETY: the memory has that many bytes, which start as zeros; the states are held.
                 Some(look(unsafe { std::slice::from_raw_parts(piece.as_ptr(), self.ty.bytes()) }))
             }
-            #[cfg(feature = "cuda")]
             Memory::Device(memory) => {
                 let mut bytes = vec![0; self.ty.bytes()];
-                memory.read(0, &mut bytes).ok()?;
+                memory.read(&mut bytes).ok()?;
                 Some(look(&bytes))
             }
         }
@@ -99,8 +118,7 @@ impl State {
             Memory::Host(piece) => unsafe {
                 piece.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), self.ty.bytes());
             },
-            #[cfg(feature = "cuda")]
-            Memory::Device(memory) => memory.write(0, &value.to_bytes())?,
+            Memory::Device(memory) => memory.write(&value.to_bytes())?,
         }
         Ok(())
     }
@@ -112,10 +130,9 @@ impl States {
         States::default()
     }
 
-    /// No states, and those to come in the memory of a GPU.
-    #[cfg(feature = "cuda")]
-    pub fn on(device: &Device) -> Self {
-        States { device: Some(device.clone()), ..States::default() }
+    /// No states, and those to come in the memory of a device.
+    pub fn on(device: Arc<dyn DeviceAllocator>) -> Self {
+        States { device: Some(device), ..States::default() }
     }
 
     /// The same buffers, and beside them others of its own: what is made in either later on is not the other's. So a decoder has
@@ -126,13 +143,13 @@ impl States {
     }
 
     /// Holds the buffers; a run that panicked left numbers behind, but no broken memory.
-    pub(crate) fn hold(&self) -> Held<'_> {
+    pub fn hold(&self) -> Held<'_> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         Held { buffers: self.buffers.lock().unwrap_or_else(PoisonError::into_inner), _turn: turn }
     }
 
     /// The state of that name and type, made and filled with zeros if there is none.
-    pub(crate) fn ensure(&self, name: &str, ty: &TensorType) -> Result<State, CodegenError> {
+    pub fn ensure(&self, name: &str, ty: &TensorType) -> Result<State, CodegenError> {
         let mut states = self.hold();
         if let Some(state) = states.get(name) {
             return same_type(name, ty, &state.ty).map(|()| state.clone());
@@ -144,9 +161,8 @@ impl States {
 
     /// Zeros where these states live.
     fn allocate(&self, bytes: usize) -> Result<Memory, CodegenError> {
-        #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
-            return Ok(Memory::Device(Arc::new(device.memory(bytes)?)));
+            return Ok(Memory::Device(device.zeros(bytes)?));
         }
         Ok(Memory::Host(self.shelf.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)?))
     }
@@ -161,7 +177,7 @@ impl States {
         state.write(value)
     }
 
-    /// A copy of a state's value; `None` if there is none, or if the GPU that has it does not answer.
+    /// A copy of a state's value; `None` if there is none, or if the device that has it does not answer.
     pub fn get(&self, name: &str) -> Option<Tensor> {
         let states = self.hold();
         let state = states.get(name)?;

@@ -173,9 +173,19 @@ impl Step<'_> {
         if !value.is_finite() || value == 0.0 || !dtype.is_float() {
             return 0.0;
         }
-        // Below the normal numbers digits are lost, or all of it.
-        let lost = if dtype == DType::F16 { f64::powi(2.0, -24) } else { dtype.smallest_normal() };
-        value.abs() * unit(dtype) + if value.abs() < dtype.smallest_normal() * 2.0 { lost } else { 0.0 }
+        let is_small = value.abs() < dtype.smallest_normal() * 2.0;
+        value.abs() * unit(dtype) + if is_small { self.lost(dtype) } else { 0.0 }
+    }
+
+    /// What rounding changes below the normal numbers, where digits are lost, or all of it.
+    fn lost(&self, dtype: DType) -> f64 {
+        let dtype = self.rounded(dtype);
+        if dtype == DType::F16 { f64::powi(2.0, -24) } else { dtype.smallest_normal() }
+    }
+
+    /// What rounding adds to a result of numbers that do not give 0: it may be 0 because `f64` has none that is as small.
+    fn rounding_of_nonzero(&self, value: f64) -> f64 {
+        if value == 0.0 { self.lost(self.ty.dtype) } else { self.rounding(self.ty.dtype, value) }
     }
 
     /// What rounding adds to a number that is known: nothing if the dtype has it.
@@ -268,6 +278,7 @@ impl Step<'_> {
                 if value.is_infinite() && x.is_finite() {
                     unknown
                 } else {
+                    let function = if x.is_finite() { FUNCTION * self.rounding_of_nonzero(value) } else { 0.0 };
                     value * e.exp_m1() + function
                 }
             }
@@ -297,7 +308,13 @@ impl Step<'_> {
 
     fn binary(&self, op: Binary, i: usize, value: f64) -> f64 {
         let ((x, dx), (y, dy)) = (self.of(0, i), self.of(1, i));
-        let rounding = self.rounding(self.ty.dtype, value);
+        let is_zero = match op {
+            Binary::Mul => x == 0.0 || y == 0.0,
+            Binary::Div | Binary::Pow => x == 0.0 || x.is_infinite() || y.is_infinite(),
+            _ => true,
+        };
+        let rounding =
+            if is_zero { self.rounding(self.ty.dtype, value) } else { self.rounding_of_nonzero(value) };
         if !self.ty.dtype.is_float() {
             return if dx == 0.0 && dy == 0.0 { 0.0 } else { f64::INFINITY };
         }
@@ -485,4 +502,48 @@ pub fn excess(expected: &Approximate, found: &[f64]) -> Option<Excess> {
         if distance.is_nan() { f64::INFINITY } else { distance }
     };
     beyond.max_by(|a, b| size(a).total_cmp(&size(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values and errors of the outputs of a program over one vector of `f32`.
+    fn evaluated(text: &str, x: &[f64]) -> Vec<(f64, f64)> {
+        let graph = Graph::parse_verified(text).unwrap();
+        let array = Array { ty: TensorType::new(DType::F32, [x.len()]), values: x.to_vec() };
+        let inputs = BTreeMap::from([("x".to_string(), Approximate::exact(array))]);
+        let values = running_errors(&graph, inputs, Precision::Declared).unwrap();
+        let of = |value: &Approximate| -> Vec<_> {
+            value.array.values.iter().copied().zip(value.error.iter().copied()).collect()
+        };
+        graph.outputs().iter().flat_map(|output| of(&values[output.value.index()])).collect()
+    }
+
+    #[test]
+    fn what_vanishes_is_not_known_to_be_0() {
+        let text = r#"graph "vanishing" {
+  %x = input {name = "x", dtype = f32, shape = [2]} : f32[2]
+  %e = exp %x : f32[2]
+  %l = log %e : f32[2]
+  %s = mul %e, %e : f32[2]
+  %r = div %s, %x : f32[2]
+  %z = sub %x, %x : f32[2]
+  %p = mul %z, %x : f32[2]
+  output "e" = %e
+  output "l" = %l
+  output "s" = %s
+  output "r" = %r
+  output "p" = %p
+}
+"#;
+        // e^-500 is a number of `f64` whose square is none.
+        let found = evaluated(text, &[-1e4, -500.0]);
+        let [e, l, s, r, p] = [0, 1, 2, 3, 4].map(|at| &found[2 * at..2 * at + 2]);
+        assert!(e[0].0 == 0.0 && e.iter().all(|(_, error)| (1e-38..1e-36).contains(error)), "{e:?}");
+        assert!(l.iter().all(|(_, error)| error.is_infinite()), "{l:?}");
+        assert!(s.iter().chain(r).all(|(value, error)| *value == 0.0 && *error > 0.0), "{s:?} {r:?}");
+        // A product with 0 is 0.
+        assert_eq!(p, [(-0.0, 0.0), (-0.0, 0.0)]);
+    }
 }

@@ -23,7 +23,7 @@ use kernfusion::compile::{MemoryStrategy, Target, lower};
 use kernfusion::models::{GptConfig, ModelConfig};
 use kernfusion::trace::{Program, Trace};
 use kernfusion_codegen::States;
-use kernfusion_codegen::cpu::object::{ObjectFile, Reading, ReadingPart};
+use kernfusion_cpu::object::{ObjectFile, Reading, ReadingPart};
 use kernfusion_ir::DType;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -154,7 +154,7 @@ impl AheadOfTime {
     }
 
     fn planned(&self, program: &Program) -> Result<kernfusion_ir::kernel::Plan> {
-        Ok(lower(&program.graph, &self.target, MemoryStrategy::NONE)?.body)
+        Ok(lower(&program.graph, &self.target, MemoryStrategy::NONE)?.program.body)
     }
 
     /// A template with this model's name and numbers in place of what stands between `@`.

@@ -5,12 +5,14 @@
 //! what each of them gives is looked at, too. From the result that is not finite the way leads back, along operands that are
 //! not finite either, to the operation that made it of others: that is what [`NonFinite`] names, with the user's line.
 //!
-//! Without it nothing is done. With it, states are copied before every run.
+//! That is done on the CPU, also for programs of a GPU. Without it nothing is done. With it, states are copied before every run.
 
-use super::{Code, Mode, Target, compile};
+use super::{Mode, Target, lower};
 use crate::error::{Error, Maker, NonFinite, Result};
-use kernfusion_codegen::{Outputs, States};
+use kernfusion_codegen::{Outputs, States, Temporaries};
+use kernfusion_cpu::PlanExecutable;
 use kernfusion_ir::{Graph, InputRole, Op, Origin, Tensor, ValueId};
+use kernfusion_passes::MemoryStrategy;
 use std::collections::BTreeMap;
 
 /// What is needed to repeat a run.
@@ -61,8 +63,9 @@ impl FiniteCheck {
     fn repeat(&self, saved: &Saved, inputs: &[(&str, &Tensor)]) -> Result<BTreeMap<ValueId, Seen>> {
         let states = States::new();
         saved.iter().try_for_each(|(name, tensor)| states.set(name, tensor))?;
-        let mut compiled = compile(&self.graph, &states, &self.target)?;
-        let Code::Whole(executable) = &mut compiled.code else { unreachable!("eager programs are whole") };
+        let plan = lower(&self.graph, &self.target, MemoryStrategy::NONE)?.program.body;
+        let options = self.target.cpu_options(Temporaries::Fresh);
+        let mut executable = PlanExecutable::compile(plan, &states, &options)?;
         let mut seen = BTreeMap::new();
         for (id, name, _) in self.graph.inputs() {
             let given = inputs.iter().find(|(other, _)| *other == name).map(|(_, tensor)| *tensor);

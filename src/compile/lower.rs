@@ -1,14 +1,13 @@
-//! From a graph to plans: slices, simplification, fusion, memory.
+//! From a graph to plans: microbatches, simplification, fusion, memory.
 
 use super::Target;
 use crate::error::Result;
-use kernfusion_ir::Graph;
-use kernfusion_ir::kernel::Plan;
+use kernfusion_ir::kernel::{Microbatches, Plan, ProgramPlan};
+use kernfusion_ir::{Graph, InputRole};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::plan::plan;
-use kernfusion_passes::tile::tile;
+use kernfusion_passes::tile::{PART, Tiled, tile};
 use kernfusion_passes::{MemoryStrategy, PassReport, run};
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A program with its memory, before code.
@@ -16,12 +15,8 @@ use std::time::{Duration, Instant};
 pub struct Lowered {
     /// How it is kept small.
     pub memory: MemoryStrategy,
-    /// What runs for each slice; the whole program if there is one.
-    pub body: Plan,
-    /// What runs after the last slice, if there are several.
-    pub tail: Option<Plan>,
-    /// The results of the body, with the axis along which its slices are joined.
-    pub joined: Vec<(String, usize)>,
+    /// What runs.
+    pub program: ProgramPlan,
     /// The graph passes, those of the body first.
     pub passes: Vec<PassReport>,
     /// How long fusion took.
@@ -30,7 +25,7 @@ pub struct Lowered {
     pub plan: Duration,
 }
 
-/// Lowers a program to plans that are as thrifty.
+/// Lowers a program to plans that take as little memory.
 ///
 /// # Errors
 /// If the batch cannot be cut so, a pass fails, or an op has no kernel.
@@ -42,16 +37,26 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
         fuse: Duration::ZERO,
         plan: Duration::ZERO,
     };
-    let (body, tail, joined) = match memory.slices {
-        1 => (half.lower(graph.clone())?, None, vec![]),
+    let program = match memory.slices {
+        1 => ProgramPlan::whole(half.lower(graph.clone())?),
         slices => {
-            let tiled = tile(graph, slices)?;
-            let body = half.lower(tiled.body)?;
-            (body, Some(half.lower(tiled.tail)?), tiled.joined)
+            let Tiled { body, tail, joined, .. } = tile(graph, slices)?;
+            let body = half.lower(body)?;
+            ProgramPlan::divided(body, microbatches(graph, slices, half.lower(tail)?, &joined))
         }
     };
     let Half { passes, fuse, plan, .. } = half;
-    Ok(Lowered { memory, body, tail, joined, passes, fuse, plan })
+    Ok(Lowered { memory, program, passes, fuse, plan })
+}
+
+/// How inputs go to body and tail, and where results come from.
+fn microbatches(graph: &Graph, count: usize, tail: Plan, joined: &[(String, usize)]) -> Microbatches {
+    let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+    let inputs = data.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
+    let axis = |name: &str| joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
+    let results = graph.outputs().iter().filter(|output| !output.updates_state);
+    let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
+    Microbatches { count, index: PART.into(), inputs, outputs, tail }
 }
 
 /// What was done so far.
@@ -73,38 +78,5 @@ impl Half<'_> {
         let plan = plan(kernels);
         self.plan += start.elapsed();
         Ok(plan)
-    }
-}
-
-impl Lowered {
-    fn plans(&self) -> impl Iterator<Item = (&Plan, usize)> {
-        [(&self.body, self.memory.slices)].into_iter().chain(self.tail.iter().map(|tail| (tail, 1)))
-    }
-
-    /// Kernels launched in a run.
-    pub fn kernels(&self) -> usize {
-        self.plans().map(|(plan, times)| times * plan.graph.kernels.len()).sum()
-    }
-
-    /// Bytes that they move at least.
-    pub fn bytes_moved(&self) -> usize {
-        self.plans().map(|(plan, times)| times * plan.bytes_moved()).sum()
-    }
-
-    /// Size of the arena that body and tail share.
-    pub fn arena_bytes(&self) -> usize {
-        self.plans().map(|(plan, _)| plan.arena_bytes).max().unwrap_or(0)
-    }
-
-    /// Size of all states by name, those that sums of slices are kept in among them.
-    pub fn states(&self) -> BTreeMap<&str, usize> {
-        let buffers = self.plans().flat_map(|(plan, _)| &plan.graph.buffers);
-        let states = buffers.filter(|buffer| buffer.role == kernfusion_ir::kernel::BufferRole::State);
-        states.map(|buffer| (buffer.name.as_str(), buffer.ty.bytes())).collect()
-    }
-
-    /// Size of all states together.
-    pub fn state_bytes(&self) -> usize {
-        self.states().values().sum()
     }
 }

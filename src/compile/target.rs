@@ -2,14 +2,16 @@
 
 use super::Compiled;
 use crate::error::Result;
-use kernfusion_codegen::cpu::isa::Isa;
-use kernfusion_codegen::cpu::pool::Pool;
-use kernfusion_codegen::cuda::Candidates;
+use kernfusion_codegen::{Backend, CodegenError, Peaks, SharedArena, States, Temporaries};
+use kernfusion_cpu::isa::Isa;
+use kernfusion_cpu::pool::Pool;
+use kernfusion_cpu::{CpuBackend, Options};
+use kernfusion_cuda::Candidates;
 #[cfg(feature = "cuda")]
-use kernfusion_codegen::cuda::{Cache, Device};
-use kernfusion_codegen::{CodegenError, Peaks, SharedArena, States};
+use kernfusion_cuda::{CudaBackend, Device};
 use kernfusion_ir::DType;
-use kernfusion_passes::fuse::{Accepts, Fusion, any_kernel};
+use kernfusion_ir::kernel::Accepts;
+use kernfusion_passes::fuse::Fusion;
 use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, PIPELINE, Pass};
 use std::fmt;
 use std::str::FromStr;
@@ -192,13 +194,13 @@ impl Target {
 
     /// Lets every run end with an error that names the operation and the line if a result or a new state has a NaN or an
     /// infinity ([`NonFinite`](super::NonFinite)). It takes a copy of all states before each run, and for a run that fails the memory of eager
-    /// mode; on the CPU only.
+    /// mode, on the CPU.
     pub fn check_finite(self, check_finite: bool) -> Self {
         Target { check_finite, ..self }
     }
 
     /// Computes the batch in so many slices, one after another; 1 is all at once. If nothing is said, a batch whose
-    /// temporaries would take more than half a gibibyte is computed in slices. Results differ by the rounding of sums
+    /// temporaries would take more than half a gibibyte of the CPU's memory is computed in slices. Results differ by the rounding of sums
     /// over the batch only.
     pub fn slices(self, slices: usize) -> Self {
         Target { slices: Some(slices), ..self }
@@ -212,7 +214,7 @@ impl Target {
     }
 
     /// Lets the process have so many bytes of memory at most, all that it holds already included, while the program
-    /// runs. Without [`Target::slices`] the batch is computed in the fewest slices that fit; if none do, products are
+    /// runs; on a GPU, of the device's memory. Without [`Target::slices`] the batch is computed in the fewest slices that fit; if none do, products are
     /// computed again, too ([`Target::recompute`]).
     pub fn memory_limit(self, bytes: usize) -> Self {
         Target { memory_limit: Some(bytes), ..self }
@@ -221,23 +223,44 @@ impl Target {
     /// Runs programs in the arena of one that is compiled already, in the fewest slices that fit into it if any do. They
     /// run in turns. On a GPU every program has memory of its own.
     pub fn share_arena(self, with: &Compiled) -> Self {
-        let arena = with.executables().first().map(|executable| executable.arena().clone());
-        Target { arena, slices: None, ..self }
+        Target { arena: with.arena().cloned(), slices: None, ..self }
     }
 
-    /// On a GPU. Threads and the instruction set are the CPU's and play no part there; the batch is computed at once.
+    /// On a GPU. Threads and the instruction set are the CPU's and play no part there.
     #[cfg(feature = "cuda")]
     pub fn on(self, device: Device) -> Self {
         Target { device: Some(device), ..self }
     }
 
-    /// No states, for programs of this target: where they are made is where it runs.
-    pub fn states(&self) -> States {
+    /// The back end, with how programs are compiled for it.
+    pub fn backend(&self) -> Box<dyn Backend> {
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
-            return States::on(device);
+            let options = kernfusion_cuda::Options {
+                tf32: self.tf32,
+                candidates: self.candidates,
+                ..Default::default()
+            };
+            return Box::new(CudaBackend { device: device.clone(), options });
         }
-        States::new()
+        Box::new(CpuBackend { options: self.cpu_options(Temporaries::Arena) })
+    }
+
+    /// How programs run on the CPU.
+    pub(crate) fn cpu_options(&self, temporaries: Temporaries) -> Options {
+        Options {
+            threads: self.threads,
+            isa: self.isa,
+            temporaries,
+            keep_code: self.keep_code,
+            pool: self.pool.clone(),
+            arena: self.arena.clone(),
+        }
+    }
+
+    /// No states, for programs of this target: where they are made is where it runs.
+    pub fn states(&self) -> States {
+        self.backend().states()
     }
 
     /// What it can do at most, measured in less than a second.
@@ -245,12 +268,7 @@ impl Target {
     /// # Errors
     /// The CPU's instruction set is not usable; NVRTC or the driver reports an error; memory is short.
     pub fn peaks(&self) -> Result<Peaks> {
-        #[cfg(feature = "cuda")]
-        if let Some(device) = &self.device {
-            let peaks = Peaks::of_gpu(device, &self.cuda_options(), &Cache::of_user());
-            return Ok(peaks.map_err(CodegenError::from)?);
-        }
-        Ok(Peaks::of_cpu(self.threads)?)
+        Ok(self.backend().peaks()?)
     }
 
     /// Whether programs can still run: a GPU on which one has gone wrong may fail until the process ends.
@@ -258,28 +276,12 @@ impl Target {
     /// # Errors
     /// The one that the GPU reports.
     pub fn check(&self) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        if let Some(device) = &self.device {
-            return Ok(device.check().map_err(CodegenError::from)?);
-        }
-        Ok(())
+        Ok(self.backend().check()?)
     }
 
     /// The name of the GPU, if programs run on one.
     pub fn gpu_name(&self) -> Option<String> {
-        #[cfg(feature = "cuda")]
-        return self.device.as_ref()?.name().ok();
-        #[cfg(not(feature = "cuda"))]
-        None
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(super) fn cuda_options(&self) -> kernfusion_codegen::cuda::Options {
-        kernfusion_codegen::cuda::Options {
-            tf32: self.tf32,
-            candidates: self.candidates,
-            ..Default::default()
-        }
+        self.backend().device_name()
     }
 
     /// Whether programs run on a GPU.
@@ -318,7 +320,7 @@ impl Target {
 
     /// Which kernels the back end has code for.
     pub fn accepts(&self) -> Accepts {
-        if self.is_on_gpu() { any_kernel } else { kernfusion_codegen::cpu::accepts }
+        self.backend().accepts()
     }
 
     /// The number of threads.

@@ -3,7 +3,7 @@
 use super::program::Program;
 use crate::compile::{Isa, Mode, Precision, Target};
 use crate::compile::{Tensors, execute_on};
-use kernfusion_codegen::cpu::guard::{Side, guarded};
+use kernfusion_cpu::guard::{Side, guarded};
 use kernfusion_ir::dual::{Dual, duals};
 use kernfusion_ir::evaluate::{Array, Precision as Evaluation};
 use kernfusion_ir::kernel::interpret;

@@ -4,7 +4,7 @@ use crate::experiment::ReferenceError;
 use crate::fetch::FetchError;
 use crate::tensorboard::EventFileError;
 use kernfusion::tensor_file::TensorFileError;
-use kernfusion_codegen::cuda::CudaError;
+use kernfusion_cuda::CudaError;
 use std::io;
 use std::path::{Path, PathBuf};
 

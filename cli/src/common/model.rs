@@ -331,9 +331,9 @@ impl TargetArgs {
             }
             DeviceArg::Cpu => Ok(target),
             #[cfg(feature = "cuda")]
-            DeviceArg::Cuda => Ok(target.on(kernfusion_codegen::cuda::Device::open(0)?)),
+            DeviceArg::Cuda => Ok(target.on(kernfusion_cuda::Device::open(0)?)),
             #[cfg(not(feature = "cuda"))]
-            DeviceArg::Cuda => Err(kernfusion_codegen::cuda::CudaError::NotBuilt.into()),
+            DeviceArg::Cuda => Err(kernfusion_cuda::CudaError::NotBuilt.into()),
         }
     }
 

@@ -10,8 +10,8 @@ use crate::inspection::opt::read_graph;
 use crate::inspection::stages::{PassArgs, difference, fused, parts, simplified, traced};
 use clap::ValueEnum;
 use kernfusion::compile::{Mode, Target, compile, passes};
-use kernfusion_codegen::cuda::{self, Function, Renderer, Step};
-use kernfusion_codegen::{Executable, States};
+use kernfusion_codegen::{Listing, States};
+use kernfusion_cuda::{self, Function, Renderer, Step};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Kernel, KernelGraph, Plan};
 use kernfusion_passes::plan::plan;
@@ -190,10 +190,12 @@ impl Args {
             Stage::Simplify => self.simplify(subject),
             Stage::Fuse => self.kernels(&fused()?),
             Stage::Plan => self.plan(&plan(fused()?)),
-            Stage::Clif => self.code(subject, |program, kernel| program.clif(kernel)),
-            Stage::Asm => self.code(subject, |program, kernel| program.assembly(kernel)),
+            Stage::Clif => self.code(subject, |listing| listing.ir),
+            Stage::Asm => self.code(subject, |listing| listing.assembly),
             Stage::Cuda => self.cuda(&plan(fused()?), |function| Ok(function.text.clone())),
-            Stage::Ptx => self.cuda(&plan(fused()?), |function| Ok(cuda::ptx(function, &self.arch)?)),
+            Stage::Ptx => {
+                self.cuda(&plan(fused()?), |function| Ok(kernfusion_cuda::ptx(function, &self.arch)?))
+            }
         }
     }
 
@@ -274,11 +276,7 @@ impl Args {
     }
 
     /// The code of each kernel, one after another. Equal kernels share one function and show it each time.
-    fn code(
-        &self,
-        subject: &Subject,
-        text: impl Fn(&Executable, &str) -> Option<String>,
-    ) -> Result<String, CliError> {
+    fn code(&self, subject: &Subject, text: impl Fn(Listing) -> String) -> Result<String, CliError> {
         if self.format != Format::Text {
             return Err(self.only_text("text only"));
         }
@@ -291,9 +289,10 @@ impl Args {
         let target = self.memory.limit(target);
         let program = compile(&self.program(subject)?, &States::new(), &target)?;
         let mut parts = Vec::new();
-        let program = self.part(program.executables())?;
-        for kernel in program.plan().graph.kernels.iter().filter(|kernel| self.wants(kernel)) {
-            let code = text(program, &kernel.name).unwrap_or_else(|| "; no code of its own\n".into());
+        let (number, plan) = self.part(program.plans().into_iter().enumerate().collect())?;
+        for kernel in plan.graph.kernels.iter().filter(|kernel| self.wants(kernel)) {
+            let listing = program.listing(number, &kernel.name);
+            let code = listing.map_or_else(|| "; no code of its own\n".into(), &text);
             parts.push(format!("; kernel {}\n{code}", kernel.name));
         }
         Ok(parts.join("\n"))
@@ -308,7 +307,10 @@ impl Args {
         if self.format != Format::Text {
             return Err(self.only_text("text only"));
         }
-        let mut renderer = Renderer::new(cuda::Options { tf32: self.tf32, ..cuda::Options::default() });
+        let mut renderer = Renderer::new(kernfusion_cuda::Options {
+            tf32: self.tf32,
+            ..kernfusion_cuda::Options::default()
+        });
         let program = renderer.program(plan).map_err(kernfusion_lm::Error::from)?;
         let mut shown = BTreeSet::new();
         let mut parts = Vec::new();

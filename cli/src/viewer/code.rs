@@ -3,8 +3,9 @@
 use super::Options;
 use super::nodes::Numbers;
 use kernfusion::compile::Mode;
-use kernfusion_codegen::cuda::{self, Renderer, Step};
-use kernfusion_codegen::{Executable, Memory, States};
+use kernfusion_codegen::{States, Temporaries};
+use kernfusion_cpu::PlanExecutable;
+use kernfusion_cuda::{self, Renderer, Step};
 use kernfusion_ir::kernel::Plan;
 use kernfusion_lm::Result;
 use serde::Serialize;
@@ -49,13 +50,13 @@ pub(super) fn code(plan: &Plan, options: &Options, texts: &mut Texts) -> Result<
     if options.code == Code::Nothing {
         return Ok(code);
     }
-    let memory = if options.mode == Mode::Eager { Memory::Fresh } else { Memory::Arena };
-    let keep = kernfusion_codegen::Options { threads: 1, memory, keep_code: true, ..Default::default() };
-    let executable = Executable::compile(plan.clone(), &States::new(), &keep)?;
+    let temporaries = if options.mode == Mode::Eager { Temporaries::Fresh } else { Temporaries::Arena };
+    let keep = kernfusion_cpu::Options { threads: 1, temporaries, keep_code: true, ..Default::default() };
+    let executable = PlanExecutable::compile(plan.clone(), &States::new(), &keep)?;
     for (kernel, code) in plan.graph.kernels.iter().zip(&mut code) {
         code.assembly = executable.assembly(&kernel.name).map(|text| texts.add(text));
     }
-    let mut renderer = Renderer::new(cuda::Options::default());
+    let mut renderer = Renderer::new(kernfusion_cuda::Options::default());
     let program = renderer.program(plan)?;
     for step in &program.steps {
         let Step::Launch(launch) = step else { continue };

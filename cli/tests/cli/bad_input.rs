@@ -73,7 +73,7 @@ fn wrong_flags_are_one_line() {
 #[cfg(feature = "cuda")]
 #[test]
 fn machines_without_a_gpu() {
-    if kernfusion_codegen::cuda::Device::open(0).is_ok() {
+    if kernfusion_cuda::Device::open(0).is_ok() {
         eprintln!("skipped: this machine has a GPU");
         return;
     }

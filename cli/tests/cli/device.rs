@@ -1,6 +1,6 @@
 //! Commands with `--device cuda`, where the device is a simulation of the driver ([`driver`]), not a GPU.
 
-#[path = "../../../codegen/tests/driver/mod.rs"]
+#[path = "../../../codegen/cuda/tests/driver/mod.rs"]
 pub(crate) mod driver;
 
 use super::workplace::{Ended, TRAIN, Workplace, end, message};
@@ -183,6 +183,95 @@ fn training_has_the_losses_of_the_cpu_in_any_order_of_streams() {
 }
 
 #[test]
+fn slices_have_the_losses_of_the_cpu_in_any_order_of_streams() {
+    let work = Workplace::new();
+    let flags = format!("{TRAIN} --steps 4 --dropout 0.1 --slices 2 --validate-every 2");
+    work.succeed(&format!("{flags} --log cpu.jsonl"));
+    let expected = work.losses("cpu.jsonl");
+    for order in ["late", "ahead", "at-once"] {
+        let log = format!("{order}.jsonl");
+        let Some(out) = succeed(&work, &format!("{flags} --log {log}"), &[("SIMULATED_ORDER", order)]) else {
+            return;
+        };
+        assert!(out.contains("the batch in 2 slices"), "{out}");
+        let losses = work.losses(&log);
+        assert_eq!(losses.len(), expected.len());
+        assert!(
+            losses.iter().zip(&expected).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-3),
+            "{losses:?}"
+        );
+        assert_eq!(losses, work.losses("late.jsonl"), "{order}");
+    }
+    // Kernel by kernel, and with products computed again, they are the same numbers.
+    let bench =
+        "bench --config small.json --batch-size 4 --steps 2 --warmup 0 --mode compiled --json bench.json";
+    let loss = |flags: &str| {
+        succeed(&work, &format!("{bench} {flags}"), &[]).unwrap();
+        let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["results"][0].clone()
+    };
+    let [whole, sliced, again] = ["", "--slices 4", "--slices 4 --recompute"].map(loss);
+    let last = |row: &Value| row["loss_last"].as_f64().unwrap();
+    assert!((last(&whole) - last(&sliced)).abs() < 1e-4 && (last(&whole) - last(&again)).abs() < 1e-4);
+    assert_eq!((whole["slices"].as_u64(), sliced["slices"].as_u64()), (Some(1), Some(4)));
+}
+
+#[test]
+fn a_limit_counts_the_memory_of_the_device() {
+    let work = Workplace::new();
+    work.write("wide.json", r#"{"layers": 1, "width": 32, "heads": 2, "context": 32, "dropout": 0.1}"#);
+    let bench = |limit: &str| {
+        let fixed = "--mode compiled --steps 1 --warmup 0 --json bench.json";
+        succeed(&work, &format!("bench --config wide.json --batch-size 8 {fixed} {limit}"), &[])?;
+        let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
+        Some(serde_json::from_str::<Value>(&text).unwrap()["results"][0].clone())
+    };
+    let Some(whole) = bench("") else { return };
+    let mib = |row: &Value| row["peak_device_mib"].as_f64().unwrap();
+    let limit = (0.8 * mib(&whole) * 1048576.0) as usize;
+    let sliced = bench(&format!("--memory-limit {limit}")).unwrap();
+    assert!(sliced["slices"].as_u64() > Some(1) && whole["slices"] == 1, "{whole} {sliced}");
+    assert!(mib(&sliced) * 1048576.0 <= limit as f64, "{limit} {sliced}");
+    let flags = "bench --config wide.json --batch-size 8 --mode compiled --steps 1 --memory-limit 100KiB";
+    let message = fail(&work, flags, &[]).unwrap();
+    assert!(message.contains("the memory limit of 0.1 MiB is"), "{message}");
+}
+
+#[test]
+fn eager_mode_gives_memory_back_as_it_goes() {
+    let work = Workplace::new();
+    norm(&work);
+    let files = "run norm.kir --inputs in.safetensors --outputs out.safetensors";
+    let run = |flags: &str| succeed(&work, &format!("{files} {flags}"), &[]);
+    let Some(_) = run("--mode eager") else { return };
+    let found = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    run("--mode compiled").unwrap();
+    let expected = tensor_file::read(&work.path("out.safetensors")).unwrap();
+    assert_eq!(difference(&expected["y"].to_f64(), &found["y"].to_f64(), 1e-6), None);
+    let flags = "profile --config small.json --batch-size 2 --steps 1 --warmup 0 --mode eager --check-finite";
+    assert!(succeed(&work, flags, &[]).unwrap().contains("simulated device"));
+}
+
+/// The logarithm of numbers below zero, in a line of its own.
+const LOGARITHM: &str = r#"graph "logarithm" {
+  %x = input {name = "x", dtype = f32, shape = [3]} : f32[3]
+  %y = log %x : f32[3]
+  output "y" = %y
+}
+"#;
+
+#[test]
+fn what_is_not_finite_is_named() {
+    let work = Workplace::new();
+    work.write("logarithm.kir", LOGARITHM);
+    let x = Tensor::new([3], vec![0.5f32, -1.0, 2.0]);
+    tensor_file::write(&work.path("in.safetensors"), &BTreeMap::from([("x".into(), x)])).unwrap();
+    let flags = "run logarithm.kir --inputs in.safetensors --outputs out.safetensors --check-finite";
+    let Some(message) = fail(&work, flags, &[]) else { return };
+    assert!(message.contains("y has NaN: log made NaN of finite numbers up to 2.000e0"), "{message}");
+}
+
+#[test]
 fn tf32_is_a_choice() {
     let work = Workplace::new();
     let flags = format!("{TRAIN} --steps 4");
@@ -302,6 +391,13 @@ const NORM: &str = r#"graph "norm" {
 }
 "#;
 
+/// Writes that program and its input.
+fn norm(work: &Workplace) {
+    work.write("norm.kir", NORM);
+    let x = Tensor::new([3, 4], (0..12).map(|at| 0.5 + at as f32).collect::<Vec<_>>());
+    tensor_file::write(&work.path("in.safetensors"), &BTreeMap::from([("x".into(), x)])).unwrap();
+}
+
 #[test]
 fn bench_and_run() {
     let work = Workplace::new();
@@ -313,9 +409,7 @@ fn bench_and_run() {
         assert_eq!(row["device"], "cuda");
         assert!(row["median_step_s"].as_f64() > Some(0.0) && row["peak_device_mib"].as_f64() > Some(0.0));
     }
-    work.write("norm.kir", NORM);
-    let x = Tensor::new([3, 4], (0..12).map(|at| 0.5 + at as f32).collect::<Vec<_>>());
-    tensor_file::write(&work.path("in.safetensors"), &BTreeMap::from([("x".into(), x)])).unwrap();
+    norm(&work);
     let files = "run norm.kir --inputs in.safetensors --outputs out.safetensors";
     succeed(&work, files, &[]);
     let found = tensor_file::read(&work.path("out.safetensors")).unwrap();

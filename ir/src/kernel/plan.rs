@@ -4,7 +4,7 @@
 //! in one or more steps, to a buffer that is no alias and has at least its size; two buffers share bytes of the arena
 //! only if no kernel runs between the first use of one and the last use of the other.
 
-use super::{BufferId, BufferRole, KernelGraph};
+use super::{Buffer, BufferId, BufferRole, KernelGraph};
 use serde::Serialize;
 use std::fmt;
 
@@ -75,6 +75,11 @@ impl Plan {
             path.into_iter().for_each(|buffer| known[buffer.0 as usize] = Some(memory));
         }
         known.into_iter().map(|memory| memory.expect("all were visited")).collect()
+    }
+
+    /// The buffers that a run is given.
+    pub fn inputs(&self) -> impl Iterator<Item = &Buffer> {
+        self.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input)
     }
 
     /// Bytes of the states: what stays from run to run.

@@ -25,7 +25,7 @@ mod repeat;
 mod space;
 mod writer;
 
-use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, RefusedFusion};
+use kernfusion_ir::kernel::{Accepts, Form, Kernel, KernelGraph, RefusedFusion};
 use kernfusion_ir::{Binary, Graph, InputRole, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
 use rematerialise::Clones;
@@ -49,9 +49,6 @@ const LARGEST: usize = 64;
 const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
 const SMALL_MAP: usize = 1 << 14;
-
-/// Whether a back end has code for a kernel, and if not, why.
-pub type Accepts = fn(&Kernel) -> Result<(), &'static str>;
 
 /// A back end that has code for whatever kernel IR can say, as its interpreter has.
 ///

@@ -1,9 +1,10 @@
 //! Loops: a group of nodes that are the results of one, and its body as a plan.
 
 use super::writer::Fault;
-use super::{Accepts, Fusion, fuse};
+use super::{Fusion, fuse};
 use crate::loops::{same, scan, with_results};
 use crate::plan::plan_beside;
+use kernfusion_ir::kernel::Accepts;
 use kernfusion_ir::kernel::{
     Buffer, BufferId, BufferRole, Carried, Domain, Form, Kernel, Loop, Region, Window,
 };

@@ -1,0 +1,117 @@
+//! Programs: a body once for each microbatch, then a tail once.
+
+use crate::pool::Pool;
+use crate::{Options, PlanExecutable, SharedArena};
+use kernfusion_codegen::States;
+use kernfusion_codegen::{CodegenError, Executable, Listing, Outputs, Temporaries, check_inputs};
+use kernfusion_ir::Tensor;
+use kernfusion_ir::kernel::{Buffer, ProgramPlan};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A compiled program with its memory.
+#[derive(Debug)]
+pub struct CpuExecutable {
+    program: ProgramPlan,
+    body: PlanExecutable,
+    tail: Option<PlanExecutable>,
+}
+
+impl CpuExecutable {
+    /// Compiles all plans of a program over `states`. Their temporaries live in one arena.
+    ///
+    /// # Errors
+    /// As [`PlanExecutable::compile`].
+    pub fn compile(program: ProgramPlan, states: &States, options: &Options) -> Result<Self, CodegenError> {
+        let bytes = program.arena_bytes();
+        let mut options = options.clone();
+        options.arena = options.arena.filter(|arena| arena.len() >= bytes);
+        if program.microbatches.is_some() {
+            options.temporaries = Temporaries::Arena;
+            options.arena = Some(options.arena.map_or_else(|| SharedArena::new(bytes), Ok)?);
+        }
+        let body = PlanExecutable::compile(program.body.clone(), states, &options)?;
+        options.pool = Some(body.pool().clone());
+        let tail = program.microbatches.as_ref().map(|microbatches| microbatches.tail.clone());
+        let tail = tail.map(|tail| PlanExecutable::compile(tail, states, &options)).transpose()?;
+        Ok(CpuExecutable { program, body, tail })
+    }
+
+    /// The executables: that of the body, and that of the tail if there is one.
+    pub fn plans(&self) -> impl Iterator<Item = &PlanExecutable> {
+        [&self.body].into_iter().chain(&self.tail)
+    }
+
+    /// `tick` is called as that of a plan's executable, with whether it is the tail's.
+    fn run_with(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        tick: &mut dyn FnMut(bool, usize),
+    ) -> Result<Outputs, CodegenError> {
+        check_inputs(&self.program.inputs(), inputs)?;
+        let (states, arena) = (self.body.states().clone(), self.body.arena().clone());
+        let (_held, _turn) = (states.hold(), arena.turn());
+        let given = |name: &str| inputs.iter().find(|(other, _)| *other == name).expect("checked before").1;
+        let see = &mut |_: &PlanExecutable, _: usize| {};
+        let (Some(microbatches), Some(tail)) = (&self.program.microbatches, &mut self.tail) else {
+            let locate = |buffer: &Buffer| given(&buffer.name).data().as_ptr();
+            return self.body.run_held(&locate, &mut |at| tick(false, at), see);
+        };
+        let locate = |buffer: &Buffer, number: &u32| -> *const u8 {
+            if buffer.name == microbatches.index {
+                return std::ptr::from_ref(number).cast();
+            }
+            let (given, bytes) = (given(&buffer.name), buffer.ty.bytes());
+            let start = if given.ty() == buffer.ty { 0 } else { *number as usize * bytes };
+            assert!(start + bytes <= given.ty().bytes(), "microbatches lie in their input");
+            given.data().as_ptr().wrapping_add(start)
+        };
+        let mut parts = vec![];
+        for number in 0..microbatches.count as u32 {
+            let locate = |buffer: &Buffer| locate(buffer, &number);
+            parts.push(self.body.run_held(&locate, &mut |at| tick(false, at), see)?);
+        }
+        let last = tail.run_held(&|buffer| locate(buffer, &0), &mut |at| tick(true, at), see)?;
+        Ok(Outputs::joined(microbatches, &parts, &last))
+    }
+}
+
+impl Executable for CpuExecutable {
+    fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
+        self.run_with(inputs, &mut |_, _| {})
+    }
+
+    fn run_timed(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Vec<Duration>), CodegenError> {
+        let kernels = |plan: &PlanExecutable| plan.plan().graph.kernels.len();
+        let body = kernels(&self.body);
+        let mut times = vec![Duration::ZERO; self.plans().map(kernels).sum()];
+        let mut last = Instant::now();
+        let outputs = self.run_with(inputs, &mut |in_tail, at| {
+            let now = Instant::now();
+            if at > 0 {
+                times[if in_tail { body } else { 0 } + at - 1] += now - last;
+            }
+            last = now;
+        })?;
+        Ok((outputs, times))
+    }
+
+    fn program(&self) -> &ProgramPlan {
+        &self.program
+    }
+
+    fn set_threads(&mut self, threads: usize) -> Result<(), CodegenError> {
+        let pool = Arc::new(Pool::new(threads));
+        self.tail.iter_mut().try_for_each(|tail| tail.set_pool(pool.clone()))?;
+        self.body.set_pool(pool)
+    }
+
+    fn arena(&self) -> Option<&SharedArena> {
+        Some(self.body.arena())
+    }
+
+    fn listing(&self, plan: usize, kernel: &str) -> Option<Listing> {
+        let executable = self.plans().nth(plan)?;
+        Some(Listing { ir: executable.clif(kernel)?, assembly: executable.assembly(kernel)? })
+    }
+}

@@ -1,0 +1,27 @@
+//! The CPU back end: kernel IR to machine code, and executables.
+//!
+//! ```text
+//! ProgramPlan ──CpuBackend──► CpuExecutable: a PlanExecutable for each plan, over the same states, threads and arena
+//! ```
+//!
+//! Below, free of any IR and in a crate of its own: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile
+//! primitives ([`tiles`]), matrix products ([`contract`]), and the launching of programs. [`peaks`] measures what bounds them.
+
+mod backend;
+mod executable;
+mod lower;
+pub mod object;
+pub mod peaks;
+mod plan;
+mod resident;
+mod turns;
+
+pub use backend::CpuBackend;
+pub use executable::CpuExecutable;
+pub use lower::accepts;
+pub use peaks::{MemoryMeter, peaks};
+pub use plan::{Options, PlanExecutable, See};
+pub use resident::resident_bytes;
+
+pub use kernfusion_runtime::memory::SharedArena;
+pub use kernfusion_runtime::{contract, guard, isa, memory, pool, tiles};

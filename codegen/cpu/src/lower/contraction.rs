@@ -1,0 +1,464 @@
+//! Contractions: operands for the driver of matrix products, and what becomes of the entries.
+//!
+//! * One product stored as it is goes straight into its buffer.
+//! * One product under an elementwise region: the region becomes a function on finished tiles ([`super::tile`]).
+//! * Anything else (several products, reductions of the result, `f64` and integers): each product goes into a
+//!   temporary, and the region runs over the temporaries as an ordinary map or reduction.
+//!
+//! An operand that is more than a load is computed into a temporary first.
+
+use super::normalise::{dependence, regroup};
+use super::row::{Row, Write};
+use super::wide::Wide;
+use super::{Lowering, Step, schedule, tile};
+use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{
+    BufferId, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Region,
+    Scalar, Store, StoreMode,
+};
+use kernfusion_runtime::contract::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
+use kernfusion_runtime::product::{Choice, ProductStep, Target, Tiled, Work};
+use std::ops::Range;
+
+/// An operand in memory.
+pub(super) struct Factor {
+    pub(super) slot: usize,
+    /// The element type in memory.
+    pub(super) dtype: DType,
+    /// Whether its values are such of `bf16`.
+    pub(super) is_bf16: bool,
+    /// Over the kernel's axes and those of k (or of p).
+    pub(super) index: Index,
+    /// Which matrix of a table it is, if that is known at run time only.
+    pub(super) choice: Option<Choice>,
+}
+
+impl Lowering<'_> {
+    pub(super) fn contraction(
+        &mut self,
+        kernel: &Kernel,
+        contraction: &Contraction,
+    ) -> Result<(), CodegenError> {
+        if !contraction.consumers.is_empty() {
+            return self.chain(kernel, contraction);
+        }
+        let products = &contraction.products;
+        let is_reduced = [Direction::Columns, Direction::Rows].iter().any(|&d| reduces(&kernel.region, d));
+        let in_tiles = products.len() == 1
+            && matches!(products[0].dtype, DType::F32 | DType::BF16 | DType::F16)
+            && !is_reduced
+            && !scatters(kernel)
+            && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64);
+        if in_tiles {
+            return match turned(kernel) {
+                Some((kernel, product)) => self.tiled(&kernel, &product),
+                None => self.tiled(kernel, &products[0]),
+            };
+        }
+        if let [product] = &products[..]
+            && let Some(step) = self.accumulation(kernel, product)?
+        {
+            self.program.steps.push(step);
+            return Ok(());
+        }
+        let mut rest = kernel.clone();
+        for (i, product) in products.iter().enumerate() {
+            let slot = self.product_to_temporary(kernel, product)?;
+            let lanes = self.facts.dtypes[slot];
+            let strides = kernfusion_ir::strides(&kernel.domain.axes).into_iter().map(|s| s as i64).collect();
+            replace_producer(&mut rest, i, slot, lanes, Index { strides, ..Index::default() });
+        }
+        rest.form = if is_reduced { Form::Reduce } else { Form::Map };
+        self.rows(&rest)
+    }
+
+    /// One product whose region runs on tiles.
+    fn tiled(&mut self, kernel: &Kernel, product: &Product) -> Result<(), CodegenError> {
+        let (a, b) = self.factors(kernel, product)?;
+        let domain = &kernel.domain;
+        let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
+        let merged = regroup(kernel, groups.map(Iterator::collect));
+        let mut work = self.work(domain, product, &a, &b);
+        let plain = self.plain_store(kernel);
+        let (target, epilogue) = match plain.and_then(|store| direct(store, domain)) {
+            Some((slot, offset, batch, ldc)) => {
+                work.output = contract::Output::Direct { batch, ldc, adds: false };
+                (Some(Target { slot, offset }), None)
+            }
+            None => (None, Some(self.epilogue(&merged)?)),
+        };
+        let touched = |index: &Index, slot: usize| tiled(index, domain).map(|t| Tiled { slot, ..t });
+        let (mut reads, mut writes) = (None, None);
+        if epilogue.is_some() {
+            reads = kernel.region.instrs.iter().find_map(|instr| match &instr.kind {
+                InstrKind::Load { buffer, index, guard } if guard.is_empty() && instr.dtype == DType::F32 => {
+                    touched(index, buffer.0 as usize)
+                }
+                _ => None,
+            });
+            writes = kernel.stores.iter().find_map(|store| {
+                let slot = store.buffer.0 as usize;
+                touched(&store.index, slot).filter(|_| self.facts.dtypes[slot] == DType::F32)
+            });
+        }
+        let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
+        let [a, b] = places;
+        let step = ProductStep { work: Work::Driver(work), a, b, choices, target, epilogue, reads, writes };
+        self.program.steps.push(Step::Product(Box::new(step)));
+        Ok(())
+    }
+
+    /// The only store, if it stores the product as it is and in `f32`.
+    fn plain_store<'k>(&self, kernel: &'k Kernel) -> Option<&'k Store> {
+        self.only_store(kernel).filter(|store| store.index.indirect.is_empty())
+    }
+
+    /// The only store, if it stores or adds the product as it is and in `f32`.
+    fn only_store<'k>(&self, kernel: &'k Kernel) -> Option<&'k Store> {
+        let [store] = &kernel.stores[..] else { return None };
+        let instr = kernel.region.instr(store.value);
+        let plain = matches!(instr.kind, InstrKind::Producer(_)) && instr.dtype == DType::F32;
+        plain.then_some(store)
+    }
+
+    /// A batch of products that the driver adds up to matrices that are chosen at run time.
+    fn accumulation(&mut self, kernel: &Kernel, product: &Product) -> Result<Option<Step>, CodegenError> {
+        let domain = &kernel.domain;
+        let Some(store) = self.only_store(kernel).filter(|store| store.mode == StoreMode::Add) else {
+            return Ok(None);
+        };
+        let Some(choice) = choice(&kernel.region, &store.index, domain) else { return Ok(None) };
+        let Some((slot, offset, batch, ldc)) = direct(store, domain) else { return Ok(None) };
+        let (a, b) = self.factors(kernel, product)?;
+        let output = contract::Output::Direct { batch, ldc, adds: true };
+        let work = Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) });
+        self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
+        Ok(Some(plain_step(work, a, b, Some(Target { slot, offset }), Some(choice))))
+    }
+
+    /// The function that runs the region on a tile.
+    fn epilogue(&mut self, kernel: &Kernel) -> Result<usize, CodegenError> {
+        let writes: Vec<Write> = kernel.stores.iter().map(|store| self.write(store)).collect();
+        let axes = kernel.domain.axes.clone();
+        let fixed = axes.len() - 1;
+        let row = Row::new(kernel.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
+        self.check_row(&row)?;
+        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
+        let capacity = tile::capacity(&row);
+        self.needs_zeros(&row, capacity);
+        let slots = self.facts.dtypes.len();
+        let name = self.facts.name.clone();
+        let scratch = tile::Scratch { capacity, slot: None };
+        tile::build(self.functions, &name, &row, &schedule, &kernel.domain, slots, &scratch)
+    }
+
+    /// The product as the driver knows it, with results handed out in tiles.
+    fn work(&self, domain: &Domain, product: &Product, a: &Factor, b: &Factor) -> contract::Contraction {
+        let precision = if a.is_bf16 && b.is_bf16 { Precision::Bf16 } else { Precision::F32 };
+        let operand = |factor: &Factor, outer: Range<usize>| {
+            let layout = layout(factor, domain, outer, &product.k);
+            contract::Operand {
+                element: element(factor.dtype),
+                outer: layout.outer,
+                k: layout.k,
+                batch: layout.batch,
+            }
+        };
+        contract::Contraction {
+            isa: self.isa,
+            m: domain.extent(domain.row_axes()),
+            n: domain.extent(domain.column_axes()),
+            k: product.k.iter().product(),
+            batch: domain.extent(domain.outer_axes()),
+            a: operand(a, domain.row_axes()),
+            b: operand(b, domain.column_axes()),
+            output: contract::Output::Tile,
+            precision,
+            prologue: None,
+            epilogue: None,
+        }
+    }
+
+    /// Computes a product into a temporary, row-major over the domain; returns its slot.
+    fn product_to_temporary(&mut self, kernel: &Kernel, product: &Product) -> Result<usize, CodegenError> {
+        let domain = &kernel.domain;
+        let lanes = match product.dtype {
+            DType::BF16 | DType::F16 => DType::F32,
+            dtype => dtype,
+        };
+        let (a, b) = self.factors(kernel, product)?;
+        let slot = self.temporary(lanes, domain.points());
+        let work = match lanes {
+            DType::F32 => {
+                let (m, n) = (domain.extent(domain.row_axes()), domain.extent(domain.column_axes()));
+                let stride = (m * n) as isize;
+                let batch = Axis::Strided { len: domain.extent(domain.outer_axes()), stride };
+                let output = contract::Output::Direct { batch, ldc: n, adds: false };
+                Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) })
+            }
+            DType::F64 | DType::I32 | DType::U32 => {
+                let number = match lanes {
+                    DType::F64 => Number::F64,
+                    DType::I32 => Number::I32,
+                    _ => Number::U32,
+                };
+                let a = layout(&a, domain, domain.row_axes(), &product.k);
+                let b = layout(&b, domain, domain.column_axes(), &product.k);
+                Work::Generic(GenericContraction { number, a, b })
+            }
+            DType::BF16 | DType::F16 | DType::I8 | DType::Bool => {
+                return Err(self.unsupported(&format!("a product of {}", product.dtype)));
+            }
+        };
+        self.program.steps.push(plain_step(work, a, b, Some(Target { slot, offset: 0 }), None));
+        Ok(slot)
+    }
+
+    fn factors(&mut self, kernel: &Kernel, product: &Product) -> Result<(Factor, Factor), CodegenError> {
+        let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
+        let by_driver = matches!(product.dtype, DType::F32 | DType::BF16 | DType::F16);
+        let mut factor = |operand: &Operand, partner: &Operand| {
+            let chosen = plain_factor(operand, dtype(partner), &kernel.domain).filter(|_| by_driver);
+            chosen.map_or_else(|| self.factor(&kernel.domain, &product.k, operand, dtype(partner)), Ok)
+        };
+        Ok((factor(&product.a, &product.b)?, factor(&product.b, &product.a)?))
+    }
+
+    /// An operand in memory: where it is loaded from, or a temporary that it is computed into.
+    /// It has the domain's axes and these further ones; its partner has values of that type.
+    pub(super) fn factor(
+        &mut self,
+        domain: &Domain,
+        further: &[usize],
+        operand: &Operand,
+        partner: DType,
+    ) -> Result<Factor, CodegenError> {
+        if let Some(factor) = plain_factor(operand, partner, domain).filter(|factor| factor.choice.is_none())
+        {
+            return Ok(factor);
+        }
+        let extents = [&domain.axes[..], further].concat();
+        let depends = &dependence(&operand.region, extents.len())[operand.value.0 as usize];
+        let kept: Vec<usize> = (0..extents.len()).filter(|&axis| depends[axis]).collect();
+        let axes: Vec<_> = kept.iter().map(|&axis| extents[axis]).collect();
+        let dtype = operand.region.instr(operand.value).dtype;
+        let slot = self.temporary(dtype, axes.iter().product());
+        let mut region = operand.region.clone();
+        for index in region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind)) {
+            index.strides = kept.iter().map(|&axis| index.strides[axis]).collect();
+        }
+        let strides = kernfusion_ir::strides(&axes);
+        let dense = Index { strides: strides.iter().map(|&s| s as i64).collect(), ..Index::default() };
+        let buffer = BufferId(slot as u32);
+        let store = Store { value: operand.value, buffer, index: dense, mode: StoreMode::Set };
+        self.rows(&Kernel {
+            name: String::new(),
+            form: Form::Map,
+            domain: Domain::flat(axes),
+            region,
+            stores: vec![store],
+            covers: vec![],
+        })?;
+        let mut index = Index::constant(extents.len(), 0);
+        kept.iter().zip(strides).for_each(|(&axis, stride)| index.strides[axis] = stride as i64);
+        Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index, choice: None })
+    }
+}
+
+/// A product of many rows with one column, as one of one row: the driver has a way of its own for few rows. Each entry is the
+/// same sum.
+fn turned(kernel: &Kernel) -> Option<(Kernel, Product)> {
+    let domain = &kernel.domain;
+    let Form::Contraction(contraction) = &kernel.form else { return None };
+    if domain.extent(domain.column_axes()) != 1 || domain.extent(domain.row_axes()) == 1 {
+        return None;
+    }
+    let product = &contraction.products[0];
+    let product = Product { a: product.b.clone(), b: product.a.clone(), ..product.clone() };
+    // Axes of rows come before those of columns, so they keep their places.
+    let domain = Domain { rows: 0, ..domain.clone() };
+    Some((Kernel { domain, ..kernel.clone() }, product))
+}
+
+/// A load, or a load that is converted in a way that packing does anyway: to `f32`, or from `f32` to `bf16` where the
+/// partner is `bf16`, too.
+fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Factor> {
+    let instr = operand.region.instr(operand.value);
+    let load = match instr.kind {
+        InstrKind::Cast(load) => load,
+        _ => operand.value,
+    };
+    let loaded = operand.region.instr(load);
+    let InstrKind::Load { buffer, index, guard } = &loaded.kind else { return None };
+    let packed = match (loaded.dtype, instr.dtype) {
+        (from, to) if from == to => true,
+        (DType::BF16 | DType::F16 | DType::I8, DType::F32) => true,
+        (DType::I8, DType::BF16) => true,
+        (DType::F32, DType::BF16) => partner == DType::BF16,
+        _ => false,
+    };
+    let is_bf16 = [loaded.dtype, instr.dtype].contains(&DType::BF16);
+    let choice = choice(&operand.region, index, domain);
+    let plain = packed && guard.is_empty() && (index.indirect.is_empty() || choice.is_some());
+    let (slot, dtype, index) = (buffer.0 as usize, loaded.dtype, index.clone());
+    plain.then_some(Factor { slot, dtype, is_bf16, index, choice })
+}
+
+/// The run-time term of an index map, if it is one and chooses a matrix for each of the batch.
+fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<Choice> {
+    let [term] = &index.indirect[..] else { return None };
+    let instr = region.instr(term.value);
+    let InstrKind::Load { buffer, index, guard } = &instr.kind else { return None };
+    let outer = domain.outer_axes();
+    let of_batch = index.strides[outer.end..].iter().all(|&stride| stride == 0);
+    let plain = guard.is_empty() && index.indirect.is_empty() && of_batch && instr.dtype == DType::I32;
+    let mut places = axis(&domain.axes[outer.clone()], &index.strides[outer]);
+    if index.offset != 0 {
+        places = Axis::Table((0..places.len()).map(|at| places.at(at) + index.offset as isize).collect());
+    }
+    plain.then_some(Choice {
+        slot: buffer.0 as usize,
+        places,
+        limit: term.limit,
+        stride: term.stride as isize,
+    })
+}
+
+/// A product that goes straight to its target.
+fn plain_step(work: Work, a: Factor, b: Factor, target: Option<Target>, of_target: Option<Choice>) -> Step {
+    let places = [place(&a), place(&b)];
+    let ([a, b], choices) = (places, [a.choice, b.choice, of_target]);
+    let (epilogue, reads, writes) = (None, None, None);
+    Step::Product(Box::new(ProductStep { work, a, b, choices, target, epilogue, reads, writes }))
+}
+
+fn place(factor: &Factor) -> Target {
+    Target { slot: factor.slot, offset: factor.index.offset * factor.dtype.size() as i64 }
+}
+
+/// Where an operand's elements lie along its outer group, k and the batch.
+fn layout(factor: &Factor, domain: &Domain, outer: Range<usize>, k: &[usize]) -> Layout {
+    let strides = &factor.index.strides;
+    let group = |axes: Range<usize>| axis(&domain.axes[axes.clone()], &strides[axes]);
+    Layout {
+        outer: group(outer),
+        k: axis(k, &strides[domain.axes.len()..]),
+        batch: group(domain.outer_axes()),
+    }
+}
+
+/// What memory holds of a factor or a result of the driver.
+pub(super) fn element(dtype: DType) -> Element {
+    match dtype {
+        DType::BF16 => Element::Bf16,
+        DType::F16 => Element::F16,
+        DType::I8 => Element::I8,
+        _ => Element::F32,
+    }
+}
+
+/// Several axes as one: strided if they are walked as one, else a table.
+pub(super) fn axis(extents: &[usize], strides: &[i64]) -> Axis {
+    let len = extents.iter().product();
+    if let Some(stride) = common_stride(extents, strides) {
+        return Axis::Strided { len, stride: stride as isize };
+    }
+    let mut table = vec![0];
+    for (&extent, &stride) in extents.iter().zip(strides) {
+        let step = |start: &isize| {
+            let start = *start;
+            (0..extent as isize).map(move |i| start + i * stride as isize)
+        };
+        table = table.iter().flat_map(step).collect();
+    }
+    Axis::Table(table.into())
+}
+
+/// The stride of axes that are walked as one.
+fn common_stride(extents: &[usize], strides: &[i64]) -> Option<i64> {
+    let mut axes = extents.iter().zip(strides).filter(|(extent, _)| **extent != 1).rev();
+    let Some((&extent, &stride)) = axes.next() else { return Some(0) };
+    let mut next = stride * extent as i64;
+    for (&extent, &outer) in axes {
+        if outer != next {
+            return None;
+        }
+        next *= extent as i64;
+    }
+    Some(stride)
+}
+
+/// An index as rows at a stride of consecutive columns; the slot is the caller's.
+fn tiled(index: &Index, domain: &Domain) -> Option<Tiled> {
+    let stride = |axes: Range<usize>| common_stride(&domain.axes[axes.clone()], &index.strides[axes]);
+    let columns = domain.extent(domain.column_axes());
+    let unit = stride(domain.column_axes())? == 1 || columns == 1;
+    let (row, batch) = (stride(domain.row_axes())?, stride(domain.outer_axes())?);
+    let fits = unit && index.indirect.is_empty() && row >= columns as i64;
+    fits.then_some(Tiled { slot: 0, offset: index.offset * 4, row: row as usize, batch: batch as isize })
+}
+
+/// Slot, byte offset, batch axis and row stride of a store that the driver can do itself.
+fn direct(store: &Store, domain: &Domain) -> Option<(usize, i64, Axis, usize)> {
+    let strides = &store.index.strides;
+    let group = |axes: Range<usize>| common_stride(&domain.axes[axes.clone()], &strides[axes]);
+    let (m, n) = (domain.extent(domain.row_axes()), domain.extent(domain.column_axes()));
+    let unit = n == 1 || group(domain.column_axes())? == 1;
+    let row = if m == 1 { n as i64 } else { group(domain.row_axes())? };
+    let outer = domain.outer_axes();
+    let batch = axis(&domain.axes[outer.clone()], &strides[outer]);
+    let slot = store.buffer.0 as usize;
+    (unit && row >= n as i64).then_some((slot, store.index.offset * 4, batch, row as usize))
+}
+
+/// Makes the region load what a product left in a temporary, at this index of the domain.
+pub(super) fn replace_producer(kernel: &mut Kernel, product: usize, slot: usize, lanes: DType, index: Index) {
+    let load = InstrKind::Load { buffer: BufferId(slot as u32), index, guard: vec![] };
+    let mut region = Region::default();
+    // Values move, since a result narrower than the temporary needs a conversion after the load.
+    let mut moved: Vec<Scalar> = vec![];
+    for instr in &kernel.region.instrs {
+        let value = if instr.kind == InstrKind::Producer(product) {
+            let loaded = region.push(load.clone(), lanes);
+            match instr.dtype == lanes {
+                true => loaded,
+                false => region.push(InstrKind::Cast(loaded), instr.dtype),
+            }
+        } else {
+            let mut kind = instr.kind.clone();
+            rename(&mut kind, &moved);
+            region.push(kind, instr.dtype)
+        };
+        moved.push(value);
+    }
+    kernel.region = region;
+    if let Form::Contraction(contraction) = &mut kernel.form {
+        contraction.consumers.iter_mut().for_each(|c| c.value = moved[c.value.0 as usize]);
+        contraction.inside.iter_mut().for_each(|condition| *condition = moved[condition.0 as usize]);
+    }
+    for store in &mut kernel.stores {
+        store.value = moved[store.value.0 as usize];
+        store.index.indirect.iter_mut().for_each(|term| term.value = moved[term.value.0 as usize]);
+    }
+}
+
+/// Replaces the operands of an instruction.
+fn rename(kind: &mut InstrKind, moved: &[Scalar]) {
+    for index in indices_mut(kind) {
+        index.indirect.iter_mut().for_each(|term| term.value = moved[term.value.0 as usize]);
+    }
+    let operands: Vec<&mut Scalar> = match kind {
+        InstrKind::Unary(_, x) | InstrKind::Cast(x) | InstrKind::Reduce(_, _, x) => vec![x],
+        InstrKind::Binary(_, x, y) | InstrKind::Compare(_, x, y) => vec![x, y],
+        InstrKind::Select(c, x, y) => vec![c, x, y],
+        InstrKind::Random { seed, step, .. } => vec![seed, step],
+        InstrKind::Constant(_)
+        | InstrKind::Coordinate(_)
+        | InstrKind::Load { .. }
+        | InstrKind::Producer(_)
+        | InstrKind::InRange(_) => vec![],
+    };
+    operands.into_iter().for_each(|operand| *operand = moved[operand.0 as usize]);
+}

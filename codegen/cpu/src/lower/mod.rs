@@ -1,0 +1,251 @@
+//! Kernels of the kernel IR as machine code, by Cranelift.
+//!
+//! All three forms share one *row program* ([`row`], [`schedule`], [`emit`]): a region over the points of a row, cut
+//! into stages. Cheap arithmetic is Cranelift code on vectors of four; `exp` and its kin, reductions and random bits
+//! are calls of tile primitives on rows that lie in L1. Around the row stand the loops of a map or a reduction
+//! ([`nest`]), or the driver of matrix products, which calls the region on finished tiles ([`contraction`]).
+//!
+//! ```text
+//! Kernel ─normalise─► Kernel ──► Row ─schedule─► Schedule ─emit─► CLIF ─Cranelift─► RowsFn | TileFn
+//! ```
+//!
+//! Kernels that are equal but for their buffers share one program: its code finds buffers through a table.
+
+mod arithmetic;
+mod chain;
+mod code;
+mod contraction;
+mod emit;
+mod jit;
+mod lanes;
+mod memory;
+mod nest;
+mod normalise;
+mod object;
+mod reduce;
+mod row;
+mod schedule;
+mod tile;
+mod walk;
+mod wide;
+
+pub(crate) use jit::{Machine, Text};
+
+use jit::Functions;
+use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduces, scatters};
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{BufferId, Direction, Form, Instr, InstrKind, Kernel, KernelGraph, StoreMode};
+use kernfusion_runtime::isa::Isa;
+use kernfusion_runtime::launch::{Program, Step};
+use nest::Nest;
+use normalise::normalise;
+use row::{Access, Row, Write, WriteMode};
+use std::collections::HashMap;
+use std::sync::Arc;
+use wide::Wide;
+
+/// Whether a kernel can be lowered, and if not, why. It is asked while kernels are made, so that what is refused becomes several.
+///
+/// # Errors
+/// What this back end has no code for.
+pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
+    let dtypes = kernel.products().iter().map(|product| product.dtype);
+    let mut dtypes = dtypes.chain(kernel.consumers().iter().map(|consumer| consumer.dtype));
+    if !kernel.consumers().is_empty() && !dtypes.all(chain::is_possible) {
+        return Err("on the CPU, chains of products are of f32 and narrower types");
+    }
+    let rank = kernel.domain.axes.len();
+    let varies = |value| kernel.region.varies(value, 0..rank, &kernel.domain);
+    let moves = |instr: &Instr| match instr.kind {
+        InstrKind::Random { seed, step, .. } => varies(seed) || varies(step),
+        _ => false,
+    };
+    match kernel.region.instrs.iter().any(moves) {
+        true => Err("on the CPU, all random bits of a kernel have one seed"),
+        false => Ok(()),
+    }
+}
+
+/// Compiles kernels into one module.
+pub(crate) struct Compiler {
+    functions: Functions,
+    isa: Isa,
+    programs: HashMap<String, Arc<Program>>,
+}
+
+impl Compiler {
+    /// A compiler for a machine that has `isa`; `keep_code` keeps the text of every function.
+    pub(crate) fn new(isa: Isa, keep_code: bool) -> Result<Self, CodegenError> {
+        Ok(Compiler { functions: Functions::new(isa, keep_code)?, isa, programs: HashMap::new() })
+    }
+
+    /// The program of a kernel and the buffers in its table. `shares` tells whether two buffers may share memory.
+    pub(crate) fn kernel(
+        &mut self,
+        graph: &KernelGraph,
+        kernel: &Kernel,
+        shares: impl Fn(BufferId, BufferId) -> bool,
+    ) -> Result<(Arc<Program>, Vec<BufferId>), CodegenError> {
+        let (numbered, slots) = number_slots(kernel);
+        let dtypes = slots.iter().map(|&slot| graph.buffer(slot).ty.dtype).collect();
+        let sizes = slots.iter().map(|&slot| graph.buffer(slot).ty.bytes()).collect();
+        let writes = kernel.writes();
+        let clobbered = slots.iter().map(|&slot| writes.iter().any(|&write| shares(slot, write))).collect();
+        let facts = Facts { name: kernel.name.clone(), dtypes, sizes, clobbered };
+        let key = format!("{numbered:?} {:?} {:?} {:?}", facts.dtypes, facts.sizes, facts.clobbered);
+        if let Some(program) = self.programs.get(&key) {
+            return Ok((Arc::clone(program), slots));
+        }
+        let program = Program::default();
+        let mut lowering = Lowering { functions: &mut self.functions, isa: self.isa, facts, program };
+        lowering.kernel(&numbered)?;
+        let program = Arc::new(lowering.program);
+        self.programs.insert(key, Arc::clone(&program));
+        Ok((program, slots))
+    }
+
+    /// How many different programs there are.
+    pub(crate) fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// Makes everything executable.
+    pub(crate) fn finish(self) -> Result<Machine, CodegenError> {
+        self.functions.finish()
+    }
+}
+
+/// What a kernel does not say itself.
+#[derive(Debug)]
+struct Facts {
+    name: String,
+    /// Of each slot.
+    dtypes: Vec<DType>,
+    /// Bytes of each slot.
+    sizes: Vec<usize>,
+    /// Whether the slot shares memory with something that the kernel writes.
+    clobbered: Vec<bool>,
+}
+
+/// The lowering of one kernel.
+struct Lowering<'c> {
+    functions: &'c mut Functions,
+    isa: Isa,
+    facts: Facts,
+    program: Program,
+}
+
+impl Lowering<'_> {
+    fn kernel(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        self.check(kernel)?;
+        // Loops turn once at least, which is what a sum over nothing takes, and no map.
+        if kernel.form == Form::Map && kernel.domain.points() == 0 {
+            return Ok(());
+        }
+        match &kernel.form {
+            Form::Map | Form::Reduce => self.rows(kernel),
+            Form::Contraction(contraction) => self.contraction(kernel, contraction),
+            Form::Loop(_) => unreachable!("a loop has work of its own"),
+        }
+    }
+
+    fn unsupported(&self, what: &str) -> CodegenError {
+        CodegenError::Unsupported { kernel: self.facts.name.clone(), what: what.into() }
+    }
+
+    fn check(&self, kernel: &Kernel) -> Result<(), CodegenError> {
+        for store in &kernel.stores {
+            let value = kernel.region.instr(store.value).dtype;
+            let memory = self.facts.dtypes[store.buffer.0 as usize];
+            if value != memory {
+                return Err(self.unsupported(&format!("a store of {value} into a buffer of {memory}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// A new temporary; returns its slot.
+    fn temporary(&mut self, dtype: DType, elements: usize) -> usize {
+        let bytes = elements * dtype.size();
+        self.program.temporaries.push(bytes);
+        self.facts.dtypes.push(dtype);
+        self.facts.sizes.push(bytes);
+        self.facts.clobbered.push(false);
+        self.facts.dtypes.len() - 1
+    }
+
+    /// A map or a reduction.
+    fn rows(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
+            let slot = store.buffer.0 as usize;
+            self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
+        }
+        let kernel = normalise(kernel);
+        if reduces(&kernel.region, Direction::Rows) {
+            return self.row_reduction(&kernel);
+        }
+        let writes = kernel.stores.iter().map(|store| self.write(store)).collect();
+        let inner = kernel.domain.axes.len() - 1;
+        let in_order = scatters(&kernel) && !axes_without_collisions(&kernel)[inner];
+        let whole = in_order || reduces(&kernel.region, Direction::Columns);
+        self.nest(&kernel, writes, None, whole)
+    }
+
+    fn write(&self, store: &kernfusion_ir::kernel::Store) -> Write {
+        let slot = store.buffer.0 as usize;
+        let mode = match store.mode {
+            StoreMode::Set => WriteMode::Set,
+            StoreMode::Add => WriteMode::Add,
+        };
+        Write { value: store.value, slot, dtype: self.facts.dtypes[slot], index: store.index.clone(), mode }
+    }
+
+    /// Emits a normalised kernel that writes like this.
+    fn nest(
+        &mut self,
+        kernel: &Kernel,
+        writes: Vec<Write>,
+        chunk: Option<usize>,
+        whole: bool,
+    ) -> Result<(), CodegenError> {
+        let domain = &kernel.domain;
+        let fixed = domain.outer + domain.rows;
+        let clobbered = self.facts.clobbered.clone();
+        let row = Row::new(kernel.region.clone(), writes, domain.axes.clone(), fixed, clobbered);
+        self.check_row(&row)?;
+        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
+        let nest = Nest::new(&row, &schedule, domain.outer, chunk, whole);
+        let slots = self.facts.dtypes.len();
+        let function = nest::build(self.functions, &self.facts.name, &row, &schedule, &nest, slots)?;
+        let capacity = nest.capacity(&row);
+        self.program.scratch = self.program.scratch.max(nest::scratch_bytes(&row, &schedule, capacity));
+        self.needs_zeros(&row, capacity);
+        let work = domain.points() * kernel.region.instrs.len();
+        self.program.steps.push(Step::Rows { function, units: nest.units(&row), work });
+        Ok(())
+    }
+
+    fn check_row(&self, row: &Row) -> Result<(), CodegenError> {
+        for instr in &row.region.instrs {
+            if let InstrKind::Random { seed, step, .. } = &instr.kind
+                && (row.varies(*seed) || row.varies(*step))
+            {
+                return Err(self.unsupported("a random seed that differs from point to point"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that there are zeros for whatever guarded loads may read.
+    fn needs_zeros(&mut self, row: &Row, capacity: usize) {
+        for instr in &row.region.instrs {
+            if let InstrKind::Load { index, guard, .. } = &instr.kind
+                && !guard.is_empty()
+            {
+                let elements = if row.access(index, guard) == Access::Contiguous { capacity } else { 1 };
+                self.program.zeros = self.program.zeros.max(elements * instr.dtype.size());
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Brings a kernel's axes into the order and number that the row program wants.
+//!
+//! After normalisation, of maps and reductions:
+//! * no axis has the extent 1, and neighbours that every index map walks as one axis are one axis;
+//! * *columns* are what one row covers: the whole group if columns are reduced, otherwise one axis. The last one is
+//!   the *inner* axis, chosen so that most accesses along it are contiguous;
+//! * *rows* must be walked in order by one thread: rows under a row reduction, the axes that a scatter-add may
+//!   hit twice; there are none otherwise;
+//! * *outer* is all the rest: independent units of work.
+//!
+//! ```text
+//! map [64, 256, 384] of contiguous tensors          → columns [6291456]
+//! map [b, t, h, d], y[b, h, t, d] = x[b, t, h, d]   → outer [b, t, h], columns [d]
+//! reduce over rows [r], columns [c1, c2] that merge → outer [r], columns [c1·c2]
+//! ```
+
+use kernfusion_codegen::analysis::{axes_without_collisions, indices, indices_mut, reduces, scatters};
+use kernfusion_ir::kernel::{Direction, Domain, Form, Index, InstrKind, Kernel, Region, Store};
+
+/// The normal form of a map or a reduction.
+pub(super) fn normalise(kernel: &Kernel) -> Kernel {
+    let domain = &kernel.domain;
+    let (outer, rows, columns) = match kernel.form {
+        Form::Map if scatters(kernel) => {
+            let safe = axes_without_collisions(kernel);
+            let (safe, serial) = (0..domain.axes.len()).partition(|&axis| safe[axis]);
+            (vec![], serial, safe)
+        }
+        Form::Map => (vec![], vec![], (0..domain.axes.len()).collect()),
+        Form::Reduce | Form::Contraction(_) | Form::Loop(_) => {
+            (domain.outer_axes().collect(), domain.row_axes().collect(), domain.column_axes().collect())
+        }
+    };
+    let rows_in_order = scatters(kernel) || reduces(&kernel.region, Direction::Rows);
+    let (mut outer, mut rows): (Vec<usize>, Vec<usize>) =
+        if rows_in_order { (outer, rows) } else { ([outer, rows].concat(), vec![]) };
+    let mut columns: Vec<usize> = columns;
+    if columns.iter().all(|&axis| domain.axes[axis] == 1) && scatters(kernel) {
+        // Every axis may collide: the last one is walked in order as the inner axis.
+        columns.extend(rows.pop());
+    }
+    // The first pass merges what belongs together, so that the inner axis is chosen among merged axes.
+    let merged = regroup(kernel, [outer, rows, columns]);
+    let inner = inner_axis(&merged);
+    outer = merged.domain.outer_axes().collect();
+    rows = merged.domain.row_axes().collect();
+    columns = merged.domain.column_axes().filter(|&axis| axis != inner).collect();
+    if !reduces(&kernel.region, Direction::Columns) {
+        outer.append(&mut columns);
+    }
+    if let Some(axis) = transposed_axis(&merged, inner).filter(|_| rows.is_empty() && columns.is_empty()) {
+        outer.retain(|&other| other != axis);
+        outer.push(axis);
+    }
+    columns.push(inner);
+    regroup(&merged, [outer, rows, columns])
+}
+
+/// The axis along which an access is contiguous that strides along the inner axis: walked next to it, in blocks, such
+/// an access uses whole cache lines.
+fn transposed_axis(kernel: &Kernel, inner: usize) -> Option<usize> {
+    let strided = |index: &&Index| index.indirect.is_empty() && index.strides[inner].unsigned_abs() > 1;
+    let index = accesses(kernel).map(|(index, _)| index).find(strided)?;
+    (0..kernel.domain.axes.len()).find(|&axis| index.strides[axis] == 1)
+}
+
+/// For each value of a region: which axes it depends on. A reduction over columns counts as what it reduces, which
+/// is more than needed and does no harm where this is used.
+pub(super) fn dependence(region: &Region, rank: usize) -> Vec<Vec<bool>> {
+    let mut depends: Vec<Vec<bool>> = vec![];
+    for instr in &region.instrs {
+        let mut axes = vec![matches!(instr.kind, InstrKind::Producer(_)); rank];
+        for operand in instr.kind.operands() {
+            axes.iter_mut().zip(&depends[operand.0 as usize]).for_each(|(axis, depends)| *axis |= depends);
+        }
+        for index in indices(&instr.kind) {
+            axes.iter_mut().zip(&index.strides).for_each(|(axis, stride)| *axis |= *stride != 0);
+        }
+        depends.push(axes);
+    }
+    depends
+}
+
+/// The axis of the columns along which most accesses are contiguous; stores count twice, short axes less.
+fn inner_axis(kernel: &Kernel) -> usize {
+    let accesses: Vec<_> = accesses(kernel).collect();
+    let score = |axis: usize| {
+        let contiguous = accesses.iter().filter(|(index, _)| index.strides[axis] == 1);
+        contiguous.map(|(_, weight)| weight).sum::<usize>() * kernel.domain.axes[axis].min(32)
+    };
+    // The last of equals: usually the one that other kernels run along, too.
+    kernel.domain.column_axes().max_by_key(|&axis| score(axis)).expect("there is always a column")
+}
+
+/// The index maps of loads, with weight 1, and of stores, with weight 2.
+fn accesses(kernel: &Kernel) -> impl Iterator<Item = (&Index, usize)> {
+    let loads = kernel.region.instrs.iter().filter_map(|instr| match &instr.kind {
+        InstrKind::Load { index, .. } => Some((index, 1)),
+        _ => None,
+    });
+    loads.chain(kernel.stores.iter().map(|Store { index, .. }| (index, 2)))
+}
+
+/// The kernel with its axes in these groups and this order: axes of extent 1 vanish, and neighbours in a group
+/// merge where all index maps allow it. There is always a column.
+pub(super) fn regroup(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
+    let extents = &kernel.domain.axes;
+    let all: Vec<&Index> = kernel_indices(kernel);
+    let mut merged = groups.map(|group| merge(&group, extents, &all));
+    let [outer, rows, columns] = &mut merged;
+    if columns.is_empty() {
+        columns.push(vec![]);
+    }
+    let domain = Domain { axes: vec![], outer: outer.len(), rows: rows.len() };
+    let axes: Vec<Vec<usize>> = merged.into_iter().flatten().collect();
+    let mut result = kernel.clone();
+    result.domain = domain;
+    result.domain.axes = axes.iter().map(|old| old.iter().map(|&axis| extents[axis]).product()).collect();
+    let rewritten = result.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
+    let rewritten = rewritten.chain(result.stores.iter_mut().map(|store| &mut store.index));
+    rewritten.for_each(|index| index.strides = restrided(&index.strides, &axes));
+    if let Form::Contraction(contraction) = &mut result.form {
+        for product in &mut contraction.products {
+            let rank = extents.len();
+            // The axes of k keep their number here; the operand's description merges them.
+            let with_k: Vec<_> =
+                axes.iter().cloned().chain((0..product.k.len()).map(|axis| vec![rank + axis])).collect();
+            for operand in [&mut product.a, &mut product.b] {
+                let all = operand.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
+                all.for_each(|index| index.strides = restrided(&index.strides, &with_k));
+            }
+        }
+    }
+    result
+}
+
+fn kernel_indices(kernel: &Kernel) -> Vec<&Index> {
+    let regions = kernel.products().iter().flat_map(|product| [&product.a.region, &product.b.region]);
+    let instrs = [&kernel.region].into_iter().chain(regions).flat_map(|region| &region.instrs);
+    instrs
+        .flat_map(|instr| indices(&instr.kind))
+        .chain(kernel.stores.iter().map(|store| &store.index))
+        .collect()
+}
+
+/// Lists of old axes that become one new axis each, outermost first.
+fn merge(group: &[usize], extents: &[usize], all: &[&Index]) -> Vec<Vec<usize>> {
+    let mut merged: Vec<Vec<usize>> = vec![];
+    for &axis in group.iter().filter(|&&axis| extents[axis] != 1) {
+        let walks_on = |last: usize| {
+            let step = |index: &&Index| index.strides[last] == index.strides[axis] * extents[axis] as i64;
+            all.iter().all(step)
+        };
+        match merged.last_mut() {
+            Some(list) if walks_on(*list.last().expect("lists are not empty")) => list.push(axis),
+            _ => merged.push(vec![axis]),
+        }
+    }
+    merged
+}
+
+fn restrided(strides: &[i64], axes: &[Vec<usize>]) -> Vec<i64> {
+    axes.iter().map(|old| old.last().map_or(0, |&axis| strides[axis])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::DType;
+    use kernfusion_ir::kernel::{BufferId, StoreMode};
+
+    /// `store[to] = load[from]` over a box.
+    fn copy(extents: &[usize], from: &[i64], to: &[i64]) -> Kernel {
+        let index = |strides: &[i64]| Index { strides: strides.to_vec(), ..Index::default() };
+        let mut region = Region::default();
+        let load = InstrKind::Load { buffer: BufferId(0), index: index(from), guard: vec![] };
+        let value = region.push(load, DType::F32);
+        let store = Store { value, buffer: BufferId(1), index: index(to), mode: StoreMode::Set };
+        Kernel {
+            name: String::new(),
+            form: Form::Map,
+            domain: Domain::flat(extents),
+            region,
+            stores: vec![store],
+            covers: vec![],
+        }
+    }
+
+    fn check(kernel: &Kernel, axes: &[usize], stored: &[i64]) {
+        let normal = normalise(kernel);
+        assert_eq!((&normal.domain.axes[..], &normal.stores[0].index.strides[..]), (axes, stored));
+        assert_eq!(normal.domain.outer + 1, axes.len());
+    }
+
+    #[test]
+    fn contiguous_axes_merge_and_axes_of_one_vanish() {
+        check(&copy(&[4, 1, 5, 6], &[30, 30, 6, 1], &[30, 30, 6, 1]), &[120], &[1]);
+        check(&copy(&[1, 1], &[1, 1], &[1, 1]), &[1], &[0]);
+    }
+
+    #[test]
+    fn the_inner_axis_is_where_most_is_contiguous() {
+        // Heads of an attention, [b, t, h, d] → [b, h, t, d]: rows of d stay together.
+        check(&copy(&[2, 9, 3, 8], &[216, 24, 8, 1], &[216, 8, 72, 1]), &[2, 9, 3, 8], &[216, 8, 72, 1]);
+        // A transpose runs along what it stores, and the other axis comes next to it.
+        check(&copy(&[50, 2, 40], &[1, 2000, 50], &[40, 2000, 1]), &[2, 50, 40], &[2000, 40, 1]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Plans as an object file, which runs where this crate is not: with the runtime alone.
+//!
+//! The code is that of an executable, and the launches are written down as the runtime would run them. So results have the same
+//! bits.
+
+use super::lower::Compiler;
+use super::plan::share_memory;
+use super::turns::Work;
+use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::Temporaries;
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{BufferId, BufferRole, Kernel, Place, Plan};
+use kernfusion_runtime::artefact::{self, Description, Input, Launch, Move, Part, Spot, StateDescription};
+use kernfusion_runtime::isa::Isa;
+use kernfusion_runtime::launch::Program;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A model that reads a text part by part.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// Its name: letters, digits and underscores.
+    pub name: String,
+    /// The rows that each part has.
+    pub batch: usize,
+    /// The number of tokens there are.
+    pub vocabulary: usize,
+    /// The most tokens of a text.
+    pub context: usize,
+}
+
+/// The program that reads a part: inputs `x` of `i32[batch, length]`, `position` and `last` of `i32[]`; the output `logits`
+/// of `f32[batch, 1, vocabulary]`.
+#[derive(Debug)]
+pub struct ReadingPart {
+    /// Its kernels and their memory.
+    pub plan: Plan,
+    /// How many tokens it reads.
+    pub length: usize,
+    /// How many positions it sees.
+    pub visible: usize,
+}
+
+/// An object file and what it wants to find beside it.
+#[derive(Debug)]
+pub struct ObjectFile {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// The states that it reads from a file and those that it makes itself.
+    pub states: Vec<StateDescription>,
+    /// Different programs.
+    pub programs: usize,
+}
+
+impl ObjectFile {
+    /// Compiles the parts of a model.
+    ///
+    /// # Errors
+    /// A kernel cannot be run on this back end, or ahead of time: a loop, or states that take each other's values.
+    pub fn compile(reading: &Reading, parts: &[ReadingPart], isa: Isa) -> Result<ObjectFile, CodegenError> {
+        let mut compiler = Compiler::for_object(isa, &reading.name)?;
+        let mut launches = Launches::default();
+        let described = parts.iter().map(|part| launches.part(part, &mut compiler));
+        let parts = described.collect::<Result<Vec<_>, _>>()?;
+        let programs = launches.programs.len();
+        let description = Description {
+            format: artefact::FORMAT,
+            name: reading.name.clone(),
+            isa,
+            features: compiler.features(),
+            batch: reading.batch,
+            vocabulary: reading.vocabulary,
+            context: reading.context,
+            states: launches.states,
+            programs: launches.programs,
+            parts,
+        };
+        let bytes = compiler.into_object(&reading.name, description.to_bytes())?;
+        Ok(ObjectFile { bytes, states: description.states, programs })
+    }
+}
+
+/// What the parts have in common.
+#[derive(Default)]
+struct Launches {
+    states: Vec<StateDescription>,
+    programs: Vec<Arc<Program>>,
+    numbers: HashMap<*const Program, usize>,
+}
+
+impl Launches {
+    fn part(&mut self, part: &ReadingPart, compiler: &mut Compiler) -> Result<Part, CodegenError> {
+        let plan = &part.plan;
+        let works = Work::compile(plan, Temporaries::Arena, compiler)?;
+        let kernels = plan.graph.kernels.iter().zip(works);
+        let launches = kernels.map(|(kernel, work)| self.launch(kernel, work)).collect::<Result<_, _>>()?;
+        let spots = (0..plan.places.len() as u32).map(|at| self.spot(plan, BufferId(at))).collect();
+        let (_, logits, _) =
+            plan.graph.outputs.iter().find(|output| output.0 == "logits").expect("a reading part");
+        let moves = moves(plan)?;
+        let (length, visible, arena_bytes, logits) =
+            (part.length, part.visible, plan.arena_bytes, logits.0 as usize);
+        Ok(Part { length, visible, arena_bytes, spots, launches, moves, logits })
+    }
+
+    fn launch(&mut self, kernel: &Kernel, work: Work) -> Result<Launch, CodegenError> {
+        let Work::Program(program, slots) = work else {
+            let (kernel, what) = (kernel.name.clone(), "a loop, ahead of time,".into());
+            return Err(CodegenError::Unsupported { kernel, what });
+        };
+        let program = *self.numbers.entry(Arc::as_ptr(&program)).or_insert_with(|| {
+            self.programs.push(program);
+            self.programs.len() - 1
+        });
+        Ok(Launch { program, slots })
+    }
+
+    /// Where a buffer is when its part runs.
+    fn spot(&mut self, plan: &Plan, buffer: BufferId) -> Spot {
+        let memory = plan.memory_of(buffer);
+        let buffer = plan.graph.buffer(memory);
+        match (buffer.role, plan.place(memory)) {
+            (BufferRole::State, _) => Spot::State(self.state(plan, memory)),
+            (BufferRole::Input, _) => Spot::Input(match buffer.name.as_str() {
+                "x" => Input::Tokens,
+                "position" => Input::Position,
+                "last" => Input::Last,
+                other => panic!("\"{other}\" is no input of a reading part"),
+            }),
+            (BufferRole::Temporary, Place::Arena { offset }) => Spot::Arena(offset),
+            (BufferRole::Temporary, _) => Spot::Nowhere,
+        }
+    }
+
+    fn state(&mut self, plan: &Plan, id: BufferId) -> usize {
+        let buffer = plan.graph.buffer(id);
+        if let Some(known) = self.states.iter().position(|state| state.name == buffer.name) {
+            return known;
+        }
+        let is_written =
+            plan.graph.kernels.iter().flat_map(Kernel::writes).any(|to| plan.memory_of(to) == id);
+        let is_updated = is_written || plan.graph.updates.iter().any(|(state, _)| *state == id);
+        self.states.push(StateDescription {
+            name: buffer.name.clone(),
+            dtype: name(buffer.ty.dtype),
+            shape: buffer.ty.shape.clone(),
+            bytes: buffer.ty.bytes(),
+            is_parameter: !is_updated,
+        });
+        self.states.len() - 1
+    }
+}
+
+/// A type's name in the file of parameters.
+fn name(dtype: DType) -> String {
+    dtype.to_string().to_uppercase()
+}
+
+/// The states that take values from elsewhere when a part has run.
+fn moves(plan: &Plan) -> Result<Vec<Move>, CodegenError> {
+    let graph = &plan.graph;
+    let moved =
+        graph.updates.iter().filter(|(state, value)| plan.memory_of(*state) != plan.memory_of(*value));
+    let moved: Vec<_> = moved.copied().collect();
+    let clash = |value: BufferId| {
+        moved.iter().any(|(state, _)| share_memory(plan, Temporaries::Arena, *state, value))
+    };
+    if let Some((state, _)) = moved.iter().find(|(_, value)| clash(*value)) {
+        let (kernel, what) =
+            (graph.buffer(*state).name.clone(), "a state that another one takes, ahead of time,".into());
+        return Err(CodegenError::Unsupported { kernel, what });
+    }
+    let moved = moved.iter();
+    Ok(moved
+        .map(|&(to, from)| Move { from: from.into(), to: to.into(), bytes: graph.buffer(to).ty.bytes() })
+        .collect())
+}

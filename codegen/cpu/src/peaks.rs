@@ -1,0 +1,118 @@
+//! What a CPU can do at most, measured.
+
+use kernfusion_codegen::{CodegenError, Peaks};
+use kernfusion_runtime::contract::{Precision, peak};
+use kernfusion_runtime::isa::Isa;
+use kernfusion_runtime::memory::Arena;
+use kernfusion_runtime::pool::{Pool, share};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Bytes copied or read in one repetition: more than any cache holds.
+const MEASURED: usize = 96 << 20;
+/// Bytes of a line of a cache.
+const LINE: usize = 64;
+/// Time for each of the measurements.
+const TIME: Duration = Duration::from_millis(120);
+
+/// Measures this machine's CPU with so many threads, in less than half a second.
+///
+/// # Errors
+/// If the machine's instruction set is not usable, or memory is short.
+pub fn peaks(threads: usize) -> Result<Peaks, CodegenError> {
+    let (isa, pool) = (Isa::detect()?, Pool::new(threads));
+    // SAFETY: the instruction set was detected.
+    let products = |precision| unsafe { peak(isa, precision, &pool, TIME) };
+    let f32_products = products(Precision::F32);
+    let [bandwidth, reads] = memory(threads)?;
+    Ok(Peaks {
+        bandwidth,
+        reads,
+        f32_products,
+        bf16_products: products(Precision::Bf16),
+        scalars: f32_products / 2.0,
+    })
+}
+/// The best rates of copying and of reading, measured in turn.
+fn memory(threads: usize) -> Result<[f64; 2], CodegenError> {
+    let meter = MemoryMeter::new(threads)?;
+    let (start, mut best) = (Instant::now(), [0.0; 2]);
+    while best[0] == 0.0 || start.elapsed() < 2 * TIME {
+        best = [meter.copies().max(best[0]), meter.reads().max(best[1])];
+    }
+    Ok(best)
+}
+
+/// Measures what memory gives all threads together. That changes from moment to moment on machines that others use, too, so what
+/// is to be compared with it is timed in turn with it.
+pub struct MemoryMeter {
+    from: Arena,
+    to: Arena,
+    pool: Pool,
+}
+
+impl MemoryMeter {
+    /// A meter of so many threads.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn new(threads: usize) -> Result<MemoryMeter, CodegenError> {
+        let meter =
+            MemoryMeter { from: Arena::new(MEASURED)?, to: Arena::new(MEASURED)?, pool: Pool::new(threads) };
+        // SAFETY: both arenas have these bytes, and threads touch disjoint ones.
+        meter.seconds(&|from, to, bytes| unsafe {
+            from.write_bytes(1, bytes);
+            to.write_bytes(1, bytes);
+        });
+        Ok(meter)
+    }
+
+    /// Bytes a second of a copy, read and written ones counted.
+    pub fn copies(&self) -> f64 {
+        // SAFETY: both arenas have these bytes, and threads copy disjoint ones.
+        let seconds = self.seconds(&|from, to, bytes| unsafe { to.copy_from_nonoverlapping(from, bytes) });
+        2.0 * MEASURED as f64 / seconds
+    }
+
+    /// Bytes a second of a loop that only reads.
+    pub fn reads(&self) -> f64 {
+        // SAFETY: the arena has these bytes, which were written and are aligned to lines.
+        let seconds = self.seconds(&|from, _, bytes| unsafe {
+            black_box(sum(std::slice::from_raw_parts(from.cast(), bytes / LINE)));
+        });
+        MEASURED as f64 / seconds
+    }
+
+    fn seconds(&self, work: &(dyn Fn(*mut u8, *mut u8, usize) + Sync)) -> f64 {
+        let start = Instant::now();
+        self.pool.run(&|t| {
+            let part = share(MEASURED / LINE, self.pool.threads(), t);
+            let at = |arena: &Arena| arena.as_ptr().wrapping_add(part.start * LINE);
+            work(at(&self.from), at(&self.to), part.len() * LINE);
+        });
+        start.elapsed().as_secs_f64()
+    }
+}
+
+/// Adds up lines of memory, as fast as they come.
+fn sum(lines: &[[u64; LINE / 8]]) -> u64 {
+    let mut sums = [0u64; LINE / 8];
+    for line in lines {
+        sums.iter_mut().zip(line).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+    }
+    sums.into_iter().fold(0, u64::wrapping_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_of_a_computer() {
+        let peaks = peaks(1).expect("measures");
+        assert!((1e8..1e13).contains(&peaks.bandwidth), "{peaks:?}");
+        assert!((1e8..1e13).contains(&peaks.reads), "{peaks:?}");
+        assert!((1e8..1e13).contains(&peaks.f32_products), "{peaks:?}");
+        assert!(peaks.bf16_products > 0.5 * peaks.f32_products, "{peaks:?}");
+    }
+}

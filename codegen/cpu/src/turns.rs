@@ -1,0 +1,134 @@
+//! Kernels of a plan as work, loops with that of their bodies.
+
+use super::lower::{Compiler, Machine, Text};
+use super::plan::share_memory;
+use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::Temporaries;
+use kernfusion_ir::kernel::{BufferId, Kernel, Loop, Place, Plan, Spot, Transfer};
+use kernfusion_runtime::launch::{Launcher, Pointers, Program};
+use std::sync::Arc;
+
+/// What a kernel does.
+pub(super) enum Work {
+    /// A program over these buffers.
+    Program(Arc<Program>, Vec<usize>),
+    /// The kernels of a body, over and over, and where the body's buffers are at the moment.
+    Loop(Vec<Work>, Pointers),
+}
+
+impl Work {
+    /// Compiles the kernels of a plan.
+    pub(super) fn compile(
+        plan: &Plan,
+        temporaries: Temporaries,
+        compiler: &mut Compiler,
+    ) -> Result<Vec<Work>, CodegenError> {
+        let work = |kernel: &Kernel| match kernel.repeated() {
+            Some(repeated) => {
+                let works = Work::compile(&repeated.body, Temporaries::Arena, compiler)?;
+                Ok(Work::Loop(works, Pointers::new(repeated.graph().buffers.len())))
+            }
+            None => {
+                let shares = |a: BufferId, b: BufferId| share_memory(plan, temporaries, a, b);
+                let (program, slots) = compiler.kernel(&plan.graph, kernel, shares)?;
+                Ok(Work::Program(program, slots.into_iter().map(usize::from).collect()))
+            }
+        };
+        plan.graph.kernels.iter().map(work).collect()
+    }
+
+    /// Every program.
+    pub(super) fn programs(works: &[Work]) -> Vec<&Program> {
+        fn of(work: &Work) -> Vec<&Program> {
+            match work {
+                Work::Program(program, _) => vec![program],
+                Work::Loop(works, _) => Work::programs(works),
+            }
+        }
+        works.iter().flat_map(of).collect()
+    }
+
+    /// Runs the work of a kernel.
+    ///
+    /// # Safety
+    /// `pointers` has memory for each buffer that the kernel touches.
+    pub(super) unsafe fn run(
+        &mut self,
+        kernel: &Kernel,
+        launcher: &mut Launcher,
+        machine: &Machine,
+        pointers: &Pointers,
+    ) -> Result<(), CodegenError> {
+        match self {
+            // SAFETY: the caller's contract.
+            Work::Program(program, slots) => unsafe {
+                Ok(launcher.run(program, machine.functions(), slots, pointers)?)
+            },
+            Work::Loop(works, inner) => {
+                let repeated = kernel.repeated().expect("the work of a loop");
+                // SAFETY: the caller's contract.
+                unsafe { turns(repeated, works, inner, launcher, machine, pointers) }
+            }
+        }
+    }
+}
+
+/// Runs all turns of a loop.
+///
+/// # Safety
+/// `outer` has memory for each buffer that the loop touches.
+unsafe fn turns(
+    repeated: &Loop,
+    works: &mut [Work],
+    inner: &mut Pointers,
+    launcher: &mut Launcher,
+    machine: &Machine,
+    outer: &Pointers,
+) -> Result<(), CodegenError> {
+    let plan = &repeated.body;
+    let at = |spot: Spot| outer.get(spot.buffer).wrapping_add(spot.offset);
+    let copy = |transfer: Transfer| {
+        let Transfer { from, to, bytes } = transfer;
+        // SAFETY: both spots lie in buffers of that size, and what is carried has two places that take turns.
+        unsafe { at(to).copy_from_nonoverlapping(at(from), bytes) };
+    };
+    let buffers = || (0..plan.places.len() as u32).map(BufferId);
+    for buffer in buffers() {
+        if let (Place::Arena { offset }, Some(scratch)) = (plan.place(buffer), repeated.scratch) {
+            inner.set(buffer, outer.get(scratch).wrapping_add(offset));
+        }
+    }
+    for turn in 0..repeated.turns {
+        let turn = repeated.turn(turn);
+        turn.places.iter().for_each(|&(buffer, spot)| inner.set(buffer, at(spot)));
+        for buffer in buffers() {
+            if let Place::Alias(_) = plan.place(buffer) {
+                inner.set(buffer, inner.get(plan.memory_of(buffer)));
+            }
+        }
+        for (kernel, work) in plan.graph.kernels.iter().zip(&mut *works) {
+            // SAFETY: every buffer of the body has memory: in the scratch, or where the turn has it.
+            unsafe { work.run(kernel, launcher, machine, inner)? };
+        }
+        turn.copies.into_iter().for_each(copy);
+    }
+    repeated.copies_at_the_end().into_iter().for_each(copy);
+    Ok(())
+}
+
+/// The text of the code of a kernel, looked for in bodies of loops, too.
+pub(super) fn text<'m>(
+    plan: &Plan,
+    works: &[Work],
+    machine: &'m Machine,
+    name: &str,
+    of: &dyn Fn(&'m Text) -> &'m String,
+) -> Option<String> {
+    plan.graph.kernels.iter().zip(works).find_map(|(kernel, work)| match work {
+        Work::Program(program, _) => (kernel.name == name).then(|| {
+            let texts: Vec<_> = program.functions().map(|f| of(machine.text(f)).clone()).collect();
+            texts.join("\n")
+        }),
+        Work::Loop(works, _) => text(&kernel.repeated()?.body, works, machine, name, of),
+    })
+}

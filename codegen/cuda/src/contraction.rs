@@ -1,0 +1,300 @@
+//! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers.
+
+use super::axes;
+use super::body::Body;
+use super::lower::{Choice, Lowering, count};
+use super::source::{Axes, Code, Slot, coordinates, memory_type, narrowed, register_type, value_name};
+use kernfusion_codegen::CodegenError;
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{Domain, Index, InstrKind, Kernel, Operand, Scalar};
+use std::collections::BTreeSet;
+
+/// Rows and columns of tiles, the small one first and the large one last.
+pub(super) const TILES: [[usize; 2]; 4] = [[64, 64], [128, 64], [64, 128], [128, 128]];
+const SMALL: [usize; 2] = TILES[0];
+const LARGE: [usize; 2] = TILES[3];
+/// Threads of a tile, as the headers have them.
+pub(super) const THREADS: usize = 256;
+/// From so many large tiles on, they occupy a large GPU.
+const MANY_TILES: usize = 120;
+
+/// The types of the tiles of a kernel's products, and the shared memory of their panels.
+pub(super) struct Tiles {
+    /// The type of each product's operands.
+    types: Vec<DType>,
+    /// Those without repetition: products of one type use one panel in turns.
+    distinct: Vec<DType>,
+    tf32: bool,
+    /// Whether tiles of up to 128×128 fit into registers and shared memory.
+    may_be_large: bool,
+}
+
+impl Tiles {
+    /// `None` if the products' tiles lay out their sums in different ways.
+    pub(super) fn of(lowering: &Lowering<'_>, kernel: &Kernel) -> Option<Self> {
+        let types: Vec<_> = kernel.products().iter().map(|product| operand_type(&product.a)).collect();
+        let tf32 = lowering.options.tf32;
+        let is_tensor = |dtype: &DType| is_tensor(*dtype, tf32);
+        let is_mixed = types.iter().any(is_tensor) && !types.iter().all(is_tensor);
+        let mut distinct = types.clone();
+        distinct.sort();
+        distinct.dedup();
+        let may_be_large = types.len() == 1 && types[0] != DType::F64;
+        (!is_mixed).then_some(Tiles { types, distinct, tf32, may_be_large })
+    }
+
+    /// The name of the tile type of a product.
+    pub(super) fn name(&self, number: usize) -> String {
+        format!("Tile{}", self.suffix(number))
+    }
+
+    fn suffix(&self, number: usize) -> String {
+        let at = self.distinct.iter().position(|dtype| *dtype == self.types[number]);
+        if self.distinct.len() == 1 { String::new() } else { format!("{}", at.expect("a type of a product")) }
+    }
+
+    /// The name of the panels of a product.
+    pub(super) fn panels(&self, number: usize) -> String {
+        format!("panels{}", self.suffix(number))
+    }
+
+    /// Tile types and panels.
+    pub(super) fn declare(&self, code: &mut Code, rows: usize, columns: usize) {
+        for dtype in &self.distinct {
+            let number = self.types.iter().position(|other| other == dtype).expect("a type of a product");
+            let (name, panels) = (self.name(number), self.panels(number));
+            code.line(format!("using {name} = {};", tile_type(*dtype, self.tf32, rows, columns)));
+            code.line(format!("SHARED({}, {panels}, panel_count<{name}>());", element_type(*dtype)));
+        }
+    }
+
+    /// The tile `product<number>`.
+    pub(super) fn multiply(&self, code: &mut Code, kernel: &Kernel, number: usize) {
+        let (domain, product) = (&kernel.domain, &kernel.products()[number]);
+        let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
+        let depth: usize = product.k.iter().product();
+        let panels = self.panels(number);
+        code.line(format!("{} product{number};", self.name(number)));
+        code.line(format!(
+            "multiply(product{number}, {panels}, first_row, {rows}, a{number}, first_column, {columns}, b{number}, \
+             {depth});"
+        ));
+    }
+}
+
+/// Whether tensor cores multiply a type.
+fn is_tensor(dtype: DType, tf32: bool) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16) || dtype == DType::F32 && tf32
+}
+
+/// The type of a tile in the source.
+pub(super) fn tile_type(dtype: DType, tf32: bool, rows: usize, columns: usize) -> String {
+    match dtype {
+        DType::F32 if tf32 => format!("TensorTile<tf32, {rows}, {columns}>"),
+        dtype if is_tensor(dtype, tf32) => format!("TensorTile<{}, {rows}, {columns}>", memory_type(dtype)),
+        dtype => format!("PlainTile<{}, {rows}, {columns}>", element_type(dtype)),
+    }
+}
+
+/// The type of the elements that a tile multiplies. Signed integers wrap as unsigned ones do.
+pub(super) fn element_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::I32 | DType::Bool => "u32",
+        dtype => memory_type(dtype),
+    }
+}
+
+impl Lowering<'_> {
+    /// Products and an elementwise region.
+    pub(super) fn contraction(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        let kernel = &axes::merged(kernel);
+        let domain = &kernel.domain;
+        let [outer, rows, columns] = self.extents(domain)?;
+        if outer * rows * columns == 0 {
+            return Ok(());
+        }
+        let Some(tiles) = Tiles::of(self, kernel) else { return self.split_products(kernel) };
+        let large = outer * rows.div_ceil(LARGE[0]) * columns.div_ceil(LARGE[1]);
+        let usual = if large >= MANY_TILES { LARGE } else { SMALL };
+        let [down, along] = match self.choice {
+            _ if !tiles.may_be_large => SMALL,
+            Some(Choice::Tile(tile)) => tile,
+            Some(Choice::Library(_)) | None => usual,
+        };
+        let mut code = Code::default();
+        code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
+        let mut names = self.batch(&mut code, domain);
+        tiles.declare(&mut code, down, along);
+        for number in 0..kernel.products().len() {
+            self.product_operands(&mut code, kernel, number, &names);
+            tiles.multiply(&mut code, kernel, number);
+        }
+        code.line("UNROLL");
+        code.open(format!("for (int at = 0; at < {}::COUNT; at++)", tiles.name(0)));
+        code.line(
+            "const int row = first_row + product0.row(at), column = first_column + product0.column(at);",
+        );
+        code.line(format!("if (row >= {rows} || column >= {columns}) continue;"));
+        names.extend(coordinates(&mut code, "row", 'r', &domain.axes[domain.row_axes()]));
+        names.extend(coordinates(&mut code, "column", 'c', &domain.axes[domain.column_axes()]));
+        let axes = Axes { names, extents: domain.axes.clone() };
+        let mut body = Body::new(&kernel.region, axes, self.slots());
+        body.code = code;
+        define_entries(&mut body, kernel, None);
+        body.stores(&kernel.stores);
+        body.code.close("");
+        let text = body.code.finish();
+        let grid = [columns.div_ceil(along), rows.div_ceil(down), outer];
+        self.launch("", THREADS, grid, text)?;
+        Ok(())
+    }
+
+    /// Outer points, rows and columns.
+    pub(super) fn extents(&self, domain: &Domain) -> Result<[usize; 3], CodegenError> {
+        let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
+        let [outer, rows, columns] = groups.map(|group| domain.extent(group));
+        Ok([count(self, outer)?, count(self, rows)?, count(self, columns)?])
+    }
+
+    /// The coordinates of the block's outer point.
+    pub(super) fn batch(&self, code: &mut Code, domain: &Domain) -> Vec<String> {
+        let outer = &domain.axes[domain.outer_axes()];
+        if !outer.is_empty() {
+            code.line("const int batch = blockIdx.z;");
+        }
+        coordinates(code, "batch", 'o', outer)
+    }
+
+    /// The operands `a<number>` and `b<number>` of a product.
+    pub(super) fn product_operands(&self, code: &mut Code, kernel: &Kernel, number: usize, outer: &[String]) {
+        let product = &kernel.products()[number];
+        let domain = &kernel.domain;
+        for (name, operand, own) in
+            [("a", &product.a, domain.row_axes()), ("b", &product.b, domain.column_axes())]
+        {
+            let axes = OperandAxes {
+                extents: [&domain.axes[..], &product.k].concat(),
+                outer,
+                rows: own,
+                depth: domain.axes.len()..domain.axes.len() + product.k.len(),
+            };
+            self.operand(code, operand, &axes, &format!("{name}{number}"));
+        }
+    }
+
+    /// An operand as a function of its row and of the number in the sum.
+    pub(super) fn operand(&self, code: &mut Code, operand: &Operand, axes: &OperandAxes<'_>, name: &str) {
+        let mut inner = Code::default();
+        let row_names = coordinates(&mut inner, "row", 'r', &axes.extents[axes.rows.clone()]);
+        let depth_names = coordinates(&mut inner, "k", 'k', &axes.extents[axes.depth.clone()]);
+        let mut names = vec!["0".to_string(); axes.extents.len()];
+        names[..axes.outer.len()].clone_from_slice(axes.outer);
+        names[axes.rows.clone()].clone_from_slice(&row_names);
+        names[axes.depth.clone()].clone_from_slice(&depth_names);
+        let all = Axes { names, extents: axes.extents.clone() };
+        let mut body = Body::new(&operand.region, all, self.slots());
+        body.code = inner;
+        let dtype = operand_type(operand);
+        let load = plain_load(operand);
+        // The slices of a loop begin at multiples of their size.
+        let is_copied = load.is_some_and(|(index, slot)| {
+            axes.is_aligned(&index, dtype) && self.slots()[slot].bytes.is_multiple_of(16)
+        });
+        let ty = element_type(dtype);
+        let wrap = match (is_copied, axes.is_along_rows(operand)) {
+            (true, _) => "copied".to_string(),
+            (false, along_rows) => format!("computed<{along_rows}>"),
+        };
+        let returned = match plain_load(operand) {
+            Some((index, slot)) => {
+                let Slot { name, .. } = &self.slots()[slot];
+                let at = body.axes.affine(&index);
+                match (is_copied, ty == memory_type(dtype)) {
+                    (true, _) => format!("{name} + {at}"),
+                    (false, true) => format!("{name}[{at}]"),
+                    (false, false) => format!("({ty}){name}[{at}]"),
+                }
+            }
+            None => {
+                body.need([operand.value]);
+                let value = value_name(operand.value);
+                if ty == memory_type(dtype) { narrowed(&value, dtype) } else { format!("({ty}){value}") }
+            }
+        };
+        body.code.line(format!("return {returned};"));
+        code.open(format!("const auto {name} = {wrap}([&](int row, int k)"));
+        body.code.finish().lines().for_each(|line| code.line(line));
+        code.close(");");
+    }
+}
+
+/// The axes over which an operand is defined.
+pub(super) struct OperandAxes<'a> {
+    pub(super) extents: Vec<usize>,
+    /// Names of the first axes.
+    pub(super) outer: &'a [String],
+    /// Those of its rows.
+    pub(super) rows: std::ops::Range<usize>,
+    /// Those of the sum.
+    pub(super) depth: std::ops::Range<usize>,
+}
+
+impl OperandAxes<'_> {
+    /// Whether 16 bytes at a time along the sum are one aligned piece of memory.
+    fn is_aligned(&self, index: &Index, dtype: DType) -> bool {
+        let together = 16 / dtype.size() as i64;
+        let [inner] = self.depth.clone().collect::<Vec<_>>()[..] else { return false };
+        let others = (0..self.extents.len()).filter(|&axis| axis != inner && self.extents[axis] > 1);
+        dtype != DType::Bool
+            && index.indirect.is_empty()
+            && index.strides[inner] == 1
+            && self.extents[inner] as i64 % together == 0
+            && index.offset % together == 0
+            && others.into_iter().all(|axis| index.strides[axis] % together == 0)
+    }
+
+    /// Whether neighbouring rows are neighbours in memory, and not neighbours in the sum.
+    fn is_along_rows(&self, operand: &Operand) -> bool {
+        let contiguous = |axes: &std::ops::Range<usize>| {
+            let last = axes.clone().rev().find(|&axis| self.extents[axis] > 1);
+            let loads = operand.region.instrs.iter().filter_map(|instr| match &instr.kind {
+                InstrKind::Load { index, .. } => Some(index),
+                _ => None,
+            });
+            loads.filter(|index| last.is_some_and(|axis| index.strides[axis] == 1)).count()
+        };
+        contiguous(&self.rows) > contiguous(&self.depth)
+    }
+}
+
+/// The only load of an operand that is nothing else: its index map and slot.
+fn plain_load(operand: &Operand) -> Option<(Index, usize)> {
+    match &operand.region.instr(operand.value).kind {
+        InstrKind::Load { buffer, index, guard } if guard.is_empty() && index.indirect.is_empty() => {
+            Some((index.clone(), buffer.0 as usize))
+        }
+        _ => None,
+    }
+}
+
+/// The type of an operand's numbers.
+pub(super) fn operand_type(operand: &Operand) -> DType {
+    operand.region.instr(operand.value).dtype
+}
+
+/// Defines the region's entries of products, or only those that are wanted, from the sums at `at`.
+pub(super) fn define_entries(body: &mut Body<'_>, kernel: &Kernel, wanted: Option<&BTreeSet<Scalar>>) {
+    for (number, instr) in kernel.region.instrs.iter().enumerate() {
+        let is_wanted = wanted.is_none_or(|wanted| wanted.contains(&Scalar(number as u32)));
+        if let (InstrKind::Producer(product), true) = (&instr.kind, is_wanted) {
+            let sum = format!("product{product}.sums[at]");
+            let (ty, of) = (register_type(instr.dtype), operand_type(&kernel.products()[*product].a));
+            let entry = match instr.dtype {
+                DType::BF16 | DType::F16 => format!("round_to<{}>((float){sum})", memory_type(instr.dtype)),
+                DType::F32 if of != DType::F64 => sum,
+                _ => format!("({ty}){sum}"),
+            };
+            body.define(Scalar(number as u32), entry);
+        }
+    }
+}

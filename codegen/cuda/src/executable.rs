@@ -1,0 +1,434 @@
+//! Programs that run on a GPU.
+//!
+//! The memory of a program is one allocation, made when it is compiled: the arena, scratch and inputs of its plans, which take turns
+//! with it. States live in [`States`], which programs of one model share. The first run captures the launches of a plan as one
+//! graph of the driver's, which later runs replay. Inputs and outputs pass through a [`Slot`], so that a batch is copied while the run
+//! before it is under way, and nobody has to wait for a run's outputs before the next one begins.
+//!
+//! As eager mode wants it, temporaries are allocated when they are first written and freed after their last reader, and nothing is
+//! captured.
+
+use super::cache::Cache;
+use super::cublaslt::{Library, LibraryUse};
+use super::device::{Device, DeviceMemory, failed};
+use super::error::CudaError;
+use super::layout::{Batch, Layout, moves};
+use super::loaded::Loaded;
+use super::pending::{Results, Run, Slot};
+use super::program::{Argument, Program, Step};
+use super::{Candidates, Options, Renderer, tune};
+use cudarc::driver::{CudaGraph, sys};
+use kernfusion_codegen::{
+    CodegenError, Executable, Outputs, Pending, State, States, Temporaries, check_inputs,
+};
+use kernfusion_ir::Tensor;
+use kernfusion_ir::kernel::{BufferId, BufferRole, Plan, ProgramPlan, Spot, Transfer};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A program that was compiled for a GPU, with its memory there. States stay on the device from run to run.
+pub struct CudaExecutable {
+    device: Device,
+    /// Of the body, and of the tail if there is one.
+    parts: Vec<Part>,
+    library: Option<LibraryUse>,
+    memory: DeviceMemory,
+    states: States,
+    batch: Batch,
+    /// Those of runs under way, and others to use again.
+    slots: Vec<Arc<Slot>>,
+    results: Arc<Results>,
+}
+
+/// A plan of the program.
+struct Part {
+    times: usize,
+    steps: Program,
+    /// Goes before the code that it needs.
+    graph: Option<CudaGraph>,
+    code: Loaded,
+    layout: Layout,
+    /// Keeps the memory of this plan's states.
+    states: BTreeMap<BufferId, State>,
+    /// Where eager mode has temporaries.
+    fresh: Option<Fresh>,
+}
+
+/// Temporaries in memory of their own.
+struct Fresh {
+    /// For each step, the buffers to allocate before it and those to free after it.
+    lives: Vec<(Vec<BufferId>, Vec<BufferId>)>,
+    memory: RefCell<BTreeMap<BufferId, DeviceMemory>>,
+}
+
+impl Part {
+    fn new(
+        plan: &Plan,
+        times: usize,
+        steps: Program,
+        code: Loaded,
+        states: &States,
+        temporaries: Temporaries,
+    ) -> Result<Self, CodegenError> {
+        let mut owned = BTreeMap::new();
+        for (at, buffer) in plan.graph.buffers.iter().enumerate() {
+            if buffer.role == BufferRole::State {
+                let state = states.ensure(&buffer.name, &buffer.ty)?;
+                if state.device::<DeviceMemory>().is_none() {
+                    let place = "in the memory of the CPU";
+                    return Err(CodegenError::Elsewhere { name: buffer.name.clone(), place });
+                }
+                owned.insert(BufferId(at as u32), state);
+            }
+        }
+        let layout = Layout::new(plan, &steps, temporaries);
+        let fresh = (temporaries == Temporaries::Fresh).then(|| Fresh::new(plan, &steps));
+        Ok(Part { times, graph: None, code, layout, states: owned, fresh, steps })
+    }
+}
+
+impl Fresh {
+    /// The first step that touches a temporary allocates it and the last one frees it; what is read after the run stays.
+    fn new(plan: &Plan, program: &Program) -> Self {
+        let mut touched: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
+        for (at, step) in program.steps.iter().enumerate() {
+            for buffer in step.buffers().into_iter().map(|buffer| plan.memory_of(buffer)) {
+                if plan.graph.buffer(buffer).role == BufferRole::Temporary {
+                    touched.entry(buffer).or_insert((at, at)).1 = at;
+                }
+            }
+        }
+        let read = plan.graph.outputs.iter().map(|output| output.1);
+        let read = read.chain(plan.graph.updates.iter().map(|update| update.1));
+        let stay: BTreeSet<_> = read.map(|buffer| plan.memory_of(buffer)).collect();
+        let mut lives = vec![(vec![], vec![]); program.steps.len()];
+        for (buffer, (first, last)) in touched {
+            lives[first].0.push(buffer);
+            if !stay.contains(&buffer) {
+                lives[last].1.push(buffer);
+            }
+        }
+        Fresh { lives, memory: RefCell::default() }
+    }
+}
+
+impl CudaExecutable {
+    /// Compiles a program, with cubins from the cache where they are there. States that it names and that do not exist are made
+    /// and filled with zeros.
+    ///
+    /// # Errors
+    /// A kernel cannot be rendered, NVRTC is missing, or the device's memory is too small.
+    pub fn compile(
+        program: ProgramPlan,
+        states: &States,
+        device: &Device,
+        options: Options,
+        temporaries: Temporaries,
+        cache: &Cache,
+    ) -> Result<Self, CodegenError> {
+        let candidates = options.candidates;
+        let library = (candidates == Candidates::Library).then(|| Library::open(device));
+        let opened = library.as_ref().and_then(|library| library.as_ref().ok());
+        // A kernel at a time is what eager mode promises.
+        let groups = options.groups && temporaries == Temporaries::Arena;
+        let mut renderer = Renderer::new(Options { groups, ..options });
+        let (mut parts, mut products) = (vec![], 0);
+        for (plan, times) in program.plans() {
+            if candidates != Candidates::None {
+                tune::choose(&mut renderer, plan, device, cache, opened)?;
+            }
+            let steps = renderer.program(plan)?;
+            products += steps.library_products();
+            let code = Loaded::new(&steps, &renderer, device, cache, opened)?;
+            parts.push(Part::new(plan, times, steps, code, states, temporaries)?);
+        }
+        let bytes = parts.iter().map(|part| part.layout.bytes).max().expect("a program has a body");
+        let memory = device.memory(bytes)?;
+        let library =
+            library.map(|library| LibraryUse { version: library.map(|library| library.version()), products });
+        let batch = Batch::new(&program);
+        let results = Arc::new(Results::new(program));
+        let slots = vec![Arc::new(Slot::new(device, batch.bytes, results.bytes)?)];
+        let (device, states) = (device.clone(), states.clone());
+        Ok(CudaExecutable { device, parts, library, memory, states, batch, slots, results })
+    }
+
+    /// Bytes of the device's memory that a program takes when it is compiled, states that do not exist yet included.
+    ///
+    /// # Errors
+    /// A kernel cannot be rendered.
+    pub fn bytes_needed(
+        program: &ProgramPlan,
+        states: &States,
+        options: &Options,
+        temporaries: Temporaries,
+    ) -> Result<usize, CodegenError> {
+        let mut renderer = Renderer::new(options.clone());
+        let mut bytes = 0;
+        for (plan, _) in program.plans() {
+            bytes = bytes.max(Layout::new(plan, &renderer.program(plan)?, temporaries).bytes);
+        }
+        let new = program.states().into_iter().filter(|(name, _)| states.ty(name).is_none());
+        Ok(bytes + Batch::new(program).bytes + new.map(|(_, bytes)| bytes).sum::<usize>())
+    }
+
+    /// What became of cublasLt, if tuning was allowed to try it.
+    pub fn library(&self) -> Option<&LibraryUse> {
+        self.library.as_ref()
+    }
+
+    /// The plan of a part.
+    fn plan(&self, part: usize) -> &Plan {
+        self.results.plan(part)
+    }
+
+    /// Checks the inputs, holds the states and starts the runs of all parts; `start` starts the launches of one.
+    fn enqueue_with(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        start: &mut dyn FnMut(&mut Self, usize) -> Result<(), CodegenError>,
+    ) -> Result<Run, CodegenError> {
+        check_inputs(&self.results.program.inputs(), inputs)?;
+        self.device.enter()?;
+        let states = self.states.clone();
+        let _held = states.hold();
+        let slot = self.send(inputs)?;
+        let mut bytes = 0;
+        for part in 0..self.parts.len() {
+            for index in 0..self.parts[part].times {
+                self.deliver(&slot, part, index)?;
+                start(self, part)?;
+                bytes = self.collect(&slot, part, bytes)?;
+            }
+        }
+        slot.finish()?;
+        self.slots.push(Arc::clone(&slot));
+        Ok(Run { slot, results: Arc::clone(&self.results) })
+    }
+
+    /// Starts the launches of a part, and keeps a point in time after each that is a kernel's, with the kernels.
+    fn start_timed(&mut self, part: usize, times: &mut [Duration]) -> Result<(), CodegenError> {
+        let mut launches = vec![];
+        let mut events = vec![self.device.event()?];
+        for at in 0..self.parts[part].steps.steps.len() {
+            self.step(part, at)?;
+            // What is cleared is cleared for the next launch.
+            let kernels = match &self.parts[part].steps.steps[at] {
+                Step::Clear { .. } | Step::Copy(_) => continue,
+                Step::Launch(launch) => launch.kernels.clone(),
+                Step::Product(product) => vec![product.kernel],
+            };
+            launches.push(kernels);
+            events.push(self.device.event()?);
+        }
+        self.device.wait("running the program")?;
+        let plan = self.plan(part);
+        for (kernels, pair) in launches.iter().zip(events.windows(2)) {
+            let seconds = f64::from(self.device.milliseconds(&pair[0], &pair[1])?) / 1e3;
+            // Kernels of one launch share its time by what they move.
+            let moved = |kernel: &usize| plan.graph.bytes_moved(&plan.graph.kernels[*kernel]) as f64;
+            let all: f64 = kernels.iter().map(moved).sum();
+            for kernel in kernels {
+                let share = if kernels.len() == 1 { 1.0 } else { moved(kernel) / all.max(1.0) };
+                times[*kernel] += Duration::from_secs_f64(seconds * share);
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of a buffer of a part.
+    fn address_of(&self, part: usize, buffer: BufferId) -> sys::CUdeviceptr {
+        let (plan, of) = (self.plan(part), &self.parts[part]);
+        let memory = plan.memory_of(buffer);
+        if let Some(state) = of.states.get(&memory).and_then(State::device::<DeviceMemory>) {
+            return state.address(0);
+        }
+        if let Some(fresh) =
+            of.fresh.as_ref().and_then(|fresh| Some(fresh.memory.borrow().get(&memory)?.address(0)))
+        {
+            return fresh;
+        }
+        self.memory.address(of.layout.offset(plan, memory))
+    }
+
+    /// Starts all launches of a part: as a graph, unless each of them is waited for or memory comes and goes.
+    fn start(&mut self, part: usize) -> Result<(), CudaError> {
+        if self.device.waits_for_each || self.parts[part].fresh.is_some() {
+            return self.launch_all(part);
+        }
+        if self.parts[part].graph.is_none() {
+            self.parts[part].graph = self.capture(part)?;
+        }
+        match &self.parts[part].graph {
+            Some(graph) => graph.launch().map_err(failed("running the program")),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies a batch to the device, while the runs before are under way.
+    fn send(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Arc<Slot>, CudaError> {
+        let mut slot = match self.slots.iter().position(|slot| Arc::strong_count(slot) == 1) {
+            Some(free) => self.slots.swap_remove(free),
+            None => Arc::new(Slot::new(&self.device, self.batch.bytes, self.results.bytes)?),
+        };
+        let own = Arc::get_mut(&mut slot).expect("no run has it");
+        let bytes = own.batch()?;
+        for (name, start) in &self.batch.inputs {
+            let (_, tensor) = inputs.iter().find(|(other, _)| other == name).expect("checked before");
+            let tensor = tensor.to_bytes();
+            bytes[*start..start + tensor.len()].copy_from_slice(&tensor);
+        }
+        if let Some((start, count)) = self.batch.indices {
+            let indices = (0..count as u32).flat_map(u32::to_le_bytes);
+            bytes[start..start + 4 * count].iter_mut().zip(indices).for_each(|(byte, index)| *byte = index);
+        }
+        slot.send()?;
+        Ok(slot)
+    }
+
+    /// Copies the part of a batch to where the kernels find it, behind the runs before.
+    fn deliver(&self, slot: &Slot, part: usize, index: usize) -> Result<(), CudaError> {
+        let layout = &self.parts[part].layout;
+        let plan = self.plan(part);
+        for delivery in self.batch.deliveries(&self.results.program, plan, layout, index) {
+            // SAFETY: the program's memory has its inputs there, and the batch has as many bytes.
+            unsafe { slot.deliver(delivery, self.memory.address(delivery.to)) }?;
+        }
+        Ok(())
+    }
+
+    /// Copies the outputs of a part to the slot from this byte on; then states take their new values, which an output may
+    /// show the old ones of. The byte behind them.
+    fn collect(&self, slot: &Slot, part: usize, start: usize) -> Result<usize, CudaError> {
+        let outputs = self.results.outputs(part);
+        for (_, buffer, ty, offset) in &outputs.tensors {
+            // SAFETY: the buffer has its type's bytes.
+            unsafe { slot.receive(start + offset, self.address_of(part, *buffer), ty.bytes()) }?;
+        }
+        self.move_states(part)?;
+        if let Some(fresh) = &self.parts[part].fresh {
+            fresh.memory.borrow_mut().clear();
+        }
+        Ok(start + outputs.bytes)
+    }
+
+    /// All launches of a part as a graph.
+    fn capture(&self, part: usize) -> Result<Option<CudaGraph>, CudaError> {
+        let stream = &self.device.stream;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.begin_capture(mode).map_err(failed("capturing the program"))?;
+        let launched = self.launch_all(part);
+        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        launched?;
+        graph.map_err(failed("capturing the program"))
+    }
+
+    fn launch_all(&self, part: usize) -> Result<(), CudaError> {
+        (0..self.parts[part].steps.steps.len()).try_for_each(|at| self.step(part, at))
+    }
+
+    fn step(&self, part: usize, at: usize) -> Result<(), CudaError> {
+        let of = &self.parts[part];
+        if let Some(fresh) = &of.fresh {
+            for &buffer in &fresh.lives[at].0 {
+                let memory = self.device.uninitialized(self.plan(part).graph.buffer(buffer).ty.bytes())?;
+                fresh.memory.borrow_mut().insert(buffer, memory);
+            }
+        }
+        let spot = |spot: Spot| self.address_of(part, spot.buffer) + spot.offset as u64;
+        let argument = |argument: Argument| match argument {
+            Argument::Buffer(at) => spot(at),
+            Argument::Scratch { offset } => self.memory.address(of.layout.scratch + offset),
+        };
+        match &of.steps.steps[at] {
+            // SAFETY: the buffer has that many bytes at its address.
+            Step::Clear { at, bytes } => unsafe { self.device.clear(spot(*at), *bytes) },
+            Step::Copy(Transfer { from, to, bytes }) => {
+                // SAFETY: both have that many bytes and do not overlap.
+                unsafe { self.device.copy(spot(*to), spot(*from), *bytes) }
+            }
+            // SAFETY: the function was rendered for these arguments, whose memory the plan has laid out.
+            Step::Launch(launch) => unsafe { of.code.launch(launch, &argument) },
+            // SAFETY: the product describes these arguments, and the scratch has the workspace.
+            Step::Product(product) => unsafe { of.code.multiply(product, &argument) },
+        }?;
+        if let Some(fresh) = &of.fresh {
+            fresh.lives[at].1.iter().for_each(|buffer| _ = fresh.memory.borrow_mut().remove(buffer));
+        }
+        Ok(())
+    }
+
+    /// Copies what was not updated in place, through memory aside, since states may swap their values.
+    fn move_states(&self, part: usize) -> Result<(), CudaError> {
+        let plan = self.plan(part);
+        let mut aside = self.parts[part].layout.aside;
+        let mut copies = vec![];
+        for (state, value) in moves(plan) {
+            let bytes = plan.graph.buffer(state).ty.bytes();
+            let (from, to) = (self.address_of(part, value), self.address_of(part, state));
+            copies.push((from, self.memory.address(aside), to, bytes));
+            aside += bytes.next_multiple_of(super::layout::ALIGNMENT);
+        }
+        let there = copies.iter().map(|&(value, aside, _, bytes)| (aside, value, bytes));
+        let back = copies.iter().map(|&(_, aside, state, bytes)| (state, aside, bytes));
+        for (to, from, bytes) in there.chain(back) {
+            // SAFETY: both have that many bytes.
+            unsafe { self.device.copy(to, from, bytes) }?;
+        }
+        Ok(())
+    }
+}
+
+impl Executable for CudaExecutable {
+    fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
+        self.enqueue(inputs)?.wait()
+    }
+
+    /// One launch after another instead of as one graph.
+    fn run_timed(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Vec<Duration>), CodegenError> {
+        let kernels: Vec<_> =
+            self.results.program.plans().map(|(plan, _)| plan.graph.kernels.len()).collect();
+        let mut times: Vec<_> = kernels.iter().map(|&kernels| vec![Duration::ZERO; kernels]).collect();
+        let run = self
+            .enqueue_with(inputs, &mut |executable, part| executable.start_timed(part, &mut times[part]))?;
+        Ok((Pending::Running(Box::new(run)).wait()?, times.concat()))
+    }
+
+    fn enqueue(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Pending, CodegenError> {
+        let run = self.enqueue_with(inputs, &mut |executable, part| Ok(executable.start(part)?))?;
+        Ok(Pending::Running(Box::new(run)))
+    }
+
+    fn program(&self) -> &ProgramPlan {
+        &self.results.program
+    }
+
+    /// Has no effect.
+    fn set_threads(&mut self, _: usize) -> Result<(), CodegenError> {
+        Ok(())
+    }
+
+    fn device_bytes(&self) -> usize {
+        self.memory.bytes() + self.batch.bytes + self.results.program.state_bytes()
+    }
+
+    fn library(&self) -> Option<String> {
+        self.library.as_ref().map(ToString::to_string)
+    }
+}
+
+impl Drop for CudaExecutable {
+    /// Runs under way need its code and its graph.
+    fn drop(&mut self) {
+        // An error stays with the device, and is reported by whoever uses it next.
+        let _ = self.device.wait("running the program");
+    }
+}
+
+impl std::fmt::Debug for CudaExecutable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaExecutable").field("plan", &self.plan(0).graph.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! The CUDA back end: kernel IR as CUDA C++.
+//!
+//! ```text
+//! Plan ──Renderer──► Function (source), Program (launches) ──NVRTC──► PTX, cubin
+//!                                    └── host compiler + emulator ──► results without a GPU
+//! ```
+//!
+//! A function is one kernel's work or a part of it: a map (`map`), rows (`rows`), a tile of products
+//! (`contraction`) or products with what follows them (`chain`). All of them render the same regions (`body`), and
+//! whatever no function does in one go is several kernels (`rewrite`). So nothing here knows of softmax or attention.
+//!
+//! Generated source uses, beyond plain C++, only what the headers in `headers/` define. `seam.cuh` has two bodies: inline
+//! PTX, and an emulator on fibers, so that the very source that NVRTC compiles runs on the CPU in tests ([`emulator`]).
+//!
+//! Results are deterministic: every sum has one order, which depends on shapes alone, and there are no atomics.
+
+mod axes;
+#[cfg(feature = "driver")]
+mod backend;
+mod body;
+#[cfg(feature = "driver")]
+mod cache;
+mod chain;
+#[cfg(feature = "driver")]
+mod compiler;
+mod contraction;
+#[cfg(feature = "driver")]
+mod cublaslt;
+#[cfg(feature = "driver")]
+mod device;
+pub mod emulator;
+mod error;
+#[cfg(feature = "driver")]
+mod executable;
+mod grid;
+mod group;
+#[cfg(feature = "driver")]
+mod layout;
+#[cfg(feature = "driver")]
+mod loaded;
+mod lower;
+mod map;
+mod matrices;
+#[cfg(feature = "driver")]
+pub mod nvrtc;
+#[cfg(feature = "driver")]
+mod peaks;
+#[cfg(feature = "driver")]
+mod pending;
+mod program;
+mod rewrite;
+mod rows;
+mod source;
+#[cfg(feature = "driver")]
+mod tune;
+
+#[cfg(feature = "driver")]
+pub use backend::CudaBackend;
+#[cfg(feature = "driver")]
+pub use cache::Cache;
+#[cfg(feature = "driver")]
+pub use cublaslt::LibraryUse;
+#[cfg(feature = "driver")]
+pub use device::{Device, DeviceMemory};
+pub use error::CudaError;
+#[cfg(feature = "driver")]
+pub use executable::CudaExecutable;
+pub use grid::MOST_BLOCKS;
+pub use lower::Renderer;
+pub use matrices::{Algorithm, Matrix, MatrixProduct};
+#[cfg(feature = "driver")]
+pub use peaks::peaks;
+pub use program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
+
+/// The headers that generated source includes, by name.
+pub const HEADERS: [(&str, &str); 4] = [
+    ("seam.cuh", include_str!("headers/seam.cuh")),
+    ("numbers.cuh", include_str!("headers/numbers.cuh")),
+    ("reduce.cuh", include_str!("headers/reduce.cuh")),
+    ("tile.cuh", include_str!("headers/tile.cuh")),
+];
+
+/// The emulator's header, which the seam includes where there is no CUDA compiler.
+const EMULATOR: (&str, &str) = ("emulator.hpp", include_str!("headers/emulator.hpp"));
+
+/// How kernels are rendered.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether products of `f32` run on tensor cores, with operands rounded to 10 bits of fraction (TF32).
+    pub tf32: bool,
+    /// Where entries of products must lie in memory, they are computed in slices of so many bytes; in sixteen at most.
+    pub slice_bytes: usize,
+    /// Whether maps that stand next to each other, and do not need each other, run as one launch.
+    pub groups: bool,
+    /// The tile of products (64 or 128 rows, 64 or 128 columns) where several fit, instead of one chosen by their size.
+    pub tile: Option<[usize; 2]>,
+    /// Who takes part when a device measures, before it runs a program, who does each product best.
+    pub candidates: Candidates,
+}
+
+/// Who takes part when a device measures who does each product best. Choices are kept on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Candidates {
+    /// Nobody: a rule about sizes chooses tiles.
+    #[default]
+    None,
+    /// Our own tiles. Results are the same bits whatever is chosen.
+    Tiles,
+    /// Our own tiles, and cublasLt where a kernel is nothing but a product of matrices. Its sums have other bits than ours,
+    /// which on one machine, with one version of the library, are the same from run to run.
+    Library,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { tf32: false, slice_bytes: 64 << 20, groups: true, tile: None, candidates: Candidates::None }
+    }
+}
+
+/// The PTX of a function for an architecture such as `compute_90`.
+///
+/// # Errors
+/// NVRTC is not installed, or refuses the architecture.
+#[cfg(feature = "driver")]
+pub fn ptx(function: &Function, architecture: &str) -> Result<String, CudaError> {
+    let binary = nvrtc::compile(function, architecture, nvrtc::Form::Ptx)?;
+    Ok(String::from_utf8_lossy(&binary.code).into_owned())
+}
+
+/// The PTX of a function, which takes a build with the feature `driver`.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "driver"))]
+pub fn ptx(_: &Function, _: &str) -> Result<String, CudaError> {
+    Err(CudaError::NotBuilt)
+}

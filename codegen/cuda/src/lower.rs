@@ -1,0 +1,469 @@
+//! From a kernel to functions and launches.
+//!
+//! Kernels that are equal but for their buffers share functions: a kernel is lowered over slots, and each use says which
+//! buffers these are. Whatever no function does in one go is first rewritten to several kernels
+//! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
+
+use super::grid::arranged;
+use super::group::Piece;
+use super::matrices::{Algorithm, MatrixProduct, Start, matrix_product};
+use super::program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
+use super::source::{Code, Slot, buffer_identifier, function_identifier, memory_type, places};
+use super::{Options, axes, group, rows};
+use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::analysis::{number_slots, reduces, scatters};
+use kernfusion_ir::kernel::{
+    BufferId, Direction, Form, Kernel, KernelGraph, Loop, Place, Plan, Spot, StoreMode, Transfer,
+};
+use kernfusion_ir::{DType, Origin};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Alignment of pieces of scratch memory in bytes.
+const ALIGNMENT: usize = 256;
+
+/// Characters of a line of source.
+const LINE: usize = 110;
+
+/// Renders plans; equal kernels of all of them share functions.
+#[derive(Debug, Default)]
+pub struct Renderer {
+    options: Options,
+    pub(super) functions: Vec<Function>,
+    pub(super) names: BTreeSet<String>,
+    templates: HashMap<String, Arc<Template>>,
+    /// What was chosen by measurement, by the key of its kernel.
+    pub(super) choices: HashMap<String, Choice>,
+    /// Functions whose text may stand among others.
+    pub(super) pieces: BTreeMap<usize, Piece>,
+    /// Functions of several kernels, by their bodies.
+    pub(super) groups: HashMap<String, usize>,
+}
+
+/// Who does the product of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Tiles of ours, of so many rows and columns.
+    Tile([usize; 2]),
+    /// A library.
+    Library(Algorithm),
+}
+
+/// The launches of a kernel over slots: the kernel's buffers first, then pieces of scratch.
+#[derive(Debug, Default)]
+struct Template {
+    steps: Vec<TemplateStep>,
+    /// Offset of each piece of scratch.
+    scratch: Vec<usize>,
+    scratch_bytes: usize,
+}
+
+#[derive(Debug)]
+enum TemplateStep {
+    Clear { slot: usize, bytes: usize },
+    Launch { function: usize, grid: [u32; 3], slots: Vec<usize> },
+    Product { product: Box<MatrixProduct>, algorithm: Algorithm, starts: [Start; 3], workspace: usize },
+}
+
+impl Renderer {
+    /// A renderer without functions.
+    pub fn new(options: Options) -> Self {
+        Renderer { options, ..Renderer::default() }
+    }
+
+    #[cfg(feature = "driver")]
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What equal kernels have in common.
+    #[cfg(feature = "driver")]
+    pub(super) fn key(&self, plan: &Plan, kernel: &Kernel) -> String {
+        let (numbered, buffers) = number_slots(kernel);
+        key(&numbered, &slots(plan, kernel, &buffers))
+    }
+
+    /// A kernel as a product that a library may do.
+    #[cfg(feature = "driver")]
+    pub(super) fn matrix_product(&self, plan: &Plan, kernel: &Kernel) -> Option<MatrixProduct> {
+        let (numbered, buffers) = number_slots(kernel);
+        let slots = slots(plan, kernel, &buffers);
+        Some(matrix_product(&axes::merged(&numbered), &slots, self.options.tf32)?.0)
+    }
+
+    /// The functions of all plans so far.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// Renders the kernels of a plan.
+    ///
+    /// # Errors
+    /// A kernel asks for something that this back end cannot do.
+    pub fn program(&mut self, plan: &Plan) -> Result<Program, CodegenError> {
+        let mut program = Program::default();
+        for (number, kernel) in plan.graph.kernels.iter().enumerate() {
+            self.steps(&mut program, number, plan, kernel, &|buffer| Spot { buffer, offset: 0 })?;
+        }
+        if self.options.groups {
+            program.steps = group::grouped(self, plan, program.steps);
+        }
+        Ok(program)
+    }
+
+    /// Appends the steps of a kernel, or of a body's kernel in one turn; `spot` says where its buffers lie.
+    fn steps(
+        &mut self,
+        program: &mut Program,
+        number: usize,
+        plan: &Plan,
+        kernel: &Kernel,
+        spot: &dyn Fn(BufferId) -> Spot,
+    ) -> Result<(), CodegenError> {
+        if let Some(repeated) = kernel.repeated() {
+            return self.turns(program, number, repeated, spot);
+        }
+        let (template, slots) = self.kernel(plan, kernel)?;
+        let argument = |slot: &usize| match slots.get(*slot) {
+            Some(buffer) => Argument::Buffer(spot(*buffer)),
+            None => Argument::Scratch { offset: template.scratch[slot - slots.len()] },
+        };
+        let inside = |start: Start| {
+            let Spot { buffer, offset } = spot(slots[start.slot]);
+            Argument::Buffer(Spot { buffer, offset: offset + start.offset })
+        };
+        program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
+        program.steps.extend(template.steps.iter().map(|step| match step {
+            TemplateStep::Clear { slot, bytes } => Step::Clear { at: spot(slots[*slot]), bytes: *bytes },
+            TemplateStep::Launch { function, grid, slots } => Step::Launch(Launch {
+                kernels: vec![number],
+                function: *function,
+                grid: *grid,
+                arguments: slots.iter().map(argument).collect(),
+            }),
+            TemplateStep::Product { product, algorithm, starts, workspace } => {
+                Step::Product(Box::new(LibraryProduct {
+                    kernel: number,
+                    product: **product,
+                    algorithm: *algorithm,
+                    arguments: starts.map(inside),
+                    workspace: argument(workspace),
+                }))
+            }
+        }));
+        Ok(())
+    }
+
+    /// Appends all turns of a loop, one after another: they are launches of the same functions at other addresses.
+    fn turns(
+        &mut self,
+        program: &mut Program,
+        number: usize,
+        repeated: &Loop,
+        spot: &dyn Fn(BufferId) -> Spot,
+    ) -> Result<(), CodegenError> {
+        let plan = &repeated.body;
+        let outer = |at: Spot| {
+            let start = spot(at.buffer);
+            Spot { buffer: start.buffer, offset: start.offset + at.offset }
+        };
+        let copy =
+            |t: Transfer| Step::Copy(Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes });
+        for turn in 0..repeated.turns {
+            let turn = repeated.turn(turn);
+            let inner = |buffer: BufferId| {
+                let memory = plan.memory_of(buffer);
+                let placed = turn.places.iter().find(|(other, _)| *other == memory);
+                let in_scratch = |offset| Spot { buffer: repeated.scratch.unwrap_or(buffer), offset };
+                match (placed, plan.place(memory)) {
+                    (Some((_, spot)), _) => outer(*spot),
+                    (None, Place::Arena { offset }) => outer(in_scratch(offset)),
+                    (None, Place::Own | Place::Alias(_) | Place::Unused) => outer(in_scratch(0)),
+                }
+            };
+            for kernel in &plan.graph.kernels {
+                self.steps(program, number, plan, kernel, &inner)?;
+            }
+            program.steps.extend(turn.copies.iter().copied().map(copy));
+        }
+        program.steps.extend(repeated.copies_at_the_end().into_iter().map(copy));
+        Ok(())
+    }
+
+    fn kernel(
+        &mut self,
+        plan: &Plan,
+        kernel: &Kernel,
+    ) -> Result<(Arc<Template>, Vec<BufferId>), CodegenError> {
+        let (numbered, buffers) = number_slots(kernel);
+        let slots = slots(plan, kernel, &buffers);
+        let key = key(&numbered, &slots);
+        if let Some(template) = self.templates.get(&key) {
+            return Ok((Arc::clone(template), buffers));
+        }
+        let numbered = Kernel { name: kernel.name.clone(), ..numbered };
+        let mut lowering = Lowering {
+            options: self.options.clone(),
+            choice: self.choices.get(&key).copied().or(self.options.tile.map(Choice::Tile)),
+            functions: &mut self.functions,
+            names: &mut self.names,
+            pieces: &mut self.pieces,
+            comment: comment(&plan.graph, kernel),
+            name: function_identifier(&kernel.name),
+            kernel_name: kernel.name.clone(),
+            slots,
+            template: Template::default(),
+        };
+        lowering.kernel(&numbered)?;
+        let template = Arc::new(lowering.template);
+        self.templates.insert(key, Arc::clone(&template));
+        Ok((template, buffers))
+    }
+}
+
+fn key(numbered: &Kernel, slots: &[Slot]) -> String {
+    let kinds: Vec<_> = slots.iter().map(|slot| (slot.dtype, slot.bytes, slot.is_clobbered)).collect();
+    format!("{numbered:?} {kinds:?}")
+}
+
+/// What a function's first lines say: the kernel, and the ops that it computes with the user's lines, in order.
+fn comment(graph: &KernelGraph, kernel: &Kernel) -> String {
+    let text = graph.show(kernel).to_string();
+    let mut lines = vec![text.lines().next().unwrap_or_default().to_owned()];
+    let nodes: Vec<_> = kernel.covers.iter().filter_map(|id| graph.nodes.get(id)).collect();
+    for group in nodes.chunk_by(|a, b| a.origin.is_beside(&b.origin)) {
+        let mut ops: Vec<_> = group.iter().map(|node| node.op).collect();
+        ops.dedup();
+        let Origin { location, scope, .. } = &group[0].origin;
+        let place = location.as_ref().map(|location| format!(" at {location}")).unwrap_or_default();
+        let scope = if scope.is_empty() { String::new() } else { format!(" in {scope}") };
+        lines.push(format!("  {}{place}{scope}", ops.join(", ")));
+    }
+    lines.join("\n")
+}
+
+fn slots(plan: &Plan, kernel: &Kernel, buffers: &[BufferId]) -> Vec<Slot> {
+    let written: Vec<_> = kernel.writes().into_iter().map(|buffer| plan.memory_of(buffer)).collect();
+    let mut names = BTreeSet::new();
+    let mut slots: Vec<Slot> = vec![];
+    for &id in buffers {
+        let buffer = plan.graph.buffer(id);
+        slots.push(Slot {
+            name: unique(&mut names, &buffer_identifier(&buffer.name)),
+            dtype: buffer.ty.dtype,
+            bytes: buffer.ty.bytes(),
+            is_clobbered: written.contains(&plan.memory_of(id)),
+        });
+    }
+    slots
+}
+
+/// A name that is not taken, and now is.
+pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
+    let mut name = wanted.to_owned();
+    for number in 2.. {
+        if names.insert(name.clone()) {
+            break;
+        }
+        name = format!("{wanted}_{number}");
+    }
+    name
+}
+
+/// The lowering of one kernel.
+pub(super) struct Lowering<'r> {
+    pub(super) options: Options,
+    /// Who does its products, unless their size decides.
+    pub(super) choice: Option<Choice>,
+    functions: &'r mut Vec<Function>,
+    names: &'r mut BTreeSet<String>,
+    pieces: &'r mut BTreeMap<usize, Piece>,
+    comment: String,
+    /// The start of the functions' names.
+    name: String,
+    kernel_name: String,
+    slots: Vec<Slot>,
+    template: Template,
+}
+
+impl Lowering<'_> {
+    /// Clears what the kernel adds to, then lowers it.
+    fn kernel(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        let added = kernel.stores.iter().filter(|store| store.mode == StoreMode::Add);
+        let added: BTreeSet<_> = added.map(|store| store.buffer.0 as usize).collect();
+        for slot in added {
+            let bytes = self.slots[slot].bytes;
+            self.template.steps.push(TemplateStep::Clear { slot, bytes });
+        }
+        self.form(kernel)
+    }
+
+    /// Lowers a kernel whose sums begin with what their buffers hold.
+    pub(super) fn form(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        rows::check_reductions(self, kernel)?;
+        let across = reduces(&kernel.region, Direction::Rows);
+        match &kernel.form {
+            Form::Map => self.map(kernel),
+            Form::Reduce | Form::Contraction(_) if scatters(kernel) => self.split_scatter(kernel),
+            Form::Reduce if across => self.row_reduction(kernel),
+            Form::Reduce => self.rows(kernel),
+            Form::Contraction(_) if across => self.split_products(kernel),
+            Form::Contraction(contraction)
+                if contraction.consumers.is_empty() && !reduces(&kernel.region, Direction::Columns) =>
+            {
+                match self.choice {
+                    Some(Choice::Library(algorithm)) => self.library_product(kernel, algorithm),
+                    Some(Choice::Tile(_)) | None => self.contraction(kernel),
+                }
+            }
+            Form::Contraction(_) => self.chain(kernel),
+            Form::Loop(_) => unreachable!("the turns of a loop are lowered one by one"),
+        }
+    }
+
+    /// A product that was measured as a library's, which it therefore is.
+    fn library_product(&mut self, kernel: &Kernel, algorithm: Algorithm) -> Result<(), CodegenError> {
+        let Some((product, starts)) = matrix_product(&axes::merged(kernel), &self.slots, self.options.tf32)
+        else {
+            return self.contraction(kernel);
+        };
+        let workspace = self.scratch("workspace", DType::Bool, algorithm.workspace)?.0 as usize;
+        let product = Box::new(product);
+        self.template.steps.push(TemplateStep::Product { product, algorithm, starts, workspace });
+        Ok(())
+    }
+
+    pub(super) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    pub(super) fn unsupported(&self, what: &str) -> CodegenError {
+        CodegenError::Unsupported { kernel: self.kernel_name.clone(), what: what.into() }
+    }
+
+    /// Memory that later functions of this kernel read.
+    pub(super) fn scratch(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        elements: usize,
+    ) -> Result<BufferId, CodegenError> {
+        let elements = count(self, elements)?;
+        let mut names = self.slots.iter().map(|slot| slot.name.clone()).collect();
+        let bytes = elements * dtype.size();
+        self.template.scratch.push(self.template.scratch_bytes);
+        self.template.scratch_bytes += bytes.next_multiple_of(ALIGNMENT);
+        self.slots.push(Slot { name: unique(&mut names, name), dtype, bytes, is_clobbered: true });
+        Ok(BufferId(self.slots.len() as u32 - 1))
+    }
+
+    /// Lowers something whose functions have a longer name.
+    pub(super) fn named<R>(&mut self, suffix: &str, lower: impl FnOnce(&mut Self) -> R) -> R {
+        let length = self.name.len();
+        self.name = format!("{}_{suffix}", self.name);
+        let result = lower(self);
+        self.name.truncate(length);
+        result
+    }
+
+    /// As `launch`, of a body that only knows the number of its block, and may stand among others.
+    ///
+    /// # Errors
+    /// As `launch`.
+    pub(super) fn launch_piece(
+        &mut self,
+        threads: usize,
+        blocks: usize,
+        body: &str,
+    ) -> Result<(), CodegenError> {
+        let head = format!("const int block = blockIdx.x;\n{body}");
+        let declared = self.launch("", threads, [blocks, 1, 1], head)?;
+        self.pieces.insert(self.functions.len() - 1, Piece { declared, body: body.into() });
+        Ok(())
+    }
+
+    /// Adds a function with this body, and a launch of it; gives the declarations of its parameters. There is at least one
+    /// block along each axis of the grid.
+    ///
+    /// # Errors
+    /// More blocks than a grid has on any card.
+    pub(super) fn launch(
+        &mut self,
+        suffix: &str,
+        threads: usize,
+        grid: [usize; 3],
+        body: String,
+    ) -> Result<Vec<String>, CodegenError> {
+        let too_many = || self.unsupported(&format!("a grid of {grid:?} blocks"));
+        let (grid, body) = arranged(grid, body).ok_or_else(too_many)?;
+        let wanted = if suffix.is_empty() { self.name.clone() } else { format!("{}_{suffix}", self.name) };
+        let name = unique(self.names, &wanted);
+        let used: Vec<usize> =
+            (0..self.slots.len()).filter(|&slot| mentions(&body, &self.slots[slot].name)).collect();
+        let parameter = |&slot: &usize| {
+            let Slot { name, dtype, .. } = &self.slots[slot];
+            Parameter { name: name.clone(), dtype: *dtype, is_written: writes(&body, name) }
+        };
+        let parameters: Vec<_> = used.iter().map(parameter).collect();
+        let declared = used.iter().zip(&parameters).map(|(&slot, parameter)| {
+            let ty = memory_type(parameter.dtype);
+            match (parameter.is_written, self.slots[slot].is_clobbered) {
+                (true, _) => format!("{ty}* {}", parameter.name),
+                (false, true) => format!("const {ty}* {}", parameter.name),
+                (false, false) => format!("const {ty}* __restrict__ {}", parameter.name),
+            }
+        });
+        let mut code = Code::default();
+        self.comment.lines().for_each(|line| code.line(format!("// {line}").trim_end()));
+        code.line("#include \"tile.cuh\"");
+        code.line("");
+        let declared: Vec<String> = declared.collect();
+        // With one block as the least, the compiler does not save registers for more blocks by spilling.
+        let head = format!("KERNEL __launch_bounds__({threads}, 1) {name}(");
+        let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
+        if length <= LINE {
+            code.open(format!("{head}{})", declared.join(", ")));
+        } else {
+            code.line(&head);
+            let commas = (1..=declared.len()).map(|at| if at < declared.len() { "," } else { ")" });
+            declared.iter().zip(commas).for_each(|(text, comma)| code.line(format!("    {text}{comma}")));
+            code.open("");
+        }
+        body.lines().for_each(|line| code.line(line));
+        code.close("");
+        self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
+        let function = self.functions.len() - 1;
+        self.template.steps.push(TemplateStep::Launch { function, grid, slots: used });
+        Ok(declared)
+    }
+}
+
+/// A number that indices of 32 bits reach.
+pub(super) fn count(lowering: &Lowering<'_>, number: usize) -> Result<usize, CodegenError> {
+    match i32::try_from(number) {
+        Ok(_) => Ok(number),
+        Err(_) => Err(lowering.unsupported(&format!("a kernel of {number} points, more than 2^31,"))),
+    }
+}
+
+/// Whether a body mentions a name as a whole word.
+fn mentions(body: &str, name: &str) -> bool {
+    places(body, name).next().is_some()
+}
+
+/// Whether a body assigns to elements of an array.
+fn writes(body: &str, name: &str) -> bool {
+    places(body, name).any(|(_, rest)| {
+        let line = rest.lines().next().unwrap_or_default();
+        line.starts_with('[') && closing(line).is_some_and(|end| line[end + 1..].starts_with(" = "))
+    })
+}
+
+/// Where the first bracket of a line is closed.
+fn closing(line: &str) -> Option<usize> {
+    let mut depth = 0;
+    line.char_indices().find_map(|(at, c)| {
+        depth += i32::from(c == '[') - i32::from(c == ']');
+        (depth == 0).then_some(at)
+    })
+}

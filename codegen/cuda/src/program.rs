@@ -1,0 +1,131 @@
+//! What rendering makes of a plan: functions of CUDA C++, and the launches that a run consists of.
+
+use super::matrices::{Algorithm, MatrixProduct};
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{BufferId, Spot, Transfer};
+use std::collections::BTreeSet;
+
+/// A kernel function. Its arguments are pointers; everything else about it is constant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// Unique among the functions of a [`Renderer`](super::Renderer).
+    pub name: String,
+    /// The source, from the first comment to the last brace; it includes the seam's headers by name.
+    pub text: String,
+    /// What each argument points to.
+    pub parameters: Vec<Parameter>,
+    /// Threads of a block.
+    pub threads: usize,
+    /// Whether it takes all of its pointers as one structure, by value.
+    pub is_packed: bool,
+}
+
+/// An argument of a function.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// The name in the source.
+    pub name: String,
+    /// The type of the elements that it points to.
+    pub dtype: DType,
+    /// Whether the function writes them.
+    pub is_written: bool,
+}
+
+/// A plan as a list of launches.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Program {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Bytes of memory that steps of one kernel hand to each other; every kernel may use all of it.
+    pub scratch_bytes: usize,
+}
+
+impl Program {
+    /// The functions that it launches, of those of the renderer; others are only there to be parts of these.
+    pub fn functions(&self) -> BTreeSet<usize> {
+        let launches = self.steps.iter().filter_map(|step| match step {
+            Step::Launch(launch) => Some(launch.function),
+            Step::Clear { .. } | Step::Copy(_) | Step::Product(_) => None,
+        });
+        launches.collect()
+    }
+
+    /// How many products of a run a library does.
+    pub fn library_products(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step, Step::Product(_))).count()
+    }
+}
+
+/// One piece of work for the device.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Sets a buffer to zeros.
+    Clear {
+        /// Where it begins.
+        at: Spot,
+        /// All of its bytes.
+        bytes: usize,
+    },
+    /// Copies from one buffer to another.
+    Copy(Transfer),
+    /// Runs a function.
+    Launch(Launch),
+    /// Lets a library multiply matrices.
+    Product(Box<LibraryProduct>),
+}
+
+impl Step {
+    /// The buffers that it touches.
+    pub fn buffers(&self) -> Vec<BufferId> {
+        let of = |argument: &Argument| match argument {
+            Argument::Buffer(spot) => Some(spot.buffer),
+            Argument::Scratch { .. } => None,
+        };
+        match self {
+            Step::Clear { at, .. } => vec![at.buffer],
+            Step::Copy(Transfer { from, to, .. }) => vec![from.buffer, to.buffer],
+            Step::Launch(launch) => launch.arguments.iter().filter_map(of).collect(),
+            Step::Product(product) => product.arguments.iter().filter_map(of).collect(),
+        }
+    }
+}
+
+/// A run of a function.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// The kernels of the plan that it does work of.
+    pub kernels: Vec<usize>,
+    /// Which function, of those of the renderer.
+    pub function: usize,
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// One for each parameter.
+    pub arguments: Vec<Argument>,
+}
+
+/// A product that a library does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LibraryProduct {
+    /// The kernel of the plan that it is.
+    pub kernel: usize,
+    /// What is multiplied.
+    pub product: MatrixProduct,
+    /// How the library does it.
+    pub algorithm: Algorithm,
+    /// A, B, D.
+    pub arguments: [Argument; 3],
+    /// Memory of the algorithm's.
+    pub workspace: Argument,
+}
+
+/// Where an argument points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    /// Into a buffer of the plan.
+    Buffer(Spot),
+    /// Into the scratch.
+    Scratch {
+        /// Bytes from its start.
+        offset: usize,
+    },
+}

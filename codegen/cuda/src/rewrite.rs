@@ -1,0 +1,343 @@
+//! Kernels as several kernels, where no function does all of one: values go through scratch memory in between.
+
+use super::body::operands;
+use super::lower::Lowering;
+use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::analysis::{indices_mut, reduces};
+use kernfusion_ir::kernel::{
+    Band, BufferId, Consumer, Contraction, Direction, Domain, Form, Index, Indirect, InstrKind, Kernel,
+    Operand, Product, Region, Scalar, Store, StoreMode,
+};
+use kernfusion_ir::{Binary, DType};
+use std::collections::BTreeMap;
+
+impl Lowering<'_> {
+    /// A kernel that adds to memory beside other work: it stores what is added and where, and a map adds it.
+    pub(super) fn split_scatter(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        let (adds, mut others): (Vec<_>, Vec<_>) =
+            kernel.stores.iter().cloned().partition(|store| store.mode == StoreMode::Add);
+        let mut stored = BTreeMap::new();
+        for value in adds.iter().flat_map(operands) {
+            if let std::collections::btree_map::Entry::Vacant(entry) = stored.entry(value) {
+                let (buffer, store) = self.materialised("added", kernel, value)?;
+                entry.insert(buffer);
+                others.push(store);
+            }
+        }
+        self.form(&Kernel { stores: others, ..kernel.clone() })?;
+        let dense = dense(&kernel.domain);
+        let mut region = Region::default();
+        let mut load = |value: Scalar| {
+            let load = InstrKind::Load { buffer: stored[&value], index: dense.clone(), guard: vec![] };
+            region.push(load, kernel.region.instr(value).dtype)
+        };
+        let stores = adds.iter().map(|add| {
+            let indirect = add.index.indirect.iter();
+            let indirect = indirect.map(|term| Indirect { value: load(term.value), ..*term }).collect();
+            Store { value: load(add.value), index: Index { indirect, ..add.index.clone() }, ..add.clone() }
+        });
+        let stores = stores.collect();
+        let adding = Kernel {
+            form: Form::Map,
+            domain: Domain::flat(kernel.domain.axes.clone()),
+            region,
+            stores,
+            ..kernel.clone()
+        };
+        self.named("add", |lowering| lowering.form(&adding))
+    }
+
+    /// A store of a value into scratch memory at each point.
+    fn materialised(
+        &mut self,
+        name: &str,
+        kernel: &Kernel,
+        value: Scalar,
+    ) -> Result<(BufferId, Store), CodegenError> {
+        let dtype = kernel.region.instr(value).dtype;
+        let buffer = self.scratch(name, dtype, kernel.domain.points())?;
+        Ok((buffer, Store { value, buffer, index: dense(&kernel.domain), mode: StoreMode::Set }))
+    }
+
+    /// A contraction as its products, its region over their entries, and its consumers, slice of rows by slice of rows so
+    /// that what lies between them stays small.
+    pub(super) fn split_products(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        let Form::Contraction(contraction) = &kernel.form else {
+            unreachable!("only contractions have products")
+        };
+        let slices = slices(kernel, contraction, self.options.slice_bytes);
+        let axis = kernel.domain.outer;
+        let rows = if slices == 1 { 0 } else { kernel.domain.axes[axis] };
+        let height = rows.div_ceil(slices);
+        let part = |first: usize| match slices {
+            1 => kernel.clone(),
+            _ => sliced(kernel, axis, first, height.min(rows - first)),
+        };
+        let points = part(0).domain.points();
+        let mut between = Between::default();
+        for product in &contraction.products {
+            between.entries.push(self.scratch("scores", product.dtype, points)?);
+        }
+        // A value takes the place of entries, which are read where it is written and nowhere else.
+        let mut free = between.entries.clone();
+        for Consumer { value, .. } in &contraction.consumers {
+            if between.values.contains_key(value) {
+                continue;
+            }
+            let dtype = kernel.region.instr(*value).dtype;
+            let place = free.iter().position(|entry| self.slots()[entry.0 as usize].dtype == dtype);
+            let buffer = match place {
+                Some(at) => free.swap_remove(at),
+                None => self.scratch("values", dtype, points)?,
+            };
+            between.values.insert(*value, buffer);
+        }
+        for first in (0..rows.max(1)).step_by(height.max(1)) {
+            self.split_slice(&part(first), &between, first > 0)?;
+        }
+        Ok(())
+    }
+
+    /// One slice; `adds` if sums over rows have begun in an earlier one.
+    fn split_slice(&mut self, kernel: &Kernel, between: &Between, adds: bool) -> Result<(), CodegenError> {
+        let dense = dense(&kernel.domain);
+        for (product, entry) in kernel.products().iter().zip(&between.entries) {
+            let alone = product_alone(kernel, product.clone(), *entry);
+            self.named("scores", |lowering| lowering.form(&alone))?;
+        }
+        let mut region = kernel.region.clone();
+        for instr in &mut region.instrs {
+            if let InstrKind::Producer(number) = instr.kind {
+                let (buffer, index) = (between.entries[number], dense.clone());
+                instr.kind = InstrKind::Load { buffer, index, guard: vec![] };
+            }
+        }
+        let mut stores = kernel.stores.clone();
+        stores.extend(between.values.iter().map(|(&value, &buffer)| Store {
+            value,
+            buffer,
+            index: dense.clone(),
+            mode: StoreMode::Set,
+        }));
+        if !stores.is_empty() {
+            let middle = Kernel { form: Form::Reduce, region, stores, ..kernel.clone() };
+            self.named("values", |lowering| lowering.form(&middle))?;
+        }
+        for consumer in kernel.consumers() {
+            let adds = adds && consumer.along == Direction::Rows;
+            let second = consumer_alone(kernel, consumer, between.values[&consumer.value], adds);
+            self.named("consumer", |lowering| lowering.form(&second))?;
+        }
+        Ok(())
+    }
+}
+
+/// Scratch memory between the functions of a contraction.
+#[derive(Default)]
+struct Between {
+    /// Of each product.
+    entries: Vec<BufferId>,
+    /// Of each value that is multiplied again.
+    values: BTreeMap<Scalar, BufferId>,
+}
+
+/// Each slice has functions of its own.
+const MOST_SLICES: usize = 16;
+
+/// How many slices of rows a contraction is computed in. Sums over rows must be exact enough to be added up.
+fn slices(kernel: &Kernel, contraction: &Contraction, slice_bytes: usize) -> usize {
+    let domain = &kernel.domain;
+    let exact = |consumer: &Consumer| consumer.along == Direction::Columns || consumer.dtype == DType::F32;
+    let across = reduces(&kernel.region, Direction::Rows);
+    if domain.rows == 0 || across || !contraction.consumers.iter().all(exact) {
+        return 1;
+    }
+    let bytes =
+        contraction.products.iter().map(|product| domain.points() * product.dtype.size()).sum::<usize>();
+    bytes.div_ceil(slice_bytes.max(1)).clamp(1, MOST_SLICES).min(domain.axes[domain.outer].max(1))
+}
+
+/// The kernel on some points of one of its axes.
+fn sliced(kernel: &Kernel, axis: usize, first: usize, count: usize) -> Kernel {
+    let shift = |index: &mut Index| index.offset += index.strides[axis] * first as i64;
+    let shift_region = |region: &mut Region| {
+        region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind)).for_each(shift);
+    };
+    let mut result = kernel.clone();
+    result.domain.axes[axis] = count;
+    shift_region(&mut result.region);
+    result.operands_mut().for_each(|operand| shift_region(&mut operand.region));
+    result.stores.iter_mut().for_each(|store| shift(&mut store.index));
+    if let Form::Contraction(contraction) = &mut result.form {
+        contraction.consumers.iter_mut().for_each(|consumer| shift(&mut consumer.index));
+        // Only functions that compute a whole chain know of bands.
+        contraction.band = None;
+    }
+    result
+}
+
+/// The row-major offset of each point.
+pub(super) fn dense(domain: &Domain) -> Index {
+    let strides = kernfusion_ir::strides(&domain.axes).iter().map(|&stride| stride as i64).collect();
+    Index { offset: 0, strides, indirect: vec![] }
+}
+
+/// A contraction that stores the entries of one product.
+fn product_alone(kernel: &Kernel, product: Product, entry: BufferId) -> Kernel {
+    let mut region = Region::default();
+    let value = region.push(InstrKind::Producer(0), product.dtype);
+    let store = Store { value, buffer: entry, index: dense(&kernel.domain), mode: StoreMode::Set };
+    let form = Form::Contraction(vec![product].into());
+    Kernel { form, region, stores: vec![store], ..kernel.clone() }
+}
+
+/// A consumer as a contraction of values in memory: its sum runs over columns (or rows) of the kernel, and its own columns
+/// are the axes p. `adds` to what is there already.
+fn consumer_alone(kernel: &Kernel, consumer: &Consumer, values: BufferId, adds: bool) -> Kernel {
+    let domain = &kernel.domain;
+    let rank = domain.axes.len();
+    let (kept, summed) = match consumer.along {
+        Direction::Columns => (domain.row_axes(), domain.column_axes()),
+        Direction::Rows => (domain.column_axes(), domain.row_axes()),
+    };
+    let p = rank..rank + consumer.p.len();
+    let order: Vec<usize> = domain.outer_axes().chain(kept).chain(p).collect();
+    let with_k: Vec<usize> = order.iter().copied().chain(summed).collect();
+    let extents = [&domain.axes[..], &consumer.p].concat();
+    let reordered = |index: &Index, order: &[usize]| Index {
+        strides: order.iter().map(|&axis| index.strides.get(axis).copied().unwrap_or(0)).collect(),
+        ..index.clone()
+    };
+    let mut left = Region::default();
+    let dtype = kernel.region.instr(consumer.value).dtype;
+    let index = reordered(&dense(domain), &with_k);
+    let value = left.push(InstrKind::Load { buffer: values, index, guard: vec![] }, dtype);
+    let mut b = consumer.with.clone();
+    for index in b.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind)) {
+        *index = reordered(index, &with_k);
+    }
+    let k = with_k[order.len()..].iter().map(|&axis| extents[axis]).collect();
+    let product = Product { k, a: Operand { region: left, value }, b, dtype: consumer.dtype };
+    let mut region = Region::default();
+    let mut value = region.push(InstrKind::Producer(0), consumer.dtype);
+    let index = reordered(&consumer.index, &order);
+    if adds {
+        let load = InstrKind::Load { buffer: consumer.buffer, index: index.clone(), guard: vec![] };
+        let before = region.push(load, consumer.dtype);
+        value = region.push(InstrKind::Binary(Binary::Add, before, value), consumer.dtype);
+    }
+    let store = Store { value, buffer: consumer.buffer, index, mode: StoreMode::Set };
+    let rows = order.len() - domain.outer - consumer.p.len();
+    Kernel {
+        form: Form::Contraction(vec![product].into()),
+        domain: Domain { axes: order.iter().map(|&axis| extents[axis]).collect(), outer: domain.outer, rows },
+        region,
+        stores: vec![store],
+        ..kernel.clone()
+    }
+}
+
+/// A contraction with rows and columns, operands and directions exchanged.
+pub(super) fn transposed(kernel: &Kernel) -> Kernel {
+    let domain = &kernel.domain;
+    let rank = domain.axes.len();
+    let order: Vec<usize> =
+        domain.outer_axes().chain(domain.column_axes()).chain(domain.row_axes()).collect();
+    let reorder = |index: &mut Index| {
+        let further = rank..index.strides.len();
+        index.strides = order.iter().copied().chain(further).map(|axis| index.strides[axis]).collect();
+    };
+    let mut result = kernel.clone();
+    result.domain = Domain {
+        axes: order.iter().map(|&axis| domain.axes[axis]).collect(),
+        rows: domain.column_axes().len(),
+        outer: domain.outer,
+    };
+    let reorder_region = |region: &mut Region| {
+        region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind)).for_each(reorder);
+    };
+    reorder_region(&mut result.region);
+    result.operands_mut().for_each(|operand| reorder_region(&mut operand.region));
+    result.stores.iter_mut().for_each(|store| reorder(&mut store.index));
+    if let Form::Contraction(Contraction { products, consumers, band, .. }) = &mut result.form {
+        products.iter_mut().for_each(|product| std::mem::swap(&mut product.a, &mut product.b));
+        for consumer in consumers {
+            reorder(&mut consumer.index);
+            consumer.along = match consumer.along {
+                Direction::Columns => Direction::Rows,
+                Direction::Rows => Direction::Columns,
+            };
+        }
+        // column ≤ row + upper is row ≥ column − upper.
+        *band = band.map(|Band { lower, upper }| Band { lower: upper.map(|u| -u), upper: lower.map(|l| -l) });
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::TensorType;
+    use kernfusion_ir::evaluate::{Array, Precision};
+    use kernfusion_ir::kernel::{Buffer, BufferRole, KernelGraph, interpret};
+
+    /// Slices of rows add up to the whole: products along the columns and across the rows of x·yᵀ.
+    #[test]
+    fn slices_compute_what_the_whole_does() {
+        let [m, n, k, p] = [7, 5, 3, 2];
+        let index = |strides: [i64; 3]| Index { strides: strides.to_vec(), ..Index::default() };
+        let operand = |buffer, strides| {
+            let mut region = Region::default();
+            let load = InstrKind::Load { buffer: BufferId(buffer), index: index(strides), guard: vec![] };
+            let value = region.push(load, DType::F32);
+            Operand { region, value }
+        };
+        let mut region = Region::default();
+        let value = region.push(InstrKind::Producer(0), DType::F32);
+        let consumer = |along, with, buffer, strides| Consumer {
+            value,
+            along,
+            p: vec![p],
+            with,
+            dtype: DType::F32,
+            buffer: BufferId(buffer),
+            index: index(strides),
+        };
+        let a = operand(0, [k as i64, 0, 1]);
+        let b = operand(1, [0, k as i64, 1]);
+        let consumers = vec![
+            consumer(Direction::Columns, operand(2, [0, p as i64, 1]), 4, [p as i64, 0, 1]),
+            consumer(Direction::Rows, operand(3, [p as i64, 0, 1]), 5, [0, p as i64, 1]),
+        ];
+        let products = vec![Product { k: vec![k], a, b, dtype: DType::F32 }];
+        let form = Form::Contraction(Contraction { products, consumers, ..Contraction::default() });
+        let domain = Domain { axes: vec![m, n], outer: 0, rows: 1 };
+        let kernel = Kernel { name: "whole".into(), form, domain, region, stores: vec![], covers: vec![] };
+        let shapes = [[m, k], [n, k], [n, p], [m, p], [m, p], [n, p]];
+        let run = |kernels: Vec<Kernel>, output: usize| {
+            let buffers = shapes.iter().enumerate().map(|(at, shape)| Buffer {
+                name: format!("b{at}"),
+                ty: TensorType::new(DType::F32, *shape),
+                role: if at < 4 { BufferRole::Input } else { BufferRole::Temporary },
+                continues: None,
+            });
+            let outputs =
+                vec![("y".to_string(), BufferId(output as u32), TensorType::new(DType::F32, shapes[output]))];
+            let graph =
+                KernelGraph { buffers: buffers.collect(), kernels, outputs, ..KernelGraph::default() };
+            let numbers =
+                |at: usize, count: usize| (0..count).map(|i| ((i * 7 + at) % 11) as f64 - 5.0).collect();
+            let inputs = (0..4).map(|at| {
+                let ty = TensorType::new(DType::F32, shapes[at]);
+                (format!("b{at}"), Array { values: numbers(at, ty.elements()), ty })
+            });
+            interpret(&graph, &inputs.collect(), Precision::Declared).expect("all inputs")["y"].values.clone()
+        };
+        let parts = |first, count| sliced(&kernel, 0, first, count);
+        assert_eq!(run(vec![parts(0, 4), parts(4, 3)], 4), run(vec![kernel.clone()], 4));
+        let sums: Vec<Vec<f64>> =
+            [(0, 4), (4, 3)].map(|(first, count)| run(vec![parts(first, count)], 5)).into();
+        let added: Vec<f64> = sums[0].iter().zip(&sums[1]).map(|(x, y)| x + y).collect();
+        assert_eq!(added, run(vec![kernel.clone()], 5));
+    }
+}

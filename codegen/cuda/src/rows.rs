@@ -1,0 +1,432 @@
+//! Rows: a team of threads for each, a warp where rows are short and a block where they are long.
+//!
+//! The region is cut into sweeps over the row. A sweep computes what its reductions need, again if an earlier one has
+//! computed it before, since a row lies in a near cache; results of reductions are known to the whole team. Everything
+//! is stored in the last sweep, so that a kernel may write over what it reads.
+//!
+//! Reductions across rows take chunks of rows, whose sums another launch combines. Their number depends on the shape
+//! alone.
+
+use super::body::{Body, cone, operands, sweeps};
+use super::lower::{Lowering, count};
+use super::source::{
+    Axes, Code, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
+};
+use kernfusion_codegen::CodegenError;
+use kernfusion_ir::kernel::{
+    BufferId, Direction, Domain, Form, Index, InstrKind, Kernel, Region, Scalar, Store, StoreMode,
+};
+use kernfusion_ir::{DType, ReduceOp};
+
+/// Threads of a block of several teams.
+const THREADS: usize = 256;
+/// Longer rows are given a block.
+const WARP_COLUMNS: usize = 1024;
+/// Longer rows are given the largest block.
+const BLOCK_COLUMNS: usize = 8192;
+/// The most chunks of rows, and the fewest rows of one.
+const CHUNKS: usize = 128;
+const CHUNK_ROWS: usize = 8;
+/// Sums across rows that a thread keeps in registers.
+const MOST_UNROLLED: usize = 16;
+
+/// The threads that work on a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Team {
+    Warp,
+    Block(usize),
+}
+
+impl Team {
+    fn of(columns: usize) -> Self {
+        match columns {
+            0..=WARP_COLUMNS => Team::Warp,
+            columns if columns <= BLOCK_COLUMNS => Team::Block(THREADS),
+            _ => Team::Block(1024),
+        }
+    }
+
+    fn size(self) -> usize {
+        match self {
+            Team::Warp => 32,
+            Team::Block(size) => size,
+        }
+    }
+
+    fn barrier(self) -> &'static str {
+        match self {
+            Team::Warp => "__syncwarp();",
+            Team::Block(_) => "__syncthreads();",
+        }
+    }
+
+    fn reduce(self, op: ReduceOp, value: &str) -> String {
+        match self {
+            Team::Warp => format!("reduce_warp<{}>({value})", combiner(op)),
+            Team::Block(size) => format!("reduce_block<{}, {size}>({value})", combiner(op)),
+        }
+    }
+}
+
+/// A kernel on its rows.
+struct Rows<'a> {
+    kernel: &'a Kernel,
+    team: Team,
+    /// The name of a thread's number in its team.
+    lane: &'static str,
+    /// Extent of a row.
+    columns: usize,
+}
+
+/// A reduction across rows and the store of its result.
+#[derive(Clone, Copy)]
+struct Across<'a> {
+    op: ReduceOp,
+    value: Scalar,
+    store: &'a Store,
+}
+
+impl Lowering<'_> {
+    /// A reduction over columns: one result of a row, or values of the row that depend on it.
+    pub(super) fn rows(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        let kernel = &super::axes::merged(kernel);
+        let domain = &kernel.domain;
+        let columns = count(self, domain.extent(domain.column_axes()))?;
+        let rows = count(self, domain.extent(0..domain.outer + domain.rows))?;
+        let team = Team::of(columns);
+        if rows == 0 {
+            return Ok(());
+        }
+        let mut code = Code::default();
+        let (threads, blocks) = match team {
+            Team::Warp => {
+                let together = THREADS / 32;
+                code.line(format!("const int row = blockIdx.x * {together} + threadIdx.x / WARP;"));
+                code.line("const int lane = threadIdx.x % WARP;");
+                code.line(format!("if (row >= {rows}) return;"));
+                (THREADS, rows.div_ceil(together))
+            }
+            Team::Block(size) => {
+                code.line("const int row = blockIdx.x, lane = threadIdx.x;");
+                (size, rows)
+            }
+        };
+        let names = coordinates(&mut code, "row", 'r', &domain.axes[..domain.outer + domain.rows]);
+        let axes = Axes { names, extents: domain.axes.clone() };
+        let mut body = Body::new(&kernel.region, axes, self.slots());
+        body.code = code;
+        let this = Rows { kernel, team, lane: "lane", columns };
+        this.reductions(&mut body);
+        let stores: Vec<_> = kernel.stores.iter().collect();
+        this.finish(&mut body, &stores);
+        let text = body.code.finish();
+        self.launch("", threads, [blocks, 1, 1], text)?;
+        Ok(())
+    }
+
+    /// A kernel in which rows are reduced, perhaps beside columns.
+    pub(super) fn row_reduction(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        let kernel = &super::axes::merged(kernel);
+        let domain = &kernel.domain;
+        let [outer, rows, columns] =
+            [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
+        let [outer, rows, columns] = [count(self, outer)?, count(self, rows)?, count(self, columns)?];
+        let (across, others) = split(kernel);
+        let chunk = rows.div_ceil(CHUNKS).max(CHUNK_ROWS);
+        let chunks = rows.div_ceil(chunk).max(1);
+        // What is stored in several places is summed up once.
+        let mut distinct: Vec<Across<'_>> = vec![];
+        let mut partials = vec![];
+        for sum in &across {
+            if distinct.iter().all(|other| other.value != sum.value) {
+                let dtype = sum_type(kernel.region.instr(sum.value).dtype);
+                partials.push(self.scratch("partial", dtype, outer * chunks * columns)?);
+                distinct.push(*sum);
+            }
+        }
+        if outer * columns > 0 {
+            self.chunks(kernel, &distinct, &partials, &others, [chunk, chunks])?;
+        }
+        for across in &across {
+            let of_value = distinct.iter().zip(&partials).find(|(other, _)| other.value == across.value);
+            let (_, &partial) = of_value.expect("every value has a partial sum");
+            self.named("combine", |lowering| lowering.rows(&combination(kernel, across, partial, chunks)))?;
+        }
+        Ok(())
+    }
+
+    /// The launch that reduces chunks of rows.
+    fn chunks(
+        &mut self,
+        kernel: &Kernel,
+        across: &[Across<'_>],
+        partials: &[BufferId],
+        others: &[&Store],
+        [chunk, chunks]: [usize; 2],
+    ) -> Result<(), CodegenError> {
+        let domain = &kernel.domain;
+        let [outer, rows, columns] =
+            [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
+        // Without reductions along them, columns are shared out among blocks.
+        let is_alone = sweeps(&kernel.region, &live(kernel)).is_empty() && others.is_empty();
+        let team = if is_alone {
+            Team::Block(columns.next_multiple_of(32).min(THREADS))
+        } else {
+            team_of_block(columns)
+        };
+        let size = team.size();
+        let parts = if is_alone { columns.div_ceil(size) } else { 1 };
+        let each = columns.div_ceil(size * parts);
+        let mut code = Code::default();
+        code.line("const int unit = blockIdx.y, chunk = blockIdx.x;");
+        let lane = if parts > 1 { "lane" } else { "threadIdx.x" };
+        if parts > 1 {
+            code.line(format!("const int lane = blockIdx.z * {size} + threadIdx.x;"));
+        }
+        let mut names = coordinates(&mut code, "unit", 'o', &domain.axes[domain.outer_axes()]);
+        for Across { op, value, .. } in across {
+            let dtype = sum_type(kernel.region.instr(*value).dtype);
+            let (ty, name) = (register_type(dtype), value_name(*value));
+            code.line(format!("{ty} sum_{name}[{each}];"));
+            let identity = constant(op.identity(dtype), dtype);
+            code.line(unrolling(each));
+            code.line(format!("for (int i = 0; i < {each}; i++) sum_{name}[i] = {identity};"));
+        }
+        let last = format!(
+            "const int end = chunk * {chunk} + {chunk} < {rows} ? chunk * {chunk} + {chunk} : {rows};"
+        );
+        code.line(last);
+        code.open(format!("for (int row = chunk * {chunk}; row < end; row++)"));
+        names.extend(coordinates(&mut code, "row", 'r', &domain.axes[domain.row_axes()]));
+        let axes = Axes { names, extents: domain.axes.clone() };
+        let mut body = Body::new(&kernel.region, axes, self.slots());
+        body.code = code;
+        let this = Rows { kernel, team, lane, columns };
+        this.reductions(&mut body);
+        this.accumulate(&mut body, across, others, each);
+        body.code.close("");
+        let sums = across.iter().zip(partials);
+        for (Across { value, .. }, partial) in sums {
+            let (slot, name) = (&self.slots()[partial.0 as usize], value_name(*value));
+            let head = format!("for (int i = 0; i < {each}; i++)");
+            body.code.line(unrolling(each));
+            body.block(head, |body| {
+                body.code.line(format!("const int column = {lane} + i * {size};"));
+                let element = format!("{}[(unit * {chunks} + chunk) * {columns} + column]", slot.name);
+                body.code.line(format!("if (column < {columns}) {element} = sum_{name}[i];"));
+            });
+        }
+        let text = body.code.finish();
+        self.launch("chunks", size, [chunks, outer, parts], text)?;
+        Ok(())
+    }
+}
+
+/// Sums of a few columns stay in registers, which takes unrolled loops; more lie in local memory.
+fn unrolling(each: usize) -> &'static str {
+    if each <= MOST_UNROLLED { "UNROLL" } else { "ROLLED" }
+}
+
+fn team_of_block(columns: usize) -> Team {
+    match Team::of(columns) {
+        Team::Warp => Team::Block(THREADS),
+        team => team,
+    }
+}
+
+/// Values that some store needs.
+fn live(kernel: &Kernel) -> std::collections::BTreeSet<Scalar> {
+    cone(&kernel.region, kernel.stores.iter().flat_map(operands), |_| false)
+}
+
+impl Rows<'_> {
+    fn varies(&self, value: Scalar) -> bool {
+        let Kernel { region, domain, .. } = self.kernel;
+        region.varies(value, domain.column_axes(), domain)
+    }
+
+    /// All sweeps with reductions.
+    fn reductions(&self, body: &mut Body<'_>) {
+        for sweep in sweeps(body.region, &live(self.kernel)) {
+            self.sweep(body, &sweep);
+        }
+    }
+
+    fn sweep(&self, body: &mut Body<'_>, reductions: &[Scalar]) {
+        let parts: Vec<_> = reductions.iter().map(|&value| reduction(body.region, value)).collect();
+        self.need_of_row(body, parts.iter().map(|(_, x)| *x));
+        for (&value, (op, x)) in reductions.iter().zip(&parts) {
+            let dtype = sum_type(body.region.instr(*x).dtype);
+            let identity = constant(op.identity(dtype), dtype);
+            body.code.line(format!("{} sum_{} = {identity};", register_type(dtype), value_name(value)));
+        }
+        self.each_column(body, |body| {
+            body.need(parts.iter().map(|(_, x)| *x));
+            for (&value, (op, x)) in reductions.iter().zip(&parts) {
+                let (sum, x) = (format!("sum_{}", value_name(value)), value_name(*x));
+                body.code.line(format!("{sum} = {}::combine({sum}, {x});", combiner(*op)));
+            }
+        });
+        for (&value, (op, _)) in reductions.iter().zip(&parts) {
+            let dtype = body.region.instr(value).dtype;
+            let reduced = self.team.reduce(*op, &format!("sum_{}", value_name(value)));
+            let rounded = format!("round_to<{}>({reduced})", memory_type(dtype));
+            body.define(value, if is_narrow(dtype) { rounded } else { reduced });
+        }
+    }
+
+    /// Computes those of the row's values that these are made of.
+    fn need_of_row(&self, body: &mut Body<'_>, roots: impl IntoIterator<Item = Scalar>) {
+        let all = cone(body.region, roots, |_| false);
+        body.need(all.into_iter().filter(|value| !self.varies(*value) && !is_across(body.region, *value)));
+    }
+
+    fn each_column(&self, body: &mut Body<'_>, inside: impl FnOnce(&mut Body<'_>)) {
+        let (lane, columns, size) = (self.lane, self.columns, self.team.size());
+        let head = format!("for (int column = {lane}; column < {columns}; column += {size})");
+        body.block(head, |body| self.in_column(body, inside));
+    }
+
+    /// Inside of a loop over columns.
+    fn in_column(&self, body: &mut Body<'_>, inside: impl FnOnce(&mut Body<'_>)) {
+        let domain = &self.kernel.domain;
+        let names = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
+        let outside = body.axes.names.len();
+        body.axes.names.extend(names);
+        inside(body);
+        body.axes.names.truncate(outside);
+    }
+
+    /// Whether a store happens at every point of a row, and not once a row.
+    fn is_in_loop(&self, store: &Store) -> bool {
+        store.index.varies(self.kernel.domain.column_axes())
+            || operands(store).iter().any(|value| self.varies(*value))
+    }
+
+    /// The last sweep: all stores.
+    fn finish(&self, body: &mut Body<'_>, stores: &[&Store]) {
+        let (in_loop, of_row): (Vec<&Store>, Vec<&Store>) =
+            stores.iter().partition(|store| self.is_in_loop(store));
+        self.stores_of_row(body, &of_row, &in_loop);
+        if !in_loop.is_empty() {
+            self.each_column(body, |body| body.stores(in_loop.iter().copied()));
+        }
+    }
+
+    /// Stores that happen once a row, after every thread of the team has read what they may overwrite.
+    fn stores_of_row(&self, body: &mut Body<'_>, of_row: &[&Store], in_loop: &[&Store]) {
+        self.need_of_row(body, of_row.iter().chain(in_loop).flat_map(|store| operands(store)));
+        if of_row.is_empty() {
+            return;
+        }
+        body.code.line(self.team.barrier());
+        body.block(format!("if ({} == 0)", self.lane), |body| {
+            let domain = &self.kernel.domain;
+            let outside = body.axes.names.len();
+            body.axes.names.resize(domain.axes.len(), "0".into());
+            body.stores(of_row.iter().copied());
+            body.axes.names.truncate(outside);
+        });
+    }
+
+    /// The last sweep of a row of a chunk: sums across rows, and all other stores.
+    fn accumulate(&self, body: &mut Body<'_>, across: &[Across<'_>], others: &[&Store], each: usize) {
+        let (in_loop, of_row): (Vec<&Store>, Vec<&Store>) =
+            others.iter().partition(|store| self.is_in_loop(store));
+        let values: Vec<_> = across.iter().map(|across| across.value).collect();
+        self.stores_of_row(body, &of_row, &in_loop);
+        self.need_of_row(body, values.iter().copied());
+        let (lane, columns, size) = (self.lane, self.columns, self.team.size());
+        body.code.line(unrolling(each));
+        body.block(format!("for (int i = 0; i < {each}; i++)"), |body| {
+            body.code.line(format!("const int column = {lane} + i * {size};"));
+            body.block(format!("if (column < {columns})"), |body| {
+                self.in_column(body, |body| {
+                    body.need(values.iter().copied());
+                    for Across { op, value, .. } in across {
+                        let sum = format!("sum_{}[i]", value_name(*value));
+                        let combined = format!("{}::combine({sum}, {})", combiner(*op), value_name(*value));
+                        body.code.line(format!("{sum} = {combined};"));
+                    }
+                    body.stores(in_loop.iter().copied());
+                });
+            });
+        });
+    }
+}
+
+/// What a reduction reduces, and how.
+pub(super) fn reduction(region: &Region, value: Scalar) -> (ReduceOp, Scalar) {
+    match region.instr(value).kind {
+        InstrKind::Reduce(op, _, x) => (op, x),
+        ref kind => unreachable!("{kind:?} is no reduction"),
+    }
+}
+
+fn is_across(region: &Region, value: Scalar) -> bool {
+    matches!(region.instr(value).kind, InstrKind::Reduce(_, Direction::Rows, _))
+}
+
+/// The stores of reductions across rows, and the others.
+fn split(kernel: &Kernel) -> (Vec<Across<'_>>, Vec<&Store>) {
+    let (across, others): (Vec<&Store>, Vec<&Store>) =
+        kernel.stores.iter().partition(|store| is_across(&kernel.region, store.value));
+    let across = across.into_iter().map(|store| {
+        let (op, value) = reduction(&kernel.region, store.value);
+        Across { op, value, store }
+    });
+    (across.collect(), others)
+}
+
+/// The kernel that combines the chunks' results: they are its columns.
+fn combination(kernel: &Kernel, across: &Across<'_>, partial: BufferId, chunks: usize) -> Kernel {
+    let domain = &kernel.domain;
+    let (outer, columns) = (domain.outer_axes(), domain.column_axes());
+    let kept: Vec<_> = outer.clone().chain(columns.clone()).collect();
+    let extents = |axes: &[usize]| axes.iter().map(|&axis| domain.axes[axis]).collect::<Vec<_>>();
+    let width = domain.extent(columns);
+    let mut index = Index::constant(kept.len() + 1, 0);
+    // partial[outer, chunk, column]
+    let mut stride = 1;
+    for (at, &axis) in kept.iter().enumerate().rev() {
+        index.strides[at] = stride;
+        stride *= domain.axes[axis] as i64;
+        if at == outer.len() {
+            stride = (width * chunks) as i64;
+        }
+    }
+    if kept.len() == outer.len() {
+        // Without columns, the innermost outer axis steps over the chunks.
+        index.strides[..kept.len()].iter_mut().for_each(|stride| *stride *= chunks as i64);
+    }
+    index.strides[kept.len()] = width as i64;
+    let dtype = kernel.region.instr(across.store.value).dtype;
+    let sum = sum_type(dtype);
+    let mut region = Region::default();
+    let load = region.push(InstrKind::Load { buffer: partial, index, guard: vec![] }, sum);
+    let mut value = region.push(InstrKind::Reduce(across.op, Direction::Columns, load), sum);
+    if dtype != sum {
+        value = region.push(InstrKind::Cast(value), dtype);
+    }
+    let strides = kept.iter().map(|&axis| across.store.index.strides[axis]).chain([0]).collect();
+    let index = Index { strides, ..across.store.index.clone() };
+    let store = Store { value, index, buffer: across.store.buffer, mode: StoreMode::Set };
+    Kernel {
+        form: Form::Reduce,
+        domain: Domain { axes: [extents(&kept), vec![chunks]].concat(), outer: 0, rows: kept.len() },
+        region,
+        stores: vec![store],
+        ..kernel.clone()
+    }
+}
+
+/// Whether a type can be reduced.
+pub(super) fn check_reductions(lowering: &Lowering<'_>, kernel: &Kernel) -> Result<(), CodegenError> {
+    let is_bool = |instr: &kernfusion_ir::kernel::Instr| {
+        matches!(instr.kind, InstrKind::Reduce(..)) && instr.dtype == DType::Bool
+    };
+    match kernel.region.instrs.iter().any(is_bool) {
+        true => Err(lowering.unsupported("a reduction of bool")),
+        false => Ok(()),
+    }
+}

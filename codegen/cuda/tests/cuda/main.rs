@@ -1,0 +1,16 @@
+//! The CUDA back end without a GPU: its generated source, compiled for the CPU, against the reference evaluator and the
+//! interpreter of kernels, under every schedule of threads and copies.
+
+mod grids;
+mod groups;
+mod judge;
+mod mutations;
+#[cfg(feature = "driver")]
+mod nvrtc;
+mod products;
+mod samples;
+mod snapshots;
+mod splits;
+#[allow(dead_code, reason = "kernels by hand need less of it than those of the CPU back end")]
+#[path = "../../../cpu/tests/kernels/support.rs"]
+mod support;

@@ -1,0 +1,129 @@
+//! Whether the schedules would notice: each barrier and each wait is taken out in turn, and some case must fail under
+//! some schedule.
+
+use crate::judge::{Case, failures, is_skipped};
+use crate::products;
+use crate::support::{Bench, Program, Random, at};
+use kernfusion_cuda::emulator::{Emulator, Schedule};
+use kernfusion_cuda::{Function, HEADERS, Options, Renderer};
+use kernfusion_ir::evaluate::{Array, Precision};
+use kernfusion_ir::kernel::{Buffer, BufferRole, Direction, Domain, Form, InstrKind, Place, interpret};
+use kernfusion_ir::{Binary, DType, ReduceOp, TensorType};
+
+const BARRIERS: [&str; 2] = ["__syncthreads();", "copy_wait<0>();"];
+
+/// Rows longer than a warp takes: two sums, one after the other, then a value of the row that is overwritten in place
+/// while all columns read it.
+fn long_rows() -> Case {
+    let [rows, columns] = [3, 1500];
+    let (mut bench, mut random) = (Bench::default(), Random(5));
+    let x = bench.input("x", random.tensor(&TensorType::new(DType::F32, [rows, columns]), -1.0, 1.0));
+    let m = bench.buffer("m", TensorType::new(DType::F32, [rows]), BufferRole::State);
+    bench.inputs.insert("m".into(), random.tensor(&TensorType::new(DType::F32, [rows]), 1.0, 2.0));
+    let y = bench.output("y", DType::F32, &[rows, columns]);
+    let new = bench.buffer("new", TensorType::new(DType::F32, [rows]), BufferRole::Temporary);
+    let mut p = Program::default();
+    let value = p.load(x, DType::F32, at(&[columns as i64, 1]));
+    let old = p.load(m, DType::F32, at(&[1, 0]));
+    let sum = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, value), DType::F32);
+    let shifted = p.push(InstrKind::Binary(Binary::Sub, value, sum), DType::F32);
+    let second = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, shifted), DType::F32);
+    let scaled = p.push(InstrKind::Binary(Binary::Mul, shifted, old), DType::F32);
+    let updated = p.push(InstrKind::Binary(Binary::Add, old, second), DType::F32);
+    p.store(scaled, y, at(&[columns as i64, 1]));
+    p.store(updated, new, at(&[1, 0]));
+    let domain = Domain { axes: vec![rows, columns], outer: 0, rows: 1 };
+    bench.kernel(Form::Reduce, domain, p.region, p.stores);
+    bench.graph.updates = vec![(m, new)];
+    let array = |tensor: &kernfusion_ir::Tensor| Array { ty: tensor.ty(), values: tensor.to_f64() };
+    let inputs = bench.inputs.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect();
+    let expected = interpret(&bench.graph, &inputs, Precision::Declared).expect("all inputs");
+    let mut plan = bench.plan();
+    plan.places[new.0 as usize] = Place::Alias(m);
+    Case { name: "long rows".into(), plan, inputs: bench.inputs, expected, tolerance: 1e-4 }
+}
+
+/// The text without the `number`-th of these words.
+fn without(text: &str, word: &str, number: usize) -> String {
+    let (at, _) = text.match_indices(word).nth(number).expect("there are so many");
+    format!("{}{}", &text[..at], &text[at + word.len()..])
+}
+
+/// What fails in all of the cases, whatever the schedule.
+fn noticed(
+    cases: &[Case],
+    renderer: &mut Renderer,
+    change_function: &dyn Fn(&Function) -> String,
+    change_header: &dyn Fn(&str, &str) -> String,
+) -> bool {
+    let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect("renders")).collect();
+    let change = |function: &Function| Function { text: change_function(function), ..function.clone() };
+    let functions: Vec<_> = renderer.functions().iter().map(change).collect();
+    let emulator = Emulator::build_with(&functions, change_header).unwrap_or_else(|error| panic!("{error}"));
+    Schedule::ALL.iter().any(|schedule| !failures(&emulator, cases, &programs, *schedule).is_empty())
+}
+
+#[test]
+fn every_missing_barrier_of_the_headers_is_noticed() {
+    if is_skipped() {
+        return;
+    }
+    let mut cases = products::few_small();
+    cases.push(long_rows());
+    let mut renderer = Renderer::new(Options::default());
+    let same = |function: &Function| function.text.clone();
+    assert!(!noticed(&cases, &mut renderer, &same, &|_, text| text.into()), "nothing is missing yet");
+    let mut missed = vec![];
+    for (header, text) in HEADERS.iter().filter(|(name, _)| ["tile.cuh", "reduce.cuh"].contains(name)) {
+        for word in BARRIERS {
+            for number in 0..text.matches(word).count() {
+                let change = |name: &str, text: &str| {
+                    if name == *header { without(text, word, number) } else { text.into() }
+                };
+                if !noticed(&cases, &mut renderer, &same, &change) {
+                    missed.push(format!("{word} number {number} of {header}"));
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "taken out, and nothing fails: {missed:?}");
+}
+
+/// Barriers that functions have of their own.
+#[test]
+fn a_missing_barrier_of_a_function_is_noticed() {
+    if is_skipped() {
+        return;
+    }
+    let cases = [long_rows()];
+    let mut renderer = Renderer::new(Options::default());
+    let change = |function: &Function| without(&function.text, BARRIERS[0], 0);
+    assert!(noticed(&cases, &mut renderer, &change, &|_, text| text.into()));
+}
+
+/// A program that is right keeps its buffers' fences; the emulator sees one that does not.
+#[test]
+fn writes_outside_of_a_buffer_are_noticed() {
+    if is_skipped() {
+        return;
+    }
+    let mut bench = Bench::default();
+    let y = bench.output("y", DType::F32, &[16]);
+    let mut p = Program::default();
+    let one = p.constant(1.0, DType::F32);
+    p.store(one, y, at(&[1]));
+    bench.kernel(Form::Map, Domain::flat([17]), p.region, p.stores);
+    let mut plan = bench.plan();
+    plan.arena_bytes = 64;
+    assert!(matches!(plan.graph.buffers[0], Buffer { .. }));
+    let case = Case {
+        name: "outside".into(),
+        plan,
+        inputs: bench.inputs,
+        expected: Default::default(),
+        tolerance: 0.0,
+    };
+    let mut renderer = Renderer::new(Options::default());
+    let same = |function: &Function| function.text.clone();
+    assert!(noticed(&[case], &mut renderer, &same, &|_, text| text.into()));
+}

@@ -1,0 +1,105 @@
+//! What more than one back end asks about kernels.
+
+use kernfusion_ir::kernel::{BufferId, Direction, Form, Index, InstrKind, Kernel, Region, StoreMode};
+
+/// Replaces buffers by the kernel's own numbers, in the order of first use, so that kernels that differ in nothing
+/// but buffers become equal. Names and covered nodes are dropped for the same reason.
+pub fn number_slots(kernel: &Kernel) -> (Kernel, Vec<BufferId>) {
+    let mut kernel = Kernel { name: String::new(), covers: vec![], ..kernel.clone() };
+    let mut slots: Vec<BufferId> = vec![];
+    let mut number = |buffer: &mut BufferId| {
+        let known = slots.iter().position(|slot| slot == buffer);
+        let slot = known.unwrap_or_else(|| {
+            slots.push(*buffer);
+            slots.len() - 1
+        });
+        *buffer = BufferId(slot as u32);
+    };
+    let mut in_region = |region: &mut Region| {
+        for instr in &mut region.instrs {
+            if let InstrKind::Load { buffer, .. } = &mut instr.kind {
+                number(buffer);
+            }
+        }
+    };
+    in_region(&mut kernel.region);
+    kernel.operands_mut().for_each(|operand| in_region(&mut operand.region));
+    if let Form::Contraction(contraction) = &mut kernel.form {
+        contraction.consumers.iter_mut().for_each(|consumer| number(&mut consumer.buffer));
+    }
+    kernel.stores.iter_mut().for_each(|store| number(&mut store.buffer));
+    (kernel, slots)
+}
+
+/// Whether a region reduces in this direction.
+pub fn reduces(region: &Region, direction: Direction) -> bool {
+    region.instrs.iter().any(|instr| matches!(instr.kind, InstrKind::Reduce(_, d, _) if d == direction))
+}
+
+/// Whether the kernel adds to what is stored.
+pub fn scatters(kernel: &Kernel) -> bool {
+    kernel.stores.iter().any(|store| store.mode == StoreMode::Add)
+}
+
+/// Axes along which no two points of the domain add to one element, whatever the indices read at run time.
+pub fn axes_without_collisions(kernel: &Kernel) -> Vec<bool> {
+    let axes = &kernel.domain.axes;
+    let mut safe = vec![true; axes.len()];
+    for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
+        for (axis, safe) in safe.iter_mut().enumerate() {
+            *safe &= axes[axis] == 1 || store.index.strides[axis] != 0;
+        }
+        let direct = (0..axes.len()).filter(|&axis| safe[axis]);
+        let direct = direct.map(|axis| (store.index.strides[axis].unsigned_abs() as usize, axes[axis]));
+        let indirect = store.index.indirect.iter();
+        let indirect = indirect.map(|term| (term.stride.unsigned_abs() as usize, term.limit));
+        let mut terms: Vec<_> = direct.chain(indirect).filter(|(_, extent)| *extent > 1).collect();
+        terms.sort_unstable();
+        // Distinct if each stride jumps over everything that the smaller ones reach.
+        let reach = terms.iter().try_fold(0, |reach, &(stride, extent)| {
+            (stride > reach).then_some(reach + stride * (extent - 1))
+        });
+        if reach.is_none() {
+            safe.fill(false);
+        }
+    }
+    safe
+}
+
+/// The index maps of an instruction.
+pub fn indices(kind: &InstrKind) -> Vec<&Index> {
+    match kind {
+        InstrKind::Coordinate(index) | InstrKind::Random { element: index, .. } => vec![index],
+        InstrKind::Load { index, guard, .. } => {
+            std::iter::once(index).chain(guard.iter().map(|bound| &bound.coordinate)).collect()
+        }
+        InstrKind::InRange(bounds) => bounds.iter().map(|bound| &bound.coordinate).collect(),
+        InstrKind::Constant(_)
+        | InstrKind::Producer(_)
+        | InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::Reduce(..) => vec![],
+    }
+}
+
+/// The index maps of an instruction, to be changed.
+pub fn indices_mut(kind: &mut InstrKind) -> Vec<&mut Index> {
+    match kind {
+        InstrKind::Coordinate(index) | InstrKind::Random { element: index, .. } => vec![index],
+        InstrKind::Load { index, guard, .. } => {
+            std::iter::once(index).chain(guard.iter_mut().map(|bound| &mut bound.coordinate)).collect()
+        }
+        InstrKind::InRange(bounds) => bounds.iter_mut().map(|bound| &mut bound.coordinate).collect(),
+        InstrKind::Constant(_)
+        | InstrKind::Producer(_)
+        | InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::Reduce(..) => vec![],
+    }
+}

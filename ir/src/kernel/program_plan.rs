@@ -1,0 +1,108 @@
+//! Plans and how often each runs: what a back end compiles.
+
+use super::{BufferRole, Kernel, Plan};
+use crate::TensorType;
+use std::collections::BTreeMap;
+
+/// Says whether a back end has code for a kernel, or what it is without.
+pub type Accepts = fn(&Kernel) -> Result<(), &'static str>;
+
+/// A program: one plan, or one that runs for each microbatch and one that follows once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgramPlan {
+    /// What runs for each microbatch; the whole program if the batch is not divided.
+    pub body: Plan,
+    /// How the batch is divided, if it is.
+    pub microbatches: Option<Microbatches>,
+}
+
+/// A batch that is computed in parts, one after another.
+///
+/// Body and tail work on the same states, through which sums come from one microbatch to the next and to the tail, and in one
+/// arena. Nothing else may touch the states between the first microbatch and the end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Microbatches {
+    /// How many there are.
+    pub count: usize,
+    /// The body's scalar input of `u32` that gets the index of the microbatch, from 0.
+    pub index: String,
+    /// The inputs of the program, with their types. Where the body declares one smaller, it gets a part of it: as many of
+    /// its elements, one microbatch after another.
+    pub inputs: Vec<(String, TensorType)>,
+    /// The results of the program in order: those of the body with the axis along which microbatches are joined, those of the
+    /// tail without.
+    pub outputs: Vec<(String, Option<usize>)>,
+    /// What runs after the last microbatch.
+    pub tail: Plan,
+}
+
+impl ProgramPlan {
+    /// A program whose batch is not divided.
+    pub fn whole(plan: Plan) -> Self {
+        ProgramPlan { body: plan, microbatches: None }
+    }
+
+    /// A program of microbatches.
+    ///
+    /// # Panics
+    /// If the body or the tail has an input that the program does not have, or that is no part of it.
+    pub fn divided(body: Plan, microbatches: Microbatches) -> Self {
+        let program = ProgramPlan { body, microbatches: Some(microbatches) };
+        let Some(Microbatches { index, inputs, .. }) = &program.microbatches else {
+            unreachable!("just made")
+        };
+        for (plan, count) in program.plans() {
+            for input in plan.inputs().filter(|input| input.name != *index) {
+                let whole = inputs.iter().find(|(name, _)| *name == input.name);
+                let fits = whole.is_some_and(|(_, whole)| {
+                    *whole == input.ty
+                        || whole.dtype == input.ty.dtype && whole.elements() == count * input.ty.elements()
+                });
+                assert!(fits, "\"{}\" is an input of the program or a part of one", input.name);
+            }
+        }
+        program
+    }
+
+    /// Each plan, with how often it runs.
+    pub fn plans(&self) -> impl Iterator<Item = (&Plan, usize)> {
+        let count = self.microbatches.as_ref().map_or(1, |microbatches| microbatches.count);
+        let tail = self.microbatches.as_ref().map(|microbatches| (&microbatches.tail, 1));
+        [(&self.body, count)].into_iter().chain(tail)
+    }
+
+    /// The inputs that a run takes, with their types.
+    pub fn inputs(&self) -> Vec<(&str, &TensorType)> {
+        match &self.microbatches {
+            None => self.body.inputs().map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect(),
+            Some(microbatches) => microbatches.inputs.iter().map(|(name, ty)| (name.as_str(), ty)).collect(),
+        }
+    }
+
+    /// Kernels launched in a run.
+    pub fn kernels(&self) -> usize {
+        self.plans().map(|(plan, times)| times * plan.graph.kernels.len()).sum()
+    }
+
+    /// Bytes that they move at least.
+    pub fn bytes_moved(&self) -> usize {
+        self.plans().map(|(plan, times)| times * plan.bytes_moved()).sum()
+    }
+
+    /// Size of the arena that all plans share.
+    pub fn arena_bytes(&self) -> usize {
+        self.plans().map(|(plan, _)| plan.arena_bytes).max().unwrap_or(0)
+    }
+
+    /// Size of all states by name, those that sums of microbatches are kept in among them.
+    pub fn states(&self) -> BTreeMap<&str, usize> {
+        let buffers = self.plans().flat_map(|(plan, _)| &plan.graph.buffers);
+        let states = buffers.filter(|buffer| buffer.role == BufferRole::State);
+        states.map(|buffer| (buffer.name.as_str(), buffer.ty.bytes())).collect()
+    }
+
+    /// Size of all states together.
+    pub fn state_bytes(&self) -> usize {
+        self.states().values().sum()
+    }
+}
