@@ -278,7 +278,8 @@ impl Step<'_> {
                 if value.is_infinite() && x.is_finite() {
                     unknown
                 } else {
-                    let function = if x.is_finite() { FUNCTION * self.rounding_of_nonzero(value) } else { 0.0 };
+                    let function =
+                        if x.is_finite() { FUNCTION * self.rounding_of_nonzero(value) } else { 0.0 };
                     value * e.exp_m1() + function
                 }
             }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Outputs and new states by name, by the reference evaluator in `f64`, with first values of parameters from seed 1.
 pub(crate) fn evaluated(program: &Program, inputs: &[(&str, &HostTensor)]) -> BTreeMap<String, Vec<f64>> {
     let given = inputs.iter().map(|(name, tensor)| (name.to_string(), (*tensor).clone()));
-    let given: BTreeMap<_, _> = program.initial_parameters(1).into_iter().chain(given).collect();
+    let given: BTreeMap<_, _> = program.initial_parameters(1).chain(given).collect();
     let results = evaluate(&program.graph, &given, Precision::Double).expect("all inputs are given");
     results.into_iter().map(|(name, tensor)| (name, tensor.values)).collect()
 }

@@ -5,13 +5,13 @@
 //! ```
 //!
 //! Below, free of any IR and in a crate of its own: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile
-//! primitives ([`tiles`]), matrix products ([`contract`]), and the launching of programs. [`peaks`] measures what bounds them.
+//! primitives ([`tiles`]), matrix products ([`contract`]), and the launching of programs. [`peaks()`] measures what bounds them.
 
 mod backend;
 mod executable;
 mod lower;
 pub mod object;
-pub mod peaks;
+mod peaks;
 mod plan;
 mod resident;
 mod turns;
