@@ -6,6 +6,7 @@ mod non_finite;
 pub use limit::LimitError;
 pub use non_finite::{Maker, NonFinite};
 
+#[cfg(feature = "files")]
 use crate::tensor_file::TensorFileError;
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::IrError;
@@ -42,6 +43,7 @@ pub enum Error {
     #[error("configuration: {0}")]
     Configuration(String),
     /// A file of tensors that cannot be read or written.
+    #[cfg(feature = "files")]
     #[error(transparent)]
     TensorFile(#[from] TensorFileError),
 }

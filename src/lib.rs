@@ -16,6 +16,7 @@
 //!
 //! Texts, checkpoints, training runs and published models are in the crate `kernfusion-lm`, the command in `kernfusion-cli`.
 
+#[cfg(feature = "files")]
 pub mod atomic_file;
 pub mod bisect;
 pub mod compile;
@@ -29,6 +30,7 @@ pub mod loss;
 pub mod models;
 pub mod nn;
 pub mod optim;
+#[cfg(feature = "files")]
 pub mod tensor_file;
 #[cfg(test)]
 mod testing;

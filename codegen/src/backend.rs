@@ -61,6 +61,19 @@ pub enum Temporaries {
     Fresh,
 }
 
+/// Who takes part when a device measures who does each product best. Choices are kept on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Candidates {
+    /// Nobody: a rule about sizes chooses tiles.
+    #[default]
+    None,
+    /// Our own tiles. Results are the same bits whatever is chosen.
+    Tiles,
+    /// Our own tiles, and cublasLt where a kernel is nothing but a product of matrices. Its sums have other bits than ours,
+    /// which on one machine, with one version of the library, are the same from run to run.
+    Library,
+}
+
 /// A compiled program with its memory.
 pub trait Executable: Debug {
     /// Runs it once: inputs by name, outputs by name. States are updated.

@@ -9,7 +9,7 @@ mod outputs;
 mod peaks;
 mod states;
 
-pub use backend::{Backend, Executable, Listing, Pending, Running, Temporaries};
+pub use backend::{Backend, Candidates, Executable, Listing, Pending, Running, Temporaries};
 pub use error::{CodegenError, DeviceError};
 pub use inputs::check_inputs;
 pub use kernfusion_runtime::memory::SharedArena;

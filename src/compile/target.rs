@@ -2,11 +2,10 @@
 
 use super::Compiled;
 use crate::error::Result;
-use kernfusion_codegen::{Backend, CodegenError, Peaks, SharedArena, States, Temporaries};
+use kernfusion_codegen::{Backend, Candidates, CodegenError, Peaks, SharedArena, States, Temporaries};
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
 use kernfusion_cpu::{CpuBackend, Options};
-use kernfusion_cuda::Candidates;
 #[cfg(feature = "cuda")]
 use kernfusion_cuda::{CudaBackend, Device};
 use kernfusion_ir::DType;

@@ -10,6 +10,7 @@
 mod backend;
 mod executable;
 mod lower;
+#[cfg(feature = "object")]
 pub mod object;
 mod peaks;
 mod plan;

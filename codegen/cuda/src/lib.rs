@@ -66,6 +66,7 @@ pub use error::CudaError;
 #[cfg(feature = "driver")]
 pub use executable::CudaExecutable;
 pub use grid::MOST_BLOCKS;
+pub use kernfusion_codegen::Candidates;
 pub use lower::Renderer;
 pub use matrices::{Algorithm, Matrix, MatrixProduct};
 #[cfg(feature = "driver")]
@@ -96,19 +97,6 @@ pub struct Options {
     pub tile: Option<[usize; 2]>,
     /// Who takes part when a device measures, before it runs a program, who does each product best.
     pub candidates: Candidates,
-}
-
-/// Who takes part when a device measures who does each product best. Choices are kept on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Candidates {
-    /// Nobody: a rule about sizes chooses tiles.
-    #[default]
-    None,
-    /// Our own tiles. Results are the same bits whatever is chosen.
-    Tiles,
-    /// Our own tiles, and cublasLt where a kernel is nothing but a product of matrices. Its sums have other bits than ours,
-    /// which on one machine, with one version of the library, are the same from run to run.
-    Library,
 }
 
 impl Default for Options {

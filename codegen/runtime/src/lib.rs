@@ -4,7 +4,9 @@
 //! ahead of time: an [`Artefact`] in an object file that a program links, with its parameters in a file beside it; [`c`] is the
 //! same for programs in C.
 
+#[cfg(feature = "artefact")]
 pub mod artefact;
+#[cfg(feature = "artefact")]
 pub mod c;
 pub mod chain;
 pub mod contract;
@@ -12,6 +14,7 @@ pub mod guard;
 pub mod isa;
 pub mod launch;
 pub mod memory;
+#[cfg(feature = "artefact")]
 mod model;
 pub mod pool;
 pub mod product;
@@ -19,7 +22,10 @@ mod sync;
 #[cfg(test)]
 mod testing;
 pub mod tiles;
+#[cfg(feature = "artefact")]
 mod weights;
 
+#[cfg(feature = "artefact")]
 pub use artefact::Artefact;
+#[cfg(feature = "artefact")]
 pub use model::{Model, ModelError};

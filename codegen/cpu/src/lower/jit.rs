@@ -6,6 +6,7 @@ use super::wide::Wide;
 use cranelift::codegen::Context;
 use cranelift::jit::{JITBuilder, JITModule};
 use cranelift::module::{FuncId, Module, default_libcall_names};
+#[cfg(feature = "object")]
 use cranelift::object::ObjectModule;
 use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
@@ -29,6 +30,7 @@ pub(super) enum Backing {
     /// Into memory, to be called.
     Memory(Box<JITModule>),
     /// Into an object file, where the names of tile primitives begin like this.
+    #[cfg(feature = "object")]
     File(Box<ObjectModule>, &'static str),
 }
 
@@ -36,6 +38,7 @@ impl Backing {
     fn module(&self) -> &dyn Module {
         match self {
             Backing::Memory(module) => &**module,
+            #[cfg(feature = "object")]
             Backing::File(module, _) => &**module,
         }
     }
@@ -43,6 +46,7 @@ impl Backing {
     fn module_mut(&mut self) -> (&mut dyn Module, &'static str) {
         match self {
             Backing::Memory(module) => (&mut **module, ""),
+            #[cfg(feature = "object")]
             Backing::File(module, prefix) => (&mut **module, prefix),
         }
     }
@@ -136,8 +140,10 @@ impl Functions {
     /// Makes all functions executable.
     pub(super) fn finish(self) -> Result<Machine, CodegenError> {
         let failed = |message: String| CodegenError::Backend { kernel: String::new(), message };
-        let Backing::Memory(mut module) = self.module else {
-            return Err(failed("an object file does not run here".into()));
+        let mut module = match self.module {
+            Backing::Memory(module) => module,
+            #[cfg(feature = "object")]
+            Backing::File(..) => return Err(failed("an object file does not run here".into())),
         };
         module.finalize_definitions().map_err(|error| failed(error.to_string()))?;
         let functions = self.defined.iter().map(|&id| module.get_finalized_function(id)).collect();

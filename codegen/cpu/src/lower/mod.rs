@@ -21,6 +21,7 @@ mod lanes;
 mod memory;
 mod nest;
 mod normalise;
+#[cfg(feature = "object")]
 mod object;
 mod reduce;
 mod row;
