@@ -57,7 +57,7 @@ pub mod prelude {
         LayerNorm, Linear, Lora, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
         SelfAttention, SelfAttentionConfig, Sight, Surroundings, TransposedConvolution, Window,
     };
-    pub use crate::optim::{Averaging, Moments, Optimizer, Schedule, TrainStep};
+    pub use crate::optim::{Averaging, Moments, Optimizer, Schedule, Session, TrainStep};
     pub use crate::trace::{Operand, Parameter, Program, Tensor, Trace};
     pub use crate::{Error, HostTensor};
     pub use kernfusion_ir::DType;

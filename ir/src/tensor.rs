@@ -49,7 +49,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor from its shape and elements.
+    /// A tensor from its shape and elements: a vector, an array, a slice, or an iterator over numbers or references to them.
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents.
@@ -200,38 +200,42 @@ impl Data {
     }
 }
 
-impl From<Vec<f32>> for Data {
-    fn from(values: Vec<f32>) -> Self {
-        Data::F32(values)
+/// A number that tensors are made of, or a reference to one.
+pub trait Element: Copy {
+    /// These numbers as the elements of a tensor.
+    fn data(values: impl Iterator<Item = Self>) -> Data;
+}
+
+macro_rules! element {
+    ($($number:ty => $variant:ident),+) => {
+        $(impl Element for $number {
+            fn data(values: impl Iterator<Item = Self>) -> Data {
+                Data::$variant(values.collect())
+            }
+        })+
+    };
+}
+
+element!(f32 => F32, bf16 => BF16, f16 => F16, f64 => F64, i32 => I32, u32 => U32, i8 => I8);
+
+impl Element for bool {
+    fn data(values: impl Iterator<Item = Self>) -> Data {
+        Data::Bool(values.map(u8::from).collect())
     }
 }
 
-impl From<Vec<f64>> for Data {
-    fn from(values: Vec<f64>) -> Self {
-        Data::F64(values)
+impl<T: Element> Element for &T {
+    fn data(values: impl Iterator<Item = Self>) -> Data {
+        T::data(values.copied())
     }
 }
 
-impl From<Vec<i32>> for Data {
-    fn from(values: Vec<i32>) -> Self {
-        Data::I32(values)
-    }
-}
-
-impl From<Vec<u32>> for Data {
-    fn from(values: Vec<u32>) -> Self {
-        Data::U32(values)
-    }
-}
-
-impl From<Vec<i8>> for Data {
-    fn from(values: Vec<i8>) -> Self {
-        Data::I8(values)
-    }
-}
-
-impl From<Vec<bool>> for Data {
-    fn from(values: Vec<bool>) -> Self {
-        Data::Bool(values.into_iter().map(u8::from).collect())
+/// Vectors, arrays, slices, and whatever else gives numbers one after another. A vector is taken over without a copy.
+impl<I: IntoIterator> From<I> for Data
+where
+    I::Item: Element,
+{
+    fn from(values: I) -> Self {
+        I::Item::data(values.into_iter())
     }
 }

@@ -214,7 +214,7 @@ impl Bert {
         let blocks = (0..config.layers).map(|i| Block::new(trace, &format!("blocks.{i}"), &shape)).collect();
         let scope = trace.scope("head");
         let head = MaskedHead {
-            dense: Linear::new(trace, "dense", width, width, init),
+            dense: Linear::builder(width, width).init(init).build(trace, "dense"),
             norm: norm("norm"),
             bias: trace.parameter("bias", [config.vocabulary], Init::Zeros),
         };

@@ -352,7 +352,8 @@ impl EncoderDecoder {
         let decoder = config.blocks(trace, "decoder", config.decoder_layers(), &decoder);
         let norm = |name| Norm::new(trace, name, width, config.normalization, config.epsilon);
         let norms = ["ln_encoder", "ln_decoder"].map(norm);
-        let own_head = || Linear::without_bias(trace, "head", width, config.vocabulary, init);
+        let own_head =
+            || Linear::builder(width, config.vocabulary).bias(false).init(init).build(trace, "head");
         let head = (!config.tied).then(own_head);
         let dropout = Dropout { probability: config.dropout };
         let config = config.clone();

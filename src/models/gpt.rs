@@ -545,7 +545,8 @@ impl Gpt {
         let shape = config.block();
         let blocks = (0..config.layers).map(|i| Block::new(trace, &format!("blocks.{i}"), &shape)).collect();
         let ln_f = Norm::new(trace, "ln_f", width, config.normalization, config.epsilon);
-        let own_head = || Linear::without_bias(trace, "head", width, config.vocabulary, init);
+        let own_head =
+            || Linear::builder(width, config.vocabulary).bias(false).init(init).build(trace, "head");
         let head = (!config.tied).then(own_head);
         let dropout = Dropout { probability: config.dropout };
         let GptConfig { context, positions, .. } = *config;

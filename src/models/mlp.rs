@@ -28,7 +28,7 @@ impl Mlp {
         let mut layers = Vec::with_capacity(widths.len() - 1);
         for (i, pair) in widths.windows(2).enumerate() {
             let init = Init::Uniform { bound: 1.0 / (pair[0] as f64).sqrt() };
-            layers.push(Linear::new(trace, &format!("layers.{i}"), pair[0], pair[1], init));
+            layers.push(Linear::builder(pair[0], pair[1]).init(init).build(trace, &format!("layers.{i}")));
         }
         Ok(Mlp { path: trace.path(), activation, layers })
     }

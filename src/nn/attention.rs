@@ -114,7 +114,10 @@ impl AttentionConfig {
     #[track_caller]
     fn projection(&self, trace: &Trace, name: &str, heads: usize) -> Linear {
         let extents = [self.width, heads * self.head_width];
-        let linear = Linear::with(trace, name, extents, self.qkv_bias, Init::Normal { std: self.std });
+        let linear = Linear::builder(extents[0], extents[1])
+            .bias(self.qkv_bias)
+            .init(Init::Normal { std: self.std })
+            .build(trace, name);
         let (heads, shared) = (self.heads, self.kv_heads);
         linear.weight.expect("attention", |_| {
             let even = shared > 0 && heads.is_multiple_of(shared);
@@ -127,7 +130,10 @@ impl AttentionConfig {
     #[track_caller]
     fn output(&self, trace: &Trace) -> Linear {
         let extents = [self.heads * self.head_width, self.width];
-        Linear::with(trace, "proj", extents, self.bias, Init::Normal { std: self.residual_std })
+        Linear::builder(extents[0], extents[1])
+            .bias(self.bias)
+            .init(Init::Normal { std: self.residual_std })
+            .build(trace, "proj")
     }
 
     /// A projection's result `[batch, length, heads · head width]` as `[batch, heads, length, head width]`.

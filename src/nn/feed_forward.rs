@@ -44,11 +44,16 @@ impl FeedForward {
         let _scope = trace.scope(name);
         let FeedForwardConfig { width, hidden, activation, gated, bias, .. } = *config;
         let inward = Init::Normal { std: config.std };
-        let gate =
-            if gated { Some(Linear::with(trace, "gate", [width, hidden], bias, inward)) } else { None };
-        let up = Linear::with(trace, "up", [width, hidden], bias, inward);
-        let down =
-            Linear::with(trace, "down", [hidden, width], bias, Init::Normal { std: config.residual_std });
+        let gate = if gated {
+            Some(Linear::builder(width, hidden).bias(bias).init(inward).build(trace, "gate"))
+        } else {
+            None
+        };
+        let up = Linear::builder(width, hidden).bias(bias).init(inward).build(trace, "up");
+        let down = Linear::builder(hidden, width)
+            .bias(bias)
+            .init(Init::Normal { std: config.residual_std })
+            .build(trace, "down");
         FeedForward { path: trace.path(), activation, gate, up, down }
     }
 

@@ -72,7 +72,9 @@ impl LatentAttention {
             *config;
         let init = Init::Normal { std: config.std };
         let norm = |name, width| RmsNorm::new(trace, name, width).with_epsilon(config.epsilon);
-        let linear = |name, inputs, outputs| Linear::without_bias(trace, name, inputs, outputs, init);
+        let linear = |name, inputs, outputs| {
+            Linear::builder(inputs, outputs).bias(false).init(init).build(trace, name)
+        };
         let q_down = config.query_rank.map(|rank| (linear("q_down", width, rank), norm("q_norm", rank)));
         let q_inputs = config.query_rank.unwrap_or(width);
         let q_up = linear("q_up", q_inputs, heads * (head_width + rope_width));
@@ -80,7 +82,8 @@ impl LatentAttention {
         let kv_norm = norm("kv_norm", kv_rank);
         let kv_up = linear("kv_up", kv_rank, heads * (head_width + value_width));
         let residual = Init::Normal { std: config.residual_std };
-        let proj = Linear::without_bias(trace, "proj", heads * value_width, width, residual);
+        let proj =
+            Linear::builder(heads * value_width, width).bias(false).init(residual).build(trace, "proj");
         LatentAttention {
             path: trace.path(),
             config: config.clone(),

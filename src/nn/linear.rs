@@ -15,31 +15,50 @@ pub struct Linear {
     adapter: Option<Adapter>,
 }
 
-impl Linear {
-    /// Declares `name.weight` and `name.bias`; the bias starts from zero.
-    #[track_caller]
-    pub fn new(trace: &Trace, name: &str, inputs: usize, outputs: usize, init: Init) -> Self {
-        let mut linear = Linear::without_bias(trace, name, inputs, outputs, init);
-        let _scope = trace.at(linear.path.clone());
-        linear.bias = Some(trace.parameter("bias", [outputs], Init::Zeros));
-        linear
+/// How a [`Linear`] is declared.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearBuilder {
+    inputs: usize,
+    outputs: usize,
+    bias: bool,
+    init: Init,
+}
+
+impl LinearBuilder {
+    /// With these first weights instead of uniform ones within 1/√inputs.
+    pub fn init(self, init: Init) -> Self {
+        LinearBuilder { init, ..self }
     }
 
-    /// Declares `name.weight` only.
+    /// With a bias, which starts from zero, or without one.
+    pub fn bias(self, bias: bool) -> Self {
+        LinearBuilder { bias, ..self }
+    }
+
+    /// Declares `name.weight` and, unless there is none, `name.bias`.
     #[track_caller]
-    pub fn without_bias(trace: &Trace, name: &str, inputs: usize, outputs: usize, init: Init) -> Self {
+    pub fn build(self, trace: &Trace, name: &str) -> Linear {
+        let LinearBuilder { inputs, outputs, bias, init } = self;
         let _scope = trace.scope(name);
         let weight = trace.parameter("weight", [outputs, inputs], init);
-        Linear { path: trace.path(), weight, bias: None, adapter: Adapter::new(trace, inputs, outputs) }
+        let adapter = Adapter::new(trace, inputs, outputs);
+        let bias = bias.then(|| trace.parameter("bias", [outputs], Init::Zeros));
+        Linear { path: trace.path(), weight, bias, adapter }
+    }
+}
+
+impl Linear {
+    /// Declares `name.weight`, uniform within 1/√inputs as the weights of `torch.nn.Linear`, and `name.bias`, which starts from zero.
+    /// [`Linear::builder`] has other choices.
+    #[track_caller]
+    pub fn new(trace: &Trace, name: &str, inputs: usize, outputs: usize) -> Self {
+        Linear::builder(inputs, outputs).build(trace, name)
     }
 
-    /// Declares `name.weight` and, if asked for, `name.bias`.
-    #[track_caller]
-    pub fn with(trace: &Trace, name: &str, [inputs, outputs]: [usize; 2], bias: bool, init: Init) -> Self {
-        match bias {
-            true => Linear::new(trace, name, inputs, outputs, init),
-            false => Linear::without_bias(trace, name, inputs, outputs, init),
-        }
+    /// A map from so many numbers to so many, to be [built](LinearBuilder::build).
+    pub fn builder(inputs: usize, outputs: usize) -> LinearBuilder {
+        let bound = 1.0 / (inputs.max(1) as f64).sqrt();
+        LinearBuilder { inputs, outputs, bias: true, init: Init::Uniform { bound } }
     }
 
     /// `[outputs, inputs]`: the weight with what an adapter adds to it.

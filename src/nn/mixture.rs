@@ -73,7 +73,7 @@ impl Mixture {
         let _scope = trace.scope(name);
         let MixtureConfig { width, hidden, experts, .. } = *config;
         let inward = Init::Normal { std: config.std };
-        let router = Linear::without_bias(trace, "router", width, experts, inward);
+        let router = Linear::builder(width, experts).bias(false).init(inward).build(trace, "router");
         let gate_up = trace.parameter("experts.gate_up", [experts, 2 * hidden, width], inward);
         let outward = Init::Normal { std: config.residual_std };
         let down = trace.parameter("experts.down", [experts, width, hidden], outward);

@@ -4,7 +4,7 @@
 //! use kernfusion::prelude::*;
 //!
 //! let trace = Trace::new();
-//! let layer = Linear::new(&trace, "up", 3, 12, Init::Normal { std: 0.02 });
+//! let layer = Linear::builder(3, 12).init(Init::Normal { std: 0.02 }).build(&trace, "up");
 //! let y = layer.forward(&trace.input("x", [5, 3], DType::F32)).gelu();
 //! assert_eq!(y.shape(), [5, 12]);
 //! assert_eq!(trace.parameters()[0].0.name, "up.weight");
@@ -42,7 +42,7 @@ pub use dropout::{DropConnect, Dropout};
 pub use embedding::Embedding;
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use latent_attention::{LatentAttention, LatentAttentionConfig};
-pub use linear::Linear;
+pub use linear::{Linear, LinearBuilder};
 pub use low_rank::{Lora, is_adapter};
 pub use mixture::{Mixture, MixtureConfig, balancing_loss};
 pub use norm::{LayerNorm, Norm, Normalization, RmsNorm};

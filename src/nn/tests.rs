@@ -104,7 +104,7 @@ fn linear_embedding_and_norm_are_their_formulas() {
     let trace = Trace::new();
     let (x, ids) = (trace.input("x", [2, 3], DType::F32), trace.input("ids", [2], DType::I32));
     let norm = LayerNorm::new(&trace, "norm", 3);
-    let linear = Linear::new(&trace, "linear", 3, 2, Init::Zeros);
+    let linear = Linear::builder(3, 2).init(Init::Zeros).build(&trace, "linear");
     let embedding = Embedding::new(&trace, "embedding", 4, 3, Init::Zeros);
     let outputs = [
         ("norm", norm.forward(&x)),

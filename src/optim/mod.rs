@@ -1,9 +1,11 @@
 //! Optimizers, traced into the graph of the training step, and learning-rate schedules on the host.
 
+mod session;
 #[cfg(test)]
 mod tests;
 mod train_step;
 
+pub use session::Session;
 pub use train_step::TrainStep;
 
 use crate::trace::{Tensor, Trace};

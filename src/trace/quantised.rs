@@ -60,7 +60,7 @@ mod tests {
         trace.store_matrices(DType::I8);
         trace.adapt(&Lora { rank: 2, alpha: 1.0, dropout: 0.0, targets: vec!["up".into()] });
         let x = trace.input("x", [4, 3], DType::F32);
-        let loss = Linear::new(&trace, "up", 3, 5, Init::Ones).forward(&x).square().mean_all();
+        let loss = Linear::builder(3, 5).init(Init::Ones).build(&trace, "up").forward(&x).square().mean_all();
         let step = TrainStep::new(&loss, &Optimizer::sgd(0.1), None).unwrap();
         let kept = |parameter: &Parameter| (parameter.name.clone(), parameter.dtype, parameter.trained);
         let kept: Vec<_> = step.program.parameters.iter().map(kept).collect();

@@ -23,7 +23,7 @@ fn activations() {
 #[test]
 fn linear_maps() {
     check("linear", 1e-6, |trace, inputs| {
-        Ok(Linear::new(trace, "linear", 5, 3, Init::Zeros).forward(&inputs.get("x")))
+        Ok(Linear::builder(5, 3).init(Init::Zeros).build(trace, "linear").forward(&inputs.get("x")))
     });
 }
 

@@ -324,7 +324,7 @@ fn heads(trace: &Trace, config: &GptConfig, rows: usize) -> Result<[Tensor; 2]> 
     let gpt = Gpt::new(trace, config)?;
     trace.unfreeze();
     // A new head expects nothing.
-    let value = Linear::without_bias(trace, "value", config.width, 1, Init::Zeros);
+    let value = Linear::builder(config.width, 1).bias(false).init(Init::Zeros).build(trace, "value");
     let hidden = gpt.hidden(&x);
     let log_probabilities = -token_losses(&gpt.head_of(&hidden), &y);
     Ok([log_probabilities, value.forward(&hidden).squeeze(-1)])

@@ -161,7 +161,7 @@ impl Head {
         let gpt = Gpt::new(trace, config)?;
         trace.unfreeze();
         let init = Init::Normal { std: 1.0 / (config.width as f64 + 1.0).sqrt() };
-        Ok(Head { gpt, head: Linear::without_bias(trace, "reward", config.width, 1, init) })
+        Ok(Head { gpt, head: Linear::builder(config.width, 1).bias(false).init(init).build(trace, "reward") })
     }
 
     /// Rewards `[rows]` of texts that are inputs: `name`, `i32[rows, context]`, and `name.last`, where each one ends.

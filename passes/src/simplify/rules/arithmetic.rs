@@ -79,7 +79,7 @@ pub(super) const TERMS: &[TermRow] = &[
     ("exp-log-rows",        Finite,        "exp(x − b(ln s)) = exp x / b(s)",              "exp", exp_log_rows),
     ("scale-rows",          Reassociating, "(b(r) · x) · c = b(r · c) · x",                "mul", scale_rows),
     ("cast-same",           Exact,         "cast x : T = x, for x : T",                    "cast", cast_same),
-    ("cast-cast",           Exact,         "cast (cast x : U) : V = cast x : V, for x : T within U", "cast", cast_cast),
+    ("cast-cast",           Exact,         "cast (cast x : U) : V = cast x : V, for x : T within U, unless V clamps U and not T", "cast", cast_cast),
 ];
 
 /// Signs leave products and quotients, unless the value is known to be the negative of another already. A number is not the
@@ -223,8 +223,16 @@ fn cast_same(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
 fn cast_cast(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let Head::Op(Op::Cast(outer)) = &term.head else { return None };
     let casts = r.casts(term.operands[0]);
-    let (_, of) = casts.into_iter().find(|(inner, of)| holds(inner.dtype, r.ty(of[0]).dtype))?;
+    let is_direct = |inner: DType, from: DType| {
+        holds(inner, from) && (holds(outer.dtype, from) || !is_clamped(inner, outer.dtype) || from.is_float())
+    };
+    let (_, of) = casts.into_iter().find(|(inner, of)| is_direct(inner.dtype, r.ty(of[0]).dtype))?;
     r.cast(of[0], outer.dtype)
+}
+
+/// Whether numbers that a dtype does not have become its nearest one: those of floats do, while whole numbers keep their lowest bits.
+fn is_clamped(from: DType, to: DType) -> bool {
+    from.is_float() && !to.is_float() && to != DType::Bool
 }
 
 /// Whether every value of `part` is one of `whole`.

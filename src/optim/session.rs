@@ -1,0 +1,208 @@
+//! A training run of a model of one's own: the step, its states, and what changes from step to step.
+
+use super::{Schedule, TrainStep};
+use crate::compile::{Compiled, Target};
+use crate::trace::Program;
+use crate::{Error, Result};
+use kernfusion_codegen::{Outputs, States};
+use kernfusion_ir::Tensor as HostTensor;
+
+/// A compiled training step with its parameters, the optimizer's states, the learning rate and the random numbers of each step.
+///
+/// ```
+/// use kernfusion::compile::Target;
+/// use kernfusion::prelude::*;
+///
+/// let trace = Trace::training();
+/// let (x, y) = (trace.input("x", [4, 2], DType::F32), trace.input("y", [4, 1], DType::F32));
+/// let loss = mse(&Linear::new(&trace, "linear", 2, 1).forward(&x), &y);
+/// let mut session = TrainStep::new(&loss, &Optimizer::sgd(0.1), None)?.session(&Target::cpu(), 1)?;
+///
+/// let xs = HostTensor::new([4, 2], [0.0f32, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]);
+/// let ys = HostTensor::new([4, 1], [1.0f32, 3.0, 0.0, 2.0]);
+/// let first = session.step(&[("x", &xs), ("y", &ys)])?;
+/// for _ in 0..50 {
+///     session.step(&[("x", &xs), ("y", &ys)])?;
+/// }
+/// assert!(session.step(&[("x", &xs), ("y", &ys)])? < first / 10.0);
+/// # Ok::<(), kernfusion::Error>(())
+/// ```
+///
+/// Every number of a step is a function of the inputs, the seed and the step's number. So a session that was saved and loaded goes on
+/// as if it had never stopped, bit for bit.
+pub struct Session {
+    step: TrainStep,
+    compiled: Compiled,
+    states: States,
+    target: Target,
+    schedule: Schedule,
+    seed: u64,
+    done: u64,
+    /// The program that was evaluated last.
+    evaluation: Option<(Program, Compiled)>,
+}
+
+impl TrainStep {
+    /// Compiles the step, with first parameters and random numbers from a seed.
+    ///
+    /// # Errors
+    /// As [`compile`](crate::compile::compile).
+    pub fn session(self, target: &Target, seed: u64) -> Result<Session> {
+        let states = target.states();
+        for (name, value) in self.program.initial_parameters(seed) {
+            states.set(&name, &value)?;
+        }
+        let compiled = self.program.compile(&states, target)?;
+        let (target, schedule) = (target.clone(), Schedule::Constant);
+        Ok(Session { step: self, compiled, states, target, schedule, seed, done: 0, evaluation: None })
+    }
+}
+
+impl Session {
+    /// Lets the learning rate change with the step. Without it, it stays what the optimizer says.
+    pub fn with_schedule(self, schedule: Schedule) -> Self {
+        Session { schedule, ..self }
+    }
+
+    /// Does one step: the loss.
+    ///
+    /// # Errors
+    /// An input is missing, unknown or of another type than declared (the error lists those that there are; nothing has happened
+    /// then), or as [`Compiled::run`].
+    pub fn step(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<f32> {
+        let outputs = self.step_outputs(inputs)?;
+        Ok(outputs.scalar("loss").expect("a training step has a loss"))
+    }
+
+    /// Does one step: all outputs, such as `loss` and, with clipping, `grad_norm`.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_outputs(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Outputs> {
+        // Both halves of the seed count.
+        let seed = (self.seed ^ (self.seed >> 32)) as u32;
+        let scalars = self.step.scalars(self.done, self.learning_rate(), seed);
+        let scalars = scalars.iter().map(|(name, value)| (*name, value));
+        let outputs = self.compiled.run(&inputs.iter().copied().chain(scalars).collect::<Vec<_>>())?;
+        self.done += 1;
+        Ok(outputs)
+    }
+
+    /// Runs another program over the parameters of the moment: its outputs by name. The program that was evaluated last stays
+    /// compiled.
+    ///
+    /// # Errors
+    /// As [`compile`](crate::compile::compile) and [`Compiled::run`].
+    pub fn evaluate(&mut self, program: &Program, inputs: &[(&str, &HostTensor)]) -> Result<Outputs> {
+        if self.evaluation.as_ref().is_none_or(|(last, _)| last != program) {
+            let target = self.target.clone().share_arena(&self.compiled);
+            self.evaluation = Some((program.clone(), program.compile(&self.states, &target)?));
+        }
+        let (_, compiled) = self.evaluation.as_mut().expect("just made");
+        compiled.run(inputs)
+    }
+
+    /// The learning rate of the next step.
+    pub fn learning_rate(&self) -> f64 {
+        self.schedule.rate(self.step.optimizer.learning_rate(), self.done)
+    }
+
+    /// Steps done.
+    pub fn steps_done(&self) -> u64 {
+        self.done
+    }
+
+    /// The compiled step: its kernels, its memory, what compiling took.
+    pub fn compiled(&self) -> &Compiled {
+        &self.compiled
+    }
+
+    /// Parameters and the optimizer's states, which programs may be compiled over.
+    pub fn states(&self) -> &States {
+        &self.states
+    }
+
+    /// The value of a parameter or another state.
+    ///
+    /// # Errors
+    /// There is none of that name; the error lists those that there are.
+    pub fn get(&self, name: &str) -> Result<HostTensor> {
+        self.states.get(name).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let names = self.states.names().join(", ");
+        Error::Configuration(format!("there is no state \"{name}\" (there are: {names})"))
+    }
+}
+
+#[cfg(feature = "files")]
+mod files {
+    use super::Session;
+    use crate::{Error, Result, tensor_file};
+    use kernfusion_ir::{DType, Tensor, TensorType};
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    /// The tensor that has the number of steps and the seed: of each both halves, the lower one first.
+    const PLACE: &str = "session.place";
+
+    impl Session {
+        /// Writes parameters, the optimizer's states, the number of steps and the seed as a safetensors file, whole or not at all.
+        ///
+        /// # Errors
+        /// It cannot be written; what was there before is then untouched.
+        pub fn save(&self, path: &Path) -> Result<()> {
+            let halves = [self.done, self.seed].into_iter().flat_map(|x| [x as u32, (x >> 32) as u32]);
+            let place = Tensor::new([4], halves);
+            let states = self.states.names().into_iter().map(|name| Ok((name.clone(), self.get(&name)?)));
+            let mut tensors = states.collect::<Result<BTreeMap<_, _>>>()?;
+            tensors.insert(PLACE.into(), place);
+            Ok(tensor_file::write(path, &tensors)?)
+        }
+
+        /// Goes on from a file that [`save`](Self::save) has written, or begins from one that has parameters alone.
+        ///
+        /// # Errors
+        /// It cannot be read, lacks a parameter, or has a tensor that is no state of this model or of another shape; nothing has
+        /// changed then.
+        pub fn load(&mut self, path: &Path) -> Result<()> {
+            let mut tensors = tensor_file::read(path)?;
+            let of = |reason: String| Error::Configuration(format!("{}: {reason}", path.display()));
+            let place = tensors.remove(PLACE);
+            for (name, tensor) in &tensors {
+                match self.states.ty(name) {
+                    None => return Err(of(self.unknown(name).reason())),
+                    Some(ty) if ty != tensor.ty() => {
+                        return Err(of(format!("\"{name}\" is {}, the model has {ty}", tensor.ty())));
+                    }
+                    Some(_) => {}
+                }
+            }
+            let parameters = self.step.program.parameters.iter();
+            let missing: Vec<_> =
+                parameters.map(|it| &*it.name).filter(|name| !tensors.contains_key(*name)).collect();
+            if !missing.is_empty() {
+                return Err(of(format!("has no {}", missing.join(", "))));
+            }
+            let (done, seed) = match place {
+                None => (0, self.seed),
+                Some(place) if place.ty() == TensorType::new(DType::U32, [4]) => {
+                    let halves: Vec<_> = place.to_f64().into_iter().map(|half| half as u64).collect();
+                    (halves[0] | halves[1] << 32, halves[2] | halves[3] << 32)
+                }
+                Some(place) => return Err(of(format!("\"{PLACE}\" is {}, not u32[4]", place.ty()))),
+            };
+            // What the file does not have begins as in a new session.
+            let first: BTreeMap<_, _> = self.step.program.initial_parameters(seed).collect();
+            for name in self.states.names() {
+                let zeros =
+                    || self.states.ty(&name).map(|ty| Tensor::from_f64(&ty, &vec![0.0; ty.elements()]));
+                let value = tensors.remove(&name).or_else(|| first.get(&name).cloned()).or_else(zeros);
+                self.states.set(&name, &value.expect("just listed"))?;
+            }
+            (self.done, self.seed) = (done, seed);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Sessions: a training run of a model of one's own that can stop, go on, and be evaluated.
+
+use kernfusion::compile::Target;
+use kernfusion::optim::Schedule;
+use kernfusion::prelude::*;
+use kernfusion::tensor_file;
+use std::collections::BTreeMap;
+
+struct Model {
+    hidden: Linear,
+    output: Linear,
+}
+
+impl Model {
+    fn new(trace: &Trace) -> Self {
+        Model {
+            hidden: Linear::new(trace, "hidden", 3, 8),
+            output: Linear::builder(8, 1).bias(false).build(trace, "output"),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.output.forward(&Dropout { probability: 0.25 }.forward(&self.hidden.forward(x).tanh()))
+    }
+}
+
+fn session(seed: u64) -> Session {
+    let trace = Trace::training();
+    let (x, y) = (trace.input("x", [6, 3], DType::F32), trace.input("y", [6, 1], DType::F32));
+    let loss = mse(&Model::new(&trace).forward(&x), &y);
+    let step = TrainStep::new(&loss, &Optimizer::adamw(0.02), Some(1.0)).unwrap();
+    let schedule = Schedule::WarmUp { steps: 4 };
+    step.session(&Target::cpu().threads(2), seed).unwrap().with_schedule(schedule)
+}
+
+/// The batch of a step.
+fn batch(step: u64) -> (HostTensor, HostTensor) {
+    let x: Vec<f32> = (0..18).map(|i| ((i * 7 + step * 5) % 11) as f32 / 5.0 - 1.0).collect();
+    let y = x.chunks(3).map(|row| row[0] - 2.0 * row[1]);
+    (HostTensor::new([6, 1], y), HostTensor::new([6, 3], &x))
+}
+
+fn losses(session: &mut Session, steps: u64) -> Vec<f32> {
+    let one = |session: &mut Session| {
+        let (y, x) = batch(session.steps_done());
+        session.step(&[("x", &x), ("y", &y)]).unwrap()
+    };
+    (0..steps).map(|_| one(session)).collect()
+}
+
+#[test]
+fn a_session_that_was_saved_goes_on_as_if_it_had_not_stopped() {
+    let mut whole = session(7);
+    let expected = losses(&mut whole, 9);
+    assert_ne!(expected, losses(&mut session(8), 9), "the seed has an influence");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("session.safetensors");
+    let mut first = session(7);
+    let mut found = losses(&mut first, 4);
+    first.save(&file).unwrap();
+    // Another one, which has other parameters and has done steps of its own.
+    let mut second = session(1);
+    losses(&mut second, 2);
+    second.load(&file).unwrap();
+    assert_eq!(second.steps_done(), 4);
+    found.extend(losses(&mut second, 5));
+    assert_eq!(found, expected);
+    assert_eq!(second.get("hidden.weight").unwrap(), whole.get("hidden.weight").unwrap());
+}
+
+#[test]
+fn the_learning_rate_follows_its_schedule() {
+    let mut session = session(7);
+    let mut rates = vec![];
+    for _ in 0..5 {
+        rates.push(session.learning_rate());
+        losses(&mut session, 1);
+    }
+    assert_eq!(rates, [0.005, 0.01, 0.015, 0.02, 0.02]);
+    let (y, x) = batch(0);
+    let outputs = session.step_outputs(&[("y", &y), ("x", &x)]).unwrap();
+    assert!(outputs.scalar("grad_norm").unwrap() > 0.0);
+}
+
+#[test]
+fn evaluation_is_of_the_parameters_of_the_moment() {
+    let mut session = session(7);
+    let trace = Trace::new();
+    let x = trace.input("x", [2, 3], DType::F32);
+    let program = trace.finish(&[("y", &Model::new(&trace).forward(&x))]).unwrap();
+    let xs = HostTensor::new([2, 3], [1.0f32, 0.5, -0.5, 0.0, 1.0, 2.0]);
+    let evaluate =
+        |session: &mut Session| session.evaluate(&program, &[("x", &xs)]).unwrap().get("y").cloned().unwrap();
+    let before = evaluate(&mut session);
+    assert_eq!(evaluate(&mut session), before);
+    losses(&mut session, 3);
+    assert_ne!(evaluate(&mut session), before);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_there_is() {
+    let mut session = session(7);
+    let (y, x) = batch(0);
+    let refused = |result: kernfusion::Result<f32>| result.unwrap_err().to_string();
+    let message = refused(session.step(&[("x", &x), ("z", &y)]));
+    assert!(message.starts_with("input \"z\": there is no such input (there are: x, y, "), "{message}");
+    let message = refused(session.step(&[("x", &x)]));
+    assert!(message.starts_with("input \"y\": is missing; it is f32[6,1]"), "{message}");
+    let message = refused(session.step(&[("x", &y), ("y", &y)]));
+    assert!(message.starts_with("input \"x\": expects f32[6,3], got f32[6,1]"), "{message}");
+    assert_eq!(session.steps_done(), 0);
+    let message = session.get("hidden.weigth").unwrap_err().to_string();
+    assert!(
+        message.contains("there is no state \"hidden.weigth\" (there are: ")
+            && message.contains("hidden.weight"),
+        "{message}"
+    );
+}
+
+#[test]
+fn files_that_do_not_fit_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("session.safetensors");
+    let mut one = session(7);
+    losses(&mut one, 2);
+    one.save(&file).unwrap();
+    let good = tensor_file::read(&file).unwrap();
+    let before = one.get("hidden.weight").unwrap();
+    let mut refused = |change: &dyn Fn(&mut BTreeMap<String, HostTensor>)| {
+        let mut tensors = good.clone();
+        change(&mut tensors);
+        tensor_file::write(&file, &tensors).unwrap();
+        let message = one.load(&file).unwrap_err().to_string();
+        assert!(message.contains("session.safetensors: "), "{message}");
+        assert_eq!((one.get("hidden.weight").unwrap(), one.steps_done()), (before.clone(), 2));
+        message
+    };
+    let message = refused(&|tensors| _ = tensors.remove("output.weight"));
+    assert!(message.ends_with("has no output.weight"), "{message}");
+    let message = refused(&|tensors| _ = tensors.insert("other".into(), HostTensor::new([1], [1.0f32])));
+    assert!(message.contains("there is no state \"other\" (there are: "), "{message}");
+    let message =
+        refused(&|tensors| _ = tensors.insert("hidden.bias".into(), HostTensor::new([2], [1.0f32, 2.0])));
+    assert!(message.ends_with("\"hidden.bias\" is f32[2], the model has f32[8]"), "{message}");
+    let message =
+        refused(&|tensors| _ = tensors.insert("session.place".into(), HostTensor::new([1], [1u32])));
+    assert!(message.ends_with("\"session.place\" is u32[1], not u32[4]"), "{message}");
+    // Parameters alone are a beginning.
+    let parameters =
+        good.iter().filter(|(name, _)| name.starts_with("hidden.") || name.starts_with("output."));
+    let parameters: BTreeMap<_, _> =
+        parameters.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
+    tensor_file::write(&file, &parameters).unwrap();
+    one.load(&file).unwrap();
+    assert_eq!((one.get("hidden.weight").unwrap(), one.steps_done()), (before, 0));
+}
