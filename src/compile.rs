@@ -1,7 +1,7 @@
 //! From a program to something that runs: the whole pipeline in one function.
 //!
-//! A program whose batch is computed slice by slice has two of everything from simplification on: a body and a tail
-//! ([`kernfusion_passes::tile`]). A memory limit chooses the number of slices.
+//! A program whose batch is computed microbatch by microbatch has two of everything from simplification on: a body and a tail
+//! ([`kernfusion_passes::microbatch`]). A memory limit chooses the number of microbatches.
 
 mod execute;
 mod finite;
@@ -41,13 +41,13 @@ pub struct CompileReport {
     pub total: Duration,
     /// How the program is kept small.
     pub memory: MemoryStrategy,
-    /// Kernels launched in one run, in all slices together.
+    /// Kernels launched in one run, in all microbatches together.
     pub kernels: usize,
     /// Bytes that they move at least.
     pub bytes_moved: usize,
     /// Size of the arena that all temporaries share.
     pub arena_bytes: usize,
-    /// Size of all states, accumulators of slices among them.
+    /// Size of all states, accumulators of microbatches among them.
     pub state_bytes: usize,
     /// The most memory that the process is expected to have when the program runs; 0 where the system does not tell what
     /// it has now, and for a program on a GPU.
@@ -84,8 +84,8 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
 /// As [`compile`].
 pub fn planned_memory(graph: &Graph, states: &States, target: &Target) -> Result<MemoryStrategy> {
     check_mode(target)?;
-    if let (None, Some(slices)) = (target.memory_limit, target.slices) {
-        return Ok(MemoryStrategy { slices, recomputes: target.recomputes });
+    if let (None, Some(microbatches)) = (target.memory_limit, target.microbatches) {
+        return Ok(MemoryStrategy { microbatches, recompute: target.recompute });
     }
     Ok(memory::choose(graph, states, target, &*target.backend())?.memory)
 }
@@ -97,9 +97,9 @@ fn check_mode(target: &Target) -> Result<()> {
     if target.candidates != Candidates::None && !target.is_on_gpu() {
         return Err(Error::Configuration("tuning measures products on GPUs: there is none here".into()));
     }
-    let saves = target.memory_limit.is_some() || target.slices.unwrap_or(1) != 1 || target.recomputes;
+    let saves = target.memory_limit.is_some() || target.microbatches.unwrap_or(1) != 1 || target.recompute;
     if target.mode == Mode::Eager && saves {
-        let reason = "eager mode computes every op once, on the whole batch: memory limits, slices and recomputing need mode \
+        let reason = "eager mode computes every op once, on the whole batch: memory limits, microbatches and recomputing need mode \
                       compiled";
         return Err(Error::Configuration(reason.into()));
     }
@@ -191,7 +191,7 @@ impl Compiled {
         }
     }
 
-    /// As `run`, with the time of each kernel: those of each of [`Compiled::plans`] in order, a body's over all slices.
+    /// As `run`, with the time of each kernel: those of each of [`Compiled::plans`] in order, a body's over all microbatches.
     ///
     /// # Errors
     /// As `run`.
@@ -204,17 +204,17 @@ impl Compiled {
         &self.report
     }
 
-    /// The kernels; of a program in slices, those that run for each slice.
+    /// The kernels; of a program in microbatches, those that run for each microbatch.
     pub fn kernels(&self) -> &KernelGraph {
         &self.plan().graph
     }
 
-    /// The kernels with their memory; of a program in slices, what runs for each slice.
+    /// The kernels with their memory; of a program in microbatches, what runs for each microbatch.
     pub fn plan(&self) -> &Plan {
         &self.executable.program().body
     }
 
-    /// All plans: one, or that of a slice and that of what follows the last one.
+    /// All plans: one, or that of a microbatch and that of what follows the last one.
     pub fn plans(&self) -> Vec<&Plan> {
         self.executable.program().plans().map(|(plan, _)| plan).collect()
     }

@@ -12,7 +12,7 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_ir::IrError;
 use kernfusion_passes::PassError;
 use kernfusion_passes::fuse::FuseError;
-use kernfusion_passes::tile::TileError;
+use kernfusion_passes::microbatch::MicrobatchError;
 
 /// Any failure that a user's program, data or machine can cause.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +26,9 @@ pub enum Error {
     /// An operation that no kernel computes. Says op and line.
     #[error(transparent)]
     Fuse(#[from] FuseError),
-    /// A program whose batch cannot be computed in slices. Says op and line.
+    /// A program whose batch cannot be computed in microbatches. Says op and line.
     #[error(transparent)]
-    Tile(#[from] TileError),
+    Tile(#[from] MicrobatchError),
     /// A memory limit that cannot be met. Says how much is missing.
     #[error(transparent)]
     Limit(#[from] LimitError),

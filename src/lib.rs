@@ -52,10 +52,11 @@ pub mod prelude {
         preset, presets,
     };
     pub use crate::nn::{
-        Activation, AttentionConfig, BatchNorm, Block, BlockConfig, Convolution, CrossAttention, DropConnect,
-        Dropout, Embedding, FeedForward, FeedForwardConfig, Gelu, LatentAttention, LatentAttentionConfig,
-        LayerNorm, Linear, Lora, MultiHeadAttention, Norm, NormPlace, Normalization, Pairing, RmsNorm, Rope,
-        SelfAttention, SelfAttentionConfig, Sight, Surroundings, TransposedConvolution, Window,
+        Activation, AttentionConfig, AttentionMask, BatchNorm, Block, BlockConfig, BlockInputs, Convolution,
+        CrossAttention, DropConnect, Dropout, Embedding, FeedForward, FeedForwardConfig, Gelu,
+        LatentAttention, LatentAttentionConfig, LayerNorm, Linear, Lora, MultiHeadAttention, Norm, NormPlace,
+        Normalization, Pairing, RmsNorm, Rope, SelfAttention, SelfAttentionConfig, TransposedConvolution,
+        Window,
     };
     pub use crate::optim::{Averaging, Moments, Optimizer, Schedule, Session, TrainStep};
     pub use crate::trace::{Operand, Parameter, Program, Tensor, Trace};

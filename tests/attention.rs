@@ -4,7 +4,8 @@
 use kernfusion::HostTensor;
 use kernfusion::compile::Target;
 use kernfusion::prelude::{
-    AttentionConfig, CrossAttention, LatentAttention, LatentAttentionConfig, MultiHeadAttention, Rope, Sight,
+    AttentionConfig, AttentionMask, CrossAttention, LatentAttention, LatentAttentionConfig,
+    MultiHeadAttention, Rope,
 };
 use kernfusion::trace::{Program, Tensor, Trace};
 use kernfusion_codegen::States;
@@ -107,7 +108,7 @@ fn check(name: &str, program: &Program) {
     }
     given.retain(|name, _| program.graph.input(name).is_some());
     let states = program.initial_states(1).unwrap();
-    let mut compiled = program.compile(&states, &Target::cpu().threads(2).slices(1)).unwrap();
+    let mut compiled = program.compile(&states, &Target::cpu().threads(2).microbatches(1)).unwrap();
     for buffer in &compiled.kernels().buffers {
         let scores = BATCH * HEADS * LENGTH * LENGTH;
         assert!(buffer.ty.elements() < scores, "{name} keeps {}: {}", buffer.name, buffer.ty);
@@ -127,7 +128,7 @@ fn check(name: &str, program: &Program) {
 fn every_kind_of_heads_keeps_no_scores() {
     let kinds = [
         ("grouped heads", AttentionConfig { kv_heads: 2, ..config() }),
-        ("a sliding window", AttentionConfig { sight: Sight::Window(20), ..config() }),
+        ("a sliding window", AttentionConfig { mask: AttentionMask::Window(20), ..config() }),
         ("rotated heads", AttentionConfig { rope: Some(Rope::default()), kv_heads: 1, ..config() }),
         ("dropped-out weights", AttentionConfig { dropout: 0.2, ..config() }),
     ];
@@ -138,13 +139,13 @@ fn every_kind_of_heads_keeps_no_scores() {
 
 #[test]
 fn padding_and_a_second_input_keep_no_scores() {
-    let config = AttentionConfig { sight: Sight::Full, ..config() };
-    let padded = traced(|trace, x, _, real| {
-        MultiHeadAttention::new(trace, "attn", &config).forward_among(x, Some(real), None, None)
+    let config = AttentionConfig { mask: AttentionMask::Full, ..config() };
+    let padded = traced(|trace, x, _, key_padding_mask| {
+        MultiHeadAttention::new(trace, "attn", &config).forward_with(x, Some(key_padding_mask), None, None)
     });
     check("padded sequences", &padded);
-    let cross = traced(|trace, x, memory, real| {
-        CrossAttention::new(trace, "cross", &config).forward(x, memory, Some(real))
+    let cross = traced(|trace, x, memory, key_padding_mask| {
+        CrossAttention::new(trace, "cross", &config).forward(x, memory, Some(key_padding_mask))
     });
     check("a second input", &cross);
 }
@@ -160,7 +161,7 @@ fn latent_keys_and_values_keep_no_scores() {
         rope_width: 8,
         value_width: 12,
         rope: Rope::default(),
-        sight: Sight::Causal,
+        mask: AttentionMask::Causal,
         dropout: 0.0,
         epsilon: 1e-5,
         std: 0.2,

@@ -12,7 +12,7 @@
 //! * [`narrow_matrices`]: parameters kept as `bf16`, `f16` or `i8`, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
-//! * [`tile`](tile::tile): from a program to one of a slice of its batch and one of the rest, before simplification.
+//! * [`divide`](microbatch::divide): from a program to one of a microbatch and one of the rest, before simplification.
 //!
 //! Passes rebuild a graph in execution order; they never edit it in place. This crate knows nothing of back ends.
 #![forbid(unsafe_code)]
@@ -26,6 +26,7 @@ pub mod fuse;
 mod halves;
 mod loops;
 mod memory_strategy;
+pub mod microbatch;
 mod mixed_precision;
 mod narrow_kept;
 mod narrow_matrices;
@@ -34,7 +35,6 @@ mod rebuild;
 mod runner;
 pub mod simplify;
 mod split_reductions;
-pub mod tile;
 
 pub use autodiff::grad;
 pub use difference::Difference;

@@ -5,8 +5,8 @@ use crate::error::Result;
 use kernfusion_ir::kernel::{Microbatches, Plan, ProgramPlan};
 use kernfusion_ir::{Graph, InputRole};
 use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::microbatch::{Divided, INDEX, divide};
 use kernfusion_passes::plan::plan;
-use kernfusion_passes::tile::{PART, Tiled, tile};
 use kernfusion_passes::{MemoryStrategy, PassReport, run};
 use std::time::{Duration, Instant};
 
@@ -37,12 +37,12 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
         fuse: Duration::ZERO,
         plan: Duration::ZERO,
     };
-    let program = match memory.slices {
+    let program = match memory.microbatches {
         1 => ProgramPlan::whole(half.lower(graph.clone())?),
-        slices => {
-            let Tiled { body, tail, joined, .. } = tile(graph, slices)?;
+        microbatches => {
+            let Divided { body, tail, joined, .. } = divide(graph, microbatches)?;
             let body = half.lower(body)?;
-            ProgramPlan::divided(body, microbatches(graph, slices, half.lower(tail)?, &joined))
+            ProgramPlan::divided(body, division(graph, microbatches, half.lower(tail)?, &joined))
         }
     };
     let Half { passes, fuse, plan, .. } = half;
@@ -50,13 +50,13 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
 }
 
 /// How inputs go to body and tail, and where results come from.
-fn microbatches(graph: &Graph, count: usize, tail: Plan, joined: &[(String, usize)]) -> Microbatches {
+fn division(graph: &Graph, count: usize, tail: Plan, joined: &[(String, usize)]) -> Microbatches {
     let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
     let inputs = data.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
     let axis = |name: &str| joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
     let results = graph.outputs().iter().filter(|output| !output.updates_state);
     let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
-    Microbatches { count, index: PART.into(), inputs, outputs, tail }
+    Microbatches { count, index: INDEX.into(), inputs, outputs, tail }
 }
 
 /// What was done so far.

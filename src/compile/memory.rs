@@ -1,5 +1,5 @@
-//! Choosing how a program is kept small: the fewest slices within a budget, then products computed again as well; without a
-//! budget the fewest slices that are not wasteful.
+//! Choosing how a program is kept small: the fewest microbatches within a budget, then products computed again as well; without a
+//! budget the fewest microbatches that are not wasteful.
 //!
 //! What a program needs is known from its plans before any code exists. What the process has already is measured.
 
@@ -8,9 +8,9 @@ use crate::error::{Error, LimitError, Result};
 use kernfusion_codegen::{Backend, States};
 use kernfusion_ir::Graph;
 use kernfusion_passes::MemoryStrategy;
-use kernfusion_passes::tile::batch_extent;
+use kernfusion_passes::microbatch::batch_extent;
 
-/// An arena in the memory of the CPU that is larger is computed in slices where nothing else is asked for: slices of this size
+/// An arena in the memory of the CPU that is larger is computed in microbatches where nothing else is asked for: microbatches of this size
 /// take no longer than the whole batch, since their products still fill all threads.
 const ROOMY: usize = 512 << 20;
 
@@ -33,11 +33,11 @@ pub(super) fn choose(
     }
 }
 
-/// The program in the fewest slices that fit into the arena that the target shares, if any do. What else the process holds
+/// The program in the fewest microbatches that fit into the arena that the target shares, if any do. What else the process holds
 /// plays no part, so that the choice is the same every time.
 fn within_arena(graph: &Graph, target: &Target) -> Result<Option<Lowered>> {
     // Eager mode has no arena.
-    let free = target.slices.is_none() && target.mode == Mode::Compiled && !target.is_on_gpu();
+    let free = target.microbatches.is_none() && target.mode == Mode::Compiled && !target.is_on_gpu();
     let Some(arena) = target.arena.as_ref().filter(|_| free) else { return Ok(None) };
     for memory in candidates(graph, target) {
         match lower(graph, target, memory) {
@@ -53,19 +53,19 @@ fn within_arena(graph: &Graph, target: &Target) -> Result<Option<Lowered>> {
     Ok(None)
 }
 
-/// The program in as many slices as the target says, else in the fewest whose arena is not larger than [`ROOMY`], as far as
-/// that can be had and as accumulators take less than what slices save. On a GPU at once.
+/// The program in as many microbatches as the target says, else in the fewest whose arena is not larger than [`ROOMY`], as far as
+/// that can be had and as accumulators take less than what microbatches save. On a GPU at once.
 fn unlimited(graph: &Graph, target: &Target) -> Result<Lowered> {
-    let slices = target.slices.unwrap_or(1);
-    let whole = lower(graph, target, MemoryStrategy { slices, recomputes: target.recomputes })?;
-    let is_free = target.slices.is_none() && target.mode == Mode::Compiled && !target.is_on_gpu();
+    let microbatches = target.microbatches.unwrap_or(1);
+    let whole = lower(graph, target, MemoryStrategy { microbatches, recompute: target.recompute })?;
+    let is_free = target.microbatches.is_none() && target.mode == Mode::Compiled && !target.is_on_gpu();
     if !is_free || whole.program.arena_bytes() <= ROOMY {
         return Ok(whole);
     }
-    // A slice takes its share of the arena at least, so fewer slices need no trial.
+    // A microbatch takes its share of the arena at least, so fewer microbatches need no trial.
     let wanted = whole.program.arena_bytes().div_ceil(ROOMY);
     let mut best = whole;
-    for memory in candidates(graph, target).into_iter().filter(|memory| memory.slices >= wanted) {
+    for memory in candidates(graph, target).into_iter().filter(|memory| memory.microbatches >= wanted) {
         let sliced = match lower(graph, target, memory) {
             Err(Error::Tile(_)) => break,
             lowered => lowered?,
@@ -86,7 +86,7 @@ fn own_bytes(lowered: &Lowered) -> usize {
     lowered.program.arena_bytes() + lowered.program.state_bytes()
 }
 
-/// The program in the fewest slices whose memory is within the limit, or in as many as the target says; products are
+/// The program in the fewest microbatches whose memory is within the limit, or in as many as the target says; products are
 /// computed again if that is not enough.
 fn within(
     limit: usize,
@@ -100,10 +100,10 @@ fn within(
     let mut least: Option<(usize, MemoryStrategy)> = None;
     let mut uncut = None;
     let whole = candidates(graph, target);
-    let again = whole.iter().map(|&memory| MemoryStrategy { recomputes: true, ..memory });
-    let again: Vec<_> = again.filter(|_| !target.recomputes).collect();
+    let again = whole.iter().map(|&memory| MemoryStrategy { recompute: true, ..memory });
+    let again: Vec<_> = again.filter(|_| !target.recompute).collect();
     for memory in whole.into_iter().chain(again) {
-        if uncut.is_some() && memory.slices > 1 {
+        if uncut.is_some() && memory.microbatches > 1 {
             continue;
         }
         let lowered = match (lower(graph, target, memory), least) {
@@ -121,7 +121,7 @@ fn within(
             least = Some((needed, memory));
         }
     }
-    let (needed, memory) = least.expect("one slice is always a candidate");
+    let (needed, memory) = least.expect("one microbatch is always a candidate");
     Err(match uncut {
         Some(cause) => LimitError::Whole { limit, needed, cause: Box::new(cause) },
         None => LimitError::TooSmall { limit, needed, memory },
@@ -129,13 +129,13 @@ fn within(
     .into())
 }
 
-/// All numbers of slices, the fewest first.
+/// All numbers of microbatches, the fewest first.
 fn candidates(graph: &Graph, target: &Target) -> Vec<MemoryStrategy> {
-    let recomputes = target.recomputes;
-    if let Some(slices) = target.slices {
-        return vec![MemoryStrategy { slices, recomputes }];
+    let recompute = target.recompute;
+    if let Some(microbatches) = target.microbatches {
+        return vec![MemoryStrategy { microbatches, recompute }];
     }
     let extent = batch_extent(graph).unwrap_or(1).max(1);
-    let divisors = (1..=extent).filter(|slices| extent.is_multiple_of(*slices));
-    divisors.map(|slices| MemoryStrategy { slices, recomputes }).collect()
+    let divisors = (1..=extent).filter(|microbatches| extent.is_multiple_of(*microbatches));
+    divisors.map(|microbatches| MemoryStrategy { microbatches, recompute }).collect()
 }

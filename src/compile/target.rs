@@ -30,7 +30,7 @@ impl Mode {
     /// How programs of this mode are fused.
     pub fn fusion(self, memory: MemoryStrategy) -> Fusion {
         match self {
-            Mode::Compiled if memory.recomputes => Fusion::Thrifty,
+            Mode::Compiled if memory.recompute => Fusion::Thrifty,
             Mode::Compiled => Fusion::Full,
             Mode::Eager => Fusion::None,
         }
@@ -106,8 +106,8 @@ pub struct Target {
     pub(super) keep_code: bool,
     pub(super) check_finite: bool,
     pub(super) pool: Option<Arc<Pool>>,
-    pub(super) slices: Option<usize>,
-    pub(super) recomputes: bool,
+    pub(super) microbatches: Option<usize>,
+    pub(super) recompute: bool,
     pub(super) memory_limit: Option<usize>,
     pub(super) tf32: bool,
     pub(super) candidates: Candidates,
@@ -129,8 +129,8 @@ impl Target {
             keep_code: false,
             check_finite: false,
             pool: None,
-            slices: None,
-            recomputes: false,
+            microbatches: None,
+            recompute: false,
             memory_limit: None,
             tf32: false,
             candidates: Candidates::None,
@@ -198,31 +198,31 @@ impl Target {
         Target { check_finite, ..self }
     }
 
-    /// Computes the batch in so many slices, one after another; 1 is all at once. If nothing is said, a batch whose
-    /// temporaries would take more than half a gibibyte of the CPU's memory is computed in slices. Results differ by the rounding of sums
+    /// Computes the batch in so many microbatches, one after another; 1 is all at once. If nothing is said, a batch whose
+    /// temporaries would take more than half a gibibyte of the CPU's memory is computed in microbatches. Results differ by the rounding of sums
     /// over the batch only.
-    pub fn slices(self, slices: usize) -> Self {
-        Target { slices: Some(slices), ..self }
+    pub fn microbatches(self, microbatches: usize) -> Self {
+        Target { microbatches: Some(microbatches), ..self }
     }
 
     /// Computes products that backward needs again instead of keeping them, where their results are larger than what they
     /// are computed from: in a Transformer those before attention and those before an activation. That takes far less
     /// memory and about a tenth more time.
-    pub fn recompute(self, recomputes: bool) -> Self {
-        Target { recomputes, ..self }
+    pub fn recompute(self, recompute: bool) -> Self {
+        Target { recompute, ..self }
     }
 
     /// Lets the process have so many bytes of memory at most, all that it holds already included, while the program
-    /// runs; on a GPU, of the device's memory. Without [`Target::slices`] the batch is computed in the fewest slices that fit; if none do, products are
+    /// runs; on a GPU, of the device's memory. Without [`Target::microbatches`] the batch is computed in the fewest microbatches that fit; if none do, products are
     /// computed again, too ([`Target::recompute`]).
     pub fn memory_limit(self, bytes: usize) -> Self {
         Target { memory_limit: Some(bytes), ..self }
     }
 
-    /// Runs programs in the arena of one that is compiled already, in the fewest slices that fit into it if any do. They
+    /// Runs programs in the arena of one that is compiled already, in the fewest microbatches that fit into it if any do. They
     /// run in turns. On a GPU every program has memory of its own.
     pub fn share_arena(self, with: &Compiled) -> Self {
-        Target { arena: with.arena().cloned(), slices: None, ..self }
+        Target { arena: with.arena().cloned(), microbatches: None, ..self }
     }
 
     /// On a GPU. Threads and the instruction set are the CPU's and play no part there.

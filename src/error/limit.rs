@@ -1,12 +1,12 @@
 //! Memory limits that cannot be met.
 
 use kernfusion_passes::MemoryStrategy;
-use kernfusion_passes::tile::TileError;
+use kernfusion_passes::microbatch::MicrobatchError;
 
 /// A memory limit that cannot be met.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
-    /// No number of slices fits.
+    /// No number of microbatches fits.
     #[error(
         "the memory limit of {} is {} too small: this program takes {} at least ({memory})",
         mebibytes(*limit), mebibytes(needed - limit), mebibytes(*needed)
@@ -19,15 +19,15 @@ pub enum LimitError {
         /// The way in which it would.
         memory: MemoryStrategy,
     },
-    /// It does not fit at once, and not in slices for another reason.
+    /// It does not fit at once, and not in microbatches for another reason.
     #[error("the memory limit of {} is {} too small, and the program {cause}", mebibytes(*limit), mebibytes(needed - limit))]
     Whole {
         /// The limit in bytes.
         limit: usize,
         /// The least number of bytes that the program takes at once.
         needed: usize,
-        /// Why it cannot be computed in slices.
-        cause: Box<TileError>,
+        /// Why it cannot be computed in microbatches.
+        cause: Box<MicrobatchError>,
     },
 }
 

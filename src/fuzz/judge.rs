@@ -14,8 +14,8 @@ use kernfusion_ir::{
 };
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::grad;
+use kernfusion_passes::microbatch::batch_extent;
 use kernfusion_passes::simplify::{Options, Pick, Rounding, simplify};
-use kernfusion_passes::tile::batch_extent;
 use kernfusion_passes::{OTHERS, PIPELINE, Pass, run as run_passes};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +149,7 @@ impl<'a> Judge<'a> {
             Check::Compiled(isa) => self.runs(&Target::cpu().isa(*isa), self.declared()?),
             Check::Guarded(mode, side) => self.guarded(*mode, *side),
             Check::Bf16(mode) => self.narrow(*mode),
-            Check::Slices(count) => self.slices(*count),
+            Check::Slices(count) => self.microbatches(*count),
             Check::Recompute => self.recompute(),
             Check::Passes(names) => self.passes(names),
             Check::Kernels => self.kernels(),
@@ -217,12 +217,12 @@ impl<'a> Judge<'a> {
         self.runs(&target, &self.expected(&graph, Evaluation::Declared)?)
     }
 
-    fn slices(&self, count: usize) -> Result<(), String> {
+    fn microbatches(&self, count: usize) -> Result<(), String> {
         let fits = batch_extent(&self.program.graph)
             .is_some_and(|extent| extent >= count && extent.is_multiple_of(count));
-        let target = Target::cpu().slices(count);
+        let target = Target::cpu().microbatches(count);
         // What cannot be cut says so.
-        if !fits || kernfusion_passes::tile::tile(&self.program.graph, count).is_err() {
+        if !fits || kernfusion_passes::microbatch::divide(&self.program.graph, count).is_err() {
             return Ok(());
         }
         self.runs(&target, self.declared()?)

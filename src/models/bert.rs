@@ -10,7 +10,7 @@ use super::{MOST_LAYERS, MOST_TOKENS, WIDEST};
 use crate::init::Init;
 use crate::loss::{counted_mean, token_losses};
 use crate::nn::{
-    Activation, Block, BlockConfig, Dropout, Embedding, Gelu, LayerNorm, Linear, Sight, Surroundings,
+    Activation, AttentionMask, Block, BlockConfig, BlockInputs, Dropout, Embedding, Gelu, LayerNorm, Linear,
 };
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
@@ -161,7 +161,7 @@ impl BertConfig {
     }
 
     fn block(&self) -> BlockConfig {
-        let block = BlockConfig::classic(self.width, self.heads, self.hidden(), Sight::Full);
+        let block = BlockConfig::classic(self.width, self.heads, self.hidden(), AttentionMask::Full);
         BlockConfig { epsilon: self.epsilon, ..block }
             .with_activation(self.gelu.into())
             .with_dropout(self.dropout)
@@ -228,13 +228,23 @@ impl Bert {
     /// of at most `context`. `segments`, `i32[batch, length]`, says which part of the text a token belongs to; without it
     /// all do to the first. Nothing looks at positions where `real`, `bool[batch, length]`, does not hold.
     #[track_caller]
-    pub fn forward(&self, tokens: &Tensor, segments: Option<&Tensor>, real: Option<&Tensor>) -> Tensor {
+    pub fn forward(
+        &self,
+        tokens: &Tensor,
+        segments: Option<&Tensor>,
+        key_padding_mask: Option<&Tensor>,
+    ) -> Tensor {
         super::expect_tokens("bert", tokens, self.context);
-        self.logits(tokens, segments, real)
+        self.logits(tokens, segments, key_padding_mask)
     }
 
     /// Not `track_caller`: the nodes of the model carry the lines below.
-    fn logits(&self, tokens: &Tensor, segments: Option<&Tensor>, real: Option<&Tensor>) -> Tensor {
+    fn logits(
+        &self,
+        tokens: &Tensor,
+        segments: Option<&Tensor>,
+        key_padding_mask: Option<&Tensor>,
+    ) -> Tensor {
         let trace = tokens.trace();
         let _scope = trace.at(self.path.clone());
         let length = tokens.shape().get(1).copied().unwrap_or(1);
@@ -245,7 +255,7 @@ impl Bert {
         let embedded = self.wte.forward(tokens) + self.wpe.first(length) + segment;
         let mut x = self.dropout.forward(&self.ln_e.forward(&embedded));
         for block in &self.blocks {
-            x = block.forward_among(&x, Surroundings { real, ..Surroundings::default() });
+            x = block.forward_with(&x, BlockInputs { key_padding_mask, ..BlockInputs::default() });
         }
         let _head = trace.scope("head");
         let x = self.head.norm.forward(&self.head.dense.forward(&x).activate(self.gelu));

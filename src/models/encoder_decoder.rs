@@ -14,8 +14,8 @@ use super::{FeedForwardKind, MOST_LAYERS, MOST_TOKENS, Positions, WIDEST};
 use crate::init::Init;
 use crate::loss::{counted_mean, smoothed_token_losses, token_losses};
 use crate::nn::{
-    AttentionConfig, Block, BlockConfig, Dropout, Embedding, FeedForwardConfig, Gelu, Linear, Norm,
-    NormPlace, Normalization, RelativePositions, SelfAttentionConfig, Sight, Surroundings,
+    AttentionConfig, AttentionMask, Block, BlockConfig, BlockInputs, Dropout, Embedding, FeedForwardConfig,
+    Gelu, Linear, Norm, NormPlace, Normalization, RelativePositions, SelfAttentionConfig,
 };
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
@@ -264,14 +264,14 @@ impl EncoderDecoderConfig {
         (0..count).map(|i| Block::new(trace, &format!("{name}.{i}"), shape)).collect()
     }
 
-    fn block(&self, sight: Sight) -> BlockConfig {
-        let block = BlockConfig::classic(self.width, self.heads, self.hidden(), sight);
+    fn block(&self, mask: AttentionMask) -> BlockConfig {
+        let block = BlockConfig::classic(self.width, self.heads, self.hidden(), mask);
         let rope = match self.positions {
             Positions::Rope(rope) => Some(rope),
             Positions::Learned | Positions::Sinusoidal | Positions::Relative(_) => None,
         };
         let attention = AttentionConfig {
-            sight,
+            mask,
             rope,
             head_width: self.head_width(),
             scaled: self.scaled_attention,
@@ -346,8 +346,8 @@ impl EncoderDecoder {
             ),
             Positions::Learned | Positions::Sinusoidal | Positions::Rope(_) => None,
         };
-        let encoder = config.block(Sight::Full);
-        let decoder = config.block(Sight::Causal).with_cross_attention();
+        let encoder = config.block(AttentionMask::Full);
+        let decoder = config.block(AttentionMask::Causal).with_cross_attention();
         let encoder = config.blocks(trace, "encoder", config.layers, &encoder);
         let decoder = config.blocks(trace, "decoder", config.decoder_layers(), &decoder);
         let norm = |name| Norm::new(trace, name, width, config.normalization, config.epsilon);
@@ -377,27 +377,30 @@ impl EncoderDecoder {
         if source.rank() != 2 || target.rank() != 2 {
             return target.clone();
         }
-        let real = lengths.map(|lengths| counted(lengths, source.dim(1)));
+        let key_padding_mask = lengths.map(|lengths| counted(lengths, source.dim(1)));
         let bias =
             |side: usize, length| self.relative.as_ref().map(|both| both[side].forward(length, length));
         let source_bias = bias(0, source.dim(1));
         let mut memory = self.embedded(source, 0);
         for block in &self.encoder {
-            let around =
-                Surroundings { real: real.as_ref(), bias: source_bias.as_ref(), ..Surroundings::default() };
-            memory = block.forward_among(&memory, around);
+            let around = BlockInputs {
+                key_padding_mask: key_padding_mask.as_ref(),
+                bias: source_bias.as_ref(),
+                ..BlockInputs::default()
+            };
+            memory = block.forward_with(&memory, around);
         }
         let memory = self.norms[0].forward(&memory);
         let mut x = self.embedded(&self.shifted(target), 1);
         let target_bias = bias(1, target.dim(1));
         for block in &self.decoder {
-            let around = Surroundings {
+            let around = BlockInputs {
                 bias: target_bias.as_ref(),
                 memory: Some(&memory),
-                memory_real: real.as_ref(),
-                ..Surroundings::default()
+                memory_padding_mask: key_padding_mask.as_ref(),
+                ..BlockInputs::default()
             };
-            x = block.forward_among(&x, around);
+            x = block.forward_with(&x, around);
         }
         let mut x = self.norms[1].forward(&x);
         if self.config.scaled_head {

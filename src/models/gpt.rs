@@ -12,9 +12,9 @@ use super::{MOST_LAYERS, MOST_TOKENS, WIDEST};
 use crate::init::Init;
 use crate::loss::cross_entropy;
 use crate::nn::{
-    Activation, AttentionConfig, Block, BlockConfig, Dropout, Embedding, FeedForwardConfig, Gelu,
-    LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace, Normalization, Past, RelativeShape, Rope,
-    SelfAttentionConfig, Sight, Surroundings,
+    Activation, AttentionConfig, AttentionMask, Block, BlockConfig, BlockInputs, Dropout, Embedding,
+    FeedForwardConfig, Gelu, KvCache, LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace,
+    Normalization, RelativeShape, Rope, SelfAttentionConfig,
 };
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
@@ -416,7 +416,7 @@ impl GptConfig {
         let [position, last] = ["position", "last"].map(|name| trace.input(name, [], DType::I32));
         let begins = ragged.then(|| trace.input("begins", [batch], DType::I32));
         let gpt = Gpt::new(trace, self)?;
-        let hidden = gpt.hidden_after(&x, Some(&Past { position, capacity, visible, begins }));
+        let hidden = gpt.hidden_after(&x, Some(&KvCache { position, capacity, visible, begins }));
         let zero = trace.full([], 0.0, DType::I32);
         let hidden = hidden.dynamic_slice(&[&zero, &last, &zero], [batch, 1, self.width]);
         trace.finish(&[("logits", &gpt.head_of(&hidden))])
@@ -460,7 +460,7 @@ impl GptConfig {
     }
 
     fn attention(&self) -> SelfAttentionConfig {
-        let sight = self.window.map_or(Sight::Causal, Sight::Window);
+        let mask = self.window.map_or(AttentionMask::Causal, AttentionMask::Window);
         let rope = match self.positions {
             Positions::Rope(rope) => Some(rope),
             Positions::Learned | Positions::Sinusoidal | Positions::Relative(_) => None,
@@ -469,7 +469,7 @@ impl GptConfig {
             None => SelfAttentionConfig::Heads(AttentionConfig {
                 kv_heads: self.kv_heads(),
                 head_width: self.head_width(),
-                sight,
+                mask,
                 rope,
                 dropout: self.dropout,
                 qkv_bias: self.qkv_bias,
@@ -487,7 +487,7 @@ impl GptConfig {
                 rope_width: latent.rope_width,
                 value_width: latent.value_width,
                 rope: rope.unwrap_or_default(),
-                sight,
+                mask,
                 dropout: self.dropout,
                 epsilon: self.epsilon,
                 std: INITIAL_STD,
@@ -581,27 +581,27 @@ impl Gpt {
     }
 
     /// As [`Gpt::hidden`], of a part of a text that follows what was read before.
-    pub fn hidden_after(&self, tokens: &Tensor, past: Option<&Past>) -> Tensor {
+    pub fn hidden_after(&self, tokens: &Tensor, cache: Option<&KvCache>) -> Tensor {
         let _scope = tokens.trace().at(self.path.clone());
         let length = tokens.shape().get(1).copied().unwrap_or(1);
-        let mut x = self.dropout.forward(&self.embedded(tokens, length, past));
+        let mut x = self.dropout.forward(&self.embedded(tokens, length, cache));
         for block in &self.blocks {
-            x = block.forward_among(&x, Surroundings { past, ..Surroundings::default() });
+            x = block.forward_with(&x, BlockInputs { cache, ..BlockInputs::default() });
         }
         self.ln_f.forward(&x)
     }
 
-    fn embedded(&self, tokens: &Tensor, length: usize, past: Option<&Past>) -> Tensor {
+    fn embedded(&self, tokens: &Tensor, length: usize, cache: Option<&KvCache>) -> Tensor {
         let vectors = self.wte.forward(tokens);
         let width = vectors.dim(-1);
-        match (&self.wpe, self.positions, past) {
+        match (&self.wpe, self.positions, cache) {
             (Some(wpe), _, None) => vectors + wpe.first(length),
-            (Some(wpe), _, Some(past)) => vectors + wpe.forward(&past.positions(length)),
+            (Some(wpe), _, Some(cache)) => vectors + wpe.forward(&cache.positions(length)),
             (None, Positions::Sinusoidal, None) => {
                 vectors + tokens.trace().sinusoidal_positions(length, width)
             }
-            (None, Positions::Sinusoidal, Some(past)) => {
-                vectors + tokens.trace().sinusoids(&past.positions(length), width)
+            (None, Positions::Sinusoidal, Some(cache)) => {
+                vectors + tokens.trace().sinusoids(&cache.positions(length), width)
             }
             (None, Positions::Learned | Positions::Rope(_) | Positions::Relative(_), _) => vectors,
         }

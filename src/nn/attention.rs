@@ -2,10 +2,10 @@
 //! one input, or from one input to another.
 //!
 //! Heads of queries may share keys and values: one pair for all is multi-query attention (Shazeer, 2019), one for each
-//! group is grouped-query attention (Ainslie et al., 2023). What a query sees is a matter of [`Sight`], and of a mask of
+//! group is grouped-query attention (Ainslie et al., 2023). What a query sees is a matter of [`AttentionMask`], and of a mask of
 //! keys where sequences are padded.
 
-use super::{Dropout, Linear, Past, Rope};
+use super::{Dropout, KvCache, Linear, Rope};
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
 use kernfusion_ir::DType;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Which keys a query sees. The last query stands at the position of the last key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sight {
+pub enum AttentionMask {
     /// All.
     Full,
     /// Those up to its own position.
@@ -25,14 +25,14 @@ pub enum Sight {
     Window(usize),
 }
 
-impl Sight {
+impl AttentionMask {
     /// `bool[queries, keys]`, unless everything is seen.
     #[track_caller]
     fn mask(self, trace: &Trace, queries: usize, keys: usize) -> Option<Tensor> {
         match self {
-            Sight::Full => None,
-            Sight::Causal => Some(trace.causal_mask(queries, keys)),
-            Sight::Window(width) => Some(trace.window_mask(queries, keys, width)),
+            AttentionMask::Full => None,
+            AttentionMask::Causal => Some(trace.causal_mask(queries, keys)),
+            AttentionMask::Window(width) => Some(trace.window_mask(queries, keys, width)),
         }
     }
 
@@ -43,17 +43,17 @@ impl Sight {
     pub(super) fn weights(
         self,
         scores: &Tensor,
-        real: Option<&Tensor>,
-        past: Option<&Past>,
+        key_padding_mask: Option<&Tensor>,
+        cache: Option<&KvCache>,
         dropout: Dropout,
     ) -> Tensor {
         let mut scores = scores.clone();
-        if let Some(real) = real {
+        if let Some(key_padding_mask) = key_padding_mask {
             // One mask after the other: what positions alone exclude is known before the program runs.
-            scores = real.unsqueeze(1).unsqueeze(1).select(scores, f64::NEG_INFINITY);
+            scores = key_padding_mask.unsqueeze(1).unsqueeze(1).select(scores, f64::NEG_INFINITY);
         }
-        let mask = match past {
-            Some(past) => Some(past.mask(self, scores.dim(-2))),
+        let mask = match cache {
+            Some(cache) => Some(cache.mask(self, scores.dim(-2))),
             None => self.mask(scores.trace(), scores.dim(-2), scores.dim(-1)),
         };
         if let Some(seen) = mask {
@@ -75,7 +75,7 @@ pub struct AttentionConfig {
     /// The width of a head.
     pub head_width: usize,
     /// What a query sees.
-    pub sight: Sight,
+    pub mask: AttentionMask,
     /// Rotation of queries and keys by position, if any.
     pub rope: Option<Rope>,
     /// Whether scores are divided by √d_head.
@@ -100,7 +100,7 @@ impl AttentionConfig {
             heads,
             kv_heads: heads,
             head_width: width / heads.max(1),
-            sight: Sight::Causal,
+            mask: AttentionMask::Causal,
             rope: None,
             scaled: true,
             dropout: 0.0,
@@ -151,17 +151,17 @@ impl AttentionConfig {
     fn attend(
         &self,
         [q, k, v]: [&Tensor; 3],
-        real: Option<&Tensor>,
+        key_padding_mask: Option<&Tensor>,
         bias: Option<&Tensor>,
-        past: Option<&Past>,
+        cache: Option<&KvCache>,
     ) -> Tensor {
         let (q, mut k) = match &self.rope {
-            Some(rope) => (rotated(rope, q, past), rotated(rope, k, past)),
+            Some(rope) => (rotated(rope, q, cache), rotated(rope, k, cache)),
             None => (q.clone(), k.clone()),
         };
         let mut v = v.clone();
-        if let Some(past) = past {
-            (k, v) = (past.with("cache.k", &k), past.with("cache.v", &v));
+        if let Some(cache) = cache {
+            (k, v) = (cache.with("cache.k", &k), cache.with("cache.v", &v));
         }
         let (k, v) = (self.for_all_heads(&k), self.for_all_heads(&v));
         let mut scores = q.matmul_transposed(&k);
@@ -171,7 +171,8 @@ impl AttentionConfig {
         if let Some(bias) = bias {
             scores = scores + bias;
         }
-        let weights = self.sight.weights(&scores, real, past, Dropout { probability: self.dropout });
+        let weights =
+            self.mask.weights(&scores, key_padding_mask, cache, Dropout { probability: self.dropout });
         joined(&weights.matmul(&v))
     }
 
@@ -190,10 +191,10 @@ impl AttentionConfig {
 
 /// `[.., length, width]` rotated by the positions that follow the past, else 0, 1, ….
 #[track_caller]
-pub(super) fn rotated(rope: &Rope, x: &Tensor, past: Option<&Past>) -> Tensor {
+pub(super) fn rotated(rope: &Rope, x: &Tensor, cache: Option<&KvCache>) -> Tensor {
     let length = x.dim(-2);
     let mut positions =
-        past.map_or_else(|| x.trace().arange(length, DType::I32), |past| past.positions(length));
+        cache.map_or_else(|| x.trace().arange(length, DType::I32), |cache| cache.positions(length));
     if positions.rank() == 2 && x.rank() == 4 {
         // The same for all heads.
         positions = positions.unsqueeze(1);
@@ -238,7 +239,7 @@ impl MultiHeadAttention {
     /// `[batch, length, width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.forward_among(x, None, None, None)
+        self.forward_with(x, None, None, None)
     }
 
     /// As [`MultiHeadAttention::forward`], of sequences that may be padded: `real` is `bool[batch, length]`, and no position
@@ -246,12 +247,12 @@ impl MultiHeadAttention {
     /// `[batch, kv heads, capacity, head width]`; then `real` is about its visible positions. `bias`, `[heads, queries, keys]`,
     /// is added to the scores.
     #[track_caller]
-    pub fn forward_among(
+    pub fn forward_with(
         &self,
         x: &Tensor,
-        real: Option<&Tensor>,
+        key_padding_mask: Option<&Tensor>,
         bias: Option<&Tensor>,
-        past: Option<&Past>,
+        cache: Option<&KvCache>,
     ) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
         if !is_sequence("attention", x) {
@@ -261,7 +262,7 @@ impl MultiHeadAttention {
         let parts = self.config.apart(&self.qkv.forward(x));
         let q = parts.narrow(1, 0, heads);
         let (k, v) = (parts.narrow(1, heads, shared), parts.narrow(1, heads + shared, shared));
-        self.proj.forward(&self.config.attend([&q, &k, &v], real, bias, past))
+        self.proj.forward(&self.config.attend([&q, &k, &v], key_padding_mask, bias, cache))
     }
 }
 
@@ -284,7 +285,7 @@ impl CrossAttention {
     #[track_caller]
     pub fn new(trace: &Trace, name: &str, config: &AttentionConfig) -> Self {
         let _scope = trace.scope(name);
-        let config = AttentionConfig { sight: Sight::Full, rope: None, ..config.clone() };
+        let config = AttentionConfig { mask: AttentionMask::Full, rope: None, ..config.clone() };
         let q = config.projection(trace, "q", config.heads);
         let kv = config.projection(trace, "kv", 2 * config.kv_heads);
         CrossAttention { path: trace.path(), q, kv, proj: config.output(trace), config }
@@ -293,7 +294,7 @@ impl CrossAttention {
     /// `[batch, queries, width]` to the same shape, looking at `memory`, `[batch, keys, width]`, where `real`,
     /// `bool[batch, keys]`, holds.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, memory: &Tensor, real: Option<&Tensor>) -> Tensor {
+    pub fn forward(&self, x: &Tensor, memory: &Tensor, key_padding_mask: Option<&Tensor>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
         if !is_sequence("attention", x) || !is_sequence("attention", memory) {
             return x.clone();
@@ -302,6 +303,6 @@ impl CrossAttention {
         let q = self.config.apart(&self.q.forward(x));
         let parts = self.config.apart(&self.kv.forward(memory));
         let (k, v) = (parts.narrow(1, 0, shared), parts.narrow(1, shared, shared));
-        self.proj.forward(&self.config.attend([&q, &k, &v], real, None, None))
+        self.proj.forward(&self.config.attend([&q, &k, &v], key_padding_mask, None, None))
     }
 }

@@ -2,8 +2,9 @@
 //! a decoder that follows an encoder attention to it in between.
 
 use super::{
-    Activation, AttentionConfig, CrossAttention, Dropout, FeedForward, FeedForwardConfig, LatentAttention,
-    LatentAttentionConfig, Mixture, MixtureConfig, MultiHeadAttention, Norm, Normalization, Past, Sight,
+    Activation, AttentionConfig, AttentionMask, CrossAttention, Dropout, FeedForward, FeedForwardConfig,
+    KvCache, LatentAttention, LatentAttentionConfig, Mixture, MixtureConfig, MultiHeadAttention, Norm,
+    Normalization,
 };
 use crate::trace::{Tensor, Trace};
 use serde::{Deserialize, Serialize};
@@ -45,8 +46,8 @@ pub struct BlockConfig {
 
 impl BlockConfig {
     /// A block as in the first Transformer: biases everywhere, layer norms after the branches, ReLU, no dropout.
-    pub fn classic(width: usize, heads: usize, hidden: usize, sight: Sight) -> Self {
-        let attention = AttentionConfig { sight, qkv_bias: true, ..AttentionConfig::causal(width, heads) };
+    pub fn classic(width: usize, heads: usize, hidden: usize, mask: AttentionMask) -> Self {
+        let attention = AttentionConfig { mask, qkv_bias: true, ..AttentionConfig::causal(width, heads) };
         let AttentionConfig { std, residual_std, .. } = attention;
         BlockConfig {
             width,
@@ -139,24 +140,24 @@ impl SelfAttention {
         }
     }
 
-    /// `[batch, length, width]` to the same shape; see [`MultiHeadAttention::forward_among`] for `real` and `bias`, which latent
+    /// `[batch, length, width]` to the same shape; see [`MultiHeadAttention::forward_with`] for `real` and `bias`, which latent
     /// attention does not take, and `past`.
     #[track_caller]
     pub fn forward(
         &self,
         x: &Tensor,
-        real: Option<&Tensor>,
+        key_padding_mask: Option<&Tensor>,
         bias: Option<&Tensor>,
-        past: Option<&Past>,
+        cache: Option<&KvCache>,
     ) -> Tensor {
         match self {
-            SelfAttention::Heads(attention) => attention.forward_among(x, real, bias, past),
+            SelfAttention::Heads(attention) => attention.forward_with(x, key_padding_mask, bias, cache),
             SelfAttention::Latent(attention) => {
-                let plain = real.is_none() && bias.is_none();
+                let plain = key_padding_mask.is_none() && bias.is_none();
                 x.expect("latent attention", |_| {
                     (!plain).then(|| "knows no padded keys and no biases".into())
                 });
-                attention.forward_after(x, past)
+                attention.forward_after(x, cache)
             }
         }
     }
@@ -200,17 +201,17 @@ pub struct Block {
 
 /// What a block sees beside its input.
 #[derive(Clone, Copy, Default)]
-pub struct Surroundings<'a> {
+pub struct BlockInputs<'a> {
     /// `bool[batch, length]`: which positions of the input are no padding.
-    pub real: Option<&'a Tensor>,
+    pub key_padding_mask: Option<&'a Tensor>,
     /// `[heads, length, length]`, added to the scores of attention of the input to itself.
     pub bias: Option<&'a Tensor>,
     /// The encoder's result `[batch, source length, width]`.
     pub memory: Option<&'a Tensor>,
     /// `bool[batch, source length]`: which positions of the encoder's result are no padding.
-    pub memory_real: Option<&'a Tensor>,
+    pub memory_padding_mask: Option<&'a Tensor>,
     /// What was read before, if the input is a part of a text.
-    pub past: Option<&'a Past>,
+    pub cache: Option<&'a KvCache>,
 }
 
 impl Block {
@@ -240,17 +241,18 @@ impl Block {
     /// `[batch, length, width]` to the same shape.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.forward_among(x, Surroundings::default())
+        self.forward_with(x, BlockInputs::default())
     }
 
     /// As [`Block::forward`], with padding or an encoder.
     #[track_caller]
-    pub fn forward_among(&self, x: &Tensor, around: Surroundings<'_>) -> Tensor {
+    pub fn forward_with(&self, x: &Tensor, around: BlockInputs<'_>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        let branch = self.attn.forward(&self.before(&self.ln1, x), around.real, around.bias, around.past);
+        let branch =
+            self.attn.forward(&self.before(&self.ln1, x), around.key_padding_mask, around.bias, around.cache);
         let mut x = self.after(&self.ln1, x, &branch);
         if let (Some((norm, cross)), Some(memory)) = (&self.cross, around.memory) {
-            let branch = cross.forward(&self.before(norm, &x), memory, around.memory_real);
+            let branch = cross.forward(&self.before(norm, &x), memory, around.memory_padding_mask);
             x = self.after(norm, &x, &branch);
         }
         let branch = self.mlp.forward(&self.before(&self.ln2, &x));

@@ -8,7 +8,7 @@
 //! ```
 
 use super::attention::{is_sequence, joined, rotated};
-use super::{Dropout, Linear, Past, RmsNorm, Rope, Sight};
+use super::{AttentionMask, Dropout, KvCache, Linear, RmsNorm, Rope};
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct LatentAttentionConfig {
     /// The rotation.
     pub rope: Rope,
     /// What a query sees.
-    pub sight: Sight,
+    pub mask: AttentionMask,
     /// Dropout probability of the weights.
     pub dropout: f64,
     /// ε of the norms of latent vectors.
@@ -105,7 +105,7 @@ impl LatentAttention {
     /// As [`LatentAttention::forward`]; of a part of a text with its past, whose caches are `cache.latent` of
     /// `[batch, capacity, kv rank]` and `cache.rope` of `[batch, capacity, rope width]`.
     #[track_caller]
-    pub fn forward_after(&self, x: &Tensor, past: Option<&Past>) -> Tensor {
+    pub fn forward_after(&self, x: &Tensor, cache: Option<&KvCache>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
         if !is_sequence("latent attention", x) {
             return x.clone();
@@ -117,15 +117,15 @@ impl LatentAttention {
         };
         let q = by_heads(&q, heads, head_width + rope_width);
         let (q, q_rope) = (q.narrow(-1, 0, head_width), q.narrow(-1, head_width, rope_width));
-        let q_rope = rotated(&self.config.rope, &q_rope, past);
+        let q_rope = rotated(&self.config.rope, &q_rope, cache);
         let down = self.kv_down.forward(x);
-        let k_rope = rotated(&self.config.rope, &down.narrow(-1, kv_rank, rope_width), past);
+        let k_rope = rotated(&self.config.rope, &down.narrow(-1, kv_rank, rope_width), cache);
         let latent = self.kv_norm.forward(&down.narrow(-1, 0, kv_rank));
-        let mixed = match past {
+        let mixed = match cache {
             None => self.attend([&q, &q_rope], [&latent, &k_rope]),
-            Some(past) => {
-                let kept = [past.with("cache.latent", &latent), past.with("cache.rope", &k_rope)];
-                self.attend_to_latents([&q, &q_rope], [&kept[0], &kept[1]], past)
+            Some(cache) => {
+                let kept = [cache.with("cache.latent", &latent), cache.with("cache.rope", &k_rope)];
+                self.attend_to_latents([&q, &q_rope], [&kept[0], &kept[1]], cache)
             }
         };
         self.proj.forward(&joined(&mixed))
@@ -149,21 +149,21 @@ impl LatentAttention {
         &self,
         [q, q_rope]: [&Tensor; 2],
         [latent, k_rope]: [&Tensor; 2],
-        past: &Past,
+        cache: &KvCache,
     ) -> Tensor {
         let LatentAttentionConfig { heads, kv_rank, head_width, value_width, .. } = self.config;
         let up = self.kv_up.adapted_weight().reshape([heads, head_width + value_width, kv_rank]);
         let (up_k, up_v) = (up.narrow(1, 0, head_width), up.narrow(1, head_width, value_width));
         let (q, latent) = (q.matmul(&up_k.unsqueeze(0)), latent.unsqueeze(1));
         let scores = q.matmul_transposed(&latent) + q_rope.matmul_transposed(&k_rope.unsqueeze(1));
-        let mixed = self.weights(&scores, Some(past)).matmul(&latent);
+        let mixed = self.weights(&scores, Some(cache)).matmul(&latent);
         mixed.matmul_transposed(&up_v.unsqueeze(0))
     }
 
     #[track_caller]
-    fn weights(&self, scores: &Tensor, past: Option<&Past>) -> Tensor {
+    fn weights(&self, scores: &Tensor, cache: Option<&KvCache>) -> Tensor {
         let dropout = Dropout { probability: self.config.dropout };
-        self.config.sight.weights(&(scores * self.scale()), None, past, dropout)
+        self.config.mask.weights(&(scores * self.scale()), None, cache, dropout)
     }
 
     /// 1/√(width of query and key).

@@ -17,7 +17,7 @@ fn of_an_input_to_itself() {
     check_heads("attention_causal", AttentionConfig { qkv_bias: true, ..config(12, 3) });
     check_heads(
         "attention_grouped_window",
-        AttentionConfig { kv_heads: 2, sight: Sight::Window(3), ..config(16, 4) },
+        AttentionConfig { kv_heads: 2, mask: AttentionMask::Window(3), ..config(16, 4) },
     );
     check_heads("attention_multi_query", AttentionConfig { kv_heads: 1, qkv_bias: true, ..config(12, 3) });
     check_heads("attention_rope", AttentionConfig { rope: Some(Rope::default()), ..config(16, 2) });
@@ -30,14 +30,20 @@ fn of_an_input_to_itself() {
 
 #[test]
 fn to_padded_sequences() {
-    let config = AttentionConfig { sight: Sight::Full, qkv_bias: true, ..AttentionConfig::causal(12, 3) };
+    let config =
+        AttentionConfig { mask: AttentionMask::Full, qkv_bias: true, ..AttentionConfig::causal(12, 3) };
     check("attention_padded", TOLERANCE, |trace, inputs| {
-        let (x, real) = (inputs.get("x"), inputs.get("real").ne(0));
-        Ok(MultiHeadAttention::new(trace, "attn", &config).forward_among(&x, Some(&real), None, None))
+        let (x, key_padding_mask) = (inputs.get("x"), inputs.get("real").ne(0));
+        Ok(MultiHeadAttention::new(trace, "attn", &config).forward_with(
+            &x,
+            Some(&key_padding_mask),
+            None,
+            None,
+        ))
     });
     check("attention_cross", TOLERANCE, |trace, inputs| {
-        let (x, memory, real) = (inputs.get("x"), inputs.get("memory"), inputs.get("real").ne(0));
-        Ok(CrossAttention::new(trace, "attn", &config).forward(&x, &memory, Some(&real)))
+        let (x, memory, key_padding_mask) = (inputs.get("x"), inputs.get("memory"), inputs.get("real").ne(0));
+        Ok(CrossAttention::new(trace, "attn", &config).forward(&x, &memory, Some(&key_padding_mask)))
     });
 }
 
@@ -53,7 +59,7 @@ fn with_latent_keys_and_values() {
             rope_width: 2,
             value_width: 5,
             rope: Rope::default(),
-            sight: Sight::Causal,
+            mask: AttentionMask::Causal,
             dropout: 0.0,
             epsilon: 1e-6,
             std: 0.02,

@@ -63,8 +63,8 @@ fn bert() {
     };
     check("bert", TOLERANCE, |trace, inputs| {
         let (tokens, segments) = (inputs.get("tokens"), inputs.get("segments"));
-        let real = inputs.get("real").ne(0);
-        Ok(Bert::new(trace, &config)?.forward(&tokens, Some(&segments), Some(&real)))
+        let key_padding_mask = inputs.get("real").ne(0);
+        Ok(Bert::new(trace, &config)?.forward(&tokens, Some(&segments), Some(&key_padding_mask)))
     });
     check("bert_loss", TOLERANCE, |trace, inputs| {
         let (x, y) = (inputs.get("x"), inputs.get("y"));

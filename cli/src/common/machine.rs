@@ -35,8 +35,9 @@ pub(crate) fn describe(target: &Target) -> Value {
 /// A run and what it runs on.
 pub(crate) fn describe_run(trainer: &Trainer, args: &TargetArgs, target: &Target) -> Description {
     let report = trainer.program().report();
-    let slices = report.memory.slices;
-    let batch = if slices > 1 { format!("the batch in {slices} slices, ") } else { String::new() };
+    let microbatches = report.memory.microbatches;
+    let batch =
+        if microbatches > 1 { format!("the batch in {microbatches} microbatches, ") } else { String::new() };
     let (machine, place) = (describe(target), place(target));
     let processor = machine["cpu"].as_str().filter(|_| report.device_bytes == 0);
     let Record { config, settings, text, .. } = trainer.record().clone();

@@ -158,15 +158,15 @@ pub(crate) fn benchmark_optimizer() -> Optimizer {
 #[derive(clap::Args)]
 pub(crate) struct MemoryArgs {
     /// Memory that the whole process may take, such as 700MiB, 1.5GiB, 512MB, or in bytes; the batch is then computed in
-    /// as many slices, one after another, as that needs
+    /// as many microbatches, one after another, as that needs
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory_limit: Option<usize>,
-    /// Slices in which the batch is computed, one after another [default: the fewest that fit the limit; without one, as
+    /// Microbatches in which the batch is computed, one after another [default: the fewest that fit the limit; without one, as
     /// many as keep temporaries within half a GiB]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    slices: Option<u32>,
+    #[arg(long, alias = "slices", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    microbatches: Option<u32>,
     /// Computes products that backward needs again instead of keeping them: far less memory, about a tenth more time; a
-    /// memory limit asks for it where slices do not suffice
+    /// memory limit asks for it where microbatches do not suffice
     #[arg(long)]
     recompute: bool,
 }
@@ -176,18 +176,18 @@ impl MemoryArgs {
     pub(crate) fn limit(&self, target: Target) -> Target {
         let target =
             self.memory_limit.into_iter().fold(target, Target::memory_limit).recompute(self.recompute);
-        self.slices().into_iter().fold(target, Target::slices)
+        self.microbatches().into_iter().fold(target, Target::microbatches)
     }
 
     /// The whole batch at once, unless the flags say otherwise: for looking at programs.
     pub(crate) fn or_whole(self) -> Self {
-        let slices = self.slices.or_else(|| self.memory_limit.is_none().then_some(1));
-        MemoryArgs { slices, ..self }
+        let microbatches = self.microbatches.or_else(|| self.memory_limit.is_none().then_some(1));
+        MemoryArgs { microbatches, ..self }
     }
 
-    /// The number of slices, if the user has chosen it.
-    pub(crate) fn slices(&self) -> Option<usize> {
-        self.slices.map(|slices| slices as usize)
+    /// The number of microbatches, if the user has chosen it.
+    pub(crate) fn microbatches(&self) -> Option<usize> {
+        self.microbatches.map(|microbatches| microbatches as usize)
     }
 }
 

@@ -63,7 +63,7 @@ impl Workload {
         // Without a word about memory the whole batch at once, whose kernels have one time and one floor each.
         let target = match memory {
             Some(memory) => memory.limit(target),
-            None => target.slices(1),
+            None => target.microbatches(1),
         };
         let (program, step) = match work {
             Work::Train => {

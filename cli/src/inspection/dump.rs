@@ -50,7 +50,7 @@ pub(crate) struct Args {
     mode: Mode,
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Of a program in slices: what runs once after the last slice, instead of what runs for each
+    /// Of a program in microbatches: what runs once after the last one, instead of what runs for each
     #[arg(long)]
     tail: bool,
     #[command(flatten)]
@@ -223,7 +223,7 @@ impl Args {
     fn part<T>(&self, mut parts: Vec<T>) -> Result<T, CliError> {
         if self.tail && parts.len() == 1 {
             return Err(CliError::Usage(
-                "--tail is of a program in slices: say --slices or --memory-limit".into(),
+                "--tail is of a program in microbatches: say --microbatches or --memory-limit".into(),
             ));
         }
         Ok(parts.swap_remove(usize::from(self.tail)))

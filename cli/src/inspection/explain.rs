@@ -65,14 +65,16 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     for (number, plan) in plans.iter().enumerate() {
-        let when = match (parts.memory.slices, number) {
+        let when = match (parts.memory.microbatches, number) {
             (1, _) => "in execution order".to_string(),
-            (slices, 0) => format!("for each of {slices} slices of the batch, in execution order"),
-            _ => "after the last slice".into(),
+            (microbatches, 0) => {
+                format!("for each of {microbatches} microbatches, in execution order")
+            }
+            _ => "after the last microbatch".into(),
         };
         show(plan, &when, args.refusals, screen);
     }
-    summary(&plans, parts.memory.slices, screen);
+    summary(&plans, parts.memory.microbatches, screen);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,8 +93,8 @@ fn show(plan: &Plan, when: &str, limit: usize, screen: &mut Screen) {
 }
 
 /// The whole run: every slice, and what follows the last one. Body and tail share arena and states.
-fn summary(plans: &[Plan], slices: usize, screen: &mut Screen) {
-    let times = |number: usize| if number == 0 { slices } else { 1 };
+fn summary(plans: &[Plan], microbatches: usize, screen: &mut Screen) {
+    let times = |number: usize| if number == 0 { microbatches } else { 1 };
     let total = |of: fn(&Plan) -> usize| -> usize {
         plans.iter().enumerate().map(|(number, plan)| times(number) * of(plan)).sum()
     };
@@ -103,9 +105,9 @@ fn summary(plans: &[Plan], slices: usize, screen: &mut Screen) {
         .collect();
     let state = states.values().sum::<usize>();
     let arena = plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
-    let inputs = slices * plans[0].input_bytes();
+    let inputs = microbatches * plans[0].input_bytes();
     let lines = [
-        ("slices", grouped(slices as u64)),
+        ("microbatches", grouped(microbatches as u64)),
         ("kernels", grouped(total(|plan| plan.graph.kernels.len()) as u64)),
         ("bytes moved", bytes(total(Plan::bytes_moved))),
         ("arena", bytes(arena)),

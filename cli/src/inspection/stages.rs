@@ -9,7 +9,7 @@ use kernfusion_codegen::States;
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_passes::fuse::fuse;
-use kernfusion_passes::tile::tile;
+use kernfusion_passes::microbatch::divide;
 use kernfusion_passes::{Difference, Pass, find, run as run_passes};
 
 /// How far simplification goes.
@@ -46,7 +46,7 @@ pub(crate) fn traced(model: &Model, work: Work, precision: Precision) -> Result<
     Ok(trace.finish(&[("loss", &loss)])?.graph)
 }
 
-/// A program, or if its batch is computed in slices: what runs for each, and what runs after the last one.
+/// A program, or if its batch is computed in microbatches: what runs for each, and what runs after the last one.
 pub(crate) struct Parts {
     /// How the program is kept small.
     pub(crate) memory: MemoryStrategy,
@@ -56,7 +56,7 @@ pub(crate) struct Parts {
     pub(crate) notes: Vec<Vec<String>>,
 }
 
-/// The program in the slices that the flags ask for.
+/// The program in the microbatches that the flags ask for.
 pub(crate) fn parts(
     graph: Graph,
     (mode, precision): (Mode, Precision),
@@ -64,11 +64,11 @@ pub(crate) fn parts(
 ) -> Result<Parts, CliError> {
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
     let memory = planned_memory(&graph, &States::new(), &target)?;
-    if memory.slices == 1 {
+    if memory.microbatches == 1 {
         return Ok(Parts { memory, graphs: vec![graph], notes: vec![] });
     }
-    let tiled = tile(&graph, memory.slices).map_err(kernfusion::Error::from)?;
-    Ok(Parts { memory, graphs: vec![tiled.body, tiled.tail], notes: vec![] })
+    let divided = divide(&graph, memory.microbatches).map_err(kernfusion::Error::from)?;
+    Ok(Parts { memory, graphs: vec![divided.body, divided.tail], notes: vec![] })
 }
 
 /// The program after the passes of a mode.

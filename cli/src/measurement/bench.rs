@@ -25,7 +25,7 @@ use std::process::{Command, ExitCode, Stdio};
 /// The peak of resident memory belongs to a whole process, so with several modes each is measured in a process of its
 /// own, which does --warmup steps and one more before the timed run begins.
 ///
-/// Memory limits, slices and recomputing are those of mode compiled; eager computes every op once, on the whole batch.
+/// Memory limits, microbatches and recomputing are those of mode compiled; eager computes every op once, on the whole batch.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json
@@ -82,8 +82,8 @@ struct Row {
     slowest_step_s: f64,
     tokens_per_s: f64,
     compile_s: f64,
-    slices: usize,
-    recomputes: bool,
+    microbatches: usize,
+    recompute: bool,
     kernels: usize,
     bytes_moved_mib: f64,
     arena_mib: f64,
@@ -188,8 +188,8 @@ impl Contender {
             slowest_step_s: timed.iter().copied().fold(0.0, f64::max),
             tokens_per_s: (model.batch * args.work.length(model)) as f64 / median,
             compile_s: report.total.as_secs_f64(),
-            slices: report.memory.slices,
-            recomputes: report.memory.recomputes,
+            microbatches: report.memory.microbatches,
+            recompute: report.memory.recompute,
             kernels: report.kernels,
             bytes_moved_mib: mib(report.bytes_moved),
             arena_mib: mib(report.arena_bytes),
@@ -236,7 +236,7 @@ fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
         "ms/step",
         "tokens/s",
         "compile s",
-        "slices",
+        "microbatches",
         "recompute",
         "kernels",
         "moved MiB",
@@ -252,8 +252,8 @@ fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
             1e3 * row.median_step_s,
             grouped(row.tokens_per_s as u64),
             row.compile_s,
-            row.slices,
-            if row.recomputes { "yes" } else { "no" },
+            row.microbatches,
+            if row.recompute { "yes" } else { "no" },
             row.kernels,
             row.bytes_moved_mib,
             row.arena_mib,

@@ -79,7 +79,7 @@ pub(crate) struct Args {
     average_from: Option<u64>,
     /// Computes N batches for each step and adds up their gradients: the step is that of a batch N times as large, in the
     /// memory of one [default: 1]
-    #[arg(long, value_name = "N", conflicts_with_all = ["slices", "memory_limit", "resume"], value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["microbatches", "memory_limit", "resume"], value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     accumulate: Option<u32>,
     /// Which windows of the text a step takes [default: random]
     #[arg(long, value_enum)]
@@ -315,7 +315,7 @@ impl Args {
         Settings {
             steps,
             batch: self.model.batch_size.unwrap_or(settings.batch) * self.accumulated().unwrap_or(1),
-            slices: self.accumulated().or(self.memory.slices()).unwrap_or(settings.slices),
+            microbatches: self.accumulated().or(self.memory.microbatches()).unwrap_or(settings.microbatches),
             seed: self.seed.unwrap_or(settings.seed),
             optimizer: self.optimizer(&settings.optimizer),
             schedule: self.schedule(settings.schedule, steps),
@@ -339,7 +339,7 @@ impl Args {
         }
     }
 
-    /// Batches in a step: the compiler's slices of a batch are exactly that.
+    /// Batches in a step: the compiler's microbatches are exactly that.
     fn accumulated(&self) -> Option<usize> {
         self.accumulate.map(|batches| batches as usize)
     }
@@ -414,7 +414,7 @@ pub(crate) fn introduce(trainer: &Trainer, mode: Mode, screen: &mut Screen) {
     if let Some(library) = &report.library {
         screen.line(format!("tuned: {library}"));
     }
-    if report.memory.slices > 1 || report.memory.recomputes {
+    if report.memory.microbatches > 1 || report.memory.recompute {
         let most = mib(report.process_bytes);
         screen.line(format!("memory: {}, {most:.0} MiB expected at most", report.memory));
     }

@@ -41,7 +41,7 @@ pub struct Options {
     pub mode: Mode,
     /// The number type of products.
     pub precision: Precision,
-    /// How much is computed again. Slices play no part: the program is shown as it is given.
+    /// How much is computed again. Microbatches play no part: the program is shown as it is given.
     pub memory: MemoryStrategy,
     /// The rates that floors are computed from.
     pub peaks: Peaks,

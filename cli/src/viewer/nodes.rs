@@ -137,12 +137,18 @@ impl Tables {
         let lines = std::mem::take(&mut self.lines).values().into_iter();
         let line = |Location { file, line, column }: Location| {
             let file = file.to_string();
-            let text = files.entry(file.clone()).or_insert_with(|| read_to_string(&file).ok());
+            let text = files.entry(file.clone()).or_insert_with(|| source(&file));
             let text = text.as_ref().and_then(|text| text.lines().nth(line as usize - 1));
             Line { text: text.map(|text| text.trim().to_string()), file, line, column }
         };
         lines.map(line).collect()
     }
+}
+
+/// The text of a source file. Compilers name it from the root of the workspace, which may be above the current directory.
+fn source(file: &str) -> Option<String> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().find_map(|folder| read_to_string(folder.join(file)).ok())
 }
 
 /// Forward is what the first result depends on and what stands before it; of the rest, gradients are nodes of a line that has

@@ -183,9 +183,9 @@ fn training_has_the_losses_of_the_cpu_in_any_order_of_streams() {
 }
 
 #[test]
-fn slices_have_the_losses_of_the_cpu_in_any_order_of_streams() {
+fn microbatches_have_the_losses_of_the_cpu_in_any_order_of_streams() {
     let work = Workplace::new();
-    let flags = format!("{TRAIN} --steps 4 --dropout 0.1 --slices 2 --validate-every 2");
+    let flags = format!("{TRAIN} --steps 4 --dropout 0.1 --microbatches 2 --validate-every 2");
     work.succeed(&format!("{flags} --log cpu.jsonl"));
     let expected = work.losses("cpu.jsonl");
     for order in ["late", "ahead", "at-once"] {
@@ -193,7 +193,7 @@ fn slices_have_the_losses_of_the_cpu_in_any_order_of_streams() {
         let Some(out) = succeed(&work, &format!("{flags} --log {log}"), &[("SIMULATED_ORDER", order)]) else {
             return;
         };
-        assert!(out.contains("the batch in 2 slices"), "{out}");
+        assert!(out.contains("the batch in 2 microbatches"), "{out}");
         let losses = work.losses(&log);
         assert_eq!(losses.len(), expected.len());
         assert!(
@@ -210,10 +210,10 @@ fn slices_have_the_losses_of_the_cpu_in_any_order_of_streams() {
         let text = std::fs::read_to_string(work.path("bench.json")).unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["results"][0].clone()
     };
-    let [whole, sliced, again] = ["", "--slices 4", "--slices 4 --recompute"].map(loss);
+    let [whole, sliced, again] = ["", "--microbatches 4", "--microbatches 4 --recompute"].map(loss);
     let last = |row: &Value| row["loss_last"].as_f64().unwrap();
     assert!((last(&whole) - last(&sliced)).abs() < 1e-4 && (last(&whole) - last(&again)).abs() < 1e-4);
-    assert_eq!((whole["slices"].as_u64(), sliced["slices"].as_u64()), (Some(1), Some(4)));
+    assert_eq!((whole["microbatches"].as_u64(), sliced["microbatches"].as_u64()), (Some(1), Some(4)));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_limit_counts_the_memory_of_the_device() {
     let mib = |row: &Value| row["peak_device_mib"].as_f64().unwrap();
     let limit = (0.8 * mib(&whole) * 1048576.0) as usize;
     let sliced = bench(&format!("--memory-limit {limit}")).unwrap();
-    assert!(sliced["slices"].as_u64() > Some(1) && whole["slices"] == 1, "{whole} {sliced}");
+    assert!(sliced["microbatches"].as_u64() > Some(1) && whole["microbatches"] == 1, "{whole} {sliced}");
     assert!(mib(&sliced) * 1048576.0 <= limit as f64, "{limit} {sliced}");
     let flags = "bench --config wide.json --batch-size 8 --mode compiled --steps 1 --memory-limit 100KiB";
     let message = fail(&work, flags, &[]).unwrap();

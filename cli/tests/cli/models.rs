@@ -41,11 +41,15 @@ fn a_resumed_run_of_any_kind_is_the_uninterrupted_one() {
 }
 
 #[test]
-fn slices_of_the_batch_give_the_losses_of_the_whole_one() {
+fn microbatches_of_the_batch_give_the_losses_of_the_whole_one() {
     let work = workplace();
     for name in ["bert", "reverser", "llama", "deepseek"] {
-        let losses = ["1", "2"].map(|slices| {
-            train(&work, name, &format!("--steps 4 --sample-tokens 0 --dropout 0.1 --slices {slices}"));
+        let losses = ["1", "2"].map(|microbatches| {
+            train(
+                &work,
+                name,
+                &format!("--steps 4 --sample-tokens 0 --dropout 0.1 --microbatches {microbatches}"),
+            );
             work.losses(&format!("{name}.jsonl"))
         });
         let [whole, sliced] = &losses;

@@ -23,7 +23,7 @@ fn bench_writes_every_field_for_every_mode() {
             "median_step_s",
             "tokens_per_s",
             "compile_s",
-            "slices",
+            "microbatches",
             "kernels",
             "bytes_moved_mib",
             "arena_mib",

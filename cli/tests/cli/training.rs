@@ -209,7 +209,7 @@ fn accumulated_batches_are_one_large_batch() {
     }
     assert!(small[0].1 != small[3].1, "{small:?}");
     let settings = Checkpoint::load(&work.path("small")).unwrap().meta.training["settings"].clone();
-    assert_eq!((settings["batch"].as_u64(), settings["slices"].as_u64()), (Some(8), Some(4)));
+    assert_eq!((settings["batch"].as_u64(), settings["microbatches"].as_u64()), (Some(8), Some(4)));
 }
 
 #[test]

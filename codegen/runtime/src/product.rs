@@ -22,9 +22,9 @@ pub struct ProductStep {
     /// A [`TileFn`].
     pub epilogue: Option<usize>,
     /// What the epilogue reads at the coordinates of the product, to be prefetched.
-    pub reads: Option<Tiled>,
+    pub reads: Option<Divided>,
     /// As `reads`.
-    pub writes: Option<Tiled>,
+    pub writes: Option<Divided>,
 }
 
 /// Who computes it.
@@ -77,7 +77,7 @@ pub struct Target {
 
 /// A matrix at the coordinates of the product; strides in elements.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Tiled {
+pub struct Divided {
     /// Of which buffer.
     pub slot: usize,
     /// In bytes.
@@ -125,7 +125,7 @@ impl ProductStep {
                 *batch = unsafe { choice.locate(table, batch) };
             }
         }
-        let touched = |tiled: Tiled| Touched {
+        let touched = |tiled: Divided| Touched {
             start: at(Target { slot: tiled.slot, offset: tiled.offset }).cast(),
             row: tiled.row,
             batch: tiled.batch,

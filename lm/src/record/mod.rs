@@ -23,10 +23,10 @@ pub struct Settings {
     pub steps: u64,
     /// Windows in a batch.
     pub batch: usize,
-    /// Slices in which a batch is computed, one after another; 0: as few as memory allows, and then their number. Sums
-    /// over the batch are rounded otherwise in other slices.
-    #[serde(default = "whole_batch")]
-    pub slices: usize,
+    /// Microbatches in which a batch is computed, one after another; 0: as few as memory allows, and then their number. Sums
+    /// over the batch are rounded otherwise in other microbatches. Older checkpoints call them slices.
+    #[serde(default = "whole_batch", alias = "slices")]
+    pub microbatches: usize,
     /// All random numbers are functions of it and of the step: first parameters, windows, dropout, samples.
     pub seed: u64,
     /// The update rule with its learning rate.
@@ -68,7 +68,7 @@ enum OrderForm {
     Streams,
 }
 
-/// Checkpoints that do not say it are of runs without slices.
+/// Checkpoints that do not say it are of runs whose batch was not divided.
 fn whole_batch() -> usize {
     1
 }
@@ -94,7 +94,7 @@ impl Default for Settings {
         Settings {
             steps: 1000,
             batch: 12,
-            slices: 0,
+            microbatches: 0,
             seed: 1,
             optimizer: Optimizer::adamw(1e-3),
             schedule: Schedule::Constant,

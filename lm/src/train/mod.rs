@@ -208,10 +208,13 @@ impl Trainer {
         let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
         let start = Instant::now();
-        let sliced =
-            if settings.slices > 0 { target.clone().slices(settings.slices) } else { target.clone() };
+        let sliced = if settings.microbatches > 0 {
+            target.clone().microbatches(settings.microbatches)
+        } else {
+            target.clone()
+        };
         let training = compile(&step.program.graph, &states, &sliced)?;
-        record.settings.slices = training.report().memory.slices;
+        record.settings.microbatches = training.report().memory.microbatches;
         let target = target.share_arena(&training);
         let shapes = parameters::states_of(&step.program.graph);
         let compile_time = start.elapsed();

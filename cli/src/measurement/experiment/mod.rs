@@ -165,7 +165,10 @@ impl RunArgs {
             split: &split,
             tokenizer: &tokenizer,
         })?;
-        let settings = Settings { slices: self.memory.slices().unwrap_or(settings.slices), ..settings };
+        let settings = Settings {
+            microbatches: self.memory.microbatches().unwrap_or(settings.microbatches),
+            ..settings
+        };
         let text = TextRecord::new(&corpus, self.data.as_deref().map(absolute));
         let record = Record { config, settings, tokenizer, text };
         Ok(Plan { record, corpus, split, checkpoint: None, directory: directory.into(), target })

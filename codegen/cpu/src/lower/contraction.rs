@@ -19,7 +19,7 @@ use kernfusion_ir::kernel::{
     Scalar, Store, StoreMode,
 };
 use kernfusion_runtime::contract::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
-use kernfusion_runtime::product::{Choice, ProductStep, Target, Tiled, Work};
+use kernfusion_runtime::product::{Choice, Divided, ProductStep, Target, Work};
 use std::ops::Range;
 
 /// An operand in memory.
@@ -89,7 +89,7 @@ impl Lowering<'_> {
             }
             None => (None, Some(self.epilogue(&merged)?)),
         };
-        let touched = |index: &Index, slot: usize| tiled(index, domain).map(|t| Tiled { slot, ..t });
+        let touched = |index: &Index, slot: usize| tiled(index, domain).map(|t| Divided { slot, ..t });
         let (mut reads, mut writes) = (None, None);
         if epilogue.is_some() {
             reads = kernel.region.instrs.iter().find_map(|instr| match &instr.kind {
@@ -391,13 +391,13 @@ fn common_stride(extents: &[usize], strides: &[i64]) -> Option<i64> {
 }
 
 /// An index as rows at a stride of consecutive columns; the slot is the caller's.
-fn tiled(index: &Index, domain: &Domain) -> Option<Tiled> {
+fn tiled(index: &Index, domain: &Domain) -> Option<Divided> {
     let stride = |axes: Range<usize>| common_stride(&domain.axes[axes.clone()], &index.strides[axes]);
     let columns = domain.extent(domain.column_axes());
     let unit = stride(domain.column_axes())? == 1 || columns == 1;
     let (row, batch) = (stride(domain.row_axes())?, stride(domain.outer_axes())?);
     let fits = unit && index.indirect.is_empty() && row >= columns as i64;
-    fits.then_some(Tiled { slot: 0, offset: index.offset * 4, row: row as usize, batch: batch as isize })
+    fits.then_some(Divided { slot: 0, offset: index.offset * 4, row: row as usize, batch: batch as isize })
 }
 
 /// Slot, byte offset, batch axis and row stride of a store that the driver can do itself.

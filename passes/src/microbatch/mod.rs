@@ -1,18 +1,18 @@
-//! Batch tiling: a program as a *body*, which runs on one slice of the batch after another, and a *tail*, which runs once.
+//! Microbatches: a program as a *body*, which runs on one microbatch after another, and a *tail*, which runs once.
 //!
 //! Inputs that carry the batch give it to whatever is computed from them, axis by axis (`line`), until a reduction or a
-//! product sums over it. Such a sum is *partial* in a slice; the body adds it to an accumulator, a state that the first
-//! slice clears. What needs completed sums, and what has nothing to do with the batch, is the tail's: of a training step
+//! product sums over it. Such a sum is *partial* in a microbatch; the body adds it to an accumulator, a state that the first
+//! microbatch clears. What needs completed sums, and what has nothing to do with the batch, is the tail's: of a training step
 //! the clipping, the update, the loss.
 //!
 //! ```text
-//! x: f32[64, 9]                      body: x: f32[8, 9], tile.part: u32[]      tail:
+//! x: f32[64, 9]                      body: x: f32[8, 9], microbatch.index: u32[]      tail:
 //! s = reduce sum x [0]         →       s = reduce sum x [0]
-//! output s, update w ← w − s           tile.sum.0 ← (part = 0 ? 0 : tile.sum.0) + s      w ← w − tile.sum.0
+//! output s, update w ← w − s           microbatch.sum.0 ← (part = 0 ? 0 : microbatch.sum.0) + s      w ← w − microbatch.sum.0
 //! ```
 //!
 //! Invariants: body and tail together compute what the program does, up to the order of sums; random numbers and
-//! coordinates of a slice are those of its elements in the whole; parts run in ascending order, and so does every sum. The
+//! coordinates of a microbatch are those of its elements in the whole; parts run in ascending order, and so does every sum. The
 //! transformation is right for whichever inputs are said to carry the batch: a choice that does not fit is refused, never
 //! wrong.
 
@@ -25,31 +25,31 @@ use class::Classes;
 use kernfusion_ir::{Graph, IrError, Op, Origin, ValueId};
 
 /// How the names of all inputs and states that tiling adds begin; no program may use such names itself.
-pub const RESERVED: &str = "tile.";
+pub const RESERVED: &str = "microbatch.";
 
-/// The body's scalar input of type `u32[]`: which slice is computed, from 0.
-pub const PART: &str = "tile.part";
+/// The body's scalar input of type `u32[]`: which microbatch is computed, from 0.
+pub const INDEX: &str = "microbatch.index";
 
-/// A program cut into slices of its batch.
+/// A program cut into microbatches.
 #[derive(Debug, Clone)]
-pub struct Tiled {
-    /// To be run for each part in ascending order. Takes the part's slice of each input in `batched`.
+pub struct Divided {
+    /// To be run for each part in ascending order. Takes the part's microbatch of each input in `batched`.
     pub body: Graph,
     /// To be run after the last part.
     pub tail: Graph,
-    /// How many slices there are.
-    pub slices: usize,
-    /// The inputs that are given to the body in slices along their first axis.
+    /// How many microbatches there are.
+    pub microbatches: usize,
+    /// The inputs that are given to the body in microbatches along their first axis.
     pub batched: Vec<String>,
-    /// The body's results, each with the axis along which the slices' results make the whole. All others are the tail's.
+    /// The body's results, each with the axis along which the microbatches' results make the whole. All others are the tail's.
     pub joined: Vec<(String, usize)>,
 }
 
 /// Why a program cannot be cut.
 #[derive(Debug, thiserror::Error)]
-pub enum TileError {
+pub enum MicrobatchError {
     /// The batch does not pass through an op.
-    #[error("cannot compute in slices of the batch: {op}: {reason}{origin}")]
+    #[error("cannot compute in microbatches: {op}: {reason}{origin}")]
     Refused {
         /// The op's name.
         op: &'static str,
@@ -58,11 +58,11 @@ pub enum TileError {
         /// Where the user wrote it.
         origin: Origin,
     },
-    /// No input has a first axis that can be cut into so many slices.
-    #[error("cannot compute in {slices} slices: {reason}")]
+    /// No input has a first axis that can be cut into so many microbatches.
+    #[error("cannot compute in {microbatches} microbatches: {reason}")]
     Batch {
-        /// How many slices were asked for.
-        slices: usize,
+        /// How many microbatches were asked for.
+        microbatches: usize,
         /// Why that is not possible.
         reason: String,
     },
@@ -76,30 +76,30 @@ pub fn batch_extent(graph: &Graph) -> Option<usize> {
     inputs_with_axes(graph).map(|id| graph[id].ty.shape[0]).next()
 }
 
-/// Cuts a program into slices of its batch. Every data input whose first axis has the extent of the batch
-/// ([`batch_extent`]) is cut along that axis; all others are whole in every slice.
+/// Cuts a program into microbatches. Every data input whose first axis has the extent of the batch
+/// ([`batch_extent`]) is cut along that axis; all others are whole in every microbatch.
 ///
 /// # Errors
 /// If the batch cannot be divided so, or does not pass through an op; names the op and the user's line.
-pub fn tile(graph: &Graph, slices: usize) -> Result<Tiled, TileError> {
+pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchError> {
     let extent = batch_extent(graph);
     let reason = match extent {
         None => Some("no input has a batch axis".to_string()),
-        Some(extent) if slices == 0 || extent == 0 || extent % slices != 0 => {
+        Some(extent) if microbatches == 0 || extent == 0 || extent % microbatches != 0 => {
             Some(format!("the batch of {extent} is not divisible by that"))
         }
         Some(_) => None,
     };
     if let Some(reason) = reason {
-        return Err(TileError::Batch { slices, reason });
+        return Err(MicrobatchError::Batch { microbatches, reason });
     }
     if let Some((id, ..)) = graph.inputs().find(|(_, name, _)| name.starts_with(RESERVED)) {
         return Err(refused(graph, id, format!("names that begin with \"{RESERVED}\" are reserved")));
     }
     let batched: Vec<_> =
         inputs_with_axes(graph).filter(|&id| Some(graph[id].ty.shape[0]) == extent).collect();
-    let classes = Classes::of(graph, &batched, slices)?;
-    let body = body::body(graph, &classes, slices)?;
+    let classes = Classes::of(graph, &batched, microbatches)?;
+    let body = body::body(graph, &classes, microbatches)?;
     let tail = tail::tail(graph, &classes)?;
     let name = |id: &ValueId| match &graph[*id].op {
         Op::Input(input) => input.name.clone(),
@@ -107,7 +107,7 @@ pub fn tile(graph: &Graph, slices: usize) -> Result<Tiled, TileError> {
     };
     let batched = batched.iter().map(name).filter(|name| body.input(name).is_some()).collect();
     let joined = classes.sliced_outputs(graph).into_iter().map(|(output, axis)| (output.name.clone(), axis));
-    Ok(Tiled { joined: joined.collect(), body, tail, slices, batched })
+    Ok(Divided { joined: joined.collect(), body, tail, microbatches, batched })
 }
 
 fn inputs_with_axes(graph: &Graph) -> impl Iterator<Item = ValueId> {
@@ -115,9 +115,9 @@ fn inputs_with_axes(graph: &Graph) -> impl Iterator<Item = ValueId> {
     data.map(|(id, ..)| id).filter(|&id| graph[id].ty.rank() > 0)
 }
 
-fn refused(graph: &Graph, id: ValueId, reason: impl Into<String>) -> TileError {
+fn refused(graph: &Graph, id: ValueId, reason: impl Into<String>) -> MicrobatchError {
     let node = &graph[id];
-    TileError::Refused { op: node.op.name(), reason: reason.into(), origin: node.origin.clone() }
+    MicrobatchError::Refused { op: node.op.name(), reason: reason.into(), origin: node.origin.clone() }
 }
 
 /// The name of an accumulator. It says the type, so that programs over the same states share those that agree.

@@ -1,18 +1,18 @@
 //! What the batch has to do with each value, and which sums are accumulated.
 
 use super::line::{Along, line};
-use super::{TileError, refused};
+use super::{MicrobatchError, refused};
 use kernfusion_ir::{Binary, Graph, Op, Output, ReduceOp, Unary, ValueId};
 use std::collections::BTreeSet;
 
 /// What the batch has to do with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Nothing: it is the same in every slice.
+    /// Nothing: it is the same in every microbatch.
     Whole,
-    /// It has the batch along this axis; a slice computes its part.
+    /// It has the batch along this axis; a microbatch computes its part.
     Sliced(usize),
-    /// It is the combination of what the slices compute.
+    /// It is the combination of what the microbatches compute.
     Partial(ReduceOp),
     /// It depends on a completed combination.
     Complete,
@@ -22,19 +22,23 @@ pub(super) enum Class {
 pub(super) struct Classes {
     /// `None` for dead values.
     classes: Vec<Option<Class>>,
-    /// The partial values that are accumulated over the slices, ascending.
+    /// The partial values that are accumulated over the microbatches, ascending.
     pub(super) accumulated: BTreeSet<ValueId>,
 }
 
 impl Classes {
     /// Classifies. A sum stays partial through linear ops as long as every reader can take it so: all of what flows to one
     /// weight is then one accumulator. Where one reader needs it completed, it is accumulated, and complete for all.
-    pub(super) fn of(graph: &Graph, batched: &[ValueId], slices: usize) -> Result<Self, TileError> {
+    pub(super) fn of(
+        graph: &Graph,
+        batched: &[ValueId],
+        microbatches: usize,
+    ) -> Result<Self, MicrobatchError> {
         let live = live(graph);
         let mut accumulated = BTreeSet::new();
         // Each round accumulates one sum more at least, so this ends.
         loop {
-            let classes = classify(graph, &live, batched, slices, &accumulated)?;
+            let classes = classify(graph, &live, batched, microbatches, &accumulated)?;
             let found = to_accumulate(graph, &classes);
             let before = accumulated.len();
             accumulated.extend(found);
@@ -51,7 +55,7 @@ impl Classes {
         self.classes[id.index()].expect("only what outputs need is computed")
     }
 
-    /// The results that slices compute parts of, with the axis along which these are joined.
+    /// The results that microbatches compute parts of, with the axis along which these are joined.
     pub(super) fn sliced_outputs<'g>(&self, graph: &'g Graph) -> Vec<(&'g Output, usize)> {
         let outputs = graph.outputs().iter().filter_map(|output| match self.get(output.value) {
             Class::Sliced(axis) => Some((output, axis)),
@@ -60,7 +64,7 @@ impl Classes {
         outputs.collect()
     }
 
-    /// How the slices of an accumulated value are combined.
+    /// How the microbatches of an accumulated value are combined.
     pub(super) fn combination(&self, id: ValueId) -> ReduceOp {
         match self.get(id) {
             Class::Partial(op) => op,
@@ -84,9 +88,9 @@ fn classify(
     graph: &Graph,
     live: &[bool],
     batched: &[ValueId],
-    slices: usize,
+    microbatches: usize,
     accumulated: &BTreeSet<ValueId>,
-) -> Result<Vec<Option<Class>>, TileError> {
+) -> Result<Vec<Option<Class>>, MicrobatchError> {
     let mut classes: Vec<Option<Class>> = Vec::with_capacity(graph.len());
     for id in graph.ids() {
         if !live[id.index()] {
@@ -102,7 +106,7 @@ fn classify(
             false => classes[operand.index()].expect("operands of what lives live"),
         };
         let operands: Vec<_> = graph[id].operands.iter().map(operand).collect();
-        let class = class(graph, id, &operands, slices).map_err(|reason| refused(graph, id, reason))?;
+        let class = class(graph, id, &operands, microbatches).map_err(|reason| refused(graph, id, reason))?;
         classes.push(Some(class));
     }
     for output in graph.outputs() {
@@ -115,7 +119,7 @@ fn classify(
 }
 
 /// The class of a value from those of its operands.
-fn class(graph: &Graph, id: ValueId, operands: &[Class], slices: usize) -> Result<Class, &'static str> {
+fn class(graph: &Graph, id: ValueId, operands: &[Class], microbatches: usize) -> Result<Class, &'static str> {
     let node = &graph[id];
     let sliced = operands.iter().enumerate().find_map(|(slot, class)| match class {
         Class::Sliced(axis) => Some((slot, *axis)),
@@ -125,11 +129,11 @@ fn class(graph: &Graph, id: ValueId, operands: &[Class], slices: usize) -> Resul
         return Ok(unsliced(&node.op, operands, node.ty.dtype.is_float()));
     };
     let types: Vec<_> = node.operands.iter().map(|&operand| &graph[operand].ty).collect();
-    let line = line(&node.op, &types, slot, axis, slices)?;
+    let line = line(&node.op, &types, slot, axis, microbatches)?;
     for (class, axis) in operands.iter().zip(&line.operands) {
         match class {
             Class::Partial(_) | Class::Complete => {
-                return Err("a slice of the batch needs a sum over the whole batch");
+                return Err("a microbatch needs a sum over the whole batch");
             }
             Class::Sliced(own) if Some(*own) != *axis => {
                 return Err("the batch meets itself on another axis");
@@ -152,7 +156,7 @@ fn unsliced(op: &Op, operands: &[Class], is_float: bool) -> Class {
     kept.map_or(Class::Complete, Class::Partial)
 }
 
-/// How the slices' results of an op combine to its result on the combination, if they do: the op is linear in its partial
+/// How the microbatches' results of an op combine to its result on the combination, if they do: the op is linear in its partial
 /// operands, or for extrema moves elements only. Ops that make a value larger are left to the tail.
 fn still_partial(op: &Op, operands: &[Class], is_float: bool) -> Option<ReduceOp> {
     use Class::{Partial, Whole};

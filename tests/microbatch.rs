@@ -1,4 +1,4 @@
-//! Training steps whose batch is computed in slices, compiled, against the same steps on the whole batch.
+//! Training steps whose batch is computed in microbatches, compiled, against the same steps on the whole batch.
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, MemoryStrategy, Mode, Target, compile};
@@ -9,7 +9,7 @@ use kernfusion_ir::DType;
 use kernfusion_ir::evaluate::{Precision, evaluate};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
-use kernfusion_passes::tile::RESERVED;
+use kernfusion_passes::microbatch::RESERVED;
 use std::collections::BTreeMap;
 
 const BATCH: usize = 8;
@@ -77,12 +77,12 @@ fn assert_close(name: &str, expected: &[f32], found: &[f32], tolerance: f64) {
 }
 
 #[test]
-fn slices_change_a_step_by_rounding_only() {
+fn microbatches_change_a_step_by_rounding_only() {
     for tied in [false, true] {
         let config = GptConfig { tied, ..config() };
         let whole = run(&config, &Target::cpu().threads(2));
-        for slices in [2, 4, 8] {
-            let tiled = run(&config, &Target::cpu().threads(2).slices(slices));
+        for microbatches in [2, 4, 8] {
+            let tiled = run(&config, &Target::cpu().threads(2).microbatches(microbatches));
             assert_close("losses and norms", &whole.numbers, &tiled.numbers, 1e-5);
             assert_eq!(whole.states.keys().collect::<Vec<_>>(), tiled.states.keys().collect::<Vec<_>>());
             for (name, expected) in &whole.states {
@@ -90,7 +90,7 @@ fn slices_change_a_step_by_rounding_only() {
                 assert_close(name, expected, &tiled.states[name], 2e-4);
             }
             let (whole, tiled) = (whole.program.report(), tiled.program.report());
-            assert_eq!((whole.memory.slices, tiled.memory.slices), (1, slices));
+            assert_eq!((whole.memory.microbatches, tiled.memory.microbatches), (1, microbatches));
             assert!(tiled.arena_bytes < whole.arena_bytes, "{} {}", tiled.arena_bytes, whole.arena_bytes);
         }
     }
@@ -100,24 +100,24 @@ fn slices_change_a_step_by_rounding_only() {
 #[test]
 fn products_computed_again_change_nothing() {
     let config = GptConfig { context: 32, width: 192, layers: 3, ..config() };
-    for slices in [1, 2] {
-        let target = Target::cpu().threads(2).slices(slices);
+    for microbatches in [1, 2] {
+        let target = Target::cpu().threads(2).microbatches(microbatches);
         let kept = run(&config, &target);
         let again = run(&config, &target.recompute(true));
         assert_eq!(kept.numbers, again.numbers);
         assert_eq!(kept.states, again.states);
         let [kept, again] = [kept, again].map(|run| run.program.report().clone());
-        assert!(again.memory.recomputes && !kept.memory.recomputes);
+        assert!(again.memory.recompute && !kept.memory.recompute);
         assert!(again.arena_bytes * 5 < kept.arena_bytes * 4, "{} {}", again.arena_bytes, kept.arena_bytes);
         assert!(again.kernels > kept.kernels);
     }
 }
 
 #[test]
-fn threads_change_no_bit_of_a_step_in_slices() {
+fn threads_change_no_bit_of_a_step_in_microbatches() {
     let config = config();
-    let one = run(&config, &Target::cpu().threads(1).slices(4));
-    let three = run(&config, &Target::cpu().threads(3).slices(4));
+    let one = run(&config, &Target::cpu().threads(1).microbatches(4));
+    let three = run(&config, &Target::cpu().threads(3).microbatches(4));
     assert_eq!(one.numbers, three.numbers);
     assert_eq!(one.states, three.states);
 }
@@ -139,15 +139,15 @@ fn a_step_in_slices_is_the_reference_evaluation_of_the_whole() {
         }
     }
     let expected = evaluate(&step.program.graph, &given, Precision::Double).unwrap();
-    for slices in [2, 4] {
+    for microbatches in [2, 4] {
         let states = step.program.initial_states(3).unwrap();
-        let mut program = step.program.compile(&states, &Target::cpu().slices(slices)).unwrap();
+        let mut program = step.program.compile(&states, &Target::cpu().microbatches(microbatches)).unwrap();
         let given = inputs(&step, &config, 0);
         let outputs = program.run(&given.iter().map(|(name, t)| (*name, t)).collect::<Vec<_>>()).unwrap();
         for (name, expected) in &expected {
             let found = outputs.get(name).cloned().or_else(|| states.get(name)).unwrap().to_f64();
             if let Some(found) = difference(&expected.values, &found, 2e-4) {
-                panic!("{name} in {slices} slices: {found}");
+                panic!("{name} in {microbatches} microbatches: {found}");
             }
         }
     }
@@ -162,19 +162,22 @@ fn a_limit_takes_the_fewest_slices_that_fit() {
         compile(&step.program.graph, &states, target).map(|program| program.report().clone())
     };
     let needed: Vec<_> =
-        [1, 2, 4, 8].map(|n| report(&Target::cpu().slices(n)).unwrap()).into_iter().collect();
+        [1, 2, 4, 8].map(|n| report(&Target::cpu().microbatches(n)).unwrap()).into_iter().collect();
     assert!(needed.windows(2).all(|pair| pair[1].arena_bytes < pair[0].arena_bytes));
     // Other tests change what the process holds, so the limit is far from either side.
     let generous = report(&Target::cpu().memory_limit(8 << 30)).unwrap();
-    assert_eq!(generous.memory, MemoryStrategy { slices: 1, recomputes: false });
+    assert_eq!(generous.memory, MemoryStrategy { microbatches: 1, recompute: false });
     let message = report(&Target::cpu().memory_limit(1 << 20)).unwrap_err().to_string();
     assert!(message.starts_with("the memory limit of 1.0 MiB is "), "{message}");
-    assert!(message.contains(" too small: this program takes ") && message.contains("slices"), "{message}");
+    assert!(
+        message.contains(" too small: this program takes ") && message.contains("microbatches"),
+        "{message}"
+    );
     let eager = Target::cpu().mode(Mode::Eager).memory_limit(8 << 30);
     let message = report(&eager).unwrap_err().to_string();
     assert!(message.contains("need mode compiled"), "{message}");
-    let message = report(&Target::cpu().slices(3)).unwrap_err().to_string();
-    assert_eq!(message, "cannot compute in 3 slices: the batch of 8 is not divisible by that");
+    let message = report(&Target::cpu().microbatches(3)).unwrap_err().to_string();
+    assert_eq!(message, "cannot compute in 3 microbatches: the batch of 8 is not divisible by that");
 }
 
 #[test]
@@ -182,9 +185,9 @@ fn results_with_the_batch_are_joined() {
     let config = GptConfig { dropout: 0.0, ..config() };
     let program = config.forward(BATCH, config.context).unwrap();
     let x = tokens(&config, 0, 1);
-    let logits = |slices| {
+    let logits = |microbatches| {
         let states = program.initial_states(3).unwrap();
-        let mut program = program.compile(&states, &Target::cpu().slices(slices)).unwrap();
+        let mut program = program.compile(&states, &Target::cpu().microbatches(microbatches)).unwrap();
         let missing = program.run(&[]).unwrap_err().to_string();
         assert!(missing.contains("input \"x\": is missing; it is i32[8,6]"), "{missing}");
         let (outputs, times) = program.run_timed(&[("x", &x)]).unwrap();
@@ -194,9 +197,9 @@ fn results_with_the_batch_are_joined() {
     };
     let whole = logits(1);
     assert_eq!(whole.shape(), [BATCH, config.context, config.vocabulary]);
-    for slices in [2, 8] {
-        assert_eq!(logits(slices).shape(), whole.shape());
-        assert_close("logits", whole.as_f32().unwrap(), logits(slices).as_f32().unwrap(), 1e-6);
+    for microbatches in [2, 8] {
+        assert_eq!(logits(microbatches).shape(), whole.shape());
+        assert_close("logits", whole.as_f32().unwrap(), logits(microbatches).as_f32().unwrap(), 1e-6);
     }
 }
 
@@ -205,7 +208,7 @@ fn programs_that_share_an_arena_run_in_the_slices_that_fit() {
     let config = GptConfig { vocabulary: 200, context: 32, layers: 1, ..config() };
     let step = step(&config);
     let states = step.program.initial_states(3).unwrap();
-    let target = Target::cpu().slices(8);
+    let target = Target::cpu().microbatches(8);
     let mut training = compile(&step.program.graph, &states, &target).unwrap();
     let evaluation = config.evaluation(BATCH).unwrap();
     let loss = |states: &States, target: &Target| {
@@ -218,9 +221,9 @@ fn programs_that_share_an_arena_run_in_the_slices_that_fit() {
     let (whole, own) = loss(&states, &Target::cpu());
     let (shared, report) = loss(&states, &target.clone().share_arena(&training));
     assert!(
-        own.arena_bytes > training.report().arena_bytes && report.memory.slices > 1,
+        own.arena_bytes > training.report().arena_bytes && report.memory.microbatches > 1,
         "{}",
-        report.memory.slices
+        report.memory.microbatches
     );
     assert!(report.arena_bytes <= training.report().arena_bytes);
     assert!((whole - shared).abs() < 1e-5, "{whole} {shared}");

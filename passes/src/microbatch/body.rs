@@ -1,26 +1,26 @@
-//! The program of one slice.
+//! The program of one microbatch.
 //!
-//! Each value is computed in the *forms* that its readers ask for: whole, as the slice along an axis, or as the slice's
-//! share of a combination. Values without the batch may be asked for a slice too (a mask beside activations, the number
-//! of a row): those that are computed from nothing but coordinates and random bits are computed for the slice alone.
+//! Each value is computed in the *forms* that its readers ask for: whole, as the microbatch along an axis, or as the microbatch's
+//! share of a combination. Values without the batch may be asked for a microbatch too (a mask beside activations, the number
+//! of a row): those that are computed from nothing but coordinates and random bits are computed for the microbatch alone.
 
 use super::class::{Class, Classes};
 use super::line::{Along, line, narrowed, same_outer};
-use super::{PART, TileError, accumulator, accumulator_type};
+use super::{INDEX, MicrobatchError, accumulator, accumulator_type};
 use kernfusion_ir::{
     Binary, Builder, Compare, DType, DotGeneral, DynamicSlice, Graph, Input, InputRole, Iota, Op, Origin,
     RandomBits, ReduceOp, TensorType, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// In which form a value is computed in a slice.
+/// In which form a value is computed in a microbatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
-    /// All of it. First, since slices may be cut from it.
+    /// All of it. First, since microbatches may be cut from it.
     Whole,
     /// The part along an axis.
     Slice(usize),
-    /// This slice's share of a combination.
+    /// This microbatch's share of a combination.
     Share,
 }
 
@@ -28,9 +28,9 @@ enum Form {
 enum Recipe {
     /// By this op from operands in these forms.
     Op(Op, Vec<Form>),
-    /// It is the slice of an input, along its first axis.
+    /// It is the microbatch of an input, along its first axis.
     Input,
-    /// By this op, and then moved by the slice's place along the axis: coordinates of that axis.
+    /// By this op, and then moved by the microbatch's place along the axis: coordinates of that axis.
     Iota(Iota),
     /// By random bits that also take the number of the part.
     Random(RandomBits),
@@ -38,13 +38,13 @@ enum Recipe {
     Cut(usize),
 }
 
-/// The graph that computes one slice: its part of results, and its sums, which it adds to the accumulators.
-pub(super) fn body(graph: &Graph, classes: &Classes, slices: usize) -> Result<Graph, TileError> {
-    let planner = Planner { graph, classes, slices };
+/// The graph that computes one microbatch: its part of results, and its sums, which it adds to the accumulators.
+pub(super) fn body(graph: &Graph, classes: &Classes, microbatches: usize) -> Result<Graph, MicrobatchError> {
+    let planner = Planner { graph, classes, microbatches };
     let wanted = planner.wanted();
     let mut new = Graph::new(format!("{}.body", graph.name));
     let part =
-        Builder::new(&mut new, Origin::default()).op(input(PART, TensorType::scalar(DType::U32)), &[])?;
+        Builder::new(&mut new, Origin::default()).op(input(INDEX, TensorType::scalar(DType::U32)), &[])?;
     let mut writer = Writer { planner: &planner, new, part, places: BTreeMap::new() };
     for (&id, forms) in &wanted {
         forms.iter().try_for_each(|&form| writer.write(id, form))?;
@@ -61,7 +61,7 @@ pub(super) fn body(graph: &Graph, classes: &Classes, slices: usize) -> Result<Gr
 struct Planner<'a> {
     graph: &'a Graph,
     classes: &'a Classes,
-    slices: usize,
+    microbatches: usize,
 }
 
 impl Planner<'_> {
@@ -75,7 +75,7 @@ impl Planner<'_> {
             wanted.entry(output.value).or_default().insert(Form::Slice(axis));
         }
         for id in self.graph.ids().rev() {
-            // Shares and slices first: a slice may be cut from the whole value.
+            // Shares and microbatches first: a microbatch may be cut from the whole value.
             for form in wanted.get(&id).cloned().unwrap_or_default().into_iter().rev() {
                 let (operands, forms) = match self.recipe(id, form) {
                     Recipe::Op(_, forms) => (self.graph[id].operands.clone(), forms),
@@ -105,11 +105,11 @@ impl Planner<'_> {
             (Form::Slice(_), Class::Sliced(_)) if matches!(node.op, Op::Input(_)) => Recipe::Input,
             (Form::Slice(_), Class::Sliced(_)) | (Form::Share, Class::Partial(_)) => self.derived(id),
             (Form::Slice(axis), Class::Whole) => self.cut(id, axis),
-            (form, class) => unreachable!("no slice has the form {form:?} of a value that is {class:?}"),
+            (form, class) => unreachable!("no microbatch has the form {form:?} of a value that is {class:?}"),
         }
     }
 
-    /// A value that has a slice or a share because an operand has.
+    /// A value that has a microbatch or a share because an operand has.
     fn derived(&self, id: ValueId) -> Recipe {
         let node = &self.graph[id];
         let sliced =
@@ -125,27 +125,28 @@ impl Planner<'_> {
             return Recipe::Op(node.op.clone(), node.operands.iter().map(form).collect());
         };
         let types: Vec<_> = node.operands.iter().map(|&operand| &self.graph[operand].ty).collect();
-        let line = line(&node.op, &types, slot, axis, self.slices).expect("the classes were found along it");
+        let line =
+            line(&node.op, &types, slot, axis, self.microbatches).expect("the classes were found along it");
         let forms = line.operands.iter().map(|axis| axis.map_or(Form::Whole, Form::Slice)).collect();
-        Recipe::Op(narrowed(&node.op, line.result, self.slices), forms)
+        Recipe::Op(narrowed(&node.op, line.result, self.microbatches), forms)
     }
 
-    /// The slice of a value without the batch: computed from slices as long as that repeats nothing, else cut.
+    /// The microbatch of a value without the batch: computed from microbatches as long as that repeats nothing, else cut.
     fn cut(&self, id: ValueId, axis: usize) -> Recipe {
         let node = &self.graph[id];
-        let narrow = || narrowed(&node.op, Along::Axis(axis), self.slices);
+        let narrow = || narrowed(&node.op, Along::Axis(axis), self.microbatches);
         let shape = &node.ty.shape;
         match &node.op {
             Op::Iota(iota) => {
                 let mut ty = iota.ty.clone();
-                ty.shape[axis] /= self.slices;
+                ty.shape[axis] /= self.microbatches;
                 Recipe::Iota(Iota { ty, axis: iota.axis })
             }
-            // Elsewhere the elements of a slice do not lie one after another.
+            // Elsewhere the elements of a microbatch do not lie one after another.
             Op::RandomBits(bits) if bits.parts == 1 && shape[..axis].iter().all(|&extent| extent == 1) => {
                 let mut shape = shape.clone();
-                shape[axis] /= self.slices;
-                Recipe::Random(RandomBits { node: bits.node, shape, parts: self.slices })
+                shape[axis] /= self.microbatches;
+                Recipe::Random(RandomBits { node: bits.node, shape, parts: self.microbatches })
             }
             Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Cast(_) => {
                 Recipe::Op(node.op.clone(), vec![Form::Slice(axis); node.operands.len()])
@@ -157,7 +158,7 @@ impl Planner<'_> {
             Op::Permute(permute) => Recipe::Op(node.op.clone(), vec![Form::Slice(permute.axes[axis])]),
             Op::Reshape(_) => {
                 let from = &self.graph[node.operands[0]].ty.shape;
-                match same_outer(shape, axis, from, self.slices) {
+                match same_outer(shape, axis, from, self.microbatches) {
                     Some(from) => Recipe::Op(narrow(), vec![Form::Slice(from)]),
                     None => Recipe::Cut(axis),
                 }
@@ -187,8 +188,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn write(&mut self, id: ValueId, form: Form) -> Result<(), TileError> {
-        let (slices, part) = (self.planner.slices, self.part);
+    fn write(&mut self, id: ValueId, form: Form) -> Result<(), MicrobatchError> {
+        let (microbatches, part) = (self.planner.microbatches, self.part);
         let node = &self.planner.graph[id];
         let place = |operand: ValueId, form: Form| self.places[&(operand, form)];
         let operands = |forms: &[Form]| -> Vec<ValueId> {
@@ -205,20 +206,22 @@ impl Writer<'_> {
         let value = match recipe {
             Recipe::Op(op, _) if form == Form::Share => share(&mut b, op, given, node.ty.dtype)?,
             Recipe::Op(op, _) => b.op(op, &given)?,
-            Recipe::Input => b.op(sliced_input(&node.op, slices), &[])?,
+            Recipe::Input => b.op(sliced_input(&node.op, microbatches), &[])?,
             Recipe::Iota(iota) => {
-                let Form::Slice(axis) = form else { unreachable!("only slices of coordinates are moved") };
+                let Form::Slice(axis) = form else {
+                    unreachable!("only microbatches of coordinates are moved")
+                };
                 moved_iota(&mut b, iota, axis, part)?
             }
             Recipe::Random(bits) => b.op(bits, &[&given[..], &[part]].concat())?,
-            Recipe::Cut(axis) => cut(&mut b, given[0], axis, slices, part)?,
+            Recipe::Cut(axis) => cut(&mut b, given[0], axis, microbatches, part)?,
         };
         self.places.insert((id, form), value);
         Ok(())
     }
 
-    /// Adds a share to its accumulator, which starts anew in the first slice.
-    fn accumulate(&mut self, number: usize, id: ValueId) -> Result<(), TileError> {
+    /// Adds a share to its accumulator, which starts anew in the first microbatch.
+    fn accumulate(&mut self, number: usize, id: ValueId) -> Result<(), MicrobatchError> {
         let node = &self.planner.graph[id];
         let combination = self.planner.classes.combination(id);
         let ty = accumulator_type(&node.ty);
@@ -250,7 +253,7 @@ fn share(
     op: Op,
     mut operands: Vec<ValueId>,
     dtype: DType,
-) -> Result<ValueId, TileError> {
+) -> Result<ValueId, MicrobatchError> {
     let is_half = |dtype: DType| matches!(dtype, DType::BF16 | DType::F16);
     let of = |b: &Builder<'_>, operand: &ValueId| b.ty(*operand).dtype;
     let widens = is_half(dtype) || operands.iter().any(|operand| of(b, operand) == DType::F32);
@@ -279,16 +282,21 @@ fn input(name: &str, ty: TensorType) -> Input {
     Input { name: name.into(), role: InputRole::Data, ty }
 }
 
-fn sliced_input(op: &Op, slices: usize) -> Input {
+fn sliced_input(op: &Op, microbatches: usize) -> Input {
     let Op::Input(whole) = op else { unreachable!("only inputs are cut outside of the program") };
     let mut ty = whole.ty.clone();
-    ty.shape[0] /= slices;
+    ty.shape[0] /= microbatches;
     input(&whole.name, ty)
 }
 
-/// Coordinates of a slice: along the cut axis they go on where the slice before has ended. They are counted as `i32`, which
+/// Coordinates of a microbatch: along the cut axis they go on where the microbatch before has ended. They are counted as `i32`, which
 /// is exact, and then take their type.
-fn moved_iota(b: &mut Builder<'_>, iota: Iota, axis: usize, part: ValueId) -> Result<ValueId, TileError> {
+fn moved_iota(
+    b: &mut Builder<'_>,
+    iota: Iota,
+    axis: usize,
+    part: ValueId,
+) -> Result<ValueId, MicrobatchError> {
     if iota.axis != axis {
         return Ok(b.op(iota, &[])?);
     }
@@ -300,16 +308,16 @@ fn moved_iota(b: &mut Builder<'_>, iota: Iota, axis: usize, part: ValueId) -> Re
     Ok(b.cast(moved, iota.ty.dtype)?)
 }
 
-/// The part of a whole value that the slice needs.
+/// The part of a whole value that the microbatch needs.
 fn cut(
     b: &mut Builder<'_>,
     whole: ValueId,
     axis: usize,
-    slices: usize,
+    microbatches: usize,
     part: ValueId,
-) -> Result<ValueId, TileError> {
+) -> Result<ValueId, MicrobatchError> {
     let mut sizes = b.ty(whole).shape.clone();
-    sizes[axis] /= slices;
+    sizes[axis] /= microbatches;
     let here = start(b, part, sizes[axis])?;
     let zero = b.constant(0.0, DType::I32)?;
     let starts = (0..sizes.len()).map(|other| if other == axis { here } else { zero });
@@ -317,8 +325,8 @@ fn cut(
     Ok(b.op(DynamicSlice { sizes }, &operands)?)
 }
 
-/// Where the slice begins along an axis that has `extent` elements in each, as `i32[]`.
-fn start(b: &mut Builder<'_>, part: ValueId, extent: usize) -> Result<ValueId, TileError> {
+/// Where the microbatch begins along an axis that has `extent` elements in each, as `i32[]`.
+fn start(b: &mut Builder<'_>, part: ValueId, extent: usize) -> Result<ValueId, MicrobatchError> {
     let part = b.cast(part, DType::I32)?;
     Ok(b.scale(part, extent as f64)?)
 }

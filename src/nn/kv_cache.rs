@@ -1,7 +1,7 @@
 //! What attention keeps of the part of a text that a model has read: a decoder reads a text part by part, a prompt in a few
 //! parts and then one token after another, and keys and values of earlier parts are not computed again.
 
-use super::Sight;
+use super::AttentionMask;
 use crate::trace::{Tensor, Trace};
 use kernfusion_ir::DType;
 
@@ -9,7 +9,7 @@ use kernfusion_ir::DType;
 ///
 /// Layers that read it declare caches, which are states: `[.., capacity, width]`, of which a run replaces the rows of its part.
 #[derive(Debug, Clone)]
-pub struct Past {
+pub struct KvCache {
     /// `i32[]`: the position of the part's first token, which is the number of tokens read before. At most the capacity
     /// less the part's length.
     pub position: Tensor,
@@ -22,7 +22,7 @@ pub struct Past {
     pub begins: Option<Tensor>,
 }
 
-impl Past {
+impl KvCache {
     /// The positions of a part of so many tokens in their texts, `i32[length]`, or `i32[batch, length]` where rows begin at
     /// several places; 0 of padding.
     #[track_caller]
@@ -55,8 +55,8 @@ impl Past {
     /// Which positions the queries of a part see: `bool[queries, visible]`, or `bool[batch, 1, queries, visible]` where rows begin
     /// at several places.
     #[track_caller]
-    pub(super) fn mask(&self, sight: Sight, queries: usize) -> Tensor {
-        let seen = self.seen(sight, queries);
+    pub(super) fn mask(&self, mask: AttentionMask, queries: usize) -> Tensor {
+        let seen = self.seen(mask, queries);
         let Some(begins) = &self.begins else { return seen };
         let (trace, begins) = (self.position.trace(), begins.reshape([-1, 1, 1, 1]));
         let is_text = trace.arange(self.visible, DType::I32).ge(&begins);
@@ -66,13 +66,13 @@ impl Past {
     }
 
     #[track_caller]
-    fn seen(&self, sight: Sight, queries: usize) -> Tensor {
+    fn seen(&self, mask: AttentionMask, queries: usize) -> Tensor {
         let distance = self.position.trace().columns_less_rows(queries, self.visible) - &self.position;
-        match sight {
+        match mask {
             // What is known, which is all up to the part's end.
-            Sight::Full => self.known(queries),
-            Sight::Causal => distance.le(0),
-            Sight::Window(width) => {
+            AttentionMask::Full => self.known(queries),
+            AttentionMask::Causal => distance.le(0),
+            AttentionMask::Window(width) => {
                 let width = i32::try_from(width).unwrap_or(i32::MAX);
                 distance.le(0).and(distance.gt(-width))
             }

@@ -1,4 +1,4 @@
-//! Programs cut into slices of their batch, against the whole program, by the reference evaluator.
+//! Programs cut into microbatches of their batch, against the whole program, by the reference evaluator.
 
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays, tabulate};
 use kernfusion_ir::samples::{Draws, all, difference, random_graph};
@@ -6,24 +6,24 @@ use kernfusion_ir::{
     Binary, Builder, Compare, DType, Graph, InputRole, Iota, Origin, RandomBits, ReduceOp, Tensor,
     TensorType, Unary, ValueId,
 };
-use kernfusion_passes::tile::{PART, TileError, Tiled, batch_extent, tile};
+use kernfusion_passes::microbatch::{Divided, INDEX, MicrobatchError, batch_extent, divide};
 use std::collections::BTreeMap;
 
 type Arrays = BTreeMap<String, Array>;
 
 /// Runs body and tail as a back end does: all outputs and new states, and how the body's states ended.
-fn run(tiled: &Tiled, inputs: &Arrays) -> Arrays {
+fn run(divided: &Divided, inputs: &Arrays) -> Arrays {
     let mut states: Arrays = BTreeMap::new();
     // Whatever an accumulator holds before must not matter.
-    for (id, name, role) in tiled.body.inputs() {
+    for (id, name, role) in divided.body.inputs() {
         if role == InputRole::State && !inputs.contains_key(name) {
-            let ty = tiled.body[id].ty.clone();
+            let ty = divided.body[id].ty.clone();
             states.insert(name.into(), Array { values: vec![f64::NAN; ty.elements()], ty });
         }
     }
     let given = |graph: &Graph, states: &Arrays, part: usize| -> Arrays {
         let input = |(id, name, _): (ValueId, &str, InputRole)| {
-            let array = if name == PART {
+            let array = if name == INDEX {
                 Array { ty: graph[id].ty.clone(), values: vec![part as f64] }
             } else if let Some(state) = states.get(name) {
                 state.clone()
@@ -38,15 +38,15 @@ fn run(tiled: &Tiled, inputs: &Arrays) -> Arrays {
         graph.inputs().map(input).collect()
     };
     let mut parts = vec![];
-    for part in 0..tiled.slices {
-        let inputs = given(&tiled.body, &states, part);
-        let mut results = evaluate_arrays(&tiled.body, inputs, Precision::Double).unwrap();
-        parts.push(tiled.joined.iter().map(|(name, _)| results.remove(name).unwrap()).collect::<Vec<_>>());
+    for part in 0..divided.microbatches {
+        let inputs = given(&divided.body, &states, part);
+        let mut results = evaluate_arrays(&divided.body, inputs, Precision::Double).unwrap();
+        parts.push(divided.joined.iter().map(|(name, _)| results.remove(name).unwrap()).collect::<Vec<_>>());
         states.extend(results);
     }
     let mut results =
-        evaluate_arrays(&tiled.tail, given(&tiled.tail, &states, 0), Precision::Double).unwrap();
-    for (number, (name, axis)) in tiled.joined.iter().enumerate() {
+        evaluate_arrays(&divided.tail, given(&divided.tail, &states, 0), Precision::Double).unwrap();
+    for (number, (name, axis)) in divided.joined.iter().enumerate() {
         let parts: Vec<_> = parts.iter().map(|part| &part[number]).collect();
         results.insert(name.clone(), join(&parts, *axis));
     }
@@ -71,24 +71,24 @@ fn arrays(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Arrays {
 }
 
 /// Compares; says whether the program could be cut.
-fn check(name: &str, graph: &Graph, inputs: &Arrays, slices: usize) -> bool {
+fn check(name: &str, graph: &Graph, inputs: &Arrays, microbatches: usize) -> bool {
     graph.verify().unwrap();
-    let tiled = match tile(graph, slices) {
-        Ok(tiled) => tiled,
-        Err(TileError::Graph(error)) => panic!("{name}: {error}"),
-        Err(TileError::Refused { .. } | TileError::Batch { .. }) => return false,
+    let divided = match divide(graph, microbatches) {
+        Ok(divided) => divided,
+        Err(MicrobatchError::Graph(error)) => panic!("{name}: {error}"),
+        Err(MicrobatchError::Refused { .. } | MicrobatchError::Batch { .. }) => return false,
     };
-    for half in [&tiled.body, &tiled.tail] {
-        half.verify().unwrap_or_else(|error| panic!("{name} in {slices}: {error}\n{half}"));
+    for half in [&divided.body, &divided.tail] {
+        half.verify().unwrap_or_else(|error| panic!("{name} in {microbatches}: {error}\n{half}"));
     }
     let expected = evaluate_arrays(graph, inputs.clone(), Precision::Double).unwrap();
-    let found = run(&tiled, inputs);
+    let found = run(&divided, inputs);
     assert_eq!(expected.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>(), "{name}");
     for (output, expected) in &expected {
         if let Some(found) = difference(&expected.values, &found[output].values, 1e-9) {
             panic!(
-                "{name} in {slices}, {output}: {found}\n{graph}\nbody {}\ntail {}",
-                tiled.body, tiled.tail
+                "{name} in {microbatches}, {output}: {found}\n{graph}\nbody {}\ntail {}",
+                divided.body, divided.tail
             );
         }
     }
@@ -120,24 +120,24 @@ fn weighed(graph: &Graph) -> Graph {
 fn check_all(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> usize {
     let extent = batch_extent(graph).unwrap_or(1);
     let inputs = arrays(graph, inputs);
-    let slices = (2..=extent.min(6)).filter(|slices| extent.is_multiple_of(*slices));
-    let both = |slices: usize| {
-        let joined = check(name, graph, &inputs, slices);
-        let summed = check(name, &weighed(graph), &inputs, slices);
+    let microbatches = (2..=extent.min(6)).filter(|microbatches| extent.is_multiple_of(*microbatches));
+    let both = |microbatches: usize| {
+        let joined = check(name, graph, &inputs, microbatches);
+        let summed = check(name, &weighed(graph), &inputs, microbatches);
         usize::from(joined) + usize::from(summed)
     };
-    slices.map(both).sum()
+    microbatches.map(both).sum()
 }
 
 #[test]
-fn op_samples_in_slices() {
+fn op_samples_in_microbatches() {
     let checked: usize =
         all(83).iter().map(|sample| check_all(&sample.name, &sample.graph, &sample.inputs)).sum();
     assert!(checked > 250, "only {checked} samples could be cut");
 }
 
 #[test]
-fn random_programs_in_slices() {
+fn random_programs_in_microbatches() {
     let mut checked = 0;
     for seed in 0..400 {
         let (graph, inputs) = random_graph(seed, 12);
@@ -196,14 +196,17 @@ fn a_step_draws_the_same_mask_and_keeps_one_accumulator_a_sum() {
         Array { values: (0..ty.elements()).map(number).collect(), ty: ty.clone() }
     };
     let inputs: Arrays = graph.inputs().map(|(id, name, _)| (name.to_string(), draw(id))).collect();
-    for slices in [2, 4, 8] {
-        assert!(check("step", &graph, &inputs, slices));
-        let tiled = tile(&graph, slices).unwrap();
-        let states = tiled.body.inputs().filter(|(_, _, role)| *role == InputRole::State);
+    for microbatches in [2, 4, 8] {
+        assert!(check("step", &graph, &inputs, microbatches));
+        let divided = divide(&graph, microbatches).unwrap();
+        let states = divided.body.inputs().filter(|(_, _, role)| *role == InputRole::State);
         // The weights, their scaled gradient (not the gradient too), the sum and the maximum.
         let names: Vec<_> = states.map(|(_, name, _)| name).collect();
-        assert_eq!(names, ["w", "tile.sum.0.f64[6,3]", "tile.sum.1.f64[]", "tile.sum.2.f64[]"]);
-        assert_eq!(tiled.batched, ["x"]);
+        assert_eq!(
+            names,
+            ["w", "microbatch.sum.0.f64[6,3]", "microbatch.sum.1.f64[]", "microbatch.sum.2.f64[]"]
+        );
+        assert_eq!(divided.batched, ["x"]);
     }
 }
 
@@ -216,7 +219,7 @@ fn sum(b: &mut Builder<'_>, x: ValueId) -> ValueId {
 
 #[test]
 fn what_cannot_be_cut_is_refused_with_its_reason() {
-    let refusal = |slices: usize, build: &Build| {
+    let refusal = |microbatches: usize, build: &Build| {
         let mut graph = Graph::new("refused");
         let mut b = Builder::new(&mut graph, Origin::new(None, "blocks.3.norm"));
         let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [6, 4])).unwrap();
@@ -226,12 +229,12 @@ fn what_cannot_be_cut_is_refused_with_its_reason() {
             true => graph.update("w", y),
             false => graph.output("y", y),
         }
-        tile(&graph, slices).unwrap_err().to_string()
+        divide(&graph, microbatches).unwrap_err().to_string()
     };
     let cases: [(usize, &str, &Build); 5] = [
-        (4, "cannot compute in 4 slices: the batch of 6 is not divisible by that", &sum),
+        (4, "cannot compute in 4 microbatches: the batch of 6 is not divisible by that", &sum),
         (2, "the state \"w\" has the batch as an axis", &|b, x| b.mul(x, x).unwrap()),
-        (2, "mul: a slice of the batch needs a sum over the whole batch", &|b, x| {
+        (2, "mul: a microbatch needs a sum over the whole batch", &|b, x| {
             let total = b.reduce(ReduceOp::Sum, &[0], x).unwrap();
             let total = b.broadcast(total, &[6, 4], &[1]).unwrap();
             let y = b.mul(x, total).unwrap();
@@ -247,9 +250,9 @@ fn what_cannot_be_cut_is_refused_with_its_reason() {
             sum(b, y)
         }),
     ];
-    for (slices, expected, build) in cases {
-        let found = refusal(slices, build);
+    for (microbatches, expected, build) in cases {
+        let found = refusal(microbatches, build);
         assert!(found.contains(expected), "{found}");
-        assert!(slices == 4 || found.contains("blocks.3.norm"), "{found}");
+        assert!(microbatches == 4 || found.contains("blocks.3.norm"), "{found}");
     }
 }
