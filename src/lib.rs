@@ -63,3 +63,8 @@ pub mod prelude {
     pub use crate::{Error, HostTensor};
     pub use kernfusion_ir::DType;
 }
+
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
