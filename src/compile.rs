@@ -117,7 +117,7 @@ fn generate(
 ) -> Result<Compiled> {
     let code_start = Instant::now();
     let Lowered { memory, program, passes, fuse, plan } = lowered;
-    // A limit has rendered for a device already what a report would render again.
+    // On a device the executable says it, without rendering the program once more.
     let process_bytes = match target.is_on_gpu() {
         true => 0,
         false => backend.bytes_in_use() + backend.bytes_needed(&program, states)?,

@@ -37,7 +37,9 @@ fn training_step(config: impl Into<ModelConfig>, target: &Target, tolerance: f64
     let windows = ((0..count).map(token).collect(), (count..2 * count).map(token).collect());
     let data = batches::inputs(&config, windows, 3, 1, 0).into_iter();
     let mut inputs: BTreeMap<_, _> = data.map(|(name, tensor)| (name.to_string(), tensor)).collect();
-    inputs.extend(step.scalars(3, 1e-2, seed).into_iter().map(|(name, scalar)| (name.into(), scalar)));
+    inputs.extend(
+        step.scalars(3, 1e-2, u64::from(seed)).into_iter().map(|(name, scalar)| (name.into(), scalar)),
+    );
     inputs.extend(step.program.initial_parameters(1));
     let name = format!("{} {}", serde_json::to_string(&config).expect("plain data"), target.product_type());
     // Moments as after some steps: Adam divides by the root of the second one.

@@ -36,7 +36,7 @@ fn what_was_wrong_once_is_right() {
         Check::Eager,
         Check::Kernels,
         Check::Recompute,
-        Check::Slices(2),
+        Check::Microbatches(2),
         Check::Bf16(Mode::Eager),
         Check::Bf16(Mode::Compiled),
         Check::Passes(kernfusion_passes::PIPELINE.iter().map(|pass| pass.name).collect()),

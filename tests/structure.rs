@@ -1,4 +1,5 @@
-//! Modules import each other in one direction: no circle in the library, in `lm` and in `cli`. Between crates Cargo holds it.
+//! What the sources must look like. Modules import each other in one direction: no circle in the library, in `lm` and in `cli`; between
+//! crates Cargo holds it. Defects that `benches/planted.sh` plants still fit the code.
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
@@ -22,11 +23,16 @@ fn modules(source: &Path) -> BTreeMap<String, String> {
 }
 
 fn files(path: &Path) -> Vec<PathBuf> {
+    files_with_end(path, "rs").into_iter().filter(|file| !file.ends_with("tests.rs")).collect()
+}
+
+fn files_with_end(path: &Path, end: &str) -> Vec<PathBuf> {
     if path.is_dir() {
-        return fs::read_dir(path).unwrap().flat_map(|entry| files(&entry.unwrap().path())).collect();
+        let entries = fs::read_dir(path).unwrap();
+        return entries.flat_map(|entry| files_with_end(&entry.unwrap().path(), end)).collect();
     }
-    let is_code = path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs");
-    is_code.then(|| path.to_path_buf()).into_iter().collect()
+    let is_one = path.extension().is_some_and(|extension| extension == end);
+    is_one.then(|| path.to_path_buf()).into_iter().collect()
 }
 
 fn code(text: &str) -> String {
@@ -88,4 +94,27 @@ fn a_circle_is_seen() {
     let mut found = circles(folder.path());
     found.iter_mut().for_each(|circle| circle.sort());
     assert_eq!(found, [["error", "sample"]]);
+}
+
+/// The lines that a hunk of a patch expects, one after another.
+fn expected(hunk: &str) -> String {
+    let lines = hunk.lines().skip(1).filter(|line| !line.starts_with('+'));
+    lines.flat_map(|line| [line.get(1..).unwrap_or(""), "\n"]).collect()
+}
+
+#[test]
+fn defects_can_be_planted() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let patches = files_with_end(&root.join("benches/planted"), "patch");
+    assert!(patches.len() > 10, "{patches:?}");
+    for patch in patches {
+        let text = fs::read_to_string(&patch).unwrap();
+        for part in text.split("\n--- a/").skip(1) {
+            let (file, hunks) = part.split_once('\n').unwrap();
+            let code = fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            for hunk in hunks.split("\n@@ ").skip(1) {
+                assert!(code.contains(&expected(hunk)), "{} does not fit {file}", patch.display());
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ pub fn culprit(program: &Program, check: &Check) -> Option<String> {
         Check::Bf16(Mode::Compiled) => Precision::Bf16,
         Check::Compiled(_)
         | Check::Guarded(Mode::Compiled, _)
-        | Check::Slices(_)
+        | Check::Microbatches(_)
         | Check::Recompute
         | Check::Passes(_)
         | Check::Kernels => Precision::F32,

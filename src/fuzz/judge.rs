@@ -36,7 +36,7 @@ pub enum Check {
     /// As eager or compiled with products of `bf16`, and bounds of the program with its conversions.
     Bf16(Mode),
     /// The same in parts of the batch.
-    Slices(usize),
+    Microbatches(usize),
     /// Products that are computed again have the same bits as those that are kept.
     Recompute,
     /// These passes, one after another, keep the meaning.
@@ -57,7 +57,7 @@ impl fmt::Display for Check {
             Check::Compiled(isa) => write!(f, "compiled, {isa}"),
             Check::Guarded(mode, side) => write!(f, "guarded, {mode}, {side}"),
             Check::Bf16(mode) => write!(f, "bf16, {mode}"),
-            Check::Slices(count) => write!(f, "slices, {count}"),
+            Check::Microbatches(count) => write!(f, "microbatches, {count}"),
             Check::Recompute => f.write_str("recompute"),
             Check::Passes(names) => write!(f, "passes {}", names.join(",")),
             Check::Kernels => f.write_str("kernels"),
@@ -91,7 +91,7 @@ pub fn checks(draws: &mut Draws) -> Vec<Check> {
         4 => Check::Guarded(mode, Side::Behind),
         5 => Check::Bf16(mode),
         6 => Check::Recompute,
-        7 => Check::Slices(2 + draws.below(3)),
+        7 => Check::Microbatches(2 + draws.below(3)),
         8 => Check::Passes(random_passes(draws)),
         9 => Check::Gradient(u64::from(draws.word())),
         10 => Check::Forms(rounding, Pick::Dearest),
@@ -149,7 +149,7 @@ impl<'a> Judge<'a> {
             Check::Compiled(isa) => self.runs(&Target::cpu().isa(*isa), self.declared()?),
             Check::Guarded(mode, side) => self.guarded(*mode, *side),
             Check::Bf16(mode) => self.narrow(*mode),
-            Check::Slices(count) => self.microbatches(*count),
+            Check::Microbatches(count) => self.microbatches(*count),
             Check::Recompute => self.recompute(),
             Check::Passes(names) => self.passes(names),
             Check::Kernels => self.kernels(),

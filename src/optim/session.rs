@@ -79,9 +79,7 @@ impl Session {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn step_outputs(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Outputs> {
-        // Both halves of the seed count.
-        let seed = (self.seed ^ (self.seed >> 32)) as u32;
-        let scalars = self.step.scalars(self.done, self.learning_rate(), seed);
+        let scalars = self.step.scalars(self.done, self.learning_rate(), self.seed);
         let scalars = scalars.iter().map(|(name, value)| (*name, value));
         let outputs = self.compiled.run(&inputs.iter().copied().chain(scalars).collect::<Vec<_>>())?;
         self.done += 1;

@@ -47,12 +47,12 @@ impl TrainStep {
     }
 
     /// The scalar inputs in a step counted from 0: the optimizer's, and `seed` and `step` if the program draws random
-    /// numbers.
-    pub fn scalars(&self, step: u64, learning_rate: f64, seed: u32) -> Vec<(&'static str, HostTensor)> {
+    /// numbers. Both halves of the seed count.
+    pub fn scalars(&self, step: u64, learning_rate: f64, seed: u64) -> Vec<(&'static str, HostTensor)> {
         let optimizer = self.optimizer.scalars(step, learning_rate);
         let floats = optimizer.into_iter().map(|(name, x)| (name, HostTensor::new([], vec![x])));
         // Steps 2³² apart share their random numbers.
-        let words = [("seed", seed), ("step", step as u32)];
+        let words = [("seed", (seed ^ (seed >> 32)) as u32), ("step", step as u32)];
         let words = words.into_iter().filter(|(name, _)| self.program.graph.input(name).is_some());
         floats.chain(words.map(|(name, x)| (name, HostTensor::new([], vec![x])))).collect()
     }

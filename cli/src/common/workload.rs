@@ -110,7 +110,7 @@ impl Workload {
     ) -> Result<(R, Duration), CliError> {
         let batch = self.inputs(windows);
         let rate = benchmark_optimizer().learning_rate();
-        let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED as u32));
+        let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED));
         let scalars = scalars.unwrap_or_default();
         let inputs: Vec<_> = batch.iter().chain(&scalars).map(|(name, tensor)| (*name, tensor)).collect();
         let start = Instant::now();

@@ -124,7 +124,7 @@ impl Args {
             Work::Train => {
                 let optimizer = benchmark_optimizer();
                 let step = model.config.train_step(model.batch, &optimizer, None)?;
-                add(step.scalars(0, optimizer.learning_rate(), self.seed as u32));
+                add(step.scalars(0, optimizer.learning_rate(), self.seed));
                 step.program
             }
             work => work.program(&model, self.precision.precision())?,

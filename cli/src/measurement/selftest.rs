@@ -208,7 +208,7 @@ fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
     let windows = ((0..count).map(token).collect(), (count..2 * count).map(token).collect());
     let data = batches::inputs(config, windows, 3, seed, 0).into_iter();
     let mut inputs: BTreeMap<_, _> = data.map(|(name, tensor)| (name.to_string(), tensor)).collect();
-    inputs.extend(step.scalars(3, 1e-2, seed as u32).into_iter().map(|(name, scalar)| (name.into(), scalar)));
+    inputs.extend(step.scalars(3, 1e-2, seed).into_iter().map(|(name, scalar)| (name.into(), scalar)));
     inputs.extend(step.program.initial_parameters(seed));
     let graph = step.program.graph;
     // Moments as after some steps: Adam divides by the root of the second one.

@@ -232,6 +232,11 @@ fn a_limit_counts_the_memory_of_the_device() {
     let sliced = bench(&format!("--memory-limit {limit}")).unwrap();
     assert!(sliced["microbatches"].as_u64() > Some(1) && whole["microbatches"] == 1, "{whole} {sliced}");
     assert!(mib(&sliced) * 1048576.0 <= limit as f64, "{limit} {sliced}");
+    // Training and its validation have the limit together.
+    let train = format!("{TRAIN} --config wide.json --batch-size 8 --steps 2 --validate-every 1")
+        .replace("--config small.json --batch-size 2 ", "");
+    let out = succeed(&work, &format!("{train} --memory-limit {limit}"), &[]).unwrap();
+    assert!(out.contains("microbatches"), "{out}");
     let flags = "bench --config wide.json --batch-size 8 --mode compiled --steps 1 --memory-limit 100KiB";
     let message = fail(&work, flags, &[]).unwrap();
     assert!(message.contains("the memory limit of 0.1 MiB is"), "{message}");
@@ -248,6 +253,20 @@ fn eager_mode_gives_memory_back_as_it_goes() {
     run("--mode compiled").unwrap();
     let expected = tensor_file::read(&work.path("out.safetensors")).unwrap();
     assert_eq!(difference(&expected["y"].to_f64(), &found["y"].to_f64(), 1e-6), None);
+    // Sixteen results of 384 KiB, of which two are needed at a time, on a device of 2 MiB.
+    let mut chain = String::from(
+        "graph \"chain\" {\n  %0 = input {name = \"x\", dtype = f32, shape = [98304]} : f32[98304]\n",
+    );
+    for at in 1..=16 {
+        chain += &format!("  %{at} = {} %{} : f32[98304]\n", ["neg", "abs"][at % 2], at - 1);
+    }
+    work.write("chain.kir", chain + "  output \"y\" = %16\n}\n");
+    let x = Tensor::new([98304], (0..98304).map(|at| at as f32 - 9.5));
+    tensor_file::write(&work.path("chain.safetensors"), &BTreeMap::from([("x".into(), x)])).unwrap();
+    let flags = "run chain.kir --inputs chain.safetensors --outputs out.safetensors --mode eager";
+    succeed(&work, flags, &[("SIMULATED_MIB", "2")]).unwrap();
+    let message = fail(&work, flags, &[("SIMULATED_MIB", "1")]).unwrap();
+    assert!(message.contains("bytes of free memory, the program needs"), "{message}");
     let flags = "profile --config small.json --batch-size 2 --steps 1 --warmup 0 --mode eager --check-finite";
     assert!(succeed(&work, flags, &[]).unwrap().contains("simulated device"));
 }

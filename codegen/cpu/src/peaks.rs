@@ -15,7 +15,7 @@ const LINE: usize = 64;
 /// Time for each of the measurements.
 const TIME: Duration = Duration::from_millis(120);
 
-/// Measures this machine's CPU with so many threads, in less than half a second.
+/// Measures this machine's CPU with `threads` threads, in less than half a second.
 ///
 /// # Errors
 /// If the machine's instruction set is not usable, or memory is short.

@@ -2,7 +2,7 @@
 
 use super::{Cache, CudaExecutable, Device, Options, peaks};
 use kernfusion_codegen::{Backend, CodegenError, Executable, Peaks, States, Temporaries};
-use kernfusion_ir::kernel::{Accepts, Kernel, ProgramPlan};
+use kernfusion_ir::kernel::{Accepts, ProgramPlan, any_kernel};
 use std::sync::atomic::Ordering;
 
 /// A GPU, with how programs run there.
@@ -14,14 +14,9 @@ pub struct CudaBackend {
     pub options: Options,
 }
 
-/// There is code for every kernel.
-fn any(_: &Kernel) -> Result<(), &'static str> {
-    Ok(())
-}
-
 impl Backend for CudaBackend {
     fn accepts(&self) -> Accepts {
-        any
+        any_kernel
     }
 
     fn states(&self) -> States {

@@ -12,7 +12,7 @@ use super::cache::Cache;
 use super::cublaslt::{Library, LibraryUse};
 use super::device::{Device, DeviceMemory, failed};
 use super::error::CudaError;
-use super::layout::{Batch, Layout, moves};
+use super::layout::{Batch, Delivery, Layout, moves};
 use super::loaded::Loaded;
 use super::pending::{Results, Run, Slot};
 use super::program::{Argument, Program, Step};
@@ -44,12 +44,13 @@ pub struct CudaExecutable {
 
 /// A plan of the program.
 struct Part {
-    times: usize,
     steps: Program,
     /// Goes before the code that it needs.
     graph: Option<CudaGraph>,
     code: Loaded,
     layout: Layout,
+    /// What of the batch goes where, for each time that it runs.
+    deliveries: Vec<Vec<Delivery>>,
     /// Keeps the memory of this plan's states.
     states: BTreeMap<BufferId, State>,
     /// Where eager mode has temporaries.
@@ -65,8 +66,8 @@ struct Fresh {
 
 impl Part {
     fn new(
-        plan: &Plan,
-        times: usize,
+        (program, batch): (&ProgramPlan, &Batch),
+        (plan, times): (&Plan, usize),
         steps: Program,
         code: Loaded,
         states: &States,
@@ -84,8 +85,9 @@ impl Part {
             }
         }
         let layout = Layout::new(plan, &steps, temporaries);
+        let deliveries = (0..times).map(|index| batch.deliveries(program, plan, &layout, index)).collect();
         let fresh = (temporaries == Temporaries::Fresh).then(|| Fresh::new(plan, &steps));
-        Ok(Part { times, graph: None, code, layout, states: owned, fresh, steps })
+        Ok(Part { graph: None, code, layout, deliveries, states: owned, fresh, steps })
     }
 }
 
@@ -134,6 +136,7 @@ impl CudaExecutable {
         // A kernel at a time is what eager mode promises.
         let groups = options.groups && temporaries == Temporaries::Arena;
         let mut renderer = Renderer::new(Options { groups, ..options });
+        let batch = Batch::new(&program);
         let (mut parts, mut products) = (vec![], 0);
         for (plan, times) in program.plans() {
             if candidates != Candidates::None {
@@ -142,13 +145,12 @@ impl CudaExecutable {
             let steps = renderer.program(plan)?;
             products += steps.library_products();
             let code = Loaded::new(&steps, &renderer, device, cache, opened)?;
-            parts.push(Part::new(plan, times, steps, code, states, temporaries)?);
+            parts.push(Part::new((&program, &batch), (plan, times), steps, code, states, temporaries)?);
         }
         let bytes = parts.iter().map(|part| part.layout.bytes).max().expect("a program has a body");
         let memory = device.memory(bytes)?;
         let library =
             library.map(|library| LibraryUse { version: library.map(|library| library.version()), products });
-        let batch = Batch::new(&program);
         let results = Arc::new(Results::new(program));
         let slots = vec![Arc::new(Slot::new(device, batch.bytes, results.bytes)?)];
         let (device, states) = (device.clone(), states.clone());
@@ -197,7 +199,7 @@ impl CudaExecutable {
         let slot = self.send(inputs)?;
         let mut bytes = 0;
         for part in 0..self.parts.len() {
-            for index in 0..self.parts[part].times {
+            for index in 0..self.parts[part].deliveries.len() {
                 self.deliver(&slot, part, index)?;
                 start(self, part)?;
                 bytes = self.collect(&slot, part, bytes)?;
@@ -290,9 +292,7 @@ impl CudaExecutable {
 
     /// Copies the part of a batch to where the kernels find it, behind the runs before.
     fn deliver(&self, slot: &Slot, part: usize, index: usize) -> Result<(), CudaError> {
-        let layout = &self.parts[part].layout;
-        let plan = self.plan(part);
-        for delivery in self.batch.deliveries(&self.results.program, plan, layout, index) {
+        for &delivery in &self.parts[part].deliveries[index] {
             // SAFETY: the program's memory has its inputs there, and the batch has as many bytes.
             unsafe { slot.deliver(delivery, self.memory.address(delivery.to)) }?;
         }

@@ -43,7 +43,7 @@ pub use crate::op::reshaped;
 pub use index::{Bound, Index, Indirect};
 pub use interpret::{Interpreter, interpret};
 pub use plan::{Place, Plan};
-pub use program_plan::{Accepts, Microbatches, ProgramPlan};
+pub use program_plan::{Accepts, Microbatches, ProgramPlan, any_kernel};
 pub use repeat::{Carried, Loop, Spot, Transfer, Turn, Window};
 pub use verify::verify;
 pub use writer::{Entered, KernelWriter, Refusal};

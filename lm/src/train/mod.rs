@@ -270,8 +270,7 @@ impl Trainer {
         let first = self.done.wrapping_mul(*batch as u64);
         let batch_inputs = batches::inputs(config, windows.batch(self.done), *batch, *seed, first);
         let learning_rate = schedule.rate(optimizer.learning_rate(), self.done);
-        // Both halves of the seed count.
-        let scalars = self.step.scalars(self.done, learning_rate, (seed ^ (seed >> 32)) as u32);
+        let scalars = self.step.scalars(self.done, learning_rate, *seed);
         let inputs: Vec<_> =
             batch_inputs.iter().chain(&scalars).map(|(name, tensor)| (*name, tensor)).collect();
         let start = Instant::now();

@@ -106,7 +106,7 @@ impl Learner {
     pub(super) fn step(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<f32> {
         let Tuning { optimizer, schedule, seed, .. } = &self.settings;
         let rate = schedule.rate(optimizer.learning_rate(), self.done);
-        let scalars = self.step.scalars(self.done, rate, (seed ^ (seed >> 32)) as u32);
+        let scalars = self.step.scalars(self.done, rate, *seed);
         let scalars = scalars.iter().map(|(name, tensor)| (*name, tensor));
         let inputs: Vec<_> = inputs.iter().copied().chain(scalars).collect();
         let loss = self.program.run(&inputs)?.scalar("loss").expect("a step has a loss");

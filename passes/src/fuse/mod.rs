@@ -25,6 +25,7 @@ mod repeat;
 mod space;
 mod writer;
 
+pub use kernfusion_ir::kernel::any_kernel;
 use kernfusion_ir::kernel::{Accepts, Form, Kernel, KernelGraph, RefusedFusion};
 use kernfusion_ir::{Binary, Graph, InputRole, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
@@ -49,14 +50,6 @@ const LARGEST: usize = 64;
 const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
 const SMALL_MAP: usize = 1 << 14;
-
-/// A back end that has code for whatever kernel IR can say, as its interpreter has.
-///
-/// # Errors
-/// None.
-pub fn any_kernel(_: &Kernel) -> Result<(), &'static str> {
-    Ok(())
-}
 
 /// A graph that cannot be cut into kernels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
