@@ -114,8 +114,8 @@ impl Drop for Folder {
     }
 }
 
-/// Functions of one source file.
-const FUNCTIONS_OF_A_FILE: usize = 24;
+/// Functions of one source file at most: the headers of a file take as long to compile as some functions.
+const FUNCTIONS_OF_A_FILE: usize = 96;
 
 impl Emulator {
     /// Compiles functions.
@@ -143,9 +143,11 @@ impl Emulator {
         }
         std::fs::write(folder.0.join("main.cpp"), table(functions))?;
         let mut files = vec!["main.cpp".to_string()];
-        for (number, part) in functions.chunks(FUNCTIONS_OF_A_FILE).enumerate() {
+        let count = functions.len().div_ceil(FUNCTIONS_OF_A_FILE).max(1).next_multiple_of(cores());
+        let size = functions.len().div_ceil(count).max(1);
+        for (number, part) in functions.chunks(size).enumerate() {
             let file = format!("functions{number}.cpp");
-            std::fs::write(folder.0.join(&file), source(part, number * FUNCTIONS_OF_A_FILE))?;
+            std::fs::write(folder.0.join(&file), source(part, number * size))?;
             files.push(file);
         }
         compile_all(&folder.0, &files)?;
@@ -348,12 +350,15 @@ fn object(file: &str) -> String {
     file.replace(".cpp", ".o")
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Compiles files, as many at a time as there are cores.
 fn compile_all(folder: &Path, files: &[String]) -> Result<(), EmulatorError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut running = std::collections::VecDeque::new();
     for file in files {
-        if running.len() == cores {
+        if running.len() == cores() {
             let first: Compiling = running.pop_front().expect("there is one");
             first.wait_well()?;
         }
@@ -386,7 +391,8 @@ fn compiler(folder: &Path, arguments: Vec<String>) -> Result<Compiling, Emulator
     let mut command = Command::new(&name);
     command
         .current_dir(folder)
-        .args(["-std=c++17", "-O1", "-fwrapv", "-ffp-contract=off", "-w"])
+        // Most kernels run a few times only: `-O1` takes twice as long as they do.
+        .args(["-std=c++17", "-Og", "-fwrapv", "-ffp-contract=off", "-w"])
         // An access that is not aligned is no error on this machine, but is one on a GPU.
         .args(["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"])
         .args(arguments);

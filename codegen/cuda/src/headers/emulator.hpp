@@ -65,7 +65,7 @@ struct Thread {
 struct Warp {
   int arrived;
   u64 exchanged[32];
-  u32 a[32][4], b[32][2];
+  float a[32][8], b[32][4];
 };
 
 inline Schedule schedule;
@@ -341,8 +341,9 @@ inline double double_of_bits(u64 bits) {
 inline float half_value(u16 bits) {
   const u32 sign = (u32)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
   if (exponent == 31) return float_of_bits(sign | 0x7f800000u | fraction << 13);
-  const float magnitude = exponent == 0 ? ldexpf((float)fraction, -24) : ldexpf((float)(fraction | 0x400), (int)exponent - 25);
-  return sign ? -magnitude : magnitude;
+  // Below the smallest normal number, neighbours are 2^−24 apart.
+  if (exponent == 0) return (sign ? -5.9604644775390625e-8f : 5.9604644775390625e-8f) * (float)fraction;
+  return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
 inline u16 half_bits(float x) {
@@ -366,18 +367,16 @@ namespace emulator {
 template <int DEPTH, class Value> void multiply(float* d, const u32* a, const u32* b, Value value) {
   Warp& warp = own_warp();
   const int lane = current->number % 32, g = lane / 4, q = lane % 4;
-  memcpy(warp.a[lane], a, 16);
-  memcpy(warp.b[lane], b, 8);
-  wait_for_warp();
   constexpr int PER_WORD = DEPTH / 8;  // Two numbers of 16 bits or one of 32.
+  for (int i = 0; i < 4 * PER_WORD; i++) warp.a[lane][i] = value(a[i / PER_WORD], i % PER_WORD);
+  for (int i = 0; i < 2 * PER_WORD; i++) warp.b[lane][i] = value(b[i / PER_WORD], i % PER_WORD);
+  wait_for_warp();
   for (int i = 0; i < 4; i++) {
     const int row = g + 8 * (i / 2), column = 2 * q + i % 2;
     float sum = d[i];
     for (int k = 0; k < DEPTH; k++) {
       const int upper = k / (4 * PER_WORD), owner = k / PER_WORD % 4, part = k % PER_WORD;
-      const float x = value(warp.a[row % 8 * 4 + owner][row / 8 + 2 * upper], part);
-      const float y = value(warp.b[column * 4 + owner][upper], part);
-      sum += x * y;
+      sum += warp.a[row % 8 * 4 + owner][(row / 8 + 2 * upper) * PER_WORD + part] * warp.b[column * 4 + owner][upper * PER_WORD + part];
     }
     d[i] = sum;
   }

@@ -145,7 +145,7 @@ inline pid_t compile(const std::string& source, const std::string& library) {
   if (child == 0) {
     const char* compiler = getenv("CXX") ? getenv("CXX") : "g++";
     const std::string command = std::string(compiler) +
-                                " -std=c++17 -O1 -fwrapv -ffp-contract=off -w -shared -fPIC -fno-gnu-unique -Wl,-Bsymbolic -o " +
+                                " -std=c++17 -Og -fwrapv -ffp-contract=off -w -shared -fPIC -fno-gnu-unique -Wl,-Bsymbolic -o " +
                                 part + " " + part + ".cpp && mv " + part + " " + library + " && rm " + part + ".cpp";
     execl("/bin/sh", "sh", "-c", command.c_str(), (char*)nullptr);
     _exit(127);
