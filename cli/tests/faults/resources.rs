@@ -10,8 +10,11 @@ fn commands() -> [String; 4] {
     [
         format!("{TRAIN} --overwrite"),
         format!(
-            "{} --overwrite --mode eager",
-            TRAIN.replace("--out run", "--out eager").replace("copy", "eager")
+            "{} --overwrite",
+            TRAIN
+                .replace("--mode eager", "")
+                .replace("--out run", "--out compiled")
+                .replace("copy", "compiled")
         ),
         "generate --checkpoint trained --tokens 3 --threads 2".into(),
         "bench --config small.json --batch-size 1 --steps 1 --warmup 0 --threads 2".into(),

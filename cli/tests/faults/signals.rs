@@ -1,6 +1,6 @@
 //! Signals: the first keeps a checkpoint, a second Ctrl-C waits for nothing.
 
-use crate::files::whole;
+use crate::files::{TRAIN, whole};
 use crate::workplace::{Workplace, end};
 use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use std::process::{Child, Command};
@@ -82,13 +82,11 @@ fn a_run_that_is_to_outlive_its_terminal_does() {
 #[test]
 fn a_second_control_c_ends_a_run_at_once_and_the_last_checkpoint_is_whole() {
     let work = Workplace::new();
-    let flags = "train --config small.json --batch-size 1 --threads 1 --sample-tokens 0 --validation-batches 1 \
-         --validate-every 3 --checkpoint-every 2 --steps 6 --out run --log copy.jsonl --tensorboard";
-    work.succeed(flags);
+    work.succeed(TRAIN);
     let before = std::fs::read(work.path("run").join(CHECKPOINT_FILE)).unwrap();
     assert!(before == whole());
     // More texts than there is time for: this run ends only where a step ends, so the second signal comes first.
-    let long = "train --resume run --threads 1 --steps 8 --checkpoint-every 0 --validate-every 0 --sample-every 1 \
+    let long = "train --resume run --mode eager --threads 1 --steps 8 --checkpoint-every 0 --validate-every 0 --sample-every 1 \
          --sample-tokens 100000000";
     let child = work.command(long).spawn().unwrap();
     while std::fs::read_to_string(work.path("run/log.jsonl"))
