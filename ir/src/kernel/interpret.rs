@@ -153,32 +153,18 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
     }
     // Empty axes get one point that is not there, so that reductions of nothing still have a place.
     let padded: Vec<_> = domain.axes.iter().map(|&extent| extent.max(1)).collect();
-    let points = points(&padded);
+    let points = Points::of(&[], &padded);
     let is_there = |point: &[usize]| point.iter().zip(&domain.axes).all(|(at, extent)| at < extent);
     let mut values: Vec<Vec<f64>> = vec![];
     for instr in &kernel.region.instrs {
-        let column = match &instr.kind {
+        let mut column = match &instr.kind {
             InstrKind::Reduce(op, direction, x) => {
-                let reduced = reduce(*op, *direction, instr.dtype, kernel, &points, &values[x.0 as usize]);
-                reduced.into_iter().map(|x| precision.round(instr.dtype, x)).collect()
+                reduce(*op, *direction, instr.dtype, kernel, &points, &values[x.0 as usize])
             }
-            InstrKind::Producer(i) => {
-                let product = &kernel.products()[*i];
-                let terms = self::points(&product.k);
-                points.iter().map(|point| entry(product, &terms, memory, point, precision)).collect()
-            }
-            _ => {
-                let at = |point: usize| {
-                    let value = |x: Scalar| values[x.0 as usize][point];
-                    if !is_there(&points[point]) && matches!(instr.kind, InstrKind::Load { .. }) {
-                        return f64::NAN;
-                    }
-                    precision
-                        .round(instr.dtype, compute(instr, &kernel.region, memory, &points[point], &value))
-                };
-                (0..points.len()).map(at).collect()
-            }
+            InstrKind::Producer(i) => product(&kernel.products()[*i], memory, &points, precision),
+            _ => column(instr, &kernel.region, memory, &points, &values, &is_there),
         };
+        column.iter_mut().for_each(|x| *x = precision.round(instr.dtype, *x));
         values.push(column);
     }
     for consumer in kernel.consumers() {
@@ -208,11 +194,38 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
     }
 }
 
-/// All coordinates of a box, row-major.
-fn points(axes: &[usize]) -> Vec<Vec<usize>> {
-    let mut points = vec![];
-    for_each_position(axes, |at| points.push(at.to_vec()));
-    points
+/// Coordinates of points with as many axes.
+struct Points {
+    axes: usize,
+    count: usize,
+    coordinates: Vec<usize>,
+}
+
+impl Points {
+    /// All of a box, row-major, each behind `prefix`.
+    fn of(prefix: &[usize], extents: &[usize]) -> Self {
+        let (mut coordinates, mut count) = (vec![], 0);
+        for_each_position(extents, |at| {
+            coordinates.extend(prefix.iter().chain(at));
+            count += 1;
+        });
+        Points { axes: prefix.len() + extents.len(), count, coordinates }
+    }
+
+    fn get(&self, point: usize) -> &[usize] {
+        &self.coordinates[point * self.axes..][..self.axes]
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[usize]> {
+        (0..self.count).map(|point| self.get(point))
+    }
+
+    /// The same behind another prefix, as long as the one before.
+    fn begin_with(&mut self, prefix: &[usize]) {
+        for point in 0..self.count {
+            self.coordinates[point * self.axes..][..prefix.len()].copy_from_slice(prefix);
+        }
+    }
 }
 
 fn position(index: &Index, point: &[usize], value: &dyn Fn(Scalar) -> f64) -> i64 {
@@ -228,51 +241,46 @@ fn hold(bounds: &[Bound], point: &[usize], value: &dyn Fn(Scalar) -> f64) -> boo
     bounds.iter().all(|bound| (0..bound.extent as i64).contains(&position(&bound.coordinate, point, value)))
 }
 
-/// One instruction at one point, not rounded.
-fn compute(
+/// One instruction at all points, not rounded; `values` are those of the instructions before. Loads where nothing is are NaN.
+fn column(
     instr: &Instr,
     region: &Region,
     memory: &Memory,
-    point: &[usize],
-    value: &dyn Fn(Scalar) -> f64,
-) -> f64 {
-    match &instr.kind {
-        InstrKind::Constant(literal) => literal.value(),
-        InstrKind::Coordinate(index) => position(index, point, value) as f64,
-        InstrKind::Load { buffer, index, guard } => {
-            if !hold(guard, point, value) {
-                return 0.0;
+    points: &Points,
+    values: &[Vec<f64>],
+    is_there: &dyn Fn(&[usize]) -> bool,
+) -> Vec<f64> {
+    let compute = |at: usize| {
+        let (point, value) = (points.get(at), |x: Scalar| values[x.0 as usize][at]);
+        match &instr.kind {
+            InstrKind::Coordinate(index) => position(index, point, &value) as f64,
+            InstrKind::Load { .. } if !is_there(point) => f64::NAN,
+            InstrKind::Load { guard, .. } if !hold(guard, point, &value) => 0.0,
+            InstrKind::Load { buffer, index, .. } => {
+                memory[buffer.0 as usize][position(index, point, &value) as usize]
             }
-            memory[buffer.0 as usize][position(index, point, value) as usize]
+            InstrKind::Random { seed, step, node, element } => {
+                let element = position(element, point, &value) as u64;
+                f64::from(random::element_bits(value(*seed) as u32, *node, value(*step) as u32, element))
+            }
+            InstrKind::InRange(bounds) => f64::from(u8::from(hold(bounds, point, &value))),
+            kind => unreachable!("{kind:?} is computed for all points at once"),
         }
-        InstrKind::Random { seed, step, node, element } => {
-            let element = position(element, point, value) as u64;
-            f64::from(random::element_bits(value(*seed) as u32, *node, value(*step) as u32, element))
-        }
-        InstrKind::InRange(bounds) => f64::from(u8::from(hold(bounds, point, value))),
-        InstrKind::Unary(..)
-        | InstrKind::Binary(..)
-        | InstrKind::Compare(..)
-        | InstrKind::Select(..)
-        | InstrKind::Cast(_) => elementwise(instr, region, value),
-        InstrKind::Producer(_) | InstrKind::Reduce(..) => unreachable!("computed for all points at once"),
-    }
-}
-
-/// An elementwise instruction, by the evaluator of its op.
-fn elementwise(instr: &Instr, region: &Region, value: &dyn Fn(Scalar) -> f64) -> f64 {
+    };
     let op: Op = match &instr.kind {
+        InstrKind::Constant(literal) => return vec![literal.value(); points.count],
         InstrKind::Unary(op, _) => Op::Unary(*op),
         InstrKind::Binary(op, ..) => Op::Binary(*op),
         InstrKind::Compare(op, ..) => Op::Compare(*op),
         InstrKind::Select(..) => Op::Select(Select),
         InstrKind::Cast(_) => Op::Cast(Cast { dtype: instr.dtype }),
-        kind => unreachable!("{kind:?} is not elementwise"),
+        _ => return (0..points.count).map(compute).collect(),
     };
-    let array = |x: Scalar| Array { ty: TensorType::scalar(region.instr(x).dtype), values: vec![value(x)] };
+    // By the evaluator of the op.
+    let ty = |dtype: DType| TensorType::new(dtype, [points.count]);
+    let array = |x: Scalar| Array { ty: ty(region.instr(x).dtype), values: values[x.0 as usize].clone() };
     let operands: Vec<_> = instr.kind.operands().into_iter().map(array).collect();
-    let operands: Vec<_> = operands.iter().collect();
-    op.eval(&operands, &TensorType::scalar(instr.dtype))[0]
+    op.eval(&operands.iter().collect::<Vec<_>>(), &ty(instr.dtype))
 }
 
 /// The result of a reduction, at every point.
@@ -281,7 +289,7 @@ fn reduce(
     direction: Direction,
     dtype: DType,
     kernel: &Kernel,
-    points: &[Vec<usize>],
+    points: &Points,
     values: &[f64],
 ) -> Vec<f64> {
     let domain = &kernel.domain;
@@ -289,17 +297,16 @@ fn reduce(
         Direction::Columns => domain.column_axes(),
         Direction::Rows => domain.row_axes(),
     };
-    let key = |point: &[usize]| {
-        let mut key = point.to_vec();
-        key[reduced.clone()].fill(0);
-        key
+    // The number, row-major, of the first point that is reduced with this one.
+    let first = |point: &[usize]| {
+        let axes = point.iter().zip(&domain.axes).enumerate();
+        axes.fold(0, |first, (axis, (&at, &extent))| {
+            first * extent.max(1) + if reduced.contains(&axis) { 0 } else { at }
+        })
     };
-    let mut results: BTreeMap<Vec<usize>, f64> = BTreeMap::new();
-    for (point, &value) in points.iter().zip(values) {
-        let result = results.entry(key(point)).or_insert_with(|| op.identity(dtype));
-        if !counts(kernel, point) {
-            continue;
-        }
+    let mut results = vec![op.identity(dtype); points.count];
+    for (point, &value) in points.iter().zip(values).filter(|(point, _)| counts(kernel, point)) {
+        let result = &mut results[first(point)];
         *result = match op {
             ReduceOp::Sum => *result + value,
             ReduceOp::Max | ReduceOp::Min if result.is_nan() || value.is_nan() => f64::NAN,
@@ -307,7 +314,7 @@ fn reduce(
             ReduceOp::Min => result.min(value),
         };
     }
-    points.iter().map(|point| results[&key(point)]).collect()
+    points.iter().map(|point| results[first(point)]).collect()
 }
 
 /// Whether reductions and consumers see a point: it is there, and inside the band. So a band that leaves out what
@@ -324,21 +331,20 @@ fn counts(kernel: &Kernel, point: &[usize]) -> bool {
 fn consume(
     kernel: &Kernel,
     consumer: &Consumer,
-    all: &[Vec<usize>],
+    all: &Points,
     r: &[f64],
     memory: &mut Memory,
     precision: Precision,
 ) {
     let mut sums: BTreeMap<usize, f64> = BTreeMap::new();
+    let mut columns = Points::of(&vec![0; all.axes], &consumer.p);
     for (point, r) in all.iter().zip(r) {
-        let counts = counts(kernel, point);
-        for p in points(&consumer.p) {
-            let point = [&point[..], &p].concat();
-            let at = position(&consumer.index, &point, &|_| unreachable!("checked by the verifier"));
-            let sum = sums.entry(at as usize).or_insert(0.0);
-            if counts {
-                *sum += r * side(&consumer.with, memory, &point, precision);
-            }
+        columns.begin_with(point);
+        let factors = counts(kernel, point).then(|| side(&consumer.with, memory, &columns, precision));
+        for (at, column) in columns.iter().enumerate() {
+            let place = position(&consumer.index, column, &|_| unreachable!("checked by the verifier"));
+            let sum = sums.entry(place as usize).or_insert(0.0);
+            *sum += factors.as_ref().map_or(0.0, |factors| r * factors[at]);
         }
     }
     for (at, sum) in sums {
@@ -346,37 +352,32 @@ fn consume(
     }
 }
 
-/// An element of an operand.
-fn side(operand: &Operand, memory: &Memory, point: &[usize], precision: Precision) -> f64 {
-    let mut values: Vec<f64> = Vec::with_capacity(operand.region.instrs.len());
+/// The elements of an operand at these points.
+fn side(operand: &Operand, memory: &Memory, points: &Points, precision: Precision) -> Vec<f64> {
+    let mut values: Vec<Vec<f64>> = Vec::with_capacity(operand.region.instrs.len());
     for instr in &operand.region.instrs {
-        let value = |x: Scalar| values[x.0 as usize];
-        let result = compute(instr, &operand.region, memory, point, &value);
-        values.push(precision.round(instr.dtype, result));
+        let mut column = column(instr, &operand.region, memory, points, &values, &|_| true);
+        column.iter_mut().for_each(|x| *x = precision.round(instr.dtype, *x));
+        values.push(column);
     }
-    values[operand.value.0 as usize]
+    values.swap_remove(operand.value.0 as usize)
 }
 
-/// An entry of a product; `terms` are the coordinates of its sum.
-fn entry(
-    product: &Product,
-    terms: &[Vec<usize>],
-    memory: &Memory,
-    point: &[usize],
-    precision: Precision,
-) -> f64 {
-    let side = |operand, point: &[usize]| side(operand, memory, point, precision);
-    let mut whole = point.to_vec();
-    let terms = terms.iter().map(|k| {
-        whole.truncate(point.len());
-        whole.extend(k);
-        (side(&product.a, &whole), side(&product.b, &whole))
-    });
-    if product.dtype.is_integer() {
-        let sum = terms.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
-        return product.dtype.round(f64::from(sum as u32));
-    }
-    precision.round(product.dtype, terms.map(|(a, b)| a * b).sum())
+/// The entries of a product.
+fn product(product: &Product, memory: &Memory, points: &Points, precision: Precision) -> Vec<f64> {
+    let mut terms = Points::of(&vec![0; points.axes], &product.k);
+    let entry = |point: &[usize]| {
+        terms.begin_with(point);
+        let side = |operand| side(operand, memory, &terms, precision);
+        let (a, b) = (side(&product.a), side(&product.b));
+        let factors = a.into_iter().zip(b);
+        if product.dtype.is_integer() {
+            let sum = factors.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
+            return product.dtype.round(f64::from(sum as u32));
+        }
+        precision.round(product.dtype, factors.map(|(a, b)| a * b).sum())
+    };
+    points.iter().map(entry).collect()
 }
 
 #[cfg(test)]
