@@ -21,7 +21,6 @@ pub mod atomic_file;
 pub mod bisect;
 pub mod compile;
 mod error;
-pub mod floor;
 pub mod fuzz;
 pub mod guide;
 pub mod init;
@@ -30,6 +29,7 @@ pub mod loss;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod roofline;
 #[cfg(feature = "files")]
 pub mod tensor_file;
 #[cfg(test)]

@@ -6,10 +6,10 @@
 //!
 //! * [`grad`]: symbolic reverse-mode differentiation.
 //! * [`PIPELINE`] and [`run`]: simplification; times, verifies and dumps each pass, and names the one that fails.
-//! * [`Difference`]: what a pass changed.
+//! * [`GraphDiff`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
-//! * [`narrow_matrices`]: parameters kept as `bf16`, `f16` or `i8`, for programs that only read them.
+//! * [`quantize_weights`]: parameters kept as `bf16`, `f16` or `i8`, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
 //! * [`divide`](microbatch::divide): from a program to one of a microbatch and one of the rest, before simplification.
@@ -18,27 +18,27 @@
 #![forbid(unsafe_code)]
 
 mod autodiff;
+mod bf16_activations;
 mod cse;
 mod dce;
-mod difference;
 mod fold;
+mod forward_set;
 pub mod fuse;
-mod halves;
+mod graph_diff;
 mod loops;
 mod memory_strategy;
 pub mod microbatch;
 mod mixed_precision;
-mod narrow_kept;
-mod narrow_matrices;
 pub mod plan;
+mod quantize_weights;
 mod rebuild;
 mod runner;
 pub mod simplify;
 mod split_reductions;
 
 pub use autodiff::grad;
-pub use difference::Difference;
+pub use graph_diff::GraphDiff;
 pub use memory_strategy::MemoryStrategy;
-pub use narrow_matrices::{narrow_matrices, scale_of};
+pub use quantize_weights::{quantize_weights, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{MIXED_PRECISION, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run};

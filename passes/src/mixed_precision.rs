@@ -14,7 +14,7 @@
 //!
 //! Invariant: without rounding, the program computes what it did; inputs and outputs keep their types.
 
-use crate::{Rebuild, halves, loops};
+use crate::{Rebuild, forward_set, loops};
 use kernfusion_ir::{Cast, DType, DotGeneral, Graph, KernelEntry, Op, ReduceOp, Result, ValueId};
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ struct Readers {
 impl Readers {
     /// The readers of each value.
     fn of(graph: &Graph) -> Vec<Readers> {
-        let forward = halves::forward(graph);
+        let forward = forward_set::forward(graph);
         let mut readers = vec![Readers::default(); graph.len()];
         graph.outputs().iter().for_each(|output| readers[output.value.index()].delivered = true);
         for id in graph.ids().rev() {

@@ -1,7 +1,7 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    cse, dce, fold, loops, mixed_precision, narrow_kept, narrow_matrices, simplify, split_reductions,
+    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, simplify, split_reductions,
 };
 use kernfusion_ir::{DType, Graph, IrError};
 use std::time::{Duration, Instant};
@@ -93,7 +93,7 @@ pub const MIXED_PRECISION: &[Pass] = &[
     Pass {
         name: "narrow-kept",
         about: "keeps activations for backward in bf16",
-        run: |graph| quiet(narrow_kept::narrow_kept_values(graph)),
+        run: |graph| quiet(bf16_activations::narrow_kept_values(graph)),
     },
     // Both leave conversions that nobody reads.
     Pass {
@@ -131,7 +131,7 @@ pub const OTHERS: &[Pass] = &[
 ];
 
 fn narrowed(graph: &mut Graph, dtype: DType) -> Result<Notes, IrError> {
-    let names = narrow_matrices(graph, dtype, |_| true)?;
+    let names = quantize_weights(graph, dtype, |_| true)?;
     Ok(names.into_iter().map(|name| format!("{name} as {dtype}")).collect())
 }
 

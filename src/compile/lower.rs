@@ -30,7 +30,7 @@ pub struct Lowered {
 /// # Errors
 /// If the batch cannot be cut so, a pass fails, or an op has no kernel.
 pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<Lowered> {
-    let mut half = Half {
+    let mut half = GraphLowering {
         target,
         fusion: target.mode.fusion(memory),
         passes: vec![],
@@ -45,7 +45,7 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
             ProgramPlan::divided(body, division(graph, microbatches, half.lower(tail)?, &joined))
         }
     };
-    let Half { passes, fuse, plan, .. } = half;
+    let GraphLowering { passes, fuse, plan, .. } = half;
     Ok(Lowered { memory, program, passes, fuse, plan })
 }
 
@@ -60,7 +60,7 @@ fn division(graph: &Graph, count: usize, tail: Plan, joined: &[(String, usize)])
 }
 
 /// What was done so far.
-struct Half<'a> {
+struct GraphLowering<'a> {
     target: &'a Target,
     fusion: Fusion,
     passes: Vec<PassReport>,
@@ -68,7 +68,7 @@ struct Half<'a> {
     plan: Duration,
 }
 
-impl Half<'_> {
+impl GraphLowering<'_> {
     fn lower(&mut self, mut graph: Graph) -> Result<Plan> {
         self.passes.extend(run(&mut graph, &self.target.passes(), None, &mut |_, _| {})?);
         let start = Instant::now();

@@ -40,7 +40,7 @@ use crate::init::Init;
 use kernfusion_ir::{
     Builder, DType, Graph, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType, ValueId,
 };
-use kernfusion_passes::narrow_matrices;
+use kernfusion_passes::quantize_weights;
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -202,7 +202,7 @@ impl Trace {
     }
 
     /// Keeps the matrices among the parameters that the finished program only reads as `dtype` (`bf16`, `f16` or `i8`), see
-    /// [`narrow_matrices`]: a model that is not trained any more takes half or a quarter of the memory, and as little of the
+    /// [`quantize_weights`]: a model that is not trained any more takes half or a quarter of the memory, and as little of the
     /// time where it only reads them once. They are read as `f32`. Matrices of `i8` have an `f32` scale for each row.
     pub fn store_matrices(&self, dtype: DType) {
         self.inner.borrow_mut().stored = dtype;
@@ -397,7 +397,7 @@ impl Trace {
         let mut parameters: Vec<_> =
             inner.parameters.iter().map(|(parameter, _)| parameter.clone()).collect();
         let names: BTreeSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-        let narrow = narrow_matrices(&mut graph, inner.stored, |name| names.contains(name))?;
+        let narrow = quantize_weights(&mut graph, inner.stored, |name| names.contains(name))?;
         let narrow: BTreeSet<_> = narrow.into_iter().collect();
         for parameter in parameters.iter_mut().filter(|parameter| narrow.contains(&parameter.name)) {
             (parameter.dtype, parameter.trained) = (inner.stored, false);

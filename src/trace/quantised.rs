@@ -1,4 +1,4 @@
-//! The states of parameters that `narrow_matrices` keeps as `i8`: each row is a scale times whole numbers from −127 to 127.
+//! The states of parameters that `quantize_weights` keeps as `i8`: each row is a scale times whole numbers from −127 to 127.
 
 use super::Parameter;
 use crate::HostTensor;

@@ -10,7 +10,7 @@ use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::KernelGraph;
 use kernfusion_passes::fuse::fuse;
 use kernfusion_passes::microbatch::divide;
-use kernfusion_passes::{Difference, Pass, find, run as run_passes};
+use kernfusion_passes::{GraphDiff, Pass, find, run as run_passes};
 
 /// How far simplification goes.
 #[derive(clap::Args)]
@@ -106,7 +106,7 @@ pub(crate) fn difference(graph: &Graph, list: &[Pass], pass: &str) -> Result<Str
     let reports = run_passes(&mut after, &[pass], None, &mut |_, _| {}).map_err(failed)?;
     let about = format!("# {name} ({})\n", pass.about);
     let notes = reports.iter().flat_map(|report| &report.notes).map(|note| format!("# {note}\n"));
-    Ok([about].into_iter().chain(notes).chain([Difference::new(&before, &after).to_string()]).collect())
+    Ok([about].into_iter().chain(notes).chain([GraphDiff::new(&before, &after).to_string()]).collect())
 }
 
 /// The kernels of a simplified program.

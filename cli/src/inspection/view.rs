@@ -3,7 +3,7 @@
 use crate::common::error::{CliError, read_text};
 use crate::viewer::{Options, View};
 use kernfusion::compile::{MemoryStrategy, Mode, Precision};
-use kernfusion::floor::NOMINAL;
+use kernfusion::roofline::NOMINAL;
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::Graph;
 use serde::Deserialize;

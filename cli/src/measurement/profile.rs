@@ -12,7 +12,7 @@ use crate::common::screen::{Screen, progress};
 use crate::common::workload::{Workload, median, synthetic_tokens, windows};
 use crate::measurement::profile_table::{self, Group};
 use kernfusion::compile::{Mode, Target};
-use kernfusion::floor::{Floor, floor};
+use kernfusion::roofline::{Floor, floor};
 use kernfusion_codegen::Peaks;
 use kernfusion_cpu::MemoryMeter;
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Product};

@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::code::{KernelCode, Texts};
-use kernfusion::floor::{Floor, floor};
+use kernfusion::roofline::{Floor, floor};
 use kernfusion_ir::ValueId;
 use kernfusion_ir::kernel::{BufferId, BufferRole, KernelGraph, Place, Plan};
 use serde::Serialize;

@@ -21,7 +21,7 @@ pub use kernels::{BufferRow, KernelRow, RefusalRow};
 pub use nodes::{Line, Nodes, PassRow};
 
 use kernfusion::compile::{MemoryStrategy, Mode, Precision, Target, passes};
-use kernfusion::floor::NOMINAL;
+use kernfusion::roofline::NOMINAL;
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::Graph;
 use kernfusion_lm::Result;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Below, free of any IR and in a crate of its own: instruction sets ([`isa`]), threads ([`pool`]), memory ([`memory`]), tile
-//! primitives ([`tiles`]), matrix products ([`contract`]), and the launching of programs. [`peaks()`] measures what bounds them.
+//! primitives ([`math`]), matrix products ([`gemm`]), and the launching of programs. [`peaks()`] measures what bounds them.
 
 mod backend;
 mod executable;
@@ -25,4 +25,4 @@ pub use plan::{Options, PlanExecutable, See};
 pub use resident::resident_bytes;
 
 pub use kernfusion_runtime::memory::SharedArena;
-pub use kernfusion_runtime::{contract, guard, isa, memory, pool, tiles};
+pub use kernfusion_runtime::{gemm, guard, isa, math, memory, pool};

@@ -1,7 +1,7 @@
 //! What a CPU can do at most, measured.
 
 use kernfusion_codegen::{CodegenError, Peaks};
-use kernfusion_runtime::contract::{Precision, peak};
+use kernfusion_runtime::gemm::{Precision, peak};
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::memory::Arena;
 use kernfusion_runtime::pool::{Pool, share};

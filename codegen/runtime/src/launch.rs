@@ -1,11 +1,11 @@
 //! Runs the programs of kernels on a pool of threads.
 
 use crate::chain::{ChainStep, Scratch};
-use crate::contract::Workspaces;
+use crate::gemm::Workspaces;
+use crate::math::zero_upper;
 use crate::memory::{Arena, OutOfMemory};
 use crate::pool::{Pool, share};
 use crate::product::ProductStep;
-use crate::tiles::zero_upper;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! What compiled kernels of Kernfusion need when they run, and nothing that compiles: instruction sets ([`isa`]), threads
-//! ([`pool`]), memory ([`memory`], and [`guard`] for tests), tile primitives ([`tiles`]), matrix products ([`contract`]), alone ([`product`]) and one
+//! ([`pool`]), memory ([`memory`], and [`guard`] for tests), functions on rows of numbers ([`math`]), matrix products ([`gemm`]), alone ([`product`]) and one
 //! after another on the same rows ([`chain`]), and the launching of all this ([`launch`]). A [`Model`] is one that was compiled
 //! ahead of time: an [`Artefact`] in an object file that a program links, with its parameters in a file beside it; [`c`] is the
 //! same for programs in C.
@@ -9,10 +9,11 @@ pub mod artefact;
 #[cfg(feature = "artefact")]
 pub mod c;
 pub mod chain;
-pub mod contract;
+pub mod gemm;
 pub mod guard;
 pub mod isa;
 pub mod launch;
+pub mod math;
 pub mod memory;
 #[cfg(feature = "artefact")]
 mod model;
@@ -21,7 +22,6 @@ pub mod product;
 mod sync;
 #[cfg(test)]
 mod testing;
-pub mod tiles;
 #[cfg(feature = "artefact")]
 mod weights;
 

@@ -3,9 +3,9 @@
 use crate::artefact::{Artefact, Description, FORMAT, Input, Part, Spot, StateDescription};
 use crate::isa::Isa;
 use crate::launch::{Functions, Launcher, Pointers};
+use crate::math::Tiles;
 use crate::memory::{OutOfMemory, Piece, Shelf};
 use crate::pool::Pool;
-use crate::tiles::Tiles;
 use crate::weights::Weights;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

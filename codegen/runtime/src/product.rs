@@ -1,6 +1,6 @@
 //! A matrix product as a step of a program.
 
-use crate::contract::{Axis, Buffers, Contraction, GenericContraction, TileFn, Touched, Workspaces};
+use crate::gemm::{Axis, Buffers, Contraction, GenericContraction, TileFn, Touched, Workspaces};
 use crate::launch::Functions;
 use crate::memory::OutOfMemory;
 use crate::pool::Pool;

@@ -4,8 +4,8 @@
 //! share of a combination. Values without the batch may be asked for a microbatch too (a mask beside activations, the number
 //! of a row): those that are computed from nothing but coordinates and random bits are computed for the microbatch alone.
 
-use super::class::{Class, Classes};
-use super::line::{Along, line, narrowed, same_outer};
+use super::axis_map::{ResultAxis, axis_map, narrowed, same_outer};
+use super::batch_dependence::{BatchDependence, Classes};
 use super::{INDEX, MicrobatchError, accumulator, accumulator_type};
 use kernfusion_ir::{
     Binary, Builder, Compare, DType, DotGeneral, DynamicSlice, Graph, Input, InputRole, Iota, Op, Origin,
@@ -39,8 +39,12 @@ enum Recipe {
 }
 
 /// The graph that computes one microbatch: its part of results, and its sums, which it adds to the accumulators.
-pub(super) fn body(graph: &Graph, classes: &Classes, microbatches: usize) -> Result<Graph, MicrobatchError> {
-    let planner = Planner { graph, classes, microbatches };
+pub(super) fn body(
+    graph: &Graph,
+    dependences: &Classes,
+    microbatches: usize,
+) -> Result<Graph, MicrobatchError> {
+    let planner = Planner { graph, dependences, microbatches };
     let wanted = planner.wanted();
     let mut new = Graph::new(format!("{}.body", graph.name));
     let part =
@@ -49,10 +53,10 @@ pub(super) fn body(graph: &Graph, classes: &Classes, microbatches: usize) -> Res
     for (&id, forms) in &wanted {
         forms.iter().try_for_each(|&form| writer.write(id, form))?;
     }
-    for (number, &id) in classes.accumulated.iter().enumerate() {
+    for (number, &id) in dependences.accumulated.iter().enumerate() {
         writer.accumulate(number, id)?;
     }
-    for (output, axis) in classes.sliced_outputs(graph) {
+    for (output, axis) in dependences.sliced_outputs(graph) {
         writer.new.output(&output.name, writer.places[&(output.value, Form::Slice(axis))]);
     }
     Ok(writer.new)
@@ -60,7 +64,7 @@ pub(super) fn body(graph: &Graph, classes: &Classes, microbatches: usize) -> Res
 
 struct Planner<'a> {
     graph: &'a Graph,
-    classes: &'a Classes,
+    dependences: &'a Classes,
     microbatches: usize,
 }
 
@@ -68,10 +72,10 @@ impl Planner<'_> {
     /// The forms of each value that accumulators and results need.
     fn wanted(&self) -> BTreeMap<ValueId, BTreeSet<Form>> {
         let mut wanted: BTreeMap<ValueId, BTreeSet<Form>> = BTreeMap::new();
-        for &id in &self.classes.accumulated {
+        for &id in &self.dependences.accumulated {
             wanted.entry(id).or_default().insert(Form::Share);
         }
-        for (output, axis) in self.classes.sliced_outputs(self.graph) {
+        for (output, axis) in self.dependences.sliced_outputs(self.graph) {
             wanted.entry(output.value).or_default().insert(Form::Slice(axis));
         }
         for id in self.graph.ids().rev() {
@@ -98,43 +102,50 @@ impl Planner<'_> {
 
     fn recipe(&self, id: ValueId, form: Form) -> Recipe {
         let node = &self.graph[id];
-        match (form, self.classes.get(id)) {
-            (Form::Whole, Class::Whole) => {
+        match (form, self.dependences.get(id)) {
+            (Form::Whole, BatchDependence::Whole) => {
                 Recipe::Op(node.op.clone(), vec![Form::Whole; node.operands.len()])
             }
-            (Form::Slice(_), Class::Sliced(_)) if matches!(node.op, Op::Input(_)) => Recipe::Input,
-            (Form::Slice(_), Class::Sliced(_)) | (Form::Share, Class::Partial(_)) => self.derived(id),
-            (Form::Slice(axis), Class::Whole) => self.cut(id, axis),
-            (form, class) => unreachable!("no microbatch has the form {form:?} of a value that is {class:?}"),
+            (Form::Slice(_), BatchDependence::Sliced(_)) if matches!(node.op, Op::Input(_)) => Recipe::Input,
+            (Form::Slice(_), BatchDependence::Sliced(_)) | (Form::Share, BatchDependence::Partial(_)) => {
+                self.derived(id)
+            }
+            (Form::Slice(axis), BatchDependence::Whole) => self.cut(id, axis),
+            (form, dependence) => {
+                unreachable!("no microbatch has the form {form:?} of a value that is {dependence:?}")
+            }
         }
     }
 
     /// A value that has a microbatch or a share because an operand has.
     fn derived(&self, id: ValueId) -> Recipe {
         let node = &self.graph[id];
-        let sliced =
-            node.operands.iter().enumerate().find_map(|(slot, &operand)| match self.classes.get(operand) {
-                Class::Sliced(axis) => Some((slot, axis)),
-                Class::Whole | Class::Partial(_) | Class::Complete => None,
-            });
+        let sliced = node.operands.iter().enumerate().find_map(|(slot, &operand)| {
+            match self.dependences.get(operand) {
+                BatchDependence::Sliced(axis) => Some((slot, axis)),
+                BatchDependence::Whole | BatchDependence::Partial(_) | BatchDependence::Complete => None,
+            }
+        });
         let Some((slot, axis)) = sliced else {
-            let form = |operand: &ValueId| match self.classes.get(*operand) {
-                Class::Partial(_) => Form::Share,
-                Class::Whole | Class::Sliced(_) | Class::Complete => Form::Whole,
+            let form = |operand: &ValueId| match self.dependences.get(*operand) {
+                BatchDependence::Partial(_) => Form::Share,
+                BatchDependence::Whole | BatchDependence::Sliced(_) | BatchDependence::Complete => {
+                    Form::Whole
+                }
             };
             return Recipe::Op(node.op.clone(), node.operands.iter().map(form).collect());
         };
         let types: Vec<_> = node.operands.iter().map(|&operand| &self.graph[operand].ty).collect();
-        let line =
-            line(&node.op, &types, slot, axis, self.microbatches).expect("the classes were found along it");
-        let forms = line.operands.iter().map(|axis| axis.map_or(Form::Whole, Form::Slice)).collect();
-        Recipe::Op(narrowed(&node.op, line.result, self.microbatches), forms)
+        let map = axis_map(&node.op, &types, slot, axis, self.microbatches)
+            .expect("the dependences were found along it");
+        let forms = map.operands.iter().map(|axis| axis.map_or(Form::Whole, Form::Slice)).collect();
+        Recipe::Op(narrowed(&node.op, map.result, self.microbatches), forms)
     }
 
     /// The microbatch of a value without the batch: computed from microbatches as long as that repeats nothing, else cut.
     fn cut(&self, id: ValueId, axis: usize) -> Recipe {
         let node = &self.graph[id];
-        let narrow = || narrowed(&node.op, Along::Axis(axis), self.microbatches);
+        let narrow = || narrowed(&node.op, ResultAxis::Axis(axis), self.microbatches);
         let shape = &node.ty.shape;
         match &node.op {
             Op::Iota(iota) => {
@@ -223,7 +234,7 @@ impl Writer<'_> {
     /// Adds a share to its accumulator, which starts anew in the first microbatch.
     fn accumulate(&mut self, number: usize, id: ValueId) -> Result<(), MicrobatchError> {
         let node = &self.planner.graph[id];
-        let combination = self.planner.classes.combination(id);
+        let combination = self.planner.dependences.combination(id);
         let ty = accumulator_type(&node.ty);
         let name = accumulator(number, &ty);
         let share = self.places[&(id, Form::Share)];

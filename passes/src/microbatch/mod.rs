@@ -1,6 +1,6 @@
 //! Microbatches: a program as a *body*, which runs on one microbatch after another, and a *tail*, which runs once.
 //!
-//! Inputs that carry the batch give it to whatever is computed from them, axis by axis (`line`), until a reduction or a
+//! Inputs that carry the batch give it to whatever is computed from them, axis by axis (`axis_map`), until a reduction or a
 //! product sums over it. Such a sum is *partial* in a microbatch; the body adds it to an accumulator, a state that the first
 //! microbatch clears. What needs completed sums, and what has nothing to do with the batch, is the tail's: of a training step
 //! the clipping, the update, the loss.
@@ -16,12 +16,12 @@
 //! transformation is right for whichever inputs are said to carry the batch: a choice that does not fit is refused, never
 //! wrong.
 
+mod axis_map;
+mod batch_dependence;
 mod body;
-mod class;
-mod line;
 mod tail;
 
-use class::Classes;
+use batch_dependence::Classes;
 use kernfusion_ir::{Graph, IrError, Op, Origin, ValueId};
 
 /// How the names of all inputs and states that tiling adds begin; no program may use such names itself.
@@ -98,15 +98,16 @@ pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchE
     }
     let batched: Vec<_> =
         inputs_with_axes(graph).filter(|&id| Some(graph[id].ty.shape[0]) == extent).collect();
-    let classes = Classes::of(graph, &batched, microbatches)?;
-    let body = body::body(graph, &classes, microbatches)?;
-    let tail = tail::tail(graph, &classes)?;
+    let dependences = Classes::of(graph, &batched, microbatches)?;
+    let body = body::body(graph, &dependences, microbatches)?;
+    let tail = tail::tail(graph, &dependences)?;
     let name = |id: &ValueId| match &graph[*id].op {
         Op::Input(input) => input.name.clone(),
         _ => unreachable!("only inputs are batched from the start"),
     };
     let batched = batched.iter().map(name).filter(|name| body.input(name).is_some()).collect();
-    let joined = classes.sliced_outputs(graph).into_iter().map(|(output, axis)| (output.name.clone(), axis));
+    let joined =
+        dependences.sliced_outputs(graph).into_iter().map(|(output, axis)| (output.name.clone(), axis));
     Ok(Divided { joined: joined.collect(), body, tail, microbatches, batched })
 }
 

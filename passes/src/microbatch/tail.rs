@@ -1,14 +1,15 @@
 //! What runs once, after the last microbatch: everything that completed sums lead to.
 
-use super::class::Classes;
+use super::batch_dependence::Classes;
 use super::{MicrobatchError, accumulator, accumulator_type};
 use kernfusion_ir::{Builder, Graph, InputRole};
 use std::collections::BTreeMap;
 
 /// The graph from accumulators, and from what has nothing to do with the batch, to all outputs that are not sliced.
-pub(super) fn tail(graph: &Graph, classes: &Classes) -> Result<Graph, MicrobatchError> {
-    let numbers: BTreeMap<_, _> = classes.accumulated.iter().enumerate().map(|(n, &id)| (id, n)).collect();
-    let sliced = classes.sliced_outputs(graph);
+pub(super) fn tail(graph: &Graph, dependences: &Classes) -> Result<Graph, MicrobatchError> {
+    let numbers: BTreeMap<_, _> =
+        dependences.accumulated.iter().enumerate().map(|(n, &id)| (id, n)).collect();
+    let sliced = dependences.sliced_outputs(graph);
     let outputs = || graph.outputs().iter().filter(|output| sliced.iter().all(|(other, _)| other != output));
     let mut wanted = vec![false; graph.len()];
     outputs().for_each(|output| wanted[output.value.index()] = true);

@@ -1,6 +1,6 @@
 //! The scalar instructions of kernel IR in Cranelift, one arm each.
 
-use super::code::{Code, lane};
+use super::builder::{Code, lane};
 use cranelift::prelude::*;
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
 

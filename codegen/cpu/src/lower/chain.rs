@@ -1,10 +1,10 @@
 //! Lowering of [chains](kernfusion_runtime::chain): what is multiplied lies in memory or is computed there first, the region
 //! becomes a function on rows of blocks. The size of blocks depends on shapes alone.
 
+use super::avx512::Wide;
 use super::contraction::{Factor, axis, element};
 use super::normalise::regroup;
 use super::row::{Row, Write, WriteMode};
-use super::wide::Wide;
 use super::{Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::reduces;
@@ -15,7 +15,7 @@ use kernfusion_ir::kernel::{
 use kernfusion_runtime::chain::{
     Along, Band, ChainConsumer, ChainProduct, ChainStep, Destination, Placed, stride,
 };
-use kernfusion_runtime::contract::{Operand, Precision};
+use kernfusion_runtime::gemm::{Operand, Precision};
 
 /// From so many matrices on, each is one thread's.
 const OWN_MATRICES: usize = 8;

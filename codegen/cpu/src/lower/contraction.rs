@@ -7,9 +7,9 @@
 //!
 //! An operand that is more than a load is computed into a temporary first.
 
+use super::avx512::Wide;
 use super::normalise::{dependence, regroup};
 use super::row::{Row, Write};
-use super::wide::Wide;
 use super::{Lowering, Step, schedule, tile};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
@@ -18,7 +18,7 @@ use kernfusion_ir::kernel::{
     BufferId, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Region,
     Scalar, Store, StoreMode,
 };
-use kernfusion_runtime::contract::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
+use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
 use kernfusion_runtime::product::{Choice, Divided, ProductStep, Target, Work};
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ impl Lowering<'_> {
             && !scatters(kernel)
             && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64);
         if in_tiles {
-            return match turned(kernel) {
+            return match transposed(kernel) {
                 Some((kernel, product)) => self.tiled(&kernel, &product),
                 None => self.tiled(kernel, &products[0]),
             };
@@ -84,7 +84,7 @@ impl Lowering<'_> {
         let plain = self.plain_store(kernel);
         let (target, epilogue) = match plain.and_then(|store| direct(store, domain)) {
             Some((slot, offset, batch, ldc)) => {
-                work.output = contract::Output::Direct { batch, ldc, adds: false };
+                work.output = gemm::Output::Direct { batch, ldc, adds: false };
                 (Some(Target { slot, offset }), None)
             }
             None => (None, Some(self.epilogue(&merged)?)),
@@ -132,8 +132,8 @@ impl Lowering<'_> {
         let Some(choice) = choice(&kernel.region, &store.index, domain) else { return Ok(None) };
         let Some((slot, offset, batch, ldc)) = direct(store, domain) else { return Ok(None) };
         let (a, b) = self.factors(kernel, product)?;
-        let output = contract::Output::Direct { batch, ldc, adds: true };
-        let work = Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) });
+        let output = gemm::Output::Direct { batch, ldc, adds: true };
+        let work = Work::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) });
         self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
         Ok(Some(plain_step(work, a, b, Some(Target { slot, offset }), Some(choice))))
     }
@@ -155,18 +155,18 @@ impl Lowering<'_> {
     }
 
     /// The product as the driver knows it, with results handed out in tiles.
-    fn work(&self, domain: &Domain, product: &Product, a: &Factor, b: &Factor) -> contract::Contraction {
+    fn work(&self, domain: &Domain, product: &Product, a: &Factor, b: &Factor) -> gemm::Contraction {
         let precision = if a.is_bf16 && b.is_bf16 { Precision::Bf16 } else { Precision::F32 };
         let operand = |factor: &Factor, outer: Range<usize>| {
             let layout = layout(factor, domain, outer, &product.k);
-            contract::Operand {
+            gemm::Operand {
                 element: element(factor.dtype),
                 outer: layout.outer,
                 k: layout.k,
                 batch: layout.batch,
             }
         };
-        contract::Contraction {
+        gemm::Contraction {
             isa: self.isa,
             m: domain.extent(domain.row_axes()),
             n: domain.extent(domain.column_axes()),
@@ -174,7 +174,7 @@ impl Lowering<'_> {
             batch: domain.extent(domain.outer_axes()),
             a: operand(a, domain.row_axes()),
             b: operand(b, domain.column_axes()),
-            output: contract::Output::Tile,
+            output: gemm::Output::Tile,
             precision,
             prologue: None,
             epilogue: None,
@@ -195,8 +195,8 @@ impl Lowering<'_> {
                 let (m, n) = (domain.extent(domain.row_axes()), domain.extent(domain.column_axes()));
                 let stride = (m * n) as isize;
                 let batch = Axis::Strided { len: domain.extent(domain.outer_axes()), stride };
-                let output = contract::Output::Direct { batch, ldc: n, adds: false };
-                Work::Driver(contract::Contraction { output, ..self.work(domain, product, &a, &b) })
+                let output = gemm::Output::Direct { batch, ldc: n, adds: false };
+                Work::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) })
             }
             DType::F64 | DType::I32 | DType::U32 => {
                 let number = match lanes {
@@ -269,7 +269,7 @@ impl Lowering<'_> {
 
 /// A product of many rows with one column, as one of one row: the driver has a way of its own for few rows. Each entry is the
 /// same sum.
-fn turned(kernel: &Kernel) -> Option<(Kernel, Product)> {
+fn transposed(kernel: &Kernel) -> Option<(Kernel, Product)> {
     let domain = &kernel.domain;
     let Form::Contraction(contraction) = &kernel.form else { return None };
     if domain.extent(domain.column_axes()) != 1 || domain.extent(domain.row_axes()) == 1 {

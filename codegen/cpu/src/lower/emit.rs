@@ -1,9 +1,9 @@
-//! The code of one row: for each stage its scalars and calls, then a loop ([`super::lanes`]).
+//! The code of one row: for each stage its scalars and calls, then a loop ([`super::vector_loop`]).
 
-use super::code::{Code, lane, lane_name};
+use super::addressing::Position;
+use super::builder::{Code, lane, lane_name};
 use super::row::Row;
 use super::schedule::{Schedule, is_call};
-use super::walk::Position;
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Index, Indirect, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
@@ -138,7 +138,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
                 let start = self.walk(element).base;
                 let (slot, one) = (self.cell(), self.code.int(1));
                 self.philox(slot, one, [seed, step], *node, start, 1);
-                self.code.b.ins().load(types::I32, super::code::flags(), slot, 0)
+                self.code.b.ins().load(types::I32, super::builder::flags(), slot, 0)
             }
             InstrKind::Reduce(op, _, x) => {
                 let (row, points) = (self.row_address(*x), self.points());
@@ -248,7 +248,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
 
     /// A primitive on one value, by way of the stack.
     fn call_on_scalar(&mut self, instr: &Instr) -> Value {
-        let flags = super::code::flags();
+        let flags = super::builder::flags();
         let to = self.cell();
         let mut operands = vec![to];
         for x in instr.kind.operands() {

@@ -1,8 +1,8 @@
 //! Functions are built one by one, in one of Cranelift's modules: for memory, where they are made executable together and freed
 //! together, or for an object file ([`super::object`]).
 
-use super::code::Code;
-use super::wide::Wide;
+use super::avx512::Wide;
+use super::builder::Code;
 use cranelift::codegen::Context;
 use cranelift::jit::{JITBuilder, JITModule};
 use cranelift::module::{FuncId, Module, default_libcall_names};
@@ -12,7 +12,7 @@ use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch;
-use kernfusion_runtime::tiles::Tiles;
+use kernfusion_runtime::math::Tiles;
 
 /// Functions under construction.
 pub(super) struct Functions {

@@ -11,14 +11,15 @@
 //!
 //! Kernels that are equal but for their buffers share one program: its code finds buffers through a table.
 
+mod addressing;
 mod arithmetic;
+mod avx512;
+mod builder;
 mod chain;
-mod code;
 mod contraction;
 mod emit;
 mod jit;
-mod lanes;
-mod memory;
+mod load_store;
 mod nest;
 mod normalise;
 #[cfg(feature = "object")]
@@ -27,11 +28,11 @@ mod reduce;
 mod row;
 mod schedule;
 mod tile;
-mod walk;
-mod wide;
+mod vector_loop;
 
 pub(crate) use jit::{Machine, Text};
 
+use avx512::Wide;
 use jit::Functions;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduces, scatters};
@@ -44,7 +45,6 @@ use normalise::normalise;
 use row::{Access, Row, Write, WriteMode};
 use std::collections::HashMap;
 use std::sync::Arc;
-use wide::Wide;
 
 /// Whether a kernel can be lowered, and if not, why. It is asked while kernels are made, so that what is refused becomes several.
 ///

@@ -4,7 +4,7 @@
 //! A unit is one coordinate of every outer axis, times one piece of the inner axis if rows are cut into pieces. All
 //! of it depends on the shape alone, so results do not depend on how units are divided among threads.
 
-use super::code::{Code, flags};
+use super::builder::{Code, flags};
 use super::emit::{At, Count, Emitter, Memory};
 use super::jit::Functions;
 use super::row::{Row, WriteMode};

@@ -12,7 +12,7 @@ use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
 use kernfusion_runtime::artefact::{self, Artefact};
 use kernfusion_runtime::isa::Isa;
-use kernfusion_runtime::tiles::Tiles;
+use kernfusion_runtime::math::Tiles;
 use std::collections::HashMap;
 
 /// What Cranelift may use where only AVX2 is asked for.

@@ -13,8 +13,8 @@
 //! loop        %2 = x − %1, into row 0          store row 0 / %4
 //! ```
 
+use super::avx512::{self, WideLoop};
 use super::row::{Row, Write};
-use super::wide::{self, WideLoop};
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
@@ -63,8 +63,8 @@ impl Schedule {
     /// Records each stage's loop by sixteen lanes; tells whether all of them can be made so.
     fn widen(&mut self, row: &Row) -> bool {
         let record = |steps: &Loop| {
-            let everywhere = wide::record(row, steps, false)?;
-            let inside = wide::record(row, steps, true).filter(|inside| *inside != everywhere);
+            let everywhere = avx512::record(row, steps, false)?;
+            let inside = avx512::record(row, steps, true).filter(|inside| *inside != everywhere);
             Some(WideLoop { everywhere, inside })
         };
         self.wide = self.loops.iter().map(record).collect();

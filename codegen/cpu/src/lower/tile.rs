@@ -9,7 +9,7 @@ use super::schedule::Schedule;
 use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::kernel::Domain;
-use kernfusion_runtime::contract::TILE_COLUMNS;
+use kernfusion_runtime::gemm::TILE_COLUMNS;
 
 /// Points that a scratch row holds.
 pub(super) fn capacity(row: &Row) -> usize {
@@ -25,7 +25,7 @@ pub(super) struct Scratch {
     pub(super) slot: Option<usize>,
 }
 
-/// Builds a [`TileFn`](kernfusion_runtime::contract::TileFn) whose context is the kernel's table.
+/// Builds a [`TileFn`](kernfusion_runtime::gemm::TileFn) whose context is the kernel's table.
 pub(super) fn build(
     functions: &mut Functions,
     name: &str,

@@ -17,7 +17,7 @@ mod run;
 
 pub(crate) use run::Scratch;
 
-use crate::contract::{Axis, Element, Operand, Precision};
+use crate::gemm::{Axis, Element, Operand, Precision};
 use crate::isa::Isa;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub struct ChainStep {
     pub products: Vec<ChainProduct>,
     /// What is made of the region's values.
     pub consumers: Vec<ChainConsumer>,
-    /// A [`TileFn`](crate::contract::TileFn) on whole rows, which finds scratch through the table.
+    /// A [`TileFn`](crate::gemm::TileFn) on whole rows, which finds scratch through the table.
     pub function: usize,
     /// The slot that points to the row program's scratch rows.
     pub scratch: usize,

@@ -1,13 +1,13 @@
 //! Running a chain: by whole matrices, each on one thread, or by blocks of rows that all threads share.
 
 use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
-use crate::contract::local::{ALIGN, Local, Matrix, Panels, Results, Room, Wedge};
-use crate::contract::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, TileFn, Workspaces};
+use crate::gemm::single_thread::{ALIGN, Matrix, Panels, Results, Room, SingleThread, Wedge};
+use crate::gemm::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, TileFn, Workspaces};
 use crate::launch::Functions;
+use crate::math::element::{Bf16, Byte, Element as _, F16};
+use crate::math::zero_upper;
 use crate::memory::OutOfMemory;
 use crate::pool::{Pool, share};
-use crate::tiles::element::{Bf16, Byte, Element as _, F16};
-use crate::tiles::zero_upper;
 use std::ops::Range;
 
 /// Scratch rows of the threads: where they start, and bytes from one thread to the next.
@@ -110,11 +110,11 @@ impl ChainStep {
             let panels = self.local(c.precision).panel_words(c.p, self.summed(c));
             panels + (self.rows_aside(c) * c.p).next_multiple_of(16)
         });
-        blocks + products.chain(consumers).sum::<usize>() + Local::SPACE
+        blocks + products.chain(consumers).sum::<usize>() + SingleThread::SPACE
     }
 
-    fn local(&self, precision: Precision) -> Local {
-        Local::new(self.isa, precision)
+    fn local(&self, precision: Precision) -> SingleThread {
+        SingleThread::new(self.isa, precision)
     }
 }
 
@@ -142,7 +142,7 @@ impl<'a> Own<'a> {
             free = free.wrapping_add(words);
             start
         };
-        let room = Room(take(Local::SPACE));
+        let room = Room(take(SingleThread::SPACE));
         let blocks = step.blocks.iter().map(|_| take(step.height * step.stride()).cast()).collect();
         let panels = step.products.iter().map(|p| {
             let words = take(step.local(p.precision).panel_words(step.columns, p.k));

@@ -1,6 +1,6 @@
 //! Elements in memory to lanes and back: `bf16` and `f16` as integers, truth values as bytes.
 
-use super::code::{Code, flags, lane};
+use super::builder::{Code, flags, lane};
 use cranelift::prelude::*;
 use kernfusion_ir::DType;
 

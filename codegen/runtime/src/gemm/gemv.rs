@@ -4,12 +4,12 @@
 //! another: memory gives a thread almost twice as much along one line as along four. Where B is contiguous along n, rows of B
 //! are added up. Which of the two, and so the order of summation, depends on the layout of B only.
 
-use super::driver::{Run, Space, chunks};
-use super::kernel::KC;
+use super::blocking::{Run, Space, chunks};
+use super::microkernel::KC;
 use super::pack::{Offsets, Source};
 use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
-use crate::tiles::element::{Bf16, Byte, F32};
-use crate::tiles::vector::Lanes;
+use crate::math::element::{Bf16, Byte, F32};
+use crate::math::vector::Lanes;
 use std::ops::Range;
 
 /// The most rows: beyond, packing B pays.
@@ -46,7 +46,7 @@ impl Lines {
 }
 
 /// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16` and of `i8`.
-pub(super) struct Thin {
+pub(super) struct Gemv {
     pub dot: [[Dot; ROWS]; 3],
     pub axpy: [[Axpy; ROWS]; 3],
 }
@@ -408,7 +408,7 @@ unsafe fn columns_by_dots(
             let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
             let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
-            unsafe { run.kernels.thin.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
+            unsafe { run.kernels.gemv.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
         }
     }
 }
@@ -465,7 +465,7 @@ unsafe fn columns_by_lines(
             for rows in chunks(0..job.m, ROWS) {
                 let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
                 let c = c.add(rows.start * ldc);
-                run.kernels.thin.axpy[lines(job)][rows.len() - 1](a, ld, &b_lines, c, ldc, n);
+                run.kernels.gemv.axpy[lines(job)][rows.len() - 1](a, ld, &b_lines, c, ldc, n);
             }
         }
     }

@@ -19,7 +19,7 @@
 //!
 //! Invariant: without rounding, the program computes what it did.
 
-use crate::{Rebuild, halves};
+use crate::{Rebuild, forward_set};
 use kernfusion_ir::{Cast, DType, Graph, KernelEntry, Op, ReduceOp, Result, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const MOST_SOURCES: usize = 2;
 
 pub(crate) fn narrow_kept_values(graph: &mut Graph) -> Result<()> {
-    let forward = halves::forward(graph);
+    let forward = forward_set::forward(graph);
     let kept = Kept::choose(graph, &forward);
     let mut narrowing = Narrowing {
         old: graph,

@@ -1,8 +1,8 @@
 //! How an axis passes through each op.
 //!
-//! An op iterates over axes. A *line* is one of them, seen from all sides: which axis of each operand it is, and which
-//! axis of the result, or that the op sums over it. If the operands of a line are cut into slices, each slice of the
-//! result is the op's result on the slices; of a summed line, a partial sum.
+//! An op iterates over axes. An *axis map* says of one of them which axis of each operand it is, and which axis of the
+//! result, or that the op sums over it. If the operands are cut into slices along their axes, each slice of the result is
+//! the op's result on the slices; where the op sums over the axis, a partial sum.
 //!
 //! ```text
 //! dot_general a[b, m, k] · b[b, k, n]      b: (0, 0) → 0     m: (1, –) → 1     k: (2, 1) → summed     n: (–, 2) → 2
@@ -12,50 +12,50 @@ use kernfusion_ir::{
     Broadcast, DotGeneral, DynamicSlice, Gather, Op, ReduceOp, Reshape, ScatterAdd, Slice, TensorType,
 };
 
-/// Where a line leads.
+/// Where an axis is in the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Along {
-    /// To an axis of the result.
+pub(crate) enum ResultAxis {
+    /// It is this axis.
     Axis(usize),
-    /// Nowhere: the op combines all elements of the line so.
+    /// It is not there: the op combines all elements along it so.
     Reduced(ReduceOp),
 }
 
 /// An axis of an op's iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct AxisMap {
     /// The axis of each operand; `None` where an operand is read whole.
     pub(crate) operands: Vec<Option<usize>>,
     /// The axis of the result.
-    pub(crate) result: Along,
+    pub(crate) result: ResultAxis,
 }
 
-/// The line on which axis `axis` of operand `slot` lies, when it is cut into `slices` parts of equal extent; or why there
-/// is none.
-pub(crate) fn line(
+/// Where axis `axis` of operand `slot` is in the other operands and the result, if it can be cut into `slices` parts of
+/// equal extent; or why it cannot.
+pub(crate) fn axis_map(
     op: &Op,
     operands: &[&TensorType],
     slot: usize,
     axis: usize,
     slices: usize,
-) -> Result<Line, &'static str> {
+) -> Result<AxisMap, &'static str> {
     let shape = &operands[slot].shape;
-    let to = |axis| Ok(Line { operands: vec![Some(axis)], result: Along::Axis(axis) });
-    let moved = |result| Ok(Line { operands: vec![Some(axis)], result: Along::Axis(result) });
+    let to = |axis| Ok(AxisMap { operands: vec![Some(axis)], result: ResultAxis::Axis(axis) });
+    let moved = |result| Ok(AxisMap { operands: vec![Some(axis)], result: ResultAxis::Axis(result) });
     match op {
         Op::Input(_) | Op::Constant(_) | Op::Iota(_) | Op::RandomBits(_) => {
             unreachable!("no operand of such an op has axes")
         }
         Op::Unary(_) | Op::Cast(_) => to(axis),
         Op::Binary(_) | Op::Compare(_) | Op::Select(_) => {
-            Ok(Line { operands: vec![Some(axis); operands.len()], result: Along::Axis(axis) })
+            Ok(AxisMap { operands: vec![Some(axis); operands.len()], result: ResultAxis::Axis(axis) })
         }
         Op::Reduce(reduce) => {
             let result = match reduce.axes.contains(&axis) {
-                true => Along::Reduced(reduce.op),
-                false => Along::Axis(axis - reduce.axes.iter().filter(|&&gone| gone < axis).count()),
+                true => ResultAxis::Reduced(reduce.op),
+                false => ResultAxis::Axis(axis - reduce.axes.iter().filter(|&&gone| gone < axis).count()),
             };
-            Ok(Line { operands: vec![Some(axis)], result })
+            Ok(AxisMap { operands: vec![Some(axis)], result })
         }
         Op::Reshape(Reshape { shape: new }) => {
             moved(same_outer(shape, axis, new, slices).ok_or("the reshape mixes the batch with other axes")?)
@@ -74,19 +74,23 @@ pub(crate) fn line(
         },
         Op::Concat(concat) => match concat.axis == axis {
             true => Err("it joins batches"),
-            false => Ok(Line { operands: vec![Some(axis); operands.len()], result: Along::Axis(axis) }),
+            false => {
+                Ok(AxisMap { operands: vec![Some(axis); operands.len()], result: ResultAxis::Axis(axis) })
+            }
         },
         Op::DotGeneral(dot) => Ok(product_line(dot, operands, slot, axis)),
         Op::Gather(gather) => gather_line(gather, operands, slot, axis),
         Op::ScatterAdd(scatter) => Ok(scatter_line(scatter, operands, slot, axis)),
         Op::DynamicSlice(DynamicSlice { sizes }) => match sizes[axis] == shape[axis] {
-            true => Ok(Line { operands: first(operands.len(), &[Some(axis)]), result: Along::Axis(axis) }),
+            true => {
+                Ok(AxisMap { operands: first(operands.len(), &[Some(axis)]), result: ResultAxis::Axis(axis) })
+            }
             false => Err("it takes a part of the batch"),
         },
         Op::DynamicUpdate(_) => match operands[0].shape[axis] == operands[1].shape[axis] {
-            true => Ok(Line {
+            true => Ok(AxisMap {
                 operands: first(operands.len(), &[Some(axis), Some(axis)]),
-                result: Along::Axis(axis),
+                result: ResultAxis::Axis(axis),
             }),
             false => Err("it replaces a part of the batch"),
         },
@@ -94,9 +98,9 @@ pub(crate) fn line(
     }
 }
 
-/// The op on slices: attributes that state extents state those of the slices. `result` is where the line leads.
-pub(crate) fn narrowed(op: &Op, result: Along, slices: usize) -> Op {
-    let Along::Axis(axis) = result else { return op.clone() };
+/// The op on slices: attributes that state extents state those of the slices. `result` is where the axis is in the result.
+pub(crate) fn narrowed(op: &Op, result: ResultAxis, slices: usize) -> Op {
+    let ResultAxis::Axis(axis) = result else { return op.clone() };
     let cut = |shape: &[usize]| {
         let mut shape = shape.to_vec();
         shape[axis] /= slices;
@@ -144,7 +148,7 @@ pub(crate) fn same_outer(from: &[usize], axis: usize, to: &[usize], slices: usiz
     None
 }
 
-fn product_line(dot: &DotGeneral, operands: &[&TensorType], slot: usize, axis: usize) -> Line {
+fn product_line(dot: &DotGeneral, operands: &[&TensorType], slot: usize, axis: usize) -> AxisMap {
     let sides = [
         (&dot.lhs_batch, &dot.lhs_contract, dot.lhs_free(operands[0].rank())),
         (&dot.rhs_batch, &dot.rhs_contract, dot.rhs_free(operands[1].rank())),
@@ -153,17 +157,17 @@ fn product_line(dot: &DotGeneral, operands: &[&TensorType], slot: usize, axis: u
     let place = |axes: &[usize]| axes.iter().position(|&other| other == axis);
     if let Some(at) = place(batch) {
         let operands = vec![Some(dot.lhs_batch[at]), Some(dot.rhs_batch[at])];
-        return Line { operands, result: Along::Axis(at) };
+        return AxisMap { operands, result: ResultAxis::Axis(at) };
     }
     if let Some(at) = place(contract) {
         let operands = vec![Some(dot.lhs_contract[at]), Some(dot.rhs_contract[at])];
-        return Line { operands, result: Along::Reduced(ReduceOp::Sum) };
+        return AxisMap { operands, result: ResultAxis::Reduced(ReduceOp::Sum) };
     }
     let at = place(free).expect("an axis is of the batch, summed, or free");
     let before = batch.len() + if slot == 1 { sides[0].2.len() } else { 0 };
     let mut operands = vec![None; 2];
     operands[slot] = Some(axis);
-    Line { operands, result: Along::Axis(before + at) }
+    AxisMap { operands, result: ResultAxis::Axis(before + at) }
 }
 
 fn gather_line(
@@ -171,29 +175,32 @@ fn gather_line(
     operands: &[&TensorType],
     slot: usize,
     axis: usize,
-) -> Result<Line, &'static str> {
+) -> Result<AxisMap, &'static str> {
     if slot == 1 {
-        return Ok(Line { operands: vec![None, Some(axis)], result: Along::Axis(gather.axis + axis) });
+        return Ok(AxisMap {
+            operands: vec![None, Some(axis)],
+            result: ResultAxis::Axis(gather.axis + axis),
+        });
     }
     let result = match axis.cmp(&gather.axis) {
         std::cmp::Ordering::Less => axis,
         std::cmp::Ordering::Equal => return Err("it looks up any place of the batch"),
         std::cmp::Ordering::Greater => axis - 1 + operands[1].rank(),
     };
-    Ok(Line { operands: vec![Some(axis), None], result: Along::Axis(result) })
+    Ok(AxisMap { operands: vec![Some(axis), None], result: ResultAxis::Axis(result) })
 }
 
-fn scatter_line(scatter: &ScatterAdd, operands: &[&TensorType], slot: usize, axis: usize) -> Line {
+fn scatter_line(scatter: &ScatterAdd, operands: &[&TensorType], slot: usize, axis: usize) -> AxisMap {
     let rank = operands[0].rank();
     let indexed = if slot == 0 { Some(axis) } else { axis.checked_sub(scatter.axis).filter(|&i| i < rank) };
     match indexed {
-        Some(index) => Line {
+        Some(index) => AxisMap {
             operands: vec![Some(index), Some(scatter.axis + index)],
-            result: Along::Reduced(ReduceOp::Sum),
+            result: ResultAxis::Reduced(ReduceOp::Sum),
         },
         None => {
             let result = if axis < scatter.axis { axis } else { axis + 1 - rank };
-            Line { operands: vec![None, Some(axis)], result: Along::Axis(result) }
+            AxisMap { operands: vec![None, Some(axis)], result: ResultAxis::Axis(result) }
         }
     }
 }

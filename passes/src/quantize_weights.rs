@@ -30,7 +30,7 @@ pub fn scale_of(name: &str) -> String {
 ///
 /// # Errors
 /// If a scale's name is another input's already.
-pub fn narrow_matrices(
+pub fn quantize_weights(
     graph: &mut Graph,
     dtype: DType,
     chosen: impl Fn(&str) -> bool,
@@ -96,12 +96,12 @@ mod tests {
         let text = "graph \"g\" {\n%0 = state {name = \"w\", dtype = f32, shape = [5, 4]}\n\
                     %1 = input {name = \"w.scale\", dtype = f32, shape = []}\noutput \"w\" = %0\n}";
         let graph = Graph::parse(text).unwrap();
-        let error = narrow_matrices(&mut graph.clone(), DType::I8, |_| true).unwrap_err();
+        let error = quantize_weights(&mut graph.clone(), DType::I8, |_| true).unwrap_err();
         assert_eq!(error.to_string(), "input \"w.scale\": the scales of \"w\" need this name");
         // Of other types they have none, and what is not chosen stays.
-        assert_eq!(narrow_matrices(&mut graph.clone(), DType::F16, |_| true), Ok(vec!["w".to_string()]));
+        assert_eq!(quantize_weights(&mut graph.clone(), DType::F16, |_| true), Ok(vec!["w".to_string()]));
         let mut same = graph.clone();
-        assert_eq!(narrow_matrices(&mut same, DType::I8, |_| false), Ok(vec![]));
+        assert_eq!(quantize_weights(&mut same, DType::I8, |_| false), Ok(vec![]));
         assert_eq!(same, graph);
     }
 }

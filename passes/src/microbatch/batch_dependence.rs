@@ -1,13 +1,13 @@
 //! What the batch has to do with each value, and which sums are accumulated.
 
-use super::line::{Along, line};
+use super::axis_map::{ResultAxis, axis_map};
 use super::{MicrobatchError, refused};
 use kernfusion_ir::{Binary, Graph, Op, Output, ReduceOp, Unary, ValueId};
 use std::collections::BTreeSet;
 
 /// What the batch has to do with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum BatchDependence {
     /// Nothing: it is the same in every microbatch.
     Whole,
     /// It has the batch along this axis; a microbatch computes its part.
@@ -18,10 +18,10 @@ pub(super) enum Class {
     Complete,
 }
 
-/// The classes of all values that outputs need.
+/// The dependences of all values that outputs need.
 pub(super) struct Classes {
     /// `None` for dead values.
-    classes: Vec<Option<Class>>,
+    dependences: Vec<Option<BatchDependence>>,
     /// The partial values that are accumulated over the microbatches, ascending.
     pub(super) accumulated: BTreeSet<ValueId>,
 }
@@ -38,28 +38,28 @@ impl Classes {
         let mut accumulated = BTreeSet::new();
         // Each round accumulates one sum more at least, so this ends.
         loop {
-            let classes = classify(graph, &live, batched, microbatches, &accumulated)?;
-            let found = to_accumulate(graph, &classes);
+            let dependences = classify(graph, &live, batched, microbatches, &accumulated)?;
+            let found = to_accumulate(graph, &dependences);
             let before = accumulated.len();
             accumulated.extend(found);
             if accumulated.len() == before {
                 // A sum whose partner was accumulated in a later round may no longer be partial itself.
-                accumulated.retain(|id| matches!(classes[id.index()], Some(Class::Partial(_))));
-                return Ok(Classes { classes, accumulated });
+                accumulated.retain(|id| matches!(dependences[id.index()], Some(BatchDependence::Partial(_))));
+                return Ok(Classes { dependences, accumulated });
             }
         }
     }
 
-    /// The class of a live value.
-    pub(super) fn get(&self, id: ValueId) -> Class {
-        self.classes[id.index()].expect("only what outputs need is computed")
+    /// What the batch has to do with a live value.
+    pub(super) fn get(&self, id: ValueId) -> BatchDependence {
+        self.dependences[id.index()].expect("only what outputs need is computed")
     }
 
     /// The results that microbatches compute parts of, with the axis along which these are joined.
     pub(super) fn sliced_outputs<'g>(&self, graph: &'g Graph) -> Vec<(&'g Output, usize)> {
         let outputs = graph.outputs().iter().filter_map(|output| match self.get(output.value) {
-            Class::Sliced(axis) => Some((output, axis)),
-            Class::Whole | Class::Partial(_) | Class::Complete => None,
+            BatchDependence::Sliced(axis) => Some((output, axis)),
+            BatchDependence::Whole | BatchDependence::Partial(_) | BatchDependence::Complete => None,
         });
         outputs.collect()
     }
@@ -67,7 +67,7 @@ impl Classes {
     /// How the microbatches of an accumulated value are combined.
     pub(super) fn combination(&self, id: ValueId) -> ReduceOp {
         match self.get(id) {
-            Class::Partial(op) => op,
+            BatchDependence::Partial(op) => op,
             other => unreachable!("{other:?} is not accumulated"),
         }
     }
@@ -90,77 +90,89 @@ fn classify(
     batched: &[ValueId],
     microbatches: usize,
     accumulated: &BTreeSet<ValueId>,
-) -> Result<Vec<Option<Class>>, MicrobatchError> {
-    let mut classes: Vec<Option<Class>> = Vec::with_capacity(graph.len());
+) -> Result<Vec<Option<BatchDependence>>, MicrobatchError> {
+    let mut dependences: Vec<Option<BatchDependence>> = Vec::with_capacity(graph.len());
     for id in graph.ids() {
         if !live[id.index()] {
-            classes.push(None);
+            dependences.push(None);
             continue;
         }
         if batched.contains(&id) {
-            classes.push(Some(Class::Sliced(0)));
+            dependences.push(Some(BatchDependence::Sliced(0)));
             continue;
         }
         let operand = |operand: &ValueId| match accumulated.contains(operand) {
-            true => Class::Complete,
-            false => classes[operand.index()].expect("operands of what lives live"),
+            true => BatchDependence::Complete,
+            false => dependences[operand.index()].expect("operands of what lives live"),
         };
         let operands: Vec<_> = graph[id].operands.iter().map(operand).collect();
-        let class = class(graph, id, &operands, microbatches).map_err(|reason| refused(graph, id, reason))?;
-        classes.push(Some(class));
+        let dependence =
+            dependence(graph, id, &operands, microbatches).map_err(|reason| refused(graph, id, reason))?;
+        dependences.push(Some(dependence));
     }
     for output in graph.outputs() {
-        if let (Some(Class::Sliced(_)), true) = (classes[output.value.index()], output.updates_state) {
+        if let (Some(BatchDependence::Sliced(_)), true) =
+            (dependences[output.value.index()], output.updates_state)
+        {
             let reason = format!("the state \"{}\" has the batch as an axis", output.name);
             return Err(refused(graph, output.value, reason));
         }
     }
-    Ok(classes)
+    Ok(dependences)
 }
 
-/// The class of a value from those of its operands.
-fn class(graph: &Graph, id: ValueId, operands: &[Class], microbatches: usize) -> Result<Class, &'static str> {
+/// What the batch has to do with a value from those of its operands.
+fn dependence(
+    graph: &Graph,
+    id: ValueId,
+    operands: &[BatchDependence],
+    microbatches: usize,
+) -> Result<BatchDependence, &'static str> {
     let node = &graph[id];
-    let sliced = operands.iter().enumerate().find_map(|(slot, class)| match class {
-        Class::Sliced(axis) => Some((slot, *axis)),
+    let sliced = operands.iter().enumerate().find_map(|(slot, dependence)| match dependence {
+        BatchDependence::Sliced(axis) => Some((slot, *axis)),
         _ => None,
     });
     let Some((slot, axis)) = sliced else {
         return Ok(unsliced(&node.op, operands, node.ty.dtype.is_float()));
     };
     let types: Vec<_> = node.operands.iter().map(|&operand| &graph[operand].ty).collect();
-    let line = line(&node.op, &types, slot, axis, microbatches)?;
-    for (class, axis) in operands.iter().zip(&line.operands) {
-        match class {
-            Class::Partial(_) | Class::Complete => {
+    let map = axis_map(&node.op, &types, slot, axis, microbatches)?;
+    for (dependence, axis) in operands.iter().zip(&map.operands) {
+        match dependence {
+            BatchDependence::Partial(_) | BatchDependence::Complete => {
                 return Err("a microbatch needs a sum over the whole batch");
             }
-            Class::Sliced(own) if Some(*own) != *axis => {
+            BatchDependence::Sliced(own) if Some(*own) != *axis => {
                 return Err("the batch meets itself on another axis");
             }
-            Class::Sliced(_) | Class::Whole => {}
+            BatchDependence::Sliced(_) | BatchDependence::Whole => {}
         }
     }
-    Ok(match line.result {
-        Along::Axis(axis) => Class::Sliced(axis),
-        Along::Reduced(op) => Class::Partial(op),
+    Ok(match map.result {
+        ResultAxis::Axis(axis) => BatchDependence::Sliced(axis),
+        ResultAxis::Reduced(op) => BatchDependence::Partial(op),
     })
 }
 
-/// The class of a value none of whose operands has the batch as an axis.
-fn unsliced(op: &Op, operands: &[Class], is_float: bool) -> Class {
-    if operands.iter().all(|class| *class == Class::Whole) {
-        return Class::Whole;
+/// What the batch has to do with a value none of whose operands has the batch as an axis.
+fn unsliced(op: &Op, operands: &[BatchDependence], is_float: bool) -> BatchDependence {
+    if operands.iter().all(|dependence| *dependence == BatchDependence::Whole) {
+        return BatchDependence::Whole;
     }
-    let kept = if operands.contains(&Class::Complete) { None } else { still_partial(op, operands, is_float) };
-    kept.map_or(Class::Complete, Class::Partial)
+    let kept = if operands.contains(&BatchDependence::Complete) {
+        None
+    } else {
+        still_partial(op, operands, is_float)
+    };
+    kept.map_or(BatchDependence::Complete, BatchDependence::Partial)
 }
 
 /// How the microbatches' results of an op combine to its result on the combination, if they do: the op is linear in its partial
 /// operands, or for extrema moves elements only. Ops that make a value larger are left to the tail.
-fn still_partial(op: &Op, operands: &[Class], is_float: bool) -> Option<ReduceOp> {
-    use Class::{Partial, Whole};
-    const SUM: Class = Partial(ReduceOp::Sum);
+fn still_partial(op: &Op, operands: &[BatchDependence], is_float: bool) -> Option<ReduceOp> {
+    use BatchDependence::{Partial, Whole};
+    const SUM: BatchDependence = Partial(ReduceOp::Sum);
     let same = || match operands[0] {
         Partial(op) => Some(op),
         _ => None,
@@ -196,10 +208,10 @@ fn still_partial(op: &Op, operands: &[Class], is_float: bool) -> Option<ReduceOp
 }
 
 /// The partial values that are outputs or have a reader that is not partial itself.
-fn to_accumulate(graph: &Graph, classes: &[Option<Class>]) -> BTreeSet<ValueId> {
-    let is_partial = |id: ValueId| matches!(classes[id.index()], Some(Class::Partial(_)));
+fn to_accumulate(graph: &Graph, dependences: &[Option<BatchDependence>]) -> BTreeSet<ValueId> {
+    let is_partial = |id: ValueId| matches!(dependences[id.index()], Some(BatchDependence::Partial(_)));
     let mut found: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
-    for id in graph.ids().filter(|&id| classes[id.index()].is_some() && !is_partial(id)) {
+    for id in graph.ids().filter(|&id| dependences[id.index()].is_some() && !is_partial(id)) {
         found.extend(&graph[id].operands);
     }
     found.retain(|&id| is_partial(id));

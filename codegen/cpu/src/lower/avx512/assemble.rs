@@ -10,7 +10,7 @@
 
 use super::program::{BROADCAST, Lanes, Operand, Program, Step, Target};
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
-use kernfusion_runtime::tiles::vector::Table;
+use kernfusion_runtime::math::vector::Table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 

@@ -4,7 +4,7 @@
 //! mask, an `i32` that is 0 or −1. Vectors have four lanes, and every function here takes either width and tells it
 //! from the operands. Arithmetic on `bf16` and `f16` is rounded after every instruction.
 
-use super::wide::Wide;
+use super::avx512::Wide;
 use cranelift::codegen::ir::{BlockArg, ConstantData, FuncRef};
 use cranelift::module::{Linkage, Module};
 use cranelift::prelude::*;

@@ -1,7 +1,7 @@
 //! How fast the register tiles are when nothing holds them up.
 
 use super::Precision;
-use super::kernel::{Ahead, Kernels, LDA, Target};
+use super::microkernel::{Ahead, Kernels, LDA, Target};
 use crate::isa::Isa;
 use crate::pool::Pool;
 use std::hint::black_box;

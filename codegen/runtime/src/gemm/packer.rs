@@ -1,7 +1,7 @@
 //! Packing whole blocks of an operand of any layout and element type, as it lies where that can be.
 
-use super::driver::{STAGED, chunks};
-use super::kernel::{KC, Kernels, LDA};
+use super::blocking::{STAGED, chunks};
+use super::microkernel::{KC, Kernels, LDA};
 use super::pack::{Narrow, Source};
 use super::{Element, Precision};
 

@@ -1,11 +1,11 @@
 //! The loops of a row: over runs of the inner axis, over vectors with a scalar tail, and what they do at each
 //! position.
 
-use super::code::{LANES, lane};
+use super::addressing::{Position, Walk};
+use super::avx512::Ends;
+use super::builder::{LANES, lane};
 use super::emit::{At, Count, Emitter};
 use super::row::{Access, Write, WriteMode};
-use super::walk::{Position, Walk};
-use super::wide::Ends;
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};

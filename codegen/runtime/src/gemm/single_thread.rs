@@ -4,8 +4,8 @@
 //! columns (or that part of k) that the block needs: so panels of B are packed whole, and a product says which part of
 //! them it takes. An element of C is the sum of its products in the order of k, as everywhere.
 
-use super::driver::{STAGED, chunks};
-use super::kernel::{Ahead, KC, Kernels, LDA, Target};
+use super::blocking::{STAGED, chunks};
+use super::microkernel::{Ahead, KC, Kernels, LDA, Target};
 use super::pack::Source;
 use super::packer::Packer;
 use super::{Axis, Element, Operand, Precision};
@@ -17,7 +17,7 @@ pub(crate) const ALIGN: usize = 32;
 
 /// The register tiles of one precision, for one thread.
 #[derive(Clone, Copy)]
-pub(crate) struct Local {
+pub(crate) struct SingleThread {
     packer: Packer,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Results {
 /// Packed columns of B.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels {
-    /// As many words as [`Local::panel_words`] says.
+    /// As many words as [`SingleThread::panel_words`] says.
     pub(crate) words: *mut u32,
     /// How many columns there are.
     pub(crate) columns: usize,
@@ -90,7 +90,7 @@ impl Wedge {
     }
 }
 
-/// Room for what is packed on the way, [`Local::SPACE`] words.
+/// Room for what is packed on the way, [`SingleThread::SPACE`] words.
 #[derive(Clone, Copy)]
 pub(crate) struct Room(pub(crate) *mut u32);
 
@@ -100,11 +100,11 @@ impl Room {
     }
 
     fn stage(self) -> *mut f32 {
-        self.0.wrapping_add(Local::BLOCK_ROWS * LDA).cast()
+        self.0.wrapping_add(SingleThread::BLOCK_ROWS * LDA).cast()
     }
 }
 
-impl Local {
+impl SingleThread {
     /// Rows of A that are packed at a time; packing fills them up to a multiple of 16.
     const BLOCK_ROWS: usize = 112;
     /// Words of a [`Room`].
@@ -112,7 +112,7 @@ impl Local {
 
     /// The kernels to use.
     pub(crate) fn new(isa: Isa, precision: Precision) -> Self {
-        Local { packer: Packer::new(Kernels::of(isa, precision), precision) }
+        SingleThread { packer: Packer::new(Kernels::of(isa, precision), precision) }
     }
 
     fn kernels(self) -> &'static Kernels {
@@ -243,8 +243,8 @@ impl Local {
     }
 }
 
-impl std::fmt::Debug for Local {
+impl std::fmt::Debug for SingleThread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Local").field("rows", &self.kernels().mr).finish_non_exhaustive()
+        f.debug_struct("SingleThread").field("rows", &self.kernels().mr).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Each op sample cut along each of its lines: slices computed alone and put together are the whole.
+//! Each op sample cut along each of its axes: slices computed alone and put together are the whole.
 
 use super::*;
 use kernfusion_ir::evaluate::{Array, Precision, tabulate};
@@ -38,9 +38,9 @@ fn evaluated(op: &Op, operands: &[&Array], ty: &TensorType) -> Vec<f64> {
 }
 
 /// What the slices' results make together.
-fn joined(parts: &[Array], result: Along, whole: &TensorType) -> Vec<f64> {
+fn joined(parts: &[Array], result: ResultAxis, whole: &TensorType) -> Vec<f64> {
     match result {
-        Along::Axis(axis) => {
+        ResultAxis::Axis(axis) => {
             let strides = strides(&whole.shape);
             let mut values = vec![f64::NAN; whole.elements()];
             for (number, part) in parts.iter().enumerate() {
@@ -52,7 +52,7 @@ fn joined(parts: &[Array], result: Along, whole: &TensorType) -> Vec<f64> {
             }
             values
         }
-        Along::Reduced(op) => {
+        ResultAxis::Reduced(op) => {
             let combine = |x: f64, y: f64| match op {
                 ReduceOp::Sum => x + y,
                 _ if x.is_nan() || y.is_nan() => f64::NAN,
@@ -68,7 +68,7 @@ fn joined(parts: &[Array], result: Along, whole: &TensorType) -> Vec<f64> {
     }
 }
 
-/// Checks one line of one node; says whether there is one.
+/// Checks one axis of one operand; says whether it can be cut.
 fn check(
     name: &str,
     graph: &Graph,
@@ -81,12 +81,12 @@ fn check(
     let node = &graph[id];
     let operands: Vec<_> = node.operands.iter().map(|operand| &values[operand.index()]).collect();
     let types: Vec<_> = operands.iter().map(|operand| &operand.ty).collect();
-    let Ok(line) = line(&node.op, &types, slot, axis, slices) else { return false };
+    let Ok(map) = axis_map(&node.op, &types, slot, axis, slices) else { return false };
     let context = || format!("{name}: {} operand {slot} axis {axis} in {slices}", node.op.name());
-    assert_eq!(line.operands[slot], Some(axis), "{}", context());
-    let op = narrowed(&node.op, line.result, slices);
+    assert_eq!(map.operands[slot], Some(axis), "{}", context());
+    let op = narrowed(&node.op, map.result, slices);
     let computed = |number: usize| {
-        let parts = operands.iter().zip(&line.operands).map(|(operand, axis)| match axis {
+        let parts = operands.iter().zip(&map.operands).map(|(operand, axis)| match axis {
             Some(axis) => part(operand, *axis, slices, number),
             None => (*operand).clone(),
         });
@@ -96,8 +96,8 @@ fn check(
         Array { values: evaluated(&op, &parts.iter().collect::<Vec<_>>(), &ty), ty }
     };
     let parts: Vec<_> = (0..slices).map(computed).collect();
-    let together = joined(&parts, line.result, &node.ty);
-    let tolerance = if matches!(line.result, Along::Axis(_)) { 0.0 } else { 1e-12 };
+    let together = joined(&parts, map.result, &node.ty);
+    let tolerance = if matches!(map.result, ResultAxis::Axis(_)) { 0.0 } else { 1e-12 };
     if let Some(found) = difference(&values[id.index()].values, &together, tolerance) {
         panic!("{}: {found}", context());
     }
@@ -142,14 +142,14 @@ fn slices_of_every_op_make_the_whole() {
     ];
     let missing: BTreeSet<_> =
         expected.into_iter().filter(|name| seen.get(name).is_none_or(|&n| n == 0)).collect();
-    assert!(missing.is_empty(), "no line was checked of {missing:?}; of {seen:?}");
+    assert!(missing.is_empty(), "no axis was checked of {missing:?}; of {seen:?}");
 }
 
 #[test]
 fn what_lies_outside_of_a_slice_is_refused() {
     let ty = |shape: &[usize]| TensorType::new(kernfusion_ir::DType::F32, shape);
     let refusal =
-        |op: Op, shape: &[usize], axis| line(&op, &[&ty(shape), &ty(shape)], 0, axis, 2).unwrap_err();
+        |op: Op, shape: &[usize], axis| axis_map(&op, &[&ty(shape), &ty(shape)], 0, axis, 2).unwrap_err();
     assert_eq!(
         refusal(Reshape { shape: vec![6, 4] }.into(), &[4, 6], 1),
         "the reshape mixes the batch with other axes"

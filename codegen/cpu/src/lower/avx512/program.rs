@@ -1,12 +1,12 @@
 //! Straight-line programs on registers of sixteen lanes, before registers are assigned.
 //!
-//! One instruction of a program is one instruction of AVX-512. Values are held as in [`super::super::code`]: floats of at
+//! One instruction of a program is one instruction of AVX-512. Values are held as in [`super::super::builder`]: floats of at
 //! most 32 bits as `f32`, truth values as masks of 32 bits.
 
 use iced_x86::Code;
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
-use kernfusion_runtime::tiles::elementary::{Erf, Exp, Function, Log, Tanh};
-use kernfusion_runtime::tiles::vector::{Table, Vector};
+use kernfusion_runtime::math::elementary::{Erf, Exp, Function, Log, Tanh};
+use kernfusion_runtime::math::vector::{Table, Vector};
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Sub};
 

@@ -4,18 +4,18 @@
 //! from memory meanwhile is prefetched a little with every tile: C, what the epilogue reads, the block of A
 //! or B that is packed next.
 
-use super::driver::{Run, STAGED, Space, chunks};
-use super::kernel::{Ahead, KC, LDA, Target, prefetch_far};
+use super::blocking::{Run, STAGED, Space, chunks};
+use super::microkernel::{Ahead, KC, LDA, Target, prefetch_far};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
-use super::{Output, TILE_COLUMNS, TileFn, Touched, turned};
+use super::{Output, TILE_COLUMNS, TileFn, Touched, transposed};
 use std::ops::Range;
 
 /// What identifies a packed B: its place in memory and its columns.
 pub(super) type Packed = (*const u8, Range<usize>);
 
 /// A part of one matrix of C.
-pub(super) struct Part<'r, 'a> {
+pub(super) struct Macrokernel<'r, 'a> {
     run: &'r Run<'a>,
     space: Space,
     batch: usize,
@@ -25,7 +25,7 @@ pub(super) struct Part<'r, 'a> {
     columns: Range<usize>,
 }
 
-impl<'r, 'a> Part<'r, 'a> {
+impl<'r, 'a> Macrokernel<'r, 'a> {
     pub(super) fn new(
         run: &'r Run<'a>,
         space: Space,
@@ -35,7 +35,7 @@ impl<'r, 'a> Part<'r, 'a> {
     ) -> Self {
         let a = run.source(&run.job.a, run.buffers.a, batch);
         let b = run.source(&run.job.b, run.buffers.b, batch);
-        Part { run, space, batch, a, b, rows, columns }
+        Macrokernel { run, space, batch, a, b, rows, columns }
     }
 
     /// Values of k per block.
@@ -88,7 +88,7 @@ impl<'r, 'a> Part<'r, 'a> {
                 }
                 if let Some(asked) = self.run.asked {
                     // SAFETY: all blocks of k were added up, so these rows are finished.
-                    unsafe { turned::finish(self.run, asked, &self.space, self.batch, rows) };
+                    unsafe { transposed::finish(self.run, asked, &self.space, self.batch, rows) };
                 }
             }
         }

@@ -4,7 +4,7 @@ use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
 use kernfusion_benches::random;
-use kernfusion_cpu::contract::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, Workspaces};
+use kernfusion_cpu::gemm::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, Workspaces};
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
 use std::time::Duration;
@@ -123,5 +123,5 @@ fn products(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(contract, products);
-criterion_main!(contract);
+criterion_group!(gemm, products);
+criterion_main!(gemm);

@@ -7,11 +7,11 @@
 mod assemble;
 mod program;
 
-use super::code::{Code, flags};
+use super::builder::{Code, flags};
 use super::emit::Emitter;
-use super::lanes::{Source, as_lanes};
 use super::row::{Access, Row, Write, WriteMode};
 use super::schedule::Loop;
+use super::vector_loop::{Source, as_lanes};
 use assemble::{assemble, assign};
 use cranelift::module::{FuncId, Linkage, Module};
 use cranelift::prelude::*;

@@ -4,7 +4,7 @@
 //! too); whatever else there is comes by way of a stage of such a block (`stage`). With AVX-512, two loaders (16 words
 //! along k, 16 words across it) and one 16×16 transpose serve both operands, both layouts and all kinds of words.
 
-use super::kernel::{LDA, Load};
+use super::microkernel::{LDA, Load};
 
 /// Where the elements of one axis lie, from the start of a block, in elements.
 #[derive(Clone, Copy)]

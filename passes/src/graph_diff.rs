@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The difference between a graph and what a pass made of it.
-pub struct Difference<'a> {
+pub struct GraphDiff<'a> {
     before: &'a Graph,
     after: &'a Graph,
     /// The unchanged node that each node of the new graph is.
@@ -23,7 +23,7 @@ pub struct Difference<'a> {
     names: Vec<String>,
 }
 
-impl<'a> Difference<'a> {
+impl<'a> GraphDiff<'a> {
     /// Compares a graph with what became of it after it was marked ([`Graph::mark`]).
     pub fn new(before: &'a Graph, after: &'a Graph) -> Self {
         let mut same: Vec<Option<ValueId>> = Vec::with_capacity(after.len());
@@ -52,7 +52,7 @@ impl<'a> Difference<'a> {
             }
         };
         let names = same.iter().map(name).collect();
-        Difference { before, after, same, names }
+        GraphDiff { before, after, same, names }
     }
 
     /// Whether nothing changed but numbers.
@@ -122,7 +122,7 @@ fn text(graph: &Graph, id: ValueId, name: impl Fn(ValueId) -> String) -> String 
     format!("{}{blank}{}{attributes} : {}", node.op.name(), operands.join(", "), node.ty)
 }
 
-impl fmt::Display for Difference<'_> {
+impl fmt::Display for GraphDiff<'_> {
     /// The numbers of nodes by op, then the changes under the modules that they are in.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (removed, added) = (self.removed().len(), self.added().len());
@@ -158,7 +158,7 @@ mod tests {
         before.mark();
         let mut after = before.clone();
         run(&mut after, &[find(pass).unwrap()], None, &mut |_, _| {}).unwrap();
-        Difference::new(&before, &after).to_string()
+        GraphDiff::new(&before, &after).to_string()
     }
 
     #[test]

@@ -317,7 +317,7 @@ fn all_sizes() {
 
 #[test]
 fn hooks_on_every_path() {
-    // Within one block of k, several blocks, the thin path, more columns than a tile; both outputs.
+    // Within one block of k, several blocks, few rows, more columns than a tile; both outputs.
     let sizes = [(3, 40, 50, 60), (2, 29, 70, 1000), (2, 5, 400, 800), (1, 121, 801, 390), (1, 16, 20, 385)];
     for isa in Isa::available() {
         for (size, direct) in sizes.into_iter().flat_map(|size| [(size, true), (size, false)]) {
@@ -370,11 +370,11 @@ fn the_other_way_round_has_the_same_bits() {
         for precision in [Precision::F32, Precision::Bf16] {
             let variant = Variant { lies: (Lie::KUnit, Lie::KUnit), precision, epilogue: true, ..PLAIN };
             let mut case = Case::new(isa, (2, 40, 99, 900), variant, 5);
-            let turned = case.run(2, &Workspaces::new(2));
+            let transposed = case.run(2, &Workspaces::new(2));
             case.contraction.prologue = Some(nothing);
             let plain = case.run(2, &Workspaces::new(2));
             assert!(
-                turned.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits()),
+                transposed.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits()),
                 "{isa} {precision:?}"
             );
         }

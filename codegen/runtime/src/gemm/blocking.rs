@@ -3,14 +3,14 @@
 //! B is packed whole, for as many columns as fit into `B_WORDS`; where k is so long that these would be few
 //! (weight gradients), one block of k at a time.
 
-use super::kernel::{KC, Kernels, LDA};
+use super::macrokernel::Macrokernel;
+use super::microkernel::{KC, Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
-use super::part::Part;
-use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, thin, turned};
+use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, gemv, transposed};
+use crate::math::zero_upper;
 use crate::memory::Arena;
 use crate::pool::share;
-use crate::tiles::zero_upper;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,7 +38,7 @@ pub(super) struct Run<'a> {
 
 /// Sizes of blocks and buffers; the latter in words.
 pub(super) struct Plan {
-    thin: bool,
+    gemv: bool,
     /// Whether the packed B holds all of k.
     pub whole: bool,
     /// Columns and rows of C that are computed together.
@@ -50,7 +50,7 @@ pub(super) struct Plan {
     b: usize,
     stage: usize,
     sums: usize,
-    turned: usize,
+    transposed: usize,
 }
 
 /// A thread's buffers.
@@ -62,7 +62,7 @@ pub(super) struct Space {
     pub stage: [*mut f32; 2],
     pub sums: *mut f32,
     /// Finished sums with rows and columns exchanged, if they must be.
-    pub turned: *mut f32,
+    pub transposed: *mut f32,
 }
 
 impl<'a> Run<'a> {
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
     ) -> Self {
         let kernels = Kernels::of(job.isa, job.precision);
         let plan = match asked {
-            None if thin::suits(job) => Plan::thin(job),
+            None if gemv::suits(job) => Plan::gemv(job),
             None => Plan::new(job, kernels, threads),
             Some(_) => Plan::new(job, kernels, threads).turning(job, kernels),
         };
@@ -84,7 +84,7 @@ impl<'a> Run<'a> {
     /// Memory that every thread needs.
     pub(super) fn bytes(&self) -> usize {
         let plan = &self.plan;
-        (plan.a + plan.b + 2 * plan.stage + plan.sums + plan.turned) * 4
+        (plan.a + plan.b + 2 * plan.stage + plan.sums + plan.transposed) * 4
     }
 
     /// Thread `t`'s part: consecutive strips (or panels) of consecutive matrices.
@@ -93,9 +93,9 @@ impl<'a> Run<'a> {
     /// As `Contraction::run`; the arena has `bytes()` bytes.
     pub(super) unsafe fn part(&self, t: usize, threads: usize, memory: &Arena) {
         let (job, space) = (self.job, self.plan.divide(memory));
-        let by_rows = job.m >= job.n && !self.plan.thin;
-        let (length, unit) = match self.plan.thin {
-            true => (job.n, thin::unit(job)),
+        let by_rows = job.m >= job.n && !self.plan.gemv;
+        let (length, unit) = match self.plan.gemv {
+            true => (job.n, gemv::unit(job)),
             false if by_rows => (job.m, self.kernels.mr),
             false => (job.n, self.kernels.nr),
         };
@@ -110,11 +110,11 @@ impl<'a> Run<'a> {
             matrices(units_of_all, units)
                 .map(|(batch, part)| (batch, part.start * unit..length.min(part.end * unit)))
         };
-        if self.plan.thin {
+        if self.plan.gemv {
             let mut staged = None;
             for (batch, columns) in self.turns(job.batch * units, threads, t).flat_map(pieces) {
                 // SAFETY: pieces of C are disjoint, between threads too.
-                unsafe { thin::piece(self, batch, columns, &space, &mut staged) };
+                unsafe { gemv::piece(self, batch, columns, &space, &mut staged) };
             }
             return;
         }
@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
             unsafe {
                 for columns in chunks(columns, self.plan.columns) {
                     for rows in chunks(rows.clone(), self.plan.rows) {
-                        Part::new(self, space, batch, rows, columns.clone()).run(&mut packed);
+                        Macrokernel::new(self, space, batch, rows, columns.clone()).run(&mut packed);
                     }
                 }
             }
@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
     /// computes a column does not change it.
     fn turns(&self, units: usize, threads: usize, t: usize) -> impl Iterator<Item = Range<usize>> {
         let shared = if threads > 1 { units / 4 } else { 0 };
-        let step = thin::step(self.job, units);
+        let step = gemv::step(self.job, units);
         let fixed = units - shared;
         let rest = std::iter::from_fn(move || {
             let first = fixed + self.taken.fetch_add(step, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
                 for batch in 0..self.job.batch {
                     // SAFETY: the caller's contract; no other thread has these rows and columns.
                     unsafe {
-                        Part::new(self, space, batch, rows.clone(), columns.clone()).run(&mut packed);
+                        Macrokernel::new(self, space, batch, rows.clone(), columns.clone()).run(&mut packed);
                     }
                 }
             }
@@ -227,7 +227,7 @@ impl Plan {
             }
         };
         Plan {
-            thin: false,
+            gemv: false,
             whole,
             columns,
             rows,
@@ -236,19 +236,30 @@ impl Plan {
             b: depth.next_multiple_of(16) * width,
             stage: STAGED * LDA,
             sums: (sum_rows * sum_stride).next_multiple_of(16),
-            turned: 0,
+            transposed: 0,
         }
     }
 
     /// With sums of a whole block of A, and room to exchange its rows and columns.
     fn turning(self, job: &Contraction, kernels: &Kernels) -> Self {
         let sum_stride = job.n.next_multiple_of(kernels.nr) + 16;
-        Plan { sum_stride, sums: kernels.mc * sum_stride, turned: turned::words(job), ..self }
+        Plan { sum_stride, sums: kernels.mc * sum_stride, transposed: transposed::words(job), ..self }
     }
 
-    fn thin(job: &Contraction) -> Self {
-        let (a, stage, sums) = thin::words(job);
-        Plan { thin: true, whole: true, columns: 0, rows: 0, sum_stride: 0, a, b: 0, stage, sums, turned: 0 }
+    fn gemv(job: &Contraction) -> Self {
+        let (a, stage, sums) = gemv::words(job);
+        Plan {
+            gemv: true,
+            whole: true,
+            columns: 0,
+            rows: 0,
+            sum_stride: 0,
+            a,
+            b: 0,
+            stage,
+            sums,
+            transposed: 0,
+        }
     }
 
     fn divide(&self, memory: &Arena) -> Space {
@@ -262,7 +273,7 @@ impl Plan {
             b: at(b),
             stage: stages,
             sums: at(sums).cast(),
-            turned: at(sums + self.sums).cast(),
+            transposed: at(sums + self.sums).cast(),
         }
     }
 }

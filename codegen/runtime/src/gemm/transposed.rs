@@ -1,12 +1,12 @@
-//! Products with few rows, but not so few that they are thin (tiles of a prompt): computed as Cᵀ = B · Aᵀ.
+//! Products with few rows, but too many for `gemv` (tiles of a prompt): computed as Cᵀ = B · Aᵀ.
 //!
 //! Of the two operands one is packed by copying rows, the other one is transposed into panels. Here B is large and used for
 //! few rows of A, so that transposing it would take half as long as multiplying it. Rows of B are copied and A goes into panels
 //! instead; finished blocks of Cᵀ are transposed, which are smaller than B by the length of the sums. Each element is the same
 //! sum in the same order either way, so that no bit depends on it.
 
-use super::driver::{Run, Space};
-use super::kernel::LDA;
+use super::blocking::{Run, Space};
+use super::microkernel::LDA;
 use super::pack::{Block, Offsets};
 use super::{Buffers, Contraction, Output, TILE_COLUMNS};
 use std::ops::Range;
@@ -54,13 +54,13 @@ pub(super) unsafe fn finish(
     let stride = Offsets::Strided(run.plan.sum_stride as isize);
     let block = Block { base: space.sums.cast_const(), outer: Offsets::Strided(1), k: stride };
     // SAFETY: the sums have `rows` rows of m values, and the room m rows of `LDA` words.
-    unsafe { (run.kernels.pack_a_f32)(&block, asked.m, rows.len(), space.turned.cast()) };
+    unsafe { (run.kernels.pack_a_f32)(&block, asked.m, rows.len(), space.transposed.cast()) };
     let (tile, ld) = match &asked.output {
-        Output::Tile => (space.turned, LDA),
+        Output::Tile => (space.transposed, LDA),
         Output::Direct { batch: matrices, ldc, .. } => {
             let c = run.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(rows.start);
             for i in 0..asked.m {
-                let (to, from) = (c.wrapping_add(i * ldc), space.turned.wrapping_add(i * LDA));
+                let (to, from) = (c.wrapping_add(i * ldc), space.transposed.wrapping_add(i * LDA));
                 // SAFETY: C, of any alignment, has these rows and columns.
                 unsafe { to.cast::<u8>().copy_from_nonoverlapping(from.cast(), 4 * rows.len()) };
             }

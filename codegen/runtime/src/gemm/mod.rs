@@ -5,18 +5,18 @@
 //! of C are divided among threads, k never is: every element of C has one order of summation, so that
 //! results are the same bits for any number of threads and in any place of a tile.
 
-mod driver;
+mod blocking;
+mod gemv;
 mod generic;
-mod kernel;
-pub(crate) mod local;
+mod macrokernel;
+mod microkernel;
 mod pack;
 mod packer;
-mod part;
 mod peak;
+pub(crate) mod single_thread;
 #[cfg(test)]
 mod tests;
-mod thin;
-mod turned;
+mod transposed;
 mod workspace;
 
 pub use generic::{GenericContraction, Layout, Number};
@@ -243,10 +243,10 @@ impl Contraction {
         if self.m == 0 || self.n == 0 || self.batch == 0 {
             return Ok(());
         }
-        let turned = turned::of(self, buffers);
-        let run = match &turned {
-            Some((job, buffers)) => driver::Run::new(job, buffers, pool.threads(), Some(self)),
-            None => driver::Run::new(self, buffers, pool.threads(), None),
+        let transposed = transposed::of(self, buffers);
+        let run = match &transposed {
+            Some((job, buffers)) => blocking::Run::new(job, buffers, pool.threads(), Some(self)),
+            None => blocking::Run::new(self, buffers, pool.threads(), None),
         };
         workspaces.reserve(pool.threads(), run.bytes())?;
         pool.run(&|t| {

@@ -5,12 +5,12 @@
 //! rows. B comes in panels `[k][NR]`. An element of C is the sum of its products in the order of k, whatever
 //! tile it is in; so results do not depend on how C is divided.
 
+use super::gemv::{self, Gemv};
 use super::pack::{self, Narrow, PackA, PackB};
-use super::thin::{self, Thin};
 use super::{Element, Precision};
 use crate::isa::Isa;
-use crate::tiles::element::{self, Bf16, Byte, F16, F32};
-use crate::tiles::vector::{Lanes, Portable};
+use crate::math::element::{self, Bf16, Byte, F16, F32};
+use crate::math::vector::{Lanes, Portable};
 
 /// Words of k in one packed block; C is read and written once per block.
 pub(super) const KC: usize = 384;
@@ -47,7 +47,7 @@ pub(super) struct Target {
 
 /// `(words of k, a, b, target)`.
 pub(super) type Tile = unsafe fn(usize, *const u32, *const u32, &Target);
-/// `(dst, src, stride, n)`: widens elements to `f32`, as `tiles::element::load`.
+/// `(dst, src, stride, n)`: widens elements to `f32`, as `math::element::load`.
 pub(super) type Load = unsafe fn(*mut f32, *const u8, isize, usize);
 /// `(dst, src, n)`: rounds to bf16 and back.
 pub(super) type Round = unsafe fn(*mut f32, *const f32, usize);
@@ -70,7 +70,7 @@ pub(super) struct Kernels {
     pub pack_b: PackB,
     /// Where words are pairs: for operands of bf16.
     pub narrow: Option<Narrow>,
-    pub thin: &'static Thin,
+    pub gemv: &'static Gemv,
     load: [Load; 4],
     pub round: Round,
 }
@@ -251,37 +251,37 @@ macro_rules! tiles {
     };
 }
 
-/// The other functions of one instruction set: thin products by rows, and conversions. Dot products with lines of `f32` have
+/// The other functions of one instruction set: products of few rows, by rows, and conversions. Dot products with lines of `f32` have
 /// lanes of their own.
 macro_rules! lines {
     ($module:ident $attribute:tt $lanes:ty, dots of f32: $dots:ty) => {
         mod $module {
             use super::*;
             #$attribute
-            unsafe fn dot<L: Lanes, const R: usize, B: thin::Line>(
+            unsafe fn dot<L: Lanes, const R: usize, B: gemv::Line>(
                 a: *const f32,
                 lda: usize,
-                b: &thin::Lines,
+                b: &gemv::Lines,
                 k: usize,
                 c: *mut f32,
                 ldc: usize,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { thin::dot::<L, R, B>(a, lda, b, k, c, ldc) }
+                unsafe { gemv::dot::<L, R, B>(a, lda, b, k, c, ldc) }
             }
             #$attribute
-            unsafe fn axpy<const R: usize, B: thin::Line>(
+            unsafe fn axpy<const R: usize, B: gemv::Line>(
                 a: *const f32,
                 lda: usize,
-                b: &thin::Lines,
+                b: &gemv::Lines,
                 c: *mut f32,
                 ldc: usize,
                 n: usize,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { thin::axpy::<$lanes, R, B>(a, lda, b, c, ldc, n) }
+                unsafe { gemv::axpy::<$lanes, R, B>(a, lda, b, c, ldc, n) }
             }
-            pub(super) static THIN: Thin = Thin {
+            pub(super) static GEMV: Gemv = Gemv {
                 dot: [
                     [dot::<$dots, 1, F32>, dot::<$dots, 2, F32>, dot::<$dots, 3, F32>, dot::<$dots, 4, F32>],
                     [dot::<$lanes, 1, Bf16>, dot::<$lanes, 2, Bf16>, dot::<$lanes, 3, Bf16>, dot::<$lanes, 4, Bf16>],
@@ -328,7 +328,7 @@ static PORTABLE: Kernels = Kernels {
     pack_a_f32: pack::pack_a,
     pack_b: pack::pack_b::<8>,
     narrow: None,
-    thin: &portable::THIN,
+    gemv: &portable::GEMV,
     load: portable::LOAD,
     round: portable::round,
 };
@@ -336,7 +336,7 @@ static PORTABLE: Kernels = Kernels {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
-    use crate::tiles::vector::x86::{Avx2, Avx512};
+    use crate::math::vector::x86::{Avx2, Avx512};
     use std::arch::x86_64::*;
 
     /// Pairs of bf16, multiplied and added two at a time.
@@ -390,7 +390,7 @@ mod x86 {
         pack_a_f32: pack::x86::pack_a_f32,
         pack_b: pack::x86::pack_b_f32,
         narrow: None,
-        thin: &avx512::THIN,
+        gemv: &avx512::GEMV,
         load: avx512::LOAD,
         round: avx512::round,
     };
@@ -413,7 +413,7 @@ mod x86 {
         pack_a_f32: pack::pack_a,
         pack_b: pack::pack_b::<16>,
         narrow: None,
-        thin: &avx2::THIN,
+        gemv: &avx2::GEMV,
         load: avx2::LOAD,
         round: avx2::round,
     };
