@@ -16,7 +16,7 @@ pub const NOMINAL: Peaks =
 pub struct Floor {
     /// In seconds.
     pub seconds: f64,
-    /// What it comes from: `bytes`, `scalars`, `bf16` or the name of other products, `turns` of a loop.
+    /// What it comes from: `bytes`, `scalars`, `bf16` or the name of other products, `iterations` of a loop.
     pub bound: &'static str,
 }
 
@@ -25,7 +25,7 @@ pub fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks, wide: &'static
     if let Some(repeated) = kernel.repeated() {
         let body = repeated.graph();
         let floors = body.kernels.iter().map(|kernel| floor(body, kernel, peaks, wide).seconds);
-        return Floor { seconds: repeated.turns as f64 * floors.sum::<f64>(), bound: "turns" };
+        return Floor { seconds: repeated.iterations as f64 * floors.sum::<f64>(), bound: "iterations" };
     }
     let [full, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
     let scalars = (kernel.operations() as f64 - full - narrow).max(0.0);

@@ -1,9 +1,9 @@
-//! Loops (`Trace::scan`) against the same turns written one after another: values and gradients by the reference
+//! Loops (`Trace::scan`) against the same iterations written one after another: values and gradients by the reference
 //! evaluator in `f64`, then compiled and in eager mode.
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Mode, Precision, Target};
-use kernfusion::trace::{Tensor, Trace, Turn, Turns};
+use kernfusion::trace::{Iteration, ScanOrder, Tensor, Trace};
 use kernfusion_codegen::States;
 use kernfusion_ir::evaluate::{Precision as Rounding, evaluate};
 use kernfusion_ir::random::element_bits;
@@ -11,44 +11,45 @@ use kernfusion_ir::samples::difference;
 use kernfusion_ir::{DType, Graph, InputRole};
 use std::collections::BTreeMap;
 
-/// A turn: from what is carried and the slices to the next values and results.
-type Body<'a> = &'a dyn Fn(&[Tensor], &[Tensor]) -> Turn;
+/// An iteration: from what is carried and the slices to the next values and results.
+type Body<'a> = &'a dyn Fn(&[Tensor], &[Tensor]) -> Iteration;
 
 /// The loop as one op.
 fn looped(
     trace: &Trace,
-    turns: Turns,
+    iterations: ScanOrder,
     length: usize,
     first: &[&Tensor],
     slices: &[&Tensor],
     body: Body<'_>,
-) -> Turn {
-    trace.scan(turns, length, first, slices, body)
+) -> Iteration {
+    trace.scan(iterations, length, first, slices, body)
 }
 
-/// The loop as its turns.
+/// The loop as its iterations.
 fn unrolled(
     trace: &Trace,
-    turns: Turns,
+    iterations: ScanOrder,
     length: usize,
     first: &[&Tensor],
     slices: &[&Tensor],
     body: Body<'_>,
-) -> Turn {
+) -> Iteration {
     let mut carried: Vec<_> = first.iter().map(|&x| x.clone()).collect();
     let mut each = vec![vec![]; length];
-    for turn in 0..length {
-        let place = if turns == Turns::Backward { length - 1 - turn } else { turn };
+    for iteration in 0..length {
+        let place = if iterations == ScanOrder::Backward { length - 1 - iteration } else { iteration };
         let slices: Vec<_> = slices.iter().map(|x| x.index(0, place)).collect();
         let next = body(&carried, &slices);
         carried = next.carried;
         each[place] = next.each;
     }
-    let all = |number: usize| trace.stack(&each.iter().map(|turn| &turn[number]).collect::<Vec<_>>(), 0);
-    Turn { carried, each: (0..each[0].len()).map(all).collect() }
+    let all =
+        |number: usize| trace.stack(&each.iter().map(|iteration| &iteration[number]).collect::<Vec<_>>(), 0);
+    Iteration { carried, each: (0..each[0].len()).map(all).collect() }
 }
 
-type Run = fn(&Trace, Turns, usize, &[&Tensor], &[&Tensor], Body<'_>) -> Turn;
+type Run = fn(&Trace, ScanOrder, usize, &[&Tensor], &[&Tensor], Body<'_>) -> Iteration;
 
 fn random(graph: &Graph) -> BTreeMap<String, HostTensor> {
     let inputs = graph.inputs().filter(|(.., role)| *role == InputRole::Data);
@@ -137,12 +138,12 @@ fn check(shapes: &[&[usize]], build: impl Fn(&Trace, Run, &[Tensor]) -> Vec<Tens
 fn a_recurrent_network_forward_and_backward() {
     // h ← tanh(h·Wᵀ + x)
     let build = |trace: &Trace, run: Run, x: &[Tensor]| {
-        let turn = |carried: &[Tensor], slices: &[Tensor]| {
+        let iteration = |carried: &[Tensor], slices: &[Tensor]| {
             let h = ((carried[0].linear(&x[2]) + &slices[0]) * 0.3).tanh();
-            Turn { carried: vec![h.clone()], each: vec![h] }
+            Iteration { carried: vec![h.clone()], each: vec![h] }
         };
-        let forward = run(trace, Turns::Forward, 7, &[&x[1]], &[&x[0]], &turn);
-        let backward = run(trace, Turns::Backward, 7, &[&x[1]], &[&forward.each[0]], &turn);
+        let forward = run(trace, ScanOrder::Forward, 7, &[&x[1]], &[&x[0]], &iteration);
+        let backward = run(trace, ScanOrder::Backward, 7, &[&x[1]], &[&forward.each[0]], &iteration);
         vec![forward.carried[0].clone(), backward.each[0].clone(), backward.carried[0].clone()]
     };
     check(&[&[7, 5, 24], &[5, 24], &[24, 24]], build, false);
@@ -156,11 +157,11 @@ fn gradients_of_gradients() {
     let weights: Next = |h, x, w| (h.linear(&w[2]) + x).sigmoid();
     for next in [products, constants, weights] {
         let build = |trace: &Trace, run: Run, x: &[Tensor]| {
-            let turn = |carried: &[Tensor], slices: &[Tensor]| {
+            let iteration = |carried: &[Tensor], slices: &[Tensor]| {
                 let h = next(&carried[0], &slices[0], x);
-                Turn { carried: vec![h.clone()], each: vec![&h * &h] }
+                Iteration { carried: vec![h.clone()], each: vec![&h * &h] }
             };
-            let last = run(trace, Turns::Forward, 3, &[&x[1]], &[&x[0]], &turn);
+            let last = run(trace, ScanOrder::Forward, 3, &[&x[1]], &[&x[0]], &iteration);
             vec![last.carried[0].clone(), last.each[0].clone()]
         };
         check(&[&[3, 2, 4], &[2, 4], &[4, 4]], build, true);
@@ -170,12 +171,15 @@ fn gradients_of_gradients() {
 #[test]
 fn values_that_pass_through_change_places_and_are_dropped() {
     let build = |trace: &Trace, run: Run, x: &[Tensor]| {
-        let turn = |carried: &[Tensor], slices: &[Tensor]| {
+        let iteration = |carried: &[Tensor], slices: &[Tensor]| {
             let [a, b, c] = [&carried[0], &carried[1], &carried[2]];
             let next = vec![b.clone(), a.clone(), (c + &slices[0]) * &x[4]];
-            Turn { carried: next, each: vec![a.clone(), c * 2.0, slices[0].clone(), x[4].clone(), c * 2.0] }
+            Iteration {
+                carried: next,
+                each: vec![a.clone(), c * 2.0, slices[0].clone(), x[4].clone(), c * 2.0],
+            }
         };
-        let result = run(trace, Turns::Forward, 5, &[&x[0], &x[1], &x[2]], &[&x[3]], &turn);
+        let result = run(trace, ScanOrder::Forward, 5, &[&x[0], &x[1], &x[2]], &[&x[3]], &iteration);
         [result.carried, result.each].concat()
     };
     check(&[&[6], &[6], &[6], &[5, 6], &[6]], build, false);
@@ -185,11 +189,11 @@ fn values_that_pass_through_change_places_and_are_dropped() {
 fn one_turn_and_loops_without_slices_or_results() {
     for length in [1, 2] {
         let build = |trace: &Trace, run: Run, x: &[Tensor]| {
-            let turn = |carried: &[Tensor], _: &[Tensor]| Turn {
+            let iteration = |carried: &[Tensor], _: &[Tensor]| Iteration {
                 carried: vec![carried[0].linear(&x[1])],
                 each: vec![],
             };
-            run(trace, Turns::Forward, length, &[&x[0]], &[], &turn).carried
+            run(trace, ScanOrder::Forward, length, &[&x[0]], &[], &iteration).carried
         };
         check(&[&[3, 8], &[8, 8]], build, false);
     }
@@ -201,12 +205,12 @@ fn a_loop_in_a_loop() {
         let outer = |carried: &[Tensor], slices: &[Tensor]| {
             let inner = |h: &[Tensor], s: &[Tensor]| {
                 let next = (&h[0] * &x[2] + &s[0] + &carried[0] * 0.1).tanh();
-                Turn { carried: vec![next.clone()], each: vec![next] }
+                Iteration { carried: vec![next.clone()], each: vec![next] }
             };
-            let turns = run(trace, Turns::Backward, 4, &[&carried[0]], &[&slices[0]], &inner);
-            Turn { carried: turns.carried.clone(), each: vec![turns.each[0].sum(&[0])] }
+            let iterations = run(trace, ScanOrder::Backward, 4, &[&carried[0]], &[&slices[0]], &inner);
+            Iteration { carried: iterations.carried.clone(), each: vec![iterations.each[0].sum(&[0])] }
         };
-        let result = run(trace, Turns::Forward, 3, &[&x[1]], &[&x[0]], &outer);
+        let result = run(trace, ScanOrder::Forward, 3, &[&x[1]], &[&x[0]], &outer);
         [result.carried, result.each].concat()
     };
     check(&[&[3, 4, 10], &[10], &[10]], build, false);
@@ -216,11 +220,11 @@ fn a_loop_in_a_loop() {
 fn every_turn_draws_anew() {
     let trace = Trace::training();
     let x = trace.zeros([1]);
-    let turns = trace.scan(Turns::Forward, 100, &[&x], &[], |carried, _| {
+    let iterations = trace.scan(ScanOrder::Forward, 100, &[&x], &[], |carried, _| {
         let drawn = trace.random_uniform([1]);
-        Turn { carried: carried.to_vec(), each: vec![drawn] }
+        Iteration { carried: carried.to_vec(), each: vec![drawn] }
     });
-    let program = trace.finish(&[("drawn", &turns.each[0])]).unwrap();
+    let program = trace.finish(&[("drawn", &iterations.each[0])]).unwrap();
     let scalar = |value: u32| HostTensor::new([], vec![value]);
     let (seed, step) = (scalar(1), scalar(2));
     let mut compiled = program.compile(&States::new(), &Target::cpu().threads(1)).unwrap();
@@ -239,40 +243,42 @@ fn mistakes_are_reported_at_the_call() {
         trace.finish(&[("y", &y)]).expect_err("a mistake").to_string()
     };
     let changed = message(&|trace, x| {
-        let turn =
-            |c: &[Tensor], s: &[Tensor]| Turn { carried: vec![c[0].sum(&[0])], each: vec![s[0].clone()] };
-        trace.scan(Turns::Forward, 4, &[&trace.zeros([3])], &[x], turn).each[0].clone()
+        let iteration = |c: &[Tensor], s: &[Tensor]| Iteration {
+            carried: vec![c[0].sum(&[0])],
+            each: vec![s[0].clone()],
+        };
+        trace.scan(ScanOrder::Forward, 4, &[&trace.zeros([3])], &[x], iteration).each[0].clone()
     });
     assert!(changed.contains("carries carried.0: f32[3], which becomes f32[]"), "{changed}");
     assert!(changed.contains("tests/scan.rs"), "{changed}");
     let slices = message(&|trace, x| {
-        let turn = |c: &[Tensor], _: &[Tensor]| Turn { carried: c.to_vec(), each: vec![] };
-        trace.scan(Turns::Forward, 5, &[x], &[x], turn).carried[0].clone()
+        let iteration = |c: &[Tensor], _: &[Tensor]| Iteration { carried: c.to_vec(), each: vec![] };
+        trace.scan(ScanOrder::Forward, 5, &[x], &[x], iteration).carried[0].clone()
     });
     assert!(slices.contains("f32[4,3] has not 5 slices"), "{slices}");
     // Results have their places and shapes whatever was wrong.
     let scalar = message(&|trace, x| {
-        let turn = |_: &[Tensor], s: &[Tensor]| Turn { carried: vec![], each: vec![s[0].clone()] };
-        trace.scan(Turns::Forward, 5, &[], &[&x.sum_all()], turn).each[0].clone()
+        let iteration = |_: &[Tensor], s: &[Tensor]| Iteration { carried: vec![], each: vec![s[0].clone()] };
+        trace.scan(ScanOrder::Forward, 5, &[], &[&x.sum_all()], iteration).each[0].clone()
     });
     assert!(scalar.contains("f32[] has not 5 slices"), "{scalar}");
     let uncounted = message(&|trace, x| {
-        let turn = |_: &[Tensor], s: &[Tensor]| Turn { carried: vec![], each: vec![s[0].clone()] };
-        trace.scan(Turns::Forward, 4, &[x], &[x], turn).each[0].clone()
+        let iteration = |_: &[Tensor], s: &[Tensor]| Iteration { carried: vec![], each: vec![s[0].clone()] };
+        trace.scan(ScanOrder::Forward, 4, &[x], &[x], iteration).each[0].clone()
     });
-    assert!(uncounted.contains("carries 1 values, but a turn gives 0"), "{uncounted}");
+    assert!(uncounted.contains("carries 1 values, but an iteration gives 0"), "{uncounted}");
     let escaped = message(&|trace, x| {
         let inside = std::cell::RefCell::new(None);
-        trace.scan(Turns::Forward, 4, &[], &[x], |_, s| {
+        trace.scan(ScanOrder::Forward, 4, &[], &[x], |_, s| {
             *inside.borrow_mut() = Some(s[0].clone());
-            Turn::default()
+            Iteration::default()
         });
         let escaped = inside.borrow().clone().expect("traced");
         escaped + 1.0
     });
     assert!(escaped.contains("a value of a loop's body is used outside of it"), "{escaped}");
     let counted = message(&|trace, x| {
-        trace.scan(Turns::Forward, 4, &[x], &[], |_, _| Turn::default()).carried[0].clone()
+        trace.scan(ScanOrder::Forward, 4, &[x], &[], |_, _| Iteration::default()).carried[0].clone()
     });
-    assert!(counted.contains("carries 1 values, but a turn gives 0"), "{counted}");
+    assert!(counted.contains("carries 1 values, but an iteration gives 0"), "{counted}");
 }

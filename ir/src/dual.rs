@@ -8,7 +8,7 @@
 //! operands of a maximum, 0 of an absolute value) a derivative is one of several, and the change is NaN.
 
 use crate::evaluate::{Array, Precision};
-use crate::turns::{Annotated, turns};
+use crate::iterations::{Annotated, iterations};
 use crate::{
     Binary, DType, DotGeneral, Graph, IrError, Literal, Op, Pad, Reduce, ReduceOp, Result, TensorType, Unary,
 };
@@ -58,7 +58,7 @@ pub fn duals(graph: &Graph, inputs: BTreeMap<String, Dual>) -> Result<Vec<Dual>>
             Op::Input(input) => inputs
                 .remove(&input.name)
                 .ok_or_else(|| IrError::Input { name: input.name.clone(), reason: "is missing".into() })?,
-            Op::Scan(scan) => turns(scan, &operands, duals)?.swap_remove(scan.result),
+            Op::Scan(scan) => iterations(scan, &operands, duals)?.swap_remove(scan.result),
             op => dual(op, &operands, &node.ty),
         };
         values.push(value);
@@ -115,7 +115,7 @@ impl Step<'_> {
             | Op::Broadcast(_)
             | Op::Slice(_)
             | Op::Concat(_) => self.moved(self.op, self.operands.len()),
-            Op::Scan(_) => unreachable!("a loop is evaluated turn by turn"),
+            Op::Scan(_) => unreachable!("a loop is evaluated iteration by iteration"),
         }
     }
 

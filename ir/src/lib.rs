@@ -17,6 +17,7 @@ pub mod draw;
 pub mod dual;
 pub mod evaluate;
 mod graph;
+mod iterations;
 pub mod kernel;
 mod op;
 pub mod origin;
@@ -25,7 +26,6 @@ pub mod running_error;
 pub mod samples;
 mod tensor;
 pub mod text;
-mod turns;
 mod types;
 mod verify;
 

@@ -14,7 +14,7 @@
 //! The rules are written from the mathematics of each op, not from any execution of it. An execution may order sums as it likes.
 
 use crate::evaluate::{Array, Precision};
-use crate::turns::{Annotated, turns};
+use crate::iterations::{Annotated, iterations};
 use crate::{
     Binary, DType, DotGeneral, Graph, IrError, Literal, Op, Pad, Reduce, ReduceOp, Result, ScatterAdd,
     TensorType, Unary,
@@ -95,7 +95,7 @@ pub fn running_error(
     match op {
         Op::Scan(scan) => {
             let run = |graph: &Graph, inputs| running_errors(graph, inputs, precision);
-            Ok(turns(scan, operands, run)?.swap_remove(scan.result))
+            Ok(iterations(scan, operands, run)?.swap_remove(scan.result))
         }
         op => Ok(Step { op, operands, ty, precision }.result()),
     }
@@ -220,7 +220,7 @@ impl Step<'_> {
             Op::Gather(_) => self.looked_up(1, 1, values.len()),
             Op::DynamicSlice(_) => self.looked_up(1, 1, values.len()),
             Op::DynamicUpdate(_) => self.looked_up(2, 2, values.len()),
-            Op::Scan(_) => unreachable!("a loop is evaluated turn by turn"),
+            Op::Scan(_) => unreachable!("a loop is evaluated iteration by iteration"),
         }
     }
 

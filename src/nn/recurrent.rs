@@ -6,7 +6,7 @@
 
 use super::{DropConnect, Dropout};
 use crate::init::Init;
-use crate::trace::{Tensor, Trace, Turn, Turns};
+use crate::trace::{Iteration, ScanOrder, Tensor, Trace};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -126,24 +126,24 @@ impl Recurrent {
             }
             let zeros = vec![trace.zeros([batch, self.config.widths(k)[1]]); each];
             let first = if known && !states.is_empty() { &states[k * each..(k + 1) * each] } else { &zeros };
-            let turns = self.layer(layer, &output, first);
-            last.extend(turns.carried);
-            output = turns.each.into_iter().next().unwrap_or(output);
+            let iterations = self.layer(layer, &output, first);
+            last.extend(iterations.carried);
+            output = iterations.each.into_iter().next().unwrap_or(output);
         }
         Recurred { output: output.transpose(0, 1), states: last }
     }
 
     /// One layer over `[length, batch, inputs]`.
     #[track_caller]
-    fn layer(&self, layer: &Layer, x: &Tensor, first: &[Tensor]) -> Turn {
+    fn layer(&self, layer: &Layer, x: &Tensor, first: &[Tensor]) -> Iteration {
         let length = x.dim(0);
         let inputs = x.linear(&layer.inputs) + &layer.input_bias;
         let weight = DropConnect { probability: self.config.weight_drop }.forward(&layer.hidden);
         let first: Vec<_> = first.iter().collect();
         let cell = self.config.cell;
-        x.trace().scan(Turns::Forward, length, &first, &[&inputs], |carried, slices| {
+        x.trace().scan(ScanOrder::Forward, length, &first, &[&inputs], |carried, slices| {
             let hidden = carried[0].linear(&weight) + &layer.hidden_bias;
-            turn(cell, &slices[0], &hidden, carried)
+            iteration(cell, &slices[0], &hidden, carried)
         })
     }
 
@@ -178,7 +178,7 @@ impl RecurrentConfig {
 
 /// One position: `inputs` and `hidden` are the two parts of every gate, `[batch, gates·width]`.
 #[track_caller]
-fn turn(cell: Cell, inputs: &Tensor, hidden: &Tensor, carried: &[Tensor]) -> Turn {
+fn iteration(cell: Cell, inputs: &Tensor, hidden: &Tensor, carried: &[Tensor]) -> Iteration {
     let before = &carried[0];
     let carried = match cell {
         Cell::Rnn => vec![(inputs + hidden).tanh()],
@@ -194,5 +194,5 @@ fn turn(cell: Cell, inputs: &Tensor, hidden: &Tensor, carried: &[Tensor]) -> Tur
             vec![&new + update * (before - &new)]
         }
     };
-    Turn { each: vec![carried[0].clone()], carried }
+    Iteration { each: vec![carried[0].clone()], carried }
 }

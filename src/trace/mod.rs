@@ -31,7 +31,7 @@ mod tests;
 
 pub use elementwise::Operand;
 pub use movement::{Extent, Extents};
-pub use scan::{Turn, Turns};
+pub use scan::{Iteration, ScanOrder};
 pub use sorting::Sorted;
 pub use tensor::Tensor;
 

@@ -13,7 +13,7 @@ pub(super) struct Frame {
     /// Unique in its trace.
     number: u32,
     pub(super) graph: Graph,
-    /// Turns of the loop.
+    /// ScanOrder of the loop.
     length: usize,
     /// What the body's inputs stand for, in the order in which they were made.
     given: Vec<(ValueId, Given)>,
@@ -23,9 +23,9 @@ pub(super) struct Frame {
 
 /// What an input of a body stands for.
 enum Given {
-    /// What the turn before handed on, and at first this value.
+    /// What the iteration before handed on, and at first this value.
     Carried(Tensor),
-    /// The turn's slice of this tensor.
+    /// The iteration's slice of this tensor.
     Slice(Tensor),
     /// This value.
     Constant(Tensor),
@@ -80,7 +80,7 @@ impl Frame {
 
 /// The order in which a loop takes slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Turns {
+pub enum ScanOrder {
     /// From the first to the last.
     #[default]
     Forward,
@@ -88,30 +88,30 @@ pub enum Turns {
     Backward,
 }
 
-/// What a turn of a loop gives.
+/// What an iteration of a loop gives.
 #[derive(Debug, Clone, Default)]
-pub struct Turn {
+pub struct Iteration {
     /// The next values of what is carried, of the types of the first ones.
     pub carried: Vec<Tensor>,
-    /// Values of which all turns' are wanted.
+    /// Values of which all iterations' are wanted.
     pub each: Vec<Tensor>,
 }
 
 impl Trace {
-    /// A loop of `length` turns. `turn` is called once, to trace what each of them does: it gets what is carried (`first` in
-    /// the first turn) and the turn's slices of `slices` along their first axis, whose extent is `length`. It may use any
+    /// A loop of `length` iterations. `iteration` is called once, to trace what each of them does: it gets what is carried (`first` in
+    /// the first iteration) and the iteration's slices of `slices` along their first axis, whose extent is `length`. It may use any
     /// value from outside. The result has what is carried last, and for each of `each` a tensor with a first axis more,
-    /// every turn's at the place of its slices.
+    /// every iteration's at the place of its slices.
     ///
     /// ```
     /// use kernfusion::prelude::*;
-    /// # use kernfusion::trace::{Turn, Turns};
+    /// # use kernfusion::trace::{Iteration, ScanOrder};
     /// let trace = Trace::new();
     /// let x = trace.input("x", [10, 4], DType::F32);
     /// // Running sums of the rows.
-    /// let sums = trace.scan(Turns::Forward, 10, &[&trace.zeros([4])], &[&x], |carried, slices| {
+    /// let sums = trace.scan(ScanOrder::Forward, 10, &[&trace.zeros([4])], &[&x], |carried, slices| {
     ///     let sum = &carried[0] + &slices[0];
-    ///     Turn { carried: vec![sum.clone()], each: vec![sum] }
+    ///     Iteration { carried: vec![sum.clone()], each: vec![sum] }
     /// });
     /// assert_eq!(sums.each[0].shape(), [10, 4]);
     /// # trace.finish(&[("sums", &sums.each[0])])?;
@@ -120,17 +120,17 @@ impl Trace {
     #[track_caller]
     pub fn scan(
         &self,
-        turns: Turns,
+        iterations: ScanOrder,
         length: usize,
         first: &[&Tensor],
         slices: &[&Tensor],
-        turn: impl FnOnce(&[Tensor], &[Tensor]) -> Turn,
-    ) -> Turn {
+        iteration: impl FnOnce(&[Tensor], &[Tensor]) -> Iteration,
+    ) -> Iteration {
         if let Some(unfit) = slices.iter().find(|x| x.shape().first() != Some(&length)) {
             unfit.expect("scan", |ty| Some(format!("{ty} has not {length} slices")));
         }
         let (carried, sliced) = self.open(length, first, slices);
-        let Turn { carried: next, each } = turn(&carried, &sliced);
+        let Iteration { carried: next, each } = iteration(&carried, &sliced);
         let outputs: Vec<_> = next.iter().chain(&each).collect();
         let all = |x: &Tensor| x.ty().with_shape([&[length], &x.shape()[..]].concat());
         let closed = self.closed(&outputs, first.len(), next.len());
@@ -139,10 +139,10 @@ impl Trace {
             Err(Reason(reason)) => {
                 self.attempt_all("scan", first, |_, _| Err(reason.into()));
                 let each = each.iter().map(|x| self.placeholder(&all(x))).collect();
-                return Turn { carried: first.iter().map(|&x| x.clone()).collect(), each };
+                return Iteration { carried: first.iter().map(|&x| x.clone()).collect(), each };
             }
         };
-        let reverse = turns == Turns::Backward;
+        let reverse = iterations == ScanOrder::Backward;
         let scan = Scan { body: body.into(), length, carried: first.len(), sliced, reverse, result: 0 };
         let operands: Vec<_> = operands.iter().collect();
         let types = first.iter().map(|x| x.ty()).chain(each.iter().map(all));
@@ -153,7 +153,7 @@ impl Trace {
             results.push(built.unwrap_or_else(|| self.placeholder(&ty)));
         }
         let each = results.split_off(first.len());
-        Turn { carried: results, each }
+        Iteration { carried: results, each }
     }
 
     /// Opens the frame of a body, with handles of what is carried and of slices.
@@ -187,7 +187,7 @@ impl Trace {
         let ids: Result<Vec<_>, _> = outputs.iter().map(|output| self.resolve(output, depth)).collect();
         let frame = self.inner.borrow_mut().frames.pop().expect("open");
         if next != carried {
-            return Err(format!("carries {carried} values, but a turn gives {next}").into());
+            return Err(format!("carries {carried} values, but an iteration gives {next}").into());
         }
         Ok(frame.close(&ids?, carried))
     }
@@ -225,7 +225,7 @@ impl Trace {
         Ok(value.id())
     }
 
-    /// Random words in the frame of that depth. A body's are slices of those of all turns, so that every turn draws anew.
+    /// Random words in the frame of that depth. A body's are slices of those of all iterations, so that every iteration draws anew.
     #[track_caller]
     pub(super) fn bits_at(&self, depth: usize, node: u32, shape: Vec<usize>) -> Tensor {
         let ty = kernfusion_ir::TensorType::new(kernfusion_ir::DType::U32, shape.clone());

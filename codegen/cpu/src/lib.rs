@@ -9,13 +9,13 @@
 
 mod backend;
 mod executable;
+mod loops;
 mod lower;
 #[cfg(feature = "object")]
 pub mod object;
 mod peaks;
 mod plan;
 mod resident;
-mod turns;
 
 pub use backend::CpuBackend;
 pub use executable::CpuExecutable;

@@ -3,9 +3,9 @@
 //! The code is that of an executable, and the launches are written down as the runtime would run them. So results have the same
 //! bits.
 
+use super::loops::Work;
 use super::lower::Compiler;
 use super::plan::share_memory;
-use super::turns::Work;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::Temporaries;
 use kernfusion_ir::DType;

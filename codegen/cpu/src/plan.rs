@@ -4,8 +4,8 @@
 //! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
 //! that is given back after its last reader. Executables may share an arena; they then run in turns.
 
+use super::loops::{self, Work};
 use super::lower::{Compiler, Machine, Text};
-use super::turns::{self, Work};
 use kernfusion_codegen::{CodegenError, Outputs, State, States, Temporaries, check_inputs};
 use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
@@ -398,7 +398,7 @@ impl PlanExecutable {
     }
 
     fn texts(&self, kernel: &str, text: fn(&Text) -> &String) -> Option<String> {
-        let found = turns::text(&self.plan, &self.works, &self.machine, kernel, &text);
+        let found = loops::text(&self.plan, &self.works, &self.machine, kernel, &text);
         found.filter(|text| !text.is_empty())
     }
 }

@@ -111,7 +111,7 @@ impl Renderer {
         Ok(program)
     }
 
-    /// Appends the steps of a kernel, or of a body's kernel in one turn; `spot` says where its buffers lie.
+    /// Appends the steps of a kernel, or of a body's kernel in one iteration; `spot` says where its buffers lie.
     fn steps(
         &mut self,
         program: &mut Program,
@@ -121,7 +121,7 @@ impl Renderer {
         spot: &dyn Fn(BufferId) -> Spot,
     ) -> Result<(), CodegenError> {
         if let Some(repeated) = kernel.repeated() {
-            return self.turns(program, number, repeated, spot);
+            return self.iterations(program, number, repeated, spot);
         }
         let (template, slots) = self.kernel(plan, kernel)?;
         let argument = |slot: &usize| match slots.get(*slot) {
@@ -154,8 +154,8 @@ impl Renderer {
         Ok(())
     }
 
-    /// Appends all turns of a loop, one after another: they are launches of the same functions at other addresses.
-    fn turns(
+    /// Appends all iterations of a loop, one after another: they are launches of the same functions at other addresses.
+    fn iterations(
         &mut self,
         program: &mut Program,
         number: usize,
@@ -169,11 +169,11 @@ impl Renderer {
         };
         let copy =
             |t: Transfer| Step::Copy(Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes });
-        for turn in 0..repeated.turns {
-            let turn = repeated.turn(turn);
+        for iteration in 0..repeated.iterations {
+            let iteration = repeated.iteration(iteration);
             let inner = |buffer: BufferId| {
                 let memory = plan.memory_of(buffer);
-                let placed = turn.places.iter().find(|(other, _)| *other == memory);
+                let placed = iteration.places.iter().find(|(other, _)| *other == memory);
                 let in_scratch = |offset| Spot { buffer: repeated.scratch.unwrap_or(buffer), offset };
                 match (placed, plan.place(memory)) {
                     (Some((_, spot)), _) => outer(*spot),
@@ -184,7 +184,7 @@ impl Renderer {
             for kernel in &plan.graph.kernels {
                 self.steps(program, number, plan, kernel, &inner)?;
             }
-            program.steps.extend(turn.copies.iter().copied().map(copy));
+            program.steps.extend(iteration.copies.iter().copied().map(copy));
         }
         program.steps.extend(repeated.copies_at_the_end().into_iter().map(copy));
         Ok(())
@@ -317,7 +317,7 @@ impl Lowering<'_> {
                 }
             }
             Form::Contraction(_) => self.chain(kernel),
-            Form::Loop(_) => unreachable!("the turns of a loop are lowered one by one"),
+            Form::Loop(_) => unreachable!("the iterations of a loop are lowered one by one"),
         }
     }
 

@@ -11,7 +11,8 @@ impl Kernel {
     pub fn operations(&self) -> usize {
         let Domain { axes, .. } = &self.domain;
         if let Some(repeated) = self.repeated() {
-            return repeated.turns * repeated.graph().kernels.iter().map(Kernel::operations).sum::<usize>();
+            return repeated.iterations
+                * repeated.graph().kernels.iter().map(Kernel::operations).sum::<usize>();
         }
         let mut operations = computing(&self.region).saturating_mul(self.domain.points());
         for product in self.products() {
@@ -53,7 +54,7 @@ impl KernelGraph {
     /// Bytes that a kernel moves at least: every element that its index maps reach, once read and once written.
     pub fn bytes_moved(&self, kernel: &Kernel) -> usize {
         match kernel.repeated() {
-            Some(repeated) => repeated.turns * repeated.body.bytes_moved(),
+            Some(repeated) => repeated.iterations * repeated.body.bytes_moved(),
             None => self.bytes_read_and_written(kernel).iter().sum(),
         }
     }

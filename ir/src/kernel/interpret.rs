@@ -70,7 +70,7 @@ impl<'g> Interpreter<'g> {
     pub fn run(&mut self, kernel: usize) -> Result<()> {
         let kernel = &self.graph.kernels[kernel];
         match kernel.repeated() {
-            Some(repeated) => turns(repeated, &mut self.memory, self.precision),
+            Some(repeated) => iterations(repeated, &mut self.memory, self.precision),
             None => {
                 run(self.graph, kernel, &mut self.memory, self.precision);
                 Ok(())
@@ -108,15 +108,15 @@ fn words(kernel: &Kernel) -> usize {
 }
 
 /// Runs a loop: its body is given what it reads by name.
-fn turns(repeated: &Loop, memory: &mut Memory, precision: Precision) -> Result<()> {
+fn iterations(repeated: &Loop, memory: &mut Memory, precision: Precision) -> Result<()> {
     let body = repeated.graph();
     let array = |inner: BufferId, values: &[f64]| {
         let buffer = body.buffer(inner);
         (buffer.name.clone(), Array { ty: buffer.ty.clone(), values: values.to_vec() })
     };
     let mut carried: Vec<_> = repeated.carried.iter().map(|c| memory[c.first.0 as usize].clone()).collect();
-    for turn in 0..repeated.turns {
-        let place = if repeated.reverse { repeated.turns - 1 - turn } else { turn };
+    for iteration in 0..repeated.iterations {
+        let place = if repeated.reverse { repeated.iterations - 1 - iteration } else { iteration };
         let slice = |window: &Window| {
             let elements = body.buffer(window.inner).ty.elements();
             array(window.inner, &memory[window.outer.0 as usize][place * elements..][..elements])

@@ -32,19 +32,19 @@
 mod cost;
 mod index;
 mod interpret;
+mod loops;
 mod plan;
 mod print;
 mod program_plan;
-mod repeat;
 mod verify;
 mod writer;
 
 pub use crate::op::reshaped;
 pub use index::{Bound, Index, Indirect};
 pub use interpret::{Interpreter, interpret};
+pub use loops::{Carried, Iteration, Loop, Spot, Transfer, Window};
 pub use plan::{Place, Plan};
 pub use program_plan::{Accepts, Microbatches, ProgramPlan, any_kernel};
-pub use repeat::{Carried, Loop, Spot, Transfer, Turn, Window};
 pub use verify::verify;
 pub use writer::{Entered, KernelWriter, Refusal};
 
@@ -569,9 +569,9 @@ impl Kernel {
 }
 
 impl KernelGraph {
-    /// How many kernels run when this does: those of a loop as often as it turns.
+    /// How many kernels run when this does: those of a loop as often as it iterations.
     pub fn launches(&self) -> usize {
-        let launches = |kernel: &Kernel| kernel.repeated().map_or(1, |l| l.turns * l.graph().launches());
+        let launches = |kernel: &Kernel| kernel.repeated().map_or(1, |l| l.iterations * l.graph().launches());
         self.kernels.iter().map(launches).sum()
     }
 

@@ -64,7 +64,7 @@ impl Display for Text<'_> {
         let kernel = self.kernel;
         let form = kernel.form.name();
         match kernel.repeated() {
-            Some(repeated) => write!(f, "{form} {}, {} turns", kernel.name, repeated.turns)?,
+            Some(repeated) => write!(f, "{form} {}, {} iterations", kernel.name, repeated.iterations)?,
             None => write!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?,
         }
         if let Form::Contraction(Contraction { band: Some(band), .. }) = &kernel.form {
@@ -118,7 +118,7 @@ impl Text<'_> {
     fn repeated(&self, f: &mut Formatter<'_>, repeated: &Loop) -> fmt::Result {
         let body = repeated.graph();
         let inner = |id: BufferId| &body.buffer(id).name;
-        let turn = if repeated.reverse { "[last − turn]" } else { "[turn]" };
+        let iteration = if repeated.reverse { "[last − iteration]" } else { "[iteration]" };
         for (carried, (_, next, _)) in repeated.carried.iter().zip(&body.outputs) {
             let first = self.buffer(carried.first);
             writeln!(f, "  {} = {first}, then {}", inner(carried.inner), inner(*next))?;
@@ -127,13 +127,13 @@ impl Text<'_> {
             }
         }
         for window in &repeated.slices {
-            writeln!(f, "  {} = {}{turn}", inner(window.inner), self.buffer(window.outer))?;
+            writeln!(f, "  {} = {}{iteration}", inner(window.inner), self.buffer(window.outer))?;
         }
         for window in &repeated.constants {
             writeln!(f, "  {} = {}", inner(window.inner), self.buffer(window.outer))?;
         }
         for (result, (_, value, _)) in repeated.results.iter().zip(&body.outputs[repeated.carried.len()..]) {
-            writeln!(f, "  {}{turn} = {}", self.buffer(*result), inner(*value))?;
+            writeln!(f, "  {}{iteration} = {}", self.buffer(*result), inner(*value))?;
         }
         for kernel in &body.kernels {
             let text = body.show(kernel).to_string();

@@ -140,8 +140,8 @@ impl Checker<'_> {
 
     /// The body is right by itself, and its buffers are slices of those that they stand for, or as large.
     fn repeated(&self, repeated: &Loop) -> Checked {
-        let Loop { turns, body, carried, slices, constants, results, .. } = repeated;
-        ensure(*turns > 0, || "has no turns".into())?;
+        let Loop { iterations, body, carried, slices, constants, results, .. } = repeated;
+        ensure(*iterations > 0, || "has no iterations".into())?;
         verify(&body.graph).map_err(|reason| format!("its body: {reason}"))?;
         let outputs = &body.graph.outputs;
         ensure(outputs.len() == carried.len() + results.len(), || {
@@ -167,10 +167,10 @@ impl Checker<'_> {
             stands(carried.first, ty, 1)?;
             carried.last.map_or(Ok(()), |last| stands(last, ty, 1))?;
         }
-        slices.iter().try_for_each(|window| stands(window.outer, inner(window.inner)?, *turns))?;
+        slices.iter().try_for_each(|window| stands(window.outer, inner(window.inner)?, *iterations))?;
         constants.iter().try_for_each(|window| stands(window.outer, inner(window.inner)?, 1))?;
         let results = results.iter().zip(&outputs[carried.len()..]);
-        results.into_iter().try_for_each(|(outer, (_, _, ty))| stands(*outer, ty, *turns))
+        results.into_iter().try_for_each(|(outer, (_, _, ty))| stands(*outer, ty, *iterations))
     }
 
     fn product(&self, product: &Product) -> Checked {

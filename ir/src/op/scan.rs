@@ -1,4 +1,4 @@
-//! Loops: a body graph that runs a fixed number of times and hands values from turn to turn.
+//! Loops: a body graph that runs a fixed number of times and hands values from iteration to iteration.
 
 use super::{Attribute, Attributes, KernelEntry, Stanza, Vjp, ensure};
 use crate::evaluate::{Array, Precision, evaluate_arrays, room};
@@ -11,21 +11,21 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 /// One result of a loop. Operands: first values of what is carried, tensors whose slices along the first axis are given to
-/// the turns, and constants of the loop; they are the inputs of the body, in the order of their declaration. Outputs of the
-/// body, in their order: the next values of what is carried, then values of which every turn gives one.
+/// the iterations, and constants of the loop; they are the inputs of the body, in the order of their declaration. Outputs of the
+/// body, in their order: the next values of what is carried, then values of which every iteration gives one.
 ///
 /// ```text
 /// for t in 0 .. length (downwards if reversed):
 ///     carried, each = body(carried, slices[t], constants)
 /// ```
 ///
-/// Result i is what is carried last for i < `carried`, else the values of all turns along a new first axis, each at the
-/// place of its turn. A loop with several results is several nodes with equal operands and bodies; they become one kernel.
+/// Result i is what is carried last for i < `carried`, else the values of all iterations along a new first axis, each at the
+/// place of its iteration. A loop with several results is several nodes with equal operands and bodies; they become one kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Scan {
-    /// What a turn does.
+    /// What an iteration does.
     pub body: Body,
-    /// The number of turns, 1 or more.
+    /// The number of iterations, 1 or more.
     pub length: usize,
     /// How many operands are carried.
     pub carried: usize,
@@ -46,7 +46,7 @@ pub struct Body(Arc<Shared>);
 struct Shared {
     graph: Graph,
     text: OnceLock<String>,
-    /// What the verifier says of it. Each loop around it asks again, so without this memory verifying would take as many turns as
+    /// What the verifier says of it. Each loop around it asks again, so without this memory verifying would take as many iterations as
     /// there are pairs of loops inside of each other.
     verified: OnceLock<std::result::Result<(), VerifyError>>,
 }
@@ -115,7 +115,7 @@ impl Scan {
         Scan { result, ..self.clone() }
     }
 
-    /// Adds to the outputs of a body what backward wants of forward: the values that are carried, before each turn, and
+    /// Adds to the outputs of a body what backward wants of forward: the values that are carried, before each iteration, and
     /// products. What no node picks as its result is not computed for it.
     pub fn hand_out(body: &mut Graph, carried: usize) {
         let inputs: Vec<_> = body.inputs().take(carried).map(|(id, ..)| id).collect();
@@ -130,9 +130,9 @@ impl Scan {
         }
     }
 
-    /// The place of a turn's slice.
-    pub fn place(&self, turn: usize) -> usize {
-        if self.reverse { self.length - 1 - turn } else { turn }
+    /// The place of an iteration's slice.
+    pub fn place(&self, iteration: usize) -> usize {
+        if self.reverse { self.length - 1 - iteration } else { iteration }
     }
 
     /// All results.
@@ -150,7 +150,7 @@ impl Scan {
         let results = results.map_err(|reason| self.broken(reason))?;
         room(results.iter().map(TensorType::elements).fold(0, usize::saturating_add))?;
         let mut each: Vec<_> = results.iter().map(Array::zeros).collect();
-        for place in (0..self.length).map(|turn| self.place(turn)) {
+        for place in (0..self.length).map(|iteration| self.place(iteration)) {
             let slice = |array: &&Array| {
                 let ty = array.ty.with_shape(&array.ty.shape[1..]);
                 let part = place * ty.elements()..(place + 1) * ty.elements();
@@ -212,7 +212,7 @@ impl Stanza for Scan {
     fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let graph = self.body.graph();
         self.body.verify().map_err(|error| format!("its body: {error}"))?;
-        ensure(self.length > 0, || "has no turns".into())?;
+        ensure(self.length > 0, || "has no iterations".into())?;
         let inputs: Vec<_> = graph.inputs().map(|(id, name, _)| (name, &graph[id].ty)).collect();
         let sliced = self.carried..self.carried.saturating_add(self.sliced);
         ensure(inputs.len() == operands.len() && sliced.end <= operands.len(), || {
@@ -223,7 +223,9 @@ impl Stanza for Scan {
                 true => **operand == stacked(self.length, ty),
                 false => operand == ty,
             };
-            ensure(fits, || format!("gives {operand} for the body's {name}: {ty} in {} turns", self.length))?;
+            ensure(fits, || {
+                format!("gives {operand} for the body's {name}: {ty} in {} iterations", self.length)
+            })?;
         }
         let outputs: Vec<_> = graph.outputs().iter().map(|output| &graph[output.value].ty).collect();
         ensure(graph.outputs().iter().all(|output| !output.updates_state), || {
@@ -256,7 +258,7 @@ impl Stanza for Scan {
     }
 }
 
-/// The type of one such tensor for every turn.
+/// The type of one such tensor for every iteration.
 fn stacked(length: usize, ty: &TensorType) -> TensorType {
     ty.with_shape([&[length], &ty.shape[..]].concat())
 }

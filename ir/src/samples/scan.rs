@@ -10,7 +10,7 @@ pub(super) fn add(table: &mut Table) {
     }
     running_sums(table);
     places_change(table);
-    // Autodiff takes all results of a loop together; its own tests compare it with the turns one by one.
+    // Autodiff takes all results of a loop together; its own tests compare it with the iterations one by one.
     table.samples[first..].iter_mut().for_each(|sample| sample.gradient = false);
 }
 
@@ -38,7 +38,7 @@ fn body(
     Ok(graph)
 }
 
-/// The sum of what is carried last and of the first result of every turn.
+/// The sum of what is carried last and of the first result of every iteration.
 fn last_and_each(b: &mut Builder<'_>, scan: Scan, operands: &[ValueId]) -> Result<ValueId> {
     let last = b.op(scan.with_result(0), operands)?;
     let each = b.op(scan.with_result(scan.carried), operands)?;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Forward keeps what it carries and its products; backward computes the rest again. Where dwₜ is a product of values of
-//! turn t, these are handed out and multiplied once for all turns, since a product over all turns is much faster than as many
-//! small ones, and a weight is not read and written in every turn.
+//! iteration t, these are handed out and multiplied once for all iterations, since a product over all iterations is much faster than as many
+//! small ones, and a weight is not read and written in every iteration.
 
 use super::grad;
 use kernfusion_ir::{
@@ -23,12 +23,12 @@ pub(super) fn vjp(
     operands: &[ValueId],
     cotangents: &[Option<ValueId>],
 ) -> Result<Vec<Option<ValueId>>> {
-    let turn = Turn::new(scan, cotangents)?;
-    Backward::new(b, scan, operands, &turn).emit(cotangents)
+    let iteration = Iteration::new(scan, cotangents)?;
+    Backward::new(b, scan, operands, &iteration).emit(cotangents)
 }
 
-/// The derivative of one turn: the body's graph, followed by the cotangents of its inputs.
-struct Turn {
+/// The derivative of one iteration: the body's graph, followed by the cotangents of its inputs.
+struct Iteration {
     graph: Graph,
     /// The body's inputs and the cotangent of each; `None` of integers.
     inputs: Vec<(ValueId, Option<ValueId>)>,
@@ -36,11 +36,11 @@ struct Turn {
     given: Vec<Option<ValueId>>,
     /// How many values belong to the body.
     forward: usize,
-    /// Whether each value differs from turn to turn.
+    /// Whether each value differs from iteration to iteration.
     changes: Vec<bool>,
 }
 
-impl Turn {
+impl Iteration {
     fn new(scan: &Scan, cotangents: &[Option<ValueId>]) -> Result<Self> {
         let body = scan.body.graph();
         let mut graph = Graph::new(format!("{}.backward", body.name));
@@ -87,7 +87,7 @@ impl Turn {
                 _ => graph[id].operands.iter().any(|operand| changes[operand.index()]),
             });
         }
-        Ok(Turn { graph, inputs, given, forward: body.len(), changes })
+        Ok(Iteration { graph, inputs, given, forward: body.len(), changes })
     }
 
     /// Whether a value is one of the body's that forward hands out instead of being computed again.
@@ -97,11 +97,11 @@ impl Turn {
     }
 }
 
-/// The sum of a value over all turns, as it is computed after the loop.
+/// The sum of a value over all iterations, as it is computed after the loop.
 enum Sum {
-    /// Of the values of all turns.
+    /// Of the values of all iterations.
     Plain(ValueId),
-    /// One product over the turns, too.
+    /// One product over the iterations, too.
     Product(DotGeneral, [ValueId; 2]),
     /// A linear op of a sum.
     Linear(Op, Box<Sum>),
@@ -114,30 +114,35 @@ struct Backward<'a, 'b, 'g> {
     b: &'a mut Builder<'g>,
     scan: &'a Scan,
     operands: &'a [ValueId],
-    turn: &'b Turn,
+    iteration: &'b Iteration,
     body: Graph,
     places: BTreeMap<ValueId, ValueId>,
-    /// What each turn takes from the one before: the input of the body and its cotangent.
+    /// What each iteration takes from the one before: the input of the body and its cotangent.
     carried: Vec<(usize, ValueId)>,
     /// For each sliced input, the value outside.
     slices: Vec<ValueId>,
     constants: Vec<ValueId>,
-    /// Values of a turn that are wanted outside.
+    /// Values of an iteration that are wanted outside.
     results: Vec<ValueId>,
     /// Those that are there anyway.
     outside: BTreeSet<ValueId>,
 }
 
 impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
-    fn new(b: &'a mut Builder<'g>, scan: &'a Scan, operands: &'a [ValueId], turn: &'b Turn) -> Self {
-        let carried = turn.inputs[..scan.carried].iter().enumerate();
+    fn new(
+        b: &'a mut Builder<'g>,
+        scan: &'a Scan,
+        operands: &'a [ValueId],
+        iteration: &'b Iteration,
+    ) -> Self {
+        let carried = iteration.inputs[..scan.carried].iter().enumerate();
         let carried = carried.filter_map(|(number, (_, gradient))| Some((number, (*gradient)?))).collect();
         Backward {
             b,
             scan,
             operands,
-            turn,
-            body: Graph::new(turn.graph.name.clone()),
+            iteration,
+            body: Graph::new(iteration.graph.name.clone()),
             places: BTreeMap::new(),
             carried,
             slices: vec![],
@@ -148,10 +153,11 @@ impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
     }
 
     fn emit(mut self, cotangents: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>> {
-        let (scan, turn) = (self.scan, self.turn);
+        let (scan, iteration) = (self.scan, self.iteration);
         let sliced = scan.carried + scan.sliced;
-        let gradients = |range: std::ops::Range<usize>| turn.inputs[range].iter().map(|(_, g)| *g);
-        let sums: Vec<_> = gradients(sliced..turn.inputs.len()).map(|g| g.map(|g| self.sum(g))).collect();
+        let gradients = |range: std::ops::Range<usize>| iteration.inputs[range].iter().map(|(_, g)| *g);
+        let sums: Vec<_> =
+            gradients(sliced..iteration.inputs.len()).map(|g| g.map(|g| self.sum(g))).collect();
         self.results.extend(gradients(scan.carried..sliced).flatten());
         self.sums_want(sums.iter().flatten());
         self.results.sort();
@@ -181,11 +187,11 @@ impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
         Ok(flows)
     }
 
-    /// How the sum of a value over the turns is computed.
+    /// How the sum of a value over the iterations is computed.
     fn sum(&self, id: ValueId) -> Sum {
-        let node = &self.turn.graph[id];
+        let node = &self.iteration.graph[id];
         match (&node.op, &node.operands[..]) {
-            (Op::DotGeneral(dot), &[a, b]) if [a, b].iter().all(|x| self.turn.changes[x.index()]) => {
+            (Op::DotGeneral(dot), &[a, b]) if [a, b].iter().all(|x| self.iteration.changes[x.index()]) => {
                 Sum::Product(dot.clone(), [a, b])
             }
             (Op::Permute(_) | Op::Reshape(_), &[x]) => Sum::Linear(node.op.clone(), Box::new(self.sum(x))),
@@ -209,9 +215,9 @@ impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
     /// Hands out a value, unless there is a tensor of it outside.
     fn want(&mut self, id: ValueId) {
         let sliced = self.scan.carried + self.scan.sliced;
-        let is_slice = self.turn.inputs[..sliced].iter().any(|(input, _)| *input == id);
-        let is_cotangent = self.turn.given[self.scan.carried..].contains(&Some(id));
-        if is_slice || is_cotangent || self.turn.is_kept(id) {
+        let is_slice = self.iteration.inputs[..sliced].iter().any(|(input, _)| *input == id);
+        let is_cotangent = self.iteration.given[self.scan.carried..].contains(&Some(id));
+        if is_slice || is_cotangent || self.iteration.is_kept(id) {
             self.outside.insert(id);
         } else {
             self.results.push(id);
@@ -220,37 +226,39 @@ impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
 
     /// The body: its inputs in the order of operands, then whatever leads to what it hands out.
     fn body(&mut self, cotangents: &[Option<ValueId>]) -> Result<Scan> {
-        let graph = &self.turn.graph;
+        let graph = &self.iteration.graph;
         let mut needed = BTreeSet::new();
         let mut stack: Vec<_> = self.carried.iter().map(|(_, id)| *id).chain(self.results.clone()).collect();
         while let Some(id) = stack.pop() {
-            if needed.insert(id) && !self.turn.is_kept(id) {
+            if needed.insert(id) && !self.iteration.is_kept(id) {
                 stack.extend(&graph[id].operands);
             }
         }
         for number in self.carried.iter().map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.input(self.turn.given[number].expect("what is carried has a cotangent"))?;
+            self.input(self.iteration.given[number].expect("what is carried has a cotangent"))?;
         }
         let sliced = self.scan.carried + self.scan.sliced;
-        for (at, (id, _)) in self.turn.inputs.iter().enumerate().filter(|(_, (id, _))| needed.contains(id)) {
+        for (at, (id, _)) in
+            self.iteration.inputs.iter().enumerate().filter(|(_, (id, _))| needed.contains(id))
+        {
             if at < sliced {
                 self.input(*id)?;
                 let all = self.in_all_turns(*id, cotangents)?;
                 self.slices.push(all);
             }
         }
-        for id in needed.iter().copied().filter(|&id| self.turn.is_kept(id)) {
+        for id in needed.iter().copied().filter(|&id| self.iteration.is_kept(id)) {
             self.input(id)?;
             let kept = self.in_all_turns(id, cotangents)?;
             self.slices.push(kept);
         }
-        for (given, cotangent) in self.turn.given.iter().zip(cotangents).skip(self.scan.carried) {
+        for (given, cotangent) in self.iteration.given.iter().zip(cotangents).skip(self.scan.carried) {
             if let (&Some(given), &Some(cotangent)) = (given, cotangent) {
                 self.input(given)?;
                 self.slices.push(cotangent);
             }
         }
-        for (at, (id, _)) in self.turn.inputs.iter().enumerate().skip(sliced) {
+        for (at, (id, _)) in self.iteration.inputs.iter().enumerate().skip(sliced) {
             if needed.contains(id) {
                 self.input(*id)?;
                 self.constants.push(self.operands[at]);
@@ -279,9 +287,9 @@ impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
         })
     }
 
-    /// Declares an input of the body for a value of the turn.
+    /// Declares an input of the body for a value of the iteration.
     fn input(&mut self, id: ValueId) -> Result<()> {
-        let node = &self.turn.graph[id];
+        let node = &self.iteration.graph[id];
         let name = match &node.op {
             Op::Input(input) => input.name.clone(),
             op => format!("{}.{}", op.name(), id.index()),
@@ -292,13 +300,13 @@ impl<'a, 'b, 'g> Backward<'a, 'b, 'g> {
         Ok(())
     }
 
-    /// A value in all turns: a sliced operand, the cotangent of a result, or what forward hands out.
+    /// A value in all iterations: a sliced operand, the cotangent of a result, or what forward hands out.
     fn in_all_turns(&mut self, id: ValueId, cotangents: &[Option<ValueId>]) -> Result<ValueId> {
         let slices = self.scan.carried..self.scan.carried + self.scan.sliced;
-        if let Some(at) = slices.clone().find(|&at| self.turn.inputs[at].0 == id) {
+        if let Some(at) = slices.clone().find(|&at| self.iteration.inputs[at].0 == id) {
             return Ok(self.operands[at]);
         }
-        if let Some(number) = self.turn.given.iter().position(|given| *given == Some(id)) {
+        if let Some(number) = self.iteration.given.iter().position(|given| *given == Some(id)) {
             return Ok(cotangents[number].expect("its input was made for it"));
         }
         let outputs = self.scan.body.graph().outputs();
@@ -330,7 +338,7 @@ struct Outside<'a> {
 }
 
 impl Outside<'_> {
-    /// A value of every turn.
+    /// A value of every iteration.
     fn all_turns(&mut self, b: &mut Builder<'_>, id: ValueId) -> Result<ValueId> {
         if let Some(&there) = self.there.get(&id) {
             return Ok(there);

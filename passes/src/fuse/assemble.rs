@@ -1,6 +1,6 @@
 //! The last step of fusion: order, names, buffers.
 
-use super::repeat;
+use super::loops;
 use kernfusion_ir::kernel::{
     Buffer, BufferId, BufferRole, CoveredNode, Form, InstrKind, Kernel, KernelGraph, RefusedFusion, Region,
 };
@@ -33,7 +33,7 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
         kernel.name = name(graph, kernel, &mut names);
         renumber(kernel, &numbers);
         if let Form::Loop(repeated) = &mut kernel.form {
-            repeat::add_scratch(repeated, &kernel.name, &mut buffers);
+            loops::add_scratch(repeated, &kernel.name, &mut buffers);
         }
     }
     let outputs = graph.outputs().iter().filter(|output| !output.updates_state);

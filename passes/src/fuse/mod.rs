@@ -19,9 +19,9 @@ mod band;
 mod chain;
 pub(crate) mod cost;
 mod empty;
+mod loops;
 mod lower;
 mod rematerialise;
-mod repeat;
 mod space;
 mod writer;
 
@@ -156,7 +156,7 @@ impl<'a> Planner<'a> {
             if self.group_of.contains_key(&node) {
                 continue;
             }
-            let members = repeat::results(self.graph, node, self.reads.keys().copied());
+            let members = loops::results(self.graph, node, self.reads.keys().copied());
             match self.lower(&members) {
                 Ok(kernel) => {
                     self.group_of.extend(members.iter().map(|&member| (member, self.groups.len())));
@@ -169,8 +169,8 @@ impl<'a> Planner<'a> {
     }
 
     fn lower(&self, members: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
-        if let Some(scan) = repeat::of(self.graph, members) {
-            return repeat::lower(self.graph, &self.free, members, scan, (self.fusion, self.accepts));
+        if let Some(scan) = loops::of(self.graph, members) {
+            return loops::lower(self.graph, &self.free, members, scan, (self.fusion, self.accepts));
         }
         let needed = self.needed(members);
         let kernel = Candidate { graph: self.graph, members, free: &self.free, needed: &needed }.lower()?;

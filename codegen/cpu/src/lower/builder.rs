@@ -219,7 +219,7 @@ impl<'f, 'm> Code<'f, 'm> {
         self.b.inst_results(call).first().copied()
     }
 
-    /// Starts `for i in (start..end).step_by(…)`, which carries further values from turn to turn.
+    /// Starts `for i in (start..end).step_by(…)`, which carries further values from iteration to iteration.
     pub(super) fn enter(&mut self, start: Value, end: Value, carried: &[Value]) -> OpenLoop {
         let (inside, exit) = (self.b.create_block(), self.b.create_block());
         let i = self.b.append_block_param(inside, types::I64);

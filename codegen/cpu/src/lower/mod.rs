@@ -140,7 +140,7 @@ struct Lowering<'c> {
 impl Lowering<'_> {
     fn kernel(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         self.check(kernel)?;
-        // Loops turn once at least, which is what a sum over nothing takes, and no map.
+        // Loops run once at least, which is what a sum over nothing takes, and no map.
         if kernel.form == Form::Map && kernel.domain.points() == 0 {
             return Ok(());
         }

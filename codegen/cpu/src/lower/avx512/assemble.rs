@@ -1,4 +1,4 @@
-//! Programs as machine code: registers by linear scan, a loop over whole vectors, a masked last turn.
+//! Programs as machine code: registers by linear scan, a loop over whole vectors, a masked last iteration.
 //!
 //! ```text
 //! function(parameters, first, end):            rdi, rsi, rdx by the System V convention
@@ -83,7 +83,7 @@ pub(super) fn assign(program: &Program) -> Option<Vec<u32>> {
     Some(assigned)
 }
 
-/// What is the same in every turn and is kept in registers that are left over, the most used first.
+/// What is the same in every iteration and is kept in registers that are left over, the most used first.
 fn kept_in_registers(program: &Program, assigned: &[u32]) -> HashMap<Lanes, u32> {
     let mut uses: Vec<(Lanes, usize)> = vec![];
     for operand in program.steps.iter().flat_map(|step| &step.operands) {
@@ -131,7 +131,7 @@ struct Assembler<'p> {
     program: &'p Program,
     /// The machine's register of each of the program's.
     registers: Vec<u32>,
-    /// Registers of what is the same in every turn.
+    /// Registers of what is the same in every iteration.
     kept: HashMap<Lanes, u32>,
     lines: Vec<Line>,
     /// What lies behind the code.
@@ -205,7 +205,7 @@ impl Assembler<'_> {
         self.emit(Code::Mov_r64_rm64, &[Place::Register(register), parameter]);
     }
 
-    /// Loads what is the same in every turn.
+    /// Loads what is the same in every iteration.
     fn load(&mut self, register: Register, lanes: Lanes) {
         let code = match lanes {
             Lanes::Table(_) => Code::EVEX_Vmovups_zmm_k1z_zmmm512,

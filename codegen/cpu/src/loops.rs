@@ -67,17 +67,17 @@ impl Work {
             Work::Loop(works, inner) => {
                 let repeated = kernel.repeated().expect("the work of a loop");
                 // SAFETY: the caller's contract.
-                unsafe { turns(repeated, works, inner, launcher, machine, pointers) }
+                unsafe { iterations(repeated, works, inner, launcher, machine, pointers) }
             }
         }
     }
 }
 
-/// Runs all turns of a loop.
+/// Runs all iterations of a loop.
 ///
 /// # Safety
 /// `outer` has memory for each buffer that the loop touches.
-unsafe fn turns(
+unsafe fn iterations(
     repeated: &Loop,
     works: &mut [Work],
     inner: &mut Pointers,
@@ -98,19 +98,19 @@ unsafe fn turns(
             inner.set(buffer, outer.get(scratch).wrapping_add(offset));
         }
     }
-    for turn in 0..repeated.turns {
-        let turn = repeated.turn(turn);
-        turn.places.iter().for_each(|&(buffer, spot)| inner.set(buffer, at(spot)));
+    for iteration in 0..repeated.iterations {
+        let iteration = repeated.iteration(iteration);
+        iteration.places.iter().for_each(|&(buffer, spot)| inner.set(buffer, at(spot)));
         for buffer in buffers() {
             if let Place::Alias(_) = plan.place(buffer) {
                 inner.set(buffer, inner.get(plan.memory_of(buffer)));
             }
         }
         for (kernel, work) in plan.graph.kernels.iter().zip(&mut *works) {
-            // SAFETY: every buffer of the body has memory: in the scratch, or where the turn has it.
+            // SAFETY: every buffer of the body has memory: in the scratch, or where the iteration has it.
             unsafe { work.run(kernel, launcher, machine, inner)? };
         }
-        turn.copies.into_iter().for_each(copy);
+        iteration.copies.into_iter().for_each(copy);
     }
     repeated.copies_at_the_end().into_iter().for_each(copy);
     Ok(())

@@ -1,4 +1,4 @@
-//! The turns of a loop, for arrays of which something more is known than their elements: how far they may be off, or how they change.
+//! The iterations of a loop, for arrays of which something more is known than their elements: how far they may be off, or how they change.
 
 use crate::evaluate::Array;
 use crate::{Graph, Result, Scan};
@@ -13,7 +13,7 @@ pub(crate) trait Annotated: Clone {
 }
 
 /// All results of a loop, whose body `run` evaluates: from its inputs by name the values of all nodes.
-pub(crate) fn turns<T: Annotated>(
+pub(crate) fn iterations<T: Annotated>(
     scan: &Scan,
     operands: &[&T],
     run: impl Fn(&Graph, BTreeMap<String, T>) -> Result<Vec<T>>,
@@ -28,7 +28,7 @@ pub(crate) fn turns<T: Annotated>(
         (all, notes)
     };
     let mut each: Vec<_> = graph.outputs()[scan.carried..].iter().map(|output| all(output.value)).collect();
-    for place in (0..scan.length).map(|turn| scan.place(turn)) {
+    for place in (0..scan.length).map(|iteration| scan.place(iteration)) {
         let slice = |it: &&T| {
             let (array, notes) = it.parts();
             let ty = array.ty.with_shape(&array.ty.shape[1..]);

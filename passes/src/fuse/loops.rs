@@ -78,7 +78,7 @@ pub(super) fn lower(
         last: result(number),
     });
     let repeated = Loop {
-        turns: of.length,
+        iterations: of.length,
         reverse: of.reverse,
         carried: carried.collect(),
         slices: slices.to_vec(),

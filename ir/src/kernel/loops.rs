@@ -1,4 +1,4 @@
-//! Loops: where a body's buffers lie in each turn.
+//! Loops: where a body's buffers lie in each iteration.
 
 use super::{BufferId, BufferRole, KernelGraph, Plan};
 use crate::TensorType;
@@ -8,10 +8,10 @@ use serde::Serialize;
 const ALIGNMENT: usize = 64;
 
 /// A plan that runs several times. What it reads and hands out lies in buffers of the graph around it: of a tensor with a
-/// slice for every turn, the body sees the slice of its turn.
+/// slice for every iteration, the body sees the slice of its iteration.
 ///
 /// ```text
-/// loop lstm, 64 turns
+/// loop lstm, 64 iterations
 ///   h = h0 … h'          (carried)
 ///   z = xw[t]            (a slice)
 ///   w = w                (a constant)
@@ -21,18 +21,18 @@ const ALIGNMENT: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Loop {
     /// How often the body runs, once or more.
-    pub turns: usize,
-    /// Whether the first turn has the last slices.
+    pub iterations: usize,
+    /// Whether the first iteration has the last slices.
     pub reverse: bool,
     /// The body. Its outputs are the next values of what is carried, then the results.
     pub body: Box<Plan>,
-    /// What is handed from turn to turn, in the order of the body's outputs.
+    /// What is handed from iteration to iteration, in the order of the body's outputs.
     pub carried: Vec<Carried>,
     /// Tensors of which the body reads a slice along the first axis.
     pub slices: Vec<Window>,
     /// Tensors that the body reads whole.
     pub constants: Vec<Window>,
-    /// Tensors of which every turn writes a slice, in the order of the body's outputs that are not carried.
+    /// Tensors of which every iteration writes a slice, in the order of the body's outputs that are not carried.
     pub results: Vec<BufferId>,
     /// Memory for the body's arena and for what is carried. It is a buffer of its own, unless it is empty.
     pub scratch: Option<BufferId>,
@@ -47,10 +47,10 @@ pub struct Window {
     pub inner: BufferId,
 }
 
-/// A value that a turn takes from the one before.
+/// A value that an iteration takes from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Carried {
-    /// What the first turn reads, in the graph around the loop.
+    /// What the first iteration reads, in the graph around the loop.
     pub first: BufferId,
     /// What the body reads.
     pub inner: BufferId,
@@ -78,9 +78,9 @@ pub struct Transfer {
     pub bytes: usize,
 }
 
-/// Where the buffers of a body lie in one turn, and what is copied when it is over.
+/// Where the buffers of a body lie in one iteration, and what is copied when it is over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct Iteration {
     /// Every buffer of the body that is not in its arena.
     pub places: Vec<(BufferId, Spot)>,
     /// After its kernels.
@@ -137,63 +137,63 @@ impl Loop {
         (*buffer, ty)
     }
 
-    /// Where a result's slice of a turn lies.
-    fn slice_of(&self, result: usize, turn: usize) -> Spot {
+    /// Where a result's slice of an iteration lies.
+    fn slice_of(&self, result: usize, iteration: usize) -> Spot {
         let bytes = self.output(self.carried.len() + result).1.bytes();
-        Spot { buffer: self.results[result], offset: self.place(turn) * bytes }
+        Spot { buffer: self.results[result], offset: self.place(iteration) * bytes }
     }
 
-    fn place(&self, turn: usize) -> usize {
-        if self.reverse { self.turns - 1 - turn } else { turn }
+    fn place(&self, iteration: usize) -> usize {
+        if self.reverse { self.iterations - 1 - iteration } else { iteration }
     }
 
-    /// Where a value that is carried on lies after a turn.
-    fn next_at(&self, number: usize, turn: usize) -> Spot {
+    /// Where a value that is carried on lies after an iteration.
+    fn next_at(&self, number: usize, iteration: usize) -> Spot {
         let buffer = self.output(number).0;
-        match self.written_at(buffer, turn) {
+        match self.written_at(buffer, iteration) {
             Some(spot) => spot,
-            None => self.kept_at(number, turn),
+            None => self.kept_at(number, iteration),
         }
     }
 
-    fn kept_at(&self, number: usize, turn: usize) -> Spot {
+    fn kept_at(&self, number: usize, iteration: usize) -> Spot {
         let buffer = self.scratch.expect("a loop that carries has scratch");
-        Spot { buffer, offset: self.carried_at(number, turn % 2) }
+        Spot { buffer, offset: self.carried_at(number, iteration % 2) }
     }
 
     /// Where a body writes a buffer that it hands out: to the slice of a result, else to where it is carried. `None` of
     /// an input.
-    fn written_at(&self, buffer: BufferId, turn: usize) -> Option<Spot> {
+    fn written_at(&self, buffer: BufferId, iteration: usize) -> Option<Spot> {
         if self.graph().buffer(buffer).role != BufferRole::Temporary {
             return None;
         }
         // Results come last.
         match (0..self.graph().outputs.len()).rfind(|&number| self.output(number).0 == buffer)? {
-            at if at >= self.carried.len() => Some(self.slice_of(at - self.carried.len(), turn)),
-            at => Some(self.kept_at(at, turn)),
+            at if at >= self.carried.len() => Some(self.slice_of(at - self.carried.len(), iteration)),
+            at => Some(self.kept_at(at, iteration)),
         }
     }
 
-    /// Where an input of the body lies in a turn.
-    fn inputs_at(&self, turn: usize) -> impl Iterator<Item = (BufferId, Spot)> {
+    /// Where an input of the body lies in an iteration.
+    fn inputs_at(&self, iteration: usize) -> impl Iterator<Item = (BufferId, Spot)> {
         let carried = self.carried.iter().enumerate().map(move |(number, carried)| {
             let first = Spot { buffer: carried.first, offset: 0 };
-            (carried.inner, if turn == 0 { first } else { self.next_at(number, turn - 1) })
+            (carried.inner, if iteration == 0 { first } else { self.next_at(number, iteration - 1) })
         });
         let slices = self.slices.iter().map(move |window| {
             let bytes = self.graph().buffer(window.inner).ty.bytes();
-            (window.inner, Spot { buffer: window.outer, offset: self.place(turn) * bytes })
+            (window.inner, Spot { buffer: window.outer, offset: self.place(iteration) * bytes })
         });
         let whole = |window: &Window| (window.inner, Spot { buffer: window.outer, offset: 0 });
         carried.chain(slices).chain(self.constants.iter().map(whole))
     }
 
-    /// Where everything lies in a turn.
-    pub fn turn(&self, turn: usize) -> Turn {
-        let mut places: Vec<_> = self.inputs_at(turn).collect();
+    /// Where everything lies in an iteration.
+    pub fn iteration(&self, iteration: usize) -> Iteration {
+        let mut places: Vec<_> = self.inputs_at(iteration).collect();
         for buffer in Self::handed_out(self.graph()) {
             if !places.iter().any(|(other, _)| *other == buffer) {
-                let spot = self.written_at(buffer, turn).expect("it is a temporary that is an output");
+                let spot = self.written_at(buffer, iteration).expect("it is a temporary that is an output");
                 places.push((buffer, spot));
             }
         }
@@ -206,20 +206,20 @@ impl Loop {
             let (buffer, ty) = self.output(number);
             let from = at(buffer);
             let to = match number.checked_sub(self.carried.len()) {
-                Some(result) => self.slice_of(result, turn),
-                None => self.next_at(number, turn),
+                Some(result) => self.slice_of(result, iteration),
+                None => self.next_at(number, iteration),
             };
             copies.extend((from != to).then_some(Transfer { from, to, bytes: ty.bytes() }));
         }
-        Turn { places, copies }
+        Iteration { places, copies }
     }
 
-    /// What is copied after the last turn.
+    /// What is copied after the last iteration.
     pub fn copies_at_the_end(&self) -> Vec<Transfer> {
         let last = self.carried.iter().enumerate().filter_map(|(number, carried)| {
             let to = Spot { buffer: carried.last?, offset: 0 };
             Some(Transfer {
-                from: self.next_at(number, self.turns - 1),
+                from: self.next_at(number, self.iterations - 1),
                 to,
                 bytes: self.output(number).1.bytes(),
             })
