@@ -1,5 +1,6 @@
 //! What the sources must look like. Modules import each other in one direction: no circle in the library, in `lm` and in `cli`; between
-//! crates Cargo holds it. Defects that `benches/planted.sh` plants still fit the code.
+//! crates Cargo holds it. Defects that `benches/planted.sh` plants still fit the code,
+//! and files that the docs name are there.
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
@@ -117,4 +118,36 @@ fn defects_can_be_planted() {
             }
         }
     }
+}
+
+#[test]
+fn files_that_the_docs_name_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders =
+        ["src", "ir", "passes", "codegen", "lm", "cli", "examples", "benches", "tests", "docs", ".ci"];
+    let known: Vec<String> = folders
+        .iter()
+        .flat_map(|folder| {
+            ["rs", "md", "sh", "py", "hpp", "cuh", "c"].map(|end| files_with_end(&root.join(folder), end))
+        })
+        .flatten()
+        .map(|file| format!("/{}", file.strip_prefix(root).unwrap().display()))
+        .collect();
+    let mut pages = files_with_end(&root.join("docs"), "md");
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
+    let (mut named, mut missing) = (0, vec![]);
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        // Every other piece between backticks is code.
+        for code in text.split('`').skip(1).step_by(2).filter(|code| code.ends_with(".rs")) {
+            named += 1;
+            // Some pages say where the file is by the last parts of its path.
+            if !code.contains(char::is_whitespace)
+                && !known.iter().any(|file| file.ends_with(&format!("/{code}")))
+            {
+                missing.push(format!("{}: {code}", page.display()));
+            }
+        }
+    }
+    assert!(named > 100 && missing.is_empty(), "of {named}: {missing:#?}");
 }

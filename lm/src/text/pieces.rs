@@ -403,9 +403,10 @@ fn add_marks(inner: &mut Inner, marks: &[&str]) -> Result<(), TextError> {
 }
 
 /// The tokenizer that a document describes, which is this text. The crate panics on what is no JSON, on a table of characters
-/// that it cannot read, and on merges that give no entry of the vocabulary.
+/// that it cannot read, on merges that give no entry of the vocabulary, and on templates with tokens or texts that are not there.
 fn understood(document: &Value, text: String, name: &str) -> Result<Inner, TextError> {
     check_normalizer(&document["normalizer"], name)?;
+    check_template(&document["post_processor"], name)?;
     let model = &document["model"];
     let pair = |merge: &'_ Value| match merge {
         Value::String(pair) => pair.split_once(' ').map(|(a, b)| (a.to_string(), b.to_string())),
@@ -425,6 +426,27 @@ fn check_normalizer(normalizer: &Value, name: &str) -> Result<(), TextError> {
     }
     let mut parts = normalizer["normalizers"].as_array().into_iter().flatten();
     parts.try_for_each(|part| check_normalizer(part, name))
+}
+
+/// Whether a template has the special tokens that it puts around texts, and puts none around a second text where there is one.
+fn check_template(processor: &Value, name: &str) -> Result<(), TextError> {
+    for (template, texts) in [("single", "A"), ("pair", "AB")] {
+        for piece in processor[template].as_array().into_iter().flatten() {
+            let token =
+                piece["SpecialToken"]["id"].as_str().filter(|id| processor["special_tokens"][id].is_null());
+            if let Some(token) = token {
+                return Err(reason(
+                    name,
+                    format!("its template has the token {token:?}, but not what that is"),
+                ));
+            }
+            if piece["Sequence"]["id"].as_str().is_some_and(|id| !texts.contains(id)) {
+                return Err(reason(name, "its template for one text has two".into()));
+            }
+        }
+    }
+    let mut parts = processor["processors"].as_array().into_iter().flatten();
+    parts.try_for_each(|part| check_template(part, name))
 }
 
 /// Whether each merge of two entries gives a text that is no longer than the longest entry, for which the crate has room.

@@ -160,6 +160,43 @@ fn merges_that_give_no_entry_are_refused() {
     assert!(error.ends_with(r#"the merge of "ab" and "ab" gives no entry of the vocabulary"#), "{error}");
 }
 
+/// The crate looks special tokens and texts of a template up without a look whether they are there.
+#[test]
+fn templates_of_what_is_not_there_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tokenizer.json");
+    let write = |processor: String| {
+        let document = format!(
+            r#"{{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": {processor},
+            "decoder": null, "model": {{"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "vocab": {{"a": 0, "b": 1}}, "merges": []}}}}"#
+        );
+        std::fs::write(&file, document).unwrap();
+    };
+    let template = |text: &str, tokens: &str| {
+        let pieces = format!(
+            r#"[{{"SpecialToken": {{"id": "b", "type_id": 0}}}}, {{"Sequence": {{"id": "{text}", "type_id": 0}}}}]"#
+        );
+        format!(
+            r#"{{"type": "TemplateProcessing", "single": {pieces}, "pair": {pieces}, "special_tokens": {{{tokens}}}}}"#
+        )
+    };
+    let tokens = r#""b": {"id": "b", "ids": [1], "tokens": ["b"]}"#;
+    write(template("A", tokens));
+    let Tokenizer::Pieces(pieces) = Tokenizer::read(&file).unwrap() else { panic!("it has pieces") };
+    assert_eq!(pieces.encode_marked("a", None).unwrap()[0], [1, 0]);
+    let sequence = format!(r#"{{"type": "Sequence", "processors": [{}]}}"#, template("A", ""));
+    for (processor, expected) in [
+        (template("A", ""), "its template has the token \"b\", but not what that is"),
+        (sequence, "its template has the token \"b\", but not what that is"),
+        (template("B", tokens), "its template for one text has two"),
+    ] {
+        write(processor);
+        let error = Tokenizer::read(&file).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{error}");
+    }
+}
+
 #[test]
 fn vocabularies_are_aligned() {
     assert_eq!(
