@@ -8,7 +8,7 @@ shift 2
 presets=("$@")
 [ ${#presets[@]} -gt 0 ] || mapfile -t presets < <("$new" presets | awk 'NR > 1 && NF { print $1 }')
 # Names that were changed, and where a node comes from.
-plain() { sed -E 's/tile\.part/microbatch.index/g; s/tile\.sum/microbatch.sum/g; s/ at "[^"]+":[0-9]+:[0-9]+//g; s/[0-9.]+ ms//g'; }
+plain() { sed -E 's/ turns/ iterations/g; s/turn\]/iteration]/g; s/tile\.part/microbatch.index/g; s/tile\.sum/microbatch.sum/g; s/ at "[^"]+":[0-9]+:[0-9]+//g; s/[0-9.]+ ms//g'; }
 failed=0
 for preset in "${presets[@]}"; do
   for stage in trace grad simplify fuse plan; do
