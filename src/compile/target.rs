@@ -198,7 +198,7 @@ impl Target {
         Target { check_finite, ..self }
     }
 
-    /// Computes the batch in so many microbatches, one after another; 1 is all at once. If nothing is said, a batch whose
+    /// Computes the batch in this many microbatches, one after another; 1 is all at once. If nothing is said, a batch whose
     /// temporaries would take more than half a gibibyte of the CPU's memory is computed in microbatches. Results differ by the rounding of sums
     /// over the batch only.
     pub fn microbatches(self, microbatches: usize) -> Self {

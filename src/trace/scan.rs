@@ -13,7 +13,7 @@ pub(super) struct Frame {
     /// Unique in its trace.
     number: u32,
     pub(super) graph: Graph,
-    /// ScanOrder of the loop.
+    /// In which order a loop reads its slices.
     length: usize,
     /// What the body's inputs stand for, in the order in which they were made.
     given: Vec<(ValueId, Given)>,

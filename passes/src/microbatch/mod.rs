@@ -58,7 +58,7 @@ pub enum MicrobatchError {
         /// Where the user wrote it.
         origin: Origin,
     },
-    /// No input has a first axis that can be cut into so many microbatches.
+    /// No input has a first axis that can be divided into that many microbatches.
     #[error("cannot compute in {microbatches} microbatches: {reason}")]
     Batch {
         /// How many microbatches were asked for.
