@@ -9,7 +9,6 @@ use super::language::Term;
 use super::rewriter::Rewriter;
 use egg::Id;
 use kernfusion_ir::{Attributes, Op, TensorType};
-use std::ops::ControlFlow;
 
 /// One side of a rule.
 #[derive(Debug, Clone)]
@@ -32,9 +31,6 @@ const MOST_MATCHES: usize = 1000;
 
 /// What names stand for.
 pub(super) type Bindings = [Option<Id>; NAMES];
-
-/// Is told one way after another, and may break off.
-type Found<'a> = dyn FnMut(Bindings) -> ControlFlow<()> + 'a;
 
 impl Pattern {
     /// Reads a pattern; names are numbered by `names`, which grows.
@@ -62,30 +58,24 @@ impl Pattern {
     /// The ways in which a term is of this form, of too many the first.
     pub(super) fn matches(&self, r: &Rewriter<'_>, term: &Term) -> Vec<Bindings> {
         let Pattern::Apply(_, patterns) = self else { panic!("a left side is an op") };
-        let mut all = Vec::new();
-        // It ends early if there are too many.
-        let _ = bind_term(r, patterns, term, [None; NAMES], &mut |bound| {
-            all.push(bound);
-            if all.len() < MOST_MATCHES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        all
+        bind_all(r, patterns, term, [None; NAMES])
     }
 
-    /// Tells `found` each way in which a value is of this form, until it breaks off.
-    fn bind(&self, r: &Rewriter<'_>, id: Id, mut bound: Bindings, found: &mut Found<'_>) -> ControlFlow<()> {
+    fn bind(&self, r: &Rewriter<'_>, id: Id, mut bound: Bindings) -> Vec<Bindings> {
         match self {
-            Pattern::AnyNumber(_) if r.constant(id).is_none() => ControlFlow::Continue(()),
+            Pattern::AnyNumber(_) if r.constant(id).is_none() => vec![],
             Pattern::Any(name) | Pattern::AnyNumber(name) => match bound[*name] {
-                Some(known) if !r.same(known, id) => ControlFlow::Continue(()),
+                Some(known) if !r.same(known, id) => vec![],
                 _ => {
                     bound[*name] = Some(id);
-                    found(bound)
+                    vec![bound]
                 }
             },
-            Pattern::Number(number) if r.constant(id) == Some(*number) => found(bound),
-            Pattern::Number(_) => ControlFlow::Continue(()),
+            Pattern::Number(number) if r.constant(id) == Some(*number) => vec![bound],
+            Pattern::Number(_) => vec![],
             Pattern::Apply(op, patterns) => {
-                r.each_form(id, op.name()).try_for_each(|term| bind_term(r, patterns, term, bound, found))
+                let forms = r.forms(id, op.name());
+                forms.iter().flat_map(|term| bind_all(r, patterns, term, bound)).take(MOST_MATCHES).collect()
             }
         }
     }
@@ -118,33 +108,25 @@ impl Pattern {
     }
 }
 
-/// Tells each way in which a term's operands are of these forms, in every order that leaves its value as it is.
-fn bind_term(
-    r: &Rewriter<'_>,
-    patterns: &[Pattern],
-    term: &Term,
-    bound: Bindings,
-    found: &mut Found<'_>,
-) -> ControlFlow<()> {
-    let operands = &term.operands;
-    if term.commutes() && operands[0] != operands[1] {
-        bind_operands(r, patterns, &mut operands.iter().rev().copied(), bound, found)?;
+/// The ways in which a term's operands are of these forms, of too many the first.
+fn bind_all(r: &Rewriter<'_>, patterns: &[Pattern], term: &Term, bound: Bindings) -> Vec<Bindings> {
+    let mut found = Vec::new();
+    for operands in orders(term) {
+        let mut so_far = vec![bound];
+        for (pattern, operand) in patterns.iter().zip(operands) {
+            let bind = |bound| pattern.bind(r, operand, bound);
+            so_far = so_far.into_iter().flat_map(bind).take(MOST_MATCHES).collect();
+        }
+        found.extend(so_far);
     }
-    bind_operands(r, patterns, &mut operands.iter().copied(), bound, found)
+    found
 }
 
-fn bind_operands(
-    r: &Rewriter<'_>,
-    patterns: &[Pattern],
-    operands: &mut (impl Iterator<Item = Id> + Clone),
-    bound: Bindings,
-    found: &mut Found<'_>,
-) -> ControlFlow<()> {
-    let (Some((pattern, patterns)), Some(operand)) = (patterns.split_first(), operands.next()) else {
-        return found(bound);
-    };
-    pattern
-        .bind(r, operand, bound, &mut |bound| bind_operands(r, patterns, &mut operands.clone(), bound, found))
+/// The operands of a term in every order that leaves its value as it is.
+fn orders(term: &Term) -> Vec<Vec<Id>> {
+    let given = term.operands.clone();
+    let both = term.commutes() && given[0] != given[1];
+    if both { vec![term.mirrored().operands, given] } else { vec![given] }
 }
 
 fn parse(words: &[&str], at: &mut usize, names: &mut Vec<String>) -> Pattern {

@@ -70,18 +70,13 @@ impl<'a> Rewriter<'a> {
     }
 
     /// The forms of a value that are ops of this name.
-    pub(super) fn each_form(&self, id: Id, name: &str) -> impl Iterator<Item = &Term> {
-        self.terms(id).filter(move |term| term.name() == name)
-    }
-
-    /// The same, for rules that build while they look.
     pub(super) fn forms(&self, id: Id, name: &str) -> Vec<Term> {
-        self.each_form(id, name).cloned().collect()
+        self.terms(id).filter(|term| term.name() == name).cloned().collect()
     }
 
     /// The first form of a value that is an op of this name.
     pub(super) fn form(&self, id: Id, name: &str) -> Option<Term> {
-        self.each_form(id, name).next().cloned()
+        self.terms(id).find(|term| term.name() == name).cloned()
     }
 
     /// All values with a form of this name, with that form, in a fixed order.
