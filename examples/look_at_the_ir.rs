@@ -1,11 +1,8 @@
 //! What each stage makes of `softmax(x · wᵀ)` and its gradient: the traced graph, the graph after every pass, the
 //! kernels with the fusions that were refused, and the memory plan.
 
-use kernfusion::compile::Target;
+use kernfusion::compile::{MemoryStrategy, Stages, Target};
 use kernfusion::prelude::*;
-use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::plan::plan;
-use kernfusion_passes::{PIPELINE, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let trace = Trace::new();
@@ -17,14 +14,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     println!("=== traced\n{}", program.graph);
     let mut graph = program.graph;
-    run(&mut graph, PIPELINE, None, &mut |report, graph| {
+    let stages = Stages::new(&Target::cpu(), MemoryStrategy::NONE);
+    stages.simplify(&mut graph, None, &mut |report, graph| {
         println!("=== after {} ({} → {} nodes)\n{graph}", report.pass, report.nodes.0, report.nodes.1);
     })?;
-    let kernels = fuse(&graph, Fusion::Full, Target::cpu().accepts())?;
+    let kernels = stages.fuse(&graph)?;
     println!("=== fused\n{kernels}");
     for refusal in &kernels.refusals {
         println!("not fused: {} → {}: {}", refusal.producer, refusal.consumer, refusal.reason);
     }
-    println!("=== planned\n{}", plan(kernels));
+    println!("=== planned\n{}", stages.plan(kernels));
     Ok(())
 }

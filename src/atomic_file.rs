@@ -182,7 +182,7 @@ pub fn temporary_prefix(path: &Path) -> io::Result<String> {
 fn is_locked(path: &Path) -> bool {
     match File::open(path) {
         Ok(file) => file.try_lock().is_err(),
-        // It has gone, or it is none of ours to remove.
+        // It is gone, or another process still uses it.
         Err(_) => true,
     }
 }

@@ -21,7 +21,7 @@ mod kernels;
 
 pub use finding::{Culprit, Finding, Place};
 
-use crate::compile::{Mode, Precision, Target, passes};
+use crate::compile::{MemoryStrategy, Precision, Stages, Target};
 use crate::{Error, Result};
 use deviation::{Deviation, worst};
 use kernfusion_codegen::States;
@@ -29,8 +29,6 @@ use kernfusion_cpu::{Options, PlanExecutable};
 use kernfusion_ir::evaluate::{Array, Precision as Rounding, evaluate_all};
 use kernfusion_ir::kernel::Plan;
 use kernfusion_ir::{Graph, Tensor};
-use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::plan::plan;
 use kernfusion_passes::simplify::{self, RuleSet, simplify_by};
 use kernfusion_passes::{Pass, PassError, run as run_passes};
 use std::collections::BTreeMap;
@@ -63,10 +61,11 @@ pub struct Pipeline<'a> {
 impl Pipeline<'_> {
     /// What compiling for the CPU does, with the whole batch at once.
     pub fn of_cpu(precision: Precision, threads: usize) -> Self {
+        let stages = Stages::new(&Target::cpu().precision(precision), MemoryStrategy::NONE);
         Pipeline {
-            passes: passes(Mode::Compiled, precision),
+            passes: stages.passes().to_vec(),
             rules: Box::new(RuleSet::all),
-            fuse: Box::new(|graph| Ok(plan(fuse(graph, Fusion::Full, Target::cpu().accepts())?))),
+            fuse: Box::new(move |graph| Ok(stages.plan(stages.fuse(graph)?))),
             generate: Box::new(move |plan, states| {
                 let options = Options { threads, ..Options::default() };
                 Ok(PlanExecutable::compile(plan.clone(), states, &options)?)

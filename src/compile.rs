@@ -7,11 +7,13 @@ mod execute;
 mod finite;
 mod lower;
 mod memory;
+mod stages;
 mod target;
 
 pub use execute::{Tensors, execute, execute_on};
 pub use lower::{Lowered, lower};
-pub use target::{Mode, Precision, Target, passes};
+pub use stages::{Parts, Stages};
+pub use target::{Mode, Precision, Target};
 
 use crate::error::{Error, Result};
 pub use crate::error::{LimitError, Maker, NonFinite};

@@ -1,7 +1,7 @@
 //! Files that a user names to be read.
 //!
-//! They are regular ones. Whoever reads a whole pipe or a device may wait for ever, or until memory is used up; so these are refused
-//! before they are opened, which may wait as well. A program in text form may come out of a pipe: people write it so.
+//! They must be regular files. Reading a whole pipe or device may never end, or may use up memory, and even opening one may wait; so
+//! they are refused before they are opened. Only a program in text form may come from a pipe, since people write it there.
 
 use std::fs::{File, metadata};
 use std::io::{Error, ErrorKind, Read, Result};

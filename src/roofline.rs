@@ -1,5 +1,5 @@
 //! The time below which a kernel cannot fall on a machine: its bytes over the bandwidth, its products over the peak, or its
-//! other arithmetic over half of that of `f32`, whichever takes longest.
+//! other arithmetic over half of the peak of `f32`: the longest of the three.
 //!
 //! Bytes are those that have to move at least; what finds its operands in a cache can be faster than its floor.
 
@@ -38,7 +38,7 @@ pub fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks, wide: &'static
     Floor { seconds, bound }
 }
 
-/// The least time of so many bytes read and written: reading alone, and writing as the rest of a copy's time.
+/// The least time to read and write these bytes: reading alone, and writing as the rest of a copy's time.
 fn memory_time([read, written]: [usize; 2], peaks: &Peaks) -> f64 {
     let writing = (2.0 / peaks.bandwidth - 1.0 / peaks.reads).max(0.0);
     read as f64 / peaks.reads + written as f64 * writing

@@ -2,7 +2,7 @@
 //! NVRTC, where it is installed.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Target, lower};
+use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, lower};
 use kernfusion::models::{GptConfig, ModelConfig, Part, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
@@ -14,7 +14,6 @@ use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
 use kernfusion_ir::{DType, Graph, InputRole};
 use kernfusion_lm::train::batches;
-use kernfusion_passes::run;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -81,7 +80,8 @@ fn case(
     }
     let mut converted = graph.clone();
     if target.product_type() == ProductType::Bf16 {
-        run(&mut converted, &target.passes(), None, &mut |_, _| {}).expect("passes");
+        let stages = Stages::new(target, MemoryStrategy::NONE);
+        stages.simplify(&mut converted, None, &mut |_, _| {}).expect("passes");
     }
     let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
     let plan = lower(&graph, target, MemoryStrategy::NONE).expect("lowers").program.body;

@@ -4,11 +4,10 @@
 //! Inputs are drawn, but for those that a line `# input NAME = NUMBER` gives one number everywhere.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{Isa, Mode, Target};
+use kernfusion::compile::{Isa, MemoryStrategy, Mode, Stages, Target};
 use kernfusion::fuzz::{Check, Program, checks_of, inputs, judge, program};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Form, Kernel};
-use kernfusion_passes::fuse::{Fusion, fuse};
 use std::path::Path;
 
 /// Seeds of inputs.
@@ -61,9 +60,9 @@ fn what_was_wrong_once_is_right() {
 fn random_programs_have_bands() {
     let has_band = |seed: &u64| {
         let mut graph = program(*seed).graph;
-        let target = Target::cpu();
-        kernfusion_passes::run(&mut graph, &target.passes(), None, &mut |_, _| {}).expect("passes run");
-        let kernels = fuse(&graph, Fusion::Full, target.accepts()).expect("fusible");
+        let stages = Stages::new(&Target::cpu(), MemoryStrategy::NONE);
+        stages.simplify(&mut graph, None, &mut |_, _| {}).expect("passes run");
+        let kernels = stages.fuse(&graph).expect("fusible");
         let band = |kernel: &Kernel| matches!(&kernel.form, Form::Contraction(it) if it.band.is_some());
         kernels.kernels.iter().any(band)
     };

@@ -8,7 +8,7 @@ use kernfusion::prelude::*;
 use kernfusion_lm::text::Corpus;
 use kernfusion_lm::train::{Settings, Trainer};
 
-/// A run after so many steps.
+/// A run after `steps` steps.
 fn trained(config: impl Into<ModelConfig>, corpus: &Corpus, steps: u64, rate: f64) -> Trainer {
     let settings = Settings {
         steps,

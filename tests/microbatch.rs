@@ -122,7 +122,7 @@ fn threads_change_no_bit_of_a_step_in_microbatches() {
     assert_eq!(one.states, three.states);
 }
 
-/// The same masks: with so many dropped elements a step with other masks would have another loss.
+/// The same masks: with this many dropped elements, other masks would give another loss.
 #[test]
 fn a_step_in_slices_is_the_reference_evaluation_of_the_whole() {
     let config = GptConfig { dropout: 0.5, ..config() };

@@ -1,7 +1,7 @@
 //! Training with `bf16` products against the reference evaluator and against `f32`, on small GPTs.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{Compiled, Mode, Precision, Target, compile, passes};
+use kernfusion::compile::{Compiled, MemoryStrategy, Mode, Precision, Stages, Target, compile};
 use kernfusion::loss::cross_entropy;
 use kernfusion::models::{Gpt, GptConfig};
 use kernfusion::optim::Optimizer;
@@ -11,7 +11,6 @@ use kernfusion_ir::evaluate::{self, evaluate};
 use kernfusion_ir::kernel::BufferRole;
 use kernfusion_ir::samples::Draws;
 use kernfusion_ir::{DType, Graph, InputRole};
-use kernfusion_passes::run;
 use std::collections::BTreeMap;
 
 type Tensors = BTreeMap<String, HostTensor>;
@@ -81,7 +80,8 @@ fn run_once(program: &Program, inputs: &Tensors, target: &Target) -> Tensors {
 /// The graph as a target compiles it, without fusion.
 fn passed(graph: &Graph, precision: Precision) -> Graph {
     let mut graph = graph.clone();
-    run(&mut graph, &passes(Mode::Compiled, precision), None, &mut |_, _| {}).unwrap();
+    let stages = Stages::new(&Target::cpu().precision(precision), MemoryStrategy::NONE);
+    stages.simplify(&mut graph, None, &mut |_, _| {}).unwrap();
     graph
 }
 

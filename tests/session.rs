@@ -1,4 +1,4 @@
-//! Sessions: a training run of a model of one's own that can stop, go on, and be evaluated.
+//! Sessions: a training run of the user's own model that can stop, go on, and be evaluated.
 
 use kernfusion::compile::Target;
 use kernfusion::optim::Schedule;

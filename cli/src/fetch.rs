@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn no_network_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
-        // The port is free again once its listener is dropped, so nobody answers there.
+        // The port is free again once its listener is dropped, so nothing answers there.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         drop(listener);

@@ -147,7 +147,7 @@ pub enum Pending {
 
 /// A run that a device goes on with by itself.
 pub trait Running: Debug {
-    /// Whether the run is over, so that nobody would wait for it.
+    /// Whether the run is over, so that waiting for it returns at once.
     ///
     /// # Errors
     /// The device reports one.

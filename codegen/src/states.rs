@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone, Default)]
 pub struct States {
     buffers: Arc<Mutex<BTreeMap<String, State>>>,
-    /// Whoever holds buffers has this turn, which forks share.
+    /// Held while buffers are in use; forks share it.
     turn: Arc<Mutex<()>>,
     /// Where memory for states to come is taken from; forks, which may end earlier, take theirs elsewhere.
     shelf: Arc<Mutex<Shelf>>,
@@ -65,7 +65,7 @@ impl DerefMut for Held<'_> {
     }
 }
 
-/// One buffer. Whoever keeps a clone reads or writes it only while the states are held.
+/// One buffer. The holder of a clone reads or writes it only while the states are held.
 #[derive(Debug, Clone)]
 pub struct State {
     ty: TensorType,

@@ -108,7 +108,7 @@ impl AheadOfTime {
         Ok(AheadOfTime { name: name.into(), ..self })
     }
 
-    /// Reads so many texts at once, which have the same length; 1 if nothing is said.
+    /// Reads `batch` texts of the same length at once; 1 by default.
     pub fn batch(self, batch: usize) -> Self {
         AheadOfTime { batch: batch.max(1), ..self }
     }

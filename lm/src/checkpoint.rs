@@ -79,7 +79,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// Its length in bytes.
         has: u64,
-        /// The length in bytes that it needs, as far as it can be told.
+        /// The least length in bytes that it needs.
         needs: u64,
     },
     /// The file is not in the safetensors format.
@@ -90,7 +90,7 @@ pub enum CheckpointError {
         /// Where it departs from the format.
         reason: String,
     },
-    /// The file is a safetensors file, but not a checkpoint of ours.
+    /// The file is a safetensors file, but not a checkpoint of Kernfusion.
     #[error("{} is not a checkpoint of Kernfusion: its metadata has no entry \"{VERSION_ENTRY}\"", path.display())]
     Foreign {
         /// The file.

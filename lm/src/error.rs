@@ -54,7 +54,7 @@ pub enum Error {
         /// What the operating system said.
         cause: std::io::Error,
     },
-    /// Whoever watches a run cannot go on: see [`Watcher`](crate::train::Watcher).
+    /// The watcher of a run cannot go on: see [`Watcher`](crate::train::Watcher).
     #[error(transparent)]
     Watcher(Box<dyn std::error::Error + Send + Sync>),
 }

@@ -125,7 +125,7 @@ impl NewFolder {
         };
         let aside = temporary.keep();
         if !is_moved {
-            // What was replaced is in the way of nobody; where removing it fails twice, the next writer does it.
+            // The old folder is in nobody's way; if removing it fails twice, the next writer removes it.
             let _ = fs::remove_dir_all(&aside).or_else(|_| fs::remove_dir_all(&aside));
         }
         sync_directory(directory_of(&path)).map_err(failed)?;

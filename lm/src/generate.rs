@@ -231,7 +231,7 @@ mod tests {
         Generator::new(&config.clone().into(), tokenizer, states, &Target::cpu().threads(1)).unwrap()
     }
 
-    /// The logits of the last of so many tokens, from a program of exactly that length.
+    /// The logits of the last token, from a program of exactly this length.
     fn expected(config: &GptConfig, states: &States, tokens: &[i32]) -> Vec<f64> {
         let program = config.forward(1, tokens.len()).unwrap();
         let parameters = program.initial_parameters(0).map(|(name, _)| name.to_string());

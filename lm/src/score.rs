@@ -157,7 +157,7 @@ impl TextScorer {
         Err(Error::Configuration(reason))
     }
 
-    /// ln p of the tokens after the first one of these, as far as one window reaches.
+    /// ln p of each token after the first, within one window.
     fn window(&mut self, tokens: &[i32]) -> Result<Vec<f64>> {
         let length = (tokens.len() - 1).min(self.context);
         let padded = |part: &[i32]| {

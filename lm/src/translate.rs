@@ -73,7 +73,7 @@ impl Translator {
         Ok(translator)
     }
 
-    /// Writes so many tokens at most.
+    /// Writes at most `tokens` tokens.
     pub fn at_most(mut self, tokens: usize) -> Self {
         self.longest = self.longest.min(tokens);
         self
@@ -177,7 +177,7 @@ impl Translator {
         Ok(next.expect("log-probabilities are f32").to_vec())
     }
 
-    /// The lengths of a program for so many tokens to read and to write.
+    /// The lengths of a program that reads `source` tokens and writes `written`.
     fn lengths(&self, source: usize, written: usize) -> [usize; 2] {
         let EncoderDecoderConfig { source_length, target_length, positions, .. } = self.config;
         let least = |tokens: usize, most: usize| match positions {

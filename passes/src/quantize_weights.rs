@@ -9,8 +9,8 @@
 //!                                 %5 = use %4
 //! ```
 //!
-//! The program then takes other states, so this pass is for whoever makes them: the row of a matrix is its scale times
-//! whole numbers from −127 to 127. It stands before all others: to widen and scale a state is part of whatever reads it
+//! The program then takes other states, so the caller that runs this pass must make them: the row of a matrix is its scale times
+//! whole numbers from −127 to 127. It stands before all others: widening and scaling a state is part of whatever reads it
 //! (fusion's `is_widened`), and simplification takes the scales behind products, whose operands are then bytes.
 //!
 //! Invariant: with states that stand for the same numbers, the program computes what it did; what it changes, and what has

@@ -7,7 +7,7 @@ use kernfusion_ir::{DType, Graph, IrError};
 use std::time::{Duration, Instant};
 
 /// A named pass over graphs.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Pass {
     /// What users call it in `opt --passes`.
     pub name: &'static str,
@@ -17,7 +17,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// A pass of one's own; it returns what it has to say about what it did, in lines.
+    /// A pass; it returns a report of what it did, in lines.
     pub const fn new(
         name: &'static str,
         about: &'static str,
@@ -32,8 +32,8 @@ type Notes = Vec<String>;
 
 /// The passes between tracing (with gradients) and fusion, in the order in which they run.
 pub const PIPELINE: &[Pass] = &[
-    // First, since every later pass is proportional to the number of nodes: autodiff leaves the gradients of values
-    // that nobody asked for.
+    // First, since every later pass is proportional to the number of nodes: autodiff leaves gradients
+    // that have no reader.
     Pass {
         name: "dce",
         about: "removes values that no output needs",
@@ -95,7 +95,7 @@ pub const MIXED_PRECISION: &[Pass] = &[
         about: "keeps activations for backward in bf16",
         run: |graph| quiet(bf16_activations::narrow_kept_values(graph)),
     },
-    // Both leave conversions that nobody reads.
+    // Both leave conversions without readers.
     Pass {
         name: "dce",
         about: "removes values that no output needs",

@@ -152,7 +152,7 @@ fn check(graph: &Graph) -> KernelGraph {
     kernels
 }
 
-/// The chains, of which there must be so many, after checking that no temporary has as many elements as the scores.
+/// The chains, `expected` in number, after checking that no temporary has as many elements as the scores.
 fn chains(kernels: &KernelGraph, expected: usize, scores: usize) -> Vec<Option<Band>> {
     let wide = kernels.buffers.iter().find(|b| b.role == BufferRole::Temporary && b.ty.elements() >= scores);
     assert!(wide.is_none(), "{} is in memory\n{kernels}", wide.expect("found").name);

@@ -1,13 +1,11 @@
-//! From a graph to plans: microbatches, simplification, fusion, memory.
+//! From a graph to plans: all stages before code.
 
-use super::Target;
+use super::{Parts, Stages, Target};
 use crate::error::Result;
 use kernfusion_ir::kernel::{Microbatches, Plan, ProgramPlan};
 use kernfusion_ir::{Graph, InputRole};
-use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::microbatch::{Divided, INDEX, divide};
-use kernfusion_passes::plan::plan;
-use kernfusion_passes::{MemoryStrategy, PassReport, run};
+use kernfusion_passes::microbatch::INDEX;
+use kernfusion_passes::{MemoryStrategy, PassReport};
 use std::time::{Duration, Instant};
 
 /// A program with its memory, before code.
@@ -25,27 +23,33 @@ pub struct Lowered {
     pub plan: Duration,
 }
 
-/// Lowers a program to plans that take as little memory.
+/// Lowers a program to plans, through all [`Stages`].
 ///
 /// # Errors
-/// If the batch cannot be cut so, a pass fails, or an op has no kernel.
+/// If the batch cannot be divided so, a pass fails, or an op has no kernel.
 pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<Lowered> {
-    let mut half = GraphLowering {
-        target,
-        fusion: target.mode.fusion(memory),
-        passes: vec![],
-        fuse: Duration::ZERO,
-        plan: Duration::ZERO,
+    let stages = Stages::new(target, memory);
+    let (mut passes, mut fuse, mut plan) = (vec![], Duration::ZERO, Duration::ZERO);
+    let mut lowered = |mut graph: Graph| -> Result<Plan> {
+        passes.extend(stages.simplify(&mut graph, None, &mut |_, _| {})?);
+        let start = Instant::now();
+        let kernels = stages.fuse(&graph)?;
+        fuse += start.elapsed();
+        let start = Instant::now();
+        let planned = stages.plan(kernels);
+        plan += start.elapsed();
+        Ok(planned)
     };
-    let program = match memory.microbatches {
-        1 => ProgramPlan::whole(half.lower(graph.clone())?),
-        microbatches => {
-            let Divided { body, tail, joined, .. } = divide(graph, microbatches)?;
-            let body = half.lower(body)?;
-            ProgramPlan::divided(body, division(graph, microbatches, half.lower(tail)?, &joined))
+    let Parts { graphs, joined } = stages.divide(graph)?;
+    let mut graphs = graphs.into_iter();
+    let body = lowered(graphs.next().expect("a program has one part at least"))?;
+    let program = match graphs.next() {
+        None => ProgramPlan::whole(body),
+        Some(tail) => {
+            let tail = lowered(tail)?;
+            ProgramPlan::divided(body, division(graph, memory.microbatches, tail, &joined))
         }
     };
-    let GraphLowering { passes, fuse, plan, .. } = half;
     Ok(Lowered { memory, program, passes, fuse, plan })
 }
 
@@ -57,26 +61,4 @@ fn division(graph: &Graph, count: usize, tail: Plan, joined: &[(String, usize)])
     let results = graph.outputs().iter().filter(|output| !output.updates_state);
     let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
     Microbatches { count, index: INDEX.into(), inputs, outputs, tail }
-}
-
-/// What was done so far.
-struct GraphLowering<'a> {
-    target: &'a Target,
-    fusion: Fusion,
-    passes: Vec<PassReport>,
-    fuse: Duration,
-    plan: Duration,
-}
-
-impl GraphLowering<'_> {
-    fn lower(&mut self, mut graph: Graph) -> Result<Plan> {
-        self.passes.extend(run(&mut graph, &self.target.passes(), None, &mut |_, _| {})?);
-        let start = Instant::now();
-        let kernels = fuse(&graph, self.fusion, self.target.accepts())?;
-        self.fuse += start.elapsed();
-        let start = Instant::now();
-        let plan = plan(kernels);
-        self.plan += start.elapsed();
-        Ok(plan)
-    }
 }

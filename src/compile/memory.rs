@@ -53,8 +53,8 @@ fn within_arena(graph: &Graph, target: &Target) -> Result<Option<Lowered>> {
     Ok(None)
 }
 
-/// The program in as many microbatches as the target says, else in the fewest whose arena is not larger than [`ROOMY`], as far as
-/// that can be had and as accumulators take less than what microbatches save. On a GPU at once.
+/// The program in as many microbatches as the target says, else in the fewest whose arena is at most [`ROOMY`], if
+/// there are such and accumulators take less than microbatches save. On a GPU, undivided.
 fn unlimited(graph: &Graph, target: &Target) -> Result<Lowered> {
     let microbatches = target.microbatches.unwrap_or(1);
     let whole = lower(graph, target, MemoryStrategy { microbatches, recompute: target.recompute })?;

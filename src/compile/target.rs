@@ -10,8 +10,6 @@ use kernfusion_cpu::{CpuBackend, Options};
 use kernfusion_cuda::{CudaBackend, Device};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::Accepts;
-use kernfusion_passes::fuse::Fusion;
-use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, PIPELINE, Pass};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -24,17 +22,6 @@ pub enum Mode {
     /// The honest baseline: the traced graph as it is, one kernel for each op, every result in fresh memory that is
     /// freed after its last use; the same threads and the same matrix micro-kernels.
     Eager,
-}
-
-impl Mode {
-    /// How programs of this mode are fused.
-    pub fn fusion(self, memory: MemoryStrategy) -> Fusion {
-        match self {
-            Mode::Compiled if memory.recompute => Fusion::Thrifty,
-            Mode::Compiled => Fusion::Full,
-            Mode::Eager => Fusion::None,
-        }
-    }
 }
 
 impl FromStr for Mode {
@@ -87,14 +74,6 @@ impl fmt::Display for Precision {
     }
 }
 
-/// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
-pub fn passes(mode: Mode, precision: Precision) -> Vec<Pass> {
-    let (simplify, narrow) = (mode == Mode::Compiled, precision == Precision::Bf16);
-    let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
-    let pipeline = PIPELINE.iter().filter(|_| simplify);
-    pipeline.chain(MIXED_PRECISION.iter().filter(|_| narrow).filter(eager)).copied().collect()
-}
-
 /// What to compile for: the CPU, how many threads, which mode. Executables of one target share its threads.
 #[derive(Clone)]
 pub struct Target {
@@ -140,7 +119,7 @@ impl Target {
         }
     }
 
-    /// With so many threads, at least one. Results do not depend on it.
+    /// Sets the number of threads, at least one. Results do not depend on it.
     pub fn threads(self, threads: usize) -> Self {
         Target { threads: threads.max(1), pool: None, ..self }
     }
@@ -212,9 +191,9 @@ impl Target {
         Target { recompute, ..self }
     }
 
-    /// Lets the process have so many bytes of memory at most, all that it holds already included, while the program
-    /// runs; on a GPU, of the device's memory. Without [`Target::microbatches`] the batch is computed in the fewest microbatches that fit; if none do, products are
-    /// computed again, too ([`Target::recompute`]).
+    /// Limits the memory of the process, in bytes, to this much while the program runs, including what it holds already;
+    /// on a GPU, the device's memory. Without [`Target::microbatches`] the batch is computed in the fewest microbatches that fit; if
+    /// none do, products are computed again, too ([`Target::recompute`]).
     pub fn memory_limit(self, bytes: usize) -> Self {
         Target { memory_limit: Some(bytes), ..self }
     }
@@ -310,11 +289,6 @@ impl Target {
     /// Whether products of `f32` are TF32.
     pub fn is_tf32(&self) -> bool {
         self.tf32
-    }
-
-    /// The graph passes that compiling for this target runs, in order.
-    pub fn passes(&self) -> Vec<Pass> {
-        passes(self.mode, self.precision)
     }
 
     /// Which kernels the back end has code for.

@@ -161,7 +161,7 @@ fn mask(a: &mut Author, shape: &[usize]) -> Written {
             a.add(Binary::And, &[near, causal])
         }
         3 => {
-            // Padding: of each row of the batch, so many columns.
+            // Padding: each row of the batch has a number of valid columns.
             let lengths = a.data(dtype, &[shape[0]], 1.0..(shape[rank - 1] as f64 + 1.0).min(127.0));
             let lengths = a.broadcast(lengths, shape, &[0])?;
             a.add(Compare::Lt, &[column, lengths])

@@ -1,8 +1,7 @@
-//! What must hold of a program, whoever wrote it.
+//! What must hold of every program.
 
 use super::program::Program;
-use crate::compile::{Isa, Mode, Precision, Target};
-use crate::compile::{Tensors, execute_on};
+use crate::compile::{Isa, MemoryStrategy, Mode, Precision, Stages, Target, Tensors, execute_on};
 use kernfusion_cpu::guard::{Side, guarded};
 use kernfusion_ir::dual::{Dual, duals};
 use kernfusion_ir::evaluate::{Array, Precision as Evaluation};
@@ -12,7 +11,6 @@ use kernfusion_ir::samples::Draws;
 use kernfusion_ir::{
     Builder, Cast, DType, Graph, Input, InputRole, Op, Origin, ReduceOp, Tensor, TensorType, ValueId,
 };
-use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::grad;
 use kernfusion_passes::microbatch::batch_extent;
 use kernfusion_passes::simplify::{Options, Pick, Rounding, simplify};
@@ -31,7 +29,7 @@ pub enum Check {
     Eager,
     /// The fused program is within the bounds, on each instruction set, with the same bits for every number of threads.
     Compiled(Isa),
-    /// Within the bounds where each buffer lies beside a page that nobody may touch, and what is not written is NaN.
+    /// Within the bounds where each buffer lies beside a protected page, and memory that was not written is NaN.
     Guarded(Mode, Side),
     /// As eager or compiled with products of `bf16`, and bounds of the program with its conversions.
     Bf16(Mode),
@@ -212,9 +210,16 @@ impl<'a> Judge<'a> {
 
     fn narrow(&self, mode: Mode) -> Result<(), String> {
         let target = Target::cpu().mode(mode).precision(Precision::Bf16);
-        let mut graph = self.program.graph.clone();
-        run_passes(&mut graph, &target.passes(), None, &mut |_, _| {}).map_err(|error| error.to_string())?;
+        let (graph, _) = self.simplified(&target)?;
         self.runs(&target, &self.expected(&graph, Evaluation::Declared)?)
+    }
+
+    /// The program after the passes of a target, and the stages that follow.
+    fn simplified(&self, target: &Target) -> Result<(Graph, Stages), String> {
+        let stages = Stages::new(target, MemoryStrategy::NONE);
+        let mut graph = self.program.graph.clone();
+        stages.simplify(&mut graph, None, &mut |_, _| {}).map_err(|error| error.to_string())?;
+        Ok((graph, stages))
     }
 
     fn microbatches(&self, count: usize) -> Result<(), String> {
@@ -346,11 +351,9 @@ impl<'a> Judge<'a> {
     }
 
     fn kernels(&self) -> Result<(), String> {
-        let mut graph = self.program.graph.clone();
-        let target = Target::cpu();
-        run_passes(&mut graph, &target.passes(), None, &mut |_, _| {}).map_err(|error| error.to_string())?;
+        let (graph, stages) = self.simplified(&Target::cpu())?;
         let expected = self.expected(&graph, Evaluation::Double)?;
-        let kernels = fuse(&graph, Fusion::Full, target.accepts()).map_err(|error| error.to_string())?;
+        let kernels = stages.fuse(&graph).map_err(|error| error.to_string())?;
         kernfusion_ir::kernel::verify(&kernels)?;
         let arrays = self.program.inputs.iter();
         let arrays =

@@ -1,4 +1,4 @@
-//! Random programs and their judges: what the compiler makes of a program that nobody thought of is right.
+//! Random programs and their judges: the compiler must be right about programs that no test's author thought of.
 //!
 //! ```text
 //! seed ──program──► graph, inputs ──running errors──► value ± bound of each element

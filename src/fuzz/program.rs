@@ -526,7 +526,7 @@ impl Author {
         }
     }
 
-    /// Values that nobody uses become outputs, in half of the programs some others as well; some of them are new values of states of
+    /// Unused values become outputs; in half of the programs, some others do as well. Some of them are new values of states of
     /// their type.
     fn results(&mut self) {
         let hides = self.draws.below(2) == 0;

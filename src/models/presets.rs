@@ -61,7 +61,7 @@ fn named(
     Preset { name, description, config: config.into(), batch }
 }
 
-/// A GPT-2 of so many layers, width and heads (Radford et al., 2019, table 2).
+/// A GPT-2 with these layers, width and heads (Radford et al., 2019, table 2).
 fn gpt2(layers: usize, width: usize, heads: usize) -> GptConfig {
     GptConfig {
         vocabulary: 50_257,

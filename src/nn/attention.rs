@@ -93,7 +93,7 @@ pub struct AttentionConfig {
 }
 
 impl AttentionConfig {
-    /// Causal attention with so many heads of equal width, biases but for q, k and v, and GPT-2's first weights.
+    /// Causal attention with `heads` heads of equal width, biases except for q, k and v, and GPT-2's first weights.
     pub fn causal(width: usize, heads: usize) -> Self {
         AttentionConfig {
             width,

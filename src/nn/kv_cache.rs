@@ -15,7 +15,7 @@ pub struct KvCache {
     pub position: Tensor,
     /// Positions that the caches have room for.
     pub capacity: usize,
-    /// The part sees so many positions at most, its own included: the more, the longer a run takes.
+    /// The most positions that the part attends to, its own included. A run takes longer with more of them.
     pub visible: usize,
     /// `i32[batch]`: the position of each row's first token, where texts of several lengths end together; what stands before it is
     /// padding. None: all rows begin at 0.
@@ -23,7 +23,7 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// The positions of a part of so many tokens in their texts, `i32[length]`, or `i32[batch, length]` where rows begin at
+    /// The positions of a part of `length` tokens in their texts, `i32[length]`, or `i32[batch, length]` where rows begin at
     /// several places; 0 of padding.
     #[track_caller]
     pub fn positions(&self, length: usize) -> Tensor {

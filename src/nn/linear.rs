@@ -55,7 +55,7 @@ impl Linear {
         Linear::builder(inputs, outputs).build(trace, name)
     }
 
-    /// A map from so many numbers to so many, to be [built](LinearBuilder::build).
+    /// A map from `inputs` numbers to `outputs`, to be [built](LinearBuilder::build).
     pub fn builder(inputs: usize, outputs: usize) -> LinearBuilder {
         let bound = 1.0 / (inputs.max(1) as f64).sqrt();
         LinearBuilder { inputs, outputs, bias: true, init: Init::Uniform { bound } }

@@ -1,4 +1,4 @@
-//! A training run of a model of one's own: the step, its states, and what changes from step to step.
+//! A training run of the user's own model: the step, its states, and what changes from step to step.
 
 use super::{Schedule, TrainStep};
 use crate::compile::{Compiled, Target};

@@ -271,7 +271,7 @@ impl Trace {
         self.inner.borrow().path.clone()
     }
 
-    /// A value given anew for every run. The name stands as it is, whatever module is open.
+    /// A value that each run is given. The name is not prefixed with the open modules.
     #[track_caller]
     pub fn input(&self, name: &str, shape: impl Into<Vec<usize>>, dtype: DType) -> Tensor {
         self.declare(name.into(), InputRole::Data, TensorType::new(dtype, shape))
@@ -335,8 +335,8 @@ impl Trace {
         }
     }
 
-    /// Adds a scalar that training shall make small beside the model's own loss, such as a balancing loss; whoever makes that
-    /// loss adds [`Trace::penalty`] to it.
+    /// Adds a scalar that training shall make small beside the model's own loss, such as a balancing loss. The code that
+    /// computes the model's loss adds [`Trace::penalty`] to it.
     #[track_caller]
     pub fn penalize(&self, loss: &Tensor) {
         let fits = loss.rank() == 0 && self.depth() == 0;
@@ -363,7 +363,7 @@ impl Trace {
         parameters.map(|(parameter, id)| (parameter.clone(), self.of_program(&inner, *id))).collect()
     }
 
-    /// The values given anew for every run that were declared so far, by name, with their handles.
+    /// The values that each run is given, as declared so far: names and handles.
     pub fn data_inputs(&self) -> Vec<(String, Tensor)> {
         let inner = self.inner.borrow();
         let data = inner.frames[0].graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);

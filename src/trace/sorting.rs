@@ -7,7 +7,7 @@
 use super::Tensor;
 use kernfusion_ir::DType;
 
-/// Rows of at most so many elements are sorted by counting.
+/// Rows of at most this many elements are sorted by counting.
 const FEW: usize = 64;
 /// Elements that one product sums up.
 const BLOCK: usize = 128;

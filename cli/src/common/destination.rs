@@ -178,7 +178,7 @@ impl Claim {
     fn new(path: &Path) -> Result<Option<Claim>, CliError> {
         let lock = path.join(LOCK);
         let failed = |path: &Path, cause| CliError::Write { path: path.into(), cause };
-        // A process that ends takes lock and directory away; whoever was about to claim them begins again.
+        // A process that ends removes lock and directory; one that was about to claim them begins again.
         loop {
             let made = missing(path);
             std::fs::create_dir_all(path).map_err(|cause| failed(path, cause))?;

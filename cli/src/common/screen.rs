@@ -42,7 +42,7 @@ impl Screen {
     }
 }
 
-/// Writes a line to standard error. With standard error gone as well there is nobody to tell, so failures are ignored.
+/// Writes a line to standard error. Failures are ignored: without standard error there is no place to report them.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

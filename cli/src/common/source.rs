@@ -1,4 +1,4 @@
-//! Where a trained model is: a checkpoint of ours, or a folder in the layout of Hugging Face.
+//! Where a trained model is: a checkpoint of Kernfusion, or a folder in the layout of Hugging Face.
 
 use crate::common::error::{CliError, in_file};
 use crate::common::screen::note;

@@ -121,7 +121,7 @@ impl Workload {
     }
 }
 
-/// What a step of this number reads, of a batch of so many rows with so many tokens each.
+/// What step `step` reads: a batch of `rows` rows with `length` tokens each.
 pub(crate) fn inputs(
     model: &ModelConfig,
     work: Work,

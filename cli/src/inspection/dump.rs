@@ -7,14 +7,13 @@ use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, note};
 use crate::inspection::opt::read_graph;
-use crate::inspection::stages::{PassArgs, difference, fused, parts, simplified, traced};
+use crate::inspection::stages::{PassArgs, Simplified, difference, simplified, stages, traced};
 use clap::ValueEnum;
-use kernfusion::compile::{Mode, Target, compile, passes};
+use kernfusion::compile::{Mode, Stages, Target, compile};
 use kernfusion_codegen::{Listing, States};
 use kernfusion_cuda::{self, Function, Renderer, Step};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Kernel, KernelGraph, Plan};
-use kernfusion_passes::plan::plan;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -163,40 +162,47 @@ impl Args {
             return self.page(subject);
         }
         if let Some(pass) = &self.diff {
-            let modes = (self.mode, self.products.precision());
-            let graph = self.part(parts(self.program(subject)?, modes, &self.memory)?.graphs)?;
-            return difference(&graph, &passes(self.mode, self.products.precision()), pass);
+            let (stages, program) = self.stages(subject)?;
+            let graph = self.part(stages.divide(&program)?.graphs)?;
+            return difference(&graph, stages.passes(), pass);
         }
         if self.times.is_some() {
             return Err(CliError::Usage("--times is for --format html".into()));
         }
-        let modes = (self.mode, self.products.precision());
-        let fused = || {
-            let parts = simplified(self.program(subject)?, modes, &self.memory, &self.passes)?;
-            fused(&self.part(parts.graphs)?, self.mode, parts.memory)
+        let fused = || -> Result<(Stages, KernelGraph), CliError> {
+            let (stages, program) = self.stages(subject)?;
+            let part = self.part(simplified(&stages, &program, &self.passes)?)?;
+            let kernels = stages.fuse(&part.graph)?;
+            Ok((stages, kernels))
         };
+        let planned = || fused().map(|(stages, kernels)| stages.plan(kernels));
         match self.stage()? {
             Stage::Trace => self.graph(&self.traced(subject)?),
             Stage::Grad if self.file.is_some() => Err(CliError::Usage(
                 "a file holds what was derived already; --stage trace shows all of it".into(),
             )),
             Stage::Grad if self.work == Work::Train => {
-                self.graph(&self.part(parts(self.program(subject)?, modes, &self.memory)?.graphs)?)
+                let (stages, program) = self.stages(subject)?;
+                self.graph(&self.part(stages.divide(&program)?.graphs)?)
             }
             Stage::Grad => {
                 let work = self.work.name();
                 Err(CliError::Usage(format!("--work {work} has no gradients; --stage trace shows all of it")))
             }
             Stage::Simplify => self.simplify(subject),
-            Stage::Fuse => self.kernels(&fused()?),
-            Stage::Plan => self.plan(&plan(fused()?)),
+            Stage::Fuse => self.kernels(&fused()?.1),
+            Stage::Plan => self.plan(&planned()?),
             Stage::Clif => self.code(subject, |listing| listing.ir),
             Stage::Asm => self.code(subject, |listing| listing.assembly),
-            Stage::Cuda => self.cuda(&plan(fused()?), |function| Ok(function.text.clone())),
-            Stage::Ptx => {
-                self.cuda(&plan(fused()?), |function| Ok(kernfusion_cuda::ptx(function, &self.arch)?))
-            }
+            Stage::Cuda => self.cuda(&planned()?, |function| Ok(function.text.clone())),
+            Stage::Ptx => self.cuda(&planned()?, |function| Ok(kernfusion_cuda::ptx(function, &self.arch)?)),
         }
+    }
+
+    /// The program, and the stages that it goes through.
+    fn stages(&self, subject: &Subject) -> Result<(Stages, Graph), CliError> {
+        let program = self.program(subject)?;
+        Ok((stages(&program, (self.mode, self.products.precision()), &self.memory)?, program))
     }
 
     fn stage(&self) -> Result<Stage, CliError> {
@@ -209,14 +215,14 @@ impl Args {
             let reason = "a page shows the whole pipeline: leave out --after, --stop-after and --kernel";
             return Err(CliError::Usage(reason.into()));
         }
+        let (stages, program) = self.stages(subject)?;
         let modes = (self.mode, self.products.precision());
-        let parts = parts(self.program(subject)?, modes, &self.memory)?;
-        let memory = parts.memory;
         let title = match subject {
             Subject::Model(model) => format!("{} {}", model.preset, self.work.name()),
             Subject::File(path, _) => path.display().to_string(),
         };
-        view::page(&self.part(parts.graphs)?, title, modes, memory, self.times.as_deref())
+        let part = self.part(stages.divide(&program)?.graphs)?;
+        view::page(&part, title, modes, stages.memory(), self.times.as_deref())
     }
 
     /// Which of a program's parts is shown.
@@ -241,9 +247,8 @@ impl Args {
 
     /// The graph after the passes, and which rules fired: in text form as comments, else on standard error.
     fn simplify(&self, subject: &Subject) -> Result<String, CliError> {
-        let modes = (self.mode, self.products.precision());
-        let parts = simplified(self.program(subject)?, modes, &self.memory, &self.passes)?;
-        let (graph, notes) = self.part(parts.graphs.into_iter().zip(parts.notes).collect())?;
+        let (stages, program) = self.stages(subject)?;
+        let Simplified { graph, notes } = self.part(simplified(&stages, &program, &self.passes)?)?;
         let text = self.graph(&graph)?;
         if matches!(self.format, Format::Text) {
             return Ok(notes.iter().map(|line| format!("# {line}\n")).chain([text]).collect());

@@ -4,10 +4,9 @@ use crate::Outcome;
 use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, grouped};
-use crate::inspection::stages::{PassArgs, fused, simplified};
+use crate::inspection::stages::{PassArgs, simplified, stages};
 use kernfusion::compile::Mode;
 use kernfusion_ir::kernel::{BufferRole, Kernel, KernelGraph, Plan, RefusedFusion};
-use kernfusion_passes::plan::plan;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -53,19 +52,17 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
     let modes = (args.mode, args.products.precision());
     let graph = args.work.program(&model, modes.1)?.graph;
-    let parts = simplified(graph, modes, &args.memory, &args.passes)?;
-    let fused = parts
-        .graphs
-        .iter()
-        .map(|graph| fused(graph, args.mode, parts.memory))
-        .collect::<Result<Vec<_>, _>>()?;
-    let plans: Vec<_> = fused.into_iter().map(plan).collect();
+    let stages = stages(&graph, modes, &args.memory)?;
+    let parts = simplified(&stages, &graph, &args.passes)?;
+    let planned = parts.iter().map(|part| Ok(stages.plan(stages.fuse(&part.graph)?)));
+    let plans = planned.collect::<Result<Vec<_>, CliError>>()?;
+    let microbatches = stages.memory().microbatches;
     if let (Some(a), Some(b)) = (&args.a, &args.b) {
         between(&plans[0].graph, a, b, screen)?;
         return Ok(ExitCode::SUCCESS);
     }
     for (number, plan) in plans.iter().enumerate() {
-        let when = match (parts.memory.microbatches, number) {
+        let when = match (microbatches, number) {
             (1, _) => "in execution order".to_string(),
             (microbatches, 0) => {
                 format!("for each of {microbatches} microbatches, in execution order")
@@ -74,7 +71,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         };
         show(plan, &when, args.refusals, screen);
     }
-    summary(&plans, parts.memory.microbatches, screen);
+    summary(&plans, microbatches, screen);
     Ok(ExitCode::SUCCESS)
 }
 

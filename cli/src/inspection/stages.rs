@@ -3,13 +3,10 @@
 use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, Model, Work};
 use crate::inspection::opt::unknown_pass;
-use kernfusion::compile::{MemoryStrategy, Mode, Precision, Target, passes, planned_memory};
+use kernfusion::compile::{Mode, Precision, Stages, Target, planned_memory};
 use kernfusion::trace::Trace;
 use kernfusion_codegen::States;
 use kernfusion_ir::Graph;
-use kernfusion_ir::kernel::KernelGraph;
-use kernfusion_passes::fuse::fuse;
-use kernfusion_passes::microbatch::divide;
 use kernfusion_passes::{GraphDiff, Pass, find, run as run_passes};
 
 /// How far simplification goes.
@@ -46,46 +43,37 @@ pub(crate) fn traced(model: &Model, work: Work, precision: Precision) -> Result<
     Ok(trace.finish(&[("loss", &loss)])?.graph)
 }
 
-/// A program, or if its batch is computed in microbatches: what runs for each, and what runs after the last one.
-pub(crate) struct Parts {
-    /// How the program is kept small.
-    pub(crate) memory: MemoryStrategy,
-    /// One graph, or two.
-    pub(crate) graphs: Vec<Graph>,
-    /// For each graph, what the passes had to say, in lines.
-    pub(crate) notes: Vec<Vec<String>>,
-}
-
-/// The program in the microbatches that the flags ask for.
-pub(crate) fn parts(
-    graph: Graph,
+/// The stages of a program on the CPU, in the microbatches that the flags ask for.
+pub(crate) fn stages(
+    graph: &Graph,
     (mode, precision): (Mode, Precision),
     memory: &MemoryArgs,
-) -> Result<Parts, CliError> {
+) -> Result<Stages, CliError> {
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
-    let memory = planned_memory(&graph, &States::new(), &target)?;
-    if memory.microbatches == 1 {
-        return Ok(Parts { memory, graphs: vec![graph], notes: vec![] });
-    }
-    let divided = divide(&graph, memory.microbatches).map_err(kernfusion::Error::from)?;
-    Ok(Parts { memory, graphs: vec![divided.body, divided.tail], notes: vec![] })
+    let memory = planned_memory(graph, &States::new(), &target)?;
+    Ok(Stages::new(&target, memory))
 }
 
-/// The program after the passes of a mode.
+/// A part of a program after the passes.
+pub(crate) struct Simplified {
+    /// The part.
+    pub(crate) graph: Graph,
+    /// What the passes had to say, in lines.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Each part of a program after the passes.
 pub(crate) fn simplified(
-    graph: Graph,
-    (mode, precision): (Mode, Precision),
-    memory: &MemoryArgs,
+    stages: &Stages,
+    program: &Graph,
     flags: &PassArgs,
-) -> Result<Parts, CliError> {
-    let mut parts = parts(graph, (mode, precision), memory)?;
-    let list = passes(mode, precision);
-    for graph in &mut parts.graphs {
-        let reports = run_passes(graph, &list, flags.count(&list)?, &mut |_, _| {});
-        let reports = reports.map_err(kernfusion::Error::from)?;
-        parts.notes.push(reports.into_iter().flat_map(|report| report.notes).collect());
-    }
-    Ok(parts)
+) -> Result<Vec<Simplified>, CliError> {
+    let count = flags.count(stages.passes())?;
+    let simplified = |mut graph: Graph| {
+        let reports = stages.simplify(&mut graph, count, &mut |_, _| {})?;
+        Ok(Simplified { graph, notes: reports.into_iter().flat_map(|report| report.notes).collect() })
+    };
+    stages.divide(program)?.graphs.into_iter().map(simplified).collect()
 }
 
 /// What one pass of a mode changes in a graph: the first of this name, or that of this number in the list. A pass that the mode
@@ -107,9 +95,4 @@ pub(crate) fn difference(graph: &Graph, list: &[Pass], pass: &str) -> Result<Str
     let about = format!("# {name} ({})\n", pass.about);
     let notes = reports.iter().flat_map(|report| &report.notes).map(|note| format!("# {note}\n"));
     Ok([about].into_iter().chain(notes).chain([GraphDiff::new(&before, &after).to_string()]).collect())
-}
-
-/// The kernels of a simplified program.
-pub(crate) fn fused(graph: &Graph, mode: Mode, memory: MemoryStrategy) -> Result<KernelGraph, CliError> {
-    Ok(fuse(graph, mode.fusion(memory), Target::cpu().accepts()).map_err(kernfusion::Error::from)?)
 }

@@ -72,7 +72,7 @@ struct Finding {
     culprit: Option<String>,
 }
 
-/// Judges the programs of so many seeds.
+/// Judges the programs of these seeds.
 pub(crate) fn run(request: &Request, screen: &mut Screen) -> Outcome {
     if let Some(directory) = &request.keep {
         std::fs::create_dir_all(directory)

@@ -1,8 +1,8 @@
 //! `kernfusion profile`: each kernel's time beside its floor.
 //!
 //! The floor is the time below which a kernel cannot fall on this CPU or GPU: its bytes over the measured bandwidth, its
-//! products over the measured peak, or its other arithmetic over half of that of `f32`, whichever takes longest. Bytes are
-//! those that have to move at least; what finds its operands in a cache can be faster than its floor.
+//! products over the measured peak, or its other arithmetic over half of the peak of `f32`: the longest of the three. Bytes are
+//! the fewest that have to move; a kernel that finds its operands in a cache can be faster than its floor.
 
 use crate::Outcome;
 use crate::common::destination::write_derived;

@@ -91,7 +91,7 @@ fn figures(seconds: f64, floor: f64, total: f64) -> String {
     format!("{:>9.3} {:>6} {:>9.3} {of:>6}", 1e3 * seconds, percent(seconds, total), 1e3 * floor)
 }
 
-/// A name of at most so many characters, its middle left out if need be.
+/// A name of at most `most` characters; the middle of a longer one is left out.
 fn shortened(name: &str, most: usize) -> String {
     let characters: Vec<char> = name.chars().collect();
     if characters.len() <= most {

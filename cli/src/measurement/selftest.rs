@@ -5,8 +5,7 @@ use crate::Outcome;
 use crate::common::model::TargetArgs;
 use crate::common::screen::{Screen, progress};
 use indicatif::ProgressBar;
-use kernfusion::compile::{Mode, Precision as ProductType, Target};
-use kernfusion::compile::{Tensors, execute};
+use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, Tensors, execute};
 use kernfusion::models::{self, ModelConfig, Part};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
@@ -16,7 +15,6 @@ use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::{self, Sample, difference};
 use kernfusion_ir::{DType, Graph, InputRole};
 use kernfusion_lm::train::batches;
-use kernfusion_passes::run as run_passes;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -253,8 +251,9 @@ fn add_states(graph: &Graph, inputs: &mut Tensors, range: Range<f64>, seed: u64)
 fn failure(case: &Case, target: &Target) -> Option<String> {
     let is_narrow = target.product_type() == ProductType::Bf16;
     let mut graph = case.graph.clone();
-    let passes = if is_narrow { target.passes() } else { vec![] };
-    if let Err(error) = run_passes(&mut graph, &passes, None, &mut |_, _| {}) {
+    let stages = Stages::new(target, MemoryStrategy::NONE);
+    let count = if is_narrow { None } else { Some(0) };
+    if let Err(error) = stages.simplify(&mut graph, count, &mut |_, _| {}) {
         return Some(error.to_string());
     }
     let expected = match evaluate(&graph, &case.inputs, Precision::Declared) {

@@ -1,4 +1,4 @@
-//! What a run is and where it ran, for whoever reads its figures.
+//! What a run is and where it ran, for readers of its figures.
 
 use super::page::pairs;
 use super::plot::number;

@@ -1,4 +1,4 @@
-//! `kernfusion export`: a model in the layout of Hugging Face from a checkpoint of ours.
+//! `kernfusion export`: writes a checkpoint as a model in the layout of Hugging Face.
 
 use crate::Outcome;
 use crate::common::error::in_file;

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 /// A decoder continues the prompt. A BERT fills the gaps of the prompt, which are written `_`. An encoder-decoder turns the
 /// prompt into another text.
 ///
-/// The model is a checkpoint of ours, or a folder in the layout of Hugging Face.
+/// The model is a checkpoint of Kernfusion, or a folder in the layout of Hugging Face.
 ///
 /// The same checkpoint, prompt, settings and seed give the same text. The prompt of a model of characters may only have
 /// those of the text that it was trained on.

@@ -1,4 +1,4 @@
-//! `kernfusion import`: a checkpoint of ours from a model in the layout of Hugging Face.
+//! `kernfusion import`: writes a model in the layout of Hugging Face as a checkpoint.
 
 use crate::Outcome;
 use crate::common::destination::{Destination, write_derived};

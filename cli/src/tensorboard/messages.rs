@@ -1,4 +1,4 @@
-//! The messages of event files, as far as they are needed: names and numbers of fields are those of TensorFlow's `event.proto`,
+//! The messages of event files, only those that are needed. Names and numbers of fields are those of TensorFlow's `event.proto`,
 //! `summary.proto` and `tensor.proto`.
 
 /// What happened at a step.

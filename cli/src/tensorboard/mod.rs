@@ -30,7 +30,7 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Starts a new event file in a directory, which is made if there is none, for a run that has done so many steps.
+    /// Starts a new event file for a run that has done `step` steps. The directory is created if it does not exist.
     ///
     /// # Errors
     /// [`EventFileError`].

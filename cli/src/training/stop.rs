@@ -1,7 +1,7 @@
 //! Signals that end a run: the first one with a checkpoint, a second Ctrl-C at once.
 //!
-//! A terminal that is closed sends SIGHUP more than once, and some systems SIGTERM, so these never end a run at once; whoever cannot
-//! wait has SIGKILL, against which files are whole at any moment.
+//! A terminal that is closed sends SIGHUP more than once, and some systems SIGTERM, so these never end a run at once. SIGKILL
+//! does; files are whole at any moment.
 
 use crate::common::error::CliError;
 use crate::training::live;

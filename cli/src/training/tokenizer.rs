@@ -35,7 +35,7 @@ impl TokenizerArgs {
         Ok(Tokenizer::train(kind, text, size).map_err(kernfusion_lm::Error::from)?)
     }
 
-    /// The vocabulary of a model for so many tokens.
+    /// The size of a model's vocabulary for this many tokens.
     pub(crate) fn model_vocabulary(&self, tokens: usize) -> usize {
         aligned_vocabulary(tokens, self.align_vocabulary.unwrap_or(1) as usize)
     }

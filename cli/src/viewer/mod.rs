@@ -20,14 +20,12 @@ pub use code::Code;
 pub use kernels::{BufferRow, KernelRow, RefusalRow};
 pub use nodes::{Line, Nodes, PassRow};
 
-use kernfusion::compile::{MemoryStrategy, Mode, Precision, Target, passes};
+use kernfusion::compile::{MemoryStrategy, Mode, Precision, Stages, Target};
 use kernfusion::roofline::NOMINAL;
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::Graph;
 use kernfusion_lm::Result;
-use kernfusion_passes::fuse::fuse;
-use kernfusion_passes::plan::plan;
-use kernfusion_passes::{run, simplify};
+use kernfusion_passes::simplify;
 use nodes::Tables;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,12 +112,13 @@ impl View {
         graph.mark();
         let traced = tables.nodes(&graph);
         let mut observed = nodes::PassLog::new(&graph);
-        let list = passes(options.mode, options.precision);
-        run(&mut graph, &list, None, &mut |report, graph| observed.add(report, graph))?;
+        let target = Target::cpu().mode(options.mode).precision(options.precision);
+        let stages = Stages::new(&target, options.memory);
+        stages.simplify(&mut graph, None, &mut |report, graph| observed.add(report, graph))?;
         let simplified = tables.nodes(&graph);
         // From here on the sources are the simplified nodes.
         graph.mark();
-        let plan = plan(fuse(&graph, options.mode.fusion(options.memory), Target::cpu().accepts())?);
+        let plan = stages.plan(stages.fuse(&graph)?);
         let mut texts = code::Texts::default();
         let code = code::code(&plan, options, &mut texts)?;
         let found: BTreeSet<_> = simplified.rule.iter().flatten().copied().collect();
@@ -129,7 +128,7 @@ impl View {
             how: format!("{}, {} products", options.mode, options.precision),
             traced,
             simplified,
-            passes: observed.rows(&list),
+            passes: observed.rows(stages.passes()),
             rules: rules.map(|(name, _, formula)| (name, formula)).collect(),
             kernels: kernels::kernels(&plan, &code, options, &mut texts),
             buffers: kernels::buffers(&plan),

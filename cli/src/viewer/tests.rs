@@ -1,12 +1,10 @@
 //! Everything of `tiny`'s training step is in the page, and journeys arrive where they should.
 
 use super::{Code, Options, View};
-use kernfusion::compile::{MemoryStrategy, Mode, Precision, Target, passes};
+use kernfusion::compile::{MemoryStrategy, Stages, Target};
 use kernfusion::models::preset;
 use kernfusion::optim::Optimizer;
 use kernfusion_ir::Graph;
-use kernfusion_passes::fuse::fuse;
-use kernfusion_passes::run;
 use std::collections::BTreeSet;
 
 fn tiny() -> Graph {
@@ -44,12 +42,11 @@ fn every_node_kernel_and_buffer_is_there() {
     let view = view(&graph);
     assert_eq!(view.traced.op.len(), graph.len());
     let mut simplified = graph.clone();
-    let list = passes(Mode::Compiled, Precision::F32);
-    run(&mut simplified, &list, None, &mut |_, _| {}).unwrap();
+    let stages = Stages::new(&Target::cpu(), MemoryStrategy::NONE);
+    stages.simplify(&mut simplified, None, &mut |_, _| {}).unwrap();
     // Marks change nothing but what is known.
     assert_eq!(view.simplified.op.len(), simplified.len());
-    let expected =
-        fuse(&simplified, Mode::Compiled.fusion(MemoryStrategy::NONE), Target::cpu().accepts()).unwrap();
+    let expected = stages.fuse(&simplified).unwrap();
     let names = |view: &View| view.kernels.iter().map(|kernel| kernel.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&view), expected.kernels.iter().map(|kernel| kernel.name.clone()).collect::<Vec<_>>());
     let buffers: Vec<_> = view.buffers.iter().map(|buffer| buffer.name.as_str()).collect();

@@ -101,7 +101,7 @@ fn c_and_rust_continue_a_text_as_the_generator_does() {
     assert!(out.contains("tiny.h, tiny.o, tiny.rs, tiny.safetensors"), "{out}");
     build_c(&work);
     build_rust(&work);
-    // 71 tokens at once, and so many more that what is visible doubles twice.
+    // 71 tokens at once, then enough more that the number of visible positions doubles twice.
     let first: Vec<i32> = (0..71).map(|i| i * i % 60).collect();
     let expected = expected(&work, Precision::F32, DType::F32, &first, 79);
     let first: Vec<_> = first.iter().map(i32::to_string).collect();

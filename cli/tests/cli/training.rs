@@ -90,7 +90,7 @@ fn compiled_and_eager_training_agree() {
     assert!(compiled[7].1 < compiled[0].1, "{compiled:?}");
 }
 
-/// Waits until a log has more than so many rows, or the process has ended.
+/// Waits until a log has more than `rows` rows, or the process has ended.
 fn wait_for_rows(child: &mut Child, log: &Path, rows: usize) {
     let start = Instant::now();
     let enough = || std::fs::read_to_string(log).is_ok_and(|text| text.lines().count() > rows);

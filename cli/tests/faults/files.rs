@@ -118,7 +118,7 @@ pub(crate) fn whole() -> Vec<u8> {
     std::fs::read(work.path("run").join(CHECKPOINT_FILE)).unwrap()
 }
 
-/// A training run loses no checkpoint, whichever call fails, whether it begins or goes on.
+/// A training run loses no checkpoint, whatever call fails, whether it begins or goes on.
 fn check_training(work: Workplace, flags: &str) {
     let Some(library) = library() else { return };
     let whole = whole();

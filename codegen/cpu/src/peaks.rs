@@ -52,7 +52,7 @@ pub struct MemoryMeter {
 }
 
 impl MemoryMeter {
-    /// A meter of so many threads.
+    /// A meter on `threads` threads.
     ///
     /// # Errors
     /// Memory is short.

@@ -15,7 +15,7 @@ const SMALL: [usize; 2] = TILES[0];
 const LARGE: [usize; 2] = TILES[3];
 /// Threads of a tile, as the headers have them.
 pub(super) const THREADS: usize = 256;
-/// From so many large tiles on, they occupy a large GPU.
+/// With this many large tiles, a large GPU is occupied.
 const MANY_TILES: usize = 120;
 
 /// The types of the tiles of a kernel's products, and the shared memory of their panels.

@@ -202,7 +202,7 @@ struct Description {
     layouts: [sys::cublasLtMatrixLayout_t; 3],
 }
 
-// SAFETY: nobody changes a description after it was made, so that any thread may read it.
+// SAFETY: a description does not change after it was made, so any thread may read it.
 unsafe impl Send for Description {}
 // SAFETY: as above.
 unsafe impl Sync for Description {}

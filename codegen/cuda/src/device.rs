@@ -58,7 +58,7 @@ impl Device {
             return Err(CudaError::NoDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal).map_err(failed("opening the device"))?;
-        // SAFETY: programs run on one stream, whose order needs no events; batches on another have events of ours.
+        // SAFETY: programs run on one stream, whose order needs no events; copies of batches on another record events themselves.
         unsafe { context.disable_event_tracking() };
         let stream = || context.new_stream().map_err(failed("making a stream"));
         let (stream, copies) = (stream()?, stream()?);
@@ -83,7 +83,7 @@ impl Device {
         self.context.bind_to_thread().map_err(failed("entering the device's context"))
     }
 
-    /// Whether it can still be used: after an access to memory of nobody's, say, everything fails until the process ends.
+    /// Whether it can still be used: after an access outside of allocated memory, everything fails until the process ends.
     ///
     /// # Errors
     /// The one that it reports.
@@ -129,7 +129,7 @@ impl Device {
     /// The version of CUDA that its driver knows, such as 12090.
     pub(super) fn driver_version(&self) -> Result<i32, CudaError> {
         let mut version = 0;
-        // SAFETY: points to a number of ours.
+        // SAFETY: points to a live number.
         let found = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
         found.map(|()| version).map_err(failed("asking for the driver's version"))
     }
@@ -141,7 +141,7 @@ impl Device {
         Ok(usize::try_from(count).unwrap_or(1).max(1))
     }
 
-    /// Bytes of memory that nobody has.
+    /// Bytes of free memory.
     pub(super) fn free_memory(&self) -> Result<usize, CudaError> {
         let (free, _) = self.context.mem_get_info().map_err(failed("asking for free memory"))?;
         Ok(free)
@@ -261,7 +261,7 @@ impl Device {
     pub(super) fn milliseconds(&self, start: &CudaEvent, end: &CudaEvent) -> Result<f32, CudaError> {
         let mut milliseconds = 0.0;
         let elapsed = elapsed_time().ok_or(CudaError::NoDriver)?;
-        // SAFETY: the events live, and the time points to a number of ours.
+        // SAFETY: the events live, and the time points to a live number.
         let found = unsafe { elapsed(&mut milliseconds, start.cu_event(), end.cu_event()) }.result();
         found.map(|()| milliseconds).map_err(failed("timing a kernel"))
     }

@@ -42,7 +42,7 @@ pub enum EmulatorError {
 pub struct Schedule {
     /// Asynchronous copies happen when they start; otherwise when they are waited for.
     pub eager_copies: bool,
-    /// Each warp goes as far as it can, the last one first unless they are shuffled; otherwise all threads advance in turns.
+    /// Each warp runs until it must wait, the last one first unless they are shuffled; otherwise all threads advance in turns.
     pub warp_greedy: bool,
     /// Which block comes after which.
     pub order: Order,

@@ -3,7 +3,7 @@
 //! The memory of a program is one allocation, made when it is compiled: the arena, scratch and inputs of its plans, which take turns
 //! with it. States live in [`States`], which programs of one model share. The first run captures the launches of a plan as one
 //! graph of the driver's, which later runs replay. Inputs and outputs pass through a [`Slot`], so that a batch is copied while the run
-//! before it is under way, and nobody has to wait for a run's outputs before the next one begins.
+//! before it is under way, and the next run begins without waiting for outputs of this one.
 //!
 //! As eager mode wants it, temporaries are allocated when they are first written and freed after their last reader, and nothing is
 //! captured.
@@ -422,7 +422,7 @@ impl Executable for CudaExecutable {
 impl Drop for CudaExecutable {
     /// Runs under way need its code and its graph.
     fn drop(&mut self) {
-        // An error stays with the device, and is reported by whoever uses it next.
+        // An error stays with the device; its next use reports it.
         let _ = self.device.wait("running the program");
     }
 }

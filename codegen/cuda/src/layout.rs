@@ -117,7 +117,7 @@ impl Batch {
         let mut joined: Vec<Delivery> = vec![];
         for next in layout.inputs.iter().map(delivery) {
             match joined.last_mut() {
-                // What lies between two pieces of memory is nobody's.
+                // The gap between two pieces of memory is unused.
                 Some(last)
                     if is_next(last.from, last.bytes, next.from) && is_next(last.to, last.bytes, next.to) =>
                 {

@@ -89,7 +89,7 @@ const EMULATOR: (&str, &str) = ("emulator.hpp", include_str!("headers/emulator.h
 pub struct Options {
     /// Whether products of `f32` run on tensor cores, with operands rounded to 10 bits of fraction (TF32).
     pub tf32: bool,
-    /// Where entries of products must lie in memory, they are computed in slices of so many bytes; in sixteen at most.
+    /// Where entries of products must be in memory, they are computed in slices of this many bytes; in sixteen at most.
     pub slice_bytes: usize,
     /// Whether maps that stand next to each other, and do not need each other, run as one launch.
     pub groups: bool,

@@ -43,7 +43,7 @@ pub struct Renderer {
 /// Who does the product of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Tiles of ours, of so many rows and columns.
+    /// A generated kernel with tiles of these rows and columns.
     Tile([usize; 2]),
     /// A library.
     Library(Algorithm),

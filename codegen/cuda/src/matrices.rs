@@ -267,7 +267,7 @@ mod tests {
     /// Which elements are multiplied for which, as a library understands the description.
     fn described(product: &MatrixProduct, starts: &[Start; 3]) -> Terms {
         let mut terms = Terms::new();
-        // Operands in the kernel's order, whichever comes first for the library.
+        // Operands in the kernel's order, which may not be the library's.
         let at = |which: usize, matrix: usize, row: usize, column: usize| {
             let stack = &product.matrices[which];
             let (row, column) = if stack.is_transposed { (column, row) } else { (row, column) };

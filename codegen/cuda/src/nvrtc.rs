@@ -100,7 +100,7 @@ impl Binary {
 pub fn version() -> Result<(i32, i32), CudaError> {
     let compiler = compiler()?;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: both point to numbers of ours.
+    // SAFETY: both point to live numbers.
     let found = unsafe { (compiler.version)(&mut major, &mut minor) }.result();
     found.map(|()| (major, minor)).map_err(|_| CudaError::NoCompiler)
 }
@@ -156,7 +156,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: the program lives, and nobody uses it any more. An error would leave a little memory behind.
+        // SAFETY: the program lives, and this is its last use. An error would leak a little memory.
         let _ = unsafe { (self.compiler.destroy)(&mut self.handle) };
     }
 }

@@ -14,7 +14,7 @@ const COPIED: usize = 256 << 20;
 const THREADS: usize = 256;
 /// Blocks for each multiprocessor.
 const BLOCKS: usize = 8;
-/// Loops are made longer until one takes so many seconds.
+/// Loops are made longer until one takes this many seconds.
 const SECONDS: f64 = 2e-3;
 /// The most turns of a loop.
 const TURNS: i32 = 1 << 20;

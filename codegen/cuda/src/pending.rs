@@ -194,7 +194,7 @@ impl Slot {
         }
         let first = self.outputs.as_ptr().map_err(failed("reading outputs"))?;
         let stream = self.device.stream.cu_stream();
-        // SAFETY: checked, and the caller's promise; nobody looks at these bytes before `done`.
+        // SAFETY: checked, and the caller's promise; these bytes are not read before `done`.
         unsafe { sys::cuMemcpyDtoHAsync_v2(first.add(start).cast_mut().cast(), from, bytes, stream) }
             .result()
             .map_err(failed("reading outputs"))
@@ -213,7 +213,7 @@ impl Slot {
 impl Drop for Slot {
     /// The device may still copy from and to its memory, also if a run failed half-way.
     fn drop(&mut self) {
-        // An error stays with the device, and is reported by whoever uses it next.
+        // An error stays with the device; its next use reports it.
         let _ = self.device.wait("running the program");
         let _ = self.device.copies.synchronize();
     }

@@ -1,9 +1,9 @@
-//! Products by measurement. Which tile suits a product depends on the card, and no rule of ours knows all of them: each tile that
+//! Products by measurement. Which tile suits a product depends on the card, and no rule knows all of them: each tile that
 //! fits is timed on the device, in memory of its own, and the choice is kept on disk beside the cubins. Where a user allows it,
 //! cublasLt is a further candidate for kernels that are nothing but a product of matrices.
 //!
-//! A tile decides who computes an entry, not how: every sum has the same order. So results are the same bits whichever tile is
-//! chosen. A library's sums are others, and once one of its algorithms is chosen, it stays chosen.
+//! A tile decides which thread computes an entry, not how: every sum has the same order. So results have the same bits with every
+//! tile. A library sums in another order, so once one of its algorithms is chosen, it stays chosen.
 
 use super::cublaslt::Library;
 use super::device::{Device, DeviceMemory};

@@ -34,7 +34,7 @@ unsafe impl Sync for Artefact {}
 impl Artefact {
     /// The bytes of the description; `None` if this is no artefact of this version.
     pub(crate) fn description(&self) -> Option<&[u8]> {
-        // SAFETY: the compiler wrote so many bytes there.
+        // SAFETY: the compiler wrote this many bytes there.
         let bytes =
             || unsafe { std::slice::from_raw_parts(self.description, self.description_bytes as usize) };
         (self.magic == MAGIC).then(bytes)
@@ -73,8 +73,8 @@ pub struct Description {
 }
 
 impl Description {
-    /// What it says that cannot be, with so many functions beside it: a number of something that is not there, or no part that reads
-    /// one token of the whole context. What is computed with these numbers then stays in bounds.
+    /// The first contradiction in it, given the number of functions: an index of something that is not there, or no part that reads
+    /// one token of the whole context. Without one, computing with these numbers stays in bounds.
     pub(crate) fn fault(&self, functions: usize) -> Option<&'static str> {
         let longest = self.parts.iter().map(|part| part.length).max().unwrap_or(0);
         let reads_any = |part: &Part| part.length == 1 && part.visible >= self.context;
@@ -158,7 +158,7 @@ pub enum Spot {
     State(usize),
     /// An input.
     Input(Input),
-    /// In the arena, so many bytes from its start.
+    /// In the arena, this many bytes from its start.
     Arena(usize),
     /// No kernel touches it.
     Nowhere,

@@ -16,7 +16,7 @@ pub struct Handle {
 /// Opens a model; a null pointer if that is not possible, and then why in `error`, of `error_size` bytes.
 ///
 /// # Safety
-/// The artefact is one that the compiler wrote, `weights` ends with a zero byte, and `error` has so many bytes or is null.
+/// The artefact is one that the compiler wrote, `weights` ends with a zero byte, and `error` is null or has this many bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kernfusion_open(
     artefact: *const Artefact,

@@ -1,5 +1,5 @@
-//! Guarded memory, for tests of generated code: every allocation lies against a page that nobody may touch, before it or behind it,
-//! and what it holds at first are NaNs. So code that reaches outside ends the process where it does, and a value that is read
+//! Guarded memory, for tests of generated code: every allocation lies against a protected page, before it or behind it,
+//! and holds NaNs at first. So code that reaches outside ends the process where it does, and a value that is read
 //! before it is written shows.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 
-/// Where the page is that nobody may touch.
+/// Where the protected page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Before the first byte.
@@ -113,7 +113,7 @@ mod tests {
     fn what_is_written_around_an_allocation_is_seen_when_it_is_freed() {
         for place in [-1_isize, 40, 63] {
             let block = guarded(Side::Behind, || Block::new(40).unwrap());
-            // SAFETY: the bytes of the allocation's pages around it are nobody's.
+            // SAFETY: the bytes around it, in the allocation's pages, are not in use.
             unsafe { block.as_ptr().offset(place).write(0) };
             assert!(catch_unwind(|| drop(block)).is_err(), "{place}");
         }

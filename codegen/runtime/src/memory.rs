@@ -25,7 +25,7 @@ pub struct Arena {
     mapping: Mapping,
 }
 
-// SAFETY: an arena only owns memory; whoever writes through `as_ptr` answers for data races.
+// SAFETY: an arena only owns memory; code that writes through `as_ptr` answers for data races.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -93,7 +93,7 @@ impl Shelf {
     /// Bytes of an arena: address space, which becomes memory where it is written.
     const ARENA: usize = 32 << 20;
 
-    /// Zeroed memory of so many bytes.
+    /// Zeroed memory of `bytes` bytes.
     ///
     /// # Errors
     /// The system refuses that much memory.
@@ -152,7 +152,7 @@ impl SharedArena {
         self.len() == 0
     }
 
-    /// The first byte; to be written only by whoever has the turn.
+    /// The first byte; to be written only by the holder of the turn.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.0.as_ptr()
     }
@@ -168,7 +168,7 @@ impl SharedArena {
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
-    /// What is nobody's in the pages of guarded memory: up to its first byte, and from its last one on.
+    /// The unused bytes in the pages of guarded memory: before the first byte, and after the last.
     around: [Range<usize>; 2],
 }
 
@@ -201,7 +201,7 @@ impl Mapping {
         Some((Mapping { base, bytes: length, around: NOTHING }, start))
     }
 
-    /// Memory between two pages that nobody may touch, against the one of the [side](guard::side) that was asked for.
+    /// Memory between two protected pages, against the one of the [side](guard::side) that was asked for.
     fn guarded(bytes: usize, alignment: usize) -> Option<(Self, NonNull<u8>)> {
         // SAFETY: asks for a number.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
@@ -282,7 +282,7 @@ pub struct Block {
     guarded: Option<Mapping>,
 }
 
-// SAFETY: a block only owns memory; whoever writes through `as_ptr` answers for data races.
+// SAFETY: a block only owns memory; code that writes through `as_ptr` answers for data races.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}

@@ -98,7 +98,7 @@ impl Inputs {
 }
 
 impl Model {
-    /// A model of an object file with the parameters in this file, on so many threads; 0: one for each core. Results do not
+    /// A model of an object file with the parameters in this file, on `threads` threads; 0: one for each core. Results do not
     /// depend on the number of threads.
     ///
     /// # Errors
@@ -219,8 +219,8 @@ impl Model {
         Ok(())
     }
 
-    /// The part that reads from a position on, where so many tokens are left: the shortest that takes them all, or the longest;
-    /// of those, the one that sees the least and enough.
+    /// The part that reads from a position on, where `left` tokens are left: the shortest that takes them all, or else the longest;
+    /// of those, the one that sees the fewest positions, but enough.
     fn part(&self, position: usize, left: usize) -> usize {
         let parts = &self.description.parts;
         let capacity = parts.iter().map(|part| part.visible).max().unwrap_or(0);
@@ -244,7 +244,7 @@ impl Model {
                 .map_err(|payload| ModelError::Panic(message(&*payload)))??;
         }
         for step in &part.moves {
-            // SAFETY: both buffers have so many bytes, and they do not overlap.
+            // SAFETY: both buffers have `step.bytes` bytes, and they do not overlap.
             unsafe { pointers.get(step.to).copy_from_nonoverlapping(pointers.get(step.from), step.bytes) };
         }
         Ok(())
@@ -337,7 +337,7 @@ fn place(
     }
     // A file that other programs wrote may have numbers anywhere.
     let copy = own()?;
-    // SAFETY: both have so many bytes.
+    // SAFETY: both have `state.bytes` bytes.
     unsafe { copy.copy_from_nonoverlapping(stored, state.bytes) };
     Ok(copy)
 }

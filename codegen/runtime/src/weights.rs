@@ -7,7 +7,7 @@ use safetensors::tensor::Metadata;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A file of parameters in memory. Whoever changes the file meanwhile changes results; whoever shortens it ends the program.
+/// A file of parameters in memory. Changing the file meanwhile changes results; shortening it ends the program.
 #[derive(Debug)]
 pub(crate) struct Weights {
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Weights {
     }
 }
 
-/// Refuses what is no regular file: to open a pipe may take for ever.
+/// Refuses what is not a regular file: opening a pipe may never end.
 fn check_file(path: &Path) -> std::io::Result<()> {
     match std::fs::metadata(path)?.is_file() {
         true => Ok(()),
@@ -72,7 +72,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: the memory has so many bytes, and nobody writes them.
+        // SAFETY: the memory has `self.bytes` bytes, and nothing writes them.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 }
@@ -109,7 +109,7 @@ impl Mapped {
         let mut file = File::open(path)?;
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         let mut owned = vec![0u64; bytes.div_ceil(8)];
-        // SAFETY: the words have so many bytes.
+        // SAFETY: the words have at least `bytes` bytes.
         let target = unsafe { std::slice::from_raw_parts_mut(owned.as_mut_ptr().cast::<u8>(), bytes) };
         file.read_exact(target)?;
         Ok(Mapped { start: owned.as_ptr().cast(), bytes, _owned: owned })

@@ -71,7 +71,7 @@ pub struct Scalar(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BufferRole {
-    /// Given anew by the caller for every run.
+    /// Given by the caller for each run.
     Input,
     /// Kept from run to run: parameters, optimizer state.
     State,

@@ -47,8 +47,8 @@ fn follow(graph: &KernelGraph, kernel: &Kernel, written: &mut [bool]) -> Checked
     Ok(())
 }
 
-/// Whether a kernel's stores into a buffer are as many as it has elements at least, as far as that is known: what a kernel adds to
-/// is cleared before, and where run-time indices lead is not known.
+/// Whether a kernel stores into a buffer at least as often as it has elements. True where that is not known: a buffer that a kernel
+/// adds to is cleared before, and run-time indices may lead anywhere.
 fn may_fill(graph: &KernelGraph, kernel: &Kernel, id: BufferId) -> bool {
     let stores = || kernel.stores.iter().filter(|store| store.buffer == id);
     let known = stores().all(|store| store.mode == StoreMode::Set && store.index.indirect.is_empty());

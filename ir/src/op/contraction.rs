@@ -128,8 +128,8 @@ impl Stanza for DotGeneral {
 }
 
 /// The cotangent of `x`, the left operand under `dot`, whose partner is `other`:
-/// dX[b, m, k] = Σ_n dY[b, m, n] · B[b, n, k]. The product is taken in whichever order leaves m and k as X has them, so
-/// that no transposition follows. With `swapped`, x was the right operand, and dY's free axes stand in the order n, m.
+/// dX[b, m, k] = Σ_n dY[b, m, n] · B[b, n, k]. Its operands are ordered so that m and k are as X has them, and
+/// no transposition follows. With `swapped`, x was the right operand, and dY's free axes stand in the order n, m.
 fn operand_cotangent(
     v: &mut Vjp<'_, '_>,
     dot: &DotGeneral,

@@ -105,7 +105,7 @@ macro_rules! for_each_op {
             }
         })*
 
-        /// Calls a method of the stanza of whichever op it is.
+        /// Calls a method of the op's stanza.
         macro_rules! stanza {
             ($self:expr, $stanza:ident => $call:expr) => {
                 match $self {

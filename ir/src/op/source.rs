@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputRole {
-    /// Given anew for every run.
+    /// Given for each run.
     Data,
     /// Kept from run to run: a parameter or a part of the optimizer's state.
     State,

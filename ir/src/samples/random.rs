@@ -113,7 +113,7 @@ impl Writer {
         }
     }
 
-    /// Values that nobody uses become outputs; one of the state's type becomes its new value.
+    /// Unused values become outputs; one of the state's type becomes its new value.
     fn outputs(&mut self) {
         let state = ValueId::from_index(1);
         let mut updated = false;

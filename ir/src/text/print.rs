@@ -11,7 +11,7 @@ impl fmt::Display for Graph {
     }
 }
 
-/// The text form without its last line break, all lines but the first behind so many blanks.
+/// The text form without its last line break. All lines but the first are indented by `indent` blanks.
 pub(crate) fn write_graph(f: &mut fmt::Formatter<'_>, graph: &Graph, indent: usize) -> fmt::Result {
     writeln!(f, "graph {:?} {{", graph.name)?;
     for id in graph.ids() {

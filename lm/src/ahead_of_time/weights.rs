@@ -9,7 +9,7 @@ use safetensors::tensor::TensorInfo;
 use serde_json::{Map, Value, json};
 use std::cmp::Reverse;
 
-/// Every parameter begins at a multiple of so many bytes if those before it end at one: a cache line.
+/// Parameters are aligned to this many bytes, a cache line, if those before them end at a multiple of it.
 const ALIGNMENT: usize = 64;
 
 /// Writes the parameters among these states; returns how many bytes they have.

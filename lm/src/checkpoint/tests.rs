@@ -226,7 +226,7 @@ fn a_disk_without_room_is_an_error() {
 #[ignore = "run by a_killed_writer_leaves_a_whole_checkpoint, which kills it"]
 fn child_that_saves_on_and_on() {
     let Some(directory) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
-    // Both are made beforehand, so that nearly every moment is one of saving. Should nobody kill this process, it
+    // Both are made beforehand, so that nearly every moment is one of saving. If the test does not kill this process, it
     // ends by itself.
     let checkpoints = [example(1, 200_000), example(2, 200_000)];
     let start = std::time::Instant::now();

@@ -65,7 +65,7 @@ impl Writing {
         &self.tokens
     }
 
-    /// Whether there can be more, if so many tokens are asked for.
+    /// Whether there can be more, if `tokens` tokens are asked for.
     pub(super) fn may_go_on(&self, tokens: usize) -> bool {
         self.end.is_none() && self.tokens.len() < self.prompt + tokens
     }
@@ -88,7 +88,7 @@ impl Writing {
         Ok(self.gain(&piece, ending))
     }
 
-    /// A token that nobody reads: this text has ended, but others that are written with it have not.
+    /// A token that is not read: this text has ended, but others of its batch have not.
     pub(super) fn pass(&mut self) {
         self.tokens.push(0);
     }

@@ -1,7 +1,7 @@
 //! Reading a text for the logits of its next token: by parts with caches, or as a window.
 //!
 //! A part is a program of fixed shapes, compiled when it is first needed: one token, or a tile of a prompt, padded on the right,
-//! where nobody looks before it is overwritten. How many positions a part sees is a power of two, so that a long text costs a
+//! where nothing is read before it is overwritten. How many positions a part sees is a power of two, so that a long text costs a
 //! few programs and a short one does not pay for the whole context.
 
 use crate::record::Adaptation;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// Tokens of a prompt that are read at once.
 const TILE: usize = 128;
-/// A prompt's last tile has at least so many, unless it is one token.
+/// A prompt's last tile has at least this many tokens, unless it has one.
 const SMALLEST_TILE: usize = 8;
 /// Positions that every part may see: fewer save no time.
 const LEAST_VISIBLE: usize = 64;
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// A reader of so many texts at once, with the same parameters; none where one after another is as well.
+    /// A reader of `rows` texts at once, with the same parameters; `None` where reading them one after another is as fast.
     pub(super) fn of_rows(&self, rows: usize) -> Result<Option<Reader>> {
         let Reader::Parts(parts) = self else { return Ok(None) };
         let Parts { config, adaptation, stored, target, parameters, .. } = &**parts;
@@ -195,7 +195,7 @@ impl Parts {
         Ok(logits)
     }
 
-    /// Forgets what was read and places the last tokens of the texts, at most so many of each.
+    /// Forgets what was read and places the last tokens of the texts, at most `most` of each.
     fn begin(&mut self, texts: &[&[i32]], most: usize) {
         let longest = texts.iter().map(|text| text.len().min(most)).max().unwrap_or(0);
         self.length = 0;
@@ -205,7 +205,7 @@ impl Parts {
         }
     }
 
-    /// The length of the next part of a text of which so many tokens are left.
+    /// The length of the next part of a text that has `left` tokens left.
     fn part_length(&self, left: usize) -> usize {
         let tile = TILE.min(self.capacity());
         let length = match left {

@@ -1,4 +1,4 @@
-//! Saving a model of ours in the layout of Hugging Face: the whole folder, or nothing.
+//! Exports a model to the layout of Hugging Face: the whole folder, or nothing.
 
 use super::architecture::{self, Architecture};
 use super::files::{INDEX, SINGLE};

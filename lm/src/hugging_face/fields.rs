@@ -74,7 +74,7 @@ impl Fields {
         }
     }
 
-    /// The names of fields that nobody has asked for, that are set to something, and that may have an effect.
+    /// The names of fields that were not read, that are set, and that may have an effect.
     pub(super) fn left(&self) -> Vec<String> {
         let set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
         let left = self.0.iter().filter(|(name, value)| {

@@ -11,7 +11,7 @@
 //! The model's own parameters choose the rows, so what a model does not have (biases, a head of its own) needs no rows to be left
 //! out, and a parameter without a row is one that the layout cannot express.
 
-/// A module of ours and where its parameters are in a checkpoint.
+/// A module of Kernfusion's and where its parameters are in a published checkpoint.
 pub(super) struct Row {
     /// Its path; `{}` stands for the number of a block.
     ours: &'static str,
@@ -38,7 +38,7 @@ pub(super) struct Heads {
     pub(super) shared: usize,
 }
 
-/// A parameter of ours, and the tensors of a checkpoint that it is made of.
+/// A parameter of Kernfusion's, and the tensors of a published checkpoint that it is made of.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Parameter {
     /// Its name.
@@ -115,7 +115,7 @@ fn matched(pattern: &str, path: &str) -> Option<String> {
     (!number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())).then(|| number.into())
 }
 
-/// `[experts, rows, ..]` as so many tensors of each name.
+/// `[experts, rows, ..]` as one tensor per name.
 fn stacked(names: &[String], shape: &[usize]) -> Vec<Part> {
     let rows = shape[1] / names.len();
     let shape_of_one = [&[rows], &shape[2..]].concat();

@@ -31,7 +31,7 @@ use architecture::Architecture;
 use fields::Fields;
 use files::Files;
 use kernfusion::compile::Target;
-use kernfusion::models::ModelConfig;
+use kernfusion::models::{Experts, ModelConfig};
 use kernfusion::trace::Program;
 use kernfusion_codegen::States;
 use layout::Parameter;
@@ -76,6 +76,7 @@ impl Published {
         // The rest of the way needs a model that can be.
         config.validate().map_err(|error| content(error.reason()))?;
         let files = Files::open(directory, architecture.rename)?;
+        check_experts(&config, files.names().count()).map_err(content)?;
         untie(&mut config, architecture, &files);
         let tokenizer = tokenizer(directory, &config)?;
         special.enter(&mut config, tokenizer.as_ref());
@@ -141,7 +142,7 @@ impl Published {
         Ok(states)
     }
 
-    /// Writes the model as a checkpoint of ours, one parameter after another.
+    /// Writes the model as a checkpoint of Kernfusion, one parameter after another.
     ///
     /// # Errors
     /// If the checkpoint cannot be written; one that was there before is then untouched.
@@ -227,6 +228,18 @@ fn untie(config: &mut ModelConfig, architecture: &Architecture, files: &Files) {
             ModelConfig::EncoderDecoder(config) => config.tied = false,
             ModelConfig::Bert(_) | ModelConfig::Recurrent(_) => {}
         }
+    }
+}
+
+/// Refuses a model of more experts than there are tensors. Each expert has tensors of its own, and the names alone of those that are
+/// missing could take far more memory than the files.
+fn check_experts(config: &ModelConfig, tensors: usize) -> std::result::Result<(), String> {
+    let ModelConfig::Gpt(config) = config else { return Ok(()) };
+    match config.experts {
+        Some(Experts { count, .. }) if count > tensors => {
+            Err(format!("it describes {count} experts, but the folder has only {tensors} tensors"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -98,7 +98,7 @@ fn what_is_saved_is_what_was_loaded() {
             let out = directory.path().join(format!("{name}-{}", storage.torch()));
             let saved = export(checkpoint.clone(), &out, storage, None, false).unwrap();
             assert_eq!(saved.files, [files::SINGLE]);
-            // Whoever may read the one may read the other.
+            // Both have the same permissions.
             let permissions = |file| std::fs::metadata(out.join(file)).unwrap().permissions();
             assert_eq!(permissions(files::SINGLE), permissions("config.json"));
             let again = Published::open(&out).unwrap();
@@ -234,6 +234,11 @@ fn folders_that_cannot_be_used_are_refused_in_one_line() {
     for part in ["missing transformer.h.2.attn.c_attn.bias [48], ", "transformer.h.2.ln_1.weight [16]"] {
         assert!(longer.contains(part), "{part} in {longer}");
     }
+    let experts = refused("mixtral", CONFIG, |bytes| fields(&bytes, &[("num_local_experts", json!(65536))]));
+    assert!(
+        experts.contains("config.json: it describes 65536 experts, but the folder has only "),
+        "{experts}"
+    );
     let smaller = refused("llama", CONFIG, |bytes| fields(&bytes, &[("vocab_size", json!(90))]));
     assert!(
         smaller.contains("tokenizer.json: its last token \"▁\" has the id 97, but vocab_size is 90"),

@@ -179,7 +179,7 @@ impl Record {
         serde_json::from_value(value.clone()).map_err(invalid)
     }
 
-    /// The metadata of a checkpoint after so many steps.
+    /// The metadata of a checkpoint after `step` steps.
     pub fn meta(&self, step: u64) -> Meta {
         Meta {
             config: json!(self.config),

@@ -139,7 +139,7 @@ mod tests {
         assert!((masked - 0.8).abs() < 0.02 && (replaced - 0.1).abs() < 0.02, "{masked} {replaced}");
         let unchosen = x.iter().zip(&y).zip(&mask).filter(|(_, mask)| **mask == 0.0);
         assert!(unchosen.into_iter().all(|((x, y), _)| x == y));
-        // Window 3 of a run is the same in whichever batch it comes.
+        // Window 3 of a run is the same, whatever batch it is in.
         let window = text[600..800].to_vec();
         let alone = inputs(&model, (window.clone(), window), 1, 7, 3);
         assert_eq!(ints(&alone[0].1), x[600..800]);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::record::{Adaptation, attach};
 use crate::text::Order;
+use kernfusion::compile::{MemoryStrategy, Stages, Target};
 use kernfusion::models::GptConfig;
 use kernfusion::nn::Lora;
 use kernfusion::optim::{Optimizer, Schedule};
@@ -223,9 +224,8 @@ fn the_change_of_an_adapted_weight_is_never_computed() {
     };
     assert_eq!(products(&step.program.graph), 2);
     let mut graph = step.program.graph.clone();
-    let passes =
-        kernfusion::compile::passes(kernfusion::compile::Mode::Compiled, kernfusion::compile::Precision::F32);
-    kernfusion_passes::run(&mut graph, &passes, None, &mut |_, _| {}).unwrap();
+    let stages = Stages::new(&Target::cpu(), MemoryStrategy::NONE);
+    stages.simplify(&mut graph, None, &mut |_, _| {}).unwrap();
     assert_eq!(products(&graph), 0);
 }
 

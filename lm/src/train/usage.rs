@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Memory and processor time of this process, as far as the system tells.
+/// Memory and processor time of this process; `None` where the system does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Resident memory now.
@@ -76,7 +76,7 @@ mod tests {
         );
         let spin = Instant::now();
         while spin.elapsed() < Duration::from_millis(40) {}
-        // Other tests may run beside this one; time that nobody has used cannot be counted.
+        // Other tests may run beside this one and add time; none can be missing.
         assert!(meter.read().busy_cores.unwrap() > 0.05);
     }
 }

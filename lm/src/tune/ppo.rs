@@ -340,7 +340,7 @@ fn loss(trace: &Trace, config: &GptConfig, settings: &PpoSettings) -> Result<Ten
     Ok(policy + value_loss(&values, &returns, &mask) * settings.value_weight)
 }
 
-/// The outputs `log_probability` and, if asked for, `value` of so many texts.
+/// The outputs `log_probability` and, if asked for, `value` of `rows` texts.
 fn log_probabilities(trace: &Trace, config: &GptConfig, rows: usize, values: bool) -> Result<Program> {
     if values {
         let [log_probability, value] = heads(trace, config, rows)?;

@@ -19,7 +19,7 @@ use kernfusion_ir::kernel::{
 use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sums of at most so many products are short.
+/// Sums of at most this many products are short.
 const SHORT: usize = 160;
 /// Bytes of a tensor that had better not exist.
 const LARGE: usize = 128 << 20;
@@ -372,8 +372,8 @@ impl Planner<'_> {
     }
 
     /// Whether a chain is worth it: where products are short sums, reading and writing their entries is a good part of
-    /// their time; where they are long, packing operands again for each block costs as much, and only a tensor that is
-    /// large, and that nobody else needs, had better not exist.
+    /// their time; where they are long, packing operands again for each block costs as much, so only a large
+    /// tensor without other readers is worth avoiding.
     fn pays(&self, kernel: &Kernel) -> bool {
         let depth = kernel.products().iter().map(|product| product.k.iter().product::<usize>()).max();
         let domain = &kernel.domain;

@@ -22,7 +22,7 @@ pub(super) fn is_costly_unary(op: Unary) -> bool {
     }
 }
 
-/// Seconds to move so many bytes.
+/// Seconds to move `bytes` bytes.
 pub(crate) fn moving(bytes: usize) -> f64 {
     bytes as f64 / BANDWIDTH
 }
@@ -38,18 +38,18 @@ pub(crate) fn computing_element(op: &Op) -> f64 {
     operations / OPERATIONS
 }
 
-/// Seconds to compute a region so many times.
+/// Seconds to compute a region for `points` points.
 pub(super) fn computing(region: &Region, points: usize) -> f64 {
     let operations: f64 = region.instrs.iter().map(|instr| cost(&instr.kind)).sum();
     operations * points as f64 / OPERATIONS
 }
 
-/// Seconds for so many multiplications of a product, with their additions.
+/// Seconds for `count` multiplications of a product, with their additions.
 pub(super) fn multiplying(count: usize) -> f64 {
     count as f64 / PRODUCTS
 }
 
-/// Seconds to compute one op so many times.
+/// Seconds to compute one op for `elements` elements.
 pub(super) fn repeating(elements: usize, costly: bool) -> f64 {
     elements as f64 * if costly { COSTLY } else { 1.0 } / OPERATIONS
 }

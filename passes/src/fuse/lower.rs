@@ -79,7 +79,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// The kernel over a space whose axes are split as far as that takes.
+    /// The kernel over a space whose axes are split as often as needed.
     fn settled(&self, anchor: &Anchor, mut space: Space) -> Result<Kernel, Fault> {
         // Every split makes an axis smaller, so this ends.
         loop {
@@ -472,7 +472,7 @@ fn is_matrix(index: &Index, space: &Space) -> bool {
     matches!((one(rows), one(summed)), (Some(1), Some(_)) | (Some(_), Some(1)))
 }
 
-/// Whether a store writes every element of its buffer of so many exactly once. Where the kernel has rows (there may be one, without
+/// Whether a store writes every element of its buffer exactly once. Where the kernel has rows (there may be one, without
 /// an axis), a value of the row is stored once a row.
 fn covers(
     index: &Index,

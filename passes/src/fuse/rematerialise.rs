@@ -11,7 +11,7 @@
 //!
 //! For each kernel the values that it stores for far readers are candidates. Computing them again needs a *frontier*:
 //! the nearest values above them that are no elementwise results of this kernel. The trade is made if the frontier
-//! keeps less memory alive than the candidates do, all of them together or one alone, whichever saves more. The
+//! keeps less memory alive than the candidates do, all of them together or one alone; the choice that saves more is made. The
 //! rewrite happens on the graph: far readers get clones, which fusion then merges into them.
 
 use super::{Planner, assemble, cost};

@@ -22,8 +22,8 @@ pub(super) trait Inside {
     fn contains(&self, value: ValueId) -> bool;
 }
 
-/// A value that so many others in a row are computed from, each where the next one is read, is in memory instead: a region of that
-/// depth helps nobody, and it is written by as many calls in each other.
+/// A region is at most this deep: a value that depends on more others, each computed where the next one is read, is stored instead.
+/// Deeper regions gain nothing, and writing them takes as many nested calls.
 const DEEPEST: usize = 200;
 
 /// Writes a region over a space. Until all kernels are known, a value's buffer has the value's number.

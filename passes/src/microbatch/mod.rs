@@ -13,7 +13,7 @@
 //!
 //! Invariants: body and tail together compute what the program does, up to the order of sums; random numbers and
 //! coordinates of a microbatch are those of its elements in the whole; parts run in ascending order, and so does every sum. The
-//! transformation is right for whichever inputs are said to carry the batch: a choice that does not fit is refused, never
+//! transformation is right whatever inputs are said to carry the batch: a choice that does not fit is refused, never
 //! wrong.
 
 mod axis_map;

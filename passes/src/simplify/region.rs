@@ -15,11 +15,11 @@ use crate::fuse::is_widened;
 use kernfusion_ir::{Graph, InputRole, KernelEntry, Op, RandomBits, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A run of at most so many nodes is never cut.
+/// A run of at most this many nodes is never cut.
 const WHOLE: usize = 200;
-/// A piece of a longer run has at least so many nodes.
+/// The fewest nodes of a piece of a longer run.
 const SMALLEST: usize = 12;
-/// A piece has at most so many nodes.
+/// The most nodes of a piece.
 const LARGEST: usize = 400;
 
 /// An operand within a region.

@@ -18,7 +18,7 @@ pub(super) struct Rewriter<'a> {
 }
 
 impl<'a> Rewriter<'a> {
-    /// Looks at an e-graph that is to have about so many nodes at most.
+    /// Rewrites an e-graph that is to have at most about `most_nodes` nodes.
     pub(super) fn new(terms: &'a mut Terms, most_nodes: usize) -> Self {
         Rewriter { terms, most_nodes, made: vec![] }
     }

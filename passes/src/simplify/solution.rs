@@ -153,8 +153,8 @@ fn canonical(terms: &Terms, term: &Term) -> Term {
     Term { head: term.head.clone(), operands }
 }
 
-/// Writes steps in the order of the original nodes, as far as operands allow: fusion and memory planning see an order that a
-/// person chose. What is new stands before its first reader.
+/// Writes steps in the order of the original nodes where operands allow it, so that fusion and memory planning see an order that a
+/// person chose. New nodes stand before their first reader.
 pub(super) struct Steps<'a> {
     extraction: &'a Extraction,
     choice: &'a Choice,

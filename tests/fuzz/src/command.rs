@@ -1,4 +1,4 @@
-//! The same input by way of the command line: an exit code, one message, and nothing written.
+//! The same input through the command line: an exit code, one message, and nothing written.
 
 use crate::case::{Finding, Outcome, input};
 use crate::mutate::Folder;

@@ -1,4 +1,4 @@
-//! `kernfusion-fuzz`: random bad input for every reader, for as long as one likes.
+//! `kernfusion-fuzz`: random bad input for every reader.
 //!
 //! Cases run in a process of their own, so that one that ends it, or does not end, is a finding like others.
 

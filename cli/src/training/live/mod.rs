@@ -97,7 +97,7 @@ impl View {
         let mut state = self.shared.state();
         state.take(event);
         while state.paused && ACTIVE.load(Ordering::SeqCst) && !self.shared.stop.load(Ordering::Relaxed) {
-            // Looks up now and then, since Ctrl-C may come as a signal, which wakes nobody.
+            // Wakes now and then, since Ctrl-C may come as a signal, which does not wake this thread.
             let waited = self.shared.woken.wait_timeout(state, FRAME);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -125,7 +125,7 @@ impl Drop for View {
 }
 
 impl Shared {
-    /// A state is a picture's worth of figures: whole, whoever has panicked.
+    /// A state is plain figures: still whole if a thread panicked while it held them.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

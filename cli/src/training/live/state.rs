@@ -45,7 +45,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Of a run that has done so many steps.
+    /// The state of a run that has done `done` steps.
     pub(crate) fn new(about: &Description, directory: &Path, done: u64) -> Self {
         let config = &about.config;
         State {

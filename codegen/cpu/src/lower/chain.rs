@@ -17,13 +17,13 @@ use kernfusion_runtime::chain::{
 };
 use kernfusion_runtime::gemm::{Operand, Precision};
 
-/// From so many matrices on, each is one thread's.
+/// With this many matrices or more, each is one thread's.
 const OWN_MATRICES: usize = 8;
 /// Bytes of scratch for the entries of one thread's block: three quarters of an L2 cache.
 const OWN_SCRATCH: usize = 768 << 10;
 /// Bytes of scratch for the entries of a block that threads share.
 const SHARED_SCRATCH: usize = 64 << 20;
-/// A block of one thread has at most so many rows, so that a band's edge is not too coarse.
+/// The most rows in a block of one thread, so that a band's edge is not too coarse.
 const MOST_ROWS: usize = 56;
 /// The region of a chain on blocks.
 struct InBlocks {

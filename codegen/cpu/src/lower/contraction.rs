@@ -27,7 +27,7 @@ pub(super) struct Factor {
     pub(super) slot: usize,
     /// The element type in memory.
     pub(super) dtype: DType,
-    /// Whether its values are such of `bf16`.
+    /// Whether all its values are exact in `bf16`.
     pub(super) is_bf16: bool,
     /// Over the kernel's axes and those of k (or of p).
     pub(super) index: Index,

@@ -246,7 +246,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
         }
     }
 
-    /// A primitive on one value, by way of the stack.
+    /// A primitive on one value, passed on the stack.
     fn call_on_scalar(&mut self, instr: &Instr) -> Value {
         let flags = super::builder::flags();
         let to = self.cell();

@@ -190,7 +190,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         let module = self.module.take().expect("dropped once");
-        // SAFETY: whoever calls a function borrows this value, so nothing runs any more.
+        // SAFETY: calling a function borrows this value, so nothing runs any more.
         unsafe { module.free_memory() };
     }
 }

@@ -16,7 +16,7 @@ use kernfusion_codegen::CodegenError;
 const SCRATCH: usize = 16 << 10;
 /// The largest piece of a row.
 const PIECE: usize = 4096;
-/// A piece of a row where an access runs along the last outer axis: so many of its cache lines stay in L1 while
+/// The length of a piece of a row where an access runs along the last outer axis: its cache lines stay in L1 while
 /// that axis is walked.
 const BLOCK: usize = 16;
 

@@ -45,7 +45,7 @@ fn long_rows() -> Case {
 
 /// The text without the `number`-th of these words.
 fn without(text: &str, word: &str, number: usize) -> String {
-    let (at, _) = text.match_indices(word).nth(number).expect("there are so many");
+    let (at, _) = text.match_indices(word).nth(number).expect("the text has that many");
     format!("{}{}", &text[..at], &text[at + word.len()..])
 }
 

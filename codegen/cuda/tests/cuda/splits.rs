@@ -22,7 +22,7 @@ fn random(bench: &mut Bench, name: &str, shape: &[usize]) -> BufferId {
     bench.input(name, Random(name.len() as u64 + 5).tensor(&TensorType::new(DType::F32, shape), -1.0, 1.0))
 }
 
-/// `table[i[row], column] += value`, of rows of so many columns.
+/// `table[i[row], column] += value`, of rows of `columns` columns.
 fn add(program: &mut Program, value: Scalar, index: Scalar, table: BufferId, [limit, columns]: [usize; 2]) {
     let index = Index { indirect: vec![term(index, limit, columns as i64)], ..at(&[0, 1]) };
     program.stores.push(Store { value, buffer: table, index, mode: StoreMode::Add });

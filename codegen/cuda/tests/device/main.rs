@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// Numbers in a buffer of these tests.
 const COUNT: usize = 300;
 
-/// The simulated device. Its libraries are loaded first, so that whoever asks for them by name later finds these.
+/// The simulated device. Its libraries are loaded first, so that later lookups by name find these.
 fn device() -> Option<Device> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let load = || {

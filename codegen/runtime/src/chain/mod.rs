@@ -175,7 +175,7 @@ impl ChainStep {
     }
 }
 
-/// From row to row of a block of so many columns, in elements.
+/// The distance between rows of a block of `columns` columns, in elements.
 pub fn stride(columns: usize) -> usize {
     columns.next_multiple_of(16) + PAD
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Packed words of B per thread: 12 MiB, in the last cache.
 const B_WORDS: usize = 3 << 20;
-/// B is packed whole if at least so many columns fit: else packing A again for every few columns costs more than
+/// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than
 /// going over C once per block of k.
 const FEWEST_COLUMNS: usize = 768;
 /// Accumulators of `Output::Tile` per thread, where k is packed in blocks: 4 MiB.
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The units that thread `t` computes of so many: its share of the first three quarters, and of the rest what it comes to
+    /// The units of `units` that thread `t` computes: its share of the first three quarters, and of the rest what it comes to
     /// before others do. One thread often gets more of the memory's bandwidth than another, and who is done early would wait. Who
     /// computes a column does not change it.
     fn turns(&self, units: usize, threads: usize, t: usize) -> impl Iterator<Item = Range<usize>> {

@@ -252,7 +252,7 @@ impl Line for Byte {
 /// Values of a line of B, from one of them on.
 ///
 /// # Safety
-/// The instruction set is there, and the line has so many values.
+/// The processor has the instruction set, and the line has this many values.
 #[inline(always)]
 unsafe fn at<L: Lanes, B: Line>(line: *const u8, first: usize, lanes: usize) -> L {
     // SAFETY: the caller's contract.
@@ -273,8 +273,8 @@ pub(super) fn unit(job: &Contraction) -> usize {
     if job.b.k.offsets().unit() { 8 } else { job.n.min(128) }
 }
 
-/// How many of so many units a thread takes at a time once it has done its share: few enough that no thread waits long for
-/// another, and enough to read for some microseconds.
+/// How many units a thread takes at a time once it has done its share: few, so that no thread waits long for
+/// another, but enough to read for some microseconds.
 pub(super) fn step(job: &Contraction, units: usize) -> usize {
     let bytes = unit(job) * job.k.max(1) * job.b.element.size();
     (STEP / bytes).max(units / 256).max(1)

@@ -99,7 +99,7 @@ impl Kernels {
         }
     }
 
-    /// As the tile of `rows` rows, for the `columns` that the last panel has: by way of a whole tile.
+    /// The tile of `rows` rows for the last panel's `columns`: computes a whole tile in scratch and copies what is valid.
     ///
     /// # Safety
     /// As the tile's, but only `columns` columns of C are touched.

@@ -1,7 +1,7 @@
 //! Packing: strided operands into the words that the register tiles read.
 //!
 //! The fast functions take `f32` blocks with one axis of unit stride (where words are pairs of bf16, blocks of bf16,
-//! too); whatever else there is comes by way of a stage of such a block (`stage`). With AVX-512, two loaders (16 words
+//! too); everything else is first copied to such a block (`stage`). With AVX-512, two loaders (16 words
 //! along k, 16 words across it) and one 16×16 transpose serve both operands, both layouts and all kinds of words.
 
 use super::microkernel::{LDA, Load};

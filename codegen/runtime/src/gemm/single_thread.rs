@@ -68,11 +68,11 @@ pub(crate) struct Panels {
 pub(crate) enum Wedge {
     /// Nothing.
     None,
-    /// Columns from so many after a strip's end on; results there are zeros.
+    /// Columns from this offset after a strip's end on; results there are zeros.
     Columns(isize),
-    /// Values of k from so many after a strip's end on.
+    /// Values of k from this offset after a strip's end on.
     EndOfK(isize),
-    /// Values of k that are more than so many before a strip's start.
+    /// Values of k further than this offset before a strip's start.
     StartOfK(isize),
 }
 

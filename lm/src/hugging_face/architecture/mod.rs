@@ -30,7 +30,7 @@ pub(super) struct Architecture {
     pub(super) rename: fn(String) -> String,
     /// Reads the shape from `config.json`.
     pub(super) read: fn(&mut Fields) -> Result<ModelConfig, String>,
-    /// The fields that describe a model of ours; an error if it is not of this architecture.
+    /// The fields that describe this model; an error if it is not of this architecture.
     pub(super) write: fn(&ModelConfig) -> Result<Map<String, Value>, String>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn named(model_type: &str) -> Result<&'static Architecture, String> {
     })
 }
 
-/// The architecture that a model of ours is saved as, and its fields.
+/// The architecture that this model is exported as, and its fields.
 pub(super) fn of(config: &ModelConfig) -> Result<(&'static Architecture, Map<String, Value>), String> {
     let mut reasons = Vec::new();
     for architecture in ARCHITECTURES {

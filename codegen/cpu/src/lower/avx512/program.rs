@@ -45,7 +45,7 @@ pub(in super::super) enum Lanes {
 pub(super) enum Operand {
     /// A value; only the last operand of an instruction may be other than a register.
     Lanes(Lanes),
-    /// Elements of so many bytes at the current position, from where a pointer points.
+    /// Elements of `size` bytes at the current position, relative to a pointer.
     Elements { pointer: u32, size: u32 },
     /// The first mask register for results.
     Mask,
@@ -62,7 +62,7 @@ pub(super) enum Target {
     Register(u32),
     /// The mask register, which the next instruction reads.
     Mask,
-    /// Elements of so many bytes at the current position.
+    /// Elements of `size` bytes at the current position.
     Elements { pointer: u32, size: u32 },
 }
 
