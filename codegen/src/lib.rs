@@ -2,6 +2,7 @@
 //! more than one of them uses. The back ends are crates of their own, `kernfusion-cpu` and `kernfusion-cuda`.
 
 pub mod analysis;
+pub mod axes;
 mod backend;
 mod error;
 mod inputs;

@@ -16,7 +16,6 @@
 //! store max and sum
 //! ```
 
-use super::axes;
 use super::body::{Body, cone, operands, sweeps};
 use super::contraction::{
     OperandAxes, THREADS, Tiles, define_entries, element_type, operand_type, tile_type,
@@ -29,6 +28,7 @@ use super::source::{
     sum_type, value_name,
 };
 use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::axes;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
     BufferId, Consumer, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Scalar, Store,

@@ -1,10 +1,10 @@
 //! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers.
 
-use super::axes;
 use super::body::Body;
 use super::lower::{Choice, Lowering, count};
 use super::source::{Axes, Code, Slot, coordinates, memory_type, narrowed, register_type, value_name};
 use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::axes;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Domain, Index, InstrKind, Kernel, Operand, Scalar};
 use std::collections::BTreeSet;

@@ -14,7 +14,6 @@
 //!
 //! Results are deterministic: every sum has one order, which depends on shapes alone, and there are no atomics.
 
-mod axes;
 #[cfg(feature = "driver")]
 mod backend;
 mod body;

@@ -9,9 +9,10 @@ use super::group::Piece;
 use super::matrices::{Algorithm, MatrixProduct, Start, matrix_product};
 use super::program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
 use super::source::{Code, Slot, buffer_identifier, function_identifier, memory_type, places};
-use super::{Options, axes, group, rows};
+use super::{Options, group, rows};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{number_slots, reduces, scatters};
+use kernfusion_codegen::axes;
 use kernfusion_ir::kernel::{
     BufferId, Direction, Form, Kernel, KernelGraph, Loop, Place, Plan, Spot, StoreMode, Transfer,
 };

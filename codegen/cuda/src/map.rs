@@ -4,14 +4,15 @@
 //! adds in a register what is its own: reading indices costs little, and nothing waits for memory that it has written.
 
 use super::body::Body;
+use super::lower;
 use super::lower::Lowering;
 use super::source::{
     Axes, Code, Slot, constant, coordinates, is_narrow, memory_type, narrowed, register_type, sum_type,
     value_name,
 };
-use super::{axes, lower};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::axes_without_collisions;
+use kernfusion_codegen::axes;
 use kernfusion_ir::kernel::{Index, Indirect, Kernel, Store, StoreMode};
 
 /// Threads of a block.

@@ -252,7 +252,14 @@ mod tests {
         let stores = vec![Store { value, buffer: BufferId(2), index, mode: StoreMode::Set }];
         let domain = Domain { axes: vec![outer, m, n], outer: 1, rows: 1 };
         let form = Form::Contraction(vec![product].into());
-        super::super::axes::merged(&Kernel { name: "k".into(), form, domain, region, stores, covers: vec![] })
+        kernfusion_codegen::axes::merged(&Kernel {
+            name: "k".into(),
+            form,
+            domain,
+            region,
+            stores,
+            covers: vec![],
+        })
     }
 
     fn slots() -> Vec<Slot> {

@@ -13,6 +13,7 @@ use super::source::{
     Axes, Code, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
 };
 use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::axes;
 use kernfusion_ir::kernel::{
     BufferId, Direction, Domain, Form, Index, InstrKind, Kernel, Region, Scalar, Store, StoreMode,
 };
@@ -89,7 +90,7 @@ struct Across<'a> {
 impl Lowering<'_> {
     /// A reduction over columns: one result of a row, or values of the row that depend on it.
     pub(super) fn rows(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
-        let kernel = &super::axes::merged(kernel);
+        let kernel = &axes::merged(kernel);
         let domain = &kernel.domain;
         let columns = count(self, domain.extent(domain.column_axes()))?;
         let rows = count(self, domain.extent(0..domain.outer + domain.rows))?;
@@ -126,7 +127,7 @@ impl Lowering<'_> {
 
     /// A kernel in which rows are reduced, perhaps beside columns.
     pub(super) fn row_reduction(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
-        let kernel = &super::axes::merged(kernel);
+        let kernel = &axes::merged(kernel);
         let domain = &kernel.domain;
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));

@@ -14,8 +14,9 @@
 //! reduce over rows [r], columns [c1, c2] that merge → outer [r], columns [c1·c2]
 //! ```
 
-use kernfusion_codegen::analysis::{axes_without_collisions, indices, indices_mut, reduces, scatters};
-use kernfusion_ir::kernel::{Direction, Domain, Form, Index, InstrKind, Kernel, Region, Store};
+use kernfusion_codegen::analysis::{axes_without_collisions, indices, reduces, scatters};
+use kernfusion_codegen::axes::{for_each_index, regrouped};
+use kernfusion_ir::kernel::{Direction, Form, Index, InstrKind, Kernel, Region, Store};
 
 /// The normal form of a map or a reduction.
 pub(super) fn normalise(kernel: &Kernel) -> Kernel {
@@ -101,73 +102,22 @@ fn accesses(kernel: &Kernel) -> impl Iterator<Item = (&Index, usize)> {
     loads.chain(kernel.stores.iter().map(|Store { index, .. }| (index, 2)))
 }
 
-/// The kernel with its axes in these groups and this order: axes of extent 1 vanish, and neighbours in a group
-/// merge where all index maps allow it. There is always a column.
+/// The kernel with its axes in these groups and this order, merged where that can be ([`regrouped`]). There is always a column.
 pub(super) fn regroup(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
-    let extents = &kernel.domain.axes;
-    let all: Vec<&Index> = kernel_indices(kernel);
-    let mut merged = groups.map(|group| merge(&group, extents, &all));
-    let [outer, rows, columns] = &mut merged;
-    if columns.is_empty() {
-        columns.push(vec![]);
-    }
-    let domain = Domain { axes: vec![], outer: outer.len(), rows: rows.len() };
-    let axes: Vec<Vec<usize>> = merged.into_iter().flatten().collect();
-    let mut result = kernel.clone();
-    result.domain = domain;
-    result.domain.axes = axes.iter().map(|old| old.iter().map(|&axis| extents[axis]).product()).collect();
-    let rewritten = result.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
-    let rewritten = rewritten.chain(result.stores.iter_mut().map(|store| &mut store.index));
-    rewritten.for_each(|index| index.strides = restrided(&index.strides, &axes));
-    if let Form::Contraction(contraction) = &mut result.form {
-        for product in &mut contraction.products {
-            let rank = extents.len();
-            // The axes of k keep their number here; the operand's description merges them.
-            let with_k: Vec<_> =
-                axes.iter().cloned().chain((0..product.k.len()).map(|axis| vec![rank + axis])).collect();
-            for operand in [&mut product.a, &mut product.b] {
-                let all = operand.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
-                all.for_each(|index| index.strides = restrided(&index.strides, &with_k));
-            }
-        }
+    let mut result = regrouped(kernel, groups);
+    if result.domain.column_axes().is_empty() {
+        let column = result.domain.axes.len();
+        result.domain.axes.push(1);
+        for_each_index(&mut result, |index| index.strides.insert(column, 0));
     }
     result
-}
-
-fn kernel_indices(kernel: &Kernel) -> Vec<&Index> {
-    let regions = kernel.products().iter().flat_map(|product| [&product.a.region, &product.b.region]);
-    let instrs = [&kernel.region].into_iter().chain(regions).flat_map(|region| &region.instrs);
-    instrs
-        .flat_map(|instr| indices(&instr.kind))
-        .chain(kernel.stores.iter().map(|store| &store.index))
-        .collect()
-}
-
-/// Lists of old axes that become one new axis each, outermost first.
-fn merge(group: &[usize], extents: &[usize], all: &[&Index]) -> Vec<Vec<usize>> {
-    let mut merged: Vec<Vec<usize>> = vec![];
-    for &axis in group.iter().filter(|&&axis| extents[axis] != 1) {
-        let walks_on = |last: usize| {
-            let step = |index: &&Index| index.strides[last] == index.strides[axis] * extents[axis] as i64;
-            all.iter().all(step)
-        };
-        match merged.last_mut() {
-            Some(list) if walks_on(*list.last().expect("lists are not empty")) => list.push(axis),
-            _ => merged.push(vec![axis]),
-        }
-    }
-    merged
-}
-
-fn restrided(strides: &[i64], axes: &[Vec<usize>]) -> Vec<i64> {
-    axes.iter().map(|old| old.last().map_or(0, |&axis| strides[axis])).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use kernfusion_ir::DType;
-    use kernfusion_ir::kernel::{BufferId, StoreMode};
+    use kernfusion_ir::kernel::{BufferId, Domain, StoreMode};
 
     /// `store[to] = load[from]` over a box.
     fn copy(extents: &[usize], from: &[i64], to: &[i64]) -> Kernel {

@@ -1,11 +1,11 @@
-//! Brings the axes of a kernel into the order and number that a function wants: axes of extent 1 vanish, and neighbours
-//! of a group that every index map walks as one axis are one axis, those of sums and of consumers' results too.
+//! Brings the axes of a kernel into the order and number that a back end wants: axes of extent 1 vanish, and neighbours of a group
+//! that every index map walks as one axis become one axis, those of sums and of consumers' results too.
 
-use kernfusion_codegen::analysis::{indices, indices_mut};
+use crate::analysis::{indices, indices_mut};
 use kernfusion_ir::kernel::{Domain, Form, Index, Kernel, Operand};
 
-/// The kernel with its axes in these groups: outer, rows, columns.
-pub(super) fn regrouped(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
+/// The kernel with its axes in these groups, in their order: outer, rows, columns.
+pub fn regrouped(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
     let extents = kernel.domain.axes.clone();
     let all = kernel_indices(kernel);
     let merged = groups.map(|group| merge(&group, &extents, &all));
@@ -36,7 +36,7 @@ pub(super) fn regrouped(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
 }
 
 /// The kernel with its own groups.
-pub(super) fn merged(kernel: &Kernel) -> Kernel {
+pub fn merged(kernel: &Kernel) -> Kernel {
     let domain = &kernel.domain;
     let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
     regrouped(kernel, groups.map(Iterator::collect))
@@ -49,6 +49,16 @@ fn kernel_indices(kernel: &Kernel) -> Vec<&Index> {
         .chain(kernel.operands().flat_map(|(operand, _)| operand_indices(operand)))
         .chain(kernel.consumers().iter().map(|consumer| &consumer.index))
         .collect()
+}
+
+/// Changes every index map, those of operands and consumers too.
+pub fn for_each_index(kernel: &mut Kernel, mut change: impl FnMut(&mut Index)) {
+    kernel.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind)).for_each(&mut change);
+    kernel.stores.iter_mut().for_each(|store| change(&mut store.index));
+    kernel.operands_mut().flat_map(operand_indices_mut).for_each(&mut change);
+    if let Form::Contraction(contraction) = &mut kernel.form {
+        contraction.consumers.iter_mut().for_each(|consumer| change(&mut consumer.index));
+    }
 }
 
 fn operand_indices(operand: &Operand) -> Vec<&Index> {
