@@ -147,6 +147,23 @@ impl Graph {
         (0..self.len()).map(ValueId::from_index)
     }
 
+    /// Whether each value is one of `roots`, or is needed to compute one. Values that are known need none of their
+    /// operands.
+    pub fn needed(
+        &self,
+        roots: impl IntoIterator<Item = ValueId>,
+        is_known: impl Fn(ValueId) -> bool,
+    ) -> Vec<bool> {
+        let mut needed = vec![false; self.len()];
+        roots.into_iter().for_each(|root| needed[root.index()] = true);
+        for id in self.ids().rev() {
+            if needed[id.index()] && !is_known(id) {
+                self[id].operands.iter().for_each(|operand| needed[operand.index()] = true);
+            }
+        }
+        needed
+    }
+
     /// The users of a value with the slot in which each reads it, by (user, slot).
     pub fn users(&self, value: ValueId) -> Vec<(ValueId, usize)> {
         let edges = self.nodes.edges_directed(value.node(), Direction::Outgoing);

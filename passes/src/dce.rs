@@ -6,20 +6,13 @@
 //! ```
 
 use crate::Rebuild;
-use kernfusion_ir::{Graph, Op, Result};
+use kernfusion_ir::{Graph, Op, Result, ValueId};
 
 pub(crate) fn remove_dead_code(graph: &mut Graph) -> Result<()> {
-    let mut live = vec![false; graph.len()];
-    graph.outputs().iter().for_each(|output| live[output.value.index()] = true);
-    for id in graph.ids().rev() {
-        let node = &graph[id];
-        live[id.index()] |= matches!(node.op, Op::Input(_));
-        if live[id.index()] {
-            node.operands.iter().for_each(|operand| live[operand.index()] = true);
-        }
-    }
+    let needed = graph.needed(graph.outputs().iter().map(|output| output.value), |_| false);
+    let stays = |id: &ValueId| needed[id.index()] || matches!(graph[*id].op, Op::Input(_));
     let mut rebuild = Rebuild::new(graph);
-    for id in graph.ids().filter(|id| live[id.index()]) {
+    for id in graph.ids().filter(stays) {
         rebuild.copy(id)?;
     }
     *graph = rebuild.finish();

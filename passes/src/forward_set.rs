@@ -8,12 +8,5 @@ pub(crate) fn forward(graph: &Graph) -> Vec<bool> {
     let Some(result) = graph.outputs().iter().find(|output| !output.updates_state) else {
         return vec![true; graph.len()];
     };
-    let mut forward = vec![false; graph.len()];
-    forward[result.value.index()] = true;
-    for id in graph.ids().rev().filter(|id| id.index() <= result.value.index()) {
-        if forward[id.index()] {
-            graph[id].operands.iter().for_each(|operand| forward[operand.index()] = true);
-        }
-    }
-    forward
+    graph.needed([result.value], |_| false)
 }

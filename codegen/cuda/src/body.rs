@@ -41,7 +41,7 @@ impl<'a> Body<'a> {
     /// Computes values and whatever they are made of, in the region's order.
     pub(super) fn need(&mut self, roots: impl IntoIterator<Item = Scalar>) {
         let known = self.known.clone();
-        for value in cone(self.region, roots, |value| known[value.0 as usize]) {
+        for value in self.region.needed(roots, |value| known[value.0 as usize]) {
             let text = expression(self.region, value, &self.axes, self.slots);
             self.define(value, text);
         }
@@ -66,22 +66,6 @@ impl<'a> Body<'a> {
 /// The values that a store needs: what it writes, and the terms of its index.
 pub(super) fn operands(store: &Store) -> Vec<Scalar> {
     std::iter::once(store.value).chain(store.index.indirect.iter().map(|term| term.value)).collect()
-}
-
-/// Values and whatever they are made of, up to where it is known.
-pub(super) fn cone(
-    region: &Region,
-    roots: impl IntoIterator<Item = Scalar>,
-    is_known: impl Fn(Scalar) -> bool,
-) -> BTreeSet<Scalar> {
-    let mut found = BTreeSet::new();
-    let mut open: Vec<_> = roots.into_iter().collect();
-    while let Some(value) = open.pop() {
-        if !is_known(value) && found.insert(value) {
-            open.extend(region.instr(value).kind.operands());
-        }
-    }
-    found
 }
 
 /// The reductions over columns among these values, by sweep: those of a sweep need no results but of earlier ones.

@@ -16,7 +16,7 @@
 //! store max and sum
 //! ```
 
-use super::body::{Body, cone, operands, sweeps};
+use super::body::{Body, operands, sweeps};
 use super::contraction::{
     OperandAxes, THREADS, Tiles, define_entries, element_type, operand_type, tile_type,
 };
@@ -93,7 +93,7 @@ impl Lowering<'_> {
         across: &[Consumer],
     ) -> Result<BTreeMap<Scalar, BufferId>, CodegenError> {
         let rows = kernel.domain.extent(0..kernel.domain.outer + kernel.domain.rows);
-        let live = cone(&kernel.region, across.iter().map(|consumer| consumer.value), |_| false);
+        let live = kernel.region.needed(across.iter().map(|consumer| consumer.value), |_| false);
         let mut found = BTreeMap::new();
         for value in sweeps(&kernel.region, &live).into_iter().flatten() {
             found.insert(value, self.scratch("statistic", kernel.region.instr(value).dtype, rows)?);
@@ -167,7 +167,7 @@ impl Stream<'_> {
         let Kernel { region, stores, .. } = self.kernel;
         let consumers = self.kernel.consumers();
         let roots = stores.iter().flat_map(operands).chain(consumers.iter().map(|consumer| consumer.value));
-        let live = cone(region, roots, |_| false);
+        let live = region.needed(roots, |_| false);
         self.band(body, stores.iter().any(|store| self.is_in_loop(store)));
         let mut reduced = vec![];
         for sweep in sweeps(region, &live) {
@@ -293,7 +293,7 @@ impl Stream<'_> {
     fn needed(&self, roots: impl IntoIterator<Item = Scalar>, reduced: &[Scalar]) -> BTreeSet<Scalar> {
         let region = &self.kernel.region;
         let roots: Vec<_> = roots.into_iter().collect();
-        let inner = cone(region, roots.iter().copied(), |value| reduced.contains(&value));
+        let inner = region.needed(roots.iter().copied(), |value| reduced.contains(&value));
         let operands = inner.iter().flat_map(|value| region.instr(*value).kind.operands());
         let results: Vec<_> = operands.chain(roots).filter(|value| reduced.contains(value)).collect();
         inner.iter().copied().chain(results).collect()

@@ -7,7 +7,7 @@
 //! Reductions across rows take chunks of rows, whose sums another launch combines. Their number depends on the shape
 //! alone.
 
-use super::body::{Body, cone, operands, sweeps};
+use super::body::{Body, operands, sweeps};
 use super::lower::{Lowering, count};
 use super::source::{
     Axes, Code, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
@@ -237,7 +237,7 @@ fn team_of_block(columns: usize) -> Team {
 
 /// Values that some store needs.
 fn live(kernel: &Kernel) -> std::collections::BTreeSet<Scalar> {
-    cone(&kernel.region, kernel.stores.iter().flat_map(operands), |_| false)
+    kernel.region.needed(kernel.stores.iter().flat_map(operands), |_| false)
 }
 
 impl Rows<'_> {
@@ -278,7 +278,7 @@ impl Rows<'_> {
 
     /// Computes those of the row's values that these are made of.
     fn need_of_row(&self, body: &mut Body<'_>, roots: impl IntoIterator<Item = Scalar>) {
-        let all = cone(body.region, roots, |_| false);
+        let all = body.region.needed(roots, |_| false);
         body.need(all.into_iter().filter(|value| !self.varies(*value) && !is_across(body.region, *value)));
     }
 

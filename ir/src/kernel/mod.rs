@@ -50,7 +50,7 @@ pub use writer::{Entered, KernelWriter, Refusal};
 
 use crate::{Binary, Compare, DType, Literal, Origin, ReduceOp, TensorType, Unary, ValueId};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A buffer of a [`KernelGraph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -343,9 +343,23 @@ impl Region {
             self.instrs.len() - 1
         }) as u32)
     }
-}
 
-impl Region {
+    /// The roots, and the values that are needed to compute them, except those that are known.
+    pub fn needed(
+        &self,
+        roots: impl IntoIterator<Item = Scalar>,
+        is_known: impl Fn(Scalar) -> bool,
+    ) -> BTreeSet<Scalar> {
+        let mut found = BTreeSet::new();
+        let mut open: Vec<_> = roots.into_iter().collect();
+        while let Some(value) = open.pop() {
+            if !is_known(value) && found.insert(value) {
+                open.extend(self.instr(value).kind.operands());
+            }
+        }
+        found
+    }
+
     /// Whether a value differs between points that differ along these axes of the domain only. A reduction does not
     /// vary along what it reduces.
     pub fn varies(&self, scalar: Scalar, axes: std::ops::Range<usize>, domain: &Domain) -> bool {

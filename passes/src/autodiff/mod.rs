@@ -113,14 +113,7 @@ fn active(graph: &Graph, of: ValueId, wrt: &[ValueId], stopped: &BTreeSet<ValueI
         let source = wrt.contains(&id);
         from_wrt[index] = !stopped.contains(&id) && node.ty.dtype.is_float() && (reached || source);
     }
-    let mut to_of = vec![false; of.index() + 1];
-    to_of[of.index()] = true;
-    for index in (0..=of.index()).rev().filter(|&index| from_wrt[index]) {
-        let node = &graph[ValueId::from_index(index)];
-        if to_of[index] && !matches!(node.op, Op::Input(_)) {
-            node.operands.iter().for_each(|operand| to_of[operand.index()] = true);
-        }
-    }
+    let to_of = graph.needed([of], |id| !from_wrt[id.index()]);
     from_wrt.iter().zip(&to_of).map(|(from, to)| *from && *to).collect()
 }
 

@@ -34,7 +34,7 @@ impl Classes {
         batched: &[ValueId],
         microbatches: usize,
     ) -> Result<Self, MicrobatchError> {
-        let live = live(graph);
+        let live = graph.needed(graph.outputs().iter().map(|output| output.value), |_| false);
         let mut accumulated = BTreeSet::new();
         // Each round accumulates one sum more at least, so this ends.
         loop {
@@ -71,17 +71,6 @@ impl Classes {
             other => unreachable!("{other:?} is not accumulated"),
         }
     }
-}
-
-fn live(graph: &Graph) -> Vec<bool> {
-    let mut live = vec![false; graph.len()];
-    graph.outputs().iter().for_each(|output| live[output.value.index()] = true);
-    for id in graph.ids().rev().collect::<Vec<_>>() {
-        if live[id.index()] {
-            graph[id].operands.iter().for_each(|operand| live[operand.index()] = true);
-        }
-    }
-    live
 }
 
 fn classify(

@@ -11,13 +11,7 @@ pub(super) fn tail(graph: &Graph, dependences: &Classes) -> Result<Graph, Microb
         dependences.accumulated.iter().enumerate().map(|(n, &id)| (id, n)).collect();
     let sliced = dependences.sliced_outputs(graph);
     let outputs = || graph.outputs().iter().filter(|output| sliced.iter().all(|(other, _)| other != output));
-    let mut wanted = vec![false; graph.len()];
-    outputs().for_each(|output| wanted[output.value.index()] = true);
-    for id in graph.ids().rev().filter(|id| !numbers.contains_key(id)) {
-        if wanted[id.index()] {
-            graph[id].operands.iter().for_each(|operand| wanted[operand.index()] = true);
-        }
-    }
+    let mut wanted = graph.needed(outputs().map(|output| output.value), |id| numbers.contains_key(&id));
     // A state that is updated is an input of the program, whether or not its old value counts.
     for output in graph.outputs().iter().filter(|output| output.updates_state) {
         let state = graph.input(&output.name).expect("the verifier checked updates");

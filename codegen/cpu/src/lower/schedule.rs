@@ -172,15 +172,10 @@ impl Planner<'_> {
 
     /// Finds out which values anything needs.
     fn mark_live(&mut self) {
-        let instrs = &self.row.region.instrs;
-        let mut live = vec![false; instrs.len()];
-        self.row.writes.iter().flat_map(Write::operands).for_each(|value| live[value.0 as usize] = true);
-        for (at, instr) in instrs.iter().enumerate().rev() {
-            if live[at] {
-                instr.kind.operands().into_iter().for_each(|operand| live[operand.0 as usize] = true);
-            }
-        }
-        self.schedule.live = live;
+        let region = &self.row.region;
+        let needed = region.needed(self.row.writes.iter().flat_map(Write::operands), |_| false);
+        let values = (0..region.instrs.len()).map(|at| Scalar(at as u32));
+        self.schedule.live = values.map(|value| needed.contains(&value)).collect();
     }
 
     /// The operands whose whole rows a call reads.
