@@ -7,7 +7,7 @@ use kernfusion::models::{GptConfig, ModelConfig, Part, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
 use kernfusion_cuda::emulator::{self, Emulator, Job, Schedule};
-use kernfusion_cuda::{Options, Program, Renderer, Step};
+use kernfusion_cuda::{Launches, Options, Renderer, Step};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::kernel::{Form, Plan};
 use kernfusion_ir::random::element_bits;
@@ -91,7 +91,7 @@ fn case(
 /// The results of each case.
 type Results = Vec<BTreeMap<String, HostTensor>>;
 
-fn results(emulator: &Emulator, cases: &[Case], programs: &[Program], schedule: Schedule) -> Results {
+fn results(emulator: &Emulator, cases: &[Case], programs: &[Launches], schedule: Schedule) -> Results {
     let pairs = cases.iter().zip(programs);
     let jobs: Vec<_> =
         pairs.map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs }).collect();

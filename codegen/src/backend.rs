@@ -130,6 +130,8 @@ pub trait Executable: Debug {
 /// The code of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
+    /// What each stage of a row computes, as the code generator has it.
+    pub schedule: String,
     /// The IR of the code generator; Cranelift's on the CPU.
     pub ir: String,
     /// The machine code, disassembled.

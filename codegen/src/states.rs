@@ -2,7 +2,7 @@
 
 use crate::CodegenError;
 use kernfusion_ir::{DType, Tensor, TensorType};
-use kernfusion_runtime::memory::{Piece, Shelf};
+use kernfusion_runtime::memory::{Allocation, BumpAllocator};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ pub struct States {
     /// Held while buffers are in use; forks share it.
     turn: Arc<Mutex<()>>,
     /// Where memory for states to come is taken from; forks, which may end earlier, take theirs elsewhere.
-    shelf: Arc<Mutex<Shelf>>,
+    allocator: Arc<Mutex<BumpAllocator>>,
     /// Where they are if not in the memory of the CPU.
     device: Option<Arc<dyn DeviceAllocator>>,
 }
@@ -74,7 +74,7 @@ pub struct State {
 
 #[derive(Debug, Clone)]
 enum Memory {
-    Host(Piece),
+    Host(Allocation),
     Device(Arc<dyn DeviceMemory>),
 }
 
@@ -82,7 +82,7 @@ impl State {
     /// The first byte, if it is in the memory of the CPU.
     pub fn host(&self) -> Option<*mut u8> {
         match &self.memory {
-            Memory::Host(piece) => Some(piece.as_ptr()),
+            Memory::Host(allocation) => Some(allocation.as_ptr()),
             Memory::Device(_) => None,
         }
     }
@@ -99,9 +99,9 @@ impl State {
     /// not answer.
     fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         match &self.memory {
-            Memory::Host(piece) => {
+            Memory::Host(allocation) => {
                 // SAFETY: the memory has that many bytes, which start as zeros; the states are held.
-                Some(look(unsafe { std::slice::from_raw_parts(piece.as_ptr(), self.ty.bytes()) }))
+                Some(look(unsafe { std::slice::from_raw_parts(allocation.as_ptr(), self.ty.bytes()) }))
             }
             Memory::Device(memory) => {
                 let mut bytes = vec![0; self.ty.bytes()];
@@ -115,8 +115,8 @@ impl State {
     fn write(&self, value: &Tensor) -> Result<(), CodegenError> {
         match &self.memory {
             // SAFETY: both cover the type's bytes, and the states are held.
-            Memory::Host(piece) => unsafe {
-                piece.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), self.ty.bytes());
+            Memory::Host(allocation) => unsafe {
+                allocation.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), self.ty.bytes());
             },
             Memory::Device(memory) => memory.write(&value.to_bytes())?,
         }
@@ -139,7 +139,7 @@ impl States {
     /// caches that no other one writes over, on parameters that go on being trained.
     pub fn fork(&self) -> Self {
         let buffers = self.hold().clone();
-        States { buffers: Arc::new(Mutex::new(buffers)), shelf: Arc::default(), ..self.clone() }
+        States { buffers: Arc::new(Mutex::new(buffers)), allocator: Arc::default(), ..self.clone() }
     }
 
     /// Holds the buffers; a run that panicked left numbers behind, but no broken memory.
@@ -164,7 +164,7 @@ impl States {
         if let Some(device) = &self.device {
             return Ok(Memory::Device(device.zeros(bytes)?));
         }
-        Ok(Memory::Host(self.shelf.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)?))
+        Ok(Memory::Host(self.allocator.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)?))
     }
 
     /// Gives a state a value; makes the state if there is none.

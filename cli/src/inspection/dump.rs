@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Of ptx: the architecture that it is for
     #[arg(long, value_name = "NAME", default_value = "compute_80")]
     arch: String,
-    /// Of fuse, clif, asm, cuda and ptx as text: only kernels whose name contains this
+    /// Of fuse, schedule, clif, asm, cuda and ptx as text: only kernels whose name contains this
     #[arg(long, value_name = "TEXT")]
     kernel: Option<String>,
     /// What this pass changes, by its name (the first of it) or its number in `opt --list`, instead of a stage
@@ -88,6 +88,8 @@ enum Stage {
     Fuse,
     /// Kernels and their memory
     Plan,
+    /// What each stage of a kernel's rows computes on the CPU
+    Schedule,
     /// Cranelift IR of each kernel
     Clif,
     /// Machine code of each kernel
@@ -192,6 +194,7 @@ impl Args {
             Stage::Simplify => self.simplify(subject),
             Stage::Fuse => self.kernels(&fused()?.1),
             Stage::Plan => self.plan(&planned()?),
+            Stage::Schedule => self.code(subject, |listing| listing.schedule),
             Stage::Clif => self.code(subject, |listing| listing.ir),
             Stage::Asm => self.code(subject, |listing| listing.assembly),
             Stage::Cuda => self.cuda(&planned()?, |function| Ok(function.text.clone())),

@@ -489,7 +489,7 @@ fn what_a_device_lacks_is_one_line() {
             ("SIMULATED_DRIVER", "11080"),
             "NVRTC 12 makes code for newer drivers than this one, which knows CUDA 11.8",
         ),
-        (("SIMULATED_REFUSAL", "blocks_0_"), "NVRTC refuses `blocks_0_"),
+        (("SIMULATED_REFUSAL", "blocks_0_"), "NVRTC refuses `kernel_blocks_0_"),
         (("SIMULATED_REFUSAL", "blocks_0_"), "): error: this simulation was told to refuse it"),
     ];
     for (setting, expected) in cases {

@@ -112,6 +112,10 @@ impl Executable for CpuExecutable {
 
     fn listing(&self, plan: usize, kernel: &str) -> Option<Listing> {
         let executable = self.plans().nth(plan)?;
-        Some(Listing { ir: executable.clif(kernel)?, assembly: executable.assembly(kernel)? })
+        Some(Listing {
+            schedule: executable.schedule(kernel)?,
+            ir: executable.clif(kernel)?,
+            assembly: executable.assembly(kernel)?,
+        })
     }
 }

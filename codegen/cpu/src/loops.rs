@@ -4,48 +4,48 @@ use super::lower::{Compiler, Machine, Text};
 use super::plan::share_memory;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::Temporaries;
-use kernfusion_ir::kernel::{BufferId, Kernel, Loop, Place, Plan, Spot, Transfer};
-use kernfusion_runtime::launch::{Launcher, Pointers, Program};
+use kernfusion_ir::kernel::{BufferId, BufferOffset, Kernel, Loop, Place, Plan, Transfer};
+use kernfusion_runtime::launch::{KernelProgram, Launcher, Pointers};
 use std::sync::Arc;
 
 /// What a kernel does.
-pub(super) enum Work {
+pub(super) enum KernelCode {
     /// A program over these buffers.
-    Program(Arc<Program>, Vec<usize>),
+    Program(Arc<KernelProgram>, Vec<usize>),
     /// The kernels of a body, over and over, and where the body's buffers are at the moment.
-    Loop(Vec<Work>, Pointers),
+    Loop(Vec<KernelCode>, Pointers),
 }
 
-impl Work {
+impl KernelCode {
     /// Compiles the kernels of a plan.
     pub(super) fn compile(
         plan: &Plan,
         temporaries: Temporaries,
         compiler: &mut Compiler,
-    ) -> Result<Vec<Work>, CodegenError> {
+    ) -> Result<Vec<KernelCode>, CodegenError> {
         let work = |kernel: &Kernel| match kernel.repeated() {
             Some(repeated) => {
-                let works = Work::compile(&repeated.body, Temporaries::Arena, compiler)?;
-                Ok(Work::Loop(works, Pointers::new(repeated.graph().buffers.len())))
+                let kernels = KernelCode::compile(&repeated.body, Temporaries::Arena, compiler)?;
+                Ok(KernelCode::Loop(kernels, Pointers::new(repeated.graph().buffers.len())))
             }
             None => {
                 let shares = |a: BufferId, b: BufferId| share_memory(plan, temporaries, a, b);
                 let (program, slots) = compiler.kernel(&plan.graph, kernel, shares)?;
-                Ok(Work::Program(program, slots.into_iter().map(usize::from).collect()))
+                Ok(KernelCode::Program(program, slots.into_iter().map(usize::from).collect()))
             }
         };
         plan.graph.kernels.iter().map(work).collect()
     }
 
     /// Every program.
-    pub(super) fn programs(works: &[Work]) -> Vec<&Program> {
-        fn of(work: &Work) -> Vec<&Program> {
+    pub(super) fn programs(kernels: &[KernelCode]) -> Vec<&KernelProgram> {
+        fn of(work: &KernelCode) -> Vec<&KernelProgram> {
             match work {
-                Work::Program(program, _) => vec![program],
-                Work::Loop(works, _) => Work::programs(works),
+                KernelCode::Program(program, _) => vec![program],
+                KernelCode::Loop(kernels, _) => KernelCode::programs(kernels),
             }
         }
-        works.iter().flat_map(of).collect()
+        kernels.iter().flat_map(of).collect()
     }
 
     /// Runs the work of a kernel.
@@ -61,13 +61,13 @@ impl Work {
     ) -> Result<(), CodegenError> {
         match self {
             // SAFETY: the caller's contract.
-            Work::Program(program, slots) => unsafe {
+            KernelCode::Program(program, slots) => unsafe {
                 Ok(launcher.run(program, machine.functions(), slots, pointers)?)
             },
-            Work::Loop(works, inner) => {
+            KernelCode::Loop(kernels, inner) => {
                 let repeated = kernel.repeated().expect("the work of a loop");
                 // SAFETY: the caller's contract.
-                unsafe { iterations(repeated, works, inner, launcher, machine, pointers) }
+                unsafe { iterations(repeated, kernels, inner, launcher, machine, pointers) }
             }
         }
     }
@@ -79,14 +79,14 @@ impl Work {
 /// `outer` has memory for each buffer that the loop touches.
 unsafe fn iterations(
     repeated: &Loop,
-    works: &mut [Work],
+    kernels: &mut [KernelCode],
     inner: &mut Pointers,
     launcher: &mut Launcher,
     machine: &Machine,
     outer: &Pointers,
 ) -> Result<(), CodegenError> {
     let plan = &repeated.body;
-    let at = |spot: Spot| outer.get(spot.buffer).wrapping_add(spot.offset);
+    let at = |spot: BufferOffset| outer.get(spot.buffer).wrapping_add(spot.offset);
     let copy = |transfer: Transfer| {
         let Transfer { from, to, bytes } = transfer;
         // SAFETY: both spots lie in buffers of that size, and what is carried has two places that take turns.
@@ -106,7 +106,7 @@ unsafe fn iterations(
                 inner.set(buffer, inner.get(plan.memory_of(buffer)));
             }
         }
-        for (kernel, work) in plan.graph.kernels.iter().zip(&mut *works) {
+        for (kernel, work) in plan.graph.kernels.iter().zip(&mut *kernels) {
             // SAFETY: every buffer of the body has memory: in the scratch, or where the iteration has it.
             unsafe { work.run(kernel, launcher, machine, inner)? };
         }
@@ -119,16 +119,16 @@ unsafe fn iterations(
 /// The text of the code of a kernel, looked for in bodies of loops, too.
 pub(super) fn text<'m>(
     plan: &Plan,
-    works: &[Work],
+    kernels: &[KernelCode],
     machine: &'m Machine,
     name: &str,
     of: &dyn Fn(&'m Text) -> &'m String,
 ) -> Option<String> {
-    plan.graph.kernels.iter().zip(works).find_map(|(kernel, work)| match work {
-        Work::Program(program, _) => (kernel.name == name).then(|| {
+    plan.graph.kernels.iter().zip(kernels).find_map(|(kernel, work)| match work {
+        KernelCode::Program(program, _) => (kernel.name == name).then(|| {
             let texts: Vec<_> = program.functions().map(|f| of(machine.text(f)).clone()).collect();
             texts.join("\n")
         }),
-        Work::Loop(works, _) => text(&kernel.repeated()?.body, works, machine, name, of),
+        KernelCode::Loop(kernels, _) => text(&kernel.repeated()?.body, kernels, machine, name, of),
     })
 }

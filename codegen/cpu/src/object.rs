@@ -3,16 +3,16 @@
 //! The code is that of an executable, and the launches are written down as the runtime would run them. So results have the same
 //! bits.
 
-use super::loops::Work;
+use super::loops::KernelCode;
 use super::lower::Compiler;
 use super::plan::share_memory;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::Temporaries;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, BufferRole, Kernel, Place, Plan};
-use kernfusion_runtime::artefact::{self, Description, Input, Launch, Move, Part, Spot, StateDescription};
+use kernfusion_runtime::artefact::{self, Description, Input, Launch, Move, Part, StateDescription, Storage};
 use kernfusion_runtime::isa::Isa;
-use kernfusion_runtime::launch::Program;
+use kernfusion_runtime::launch::KernelProgram;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -84,27 +84,27 @@ impl ObjectFile {
 #[derive(Default)]
 struct Launches {
     states: Vec<StateDescription>,
-    programs: Vec<Arc<Program>>,
-    numbers: HashMap<*const Program, usize>,
+    programs: Vec<Arc<KernelProgram>>,
+    numbers: HashMap<*const KernelProgram, usize>,
 }
 
 impl Launches {
     fn part(&mut self, part: &ReadingPart, compiler: &mut Compiler) -> Result<Part, CodegenError> {
         let plan = &part.plan;
-        let works = Work::compile(plan, Temporaries::Arena, compiler)?;
+        let works = KernelCode::compile(plan, Temporaries::Arena, compiler)?;
         let kernels = plan.graph.kernels.iter().zip(works);
         let launches = kernels.map(|(kernel, work)| self.launch(kernel, work)).collect::<Result<_, _>>()?;
-        let spots = (0..plan.places.len() as u32).map(|at| self.spot(plan, BufferId(at))).collect();
+        let buffers = (0..plan.places.len() as u32).map(|at| self.storage(plan, BufferId(at))).collect();
         let (_, logits, _) =
             plan.graph.outputs.iter().find(|output| output.0 == "logits").expect("a reading part");
         let moves = moves(plan)?;
         let (length, visible, arena_bytes, logits) =
             (part.length, part.visible, plan.arena_bytes, logits.0 as usize);
-        Ok(Part { length, visible, arena_bytes, spots, launches, moves, logits })
+        Ok(Part { length, visible, arena_bytes, buffers, launches, moves, logits })
     }
 
-    fn launch(&mut self, kernel: &Kernel, work: Work) -> Result<Launch, CodegenError> {
-        let Work::Program(program, slots) = work else {
+    fn launch(&mut self, kernel: &Kernel, work: KernelCode) -> Result<Launch, CodegenError> {
+        let KernelCode::Program(program, slots) = work else {
             let (kernel, what) = (kernel.name.clone(), "a loop, ahead of time,".into());
             return Err(CodegenError::Unsupported { kernel, what });
         };
@@ -116,19 +116,19 @@ impl Launches {
     }
 
     /// Where a buffer is when its part runs.
-    fn spot(&mut self, plan: &Plan, buffer: BufferId) -> Spot {
+    fn storage(&mut self, plan: &Plan, buffer: BufferId) -> Storage {
         let memory = plan.memory_of(buffer);
         let buffer = plan.graph.buffer(memory);
         match (buffer.role, plan.place(memory)) {
-            (BufferRole::State, _) => Spot::State(self.state(plan, memory)),
-            (BufferRole::Input, _) => Spot::Input(match buffer.name.as_str() {
+            (BufferRole::State, _) => Storage::State(self.state(plan, memory)),
+            (BufferRole::Input, _) => Storage::Input(match buffer.name.as_str() {
                 "x" => Input::Tokens,
                 "position" => Input::Position,
                 "last" => Input::Last,
                 other => panic!("\"{other}\" is no input of a reading part"),
             }),
-            (BufferRole::Temporary, Place::Arena { offset }) => Spot::Arena(offset),
-            (BufferRole::Temporary, _) => Spot::Nowhere,
+            (BufferRole::Temporary, Place::Arena { offset }) => Storage::Arena(offset),
+            (BufferRole::Temporary, _) => Storage::Nowhere,
         }
     }
 

@@ -4,7 +4,7 @@
 //! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
 //! that is given back after its last reader. Executables may share an arena; they then run in turns.
 
-use super::loops::{self, Work};
+use super::loops::{self, KernelCode};
 use super::lower::{Compiler, Machine, Text};
 use kernfusion_codegen::{CodegenError, Outputs, State, States, Temporaries, check_inputs};
 use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
@@ -50,7 +50,7 @@ impl Options {
 pub struct PlanExecutable {
     plan: Plan,
     kernels: Vec<Launch>,
-    works: Vec<Work>,
+    works: Vec<KernelCode>,
     machine: Machine,
     launcher: Launcher,
     states: States,
@@ -95,14 +95,14 @@ impl PlanExecutable {
         // In guarded memory every temporary has pages of its own.
         let memory = if guard::side().is_some() { Temporaries::Fresh } else { options.temporaries };
         let mut compiler = Compiler::new(isa, options.keep_code)?;
-        let works = Work::compile(&plan, memory, &mut compiler)?;
+        let works = KernelCode::compile(&plan, memory, &mut compiler)?;
         let mut kernels: Vec<_> = works.iter().map(|_| Launch::default()).collect();
         let programs = compiler.programs();
         let machine = compiler.finish()?;
         if memory == Temporaries::Fresh {
             plan_lifetimes(&plan, &mut kernels);
         }
-        let launcher = Launcher::new(pool, Work::programs(&works).into_iter())?;
+        let launcher = Launcher::new(pool, KernelCode::programs(&works).into_iter())?;
         let bytes = if memory == Temporaries::Arena { plan.arena_bytes } else { 0 };
         let arena = match options.arena.clone().filter(|arena| arena.len() >= bytes) {
             Some(arena) => arena,
@@ -135,7 +135,7 @@ impl PlanExecutable {
     /// # Errors
     /// There is no memory for what each thread needs beside buffers.
     pub fn set_pool(&mut self, pool: Arc<Pool>) -> Result<(), CodegenError> {
-        self.launcher = Launcher::new(pool, Work::programs(&self.works).into_iter())?;
+        self.launcher = Launcher::new(pool, KernelCode::programs(&self.works).into_iter())?;
         Ok(())
     }
 
@@ -387,9 +387,19 @@ impl PlanExecutable {
         self.launcher.pool()
     }
 
+    /// The stages of a kernel's rows, if code is kept and there is such a kernel.
+    pub fn schedule(&self, kernel: &str) -> Option<String> {
+        self.texts(kernel, |text| &text.schedule)
+    }
+
     /// Cranelift's IR of a kernel, if code is kept and there is such a kernel.
     pub fn clif(&self, kernel: &str) -> Option<String> {
         self.texts(kernel, |text| &text.clif)
+    }
+
+    /// The loops of sixteen lanes of a kernel, disassembled; `None` if it has none.
+    pub fn lanes(&self, kernel: &str) -> Option<String> {
+        self.texts(kernel, |text| &text.lanes)
     }
 
     /// The machine code of a kernel, disassembled, if code is kept and there is such a kernel.

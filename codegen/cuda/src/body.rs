@@ -51,14 +51,14 @@ impl<'a> Body<'a> {
     pub(super) fn stores<'s>(&mut self, stores: impl IntoIterator<Item = &'s Store> + Clone) {
         self.need(stores.clone().into_iter().flat_map(operands));
         for store in stores {
-            let Slot { name, dtype, .. } = &self.slots[store.buffer.0 as usize];
-            let element = format!("{name}[{}]", self.axes.affine(&store.index));
+            let slot = &self.slots[store.buffer.0 as usize];
+            let element = format!("{}[{}]", slot.write(), self.axes.affine(&store.index));
             let value = value_name(store.value);
             let value = match store.mode {
                 StoreMode::Set => value,
                 StoreMode::Add => format!("widen({element}) + {value}"),
             };
-            self.code.line(format!("{element} = {};", narrowed(&value, *dtype)));
+            self.code.line(format!("{element} = {};", narrowed(&value, slot.dtype)));
         }
     }
 }

@@ -370,7 +370,7 @@ impl Stream<'_> {
             names.resize(domain.axes.len(), "0".into());
             names.extend(coordinates(&mut body.code, "column", 'p', &consumer.p));
             let axes = Axes { names, extents: [&domain.axes[..], &consumer.p].concat() };
-            let name = &self.slots[consumer.buffer.0 as usize].name;
+            let name = self.slots[consumer.buffer.0 as usize].write();
             let element = format!("{name}[{}]", axes.affine(&consumer.index));
             let value = narrowed(&format!("out{number}.sums[at]"), consumer.dtype);
             body.code.line(format!("{element} = {value};"));

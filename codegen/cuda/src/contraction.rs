@@ -2,7 +2,7 @@
 
 use super::body::Body;
 use super::lower::{Choice, Lowering, count};
-use super::source::{Axes, Code, Slot, coordinates, memory_type, narrowed, register_type, value_name};
+use super::source::{Axes, Code, coordinates, memory_type, narrowed, register_type, value_name};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
 use kernfusion_ir::DType;
@@ -207,7 +207,7 @@ impl Lowering<'_> {
         };
         let returned = match plain_load(operand) {
             Some((index, slot)) => {
-                let Slot { name, .. } = &self.slots()[slot];
+                let name = self.slots()[slot].read();
                 let at = body.axes.affine(&index);
                 match (is_copied, ty == memory_type(dtype)) {
                     (true, _) => format!("{name} + {at}"),

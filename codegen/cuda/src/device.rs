@@ -2,8 +2,8 @@
 
 use super::cache::Cache;
 use super::error::CudaError;
+use super::launches::Function;
 use super::nvrtc::version;
-use super::program::Function;
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
     PushKernelArg, result, sys,

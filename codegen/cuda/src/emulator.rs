@@ -4,10 +4,10 @@
 //! Threads of a block run in turns under a [`Schedule`]; kernels that lack a barrier or a wait give wrong numbers or a
 //! deadlock under one of them. Shared memory and buffers begin with NaNs, and every buffer has fences.
 
-use super::program::{Argument, Function, Program, Step};
+use super::launches::{Argument, Function, Launches, Step};
 use super::source::memory_type;
 use super::{EMULATOR, HEADERS};
-use kernfusion_ir::kernel::{BufferId, BufferRole, Place, Plan, Spot, Transfer};
+use kernfusion_ir::kernel::{BufferId, BufferOffset, BufferRole, Place, Plan, Transfer};
 use kernfusion_ir::{Tensor, TensorType};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -75,7 +75,7 @@ pub struct Job<'a> {
     /// The memory.
     pub plan: &'a Plan,
     /// The launches.
-    pub program: &'a Program,
+    pub program: &'a Launches,
     /// A tensor for each input and state.
     pub inputs: &'a BTreeMap<String, Tensor>,
 }
@@ -221,7 +221,7 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    fn address(&self, spot: Spot) -> [u64; 2] {
+    fn address(&self, spot: BufferOffset) -> [u64; 2] {
         let memory = self.plan.memory_of(spot.buffer);
         let [allocation, offset] = match self.plan.place(memory) {
             Place::Arena { offset } => [0, offset as u64],
@@ -285,7 +285,7 @@ impl Commands {
         });
         for (name, buffer, ty) in outputs.chain(updates) {
             self.word(READ);
-            self.words(places.address(Spot { buffer, offset: 0 }));
+            self.words(places.address(BufferOffset { buffer, offset: 0 }));
             self.word(ty.bytes() as u64);
             self.reads.push((number, name, ty));
         }

@@ -12,17 +12,17 @@ use super::cache::Cache;
 use super::cublaslt::{Library, LibraryUse};
 use super::device::{Device, DeviceMemory, failed};
 use super::error::CudaError;
+use super::launches::{Argument, Launches, Step};
 use super::layout::{Batch, Delivery, Layout, moves};
 use super::loaded::Loaded;
 use super::pending::{Results, Run, Slot};
-use super::program::{Argument, Program, Step};
 use super::{Candidates, Options, Renderer, tune};
 use cudarc::driver::{CudaGraph, sys};
 use kernfusion_codegen::{
     CodegenError, Executable, Outputs, Pending, State, States, Temporaries, check_inputs,
 };
 use kernfusion_ir::Tensor;
-use kernfusion_ir::kernel::{BufferId, BufferRole, Plan, ProgramPlan, Spot, Transfer};
+use kernfusion_ir::kernel::{BufferId, BufferOffset, BufferRole, Plan, ProgramPlan, Transfer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct CudaExecutable {
 
 /// A plan of the program.
 struct Part {
-    steps: Program,
+    steps: Launches,
     /// Goes before the code that it needs.
     graph: Option<CudaGraph>,
     code: Loaded,
@@ -68,7 +68,7 @@ impl Part {
     fn new(
         (program, batch): (&ProgramPlan, &Batch),
         (plan, times): (&Plan, usize),
-        steps: Program,
+        steps: Launches,
         code: Loaded,
         states: &States,
         temporaries: Temporaries,
@@ -93,7 +93,7 @@ impl Part {
 
 impl Fresh {
     /// The first step that touches a temporary allocates it and the last one frees it; what is read after the run stays.
-    fn new(plan: &Plan, program: &Program) -> Self {
+    fn new(plan: &Plan, program: &Launches) -> Self {
         let mut touched: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
         for (at, step) in program.steps.iter().enumerate() {
             for buffer in step.buffers().into_iter().map(|buffer| plan.memory_of(buffer)) {
@@ -337,7 +337,7 @@ impl CudaExecutable {
                 fresh.memory.borrow_mut().insert(buffer, memory);
             }
         }
-        let spot = |spot: Spot| self.address_of(part, spot.buffer) + spot.offset as u64;
+        let spot = |spot: BufferOffset| self.address_of(part, spot.buffer) + spot.offset as u64;
         let argument = |argument: Argument| match argument {
             Argument::Buffer(at) => spot(at),
             Argument::Scratch { offset } => self.memory.address(of.layout.scratch + offset),

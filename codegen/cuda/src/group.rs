@@ -11,10 +11,10 @@
 //! which a block indexes by the number of its kernel: constant memory, with no table to keep.
 
 use super::grid::MOST_BLOCKS;
+use super::launches::{Argument, Function, Launch, Parameter, Step};
 use super::lower::{Renderer, unique};
-use super::program::{Argument, Function, Launch, Parameter, Step};
 use super::source::{Code, memory_type};
-use kernfusion_ir::kernel::{BufferId, Place, Plan, Spot};
+use kernfusion_ir::kernel::{BufferId, BufferOffset, Place, Plan};
 use std::ops::Range;
 
 /// The most pointers of a launch: drivers of before CUDA 12.1 take parameters of 4096 bytes.
@@ -81,7 +81,7 @@ fn uses(plan: &Plan, function: &Function, launch: &Launch) -> Vec<Use> {
         // Where a piece of scratch ends is not known here.
         Argument::Scratch { offset } => (Memory::Scratch, offset..usize::MAX),
         // All of it, wherever the launch begins: the parts of a body's memory are not known here.
-        Argument::Buffer(Spot { buffer, .. }) => {
+        Argument::Buffer(BufferOffset { buffer, .. }) => {
             let memory = plan.memory_of(buffer);
             let bytes = [buffer, memory].map(|id| plan.graph.buffer(id).ty.bytes()).into_iter().max();
             let bytes = bytes.unwrap_or(0);

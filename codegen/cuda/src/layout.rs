@@ -1,6 +1,6 @@
 //! Where everything of a program lies in the memory of a device.
 
-use super::program::Program;
+use super::launches::Launches;
 use kernfusion_codegen::Temporaries;
 use kernfusion_ir::kernel::{BufferId, BufferRole, Microbatches, Place, Plan, ProgramPlan};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(plan: &Plan, program: &Program, temporaries: Temporaries) -> Self {
+    pub(super) fn new(plan: &Plan, program: &Launches, temporaries: Temporaries) -> Self {
         let mut pieces = Pieces::default();
         pieces.take(if temporaries == Temporaries::Arena { plan.arena_bytes } else { 0 });
         let scratch = pieces.take(program.scratch_bytes);
@@ -160,7 +160,7 @@ mod tests {
         ];
         let places = vec![Place::Own, Place::Own, Place::Arena { offset: 64 }];
         let plan = plan(buffers, vec![(BufferId(1), BufferId(2))], places);
-        let program = Program { steps: vec![], scratch_bytes: 10 };
+        let program = Launches { steps: vec![], scratch_bytes: 10 };
         let layout = Layout::new(&plan, &program, Temporaries::Arena);
         assert_eq!(layout.offset(&plan, BufferId(2)), 64);
         assert_eq!((layout.scratch, layout.aside, layout.bytes), (512, 1024, 1280));
@@ -188,17 +188,17 @@ mod tests {
         let batch = Batch::new(&program);
         assert_eq!(batch.inputs, [("x".to_string(), 0), ("rate".to_string(), 2560)]);
         assert_eq!((batch.indices, batch.bytes), (Some((2816, 3)), 3072));
-        let layout = Layout::new(&body, &Program::default(), Temporaries::Arena);
+        let layout = Layout::new(&body, &Launches::default(), Temporaries::Arena);
         let delivery = |from, to, bytes| Delivery { from, to, bytes };
         let of_body = |index| batch.deliveries(&program, &body, &layout, index);
         // The last two are neighbours in the batch as in the plan's memory when the index is the first.
         assert_eq!(of_body(0), [delivery(0, 512, 800), delivery(2560, 1536, 260)]);
         assert_eq!(of_body(2), [delivery(1600, 512, 800), delivery(2560, 1536, 4), delivery(2824, 1792, 4)]);
-        let layout = Layout::new(&tail, &Program::default(), Temporaries::Arena);
+        let layout = Layout::new(&tail, &Launches::default(), Temporaries::Arena);
         assert_eq!(batch.deliveries(&program, &tail, &layout, 0), [delivery(2560, 512, 4)]);
         // A program that is not divided takes its whole batch in one copy.
         let whole = ProgramPlan::whole(body.clone());
-        let layout = Layout::new(&body, &Program::default(), Temporaries::Arena);
+        let layout = Layout::new(&body, &Launches::default(), Temporaries::Arena);
         assert_eq!(Batch::new(&whole).deliveries(&whole, &body, &layout, 0).len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The CUDA back end: kernel IR as CUDA C++.
 //!
 //! ```text
-//! Plan ──Renderer──► Function (source), Program (launches) ──NVRTC──► PTX, cubin
+//! Plan ──Renderer──► Function (source), Launches         ──NVRTC──► PTX, cubin
 //!                                    └── host compiler + emulator ──► results without a GPU
 //! ```
 //!
@@ -33,6 +33,7 @@ mod error;
 mod executable;
 mod grid;
 mod group;
+mod launches;
 #[cfg(feature = "driver")]
 mod layout;
 #[cfg(feature = "driver")]
@@ -46,7 +47,6 @@ pub mod nvrtc;
 mod peaks;
 #[cfg(feature = "driver")]
 mod pending;
-mod program;
 mod rewrite;
 mod rows;
 mod source;
@@ -66,11 +66,11 @@ pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use grid::MOST_BLOCKS;
 pub use kernfusion_codegen::Candidates;
+pub use launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, Step};
 pub use lower::Renderer;
 pub use matrices::{Algorithm, Matrix, MatrixProduct};
 #[cfg(feature = "driver")]
 pub use peaks::peaks;
-pub use program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
 
 /// The headers that generated source includes, by name.
 pub const HEADERS: [(&str, &str); 4] = [

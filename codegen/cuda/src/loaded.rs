@@ -5,8 +5,8 @@ use super::cache::Cache;
 use super::cublaslt::{Library, Prepared};
 use super::device::{Code, Device};
 use super::error::CudaError;
+use super::launches::{Argument, Launch, Launches, LibraryProduct, Step};
 use super::matrices::{Algorithm, MatrixProduct};
-use super::program::{Argument, Launch, LibraryProduct, Program, Step};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Loaded {
     /// # Errors
     /// NVRTC is missing or refuses a function, the driver reports an error, or the library cannot do a product any more.
     pub(super) fn new(
-        program: &Program,
+        program: &Launches,
         renderer: &Renderer,
         device: &Device,
         cache: &Cache,

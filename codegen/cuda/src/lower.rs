@@ -6,15 +6,15 @@
 
 use super::grid::arranged;
 use super::group::Piece;
+use super::launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, Step};
 use super::matrices::{Algorithm, MatrixProduct, Start, matrix_product};
-use super::program::{Argument, Function, Launch, LibraryProduct, Parameter, Program, Step};
-use super::source::{Code, Slot, buffer_identifier, function_identifier, memory_type, places};
+use super::source::{Access, Code, Slot, buffer_name, function_name, memory_type};
 use super::{Options, group, rows};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{number_slots, reduces, scatters};
 use kernfusion_codegen::axes;
 use kernfusion_ir::kernel::{
-    BufferId, Direction, Form, Kernel, KernelGraph, Loop, Place, Plan, Spot, StoreMode, Transfer,
+    BufferId, BufferOffset, Direction, Form, Kernel, KernelGraph, Loop, Place, Plan, StoreMode, Transfer,
 };
 use kernfusion_ir::{DType, Origin};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -101,10 +101,10 @@ impl Renderer {
     ///
     /// # Errors
     /// A kernel asks for something that this back end cannot do.
-    pub fn program(&mut self, plan: &Plan) -> Result<Program, CodegenError> {
-        let mut program = Program::default();
+    pub fn program(&mut self, plan: &Plan) -> Result<Launches, CodegenError> {
+        let mut program = Launches::default();
         for (number, kernel) in plan.graph.kernels.iter().enumerate() {
-            self.steps(&mut program, number, plan, kernel, &|buffer| Spot { buffer, offset: 0 })?;
+            self.steps(&mut program, number, plan, kernel, &|buffer| BufferOffset { buffer, offset: 0 })?;
         }
         if self.options.groups {
             program.steps = group::grouped(self, plan, program.steps);
@@ -115,11 +115,11 @@ impl Renderer {
     /// Appends the steps of a kernel, or of a body's kernel in one iteration; `spot` says where its buffers lie.
     fn steps(
         &mut self,
-        program: &mut Program,
+        program: &mut Launches,
         number: usize,
         plan: &Plan,
         kernel: &Kernel,
-        spot: &dyn Fn(BufferId) -> Spot,
+        spot: &dyn Fn(BufferId) -> BufferOffset,
     ) -> Result<(), CodegenError> {
         if let Some(repeated) = kernel.repeated() {
             return self.iterations(program, number, repeated, spot);
@@ -130,8 +130,8 @@ impl Renderer {
             None => Argument::Scratch { offset: template.scratch[slot - slots.len()] },
         };
         let inside = |start: Start| {
-            let Spot { buffer, offset } = spot(slots[start.slot]);
-            Argument::Buffer(Spot { buffer, offset: offset + start.offset })
+            let BufferOffset { buffer, offset } = spot(slots[start.slot]);
+            Argument::Buffer(BufferOffset { buffer, offset: offset + start.offset })
         };
         program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
         program.steps.extend(template.steps.iter().map(|step| match step {
@@ -158,15 +158,15 @@ impl Renderer {
     /// Appends all iterations of a loop, one after another: they are launches of the same functions at other addresses.
     fn iterations(
         &mut self,
-        program: &mut Program,
+        program: &mut Launches,
         number: usize,
         repeated: &Loop,
-        spot: &dyn Fn(BufferId) -> Spot,
+        spot: &dyn Fn(BufferId) -> BufferOffset,
     ) -> Result<(), CodegenError> {
         let plan = &repeated.body;
-        let outer = |at: Spot| {
+        let outer = |at: BufferOffset| {
             let start = spot(at.buffer);
-            Spot { buffer: start.buffer, offset: start.offset + at.offset }
+            BufferOffset { buffer: start.buffer, offset: start.offset + at.offset }
         };
         let copy =
             |t: Transfer| Step::Copy(Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes });
@@ -175,7 +175,7 @@ impl Renderer {
             let inner = |buffer: BufferId| {
                 let memory = plan.memory_of(buffer);
                 let placed = iteration.places.iter().find(|(other, _)| *other == memory);
-                let in_scratch = |offset| Spot { buffer: repeated.scratch.unwrap_or(buffer), offset };
+                let in_scratch = |offset| BufferOffset { buffer: repeated.scratch.unwrap_or(buffer), offset };
                 match (placed, plan.place(memory)) {
                     (Some((_, spot)), _) => outer(*spot),
                     (None, Place::Arena { offset }) => outer(in_scratch(offset)),
@@ -210,7 +210,7 @@ impl Renderer {
             names: &mut self.names,
             pieces: &mut self.pieces,
             comment: comment(&plan.graph, kernel),
-            name: function_identifier(&kernel.name),
+            name: function_name(&kernel.name),
             kernel_name: kernel.name.clone(),
             slots,
             template: Template::default(),
@@ -249,12 +249,9 @@ fn slots(plan: &Plan, kernel: &Kernel, buffers: &[BufferId]) -> Vec<Slot> {
     let mut slots: Vec<Slot> = vec![];
     for &id in buffers {
         let buffer = plan.graph.buffer(id);
-        slots.push(Slot {
-            name: unique(&mut names, &buffer_identifier(&buffer.name)),
-            dtype: buffer.ty.dtype,
-            bytes: buffer.ty.bytes(),
-            is_clobbered: written.contains(&plan.memory_of(id)),
-        });
+        let name = unique(&mut names, &buffer_name(&buffer.name));
+        let is_clobbered = written.contains(&plan.memory_of(id));
+        slots.push(Slot::new(name, buffer.ty.dtype, buffer.ty.bytes(), is_clobbered));
     }
     slots
 }
@@ -350,11 +347,11 @@ impl Lowering<'_> {
         elements: usize,
     ) -> Result<BufferId, CodegenError> {
         let elements = count(self, elements)?;
-        let mut names = self.slots.iter().map(|slot| slot.name.clone()).collect();
+        let mut names = self.slots.iter().map(|slot| slot.name().to_owned()).collect();
         let bytes = elements * dtype.size();
         self.template.scratch.push(self.template.scratch_bytes);
         self.template.scratch_bytes += bytes.next_multiple_of(ALIGNMENT);
-        self.slots.push(Slot { name: unique(&mut names, name), dtype, bytes, is_clobbered: true });
+        self.slots.push(Slot::new(unique(&mut names, &buffer_name(name)), dtype, bytes, true));
         Ok(BufferId(self.slots.len() as u32 - 1))
     }
 
@@ -399,19 +396,21 @@ impl Lowering<'_> {
         let (grid, body) = arranged(grid, body).ok_or_else(too_many)?;
         let wanted = if suffix.is_empty() { self.name.clone() } else { format!("{}_{suffix}", self.name) };
         let name = unique(self.names, &wanted);
-        let used: Vec<usize> =
-            (0..self.slots.len()).filter(|&slot| mentions(&body, &self.slots[slot].name)).collect();
-        let parameter = |&slot: &usize| {
-            let Slot { name, dtype, .. } = &self.slots[slot];
-            Parameter { name: name.clone(), dtype: *dtype, is_written: writes(&body, name) }
+        let accesses = self.slots.iter().enumerate();
+        let accesses: Vec<_> =
+            accesses.filter_map(|(number, slot)| Some((number, slot, slot.take_access()?))).collect();
+        let parameter = |&(_, slot, access): &(usize, &Slot, Access)| Parameter {
+            name: slot.name().into(),
+            dtype: slot.dtype,
+            is_written: access == Access::Write,
         };
-        let parameters: Vec<_> = used.iter().map(parameter).collect();
-        let declared = used.iter().zip(&parameters).map(|(&slot, parameter)| {
-            let ty = memory_type(parameter.dtype);
-            match (parameter.is_written, self.slots[slot].is_clobbered) {
-                (true, _) => format!("{ty}* {}", parameter.name),
-                (false, true) => format!("const {ty}* {}", parameter.name),
-                (false, false) => format!("const {ty}* __restrict__ {}", parameter.name),
+        let parameters: Vec<_> = accesses.iter().map(parameter).collect();
+        let declared = accesses.iter().map(|(_, slot, access)| {
+            let (ty, name) = (memory_type(slot.dtype), slot.name());
+            match (access, slot.is_clobbered) {
+                (Access::Write, _) => format!("{ty}* {name}"),
+                (Access::Read, true) => format!("const {ty}* {name}"),
+                (Access::Read, false) => format!("const {ty}* __restrict__ {name}"),
             }
         });
         let mut code = Code::default();
@@ -419,6 +418,7 @@ impl Lowering<'_> {
         code.line("#include \"tile.cuh\"");
         code.line("");
         let declared: Vec<String> = declared.collect();
+        let slots = accesses.iter().map(|(number, ..)| *number).collect();
         // With one block as the least, the compiler does not save registers for more blocks by spilling.
         let head = format!("KERNEL __launch_bounds__({threads}, 1) {name}(");
         let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
@@ -434,7 +434,7 @@ impl Lowering<'_> {
         code.close("");
         self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
         let function = self.functions.len() - 1;
-        self.template.steps.push(TemplateStep::Launch { function, grid, slots: used });
+        self.template.steps.push(TemplateStep::Launch { function, grid, slots });
         Ok(declared)
     }
 }
@@ -445,26 +445,4 @@ pub(super) fn count(lowering: &Lowering<'_>, number: usize) -> Result<usize, Cod
         Ok(_) => Ok(number),
         Err(_) => Err(lowering.unsupported(&format!("a kernel of {number} points, more than 2^31,"))),
     }
-}
-
-/// Whether a body mentions a name as a whole word.
-fn mentions(body: &str, name: &str) -> bool {
-    places(body, name).next().is_some()
-}
-
-/// Whether a body assigns to elements of an array.
-fn writes(body: &str, name: &str) -> bool {
-    places(body, name).any(|(_, rest)| {
-        let line = rest.lines().next().unwrap_or_default();
-        line.starts_with('[') && closing(line).is_some_and(|end| line[end + 1..].starts_with(" = "))
-    })
-}
-
-/// Where the first bracket of a line is closed.
-fn closing(line: &str) -> Option<usize> {
-    let mut depth = 0;
-    line.char_indices().find_map(|(at, c)| {
-        depth += i32::from(c == '[') - i32::from(c == ']');
-        (depth == 0).then_some(at)
-    })
 }

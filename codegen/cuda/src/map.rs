@@ -7,8 +7,7 @@ use super::body::Body;
 use super::lower;
 use super::lower::Lowering;
 use super::source::{
-    Axes, Code, Slot, constant, coordinates, is_narrow, memory_type, narrowed, register_type, sum_type,
-    value_name,
+    Axes, Code, constant, coordinates, is_narrow, memory_type, narrowed, register_type, sum_type, value_name,
 };
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::axes_without_collisions;
@@ -59,8 +58,9 @@ impl Lowering<'_> {
 
     /// The sum of what the walked points add to the element of this block's owner.
     fn add_owned(&self, body: &mut Body<'_>, kernel: &Kernel, store: &Store, term: Indirect) {
-        let Slot { name, dtype, .. } = &self.slots()[store.buffer.0 as usize];
-        let (value, sum) = (value_name(store.value), sum_type(*dtype));
+        let slot = &self.slots()[store.buffer.0 as usize];
+        let (dtype, value) = (slot.dtype, value_name(store.value));
+        let sum = sum_type(dtype);
         body.code.line("const int owner = blockIdx.y;");
         body.code.line(format!("{} sum = {};", register_type(sum), constant(0.0, sum)));
         walk(body, kernel, kernel.domain.outer, &|body| {
@@ -68,8 +68,8 @@ impl Lowering<'_> {
             let at = format!("clamped({}, {})", value_name(term.value), term.limit);
             body.code.line(format!("if ({at} != owner) continue;"));
             body.need([store.value]);
-            let added = if is_narrow(*dtype) {
-                format!("round_to<{}>(sum + {value})", memory_type(*dtype))
+            let added = if is_narrow(dtype) {
+                format!("round_to<{}>(sum + {value})", memory_type(dtype))
             } else {
                 format!("sum + {value}")
             };
@@ -80,7 +80,7 @@ impl Lowering<'_> {
         axes.extents.push(term.limit);
         let mut index = Index { indirect: vec![], ..store.index.clone() };
         index.strides.push(term.stride);
-        body.code.line(format!("{name}[{}] = {};", axes.affine(&index), narrowed("sum", *dtype)));
+        body.code.line(format!("{}[{}] = {};", slot.write(), axes.affine(&index), narrowed("sum", dtype)));
     }
 }
 

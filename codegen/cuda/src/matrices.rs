@@ -263,8 +263,7 @@ mod tests {
     }
 
     fn slots() -> Vec<Slot> {
-        let slot =
-            |name: &str| Slot { name: name.into(), dtype: DType::F32, bytes: 4096, is_clobbered: false };
+        let slot = |name: &str| Slot::new(name.into(), DType::F32, 4096, false);
         ["a", "b", "d"].map(slot).to_vec()
     }
 

@@ -3,7 +3,7 @@
 
 use super::device::{Code, Device, DeviceMemory};
 use super::error::CudaError;
-use super::program::{Function, Parameter};
+use super::launches::{Function, Parameter};
 use super::{Cache, Options};
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::DType;

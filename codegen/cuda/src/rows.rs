@@ -213,7 +213,7 @@ impl Lowering<'_> {
             body.code.line(unrolling(each));
             body.block(head, |body| {
                 body.code.line(format!("const int column = {lane} + i * {size};"));
-                let element = format!("{}[(unit * {chunks} + chunk) * {columns} + column]", slot.name);
+                let element = format!("{}[(unit * {chunks} + chunk) * {columns} + column]", slot.write());
                 body.code.line(format!("if (column < {columns}) {element} = sum_{name}[i];"));
             });
         }

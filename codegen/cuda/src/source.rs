@@ -1,8 +1,8 @@
 //! Pieces of C++: indented lines, names, types, constants, index maps and single instructions.
 
-use super::HEADERS;
 use kernfusion_ir::kernel::{Bound, Index, InstrKind, Region, Scalar};
 use kernfusion_ir::{Binary, Compare, DType, Literal, ReduceOp, Unary};
+use std::cell::Cell;
 use std::fmt::Write;
 
 /// Lines of C++ in the making.
@@ -36,19 +36,57 @@ impl Code {
     }
 }
 
-/// A buffer as a function knows it.
+/// A buffer as the functions of a kernel know it.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
-    /// An identifier.
-    pub(super) name: String,
+    name: String,
     pub(super) dtype: DType,
     pub(super) bytes: usize,
     /// Whether the kernel writes memory that the buffer lies in.
     pub(super) is_clobbered: bool,
+    /// What the function in the making does with it.
+    access: Cell<Option<Access>>,
 }
 
-/// An identifier from any name.
-pub(super) fn identifier(name: &str) -> String {
+/// What a function does with a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Access {
+    /// It reads elements.
+    Read,
+    /// It writes elements, and may read some.
+    Write,
+}
+
+impl Slot {
+    /// A buffer of this name, as [`buffer_name`] gives it, which no function has used yet.
+    pub(super) fn new(name: String, dtype: DType, bytes: usize, is_clobbered: bool) -> Self {
+        Slot { name, dtype, bytes, is_clobbered, access: Cell::new(None) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name, for code that reads elements.
+    pub(super) fn read(&self) -> &str {
+        self.access.set(self.access.get().max(Some(Access::Read)));
+        &self.name
+    }
+
+    /// The name, for code that writes elements.
+    pub(super) fn write(&self) -> &str {
+        self.access.set(Some(Access::Write));
+        &self.name
+    }
+
+    /// What the function that is finished now did with it; the next one begins anew.
+    pub(super) fn take_access(&self) -> Option<Access> {
+        self.access.take()
+    }
+}
+
+/// An identifier, or the rest of one, from any name.
+fn identifier(name: &str) -> String {
     let mut result = String::new();
     for c in name.chars() {
         match c {
@@ -57,75 +95,17 @@ pub(super) fn identifier(name: &str) -> String {
             _ => result.push('_'),
         }
     }
-    let result = result.trim_matches('_');
-    if result.starts_with(|c: char| c.is_ascii_digit()) || result.is_empty() {
-        return format!("_{result}");
-    }
-    result.into()
+    result.trim_matches('_').into()
 }
 
-/// The name of a function for a kernel: no word of C++, which `and` is one of.
-pub(super) fn function_identifier(name: &str) -> String {
-    let name = identifier(name);
-    if is_reserved(&name) { format!("{name}_") } else { name }
+/// The name of a function for a kernel. Nothing else in a text begins like it, words of C++ included.
+pub(super) fn function_name(kernel: &str) -> String {
+    format!("kernel_{}", identifier(kernel))
 }
 
-fn is_reserved(name: &str) -> bool {
-    RESERVED.split_whitespace().any(|word| word == name)
-}
-
-/// Words of C++ and of rendered bodies that nothing may be called by.
-const RESERVED: &str = "alignas alignof and asm auto bitand bitor bool break case catch char class compl const constexpr \
-    continue decltype default delete do double else enum explicit export extern false float for friend goto if inline \
-    int long mutable namespace new noexcept not nullptr operator or private protected public register return short \
-    signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using \
-    virtual void volatile while xor fabs floor exp log sqrt tanh erf sin cos pow fabsf floorf expf logf sqrtf tanhf erff \
-    sinf cosf powf point row column lane unit chunk begin end batch first_row first_column at i k slot owner sum block pointers emulator \
-    threadIdx blockIdx blockDim gridDim warpSize";
-
-/// Starts of names in rendered bodies, where a number or a value's name follows.
-const STARTS: [&str; 22] = [
-    "v", "i", "o", "r", "c", "p", "k", "a", "b", "walk", "product", "panels", "out", "with", "sum_v",
-    "values_", "Tile", "Out", "launch", "u", "f", "kernel",
-];
-
-/// An identifier for a buffer, which nothing else in a function is called by.
-pub(super) fn buffer_identifier(name: &str) -> String {
-    let name = identifier(name);
-    let is_numbered = STARTS.iter().any(|start| {
-        let rest = name.strip_prefix(start);
-        rest.is_some_and(|rest| {
-            rest.chars().all(|c| c.is_ascii_digit()) && (!rest.is_empty() || start.len() > 1)
-        })
-    });
-    let is_value_array = DType::ALL.iter().any(|dtype| name == format!("values_{dtype}"));
-    if is_numbered || is_value_array || is_reserved(&name) || is_global(&name) {
-        format!("{name}_")
-    } else {
-        name
-    }
-}
-
-/// Whether the headers define a function, a type, a constant or a macro of that name.
-fn is_global(name: &str) -> bool {
-    let before = ["struct ", "define ", "constexpr int ", "constexpr u32 ", "typedef "];
-    HEADERS.iter().any(|(_, text)| {
-        places(text, name).any(|(start, rest)| {
-            rest.starts_with('(')
-                || rest.starts_with('<')
-                || before.iter().any(|word| start.ends_with(word))
-                || start.lines().last().is_some_and(|line| line.starts_with("typedef "))
-        })
-    })
-}
-
-/// The places of a word in a text: what comes before, and what follows.
-pub(super) fn places<'t>(text: &'t str, word: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.match_indices(word).filter_map(move |(at, _)| {
-        let (before, rest) = (&text[..at], &text[at + word.len()..]);
-        (!before.ends_with(is_word) && !rest.starts_with(is_word)).then_some((before, rest))
-    })
+/// The name of a buffer in global memory. Nothing else in a text begins like it, words of C++ included.
+pub(super) fn buffer_name(buffer: &str) -> String {
+    format!("g_{}", identifier(buffer))
 }
 
 /// The type of an element in memory.
@@ -267,14 +247,14 @@ pub(super) fn expression(region: &Region, value: Scalar, axes: &Axes, slots: &[S
             rounded(format!("({})({})", register_type(dtype), axes.affine(index)))
         }
         InstrKind::Load { buffer, index, guard } => {
-            let Slot { name, dtype, .. } = &slots[buffer.0 as usize];
-            let element = format!("{name}[{}]", axes.affine(index));
-            let is_same = memory_type(*dtype) == register_type(*dtype);
+            let slot = &slots[buffer.0 as usize];
+            let element = format!("{}[{}]", slot.read(), axes.affine(index));
+            let is_same = memory_type(slot.dtype) == register_type(slot.dtype);
             let element = if is_same { element } else { format!("widen({element})") };
             if guard.is_empty() {
                 return element;
             }
-            format!("{} ? {element} : {}", axes.bounds(guard), constant(0.0, *dtype))
+            format!("{} ? {element} : {}", axes.bounds(guard), constant(0.0, slot.dtype))
         }
         InstrKind::Random { seed, step, node, element } => {
             let element = axes.affine(element);
@@ -399,20 +379,27 @@ pub(super) fn coordinates(code: &mut Code, number: &str, prefix: char, extents: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HEADERS;
 
     #[test]
-    fn buffers_keep_their_names_unless_something_else_has_them() {
-        for name in ["x", "wte_weight", "blocks_0_attn_dot_general_177", "y0", "out"] {
-            let kept = buffer_identifier(name);
-            assert!(kept == name || name == "out" && kept == "out_", "{name} became {kept}");
+    fn buffers_and_functions_have_names_that_nothing_else_begins_with() {
+        assert_eq!(buffer_name("blocks.0.attn/reduce%12"), "g_blocks_0_attn_reduce_12");
+        assert_eq!((buffer_name("new"), buffer_name("7")), ("g_new".into(), "g_7".into()));
+        assert_eq!((function_name("and"), function_name("+")), ("kernel_and".into(), "kernel_".into()));
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        for (file, text) in HEADERS {
+            let mut words = text.split(|c| !is_word(c));
+            assert!(!words.any(|word| word.starts_with("g_") || word.starts_with("kernel_")), "{file}");
         }
-        for name in [
-            "new", "float", "row", "v3", "r0", "larger", "bf16", "THREADS", "SHARED", "u32", "expf", "Sum",
-            "tf32",
-        ] {
-            assert_eq!(buffer_identifier(name), format!("{name}_"));
-        }
-        assert_eq!(identifier("blocks.0.attn/reduce%12"), "blocks_0_attn_reduce_12");
+    }
+
+    #[test]
+    fn slots_know_what_a_function_did_with_them() {
+        let slot = Slot::new(buffer_name("x"), DType::F32, 4, false);
+        assert_eq!(slot.take_access(), None);
+        assert_eq!((slot.read(), slot.take_access()), ("g_x", Some(Access::Read)));
+        assert_eq!((slot.write(), slot.read(), slot.take_access()), ("g_x", "g_x", Some(Access::Write)));
+        assert_eq!(slot.take_access(), None);
     }
 
     #[test]

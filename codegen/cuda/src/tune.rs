@@ -8,14 +8,14 @@
 use super::cublaslt::Library;
 use super::device::{Device, DeviceMemory};
 use super::error::CudaError;
+use super::launches::{Argument, Launches, Step};
 use super::loaded::Loaded;
 use super::lower::Choice;
 use super::matrices::{Algorithm, MatrixProduct};
 use super::nvrtc::whole_source;
-use super::program::{Argument, Program, Step};
 use super::{Cache, Renderer, contraction::TILES};
 use kernfusion_codegen::CodegenError;
-use kernfusion_ir::kernel::{BufferId, Form, Kernel, KernelGraph, Plan, Spot};
+use kernfusion_ir::kernel::{BufferId, BufferOffset, Form, Kernel, KernelGraph, Plan};
 use kernfusion_ir::{DType, Tensor, TensorType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const PATTERN: usize = 1 << 16;
 struct Candidate {
     choice: Choice,
     renderer: Renderer,
-    program: Program,
+    program: Launches,
 }
 
 /// A kernel alone, on a device.
@@ -164,7 +164,7 @@ impl Tuner<'_> {
     }
 
     /// Seconds that the kernel takes at best.
-    fn time(&self, program: &Program, code: &Loaded, memory: &Memory) -> Result<f64, CudaError> {
+    fn time(&self, program: &Launches, code: &Loaded, memory: &Memory) -> Result<f64, CudaError> {
         let address = |argument| memory.address(argument);
         let run = || {
             program.steps.iter().try_for_each(|step| match step {
@@ -216,7 +216,7 @@ impl Memory {
     /// Memory for any of these programs.
     fn new<'p>(
         alone: &Plan,
-        programs: impl Iterator<Item = &'p Program> + Clone,
+        programs: impl Iterator<Item = &'p Launches> + Clone,
         device: &Device,
     ) -> Result<Self, CudaError> {
         let steps = programs.clone().flat_map(|program| &program.steps);
@@ -227,7 +227,7 @@ impl Memory {
         });
         let used: BTreeSet<_> = arguments
             .filter_map(|argument| match argument {
-                Argument::Buffer(Spot { buffer, .. }) => Some(*buffer),
+                Argument::Buffer(BufferOffset { buffer, .. }) => Some(*buffer),
                 Argument::Scratch { .. } => None,
             })
             .collect();
@@ -239,7 +239,7 @@ impl Memory {
 
     fn address(&self, argument: Argument) -> u64 {
         match argument {
-            Argument::Buffer(Spot { buffer, offset }) => self.buffers[&buffer].address(offset),
+            Argument::Buffer(BufferOffset { buffer, offset }) => self.buffers[&buffer].address(offset),
             Argument::Scratch { offset } => self.scratch.address(offset),
         }
     }

@@ -1,14 +1,14 @@
 //! What an object file says of the model in it: how its parts are launched, as the compiler wrote it down.
 
 use crate::isa::Isa;
-use crate::launch::Program;
+use crate::launch::KernelProgram;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The first bytes of an [`Artefact`].
 pub const MAGIC: [u8; 8] = *b"kernfus\x01";
 /// The version of descriptions. It changes with everything in a [`Description`].
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// How the names of artefacts begin that a linker knows them by.
 pub const PREFIX: &str = "kernfusion_artefact_";
 
@@ -67,7 +67,7 @@ pub struct Description {
     /// Parameters and caches, which parts share.
     pub states: Vec<StateDescription>,
     /// The programs, which parts share.
-    pub programs: Vec<Arc<Program>>,
+    pub programs: Vec<Arc<KernelProgram>>,
     /// The kinds of parts that it reads: one of one token at least.
     pub parts: Vec<Part>,
 }
@@ -78,19 +78,19 @@ impl Description {
     pub(crate) fn fault(&self, functions: usize) -> Option<&'static str> {
         let longest = self.parts.iter().map(|part| part.length).max().unwrap_or(0);
         let reads_any = |part: &Part| part.length == 1 && part.visible >= self.context;
-        let is_there = |spot: &Spot, part: &Part| match *spot {
-            Spot::State(state) => state < self.states.len(),
-            Spot::Arena(offset) => offset <= part.arena_bytes,
-            Spot::Input(_) | Spot::Nowhere => true,
+        let is_there = |storage: &Storage, part: &Part| match *storage {
+            Storage::State(state) => state < self.states.len(),
+            Storage::Arena(offset) => offset <= part.arena_bytes,
+            Storage::Input(_) | Storage::Nowhere => true,
         };
         let runs = |part: &Part, launch: &Launch| {
-            launch.program < self.programs.len() && launch.slots.iter().all(|slot| *slot < part.spots.len())
+            launch.program < self.programs.len() && launch.slots.iter().all(|slot| *slot < part.buffers.len())
         };
         let fits = |part: &Part| {
             let moved = part.moves.iter().flat_map(|step| [step.from, step.to]);
-            part.spots.iter().all(|spot| is_there(spot, part))
+            part.buffers.iter().all(|storage| is_there(storage, part))
                 && part.launches.iter().all(|launch| runs(part, launch))
-                && moved.chain([part.logits]).all(|buffer| buffer < part.spots.len())
+                && moved.chain([part.logits]).all(|buffer| buffer < part.buffers.len())
         };
         let numbers = [self.batch, self.vocabulary, self.context, longest];
         match () {
@@ -142,7 +142,7 @@ pub struct Part {
     /// Bytes of the arena.
     pub arena_bytes: usize,
     /// Where each buffer is.
-    pub spots: Vec<Spot>,
+    pub buffers: Vec<Storage>,
     /// The kernels in order.
     pub launches: Vec<Launch>,
     /// What states take when the kernels have run.
@@ -153,7 +153,7 @@ pub struct Part {
 
 /// Where a buffer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Spot {
+pub enum Storage {
     /// A state: its number.
     State(usize),
     /// An input.

@@ -60,7 +60,7 @@ pub fn side() -> Option<Side> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use crate::memory::{Arena, Block, Shelf};
+    use crate::memory::{Arena, Block, BumpAllocator};
     use std::panic::catch_unwind;
 
     /// What a child process does with the byte at a place relative to a buffer; whether it lives.
@@ -99,11 +99,11 @@ mod tests {
                 assert_eq!(block.as_ptr() as usize % Block::ALIGNMENT, 0);
                 // SAFETY: the block owns these bytes.
                 assert!(unsafe { block.as_ptr().cast::<f32>().add(9).read() }.is_nan());
-                let (arena, mut shelf) = (Arena::new(5000).unwrap(), Shelf::default());
-                let piece = shelf.take(100).unwrap();
+                let (arena, mut allocator) = (Arena::new(5000).unwrap(), BumpAllocator::default());
+                let allocation = allocator.take(100).unwrap();
                 // SAFETY: both own these bytes.
                 unsafe {
-                    assert!(arena.as_ptr().add(4999).read() == 0 && piece.as_ptr().add(99).read() == 0)
+                    assert!(arena.as_ptr().add(4999).read() == 0 && allocation.as_ptr().add(99).read() == 0)
                 };
             });
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// How to run a kernel: steps over a table of pointers to zeros, to the kernel's buffers and to temporaries. A slot
 /// counts from the first buffer.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Program {
+pub struct KernelProgram {
     /// In order.
     pub steps: Vec<Step>,
     /// Bytes of each temporary.
@@ -23,7 +23,7 @@ pub struct Program {
     pub scratch: usize,
 }
 
-impl Program {
+impl KernelProgram {
     /// The functions that its steps call.
     pub fn functions(&self) -> impl Iterator<Item = usize> {
         self.steps.iter().filter_map(|step| match step {
@@ -144,9 +144,9 @@ impl Launcher {
     /// There is no memory for what they need beside buffers.
     pub fn new<'p>(
         pool: Arc<Pool>,
-        programs: impl Iterator<Item = &'p Program> + Clone,
+        programs: impl Iterator<Item = &'p KernelProgram> + Clone,
     ) -> Result<Self, OutOfMemory> {
-        let most = |bytes: fn(&Program) -> usize| programs.clone().map(bytes).max().unwrap_or(0);
+        let most = |bytes: fn(&KernelProgram) -> usize| programs.clone().map(bytes).max().unwrap_or(0);
         let scratch_bytes = most(|program| program.scratch).next_multiple_of(4096) + LINE;
         let temporaries = most(|program| program.temporaries.iter().map(|bytes| padded(*bytes)).sum());
         Ok(Launcher {
@@ -174,7 +174,7 @@ impl Launcher {
     /// These are the program's functions, and `pointers` has memory for each of the buffers.
     pub unsafe fn run(
         &mut self,
-        program: &Program,
+        program: &KernelProgram,
         functions: &Functions,
         slots: &[usize],
         pointers: &Pointers,

@@ -50,7 +50,7 @@ impl Arena {
     /// The system refuses that much memory.
     pub fn undefined(bytes: usize) -> Result<Self, OutOfMemory> {
         let mapping = if guard::side().is_some() {
-            Mapping::guarded(bytes, Piece::ALIGNMENT)
+            Mapping::guarded(bytes, Allocation::ALIGNMENT)
         } else {
             Mapping::new(bytes)
         };
@@ -84,12 +84,12 @@ impl Drop for Arena {
 /// Where many values that live equally long are taken from: arenas, one value behind the other, so that values smaller than a huge
 /// page lie in huge pages, too, and large ones to their last byte.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct BumpAllocator {
     /// The arena that is being filled, and how much of it is taken.
     open: Option<(Arc<Arena>, usize)>,
 }
 
-impl Shelf {
+impl BumpAllocator {
     /// Bytes of an arena: address space, which becomes memory where it is written.
     const ARENA: usize = 32 << 20;
 
@@ -97,30 +97,32 @@ impl Shelf {
     ///
     /// # Errors
     /// The system refuses that much memory.
-    pub fn take(&mut self, bytes: usize) -> Result<Piece, OutOfMemory> {
+    pub fn take(&mut self, bytes: usize) -> Result<Allocation, OutOfMemory> {
         let room = |(arena, taken): &(Arc<Arena>, usize)| arena.len() - taken >= bytes;
         if bytes > Self::ARENA / 2 || guard::side().is_some() {
-            return Ok(Piece { arena: Arc::new(Arena::new(bytes)?), start: 0 });
+            return Ok(Allocation { arena: Arc::new(Arena::new(bytes)?), start: 0 });
         }
         let (arena, start) = match self.open.take().filter(room) {
             Some(open) => open,
             None => (Arc::new(Arena::new(Self::ARENA)?), 0),
         };
-        self.open =
-            Some((Arc::clone(&arena), (start + bytes).next_multiple_of(Piece::ALIGNMENT).min(arena.len())));
-        Ok(Piece { arena, start })
+        self.open = Some((
+            Arc::clone(&arena),
+            (start + bytes).next_multiple_of(Allocation::ALIGNMENT).min(arena.len()),
+        ));
+        Ok(Allocation { arena, start })
     }
 }
 
 /// A part of an arena, which lives as long as any of its parts. Clones are handles of the same memory.
 #[derive(Debug, Clone)]
-pub struct Piece {
+pub struct Allocation {
     arena: Arc<Arena>,
     start: usize,
 }
 
-impl Piece {
-    /// Alignment of every piece, in bytes: one cache line, one AVX-512 register.
+impl Allocation {
+    /// Alignment of every allocation, in bytes: one cache line, one AVX-512 register.
     pub const ALIGNMENT: usize = 64;
 
     /// The first byte.
@@ -367,24 +369,24 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_shelf_are_zeroed_aligned_and_apart() {
-        let mut shelf = Shelf::default();
+    fn allocations_are_zeroed_aligned_and_apart() {
+        let mut allocator = BumpAllocator::default();
         let sizes = [1, 64, 0, 5000, 20 << 20, 17, (11 << 20) + 3, 16 << 20, 9, 16 << 20];
-        let pieces: Vec<_> = sizes.iter().map(|&bytes| shelf.take(bytes).unwrap()).collect();
-        drop(shelf);
-        for (number, (piece, &bytes)) in pieces.iter().zip(&sizes).enumerate() {
-            assert_eq!(piece.as_ptr() as usize % Piece::ALIGNMENT, 0);
-            // SAFETY: the piece owns these bytes, and starts as zeros.
-            let slice = unsafe { std::slice::from_raw_parts_mut(piece.as_ptr(), bytes) };
-            assert!(slice.iter().all(|&byte| byte == 0), "piece {number}");
+        let allocations: Vec<_> = sizes.iter().map(|&bytes| allocator.take(bytes).unwrap()).collect();
+        drop(allocator);
+        for (number, (allocation, &bytes)) in allocations.iter().zip(&sizes).enumerate() {
+            assert_eq!(allocation.as_ptr() as usize % Allocation::ALIGNMENT, 0);
+            // SAFETY: the allocation owns these bytes, and starts as zeros.
+            let slice = unsafe { std::slice::from_raw_parts_mut(allocation.as_ptr(), bytes) };
+            assert!(slice.iter().all(|&byte| byte == 0), "allocation {number}");
             slice.fill(number as u8 + 1);
         }
-        for (number, (piece, &bytes)) in pieces.iter().zip(&sizes).enumerate() {
+        for (number, (allocation, &bytes)) in allocations.iter().zip(&sizes).enumerate() {
             // SAFETY: as above.
-            let slice = unsafe { std::slice::from_raw_parts(piece.as_ptr(), bytes) };
-            assert!(slice.iter().all(|&byte| byte == number as u8 + 1), "piece {number}");
+            let slice = unsafe { std::slice::from_raw_parts(allocation.as_ptr(), bytes) };
+            assert!(slice.iter().all(|&byte| byte == number as u8 + 1), "allocation {number}");
         }
-        assert_eq!(Shelf::default().take(1 << 60).unwrap_err(), OutOfMemory { bytes: 1 << 60 });
+        assert_eq!(BumpAllocator::default().take(1 << 60).unwrap_err(), OutOfMemory { bytes: 1 << 60 });
     }
 
     #[test]

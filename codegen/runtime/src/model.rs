@@ -1,10 +1,10 @@
 //! A model that was compiled ahead of time, with its parameters: it reads a text and gives logits.
 
-use crate::artefact::{Artefact, Description, FORMAT, Input, Part, Spot, StateDescription};
+use crate::artefact::{Artefact, Description, FORMAT, Input, Part, StateDescription, Storage};
 use crate::isa::Isa;
 use crate::launch::{Functions, Launcher, Pointers};
 use crate::math::Tiles;
-use crate::memory::{OutOfMemory, Piece, Shelf};
+use crate::memory::{Allocation, BumpAllocator, OutOfMemory};
 use crate::pool::Pool;
 use crate::weights::Weights;
 use std::io;
@@ -77,7 +77,7 @@ pub struct Model {
     /// Keeps the parameters.
     _weights: Weights,
     /// Keeps the caches, and temporaries.
-    _memory: Vec<Piece>,
+    _memory: Vec<Allocation>,
 }
 
 /// The memory of inputs.
@@ -110,21 +110,23 @@ impl Model {
         // The object file names the primitives. Some linkers want to have heard of them before they come to it.
         std::hint::black_box(Tiles::of(description.isa));
         let weights = Weights::open(weights)?;
-        let (mut shelf, mut memory) = (Shelf::default(), vec![]);
-        let states = description.states.iter().map(|state| place(state, &weights, &mut shelf, &mut memory));
+        let (mut allocator, mut memory) = (BumpAllocator::default(), vec![]);
+        let states =
+            description.states.iter().map(|state| place(state, &weights, &mut allocator, &mut memory));
         let states = states.collect::<Result<Vec<_>, _>>()?;
-        let arena = shelf.take(description.parts.iter().map(|part| part.arena_bytes).max().unwrap_or(0))?;
+        let arena =
+            allocator.take(description.parts.iter().map(|part| part.arena_bytes).max().unwrap_or(0))?;
         let longest = description.parts.iter().map(|part| part.length).max().unwrap_or(0);
         let tokens = vec![0; description.batch * longest];
         let mut inputs = Inputs { tokens, position: Box::default(), last: Box::default() };
         let mut located = |part: &Part| {
-            let mut pointers = Pointers::new(part.spots.len());
-            for (at, spot) in part.spots.iter().enumerate() {
-                match *spot {
-                    Spot::State(state) => pointers.set(at, states[state]),
-                    Spot::Input(input) => pointers.set(at, inputs.place(input)),
-                    Spot::Arena(offset) => pointers.set(at, arena.as_ptr().wrapping_add(offset)),
-                    Spot::Nowhere => {}
+            let mut pointers = Pointers::new(part.buffers.len());
+            for (at, storage) in part.buffers.iter().enumerate() {
+                match *storage {
+                    Storage::State(state) => pointers.set(at, states[state]),
+                    Storage::Input(input) => pointers.set(at, inputs.place(input)),
+                    Storage::Arena(offset) => pointers.set(at, arena.as_ptr().wrapping_add(offset)),
+                    Storage::Nowhere => {}
                 }
             }
             pointers
@@ -319,11 +321,11 @@ fn has(_: &str) -> bool {
 fn place(
     state: &StateDescription,
     weights: &Weights,
-    shelf: &mut Shelf,
-    memory: &mut Vec<Piece>,
+    allocator: &mut BumpAllocator,
+    memory: &mut Vec<Allocation>,
 ) -> Result<*mut u8, ModelError> {
     let mut own = || {
-        memory.push(shelf.take(state.bytes)?);
+        memory.push(allocator.take(state.bytes)?);
         Ok(memory.last().expect("just pushed").as_ptr())
     };
     if !state.is_parameter {

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProductStep {
     /// The product.
-    pub work: Work,
+    pub work: Method,
     /// The first factor.
-    pub a: Target,
+    pub a: SlotOffset,
     /// The second factor.
-    pub b: Target,
+    pub b: SlotOffset,
     /// Which matrices of a table these are, where that is known at run time only: A's, B's, and those of the target.
-    pub choices: [Option<Choice>; 3],
+    pub choices: [Option<MatrixLookup>; 3],
     /// Where the product itself goes, unless an epilogue stores it.
-    pub target: Option<Target>,
+    pub target: Option<SlotOffset>,
     /// A [`TileFn`].
     pub epilogue: Option<usize>,
     /// What the epilogue reads at the coordinates of the product, to be prefetched.
@@ -29,7 +29,7 @@ pub struct ProductStep {
 
 /// Who computes it.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Work {
+pub enum Method {
     /// The driver of `f32` products.
     Driver(Contraction),
     /// Any other number.
@@ -38,7 +38,7 @@ pub enum Work {
 
 /// One matrix of a table for each of a batch.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Choice {
+pub struct MatrixLookup {
     /// The numbers of the matrices, `i32` or `u32`.
     pub slot: usize,
     /// The place of the number of each product, in elements.
@@ -49,7 +49,7 @@ pub struct Choice {
     pub stride: isize,
 }
 
-impl Choice {
+impl MatrixLookup {
     /// Where the matrices of a batch lie that would lie at `batch` if all were number 0.
     ///
     /// # Safety
@@ -68,7 +68,7 @@ impl Choice {
 
 /// A place in a buffer.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Target {
+pub struct SlotOffset {
     /// Of which buffer.
     pub slot: usize,
     /// In bytes.
@@ -103,12 +103,12 @@ impl ProductStep {
         pool: &Pool,
         workspaces: &Workspaces,
     ) -> Result<(), OutOfMemory> {
-        let at = |target: Target| table[1 + target.slot].wrapping_offset(target.offset as isize);
+        let at = |target: SlotOffset| table[1 + target.slot].wrapping_offset(target.offset as isize);
         let (a, b) = (at(self.a), at(self.b));
         let c = self.target.map_or(std::ptr::null_mut(), at);
         let contraction = match &self.work {
-            Work::Driver(contraction) => contraction,
-            Work::Generic(generic) => {
+            Method::Driver(contraction) => contraction,
+            Method::Generic(generic) => {
                 // SAFETY: index maps stay inside their buffers, and the target holds the whole product.
                 unsafe { generic.run(a, b, c, pool) };
                 return Ok(());
@@ -126,7 +126,7 @@ impl ProductStep {
             }
         }
         let touched = |tiled: Divided| Touched {
-            start: at(Target { slot: tiled.slot, offset: tiled.offset }).cast(),
+            start: at(SlotOffset { slot: tiled.slot, offset: tiled.offset }).cast(),
             row: tiled.row,
             batch: tiled.batch,
         };

@@ -49,7 +49,8 @@ impl<'g> Interpreter<'g> {
         precision: Precision,
     ) -> Result<Self> {
         let buffers = graph.buffers.iter().map(|buffer| buffer.ty.elements());
-        let kernels = graph.kernels.iter().map(words).max().unwrap_or(0);
+        let kernels =
+            graph.kernels.iter().filter(|kernel| writes(graph, kernel)).map(words).max().unwrap_or(0);
         room(buffers.fold(kernels, usize::saturating_add))?;
         let first = |buffer: &Buffer| match (buffer.role, inputs.get(&buffer.name)) {
             (BufferRole::Temporary, _) => Ok(vec![f64::NAN; buffer.ty.elements()]),
@@ -143,8 +144,16 @@ fn iterations(repeated: &Loop, memory: &mut Memory, precision: Precision) -> Res
     Ok(())
 }
 
+/// Whether a kernel writes any element. One that does not may have as many points as it likes along the axes that are not empty.
+fn writes(graph: &KernelGraph, kernel: &Kernel) -> bool {
+    kernel.writes().into_iter().any(|buffer| graph.buffer(buffer).ty.elements() > 0)
+}
+
 /// Computes every instruction at every point, then stores.
 fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Precision) {
+    if !writes(graph, kernel) {
+        return;
+    }
     let domain = &kernel.domain;
     for buffer in kernel.writes() {
         if let Some(state) = graph.buffer(buffer).continues {

@@ -60,7 +60,7 @@ pub struct Carried {
 
 /// A place in a buffer of the graph around a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spot {
+pub struct BufferOffset {
     /// The buffer.
     pub buffer: BufferId,
     /// Bytes from its start.
@@ -71,9 +71,9 @@ pub struct Spot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     /// From where.
-    pub from: Spot,
+    pub from: BufferOffset,
     /// To where.
-    pub to: Spot,
+    pub to: BufferOffset,
     /// How many bytes.
     pub bytes: usize,
 }
@@ -82,7 +82,7 @@ pub struct Transfer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Iteration {
     /// Every buffer of the body that is not in its arena.
-    pub places: Vec<(BufferId, Spot)>,
+    pub places: Vec<(BufferId, BufferOffset)>,
     /// After its kernels.
     pub copies: Vec<Transfer>,
 }
@@ -138,9 +138,9 @@ impl Loop {
     }
 
     /// Where a result's slice of an iteration lies.
-    fn slice_of(&self, result: usize, iteration: usize) -> Spot {
+    fn slice_of(&self, result: usize, iteration: usize) -> BufferOffset {
         let bytes = self.output(self.carried.len() + result).1.bytes();
-        Spot { buffer: self.results[result], offset: self.place(iteration) * bytes }
+        BufferOffset { buffer: self.results[result], offset: self.place(iteration) * bytes }
     }
 
     fn place(&self, iteration: usize) -> usize {
@@ -148,7 +148,7 @@ impl Loop {
     }
 
     /// Where a value that is carried on lies after an iteration.
-    fn next_at(&self, number: usize, iteration: usize) -> Spot {
+    fn next_at(&self, number: usize, iteration: usize) -> BufferOffset {
         let buffer = self.output(number).0;
         match self.written_at(buffer, iteration) {
             Some(spot) => spot,
@@ -156,14 +156,14 @@ impl Loop {
         }
     }
 
-    fn kept_at(&self, number: usize, iteration: usize) -> Spot {
+    fn kept_at(&self, number: usize, iteration: usize) -> BufferOffset {
         let buffer = self.scratch.expect("a loop that carries has scratch");
-        Spot { buffer, offset: self.carried_at(number, iteration % 2) }
+        BufferOffset { buffer, offset: self.carried_at(number, iteration % 2) }
     }
 
     /// Where a body writes a buffer that it hands out: to the slice of a result, else to where it is carried. `None` of
     /// an input.
-    fn written_at(&self, buffer: BufferId, iteration: usize) -> Option<Spot> {
+    fn written_at(&self, buffer: BufferId, iteration: usize) -> Option<BufferOffset> {
         if self.graph().buffer(buffer).role != BufferRole::Temporary {
             return None;
         }
@@ -175,16 +175,16 @@ impl Loop {
     }
 
     /// Where an input of the body lies in an iteration.
-    fn inputs_at(&self, iteration: usize) -> impl Iterator<Item = (BufferId, Spot)> {
+    fn inputs_at(&self, iteration: usize) -> impl Iterator<Item = (BufferId, BufferOffset)> {
         let carried = self.carried.iter().enumerate().map(move |(number, carried)| {
-            let first = Spot { buffer: carried.first, offset: 0 };
+            let first = BufferOffset { buffer: carried.first, offset: 0 };
             (carried.inner, if iteration == 0 { first } else { self.next_at(number, iteration - 1) })
         });
         let slices = self.slices.iter().map(move |window| {
             let bytes = self.graph().buffer(window.inner).ty.bytes();
-            (window.inner, Spot { buffer: window.outer, offset: self.place(iteration) * bytes })
+            (window.inner, BufferOffset { buffer: window.outer, offset: self.place(iteration) * bytes })
         });
-        let whole = |window: &Window| (window.inner, Spot { buffer: window.outer, offset: 0 });
+        let whole = |window: &Window| (window.inner, BufferOffset { buffer: window.outer, offset: 0 });
         carried.chain(slices).chain(self.constants.iter().map(whole))
     }
 
@@ -217,7 +217,7 @@ impl Loop {
     /// What is copied after the last iteration.
     pub fn copies_at_the_end(&self) -> Vec<Transfer> {
         let last = self.carried.iter().enumerate().filter_map(|(number, carried)| {
-            let to = Spot { buffer: carried.last?, offset: 0 };
+            let to = BufferOffset { buffer: carried.last?, offset: 0 };
             Some(Transfer {
                 from: self.next_at(number, self.iterations - 1),
                 to,

@@ -42,7 +42,7 @@ mod writer;
 pub use crate::op::reshaped;
 pub use index::{Bound, Index, Indirect};
 pub use interpret::{Interpreter, interpret};
-pub use loops::{Carried, Iteration, Loop, Spot, Transfer, Window};
+pub use loops::{BufferOffset, Carried, Iteration, Loop, Transfer, Window};
 pub use plan::{Place, Plan};
 pub use program_plan::{Accepts, Microbatches, ProgramPlan, any_kernel};
 pub use verify::verify;

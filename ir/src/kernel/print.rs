@@ -169,19 +169,16 @@ impl Text<'_> {
                 let element = self.affine(element);
                 write!(f, "random {} {} node {node} [{element}]", Name(*seed), Name(*step))
             }
-            InstrKind::Producer(number) => write!(f, "product {number}"),
-            InstrKind::Unary(op, x) => write!(f, "{} {}", Op::from(*op).name(), Name(*x)),
-            InstrKind::Binary(op, x, y) => {
-                write!(f, "{} {} {}", Op::from(*op).name(), Name(*x), Name(*y))
-            }
-            InstrKind::Compare(op, x, y) => {
-                write!(f, "{} {} {}", Op::from(*op).name(), Name(*x), Name(*y))
-            }
-            InstrKind::Select(c, x, y) => write!(f, "select {} {} {}", Name(*c), Name(*x), Name(*y)),
-            InstrKind::Cast(x) => write!(f, "cast {}", Name(*x)),
             InstrKind::InRange(bounds) => write!(f, "in_range {}", self.bounds(bounds)),
-            InstrKind::Reduce(op, direction, x) => {
-                write!(f, "reduce.{} {} {}", self::direction(*direction), op.name(), Name(*x))
+            kind @ (InstrKind::Producer(_)
+            | InstrKind::Unary(..)
+            | InstrKind::Binary(..)
+            | InstrKind::Compare(..)
+            | InstrKind::Select(..)
+            | InstrKind::Cast(_)
+            | InstrKind::Reduce(..)) => {
+                f.write_str(&kind.name())?;
+                kind.operands().into_iter().try_for_each(|operand| write!(f, " {}", Name(operand)))
             }
         }
     }
@@ -207,6 +204,26 @@ impl Text<'_> {
     fn bounds(&self, bounds: &[Bound]) -> String {
         let bound = |bound: &Bound| format!("0 ≤ {} < {}", self.affine(&bound.coordinate), bound.extent);
         bounds.iter().map(bound).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+impl InstrKind {
+    /// What its text begins with.
+    pub fn name(&self) -> String {
+        match self {
+            InstrKind::Constant(_) => "constant".into(),
+            InstrKind::Coordinate(_) => "coordinate".into(),
+            InstrKind::Load { .. } => "load".into(),
+            InstrKind::Random { .. } => "random".into(),
+            InstrKind::Producer(number) => format!("product {number}"),
+            InstrKind::Unary(op, _) => Op::from(*op).name().into(),
+            InstrKind::Binary(op, ..) => Op::from(*op).name().into(),
+            InstrKind::Compare(op, ..) => Op::from(*op).name().into(),
+            InstrKind::Select(..) => "select".into(),
+            InstrKind::Cast(_) => "cast".into(),
+            InstrKind::InRange(_) => "in_range".into(),
+            InstrKind::Reduce(op, along, _) => format!("reduce.{} {}", direction(*along), op.name()),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use kernfusion_ir::kernel::{
     Scalar, Store, StoreMode,
 };
 use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
-use kernfusion_runtime::product::{Choice, Divided, ProductStep, Target, Work};
+use kernfusion_runtime::product::{Divided, MatrixLookup, Method, ProductStep, SlotOffset};
 use std::ops::Range;
 
 /// An operand in memory.
@@ -32,7 +32,7 @@ pub(super) struct Factor {
     /// Over the kernel's axes and those of k (or of p).
     pub(super) index: Index,
     /// Which matrix of a table it is, if that is known at run time only.
-    pub(super) choice: Option<Choice>,
+    pub(super) choice: Option<MatrixLookup>,
 }
 
 impl Lowering<'_> {
@@ -85,7 +85,7 @@ impl Lowering<'_> {
         let (target, epilogue) = match plain.and_then(|store| direct(store, domain)) {
             Some((slot, offset, batch, ldc)) => {
                 work.output = gemm::Output::Direct { batch, ldc, adds: false };
-                (Some(Target { slot, offset }), None)
+                (Some(SlotOffset { slot, offset }), None)
             }
             None => (None, Some(self.epilogue(&merged)?)),
         };
@@ -105,7 +105,7 @@ impl Lowering<'_> {
         }
         let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
         let [a, b] = places;
-        let step = ProductStep { work: Work::Driver(work), a, b, choices, target, epilogue, reads, writes };
+        let step = ProductStep { work: Method::Driver(work), a, b, choices, target, epilogue, reads, writes };
         self.program.steps.push(Step::Product(Box::new(step)));
         Ok(())
     }
@@ -133,9 +133,9 @@ impl Lowering<'_> {
         let Some((slot, offset, batch, ldc)) = direct(store, domain) else { return Ok(None) };
         let (a, b) = self.factors(kernel, product)?;
         let output = gemm::Output::Direct { batch, ldc, adds: true };
-        let work = Work::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) });
+        let work = Method::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) });
         self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
-        Ok(Some(plain_step(work, a, b, Some(Target { slot, offset }), Some(choice))))
+        Ok(Some(plain_step(work, a, b, Some(SlotOffset { slot, offset }), Some(choice))))
     }
 
     /// The function that runs the region on a tile.
@@ -196,7 +196,7 @@ impl Lowering<'_> {
                 let stride = (m * n) as isize;
                 let batch = Axis::Strided { len: domain.extent(domain.outer_axes()), stride };
                 let output = gemm::Output::Direct { batch, ldc: n, adds: false };
-                Work::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) })
+                Method::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) })
             }
             DType::F64 | DType::I32 | DType::U32 => {
                 let number = match lanes {
@@ -206,13 +206,13 @@ impl Lowering<'_> {
                 };
                 let a = layout(&a, domain, domain.row_axes(), &product.k);
                 let b = layout(&b, domain, domain.column_axes(), &product.k);
-                Work::Generic(GenericContraction { number, a, b })
+                Method::Generic(GenericContraction { number, a, b })
             }
             DType::BF16 | DType::F16 | DType::I8 | DType::Bool => {
                 return Err(self.unsupported(&format!("a product of {}", product.dtype)));
             }
         };
-        self.program.steps.push(plain_step(work, a, b, Some(Target { slot, offset: 0 }), None));
+        self.program.steps.push(plain_step(work, a, b, Some(SlotOffset { slot, offset: 0 }), None));
         Ok(slot)
     }
 
@@ -307,7 +307,7 @@ fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Fa
 }
 
 /// The run-time term of an index map, if it is one and chooses a matrix for each of the batch.
-fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<Choice> {
+fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<MatrixLookup> {
     let [term] = &index.indirect[..] else { return None };
     let instr = region.instr(term.value);
     let InstrKind::Load { buffer, index, guard } = &instr.kind else { return None };
@@ -318,7 +318,7 @@ fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<Choice> {
     if index.offset != 0 {
         places = Axis::Table((0..places.len()).map(|at| places.at(at) + index.offset as isize).collect());
     }
-    plain.then_some(Choice {
+    plain.then_some(MatrixLookup {
         slot: buffer.0 as usize,
         places,
         limit: term.limit,
@@ -327,15 +327,21 @@ fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<Choice> {
 }
 
 /// A product that goes straight to its target.
-fn plain_step(work: Work, a: Factor, b: Factor, target: Option<Target>, of_target: Option<Choice>) -> Step {
+fn plain_step(
+    work: Method,
+    a: Factor,
+    b: Factor,
+    target: Option<SlotOffset>,
+    of_target: Option<MatrixLookup>,
+) -> Step {
     let places = [place(&a), place(&b)];
     let ([a, b], choices) = (places, [a.choice, b.choice, of_target]);
     let (epilogue, reads, writes) = (None, None, None);
     Step::Product(Box::new(ProductStep { work, a, b, choices, target, epilogue, reads, writes }))
 }
 
-fn place(factor: &Factor) -> Target {
-    Target { slot: factor.slot, offset: factor.index.offset * factor.dtype.size() as i64 }
+fn place(factor: &Factor) -> SlotOffset {
+    SlotOffset { slot: factor.slot, offset: factor.index.offset * factor.dtype.size() as i64 }
 }
 
 /// Where an operand's elements lie along its outer group, k and the batch.

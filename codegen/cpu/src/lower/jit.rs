@@ -3,6 +3,8 @@
 
 use super::avx512::Wide;
 use super::builder::Code;
+use super::row::Row;
+use super::schedule::Schedule;
 use cranelift::codegen::Context;
 use cranelift::jit::{JITBuilder, JITModule};
 use cranelift::module::{FuncId, Module, default_libcall_names};
@@ -55,8 +57,12 @@ impl Backing {
 /// A function as text, where it was asked for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Text {
+    /// The stages of its rows.
+    pub(crate) schedule: String,
     /// Cranelift's IR.
     pub(crate) clif: String,
+    /// The loops of sixteen lanes that it calls, disassembled.
+    pub(crate) lanes: String,
     /// Machine code, disassembled.
     pub(crate) assembly: String,
 }
@@ -86,10 +92,11 @@ impl Functions {
         Functions { module, wide, context, builder, defined: vec![], keep_code: false, texts: vec![] }
     }
 
-    /// Defines a function by what `build` emits after its entry, and returns its number.
+    /// Defines a function on rows by what `build` emits after its entry, and returns its number.
     pub(super) fn define(
         &mut self,
         name: &str,
+        (row, schedule): (&Row, &Schedule),
         parameters: &[Type],
         build: impl for<'f, 'm> FnOnce(Code<'f, 'm>, &[Value]) -> Code<'f, 'm>,
     ) -> Result<usize, CodegenError> {
@@ -109,7 +116,10 @@ impl Functions {
         let (module, _) = self.module.module_mut();
         let id = module.declare_anonymous_function(signature).map_err(|e| failed(e.to_string()))?;
         module.define_function(id, &mut self.context).map_err(|e| failed(format!("{e:?}")))?;
-        self.texts.push(if self.keep_code { self.text() } else { Text::default() });
+        self.texts.push(match self.keep_code {
+            true => Text { schedule: schedule.text(row), ..self.text() },
+            false => Text::default(),
+        });
         self.defined.push(id);
         Ok(self.defined.len() - 1)
     }
@@ -121,6 +131,7 @@ impl Functions {
         let mut text = Text {
             clif: function.display().to_string(),
             assembly: compiled.vcode.clone().unwrap_or_default(),
+            ..Text::default()
         };
         for (reference, external) in function.params.user_named_funcs().iter().rev() {
             let called =
@@ -131,9 +142,10 @@ impl Functions {
             if let Some(wide) =
                 self.wide.as_ref().and_then(|wide| wide.text(FuncId::from_u32(external.index)))
             {
-                text.assembly += &format!("{name}:\n{wide}");
+                text.lanes += &format!("{name}:\n{wide}");
             }
         }
+        text.assembly += &text.lanes;
         text
     }
 

@@ -39,7 +39,7 @@ use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduce
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, Direction, Form, Instr, InstrKind, Kernel, KernelGraph, StoreMode};
 use kernfusion_runtime::isa::Isa;
-use kernfusion_runtime::launch::{Program, Step};
+use kernfusion_runtime::launch::{KernelProgram, Step};
 use nest::Nest;
 use normalise::normalise;
 use row::{Access, Row, Write, WriteMode};
@@ -72,7 +72,7 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
 pub(crate) struct Compiler {
     functions: Functions,
     isa: Isa,
-    programs: HashMap<String, Arc<Program>>,
+    programs: HashMap<String, Arc<KernelProgram>>,
 }
 
 impl Compiler {
@@ -87,7 +87,7 @@ impl Compiler {
         graph: &KernelGraph,
         kernel: &Kernel,
         shares: impl Fn(BufferId, BufferId) -> bool,
-    ) -> Result<(Arc<Program>, Vec<BufferId>), CodegenError> {
+    ) -> Result<(Arc<KernelProgram>, Vec<BufferId>), CodegenError> {
         let (numbered, slots) = number_slots(kernel);
         let dtypes = slots.iter().map(|&slot| graph.buffer(slot).ty.dtype).collect();
         let sizes = slots.iter().map(|&slot| graph.buffer(slot).ty.bytes()).collect();
@@ -98,7 +98,7 @@ impl Compiler {
         if let Some(program) = self.programs.get(&key) {
             return Ok((Arc::clone(program), slots));
         }
-        let program = Program::default();
+        let program = KernelProgram::default();
         let mut lowering = Lowering { functions: &mut self.functions, isa: self.isa, facts, program };
         lowering.kernel(&numbered)?;
         let program = Arc::new(lowering.program);
@@ -134,7 +134,7 @@ struct Lowering<'c> {
     functions: &'c mut Functions,
     isa: Isa,
     facts: Facts,
-    program: Program,
+    program: KernelProgram,
 }
 
 impl Lowering<'_> {

@@ -85,7 +85,7 @@ pub(super) fn build(
     nest: &Nest,
     slots: usize,
 ) -> Result<usize, CodegenError> {
-    functions.define(name, &[types::I64; 4], |mut code, parameters| {
+    functions.define(name, (row, schedule), &[types::I64; 4], |mut code, parameters| {
         let [table, begin, end, scratch] = *parameters else { unreachable!("four parameters") };
         let (slots, zeros) = read_table(&mut code, table, slots);
         let memory = Memory { slots, zeros, scratch, capacity: nest.capacity(row) };

@@ -71,6 +71,42 @@ impl Schedule {
         self.loops.iter().zip(&self.wide).all(|(steps, wide)| steps.is_empty() || wide.is_some())
     }
 
+    /// What each stage calls, and what its loop reads, computes, keeps and writes, in lines.
+    pub(super) fn text(&self, row: &Row) -> String {
+        let mut lines = vec![];
+        let instr = |value: Scalar| {
+            let kind = &row.region.instr(value).kind;
+            let operands = kind.operands().into_iter().map(|operand| format!(" %{}", operand.0));
+            format!("%{} = {}{}", value.0, kind.name(), operands.collect::<String>())
+        };
+        let scratch = |value: &Scalar| match self.row[value.0 as usize] {
+            Some(row) => format!("row {row}"),
+            None => "no row".into(),
+        };
+        let values = || (0..row.region.instrs.len()).map(|at| Scalar(at as u32));
+        for (stage, (steps, wide)) in self.loops.iter().zip(&self.wide).enumerate() {
+            lines.push(format!("stage {stage}"));
+            let called = values().filter(|value| {
+                let (at, kind) = (value.0 as usize, &row.region.instr(*value).kind);
+                let calls = matches!(kind, InstrKind::Reduce(..)) || row.varies(*value) && self.is_call(kind);
+                self.live[at] && self.ready[at] == stage && calls
+            });
+            lines.extend(called.map(|value| format!("  call {}", instr(value))));
+            if steps.is_empty() {
+                continue;
+            }
+            lines.push(format!("  loop{}", if wide.is_some() { " of sixteen lanes" } else { "" }));
+            lines.extend(steps.reads.iter().map(|value| format!("    %{} = {}", value.0, scratch(value))));
+            lines.extend(steps.computes.iter().map(|value| format!("    {}", instr(*value))));
+            lines.extend(steps.spills.iter().map(|value| format!("    {} = %{}", scratch(value), value.0)));
+            let stored = steps.writes.iter().map(|&at| &row.writes[at]);
+            lines.extend(
+                stored.map(|write| format!("    {:?} %{}", write.mode, write.value.0).to_lowercase()),
+            );
+        }
+        lines.into_iter().map(|line| line + "\n").collect()
+    }
+
     /// The stage in which a write is done.
     pub(super) fn write_stage(&self, write: &Write) -> usize {
         write.operands().map(|value| self.ready[value.0 as usize]).max().unwrap_or(0)

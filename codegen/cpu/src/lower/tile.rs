@@ -35,7 +35,7 @@ pub(super) fn build(
     slots: usize,
     place: &Scratch,
 ) -> Result<usize, CodegenError> {
-    functions.define(name, &[types::I64; 8], |mut code, parameters| {
+    functions.define(name, (row, schedule), &[types::I64; 8], |mut code, parameters| {
         let [tile, ld, row0, column0, rows, columns, batch, table] = *parameters else {
             unreachable!("eight parameters")
         };

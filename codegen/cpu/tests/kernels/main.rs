@@ -6,4 +6,5 @@ mod contractions;
 mod executables;
 mod maps;
 mod reductions;
+mod snapshots;
 mod support;

@@ -2,7 +2,7 @@
 
 use crate::judge::{Case, failures, is_skipped, planned};
 use kernfusion_cuda::emulator::{Emulator, Schedule};
-use kernfusion_cuda::{MOST_BLOCKS, Options, Program, Renderer, Step};
+use kernfusion_cuda::{Launches, MOST_BLOCKS, Options, Renderer, Step};
 use kernfusion_ir::Graph;
 use kernfusion_ir::Tensor;
 use kernfusion_ir::evaluate::{Precision, evaluate};
@@ -40,7 +40,7 @@ fn products([stack, rows]: [usize; 2], is_attention: bool) -> Graph {
 }
 
 fn grids(graph: &Graph) -> Vec<[u32; 3]> {
-    let program: Program = Renderer::new(Options::default())
+    let program: Launches = Renderer::new(Options::default())
         .program(&planned(graph, Fusion::Full))
         .expect("every kernel has a grid");
     let launches = program.steps.iter().filter_map(|step| match step {

@@ -4,7 +4,7 @@ use crate::judge::{Case, is_skipped};
 use crate::products::case;
 use crate::support::{Bench, Program, Random, at};
 use kernfusion_cuda::emulator::{Emulator, Job, Schedule};
-use kernfusion_cuda::{Options, Program as Launches, Renderer, Step};
+use kernfusion_cuda::{Launches, Options, Renderer, Step};
 use kernfusion_ir::kernel::{BufferId, Domain, Form, InstrKind};
 use kernfusion_ir::{Binary, DType, TensorType, Unary};
 

@@ -1,7 +1,7 @@
 //! Renders programs, compiles the functions of all of them together, and compares what they compute.
 
 use kernfusion_cuda::emulator::{self, Emulator, EmulatorError, Job, Schedule};
-use kernfusion_cuda::{Options, Program, Renderer};
+use kernfusion_cuda::{Launches, Options, Renderer};
 use kernfusion_ir::evaluate::Array;
 use kernfusion_ir::kernel::{KernelGraph, Plan, verify};
 use kernfusion_ir::samples::difference;
@@ -53,7 +53,7 @@ pub(crate) fn check(cases: &[Case], options: &Options) {
 pub(crate) fn failures(
     emulator: &Emulator,
     cases: &[Case],
-    programs: &[Program],
+    programs: &[Launches],
     schedule: Schedule,
 ) -> Vec<String> {
     let pairs = cases.iter().zip(programs);

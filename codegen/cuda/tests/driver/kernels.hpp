@@ -1,9 +1,10 @@
 // Kernels of the simulated driver: a "cubin" is the source that NVRTC was given. When the first of some kernels is
 // launched, a C++ compiler builds all that were loaded since with the emulator's header, with SIMULATED_CUBINS also those of a
-// folder, in as many processes as there are cores, and keeps the libraries by the hash of their source. Functions that differ
-// in names and comments only are one.
+// folder, in as many processes as there are cores. Functions that differ in names and comments only are one, and one that any process
+// has built is not built again: a file, named by the hash of its text, says in which library it is, under which number.
 #pragma once
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -40,7 +41,7 @@ struct Entry {
 };
 
 struct Function {
-  // The text is the source without what the function's name and its comments are.
+  // The text is the source without its comments, and with numbers for the names of the function and of its buffers.
   std::string name, text;
   const Entry* entry = nullptr;
 
@@ -74,6 +75,21 @@ inline bool runs_kernels() {
   return !kernels || strcmp(kernels, "none");
 }
 
+// Names of buffers begin with `g_`, and nothing else does.
+inline std::string numbered(const std::string& text) {
+  std::map<std::string, size_t> numbers;
+  std::string result;
+  const auto is_word = [](char c) { return isalnum((unsigned char)c) || c == '_'; };
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    while (end < text.size() && is_word(text[end])) end++;
+    const std::string word = text.substr(at, std::max<size_t>(end - at, 1));
+    at += word.size();
+    result += word.compare(0, 2, "g_") ? word : "g_" + std::to_string(numbers.emplace(word, numbers.size()).first->second);
+  }
+  return result;
+}
+
 inline std::string Function::anonymous(const std::string& name, const std::string& source) {
   const size_t head = source.rfind("KERNEL __launch_bounds__"), named = source.find(name + "(", head);
   if (head == std::string::npos || named == std::string::npos) return source;
@@ -82,7 +98,8 @@ inline std::string Function::anonymous(const std::string& name, const std::strin
     line = comments < 2 ? 0 : source.rfind('\n', comments - 2) + 1;
     if (source[line] != '\n' && source.compare(line, 2, "//") != 0) break;
   }
-  return source.substr(0, comments) + source.substr(head, named - head) + "kernel" + source.substr(named + name.size());
+  const std::string own = source.substr(head, named - head) + "kernel" + source.substr(named + name.size());
+  return source.substr(0, comments) + numbered(own);
 }
 
 // The lines that all sources begin with: the headers.
@@ -125,12 +142,22 @@ inline std::string source_of(const std::vector<std::string>& texts) {
   return text;
 }
 
-inline std::string library_of(const std::string& source) {
-  u64 hash = 0xcbf29ce484222325ull;
-  for (unsigned char c : source) hash = (hash ^ c) * 0x100000001b3ull;
-  char name[40];
-  snprintf(name, sizeof name, "/%016llx.so", hash);
-  return KERNELS + std::string(name);
+inline u64 hash_of(const std::string& text, u64 hash = 0xcbf29ce484222325ull) {
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
+  return hash;
+}
+
+inline std::string content(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+}
+
+// The path of a file of this text, which the emulator's header belongs to.
+inline std::string path_of(const std::string& text, const char* end) {
+  static const u64 emulator = hash_of(content(EMULATOR));
+  char name[24];
+  snprintf(name, sizeof name, "/%016llx", hash_of(text, emulator));
+  return KERNELS + std::string(name) + end;
 }
 
 // Starts the compiler; the library appears whole when it ends.
@@ -170,8 +197,7 @@ inline void load_folder() {
   DIR* files = folder && *folder ? opendir(folder) : nullptr;
   while (dirent* file = files ? readdir(files) : nullptr) {
     if (file->d_name[0] == '.') continue;
-    std::ifstream stream(std::string(folder) + "/" + file->d_name, std::ios::binary);
-    const std::string image((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    const std::string image = content(std::string(folder) + "/" + file->d_name);
     std::string name, source;
     if (parse_image(image.c_str(), name, source)) new Function(name, source);
   }
@@ -188,48 +214,71 @@ inline void wait_for_compiler(std::deque<pid_t>& running) {
   exit(4);
 }
 
-// Builds libraries that are not there, and opens all.
-inline std::vector<void*> libraries_of(const std::vector<std::vector<std::string>>& parts) {
-  std::vector<std::string> names;
-  std::deque<pid_t> running;
-  const size_t cores = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1l);
-  for (auto& part : parts) {
-    const std::string source = source_of(part), library = library_of(source);
-    names.push_back(library);
-    if (access(library.c_str(), R_OK) == 0) continue;
-    if (running.size() == cores) wait_for_compiler(running);
-    running.push_back(compile(source, library));
-  }
-  while (!running.empty()) wait_for_compiler(running);
-  std::vector<void*> libraries;
-  for (auto& name : names) {
-    libraries.push_back(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
-    if (libraries.back()) continue;
-    fprintf(stderr, "simulated driver: %s\n", dlerror());
-    exit(4);
-  }
-  return libraries;
+// Where a function is: a library, and its number there.
+struct Place {
+  std::string library;
+  size_t number;
+};
+
+// Where a function is that was built before.
+inline bool find(const std::string& text, Place& place) {
+  std::ifstream stream(path_of(text, ".place"));
+  return stream >> place.library >> place.number && access(place.library.c_str(), R_OK) == 0;
+}
+
+// Says where a function is; the file appears whole.
+inline void remember(const std::string& text, const Place& place) {
+  const std::string path = path_of(text, ".place"), part = path + "." + std::to_string(getpid());
+  std::ofstream(part) << place.library << " " << place.number << "\n";
+  rename(part.c_str(), path.c_str());
 }
 
 // Functions of one source file at most.
 constexpr size_t FUNCTIONS_OF_A_FILE = 150;
 
+// Builds functions, in several files.
+inline std::map<std::string, Place> build(const std::vector<std::string>& texts) {
+  const size_t files = std::min(texts.size(), std::max<size_t>(2, (texts.size() + FUNCTIONS_OF_A_FILE - 1) / FUNCTIONS_OF_A_FILE));
+  std::vector<std::vector<std::string>> parts(files);
+  for (size_t i = 0; i < texts.size(); i++) parts[i % files].push_back(texts[i]);
+  const size_t cores = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1l);
+  std::map<std::string, Place> places;
+  std::deque<pid_t> running;
+  for (auto& part : parts) {
+    const std::string source = source_of(part), library = path_of(source, ".so");
+    for (size_t i = 0; i < part.size(); i++) places[part[i]] = {library, i};
+    if (access(library.c_str(), R_OK) == 0) continue;
+    if (running.size() == cores) wait_for_compiler(running);
+    running.push_back(compile(source, library));
+  }
+  while (!running.empty()) wait_for_compiler(running);
+  for (auto& [text, place] : places) remember(text, place);
+  return places;
+}
+
+inline const Entry* open(const Place& place) {
+  static std::map<std::string, void*> libraries;
+  void*& library = libraries[place.library];
+  if (!library) library = dlopen(place.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    fprintf(stderr, "simulated driver: %s\n", dlerror());
+    exit(4);
+  }
+  return (const Entry*)dlsym(library, ("entry" + std::to_string(place.number)).c_str());
+}
+
 inline void Function::build_waiting() {
   static std::map<std::string, const Entry*> known;
   static bool is_first = true;
   if (std::exchange(is_first, false)) load_folder();
-  // In the order of their texts, so that libraries are found again whatever the order in memory.
-  std::set<std::string> wanted;
-  for (auto* function : waiting())
-    if (!known.count(function->text)) wanted.insert(function->text);
-  std::vector<std::vector<std::string>> parts(std::max<size_t>(2, (wanted.size() + FUNCTIONS_OF_A_FILE - 1) / FUNCTIONS_OF_A_FILE));
-  size_t next = 0;
-  for (auto& text : wanted) parts[next++ % parts.size()].push_back(text);
-  parts.erase(std::remove_if(parts.begin(), parts.end(), [](auto& part) { return part.empty(); }), parts.end());
-  const std::vector<void*> libraries = libraries_of(parts);
-  for (size_t i = 0; i < parts.size(); i++)
-    for (size_t j = 0; j < parts[i].size(); j++)
-      known[parts[i][j]] = (const Entry*)dlsym(libraries[i], ("entry" + std::to_string(j)).c_str());
+  std::set<std::string> missing;
+  for (auto* function : waiting()) {
+    Place place;
+    if (known.count(function->text)) continue;
+    if (find(function->text, place)) known[function->text] = open(place);
+    else missing.insert(function->text);
+  }
+  for (auto& [text, place] : build({missing.begin(), missing.end()})) known[text] = open(place);
   for (auto* function : waiting()) function->entry = known[function->text];
   waiting().clear();
 }

@@ -5,7 +5,7 @@
 //! or B that is packed next.
 
 use super::blocking::{Run, STAGED, Space, chunks};
-use super::microkernel::{Ahead, KC, LDA, Target, prefetch_far};
+use super::microkernel::{Ahead, KC, LDA, TileOutput, prefetch_far};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
 use super::{Output, TILE_COLUMNS, TileFn, Touched, transposed};
@@ -116,7 +116,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                     next.prefetch();
                     let b = b.wrapping_add((j.start - self.columns.start) * words);
                     let column = j.start - n.start;
-                    let target = Target {
+                    let target = TileOutput {
                         c: c.wrapping_add(column),
                         ldc,
                         accumulate: k > 0 || self.adds(),

@@ -36,7 +36,7 @@ impl Ahead {
 }
 
 /// Where a tile's results go, and what is prefetched beside.
-pub(super) struct Target {
+pub(super) struct TileOutput {
     pub c: *mut f32,
     pub ldc: usize,
     /// Adds to C instead of overwriting it.
@@ -46,7 +46,7 @@ pub(super) struct Target {
 }
 
 /// `(words of k, a, b, target)`.
-pub(super) type Tile = unsafe fn(usize, *const u32, *const u32, &Target);
+pub(super) type Tile = unsafe fn(usize, *const u32, *const u32, &TileOutput);
 /// `(dst, src, stride, n)`: widens elements to `f32`, as `math::element::load`.
 pub(super) type Load = unsafe fn(*mut f32, *const u8, isize, usize);
 /// `(dst, src, n)`: rounds to bf16 and back.
@@ -109,13 +109,13 @@ impl Kernels {
         words: usize,
         a: *const u32,
         b: *const u32,
-        target: &Target,
+        target: &TileOutput,
     ) {
         let mut whole = [0.0; LARGEST_TILE];
         let c = whole.as_mut_ptr();
         // SAFETY: `whole` holds a register tile, of which the part that exists is copied.
         unsafe {
-            let aside = Target { c, ldc: self.nr, accumulate: false, ..*target };
+            let aside = TileOutput { c, ldc: self.nr, accumulate: false, ..*target };
             self.tiles[rows - 1](words, a, b, &aside);
             for i in 0..rows {
                 for j in 0..columns {
@@ -165,7 +165,12 @@ impl<L: Lanes> Arithmetic for L {
 /// The instruction set is there; `a` has R rows of `words` words at stride `LDA`, `b` as many rows of NR words, the
 /// target R rows of NR values.
 #[inline(always)]
-unsafe fn tile<A: Arithmetic, const R: usize>(words: usize, a: *const u32, b: *const u32, target: &Target) {
+unsafe fn tile<A: Arithmetic, const R: usize>(
+    words: usize,
+    a: *const u32,
+    b: *const u32,
+    target: &TileOutput,
+) {
     let (half, nr) = (A::Sum::LANES, 2 * A::Sum::LANES);
     // SAFETY: the caller's contract; prefetches may point anywhere.
     unsafe {
@@ -242,7 +247,7 @@ macro_rules! tiles {
         mod $module {
             use super::*;
             #$attribute
-            unsafe fn rows<const R: usize>(words: usize, a: *const u32, b: *const u32, target: &Target) {
+            unsafe fn rows<const R: usize>(words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
                 // SAFETY: the caller's contract.
                 unsafe { tile::<$arithmetic, R>(words, a, b, target) }
             }

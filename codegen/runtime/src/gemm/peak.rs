@@ -1,7 +1,7 @@
 //! How fast the register tiles are when nothing holds them up.
 
 use super::Precision;
-use super::microkernel::{Ahead, Kernels, LDA, Target};
+use super::microkernel::{Ahead, Kernels, LDA, TileOutput};
 use crate::isa::Isa;
 use crate::pool::Pool;
 use std::hint::black_box;
@@ -41,7 +41,7 @@ unsafe fn tiles(kernels: &Kernels) {
     for _ in 0..TILES {
         let (ptr, stride) = (c.as_mut_ptr(), kernels.nr);
         let ahead = Ahead { ptr, stride };
-        let target = Target { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
+        let target = TileOutput { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
         unsafe { kernels.tiles[kernels.mr - 1](WORDS, a.as_ptr(), b.as_ptr(), &target) };
         black_box(&c);

@@ -5,7 +5,7 @@
 //! them it takes. An element of C is the sum of its products in the order of k, as everywhere.
 
 use super::blocking::{STAGED, chunks};
-use super::microkernel::{Ahead, KC, Kernels, LDA, Target};
+use super::microkernel::{Ahead, KC, Kernels, LDA, TileOutput};
 use super::pack::Source;
 use super::packer::Packer;
 use super::{Axis, Element, Operand, Precision};
@@ -229,7 +229,7 @@ impl SingleThread {
                 let c = results.start.wrapping_add(down * results.ld + j.start - columns.start);
                 let here = Ahead { ptr: c, stride: results.ld };
                 let target =
-                    Target { c, ldc: results.ld, accumulate: results.adds, writes: here, reads: here };
+                    TileOutput { c, ldc: results.ld, accumulate: results.adds, writes: here, reads: here };
                 // SAFETY: the caller's contract.
                 unsafe {
                     if j.len() == kernels.nr {

@@ -8,7 +8,7 @@
 //!
 //! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
 
-use super::program::{BROADCAST, Lanes, Operand, Program, Step, Target};
+use super::program::{BROADCAST, LaneProgram, Lanes, Operand, ResultPlace, Step};
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
 use kernfusion_runtime::math::vector::Table;
 use std::cmp::Reverse;
@@ -35,7 +35,7 @@ pub(super) struct Assembled {
 ///
 /// # Panics
 /// There are not enough registers, which [`assign`] tells.
-pub(super) fn assemble(program: &Program) -> Assembled {
+pub(super) fn assemble(program: &LaneProgram) -> Assembled {
     let registers = assign(program).expect("a program that fits into the registers");
     let kept = kept_in_registers(program, &registers);
     let (lines, data) = (vec![], BTreeMap::new());
@@ -45,7 +45,7 @@ pub(super) fn assemble(program: &Program) -> Assembled {
 }
 
 /// The machine's register of each register of a program; `None` if it needs more than there are.
-pub(super) fn assign(program: &Program) -> Option<Vec<u32>> {
+pub(super) fn assign(program: &LaneProgram) -> Option<Vec<u32>> {
     let mut last = vec![0; program.registers as usize];
     for (at, step) in program.steps.iter().enumerate() {
         step.reads().for_each(|register| last[register as usize] = at);
@@ -65,7 +65,7 @@ pub(super) fn assign(program: &Program) -> Option<Vec<u32>> {
         if !copies {
             release(&mut free, &assigned);
         }
-        if let Target::Register(target) = step.target {
+        if let ResultPlace::Register(target) = step.target {
             let register = match first {
                 Some(first) if !copies => {
                     let register = assigned[first as usize];
@@ -84,7 +84,7 @@ pub(super) fn assign(program: &Program) -> Option<Vec<u32>> {
 }
 
 /// What is the same in every iteration and is kept in registers that are left over, the most used first.
-fn kept_in_registers(program: &Program, assigned: &[u32]) -> HashMap<Lanes, u32> {
+fn kept_in_registers(program: &LaneProgram, assigned: &[u32]) -> HashMap<Lanes, u32> {
     let mut uses: Vec<(Lanes, usize)> = vec![];
     for operand in program.steps.iter().flat_map(|step| &step.operands) {
         let Operand::Lanes(lanes) = operand else { continue };
@@ -128,7 +128,7 @@ enum Line {
 }
 
 struct Assembler<'p> {
-    program: &'p Program,
+    program: &'p LaneProgram,
     /// The machine's register of each of the program's.
     registers: Vec<u32>,
     /// Registers of what is the same in every iteration.
@@ -225,9 +225,9 @@ impl Assembler<'_> {
     fn step(&mut self, step: &Step) {
         let operands: Vec<Place> = step.operands.iter().map(|operand| self.operand(step, operand)).collect();
         let target = match step.target {
-            Target::Register(register) => self.vector(register),
-            Target::Mask => Place::Register(Register::K2),
-            Target::Elements { pointer, size } => self.elements(pointer, size),
+            ResultPlace::Register(register) => self.vector(register),
+            ResultPlace::Mask => Place::Register(Register::K2),
+            ResultPlace::Elements { pointer, size } => self.elements(pointer, size),
         };
         let mut all = vec![target];
         if step.in_place {
@@ -258,7 +258,7 @@ impl Assembler<'_> {
             instruction.set_op_mask(Register::K2);
         }
         let reads = step.operands.iter().any(|operand| matches!(operand, Operand::Elements { .. }));
-        let writes = matches!(step.target, Target::Elements { .. });
+        let writes = matches!(step.target, ResultPlace::Elements { .. });
         if self.is_tail && (reads || writes) {
             let Some(Line::Instruction(instruction, _)) = self.lines.last_mut() else { return };
             instruction.set_op_mask(Register::K1);

@@ -18,7 +18,7 @@ use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
 use kernfusion_runtime::isa::Isa;
-use program::{Lanes, Program};
+use program::{LaneProgram, Lanes};
 use std::collections::{BTreeMap, HashMap};
 
 /// Rows shorter than a vector are not worth a call.
@@ -27,7 +27,7 @@ const SHORTEST: usize = 16;
 /// The functions of a module, each made once.
 #[derive(Default)]
 pub(super) struct Wide {
-    functions: HashMap<Program, FuncId>,
+    functions: HashMap<LaneProgram, FuncId>,
     texts: HashMap<FuncId, String>,
 }
 
@@ -37,7 +37,7 @@ impl Wide {
         matches!(isa, Isa::Avx512 { .. })
     }
 
-    fn function(&mut self, module: &mut dyn Module, program: &Program) -> FuncId {
+    fn function(&mut self, module: &mut dyn Module, program: &LaneProgram) -> FuncId {
         if let Some(&known) = self.functions.get(program) {
             return known;
         }
@@ -63,7 +63,7 @@ impl Wide {
 /// A loop as a program, and what its parameters are.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Recording {
-    program: Program,
+    program: LaneProgram,
     pointers: Vec<Pointer>,
     scalars: Vec<Parameter>,
 }
@@ -146,7 +146,7 @@ impl Recorder<'_> {
         self.row.region.instr(value)
     }
 
-    fn program(&mut self) -> &mut Program {
+    fn program(&mut self) -> &mut LaneProgram {
         &mut self.recording.program
     }
 
@@ -334,7 +334,7 @@ impl Emitter<'_, '_, '_> {
 }
 
 impl Code<'_, '_> {
-    fn call_wide(&mut self, program: &Program, operands: &[Value]) {
+    fn call_wide(&mut self, program: &LaneProgram, operands: &[Value]) {
         let wide = self.wide.as_deref_mut().expect("loops are recorded where they can run");
         let function = wide.function(self.module, program);
         let reference = self.module.declare_func_in_func(function, self.b.func);

@@ -57,7 +57,7 @@ pub(super) enum Operand {
 
 /// Where an instruction leaves its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Target {
+pub(super) enum ResultPlace {
     /// A register of lanes.
     Register(u32),
     /// The mask register, which the next instruction reads.
@@ -70,7 +70,7 @@ pub(super) enum Target {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Step {
     pub(super) code: Code,
-    pub(super) target: Target,
+    pub(super) target: ResultPlace,
     pub(super) operands: Vec<Operand>,
     pub(super) immediate: Option<u8>,
     /// Whether the first operand is overwritten by the result.
@@ -81,7 +81,7 @@ pub(super) struct Step {
 
 /// A program under construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(in super::super) struct Program {
+pub(in super::super) struct LaneProgram {
     pub(super) steps: Vec<Step>,
     pub(super) registers: u32,
     /// How many pointers its function takes.
@@ -96,8 +96,8 @@ fn float(value: f32) -> Lanes {
     Constant(value.to_bits())
 }
 
-impl Program {
-    fn push(&mut self, code: Code, target: Target, operands: &[Operand]) -> &mut Step {
+impl LaneProgram {
+    fn push(&mut self, code: Code, target: ResultPlace, operands: &[Operand]) -> &mut Step {
         let step = Step {
             code,
             target,
@@ -110,9 +110,9 @@ impl Program {
         self.steps.last_mut().expect("just pushed")
     }
 
-    fn fresh(&mut self) -> (Lanes, Target) {
+    fn fresh(&mut self) -> (Lanes, ResultPlace) {
         self.registers += 1;
-        (Lanes::Register(self.registers - 1), Target::Register(self.registers - 1))
+        (Lanes::Register(self.registers - 1), ResultPlace::Register(self.registers - 1))
     }
 
     /// An instruction on operands of which all but the last are registers.
@@ -146,7 +146,7 @@ impl Program {
     /// A comparison into the mask register.
     fn test(&mut self, code: Code, x: Lanes, y: Lanes, predicate: Option<u8>) {
         let operands = self.all_but_last_in_registers(&[x, y]);
-        self.push(code, Target::Mask, &operands).immediate = predicate;
+        self.push(code, ResultPlace::Mask, &operands).immediate = predicate;
     }
 
     /// The mask register as a value.
@@ -401,7 +401,7 @@ impl Program {
             DType::Bool => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, self.and(value, Constant(1))),
             DType::F64 => return None,
         };
-        let target = Target::Elements { pointer, size: dtype.size() as u32 };
+        let target = ResultPlace::Elements { pointer, size: dtype.size() as u32 };
         let step = self.push(code, target, &[Operand::Lanes(value)]);
         step.immediate = (dtype == DType::F16).then_some(0);
         Some(())
@@ -434,20 +434,20 @@ impl Program {
     }
 
     /// Drops what no write needs.
-    pub(super) fn without_dead_steps(mut self) -> Program {
+    pub(super) fn without_dead_steps(mut self) -> LaneProgram {
         let mut live = vec![false; self.registers as usize];
         let mut reads_mask = false;
         let mut kept = vec![];
         for step in self.steps.drain(..).rev() {
             let is_live = match step.target {
-                Target::Register(register) => live[register as usize],
-                Target::Mask => reads_mask,
-                Target::Elements { .. } => true,
+                ResultPlace::Register(register) => live[register as usize],
+                ResultPlace::Mask => reads_mask,
+                ResultPlace::Elements { .. } => true,
             };
             if !is_live {
                 continue;
             }
-            if step.target == Target::Mask {
+            if step.target == ResultPlace::Mask {
                 reads_mask = false;
             }
             for operand in &step.operands {
@@ -461,7 +461,7 @@ impl Program {
             kept.push(step);
         }
         kept.reverse();
-        Program { steps: kept, ..self }
+        LaneProgram { steps: kept, ..self }
     }
 }
 
@@ -469,11 +469,11 @@ impl Program {
 #[derive(Clone, Copy)]
 struct Symbol<'p> {
     lanes: Lanes,
-    program: &'p RefCell<Program>,
+    program: &'p RefCell<LaneProgram>,
 }
 
 impl Symbol<'_> {
-    fn with(self, record: impl FnOnce(&mut Program) -> Lanes) -> Self {
+    fn with(self, record: impl FnOnce(&mut LaneProgram) -> Lanes) -> Self {
         let lanes = record(&mut self.program.borrow_mut());
         Symbol { lanes, ..self }
     }

@@ -2,24 +2,24 @@
 //   dot_general, mul, select, reduce, sub, exp, reduce, div, dot_general in attention.causal
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) attention_causal_dot_general_mul_dot_general(
-    const float* __restrict__ x0,
-    const float* __restrict__ x1,
-    const float* __restrict__ x2,
-    float* attention_causal_dot_general_20)
+KERNEL __launch_bounds__(256, 1) kernel_attention_causal_dot_general_mul_dot_general(
+    const float* __restrict__ g_x0,
+    const float* __restrict__ g_x1,
+    const float* __restrict__ g_x2,
+    float* g_attention_causal_dot_general_20)
 {
   const int first_row = blockIdx.x * 64;
   const int batch = blockIdx.z;
   using Tile = PlainTile<float, 64, 64>;
   SHARED(float, panels, panel_count<Tile>());
   const auto a0 = copied([&](int row, int k) {
-    return x0 + 36 * batch + 4 * row + k;
+    return g_x0 + 36 * batch + 4 * row + k;
   });
   const auto b0 = copied([&](int row, int k) {
-    return x1 + 36 * batch + 4 * row + k;
+    return g_x1 + 36 * batch + 4 * row + k;
   });
   const auto with0 = computed<true>([&](int row, int k) {
-    return x2[36 * batch + 4 * k + row];
+    return g_x2[36 * batch + 4 * k + row];
   });
   const int begin = 0, end = clamped((first_row + 64 < 9 ? first_row + 64 : 9) + 0, 9 + 1);
   float sum_v8[Tile::SLOTS];
@@ -101,6 +101,6 @@ KERNEL __launch_bounds__(256, 1) attention_causal_dot_general_mul_dot_general(
   for (int at = 0; at < Out0::COUNT; at++) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 9 || column >= 4) continue;
-    attention_causal_dot_general_20[36 * batch + 4 * row + column] = out0.sums[at];
+    g_attention_causal_dot_general_20[36 * batch + 4 * row + column] = out0.sums[at];
   }
 }

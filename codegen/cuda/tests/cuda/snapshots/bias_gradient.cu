@@ -2,9 +2,9 @@
 //   tanh, mul, reduce in rows.bias_gradient
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(32, 1) rows_bias_gradient_tanh_mul_reduce_chunks(
-    const float* __restrict__ x0,
-    float* partial)
+KERNEL __launch_bounds__(32, 1) kernel_rows_bias_gradient_tanh_mul_reduce_chunks(
+    const float* __restrict__ g_x0,
+    float* g_partial)
 {
   const int unit = blockIdx.y, chunk = blockIdx.x;
   float sum_v2[1];
@@ -16,7 +16,7 @@ KERNEL __launch_bounds__(32, 1) rows_bias_gradient_tanh_mul_reduce_chunks(
     for (int i = 0; i < 1; i++) {
       const int column = threadIdx.x + i * 32;
       if (column < 17) {
-        const float v0 = x0[17 * row + column];
+        const float v0 = g_x0[17 * row + column];
         const float v1 = tanhf(v0);
         const float v2 = v1 * v1;
         sum_v2[i] = Sum::combine(sum_v2[i], v2);
@@ -26,7 +26,7 @@ KERNEL __launch_bounds__(32, 1) rows_bias_gradient_tanh_mul_reduce_chunks(
   UNROLL
   for (int i = 0; i < 1; i++) {
     const int column = threadIdx.x + i * 32;
-    if (column < 17) partial[(unit * 19 + chunk) * 17 + column] = sum_v2[i];
+    if (column < 17) g_partial[(unit * 19 + chunk) * 17 + column] = sum_v2[i];
   }
 }
 
@@ -34,21 +34,21 @@ KERNEL __launch_bounds__(32, 1) rows_bias_gradient_tanh_mul_reduce_chunks(
 //   tanh, mul, reduce in rows.bias_gradient
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) rows_bias_gradient_tanh_mul_reduce_combine(
-    float* rows_bias_gradient_reduce_3,
-    const float* partial)
+KERNEL __launch_bounds__(256, 1) kernel_rows_bias_gradient_tanh_mul_reduce_combine(
+    float* g_rows_bias_gradient_reduce_3,
+    const float* g_partial)
 {
   const int row = blockIdx.x * 8 + threadIdx.x / WARP;
   const int lane = threadIdx.x % WARP;
   if (row >= 17) return;
   float sum_v1 = 0.0f;
   for (int column = lane; column < 19; column += 32) {
-    const float v0 = partial[row + 17 * column];
+    const float v0 = g_partial[row + 17 * column];
     sum_v1 = Sum::combine(sum_v1, v0);
   }
   const float v1 = reduce_warp<Sum>(sum_v1);
   __syncwarp();
   if (lane == 0) {
-    rows_bias_gradient_reduce_3[row] = v1;
+    g_rows_bias_gradient_reduce_3[row] = v1;
   }
 }

@@ -1,34 +1,34 @@
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel0(
-    const bf16* __restrict__ q,
-    const bf16* __restrict__ key,
-    const bf16* __restrict__ u,
-    const bf16* __restrict__ v,
-    const bf16* __restrict__ w,
-    bf16* along,
-    float* largest,
-    float* statistic,
-    float* statistic_2)
+KERNEL __launch_bounds__(256, 1) kernel_kernel0(
+    const bf16* __restrict__ g_q,
+    const bf16* __restrict__ g_key,
+    const bf16* __restrict__ g_u,
+    const bf16* __restrict__ g_v,
+    const bf16* __restrict__ g_w,
+    bf16* g_along,
+    float* g_largest,
+    float* g_statistic,
+    float* g_statistic_2)
 {
   const int first_row = blockIdx.x * 64;
   using Tile = TensorTile<bf16, 64, 64>;
   SHARED(bf16, panels, panel_count<Tile>());
   const auto a0 = copied([&](int row, int k) {
-    return q + 48 * row + k;
+    return g_q + 48 * row + k;
   });
   const auto b0 = copied([&](int row, int k) {
-    return key + 48 * row + k;
+    return g_key + 48 * row + k;
   });
   const auto a1 = copied([&](int row, int k) {
-    return u + 48 * row + k;
+    return g_u + 48 * row + k;
   });
   const auto b1 = copied([&](int row, int k) {
-    return v + 48 * row + k;
+    return g_v + 48 * row + k;
   });
   const auto with0 = computed<true>([&](int row, int k) {
-    return w[24 * k + row];
+    return g_w[24 * k + row];
   });
   const int begin = 0, end = clamped((first_row + 64 < 70 ? first_row + 64 : 70) + 100, 140 + 1);
   float sum_v8[Tile::SLOTS];
@@ -115,7 +115,7 @@ KERNEL __launch_bounds__(256, 1) kernel0(
   for (int at = 0; at < Out0::COUNT; at++) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 70 || column >= 24) continue;
-    along[24 * row + column] = narrow<bf16>(out0.sums[at]);
+    g_along[24 * row + column] = narrow<bf16>(out0.sums[at]);
   }
   __syncthreads();
   UNROLL
@@ -124,42 +124,42 @@ KERNEL __launch_bounds__(256, 1) kernel0(
     if (row >= 70 || !Tile::owns_rows()) continue;
     const float v8 = sum_v8[slot];
     const float v11 = sum_v11[slot];
-    largest[row] = v8;
-    statistic[row] = v8;
-    statistic_2[row] = v11;
+    g_largest[row] = v8;
+    g_statistic[row] = v8;
+    g_statistic_2[row] = v11;
   }
 }
 
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel0_across(
-    const bf16* __restrict__ q,
-    const bf16* __restrict__ key,
-    const bf16* __restrict__ u,
-    const bf16* __restrict__ v,
-    const bf16* __restrict__ d,
-    float* across,
-    const float* statistic,
-    const float* statistic_2)
+KERNEL __launch_bounds__(256, 1) kernel_kernel0_across(
+    const bf16* __restrict__ g_q,
+    const bf16* __restrict__ g_key,
+    const bf16* __restrict__ g_u,
+    const bf16* __restrict__ g_v,
+    const bf16* __restrict__ g_d,
+    float* g_across,
+    const float* g_statistic,
+    const float* g_statistic_2)
 {
   const int first_row = blockIdx.x * 64;
   using Tile = TensorTile<bf16, 64, 64>;
   SHARED(bf16, panels, panel_count<Tile>());
   const auto a0 = copied([&](int row, int k) {
-    return key + 48 * row + k;
+    return g_key + 48 * row + k;
   });
   const auto b0 = copied([&](int row, int k) {
-    return q + 48 * row + k;
+    return g_q + 48 * row + k;
   });
   const auto a1 = copied([&](int row, int k) {
-    return v + 48 * row + k;
+    return g_v + 48 * row + k;
   });
   const auto b1 = copied([&](int row, int k) {
-    return u + 48 * row + k;
+    return g_u + 48 * row + k;
   });
   const auto with0 = computed<true>([&](int row, int k) {
-    return d[24 * k + row];
+    return g_d[24 * k + row];
   });
   const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;
   using Out0 = TensorTile<bf16, 64, 32>;
@@ -184,10 +184,10 @@ KERNEL __launch_bounds__(256, 1) kernel0_across(
       const int v5 = 100;
       const bool v6 = v2 <= v5;
       const float v7 = v6 ? v3 : v4;
-      const float v8 = statistic[column];
+      const float v8 = g_statistic[column];
       const float v9 = v7 - v8;
       const float v10 = expf(v9);
-      const float v11 = statistic_2[column];
+      const float v11 = g_statistic_2[column];
       const float v12 = v10 / v11;
       const float v14 = v12 * v13;
       const float v15 = round_to<bf16>((float)v14);
@@ -199,6 +199,6 @@ KERNEL __launch_bounds__(256, 1) kernel0_across(
   for (int at = 0; at < Out0::COUNT; at++) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 140 || column >= 24) continue;
-    across[row + 140 * column] = out0.sums[at];
+    g_across[row + 140 * column] = out0.sums[at];
   }
 }

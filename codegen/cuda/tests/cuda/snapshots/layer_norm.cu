@@ -2,17 +2,17 @@
 //   reduce, mul, sub, mul, reduce, mul, add, sqrt, div, mul in rows.layer_norm
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) rows_layer_norm_reduce_mul_mul(
-    const float* __restrict__ x0,
-    const float* __restrict__ x1,
-    float* rows_layer_norm_mul_20)
+KERNEL __launch_bounds__(256, 1) kernel_rows_layer_norm_reduce_mul_mul(
+    const float* __restrict__ g_x0,
+    const float* __restrict__ g_x1,
+    float* g_rows_layer_norm_mul_20)
 {
   const int row = blockIdx.x * 8 + threadIdx.x / WARP;
   const int lane = threadIdx.x % WARP;
   if (row >= 6) return;
   float sum_v1 = 0.0f;
   for (int column = lane; column < 37; column += 32) {
-    const float v0 = x0[37 * row + column];
+    const float v0 = g_x0[37 * row + column];
     sum_v1 = Sum::combine(sum_v1, v0);
   }
   const float v1 = reduce_warp<Sum>(sum_v1);
@@ -20,7 +20,7 @@ KERNEL __launch_bounds__(256, 1) rows_layer_norm_reduce_mul_mul(
   const float v3 = v1 * v2;
   float sum_v6 = 0.0f;
   for (int column = lane; column < 37; column += 32) {
-    const float v0 = x0[37 * row + column];
+    const float v0 = g_x0[37 * row + column];
     const float v4 = v0 - v3;
     const float v5 = v4 * v4;
     sum_v6 = Sum::combine(sum_v6, v5);
@@ -31,11 +31,11 @@ KERNEL __launch_bounds__(256, 1) rows_layer_norm_reduce_mul_mul(
   const float v9 = v7 + v8;
   const float v10 = sqrtf(v9);
   for (int column = lane; column < 37; column += 32) {
-    const float v0 = x0[37 * row + column];
+    const float v0 = g_x0[37 * row + column];
     const float v4 = v0 - v3;
     const float v11 = v4 / v10;
-    const float v12 = x1[column];
+    const float v12 = g_x1[column];
     const float v13 = v11 * v12;
-    rows_layer_norm_mul_20[37 * row + column] = v13;
+    g_rows_layer_norm_mul_20[37 * row + column] = v13;
   }
 }

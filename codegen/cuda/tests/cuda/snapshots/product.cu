@@ -1,15 +1,19 @@
 // contraction kernel0 over outer [1] rows [33] columns [20]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel0(const float* __restrict__ a, const float* __restrict__ b, float* c) {
+KERNEL __launch_bounds__(256, 1) kernel_kernel0(
+    const float* __restrict__ g_a,
+    const float* __restrict__ g_b,
+    float* g_c)
+{
   const int first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
   SHARED(float, panels, panel_count<Tile>());
   const auto a0 = copied([&](int row, int k) {
-    return a + 48 * row + k;
+    return g_a + 48 * row + k;
   });
   const auto b0 = copied([&](int row, int k) {
-    return b + 48 * row + k;
+    return g_b + 48 * row + k;
   });
   Tile product0;
   multiply(product0, panels, first_row, 33, a0, first_column, 20, b0, 48);
@@ -20,6 +24,6 @@ KERNEL __launch_bounds__(256, 1) kernel0(const float* __restrict__ a, const floa
     const float v0 = product0.sums[at];
     const float v1 = erff(v0);
     const float v2 = v1 * v0;
-    c[20 * row + column] = v2;
+    g_c[20 * row + column] = v2;
   }
 }

@@ -2,32 +2,32 @@
 //   reduce, sub, exp, reduce, div in rows.softmax.[7, 13]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) rows_softmax_7_13_reduce_sub_div(
-    const float* __restrict__ x0,
-    float* rows_softmax_7_13_div_7)
+KERNEL __launch_bounds__(256, 1) kernel_rows_softmax_7_13_reduce_sub_div(
+    const float* __restrict__ g_x0,
+    float* g_rows_softmax_7_13_div_7)
 {
   const int row = blockIdx.x * 8 + threadIdx.x / WARP;
   const int lane = threadIdx.x % WARP;
   if (row >= 7) return;
   float sum_v1 = -float_of_bits(POSITIVE_INFINITY);
   for (int column = lane; column < 13; column += 32) {
-    const float v0 = x0[13 * row + column];
+    const float v0 = g_x0[13 * row + column];
     sum_v1 = Max::combine(sum_v1, v0);
   }
   const float v1 = reduce_warp<Max>(sum_v1);
   float sum_v4 = 0.0f;
   for (int column = lane; column < 13; column += 32) {
-    const float v0 = x0[13 * row + column];
+    const float v0 = g_x0[13 * row + column];
     const float v2 = v0 - v1;
     const float v3 = expf(v2);
     sum_v4 = Sum::combine(sum_v4, v3);
   }
   const float v4 = reduce_warp<Sum>(sum_v4);
   for (int column = lane; column < 13; column += 32) {
-    const float v0 = x0[13 * row + column];
+    const float v0 = g_x0[13 * row + column];
     const float v2 = v0 - v1;
     const float v3 = expf(v2);
     const float v5 = v3 / v4;
-    rows_softmax_7_13_div_7[13 * row + column] = v5;
+    g_rows_softmax_7_13_div_7[13 * row + column] = v5;
   }
 }

@@ -1,25 +1,25 @@
 // contraction kernel0 over rows [20] columns [72]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel0(
-    const bf16* __restrict__ a,
-    const bf16* __restrict__ b,
-    const bf16* __restrict__ w,
-    float* product_,
-    float* sum_,
-    float* squares)
+KERNEL __launch_bounds__(256, 1) kernel_kernel0(
+    const bf16* __restrict__ g_a,
+    const bf16* __restrict__ g_b,
+    const bf16* __restrict__ g_w,
+    float* g_product,
+    float* g_sum,
+    float* g_squares)
 {
   const int first_row = blockIdx.x * 64;
   using Tile = TensorTile<bf16, 64, 64>;
   SHARED(bf16, panels, panel_count<Tile>());
   const auto a0 = copied([&](int row, int k) {
-    return a + 16 * row + k;
+    return g_a + 16 * row + k;
   });
   const auto b0 = copied([&](int row, int k) {
-    return b + 16 * row + k;
+    return g_b + 16 * row + k;
   });
   const auto with0 = copied([&](int row, int k) {
-    return w + k + 72 * row;
+    return g_w + k + 72 * row;
   });
   const int begin = 0, end = 72;
   float sum_v3[Tile::SLOTS];
@@ -64,7 +64,7 @@ KERNEL __launch_bounds__(256, 1) kernel0(
   for (int at = 0; at < Out0::COUNT; at++) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 20 || column >= 8) continue;
-    product_[8 * row + column] = out0.sums[at];
+    g_product[8 * row + column] = out0.sums[at];
   }
   __syncthreads();
   UNROLL
@@ -73,7 +73,7 @@ KERNEL __launch_bounds__(256, 1) kernel0(
     if (row >= 20 || !Tile::owns_rows()) continue;
     const float v3 = sum_v3[slot];
     const float v4 = sum_v4[slot];
-    sum_[row] = v3;
-    squares[row] = v4;
+    g_sum[row] = v3;
+    g_squares[row] = v4;
   }
 }

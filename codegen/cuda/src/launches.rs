@@ -2,7 +2,7 @@
 
 use super::matrices::{Algorithm, MatrixProduct};
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{BufferId, Spot, Transfer};
+use kernfusion_ir::kernel::{BufferId, BufferOffset, Transfer};
 use std::collections::BTreeSet;
 
 /// A kernel function. Its arguments are pointers; everything else about it is constant.
@@ -33,14 +33,14 @@ pub struct Parameter {
 
 /// A plan as a list of launches.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Program {
+pub struct Launches {
     /// In order.
     pub steps: Vec<Step>,
     /// Bytes of memory that steps of one kernel hand to each other; every kernel may use all of it.
     pub scratch_bytes: usize,
 }
 
-impl Program {
+impl Launches {
     /// The functions that it launches, of those of the renderer; others are only there to be parts of these.
     pub fn functions(&self) -> BTreeSet<usize> {
         let launches = self.steps.iter().filter_map(|step| match step {
@@ -62,7 +62,7 @@ pub enum Step {
     /// Sets a buffer to zeros.
     Clear {
         /// Where it begins.
-        at: Spot,
+        at: BufferOffset,
         /// All of its bytes.
         bytes: usize,
     },
@@ -122,7 +122,7 @@ pub struct LibraryProduct {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
     /// Into a buffer of the plan.
-    Buffer(Spot),
+    Buffer(BufferOffset),
     /// Into the scratch.
     Scratch {
         /// Bytes from its start.

@@ -1,0 +1,89 @@
+//! How each family of kernels is lowered, as people read it: `snapshots/*.txt` have the kernels, the stages of their rows, and
+//! Cranelift's IR; `snapshots/*.avx512` the loops of sixteen lanes. `KERNFUSION_BLESS=1` rewrites them, the second kind only where
+//! the processor has AVX-512.
+
+use kernfusion_codegen::States;
+use kernfusion_cpu::isa::Isa;
+use kernfusion_cpu::{Options, PlanExecutable};
+use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::{Plan, any_kernel};
+use kernfusion_ir::samples::all;
+use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::plan::plan;
+use std::path::Path;
+
+/// A file, and the sample of the table that it shows.
+const SAMPLES: [(&str, &str); 7] = [
+    ("map", "tanh.[7, 13].f32"),
+    ("random", "random_bits"),
+    ("softmax", "rows.softmax."),
+    ("layer_norm", "rows.layer_norm"),
+    ("bias_gradient", "rows.bias_gradient"),
+    ("scatter_add", "scatter_add."),
+    ("attention", "attention.causal"),
+];
+
+/// A product with an epilogue: tanh(x·w) + b.
+const PRODUCT: &str = r#"
+graph "product" {
+  %x = input {name = "x", dtype = f32, shape = [8, 16]} : f32[8,16]
+  %w = input {name = "w", dtype = f32, shape = [32, 16]} : f32[32,16]
+  %b = input {name = "b", dtype = f32, shape = [32]} : f32[32]
+  %y = dot_general %x, %w {lhs_batch = [], rhs_batch = [], lhs_contract = [1], rhs_contract = [1], dtype = f32} : f32[8,32]
+  %t = tanh %y : f32[8,32]
+  %bias = broadcast %b {shape = [8, 32], axes = [1]} : f32[8,32]
+  %z = add %t, %bias : f32[8,32]
+  output "z" = %z
+}
+"#;
+
+/// What is shown of a kernel.
+type Show = fn(&PlanExecutable, &str) -> Option<String>;
+
+fn shown(plan: &Plan, isa: Isa, parts: &[(&str, Show)]) -> String {
+    let options = Options { isa: Some(isa), keep_code: true, ..Options::default() };
+    let executable = PlanExecutable::compile(plan.clone(), &States::new(), &options).expect("compiles");
+    let mut text = String::new();
+    for kernel in &plan.graph.kernels {
+        text += &plan.graph.show(kernel).to_string();
+        for (head, show) in parts {
+            let part = show(&executable, &kernel.name).unwrap_or_else(|| "(none)\n".into());
+            text += &format!("\n-- {head}\n{part}");
+        }
+        text += "\n";
+    }
+    text
+}
+
+#[test]
+fn the_code_of_each_family_is_as_it_was() {
+    let samples = all(1);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/snapshots");
+    let mut different = vec![];
+    let sample = |&(file, name): &(&'static str, &str)| {
+        let sample = samples.iter().find(|sample| sample.name.starts_with(name));
+        (file, sample.unwrap_or_else(|| panic!("no sample {name}")).graph.clone())
+    };
+    let product = ("product", Graph::parse(PRODUCT).expect("it parses"));
+    for (file, graph) in SAMPLES.iter().map(sample).chain([product]) {
+        let plan = plan(fuse(&graph, Fusion::Full, any_kernel).expect("fuses"));
+        let portable: [(&str, Show); 2] =
+            [("schedule", PlanExecutable::schedule), ("clif", PlanExecutable::clif)];
+        let mut texts = vec![(format!("{file}.txt"), shown(&plan, Isa::Portable, &portable))];
+        if let Some(isa) = Isa::available().into_iter().find(|isa| matches!(isa, Isa::Avx512 { .. })) {
+            let wide: [(&str, Show); 2] =
+                [("schedule", PlanExecutable::schedule), ("lanes", PlanExecutable::lanes)];
+            texts.push((format!("{file}.avx512"), shown(&plan, isa, &wide)));
+        }
+        for (file, got) in texts {
+            let path = folder.join(&file);
+            if std::env::var_os("KERNFUSION_BLESS").is_some() {
+                std::fs::create_dir_all(&folder).expect("a folder");
+                std::fs::write(&path, got).expect("writable");
+            } else if std::fs::read_to_string(&path).expect("a snapshot") != got {
+                different.push(format!("{} differs; it is now\n{got}", path.display()));
+            }
+        }
+    }
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}

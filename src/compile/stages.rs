@@ -1,0 +1,104 @@
+//! The stages between a traced program and code, in their order: divide, simplify, fuse, plan.
+//!
+//! ```text
+//!  Graph ──divide──► body, tail ──simplify──► Graph ──fuse──► KernelGraph ──plan──► Plan
+//! ```
+//!
+//! The sequence is written once, here. [`lower`](super::lower) runs all of it; dumps, the viewer, `bisect` and the judges of random
+//! programs stop where they like.
+
+use super::{Mode, Precision, Target};
+use crate::error::Result;
+use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan};
+use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::microbatch::{Divided, divide};
+use kernfusion_passes::plan::plan;
+use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, Observer, PIPELINE, Pass, PassReport, run};
+
+/// The stages for one target and one way to keep the program small.
+#[derive(Debug, Clone)]
+pub struct Stages {
+    memory: MemoryStrategy,
+    passes: Vec<Pass>,
+    fusion: Fusion,
+    accepts: Accepts,
+}
+
+/// A program as it is simplified, fused and planned: whole, or in two parts.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The program alone, or the body of its microbatches and the tail that follows the last one.
+    pub graphs: Vec<Graph>,
+    /// The body's results, each with the axis along which those of microbatches are joined.
+    pub joined: Vec<(String, usize)>,
+}
+
+impl Stages {
+    /// The stages that compile a program for a target. The target's own limits and microbatches are not looked at: `memory` says how the
+    /// program is kept small.
+    pub fn new(target: &Target, memory: MemoryStrategy) -> Self {
+        let fusion = match target.mode {
+            Mode::Compiled if memory.recompute => Fusion::Thrifty,
+            Mode::Compiled => Fusion::Full,
+            Mode::Eager => Fusion::None,
+        };
+        Stages { memory, passes: passes(target.mode, target.precision), fusion, accepts: target.accepts() }
+    }
+
+    /// How the program is kept small.
+    pub fn memory(&self) -> MemoryStrategy {
+        self.memory
+    }
+
+    /// The graph passes of `simplify`, in order.
+    pub fn passes(&self) -> &[Pass] {
+        &self.passes
+    }
+
+    /// Divides a program into body and tail, if its batch is computed in microbatches.
+    ///
+    /// # Errors
+    /// If the batch cannot be divided so.
+    pub fn divide(&self, graph: &Graph) -> Result<Parts> {
+        if self.memory.microbatches == 1 {
+            return Ok(Parts { graphs: vec![graph.clone()], joined: vec![] });
+        }
+        let Divided { body, tail, joined, .. } = divide(graph, self.memory.microbatches)?;
+        Ok(Parts { graphs: vec![body, tail], joined })
+    }
+
+    /// Runs the passes, the first `count` of them if given.
+    ///
+    /// # Errors
+    /// The pass that fails, or whose result breaks an invariant.
+    pub fn simplify(
+        &self,
+        graph: &mut Graph,
+        count: Option<usize>,
+        observer: Observer<'_>,
+    ) -> Result<Vec<PassReport>> {
+        Ok(run(graph, &self.passes, count, observer)?)
+    }
+
+    /// Makes kernels of a simplified graph.
+    ///
+    /// # Errors
+    /// If no kernel computes some op; names it and the user's line.
+    pub fn fuse(&self, graph: &Graph) -> Result<KernelGraph> {
+        Ok(fuse(graph, self.fusion, self.accepts)?)
+    }
+
+    /// Gives each buffer its place in memory.
+    pub fn plan(&self, kernels: KernelGraph) -> Plan {
+        plan(kernels)
+    }
+}
+
+/// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
+fn passes(mode: Mode, precision: Precision) -> Vec<Pass> {
+    let (simplify, narrow) = (mode == Mode::Compiled, precision == Precision::Bf16);
+    let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
+    let pipeline = PIPELINE.iter().filter(|_| simplify);
+    pipeline.chain(MIXED_PRECISION.iter().filter(|_| narrow).filter(eager)).copied().collect()
+}
