@@ -68,7 +68,10 @@ fn maps_that_do_not_need_each_other_are_one_launch() {
     assert_eq!(kernels(&programs[1]), [vec![0, 1, 2, 3, 4], vec![5]]);
     // Two plans with the same group share its function.
     let grouped = renderer.functions().iter().filter(|function| function.is_packed);
-    assert_eq!(grouped.map(|function| function.name.as_str()).collect::<Vec<_>>(), ["kernel0_and_4_more"]);
+    assert_eq!(
+        grouped.map(|function| function.name.as_str()).collect::<Vec<_>>(),
+        ["kernel_kernel0_and_4_more"]
+    );
     let (_, alone) = rendered(&cases, false);
     assert_eq!(kernels(&alone[0]).len(), 5);
 }
