@@ -14,7 +14,7 @@
 //! ```
 
 use super::avx512::{self, WideLoop};
-use super::row::{Row, Write};
+use super::row::{Row, Write, WriteMode};
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
@@ -99,10 +99,15 @@ impl Schedule {
             lines.extend(steps.reads.iter().map(|value| format!("    %{} = {}", value.0, scratch(value))));
             lines.extend(steps.computes.iter().map(|value| format!("    {}", instr(*value))));
             lines.extend(steps.spills.iter().map(|value| format!("    {} = %{}", scratch(value), value.0)));
-            let stored = steps.writes.iter().map(|&at| &row.writes[at]);
-            lines.extend(
-                stored.map(|write| format!("    {:?} %{}", write.mode, write.value.0).to_lowercase()),
-            );
+            lines.extend(steps.writes.iter().map(|&at| {
+                let write = &row.writes[at];
+                let verb = match write.mode {
+                    WriteMode::Set => "store".into(),
+                    WriteMode::Add => "add".into(),
+                    WriteMode::Accumulate(op) => format!("accumulate {}", op.name()),
+                };
+                format!("    {verb} %{}", write.value.0)
+            }));
         }
         lines.into_iter().map(|line| line + "\n").collect()
     }
