@@ -121,7 +121,7 @@ impl Workload {
     }
 }
 
-/// What step `step` reads: a batch of `rows` rows with `length` tokens each.
+/// What step `step` reads: `batch` rows with `length` tokens each.
 pub(crate) fn inputs(
     model: &ModelConfig,
     work: Work,

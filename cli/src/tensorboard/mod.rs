@@ -30,7 +30,7 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Starts a new event file for a run that has done `step` steps. The directory is created if it does not exist.
+    /// Starts a new event file for a run that has done `steps_done` steps. The directory is created if it does not exist.
     ///
     /// # Errors
     /// [`EventFileError`].
