@@ -5,7 +5,7 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Isa, MemoryStrategy, Mode, Stages, Target};
-use kernfusion::fuzz::{Check, Program, checks_of, inputs, judge, program};
+use kernfusion::fuzz::{Case, Check, checks_of, inputs, judge, program};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Form, Kernel};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Seeds of inputs.
 const SEEDS: std::ops::Range<u64> = 1..4;
 
-fn programs(text: &str) -> impl Iterator<Item = Program> {
+fn programs(text: &str) -> impl Iterator<Item = Case> {
     let graph = Graph::parse(text).expect("the file parses");
     let given = text.lines().filter_map(|line| line.strip_prefix("# input ")?.split_once(" = "));
     let given: Vec<_> =
@@ -24,7 +24,7 @@ fn programs(text: &str) -> impl Iterator<Item = Program> {
             let ty = inputs[name].ty();
             inputs.insert(name.clone(), HostTensor::from_f64(&ty, &vec![*number; ty.elements()]));
         }
-        Program { graph: graph.clone(), inputs }
+        Case { graph: graph.clone(), inputs }
     })
 }
 

@@ -1,14 +1,14 @@
 //! What makes a program wrong that breaks a check.
 
 use super::judge::Check;
-use super::program::Program;
+use super::program::Case;
 use crate::bisect::{Pipeline, TOLERANCE, bisect};
 use crate::compile::{Mode, Precision};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The pass, rule, fusion or kernel that `bisect` names; `None` where the check does not run the pipeline, or its steps deviate less than
 /// `bisect` looks at.
-pub fn culprit(program: &Program, check: &Check) -> Option<String> {
+pub fn culprit(program: &Case, check: &Check) -> Option<String> {
     let precision = match check {
         Check::Bf16(Mode::Compiled) => Precision::Bf16,
         Check::Compiled(_)

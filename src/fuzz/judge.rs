@@ -1,6 +1,6 @@
 //! What must hold of every program.
 
-use super::program::Program;
+use super::program::Case;
 use crate::compile::{Isa, MemoryStrategy, Mode, Precision, Stages, Target, Tensors, execute_on};
 use kernfusion_cpu::guard::{Side, guarded};
 use kernfusion_ir::dual::{Dual, duals};
@@ -105,7 +105,7 @@ fn random_passes(draws: &mut Draws) -> Vec<&'static str> {
 }
 
 /// The first check that does not hold.
-pub fn judge(program: &Program, checks: &[Check]) -> Option<Violation> {
+pub fn judge(program: &Case, checks: &[Check]) -> Option<Violation> {
     let judge = Judge::new(program);
     checks.iter().find_map(|check| judge.violation(check))
 }
@@ -113,7 +113,7 @@ pub fn judge(program: &Program, checks: &[Check]) -> Option<Violation> {
 /// A program, and what is known of it already.
 #[derive(Debug)]
 pub struct Judge<'a> {
-    program: &'a Program,
+    program: &'a Case,
     /// What it gives under the number types that it declares.
     declared: OnceCell<Result<Expected, String>>,
 }
@@ -123,7 +123,7 @@ type Expected = BTreeMap<String, Approximate>;
 
 impl<'a> Judge<'a> {
     /// Of this program.
-    pub fn new(program: &'a Program) -> Self {
+    pub fn new(program: &'a Case) -> Self {
         Judge { program, declared: OnceCell::new() }
     }
 

@@ -16,7 +16,7 @@ mod shrink;
 
 pub use culprit::culprit;
 pub use judge::{Check, Judge, Violation, checks, judge};
-pub use program::{Program, inputs, program};
+pub use program::{Case, inputs, program};
 pub use shrink::shrink;
 
 use kernfusion_ir::samples::Draws;

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 /// A program with inputs, and what is known of its values.
 #[derive(Debug, Clone)]
-pub struct Program {
+pub struct Case {
     /// The program.
     pub graph: Graph,
     /// A tensor for each input and each state.
@@ -56,9 +56,9 @@ fn size(draws: &mut Draws) -> Size {
 }
 
 /// The program of a seed.
-pub fn program(seed: u64) -> Program {
+pub fn program(seed: u64) -> Case {
     let Author { graph, inputs, .. } = written(seed);
-    Program { graph, inputs }
+    Case { graph, inputs }
 }
 
 fn written(seed: u64) -> Author {

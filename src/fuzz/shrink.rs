@@ -4,7 +4,7 @@
 //! takes.
 
 use super::judge::{Check, judge};
-use super::program::{Program, inputs};
+use super::program::{Case, inputs};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_all};
 use kernfusion_ir::{Graph, Input, InputRole, Op, Tensor, ValueId};
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 const SEEDS: u64 = 10;
 
 /// What is left of a program that breaks a check, and the seed of [`inputs`] with which it still does, if there is one.
-pub fn shrink(program: &Program, check: &Check) -> (Program, Option<u64>) {
-    let breaks = |program: &Program| judge(program, std::slice::from_ref(check)).is_some();
+pub fn shrink(program: &Case, check: &Check) -> (Case, Option<u64>) {
+    let breaks = |program: &Case| judge(program, std::slice::from_ref(check)).is_some();
     let mut least = program.clone();
     loop {
         let smaller = candidates(&least).find(|candidate| breaks(candidate));
@@ -23,7 +23,7 @@ pub fn shrink(program: &Program, check: &Check) -> (Program, Option<u64>) {
             None => break,
         }
     }
-    let drawn = |seed: u64| Program { inputs: inputs(&least.graph, seed), graph: least.graph.clone() };
+    let drawn = |seed: u64| Case { inputs: inputs(&least.graph, seed), graph: least.graph.clone() };
     match (1..=SEEDS).find(|&seed| breaks(&drawn(seed))) {
         Some(seed) => (drawn(seed), Some(seed)),
         None => (least, None),
@@ -40,7 +40,7 @@ enum Stand {
 }
 
 /// Smaller programs, those that are smallest first.
-fn candidates(program: &Program) -> impl Iterator<Item = Program> {
+fn candidates(program: &Case) -> impl Iterator<Item = Case> {
     let graph = &program.graph;
     let outputs = graph.outputs().len();
     let one = (0..outputs).filter(move |_| outputs > 1).map(|kept| (Some(vec![kept]), None));
@@ -59,7 +59,7 @@ fn candidates(program: &Program) -> impl Iterator<Item = Program> {
 }
 
 /// The program with some of its outputs, and something else in a node's place; without what is not needed then.
-fn smaller(program: &Program, kept: Option<Vec<usize>>, stand: Option<(ValueId, Stand)>) -> Option<Program> {
+fn smaller(program: &Case, kept: Option<Vec<usize>>, stand: Option<(ValueId, Stand)>) -> Option<Case> {
     let graph = &program.graph;
     let outputs: Vec<_> = match &kept {
         Some(kept) => kept.iter().map(|&number| &graph.outputs()[number]).collect(),
@@ -101,7 +101,7 @@ fn smaller(program: &Program, kept: Option<Vec<usize>>, stand: Option<(ValueId, 
         }
     }
     let is_smaller = new.len() < graph.len() || kept.is_some() || matches!(stand, Some((_, Stand::Value)));
-    (is_smaller && new.verify().is_ok()).then_some(Program { graph: new, inputs })
+    (is_smaller && new.verify().is_ok()).then_some(Case { graph: new, inputs })
 }
 
 /// For each node whether results depend on it.
@@ -122,7 +122,7 @@ fn needed(graph: &Graph, results: Vec<ValueId>, stand: Option<(ValueId, Stand)>)
     needed
 }
 
-fn arrays(program: &Program) -> BTreeMap<String, Array> {
+fn arrays(program: &Case) -> BTreeMap<String, Array> {
     let array = |tensor: &Tensor| Array { ty: tensor.ty(), values: tensor.to_f64() };
     program.inputs.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect()
 }

@@ -1,6 +1,6 @@
 //! Attention of all kinds.
 
-use crate::judge::check;
+use super::judge::check;
 use kernfusion::prelude::*;
 
 const TOLERANCE: f64 = 5e-6;

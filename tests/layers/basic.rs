@@ -1,6 +1,6 @@
 //! Layers without a structure of their own.
 
-use crate::judge::{check, check_all};
+use super::judge::{check, check_all};
 use kernfusion::prelude::*;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Convolutions and pooling.
 
-use crate::judge::check;
+use super::judge::check;
 use kernfusion::prelude::*;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Mixtures of experts.
 
-use crate::judge::{check, check_all};
+use super::judge::{check, check_all};
 use kernfusion::nn::{Mixture, MixtureConfig, balancing_loss};
 use kernfusion::prelude::*;
 

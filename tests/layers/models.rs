@@ -1,6 +1,6 @@
 //! Small models of all kinds, with the weights of transformers' own.
 
-use crate::judge::check;
+use super::judge::check;
 use kernfusion::models::{Experts, FeedForwardKind, LatentShape, Positions};
 use kernfusion::prelude::*;
 

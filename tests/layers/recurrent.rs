@@ -1,6 +1,6 @@
 //! Recurrent layers.
 
-use crate::judge::check_all;
+use super::judge::check_all;
 use kernfusion::nn::{Cell, Recurrent, RecurrentConfig};
 use kernfusion::prelude::*;
 

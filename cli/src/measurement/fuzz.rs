@@ -8,7 +8,7 @@ use crate::common::destination::write_derived;
 use crate::common::error::CliError;
 use crate::common::screen::{Screen, grouped, progress};
 use indicatif::ProgressBar;
-use kernfusion::fuzz::{Judge, Program, checks_of, culprit, program, shrink};
+use kernfusion::fuzz::{Case, Judge, checks_of, culprit, program, shrink};
 use kernfusion::tensor_file;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -305,7 +305,7 @@ pub(crate) fn work(keep: Option<&Path>) -> Outcome {
 }
 
 /// Writes the smallest program that shows a finding, and its inputs if they are not those of a seed.
-fn kept(directory: &Path, finding: &Finding, least: &Program) -> Result<(), CliError> {
+fn kept(directory: &Path, finding: &Finding, least: &Case) -> Result<(), CliError> {
     let Finding { seed, check, what, inputs_seed, program, culprit } = finding;
     let given = match inputs_seed {
         Some(inputs) => format!("inputs of seed {inputs}"),

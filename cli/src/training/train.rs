@@ -19,7 +19,7 @@ use kernfusion::optim::{Optimizer, Schedule};
 use kernfusion_lm::checkpoint::Checkpoint;
 use kernfusion_lm::record::{Adaptation, Record, Settings, TextRecord};
 use kernfusion_lm::text::{Corpus, Order, Tokenizer};
-use kernfusion_lm::train::{Ending, Session, Trainer};
+use kernfusion_lm::train::{Ending, Trainer, TrainingRun};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -175,43 +175,43 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     }
     let about = machine::describe_run(&trainer, &args.target, &target);
     claim.clear(&[])?;
-    let mut session = Session::new(trainer, directory, None)?;
-    args.watch.attach(&mut session, directory, &about, &watched)?;
+    let mut run = TrainingRun::new(trainer, directory, None)?;
+    args.watch.attach(&mut run, directory, &about, &watched)?;
     let place = directory.display();
     let ending = match args.watch.has_view() {
-        true => view(&mut session, stop, State::new(&about, directory, done), screen)?,
-        false => drive(&mut session, stop, screen)?,
+        true => view(&mut run, stop, State::new(&about, directory, done), screen)?,
+        false => drive(&mut run, stop, screen)?,
     };
     match ending {
         Ending::Finished => {
             screen.line(format!("checkpoint in {place}: kernfusion generate --checkpoint {place}"));
             Ok(ExitCode::SUCCESS)
         }
-        Ending::Stopped => Ok(stopped(session.trainer(), &format!("train --resume {place}"), screen)),
+        Ending::Stopped => Ok(stopped(run.trainer(), &format!("train --resume {place}"), screen)),
     }
 }
 
 /// Does the steps that are left under a view of the whole terminal, and says afterwards what it has shown last.
 fn view(
-    session: &mut Session,
+    run: &mut TrainingRun,
     stop: &'static AtomicBool,
     state: State,
     screen: &mut Screen,
 ) -> Result<Ending, CliError> {
-    let (ending, state) = live::drive(session, stop, state)?;
+    let (ending, state) = live::drive(run, stop, state)?;
     state.summary().iter().for_each(|line| screen.line(line));
     Ok(ending)
 }
 
 /// Does the steps that are left, with a bar or lines.
 pub(crate) fn drive(
-    session: &mut Session,
+    run: &mut TrainingRun,
     stop: &AtomicBool,
     screen: &mut Screen,
 ) -> Result<Ending, CliError> {
-    let bar = progress(session.trainer().record().settings.steps, "{pos}/{len} steps, {eta} left, {msg}");
-    let mut reporter = Reporter::new(screen, bar, session.trainer());
-    let ending = session.run(stop, &mut |event| reporter.show(event));
+    let bar = progress(run.trainer().record().settings.steps, "{pos}/{len} steps, {eta} left, {msg}");
+    let mut reporter = Reporter::new(screen, bar, run.trainer());
+    let ending = run.run(stop, &mut |event| reporter.show(event));
     reporter.finish();
     Ok(ending?)
 }

@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 /// Lines of a run in a pipe, about.
 const LINES: u64 = 20;
 
-/// Shows the events of a session.
+/// Shows the events of a run.
 pub(crate) struct Reporter<'a> {
     screen: &'a mut Screen,
     bar: ProgressBar,

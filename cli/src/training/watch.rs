@@ -8,7 +8,7 @@ use crate::report::Description;
 use crate::tensorboard::EventFile;
 use crate::training::live;
 use kernfusion_lm::jsonl::JsonLines;
-use kernfusion_lm::train::Session;
+use kernfusion_lm::train::TrainingRun;
 use std::path::{Path, PathBuf};
 
 /// What is written while a run goes on.
@@ -59,28 +59,28 @@ impl WatchArgs {
         Ok(Watched { replaces_log: log == Some(true), events })
     }
 
-    /// Lets all of them watch a session, whose checkpoint is in `directory`.
+    /// Lets all of them watch a run, whose checkpoint is in `directory`.
     pub(crate) fn attach(
         &self,
-        session: &mut Session,
+        run: &mut TrainingRun,
         directory: &Path,
         about: &Description,
         watched: &Watched,
     ) -> Result<(), CliError> {
         watched.events.as_ref().map_or(Ok(()), Claim::clear_events)?;
         about.write(directory)?;
-        session.log(&directory.join(LOG))?;
+        run.log(&directory.join(LOG))?;
         if let Some(log) = self.other_log(directory) {
             if watched.replaces_log {
                 JsonLines::create(log).map_err(kernfusion_lm::Error::from)?;
             }
-            session.log(log)?;
+            run.log(log)?;
         }
         if let Some(given) = &self.tensorboard {
-            let done = session.trainer().steps_done();
+            let done = run.trainer().steps_done();
             let mut events = EventFile::create(given.as_deref().unwrap_or(directory), done)?;
             events.text(done, "run", &format!("{:#}", serde_json::json!(about)))?;
-            session.watch(Box::new(events));
+            run.watch(Box::new(events));
         }
         Ok(())
     }

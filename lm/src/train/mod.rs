@@ -22,7 +22,7 @@
 pub mod batches;
 mod log;
 mod row;
-mod session;
+mod run;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -30,7 +30,7 @@ mod writer;
 
 pub use crate::record::Settings;
 pub use row::{Row, Watcher};
-pub use session::{Ending, Event, Session};
+pub use run::{Ending, Event, TrainingRun};
 pub use usage::Usage;
 pub use writer::Sample;
 

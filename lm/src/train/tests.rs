@@ -233,9 +233,9 @@ fn the_change_of_an_adapted_weight_is_never_computed() {
 fn a_session_does_what_is_due_and_then_ends() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log.jsonl");
-    let mut session = Session::new(trainer(), directory.path(), Some(&log)).unwrap();
+    let mut run = TrainingRun::new(trainer(), directory.path(), Some(&log)).unwrap();
     let mut events = Vec::new();
-    let ending = session.run(&AtomicBool::new(false), &mut |event| {
+    let ending = run.run(&AtomicBool::new(false), &mut |event| {
         events.push(match event {
             Event::Row(Row::Step(report)) => format!("step {}", report.step),
             Event::Row(Row::Validation { step, .. }) => format!("validation {step}"),
@@ -253,7 +253,7 @@ fn a_session_does_what_is_due_and_then_ends() {
     let rows = |field: &str| log.lines().filter(|row| row.contains(field)).count();
     assert_eq!(["\"loss\"", "\"val_loss\"", "\"sample\""].map(rows), [6, 3, 2]);
     assert_eq!(
-        session.run(&AtomicBool::new(false), &mut |_| panic!("no step is left")).unwrap(),
+        run.run(&AtomicBool::new(false), &mut |_| panic!("no step is left")).unwrap(),
         Ending::Finished
     );
 }
@@ -261,8 +261,8 @@ fn a_session_does_what_is_due_and_then_ends() {
 #[test]
 fn a_stopped_session_leaves_a_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
-    let mut session = Session::new(trainer(), directory.path(), None).unwrap();
-    assert_eq!(session.run(&AtomicBool::new(true), &mut |_| {}).unwrap(), Ending::Stopped);
+    let mut run = TrainingRun::new(trainer(), directory.path(), None).unwrap();
+    assert_eq!(run.run(&AtomicBool::new(true), &mut |_| {}).unwrap(), Ending::Stopped);
     assert_eq!(resumed(directory.path()).steps_done(), 1);
 }
 
@@ -273,8 +273,8 @@ fn a_run_that_diverges_keeps_its_checkpoint() {
     let wild =
         Settings { optimizer, clip: None, schedule: Schedule::Constant, checkpoint_every: 1, ..settings() };
     let trainer = Trainer::new(config(), wild, &corpus(), None, Target::cpu().threads(1)).unwrap();
-    let mut session = Session::new(trainer, directory.path(), None).unwrap();
-    let error = session.run(&AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
+    let mut run = TrainingRun::new(trainer, directory.path(), None).unwrap();
+    let error = run.run(&AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("the loss is ") && error.contains("a lower learning rate may help"), "{error}");
     assert!(resumed(directory.path()).steps_done() >= 1);
 }

@@ -10,7 +10,7 @@ use crate::experiment::{
 use crate::training::stop;
 use crate::training::train::{drive, introduce, stopped};
 use kernfusion::compile::Mode;
-use kernfusion_lm::train::{Ending, Session};
+use kernfusion_lm::train::{Ending, TrainingRun};
 use std::process::ExitCode;
 
 /// Train with dropout, and continue five prompts by 100 tokens every 500 steps, always with the likeliest token
@@ -50,9 +50,9 @@ pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
     introduce(&trainer, Mode::Compiled, screen);
     let before = trainer.steps_done();
     claim.clear(&[])?;
-    let mut session = Session::new(trainer, &directory, Some(&directory.join(EXPERIMENT_LOG)))?;
-    let ending = drive(&mut session, stop, screen)?;
-    let trainer = session.trainer();
+    let mut run = TrainingRun::new(trainer, &directory, Some(&directory.join(EXPERIMENT_LOG)))?;
+    let ending = drive(&mut run, stop, screen)?;
+    let trainer = run.trainer();
     let ours = measured(trainer, &args.run.target, &target, trainer.steps_done() > before);
     let curve = Curve::read(&directory.join(EXPERIMENT_LOG))?;
     // A run that was stopped has a report of what there is.

@@ -13,7 +13,7 @@ use crate::text_file::save;
 use crate::training::stop;
 use crate::training::train::{drive, introduce, stopped};
 use kernfusion::compile::Mode;
-use kernfusion_lm::train::{Ending, Session};
+use kernfusion_lm::train::{Ending, TrainingRun};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -65,9 +65,9 @@ pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
     introduce(&trainer, Mode::Compiled, screen);
     let before = trainer.steps_done();
     let log = directory.join(EXPERIMENT_LOG);
-    let mut session = Session::new(trainer, &directory, Some(&log))?;
-    let ending = drive(&mut session, stop, screen)?;
-    let trainer = session.trainer();
+    let mut run = TrainingRun::new(trainer, &directory, Some(&log))?;
+    let ending = drive(&mut run, stop, screen)?;
+    let trainer = run.trainer();
     if ending == Ending::Stopped {
         let command = format!("experiment verification --resume {}", directory.display());
         return Ok(stopped(trainer, &command, screen));

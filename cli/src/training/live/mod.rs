@@ -11,7 +11,7 @@ mod tests;
 mod view;
 
 use crate::common::error::CliError;
-use kernfusion_lm::train::{Ending, Event, Session};
+use kernfusion_lm::train::{Ending, Event, TrainingRun};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -46,12 +46,12 @@ pub(crate) fn leave() {
 
 /// Does the steps that are left under a view that begins with `state`. Returns how the run ended and its last state.
 pub(crate) fn drive(
-    session: &mut Session,
+    run: &mut TrainingRun,
     stop: &'static AtomicBool,
     state: State,
 ) -> Result<(Ending, State), CliError> {
     let view = View::open(state, stop)?;
-    let ending = session.run(stop, &mut |event| view.show(event))?;
+    let ending = run.run(stop, &mut |event| view.show(event))?;
     Ok((ending, view.close()))
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct State {
     pub(crate) steps: u64,
     /// The last step that was done, once one was.
     pub(crate) last: Option<StepReport>,
-    /// Steps that were done before this session.
+    /// Steps that were done before the run was resumed.
     pub(crate) begun: u64,
     /// Steps done.
     pub(crate) done: u64,

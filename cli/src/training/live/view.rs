@@ -174,7 +174,7 @@ fn help(state: &State) -> Line<'_> {
     Line::from_iter(keys.into_iter().flat_map(key))
 }
 
-/// The steps of this session.
+/// The steps since the run was begun or resumed.
 fn steps(state: &State) -> [f64; 2] {
     [state.begun as f64, (state.done as f64).max(state.begun as f64 + 1.0)]
 }

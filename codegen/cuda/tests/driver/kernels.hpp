@@ -116,11 +116,77 @@ inline size_t common(const std::vector<std::string>& texts) {
   return end == std::string::npos ? 0 : end + 3;
 }
 
+inline u64 hash_of(const std::string& text, u64 hash = 0xcbf29ce484222325ull) {
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
+  return hash;
+}
+
+inline std::string content(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+}
+
+// The path of a file of this text, which the emulator's header belongs to.
+inline std::string path_of(const std::string& text, const char* end) {
+  static const u64 emulator = hash_of(content(EMULATOR));
+  char name[24];
+  snprintf(name, sizeof name, "/%016llx", hash_of(text, emulator));
+  return KERNELS + std::string(name) + end;
+}
+
+// Writes a file, which appears whole.
+inline void write_file(const std::string& path, const std::string& text) {
+  const std::string part = path + "." + std::to_string(getpid());
+  FILE* file = fopen(part.c_str(), "w");
+  if (!file || fwrite(text.data(), text.size(), 1, file) != 1 || fclose(file) != 0 || rename(part.c_str(), path.c_str()) != 0) {
+    fprintf(stderr, "simulated driver: %s cannot be written\n", path.c_str());
+    exit(4);
+  }
+}
+
+// Starts the compiler on a text; what it makes appears whole when it ends.
+inline pid_t compile(const std::string& text, const std::string& result, const char* options) {
+  const std::string part = result + "." + std::to_string(getpid());
+  write_file(part + ".cpp", text);
+  const pid_t child = fork();
+  if (child == 0) {
+    const char* compiler = getenv("CXX") ? getenv("CXX") : "g++";
+    const std::string command = std::string(compiler) + " -std=c++17 -Og -fwrapv -ffp-contract=off -w -fPIC -fno-gnu-unique " + options + " -o " + part +
+                                " " + part + ".cpp && mv " + part + " " + result + " && rm " + part + ".cpp";
+    execl("/bin/sh", "sh", "-c", command.c_str(), (char*)nullptr);
+    _exit(127);
+  }
+  return child;
+}
+
+// Waits for a compiler.
+inline void wait_for(pid_t compiler) {
+  int status = 0;
+  waitpid(compiler, &status, 0);
+  if (status == 0) return;
+  fprintf(stderr, "simulated driver: the C++ compiler refuses kernels\n");
+  exit(4);
+}
+
+// A header of what all sources begin with, compiled once: reading the standard library takes longer than most kernels.
+inline const std::string& prelude() {
+  static const auto* path = [] {
+    const std::string text =
+        "typedef unsigned char u8;\ntypedef unsigned short u16;\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n"
+        "typedef long long i64;\n#include \"" EMULATOR "\"\n#include <utility>\n";
+    auto* path = new std::string(path_of(text, ".hpp"));
+    const std::string compiled = *path + ".gch";
+    if (access(compiled.c_str(), R_OK) != 0) {
+      write_file(*path, text);
+      wait_for(compile(text, compiled, "-x c++-header"));
+    }
+    return path;
+  }();
+  return *path;
+}
+
 inline std::string source_of(const std::vector<std::string>& texts) {
-  std::string text =
-      "typedef unsigned char u8;\ntypedef unsigned short u16;\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n"
-      "typedef long long i64;\n#include \"" EMULATOR
-      "\"\n#include <utility>\n";
+  std::string text = "#include \"" + prelude() + "\"\n";
   // Alone, a function has all of its source to itself; with others, the headers stand once.
   const size_t shared = texts.size() > 1 ? common(texts) : 0;
   text += texts[0].substr(0, shared);
@@ -140,44 +206,6 @@ inline std::string source_of(const std::vector<std::string>& texts) {
             name + ", grid, threads, p);\n}, simulated_count(" + name + "), simulated_bytes(" + name + ")};\n";
   }
   return text;
-}
-
-inline u64 hash_of(const std::string& text, u64 hash = 0xcbf29ce484222325ull) {
-  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
-  return hash;
-}
-
-inline std::string content(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-}
-
-// The path of a file of this text, which the emulator's header belongs to.
-inline std::string path_of(const std::string& text, const char* end) {
-  static const u64 emulator = hash_of(content(EMULATOR));
-  char name[24];
-  snprintf(name, sizeof name, "/%016llx", hash_of(text, emulator));
-  return KERNELS + std::string(name) + end;
-}
-
-// Starts the compiler; the library appears whole when it ends.
-inline pid_t compile(const std::string& source, const std::string& library) {
-  const std::string part = library + "." + std::to_string(getpid());
-  FILE* file = fopen((part + ".cpp").c_str(), "w");
-  if (!file || fwrite(source.data(), source.size(), 1, file) != 1 || fclose(file) != 0) {
-    fprintf(stderr, "simulated driver: %s cannot be written\n", part.c_str());
-    exit(4);
-  }
-  const pid_t child = fork();
-  if (child == 0) {
-    const char* compiler = getenv("CXX") ? getenv("CXX") : "g++";
-    const std::string command = std::string(compiler) +
-                                " -std=c++17 -Og -fwrapv -ffp-contract=off -w -shared -fPIC -fno-gnu-unique -Wl,-Bsymbolic -o " +
-                                part + " " + part + ".cpp && mv " + part + " " + library + " && rm " + part + ".cpp";
-    execl("/bin/sh", "sh", "-c", command.c_str(), (char*)nullptr);
-    _exit(127);
-  }
-  return child;
 }
 
 // The function and the source of an image; whether it is one of ours.
@@ -204,16 +232,6 @@ inline void load_folder() {
   if (files) closedir(files);
 }
 
-// Waits for the compiler that was started first.
-inline void wait_for_compiler(std::deque<pid_t>& running) {
-  int status = 0;
-  waitpid(running.front(), &status, 0);
-  running.pop_front();
-  if (status == 0) return;
-  fprintf(stderr, "simulated driver: the C++ compiler refuses kernels\n");
-  exit(4);
-}
-
 // Where a function is: a library, and its number there.
 struct Place {
   std::string library;
@@ -226,11 +244,9 @@ inline bool find(const std::string& text, Place& place) {
   return stream >> place.library >> place.number && access(place.library.c_str(), R_OK) == 0;
 }
 
-// Says where a function is; the file appears whole.
+// Says where a function is.
 inline void remember(const std::string& text, const Place& place) {
-  const std::string path = path_of(text, ".place"), part = path + "." + std::to_string(getpid());
-  std::ofstream(part) << place.library << " " << place.number << "\n";
-  rename(part.c_str(), path.c_str());
+  write_file(path_of(text, ".place"), place.library + " " + std::to_string(place.number) + "\n");
 }
 
 // Functions of one source file at most.
@@ -244,14 +260,18 @@ inline std::map<std::string, Place> build(const std::vector<std::string>& texts)
   const size_t cores = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1l);
   std::map<std::string, Place> places;
   std::deque<pid_t> running;
+  const auto wait_for_first = [&] {
+    wait_for(running.front());
+    running.pop_front();
+  };
   for (auto& part : parts) {
     const std::string source = source_of(part), library = path_of(source, ".so");
     for (size_t i = 0; i < part.size(); i++) places[part[i]] = {library, i};
     if (access(library.c_str(), R_OK) == 0) continue;
-    if (running.size() == cores) wait_for_compiler(running);
-    running.push_back(compile(source, library));
+    if (running.size() == cores) wait_for_first();
+    running.push_back(compile(source, library, "-shared -Wl,-Bsymbolic"));
   }
-  while (!running.empty()) wait_for_compiler(running);
+  while (!running.empty()) wait_for_first();
   for (auto& [text, place] : places) remember(text, place);
   return places;
 }

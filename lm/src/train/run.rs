@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What happens during a session, in order.
+/// What happens during a run, in order.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A step was done, a loss was measured, or a text was written.
@@ -19,7 +19,7 @@ pub enum Event<'a> {
     },
 }
 
-/// How a session ended.
+/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// All steps are done.
@@ -29,13 +29,13 @@ pub enum Ending {
 }
 
 /// A run with a place for its checkpoint, and all who watch it.
-pub struct Session {
+pub struct TrainingRun {
     trainer: Trainer,
     directory: PathBuf,
     watchers: Vec<Box<dyn Watcher>>,
 }
 
-impl Session {
+impl TrainingRun {
     /// Opens the log, which goes on where the trainer stands, and checks that the directory can be written, so that
     /// this is not found out at the first checkpoint.
     ///
@@ -45,9 +45,9 @@ impl Session {
         std::fs::create_dir_all(directory)
             .and_then(|()| tempfile::tempfile_in(directory))
             .map_err(|cause| Error::Checkpoint(super::unwritable(directory, cause)))?;
-        let mut session = Session { trainer, directory: directory.into(), watchers: vec![] };
-        log.map_or(Ok(()), |path| session.log(path))?;
-        Ok(session)
+        let mut run = TrainingRun { trainer, directory: directory.into(), watchers: vec![] };
+        log.map_or(Ok(()), |path| run.log(path))?;
+        Ok(run)
     }
 
     /// Opens one more log, which goes on where the trainer stands.
