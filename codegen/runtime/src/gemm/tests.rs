@@ -257,15 +257,19 @@ impl Case {
         }
         let round =
             |x: f32| if variant.precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
+        let mut rows = self.a.values.clone();
+        if variant.prologue {
+            for (at, x) in rows.iter_mut().enumerate() {
+                let (b, i, p) = (at / (m * k), at / k % m, at % k);
+                *x = *x * self.hooks.rows[i] + self.hooks.columns[p] + b as f32;
+            }
+        }
+        let [rows, columns] = [&rows, &self.b.values]
+            .map(|values| values.iter().map(|&x| f64::from(round(x))).collect::<Vec<_>>());
         for (b, i, j) in (0..batch).flat_map(|b| (0..m).flat_map(move |i| (0..n).map(move |j| (b, i, j)))) {
+            let (row, column) = (&rows[(b * m + i) * k..][..k], &columns[(b * n + j) * k..][..k]);
             let (mut sum, mut size) = (0.0, 1.0);
-            for p in 0..k {
-                let mut x = self.a.values[(b * m + i) * k + p];
-                if variant.prologue {
-                    x = x * self.hooks.rows[i] + self.hooks.columns[p] + b as f32;
-                }
-                let y = self.b.values[(b * n + j) * k + p];
-                let product = f64::from(round(x)) * f64::from(round(y));
+            for product in row.iter().zip(column).map(|(x, y)| x * y) {
                 (sum, size) = (sum + product, size + product.abs());
             }
             if self.contraction.epilogue.is_some() {
