@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     let mut compiled = program.compile(&states, &Target::cpu())?;
     let points = [-2.0f32, -0.7, 0.1, 0.9, 2.3];
     let results = compiled.run(&[("x", &HostTensor::new([5], points.to_vec()))])?;
-    let column = |name| results.get(name).and_then(HostTensor::as_f32).expect("an f32 output").to_vec();
+    let column = |name| results.get(name).expect("an output").as_f32().expect("of f32").to_vec();
 
     println!("    x     y′ = 3 sin²x cos x    y″ = 6 sin x cos²x − 3 sin³x");
     for ((x, first), second) in points.into_iter().zip(column("first")).zip(column("second")) {

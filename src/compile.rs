@@ -19,9 +19,11 @@ use crate::error::{Error, Result};
 pub use crate::error::{LimitError, Maker, NonFinite};
 use crate::trace::Program;
 use finite::FiniteCheck;
-use kernfusion_codegen::{Backend, Executable, Listing, Outputs, SharedArena, States, Temporaries};
-pub use kernfusion_codegen::{Candidates, Pending};
+use kernfusion_codegen::{Backend, Executable, SharedArena, Temporaries};
+pub use kernfusion_codegen::{Candidates, Listing, Outputs, Pending, States};
 pub use kernfusion_cpu::isa::Isa;
+#[cfg(feature = "files")]
+use kernfusion_ir::TensorType;
 use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, Tensor};
 pub use kernfusion_passes::MemoryStrategy;
@@ -244,6 +246,44 @@ impl Program {
             states.set(&name, &value)?;
         }
         Ok(states)
+    }
+
+    /// States for this program from a file that [`Session::save`](crate::optim::Session::save) has written, to use a trained model
+    /// without training it: its parameters and buffers have the values of the file, everything else is zero. What else is in the file,
+    /// such as an optimizer's moments, is left out.
+    ///
+    /// # Errors
+    /// The file cannot be read, lacks a parameter, or has one of another shape.
+    #[cfg(feature = "files")]
+    pub fn load_states(&self, path: impl AsRef<std::path::Path>) -> Result<States> {
+        let path = path.as_ref();
+        let mut tensors = crate::tensor_file::read(path)?;
+        let of = |reason: String| Error::Configuration(format!("{}: {reason}", path.display()));
+        let states = States::new();
+        let mut missing = vec![];
+        for parameter in self.parameters.iter().chain(&self.buffers) {
+            let Some(tensor) = tensors.remove(&parameter.name) else {
+                missing.push(parameter.name.clone());
+                continue;
+            };
+            if tensor.shape() != parameter.shape {
+                let wanted = TensorType::new(parameter.dtype, parameter.shape.clone());
+                return Err(of(format!("\"{}\" is {}, the model has {wanted}", parameter.name, tensor.ty())));
+            }
+            // What a file has in `f32` may be kept as `bf16`, or as `i8` with scales.
+            if tensor.ty().dtype != parameter.dtype {
+                let values = tensor.to_f64().into_iter().map(|x| x as f32).collect();
+                parameter.kept(values).iter().try_for_each(|(name, value)| states.set(name, value))?;
+                continue;
+            }
+            states.set(&parameter.name, &tensor)?;
+            match parameter.companion().map(|name| (tensors.remove(&name), name)) {
+                Some((Some(scales), name)) => states.set(&name, &scales)?,
+                Some((None, name)) => missing.push(name),
+                None => {}
+            }
+        }
+        if missing.is_empty() { Ok(states) } else { Err(of(format!("has no {}", missing.join(", ")))) }
     }
 
     /// Compiles the program over `states`; see [`compile`].

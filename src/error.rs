@@ -13,9 +13,11 @@ use kernfusion_ir::IrError;
 use kernfusion_passes::PassError;
 use kernfusion_passes::fuse::FuseError;
 use kernfusion_passes::microbatch::MicrobatchError;
+use std::fmt;
 
-/// Any failure that a user's program, data or machine can cause.
-#[derive(Debug, thiserror::Error)]
+/// Any failure that a user's program, data or machine can cause. `Debug` shows the message, too, so that a `main` that returns an
+/// error says what a person can read.
+#[derive(thiserror::Error)]
 pub enum Error {
     /// A mistake in a traced program. Says op, operand types, the user's line and the module path.
     #[error(transparent)]
@@ -28,7 +30,7 @@ pub enum Error {
     Fuse(#[from] FuseError),
     /// A program whose batch cannot be computed in microbatches. Says op and line.
     #[error(transparent)]
-    Tile(#[from] MicrobatchError),
+    Microbatch(#[from] MicrobatchError),
     /// A memory limit that cannot be met. Says how much is missing.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -55,6 +57,12 @@ impl Error {
             Error::Configuration(reason) => reason.clone(),
             other => other.to_string(),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
 //! * [`compile`]: programs become executables.
+//! * [`ir`], [`passes`]: the graph, kernels and plans, and what makes one of the other.
 //! * [`bisect`]: which step of compilation changes a result; [`fuzz`]: random programs and their judges.
 //! * [`tensor_file`], [`atomic_file`], [`input_file`]: what is kept on disk.
 //!
@@ -37,10 +38,13 @@ mod testing;
 pub mod trace;
 
 pub use error::{Error, Result};
+pub use kernfusion_ir as ir;
 pub use kernfusion_ir::Tensor as HostTensor;
+pub use kernfusion_passes as passes;
 
 /// What most programs use.
 pub mod prelude {
+    pub use crate::compile::Target;
     pub use crate::init::Init;
     pub use crate::loss::{
         activation_regularization, bce, bce_with_logits, counted_mean, cross_entropy, masked_cross_entropy,

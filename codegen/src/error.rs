@@ -43,6 +43,14 @@ pub enum CodegenError {
         /// What is wrong with it.
         reason: String,
     },
+    /// An output does not exist, or is not what was asked for.
+    #[error("output \"{name}\" {reason}")]
+    Output {
+        /// The name that was asked for.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A state exists with another type than the plan's.
     #[error("state \"{name}\": is {found}, the program expects {expected}")]
     State {

@@ -1,5 +1,6 @@
 //! The results of a run.
 
+use crate::CodegenError;
 use kernfusion_ir::Tensor;
 use kernfusion_ir::kernel::Microbatches;
 
@@ -14,15 +15,24 @@ impl Outputs {
     }
 
     /// The output of that name.
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.iter().find(|(other, _)| other == name).map(|(_, tensor)| tensor)
+    ///
+    /// # Errors
+    /// There is none; the error lists those that there are.
+    pub fn get(&self, name: &str) -> Result<&Tensor, CodegenError> {
+        let found = self.0.iter().find(|(other, _)| other == name).map(|(_, tensor)| tensor);
+        let names = || self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        found.ok_or_else(|| output_error(name, format!("is not there (there are: {})", names())))
     }
 
-    /// The only element of the output of that name, as `f32`; `None` if it has several.
-    pub fn scalar(&self, name: &str) -> Option<f32> {
-        match self.get(name)?.to_f64()[..] {
-            [value] => Some(value as f32),
-            _ => None,
+    /// The only element of the output of that name, whatever its dtype, as `f32`.
+    ///
+    /// # Errors
+    /// There is no such output, or it has another number of elements.
+    pub fn scalar(&self, name: &str) -> Result<f32, CodegenError> {
+        let output = self.get(name)?;
+        match output.to_f64()[..] {
+            [value] => Ok(value as f32),
+            _ => Err(output_error(name, format!("is {}, not one number", output.ty()))),
         }
     }
 
@@ -48,6 +58,10 @@ impl Outputs {
     }
 }
 
+fn output_error(name: &str, reason: String) -> CodegenError {
+    CodegenError::Output { name: name.into(), reason }
+}
+
 /// Tensors of one type, one after another along an axis.
 fn joined(parts: Vec<&Tensor>, axis: usize) -> Tensor {
     let part = parts[0].ty();
@@ -63,6 +77,16 @@ fn joined(parts: Vec<&Tensor>, axis: usize) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_output_that_is_not_there_is_an_error_with_those_that_are() {
+        let named = |name: &str, values: Vec<f32>| (name.to_string(), Tensor::new([values.len()], values));
+        let outputs = Outputs::new(vec![named("loss", vec![0.5]), named("logits", vec![1.0, 2.0])]);
+        assert_eq!(outputs.scalar("loss"), Ok(0.5));
+        let message = |result: Result<f32, CodegenError>| result.unwrap_err().to_string();
+        assert_eq!(message(outputs.scalar("los")), "output \"los\" is not there (there are: loss, logits)");
+        assert_eq!(message(outputs.scalar("logits")), "output \"logits\" is f32[2], not one number");
+    }
 
     #[test]
     fn parts_are_joined_along_their_axis() {

@@ -152,16 +152,17 @@ impl Tensor {
 
     /// The elements, if they are `f32`.
     pub fn as_f32(&self) -> Option<&[f32]> {
-        match &self.data {
-            Data::F32(v) => Some(v),
-            Data::BF16(_)
-            | Data::F16(_)
-            | Data::F64(_)
-            | Data::I32(_)
-            | Data::U32(_)
-            | Data::I8(_)
-            | Data::Bool(_) => None,
-        }
+        if let Data::F32(values) = &self.data { Some(values) } else { None }
+    }
+
+    /// The elements, if they are `i32`.
+    pub fn as_i32(&self) -> Option<&[i32]> {
+        if let Data::I32(values) = &self.data { Some(values) } else { None }
+    }
+
+    /// The elements, if they are `u32`.
+    pub fn as_u32(&self) -> Option<&[u32]> {
+        if let Data::U32(values) = &self.data { Some(values) } else { None }
     }
 }
 

@@ -74,7 +74,7 @@ impl Filler {
         let x = HostTensor::new([1, context], x);
         let lengths = HostTensor::new([1, 1], vec![length as i32]);
         let outputs = self.program.run(&[("x", &x), ("length", &lengths)])?;
-        let logits = outputs.get("logits").and_then(HostTensor::as_f32).expect("logits are f32");
+        let logits = outputs.get("logits")?.as_f32().expect("logits are f32");
         let rows = tokens.iter().zip(logits.chunks(self.config.vocabulary));
         let mask = self.mask();
         let filled = rows.map(|(&token, row)| if token == mask { self.likeliest(row) } else { token });

@@ -168,7 +168,7 @@ impl TextScorer {
         // What follows on the right is not seen by what stands before.
         let (x, y) = (padded(&tokens[..length]), padded(&tokens[1..=length]));
         let outputs = self.program.run(&[("x", &x), ("y", &y)])?;
-        let losses = outputs.get("losses").and_then(HostTensor::as_f32).expect("losses are f32");
+        let losses = outputs.get("losses")?.as_f32().expect("losses are f32");
         Ok(losses[..length].iter().map(|&loss| -f64::from(loss)).collect())
     }
 }

@@ -173,7 +173,7 @@ impl Translator {
         ];
         let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
         let outputs = self.program(extents)?.run(&inputs)?;
-        let next = outputs.get("log_probabilities").and_then(HostTensor::as_f32);
+        let next = outputs.get("log_probabilities")?.as_f32();
         Ok(next.expect("log-probabilities are f32").to_vec())
     }
 

@@ -53,10 +53,13 @@ pub fn execute_on(
         let outputs = compiled.run(&data)?;
         let result = |output: &Output| {
             let name = &output.name;
-            let found = if output.updates_state { states.get(name) } else { outputs.get(name).cloned() };
-            // A run gives every output and keeps every state; but a GPU may fail.
+            // A run keeps every state; but a GPU may fail.
             let lost = || Error::Configuration(format!("the device does not give {name} back"));
-            Ok((name.clone(), found.ok_or_else(lost)?))
+            let found = match output.updates_state {
+                true => states.get(name).ok_or_else(lost)?,
+                false => outputs.get(name)?.clone(),
+            };
+            Ok((name.clone(), found))
         };
         graph.outputs().iter().map(result).collect()
     };

@@ -44,7 +44,7 @@ impl FiniteCheck {
         for output in self.graph.outputs() {
             let new = match output.updates_state {
                 true => self.states.get(&output.name).map(|tensor| Seen::of(&tensor)),
-                false => outputs.get(&output.name).map(Seen::of),
+                false => Some(Seen::of(outputs.get(&output.name)?)),
             };
             if let Some(has) = new.and_then(Seen::has) {
                 let seen = self.repeat(saved, inputs)?;

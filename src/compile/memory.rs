@@ -41,7 +41,7 @@ fn within_arena(graph: &Graph, target: &Target) -> Result<Option<Lowered>> {
     let Some(arena) = target.arena.as_ref().filter(|_| free) else { return Ok(None) };
     for memory in candidates(graph, target) {
         match lower(graph, target, memory) {
-            Err(Error::Tile(_)) => return Ok(None),
+            Err(Error::Microbatch(_)) => return Ok(None),
             lowered => {
                 let lowered = lowered?;
                 if lowered.program.arena_bytes() <= arena.len() {
@@ -67,7 +67,7 @@ fn unlimited(graph: &Graph, target: &Target) -> Result<Lowered> {
     let mut best = whole;
     for memory in candidates(graph, target).into_iter().filter(|memory| memory.microbatches >= wanted) {
         let sliced = match lower(graph, target, memory) {
-            Err(Error::Tile(_)) => break,
+            Err(Error::Microbatch(_)) => break,
             lowered => lowered?,
         };
         if own_bytes(&sliced) >= own_bytes(&best) {
@@ -107,7 +107,7 @@ fn within(
             continue;
         }
         let lowered = match (lower(graph, target, memory), least) {
-            (Err(Error::Tile(cause)), Some(_)) => {
+            (Err(Error::Microbatch(cause)), Some(_)) => {
                 uncut = Some(cause);
                 continue;
             }

@@ -59,7 +59,8 @@ impl TrainStep {
 }
 
 impl Session {
-    /// Lets the learning rate change with the step. Without it, it stays what the optimizer says.
+    /// Lets the learning rate change with the step. Without it, it stays what the optimizer says. A session that [loads](Self::load)
+    /// keeps its own schedule, and goes on in it where the file's steps ended.
     pub fn with_schedule(self, schedule: Schedule) -> Self {
         Session { schedule, ..self }
     }
@@ -70,8 +71,7 @@ impl Session {
     /// An input is missing, unknown or of another type than declared (the error lists those that there are; nothing has happened
     /// then), or as [`Compiled::run`].
     pub fn step(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<f32> {
-        let outputs = self.step_outputs(inputs)?;
-        Ok(outputs.scalar("loss").expect("a training step has a loss"))
+        Ok(self.step_outputs(inputs)?.scalar("loss")?)
     }
 
     /// Does one step: all outputs, such as `loss` and, with clipping, `grad_norm`.
@@ -146,11 +146,14 @@ mod files {
     const PLACE: &str = "session.place";
 
     impl Session {
-        /// Writes parameters, the optimizer's states, the number of steps and the seed as a safetensors file, whole or not at all.
+        /// Writes parameters, the optimizer's states, the number of steps and the seed as a safetensors file, whole or not at all. Its
+        /// folder must exist. The schedule is not in the file. [`Program::load_states`](crate::trace::Program::load_states) reads the
+        /// parameters for a program that is not trained.
         ///
         /// # Errors
         /// It cannot be written; what was there before is then untouched.
-        pub fn save(&self, path: &Path) -> Result<()> {
+        pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+            let path = path.as_ref();
             let halves = [self.done, self.seed].into_iter().flat_map(|x| [x as u32, (x >> 32) as u32]);
             let place = Tensor::new([4], halves);
             let states = self.states.names().into_iter().map(|name| Ok((name.clone(), self.get(&name)?)));
@@ -164,7 +167,8 @@ mod files {
         /// # Errors
         /// It cannot be read, lacks a parameter, or has a tensor that is no state of this model or of another shape; nothing has
         /// changed then.
-        pub fn load(&mut self, path: &Path) -> Result<()> {
+        pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+            let path = path.as_ref();
             let mut tensors = tensor_file::read(path)?;
             let of = |reason: String| Error::Configuration(format!("{}: {reason}", path.display()));
             let place = tensors.remove(PLACE);

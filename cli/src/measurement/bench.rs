@@ -167,7 +167,7 @@ impl Contender {
     fn step(&mut self, windows: &Windows<'_>) -> Result<(), CliError> {
         let (outputs, time) = self.workload.step(windows)?;
         self.seconds.push(time.as_secs_f64());
-        self.losses.push(outputs.scalar("loss"));
+        self.losses.push(outputs.scalar("loss").ok());
         Ok(())
     }
 

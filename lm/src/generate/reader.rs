@@ -277,7 +277,7 @@ impl Window {
 }
 
 fn logits_of(outputs: &Outputs) -> Vec<f32> {
-    outputs.get("logits").and_then(HostTensor::as_f32).expect("logits are f32").to_vec()
+    outputs.get("logits").expect("a decoder has logits").as_f32().expect("logits are f32").to_vec()
 }
 
 /// From `x` of `i32[1, context]` and a `position` to the `logits` of `f32[1, 1, vocabulary]` there.

@@ -36,7 +36,7 @@ fn logits(model: &Published, given: &BTreeMap<String, HostTensor>) -> Vec<f32> {
     let target = Target::cpu().threads(2);
     let states = model.states(&program, &target).unwrap();
     let outputs = compile(&program.graph, &states, &target).unwrap().run(&inputs).unwrap();
-    outputs.get("logits").and_then(HostTensor::as_f32).unwrap().to_vec()
+    outputs.get("logits").unwrap().as_f32().unwrap().to_vec()
 }
 
 fn farthest(one: &[f32], other: &[f32]) -> f32 {

@@ -295,7 +295,8 @@ impl Trainer {
         Ok(StepReport {
             step,
             loss: outputs.scalar("loss").expect("a step has a loss"),
-            gradient_norm: outputs.scalar("grad_norm"),
+            // There is one if gradients are clipped.
+            gradient_norm: outputs.scalar("grad_norm").ok(),
             learning_rate,
             seconds,
             tokens_per_s: tokens as f64 / seconds,

@@ -144,7 +144,7 @@ impl Scorer {
         let tokens = tokens[tokens.len().saturating_sub(self.context)..].to_vec();
         let (x, last) = inputs([&Example { tokens, prompt: 1 }], self.context);
         let outputs = self.program.run(&[("text", &x), ("text.last", &last)])?;
-        Ok(outputs.get("score").and_then(HostTensor::as_f32).expect("scores are f32")[0])
+        Ok(outputs.get("score")?.as_f32().expect("scores are f32")[0])
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Every op starts as a kernel of its own; views and generated values (constants, coordinates, random bits and what
 //! follows from them alone) belong to their readers. Then kernels are merged along the edges between them,
-//! those first that save the most time. A merge is made if the result is one kernel (`lower`), if no other kernel
-//! lies between the two, and if it computes nothing so often that the saving is lost. Every other edge is a memory
-//! access, recorded with the reason.
+//! those of the largest tensors first. A merge is made if the result is one kernel (`lower`) that the back end accepts, if no other
+//! kernel lies between the two, and if it computes nothing so often that the saving is lost (`merged`, with the prices of `cost`).
+//! Every other edge is a memory access, recorded with the reason.
 //!
 //! ```text
 //! %2 = add %0 %1

@@ -96,14 +96,14 @@ fn run(bench: &Bench, candidates: Candidates, tf32: bool, folder: &TempDir) -> O
     let inputs: Vec<_> = bench.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let products = program.library().map_or(0, |library| library.products);
     // The second run is the graph again.
-    let first = program.run(&inputs).expect("runs").get("d").cloned();
+    let first = program.run(&inputs).expect("runs").get("d").expect("an output").clone();
     let (timed, times) = program.run_timed(&inputs).expect("runs");
     assert!(times.iter().all(|time| time.as_secs_f64() > 0.0));
-    let again = program.run(&inputs).expect("runs").get("d").cloned();
-    let compared = |tensor: Option<&Tensor>| tensor.expect("an output").to_bytes();
-    assert_eq!(written(bench, &compared(first.as_ref())), written(bench, &compared(timed.get("d"))));
-    assert_eq!(written(bench, &compared(first.as_ref())), written(bench, &compared(again.as_ref())));
-    Some((products, first?))
+    let again = program.run(&inputs).expect("runs").get("d").expect("an output").clone();
+    let compared = |tensor: &Tensor| written(bench, &tensor.to_bytes());
+    assert_eq!(compared(&first), compared(timed.get("d").expect("an output")));
+    assert_eq!(compared(&first), compared(&again));
+    Some((products, first))
 }
 
 /// The bytes of the elements that the only kernel stores; between them may lie others.

@@ -1,7 +1,7 @@
-//! Threads and blocking: which part of C a thread computes, and how it divides that.
+//! Threads and cache blocking: which part of C a thread computes, and how it divides that.
 //!
-//! B is packed whole, for as many columns as fit into `B_WORDS`; where k is so long that these would be few
-//! (weight gradients), one block of k at a time.
+//! B is packed whole, for as many columns as fit into the L3 cache (`B_WORDS`); where k is so long that these would be few
+//! (weight gradients), one block of k at a time. Blocks of A in L2 and L1: `macrokernel.rs`; their sizes `KC` and `mc`: `microkernel.rs`.
 
 use super::macrokernel::Macrokernel;
 use super::microkernel::{KC, Kernels, LDA};
