@@ -8,6 +8,7 @@ use kernfusion::compile::{Isa, MemoryStrategy, Mode, Stages, Target};
 use kernfusion::fuzz::{Case, Check, checks_of, inputs, judge, program};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Form, Kernel};
+use kernfusion_passes::simplify::{Pick, Rounding};
 use std::path::Path;
 
 /// Seeds of inputs.
@@ -40,6 +41,8 @@ fn what_was_wrong_once_is_right() {
         Check::Bf16(Mode::Compiled),
         Check::Passes(kernfusion_passes::PIPELINE.iter().map(|pass| pass.name).collect()),
     ];
+    let random = (1..=8).map(Pick::Random);
+    checks.extend([Pick::Dearest].into_iter().chain(random).map(|pick| Check::Forms(Rounding::Finite, pick)));
     checks.extend(Isa::available().into_iter().map(Check::Compiled));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/findings");
     let mut files: Vec<_> =

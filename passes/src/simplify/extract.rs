@@ -69,7 +69,8 @@ impl Extraction {
             Form { term: term.clone(), operands, cost, reach, reads }
         };
         let class = |&id: &Id| {
-            let mut terms_of: Vec<_> = terms[id].nodes.iter().collect();
+            // A number is never written as anything else: folding has rounded it.
+            let mut terms_of: Vec<_> = terms[id].data.forms(&terms[id].nodes).collect();
             terms_of.sort();
             let forms = terms_of.into_iter().map(|term| form(term, id)).collect();
             Class { forms, access: cost::access(&terms[id].data.ty) }
