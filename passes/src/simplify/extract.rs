@@ -69,8 +69,7 @@ impl Extraction {
             Form { term: term.clone(), operands, cost, reach, reads }
         };
         let class = |&id: &Id| {
-            // A number is never written as anything else: folding has rounded it.
-            let mut terms_of: Vec<_> = terms[id].data.forms(&terms[id].nodes).collect();
+            let mut terms_of: Vec<_> = terms[id].nodes.iter().collect();
             terms_of.sort();
             let forms = terms_of.into_iter().map(|term| form(term, id)).collect();
             Class { forms, access: cost::access(&terms[id].data.ty) }
@@ -124,8 +123,11 @@ impl Extraction {
             Pick::Random(seed) => Some(Draws::new(seed)),
         };
         let mut choice = original;
+        // A number is written as that and nothing else: what it was folded from is as much only after rounding.
+        let numbers: Vec<_> = (0..self.classes.len()).map(|class| self.number_form(class)).collect();
+        choice.iter_mut().zip(&numbers).for_each(|(form, number)| *form = number.unwrap_or(*form));
         let mut cost = self.cost(&choice).expect("a program has no cycle");
-        for class in 0..self.classes.len() {
+        for class in (0..self.classes.len()).filter(|&class| numbers[class].is_none()) {
             for form in 0..self.classes[class].forms.len() {
                 let before = std::mem::replace(&mut choice[class], form);
                 let mut wanted = |new: f64| draws.as_mut().map_or(new > cost, |draws| draws.below(2) == 0);
@@ -136,6 +138,17 @@ impl Extraction {
             }
         }
         (choice, cost)
+    }
+
+    /// The form of a class that is a number, in one element or in all of them.
+    fn number_form(&self, class: usize) -> Option<usize> {
+        let constant =
+            |class: usize| self.classes[class].forms.iter().position(|form| form.term.name() == "constant");
+        let is_spread = |form: &Form| {
+            form.term.name() == "broadcast"
+                && form.operands.iter().all(|&operand| constant(operand).is_some())
+        };
+        constant(class).or_else(|| self.classes[class].forms.iter().position(is_spread))
     }
 
     /// The cheapest choice that is found, starting from the original one; its cost.
