@@ -28,6 +28,7 @@ impl Outputs {
     ///
     /// # Errors
     /// There is no such output, or it has another number of elements.
+    #[doc(alias = "item")]
     pub fn scalar(&self, name: &str) -> Result<f32, CodegenError> {
         let output = self.get(name)?;
         match output.to_f64()[..] {

@@ -83,6 +83,7 @@ impl Tensor {
     }
 
     /// x · sigmoid(x), also called SiLU (Ramachandran, Zoph, Le, 2017).
+    #[doc(alias = "silu")]
     #[track_caller]
     pub fn swish(&self) -> Tensor {
         self * self.sigmoid()

@@ -28,7 +28,8 @@ pub enum Optimizer {
     },
     /// Adam (Kingma, Ba, 2015); weight decay is added to the gradient.
     Adam(Moments),
-    /// Adam with decoupled weight decay (Loshchilov, Hutter, 2019): p ← p·(1 − rate·weight_decay) before each step.
+    /// Adam with decoupled weight decay (Loshchilov, Hutter, 2019): p ← p·(1 − rate·weight_decay) before each step, for every
+    /// parameter.
     AdamW(Moments),
     /// Averaged SGD (Polyak, Juditsky, 1992).
     Asgd(Averaging),

@@ -163,6 +163,7 @@ impl Tensor {
     }
 
     /// Where this `bool` tensor holds, `a`, elsewhere `b`; all three broadcast. Two numbers make `f32`.
+    #[doc(alias = "where")]
     #[track_caller]
     pub fn select(&self, a: impl Into<Operand>, b: impl Into<Operand>) -> Tensor {
         let (a, b) = match (a.into(), b.into()) {

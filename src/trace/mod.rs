@@ -254,7 +254,7 @@ impl Trace {
         !inner.frozen.iter().any(under) && inner.trained.is_none_or(|trained| trained(name))
     }
 
-    /// Opens a module under the current one, until the guard is dropped.
+    /// Opens a module under the current one, until the guard is dropped. The name may have dots (`blocks.0`).
     pub fn scope(&self, name: &str) -> Scope {
         let outer = self.path();
         self.at(if outer.is_empty() { name.into() } else { format!("{outer}.{name}").into() })

@@ -201,6 +201,7 @@ impl Tensor {
 
 impl Trace {
     /// The tensors one after another along an axis.
+    #[doc(alias = "cat")]
     #[track_caller]
     pub fn concat(&self, tensors: &[&Tensor], axis: isize) -> Tensor {
         let Some(&first) = tensors.first() else { return self.nothing("concat") };

@@ -97,6 +97,7 @@ impl Tensor {
     }
 
     /// The same value, through which no gradient flows.
+    #[doc(alias = "detach")]
     #[track_caller]
     pub fn stop_gradient(&self) -> Tensor {
         // A node of its own, so that other uses of the value keep their gradients.
