@@ -253,7 +253,7 @@ impl Program {
     /// such as an optimizer's moments, is left out.
     ///
     /// # Errors
-    /// The file cannot be read, lacks a parameter, or has one of another shape.
+    /// The file cannot be read, lacks a parameter, or has one of another shape, or of `i8` where the program has floats.
     #[cfg(feature = "files")]
     pub fn load_states(&self, path: impl AsRef<std::path::Path>) -> Result<States> {
         let path = path.as_ref();
@@ -266,12 +266,13 @@ impl Program {
                 missing.push(parameter.name.clone());
                 continue;
             };
-            if tensor.shape() != parameter.shape {
+            // What a file has in `f32` may be kept as `bf16`, or as `i8` with scales; but `i8` is nothing without its scales.
+            let converts = tensor.ty().dtype != parameter.dtype;
+            if tensor.shape() != parameter.shape || converts && !tensor.ty().dtype.is_float() {
                 let wanted = TensorType::new(parameter.dtype, parameter.shape.clone());
                 return Err(of(format!("\"{}\" is {}, the model has {wanted}", parameter.name, tensor.ty())));
             }
-            // What a file has in `f32` may be kept as `bf16`, or as `i8` with scales.
-            if tensor.ty().dtype != parameter.dtype {
+            if converts {
                 let values = tensor.to_f64().into_iter().map(|x| x as f32).collect();
                 parameter.kept(values).iter().try_for_each(|(name, value)| states.set(name, value))?;
                 continue;

@@ -154,3 +154,32 @@ fn files_that_do_not_fit_change_nothing() {
     one.load(&file).unwrap();
     assert_eq!((one.get("hidden.weight").unwrap(), one.steps_done()), (before, 0));
 }
+
+#[test]
+fn states_are_loaded_without_a_session_or_the_error_says_what_does_not_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let program = |outputs: usize| {
+        let trace = Trace::new();
+        let x = trace.input("x", [1, 2], DType::F32);
+        trace.finish(&[("y", &Linear::new(&trace, "layer", 2, outputs).forward(&x))]).unwrap()
+    };
+    let values = BTreeMap::from_iter(program(3).initial_parameters(1));
+    let message = |values: &BTreeMap<String, HostTensor>, outputs: usize| {
+        tensor_file::write(&path, values).unwrap();
+        program(outputs).load_states(&path).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(message(&values, 3), Ok(()));
+    assert_eq!(
+        program(3).load_states(&path).unwrap().get("layer.weight").as_ref(),
+        values.get("layer.weight")
+    );
+    assert!(message(&values, 4).unwrap_err().contains(", the model has f32["));
+    let mut narrow = values.clone();
+    let weight = &values["layer.weight"];
+    narrow.insert("layer.weight".into(), HostTensor::new(weight.shape(), [1i8; 6]));
+    assert!(message(&narrow, 3).unwrap_err().contains("\"layer.weight\" is i8["));
+    narrow.remove("layer.bias");
+    narrow.insert("layer.weight".into(), weight.clone());
+    assert!(message(&narrow, 3).unwrap_err().ends_with("has no layer.bias"));
+}

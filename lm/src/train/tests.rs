@@ -230,7 +230,7 @@ fn the_change_of_an_adapted_weight_is_never_computed() {
 }
 
 #[test]
-fn a_session_does_what_is_due_and_then_ends() {
+fn a_run_does_what_is_due_and_then_ends() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log.jsonl");
     let mut run = TrainingRun::new(trainer(), directory.path(), Some(&log)).unwrap();
@@ -259,7 +259,7 @@ fn a_session_does_what_is_due_and_then_ends() {
 }
 
 #[test]
-fn a_stopped_session_leaves_a_checkpoint() {
+fn a_stopped_run_leaves_a_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
     let mut run = TrainingRun::new(trainer(), directory.path(), None).unwrap();
     assert_eq!(run.run(&AtomicBool::new(true), &mut |_| {}).unwrap(), Ending::Stopped);
