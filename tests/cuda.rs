@@ -3,11 +3,11 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, lower};
-use kernfusion::models::{GptConfig, ModelConfig, Part, presets, samples};
+use kernfusion::models::{Chunk, GptConfig, ModelConfig, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
-use kernfusion_cuda::emulator::{self, Emulator, Job, Schedule};
-use kernfusion_cuda::{Launches, Options, Renderer, Step};
+use kernfusion_cuda::emulator::{self, Emulator, Job, ThreadSchedule};
+use kernfusion_cuda::{Launches, Options, Renderer, StreamOp};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::kernel::{Form, Plan};
 use kernfusion_ir::random::element_bits;
@@ -45,12 +45,12 @@ fn training_step(config: impl Into<ModelConfig>, target: &Target, tolerance: f64
     case(name, step.program.graph, inputs, 1e-3..2e-3, target, tolerance)
 }
 
-/// A part of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
+/// A chunk of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
 fn continuation(name: &str, config: &ModelConfig, target: &Target) -> Option<Case> {
     let (trace, narrow) = (Trace::new(), target.product_type() == ProductType::Bf16);
     trace.store_matrices(target.stored());
-    let part = Part { length: 2, visible: config.context(), capacity: config.context() };
-    let program = config.continuation(&trace, 3, part).expect("a program")?;
+    let chunk = Chunk { length: 2, visible: config.context(), capacity: config.context() };
+    let program = config.continuation(&trace, 3, chunk).expect("a program")?;
     let words = config.vocabulary() as u32;
     let tokens: Vec<_> = (0..6).map(|at| (element_bits(3, 0, 0, at) % words) as i32).collect();
     let scalar = |value: i32| HostTensor::new([], vec![value]);
@@ -91,7 +91,7 @@ fn case(
 /// The results of each case.
 type Results = Vec<BTreeMap<String, HostTensor>>;
 
-fn results(emulator: &Emulator, cases: &[Case], programs: &[Launches], schedule: Schedule) -> Results {
+fn results(emulator: &Emulator, cases: &[Case], programs: &[Launches], schedule: ThreadSchedule) -> Results {
     let pairs = cases.iter().zip(programs);
     let jobs: Vec<_> =
         pairs.map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs }).collect();
@@ -142,7 +142,8 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
     let mut renderer = Renderer::new(Options::default());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
     let emulator = Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
-    let [first, others @ ..] = Schedule::ALL.map(|schedule| results(&emulator, &cases, &programs, schedule));
+    let [first, others @ ..] =
+        ThreadSchedule::ALL.map(|schedule| results(&emulator, &cases, &programs, schedule));
     let failures = failures(&cases, &first);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     // Every sum has one order: whatever the schedule, the results are the same bits.
@@ -165,8 +166,8 @@ fn the_optimizer_is_one_launch() {
             kernel.form == Form::Map && kernel.name.contains("optimizer")
         };
         let launches = program.steps.iter().filter_map(|step| match step {
-            Step::Launch(launch) => Some(launch.kernels.iter().filter(|kernel| updates(kernel)).count()),
-            Step::Clear { .. } | Step::Copy(_) | Step::Product(_) => None,
+            StreamOp::Launch(launch) => Some(launch.kernels.iter().filter(|kernel| updates(kernel)).count()),
+            StreamOp::Clear { .. } | StreamOp::Copy(_) | StreamOp::Product(_) => None,
         });
         let counts: Vec<_> = launches.filter(|count| *count > 0).collect();
         // Some kernels update several parameters.
@@ -184,6 +185,7 @@ fn the_optimizer_is_one_launch() {
 #[cfg(feature = "cuda")]
 mod presets_compile {
     use super::*;
+    use kernfusion_cuda::Function;
     use kernfusion_cuda::nvrtc::{Form, compile, is_present};
     use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -194,6 +196,15 @@ mod presets_compile {
     /// Presets whose kernels have the form of those of another one.
     const EQUAL_IN_FORM: [&str; 7] =
         ["gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "bert-base", "rnn-tiny", "gru-tiny"];
+
+    /// Functions that are compiled at once: the headers take as long as some functions.
+    const FUNCTIONS_OF_A_FILE: usize = 12;
+
+    /// Functions in one file, which NVRTC takes for one.
+    fn file(functions: &[Function]) -> Function {
+        let text = functions.iter().map(|function| function.text.as_str()).collect::<Vec<_>>().join("\n");
+        Function { text, ..functions[0].clone() }
+    }
 
     #[test]
     fn every_kernel_of_the_presets_compiles_without_spills() {
@@ -222,8 +233,8 @@ mod presets_compile {
             let (two, context) =
                 (preset.config.with_json("{\"layers\": 2}").expect("valid"), preset.config.context());
             for (length, visible) in [(context.min(128), context.min(128)), (1, context)] {
-                let part = Part { length, visible, capacity: context };
-                forward.extend(two.continuation(&Trace::new(), 1, part).expect("a program"));
+                let chunk = Chunk { length, visible, capacity: context };
+                forward.extend(two.continuation(&Trace::new(), 1, chunk).expect("a program"));
             }
             for program in forward {
                 let plan =
@@ -231,25 +242,21 @@ mod presets_compile {
                 renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             }
         }
-        let functions = renderer.functions();
+        let files: Vec<_> = renderer.functions().chunks(FUNCTIONS_OF_A_FILE).map(file).collect();
         let all = std::env::var_os("KERNFUSION_ARCHITECTURES").is_some_and(|value| value == "all");
         let next = AtomicUsize::new(0);
         let work = || {
             let mut spills = BTreeSet::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some(function) = functions.get(number) else { break };
+                let Some(file) = files.get(number) else { break };
                 let turn = |at: usize| all || (number + at).is_multiple_of(ARCHITECTURES.len());
                 let chosen = ARCHITECTURES.iter().enumerate().filter(|(at, _)| turn(*at));
                 for (_, architecture) in chosen {
-                    let binary = compile(function, architecture, Form::Cubin)
-                        .unwrap_or_else(|error| panic!("{error}"));
+                    let binary =
+                        compile(file, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
                     if binary.resources().spills > 0 {
-                        spills.insert(format!(
-                            "{} for {architecture}: {:?}",
-                            function.name,
-                            binary.resources()
-                        ));
+                        spills.insert(format!("for {architecture}: {}", binary.log));
                     }
                 }
             }
@@ -259,6 +266,7 @@ mod presets_compile {
             let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
             threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
         });
+        let functions = renderer.functions();
         println!("{} functions for {} architectures", functions.len(), ARCHITECTURES.len());
         assert!(spills.is_empty(), "{}", spills.join("\n"));
     }

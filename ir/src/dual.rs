@@ -71,21 +71,21 @@ fn dual(op: &Op, operands: &[&Dual], ty: &TensorType) -> Dual {
     let mut values = op.eval(&arrays, ty);
     values.iter_mut().for_each(|x| *x = Precision::Double.round(ty.dtype, *x));
     let change = match ty.dtype.is_float() {
-        true => Step { op, operands, ty, values: &values }.change(),
+        true => OpCall { op, operands, ty, values: &values }.change(),
         false => vec![0.0; values.len()],
     };
     Dual { array: Array { ty: ty.clone(), values }, change }
 }
 
 /// One op with a result of floats.
-struct Step<'a> {
+struct OpCall<'a> {
     op: &'a Op,
     operands: &'a [&'a Dual],
     ty: &'a TensorType,
     values: &'a [f64],
 }
 
-impl Step<'_> {
+impl OpCall<'_> {
     fn change(&self) -> Vec<f64> {
         let each = |rule: &dyn Fn(usize) -> f64| (0..self.values.len()).map(rule).collect::<Vec<_>>();
         let of = |slot: usize, i: usize| (self.operands[slot].array.values[i], self.operands[slot].change[i]);

@@ -97,7 +97,7 @@ pub fn running_error(
             let run = |graph: &Graph, inputs| running_errors(graph, inputs, precision);
             Ok(iterations(scan, operands, run)?.swap_remove(scan.result))
         }
-        op => Ok(Step { op, operands, ty, precision }.result()),
+        op => Ok(OpCall { op, operands, ty, precision }.result()),
     }
 }
 
@@ -135,14 +135,14 @@ fn largest(dtype: DType) -> f64 {
 const FUNCTION: f64 = 4.0;
 
 /// One op.
-struct Step<'a> {
+struct OpCall<'a> {
     op: &'a Op,
     operands: &'a [&'a Approximate],
     ty: &'a TensorType,
     precision: Precision,
 }
 
-impl Step<'_> {
+impl OpCall<'_> {
     fn result(&self) -> Approximate {
         let arrays: Vec<_> = self.operands.iter().map(|it| &it.array).collect();
         let mut values = self.op.eval(&arrays, self.ty);

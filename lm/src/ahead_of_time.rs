@@ -15,7 +15,7 @@ mod weights;
 
 use crate::checkpoint::Checkpoint;
 use crate::folder::NewFolder;
-use crate::generate::{next_logits, parts};
+use crate::generate::{chunks, next_logits};
 use crate::hugging_face::Published;
 use crate::record::{Record, parameters};
 use crate::{Error, Result};
@@ -23,7 +23,7 @@ use kernfusion::compile::{MemoryStrategy, Target, lower};
 use kernfusion::models::{GptConfig, ModelConfig};
 use kernfusion::trace::{Program, Trace};
 use kernfusion_codegen::States;
-use kernfusion_cpu::object::{ObjectFile, Reading, ReadingPart};
+use kernfusion_cpu::object::{ObjectFile, Reading, ReadingChunk};
 use kernfusion_ir::DType;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -50,8 +50,8 @@ pub struct Report {
     pub object_bytes: usize,
     /// Bytes of the parameters.
     pub parameter_bytes: usize,
-    /// Kinds of parts that the model reads: numbers of tokens, and of positions that they see.
-    pub parts: usize,
+    /// Kinds of chunks that the model reads: numbers of tokens, and of positions that they see.
+    pub chunks: usize,
     /// Kernels that differ in more than their buffers.
     pub programs: usize,
     /// How long compiling took.
@@ -113,7 +113,7 @@ impl AheadOfTime {
         AheadOfTime { batch: batch.max(1), ..self }
     }
 
-    /// Whether parts of several tokens are read at once, as prompts want it; otherwise each token takes a step.
+    /// Whether chunks of several tokens are read at once, as prompts want it; otherwise each token takes a step.
     pub fn prompts(self, prompts: bool) -> Self {
         AheadOfTime { prompts, ..self }
     }
@@ -130,15 +130,15 @@ impl AheadOfTime {
         let is_ours = |name: &str| name == RUNTIME || own.iter().any(|own| own == name);
         let folder = NewFolder::create(path, if replaces { Some(&is_ours) } else { None })?;
         let start = Instant::now();
-        let parts = parts(&self.config, self.prompts).into_iter().map(|part| {
-            let program = self.config.continuation(&trace(self.target.stored()), self.batch, part)?;
+        let chunks = chunks(&self.config, self.prompts).into_iter().map(|chunk| {
+            let program = self.config.continuation(&trace(self.target.stored()), self.batch, chunk)?;
             let plan = self.planned(&program)?;
-            Ok(ReadingPart { plan, length: part.length, visible: part.visible })
+            Ok(ReadingChunk { plan, length: chunk.length, visible: chunk.visible })
         });
-        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let chunks = chunks.collect::<Result<Vec<_>>>()?;
         let (vocabulary, context) = (self.config.vocabulary, self.config.context);
         let reading = Reading { name: self.name.clone(), batch: self.batch, vocabulary, context };
-        let object = ObjectFile::compile(&reading, &parts, self.target.instruction_set()?)?;
+        let object = ObjectFile::compile(&reading, &chunks, self.target.instruction_set()?)?;
         let compile = start.elapsed();
         let [code, header, rust, parameters] = &own;
         folder.write(code, &object.bytes)?;
@@ -149,8 +149,8 @@ impl AheadOfTime {
             folder.copy(runtime, RUNTIME)?;
         }
         let files = folder.commit()?;
-        let (object_bytes, programs, parts) = (object.bytes.len(), object.programs, parts.len());
-        Ok(Report { files, object_bytes, parameter_bytes, parts, programs, compile })
+        let (object_bytes, programs, chunks) = (object.bytes.len(), object.programs, chunks.len());
+        Ok(Report { files, object_bytes, parameter_bytes, chunks, programs, compile })
     }
 
     fn planned(&self, program: &Program) -> Result<kernfusion_ir::kernel::Plan> {

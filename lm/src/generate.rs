@@ -20,7 +20,7 @@ use kernfusion::trace::{Program, Trace};
 use kernfusion_codegen::States;
 use kernfusion_ir::DType;
 use reader::Reader;
-pub(crate) use reader::{next_logits, parts};
+pub(crate) use reader::{chunks, next_logits};
 
 /// A model that writes.
 pub struct Generator {

@@ -1,7 +1,7 @@
 //! Any model by its shape: what the command line, training runs and checkpoints are about.
 
 use super::{
-    Bert, BertConfig, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, Part, RecurrentLm,
+    Bert, BertConfig, Chunk, EncoderDecoder, EncoderDecoderConfig, Gpt, GptConfig, RecurrentLm,
     RecurrentLmConfig,
 };
 use crate::optim::{Optimizer, TrainStep};
@@ -226,13 +226,13 @@ impl ModelConfig {
         })
     }
 
-    /// A part of a text after what was read before, see [`GptConfig::continuation`]; none of a model without caches.
+    /// A chunk of a text after what was read before, see [`GptConfig::continuation`]; none of a model without caches.
     ///
     /// # Errors
-    /// If the shape is not valid, or no part can be so.
-    pub fn continuation(&self, trace: &Trace, batch: usize, part: Part) -> Result<Option<Program>> {
+    /// If the shape is not valid, or no chunk can be so.
+    pub fn continuation(&self, trace: &Trace, batch: usize, chunk: Chunk) -> Result<Option<Program>> {
         match self {
-            ModelConfig::Gpt(config) => config.continuation(trace, batch, part).map(Some),
+            ModelConfig::Gpt(config) => config.continuation(trace, batch, chunk).map(Some),
             ModelConfig::Recurrent(_) | ModelConfig::Bert(_) | ModelConfig::EncoderDecoder(_) => Ok(None),
         }
     }

@@ -386,14 +386,14 @@ impl GptConfig {
         trace.finish(&[("logits", &logits)])
     }
 
-    /// A part of a text after what was read before: the output `logits` of `f32[batch, 1, vocabulary]` of the token that
-    /// follows the one at place `last` (`i32[]`) of the part `x`, `i32[batch, length]`, which begins at `position` (`i32[]`).
+    /// A chunk of a text after what was read before: the output `logits` of `f32[batch, 1, vocabulary]` of the token that
+    /// follows the one at place `last` (`i32[]`) of the chunk `x`, `i32[batch, length]`, which begins at `position` (`i32[]`).
     /// Keys and values go into caches for `capacity` positions, of which the first `visible` are read.
     ///
     /// # Errors
-    /// If the shape is not valid, or the part longer than what is visible, or that larger than the capacity.
-    pub fn continuation(&self, trace: &Trace, batch: usize, part: Part) -> Result<Program> {
-        self.continued(trace, batch, part, false)
+    /// If the shape is not valid, or the chunk longer than what is visible, or that larger than the capacity.
+    pub fn continuation(&self, trace: &Trace, batch: usize, chunk: Chunk) -> Result<Program> {
+        self.continued(trace, batch, chunk, false)
     }
 
     /// As [`GptConfig::continuation`], of texts of several lengths, which end together: their rows are padded on the left, and
@@ -401,15 +401,15 @@ impl GptConfig {
     ///
     /// # Errors
     /// As [`GptConfig::continuation`].
-    pub fn ragged_continuation(&self, trace: &Trace, batch: usize, part: Part) -> Result<Program> {
-        self.continued(trace, batch, part, true)
+    pub fn ragged_continuation(&self, trace: &Trace, batch: usize, chunk: Chunk) -> Result<Program> {
+        self.continued(trace, batch, chunk, true)
     }
 
-    fn continued(&self, trace: &Trace, batch: usize, part: Part, ragged: bool) -> Result<Program> {
-        let Part { length, visible, capacity } = part;
+    fn continued(&self, trace: &Trace, batch: usize, chunk: Chunk, ragged: bool) -> Result<Program> {
+        let Chunk { length, visible, capacity } = chunk;
         if length == 0 || length > visible || visible > capacity {
             return Err(Error::Configuration(format!(
-                "a part of {length} tokens that sees {visible} of {capacity} positions is not possible"
+                "a chunk of {length} tokens that sees {visible} of {capacity} positions is not possible"
             )));
         }
         let x = trace.input("x", [batch, length], DType::I32);
@@ -502,9 +502,9 @@ impl GptConfig {
     }
 }
 
-/// How a part of a text is read that follows another one.
+/// How a chunk of a text is read after the text before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Part {
+pub struct Chunk {
     /// Its tokens.
     pub length: usize,
     /// Positions that it sees at most, its own included.
@@ -580,7 +580,7 @@ impl Gpt {
         self.hidden_after(tokens, None)
     }
 
-    /// As [`Gpt::hidden`], of a part of a text that follows what was read before.
+    /// As [`Gpt::hidden`], of a chunk of a text that follows what was read before.
     pub fn hidden_after(&self, tokens: &Tensor, cache: Option<&KvCache>) -> Tensor {
         let _scope = tokens.trace().at(self.path.clone());
         let length = tokens.shape().get(1).copied().unwrap_or(1);

@@ -12,7 +12,7 @@ mod samples;
 pub use bert::{Bert, BertConfig, MaskedHead};
 pub use config::ModelConfig;
 pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
-pub use gpt::{Experts, FeedForwardKind, Gpt, GptConfig, LatentShape, Part, Positions};
+pub use gpt::{Chunk, Experts, FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
 pub use recurrent::{RecurrentLm, RecurrentLmConfig};

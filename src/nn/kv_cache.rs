@@ -1,4 +1,4 @@
-//! What attention keeps of the part of a text that a model has read: a decoder reads a text part by part, a prompt in a few
+//! What attention keeps of the part of a text that a model has read: a decoder reads a text chunk by chunk, a prompt in a few
 //! parts and then one token after another, and keys and values of earlier parts are not computed again.
 
 use super::AttentionMask;

@@ -4,7 +4,7 @@ use crate::common::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
 use kernfusion::compile::{Candidates, Mode, Precision, Target};
-use kernfusion::models::{ModelConfig, Part, preset};
+use kernfusion::models::{Chunk, ModelConfig, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::{Program, Trace};
 use kernfusion_ir::DType;
@@ -110,7 +110,7 @@ impl Work {
     }
 
     /// The program, with the number type of its products. A training step is one of AdamW without clipping; matrices of a
-    /// model that reads part by part are kept as what products take.
+    /// model that reads chunk by chunk are kept as what products take.
     pub(crate) fn program(
         self,
         model: &Model,
@@ -142,10 +142,10 @@ impl Work {
     fn continuation(self, model: &Model, trace: &Trace) -> Result<Program> {
         let (length, capacity) = (self.length(model), model.config.context());
         let visible = if self == Work::Decode { capacity } else { length };
-        let part = Part { length, visible, capacity };
+        let chunk = Chunk { length, visible, capacity };
         let unfit =
             || kernfusion::Error::Configuration(format!("only a decoder has the work {}", self.name()));
-        model.config.continuation(trace, model.batch, part)?.ok_or_else(unfit)
+        model.config.continuation(trace, model.batch, chunk)?.ok_or_else(unfit)
     }
 }
 

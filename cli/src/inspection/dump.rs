@@ -11,7 +11,7 @@ use crate::inspection::stages::{PassArgs, Simplified, difference, simplified, st
 use clap::ValueEnum;
 use kernfusion::compile::{Mode, Stages, Target, compile};
 use kernfusion_codegen::{Listing, States};
-use kernfusion_cuda::{self, Function, Renderer, Step};
+use kernfusion_cuda::{self, Function, Renderer, StreamOp};
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Kernel, KernelGraph, Plan};
 use std::collections::BTreeSet;
@@ -323,7 +323,7 @@ impl Args {
         let mut shown = BTreeSet::new();
         let mut parts = Vec::new();
         for step in &program.steps {
-            if let Step::Launch(launch) = step
+            if let StreamOp::Launch(launch) = step
                 && launch.kernels.iter().any(|kernel| self.wants(&plan.graph.kernels[*kernel]))
                 && shown.insert(launch.function)
             {

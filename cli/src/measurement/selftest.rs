@@ -6,7 +6,7 @@ use crate::common::model::TargetArgs;
 use crate::common::screen::{Screen, progress};
 use indicatif::ProgressBar;
 use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, Tensors, execute};
-use kernfusion::models::{self, ModelConfig, Part};
+use kernfusion::models::{self, Chunk, ModelConfig};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
 use kernfusion::{Error, HostTensor, Result};
@@ -215,13 +215,13 @@ fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
     Ok(Case { group: "training step".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
 }
 
-/// A part of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
+/// A chunk of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
 /// Matrices and caches are kept as `stored`.
 fn continuation(seed: u64, name: &str, config: &ModelConfig, stored: DType) -> Result<Option<Case>> {
-    let part = Part { length: 2, visible: config.context(), capacity: config.context() };
+    let chunk = Chunk { length: 2, visible: config.context(), capacity: config.context() };
     let trace = Trace::new();
     trace.store_matrices(stored);
-    let Some(program) = config.continuation(&trace, 3, part)? else { return Ok(None) };
+    let Some(program) = config.continuation(&trace, 3, chunk)? else { return Ok(None) };
     let words = config.vocabulary() as u32;
     let tokens: Vec<_> = (0..6).map(|at| (element_bits(seed as u32, 0, 0, at) % words) as i32).collect();
     let scalar = |value: i32| HostTensor::new([], vec![value]);

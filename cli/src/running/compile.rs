@@ -85,10 +85,10 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     screen.line(format!(
         "{name}: {} different kernels for {}, compiled in {:.2} s",
         report.programs,
-        if report.parts == 1 {
+        if report.chunks == 1 {
             "one kind of part".into()
         } else {
-            format!("{} kinds of parts", report.parts)
+            format!("{} kinds of chunks", report.chunks)
         },
         report.compile.as_secs_f64()
     ));

@@ -5,7 +5,7 @@ use super::nodes::Numbers;
 use kernfusion::compile::Mode;
 use kernfusion_codegen::{States, Temporaries};
 use kernfusion_cpu::PlanExecutable;
-use kernfusion_cuda::{self, Renderer, Step};
+use kernfusion_cuda::{self, Renderer, StreamOp};
 use kernfusion_ir::kernel::Plan;
 use kernfusion_lm::Result;
 use serde::Serialize;
@@ -59,7 +59,7 @@ pub(super) fn code(plan: &Plan, options: &Options, texts: &mut Texts) -> Result<
     let mut renderer = Renderer::new(kernfusion_cuda::Options::default());
     let program = renderer.program(plan)?;
     for step in &program.steps {
-        let Step::Launch(launch) = step else { continue };
+        let StreamOp::Launch(launch) = step else { continue };
         let text = texts.add(renderer.functions()[launch.function].text.clone());
         for &kernel in &launch.kernels {
             if !code[kernel].cuda.contains(&text) {

@@ -10,18 +10,20 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::Temporaries;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, BufferRole, Kernel, Place, Plan};
-use kernfusion_runtime::artefact::{self, Description, Input, Launch, Move, Part, StateDescription, Storage};
+use kernfusion_runtime::artefact::{
+    self, ChunkProgram, Description, Input, Launch, Move, StateDescription, Storage,
+};
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::KernelProgram;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A model that reads a text part by part.
+/// A model that reads a text chunk by chunk.
 #[derive(Debug, Clone)]
 pub struct Reading {
     /// Its name: letters, digits and underscores.
     pub name: String,
-    /// The rows that each part has.
+    /// The rows that each chunk has.
     pub batch: usize,
     /// The number of tokens there are.
     pub vocabulary: usize,
@@ -29,10 +31,10 @@ pub struct Reading {
     pub context: usize,
 }
 
-/// The program that reads a part: inputs `x` of `i32[batch, length]`, `position` and `last` of `i32[]`; the output `logits`
+/// The program that reads a chunk: inputs `x` of `i32[batch, length]`, `position` and `last` of `i32[]`; the output `logits`
 /// of `f32[batch, 1, vocabulary]`.
 #[derive(Debug)]
-pub struct ReadingPart {
+pub struct ReadingChunk {
     /// Its kernels and their memory.
     pub plan: Plan,
     /// How many tokens it reads.
@@ -53,15 +55,15 @@ pub struct ObjectFile {
 }
 
 impl ObjectFile {
-    /// Compiles the parts of a model.
+    /// Compiles the chunks of a model.
     ///
     /// # Errors
     /// A kernel cannot be run on this back end, or ahead of time: a loop, or states that take each other's values.
-    pub fn compile(reading: &Reading, parts: &[ReadingPart], isa: Isa) -> Result<ObjectFile, CodegenError> {
+    pub fn compile(reading: &Reading, chunks: &[ReadingChunk], isa: Isa) -> Result<ObjectFile, CodegenError> {
         let mut compiler = Compiler::for_object(isa, &reading.name)?;
         let mut launches = Launches::default();
-        let described = parts.iter().map(|part| launches.part(part, &mut compiler));
-        let parts = described.collect::<Result<Vec<_>, _>>()?;
+        let described = chunks.iter().map(|chunk| launches.chunk(chunk, &mut compiler));
+        let chunks = described.collect::<Result<Vec<_>, _>>()?;
         let programs = launches.programs.len();
         let description = Description {
             format: artefact::FORMAT,
@@ -73,14 +75,14 @@ impl ObjectFile {
             context: reading.context,
             states: launches.states,
             programs: launches.programs,
-            parts,
+            chunks,
         };
         let bytes = compiler.into_object(&reading.name, description.to_bytes())?;
         Ok(ObjectFile { bytes, states: description.states, programs })
     }
 }
 
-/// What the parts have in common.
+/// What the chunks have in common.
 #[derive(Default)]
 struct Launches {
     states: Vec<StateDescription>,
@@ -89,18 +91,18 @@ struct Launches {
 }
 
 impl Launches {
-    fn part(&mut self, part: &ReadingPart, compiler: &mut Compiler) -> Result<Part, CodegenError> {
-        let plan = &part.plan;
+    fn chunk(&mut self, chunk: &ReadingChunk, compiler: &mut Compiler) -> Result<ChunkProgram, CodegenError> {
+        let plan = &chunk.plan;
         let works = KernelCode::compile(plan, Temporaries::Arena, compiler)?;
         let kernels = plan.graph.kernels.iter().zip(works);
         let launches = kernels.map(|(kernel, work)| self.launch(kernel, work)).collect::<Result<_, _>>()?;
         let buffers = (0..plan.places.len() as u32).map(|at| self.storage(plan, BufferId(at))).collect();
         let (_, logits, _) =
-            plan.graph.outputs.iter().find(|output| output.0 == "logits").expect("a reading part");
+            plan.graph.outputs.iter().find(|output| output.0 == "logits").expect("a reading chunk");
         let moves = moves(plan)?;
         let (length, visible, arena_bytes, logits) =
-            (part.length, part.visible, plan.arena_bytes, logits.0 as usize);
-        Ok(Part { length, visible, arena_bytes, buffers, launches, moves, logits })
+            (chunk.length, chunk.visible, plan.arena_bytes, logits.0 as usize);
+        Ok(ChunkProgram { length, visible, arena_bytes, buffers, launches, moves, logits })
     }
 
     fn launch(&mut self, kernel: &Kernel, work: KernelCode) -> Result<Launch, CodegenError> {
@@ -115,7 +117,7 @@ impl Launches {
         Ok(Launch { program, slots })
     }
 
-    /// Where a buffer is when its part runs.
+    /// Where a buffer is when its chunk runs.
     fn storage(&mut self, plan: &Plan, buffer: BufferId) -> Storage {
         let memory = plan.memory_of(buffer);
         let buffer = plan.graph.buffer(memory);
@@ -125,7 +127,7 @@ impl Launches {
                 "x" => Input::Tokens,
                 "position" => Input::Position,
                 "last" => Input::Last,
-                other => panic!("\"{other}\" is no input of a reading part"),
+                other => panic!("\"{other}\" is no input of a reading chunk"),
             }),
             (BufferRole::Temporary, Place::Arena { offset }) => Storage::Arena(offset),
             (BufferRole::Temporary, _) => Storage::Nowhere,
@@ -156,7 +158,7 @@ fn name(dtype: DType) -> String {
     dtype.to_string().to_uppercase()
 }
 
-/// The states that take values from elsewhere when a part has run.
+/// The states that take values from elsewhere when a chunk has run.
 fn moves(plan: &Plan) -> Result<Vec<Move>, CodegenError> {
     let graph = &plan.graph;
     let moved =

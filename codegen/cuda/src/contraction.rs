@@ -1,7 +1,7 @@
 //! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers.
 
 use super::body::Body;
-use super::lower::{Choice, Lowering, count};
+use super::lower::{Lowering, ProductMethod, count};
 use super::source::{Axes, Code, coordinates, memory_type, narrowed, register_type, value_name};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
@@ -118,8 +118,8 @@ impl Lowering<'_> {
         let usual = if large >= MANY_TILES { LARGE } else { SMALL };
         let [down, along] = match self.choice {
             _ if !tiles.may_be_large => SMALL,
-            Some(Choice::Tile(tile)) => tile,
-            Some(Choice::Library(_)) | None => usual,
+            Some(ProductMethod::Tile(tile)) => tile,
+            Some(ProductMethod::Library(_)) | None => usual,
         };
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));

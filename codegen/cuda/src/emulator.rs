@@ -1,10 +1,10 @@
 //! Runs rendered programs on the CPU: a C++ compiler builds their functions with the seam's host body, and a process of
 //! its own runs their launches. For tests, on machines without a GPU.
 //!
-//! Threads of a block run in turns under a [`Schedule`]; kernels that lack a barrier or a wait give wrong numbers or a
+//! Threads of a block run in turns under a [`ThreadSchedule`]; kernels that lack a barrier or a wait give wrong numbers or a
 //! deadlock under one of them. Shared memory and buffers begin with NaNs, and every buffer has fences.
 
-use super::launches::{Argument, Function, Launches, Step};
+use super::launches::{Argument, Function, Launches, StreamOp};
 use super::source::memory_type;
 use super::{EMULATOR, HEADERS};
 use kernfusion_ir::kernel::{BufferId, BufferOffset, BufferRole, Place, Plan, Transfer};
@@ -39,7 +39,7 @@ pub enum EmulatorError {
 
 /// In which order things happen that may happen in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Schedule {
+pub struct ThreadSchedule {
     /// Asynchronous copies happen when they start; otherwise when they are waited for.
     pub eager_copies: bool,
     /// Each warp runs until it must wait, the last one first unless they are shuffled; otherwise all threads advance in turns.
@@ -59,13 +59,13 @@ pub enum Order {
     Shuffled(u64),
 }
 
-impl Schedule {
+impl ThreadSchedule {
     /// Every schedule.
-    pub const ALL: [Schedule; 4] = [
-        Schedule { eager_copies: false, warp_greedy: false, order: Order::Ascending },
-        Schedule { eager_copies: false, warp_greedy: true, order: Order::Descending },
-        Schedule { eager_copies: true, warp_greedy: false, order: Order::Shuffled(2) },
-        Schedule { eager_copies: true, warp_greedy: true, order: Order::Shuffled(3) },
+    pub const ALL: [ThreadSchedule; 4] = [
+        ThreadSchedule { eager_copies: false, warp_greedy: false, order: Order::Ascending },
+        ThreadSchedule { eager_copies: false, warp_greedy: true, order: Order::Descending },
+        ThreadSchedule { eager_copies: true, warp_greedy: false, order: Order::Shuffled(2) },
+        ThreadSchedule { eager_copies: true, warp_greedy: true, order: Order::Shuffled(3) },
     ];
 }
 
@@ -164,7 +164,7 @@ impl Emulator {
     pub fn run(
         &self,
         jobs: &[Job<'_>],
-        schedule: Schedule,
+        schedule: ThreadSchedule,
     ) -> Result<Vec<BTreeMap<String, Tensor>>, EmulatorError> {
         let mut commands = Commands::default();
         jobs.iter().enumerate().for_each(|(number, job)| commands.job(number, job, schedule));
@@ -241,7 +241,7 @@ impl Commands {
         words.into_iter().for_each(|word| self.word(word));
     }
 
-    fn job(&mut self, number: usize, job: &Job<'_>, schedule: Schedule) {
+    fn job(&mut self, number: usize, job: &Job<'_>, schedule: ThreadSchedule) {
         let Job { plan, program, inputs } = *job;
         let order = match schedule.order {
             Order::Ascending => 0,
@@ -253,19 +253,19 @@ impl Commands {
         let places = self.inputs(plan, inputs);
         for step in &program.steps {
             match step {
-                Step::Clear { at, bytes } => {
+                StreamOp::Clear { at, bytes } => {
                     self.word(CLEAR);
                     self.words(places.address(*at));
                     self.word(*bytes as u64);
                 }
-                Step::Copy(Transfer { from, to, bytes }) => {
+                StreamOp::Copy(Transfer { from, to, bytes }) => {
                     self.word(COPY);
                     self.words(places.address(*to));
                     self.words(places.address(*from));
                     self.word(*bytes as u64);
                 }
-                Step::Product(_) => unreachable!("a library is only chosen on a device"),
-                Step::Launch(launch) => {
+                StreamOp::Product(_) => unreachable!("a library is only chosen on a device"),
+                StreamOp::Launch(launch) => {
                     self.words([LAUNCH, launch.function as u64]);
                     self.words(launch.grid.map(u64::from));
                     self.word(launch.arguments.len() as u64);

@@ -12,10 +12,10 @@ use super::cache::Cache;
 use super::cublaslt::{Library, LibraryUse};
 use super::device::{Device, DeviceMemory, failed};
 use super::error::CudaError;
-use super::launches::{Argument, Launches, Step};
+use super::launches::{Argument, Launches, StreamOp};
 use super::layout::{Batch, Delivery, Layout, moves};
 use super::loaded::Loaded;
-use super::pending::{Results, Run, Slot};
+use super::pending::{PendingRun, Results, Slot};
 use super::{Candidates, Options, Renderer, tune};
 use cudarc::driver::{CudaGraph, sys};
 use kernfusion_codegen::{
@@ -32,7 +32,7 @@ use std::time::Duration;
 pub struct CudaExecutable {
     device: Device,
     /// Of the body, and of the tail if there is one.
-    parts: Vec<Part>,
+    plans: Vec<LoadedPlan>,
     library: Option<LibraryUse>,
     memory: DeviceMemory,
     states: States,
@@ -43,7 +43,7 @@ pub struct CudaExecutable {
 }
 
 /// A plan of the program.
-struct Part {
+struct LoadedPlan {
     steps: Launches,
     /// Goes before the code that it needs.
     graph: Option<CudaGraph>,
@@ -64,7 +64,7 @@ struct Fresh {
     memory: RefCell<BTreeMap<BufferId, DeviceMemory>>,
 }
 
-impl Part {
+impl LoadedPlan {
     fn new(
         (program, batch): (&ProgramPlan, &Batch),
         (plan, times): (&Plan, usize),
@@ -87,7 +87,7 @@ impl Part {
         let layout = Layout::new(plan, &steps, temporaries);
         let deliveries = (0..times).map(|index| batch.deliveries(program, plan, &layout, index)).collect();
         let fresh = (temporaries == Temporaries::Fresh).then(|| Fresh::new(plan, &steps));
-        Ok(Part { graph: None, code, layout, deliveries, states: owned, fresh, steps })
+        Ok(LoadedPlan { graph: None, code, layout, deliveries, states: owned, fresh, steps })
     }
 }
 
@@ -137,7 +137,7 @@ impl CudaExecutable {
         let groups = options.groups && temporaries == Temporaries::Arena;
         let mut renderer = Renderer::new(Options { groups, ..options });
         let batch = Batch::new(&program);
-        let (mut parts, mut products) = (vec![], 0);
+        let (mut plans, mut products) = (vec![], 0);
         for (plan, times) in program.plans() {
             if candidates != Candidates::None {
                 tune::choose(&mut renderer, plan, device, cache, opened)?;
@@ -145,16 +145,16 @@ impl CudaExecutable {
             let steps = renderer.program(plan)?;
             products += steps.library_products();
             let code = Loaded::new(&steps, &renderer, device, cache, opened)?;
-            parts.push(Part::new((&program, &batch), (plan, times), steps, code, states, temporaries)?);
+            plans.push(LoadedPlan::new((&program, &batch), (plan, times), steps, code, states, temporaries)?);
         }
-        let bytes = parts.iter().map(|part| part.layout.bytes).max().expect("a program has a body");
+        let bytes = plans.iter().map(|part| part.layout.bytes).max().expect("a program has a body");
         let memory = device.memory(bytes)?;
         let library =
             library.map(|library| LibraryUse { version: library.map(|library| library.version()), products });
         let results = Arc::new(Results::new(program));
         let slots = vec![Arc::new(Slot::new(device, batch.bytes, results.bytes)?)];
         let (device, states) = (device.clone(), states.clone());
-        Ok(CudaExecutable { device, parts, library, memory, states, batch, slots, results })
+        Ok(CudaExecutable { device, plans, library, memory, states, batch, slots, results })
     }
 
     /// Bytes of the device's memory that a program takes when it is compiled, states that do not exist yet included.
@@ -186,20 +186,20 @@ impl CudaExecutable {
         self.results.plan(part)
     }
 
-    /// Checks the inputs, holds the states and starts the runs of all parts; `start` starts the launches of one.
+    /// Checks the inputs, holds the states and starts the runs of all plans; `start` starts the launches of one.
     fn enqueue_with(
         &mut self,
         inputs: &[(&str, &Tensor)],
         start: &mut dyn FnMut(&mut Self, usize) -> Result<(), CodegenError>,
-    ) -> Result<Run, CodegenError> {
+    ) -> Result<PendingRun, CodegenError> {
         check_inputs(&self.results.program.inputs(), inputs)?;
         self.device.enter()?;
         let states = self.states.clone();
         let _held = states.hold();
         let slot = self.send(inputs)?;
         let mut bytes = 0;
-        for part in 0..self.parts.len() {
-            for index in 0..self.parts[part].deliveries.len() {
+        for part in 0..self.plans.len() {
+            for index in 0..self.plans[part].deliveries.len() {
                 self.deliver(&slot, part, index)?;
                 start(self, part)?;
                 bytes = self.collect(&slot, part, bytes)?;
@@ -207,20 +207,20 @@ impl CudaExecutable {
         }
         slot.finish()?;
         self.slots.push(Arc::clone(&slot));
-        Ok(Run { slot, results: Arc::clone(&self.results) })
+        Ok(PendingRun { slot, results: Arc::clone(&self.results) })
     }
 
     /// Starts the launches of a part, and keeps a point in time after each that is a kernel's, with the kernels.
     fn start_timed(&mut self, part: usize, times: &mut [Duration]) -> Result<(), CodegenError> {
         let mut launches = vec![];
         let mut events = vec![self.device.event()?];
-        for at in 0..self.parts[part].steps.steps.len() {
+        for at in 0..self.plans[part].steps.steps.len() {
             self.step(part, at)?;
             // What is cleared is cleared for the next launch.
-            let kernels = match &self.parts[part].steps.steps[at] {
-                Step::Clear { .. } | Step::Copy(_) => continue,
-                Step::Launch(launch) => launch.kernels.clone(),
-                Step::Product(product) => vec![product.kernel],
+            let kernels = match &self.plans[part].steps.steps[at] {
+                StreamOp::Clear { .. } | StreamOp::Copy(_) => continue,
+                StreamOp::Launch(launch) => launch.kernels.clone(),
+                StreamOp::Product(product) => vec![product.kernel],
             };
             launches.push(kernels);
             events.push(self.device.event()?);
@@ -242,7 +242,7 @@ impl CudaExecutable {
 
     /// The address of a buffer of a part.
     fn address_of(&self, part: usize, buffer: BufferId) -> sys::CUdeviceptr {
-        let (plan, of) = (self.plan(part), &self.parts[part]);
+        let (plan, of) = (self.plan(part), &self.plans[part]);
         let memory = plan.memory_of(buffer);
         if let Some(state) = of.states.get(&memory).and_then(State::device::<DeviceMemory>) {
             return state.address(0);
@@ -257,13 +257,13 @@ impl CudaExecutable {
 
     /// Starts all launches of a part: as a graph, unless each of them is waited for or memory comes and goes.
     fn start(&mut self, part: usize) -> Result<(), CudaError> {
-        if self.device.waits_for_each || self.parts[part].fresh.is_some() {
+        if self.device.waits_for_each || self.plans[part].fresh.is_some() {
             return self.launch_all(part);
         }
-        if self.parts[part].graph.is_none() {
-            self.parts[part].graph = self.capture(part)?;
+        if self.plans[part].graph.is_none() {
+            self.plans[part].graph = self.capture(part)?;
         }
-        match &self.parts[part].graph {
+        match &self.plans[part].graph {
             Some(graph) => graph.launch().map_err(failed("running the program")),
             None => Ok(()),
         }
@@ -292,7 +292,7 @@ impl CudaExecutable {
 
     /// Copies the part of a batch to where the kernels find it, behind the runs before.
     fn deliver(&self, slot: &Slot, part: usize, index: usize) -> Result<(), CudaError> {
-        for &delivery in &self.parts[part].deliveries[index] {
+        for &delivery in &self.plans[part].deliveries[index] {
             // SAFETY: the program's memory has its inputs there, and the batch has as many bytes.
             unsafe { slot.deliver(delivery, self.memory.address(delivery.to)) }?;
         }
@@ -308,7 +308,7 @@ impl CudaExecutable {
             unsafe { slot.receive(start + offset, self.address_of(part, *buffer), ty.bytes()) }?;
         }
         self.move_states(part)?;
-        if let Some(fresh) = &self.parts[part].fresh {
+        if let Some(fresh) = &self.plans[part].fresh {
             fresh.memory.borrow_mut().clear();
         }
         Ok(start + outputs.bytes)
@@ -326,11 +326,11 @@ impl CudaExecutable {
     }
 
     fn launch_all(&self, part: usize) -> Result<(), CudaError> {
-        (0..self.parts[part].steps.steps.len()).try_for_each(|at| self.step(part, at))
+        (0..self.plans[part].steps.steps.len()).try_for_each(|at| self.step(part, at))
     }
 
     fn step(&self, part: usize, at: usize) -> Result<(), CudaError> {
-        let of = &self.parts[part];
+        let of = &self.plans[part];
         if let Some(fresh) = &of.fresh {
             for &buffer in &fresh.lives[at].0 {
                 let memory = self.device.uninitialized(self.plan(part).graph.buffer(buffer).ty.bytes())?;
@@ -344,15 +344,15 @@ impl CudaExecutable {
         };
         match &of.steps.steps[at] {
             // SAFETY: the buffer has that many bytes at its address.
-            Step::Clear { at, bytes } => unsafe { self.device.clear(spot(*at), *bytes) },
-            Step::Copy(Transfer { from, to, bytes }) => {
+            StreamOp::Clear { at, bytes } => unsafe { self.device.clear(spot(*at), *bytes) },
+            StreamOp::Copy(Transfer { from, to, bytes }) => {
                 // SAFETY: both have that many bytes and do not overlap.
                 unsafe { self.device.copy(spot(*to), spot(*from), *bytes) }
             }
             // SAFETY: the function was rendered for these arguments, whose memory the plan has laid out.
-            Step::Launch(launch) => unsafe { of.code.launch(launch, &argument) },
+            StreamOp::Launch(launch) => unsafe { of.code.launch(launch, &argument) },
             // SAFETY: the product describes these arguments, and the scratch has the workspace.
-            Step::Product(product) => unsafe { of.code.multiply(product, &argument) },
+            StreamOp::Product(product) => unsafe { of.code.multiply(product, &argument) },
         }?;
         if let Some(fresh) = &of.fresh {
             fresh.lives[at].1.iter().for_each(|buffer| _ = fresh.memory.borrow_mut().remove(buffer));
@@ -363,7 +363,7 @@ impl CudaExecutable {
     /// Copies what was not updated in place, through memory aside, since states may swap their values.
     fn move_states(&self, part: usize) -> Result<(), CudaError> {
         let plan = self.plan(part);
-        let mut aside = self.parts[part].layout.aside;
+        let mut aside = self.plans[part].layout.aside;
         let mut copies = vec![];
         for (state, value) in moves(plan) {
             let bytes = plan.graph.buffer(state).ty.bytes();

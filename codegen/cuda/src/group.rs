@@ -11,7 +11,7 @@
 //! which a block indexes by the number of its kernel: constant memory, with no table to keep.
 
 use super::grid::MOST_BLOCKS;
-use super::launches::{Argument, Function, Launch, Parameter, Step};
+use super::launches::{Argument, Function, Launch, Parameter, StreamOp};
 use super::lower::{Renderer, unique};
 use super::source::{Code, memory_type};
 use kernfusion_ir::kernel::{BufferId, BufferOffset, Place, Plan};
@@ -22,19 +22,19 @@ const MOST_POINTERS: usize = 500;
 
 /// A function's text without its head, which may stand among others.
 #[derive(Debug, Clone)]
-pub(super) struct Piece {
+pub(super) struct FunctionBody {
     /// Declarations of its parameters.
     pub(super) declared: Vec<String>,
     pub(super) body: String,
 }
 
 /// Steps with the same results, in which launches of pieces are grouped.
-pub(super) fn grouped(renderer: &mut Renderer, plan: &Plan, steps: Vec<Step>) -> Vec<Step> {
+pub(super) fn grouped(renderer: &mut Renderer, plan: &Plan, steps: Vec<StreamOp>) -> Vec<StreamOp> {
     let mut result = vec![];
     let mut group = Group::default();
     for step in steps {
         match step {
-            Step::Launch(launch) if renderer.pieces.contains_key(&launch.function) => {
+            StreamOp::Launch(launch) if renderer.pieces.contains_key(&launch.function) => {
                 let uses = uses(plan, &renderer.functions[launch.function], &launch);
                 if !group.takes(renderer, &launch, &uses) {
                     result.extend(std::mem::take(&mut group).finish(renderer));
@@ -130,16 +130,16 @@ impl Group {
     }
 
     /// One launch for all of them.
-    fn finish(self, renderer: &mut Renderer) -> Vec<Step> {
+    fn finish(self, renderer: &mut Renderer) -> Vec<StreamOp> {
         if self.launches.len() < 2 {
-            return self.launches.into_iter().map(Step::Launch).collect();
+            return self.launches.into_iter().map(StreamOp::Launch).collect();
         }
         let kernels = self.launches.iter().flat_map(|launch| launch.kernels.clone()).collect();
         let blocks = self.launches.iter().map(|launch| launch.grid[0]).sum();
         let (families, pointers) = families(renderer, self.launches);
         let (arguments, parameters) = pointers.into_iter().unzip();
         let function = renderer.group(&families, parameters);
-        vec![Step::Launch(Launch { kernels, function, grid: [blocks, 1, 1], arguments })]
+        vec![StreamOp::Launch(Launch { kernels, function, grid: [blocks, 1, 1], arguments })]
     }
 }
 
@@ -208,7 +208,7 @@ impl Renderer {
         let mut code = Code::default();
         code.line("int block = blockIdx.x;");
         for (number, family) in families.iter().enumerate() {
-            let Piece { declared, body } = &self.pieces[&family.function];
+            let FunctionBody { declared, body } = &self.pieces[&family.function];
             code.open(format!("const auto kernel{number} = [&]({})", declared.join(", ")));
             body.lines().for_each(|line| code.line(line));
             code.close(";");

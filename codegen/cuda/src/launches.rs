@@ -35,7 +35,7 @@ pub struct Parameter {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Launches {
     /// In order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<StreamOp>,
     /// Bytes of memory that steps of one kernel hand to each other; every kernel may use all of it.
     pub scratch_bytes: usize,
 }
@@ -44,21 +44,21 @@ impl Launches {
     /// The functions that it launches, of those of the renderer; others are only there to be parts of these.
     pub fn functions(&self) -> BTreeSet<usize> {
         let launches = self.steps.iter().filter_map(|step| match step {
-            Step::Launch(launch) => Some(launch.function),
-            Step::Clear { .. } | Step::Copy(_) | Step::Product(_) => None,
+            StreamOp::Launch(launch) => Some(launch.function),
+            StreamOp::Clear { .. } | StreamOp::Copy(_) | StreamOp::Product(_) => None,
         });
         launches.collect()
     }
 
     /// How many products of a run a library does.
     pub fn library_products(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step, Step::Product(_))).count()
+        self.steps.iter().filter(|step| matches!(step, StreamOp::Product(_))).count()
     }
 }
 
 /// One piece of work for the device.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum StreamOp {
     /// Sets a buffer to zeros.
     Clear {
         /// Where it begins.
@@ -74,7 +74,7 @@ pub enum Step {
     Product(Box<LibraryProduct>),
 }
 
-impl Step {
+impl StreamOp {
     /// The buffers that it touches.
     pub fn buffers(&self) -> Vec<BufferId> {
         let of = |argument: &Argument| match argument {
@@ -82,10 +82,10 @@ impl Step {
             Argument::Scratch { .. } => None,
         };
         match self {
-            Step::Clear { at, .. } => vec![at.buffer],
-            Step::Copy(Transfer { from, to, .. }) => vec![from.buffer, to.buffer],
-            Step::Launch(launch) => launch.arguments.iter().filter_map(of).collect(),
-            Step::Product(product) => product.arguments.iter().filter_map(of).collect(),
+            StreamOp::Clear { at, .. } => vec![at.buffer],
+            StreamOp::Copy(Transfer { from, to, .. }) => vec![from.buffer, to.buffer],
+            StreamOp::Launch(launch) => launch.arguments.iter().filter_map(of).collect(),
+            StreamOp::Product(product) => product.arguments.iter().filter_map(of).collect(),
         }
     }
 }

@@ -66,7 +66,7 @@ pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use grid::MOST_BLOCKS;
 pub use kernfusion_codegen::Candidates;
-pub use launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, Step};
+pub use launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, StreamOp};
 pub use lower::Renderer;
 pub use matrices::{Algorithm, Matrix, MatrixProduct};
 #[cfg(feature = "driver")]

@@ -5,7 +5,7 @@ use super::cache::Cache;
 use super::cublaslt::{Library, Prepared};
 use super::device::{Code, Device};
 use super::error::CudaError;
-use super::launches::{Argument, Launch, Launches, LibraryProduct, Step};
+use super::launches::{Argument, Launch, Launches, LibraryProduct, StreamOp};
 use super::matrices::{Algorithm, MatrixProduct};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +35,7 @@ impl Loaded {
         let functions = launched.into_iter().zip(device.load(&sources, &architecture, cache)?).collect();
         let mut products = HashMap::new();
         for step in &program.steps {
-            let Step::Product(step) = step else { continue };
+            let StreamOp::Product(step) = step else { continue };
             if let Entry::Vacant(place) = products.entry((step.product, step.algorithm)) {
                 place.insert(library.ok_or(CudaError::NoLibrary)?.prepare(&step.product, step.algorithm)?);
             }

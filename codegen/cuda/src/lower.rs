@@ -5,8 +5,8 @@
 //! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
 
 use super::grid::arranged;
-use super::group::Piece;
-use super::launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, Step};
+use super::group::FunctionBody;
+use super::launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, StreamOp};
 use super::matrices::{Algorithm, MatrixProduct, Start, matrix_product};
 use super::source::{Access, Code, Slot, buffer_name, function_name, memory_type};
 use super::{Options, group, rows};
@@ -34,16 +34,16 @@ pub struct Renderer {
     pub(super) names: BTreeSet<String>,
     templates: HashMap<String, Arc<Template>>,
     /// What was chosen by measurement, by the key of its kernel.
-    pub(super) choices: HashMap<String, Choice>,
+    pub(super) choices: HashMap<String, ProductMethod>,
     /// Functions whose text may stand among others.
-    pub(super) pieces: BTreeMap<usize, Piece>,
+    pub(super) pieces: BTreeMap<usize, FunctionBody>,
     /// Functions of several kernels, by their bodies.
     pub(super) groups: HashMap<String, usize>,
 }
 
 /// Who does the product of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum ProductMethod {
     /// A generated kernel with tiles of these rows and columns.
     Tile([usize; 2]),
     /// A library.
@@ -53,14 +53,14 @@ pub(super) enum Choice {
 /// The launches of a kernel over slots: the kernel's buffers first, then pieces of scratch.
 #[derive(Debug, Default)]
 struct Template {
-    steps: Vec<TemplateStep>,
+    steps: Vec<TemplateOp>,
     /// Offset of each piece of scratch.
     scratch: Vec<usize>,
     scratch_bytes: usize,
 }
 
 #[derive(Debug)]
-enum TemplateStep {
+enum TemplateOp {
     Clear { slot: usize, bytes: usize },
     Launch { function: usize, grid: [u32; 3], slots: Vec<usize> },
     Product { product: Box<MatrixProduct>, algorithm: Algorithm, starts: [Start; 3], workspace: usize },
@@ -135,15 +135,15 @@ impl Renderer {
         };
         program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
         program.steps.extend(template.steps.iter().map(|step| match step {
-            TemplateStep::Clear { slot, bytes } => Step::Clear { at: spot(slots[*slot]), bytes: *bytes },
-            TemplateStep::Launch { function, grid, slots } => Step::Launch(Launch {
+            TemplateOp::Clear { slot, bytes } => StreamOp::Clear { at: spot(slots[*slot]), bytes: *bytes },
+            TemplateOp::Launch { function, grid, slots } => StreamOp::Launch(Launch {
                 kernels: vec![number],
                 function: *function,
                 grid: *grid,
                 arguments: slots.iter().map(argument).collect(),
             }),
-            TemplateStep::Product { product, algorithm, starts, workspace } => {
-                Step::Product(Box::new(LibraryProduct {
+            TemplateOp::Product { product, algorithm, starts, workspace } => {
+                StreamOp::Product(Box::new(LibraryProduct {
                     kernel: number,
                     product: **product,
                     algorithm: *algorithm,
@@ -169,7 +169,7 @@ impl Renderer {
             BufferOffset { buffer: start.buffer, offset: start.offset + at.offset }
         };
         let copy =
-            |t: Transfer| Step::Copy(Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes });
+            |t: Transfer| StreamOp::Copy(Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes });
         for iteration in 0..repeated.iterations {
             let iteration = repeated.iteration(iteration);
             let inner = |buffer: BufferId| {
@@ -205,7 +205,7 @@ impl Renderer {
         let numbered = Kernel { name: kernel.name.clone(), ..numbered };
         let mut lowering = Lowering {
             options: self.options.clone(),
-            choice: self.choices.get(&key).copied().or(self.options.tile.map(Choice::Tile)),
+            choice: self.choices.get(&key).copied().or(self.options.tile.map(ProductMethod::Tile)),
             functions: &mut self.functions,
             names: &mut self.names,
             pieces: &mut self.pieces,
@@ -272,10 +272,10 @@ pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
 pub(super) struct Lowering<'r> {
     pub(super) options: Options,
     /// Who does its products, unless their size decides.
-    pub(super) choice: Option<Choice>,
+    pub(super) choice: Option<ProductMethod>,
     functions: &'r mut Vec<Function>,
     names: &'r mut BTreeSet<String>,
-    pieces: &'r mut BTreeMap<usize, Piece>,
+    pieces: &'r mut BTreeMap<usize, FunctionBody>,
     comment: String,
     /// The start of the functions' names.
     name: String,
@@ -291,7 +291,7 @@ impl Lowering<'_> {
         let added: BTreeSet<_> = added.map(|store| store.buffer.0 as usize).collect();
         for slot in added {
             let bytes = self.slots[slot].bytes;
-            self.template.steps.push(TemplateStep::Clear { slot, bytes });
+            self.template.steps.push(TemplateOp::Clear { slot, bytes });
         }
         self.form(kernel)
     }
@@ -310,8 +310,8 @@ impl Lowering<'_> {
                 if contraction.consumers.is_empty() && !reduces(&kernel.region, Direction::Columns) =>
             {
                 match self.choice {
-                    Some(Choice::Library(algorithm)) => self.library_product(kernel, algorithm),
-                    Some(Choice::Tile(_)) | None => self.contraction(kernel),
+                    Some(ProductMethod::Library(algorithm)) => self.library_product(kernel, algorithm),
+                    Some(ProductMethod::Tile(_)) | None => self.contraction(kernel),
                 }
             }
             Form::Contraction(_) => self.chain(kernel),
@@ -327,7 +327,7 @@ impl Lowering<'_> {
         };
         let workspace = self.scratch("workspace", DType::Bool, algorithm.workspace)?.0 as usize;
         let product = Box::new(product);
-        self.template.steps.push(TemplateStep::Product { product, algorithm, starts, workspace });
+        self.template.steps.push(TemplateOp::Product { product, algorithm, starts, workspace });
         Ok(())
     }
 
@@ -376,7 +376,7 @@ impl Lowering<'_> {
     ) -> Result<(), CodegenError> {
         let head = format!("const int block = blockIdx.x;\n{body}");
         let declared = self.launch("", threads, [blocks, 1, 1], head)?;
-        self.pieces.insert(self.functions.len() - 1, Piece { declared, body: body.into() });
+        self.pieces.insert(self.functions.len() - 1, FunctionBody { declared, body: body.into() });
         Ok(())
     }
 
@@ -434,7 +434,7 @@ impl Lowering<'_> {
         code.close("");
         self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
         let function = self.functions.len() - 1;
-        self.template.steps.push(TemplateStep::Launch { function, grid, slots });
+        self.template.steps.push(TemplateOp::Launch { function, grid, slots });
         Ok(declared)
     }
 }

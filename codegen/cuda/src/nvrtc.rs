@@ -65,7 +65,7 @@ pub fn compile(function: &Function, architecture: &str, form: Form) -> Result<Bi
     };
     let source = CString::new(whole_source(function)).expect("source has no zeros");
     let name = CString::new(format!("{}.cu", function.name)).expect("names have no zeros");
-    let program = Program::new(compiler, &source, &name).map_err(|error| refused(error.to_string()))?;
+    let program = NvrtcProgram::new(compiler, &source, &name).map_err(|error| refused(error.to_string()))?;
     let architecture_option = format!("--gpu-architecture={architecture}");
     let options = OPTIONS.into_iter().chain([architecture_option.as_str()]);
     let options: Vec<_> =
@@ -111,18 +111,18 @@ pub fn is_present() -> bool {
 }
 
 /// A program of NVRTC's.
-struct Program {
+struct NvrtcProgram {
     compiler: &'static Compiler,
     handle: nvrtcProgram,
 }
 
-impl Program {
+impl NvrtcProgram {
     fn new(compiler: &'static Compiler, source: &CStr, name: &CStr) -> Result<Self, NvrtcError> {
         let mut handle = std::ptr::null_mut();
         let (source, name, none) = (source.as_ptr(), name.as_ptr(), std::ptr::null());
         // SAFETY: both texts end with a zero; there are no headers.
         unsafe { (compiler.create)(&mut handle, source, name, 0, none, none) }.result()?;
-        Ok(Program { compiler, handle })
+        Ok(NvrtcProgram { compiler, handle })
     }
 
     fn compile(&self, options: &[CString]) -> Result<(), NvrtcError> {
@@ -154,7 +154,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: the program lives, and this is its last use. An error would leak a little memory.
         let _ = unsafe { (self.compiler.destroy)(&mut self.handle) };

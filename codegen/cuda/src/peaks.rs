@@ -16,23 +16,26 @@ const THREADS: usize = 256;
 const BLOCKS: usize = 8;
 /// Loops are made longer until one takes this many seconds.
 const SECONDS: f64 = 2e-3;
-/// The most turns of a loop.
+/// The most iterations of a loop.
 const TURNS: i32 = 1 << 20;
 
 /// A loop of one instruction.
 struct Rate {
     name: &'static str,
-    /// Operations of a thread in one turn.
+    /// Operations of a thread in one iteration.
     operations: f64,
-    /// What happens in one turn, eight times independently, so that none waits for the one before.
-    turn: &'static str,
+    /// What happens in one iteration, eight times independently, so that none waits for the one before.
+    iteration: &'static str,
 }
 
-const F32: Rate =
-    Rate { name: "peak_f32", operations: 64.0, turn: "for (int j = 0; j < 4; j++) d[j] = d[j] * x + y;" };
+const F32: Rate = Rate {
+    name: "peak_f32",
+    operations: 64.0,
+    iteration: "for (int j = 0; j < 4; j++) d[j] = d[j] * x + y;",
+};
 // Each of the 32 lanes has its share of 16×8×8 and 16×8×16 multiplications and additions.
-const TF32: Rate = Rate { name: "peak_tf32", operations: 512.0, turn: "mma_tf32(d, a, b);" };
-const BF16: Rate = Rate { name: "peak_bf16", operations: 1024.0, turn: "mma_bf16(d, a, b);" };
+const TF32: Rate = Rate { name: "peak_tf32", operations: 512.0, iteration: "mma_tf32(d, a, b);" };
+const BF16: Rate = Rate { name: "peak_bf16", operations: 1024.0, iteration: "mma_bf16(d, a, b);" };
 
 /// Measures a GPU in some tens of milliseconds. Products of `f32` are those of the options: ordinary arithmetic, or
 /// TF32.
@@ -68,11 +71,11 @@ fn bandwidth(device: &Device) -> Result<f64, CudaError> {
 fn products(device: &Device, rate: &Rate, cache: &Cache) -> Result<f64, CudaError> {
     let code = device.load(&[&function(rate)], &device.architecture()?, cache)?.remove(0);
     let blocks = BLOCKS * device.multiprocessors()?;
-    let (results, turns) = (device.memory(4 * blocks * THREADS)?, device.memory(8)?);
+    let (results, iterations) = (device.memory(4 * blocks * THREADS)?, device.memory(8)?);
     let mut count = 64i32;
     loop {
-        turns.write(0, &count.to_le_bytes())?;
-        let time = best_run(device, &code, blocks, [&results, &turns])?;
+        iterations.write(0, &count.to_le_bytes())?;
+        let time = best_run(device, &code, blocks, [&results, &iterations])?;
         if time >= SECONDS || count >= TURNS {
             return Ok(rate.operations * f64::from(count) * (blocks * THREADS) as f64 / time);
         }
@@ -95,20 +98,20 @@ fn best_run(
 
 fn function(rate: &Rate) -> Function {
     let text = format!(
-        "// So many turns of eight times one instruction.
+        "// So many iterations of eight times one instruction.
 #include \"tile.cuh\"
 
-KERNEL __launch_bounds__({THREADS}, 1) {name}(float* results, const int* turns) {{
+KERNEL __launch_bounds__({THREADS}, 1) {name}(float* results, const int* iterations) {{
   // Numbers that the compiler does not know.
-  const float x = (float)turns[1], y = x + 1.0f;
+  const float x = (float)iterations[1], y = x + 1.0f;
   const u32 a[4] = {{bits_of_float(x), bits_of_float(y), bits_of_float(x), bits_of_float(y)}};
   const u32 b[2] = {{a[0], a[1]}};
   float sums[8][4] = {{}};
-  for (int turn = 0; turn < *turns; turn++) {{
+  for (int iteration = 0; iteration < *iterations; iteration++) {{
     UNROLL
     for (int i = 0; i < 8; i++) {{
       float* d = sums[i];
-      {turn}
+      {iteration}
     }}
   }}
   float sum = 0.0f;
@@ -118,10 +121,10 @@ KERNEL __launch_bounds__({THREADS}, 1) {name}(float* results, const int* turns) 
 }}
 ",
         name = rate.name,
-        turn = rate.turn
+        iteration = rate.iteration
     );
     let parameter = |name: &str, dtype, is_written| Parameter { name: name.into(), dtype, is_written };
-    let parameters = vec![parameter("results", DType::F32, true), parameter("turns", DType::I32, false)];
+    let parameters = vec![parameter("results", DType::F32, true), parameter("iterations", DType::I32, false)];
     Function { name: rate.name.into(), text, parameters, threads: THREADS, is_packed: false }
 }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 /// A run that was started. It goes on whether somebody waits for it or not.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct PendingRun {
     pub(super) slot: Arc<Slot>,
     pub(super) results: Arc<Results>,
 }
 
-impl Running for Run {
+impl Running for PendingRun {
     fn is_ready(&self) -> Result<bool, CodegenError> {
         self.slot.device.enter()?;
         Ok(self.slot.done.try_is_complete().map_err(failed("running the program"))?)

@@ -8,9 +8,9 @@
 use super::cublaslt::Library;
 use super::device::{Device, DeviceMemory};
 use super::error::CudaError;
-use super::launches::{Argument, Launches, Step};
+use super::launches::{Argument, Launches, StreamOp};
 use super::loaded::Loaded;
-use super::lower::Choice;
+use super::lower::ProductMethod;
 use super::matrices::{Algorithm, MatrixProduct};
 use super::nvrtc::whole_source;
 use super::{Cache, Renderer, contraction::TILES};
@@ -28,7 +28,7 @@ const PATTERN: usize = 1 << 16;
 
 /// A choice and what its kernel is rendered to.
 struct Candidate {
-    choice: Choice,
+    choice: ProductMethod,
     renderer: Renderer,
     program: Launches,
 }
@@ -69,7 +69,7 @@ pub(super) fn choose(
 impl Tuner<'_> {
     /// The best of what can do the kernel, from the disk if it is there; `None` if there is nothing to choose, or no memory to
     /// measure in.
-    fn chosen(&self, whole: &Renderer, kernel: &Kernel) -> Result<Option<Choice>, CodegenError> {
+    fn chosen(&self, whole: &Renderer, kernel: &Kernel) -> Result<Option<ProductMethod>, CodegenError> {
         let tiles = self.tiles(whole)?;
         let product =
             self.library.and_then(|library| Some((library, whole.matrix_product(&self.alone, kernel)?)));
@@ -81,7 +81,7 @@ impl Tuner<'_> {
         let measured = || {
             let mut candidates = tiles;
             for algorithm in product.iter().flat_map(|(library, product)| library.algorithms(product)) {
-                candidates.extend(self.candidate(whole, Choice::Library(algorithm)));
+                candidates.extend(self.candidate(whole, ProductMethod::Library(algorithm)));
             }
             Ok(text(self.best(&candidates)?).into_bytes())
         };
@@ -93,11 +93,11 @@ impl Tuner<'_> {
         };
         let choice = std::str::from_utf8(&choice).ok().and_then(parse);
         Ok(choice.filter(|choice| match (choice, &product) {
-            (Choice::Tile(tile), _) => TILES.contains(tile),
-            (Choice::Library(algorithm), Some((library, product))) => {
+            (ProductMethod::Tile(tile), _) => TILES.contains(tile),
+            (ProductMethod::Library(algorithm), Some((library, product))) => {
                 library.prepare(product, *algorithm).is_ok()
             }
-            (Choice::Library(_), None) => false,
+            (ProductMethod::Library(_), None) => false,
         }))
     }
 
@@ -106,7 +106,7 @@ impl Tuner<'_> {
         let mut found: Vec<Candidate> = vec![];
         let tiles = whole.options().tile.map_or(TILES.to_vec(), |tile| vec![tile]);
         for tile in tiles {
-            let candidate = self.candidate(whole, Choice::Tile(tile))?;
+            let candidate = self.candidate(whole, ProductMethod::Tile(tile))?;
             if found.iter().all(|other| other.renderer.functions() != candidate.renderer.functions()) {
                 found.push(candidate);
             }
@@ -115,7 +115,7 @@ impl Tuner<'_> {
     }
 
     /// The kernel alone, as this choice makes it.
-    fn candidate(&self, whole: &Renderer, choice: Choice) -> Result<Candidate, CodegenError> {
+    fn candidate(&self, whole: &Renderer, choice: ProductMethod) -> Result<Candidate, CodegenError> {
         let mut renderer = Renderer::new(whole.options().clone());
         let key = renderer.key(&self.alone, &self.alone.graph.kernels[0]);
         renderer.choices.insert(key, choice);
@@ -138,14 +138,14 @@ impl Tuner<'_> {
     }
 
     /// The choice that takes the least time.
-    fn best(&self, candidates: &[Candidate]) -> Result<Choice, CudaError> {
+    fn best(&self, candidates: &[Candidate]) -> Result<ProductMethod, CudaError> {
         let mut loaded = vec![];
         for candidate in candidates {
             let Candidate { choice, renderer, program } = candidate;
             match (Loaded::new(program, renderer, self.device, self.cache, self.library), choice) {
                 (Ok(code), _) => loaded.push((candidate, code)),
                 // What a library will not do is no candidate.
-                (Err(CudaError::Library { .. }), Choice::Library(_)) => {}
+                (Err(CudaError::Library { .. }), ProductMethod::Library(_)) => {}
                 (Err(error), _) => return Err(error),
             }
         }
@@ -153,7 +153,7 @@ impl Tuner<'_> {
         let mut best = (f64::INFINITY, candidates[0].choice);
         for (candidate, code) in &loaded {
             let time = match (self.time(&candidate.program, code, &memory), candidate.choice) {
-                (Err(CudaError::Library { .. }), Choice::Library(_)) => continue,
+                (Err(CudaError::Library { .. }), ProductMethod::Library(_)) => continue,
                 (time, _) => time?,
             };
             if time < best.0 {
@@ -168,11 +168,11 @@ impl Tuner<'_> {
         let address = |argument| memory.address(argument);
         let run = || {
             program.steps.iter().try_for_each(|step| match step {
-                Step::Clear { .. } | Step::Copy(_) => Ok(()),
+                StreamOp::Clear { .. } | StreamOp::Copy(_) => Ok(()),
                 // SAFETY: the function was rendered for buffers of these sizes.
-                Step::Launch(launch) => unsafe { code.launch(launch, &address) },
+                StreamOp::Launch(launch) => unsafe { code.launch(launch, &address) },
                 // SAFETY: the product is one of buffers of these sizes.
-                Step::Product(product) => unsafe { code.multiply(product, &address) },
+                StreamOp::Product(product) => unsafe { code.multiply(product, &address) },
             })
         };
         let mut best = f64::INFINITY;
@@ -184,23 +184,23 @@ impl Tuner<'_> {
 }
 
 /// A choice as it is on the disk.
-fn text(choice: Choice) -> String {
+fn text(choice: ProductMethod) -> String {
     match choice {
-        Choice::Tile([rows, columns]) => format!("tile {rows} {columns}"),
-        Choice::Library(Algorithm { words, workspace }) => {
+        ProductMethod::Tile([rows, columns]) => format!("tile {rows} {columns}"),
+        ProductMethod::Library(Algorithm { words, workspace }) => {
             format!("library {} {workspace}", words.map(|word| word.to_string()).join(" "))
         }
     }
 }
 
-fn parse(text: &str) -> Option<Choice> {
+fn parse(text: &str) -> Option<ProductMethod> {
     let (who, numbers) = text.split_once(' ')?;
     let numbers = numbers.split(' ').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
     match (who, &numbers[..]) {
-        ("tile", &[rows, columns]) => Some(Choice::Tile([rows as usize, columns as usize])),
+        ("tile", &[rows, columns]) => Some(ProductMethod::Tile([rows as usize, columns as usize])),
         ("library", [words @ .., workspace]) => {
             let words = words.try_into().ok()?;
-            Some(Choice::Library(Algorithm { words, workspace: *workspace as usize }))
+            Some(ProductMethod::Library(Algorithm { words, workspace: *workspace as usize }))
         }
         _ => None,
     }
@@ -221,9 +221,9 @@ impl Memory {
     ) -> Result<Self, CudaError> {
         let steps = programs.clone().flat_map(|program| &program.steps);
         let arguments = steps.flat_map(|step| match step {
-            Step::Clear { .. } | Step::Copy(_) => &[],
-            Step::Launch(launch) => &launch.arguments[..],
-            Step::Product(product) => &product.arguments[..],
+            StreamOp::Clear { .. } | StreamOp::Copy(_) => &[],
+            StreamOp::Launch(launch) => &launch.arguments[..],
+            StreamOp::Product(product) => &product.arguments[..],
         });
         let used: BTreeSet<_> = arguments
             .filter_map(|argument| match argument {
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn choices_are_read_as_they_were_written() {
         let algorithm = Algorithm { words: [u64::MAX, 1, 2, 3, 4, 5, 6, 7], workspace: 1 << 20 };
-        for choice in [Choice::Tile([64, 128]), Choice::Library(algorithm)] {
+        for choice in [ProductMethod::Tile([64, 128]), ProductMethod::Library(algorithm)] {
             assert_eq!(parse(&text(choice)), Some(choice));
         }
         for broken in ["", "2", "tile 64", "library 1 2", "tile a b"] {

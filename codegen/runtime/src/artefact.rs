@@ -1,4 +1,4 @@
-//! What an object file says of the model in it: how its parts are launched, as the compiler wrote it down.
+//! What an object file says of the model in it: how its chunks are launched, as the compiler wrote it down.
 
 use crate::isa::Isa;
 use crate::launch::KernelProgram;
@@ -47,7 +47,7 @@ impl Artefact {
     }
 }
 
-/// A model that reads a text part by part.
+/// A model that reads a text chunk by chunk.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Description {
     /// [`FORMAT`].
@@ -58,39 +58,41 @@ pub struct Description {
     pub isa: Isa,
     /// What code takes of the processor beside that.
     pub features: Vec<String>,
-    /// Rows of a part.
+    /// Rows of a chunk.
     pub batch: usize,
     /// The number of tokens there are.
     pub vocabulary: usize,
     /// The most tokens of a text.
     pub context: usize,
-    /// Parameters and caches, which parts share.
+    /// Parameters and caches, which chunks share.
     pub states: Vec<StateDescription>,
-    /// The programs, which parts share.
+    /// The programs, which chunks share.
     pub programs: Vec<Arc<KernelProgram>>,
-    /// The kinds of parts that it reads: one of one token at least.
-    pub parts: Vec<Part>,
+    /// The kinds of chunks that it reads: one of one token at least.
+    #[serde(rename = "parts")]
+    pub chunks: Vec<ChunkProgram>,
 }
 
 impl Description {
-    /// The first contradiction in it, given the number of functions: an index of something that is not there, or no part that reads
+    /// The first contradiction in it, given the number of functions: an index of something that is not there, or no chunk that reads
     /// one token of the whole context. Without one, computing with these numbers stays in bounds.
     pub(crate) fn fault(&self, functions: usize) -> Option<&'static str> {
-        let longest = self.parts.iter().map(|part| part.length).max().unwrap_or(0);
-        let reads_any = |part: &Part| part.length == 1 && part.visible >= self.context;
-        let is_there = |storage: &Storage, part: &Part| match *storage {
+        let longest = self.chunks.iter().map(|chunk| chunk.length).max().unwrap_or(0);
+        let reads_any = |chunk: &ChunkProgram| chunk.length == 1 && chunk.visible >= self.context;
+        let is_there = |storage: &Storage, chunk: &ChunkProgram| match *storage {
             Storage::State(state) => state < self.states.len(),
-            Storage::Arena(offset) => offset <= part.arena_bytes,
+            Storage::Arena(offset) => offset <= chunk.arena_bytes,
             Storage::Input(_) | Storage::Nowhere => true,
         };
-        let runs = |part: &Part, launch: &Launch| {
-            launch.program < self.programs.len() && launch.slots.iter().all(|slot| *slot < part.buffers.len())
+        let runs = |chunk: &ChunkProgram, launch: &Launch| {
+            launch.program < self.programs.len()
+                && launch.slots.iter().all(|slot| *slot < chunk.buffers.len())
         };
-        let fits = |part: &Part| {
-            let moved = part.moves.iter().flat_map(|step| [step.from, step.to]);
-            part.buffers.iter().all(|storage| is_there(storage, part))
-                && part.launches.iter().all(|launch| runs(part, launch))
-                && moved.chain([part.logits]).all(|buffer| buffer < part.buffers.len())
+        let fits = |chunk: &ChunkProgram| {
+            let moved = chunk.moves.iter().flat_map(|step| [step.from, step.to]);
+            chunk.buffers.iter().all(|storage| is_there(storage, chunk))
+                && chunk.launches.iter().all(|launch| runs(chunk, launch))
+                && moved.chain([chunk.logits]).all(|buffer| buffer < chunk.buffers.len())
         };
         let numbers = [self.batch, self.vocabulary, self.context, longest];
         match () {
@@ -100,9 +102,9 @@ impl Description {
             () if self.batch.checked_mul(longest.max(self.vocabulary)).is_none() => {
                 Some("an extent is out of range")
             }
-            () if !self.parts.iter().any(reads_any) => Some("no part reads one token of the whole context"),
-            () if !self.parts.iter().all(fits) => {
-                Some("a part needs a buffer or a program that is not there")
+            () if !self.chunks.iter().any(reads_any) => Some("no chunk reads one token of the whole context"),
+            () if !self.chunks.iter().all(fits) => {
+                Some("a chunk needs a buffer or a program that is not there")
             }
             () if self.programs.iter().flat_map(|program| program.functions()).any(|it| it >= functions) => {
                 Some("a program calls a function that is not there")
@@ -132,9 +134,9 @@ pub struct StateDescription {
     pub is_parameter: bool,
 }
 
-/// How a part of a text is read.
+/// How a chunk of a text is read.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Part {
+pub struct ChunkProgram {
     /// How many tokens it has.
     pub length: usize,
     /// How many positions it sees.
@@ -164,14 +166,14 @@ pub enum Storage {
     Nowhere,
 }
 
-/// What a part is given.
+/// What a chunk is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
     /// `i32[batch, length]`.
     Tokens,
     /// `i32[]`: the position of its first token.
     Position,
-    /// `i32[]`: the place in the part of the token after which logits are wanted.
+    /// `i32[]`: the place in the chunk of the token after which logits are wanted.
     Last,
 }
 

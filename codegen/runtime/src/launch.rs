@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KernelProgram {
     /// In order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<LaunchKind>,
     /// Bytes of each temporary.
     pub temporaries: Vec<usize>,
     /// Bytes of zeros that guarded loads may read.
@@ -27,17 +27,17 @@ impl KernelProgram {
     /// The functions that its steps call.
     pub fn functions(&self) -> impl Iterator<Item = usize> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Clear { .. } => None,
-            Step::Rows { function, .. } => Some(*function),
-            Step::Product(product) => product.epilogue,
-            Step::Chain(chain) => Some(chain.function),
+            LaunchKind::Clear { .. } => None,
+            LaunchKind::Rows { function, .. } => Some(*function),
+            LaunchKind::Product(product) => product.epilogue,
+            LaunchKind::Chain(chain) => Some(chain.function),
         })
     }
 }
 
 /// One launch.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Step {
+pub enum LaunchKind {
     /// Sets bytes to zero.
     Clear {
         /// Which buffer.
@@ -190,18 +190,18 @@ impl Launcher {
         }
         for step in &program.steps {
             match step {
-                Step::Clear { slot, bytes } => self.clear(*slot, *bytes),
-                Step::Rows { function, units, work } => {
+                LaunchKind::Clear { slot, bytes } => self.clear(*slot, *bytes),
+                LaunchKind::Rows { function, units, work } => {
                     // SAFETY: the function was defined with this signature.
                     let function =
                         unsafe { std::mem::transmute::<*const u8, RowsFn>(functions.address(*function)) };
                     self.rows(function, *units, *work);
                 }
-                Step::Product(product) => {
+                LaunchKind::Product(product) => {
                     // SAFETY: the caller's contract.
                     unsafe { product.run(functions, &self.table.0, &self.pool, &self.workspaces)? };
                 }
-                Step::Chain(chain) => {
+                LaunchKind::Chain(chain) => {
                     let start = self.scratch.as_ptr() as usize;
                     let scratch = Scratch { start, bytes: self.scratch_bytes };
                     // SAFETY: the caller's contract; there is scratch for every thread.

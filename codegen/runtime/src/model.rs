@@ -1,6 +1,6 @@
 //! A model that was compiled ahead of time, with its parameters: it reads a text and gives logits.
 
-use crate::artefact::{Artefact, Description, FORMAT, Input, Part, StateDescription, Storage};
+use crate::artefact::{Artefact, ChunkProgram, Description, FORMAT, Input, StateDescription, Storage};
 use crate::isa::Isa;
 use crate::launch::{Functions, Launcher, Pointers};
 use crate::math::Tiles;
@@ -115,13 +115,13 @@ impl Model {
             description.states.iter().map(|state| place(state, &weights, &mut allocator, &mut memory));
         let states = states.collect::<Result<Vec<_>, _>>()?;
         let arena =
-            allocator.take(description.parts.iter().map(|part| part.arena_bytes).max().unwrap_or(0))?;
-        let longest = description.parts.iter().map(|part| part.length).max().unwrap_or(0);
+            allocator.take(description.chunks.iter().map(|chunk| chunk.arena_bytes).max().unwrap_or(0))?;
+        let longest = description.chunks.iter().map(|chunk| chunk.length).max().unwrap_or(0);
         let tokens = vec![0; description.batch * longest];
         let mut inputs = Inputs { tokens, position: Box::default(), last: Box::default() };
-        let mut located = |part: &Part| {
-            let mut pointers = Pointers::new(part.buffers.len());
-            for (at, storage) in part.buffers.iter().enumerate() {
+        let mut located = |chunk: &ChunkProgram| {
+            let mut pointers = Pointers::new(chunk.buffers.len());
+            for (at, storage) in chunk.buffers.iter().enumerate() {
                 match *storage {
                     Storage::State(state) => pointers.set(at, states[state]),
                     Storage::Input(input) => pointers.set(at, inputs.place(input)),
@@ -131,7 +131,7 @@ impl Model {
             }
             pointers
         };
-        let pointers = description.parts.iter().map(&mut located).collect();
+        let pointers = description.chunks.iter().map(&mut located).collect();
         memory.push(arena);
         let pool = Arc::new(Pool::new(match threads {
             0 => std::thread::available_parallelism().map_or(1, Into::into),
@@ -156,7 +156,7 @@ impl Model {
     /// What stands before was read before; what was read from `position` on is forgotten.
     ///
     /// # Errors
-    /// There is no token, one is not in the vocabulary, the text is longer than the context, a part of it was not read,
+    /// There is no token, one is not in the vocabulary, the text is longer than the context, a chunk of it was not read,
     /// `logits` has another length, or memory is short.
     pub fn read(&mut self, tokens: &[i32], position: usize, logits: &mut [f32]) -> Result<(), ModelError> {
         self.check(tokens, position, logits.len())?;
@@ -164,8 +164,8 @@ impl Model {
         self.read = position;
         let mut done = 0;
         while done < count {
-            let at = self.part(position + done, count - done);
-            let length = self.description.parts[at].length;
+            let at = self.chunk(position + done, count - done);
+            let length = self.description.chunks[at].length;
             let new = length.min(count - done);
             for (row, tokens) in tokens.chunks_exact(count).enumerate() {
                 let row = &mut self.inputs.tokens[row * length..][..length];
@@ -221,23 +221,23 @@ impl Model {
         Ok(())
     }
 
-    /// The part that reads from a position on, where `left` tokens are left: the shortest that takes them all, or else the longest;
+    /// The chunk that reads from a position on, where `left` tokens are left: the shortest that takes them all, or else the longest;
     /// of those, the one that sees the fewest positions, but enough.
-    fn part(&self, position: usize, left: usize) -> usize {
-        let parts = &self.description.parts;
-        let capacity = parts.iter().map(|part| part.visible).max().unwrap_or(0);
-        let lengths = || parts.iter().map(|part| part.length);
+    fn chunk(&self, position: usize, left: usize) -> usize {
+        let chunks = &self.description.chunks;
+        let capacity = chunks.iter().map(|chunk| chunk.visible).max().unwrap_or(0);
+        let lengths = || chunks.iter().map(|chunk| chunk.length);
         let length = lengths().filter(|&length| length >= left).min().or(lengths().max()).unwrap_or(1);
         let length = if position + length > capacity { 1 } else { length };
-        let fits = |part: &Part| part.length == length && part.visible >= position + length;
-        let fitting = parts.iter().enumerate().filter(|(_, part)| fits(part));
-        let least = fitting.min_by_key(|(_, part)| part.visible);
-        least.expect("a part of one token sees the whole context").0
+        let fits = |chunk: &ChunkProgram| chunk.length == length && chunk.visible >= position + length;
+        let fitting = chunks.iter().enumerate().filter(|(_, chunk)| fits(chunk));
+        let least = fitting.min_by_key(|(_, chunk)| chunk.visible);
+        least.expect("a chunk of one token sees the whole context").0
     }
 
     fn run(&mut self, at: usize) -> Result<(), ModelError> {
-        let (part, pointers) = (&self.description.parts[at], &self.pointers[at]);
-        for launch in &part.launches {
+        let (chunk, pointers) = (&self.description.chunks[at], &self.pointers[at]);
+        for launch in &chunk.launches {
             let program = &self.description.programs[launch.program];
             let launcher = &mut self.launcher;
             // SAFETY: the compiler gave every buffer that the program touches memory of its size.
@@ -245,7 +245,7 @@ impl Model {
             catch_unwind(AssertUnwindSafe(run))
                 .map_err(|payload| ModelError::Panic(message(&*payload)))??;
         }
-        for step in &part.moves {
+        for step in &chunk.moves {
             // SAFETY: both buffers have `step.bytes` bytes, and they do not overlap.
             unsafe { pointers.get(step.to).copy_from_nonoverlapping(pointers.get(step.from), step.bytes) };
         }
@@ -253,7 +253,7 @@ impl Model {
     }
 
     fn take_logits(&self, at: usize, logits: &mut [f32]) {
-        let from = self.pointers[at].get(self.description.parts[at].logits).cast::<f32>();
+        let from = self.pointers[at].get(self.description.chunks[at].logits).cast::<f32>();
         // SAFETY: the buffer has as many numbers, and no kernel runs.
         logits.copy_from_slice(unsafe { std::slice::from_raw_parts(from, logits.len()) });
     }

@@ -1,14 +1,14 @@
-//! Reading a text for the logits of its next token: by parts with caches, or as a window.
+//! Reading a text for the logits of its next token: by chunks with caches, or as a window.
 //!
-//! A part is a program of fixed shapes, compiled when it is first needed: one token, or a tile of a prompt, padded on the right,
-//! where nothing is read before it is overwritten. How many positions a part sees is a power of two, so that a long text costs a
+//! A chunk is a program of fixed shapes, compiled when it is first needed: one token, or a tile of a prompt, padded on the right,
+//! where nothing is read before it is overwritten. How many positions a chunk sees is a power of two, so that a long text costs a
 //! few programs and a short one does not pay for the whole context.
 
 use crate::record::Adaptation;
 use crate::{Error, Result};
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, Target, compile};
-use kernfusion::models::{GptConfig, ModelConfig, Part};
+use kernfusion::models::{Chunk, GptConfig, ModelConfig};
 use kernfusion::trace::{Program, Trace};
 use kernfusion_codegen::{Outputs, States};
 use kernfusion_ir::DType;
@@ -18,12 +18,12 @@ use std::collections::BTreeMap;
 const TILE: usize = 128;
 /// A prompt's last tile has at least this many tokens, unless it has one.
 const SMALLEST_TILE: usize = 8;
-/// Positions that every part may see: fewer save no time.
+/// Positions that every chunk may see: fewer save no time.
 const LEAST_VISIBLE: usize = 64;
 
 /// What gives the logits after a text.
 pub(super) enum Reader {
-    Parts(Box<Parts>),
+    Chunks(Box<ChunkReader>),
     Window(Box<Window>),
 }
 
@@ -38,8 +38,8 @@ impl Reader {
         match config {
             ModelConfig::Gpt(config) => {
                 let (config, adaptation) = (config.clone(), adaptation.clone());
-                let parts = Parts::new(config, adaptation, stored, 1, states, target.clone())?;
-                Ok(Reader::Parts(Box::new(parts)))
+                let chunks = ChunkReader::new(config, adaptation, stored, 1, states, target.clone())?;
+                Ok(Reader::Chunks(Box::new(chunks)))
             }
             config => Ok(Reader::Window(Box::new(Window::new(config, adaptation, states, target)?))),
         }
@@ -47,32 +47,32 @@ impl Reader {
 
     /// Forgets what was read.
     pub(super) fn restart(&mut self) {
-        if let Reader::Parts(parts) = self {
-            parts.restart();
+        if let Reader::Chunks(chunks) = self {
+            chunks.restart();
         }
     }
 
     /// The logits of the token that follows each text of at least one token; what was read before need not be read again. A
-    /// reader by parts has as many texts as rows.
+    /// reader by chunks has as many texts as rows.
     pub(super) fn logits(&mut self, texts: &[&[i32]]) -> Result<Vec<Vec<f32>>> {
         match self {
-            Reader::Parts(parts) => parts.logits(texts),
+            Reader::Chunks(chunks) => chunks.logits(texts),
             Reader::Window(window) => texts.iter().map(|text| window.logits(text)).collect(),
         }
     }
 
     /// A reader of `rows` texts at once, with the same parameters; `None` where reading them one after another is as fast.
     pub(super) fn of_rows(&self, rows: usize) -> Result<Option<Reader>> {
-        let Reader::Parts(parts) = self else { return Ok(None) };
-        let Parts { config, adaptation, stored, target, parameters, .. } = &**parts;
+        let Reader::Chunks(chunks) = self else { return Ok(None) };
+        let ChunkReader { config, adaptation, stored, target, parameters, .. } = &**chunks;
         let (config, adaptation) = (config.clone(), adaptation.clone());
-        let parts = Parts::new(config, adaptation, *stored, rows, parameters, target.clone())?;
-        Ok(Some(Reader::Parts(Box::new(parts))))
+        let chunks = ChunkReader::new(config, adaptation, *stored, rows, parameters, target.clone())?;
+        Ok(Some(Reader::Chunks(Box::new(chunks))))
     }
 }
 
-/// A decoder that reads part by part.
-pub(super) struct Parts {
+/// A decoder that reads chunk by chunk.
+pub(super) struct ChunkReader {
     config: GptConfig,
     adaptation: Adaptation,
     /// What matrices are kept as.
@@ -81,7 +81,7 @@ pub(super) struct Parts {
     parameters: States,
     /// Parameters, and caches of its own.
     states: States,
-    programs: BTreeMap<Part, Compiled>,
+    programs: BTreeMap<Chunk, Compiled>,
     /// Texts that are read at once, of any lengths: they end together, and shorter ones are padded on the left.
     rows: Vec<Row>,
     /// Positions that caches hold.
@@ -113,7 +113,7 @@ impl Row {
     }
 }
 
-impl Parts {
+impl ChunkReader {
     fn new(
         config: GptConfig,
         adaptation: Adaptation,
@@ -122,7 +122,7 @@ impl Parts {
         states: &States,
         target: Target,
     ) -> Result<Self> {
-        let mut parts = Parts {
+        let mut chunks = ChunkReader {
             config,
             adaptation,
             stored,
@@ -134,8 +134,8 @@ impl Parts {
             length: 0,
         };
         // What every text needs, and so whatever is wrong with the model is known now.
-        parts.program(parts.part(0, 1))?;
-        Ok(parts)
+        chunks.program(chunks.chunk(0, 1))?;
+        Ok(chunks)
     }
 
     fn capacity(&self) -> usize {
@@ -143,21 +143,21 @@ impl Parts {
     }
 
     /// How `length` tokens at a position are read.
-    fn part(&self, position: usize, length: usize) -> Part {
+    fn chunk(&self, position: usize, length: usize) -> Chunk {
         let capacity = self.capacity();
         let visible = (position + length).next_power_of_two().max(LEAST_VISIBLE).min(capacity);
-        Part { length, visible, capacity }
+        Chunk { length, visible, capacity }
     }
 
-    fn program(&mut self, part: Part) -> Result<&mut Compiled> {
-        match self.programs.entry(part) {
+    fn program(&mut self, chunk: Chunk) -> Result<&mut Compiled> {
+        match self.programs.entry(chunk) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 let trace = self.adaptation.evaluating();
                 trace.store_matrices(self.stored);
                 let program = match self.rows.len() {
-                    1 => self.config.continuation(&trace, 1, part)?,
-                    rows => self.config.ragged_continuation(&trace, rows, part)?,
+                    1 => self.config.continuation(&trace, 1, chunk)?,
+                    rows => self.config.ragged_continuation(&trace, rows, chunk)?,
                 };
                 Ok(entry.insert(compile(&program.graph, &self.states, &self.target)?))
             }
@@ -205,7 +205,7 @@ impl Parts {
         }
     }
 
-    /// The length of the next part of a text that has `left` tokens left.
+    /// The length of the next chunk of a text that has `left` tokens left.
     fn part_length(&self, left: usize) -> usize {
         let tile = TILE.min(self.capacity());
         let length = match left {
@@ -216,7 +216,7 @@ impl Parts {
     }
 
     fn run(&mut self, tokens: Vec<i32>, length: usize, last: usize) -> Result<Vec<Vec<f32>>> {
-        let part = self.part(self.length, length);
+        let chunk = self.chunk(self.length, length);
         let scalar = |value: usize| HostTensor::new([], vec![value as i32]);
         let (position, last) = (scalar(self.length), scalar(last));
         let begins = HostTensor::new(
@@ -227,7 +227,7 @@ impl Parts {
         let inputs = [("x", &x), ("position", &position), ("last", &last), ("begins", &begins)];
         let inputs = if self.rows.len() > 1 { &inputs[..] } else { &inputs[..3] };
         let vocabulary = self.config.vocabulary;
-        let logits = logits_of(&self.program(part)?.run(inputs)?);
+        let logits = logits_of(&self.program(chunk)?.run(inputs)?);
         Ok(logits.chunks_exact(vocabulary).map(<[f32]>::to_vec).collect())
     }
 }
@@ -237,8 +237,8 @@ fn capacity(config: &GptConfig) -> usize {
     config.context.next_multiple_of(TILE.min(config.context.next_power_of_two()))
 }
 
-/// All kinds of parts that a decoder may read: of one token and, if there are prompts, of several.
-pub(crate) fn parts(config: &GptConfig, prompts: bool) -> Vec<Part> {
+/// All kinds of chunks that a decoder may read: of one token and, if there are prompts, of several.
+pub(crate) fn chunks(config: &GptConfig, prompts: bool) -> Vec<Chunk> {
     let capacity = capacity(config);
     let tile = TILE.min(capacity);
     let doubled = |start: usize| std::iter::successors(Some(start), |at| Some(2 * at));
@@ -248,7 +248,7 @@ pub(crate) fn parts(config: &GptConfig, prompts: bool) -> Vec<Part> {
     let visible: Vec<_> = visible.chain([capacity]).collect();
     let of_length = |length: usize| {
         let seen = visible.clone().into_iter().filter(move |&visible| length <= visible);
-        seen.map(move |visible| Part { length, visible, capacity })
+        seen.map(move |visible| Chunk { length, visible, capacity })
     };
     lengths.flat_map(of_length).collect()
 }

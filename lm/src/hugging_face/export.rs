@@ -2,7 +2,7 @@
 
 use super::architecture::{self, Architecture};
 use super::files::{INDEX, SINGLE};
-use super::layout::{Parameter, Part};
+use super::layout::{Parameter, StoredTensor};
 use super::special::SpecialTokens;
 use super::{CONFIG, TOKENIZER};
 use crate::Result;
@@ -144,8 +144,8 @@ fn described(
 
 /// A tensor to be saved: consecutive numbers of a parameter.
 #[derive(Clone, Copy)]
-struct Piece<'a> {
-    part: &'a Part,
+struct SavedTensor<'a> {
+    part: &'a StoredTensor,
     parameter: &'a Parameter,
     numbers: &'a [f32],
     storage: Storage,
@@ -155,7 +155,7 @@ fn pieces<'a>(
     layout: &'a BTreeMap<String, Parameter>,
     tensors: &'a BTreeMap<String, Tensor32>,
     storage: Storage,
-) -> std::result::Result<Vec<Piece<'a>>, String> {
+) -> std::result::Result<Vec<SavedTensor<'a>>, String> {
     // Half of the distance from the largest number to the next one that there would be.
     const BEYOND_F16: f32 = 65_520.0;
     let mut pieces = Vec::new();
@@ -167,14 +167,14 @@ fn pieces<'a>(
         }
         for part in &parameter.parts {
             let (own, rest) = numbers.split_at(part.elements());
-            pieces.push(Piece { part, parameter, numbers: own, storage });
+            pieces.push(SavedTensor { part, parameter, numbers: own, storage });
             numbers = rest;
         }
     }
     Ok(pieces)
 }
 
-impl Piece<'_> {
+impl SavedTensor<'_> {
     fn info(&self, start: usize) -> TensorInfo {
         let data_offsets = (start, start + self.bytes());
         TensorInfo { dtype: self.storage.stored(), shape: self.part.shape.clone(), data_offsets }
@@ -198,8 +198,12 @@ fn is_of_a_model(name: &str) -> bool {
 }
 
 /// Writes the tensors, in one file or in several with an index, and returns the files' names.
-fn write_tensors(folder: &NewFolder, pieces: Vec<Piece<'_>>, shard: Option<u64>) -> Result<Vec<String>> {
-    let total: usize = pieces.iter().map(Piece::bytes).sum();
+fn write_tensors(
+    folder: &NewFolder,
+    pieces: Vec<SavedTensor<'_>>,
+    shard: Option<u64>,
+) -> Result<Vec<String>> {
+    let total: usize = pieces.iter().map(SavedTensor::bytes).sum();
     let shards = shards(&pieces, shard);
     let names: Vec<_> = match shards.len() {
         1 => vec![SINGLE.to_string()],
@@ -218,7 +222,7 @@ fn write_tensors(folder: &NewFolder, pieces: Vec<Piece<'_>>, shard: Option<u64>)
 }
 
 /// Writes tensors into one file, in the order of their names.
-fn write_shard(folder: &NewFolder, file: &str, mut pieces: Vec<Piece<'_>>) -> Result<()> {
+fn write_shard(folder: &NewFolder, file: &str, mut pieces: Vec<SavedTensor<'_>>) -> Result<()> {
     pieces.sort_by(|a, b| a.part.name.cmp(&b.part.name));
     let mut end = 0;
     let infos = pieces.iter().map(|piece| {
@@ -238,7 +242,7 @@ fn write_shard(folder: &NewFolder, file: &str, mut pieces: Vec<Piece<'_>>) -> Re
 }
 
 /// Tensors in their order, as many in a file as fit.
-fn shards<'a>(pieces: &[Piece<'a>], limit: Option<u64>) -> Vec<Vec<Piece<'a>>> {
+fn shards<'a>(pieces: &[SavedTensor<'a>], limit: Option<u64>) -> Vec<Vec<SavedTensor<'a>>> {
     let mut shards = vec![vec![]];
     let mut bytes = 0;
     for piece in pieces {

@@ -46,20 +46,20 @@ pub(super) struct Parameter {
     /// Its shape.
     pub(super) shape: Vec<usize>,
     /// The tensors, each a consecutive part of its numbers.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<StoredTensor>,
     transposed: bool,
 }
 
 /// A tensor of a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Part {
+pub(super) struct StoredTensor {
     /// Its name.
     pub(super) name: String,
     /// Its shape in the checkpoint.
     pub(super) shape: Vec<usize>,
 }
 
-impl Part {
+impl StoredTensor {
     /// How many numbers it has.
     pub(super) fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -82,7 +82,7 @@ impl Parameter {
         let parts = match theirs[0].contains("{e}") {
             true => stacked(&names, shape),
             false if transposed => {
-                vec![Part { name: names[0].clone(), shape: vec![shape[1], shape[0]] }]
+                vec![StoredTensor { name: names[0].clone(), shape: vec![shape[1], shape[0]] }]
             }
             false => cut(&names, shape, heads),
         };
@@ -116,11 +116,11 @@ fn matched(pattern: &str, path: &str) -> Option<String> {
 }
 
 /// `[experts, rows, ..]` as one tensor per name.
-fn stacked(names: &[String], shape: &[usize]) -> Vec<Part> {
+fn stacked(names: &[String], shape: &[usize]) -> Vec<StoredTensor> {
     let rows = shape[1] / names.len();
     let shape_of_one = [&[rows], &shape[2..]].concat();
     let of_expert = |expert: usize| {
-        let part = |name: &String| Part {
+        let part = |name: &String| StoredTensor {
             name: name.replacen("{e}", &expert.to_string(), 1),
             shape: shape_of_one.clone(),
         };
@@ -130,7 +130,7 @@ fn stacked(names: &[String], shape: &[usize]) -> Vec<Part> {
 }
 
 /// Rows in equal shares, or those of three in shares of queries, keys and values.
-fn cut(names: &[String], shape: &[usize], heads: Heads) -> Vec<Part> {
+fn cut(names: &[String], shape: &[usize], heads: Heads) -> Vec<StoredTensor> {
     let shares = match names.len() {
         3 => vec![heads.queries, heads.shared, heads.shared],
         count => vec![1; count],
@@ -138,7 +138,7 @@ fn cut(names: &[String], shape: &[usize], heads: Heads) -> Vec<Part> {
     let whole: usize = shares.iter().sum();
     let part = |(name, share): (&String, &usize)| {
         let rows = shape[0] / whole * share;
-        Part { name: name.clone(), shape: [&[rows], &shape[1..]].concat() }
+        StoredTensor { name: name.clone(), shape: [&[rows], &shape[1..]].concat() }
     };
     names.iter().zip(&shares).map(part).collect()
 }
@@ -177,7 +177,7 @@ mod tests {
 
     fn parts(name: &str, shape: &[usize]) -> Vec<(String, Vec<usize>)> {
         let parts = find(name, shape).unwrap().parts.into_iter();
-        parts.map(|Part { name, shape }| (name, shape)).collect()
+        parts.map(|StoredTensor { name, shape }| (name, shape)).collect()
     }
 
     #[test]

@@ -302,7 +302,7 @@ impl Planner<'_> {
             let fixed = numbers.len();
             for consumer in after {
                 numbers.push(consumer);
-                if self.leaves_and_returns(&numbers) {
+                if self.order.leaves_and_returns(&numbers) {
                     numbers.pop();
                 }
             }
@@ -353,7 +353,7 @@ impl Planner<'_> {
             let pair = |&member: &ValueId| Some((*self.reads.get(&member)?.iter().find(inside)?, member));
             members.iter().find_map(pair).expect("the groups of a chain read each other")
         };
-        if self.leaves_and_returns(numbers) {
+        if self.order.leaves_and_returns(numbers) {
             return Err((edge(), "another kernel lies between the two"));
         }
         if !self.clones.allow(&members) {
@@ -363,11 +363,7 @@ impl Planner<'_> {
         if !self.pays(&kernel) {
             return Err((edge(), "its products take longer than what memory they would save"));
         }
-        for &member in &members {
-            self.group_of.insert(member, numbers[0]);
-        }
-        numbers.iter().for_each(|&number| self.groups[number] = None);
-        self.groups[numbers[0]] = Some(Group { members, kernel });
+        self.replace(numbers, Group { members, kernel });
         Ok(())
     }
 
@@ -380,25 +376,6 @@ impl Planner<'_> {
         let is_wide = |value| kernel.region.varies(value, domain.column_axes(), domain);
         let is_kept = kernel.stores.iter().any(|store| is_wide(store.value));
         depth.is_some_and(|depth| depth <= SHORT) || !is_kept && domain.points() * 4 >= LARGE
-    }
-
-    /// Whether a path leads from these groups through another one back to them.
-    fn leaves_and_returns(&self, numbers: &[usize]) -> bool {
-        let mut seen = BTreeSet::new();
-        let outside = |group: &usize| !numbers.contains(group);
-        let mut stack: Vec<_> =
-            numbers.iter().flat_map(|&number| self.successors(number)).filter(outside).collect();
-        while let Some(group) = stack.pop() {
-            if seen.insert(group) {
-                for next in self.successors(group) {
-                    if numbers.contains(&next) {
-                        return true;
-                    }
-                    stack.push(next);
-                }
-            }
-        }
-        false
     }
 }
 

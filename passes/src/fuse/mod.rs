@@ -21,6 +21,7 @@ pub(crate) mod cost;
 mod empty;
 mod loops;
 mod lower;
+mod order;
 mod rematerialise;
 mod space;
 mod writer;
@@ -29,6 +30,7 @@ pub use kernfusion_ir::kernel::any_kernel;
 use kernfusion_ir::kernel::{Accepts, Form, Kernel, KernelGraph, RefusedFusion};
 use kernfusion_ir::{Binary, Graph, InputRole, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
+use order::GroupOrder;
 use rematerialise::Clones;
 use std::collections::{BTreeMap, BTreeSet};
 use writer::Fault;
@@ -105,6 +107,7 @@ struct Planner<'a> {
     /// By number; `None` where a group was merged into another.
     groups: Vec<Option<Group>>,
     group_of: BTreeMap<ValueId, usize>,
+    order: GroupOrder,
     refusals: BTreeMap<(ValueId, ValueId), &'static str>,
     /// Why edges between products are no chain, which says more than why the two kernels are not one.
     chain_refusals: BTreeMap<(ValueId, ValueId), &'static str>,
@@ -133,11 +136,13 @@ impl<'a> Planner<'a> {
                 clones,
                 groups: vec![],
                 group_of: BTreeMap::new(),
+                order: GroupOrder::default(),
                 refusals: BTreeMap::new(),
                 chain_refusals: BTreeMap::new(),
             };
             let faults = planner.start();
             if faults.is_empty() {
+                planner.order = planner.first_order();
                 return Ok(planner);
             }
             let before = forced.len();
@@ -166,6 +171,26 @@ impl<'a> Planner<'a> {
             }
         }
         faults
+    }
+
+    /// The order of the groups, each of which is an op.
+    fn first_order(&self) -> GroupOrder {
+        let edges = self.readers.iter().flat_map(|(read, readers)| {
+            let from = self.group_of.get(read).copied();
+            let groups = readers.iter().filter_map(|reader| self.group_of.get(reader).copied());
+            groups.filter_map(move |to| from.filter(|&from| from != to).map(|from| (from, to)))
+        });
+        GroupOrder::new(self.groups.len(), edges)
+    }
+
+    /// Puts a group in the place of several, of which the first number stays.
+    fn replace(&mut self, numbers: &[usize], group: Group) {
+        self.order.merge(numbers);
+        group.members.iter().for_each(|&member| {
+            self.group_of.insert(member, numbers[0]);
+        });
+        numbers.iter().for_each(|&number| self.groups[number] = None);
+        self.groups[numbers[0]] = Some(group);
     }
 
     fn lower(&self, members: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
@@ -270,15 +295,11 @@ impl<'a> Planner<'a> {
             for &number in &numbers[1..] {
                 let (a, b) = (self.group(first), self.group(number));
                 let fits = a.members.len() + b.members.len() <= LARGEST_ROW;
-                let apart = !self.path_between(first, number) && !self.path_between(number, first);
+                let apart = !self.order.leaves_and_returns(&[first, number]);
                 let members: BTreeSet<_> = a.members.union(&b.members).copied().collect();
                 match self.lower(&members) {
                     Ok(kernel) if fits && apart && self.clones.allow(&members) => {
-                        members.iter().for_each(|&member| {
-                            self.group_of.insert(member, first);
-                        });
-                        self.groups[number] = None;
-                        self.groups[first] = Some(Group { members, kernel });
+                        self.replace(&[first, number], Group { members, kernel });
                     }
                     _ => first = number,
                 }
@@ -303,11 +324,7 @@ impl<'a> Planner<'a> {
         }
         match self.merged(first, second, producer) {
             Ok(group) => {
-                group.members.iter().for_each(|&member| {
-                    self.group_of.insert(member, first);
-                });
-                self.groups[first] = Some(group);
-                self.groups[second] = None;
+                self.replace(&[first, second], group);
                 true
             }
             Err(reason) => {
@@ -331,7 +348,7 @@ impl<'a> Planner<'a> {
         if a.kernel.repeated().or(b.kernel.repeated()).is_some() {
             return Err("a loop is a kernel of its own");
         }
-        if self.path_between(first, second) || self.path_between(second, first) {
+        if self.order.leaves_and_returns(&[first, second]) {
             return Err("another kernel lies between the two");
         }
         let members: BTreeSet<_> = a.members.union(&b.members).copied().collect();
@@ -350,37 +367,6 @@ impl<'a> Planner<'a> {
             return Err("computing it again for every element costs more than reading it");
         }
         Ok(Group { members, kernel })
-    }
-
-    /// Whether `to` depends on `from` through a third group.
-    fn path_between(&self, from: usize, to: usize) -> bool {
-        let last = self.group(to).members.last().copied();
-        let spans =
-            |members: &BTreeSet<ValueId>| members.first().copied() < last && members.last().copied() > last;
-        let mut groups = self.groups.iter().enumerate();
-        let any_spans = groups.any(|(number, group)| {
-            number != from && group.as_ref().is_some_and(|group| spans(&group.members))
-        });
-        let mut seen = BTreeSet::from([from]);
-        let mut stack: Vec<usize> = self.successors(from).filter(|&next| next != to).collect();
-        while let Some(group) = stack.pop() {
-            if group == to {
-                return true;
-            }
-            // Ids ascend along every path of values, so what starts after the end can only reach it through a group that has
-            // members before and after it.
-            let reaches = any_spans || self.group(group).members.first().copied() < last;
-            if seen.insert(group) && reaches {
-                stack.extend(self.successors(group));
-            }
-        }
-        false
-    }
-
-    fn successors(&self, group: usize) -> impl Iterator<Item = usize> {
-        let readers =
-            self.group(group).members.iter().filter_map(|member| self.readers.get(member)).flatten();
-        readers.filter_map(|reader| self.group_of.get(reader).copied()).filter(move |&next| next != group)
     }
 
     fn finish(self) -> KernelGraph {

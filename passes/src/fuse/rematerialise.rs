@@ -59,7 +59,7 @@ impl Clones {
 }
 
 /// What is computed again.
-pub(super) struct Choice {
+pub(super) struct Recomputation {
     /// Values of which far readers get clones, with all values between them and the frontier.
     recomputed: BTreeSet<ValueId>,
     /// Those that every kernel but their own computes again: what lies in a chain, and what is cheaper to compute than to
@@ -71,7 +71,7 @@ pub(super) struct Choice {
     position: BTreeMap<ValueId, usize>,
 }
 
-impl Choice {
+impl Recomputation {
     /// Whether a kernel computes the value again, if any does.
     fn is_far(&self, value: ValueId, reader: usize) -> bool {
         let distance = if self.near.contains(&value) { 0 } else { FAR };
@@ -88,7 +88,7 @@ struct Trade {
 }
 
 /// The trades worth making, if any. To be thrifty, products are computed again, too.
-pub(super) fn choose(planner: &Planner<'_>, is_thrifty: bool) -> Option<Choice> {
+pub(super) fn choose(planner: &Planner<'_>, is_thrifty: bool) -> Option<Recomputation> {
     let groups: Vec<_> = planner.groups.iter().flatten().collect();
     let order = assemble::execution_order(&groups.iter().map(|group| &group.kernel).collect::<Vec<_>>());
     let kernels: Vec<_> = order.into_iter().map(|number| groups[number]).collect();
@@ -97,8 +97,12 @@ pub(super) fn choose(planner: &Planner<'_>, is_thrifty: bool) -> Option<Choice> 
         .enumerate()
         .flat_map(|(number, group)| group.members.iter().map(move |&member| (member, number)))
         .collect();
-    let choice =
-        Choice { recomputed: BTreeSet::new(), near: BTreeSet::new(), shared: BTreeSet::new(), position };
+    let choice = Recomputation {
+        recomputed: BTreeSet::new(),
+        near: BTreeSet::new(),
+        shared: BTreeSet::new(),
+        position,
+    };
     let mut chooser = Chooser { planner, choice, is_thrifty };
     for group in kernels {
         chooser.consider(group);
@@ -108,7 +112,7 @@ pub(super) fn choose(planner: &Planner<'_>, is_thrifty: bool) -> Option<Choice> 
 
 struct Chooser<'p, 'a> {
     planner: &'p Planner<'a>,
-    choice: Choice,
+    choice: Recomputation,
     is_thrifty: bool,
 }
 
@@ -299,7 +303,7 @@ impl Chooser<'_, '_> {
 ///
 /// # Errors
 /// Never for a valid graph: clones have the types of their originals.
-pub(super) fn rewrite(graph: &Graph, free: &[bool], choice: &Choice) -> Result<(Graph, Clones)> {
+pub(super) fn rewrite(graph: &Graph, free: &[bool], choice: &Recomputation) -> Result<(Graph, Clones)> {
     let mut rewriter = Rewriter {
         graph,
         free,
@@ -339,7 +343,7 @@ pub(super) fn rewrite(graph: &Graph, free: &[bool], choice: &Choice) -> Result<(
 struct Rewriter<'a> {
     graph: &'a Graph,
     free: &'a [bool],
-    choice: &'a Choice,
+    choice: &'a Recomputation,
     new: Graph,
     places: Vec<ValueId>,
     /// By reading kernel and original.

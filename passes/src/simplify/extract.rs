@@ -50,7 +50,7 @@ pub(super) struct Extraction {
 }
 
 /// The number of the chosen form of each class.
-pub(super) type Choice = Vec<usize>;
+pub(super) type Selection = Vec<usize>;
 
 impl Extraction {
     /// Prepares to extract `roots`.
@@ -91,13 +91,13 @@ impl Extraction {
     }
 
     /// The chosen term of a class and its operands by number.
-    pub(super) fn chosen(&self, choice: &Choice, class: usize) -> (&Term, &[usize]) {
+    pub(super) fn chosen(&self, choice: &Selection, class: usize) -> (&Term, &[usize]) {
         let form = &self.classes[class].forms[choice[class]];
         (&form.term, &form.operands)
     }
 
     /// The choice that is the original program, given its terms: for each class the first term in it.
-    pub(super) fn original(&self, terms: &Terms, program: &[(Id, Term)]) -> Choice {
+    pub(super) fn original(&self, terms: &Terms, program: &[(Id, Term)]) -> Selection {
         let mut choice = self.greedy();
         let mut set = vec![false; self.classes.len()];
         for (id, term) in program {
@@ -116,7 +116,7 @@ impl Extraction {
     }
 
     /// A choice, starting from the original one; its cost.
-    pub(super) fn picked(&self, original: Choice, pick: Pick) -> (Choice, f64) {
+    pub(super) fn picked(&self, original: Selection, pick: Pick) -> (Selection, f64) {
         let mut draws = match pick {
             Pick::Cheapest => return self.best(original),
             Pick::Dearest => None,
@@ -152,7 +152,7 @@ impl Extraction {
     }
 
     /// The cheapest choice that is found, starting from the original one; its cost.
-    fn best(&self, original: Choice) -> (Choice, f64) {
+    fn best(&self, original: Selection) -> (Selection, f64) {
         let before = self.cost(&original).expect("a program has no cycle");
         let mut best = (original.clone(), before);
         for start in [self.greedy(), original] {
@@ -165,12 +165,12 @@ impl Extraction {
     }
 
     /// Each class takes the form whose cone costs least, its operands' choices being fixed.
-    fn greedy(&self) -> Choice {
+    fn greedy(&self) -> Selection {
         let (count, words) = (self.classes.len(), self.classes.len().div_ceil(64));
         let mut choice = vec![0; count];
         let mut best = vec![f64::INFINITY; count];
         let mut cones: Vec<Vec<u64>> = vec![vec![]; count];
-        let own = |choice: &Choice, class: usize| self.classes[class].forms[choice[class]].cost;
+        let own = |choice: &Selection, class: usize| self.classes[class].forms[choice[class]].cost;
         for _ in 0..SWEEPS {
             let mut changed = false;
             for class in 0..count {
@@ -201,7 +201,7 @@ impl Extraction {
     }
 
     /// The cost of a program; `None` if it has a cycle.
-    pub(super) fn cost(&self, choice: &Choice) -> Option<f64> {
+    pub(super) fn cost(&self, choice: &Selection) -> Option<f64> {
         let order = self.order(choice)?;
         let mut paid = vec![false; self.classes.len()];
         let mut total = 0.0;
@@ -221,7 +221,7 @@ impl Extraction {
     }
 
     /// Seconds to write what a value is a view of, unless it lies in memory or has been paid for.
-    fn writing(&self, choice: &Choice, class: usize, paid: &mut [bool]) -> f64 {
+    fn writing(&self, choice: &Selection, class: usize, paid: &mut [bool]) -> f64 {
         let base = self.base(choice, class);
         let form = &self.classes[base].forms[choice[base]];
         let new = form.reach == Reach::Fused && !std::mem::replace(&mut paid[base], true);
@@ -230,7 +230,7 @@ impl Extraction {
 
     /// Seconds for what stands between a value and an op that reads its elements in its own order: after a permutation they
     /// are computed in another order, and an op on a part of a product is no epilogue of it.
-    fn turning(&self, choice: &Choice, class: usize, paid: &mut [bool]) -> f64 {
+    fn turning(&self, choice: &Selection, class: usize, paid: &mut [bool]) -> f64 {
         let base = self.base(choice, class);
         let product = self.classes[base].forms[choice[base]].reads == Reads::Memory;
         let (mut total, mut at) = (0.0, class);
@@ -250,7 +250,7 @@ impl Extraction {
     }
 
     /// What a chain of views is a view of.
-    fn base(&self, choice: &Choice, mut class: usize) -> usize {
+    fn base(&self, choice: &Selection, mut class: usize) -> usize {
         loop {
             let form = &self.classes[class].forms[choice[class]];
             if form.reach != Reach::View {
@@ -261,7 +261,7 @@ impl Extraction {
     }
 
     /// The classes of a program, operands first; `None` if it has a cycle.
-    pub(super) fn order(&self, choice: &Choice) -> Option<Vec<usize>> {
+    pub(super) fn order(&self, choice: &Selection) -> Option<Vec<usize>> {
         const NEW: u8 = 0;
         const OPEN: u8 = 1;
         const DONE: u8 = 2;
@@ -295,7 +295,7 @@ impl Extraction {
     }
 
     /// Changes single classes and groups while that makes the program cheaper.
-    fn improved(&self, mut choice: Choice) -> (Choice, f64) {
+    fn improved(&self, mut choice: Selection) -> (Selection, f64) {
         let Some(mut cost) = self.cost(&choice) else { return (choice, f64::INFINITY) };
         let groups = self.groups();
         for _ in 0..SWEEPS {
@@ -317,8 +317,8 @@ impl Extraction {
         (choice, cost)
     }
 
-    fn try_change(&self, choice: &mut Choice, cost: &mut f64, changes: &[(usize, usize)]) {
-        let swap = |choice: &mut Choice, changes: &[(usize, usize)]| -> Vec<(usize, usize)> {
+    fn try_change(&self, choice: &mut Selection, cost: &mut f64, changes: &[(usize, usize)]) {
+        let swap = |choice: &mut Selection, changes: &[(usize, usize)]| -> Vec<(usize, usize)> {
             changes
                 .iter()
                 .map(|&(class, form)| (class, std::mem::replace(&mut choice[class], form)))

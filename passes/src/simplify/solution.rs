@@ -1,7 +1,7 @@
 //! Simplifying one region: from its shape to the steps that replace it.
 
 use super::Options;
-use super::extract::{Choice, Extraction};
+use super::extract::{Extraction, Selection};
 use super::language::{Head, Knowledge, Term, Terms};
 use super::region::{Local, Place, Shape};
 use super::rewriter::Rewriter;
@@ -11,7 +11,7 @@ use kernfusion_ir::Op;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An op of the simplified region, and the original node whose origin it takes.
-pub(super) struct Step {
+pub(super) struct NewOp {
     pub(super) op: Op,
     pub(super) operands: Vec<Place>,
     pub(super) origin: usize,
@@ -24,7 +24,7 @@ pub(super) struct Step {
 /// What replaces a region.
 pub(super) struct Solution {
     /// The ops, operands first; places of nodes count steps.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<NewOp>,
     /// Where each output of the region stands.
     pub(super) outputs: Vec<Place>,
     /// How often each rule found something new, by its place in the list.
@@ -82,7 +82,7 @@ impl Start {
     }
 
     /// The tables to extract from, and the original program in them.
-    pub(super) fn extraction(&self) -> (Extraction, Choice) {
+    pub(super) fn extraction(&self) -> (Extraction, Selection) {
         let extraction = Extraction::new(&self.terms, &self.roots);
         let original = extraction.original(&self.terms, &self.program);
         (extraction, original)
@@ -102,7 +102,7 @@ pub(super) fn solve(shape: &Shape, rules: &[Rule], options: &Options) -> Solutio
     }
     let (extraction, original) = start.extraction();
     let (choice, after) = extraction.picked(original, options.pick);
-    let (steps, outputs) = Steps::of(&start, &extraction, &choice, &finders);
+    let (steps, outputs) = Rebuilding::of(&start, &extraction, &choice, &finders);
     Solution { steps, outputs, fired, cost: (before, after) }
 }
 
@@ -155,26 +155,26 @@ fn canonical(terms: &Terms, term: &Term) -> Term {
 
 /// Writes steps in the order of the original nodes where operands allow it, so that fusion and memory planning see an order that a
 /// person chose. New nodes stand before their first reader.
-pub(super) struct Steps<'a> {
+pub(super) struct Rebuilding<'a> {
     extraction: &'a Extraction,
-    choice: &'a Choice,
+    choice: &'a Selection,
     finders: &'a Finders,
     /// The original node of each class whose place and origin its step takes.
     origins: BTreeMap<usize, usize>,
     /// All original nodes of each class.
     originals: BTreeMap<usize, Vec<usize>>,
     places: BTreeMap<usize, Place>,
-    steps: Vec<Step>,
+    steps: Vec<NewOp>,
 }
 
-impl<'a> Steps<'a> {
+impl<'a> Rebuilding<'a> {
     /// The steps of a choice, and where the outputs stand.
     pub(super) fn of(
         start: &Start,
         extraction: &'a Extraction,
-        choice: &'a Choice,
+        choice: &'a Selection,
         finders: &'a Finders,
-    ) -> (Vec<Step>, Vec<Place>) {
+    ) -> (Vec<NewOp>, Vec<Place>) {
         let number = |&id: &Id| extraction.number(&start.terms, id);
         let mut originals: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, id) in start.nodes.iter().enumerate() {
@@ -194,7 +194,7 @@ impl<'a> Steps<'a> {
             }
         }
         let (places, steps) = (BTreeMap::new(), vec![]);
-        let mut steps = Steps { extraction, choice, finders, origins, originals, places, steps };
+        let mut steps = Rebuilding { extraction, choice, finders, origins, originals, places, steps };
         steps.write_all(&classes);
         let outputs = start.roots.iter().map(|root| steps.places[&number(root)]).collect();
         (steps.steps, outputs)
@@ -238,7 +238,7 @@ impl<'a> Steps<'a> {
                 let operands = operands.iter().map(|operand| self.places[operand]).collect();
                 let computes = self.originals.get(&class).cloned().unwrap_or_default();
                 let rule = self.finders.get(term).copied();
-                self.steps.push(Step {
+                self.steps.push(NewOp {
                     op: op.clone(),
                     operands,
                     origin: self.origin(class),

@@ -4,7 +4,7 @@ use super::language::Terms;
 use super::pattern::Pattern;
 use super::region::regions;
 use super::rules::{Rule, all};
-use super::solution::{Solution, Start, Steps, saturate};
+use super::solution::{Rebuilding, Solution, Start, saturate};
 use super::{Options, Rounding, Writer};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
 use kernfusion_ir::random::philox4x32;
@@ -234,7 +234,7 @@ fn check(rule: &Rule, graph: &Graph) {
             if extraction.order(&choice).is_none_or(|order| !order.contains(&class)) {
                 continue;
             }
-            let (steps, outputs) = Steps::of(&start, &extraction, &choice, &saturation.finders);
+            let (steps, outputs) = Rebuilding::of(&start, &extraction, &choice, &saturation.finders);
             let mut writer = Writer::new(graph);
             let solution = Solution { steps, outputs, fired: vec![], cost: (0.0, 0.0) };
             writer.write(&region, &solution).expect("a program of the e-graph fits");

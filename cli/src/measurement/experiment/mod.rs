@@ -93,7 +93,7 @@ struct Choices<'a> {
 }
 
 /// A run before anything is compiled.
-struct Plan {
+struct PreparedRun {
     record: Record,
     corpus: Corpus,
     split: Split,
@@ -122,13 +122,13 @@ impl RunArgs {
     }
 
     /// The run that the flags describe, or that of a checkpoint.
-    fn plan(
+    fn prepare(
         &self,
         directory: &Path,
         dropout: f64,
         steps: u64,
         settings: &dyn Fn(&Choices<'_>) -> kernfusion_lm::Result<Settings>,
-    ) -> Result<Plan, CliError> {
+    ) -> Result<PreparedRun, CliError> {
         let target = self.memory.limit(self.target.target(Mode::Compiled)?);
         match &self.resume {
             Some(from) => self.resumed(from, target),
@@ -143,7 +143,7 @@ impl RunArgs {
         steps: u64,
         settings: &dyn Fn(&Choices<'_>) -> kernfusion_lm::Result<Settings>,
         target: Target,
-    ) -> Result<Plan, CliError> {
+    ) -> Result<PreparedRun, CliError> {
         let model = ModelArgs {
             preset: Some(self.preset.clone()),
             config: self.config.clone(),
@@ -171,17 +171,24 @@ impl RunArgs {
         };
         let text = TextRecord::new(&corpus, self.data.as_deref().map(absolute));
         let record = Record { config, settings, tokenizer, text };
-        Ok(Plan { record, corpus, split, checkpoint: None, directory: directory.into(), target })
+        Ok(PreparedRun { record, corpus, split, checkpoint: None, directory: directory.into(), target })
     }
 
     /// Only the number of steps may change.
-    fn resumed(&self, from: &Path, target: Target) -> Result<Plan, CliError> {
+    fn resumed(&self, from: &Path, target: Target) -> Result<PreparedRun, CliError> {
         let checkpoint = Checkpoint::load(from).map_err(kernfusion_lm::Error::from)?;
         let mut record = Record::read(&checkpoint.meta).map_err(|error| in_file(from, error))?;
         record.settings.steps = self.steps.unwrap_or(record.settings.steps);
         let corpus = corpus(record.text.file.as_ref().map(Path::new), &record.config)?;
         let split = divided(&corpus, &record.tokenizer, record.config.context())?;
-        Ok(Plan { record, corpus, split, checkpoint: Some(checkpoint), directory: from.into(), target })
+        Ok(PreparedRun {
+            record,
+            corpus,
+            split,
+            checkpoint: Some(checkpoint),
+            directory: from.into(),
+            target,
+        })
     }
 }
 
@@ -189,10 +196,10 @@ fn divided(corpus: &Corpus, tokenizer: &Tokenizer, context: usize) -> kernfusion
     Ok(corpus.split(tokenizer.encode(corpus.text())?, context)?)
 }
 
-impl Plan {
+impl PreparedRun {
     /// Compiles the step and puts everything where the run begins or goes on.
     fn trainer(self) -> Result<Trainer, CliError> {
-        let Plan { record, corpus, checkpoint, directory, target, .. } = self;
+        let PreparedRun { record, corpus, checkpoint, directory, target, .. } = self;
         match checkpoint {
             Some(checkpoint) => {
                 let resumed = Trainer::resume(checkpoint, record, &corpus, target);

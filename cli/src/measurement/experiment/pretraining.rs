@@ -43,9 +43,9 @@ pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
     };
     let dropout = args.dropout.unwrap_or(PRETRAINING_DROPOUT);
     let claim = args.run.claim("pretraining", None, screen)?;
-    let plan = args.run.plan(claim.path(), dropout, PRETRAINING_STEPS, &settings)?;
-    let (directory, target) = (plan.directory.clone(), plan.target.clone());
-    let trainer = plan.trainer()?;
+    let prepared = args.run.prepare(claim.path(), dropout, PRETRAINING_STEPS, &settings)?;
+    let (directory, target) = (prepared.directory.clone(), prepared.target.clone());
+    let trainer = prepared.trainer()?;
     let stop = stop::upon_signals()?;
     introduce(&trainer, Mode::Compiled, screen);
     let before = trainer.steps_done();

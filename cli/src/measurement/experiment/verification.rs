@@ -1,6 +1,6 @@
 //! `kernfusion experiment verification`: the same run by Kernfusion and by PyTorch, and how far the two are apart.
 
-use super::{Choices, Plan, RunArgs, measured, peer, publish};
+use super::{Choices, PreparedRun, RunArgs, measured, peer, publish};
 use crate::Outcome;
 use crate::common::destination::Claim;
 use crate::common::destination::EXPERIMENT_LOG;
@@ -54,14 +54,14 @@ pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
     let settings =
         |choices: &Choices<'_>| Ok(verification_settings(choices.steps, choices.batch, choices.seed));
     let claim = args.run.claim("verification", args.reference.as_deref(), screen)?;
-    let plan = args.run.plan(claim.path(), 0.0, VERIFICATION_STEPS, &settings)?;
+    let prepared = args.run.prepare(claim.path(), 0.0, VERIFICATION_STEPS, &settings)?;
     let stop = stop::upon_signals()?;
-    let Some(reference) = reference(args, &plan, &claim, stop, screen)? else {
+    let Some(reference) = reference(args, &prepared, &claim, stop, screen)? else {
         screen.line("stopped before PyTorch had done all steps: nothing is kept");
         return Ok(ExitCode::from(stop::exit_code()));
     };
-    let (directory, target) = (plan.directory.clone(), plan.target.clone());
-    let trainer = plan.trainer()?;
+    let (directory, target) = (prepared.directory.clone(), prepared.target.clone());
+    let trainer = prepared.trainer()?;
     introduce(&trainer, Mode::Compiled, screen);
     let before = trainer.steps_done();
     let log = directory.join(EXPERIMENT_LOG);
@@ -85,12 +85,12 @@ pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
 /// PyTorch's losses: given, kept from before the run was interrupted, or made now. None if that was interrupted.
 fn reference(
     args: &Args,
-    plan: &Plan,
+    prepared: &PreparedRun,
     claim: &Claim,
     stop: &AtomicBool,
     screen: &mut Screen,
 ) -> Result<Option<Reference>, CliError> {
-    let Plan { record, split, directory, .. } = plan;
+    let PreparedRun { record, split, directory, .. } = prepared;
     let handover = Handover::new(record, &split.training)?;
     let (steps, kept) = (record.settings.steps as usize, directory.join(REFERENCE));
     let read = |path: &Path| Reference::read(path, handover.run(), steps);

@@ -107,7 +107,7 @@ impl Lowering<'_> {
             height,
             own,
         };
-        self.program.steps.push(super::Step::Chain(Box::new(step)));
+        self.program.steps.push(super::LaunchKind::Chain(Box::new(step)));
         Ok(())
     }
 

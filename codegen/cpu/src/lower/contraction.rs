@@ -10,7 +10,7 @@
 use super::avx512::Wide;
 use super::normalise::{dependence, regroup};
 use super::row::{Row, Write};
-use super::{Lowering, Step, schedule, tile};
+use super::{LaunchKind, Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
 use kernfusion_ir::DType;
@@ -106,7 +106,7 @@ impl Lowering<'_> {
         let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
         let [a, b] = places;
         let step = ProductStep { work: Method::Driver(work), a, b, choices, target, epilogue, reads, writes };
-        self.program.steps.push(Step::Product(Box::new(step)));
+        self.program.steps.push(LaunchKind::Product(Box::new(step)));
         Ok(())
     }
 
@@ -124,7 +124,11 @@ impl Lowering<'_> {
     }
 
     /// A batch of products that the driver adds up to matrices that are chosen at run time.
-    fn accumulation(&mut self, kernel: &Kernel, product: &Product) -> Result<Option<Step>, CodegenError> {
+    fn accumulation(
+        &mut self,
+        kernel: &Kernel,
+        product: &Product,
+    ) -> Result<Option<LaunchKind>, CodegenError> {
         let domain = &kernel.domain;
         let Some(store) = self.only_store(kernel).filter(|store| store.mode == StoreMode::Add) else {
             return Ok(None);
@@ -134,7 +138,7 @@ impl Lowering<'_> {
         let (a, b) = self.factors(kernel, product)?;
         let output = gemm::Output::Direct { batch, ldc, adds: true };
         let work = Method::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) });
-        self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
+        self.program.steps.push(LaunchKind::Clear { slot, bytes: self.facts.sizes[slot] });
         Ok(Some(plain_step(work, a, b, Some(SlotOffset { slot, offset }), Some(choice))))
     }
 
@@ -333,11 +337,11 @@ fn plain_step(
     b: Factor,
     target: Option<SlotOffset>,
     of_target: Option<MatrixLookup>,
-) -> Step {
+) -> LaunchKind {
     let places = [place(&a), place(&b)];
     let ([a, b], choices) = (places, [a.choice, b.choice, of_target]);
     let (epilogue, reads, writes) = (None, None, None);
-    Step::Product(Box::new(ProductStep { work, a, b, choices, target, epilogue, reads, writes }))
+    LaunchKind::Product(Box::new(ProductStep { work, a, b, choices, target, epilogue, reads, writes }))
 }
 
 fn place(factor: &Factor) -> SlotOffset {

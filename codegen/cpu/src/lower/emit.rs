@@ -3,7 +3,7 @@
 use super::addressing::Position;
 use super::builder::{Code, lane, lane_name};
 use super::row::Row;
-use super::schedule::{Schedule, is_call};
+use super::schedule::{RowSchedule, is_call};
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Index, Indirect, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
@@ -15,7 +15,7 @@ pub(super) struct Emitter<'r, 'f, 'm> {
     pub(super) row: &'r Row,
     pub(super) memory: Memory,
     pub(super) at: At,
-    pub(super) schedule: &'r Schedule,
+    pub(super) schedule: &'r RowSchedule,
     /// Scalars of the row.
     scalars: Vec<Option<Value>>,
     /// Lanes at the current position.
@@ -59,7 +59,7 @@ pub(super) enum Count {
 }
 
 impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
-    pub(super) fn new(code: Code<'f, 'm>, row: &'r Row, schedule: &'r Schedule, memory: Memory) -> Self {
+    pub(super) fn new(code: Code<'f, 'm>, row: &'r Row, schedule: &'r RowSchedule, memory: Memory) -> Self {
         let at = At { coordinates: vec![], count: Count::Fixed(0), tile: None, inside: None };
         Emitter {
             code,

@@ -4,7 +4,7 @@
 use super::avx512::Wide;
 use super::builder::Code;
 use super::row::Row;
-use super::schedule::Schedule;
+use super::schedule::RowSchedule;
 use cranelift::codegen::Context;
 use cranelift::jit::{JITBuilder, JITModule};
 use cranelift::module::{FuncId, Module, default_libcall_names};
@@ -96,7 +96,7 @@ impl Functions {
     pub(super) fn define(
         &mut self,
         name: &str,
-        (row, schedule): (&Row, &Schedule),
+        (row, schedule): (&Row, &RowSchedule),
         parameters: &[Type],
         build: impl for<'f, 'm> FnOnce(Code<'f, 'm>, &[Value]) -> Code<'f, 'm>,
     ) -> Result<usize, CodegenError> {

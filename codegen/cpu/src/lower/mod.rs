@@ -6,7 +6,7 @@
 //! ([`nest`]), or the driver of matrix products, which calls the region on finished tiles ([`contraction`]).
 //!
 //! ```text
-//! Kernel ─normalise─► Kernel ──► Row ─schedule─► Schedule ─emit─► CLIF ─Cranelift─► RowsFn | TileFn
+//! Kernel ─normalise─► Kernel ──► Row ─schedule─► RowSchedule ─emit─► CLIF ─Cranelift─► RowsFn | TileFn
 //! ```
 //!
 //! Kernels that are equal but for their buffers share one program: its code finds buffers through a table.
@@ -39,7 +39,7 @@ use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduce
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, Direction, Form, Instr, InstrKind, Kernel, KernelGraph, StoreMode};
 use kernfusion_runtime::isa::Isa;
-use kernfusion_runtime::launch::{KernelProgram, Step};
+use kernfusion_runtime::launch::{KernelProgram, LaunchKind};
 use nest::Nest;
 use normalise::normalise;
 use row::{Access, Row, Write, WriteMode};
@@ -180,7 +180,7 @@ impl Lowering<'_> {
     fn rows(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         for store in kernel.stores.iter().filter(|store| store.mode == StoreMode::Add) {
             let slot = store.buffer.0 as usize;
-            self.program.steps.push(Step::Clear { slot, bytes: self.facts.sizes[slot] });
+            self.program.steps.push(LaunchKind::Clear { slot, bytes: self.facts.sizes[slot] });
         }
         let kernel = normalise(kernel);
         if reduces(&kernel.region, Direction::Rows) {
@@ -223,7 +223,7 @@ impl Lowering<'_> {
         self.program.scratch = self.program.scratch.max(nest::scratch_bytes(&row, &schedule, capacity));
         self.needs_zeros(&row, capacity);
         let work = domain.points() * kernel.region.instrs.len();
-        self.program.steps.push(Step::Rows { function, units: nest.units(&row), work });
+        self.program.steps.push(LaunchKind::Rows { function, units: nest.units(&row), work });
         Ok(())
     }
 

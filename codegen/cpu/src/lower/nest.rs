@@ -8,7 +8,7 @@ use super::builder::{Code, flags};
 use super::emit::{At, Count, Emitter, Memory};
 use super::jit::Functions;
 use super::row::{Row, WriteMode};
-use super::schedule::Schedule;
+use super::schedule::RowSchedule;
 use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
 
@@ -39,7 +39,7 @@ impl Nest {
     /// The nest of a row; `whole` forbids to cut rows into pieces.
     pub(super) fn new(
         row: &Row,
-        schedule: &Schedule,
+        schedule: &RowSchedule,
         outer: usize,
         chunk: Option<usize>,
         whole: bool,
@@ -72,7 +72,7 @@ impl Nest {
 }
 
 /// Bytes of scratch that a row needs.
-pub(super) fn scratch_bytes(row: &Row, schedule: &Schedule, capacity: usize) -> usize {
+pub(super) fn scratch_bytes(row: &Row, schedule: &RowSchedule, capacity: usize) -> usize {
     schedule.rows * capacity * if row.is_double() { 8 } else { 4 }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn build(
     functions: &mut Functions,
     name: &str,
     row: &Row,
-    schedule: &Schedule,
+    schedule: &RowSchedule,
     nest: &Nest,
     slots: usize,
 ) -> Result<usize, CodegenError> {

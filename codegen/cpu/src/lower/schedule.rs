@@ -24,7 +24,7 @@ const CHEAP: usize = 4;
 
 /// Where and when each value of a row is computed.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct RowSchedule {
     /// Whether anything needs the value.
     pub(super) live: Vec<bool>,
     /// The stage from whose loop (a call: from whose calls) on the value exists.
@@ -54,7 +54,7 @@ pub(super) struct Loop {
     pub(super) writes: Vec<usize>,
 }
 
-impl Schedule {
+impl RowSchedule {
     /// Whether a primitive computes this instruction where it varies.
     pub(super) fn is_call(&self, kind: &InstrKind) -> bool {
         is_call(kind) && !(self.inlines && is_elementary(kind))
@@ -153,7 +153,7 @@ fn is_elementary(kind: &InstrKind) -> bool {
 
 /// The schedule of a row program, with loops by sixteen lanes where `is_wide` says that the machine can run them. Memory that a write may change is read again in a later stage only if all writes
 /// come later still.
-pub(super) fn schedule(row: &Row, is_wide: bool) -> Schedule {
+pub(super) fn schedule(row: &Row, is_wide: bool) -> RowSchedule {
     if is_wide {
         let mut inlined = scheduled(row, true);
         if inlined.widen(row) {
@@ -169,9 +169,9 @@ pub(super) fn schedule(row: &Row, is_wide: bool) -> Schedule {
     plan
 }
 
-fn scheduled(row: &Row, inlines: bool) -> Schedule {
+fn scheduled(row: &Row, inlines: bool) -> RowSchedule {
     let plan = |trusts_memory: bool| {
-        let schedule = Schedule { inlines, ..Schedule::default() };
+        let schedule = RowSchedule { inlines, ..RowSchedule::default() };
         let mut planner = Planner { row, trusts_memory, schedule };
         planner.mark_live();
         planner.assign_stages();
@@ -187,7 +187,7 @@ struct Planner<'r> {
     row: &'r Row,
     /// Whether what has been read once can be read again.
     trusts_memory: bool,
-    schedule: Schedule,
+    schedule: RowSchedule,
 }
 
 impl Planner<'_> {

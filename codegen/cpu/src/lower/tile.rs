@@ -5,7 +5,7 @@ use super::emit::{At, Count, Emitter, Memory};
 use super::jit::Functions;
 use super::nest::{read_table, scratch_bytes};
 use super::row::Row;
-use super::schedule::Schedule;
+use super::schedule::RowSchedule;
 use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::kernel::Domain;
@@ -30,7 +30,7 @@ pub(super) fn build(
     functions: &mut Functions,
     name: &str,
     row: &Row,
-    schedule: &Schedule,
+    schedule: &RowSchedule,
     domain: &Domain,
     slots: usize,
     place: &Scratch,

@@ -1,8 +1,8 @@
 //! Kernels of more blocks than a card takes along y or z.
 
 use crate::judge::{Case, failures, is_skipped, planned};
-use kernfusion_cuda::emulator::{Emulator, Schedule};
-use kernfusion_cuda::{Launches, MOST_BLOCKS, Options, Renderer, Step};
+use kernfusion_cuda::emulator::{Emulator, ThreadSchedule};
+use kernfusion_cuda::{Launches, MOST_BLOCKS, Options, Renderer, StreamOp};
 use kernfusion_ir::Graph;
 use kernfusion_ir::Tensor;
 use kernfusion_ir::evaluate::{Precision, evaluate};
@@ -44,7 +44,7 @@ fn grids(graph: &Graph) -> Vec<[u32; 3]> {
         .program(&planned(graph, Fusion::Full))
         .expect("every kernel has a grid");
     let launches = program.steps.iter().filter_map(|step| match step {
-        Step::Launch(launch) => Some(launch.grid),
+        StreamOp::Launch(launch) => Some(launch.grid),
         _ => None,
     });
     launches.collect()
@@ -90,5 +90,5 @@ fn kernels_of_many_units_are_right() {
     let mut renderer = Renderer::new(Options::default());
     let programs = [renderer.program(&case.plan).expect("renders")];
     let emulator = Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(failures(&emulator, &[case], &programs, Schedule::ALL[1]), [""; 0]);
+    assert_eq!(failures(&emulator, &[case], &programs, ThreadSchedule::ALL[1]), [""; 0]);
 }

@@ -3,8 +3,8 @@
 use crate::judge::{Case, is_skipped};
 use crate::products::case;
 use crate::support::{Bench, Program, Random, at};
-use kernfusion_cuda::emulator::{Emulator, Job, Schedule};
-use kernfusion_cuda::{Launches, Options, Renderer, Step};
+use kernfusion_cuda::emulator::{Emulator, Job, ThreadSchedule};
+use kernfusion_cuda::{Launches, Options, Renderer, StreamOp};
 use kernfusion_ir::kernel::{BufferId, Domain, Form, InstrKind};
 use kernfusion_ir::{Binary, DType, TensorType, Unary};
 
@@ -54,8 +54,8 @@ fn rendered(cases: &[Case], groups: bool) -> (Renderer, Vec<Launches>) {
 
 fn kernels(program: &Launches) -> Vec<Vec<usize>> {
     let launches = program.steps.iter().filter_map(|step| match step {
-        Step::Launch(launch) => Some(launch.kernels.clone()),
-        Step::Clear { .. } | Step::Copy(_) | Step::Product(_) => None,
+        StreamOp::Launch(launch) => Some(launch.kernels.clone()),
+        StreamOp::Clear { .. } | StreamOp::Copy(_) | StreamOp::Product(_) => None,
     });
     launches.collect()
 }
@@ -89,7 +89,7 @@ fn results_are_the_bits_of_single_launches() {
         let jobs: Vec<_> =
             pairs.map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs }).collect();
         let run = |schedule| emulator.run(&jobs, schedule).unwrap_or_else(|error| panic!("{error}"));
-        Schedule::ALL.map(run)
+        ThreadSchedule::ALL.map(run)
     });
     let first = all.next().expect("there are schedules");
     assert!(all.all(|other| other == first), "launches of several kernels have other results");

@@ -1,6 +1,6 @@
 //! Renders programs, compiles the functions of all of them together, and compares what they compute.
 
-use kernfusion_cuda::emulator::{self, Emulator, EmulatorError, Job, Schedule};
+use kernfusion_cuda::emulator::{self, Emulator, EmulatorError, Job, ThreadSchedule};
 use kernfusion_cuda::{Launches, Options, Renderer};
 use kernfusion_ir::evaluate::Array;
 use kernfusion_ir::kernel::{KernelGraph, Plan, verify};
@@ -43,8 +43,10 @@ pub(crate) fn check(cases: &[Case], options: &Options) {
     let mut renderer = Renderer::new(options.clone());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
     let emulator = Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
-    let failures: Vec<_> =
-        Schedule::ALL.iter().flat_map(|schedule| failures(&emulator, cases, &programs, *schedule)).collect();
+    let failures: Vec<_> = ThreadSchedule::ALL
+        .iter()
+        .flat_map(|schedule| failures(&emulator, cases, &programs, *schedule))
+        .collect();
     let shown = failures.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n");
     assert!(failures.is_empty(), "{} of {} runs fail:\n{shown}", failures.len(), 4 * cases.len());
 }
@@ -54,7 +56,7 @@ pub(crate) fn failures(
     emulator: &Emulator,
     cases: &[Case],
     programs: &[Launches],
-    schedule: Schedule,
+    schedule: ThreadSchedule,
 ) -> Vec<String> {
     let pairs = cases.iter().zip(programs);
     let jobs: Vec<_> =

@@ -4,7 +4,7 @@
 use crate::judge::{Case, failures, is_skipped};
 use crate::products;
 use crate::support::{Bench, Program, Random, at};
-use kernfusion_cuda::emulator::{Emulator, Schedule};
+use kernfusion_cuda::emulator::{Emulator, ThreadSchedule};
 use kernfusion_cuda::{Function, HEADERS, Options, Renderer};
 use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::kernel::{Buffer, BufferRole, Direction, Domain, Form, InstrKind, Place, interpret};
@@ -60,7 +60,7 @@ fn noticed(
     let change = |function: &Function| Function { text: change_function(function), ..function.clone() };
     let functions: Vec<_> = renderer.functions().iter().map(change).collect();
     let emulator = Emulator::build_with(&functions, change_header).unwrap_or_else(|error| panic!("{error}"));
-    Schedule::ALL.iter().any(|schedule| !failures(&emulator, cases, &programs, *schedule).is_empty())
+    ThreadSchedule::ALL.iter().any(|schedule| !failures(&emulator, cases, &programs, *schedule).is_empty())
 }
 
 #[test]

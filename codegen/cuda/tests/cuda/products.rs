@@ -4,7 +4,7 @@ use crate::judge::{Case, check, is_skipped};
 use crate::support::{Bench, Program, Random, at};
 use kernfusion_cuda::Options;
 use kernfusion_cuda::Renderer;
-use kernfusion_cuda::emulator::{Emulator, Job, Schedule};
+use kernfusion_cuda::emulator::{Emulator, Job, ThreadSchedule};
 use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::kernel::{
     Band, BufferId, Consumer, Contraction, Direction, Domain, Form, Index, InstrKind, Operand, Product,
@@ -120,7 +120,7 @@ fn every_tile_gives_the_same_bits() {
                     .zip(&programs)
                     .map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs })
                     .collect();
-                emulator.run(&jobs, Schedule::ALL[0]).unwrap_or_else(|error| panic!("{error}"))
+                emulator.run(&jobs, ThreadSchedule::ALL[0]).unwrap_or_else(|error| panic!("{error}"))
             });
         let [first, others @ ..] = &mut results;
         assert!(others.iter().all(|other| other == first), "tf32 {tf32}");

@@ -24,20 +24,20 @@ const SUM_WORDS: usize = 1 << 20;
 /// Rows or columns of an operand that are staged at a time, a multiple of every panel width.
 pub(super) const STAGED: usize = 32;
 
-/// One run of a contraction.
-pub(super) struct Run<'a> {
+/// One call of a contraction.
+pub(super) struct GemmCall<'a> {
     pub job: &'a Contraction,
     /// The job that was asked for, if its operands were exchanged.
     pub asked: Option<&'a Contraction>,
     pub kernels: &'static Kernels,
     pub buffers: &'a Buffers,
-    pub plan: Plan,
+    pub blocking: Blocking,
     /// Units of the last part of the work that threads have taken, in a product of few rows.
     taken: AtomicUsize,
 }
 
 /// Sizes of blocks and buffers; the latter in words.
-pub(super) struct Plan {
+pub(super) struct Blocking {
     gemv: bool,
     /// Whether the packed B holds all of k.
     pub whole: bool,
@@ -65,7 +65,7 @@ pub(super) struct Space {
     pub transposed: *mut f32,
 }
 
-impl<'a> Run<'a> {
+impl<'a> GemmCall<'a> {
     pub(super) fn new(
         job: &'a Contraction,
         buffers: &'a Buffers,
@@ -73,18 +73,18 @@ impl<'a> Run<'a> {
         asked: Option<&'a Contraction>,
     ) -> Self {
         let kernels = Kernels::of(job.isa, job.precision);
-        let plan = match asked {
-            None if gemv::suits(job) => Plan::gemv(job),
-            None => Plan::new(job, kernels, threads),
-            Some(_) => Plan::new(job, kernels, threads).turning(job, kernels),
+        let blocking = match asked {
+            None if gemv::suits(job) => Blocking::gemv(job),
+            None => Blocking::new(job, kernels, threads),
+            Some(_) => Blocking::new(job, kernels, threads).with_transposed_output(job, kernels),
         };
-        Run { job, asked, kernels, buffers, plan, taken: AtomicUsize::new(0) }
+        GemmCall { job, asked, kernels, buffers, blocking, taken: AtomicUsize::new(0) }
     }
 
     /// Memory that every thread needs.
     pub(super) fn bytes(&self) -> usize {
-        let plan = &self.plan;
-        (plan.a + plan.b + 2 * plan.stage + plan.sums + plan.transposed) * 4
+        let blocking = &self.blocking;
+        (blocking.a + blocking.b + 2 * blocking.stage + blocking.sums + blocking.transposed) * 4
     }
 
     /// Thread `t`'s part: consecutive strips (or panels) of consecutive matrices.
@@ -92,9 +92,9 @@ impl<'a> Run<'a> {
     /// # Safety
     /// As `Contraction::run`; the arena has `bytes()` bytes.
     pub(super) unsafe fn part(&self, t: usize, threads: usize, memory: &Arena) {
-        let (job, space) = (self.job, self.plan.divide(memory));
-        let by_rows = job.m >= job.n && !self.plan.gemv;
-        let (length, unit) = match self.plan.gemv {
+        let (job, space) = (self.job, self.blocking.divide(memory));
+        let by_rows = job.m >= job.n && !self.blocking.gemv;
+        let (length, unit) = match self.blocking.gemv {
             true => (job.n, gemv::unit(job)),
             false if by_rows => (job.m, self.kernels.mr),
             false => (job.n, self.kernels.nr),
@@ -110,9 +110,9 @@ impl<'a> Run<'a> {
             matrices(units_of_all, units)
                 .map(|(batch, part)| (batch, part.start * unit..length.min(part.end * unit)))
         };
-        if self.plan.gemv {
+        if self.blocking.gemv {
             let mut staged = None;
-            for (batch, columns) in self.turns(job.batch * units, threads, t).flat_map(pieces) {
+            for (batch, columns) in self.shares(job.batch * units, threads, t).flat_map(pieces) {
                 // SAFETY: pieces of C are disjoint, between threads too.
                 unsafe { gemv::piece(self, batch, columns, &space, &mut staged) };
             }
@@ -123,8 +123,8 @@ impl<'a> Run<'a> {
             let (rows, columns) = if by_rows { (range, 0..job.n) } else { (0..job.m, range) };
             // SAFETY: pieces of C are disjoint, between threads too.
             unsafe {
-                for columns in chunks(columns, self.plan.columns) {
-                    for rows in chunks(rows.clone(), self.plan.rows) {
+                for columns in chunks(columns, self.blocking.columns) {
+                    for rows in chunks(rows.clone(), self.blocking.rows) {
                         Macrokernel::new(self, space, batch, rows, columns.clone()).run(&mut packed);
                     }
                 }
@@ -135,7 +135,7 @@ impl<'a> Run<'a> {
     /// The units of `units` that thread `t` computes: its share of the first three quarters, and of the rest what it comes to
     /// before others do. One thread often gets more of the memory's bandwidth than another, and who is done early would wait. Who
     /// computes a column does not change it.
-    fn turns(&self, units: usize, threads: usize, t: usize) -> impl Iterator<Item = Range<usize>> {
+    fn shares(&self, units: usize, threads: usize, t: usize) -> impl Iterator<Item = Range<usize>> {
         let shared = if threads > 1 { units / 4 } else { 0 };
         let step = gemv::step(self.job, units);
         let fixed = units - shared;
@@ -152,9 +152,9 @@ impl<'a> Run<'a> {
     /// # Safety
     /// As `part`.
     unsafe fn added(&self, (rows, columns): (Range<usize>, Range<usize>), space: Space) {
-        let width = self.plan.columns.min(TILE_COLUMNS);
+        let width = self.blocking.columns.min(TILE_COLUMNS);
         for columns in chunks(columns, width) {
-            for rows in chunks(rows.clone(), self.plan.rows) {
+            for rows in chunks(rows.clone(), self.blocking.rows) {
                 let mut packed = None;
                 for batch in 0..self.job.batch {
                     // SAFETY: the caller's contract; no other thread has these rows and columns.
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
         Source { base, size, load, outer: operand.outer.offsets(), k: operand.k.offsets() }
     }
 
-    /// Packs this run's operands.
+    /// Packs its operands.
     pub(super) fn packer(&self) -> Packer {
         Packer::new(self.kernels, self.job.precision)
     }
@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl Plan {
+impl Blocking {
     fn new(job: &Contraction, kernels: &Kernels, threads: usize) -> Self {
         let words = job.k.div_ceil(kernels.pair).max(1);
         // The largest part of C that one thread gets of a matrix.
@@ -226,7 +226,7 @@ impl Plan {
                 (rows.min(fit), rows.min(fit))
             }
         };
-        Plan {
+        Blocking {
             gemv: false,
             whole,
             columns,
@@ -241,14 +241,14 @@ impl Plan {
     }
 
     /// With sums of a whole block of A, and room to exchange its rows and columns.
-    fn turning(self, job: &Contraction, kernels: &Kernels) -> Self {
+    fn with_transposed_output(self, job: &Contraction, kernels: &Kernels) -> Self {
         let sum_stride = job.n.next_multiple_of(kernels.nr) + 16;
-        Plan { sum_stride, sums: kernels.mc * sum_stride, transposed: transposed::words(job), ..self }
+        Blocking { sum_stride, sums: kernels.mc * sum_stride, transposed: transposed::words(job), ..self }
     }
 
     fn gemv(job: &Contraction) -> Self {
         let (a, stage, sums) = gemv::words(job);
-        Plan {
+        Blocking {
             gemv: true,
             whole: true,
             columns: 0,

@@ -4,7 +4,7 @@
 //! another: memory gives a thread almost twice as much along one line as along four. Where B is contiguous along n, rows of B
 //! are added up. Which of the two, and so the order of summation, depends on the layout of B only.
 
-use super::blocking::{Run, Space, chunks};
+use super::blocking::{GemmCall, Space, chunks};
 use super::microkernel::KC;
 use super::pack::{Offsets, Source};
 use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
@@ -296,51 +296,51 @@ pub(super) fn words(job: &Contraction) -> (usize, usize, usize) {
 /// # Safety
 /// As `Contraction::run`; the space is as large as `words` says, and holds A of the matrix that is `staged`.
 pub(super) unsafe fn piece(
-    run: &Run<'_>,
+    gemm: &GemmCall<'_>,
     batch: usize,
     columns: Range<usize>,
     space: &Space,
     staged: &mut Option<usize>,
 ) {
-    let (job, b) = (run.job, run.source(&run.job.b, run.buffers.b, batch));
+    let (job, b) = (gemm.job, gemm.source(&gemm.job.b, gemm.buffers.b, batch));
     // SAFETY: as promised; a tile is finished before the epilogue sees it.
     unsafe {
         if staged.replace(batch) != Some(batch) {
-            stage_a(run, batch, space.a.cast());
+            stage_a(gemm, batch, space.a.cast());
         }
         for n in chunks(columns, TILE_COLUMNS) {
             let (c, ldc) = match &job.output {
                 Output::Direct { batch: matrices, ldc, .. } => {
-                    (run.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(n.start), *ldc)
+                    (gemm.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(n.start), *ldc)
                 }
                 Output::Tile => (space.sums, TILE_COLUMNS),
             };
             if b.k.unit() {
-                columns_by_dots(run, &b, n.clone(), c, ldc, space);
+                columns_by_dots(gemm, &b, n.clone(), c, ldc, space);
             } else {
-                columns_by_lines(run, &b, n.clone(), c, ldc, space);
+                columns_by_lines(gemm, &b, n.clone(), c, ldc, space);
             }
             if let Some(hook) = job.epilogue {
-                run.call(hook, c, ldc, (0, n.start), (job.m, n.len()), batch);
+                gemm.call(hook, c, ldc, (0, n.start), (job.m, n.len()), batch);
             }
         }
     }
 }
 
 /// A as rows of `f32`, worked on by the prologue and rounded.
-unsafe fn stage_a(run: &Run<'_>, batch: usize, out: *mut f32) {
-    let (job, ld) = (run.job, stride(run.job));
-    let a = run.source(&job.a, run.buffers.a, batch);
+unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, out: *mut f32) {
+    let (job, ld) = (gemm.job, stride(gemm.job));
+    let a = gemm.source(&job.a, gemm.buffers.a, batch);
     // SAFETY: the buffer has m rows of `ld` values.
     unsafe {
         (0..job.m).for_each(|i| a.row(i, job.k, out.add(i * ld)));
         if let Some(hook) = job.prologue {
             for k in chunks(0..job.k, KC) {
-                run.call(hook, out.add(k.start), ld, (0, k.start), (job.m, k.len()), batch);
+                gemm.call(hook, out.add(k.start), ld, (0, k.start), (job.m, k.len()), batch);
             }
         }
         if job.precision == Precision::Bf16 {
-            (0..job.m).for_each(|i| (run.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
+            (0..job.m).for_each(|i| (gemm.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
         }
     }
 }
@@ -360,31 +360,31 @@ fn lies_ready(job: &Contraction) -> bool {
 }
 
 /// A line of B in memory, or widened and rounded in `stage`.
-unsafe fn line(run: &Run<'_>, at: *const u8, count: usize, stage: *mut f32) -> *const u8 {
-    let job = run.job;
+unsafe fn line(gemm: &GemmCall<'_>, at: *const u8, count: usize, stage: *mut f32) -> *const u8 {
+    let job = gemm.job;
     let rounds = job.precision == Precision::Bf16;
     if lies_ready(job) {
         return at;
     }
     // SAFETY: `count` elements of unit stride lie there, and the stage holds as many.
     unsafe {
-        run.kernels.load(job.b.element)(stage, at, 1, count);
+        gemm.kernels.load(job.b.element)(stage, at, 1, count);
         if rounds {
-            (run.kernels.round)(stage, stage, count);
+            (gemm.kernels.round)(stage, stage, count);
         }
     }
     stage.cast()
 }
 
 unsafe fn columns_by_dots(
-    run: &Run<'_>,
+    gemm: &GemmCall<'_>,
     b: &Source<'_>,
     columns: Range<usize>,
     c: *mut f32,
     ldc: usize,
     space: &Space,
 ) {
-    let (job, ld) = (run.job, stride(run.job));
+    let (job, ld) = (gemm.job, stride(gemm.job));
     // Lines that are read for several groups of rows stay in cache in between.
     let together = match b.outer {
         Offsets::Strided(_) if lies_ready(job) => {
@@ -398,7 +398,7 @@ unsafe fn columns_by_dots(
     };
     for part in chunks(columns.clone(), together.max(1)) {
         // SAFETY: the stage holds k values.
-        let first = unsafe { line(run, b.at(part.start, 0), job.k, space.stage[0]) };
+        let first = unsafe { line(gemm, b.at(part.start, 0), job.k, space.stage[0]) };
         let stride = match b.outer {
             Offsets::Strided(stride) => stride * b.size as isize,
             Offsets::Table(_) => 0,
@@ -408,7 +408,7 @@ unsafe fn columns_by_dots(
             let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
             let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
-            unsafe { run.kernels.gemv.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
+            unsafe { gemm.kernels.gemv.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
         }
     }
 }
@@ -429,14 +429,14 @@ unsafe fn terms(job: &Contraction, a: *const f32) -> Range<usize> {
 }
 
 unsafe fn columns_by_lines(
-    run: &Run<'_>,
+    gemm: &GemmCall<'_>,
     b: &Source<'_>,
     columns: Range<usize>,
     c: *mut f32,
     ldc: usize,
     space: &Space,
 ) {
-    let (job, ld, n) = (run.job, stride(run.job), columns.len());
+    let (job, ld, n) = (gemm.job, stride(gemm.job), columns.len());
     let depth = match b.k {
         // All that C needs stays in registers.
         Offsets::Strided(_) if lies_ready(job) && n * size_of::<f32>() <= NARROW => job.k.max(1),
@@ -456,7 +456,7 @@ unsafe fn columns_by_lines(
                 _ => {
                     for p in k.clone() {
                         let stage = space.stage[0].add((p - k.start) * TILE_COLUMNS);
-                        line(run, b.at(columns.start, p), n, stage);
+                        line(gemm, b.at(columns.start, p), n, stage);
                     }
                     let stride = (TILE_COLUMNS * size_of::<f32>()) as isize;
                     Lines { first: space.stage[0].cast(), stride, count: k.len() }
@@ -465,7 +465,7 @@ unsafe fn columns_by_lines(
             for rows in chunks(0..job.m, ROWS) {
                 let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
                 let c = c.add(rows.start * ldc);
-                run.kernels.gemv.axpy[lines(job)][rows.len() - 1](a, ld, &b_lines, c, ldc, n);
+                gemm.kernels.gemv.axpy[lines(job)][rows.len() - 1](a, ld, &b_lines, c, ldc, n);
             }
         }
     }

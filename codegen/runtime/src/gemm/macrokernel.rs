@@ -4,7 +4,7 @@
 //! from memory meanwhile is prefetched a little with every tile: C, what the epilogue reads, the block of A
 //! or B that is packed next.
 
-use super::blocking::{Run, STAGED, Space, chunks};
+use super::blocking::{GemmCall, STAGED, Space, chunks};
 use super::microkernel::{Ahead, KC, LDA, TileOutput, prefetch_far};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
@@ -16,7 +16,7 @@ pub(super) type Packed = (*const u8, Range<usize>);
 
 /// A part of one matrix of C.
 pub(super) struct Macrokernel<'r, 'a> {
-    run: &'r Run<'a>,
+    gemm: &'r GemmCall<'a>,
     space: Space,
     batch: usize,
     a: Source<'a>,
@@ -27,43 +27,43 @@ pub(super) struct Macrokernel<'r, 'a> {
 
 impl<'r, 'a> Macrokernel<'r, 'a> {
     pub(super) fn new(
-        run: &'r Run<'a>,
+        gemm: &'r GemmCall<'a>,
         space: Space,
         batch: usize,
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> Self {
-        let a = run.source(&run.job.a, run.buffers.a, batch);
-        let b = run.source(&run.job.b, run.buffers.b, batch);
-        Macrokernel { run, space, batch, a, b, rows, columns }
+        let a = gemm.source(&gemm.job.a, gemm.buffers.a, batch);
+        let b = gemm.source(&gemm.job.b, gemm.buffers.b, batch);
+        Macrokernel { gemm, space, batch, a, b, rows, columns }
     }
 
     /// Values of k per block.
     fn block(&self) -> usize {
-        KC * self.run.kernels.pair
+        KC * self.gemm.kernels.pair
     }
 
     fn depth(&self, k: usize) -> usize {
-        self.block().min(self.run.job.k - k)
+        self.block().min(self.gemm.job.k - k)
     }
 
     fn words(&self, k: usize) -> usize {
-        self.depth(k).div_ceil(self.run.kernels.pair)
+        self.depth(k).div_ceil(self.gemm.kernels.pair)
     }
 
     /// The packed block of B that starts at k; `outer` is where the packed ones start. Each block before it has
     /// `KC` words a column.
     fn b_block(&self, outer: usize, k: usize) -> *mut u32 {
-        let width = self.columns.len().next_multiple_of(self.run.kernels.nr);
-        self.space.b.wrapping_add((k - outer) / self.run.kernels.pair * width)
+        let width = self.columns.len().next_multiple_of(self.gemm.kernels.nr);
+        self.space.b.wrapping_add((k - outer) / self.gemm.kernels.pair * width)
     }
 
     /// Computes the part; `packed` says which B the buffer holds, before and after.
     ///
     /// # Safety
-    /// As `Contraction::run`; the space is as large as the plan of the run says.
+    /// As `Contraction::run`; the space is as large as the blocking says.
     pub(super) unsafe fn run(&self, packed: &mut Option<Packed>) {
-        let (k, whole) = (self.run.job.k, self.run.plan.whole);
+        let (k, whole) = (self.gemm.job.k, self.gemm.blocking.whole);
         let step = if whole { k.max(1) } else { self.block() };
         // Sums of nothing are computed too, as zeros.
         for outer in (0..k.max(1)).step_by(step) {
@@ -77,7 +77,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                 }
                 *packed = key;
             }
-            for rows in chunks(self.rows.clone(), self.run.kernels.mc) {
+            for rows in chunks(self.rows.clone(), self.gemm.kernels.mc) {
                 for k in ks() {
                     let mut next = self.next_a(&rows, k, outer..end);
                     // SAFETY: as above; rows and columns stay inside this part.
@@ -86,9 +86,9 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                         self.multiply(rows.clone(), k, self.b_block(outer, k), self.reads(k, end), &mut next);
                     }
                 }
-                if let Some(asked) = self.run.asked {
+                if let Some(asked) = self.gemm.asked {
                     // SAFETY: all blocks of k were added up, so these rows are finished.
-                    unsafe { transposed::finish(self.run, asked, &self.space, self.batch, rows) };
+                    unsafe { transposed::finish(self.gemm, asked, &self.space, self.batch, rows) };
                 }
             }
         }
@@ -103,7 +103,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         reads: Option<Ahead>,
         next: &mut Next<'_>,
     ) {
-        let (job, kernels, words) = (self.run.job, self.run.kernels, self.words(k));
+        let (job, kernels, words) = (self.gemm.job, self.gemm.kernels, self.words(k));
         next.pace(rows.len().div_ceil(kernels.mr) * self.columns.len().div_ceil(kernels.nr));
         for n in chunks(self.columns.clone(), TILE_COLUMNS) {
             for i in chunks(rows.clone(), kernels.mr) {
@@ -135,30 +135,30 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                 if let Some(hook) = job.epilogue.filter(|_| k + self.depth(k) == job.k) {
                     let (at, size) = ((i.start, n.start), (i.len(), n.len()));
                     // SAFETY: the strip is finished.
-                    unsafe { self.run.call(hook, c, ldc, at, size, self.batch) };
+                    unsafe { self.gemm.call(hook, c, ldc, at, size, self.batch) };
                 }
             }
         }
     }
 
     fn adds(&self) -> bool {
-        matches!(self.run.job.output, Output::Direct { adds: true, .. })
+        matches!(self.gemm.job.output, Output::Direct { adds: true, .. })
     }
 
     /// Where the sums of row i go, from column n on, and their row stride; `block` is the first row of the block
     /// of A.
     fn strip(&self, block: usize, i: usize, n: usize) -> (*mut f32, usize) {
-        let plan = &self.run.plan;
+        let blocking = &self.gemm.blocking;
         let sums = |row: usize, column: usize| {
-            (self.space.sums.wrapping_add(row * plan.sum_stride + column), plan.sum_stride)
+            (self.space.sums.wrapping_add(row * blocking.sum_stride + column), blocking.sum_stride)
         };
-        match &self.run.job.output {
+        match &self.gemm.job.output {
             Output::Direct { batch, ldc, .. } => {
-                let matrix = self.run.buffers.c.wrapping_offset(batch.at(self.batch));
+                let matrix = self.gemm.buffers.c.wrapping_offset(batch.at(self.batch));
                 (matrix.wrapping_add(i * ldc + n), *ldc)
             }
-            Output::Tile if self.run.job.k <= self.block() && self.run.asked.is_none() => sums(0, 0),
-            Output::Tile if plan.whole => sums(i - block, n - self.columns.start),
+            Output::Tile if self.gemm.job.k <= self.block() && self.gemm.asked.is_none() => sums(0, 0),
+            Output::Tile if blocking.whole => sums(i - block, n - self.columns.start),
             Output::Tile => sums(i - self.rows.start, n - self.columns.start),
         }
     }
@@ -170,20 +170,20 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
 
     /// What the epilogue writes beside the tile, from the first row and column of C on.
     fn writes(&self) -> Option<Ahead> {
-        self.run.buffers.writes.map(|writes| self.touched(writes))
+        self.gemm.buffers.writes.map(|writes| self.touched(writes))
     }
 
     /// What comes from memory beside C while tiles multiply: what the epilogue reads, if this is the last block of
     /// k, or the block of B that is packed next, at `end`. From the first row and column of C on.
     fn reads(&self, k: usize, end: usize) -> Option<Ahead> {
-        let job = self.run.job;
+        let job = self.gemm.job;
         if k + self.depth(k) == job.k {
-            return self.run.buffers.reads.map(|reads| self.touched(reads));
+            return self.gemm.buffers.reads.map(|reads| self.touched(reads));
         }
         match self.b.k {
             Offsets::Strided(stride)
                 if end < job.k
-                    && matches!(self.run.packer().way(&self.b, job.b.element), Way::Wide)
+                    && matches!(self.gemm.packer().way(&self.b, job.b.element), Way::Wide)
                     && self.b.outer.unit() =>
             {
                 let first = self.b.at(0, end).cast::<f32>();
@@ -195,15 +195,15 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
     }
 
     unsafe fn pack_b(&self, k: usize, out: *mut u32) {
-        let source = (&self.b.from(self.columns.start, k), self.run.job.b.element);
+        let source = (&self.b.from(self.columns.start, k), self.gemm.job.b.element);
         let size = (self.columns.len(), self.depth(k));
         // SAFETY: the buffer holds the block; the stage holds `STAGED` lines of `KC` values.
-        unsafe { self.run.packer().columns(source, size, out, self.space.stage[0]) }
+        unsafe { self.gemm.packer().columns(source, size, out, self.space.stage[0]) }
     }
 
     unsafe fn pack_a(&self, rows: Range<usize>, k: usize) {
-        let (job, out) = (self.run.job, self.space.a);
-        let (packer, kernels) = (self.run.packer(), self.run.kernels);
+        let (job, out) = (self.gemm.job, self.space.a);
+        let (packer, kernels) = (self.gemm.packer(), self.gemm.kernels);
         let size = (rows.len(), self.depth(k));
         let Some(hook) = job.prologue else {
             let source = (&self.a.from(rows.start, k), job.a.element);
@@ -243,12 +243,12 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         size: (usize, usize),
         out: *mut u32,
     ) {
-        let kernels = self.run.kernels;
+        let kernels = self.gemm.kernels;
         let rows = if kernels.pair == 1 { out.cast() } else { self.space.stage[1] };
         // SAFETY: `rows` holds the block, at stride `LDA`.
         unsafe {
             (kernels.pack_a_f32)(block, size.0, size.1, rows.cast());
-            self.run.call(hook, rows, LDA, at, size, self.batch);
+            self.gemm.call(hook, rows, LDA, at, size, self.batch);
             if kernels.pair > 1 {
                 let worked =
                     Block { base: rows, outer: Offsets::Strided(LDA as isize), k: Offsets::Strided(1) };
@@ -259,16 +259,16 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
 
     /// The block of A that is packed after the one of `rows` and k, in the loops of `run`.
     fn next_a(&self, rows: &Range<usize>, k: usize, packed: Range<usize>) -> Next<'a> {
-        let job = self.run.job;
+        let job = self.gemm.job;
         let (row, k) = match (k + self.block() < packed.end, rows.end < self.rows.end) {
             (true, _) => (rows.start, k + self.block()),
             (_, true) => (rows.end, packed.start),
             _ => (self.rows.start, packed.end),
         };
-        let count = self.run.kernels.mc.min(self.rows.end - row);
+        let count = self.gemm.kernels.mc.min(self.rows.end - row);
         let source = self.a.from(row, k.min(job.k.saturating_sub(1)));
         let (base, size) = (source.base, source.size);
-        if k >= job.k || matches!(self.run.packer().way(&self.a, job.a.element), Way::Staged) {
+        if k >= job.k || matches!(self.gemm.packer().way(&self.a, job.a.element), Way::Staged) {
             return Next { base, size, runs: source.k, left: 0, length: 0, run: 0, done: 0, pace: 0 };
         }
         let (runs, left, length) = match source.k.unit() {

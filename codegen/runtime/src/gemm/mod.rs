@@ -244,15 +244,15 @@ impl Contraction {
             return Ok(());
         }
         let transposed = transposed::of(self, buffers);
-        let run = match &transposed {
-            Some((job, buffers)) => blocking::Run::new(job, buffers, pool.threads(), Some(self)),
-            None => blocking::Run::new(self, buffers, pool.threads(), None),
+        let call = match &transposed {
+            Some((job, buffers)) => blocking::GemmCall::new(job, buffers, pool.threads(), Some(self)),
+            None => blocking::GemmCall::new(self, buffers, pool.threads(), None),
         };
-        workspaces.reserve(pool.threads(), run.bytes())?;
+        workspaces.reserve(pool.threads(), call.bytes())?;
         pool.run(&|t| {
             workspaces.with(t, |memory| {
                 // SAFETY: the caller's contract; threads write disjoint parts of C.
-                unsafe { run.part(t, pool.threads(), memory) };
+                unsafe { call.part(t, pool.threads(), memory) };
             });
         });
         Ok(())

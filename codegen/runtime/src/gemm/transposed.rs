@@ -5,7 +5,7 @@
 //! instead; finished blocks of Cᵀ are transposed, which are smaller than B by the length of the sums. Each element is the same
 //! sum in the same order either way, so that no bit depends on it.
 
-use super::blocking::{Run, Space};
+use super::blocking::{GemmCall, Space};
 use super::microkernel::LDA;
 use super::pack::{Block, Offsets};
 use super::{Buffers, Contraction, Output, TILE_COLUMNS};
@@ -45,20 +45,20 @@ pub(super) fn words(job: &Contraction) -> usize {
 /// # Safety
 /// As `Contraction::run`; the sums of the space hold the rows.
 pub(super) unsafe fn finish(
-    run: &Run<'_>,
+    gemm: &GemmCall<'_>,
     asked: &Contraction,
     space: &Space,
     batch: usize,
     rows: Range<usize>,
 ) {
-    let stride = Offsets::Strided(run.plan.sum_stride as isize);
+    let stride = Offsets::Strided(gemm.blocking.sum_stride as isize);
     let block = Block { base: space.sums.cast_const(), outer: Offsets::Strided(1), k: stride };
     // SAFETY: the sums have `rows` rows of m values, and the room m rows of `LDA` words.
-    unsafe { (run.kernels.pack_a_f32)(&block, asked.m, rows.len(), space.transposed.cast()) };
+    unsafe { (gemm.kernels.pack_a_f32)(&block, asked.m, rows.len(), space.transposed.cast()) };
     let (tile, ld) = match &asked.output {
         Output::Tile => (space.transposed, LDA),
         Output::Direct { batch: matrices, ldc, .. } => {
-            let c = run.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(rows.start);
+            let c = gemm.buffers.c.wrapping_offset(matrices.at(batch)).wrapping_add(rows.start);
             for i in 0..asked.m {
                 let (to, from) = (c.wrapping_add(i * ldc), space.transposed.wrapping_add(i * LDA));
                 // SAFETY: C, of any alignment, has these rows and columns.
@@ -69,6 +69,6 @@ pub(super) unsafe fn finish(
     };
     if let Some(hook) = asked.epilogue {
         // SAFETY: the tile is finished.
-        unsafe { run.call(hook, tile, ld, (0, rows.start), (asked.m, rows.len()), batch) };
+        unsafe { gemm.call(hook, tile, ld, (0, rows.start), (asked.m, rows.len()), batch) };
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
 
-use super::program::{BROADCAST, LaneProgram, Lanes, Operand, ResultPlace, Step};
+use super::program::{BROADCAST, LaneInstruction, LaneProgram, Lanes, Operand, ResultPlace};
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
 use kernfusion_runtime::math::vector::Table;
 use std::cmp::Reverse;
@@ -99,7 +99,7 @@ fn kept_in_registers(program: &LaneProgram, assigned: &[u32]) -> HashMap<Lanes, 
     uses.into_iter().map(|(lanes, _)| lanes).zip(first..REGISTERS).collect()
 }
 
-impl Step {
+impl LaneInstruction {
     /// The registers of lanes that it reads.
     fn reads(&self) -> impl Iterator<Item = u32> {
         self.operands.iter().filter_map(|operand| match operand {
@@ -222,7 +222,7 @@ impl Assembler<'_> {
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &LaneInstruction) {
         let operands: Vec<Place> = step.operands.iter().map(|operand| self.operand(step, operand)).collect();
         let target = match step.target {
             ResultPlace::Register(register) => self.vector(register),
@@ -275,7 +275,7 @@ impl Assembler<'_> {
         }
     }
 
-    fn operand(&mut self, step: &Step, operand: &Operand) -> Place {
+    fn operand(&mut self, step: &LaneInstruction, operand: &Operand) -> Place {
         match *operand {
             Operand::Lanes(lanes) => self.value(lanes),
             Operand::Elements { pointer, size } => self.elements(pointer, size),

@@ -68,7 +68,7 @@ pub(super) enum ResultPlace {
 
 /// One instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Step {
+pub(super) struct LaneInstruction {
     pub(super) code: Code,
     pub(super) target: ResultPlace,
     pub(super) operands: Vec<Operand>,
@@ -82,7 +82,7 @@ pub(super) struct Step {
 /// A program under construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in super::super) struct LaneProgram {
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<LaneInstruction>,
     pub(super) registers: u32,
     /// How many pointers its function takes.
     pub(super) pointers: u32,
@@ -97,8 +97,8 @@ fn float(value: f32) -> Lanes {
 }
 
 impl LaneProgram {
-    fn push(&mut self, code: Code, target: ResultPlace, operands: &[Operand]) -> &mut Step {
-        let step = Step {
+    fn push(&mut self, code: Code, target: ResultPlace, operands: &[Operand]) -> &mut LaneInstruction {
+        let step = LaneInstruction {
             code,
             target,
             operands: operands.to_vec(),
