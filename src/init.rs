@@ -36,20 +36,16 @@ impl Init {
         match self {
             Init::Zeros => vec![0.0; elements],
             Init::Ones => vec![1.0; elements],
-            Init::Normal { std } => {
-                blocks(seed, name, elements, |[a, b, c, d]| [normals(a, b), normals(c, d)].concat(), std)
-            }
-            Init::Uniform { bound } => {
-                blocks(seed, name, elements, |u| u.map(|u| 2.0 * u - 1.0).to_vec(), bound)
-            }
+            Init::Normal { std } => blocks(seed, name, elements, normals, std),
+            Init::Uniform { bound } => blocks(seed, name, elements, |u| u.map(|u| 2.0 * u - 1.0), bound),
         }
     }
 }
 
-/// Two independent normal numbers from two uniform ones (Box and Muller, 1958).
-fn normals(u: f64, v: f64) -> [f64; 2] {
-    let radius = (-2.0 * u.ln()).sqrt();
-    [radius * (TAU * v).cos(), radius * (TAU * v).sin()]
+/// Four independent normal numbers from four uniform ones, two from two (Box and Muller, 1958).
+fn normals([a, b, c, d]: [f64; 4]) -> [f64; 4] {
+    let [first, second] = [(-2.0 * a.ln()).sqrt(), (-2.0 * c.ln()).sqrt()];
+    [first * (TAU * b).cos(), first * (TAU * b).sin(), second * (TAU * d).cos(), second * (TAU * d).sin()]
 }
 
 /// Four elements from each Philox block, times `scale`.
@@ -57,18 +53,21 @@ fn blocks(
     seed: u64,
     name: &str,
     elements: usize,
-    transform: impl Fn([f64; 4]) -> Vec<f64>,
+    transform: impl Fn([f64; 4]) -> [f64; 4],
     scale: f64,
 ) -> Vec<f32> {
     let (seed, name) = (words(seed), words(hash(name)));
-    let block = |block: u32| {
+    let count = u32::try_from(elements.div_ceil(4)).expect("a parameter has fewer than 2³⁴ elements");
+    let mut values = vec![0.0; elements];
+    for (block, values) in (0..count).zip(values.chunks_mut(4)) {
         // In the middle of one of 2³² equal parts of (0, 1): never 0, whose logarithm is infinite.
         let uniform = philox4x32([block, name[0], name[1], STREAM], seed)
             .map(|word| (f64::from(word) + 0.5) * (-32f64).exp2());
-        transform(uniform).into_iter().map(|x| (x * scale) as f32)
-    };
-    let count = u32::try_from(elements.div_ceil(4)).expect("a parameter has fewer than 2³⁴ elements");
-    (0..count).flat_map(block).take(elements).collect()
+        for (value, number) in values.iter_mut().zip(transform(uniform)) {
+            *value = (number * scale) as f32;
+        }
+    }
+    values
 }
 
 /// FNV-1a.
