@@ -99,10 +99,10 @@ fn within(
     let in_use = backend.bytes_in_use();
     let mut least: Option<(usize, MemoryStrategy)> = None;
     let mut uncut = None;
-    let whole = candidates(graph, target);
-    let again = whole.iter().map(|&memory| MemoryStrategy { recompute: true, ..memory });
+    let kept = candidates(graph, target);
+    let again = kept.iter().map(|&memory| MemoryStrategy { recompute: true, ..memory });
     let again: Vec<_> = again.filter(|_| !target.recompute).collect();
-    for memory in whole.into_iter().chain(again) {
+    for memory in kept.into_iter().chain(again) {
         if uncut.is_some() && memory.microbatches > 1 {
             continue;
         }
@@ -129,7 +129,7 @@ fn within(
     .into())
 }
 
-/// All numbers of microbatches, the fewest first.
+/// All numbers of microbatches, the fewest first: the divisors of the batch, so that all have the same number of rows.
 fn candidates(graph: &Graph, target: &Target) -> Vec<MemoryStrategy> {
     let recompute = target.recompute;
     if let Some(microbatches) = target.microbatches {

@@ -114,8 +114,10 @@ impl Drop for Folder {
     }
 }
 
-/// Functions of one source file at most: the headers of a file take as long to compile as some functions.
+/// Functions of one source file at most.
 const FUNCTIONS_OF_A_FILE: usize = 96;
+/// So few functions are one source file, since the headers of another one would take longer to compile than they do.
+const FEW_FUNCTIONS: usize = 16;
 
 impl Emulator {
     /// Compiles functions.
@@ -141,13 +143,17 @@ impl Emulator {
         for (name, text) in [EMULATOR, MAIN] {
             std::fs::write(folder.0.join(name), text)?;
         }
-        std::fs::write(folder.0.join("main.cpp"), table(functions))?;
-        let mut files = vec!["main.cpp".to_string()];
-        let count = functions.len().div_ceil(FUNCTIONS_OF_A_FILE).max(1).next_multiple_of(cores());
+        let least = if functions.len() <= FEW_FUNCTIONS { 1 } else { cores() };
+        let count = functions.len().div_ceil(FUNCTIONS_OF_A_FILE).max(1).next_multiple_of(least);
         let size = functions.len().div_ceil(count).max(1);
-        for (number, part) in functions.chunks(size).enumerate() {
+        let mut sources: Vec<_> =
+            functions.chunks(size).zip(0..).map(|(some, at)| source(some, at * size)).collect();
+        let main = table(functions) + &sources.first().cloned().unwrap_or_default();
+        sources.splice(..sources.len().min(1), [main]);
+        let mut files = vec![];
+        for (number, text) in sources.iter().enumerate() {
             let file = format!("functions{number}.cpp");
-            std::fs::write(folder.0.join(&file), source(part, number * size))?;
+            std::fs::write(folder.0.join(&file), text)?;
             files.push(file);
         }
         compile_all(&folder.0, &files)?;

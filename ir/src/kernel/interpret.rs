@@ -345,19 +345,21 @@ fn consume(
     memory: &mut Memory,
     precision: Precision,
 ) {
-    let mut sums: BTreeMap<usize, f64> = BTreeMap::new();
+    let result = consumer.buffer.0 as usize;
+    // Elements that no point adds to stay as they are.
+    let mut sums: Vec<Option<f64>> = vec![None; memory[result].len()];
     let mut columns = Points::of(&vec![0; all.axes], &consumer.p);
     for (point, r) in all.iter().zip(r) {
         columns.begin_with(point);
         let factors = counts(kernel, point).then(|| side(&consumer.with, memory, &columns, precision));
         for (at, column) in columns.iter().enumerate() {
             let place = position(&consumer.index, column, &|_| unreachable!("checked by the verifier"));
-            let sum = sums.entry(place as usize).or_insert(0.0);
-            *sum += factors.as_ref().map_or(0.0, |factors| r * factors[at]);
+            *sums[place as usize].get_or_insert(0.0) +=
+                factors.as_ref().map_or(0.0, |factors| r * factors[at]);
         }
     }
-    for (at, sum) in sums {
-        memory[consumer.buffer.0 as usize][at] = precision.round(consumer.dtype, sum);
+    for (element, sum) in memory[result].iter_mut().zip(sums) {
+        *element = sum.map_or(*element, |sum| precision.round(consumer.dtype, sum));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reading a text for the logits of its next token: by chunks with caches, or as a window.
 //!
-//! A chunk is a program of fixed shapes, compiled when it is first needed: one token, or a tile of a prompt, padded on the right,
+//! A chunk is a program of fixed shapes, compiled when it is first needed: one token, or several of a prompt, padded on the right,
 //! where nothing is read before it is overwritten. How many positions a chunk sees is a power of two, so that a long text costs a
 //! few programs and a short one does not pay for the whole context.
 
@@ -15,9 +15,9 @@ use kernfusion_ir::DType;
 use std::collections::BTreeMap;
 
 /// Tokens of a prompt that are read at once.
-const TILE: usize = 128;
-/// A prompt's last tile has at least this many tokens, unless it has one.
-const SMALLEST_TILE: usize = 8;
+const LONGEST_CHUNK: usize = 128;
+/// A prompt's last chunk has at least this many tokens, unless it has one.
+const SHORTEST_CHUNK: usize = 8;
 /// Positions that every chunk may see: fewer save no time.
 const LEAST_VISIBLE: usize = 64;
 
@@ -182,7 +182,7 @@ impl ChunkReader {
         let mut logits = vec![];
         while self.length < end {
             let left = end - self.length;
-            let length = self.part_length(left);
+            let length = self.chunk_length(left);
             let (new, padding) = (left.min(length), length.saturating_sub(left));
             let rows = self.rows.iter().zip(texts);
             let padded = rows.flat_map(|(row, text)| [row.tokens(text, self.length, new), vec![0; padding]]);
@@ -206,11 +206,11 @@ impl ChunkReader {
     }
 
     /// The length of the next chunk of a text that has `left` tokens left.
-    fn part_length(&self, left: usize) -> usize {
-        let tile = TILE.min(self.capacity());
+    fn chunk_length(&self, left: usize) -> usize {
+        let longest = LONGEST_CHUNK.min(self.capacity());
         let length = match left {
             1 => 1,
-            left => left.next_power_of_two().clamp(SMALLEST_TILE.min(tile), tile),
+            left => left.next_power_of_two().clamp(SHORTEST_CHUNK.min(longest), longest),
         };
         if self.length + length > self.capacity() { 1 } else { length }
     }
@@ -234,16 +234,16 @@ impl ChunkReader {
 
 /// Positions that the caches of a decoder have room for.
 fn capacity(config: &GptConfig) -> usize {
-    config.context.next_multiple_of(TILE.min(config.context.next_power_of_two()))
+    config.context.next_multiple_of(LONGEST_CHUNK.min(config.context.next_power_of_two()))
 }
 
 /// All kinds of chunks that a decoder may read: of one token and, if there are prompts, of several.
 pub(crate) fn chunks(config: &GptConfig, prompts: bool) -> Vec<Chunk> {
     let capacity = capacity(config);
-    let tile = TILE.min(capacity);
+    let longest = LONGEST_CHUNK.min(capacity);
     let doubled = |start: usize| std::iter::successors(Some(start), |at| Some(2 * at));
-    let tiles = doubled(SMALLEST_TILE.min(tile)).take_while(|&length| prompts && length <= tile);
-    let lengths = std::iter::once(1).chain(tiles.filter(|&length| length > 1));
+    let lengths = doubled(SHORTEST_CHUNK.min(longest)).take_while(|&length| prompts && length <= longest);
+    let lengths = std::iter::once(1).chain(lengths.filter(|&length| length > 1));
     let visible = doubled(LEAST_VISIBLE).take_while(|&visible| visible < capacity);
     let visible: Vec<_> = visible.chain([capacity]).collect();
     let of_length = |length: usize| {

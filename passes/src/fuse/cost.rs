@@ -49,8 +49,8 @@ pub(super) fn multiplying(count: usize) -> f64 {
     count as f64 / PRODUCTS
 }
 
-/// Seconds to compute one op for `elements` elements.
-pub(super) fn repeating(elements: usize, costly: bool) -> f64 {
+/// Seconds to compute one op again for `elements` elements.
+pub(super) fn recomputing(elements: usize, costly: bool) -> f64 {
     elements as f64 * if costly { COSTLY } else { 1.0 } / OPERATIONS
 }
 

@@ -361,9 +361,9 @@ impl<'a> Planner<'a> {
         let rows = domain.extent(0..domain.outer + domain.rows);
         let of_rows = kernel.form == Form::Reduce && a.kernel.domain.points() == rows;
         let points = if of_rows { rows } else { domain.points() };
-        let repeated = points.saturating_sub(a.kernel.domain.points());
+        let extra_points = points.saturating_sub(a.kernel.domain.points());
         let saved = cost::moving(2 * self.graph[producer].ty.bytes());
-        if cost::computing(&a.kernel.region, repeated) > saved && a.kernel.form == Form::Map {
+        if cost::computing(&a.kernel.region, extra_points) > saved && a.kernel.form == Form::Map {
             return Err("computing it again for every element costs more than reading it");
         }
         Ok(Group { members, kernel })

@@ -292,7 +292,7 @@ impl Chooser<'_, '_> {
             }
             op => {
                 let costly = matches!(op, Op::Unary(op) if cost::is_costly_unary(*op));
-                cost::repeating(node.ty.elements(), costly)
+                cost::recomputing(node.ty.elements(), costly)
             }
         };
         stack.extend(&node.operands);

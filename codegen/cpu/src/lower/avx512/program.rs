@@ -224,7 +224,7 @@ impl LaneProgram {
         })
     }
 
-    /// An elementary function by the formula of the tile primitives.
+    /// An elementary function by the formula of `kernfusion_runtime::math::elementary`.
     fn elementary<F: Function>(&mut self, dtype: DType, x: Lanes) -> Option<Lanes> {
         if dtype == DType::F64 {
             return None;
