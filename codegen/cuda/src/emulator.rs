@@ -116,7 +116,7 @@ impl Drop for Folder {
 
 /// Functions of one source file at most.
 const FUNCTIONS_OF_A_FILE: usize = 96;
-/// So few functions are one source file, since the headers of another one would take longer to compile than they do.
+/// Up to this many functions are one source file: the headers of a second one would take longer to compile than they do.
 const FEW_FUNCTIONS: usize = 16;
 
 impl Emulator {

@@ -52,8 +52,8 @@ impl GroupOrder {
         let between = self.ranked[start..=end].to_vec();
         let is_earlier = |group: &usize| !members.contains(group) && !later.contains(group);
         let earlier = between.iter().copied().filter(is_earlier);
-        let last = between.iter().copied().filter(|group| later.contains(group));
-        let ranked: Vec<_> = earlier.chain(groups.iter().copied()).chain(last).collect();
+        let dependent = between.iter().copied().filter(|group| later.contains(group));
+        let ranked: Vec<_> = earlier.chain(groups.iter().copied()).chain(dependent).collect();
         for (place, group) in ranked.into_iter().enumerate() {
             self.ranked[start + place] = group;
             self.rank[group] = start + place;
