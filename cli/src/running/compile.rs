@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         "{name}: {} different kernels for {}, compiled in {:.2} s",
         report.programs,
         if report.chunks == 1 {
-            "one kind of part".into()
+            "one kind of chunk".into()
         } else {
             format!("{} kinds of chunks", report.chunks)
         },
