@@ -14,7 +14,7 @@ type Written = Option<ValueId>;
 type Idiom = (&'static str, fn(&mut Author, ValueId) -> Written);
 
 /// All of them; what is there twice is written twice as often.
-pub(super) const IDIOMS: [Idiom; 18] = [
+pub(super) const IDIOMS: [Idiom; 20] = [
     ("softmax", softmax),
     ("layer norm", layer_norm),
     ("RMS norm", rms_norm),
@@ -33,6 +33,8 @@ pub(super) const IDIOMS: [Idiom; 18] = [
     ("running sum", running_sum),
     ("experts", experts),
     ("joined masks", joined_masks),
+    ("total", total),
+    ("total", total),
 ];
 
 /// Writes one of them; its name, if it could be written to its end.
@@ -152,13 +154,18 @@ fn mask(a: &mut Author, shape: &[usize]) -> Written {
     match a.draws.below(5) {
         0 | 1 => causal(a),
         2 => {
-            // The last W columns up to the row's.
+            // Columns near the row or far from it, before it or on both sides: the last W columns up to the row's, and others.
             let width = 1 + a.draws.below(shape[rank - 1].max(1));
             let width = a.full(width as f64, &whole)?;
-            let distance = a.add(Binary::Sub, &[row, column])?;
-            let near = a.add(Compare::Lt, &[distance, width])?;
+            let ends = if a.draws.below(2) == 0 { [row, column] } else { [column, row] };
+            let distance = a.add(Binary::Sub, &ends)?;
+            let compare = *a.draws.choose(&[Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge]);
+            let chosen = a.add(compare, &[distance, width])?;
+            if a.draws.below(2) == 0 {
+                return Some(chosen);
+            }
             let causal = causal(a)?;
-            a.add(Binary::And, &[near, causal])
+            a.add(Binary::And, &[chosen, causal])
         }
         3 => {
             // Padding: each row of the batch has a number of valid columns.
@@ -173,7 +180,8 @@ fn mask(a: &mut Author, shape: &[usize]) -> Written {
 /// softmax(mask(q·kᵀ · s))·v over heads, of which several may share keys and values.
 pub(super) fn attention(a: &mut Author) -> Written {
     let dtype = a.dtype;
-    let rows = *a.draws.choose(&[1, 5, 13, 14, 15, 16, 17, 28, 29, 31, 33, 56, 57, 63, 64, 65, 95, 129]);
+    let extents = [1, 5, 13, 14, 15, 16, 17, 28, 29, 31, 33, 56, 57, 63, 64, 65, 95, 129, 160];
+    let rows = *a.draws.choose(&extents);
     let columns = if a.draws.below(3) > 0 { rows } else { *a.draws.choose(&[1, 7, 16, 17, 63, 64, 65, 128]) };
     // From 8 matrices on, each thread has its own.
     let heads = (*a.draws.choose(&[1, 2, 3, 4, 8, 9])).min(a.room() / (rows * columns)).max(1);
@@ -374,6 +382,18 @@ fn column_statistic(a: &mut Author, x: ValueId) -> Written {
             a.add(Slice { start: vec![start], end: vec![ty.elements()] }, &[flat])
         }
     }
+}
+
+/// The sum of all elements, or of all that belong to each of the first axis, of half precision.
+fn total(a: &mut Author, x: ValueId) -> Written {
+    let ty = a.ty(x);
+    if ty.rank() < 2 || !ty.dtype.is_float() {
+        return None;
+    }
+    let dtype = *a.draws.choose(&[DType::BF16, DType::F16]);
+    let narrow = if ty.dtype == dtype { x } else { a.add(Cast { dtype }, &[x])? };
+    let axes = (a.draws.below(2)..ty.rank()).collect();
+    a.add(Reduce { op: ReduceOp::Sum, axes }, &[narrow])
 }
 
 /// Sums of all elements up to each: a product with a triangle.
