@@ -13,7 +13,7 @@ mod target;
 pub use execute::{Tensors, execute, execute_on};
 pub use lower::{Lowered, lower};
 pub use stages::{Parts, Stages};
-pub use target::{Mode, Precision, Target};
+pub use target::{F32Products, Mode, Precision, Target};
 
 use crate::error::{Error, Result};
 pub use crate::error::{LimitError, Maker, NonFinite};
@@ -95,8 +95,16 @@ pub fn planned_memory(graph: &Graph, states: &States, target: &Target) -> Result
 }
 
 fn check_mode(target: &Target) -> Result<()> {
-    if target.tf32 && !target.is_on_gpu() {
-        return Err(Error::Configuration("TF32 is a number type of GPUs: the CPU's products are f32".into()));
+    match (target.f32_products, target.is_on_gpu()) {
+        (F32Products::Tf32, false) => {
+            let reason = "TF32 is a number type of GPUs: the CPU's products are f32";
+            return Err(Error::Configuration(reason.into()));
+        }
+        (F32Products::X6 | F32Products::X3, true) => {
+            let reason = "x6 and x3 are products on tile units of CPUs: those of a GPU are exact or TF32";
+            return Err(Error::Configuration(reason.into()));
+        }
+        _ => {}
     }
     if target.candidates != Candidates::None && !target.is_on_gpu() {
         return Err(Error::Configuration("tuning measures products on GPUs: there is none here".into()));

@@ -5,7 +5,7 @@ use crate::error::Result;
 use kernfusion_codegen::{Backend, Candidates, CodegenError, Peaks, SharedArena, States, Temporaries};
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
-use kernfusion_cpu::{CpuBackend, Options};
+use kernfusion_cpu::{CpuBackend, Options, gemm};
 #[cfg(feature = "cuda")]
 use kernfusion_cuda::{CudaBackend, Device};
 use kernfusion_ir::DType;
@@ -74,6 +74,34 @@ impl fmt::Display for Precision {
     }
 }
 
+/// How products of `f32` are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum F32Products {
+    /// By multiplications and additions of `f32`.
+    #[default]
+    Exact,
+    /// On a GPU: on tensor cores, with operands rounded to 10 bits of fraction (TF32).
+    Tf32,
+    /// On a CPU: by six products of `bf16` on its tile unit (AMX), for which each operand is taken apart into three numbers. As exact as
+    /// [`F32Products::Exact`], but for operands below 2⁻¹¹⁰, whose last digits count as zero, and infinities, which become NaN. Without a
+    /// tile unit, products are exact.
+    X6,
+    /// On a CPU: by three products of `bf16` on its tile unit (AMX), with operands of two numbers: errors about ten times those of `f32`,
+    /// a five-hundredth of those of `bf16`. Without a tile unit, products are exact.
+    X3,
+}
+
+impl fmt::Display for F32Products {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            F32Products::Exact => "f32",
+            F32Products::Tf32 => "tf32",
+            F32Products::X6 => "f32 x6",
+            F32Products::X3 => "f32 x3",
+        })
+    }
+}
+
 /// What to compile for: the CPU, how many threads, which mode. Executables of one target share its threads.
 #[derive(Clone)]
 pub struct Target {
@@ -88,7 +116,7 @@ pub struct Target {
     pub(super) microbatches: Option<usize>,
     pub(super) recompute: bool,
     pub(super) memory_limit: Option<usize>,
-    pub(super) tf32: bool,
+    pub(super) f32_products: F32Products,
     pub(super) candidates: Candidates,
     pub(super) arena: Option<SharedArena>,
     #[cfg(feature = "cuda")]
@@ -111,7 +139,7 @@ impl Target {
             microbatches: None,
             recompute: false,
             memory_limit: None,
-            tf32: false,
+            f32_products: F32Products::Exact,
             candidates: Candidates::None,
             arena: None,
             #[cfg(feature = "cuda")]
@@ -140,10 +168,9 @@ impl Target {
         Target { stored: Some(dtype), ..self }
     }
 
-    /// On a GPU: with products of `f32` on tensor cores, whose operands are rounded to 10 bits of fraction (TF32). On the
-    /// CPU there is no such thing, and compiling refuses it.
-    pub fn tf32(self, tf32: bool) -> Self {
-        Target { tf32, ..self }
+    /// With products of `f32` computed this way. Compiling refuses a way of CPUs on a GPU, and one of GPUs on a CPU.
+    pub fn f32_products(self, f32_products: F32Products) -> Self {
+        Target { f32_products, ..self }
     }
 
     /// On a GPU: measures who does each product best when a program is compiled, and keeps the choice on disk. On the CPU
@@ -215,7 +242,7 @@ impl Target {
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             let options = kernfusion_cuda::Options {
-                tf32: self.tf32,
+                tf32: self.f32_products == F32Products::Tf32,
                 candidates: self.candidates,
                 ..Default::default()
             };
@@ -229,6 +256,11 @@ impl Target {
         Options {
             threads: self.threads,
             isa: self.isa,
+            f32_products: match self.f32_products {
+                F32Products::Exact | F32Products::Tf32 => gemm::Precision::F32,
+                F32Products::X6 => gemm::Precision::X6,
+                F32Products::X3 => gemm::Precision::X3,
+            },
             temporaries,
             keep_code: self.keep_code,
             pool: self.pool.clone(),
@@ -286,9 +318,14 @@ impl Target {
         self.stored.unwrap_or(self.precision.dtype())
     }
 
-    /// Whether products of `f32` are TF32.
-    pub fn is_tf32(&self) -> bool {
-        self.tf32
+    /// How products of `f32` are computed here: on a CPU without a tile unit, they are exact.
+    ///
+    /// # Errors
+    /// The instruction set that the environment asks for is not there.
+    pub fn f32_product_kind(&self) -> Result<F32Products> {
+        let in_parts = matches!(self.f32_products, F32Products::X6 | F32Products::X3);
+        let has_tiles = !in_parts || self.instruction_set()?.has_tiles();
+        Ok(if has_tiles { self.f32_products } else { F32Products::Exact })
     }
 
     /// Which kernels the back end has code for.

@@ -3,7 +3,7 @@
 use crate::common::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
-use kernfusion::compile::{Candidates, Mode, Precision, Target};
+use kernfusion::compile::{Candidates, F32Products, Mode, Precision, Target};
 use kernfusion::models::{Chunk, ModelConfig, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::{Program, Trace};
@@ -277,8 +277,11 @@ pub(crate) struct TargetArgs {
     /// Device
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceArg,
-    /// On a GPU: products of f32 on tensor cores, with operands rounded to 10 bits of fraction (TF32)
-    #[arg(long)]
+    /// How products of f32 are computed
+    #[arg(long, value_enum, value_name = "HOW", default_value = "exact")]
+    f32_products: F32ProductsArg,
+    /// The same as --f32-products tf32
+    #[arg(long, conflicts_with = "f32_products")]
     tf32: bool,
     /// On a GPU: measure who does each product best, and keep the choice on disk
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "tiles")]
@@ -296,6 +299,18 @@ pub(crate) struct TargetArgs {
 enum DtypeArg {
     F32,
     Bf16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum F32ProductsArg {
+    /// By multiplications and additions of f32
+    Exact,
+    /// On a GPU: on tensor cores, with operands rounded to 10 bits of fraction
+    Tf32,
+    /// On a CPU with tiles (AMX): by six products of bf16 each, as exact as f32; elsewhere exact
+    X6,
+    /// On a CPU with tiles (AMX): by three products of bf16 each, errors about ten times those of f32; elsewhere exact
+    X3,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -321,10 +336,16 @@ impl TargetArgs {
             Some(TuneArg::Library) => Candidates::Library,
         };
         let target = self.with_threads().mode(mode).precision(self.precision());
-        let target = target.tf32(self.tf32).tune(candidates).check_finite(self.check_finite);
+        let target =
+            target.f32_products(self.f32_products()).tune(candidates).check_finite(self.check_finite);
         match self.device {
-            DeviceArg::Cpu if self.tf32 => {
+            DeviceArg::Cpu if self.f32_products() == F32Products::Tf32 => {
                 Err(CliError::Usage("--tf32 is a number type of GPUs: it needs --device cuda".into()))
+            }
+            DeviceArg::Cuda if matches!(self.f32_products(), F32Products::X6 | F32Products::X3) => {
+                Err(CliError::Usage(
+                    "--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda".into(),
+                ))
             }
             DeviceArg::Cpu if self.tune.is_some() => {
                 Err(CliError::Usage("--tune measures products on GPUs: it needs --device cuda".into()))
@@ -350,11 +371,23 @@ impl TargetArgs {
         self.products.precision()
     }
 
+    fn f32_products(&self) -> F32Products {
+        match self.f32_products {
+            _ if self.tf32 => F32Products::Tf32,
+            F32ProductsArg::Exact => F32Products::Exact,
+            F32ProductsArg::Tf32 => F32Products::Tf32,
+            F32ProductsArg::X6 => F32Products::X6,
+            F32ProductsArg::X3 => F32Products::X3,
+        }
+    }
+
     /// What products multiply, in a word.
     pub(crate) fn products(&self) -> String {
+        let target = self.with_threads().f32_products(self.f32_products());
         match self.precision() {
-            Precision::F32 if self.tf32 => "tf32".into(),
-            precision => precision.to_string(),
+            // Where the instruction set cannot be had, compiling says so.
+            Precision::F32 => target.f32_product_kind().unwrap_or_default().to_string(),
+            Precision::Bf16 => Precision::Bf16.to_string(),
         }
     }
 

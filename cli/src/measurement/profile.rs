@@ -11,7 +11,7 @@ use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, progress};
 use crate::common::workload::{Workload, median, synthetic_tokens, windows};
 use crate::measurement::profile_table::{self, Group};
-use kernfusion::compile::{Mode, Target};
+use kernfusion::compile::{F32Products, Mode, Target};
 use kernfusion::roofline::{Floor, floor};
 use kernfusion_codegen::Peaks;
 use kernfusion_cpu::MemoryMeter;
@@ -127,7 +127,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
 pub(crate) type Rates<'a> = (&'a Peaks, &'static str);
 
 fn wide(target: &Target) -> &'static str {
-    if target.is_tf32() { "tf32" } else { "f32" }
+    if target.f32_product_kind().is_ok_and(|kind| kind == F32Products::Tf32) { "tf32" } else { "f32" }
 }
 
 /// Kernels that are equal but for the layer, the most time first.

@@ -5,7 +5,9 @@ use crate::Outcome;
 use crate::common::model::TargetArgs;
 use crate::common::screen::{Screen, progress};
 use indicatif::ProgressBar;
-use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, Tensors, execute};
+use kernfusion::compile::{
+    F32Products, MemoryStrategy, Mode, Precision as ProductType, Stages, Target, Tensors, execute,
+};
 use kernfusion::models::{self, Chunk, ModelConfig};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
@@ -260,7 +262,8 @@ fn failure(case: &Case, target: &Target) -> Option<String> {
         Ok(expected) => expected,
         Err(error) => return Some(format!("the reference evaluator: {error}")),
     };
-    let rounds = is_narrow || target.is_tf32();
+    let kind = target.f32_product_kind().unwrap_or_default();
+    let rounds = is_narrow || matches!(kind, F32Products::Tf32 | F32Products::X3);
     let tolerance = if rounds { case.tolerance.max(NARROW_TOLERANCE) } else { case.tolerance };
     match execute(&case.graph, &case.inputs, target) {
         Ok(results) => expected.iter().find_map(|(name, array)| compare(name, array, &results, tolerance)),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The environment variable that lowers the choice: `avx512`, `avx2` or `portable`.
+/// The environment variable that lowers the choice: `amx`, `avx512`, `amx-emulated`, `avx2` or `portable`.
 pub const ISA_VARIABLE: &str = "KERNFUSION_ISA";
 
 /// An instruction set that primitives are written for.
@@ -15,8 +15,8 @@ pub const ISA_VARIABLE: &str = "KERNFUSION_ISA";
 pub enum Isa {
     /// AVX-512 F, BW, VL and DQ.
     Avx512 {
-        /// Whether `vdpbf16ps` and its conversions (AVX-512 BF16) are there too.
-        bf16: bool,
+        /// What multiplies matrices of `bf16`.
+        bf16: Bf16Unit,
     },
     /// AVX2 with FMA.
     Avx2,
@@ -24,11 +24,24 @@ pub enum Isa {
     Portable,
 }
 
+/// What multiplies matrices of `bf16`, beside AVX-512.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Bf16Unit {
+    /// Tiles (AMX), 16 × 16 sums and 32 values of k at a time.
+    Tiles,
+    /// Dot products of pairs (`vdpbf16ps`) and its conversions (AVX-512 BF16).
+    Pairs,
+    /// Nothing: operands are rounded and multiplied as `f32`.
+    None,
+    /// Tiles in portable code, slow, with the bits of the processor's.
+    EmulatedTiles,
+}
+
 /// Why no instruction set could be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// `KERNFUSION_ISA` names no instruction set.
-    #[error("{ISA_VARIABLE}={0}: expected avx512, avx2 or portable")]
+    #[error("{ISA_VARIABLE}={0}: expected amx, avx512, amx-emulated, avx2 or portable")]
     Unknown(String),
     /// `KERNFUSION_ISA` names one that this machine lacks.
     #[error("{ISA_VARIABLE}={0}: this machine does not have it")]
@@ -38,8 +51,10 @@ pub enum IsaError {
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Isa::Avx512 { bf16: true } => "avx512+bf16",
-            Isa::Avx512 { bf16: false } => "avx512",
+            Isa::Avx512 { bf16: Bf16Unit::Tiles } => "avx512+amx",
+            Isa::Avx512 { bf16: Bf16Unit::Pairs } => "avx512+bf16",
+            Isa::Avx512 { bf16: Bf16Unit::None } => "avx512",
+            Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles } => "avx512+amx-emulated",
             Isa::Avx2 => "avx2",
             Isa::Portable => "portable",
         })
@@ -62,6 +77,11 @@ impl Isa {
             .clone()
     }
 
+    /// Whether products of `bf16` run on tiles, of the processor or emulated.
+    pub fn has_tiles(self) -> bool {
+        matches!(self, Isa::Avx512 { bf16: Bf16Unit::Tiles | Bf16Unit::EmulatedTiles })
+    }
+
     /// Every instruction set that this machine can run, best first, whatever `KERNFUSION_ISA` says.
     pub fn available() -> Vec<Isa> {
         let mut all = Self::extensions();
@@ -77,9 +97,17 @@ impl Isa {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq");
-        let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
-        let all =
-            [(bf16, Isa::Avx512 { bf16: true }), (avx512, Isa::Avx512 { bf16: false }), (avx2, Isa::Avx2)];
+        // Where there is FP16, pairs of bf16 are multiplied half as fast as `f32` (Sapphire Rapids and its successors).
+        let pairs =
+            avx512 && is_x86_feature_detected!("avx512bf16") && !is_x86_feature_detected!("avx512fp16");
+        let tiles = avx512 && is_x86_feature_detected!("avx512bf16") && crate::amx::is_available();
+        let all = [
+            (tiles, Isa::Avx512 { bf16: Bf16Unit::Tiles }),
+            (pairs, Isa::Avx512 { bf16: Bf16Unit::Pairs }),
+            (avx512, Isa::Avx512 { bf16: Bf16Unit::None }),
+            (avx512, Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }),
+            (avx2, Isa::Avx2),
+        ];
         all.into_iter().filter(|(there, _)| *there).map(|(_, isa)| isa).collect()
     }
 
@@ -95,7 +123,9 @@ impl Isa {
     /// The best available instruction set of that name.
     fn lowered(name: &str) -> Result<Isa, IsaError> {
         let wanted: fn(&Isa) -> bool = match name {
-            "avx512" => |isa| matches!(isa, Isa::Avx512 { .. }),
+            "amx" => |isa| *isa == Isa::Avx512 { bf16: Bf16Unit::Tiles },
+            "avx512" => |isa| matches!(isa, Isa::Avx512 { bf16: Bf16Unit::Pairs | Bf16Unit::None }),
+            "amx-emulated" => |isa| *isa == Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles },
             "avx2" => |isa| *isa == Isa::Avx2,
             "portable" => |isa| *isa == Isa::Portable,
             _ => return Err(IsaError::Unknown(name.to_owned())),
@@ -112,10 +142,10 @@ mod tests {
     fn names_lower_the_choice_and_unknown_ones_are_errors() {
         assert_eq!(Isa::lowered("portable"), Ok(Isa::Portable));
         assert_eq!(Isa::lowered("avx1024"), Err(IsaError::Unknown("avx1024".into())));
-        assert!(Isa::lowered("").unwrap_err().to_string().contains("expected avx512, avx2 or portable"));
+        assert!(Isa::lowered("").unwrap_err().to_string().contains("expected amx, avx512, "));
+        let short = |isa: &Isa| isa.to_string().replace("avx512+amx", "amx").replace("+bf16", "");
         for isa in Isa::available() {
-            let name = isa.to_string().replace("+bf16", "");
-            assert_eq!(Isa::lowered(&name).unwrap().to_string().replace("+bf16", ""), name);
+            assert_eq!(short(&Isa::lowered(&short(&isa)).unwrap()), short(&isa));
         }
     }
 

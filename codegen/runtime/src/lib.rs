@@ -4,6 +4,7 @@
 //! ahead of time: an [`Artefact`] in an object file that a program links, with its parameters in a file beside it; [`c`] is the
 //! same for programs in C.
 
+mod amx;
 #[cfg(feature = "artefact")]
 pub mod artefact;
 #[cfg(feature = "artefact")]

@@ -15,7 +15,7 @@ use kernfusion_ir::kernel::{
 use kernfusion_runtime::chain::{
     Along, Band, ChainConsumer, ChainProduct, ChainStep, Destination, Placed, stride,
 };
-use kernfusion_runtime::gemm::{Operand, Precision};
+use kernfusion_runtime::gemm::Operand;
 
 /// With this many matrices or more, each is one thread's.
 const OWN_MATRICES: usize = 8;
@@ -59,7 +59,7 @@ impl Lowering<'_> {
                 |operand: &kernfusion_ir::kernel::Operand| operand.region.instr(operand.value).dtype;
             let a = self.factor(domain, &product.k, &product.a, dtype_of(&product.b))?;
             let b = self.factor(domain, &product.k, &product.b, dtype_of(&product.a))?;
-            let precision = precision(a.is_bf16 && b.is_bf16);
+            let precision = self.precision(a.is_bf16 && b.is_bf16);
             let [rows, columns, k] = [domain.row_axes(), domain.column_axes(), further(domain, &product.k)];
             let a = placed(&a, domain, &product.k, rows, k.clone());
             let b = placed(&b, domain, &product.k, columns, k);
@@ -180,7 +180,7 @@ impl Lowering<'_> {
         let domain = &kernel.domain;
         let dtype = kernel.region.instr(consumer.value).dtype;
         let with = self.factor(domain, &consumer.p, &consumer.with, dtype)?;
-        let precision = precision(with.is_bf16 && dtype == DType::BF16);
+        let precision = self.precision(with.is_bf16 && dtype == DType::BF16);
         let (summed, kept) = match consumer.along {
             Direction::Columns => (domain.column_axes(), domain.row_axes()),
             Direction::Rows => (domain.row_axes(), domain.column_axes()),
@@ -276,10 +276,6 @@ fn block_index(domain: &Domain) -> Index {
         next *= domain.axes[axis] as i64;
     }
     index
-}
-
-fn precision(is_bf16: bool) -> Precision {
-    if is_bf16 { Precision::Bf16 } else { Precision::F32 }
 }
 
 /// The axes that a product or consumer adds to the domain.

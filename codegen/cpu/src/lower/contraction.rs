@@ -18,7 +18,7 @@ use kernfusion_ir::kernel::{
     BufferId, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Region,
     Scalar, Store, StoreMode,
 };
-use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number, Precision};
+use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number};
 use kernfusion_runtime::product::{Divided, MatrixLookup, Method, ProductStep, SlotOffset};
 use std::ops::Range;
 
@@ -160,7 +160,7 @@ impl Lowering<'_> {
 
     /// The product as the driver knows it, with results handed out in tiles.
     fn work(&self, domain: &Domain, product: &Product, a: &Factor, b: &Factor) -> gemm::Contraction {
-        let precision = if a.is_bf16 && b.is_bf16 { Precision::Bf16 } else { Precision::F32 };
+        let precision = self.precision(a.is_bf16 && b.is_bf16);
         let operand = |factor: &Factor, outer: Range<usize>| {
             let layout = layout(factor, domain, outer, &product.k);
             gemm::Operand {

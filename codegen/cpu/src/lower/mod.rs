@@ -38,6 +38,7 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduces, scatters};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, Direction, Form, Instr, InstrKind, Kernel, KernelGraph, StoreMode};
+use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::{KernelProgram, LaunchKind};
 use nest::Nest;
@@ -72,13 +73,15 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
 pub(crate) struct Compiler {
     functions: Functions,
     isa: Isa,
+    f32_products: Precision,
     programs: HashMap<String, Arc<KernelProgram>>,
 }
 
 impl Compiler {
-    /// A compiler for a machine that has `isa`; `keep_code` keeps the text of every function.
-    pub(crate) fn new(isa: Isa, keep_code: bool) -> Result<Self, CodegenError> {
-        Ok(Compiler { functions: Functions::new(isa, keep_code)?, isa, programs: HashMap::new() })
+    /// A compiler for a machine that has `isa`, with products of `f32` of this precision; `keep_code` keeps the text of every function.
+    pub(crate) fn new(isa: Isa, f32_products: Precision, keep_code: bool) -> Result<Self, CodegenError> {
+        let functions = Functions::new(isa, keep_code)?;
+        Ok(Compiler { functions, isa, f32_products, programs: HashMap::new() })
     }
 
     /// The program of a kernel and the buffers in its table. `shares` tells whether two buffers may share memory.
@@ -99,7 +102,8 @@ impl Compiler {
             return Ok((Arc::clone(program), slots));
         }
         let program = KernelProgram::default();
-        let mut lowering = Lowering { functions: &mut self.functions, isa: self.isa, facts, program };
+        let (isa, f32_products) = (self.isa, self.f32_products);
+        let mut lowering = Lowering { functions: &mut self.functions, isa, f32_products, facts, program };
         lowering.kernel(&numbered)?;
         let program = Arc::new(lowering.program);
         self.programs.insert(key, Arc::clone(&program));
@@ -133,11 +137,17 @@ struct Facts {
 struct Lowering<'c> {
     functions: &'c mut Functions,
     isa: Isa,
+    f32_products: Precision,
     facts: Facts,
     program: KernelProgram,
 }
 
 impl Lowering<'_> {
+    /// Of a product whose operands are both `bf16`, or else one of `f32`.
+    fn precision(&self, is_bf16: bool) -> Precision {
+        if is_bf16 { Precision::Bf16 } else { self.f32_products }
+    }
+
     fn kernel(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         self.check(kernel)?;
         // Loops run once at least, which is what a sum over nothing takes, and no map.

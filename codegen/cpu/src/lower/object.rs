@@ -11,6 +11,7 @@ use cranelift::object::{ObjectBuilder, ObjectModule};
 use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
 use kernfusion_runtime::artefact::{self, Artefact};
+use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::math::Tiles;
 use std::collections::HashMap;
@@ -38,7 +39,7 @@ impl Compiler {
         let builder = ObjectBuilder::new(target, name, default_libcall_names()).map_err(failed)?;
         let module = Box::new(ObjectModule::new(builder));
         let functions = Functions::in_module(Backing::File(module, Tiles::prefix(isa)), isa);
-        Ok(Compiler { functions, isa, programs: HashMap::new() })
+        Ok(Compiler { functions, isa, f32_products: Precision::F32, programs: HashMap::new() })
     }
 
     /// What code takes of the processor, in the words of `is_x86_feature_detected!`.

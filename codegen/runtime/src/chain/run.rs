@@ -50,6 +50,9 @@ impl ChainStep {
                     let table: &Table<'_> = &table;
                     let mut own = Own::new(self, table.0, memory.as_ptr().cast(), function);
                     own.table[1 + self.scratch] = (scratch.start + t * scratch.bytes) as *mut u8;
+                    // SAFETY: the machine has the instruction set.
+                    let _tiles =
+                        unsafe { SingleThread::configured(self.precisions().map(|p| self.local(p))) };
                     for matrix in share(self.batch, pool.threads(), t) {
                         // SAFETY: the caller's contract; matrices have results of their own.
                         unsafe { own.matrix(matrix) };
@@ -115,6 +118,12 @@ impl ChainStep {
 
     fn local(&self, precision: Precision) -> SingleThread {
         SingleThread::new(self.isa, precision)
+    }
+
+    /// Of all products.
+    fn precisions(&self) -> impl Iterator<Item = Precision> {
+        let consumers = self.consumers.iter().map(|consumer| consumer.precision);
+        self.products.iter().map(|product| product.precision).chain(consumers)
     }
 }
 

@@ -93,6 +93,8 @@ impl<'a> GemmCall<'a> {
     /// As `Contraction::run`; the arena has `bytes()` bytes.
     pub(super) unsafe fn part(&self, t: usize, threads: usize, memory: &Arena) {
         let (job, space) = (self.job, self.blocking.divide(memory));
+        // SAFETY: the machine has the instruction set.
+        let _tiles = unsafe { self.kernels.configured() };
         let by_rows = job.m >= job.n && !self.blocking.gemv;
         let (length, unit) = match self.blocking.gemv {
             true => (job.n, gemv::unit(job)),
@@ -201,7 +203,7 @@ impl<'a> GemmCall<'a> {
 
 impl Blocking {
     fn new(job: &Contraction, kernels: &Kernels, threads: usize) -> Self {
-        let words = job.k.div_ceil(kernels.pair).max(1);
+        let words = kernels.words(job.k).max(1);
         // The largest part of C that one thread gets of a matrix.
         let most = |length: usize, unit: usize| match job.batch {
             1 => (length.div_ceil(unit).div_ceil(threads) * unit).min(length),

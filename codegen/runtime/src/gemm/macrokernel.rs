@@ -5,7 +5,7 @@
 //! or B that is packed next.
 
 use super::blocking::{GemmCall, STAGED, Space, chunks};
-use super::microkernel::{Ahead, KC, LDA, TileOutput, prefetch_far};
+use super::microkernel::{Ahead, KC, LDA, Step, TileOutput, prefetch_far};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
 use super::{Output, TILE_COLUMNS, TileFn, Touched, transposed};
@@ -40,7 +40,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
 
     /// Values of k per block.
     fn block(&self) -> usize {
-        KC * self.gemm.kernels.pair
+        self.gemm.kernels.block()
     }
 
     fn depth(&self, k: usize) -> usize {
@@ -48,14 +48,14 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
     }
 
     fn words(&self, k: usize) -> usize {
-        self.depth(k).div_ceil(self.gemm.kernels.pair)
+        self.gemm.kernels.words(self.depth(k))
     }
 
     /// The packed block of B that starts at k; `outer` is where the packed ones start. Each block before it has
     /// `KC` words a column.
     fn b_block(&self, outer: usize, k: usize) -> *mut u32 {
         let width = self.columns.len().next_multiple_of(self.gemm.kernels.nr);
-        self.space.b.wrapping_add((k - outer) / self.gemm.kernels.pair * width)
+        self.space.b.wrapping_add(self.gemm.kernels.words(k - outer) * width)
     }
 
     /// Computes the part; `packed` says which B the buffer holds, before and after.
@@ -126,7 +126,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                     // SAFETY: packed above; the strip has these rows and columns.
                     unsafe {
                         if j.len() == kernels.nr {
-                            kernels.tiles[i.len() - 1](words, a, b, &target);
+                            (kernels.tile)(i.len(), words, a, b, &target);
                         } else {
                             kernels.edge((i.len(), j.len()), words, a, b, &target);
                         }
@@ -213,11 +213,11 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         };
         let direct = matches!(packer.way(&self.a, job.a.element), Way::Wide);
         // In one go where words are `f32`; elsewhere rows are given to the prologue as `f32` first.
-        let step = if direct && kernels.pair == 1 { rows.len() } else { STAGED };
+        let step = if direct && kernels.step == Step::F32 { rows.len() } else { STAGED };
         for i in chunks(rows.clone(), step) {
             let out = out.wrapping_add((i.start - rows.start) * LDA);
             for part in chunks(0..size.1, if step == STAGED { KC } else { self.block() }) {
-                let out = out.wrapping_add(part.start / kernels.pair);
+                let out = out.wrapping_add(kernels.words(part.start));
                 let source = self.a.from(i.start, k + part.start);
                 // SAFETY: the buffers hold these rows.
                 unsafe {
@@ -244,12 +244,12 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         out: *mut u32,
     ) {
         let kernels = self.gemm.kernels;
-        let rows = if kernels.pair == 1 { out.cast() } else { self.space.stage[1] };
+        let rows = if kernels.step == Step::F32 { out.cast() } else { self.space.stage[1] };
         // SAFETY: `rows` holds the block, at stride `LDA`.
         unsafe {
             (kernels.pack_a_f32)(block, size.0, size.1, rows.cast());
             self.gemm.call(hook, rows, LDA, at, size, self.batch);
-            if kernels.pair > 1 {
+            if kernels.step != Step::F32 {
                 let worked =
                     Block { base: rows, outer: Offsets::Strided(LDA as isize), k: Offsets::Strided(1) };
                 (kernels.pack_a)(&worked, size.0, size.1, out);

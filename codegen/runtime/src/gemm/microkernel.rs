@@ -7,8 +7,11 @@
 
 use super::gemv::{self, Gemv};
 use super::pack::{self, Narrow, PackA, PackB};
+#[cfg(target_arch = "x86_64")]
+use super::tiles;
 use super::{Element, Precision};
-use crate::isa::Isa;
+use crate::amx::Tiles;
+use crate::isa::{Bf16Unit, Isa};
 use crate::math::element::{self, Bf16, Byte, F16, F32};
 use crate::math::vector::{Lanes, Portable};
 
@@ -18,7 +21,7 @@ pub(super) const KC: usize = 384;
 /// register; 25 cache lines, so that they fall into different sets of the L1 cache.
 pub(super) const LDA: usize = KC + 16;
 /// Values of the largest register tile.
-const LARGEST_TILE: usize = 14 * 32;
+const LARGEST_TILE: usize = 32 * 32;
 
 /// Rows of memory that are about to be read or written: tiles prefetch them while they multiply.
 #[derive(Clone, Copy)]
@@ -45,12 +48,28 @@ pub(super) struct TileOutput {
     pub reads: Ahead,
 }
 
-/// `(words of k, a, b, target)`.
-pub(super) type Tile = unsafe fn(usize, *const u32, *const u32, &TileOutput);
+/// `(rows, words of k, a, b, target)`: the words are those of whole steps.
+pub(super) type Tile = unsafe fn(usize, usize, *const u32, *const u32, &TileOutput);
 /// `(dst, src, stride, n)`: widens elements to `f32`, as `math::element::load`.
 pub(super) type Load = unsafe fn(*mut f32, *const u8, isize, usize);
 /// `(dst, src, n)`: rounds to bf16 and back.
 pub(super) type Round = unsafe fn(*mut f32, *const f32, usize);
+
+/// The least of k that is multiplied at a time; beyond the end of k there are zeros.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Values of k.
+    pub values: usize,
+    /// The words that they are packed into.
+    pub words: usize,
+}
+
+impl Step {
+    /// Words are `f32`.
+    pub(super) const F32: Step = Step { values: 1, words: 1 };
+    /// Words are pairs of bf16.
+    const PAIR: Step = Step { values: 2, words: 1 };
+}
 
 /// Everything that depends on the instruction set and the precision.
 pub(super) struct Kernels {
@@ -60,10 +79,12 @@ pub(super) struct Kernels {
     pub nr: usize,
     /// Rows of a packed A block, a multiple of `mr`: the block stays in L2.
     pub mc: usize,
-    /// Values of k in one word.
-    pub pair: usize,
-    /// One tile per number of rows, `tiles[rows - 1]`: a last strip of fewer rows wastes nothing.
-    pub tiles: &'static [Tile],
+    /// What is multiplied at a time.
+    pub step: Step,
+    /// Whether it runs on the tile unit, which each thread configures.
+    pub uses_tiles: bool,
+    /// The register tile, of any number of rows up to `mr`.
+    pub tile: Tile,
     pub pack_a: PackA,
     /// As `pack_a`, into words that are `f32`.
     pub pack_a_f32: PackA,
@@ -77,11 +98,23 @@ pub(super) struct Kernels {
 
 impl Kernels {
     /// The kernels to use. Where there is no bf16 arithmetic, bf16 precision rounds operands and multiplies
-    /// them in f32.
+    /// them in f32; where there is no tile unit, parts are not taken apart.
     pub(super) fn of(isa: Isa, precision: Precision) -> &'static Kernels {
         match (isa, precision) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: true }, Precision::Bf16) => &x86::AVX512_BF16,
+            (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::Bf16) => &x86::AMX,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::X3) => &x86::AMX_X3,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::X6) => &x86::AMX_X6,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }, Precision::Bf16) => &x86::EMULATED_AMX,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }, Precision::X3) => &x86::EMULATED_AMX_X3,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }, Precision::X6) => &x86::EMULATED_AMX_X6,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512 { bf16: Bf16Unit::Pairs }, Precision::Bf16) => &x86::AVX512_BF16,
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 { .. }, _) => &x86::AVX512,
             #[cfg(target_arch = "x86_64")]
@@ -97,6 +130,25 @@ impl Kernels {
             Element::F16 => self.load[2],
             Element::I8 => self.load[3],
         }
+    }
+
+    /// Words that so many values of k are packed into.
+    pub(super) fn words(&self, depth: usize) -> usize {
+        depth.div_ceil(self.step.values) * self.step.words
+    }
+
+    /// Values of k in a block.
+    pub(super) fn block(&self) -> usize {
+        KC / self.step.words * self.step.values
+    }
+
+    /// The tile unit, configured for this thread as long as it is held; `None` where these kernels do without.
+    ///
+    /// # Safety
+    /// The machine has these kernels' instruction set.
+    pub(super) unsafe fn configured(&self) -> Option<Tiles> {
+        // SAFETY: the instruction set has tiles.
+        self.uses_tiles.then(|| unsafe { Tiles::configured() })
     }
 
     /// The tile of `rows` rows for the last panel's `columns`: computes a whole tile in scratch and copies what is valid.
@@ -115,15 +167,13 @@ impl Kernels {
         let c = whole.as_mut_ptr();
         // SAFETY: `whole` holds a register tile, of which the part that exists is copied.
         unsafe {
-            let aside = TileOutput { c, ldc: self.nr, accumulate: false, ..*target };
-            self.tiles[rows - 1](words, a, b, &aside);
-            for i in 0..rows {
-                for j in 0..columns {
-                    let to = target.c.add(i * target.ldc + j);
-                    let sum = whole[i * self.nr + j];
-                    to.write_unaligned(if target.accumulate { sum + to.read_unaligned() } else { sum });
-                }
+            let at = |i: usize, j: usize| target.c.add(i * target.ldc + j);
+            let valid = || (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j)));
+            if target.accumulate {
+                valid().for_each(|(i, j)| whole[i * self.nr + j] = at(i, j).read_unaligned());
             }
+            (self.tile)(rows, words, a, b, &TileOutput { c, ldc: self.nr, ..*target });
+            valid().for_each(|(i, j)| at(i, j).write_unaligned(whole[i * self.nr + j]));
         }
     }
 }
@@ -247,11 +297,26 @@ macro_rules! tiles {
         mod $module {
             use super::*;
             #$attribute
-            unsafe fn rows<const R: usize>(words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
+            unsafe fn of<const R: usize>(words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
                 // SAFETY: the caller's contract.
                 unsafe { tile::<$arithmetic, R>(words, a, b, target) }
             }
-            pub(super) static TILES: &[Tile] = &[$(rows::<$rows>),*];
+            /// One function per number of rows: a last strip of fewer rows wastes nothing.
+            pub(super) unsafe fn rows(
+                rows: usize,
+                words: usize,
+                a: *const u32,
+                b: *const u32,
+                target: &TileOutput,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    match rows {
+                        $($rows => of::<$rows>(words, a, b, target),)*
+                        _ => unreachable!("a tile has fewer rows"),
+                    }
+                }
+            }
         }
     };
 }
@@ -327,8 +392,9 @@ static PORTABLE: Kernels = Kernels {
     mr: 4,
     nr: 8,
     mc: 112,
-    pair: 1,
-    tiles: portable_f32::TILES,
+    step: Step::F32,
+    uses_tiles: false,
+    tile: portable_f32::rows,
     pack_a: pack::pack_a,
     pack_a_f32: pack::pack_a,
     pack_b: pack::pack_b::<8>,
@@ -389,8 +455,9 @@ mod x86 {
         mr: 14,
         nr: 32,
         mc: 112,
-        pair: 1,
-        tiles: avx512_f32::TILES,
+        step: Step::F32,
+        uses_tiles: false,
+        tile: avx512_f32::rows,
         pack_a: pack::x86::pack_a_f32,
         pack_a_f32: pack::x86::pack_a_f32,
         pack_b: pack::x86::pack_b_f32,
@@ -400,20 +467,69 @@ mod x86 {
         round: avx512::round,
     };
     pub(super) static AVX512_BF16: Kernels = Kernels {
-        pair: 2,
-        tiles: avx512_bf16::TILES,
+        step: Step::PAIR,
+        tile: avx512_bf16::rows,
         pack_a: pack::x86::pack_a_bf16,
         pack_b: pack::x86::pack_b_bf16,
         narrow: Some(Narrow { a: pack::x86::pack_a_pairs, b: pack::x86::pack_b_pairs }),
         ..AVX512
+    };
+    /// A block of A and 384 columns of a block of B are 1 MB of L2.
+    pub(super) static AMX: Kernels = Kernels {
+        mr: tiles::SIDE,
+        nr: tiles::SIDE,
+        mc: 256,
+        step: Step { values: 32, words: tiles::STEP },
+        uses_tiles: true,
+        tile: tiles::bf16,
+        ..AVX512_BF16
+    };
+    pub(super) static AMX_X3: Kernels = Kernels {
+        step: Step { values: 32, words: 2 * tiles::STEP },
+        tile: tiles::x3,
+        pack_a: pack::x86::pack_a_two,
+        pack_b: pack::x86::pack_b_two,
+        narrow: None,
+        ..AMX
+    };
+    pub(super) static AMX_X6: Kernels = Kernels {
+        step: Step { values: 32, words: 3 * tiles::STEP },
+        tile: tiles::x6,
+        pack_a: pack::x86::pack_a_three,
+        pack_b: pack::x86::pack_b_three,
+        narrow: None,
+        ..AMX
+    };
+    pub(super) static EMULATED_AMX: Kernels = Kernels {
+        uses_tiles: false,
+        tile: tiles::emulated_bf16,
+        pack_a: pack::pairs::pack_a_bf16,
+        pack_b: pack::pairs::pack_b_bf16,
+        narrow: Some(Narrow { a: pack::pairs::pack_a_pairs, b: pack::pairs::pack_b_pairs }),
+        ..AMX
+    };
+    pub(super) static EMULATED_AMX_X3: Kernels = Kernels {
+        uses_tiles: false,
+        tile: tiles::emulated_x3,
+        pack_a: pack::pairs::pack_a_two,
+        pack_b: pack::pairs::pack_b_two,
+        ..AMX_X3
+    };
+    pub(super) static EMULATED_AMX_X6: Kernels = Kernels {
+        uses_tiles: false,
+        tile: tiles::emulated_x6,
+        pack_a: pack::pairs::pack_a_three,
+        pack_b: pack::pairs::pack_b_three,
+        ..AMX_X6
     };
     /// 6 · 2 accumulators, 2 registers of B and one of A are 15 of 16.
     pub(super) static AVX2: Kernels = Kernels {
         mr: 6,
         nr: 16,
         mc: 120,
-        pair: 1,
-        tiles: avx2_f32::TILES,
+        step: Step::F32,
+        uses_tiles: false,
+        tile: avx2_f32::rows,
         pack_a: pack::pack_a,
         pack_a_f32: pack::pack_a,
         pack_b: pack::pack_b::<16>,

@@ -16,6 +16,8 @@ mod peak;
 pub(crate) mod single_thread;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod transposed;
 mod workspace;
 
@@ -142,12 +144,19 @@ impl Output {
 }
 
 /// What is multiplied; sums are `f32` in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Precision {
     /// The operands as `f32`.
+    #[default]
     F32,
     /// The operands rounded to bf16, after the prologue.
     Bf16,
+    /// The operands as sums of two bf16 each, 16 digits of 24, and the three largest of the four products, where there is a tile
+    /// unit; else as `f32`. Not for values below 2⁻¹¹⁷, whose lower parts count as zero; what is not finite becomes NaN.
+    X3,
+    /// The operands as sums of three bf16 each, all their digits, and the six largest of the nine products, where there is a tile unit;
+    /// else as `f32`. Not for values below 2⁻¹¹⁰, as before; what is not finite becomes NaN.
+    X6,
 }
 
 /// `(tile, ld, row, column, rows, columns, batch, context)`: works in place on a tile of finished results

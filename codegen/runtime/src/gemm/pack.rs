@@ -47,12 +47,21 @@ impl<T> Block<'_, T> {
     }
 }
 
-/// `(block, rows, depth, out)`: rows of words at stride `LDA`. `out` holds `rows` rounded up to 16 rows; what lies
-/// beyond the block in them is undefined.
+/// `(block, rows, depth, out)`: rows of words at stride `LDA`, zero beyond the end of k up to a multiple of 16 words where words are
+/// pairs. `out` holds `rows` rounded up to 16 rows; what lies beyond the block in them is undefined.
 pub(super) type PackA = unsafe fn(&Block<'_>, usize, usize, *mut u32);
-/// `(block, columns, depth, out, panel)`: panels of words `[k][NR]`, `panel` words from one to the next, zero
-/// beyond the last column. `out` holds `columns` rounded up to NR.
-pub(super) type PackB = unsafe fn(&Block<'_>, usize, usize, *mut u32, usize);
+/// `(block, columns, depth, out, panels)`: words `[k][NR]`, zero beyond the last column and beyond the end of k. `out` holds
+/// `columns` rounded up to NR.
+pub(super) type PackB = unsafe fn(&Block<'_>, usize, usize, *mut u32, PanelSize);
+
+/// Sizes of the panels that are packed.
+#[derive(Clone, Copy)]
+pub(super) struct PanelSize {
+    /// Words of k that are written: at least those of the values.
+    pub words: usize,
+    /// Words from one panel to the next.
+    pub stride: usize,
+}
 
 /// Packing of blocks that hold the halves of words already.
 #[derive(Clone, Copy)]
@@ -60,7 +69,7 @@ pub(super) struct Narrow {
     /// As `PackA`.
     pub a: unsafe fn(&Block<'_, u16>, usize, usize, *mut u32),
     /// As `PackB`.
-    pub b: unsafe fn(&Block<'_, u16>, usize, usize, *mut u32, usize),
+    pub b: unsafe fn(&Block<'_, u16>, usize, usize, *mut u32, PanelSize),
 }
 
 /// Packs A without conversion.
@@ -96,10 +105,11 @@ pub(super) unsafe fn pack_b<const NR: usize>(
     columns: usize,
     depth: usize,
     out: *mut u32,
-    panel: usize,
+    panels: PanelSize,
 ) {
+    debug_assert_eq!(panels.words, depth, "words are numbers");
     let out = out.cast::<f32>();
-    for (j, out) in (0..columns).step_by(NR).map(|j| (j, out.wrapping_add(j / NR * panel))) {
+    for (j, out) in (0..columns).step_by(NR).map(|j| (j, out.wrapping_add(j / NR * panels.stride))) {
         let count = NR.min(columns - j);
         // SAFETY: as promised.
         unsafe {
@@ -212,31 +222,154 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Words of pairs, and of parts, in portable code, for the emulated tile unit.
+#[cfg(target_arch = "x86_64")]
+pub(super) mod pairs {
+    use super::{Block, LDA, PanelSize};
+    use crate::gemm::tiles::{SIDE, STEP, flushed};
+    use crate::math::element::{Bf16, Element as _};
+
+    /// A value as the sum of so many bf16, each what those before it left.
+    trait Split<const PARTS: usize>: Copy {
+        fn split(self) -> [u16; PARTS];
+    }
+
+    impl Split<1> for u16 {
+        fn split(self) -> [u16; 1] {
+            [self]
+        }
+    }
+
+    impl<const PARTS: usize> Split<PARTS> for f32 {
+        /// As the processors that have tiles: subnormal numbers count as zero.
+        fn split(self) -> [u16; PARTS] {
+            let mut rest = self;
+            std::array::from_fn(|_| {
+                let part = Bf16::narrow(flushed(rest));
+                rest -= Bf16::widen(part);
+                part
+            })
+        }
+    }
+
+    /// Words of each part, of the values at places 2 · `w` and after it along k.
+    unsafe fn words<T: Split<PARTS>, const PARTS: usize>(
+        block: &Block<'_, T>,
+        outer: usize,
+        w: usize,
+        depth: usize,
+    ) -> [u32; PARTS] {
+        let value = |k: usize| {
+            if k >= depth {
+                return [0; PARTS];
+            }
+            // SAFETY: the caller's contract.
+            unsafe { block.row(outer).wrapping_offset(block.k.at(k)).read_unaligned() }.split()
+        };
+        let (even, odd) = (value(2 * w), value(2 * w + 1));
+        std::array::from_fn(|part| u32::from(even[part]) | u32::from(odd[part]) << 16)
+    }
+
+    unsafe fn rows<T: Split<PARTS>, const PARTS: usize>(
+        block: &Block<'_, T>,
+        rows: usize,
+        depth: usize,
+        out: *mut u32,
+    ) {
+        let all = depth.div_ceil(2).next_multiple_of(STEP);
+        for (i, w) in (0..rows).flat_map(|i| (0..all).map(move |w| (i, w))) {
+            // SAFETY: the caller's contract.
+            let words = unsafe { words::<T, PARTS>(block, i, w, depth) };
+            for (part, word) in words.into_iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { *out.add(i * LDA + (w / STEP * PARTS + part) * STEP + w % STEP) = word };
+            }
+        }
+    }
+
+    unsafe fn columns<T: Split<PARTS>, const PARTS: usize>(
+        block: &Block<'_, T>,
+        columns: usize,
+        depth: usize,
+        out: *mut u32,
+        panels: PanelSize,
+    ) {
+        let all = panels.words / PARTS;
+        for (j, w) in (0..columns.next_multiple_of(SIDE)).flat_map(|j| (0..all).map(move |w| (j, w))) {
+            let line = out.wrapping_add(j / SIDE * panels.stride + j % SIDE);
+            let beyond = j >= columns;
+            // SAFETY: the caller's contract.
+            let words = if beyond { [0; PARTS] } else { unsafe { words::<T, PARTS>(block, j, w, depth) } };
+            for (part, word) in words.into_iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { *line.add(((w / STEP * PARTS + part) * STEP + w % STEP) * SIDE) = word };
+            }
+        }
+    }
+
+    macro_rules! instances {
+        ($stored:ident $parts:literal $a:ident $b:ident) => {
+            /// # Safety
+            /// As `PackA`; the block covers its elements.
+            pub(in super::super) unsafe fn $a(
+                block: &Block<'_, $stored>,
+                count: usize,
+                depth: usize,
+                out: *mut u32,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { rows::<$stored, $parts>(block, count, depth, out) }
+            }
+
+            /// # Safety
+            /// As `PackB`; the block covers its elements.
+            pub(in super::super) unsafe fn $b(
+                block: &Block<'_, $stored>,
+                count: usize,
+                depth: usize,
+                out: *mut u32,
+                panels: PanelSize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { columns::<$stored, $parts>(block, count, depth, out, panels) }
+            }
+        };
+    }
+    instances!(f32 1 pack_a_bf16 pack_b_bf16);
+    instances!(f32 2 pack_a_two pack_b_two);
+    instances!(f32 3 pack_a_three pack_b_three);
+    instances!(u16 1 pack_a_pairs pack_b_pairs);
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    use super::{Block, LDA};
+    use super::{Block, LDA, PanelSize};
     use std::arch::x86_64::*;
 
     /// Columns of a panel.
     const NR: usize = 32;
 
-    /// How 32-bit words are made of `f32` values. The loaders are inlined into functions with the features:
-    /// alone they would be calls.
-    trait Word {
+    /// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. The
+    /// loaders are inlined into functions with the features: alone they would be calls.
+    trait Word<const PARTS: usize> {
         /// What memory holds.
         type Stored;
         /// Values of k in one word.
         const K: usize;
-        /// 16 words from values contiguous along k, of which `left` are there; the rest are zero.
-        unsafe fn along_k(p: *const Self::Stored, left: usize) -> __m512i;
-        /// One word for each of 16 columns (those in `mask`): `p` at this k and, for pairs, `next` at the
+        /// 16 words of each part from values contiguous along k, of which `left` are there; the rest are zero.
+        unsafe fn along_k(p: *const Self::Stored, left: usize) -> [__m512i; PARTS];
+        /// One word of each part for each of 16 columns (those in `mask`): `p` at this k and, for pairs, `next` at the
         /// following one, where there is one.
-        unsafe fn across_k(p: *const Self::Stored, next: Option<*const Self::Stored>, mask: u16) -> __m512i;
+        unsafe fn across_k(
+            p: *const Self::Stored,
+            next: Option<*const Self::Stored>,
+            mask: u16,
+        ) -> [__m512i; PARTS];
     }
 
     /// Words are `f32`, as memory.
     struct F32;
-    /// Words are pairs of bf16, rounded from `f32`.
+    /// Words are pairs of bf16, rounded from `f32`. Of several parts, each is what those before it left of the value.
     struct Bf16;
     /// Words are pairs of bf16, as memory.
     struct Pair;
@@ -245,112 +378,154 @@ pub(super) mod x86 {
         if n >= 16 { !0 } else { (1u16 << n) - 1 }
     }
 
-    impl Word for F32 {
+    impl Word<1> for F32 {
         type Stored = f32;
         const K: usize = 1;
         #[inline(always)]
-        unsafe fn along_k(p: *const f32, left: usize) -> __m512i {
+        unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; 1] {
             // SAFETY: masked values are not read.
-            unsafe { _mm512_castps_si512(_mm512_maskz_loadu_ps(first(left), p)) }
+            unsafe { [_mm512_castps_si512(_mm512_maskz_loadu_ps(first(left), p))] }
         }
         #[inline(always)]
-        unsafe fn across_k(p: *const f32, _next: Option<*const f32>, mask: u16) -> __m512i {
+        unsafe fn across_k(p: *const f32, _next: Option<*const f32>, mask: u16) -> [__m512i; 1] {
             // SAFETY: masked values are not read.
-            unsafe { _mm512_castps_si512(_mm512_maskz_loadu_ps(mask, p)) }
+            unsafe { [_mm512_castps_si512(_mm512_maskz_loadu_ps(mask, p))] }
         }
     }
 
-    impl Word for Bf16 {
+    impl<const PARTS: usize> Word<PARTS> for Bf16 {
         type Stored = f32;
         const K: usize = 2;
         #[inline(always)]
-        unsafe fn along_k(p: *const f32, left: usize) -> __m512i {
+        unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; PARTS] {
+            let mut parts = [zeros(); PARTS];
             // SAFETY: masked values are not read; the same 512 bits.
             unsafe {
-                let low = _mm512_maskz_loadu_ps(first(left), p);
-                let high = _mm512_maskz_loadu_ps(first(left.saturating_sub(16)), p.wrapping_add(16));
-                std::mem::transmute(_mm512_cvtne2ps_pbh(high, low))
+                let mut low = _mm512_maskz_loadu_ps(first(left), p);
+                let mut high = _mm512_maskz_loadu_ps(first(left.saturating_sub(16)), p.wrapping_add(16));
+                for (number, part) in parts.iter_mut().enumerate() {
+                    *part = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+                    if number + 1 < PARTS {
+                        low = _mm512_sub_ps(low, as_f32(_mm512_castsi512_si256(*part)));
+                        high = _mm512_sub_ps(high, as_f32(_mm512_extracti64x4_epi64::<1>(*part)));
+                    }
+                }
             }
+            parts
         }
         #[inline(always)]
-        unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> __m512i {
-            // SAFETY: masked values are not read.
+        unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> [__m512i; PARTS] {
+            let mut parts = [zeros(); PARTS];
+            // SAFETY: masked values are not read; the same 256 bits.
             unsafe {
-                let even = _mm512_maskz_loadu_ps(mask, p);
-                let odd = match next {
+                let bf16 = |x| std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
+                let mut even = _mm512_maskz_loadu_ps(mask, p);
+                let mut odd = match next {
                     Some(next) => _mm512_maskz_loadu_ps(mask, next),
                     None => _mm512_setzero_ps(),
                 };
-                _mm512_or_si512(widened_bf16(even), _mm512_slli_epi32::<16>(widened_bf16(odd)))
+                for (number, part) in parts.iter_mut().enumerate() {
+                    let (low, high) = (bf16(even), bf16(odd));
+                    let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
+                    *part = _mm512_or_si512(_mm512_cvtepu16_epi32(low), upper);
+                    if number + 1 < PARTS {
+                        even = _mm512_sub_ps(even, as_f32(low));
+                        odd = _mm512_sub_ps(odd, as_f32(high));
+                    }
+                }
             }
+            parts
         }
     }
 
-    impl Word for Pair {
+    impl Word<1> for Pair {
         type Stored = u16;
         const K: usize = 2;
         #[inline(always)]
-        unsafe fn along_k(p: *const u16, left: usize) -> __m512i {
+        unsafe fn along_k(p: *const u16, left: usize) -> [__m512i; 1] {
             let mask = if left >= 32 { !0 } else { (1u32 << left) - 1 };
             // SAFETY: masked values are not read.
-            unsafe { _mm512_maskz_loadu_epi16(mask, p.cast()) }
+            unsafe { [_mm512_maskz_loadu_epi16(mask, p.cast())] }
         }
         #[inline(always)]
-        unsafe fn across_k(p: *const u16, next: Option<*const u16>, mask: u16) -> __m512i {
+        unsafe fn across_k(p: *const u16, next: Option<*const u16>, mask: u16) -> [__m512i; 1] {
             // SAFETY: masked values are not read.
             unsafe {
                 let line = |p: *const u16| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
                 let odd = next.map_or(_mm512_setzero_si512(), |next| _mm512_slli_epi32::<16>(line(next)));
-                _mm512_or_si512(line(p), odd)
+                [_mm512_or_si512(line(p), odd)]
             }
         }
     }
 
-    /// Each value as bf16 in the low half of its word.
     #[inline(always)]
-    unsafe fn widened_bf16(values: __m512) -> __m512i {
-        // SAFETY: the caller's contract; the same 256 bits.
-        unsafe { _mm512_cvtepu16_epi32(std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values))) }
+    fn zeros() -> __m512i {
+        // SAFETY: inlined into functions with AVX-512.
+        unsafe { _mm512_setzero_si512() }
     }
 
-    /// One word for each of 16 places from `start` on the outer axis, at word `w` of k.
+    /// 16 numbers of bf16 as `f32`.
     #[inline(always)]
-    unsafe fn across<W: Word>(
+    unsafe fn as_f32(numbers: __m256i) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(numbers))) }
+    }
+
+    /// One word of each part for each of 16 places from `start` on the outer axis, at word `w` of k.
+    #[inline(always)]
+    unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
         block: &Block<'_, W::Stored>,
         start: usize,
         w: usize,
         depth: usize,
         mask: u16,
-    ) -> __m512i {
+    ) -> [__m512i; PARTS] {
         let at = |k: usize| block.depth(k).wrapping_add(start);
         let next = (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1));
         // SAFETY: the caller's contract.
         unsafe { W::across_k(at(w * W::K), next, mask) }
     }
 
+    /// The first word of a part of the 16 that begin at `w`.
+    fn at_part<const PARTS: usize>(w: usize, part: usize) -> usize {
+        w * PARTS + part * 16
+    }
+
     #[inline(always)]
-    unsafe fn pack_a<W: Word>(block: &Block<'_, W::Stored>, rows: usize, depth: usize, out: *mut u32) {
+    unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
+        block: &Block<'_, W::Stored>,
+        rows: usize,
+        depth: usize,
+        out: *mut u32,
+    ) {
         // SAFETY: the caller's contract; rows and values beyond the block are masked.
         unsafe {
+            let words = depth.div_ceil(W::K);
             if block.k.unit() {
                 for i in 0..rows {
                     let (from, out) = (block.row(i), out.add(i * LDA));
-                    for k in (0..depth).step_by(16 * W::K) {
-                        _mm512_storeu_si512(out.add(k / W::K).cast(), W::along_k(from.add(k), depth - k));
+                    for w in (0..words).step_by(16) {
+                        let k = w * W::K;
+                        for (part, line) in W::along_k(from.add(k), depth - k).into_iter().enumerate() {
+                            _mm512_storeu_si512(out.add(at_part::<PARTS>(w, part)).cast(), line);
+                        }
                     }
                 }
                 return;
             }
-            let words = depth.div_ceil(W::K);
             for i in (0..rows).step_by(16) {
                 let mask = first(rows - i);
                 for w in (0..words).step_by(16) {
-                    let mut square = [_mm512_setzero_si512(); 16];
-                    for (p, line) in square.iter_mut().enumerate().take(words - w) {
-                        *line = across::<W>(block, i, w + p, depth, mask);
+                    let mut squares = [[zeros(); 16]; PARTS];
+                    for p in 0..16.min(words - w) {
+                        let lines = across::<PARTS, W>(block, i, w + p, depth, mask);
+                        squares.iter_mut().zip(lines).for_each(|(square, line)| square[p] = line);
                     }
-                    for (r, line) in transpose(square).into_iter().enumerate() {
-                        _mm512_storeu_si512(out.add((i + r) * LDA + w).cast(), line);
+                    for (part, square) in squares.into_iter().enumerate() {
+                        for (r, line) in transpose(square).into_iter().enumerate() {
+                            let out = out.add((i + r) * LDA + at_part::<PARTS>(w, part));
+                            _mm512_storeu_si512(out.cast(), line);
+                        }
                     }
                 }
             }
@@ -358,37 +533,51 @@ pub(super) mod x86 {
     }
 
     #[inline(always)]
-    unsafe fn pack_b<W: Word>(
+    unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
         block: &Block<'_, W::Stored>,
         columns: usize,
         depth: usize,
         out: *mut u32,
-        panel: usize,
+        panels: PanelSize,
     ) {
-        let words = depth.div_ceil(W::K);
-        // The half panel, 16 columns wide, that starts at column j.
-        let half = |j: usize| out.wrapping_add(j / NR * panel + j % NR);
+        let (words, all) = (depth.div_ceil(W::K), panels.words / PARTS);
+        // Word `w` of a part in the half panel, 16 columns wide, that starts at column j.
+        let at = |j: usize, w: usize, part: usize| {
+            let line = at_part::<PARTS>(w / 16 * 16, part) + w % 16;
+            out.wrapping_add(j / NR * panels.stride + j % NR + line * NR).cast()
+        };
         let halves = || (0..columns.next_multiple_of(NR)).step_by(16);
         // SAFETY: the caller's contract; columns beyond the block are masked.
         unsafe {
             if block.outer.unit() {
                 // Along rows of memory, since this may come from far.
-                for w in 0..words {
+                for w in 0..all {
                     for j in halves() {
-                        let line = across::<W>(block, j, w, depth, first(columns.saturating_sub(j)));
-                        _mm512_storeu_si512(half(j).add(w * NR).cast(), line);
+                        let mask = first(columns.saturating_sub(j));
+                        let lines = if w < words {
+                            across::<PARTS, W>(block, j, w, depth, mask)
+                        } else {
+                            [zeros(); PARTS]
+                        };
+                        for (part, line) in lines.into_iter().enumerate() {
+                            _mm512_storeu_si512(at(j, w, part), line);
+                        }
                     }
                 }
                 return;
             }
             for j in halves() {
-                for w in (0..words).step_by(16) {
-                    let mut square = [_mm512_setzero_si512(); 16];
-                    for (c, line) in square.iter_mut().enumerate().take(columns.saturating_sub(j)) {
-                        *line = W::along_k(block.row(j + c).wrapping_add(w * W::K), depth - w * W::K);
+                for w in (0..all).step_by(16) {
+                    let mut squares = [[zeros(); 16]; PARTS];
+                    for c in 0..16.min(columns.saturating_sub(j)) {
+                        let k = w * W::K;
+                        let lines = W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k));
+                        squares.iter_mut().zip(lines).for_each(|(square, line)| square[c] = line);
                     }
-                    for (r, line) in transpose(square).into_iter().enumerate().take(words - w) {
-                        _mm512_storeu_si512(half(j).add((w + r) * NR).cast(), line);
+                    for (part, square) in squares.into_iter().enumerate() {
+                        for (r, line) in transpose(square).into_iter().enumerate().take(all - w) {
+                            _mm512_storeu_si512(at(j, w + r, part), line);
+                        }
                     }
                 }
             }
@@ -396,7 +585,7 @@ pub(super) mod x86 {
     }
 
     macro_rules! instances {
-        ($features:literal $word:ident $stored:ident $a:ident $b:ident) => {
+        ($features:literal $word:ident<$parts:literal> $stored:ident $a:ident $b:ident) => {
             /// # Safety
             /// As `PackA`; the block covers its elements.
             #[target_feature(enable = $features)]
@@ -407,7 +596,7 @@ pub(super) mod x86 {
                 out: *mut u32,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { pack_a::<$word>(block, rows, depth, out) }
+                unsafe { pack_a::<$parts, $word>(block, rows, depth, out) }
             }
 
             /// # Safety
@@ -418,16 +607,18 @@ pub(super) mod x86 {
                 columns: usize,
                 depth: usize,
                 out: *mut u32,
-                panel: usize,
+                panels: PanelSize,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { pack_b::<$word>(block, columns, depth, out, panel) }
+                unsafe { pack_b::<$parts, $word>(block, columns, depth, out, panels) }
             }
         };
     }
-    instances!("avx512f,avx512bw" F32 f32 pack_a_f32 pack_b_f32);
-    instances!("avx512f,avx512bw,avx512bf16" Bf16 f32 pack_a_bf16 pack_b_bf16);
-    instances!("avx512f,avx512bw,avx512vl" Pair u16 pack_a_pairs pack_b_pairs);
+    instances!("avx512f,avx512bw" F32<1> f32 pack_a_f32 pack_b_f32);
+    instances!("avx512f,avx512bw,avx512bf16" Bf16<1> f32 pack_a_bf16 pack_b_bf16);
+    instances!("avx512f,avx512bw,avx512bf16" Bf16<2> f32 pack_a_two pack_b_two);
+    instances!("avx512f,avx512bw,avx512bf16" Bf16<3> f32 pack_a_three pack_b_three);
+    instances!("avx512f,avx512bw,avx512vl" Pair<1> u16 pack_a_pairs pack_b_pairs);
 
     /// 16×16 words: pairs, then quadruples within 128-bit lanes, then the lanes.
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! Packing whole blocks of an operand of any layout and element type, as it lies where that can be.
 
 use super::blocking::{STAGED, chunks};
-use super::microkernel::{KC, Kernels, LDA};
-use super::pack::{Narrow, Source};
+use super::microkernel::{KC, Kernels, LDA, Step};
+use super::pack::{Narrow, PanelSize, Source};
 use super::{Element, Precision};
 
 /// Packs the operands of one precision.
@@ -27,7 +27,7 @@ pub(super) enum Way {
 impl Packer {
     /// With these kernels. Where words are `f32`, bf16 precision rounds in them.
     pub(super) fn new(kernels: &'static Kernels, precision: Precision) -> Self {
-        Packer { kernels, rounds: precision == Precision::Bf16 && kernels.pair == 1 }
+        Packer { kernels, rounds: precision == Precision::Bf16 && kernels.step == Step::F32 }
     }
 
     /// How blocks of an operand of these elements are packed.
@@ -52,20 +52,21 @@ impl Packer {
         stage: *mut f32,
     ) {
         let kernels = self.kernels;
-        let words = depth.div_ceil(kernels.pair);
-        let panel = words * kernels.nr;
+        let words = kernels.words(depth);
+        let panels = PanelSize { words, stride: words * kernels.nr };
         // SAFETY: the caller's contract.
         unsafe {
             match self.way(source, element) {
-                Way::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panel),
-                Way::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panel),
+                Way::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
+                Way::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
                 Way::Staged => {
                     for j in chunks(0..columns, STAGED) {
                         for k in chunks(0..depth, KC) {
                             let block = source.from(j.start, k.start).staged(j.len(), k.len(), stage);
-                            let out = out.wrapping_add(j.start / kernels.nr * panel);
-                            let out = out.wrapping_add(k.start / kernels.pair * kernels.nr);
-                            (kernels.pack_b)(&block, j.len(), k.len(), out, panel);
+                            let out = out.wrapping_add(j.start / kernels.nr * panels.stride);
+                            let out = out.wrapping_add(kernels.words(k.start) * kernels.nr);
+                            let panels = PanelSize { words: kernels.words(k.len()), ..panels };
+                            (kernels.pack_b)(&block, j.len(), k.len(), out, panels);
                         }
                     }
                 }
@@ -97,7 +98,7 @@ impl Packer {
                     for i in chunks(0..rows, STAGED) {
                         for k in chunks(0..depth, KC) {
                             let block = source.from(i.start, k.start).staged(i.len(), k.len(), stage);
-                            let out = out.wrapping_add(i.start * LDA + k.start / kernels.pair);
+                            let out = out.wrapping_add(i.start * LDA + kernels.words(k.start));
                             (kernels.pack_a)(&block, i.len(), k.len(), out);
                         }
                     }
@@ -116,7 +117,7 @@ impl Packer {
             for row in 0..rows {
                 let line = out.wrapping_add(row * LDA).cast::<f32>();
                 // SAFETY: packed by the caller.
-                unsafe { (self.kernels.round)(line, line, depth.div_ceil(self.kernels.pair)) };
+                unsafe { (self.kernels.round)(line, line, depth) };
             }
         }
     }

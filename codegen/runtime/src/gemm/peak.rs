@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Words of k: both operands of a tile stay in L1.
-const WORDS: usize = 128;
+const WORDS: usize = 96;
 /// Tiles between two looks at the clock.
 const TILES: usize = 200;
 
@@ -19,7 +19,8 @@ const TILES: usize = 200;
 /// The machine has `isa`.
 pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) -> f64 {
     let kernels = Kernels::of(isa, precision);
-    let operations = 2 * kernels.mr * kernels.nr * WORDS * kernels.pair * TILES * pool.threads();
+    let values = WORDS / kernels.step.words * kernels.step.values;
+    let operations = 2 * kernels.mr * kernels.nr * values * TILES * pool.threads();
     let start = Instant::now();
     let mut best = f64::INFINITY;
     while best.is_infinite() || start.elapsed() < time {
@@ -38,12 +39,14 @@ unsafe fn tiles(kernels: &Kernels) {
     let a = vec![0x3c00_3c00u32; kernels.mr * LDA];
     let b = vec![0x3c00_3c00u32; kernels.nr * WORDS];
     let mut c = vec![0f32; kernels.mr * kernels.nr];
+    // SAFETY: the caller's contract.
+    let _tiles = unsafe { kernels.configured() };
     for _ in 0..TILES {
         let (ptr, stride) = (c.as_mut_ptr(), kernels.nr);
         let ahead = Ahead { ptr, stride };
         let target = TileOutput { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
-        unsafe { kernels.tiles[kernels.mr - 1](WORDS, a.as_ptr(), b.as_ptr(), &target) };
+        unsafe { (kernels.tile)(kernels.mr, WORDS, a.as_ptr(), b.as_ptr(), &target) };
         black_box(&c);
     }
 }

@@ -5,10 +5,11 @@
 //! them it takes. An element of C is the sum of its products in the order of k, as everywhere.
 
 use super::blocking::{STAGED, chunks};
-use super::microkernel::{Ahead, KC, Kernels, LDA, TileOutput};
+use super::microkernel::{Ahead, Kernels, LDA, TileOutput};
 use super::pack::Source;
 use super::packer::Packer;
 use super::{Axis, Element, Operand, Precision};
+use crate::amx::Tiles;
 use crate::isa::Isa;
 use std::ops::Range;
 
@@ -119,15 +120,26 @@ impl SingleThread {
         self.packer.kernels
     }
 
+    /// What this thread must hold while it multiplies with any of these.
+    ///
+    /// # Safety
+    /// The machine has their instruction set.
+    pub(crate) unsafe fn configured(all: impl Iterator<Item = SingleThread>) -> Option<Tiles> {
+        // SAFETY: the caller's contract.
+        all.map(SingleThread::kernels)
+            .find(|kernels| kernels.uses_tiles)
+            .and_then(|it| unsafe { it.configured() })
+    }
+
     /// Words that packed columns take.
     pub(crate) fn panel_words(self, columns: usize, k: usize) -> usize {
         let kernels = self.kernels();
-        columns.next_multiple_of(kernels.nr) * k.div_ceil(kernels.pair).next_multiple_of(16)
+        columns.next_multiple_of(kernels.nr) * kernels.words(k).next_multiple_of(16)
     }
 
     /// Values of k in a block; packed blocks follow each other.
     fn block(self) -> usize {
-        KC * self.kernels().pair
+        self.kernels().block()
     }
 
     fn source<'a>(self, matrix: &Matrix<'a>) -> Source<'a> {
@@ -145,7 +157,7 @@ impl SingleThread {
         let width = panels.columns.next_multiple_of(kernels.nr);
         for k in (0..panels.k).step_by(self.block()) {
             let depth = self.block().min(panels.k - k);
-            let out = panels.words.wrapping_add(k / kernels.pair * width);
+            let out = panels.words.wrapping_add(kernels.words(k) * width);
             let part = (&source.from(0, first + k), matrix.element);
             // SAFETY: the caller's contract.
             unsafe { self.packer.columns(part, (panels.columns, depth), out, room.stage()) };
@@ -213,16 +225,17 @@ impl SingleThread {
     ) {
         let kernels = self.kernels();
         let width = panels.columns.next_multiple_of(kernels.nr);
-        let depth = self.block().min(panels.k - block).div_ceil(kernels.pair);
-        let inside = panels.words.wrapping_add(block / kernels.pair * width);
-        let inside = inside.wrapping_add((part.start - block) / kernels.pair * kernels.nr);
+        let depth = kernels.words(self.block().min(panels.k - block));
+        let inside = panels.words.wrapping_add(kernels.words(block) * width);
+        let inside = inside.wrapping_add(kernels.words(part.start - block) * kernels.nr);
         // A panel of B comes from a far cache and is used for all rows, which are near.
         for j in chunks(columns.clone(), kernels.nr) {
             let b = inside.wrapping_add(j.start * depth);
             for i in chunks(rows.clone(), kernels.mr) {
                 let needed = wedge.needed(&part, &i, j.start);
-                let skipped = (needed.start - part.start) / kernels.pair;
-                let words = (needed.end - part.start).div_ceil(kernels.pair) - skipped;
+                // Whole steps: what is beside the needed values is zero in A.
+                let skipped = (needed.start - part.start) / kernels.step.values * kernels.step.words;
+                let words = kernels.words(needed.end - part.start) - skipped;
                 let down = i.start - rows.start;
                 let a = room.block().wrapping_add(down * LDA + skipped);
                 let b = b.wrapping_add(skipped * kernels.nr);
@@ -233,7 +246,7 @@ impl SingleThread {
                 // SAFETY: the caller's contract.
                 unsafe {
                     if j.len() == kernels.nr {
-                        kernels.tiles[i.len() - 1](words, a, b, &target);
+                        (kernels.tile)(i.len(), words, a, b, &target);
                     } else {
                         kernels.edge((i.len(), j.len()), words, a, b, &target);
                     }

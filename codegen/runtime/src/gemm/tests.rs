@@ -2,6 +2,7 @@
 //! f64; and the same bits for any number of threads.
 
 use super::*;
+use crate::isa::Bf16Unit;
 use crate::testing::Random;
 use half::{bf16, f16};
 
@@ -168,6 +169,13 @@ struct Variant {
     direct: bool,
 }
 
+const PRECISIONS: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::X3, Precision::X6];
+
+/// Those of which an instruction set has kernels of its own.
+fn precisions(isa: Isa) -> impl Iterator<Item = Precision> {
+    PRECISIONS.into_iter().take(if isa.has_tiles() { 4 } else { 2 })
+}
+
 const PLAIN: Variant = Variant {
     lies: (Lie::KUnit, Lie::OuterUnit),
     elements: (Element::F32, Element::F32),
@@ -276,7 +284,8 @@ impl Case {
                 sum = (sum + f64::from(self.hooks.columns[j])) * f64::from(self.hooks.rows[i]) + b as f64;
             }
             let got = f64::from(c[(b * m + i) * n + j]);
-            assert!((got - sum).abs() <= 1e-6 * size, "{what} ({b}, {i}, {j}): {got}, not {sum}");
+            let bound = if variant.precision == Precision::X3 { 1.2e-5 } else { 1e-6 };
+            assert!((got - sum).abs() <= bound * size, "{what} ({b}, {i}, {j}): {got}, not {sum}");
         }
     }
 }
@@ -291,9 +300,7 @@ fn all_layouts_and_elements() {
     let elements = [Element::F32, Element::Bf16, Element::F16, Element::I8];
     for isa in Isa::available() {
         for (a, b) in LIES.into_iter().flat_map(|a| LIES.map(|b| (a, b))) {
-            for (e, precision) in
-                elements.into_iter().flat_map(|e| [(e, Precision::F32), (e, Precision::Bf16)])
-            {
+            for (e, precision) in elements.into_iter().flat_map(|e| precisions(isa).map(move |p| (e, p))) {
                 let lies = (a, b);
                 let other = elements[(a as usize + b as usize) % 4];
                 let variant = Variant { lies, elements: (e, other), precision, ..PLAIN };
@@ -311,7 +318,7 @@ fn all_sizes() {
         for (m, n) in sizes.into_iter().flat_map(|m| sizes.map(|n| (m, n))) {
             for k in [0, 1, 2, 17, 65] {
                 let lies = (LIES[(m + k) % 3], LIES[(n + k) % 3]);
-                let precision = if (m + n) % 2 == 0 { Precision::F32 } else { Precision::Bf16 };
+                let precision = PRECISIONS[(m + n) % 4];
                 let variant = Variant { lies, precision, epilogue: n % 3 == 0, ..PLAIN };
                 check(isa, (1 + k % 2, m, n, k), variant);
             }
@@ -325,9 +332,7 @@ fn hooks_on_every_path() {
     let sizes = [(3, 40, 50, 60), (2, 29, 70, 1000), (2, 5, 400, 800), (1, 121, 801, 390), (1, 16, 20, 385)];
     for isa in Isa::available() {
         for (size, direct) in sizes.into_iter().flat_map(|size| [(size, true), (size, false)]) {
-            for (lie, precision) in
-                LIES.into_iter().flat_map(|lie| [(lie, Precision::F32), (lie, Precision::Bf16)])
-            {
+            for (lie, precision) in LIES.into_iter().flat_map(|lie| precisions(isa).map(move |p| (lie, p))) {
                 let lies = (lie, if direct { Lie::KUnit } else { Lie::OuterUnit });
                 let variant = Variant { lies, precision, prologue: true, epilogue: true, direct, ..PLAIN };
                 if size.3 < 800 || lie == Lie::OuterUnit || lie == Lie::KUnit {
@@ -348,10 +353,43 @@ fn few_rows_are_computed_the_other_way_round() {
             for (place, lie) in LIES.into_iter().enumerate() {
                 let (direct, epilogue) = (place % 2 == 0, (number + place) % 3 != 0);
                 let elements = (elements[place % 4], elements[(number + place / 2) % 4]);
-                let precision = if place % 3 == 0 { Precision::Bf16 } else { Precision::F32 };
+                let precision = PRECISIONS[(place + number) % 4];
                 let lies = (lie, Lie::KUnit);
                 check(isa, size, Variant { lies, elements, precision, epilogue, direct, ..PLAIN });
             }
+        }
+    }
+}
+
+#[test]
+fn the_tile_unit_and_its_emulation_have_the_same_bits() {
+    let unit = |bf16| Isa::Avx512 { bf16 };
+    let both = [unit(Bf16Unit::Tiles), unit(Bf16Unit::EmulatedTiles)];
+    if !both.iter().all(|isa| Isa::available().contains(isa)) {
+        return;
+    }
+    // Magnitudes of all kinds: sums that cancel, and numbers whose lower parts, or they themselves, are subnormal.
+    let scales = [1.0f32, 1e-30, 1e-38, 1e19];
+    for (number, &scale) in scales.iter().enumerate() {
+        for (precision, lie) in PRECISIONS.into_iter().flat_map(|p| LIES.map(|lie| (p, lie))) {
+            let size = [(2, 70, 45, 900), (1, 33, 64, 77), (1, 1200, 32, 31), (1, 200, 300, 65)][number];
+            let variant = Variant { lies: (lie, Lie::KUnit), precision, ..PLAIN };
+            let [hardware, emulated] = both.map(|isa| {
+                let mut case = Case::new(isa, size, variant, 11);
+                for at in (0..case.a.bytes.len()).step_by(4) {
+                    let bytes = case.a.bytes[at..at + 4].try_into().expect("four bytes");
+                    let wide = f32::from_ne_bytes(bytes) * scale * if at % 28 == 0 { 1e5 } else { 1.0 };
+                    case.a.bytes[at..at + 4].copy_from_slice(&wide.to_ne_bytes());
+                }
+                case.run(2, &Workspaces::new(2))
+            });
+            assert!(
+                hardware
+                    .iter()
+                    .zip(&emulated)
+                    .all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()),
+                "{precision:?} {lie:?} {scale:e}"
+            );
         }
     }
 }
@@ -371,7 +409,7 @@ fn the_other_way_round_has_the_same_bits() {
     ) {
     }
     for isa in Isa::available() {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for precision in precisions(isa) {
             let variant = Variant { lies: (Lie::KUnit, Lie::KUnit), precision, epilogue: true, ..PLAIN };
             let mut case = Case::new(isa, (2, 40, 99, 900), variant, 5);
             let transposed = case.run(2, &Workspaces::new(2));
@@ -415,8 +453,12 @@ fn lines_at_the_ends_that_count_for_nothing_are_not_read() {
 fn long_sums_are_packed_block_by_block() {
     // 5,000 words a column leave room for fewer than 768 of 800 columns, so that B is packed one block at a time.
     for isa in Isa::available().into_iter().take(1).chain([Isa::Portable]) {
-        for (direct, precision) in [(true, Precision::F32), (false, Precision::F32), (false, Precision::Bf16)]
-        {
+        for (direct, precision) in [
+            (true, Precision::F32),
+            (false, Precision::F32),
+            (false, Precision::Bf16),
+            (false, Precision::X6),
+        ] {
             let lies = (Lie::OuterUnit, Lie::OuterUnit);
             let variant = Variant { lies, precision, epilogue: true, direct, ..PLAIN };
             check(isa, (1, 9, 1600, 5000), variant);

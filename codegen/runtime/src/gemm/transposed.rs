@@ -8,7 +8,7 @@
 use super::blocking::{GemmCall, Space};
 use super::microkernel::LDA;
 use super::pack::{Block, Offsets};
-use super::{Buffers, Contraction, Output, TILE_COLUMNS};
+use super::{Buffers, Contraction, Output, Precision, TILE_COLUMNS};
 use std::ops::Range;
 
 /// Packed words of A at most: 4 MiB.
@@ -20,7 +20,9 @@ const LEAST_ROWS: usize = 9;
 pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, Buffers)> {
     let adds = matches!(job.output, Output::Direct { adds: true, .. });
     let few = (LEAST_ROWS..=TILE_COLUMNS.min(job.n / 2)).contains(&job.m) && job.m * job.k <= MOST_WORDS;
-    let suits = few && job.b.k.offsets().unit() && job.prologue.is_none() && !adds && job.k > 0;
+    // Products of parts are added in an order that is another one when operands are exchanged.
+    let same_bits = matches!(job.precision, Precision::F32 | Precision::Bf16);
+    let suits = few && same_bits && job.b.k.offsets().unit() && job.prologue.is_none() && !adds && job.k > 0;
     suits.then(|| {
         let job = Contraction {
             m: job.n,

@@ -1,0 +1,270 @@
+//! The register tile of the tile unit (AMX): 32 × 32 sums in four tiles, 16 words of k (32 values of bf16) at a step.
+//!
+//! Packed operands are what the unit wants as they lie: 16 words of 16 rows of A are one tile, 16 × 16 words of a panel of B
+//! another one. Words beyond the end of k are zeros in both; rows beyond the end are multiplied, too, and not stored.
+//!
+//! Beside products of bf16 there are those of `f32` in parts, each of which is what those before it left of the value: a step has 16
+//! words of each part, and several products. Sums begin from what C holds, or from zero.
+//!
+//! A step's sums are the same bits in the processor and in [`emulated`]: even and odd places of k are summed apart from zero, by
+//! fused multiply-adds in the order of k, both sums are added, and then added to what the tile holds. Subnormal operands and results
+//! count as zero, whatever the thread's rounding mode says (Intel's Software Developer's Manual, TDPBF16PS).
+
+use super::microkernel::{LDA, TileOutput};
+use std::arch::asm;
+
+/// Rows and columns of the register tile.
+pub(super) const SIDE: usize = 32;
+/// Words of k that an instruction multiplies.
+pub(super) const STEP: usize = 16;
+
+/// The sums of a register tile.
+type Sums = [f32; SIDE * SIDE];
+
+/// Which parts of the words of A and of B are multiplied, in this order: the smallest products first.
+type Products = &'static [(usize, usize)];
+const BF16: Products = &[(0, 0)];
+const X3: Products = &[(0, 1), (0, 0), (1, 0)];
+const X6: Products = &[(0, 2), (0, 1), (0, 0), (1, 0), (1, 1), (2, 0)];
+
+macro_rules! register_tiles {
+    ($($name:ident $emulated:ident $work:ident $products:ident $parts:literal)*) => {$(
+        /// The register tile on the processor's tile unit.
+        ///
+        /// # Safety
+        /// As [`super::microkernel::Tile`]; A has memory for 32 rows, and this thread's tiles are configured.
+        pub(super) unsafe fn $name(
+            rows: usize,
+            words: usize,
+            a: *const u32,
+            b: *const u32,
+            target: &TileOutput,
+        ) {
+            // SAFETY: the caller's contract; `with_all_rows` has a whole tile.
+            unsafe {
+                if rows == SIDE {
+                    $work(words, a, b, target);
+                } else {
+                    with_all_rows(rows, target, |target| $work(words, a, b, target));
+                }
+            }
+        }
+
+        /// The same in portable code.
+        ///
+        /// # Safety
+        /// As on the tile unit, without tiles; the machine has AVX-512.
+        pub(super) unsafe fn $emulated(
+            rows: usize,
+            words: usize,
+            a: *const u32,
+            b: *const u32,
+            target: &TileOutput,
+        ) {
+            // SAFETY: as above.
+            unsafe { emulated::<$parts>($products, (rows, words), a, b, target) }
+        }
+    )*};
+}
+register_tiles! {
+    bf16 emulated_bf16 multiply_bf16 BF16 1
+    x3 emulated_x3 multiply_x3 X3 2
+    x6 emulated_x6 multiply_x6 X6 3
+}
+
+/// Works on a copy of the target that has all rows.
+unsafe fn with_all_rows(rows: usize, target: &TileOutput, work: impl FnOnce(&TileOutput)) {
+    let mut sums: Sums = [0.0; SIDE * SIDE];
+    // SAFETY: the target has `rows` rows, the copy all of them.
+    unsafe {
+        let line = |i: usize| target.c.wrapping_add(i * target.ldc);
+        if target.accumulate {
+            for (i, sums) in sums.chunks_exact_mut(SIDE).enumerate().take(rows) {
+                line(i).copy_to_nonoverlapping(sums.as_mut_ptr(), SIDE);
+            }
+        }
+        work(&TileOutput { c: sums.as_mut_ptr(), ldc: SIDE, ..*target });
+        for (i, sums) in sums.chunks_exact(SIDE).enumerate().take(rows) {
+            sums.as_ptr().copy_to_nonoverlapping(line(i), SIDE);
+        }
+    }
+}
+
+// Loads of 32 rows of one part of A, one half of the rows at a time, of one part of B, and products of both.
+macro_rules! upper {
+    ($part:literal) => {
+        concat!("tileloadd tmm4, [{a} + {a_stride} + 64*", $part, "]\n")
+    };
+}
+macro_rules! lower {
+    ($part:literal) => {
+        concat!("tileloadd tmm5, [{a} + {a_stride} + {half} + 64*", $part, "]\n")
+    };
+}
+macro_rules! columns {
+    ($part:literal) => {
+        concat!(
+            "tileloaddt1 tmm6, [{b} + {b_stride} + 2048*",
+            $part,
+            "]\ntileloaddt1 tmm7, [{b} + {b_stride} + 2048*",
+            $part,
+            " + 64]\n"
+        )
+    };
+}
+macro_rules! dots {
+    () => {
+        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
+    };
+}
+
+/// All 32 rows. Tiles 0 to 3 are the sums, 4 and 5 rows of A, 6 and 7 columns of B. B streams from the L2 cache, and its loads
+/// carry the hint not to displace A from L1. With every step two rows of the target are prefetched, and of what is read beside.
+macro_rules! multiply {
+    ($name:ident $parts:literal: $($step:expr),*) => {
+        unsafe fn $name(words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
+            debug_assert!(words.is_multiple_of($parts * STEP));
+            // Bytes from row to row of A and of B, and from row 0 to row 16 of A.
+            const A: usize = LDA * 4;
+            const B: usize = SIDE * 4;
+            const HALF: usize = 16 * A;
+            let stride = target.ldc * 4;
+            let (upper, lower) = (target.c, target.c.wrapping_add(16 * target.ldc));
+            macro_rules! product {
+                ($start:literal) => {
+                    asm!(
+                        $start,
+                        "test {steps}, {steps}",
+                        "jz 3f",
+                        "2:",
+                        concat!($($step),*),
+                        "prefetchw [{writes}]",
+                        "prefetchw [{writes} + 64]",
+                        "prefetcht0 [{reads}]",
+                        "prefetcht0 [{reads} + 64]",
+                        "prefetchw [{writes} + {writes_stride}]",
+                        "prefetchw [{writes} + {writes_stride} + 64]",
+                        "prefetcht0 [{reads} + {reads_stride}]",
+                        "prefetcht0 [{reads} + {reads_stride} + 64]",
+                        "lea {writes}, [{writes} + 2*{writes_stride}]",
+                        "lea {reads}, [{reads} + 2*{reads_stride}]",
+                        "add {a}, {a_step}",
+                        "add {b}, {b_step}",
+                        "dec {steps}",
+                        "jnz 2b",
+                        "3:",
+                        "tilestored [{upper} + {stride}], tmm0",
+                        "tilestored [{upper} + {stride} + 64], tmm1",
+                        "tilestored [{lower} + {stride}], tmm2",
+                        "tilestored [{lower} + {stride} + 64], tmm3",
+                        steps = inout(reg) words / ($parts * STEP) => _,
+                        a = inout(reg) a => _,
+                        b = inout(reg) b => _,
+                        a_stride = in(reg) A,
+                        b_stride = in(reg) B,
+                        half = const HALF,
+                        a_step = const $parts * STEP * 4,
+                        b_step = const $parts * STEP * B,
+                        upper = in(reg) upper,
+                        lower = in(reg) lower,
+                        stride = in(reg) stride,
+                        writes = inout(reg) target.writes.ptr => _,
+                        writes_stride = in(reg) target.writes.stride * 4,
+                        reads = inout(reg) target.reads.ptr => _,
+                        reads_stride = in(reg) target.reads.stride * 4,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack)
+                    )
+                };
+            }
+            // SAFETY: the caller's contract; prefetches may point anywhere.
+            unsafe {
+                if target.accumulate {
+                    product!(
+                        "tileloadd tmm0, [{upper} + {stride}]
+                        tileloadd tmm1, [{upper} + {stride} + 64]
+                        tileloadd tmm2, [{lower} + {stride}]
+                        tileloadd tmm3, [{lower} + {stride} + 64]"
+                    );
+                } else {
+                    product!("tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3");
+                }
+            }
+        }
+    };
+}
+// The upper rows are multiplied while the lower ones are loaded.
+multiply! { multiply_bf16 1:
+    columns!(0), upper!(0), "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\n",
+    lower!(0), "tdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7"
+}
+multiply! { multiply_x3 2:
+    columns!(1), upper!(0), lower!(0), dots!(),
+    columns!(0), dots!(),
+    upper!(1), lower!(1), dots!()
+}
+multiply! { multiply_x6 3:
+    columns!(2), upper!(0), lower!(0), dots!(),
+    columns!(1), dots!(),
+    columns!(0), dots!(),
+    upper!(1), lower!(1), dots!(),
+    columns!(1), dots!(),
+    columns!(0), upper!(2), lower!(2), dots!()
+}
+
+/// So many rows in portable code.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+unsafe fn emulated<const PARTS: usize>(
+    products: Products,
+    (rows, words): (usize, usize),
+    a: *const u32,
+    b: *const u32,
+    target: &TileOutput,
+) {
+    debug_assert!(words.is_multiple_of(PARTS * STEP));
+    for i in 0..rows {
+        // SAFETY: the caller's contract; sums are read only if the target has some.
+        unsafe {
+            let to = target.c.wrapping_add(i * target.ldc).cast::<[f32; SIDE]>();
+            let mut row = if target.accumulate { to.read_unaligned() } else { [0.0; SIDE] };
+            for step in (0..words).step_by(PARTS * STEP) {
+                for &(of_a, of_b) in products {
+                    let a = a.add(i * LDA + step + of_a * STEP);
+                    let b = b.add((step + of_b * STEP) * SIDE);
+                    let (mut even, mut odd) = ([0.0; SIDE], [0.0; SIDE]);
+                    for p in 0..STEP {
+                        let line = b.add(p * SIDE).cast::<[u32; SIDE]>().read_unaligned();
+                        let (x, y) = (lower(*a.add(p)), upper(*a.add(p)));
+                        for j in 0..SIDE {
+                            even[j] = flushed(f32::mul_add(x, lower(line[j]), even[j]));
+                            odd[j] = flushed(f32::mul_add(y, upper(line[j]), odd[j]));
+                        }
+                    }
+                    for j in 0..SIDE {
+                        row[j] = flushed(flushed(row[j]) + flushed(even[j] + odd[j]));
+                    }
+                }
+            }
+            to.write_unaligned(row);
+        }
+    }
+}
+
+/// The value of a word at an even place of k.
+#[inline(always)]
+fn lower(word: u32) -> f32 {
+    flushed(f32::from_bits(word << 16))
+}
+
+/// The value of a word at an odd place of k.
+#[inline(always)]
+fn upper(word: u32) -> f32 {
+    flushed(f32::from_bits(word & 0xffff_0000))
+}
+
+/// Zero instead of a subnormal number.
+#[inline(always)]
+pub(super) fn flushed(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { 0f32.copysign(x) } else { x }
+}
