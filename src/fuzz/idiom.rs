@@ -384,16 +384,17 @@ fn column_statistic(a: &mut Author, x: ValueId) -> Written {
     }
 }
 
-/// The sum of all elements, or of all that belong to each of the first axis, of half precision.
+/// The sum of all elements, or of all that belong to each of the first axis, of half precision; mostly of a new tensor, of which
+/// nothing is known but its numbers.
 fn total(a: &mut Author, x: ValueId) -> Written {
     let ty = a.ty(x);
-    if ty.rank() < 2 || !ty.dtype.is_float() {
+    if ty.rank() < 2 {
         return None;
     }
     let dtype = *a.draws.choose(&[DType::BF16, DType::F16]);
-    let narrow = if ty.dtype == dtype { x } else { a.add(Cast { dtype }, &[x])? };
-    let axes = (a.draws.below(2)..ty.rank()).collect();
-    a.add(Reduce { op: ReduceOp::Sum, axes }, &[narrow])
+    let narrow = if ty.dtype == dtype { x } else { a.data(dtype, &ty.shape, -2.0..2.0) };
+    let first = usize::from(ty.rank() > 2 && a.draws.below(2) == 0);
+    a.add(Reduce { op: ReduceOp::Sum, axes: (first..ty.rank()).collect() }, &[narrow])
 }
 
 /// Sums of all elements up to each: a product with a triangle.
