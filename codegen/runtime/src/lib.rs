@@ -9,6 +9,7 @@ mod amx;
 pub mod artefact;
 #[cfg(feature = "artefact")]
 pub mod c;
+mod cache;
 pub mod chain;
 pub mod gemm;
 pub mod guard;

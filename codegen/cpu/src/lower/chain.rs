@@ -15,7 +15,7 @@ use kernfusion_ir::kernel::{
 use kernfusion_runtime::chain::{
     Along, Band, ChainConsumer, ChainProduct, ChainStep, Destination, Placed, stride,
 };
-use kernfusion_runtime::gemm::Operand;
+use kernfusion_runtime::gemm::{self, Operand};
 
 /// With this many matrices or more, each is one thread's.
 const OWN_MATRICES: usize = 8;
@@ -24,7 +24,7 @@ const OWN_SCRATCH: usize = 768 << 10;
 /// Bytes of scratch for the entries of a block that threads share.
 const SHARED_SCRATCH: usize = 64 << 20;
 /// The most rows in a block of one thread, so that a band's edge is not too coarse.
-const MOST_ROWS: usize = 56;
+const MOST_ROWS: usize = 64;
 /// The region of a chain on blocks.
 struct InBlocks {
     region: Region,
@@ -78,7 +78,10 @@ impl Lowering<'_> {
         let [batch, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
         let own = batch >= OWN_MATRICES;
-        let mut height = Self::height(own, rows, columns, blocks.len(), contraction.band.is_some());
+        let mut height = match own {
+            true => self.own_height(contraction.band.is_some(), (rows, columns), &products, blocks.len()),
+            false => (SHARED_SCRATCH / (stride(columns) * 4 * blocks.len()) / 32 * 32).clamp(32, 512),
+        };
         height = height.min(rows).max(1);
         if !own {
             let buffers = self.buffers();
@@ -116,15 +119,20 @@ impl Lowering<'_> {
         self.facts.dtypes.len() - self.program.temporaries.len()
     }
 
-    /// Rows of a block: a multiple of every register tile's where it matters.
-    fn height(own: bool, rows: usize, columns: usize, blocks: usize, banded: bool) -> usize {
-        let row = stride(columns) * 4 * blocks;
-        if !own {
-            return (SHARED_SCRATCH / row / 32 * 32).clamp(32, 512);
-        }
-        let fitting = (OWN_SCRATCH / row / 14 * 14).clamp(14, 112);
+    /// Rows of a block of one thread: a multiple of the register tile's.
+    fn own_height(
+        &self,
+        banded: bool,
+        (rows, columns): (usize, usize),
+        products: &[ChainProduct],
+        blocks: usize,
+    ) -> usize {
+        let unit = products.iter().map(|product| gemm::register_rows(self.isa, product.precision)).max();
+        let unit = unit.expect("a chain has products");
+        let whole = |rows: usize| rows / unit * unit;
+        let fitting = whole((OWN_SCRATCH / (stride(columns) * 4 * blocks)).clamp(unit, 128));
         // Without a band larger blocks only save packing; with one, smaller blocks skip more.
-        if banded { fitting.min(MOST_ROWS.max(rows / 16 / 14 * 14)) } else { fitting }
+        if banded { fitting.min(whole(MOST_ROWS.max(rows / 16))).max(unit) } else { fitting }
     }
 
     /// The region with products loaded from blocks.

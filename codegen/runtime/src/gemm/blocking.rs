@@ -1,6 +1,6 @@
 //! Threads and cache blocking: which part of C a thread computes, and how it divides that.
 //!
-//! B is packed whole, for as many columns as fit into the L3 cache (`B_WORDS`); where k is so long that these would be few
+//! B is packed whole, for as many columns as fit into a cache (`b_words`); where k is so long that these would be few
 //! (weight gradients), one block of k at a time. Blocks of A in L2 and L1: `macrokernel.rs`; their sizes `KC` and `mc`: `microkernel.rs`.
 
 use super::macrokernel::Macrokernel;
@@ -8,14 +8,19 @@ use super::microkernel::{KC, Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
 use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, gemv, transposed};
+use crate::cache;
 use crate::math::zero_upper;
 use crate::memory::Arena;
 use crate::pool::share;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Packed words of B per thread: 12 MiB, in the last cache.
-const B_WORDS: usize = 3 << 20;
+/// Packed words of B per thread: 12 MiB, in the last cache. A tile unit is too fast for what that gives; for it, five
+/// eighths of L2.
+fn b_words(kernels: &Kernels) -> usize {
+    if kernels.step.values == 32 { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
+}
+
 /// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than
 /// going over C once per block of k.
 const FEWEST_COLUMNS: usize = 768;
@@ -212,8 +217,9 @@ impl Blocking {
         let by_rows = job.m >= job.n;
         let (rows, columns) =
             if by_rows { (most(job.m, kernels.mr), job.n) } else { (job.m, most(job.n, kernels.nr)) };
-        let fitting = |words: usize| (B_WORDS / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
-        let whole = words * columns.min(FEWEST_COLUMNS) <= B_WORDS;
+        let b_words = b_words(kernels);
+        let fitting = |words: usize| (b_words / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
+        let whole = words * columns.min(FEWEST_COLUMNS) <= b_words;
         let depth = if whole { words } else { KC };
         let columns = columns.min(fitting(depth));
         let width = columns.next_multiple_of(kernels.nr);

@@ -159,6 +159,11 @@ pub enum Precision {
     X6,
 }
 
+/// Rows of the register tile: products of a multiple of so many rows waste nothing.
+pub fn register_rows(isa: Isa, precision: Precision) -> usize {
+    microkernel::Kernels::of(isa, precision).mr
+}
+
 /// `(tile, ld, row, column, rows, columns, batch, context)`: works in place on a tile of finished results
 /// (epilogue: rows are m, columns n) or of operand rows (prologue on A: rows are m, columns k). `row` and `column`
 /// are the tile's place in its matrix, which is number `batch`; rows of the tile are `ld` elements apart. It is

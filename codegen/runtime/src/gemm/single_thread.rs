@@ -101,15 +101,15 @@ impl Room {
     }
 
     fn stage(self) -> *mut f32 {
-        self.0.wrapping_add(SingleThread::BLOCK_ROWS * LDA).cast()
+        self.0.wrapping_add(SingleThread::MOST_ROWS * LDA).cast()
     }
 }
 
 impl SingleThread {
-    /// Rows of A that are packed at a time; packing fills them up to a multiple of 16.
-    const BLOCK_ROWS: usize = 112;
+    /// The most rows of A that are packed at a time.
+    const MOST_ROWS: usize = 128;
     /// Words of a [`Room`].
-    pub(crate) const SPACE: usize = (Self::BLOCK_ROWS + STAGED) * LDA;
+    pub(crate) const SPACE: usize = (Self::MOST_ROWS + STAGED) * LDA;
 
     /// The kernels to use.
     pub(crate) fn new(isa: Isa, precision: Precision) -> Self {
@@ -192,11 +192,12 @@ impl SingleThread {
             return;
         }
         let (source, rows_first) = (self.source(a), rows.start);
+        let block_rows = Self::MOST_ROWS / self.kernels().mr * self.kernels().mr;
         let first_block = k.start / self.block() * self.block();
         for block in (first_block..k.end).step_by(self.block()) {
             let part = k.start.max(block)..k.end.min(block + self.block());
             let adds = results.adds || part.start > k.start;
-            for i in chunks(rows.clone(), Self::BLOCK_ROWS) {
+            for i in chunks(rows.clone(), block_rows) {
                 let start = results.start.wrapping_add((i.start - rows.start) * results.ld);
                 let results = Results { start, adds, ..*results };
                 // SAFETY: the caller's contract.
