@@ -4,7 +4,7 @@
 //! runs the traced program first, so that tracing, layers, gradients and optimizer are judged without any compiler; then
 //! both ways of execution repeat the whole training in `f32`.
 
-use kernfusion::compile::{Mode, Target, compile};
+use kernfusion::compile::{F32Products, Isa, Mode, Precision as Products, Target, compile};
 use kernfusion::prelude::*;
 use kernfusion_codegen::States;
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
@@ -139,30 +139,65 @@ fn losses_after_updates_are_those_of_pytorch() {
     }
 }
 
-#[test]
-fn two_hundred_steps_are_those_of_pytorch_eager_and_compiled() {
-    let fixture = fixture();
+/// The losses of so many steps of the program on a target.
+fn losses(fixture: &Fixture, steps: usize, target: &Target) -> Vec<f32> {
     let step = fixture.config.train_step(BATCH, &Optimizer::adamw(RATE), None).expect("valid");
     let graph = &step.program.graph;
     let tensor = |name: &str, values: &[f64]| {
         let id = graph.input(name).unwrap_or_else(|| panic!("the program has no {name}"));
         HostTensor::from_f64(&graph[id].ty, values)
     };
+    let states = States::default();
+    let mut compiled = compile(graph, &states, target).expect("compiles");
+    for (name, values) in fixture.states(&step.program) {
+        states.set(&name, &tensor(&name, &values)).expect("a state of the program");
+    }
+    let loss = |t: usize| {
+        let mut inputs = step.scalars(t as u64, RATE, 0);
+        let batch = fixture.batch(t);
+        inputs.extend(batch.iter().map(|(name, values)| (name.as_str(), tensor(name, values))));
+        let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        compiled.run(&inputs).expect("runs").scalar("loss").expect("a loss")
+    };
+    (0..steps).map(loss).collect()
+}
+
+fn check_losses(what: &str, target: &Target) {
+    let fixture = fixture();
+    let expected = &fixture.tensors["losses_f64"];
+    for (t, (loss, expected)) in losses(&fixture, expected.len(), target).iter().zip(expected).enumerate() {
+        let near = (f64::from(*loss) - expected).abs() < 1e-4;
+        assert!(near, "{what}, step {t}: {loss} is not {expected}");
+    }
+}
+
+#[test]
+fn two_hundred_steps_are_those_of_pytorch_eager_and_compiled() {
     for mode in [Mode::Eager, Mode::Compiled] {
-        let states = States::default();
-        let mut compiled = compile(graph, &states, &Target::cpu().mode(mode)).expect("compiles");
-        for (name, values) in fixture.states(&step.program) {
-            states.set(&name, &tensor(&name, &values)).expect("a state of the program");
-        }
-        let expected = &fixture.tensors["losses_f64"];
-        for (t, &expected) in expected.iter().enumerate() {
-            let mut inputs = step.scalars(t as u64, RATE, 0);
-            let batch = fixture.batch(t);
-            inputs.extend(batch.iter().map(|(name, values)| (name.as_str(), tensor(name, values))));
-            let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
-            let loss = compiled.run(&inputs).expect("runs").scalar("loss").expect("a loss");
-            let near = (f64::from(loss) - expected).abs() < 1e-4;
-            assert!(near, "{mode}, step {t}: {loss} is not {expected}");
-        }
+        check_losses(&mode.to_string(), &Target::cpu().mode(mode));
+    }
+}
+
+/// On the tile unit, or on its emulation where there is none.
+#[test]
+fn two_hundred_steps_in_parts_of_bf16_are_those_of_pytorch() {
+    let Some(isa) = Isa::available().into_iter().find(|isa| isa.has_tiles()) else { return };
+    for products in [F32Products::X6, F32Products::X3] {
+        check_losses(&products.to_string(), &Target::cpu().isa(isa).f32_products(products));
+    }
+}
+
+#[test]
+fn the_tile_unit_and_its_emulation_train_the_same_bits() {
+    let units: Vec<_> = Isa::available().into_iter().filter(|isa| isa.has_tiles()).collect();
+    let fixture = fixture();
+    let targets = [
+        Target::cpu().precision(Products::Bf16),
+        Target::cpu().f32_products(F32Products::X3),
+        Target::cpu().f32_products(F32Products::X6),
+    ];
+    for target in targets {
+        let runs: Vec<_> = units.iter().map(|&isa| losses(&fixture, 20, &target.clone().isa(isa))).collect();
+        assert!(runs.windows(2).all(|pair| pair[0] == pair[1]), "{runs:?}");
     }
 }

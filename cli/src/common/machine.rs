@@ -10,7 +10,11 @@ use serde_json::{Value, json};
 
 /// What programs of a target run on, in a few words.
 pub(crate) fn place(target: &Target) -> String {
-    target.gpu_name().unwrap_or_else(|| format!("{} threads", target.thread_count()))
+    target.gpu_name().unwrap_or_else(|| match target.instruction_set() {
+        Ok(isa) => format!("{} threads, {isa}", target.thread_count()),
+        // Compiling says why.
+        Err(_) => format!("{} threads", target.thread_count()),
+    })
 }
 
 /// Processor, cores, memory and system; and the GPU, if the target is one.
@@ -24,6 +28,7 @@ pub(crate) fn describe(target: &Target) -> Value {
     json!({
         "cpu": information("/proc/cpuinfo", "model name"),
         "cores": cores,
+        "instruction_set": target.instruction_set().ok().map(|isa| isa.to_string()),
         "gpu": target.gpu_name(),
         "memory": information("/proc/meminfo", "MemTotal"),
         "os": std::env::consts::OS,

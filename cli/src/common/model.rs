@@ -340,7 +340,7 @@ impl TargetArgs {
             target.f32_products(self.f32_products()).tune(candidates).check_finite(self.check_finite);
         match self.device {
             DeviceArg::Cpu if self.f32_products() == F32Products::Tf32 => {
-                Err(CliError::Usage("--tf32 is a number type of GPUs: it needs --device cuda".into()))
+                Err(CliError::Usage("TF32 is a number type of GPUs: it needs --device cuda".into()))
             }
             DeviceArg::Cuda if matches!(self.f32_products(), F32Products::X6 | F32Products::X3) => {
                 Err(CliError::Usage(

@@ -2,6 +2,7 @@
 
 use super::fuzz;
 use crate::Outcome;
+use crate::common::machine;
 use crate::common::model::TargetArgs;
 use crate::common::screen::{Screen, progress};
 use indicatif::ProgressBar;
@@ -124,6 +125,12 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         cases.retain(|_| number.next().is_some_and(|number| number % of == part - 1));
     }
     let all = cases.len() * targets.len();
+    screen.line(format!(
+        "{} cases on {}, with {} products",
+        cases.len(),
+        machine::place(&targets[1]),
+        args.target.products()
+    ));
     let bar = progress(cases.len() as u64, "{pos}/{len} {msg}");
     let (mut passed, mut failed, mut lost) = (0, 0, None);
     for group in cases.chunk_by(|a, b| a.group == b.group) {

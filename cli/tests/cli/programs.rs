@@ -1,6 +1,6 @@
 //! Commands that show, measure and execute programs.
 
-use super::workplace::Workplace;
+use super::workplace::{Workplace, end};
 use kernfusion::tensor_file;
 use kernfusion_ir::samples::{Draws, difference};
 use kernfusion_ir::{Graph, Tensor, TensorType};
@@ -215,5 +215,24 @@ fn the_selftest_counts_its_cases() {
         let out = work.succeed(&format!("selftest {flags}"));
         let last = out.lines().last().unwrap();
         assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{out}");
+    }
+}
+
+/// All of it, wherever there is AVX-512: the driver, chains and prompts with 32 × 32 tiles.
+#[test]
+fn the_selftest_passes_on_emulated_tiles() {
+    let work = Workplace::new();
+    for flags in [
+        "selftest --dtype bf16",
+        "selftest --f32-products x6 --filter dot",
+        "selftest --f32-products x3 --filter step",
+    ] {
+        let ended = end(work.command(flags).env("KERNFUSION_ISA", "amx-emulated").spawn().unwrap());
+        if ended.err.contains("this machine does not have it") {
+            return;
+        }
+        let last = ended.out.lines().last().unwrap_or_else(|| panic!("{}", ended.err));
+        assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{}", ended.out);
+        assert!(ended.out.contains("avx512+amx-emulated"), "{}", ended.out);
     }
 }

@@ -8,7 +8,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Words of k: both operands of a tile stay in L1.
-const WORDS: usize = 96;
+fn words(kernels: &Kernels) -> usize {
+    if kernels.uses_tiles { 192 } else { 128 }
+}
+
 /// Tiles between two looks at the clock.
 const TILES: usize = 200;
 
@@ -19,7 +22,7 @@ const TILES: usize = 200;
 /// The machine has `isa`.
 pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) -> f64 {
     let kernels = Kernels::of(isa, precision);
-    let values = WORDS / kernels.step.words * kernels.step.values;
+    let values = words(kernels) / kernels.step.words * kernels.step.values;
     let operations = 2 * kernels.mr * kernels.nr * values * TILES * pool.threads();
     let start = Instant::now();
     let mut best = f64::INFINITY;
@@ -37,7 +40,7 @@ pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) 
 unsafe fn tiles(kernels: &Kernels) {
     // Small numbers in either precision.
     let a = vec![0x3c00_3c00u32; kernels.mr * LDA];
-    let b = vec![0x3c00_3c00u32; kernels.nr * WORDS];
+    let b = vec![0x3c00_3c00u32; kernels.nr * words(kernels)];
     let mut c = vec![0f32; kernels.mr * kernels.nr];
     // SAFETY: the caller's contract.
     let _tiles = unsafe { kernels.configured() };
@@ -46,7 +49,7 @@ unsafe fn tiles(kernels: &Kernels) {
         let ahead = Ahead { ptr, stride };
         let target = TileOutput { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
-        unsafe { (kernels.tile)(kernels.mr, WORDS, a.as_ptr(), b.as_ptr(), &target) };
+        unsafe { (kernels.tile)(kernels.mr, words(kernels), a.as_ptr(), b.as_ptr(), &target) };
         black_box(&c);
     }
 }
