@@ -91,7 +91,7 @@ impl PlanExecutable {
     pub fn compile(plan: Plan, states: &States, options: &Options) -> Result<Self, CodegenError> {
         let start = Instant::now();
         let isa = options.isa.map_or_else(Isa::detect, Ok)?;
-        if !Isa::available().contains(&isa) {
+        if !isa.is_there() {
             return Err(IsaError::Unavailable(isa.to_string()).into());
         }
         let pool = options.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(options.thread_count())));

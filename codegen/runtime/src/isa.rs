@@ -82,38 +82,50 @@ impl Isa {
         matches!(self, Isa::Avx512 { bf16: Bf16Unit::Tiles | Bf16Unit::EmulatedTiles })
     }
 
-    /// Every instruction set that this machine can run, best first, whatever `KERNFUSION_ISA` says.
+    /// Every instruction set that is worth using on this machine, best first, whatever `KERNFUSION_ISA` says.
     pub fn available() -> Vec<Isa> {
-        let mut all = Self::extensions();
-        all.push(Isa::Portable);
-        all
+        let units = [Bf16Unit::Tiles, Bf16Unit::Pairs, Bf16Unit::None, Bf16Unit::EmulatedTiles];
+        let all = units.map(|bf16| Isa::Avx512 { bf16 }).into_iter().chain([Isa::Avx2, Isa::Portable]);
+        all.filter(|isa| isa.is_there() && !isa.is_slow()).collect()
     }
 
+    /// Whether this machine can run it.
     #[cfg(target_arch = "x86_64")]
-    fn extensions() -> Vec<Isa> {
-        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        let avx512 = avx2
-            && is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq");
-        // Where there is FP16, pairs of bf16 are multiplied half as fast as `f32` (Sapphire Rapids and its successors).
-        let pairs =
-            avx512 && is_x86_feature_detected!("avx512bf16") && !is_x86_feature_detected!("avx512fp16");
-        let tiles = avx512 && is_x86_feature_detected!("avx512bf16") && crate::amx::is_available();
-        let all = [
-            (tiles, Isa::Avx512 { bf16: Bf16Unit::Tiles }),
-            (pairs, Isa::Avx512 { bf16: Bf16Unit::Pairs }),
-            (avx512, Isa::Avx512 { bf16: Bf16Unit::None }),
-            (avx512, Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }),
-            (avx2, Isa::Avx2),
-        ];
-        all.into_iter().filter(|(there, _)| *there).map(|(_, isa)| isa).collect()
+    pub fn is_there(self) -> bool {
+        let avx2 = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx512 = || {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512dq")
+        };
+        let bf16 = || is_x86_feature_detected!("avx512bf16");
+        match self {
+            Isa::Portable => true,
+            Isa::Avx2 => avx2(),
+            Isa::Avx512 { bf16: Bf16Unit::None | Bf16Unit::EmulatedTiles } => avx2() && avx512(),
+            Isa::Avx512 { bf16: Bf16Unit::Pairs } => avx2() && avx512() && bf16(),
+            Isa::Avx512 { bf16: Bf16Unit::Tiles } => {
+                avx2() && avx512() && bf16() && crate::amx::is_available()
+            }
+        }
+    }
+
+    /// Whether this machine can run it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_there(self) -> bool {
+        self == Isa::Portable
+    }
+
+    /// Where there is FP16, pairs of bf16 are multiplied half as fast as `f32` (Sapphire Rapids and its successors).
+    #[cfg(target_arch = "x86_64")]
+    fn is_slow(self) -> bool {
+        self == Isa::Avx512 { bf16: Bf16Unit::Pairs } && is_x86_feature_detected!("avx512fp16")
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn extensions() -> Vec<Isa> {
-        Vec::new()
+    fn is_slow(self) -> bool {
+        false
     }
 
     fn best() -> Isa {

@@ -1,7 +1,6 @@
 //! A model that was compiled ahead of time, with its parameters: it reads a text and gives logits.
 
 use crate::artefact::{Artefact, ChunkProgram, Description, FORMAT, Input, StateDescription, Storage};
-use crate::isa::Isa;
 use crate::launch::{Functions, Launcher, Pointers};
 use crate::math::Tiles;
 use crate::memory::{Allocation, BumpAllocator, OutOfMemory};
@@ -290,7 +289,7 @@ fn check_processor(description: &Description) -> Result<(), ModelError> {
         let name = description.name.clone();
         Err(ModelError::Processor { name, feature })
     };
-    if !Isa::available().contains(&description.isa) {
+    if !description.isa.is_there() {
         return lacks(description.isa.to_string());
     }
     match description.features.iter().find(|feature| !has(feature)) {
