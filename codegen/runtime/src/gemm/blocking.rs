@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Packed words of B per thread: 12 MiB, in the last cache. A tile unit is too fast for what that gives; for it, five
 /// eighths of L2.
 fn b_words(kernels: &Kernels) -> usize {
-    if kernels.step.values == 32 { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
+    if kernels.is_tiled() { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
 }
 
 /// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than

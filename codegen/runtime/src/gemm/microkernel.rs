@@ -132,6 +132,11 @@ impl Kernels {
         }
     }
 
+    /// Whether they are for a tile unit, of the processor or emulated.
+    pub(super) fn is_tiled(&self) -> bool {
+        self.step.values > Step::PAIR.values
+    }
+
     /// Words that so many values of k are packed into.
     pub(super) fn words(&self, depth: usize) -> usize {
         depth.div_ceil(self.step.values) * self.step.words

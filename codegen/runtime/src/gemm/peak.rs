@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Words of k: both operands of a tile stay in L1.
 fn words(kernels: &Kernels) -> usize {
-    if kernels.uses_tiles { 192 } else { 128 }
+    if kernels.is_tiled() { 192 } else { 128 }
 }
 
 /// Tiles between two looks at the clock.

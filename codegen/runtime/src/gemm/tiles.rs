@@ -21,7 +21,7 @@ pub(super) const STEP: usize = 16;
 /// The sums of a register tile.
 type Sums = [f32; SIDE * SIDE];
 
-/// Which parts of the words of A and of B are multiplied, in this order: the smallest products first.
+/// Which parts of the words of A and of B are multiplied, in this order, which loads them seldom.
 type Products = &'static [(usize, usize)];
 const BF16: Products = &[(0, 0)];
 const X3: Products = &[(0, 1), (0, 0), (1, 0)];
