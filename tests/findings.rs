@@ -69,7 +69,7 @@ fn random_programs_have_bands() {
         let band = |kernel: &Kernel| matches!(&kernel.form, Form::Contraction(it) if it.band.is_some());
         kernels.kernels.iter().any(band)
     };
-    let found: Vec<_> = (1..=1000).filter(has_band).collect();
+    let found: Vec<_> = (1..=2500).filter(has_band).collect();
     assert!(found.len() > 1, "{found:?}");
 }
 
