@@ -139,7 +139,7 @@ fn losses_after_updates_are_those_of_pytorch() {
     }
 }
 
-/// The losses of so many steps of the program on a target.
+/// The losses of the first `steps` steps on a target.
 fn losses(fixture: &Fixture, steps: usize, target: &Target) -> Vec<f32> {
     let step = fixture.config.train_step(BATCH, &Optimizer::adamw(RATE), None).expect("valid");
     let graph = &step.program.graph;

@@ -137,7 +137,7 @@ impl Kernels {
         self.step.values > Step::PAIR.values
     }
 
-    /// Words that so many values of k are packed into.
+    /// How many words `depth` values of k are packed into.
     pub(super) fn words(&self, depth: usize) -> usize {
         depth.div_ceil(self.step.values) * self.step.words
     }

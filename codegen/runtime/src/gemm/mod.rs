@@ -159,7 +159,7 @@ pub enum Precision {
     X6,
 }
 
-/// Rows of the register tile: products of a multiple of so many rows waste nothing.
+/// Rows of the register tile. A product whose rows are a multiple of it fills every tile.
 pub fn register_rows(isa: Isa, precision: Precision) -> usize {
     microkernel::Kernels::of(isa, precision).mr
 }

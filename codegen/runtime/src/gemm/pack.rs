@@ -229,7 +229,7 @@ pub(super) mod pairs {
     use crate::gemm::tiles::{SIDE, STEP, flushed};
     use crate::math::element::{Bf16, Element as _};
 
-    /// A value as the sum of so many bf16, each what those before it left.
+    /// A value as a sum of `PARTS` numbers of bf16: each is the rest of the value, rounded.
     trait Split<const PARTS: usize>: Copy {
         fn split(self) -> [u16; PARTS];
     }
