@@ -4,7 +4,9 @@ use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
 use kernfusion_benches::random;
-use kernfusion_cpu::gemm::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, Workspaces};
+use kernfusion_cpu::gemm::{
+    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, Workspaces,
+};
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
 use std::time::Duration;
@@ -95,8 +97,8 @@ fn shape(group: &mut BenchmarkGroup<'_, WallTime>, isa: Isa, shape: Shape) {
                 b: b.as_ptr().cast(),
                 c: c.as_mut_ptr(),
                 context: std::ptr::null(),
-                reads: None,
-                writes: None,
+                reads: [None; STREAMS],
+                writes: [None; STREAMS],
             };
             let run = || {
                 // SAFETY: the operands cover the buffers.

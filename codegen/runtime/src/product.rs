@@ -1,6 +1,6 @@
 //! A matrix product as a step of a program.
 
-use crate::gemm::{Axis, Buffers, Contraction, GenericContraction, TileFn, Touched, Workspaces};
+use crate::gemm::{Axis, Buffers, Contraction, GenericContraction, STREAMS, TileFn, Touched, Workspaces};
 use crate::launch::Functions;
 use crate::memory::OutOfMemory;
 use crate::pool::Pool;
@@ -22,9 +22,9 @@ pub struct ProductStep {
     /// A [`TileFn`].
     pub epilogue: Option<usize>,
     /// What the epilogue reads at the coordinates of the product, to be prefetched.
-    pub reads: Option<Divided>,
+    pub reads: [Option<Divided>; STREAMS],
     /// As `reads`.
-    pub writes: Option<Divided>,
+    pub writes: [Option<Divided>; STREAMS],
 }
 
 /// Who computes it.
@@ -75,13 +75,15 @@ pub struct SlotOffset {
     pub offset: i64,
 }
 
-/// A matrix at the coordinates of the product; strides in elements.
+/// A matrix at the coordinates of the product, all in bytes.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Divided {
     /// Of which buffer.
     pub slot: usize,
-    /// In bytes.
+    /// Of element (0, 0, 0).
     pub offset: i64,
+    /// Of an element.
+    pub size: usize,
     /// From row to row.
     pub row: usize,
     /// From matrix to matrix.
@@ -125,18 +127,19 @@ impl ProductStep {
                 *batch = unsafe { choice.locate(table, batch) };
             }
         }
-        let touched = |tiled: Divided| Touched {
-            start: at(SlotOffset { slot: tiled.slot, offset: tiled.offset }).cast(),
-            row: tiled.row,
-            batch: tiled.batch,
+        let touched = |matrix: Divided| Touched {
+            start: at(SlotOffset { slot: matrix.slot, offset: matrix.offset }),
+            size: matrix.size,
+            row: matrix.row,
+            batch: matrix.batch,
         };
         let buffers = Buffers {
             a,
             b,
             c: c.cast(),
             context: table.as_ptr().cast(),
-            reads: self.reads.map(touched),
-            writes: self.writes.map(touched),
+            reads: self.reads.map(|matrix| matrix.map(touched)),
+            writes: self.writes.map(|matrix| matrix.map(touched)),
         };
         // SAFETY: index maps stay inside their buffers, results overlap no operand, and the epilogue only needs
         // the table, which outlives the run.

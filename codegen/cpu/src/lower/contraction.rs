@@ -15,10 +15,10 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
-    BufferId, Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Region,
-    Scalar, Store, StoreMode,
+    BufferId, Contraction, Direction, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product,
+    Region, Scalar, Store, StoreMode,
 };
-use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number};
+use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number, STREAMS};
 use kernfusion_runtime::product::{Divided, MatrixLookup, Method, ProductStep, SlotOffset};
 use std::ops::Range;
 
@@ -89,19 +89,20 @@ impl Lowering<'_> {
             }
             None => (None, Some(self.epilogue(&merged)?)),
         };
-        let touched = |index: &Index, slot: usize| tiled(index, domain).map(|t| Divided { slot, ..t });
-        let (mut reads, mut writes) = (None, None);
+        let (mut reads, mut writes) = ([None; STREAMS], [None; STREAMS]);
         if epilogue.is_some() {
-            reads = kernel.region.instrs.iter().find_map(|instr| match &instr.kind {
-                InstrKind::Load { buffer, index, guard } if guard.is_empty() && instr.dtype == DType::F32 => {
-                    touched(index, buffer.0 as usize)
-                }
+            let touched = |buffer: BufferId, index: &Index| {
+                let slot = buffer.0 as usize;
+                tiled(index, domain, slot, self.facts.dtypes[slot].size())
+            };
+            let read = |instr: &Instr| match &instr.kind {
+                InstrKind::Load { buffer, index, guard } if guard.is_empty() => touched(*buffer, index),
                 _ => None,
-            });
-            writes = kernel.stores.iter().find_map(|store| {
-                let slot = store.buffer.0 as usize;
-                touched(&store.index, slot).filter(|_| self.facts.dtypes[slot] == DType::F32)
-            });
+            };
+            let read = kernel.region.instrs.iter().filter_map(read);
+            reads.iter_mut().zip(read).for_each(|(place, matrix)| *place = Some(matrix));
+            let written = kernel.stores.iter().filter_map(|store| touched(store.buffer, &store.index));
+            writes.iter_mut().zip(written).for_each(|(place, matrix)| *place = Some(matrix));
         }
         let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
         let [a, b] = places;
@@ -340,7 +341,7 @@ fn plain_step(
 ) -> LaunchKind {
     let places = [place(&a), place(&b)];
     let ([a, b], choices) = (places, [a.choice, b.choice, of_target]);
-    let (epilogue, reads, writes) = (None, None, None);
+    let (epilogue, reads, writes) = (None, [None; STREAMS], [None; STREAMS]);
     LaunchKind::Product(Box::new(ProductStep { work, a, b, choices, target, epilogue, reads, writes }))
 }
 
@@ -400,14 +401,16 @@ fn common_stride(extents: &[usize], strides: &[i64]) -> Option<i64> {
     Some(stride)
 }
 
-/// An index as rows at a stride of consecutive columns; the slot is the caller's.
-fn tiled(index: &Index, domain: &Domain) -> Option<Divided> {
+/// An index as rows at a stride of consecutive columns, of elements of `size` bytes.
+fn tiled(index: &Index, domain: &Domain, slot: usize, size: usize) -> Option<Divided> {
     let stride = |axes: Range<usize>| common_stride(&domain.axes[axes.clone()], &index.strides[axes]);
     let columns = domain.extent(domain.column_axes());
     let unit = stride(domain.column_axes())? == 1 || columns == 1;
     let (row, batch) = (stride(domain.row_axes())?, stride(domain.outer_axes())?);
     let fits = unit && index.indirect.is_empty() && row >= columns as i64;
-    fits.then_some(Divided { slot: 0, offset: index.offset * 4, row: row as usize, batch: batch as isize })
+    let bytes = |elements: i64| elements * size as i64;
+    let (row, batch) = (bytes(row) as usize, bytes(batch) as isize);
+    fits.then_some(Divided { slot, offset: bytes(index.offset), size, row, batch })
 }
 
 /// Slot, byte offset, batch axis and row stride of a store that the driver can do itself.

@@ -2,7 +2,9 @@
 
 use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
 use crate::gemm::single_thread::{ALIGN, Matrix, Panels, Results, Room, SingleThread, Wedge};
-use crate::gemm::{Axis, Buffers, Contraction, Element, Operand, Output, Precision, TileFn, Workspaces};
+use crate::gemm::{
+    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, TileFn, Workspaces,
+};
 use crate::launch::Functions;
 use crate::math::element::{Bf16, Byte, Element as _, F16};
 use crate::math::zero_upper;
@@ -537,7 +539,8 @@ impl Shared<'_> {
         b: *const u8,
         c: *mut f32,
     ) -> Result<(), OutOfMemory> {
-        let buffers = Buffers { a, b, c, context: std::ptr::null(), reads: None, writes: None };
+        let buffers =
+            Buffers { a, b, c, context: std::ptr::null(), reads: [None; STREAMS], writes: [None; STREAMS] };
         // SAFETY: the caller's contract.
         unsafe { job.run(&buffers, self.pool, self.workspaces)? };
         Ok(())

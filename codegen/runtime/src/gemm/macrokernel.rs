@@ -5,10 +5,10 @@
 //! or B that is packed next.
 
 use super::blocking::{GemmCall, STAGED, Space, chunks};
-use super::microkernel::{Ahead, KC, LDA, Step, TileOutput, prefetch_far};
+use super::microkernel::{Ahead, KC, LDA, Step, TileOutput, prefetch_far, streams};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
-use super::{Output, TILE_COLUMNS, TileFn, Touched, transposed};
+use super::{Buffers, Output, STREAMS, TILE_COLUMNS, TileFn, Touched, transposed};
 use std::ops::Range;
 
 /// What identifies a packed B: its place in memory and its columns.
@@ -83,7 +83,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                     // SAFETY: as above; rows and columns stay inside this part.
                     unsafe {
                         self.pack_a(rows.clone(), k);
-                        self.multiply(rows.clone(), k, self.b_block(outer, k), self.reads(k, end), &mut next);
+                        self.multiply(rows.clone(), k, self.b_block(outer, k), self.next_b(end), &mut next);
                     }
                 }
                 if let Some(asked) = self.gemm.asked {
@@ -94,35 +94,30 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    /// Multiplies the packed block of A with one of B.
+    /// Multiplies the packed block of A with one of B; `next_b` is what is packed of B after it.
     unsafe fn multiply(
         &self,
         rows: Range<usize>,
         k: usize,
         b: *const u32,
-        reads: Option<Ahead>,
+        next_b: Option<Touched>,
         next: &mut Next<'_>,
     ) {
         let (job, kernels, words) = (self.gemm.job, self.gemm.kernels, self.words(k));
+        let is_last = k + self.depth(k) == job.k;
         next.pace(rows.len().div_ceil(kernels.mr) * self.columns.len().div_ceil(kernels.nr));
         for n in chunks(self.columns.clone(), TILE_COLUMNS) {
             for i in chunks(rows.clone(), kernels.mr) {
                 let a = self.space.a.wrapping_add((i.start - rows.start) * LDA);
                 let (c, ldc) = self.strip(rows.start, i.start, n.start);
-                let writes = self.writes().map(|writes| writes.at(i.start, n.start));
-                let writes = writes.unwrap_or(Ahead { ptr: c, stride: ldc });
-                let reads = reads.map_or(writes, |reads| reads.at(i.start, n.start));
                 for j in chunks(n.clone(), kernels.nr) {
                     next.prefetch();
                     let b = b.wrapping_add((j.start - self.columns.start) * words);
-                    let column = j.start - n.start;
-                    let target = TileOutput {
-                        c: c.wrapping_add(column),
-                        ldc,
-                        accumulate: k > 0 || self.adds(),
-                        writes: writes.at(0, column),
-                        reads: reads.at(0, column),
-                    };
+                    let c = c.wrapping_add(j.start - n.start);
+                    let here = Ahead { ptr: c.cast(), stride: 4 * ldc };
+                    let (writes, reads) = self.ahead(here, (i.start, j.start), is_last, next_b);
+                    let accumulate = k > 0 || self.adds();
+                    let target = TileOutput { c, ldc, accumulate, writes, reads };
                     // SAFETY: packed above; the strip has these rows and columns.
                     unsafe {
                         if j.len() == kernels.nr {
@@ -132,7 +127,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                         }
                     }
                 }
-                if let Some(hook) = job.epilogue.filter(|_| k + self.depth(k) == job.k) {
+                if let Some(hook) = job.epilogue.filter(|_| is_last) {
                     let (at, size) = ((i.start, n.start), (i.len(), n.len()));
                     // SAFETY: the strip is finished.
                     unsafe { self.gemm.call(hook, c, ldc, at, size, self.batch) };
@@ -163,32 +158,40 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    fn touched(&self, touched: Touched) -> Ahead {
-        let offset = touched.batch.wrapping_mul(self.batch as isize);
-        Ahead { ptr: touched.start.wrapping_offset(offset), stride: touched.row }
-    }
-
-    /// What the epilogue writes beside the tile, from the first row and column of C on.
-    fn writes(&self) -> Option<Ahead> {
-        self.gemm.buffers.writes.map(|writes| self.touched(writes))
-    }
-
-    /// What comes from memory beside C while tiles multiply: what the epilogue reads, if this is the last block of
-    /// k, or the block of B that is packed next, at `end`. From the first row and column of C on.
-    fn reads(&self, k: usize, end: usize) -> Option<Ahead> {
-        let job = self.gemm.job;
-        if k + self.depth(k) == job.k {
-            return self.gemm.buffers.reads.map(|reads| self.touched(reads));
+    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, whose sums go to `c`. While the last block of k
+    /// is added, what the epilogue writes and reads there; before that, the block of B that is packed next.
+    fn ahead(
+        &self,
+        c: Ahead,
+        (i, j): (usize, usize),
+        is_last: bool,
+        next_b: Option<Touched>,
+    ) -> ([Ahead; STREAMS], [Ahead; STREAMS]) {
+        let at = |touched: Touched, row: usize| {
+            let start = touched.start.wrapping_offset(touched.batch.wrapping_mul(self.batch as isize));
+            Ahead { ptr: start, stride: touched.row }.at(row, j * touched.size)
+        };
+        if is_last {
+            let all =
+                |touched: &'r [Option<Touched>]| touched.iter().flatten().map(move |&touched| at(touched, i));
+            let Buffers { writes, reads, .. } = self.gemm.buffers;
+            return (streams(all(writes).chain([c]), c), streams(all(reads), c));
         }
+        // With the last rows, so that it is not there long before it is needed.
+        let row = |next: Touched| (i + self.block()).checked_sub(self.rows.end).map(|row| at(next, row));
+        ([c; STREAMS], [next_b.and_then(row).unwrap_or(c); STREAMS])
+    }
+
+    /// The block of B that is packed next, from `end` on, if it is packed as it lies and row by row.
+    fn next_b(&self, end: usize) -> Option<Touched> {
+        let element = self.gemm.job.b.element;
+        let is_packed_as_it_lies = !matches!(self.gemm.packer().way(&self.b, element), Way::Staged);
         match self.b.k {
             Offsets::Strided(stride)
-                if end < job.k
-                    && matches!(self.gemm.packer().way(&self.b, job.b.element), Way::Wide)
-                    && self.b.outer.unit() =>
+                if end < self.gemm.job.k && is_packed_as_it_lies && self.b.outer.unit() =>
             {
-                let first = self.b.at(0, end).cast::<f32>();
-                let ptr = first.wrapping_offset(-(self.rows.start as isize).wrapping_mul(stride));
-                Some(Ahead { ptr, stride: stride as usize })
+                let (size, row) = (element.size(), (stride as usize).wrapping_mul(element.size()));
+                Some(Touched { start: self.b.at(0, end), size, row, batch: 0 })
             }
             _ => None,
         }

@@ -9,7 +9,7 @@ use super::gemv::{self, Gemv};
 use super::pack::{self, Narrow, PackA, PackB};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
-use super::{Element, Precision};
+use super::{Element, Precision, STREAMS};
 use crate::amx::Tiles;
 use crate::isa::{Bf16Unit, Isa};
 use crate::math::element::{self, Bf16, Byte, F16, F32};
@@ -26,17 +26,21 @@ const LARGEST_TILE: usize = 32 * 32;
 /// Rows of memory that are about to be read or written: tiles prefetch them while they multiply.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
-    pub ptr: *const f32,
-    /// In elements.
+    pub ptr: *const u8,
+    /// Bytes from row to row.
     pub stride: usize,
 }
 
 impl Ahead {
-    pub(super) fn at(self, row: usize, column: usize) -> Self {
-        let offset = row.wrapping_mul(self.stride).wrapping_add(column);
+    /// `bytes` into a row.
+    pub(super) fn at(self, row: usize, bytes: usize) -> Self {
+        let offset = row.wrapping_mul(self.stride).wrapping_add(bytes);
         Ahead { ptr: self.ptr.wrapping_add(offset), ..self }
     }
 }
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Where a tile's results go, and what is prefetched beside.
 pub(super) struct TileOutput {
@@ -44,8 +48,14 @@ pub(super) struct TileOutput {
     pub ldc: usize,
     /// Adds to C instead of overwriting it.
     pub accumulate: bool,
-    pub writes: Ahead,
-    pub reads: Ahead,
+    pub writes: [Ahead; STREAMS],
+    pub reads: [Ahead; STREAMS],
+}
+
+/// What there is to prefetch, again and again; `otherwise`, if there is nothing.
+pub(super) fn streams(ahead: impl Iterator<Item = Ahead> + Clone, otherwise: Ahead) -> [Ahead; STREAMS] {
+    let mut again = ahead.cycle();
+    std::array::from_fn(|_| again.next().unwrap_or(otherwise))
 }
 
 /// `(rows, words of k, a, b, target)`: the words are those of whole steps.
@@ -231,13 +241,13 @@ unsafe fn tile<A: Arithmetic, const R: usize>(
     unsafe {
         let mut sums = [[A::Sum::splat(0.0); 2]; R];
         for p in 0..words {
-            // One row of C and of what is read beside it every 8 steps: in a burst they would occupy the miss
+            // One row of all that is written and read beside every 8 steps: in a burst they would occupy the miss
             // buffers that the stream of B needs.
-            let row = (p / 8).min(R - 1);
-            for line in (0..nr).step_by(16) {
-                prefetch_to_write(target.writes.at(row, line).ptr);
-                prefetch(target.reads.at(row, line).ptr);
-                prefetch(b.wrapping_add((p + 8) * nr + line).cast());
+            let (row, stream) = ((p / (2 * STREAMS)).min(R - 1), p % STREAMS);
+            for line in (0..nr * 4).step_by(LINE) {
+                prefetch_to_write(target.writes[stream].at(row, line).ptr);
+                prefetch(target.reads[stream].at(row, line).ptr);
+                prefetch(b.wrapping_add((p + 8) * nr).cast::<u8>().wrapping_add(line));
             }
             let b = b.add(p * nr);
             let columns = [A::words(b), A::words(b.add(half))];
@@ -262,7 +272,7 @@ unsafe fn tile<A: Arithmetic, const R: usize>(
 
 /// Fetches a cache line that is read soon.
 #[inline(always)]
-fn prefetch(line: *const f32) {
+fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of the baseline, and it may point anywhere.
     unsafe {
@@ -274,7 +284,7 @@ fn prefetch(line: *const f32) {
 
 /// Fetches a cache line into L2.
 #[inline(always)]
-pub(super) fn prefetch_far(line: *const f32) {
+pub(super) fn prefetch_far(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of the baseline, and it may point anywhere.
     unsafe {
@@ -286,7 +296,7 @@ pub(super) fn prefetch_far(line: *const f32) {
 
 /// Fetches a cache line that is written soon.
 #[inline(always)]
-fn prefetch_to_write(line: *const f32) {
+fn prefetch_to_write(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: without effect where the processor lacks it, and it may point anywhere.
     unsafe {

@@ -200,18 +200,22 @@ pub struct Contraction {
     pub epilogue: Option<TileFn>,
 }
 
-/// A matrix of `f32` that the epilogue reads or writes at the coordinates of C: element (b, i, j) at `start +
-/// b · batch + i · row + j`. It is only prefetched while tiles are multiplied, which hides most of its
-/// memory time.
+/// A matrix that the epilogue reads or writes at the coordinates of C: element (b, i, j) at `start + b · batch + i · row + j · size`,
+/// all in bytes. It is only prefetched while tiles are multiplied, which hides most of its memory time.
 #[derive(Clone, Copy, Debug)]
 pub struct Touched {
     /// Element (0, 0, 0).
-    pub start: *const f32,
-    /// From row to row, in elements.
+    pub start: *const u8,
+    /// Of an element.
+    pub size: usize,
+    /// From row to row.
     pub row: usize,
-    /// From matrix to matrix, in elements.
+    /// From matrix to matrix.
     pub batch: isize,
 }
+
+/// How many matrices are prefetched to be read, and how many to be written.
+pub const STREAMS: usize = 4;
 
 /// The memory of one run.
 #[derive(Clone, Copy, Debug)]
@@ -224,10 +228,10 @@ pub struct Buffers {
     pub c: *mut f32,
     /// Handed to prologue and epilogue.
     pub context: *const c_void,
-    /// What the epilogue reads, if that is known.
-    pub reads: Option<Touched>,
-    /// What the epilogue of `Output::Tile` writes, if that is known.
-    pub writes: Option<Touched>,
+    /// What the epilogue reads, as far as that is known.
+    pub reads: [Option<Touched>; STREAMS],
+    /// What the epilogue of `Output::Tile` writes, as far as that is known.
+    pub writes: [Option<Touched>; STREAMS],
 }
 
 // SAFETY: threads only share the pointers; `Contraction::run` states what may be done through them.

@@ -1,7 +1,7 @@
 //! How fast the register tiles are when nothing holds them up.
 
-use super::Precision;
 use super::microkernel::{Ahead, Kernels, LDA, TileOutput};
+use super::{Precision, STREAMS};
 use crate::isa::Isa;
 use crate::pool::Pool;
 use std::hint::black_box;
@@ -46,7 +46,7 @@ unsafe fn tiles(kernels: &Kernels) {
     let _tiles = unsafe { kernels.configured() };
     for _ in 0..TILES {
         let (ptr, stride) = (c.as_mut_ptr(), kernels.nr);
-        let ahead = Ahead { ptr, stride };
+        let ahead = [Ahead { ptr: ptr.cast(), stride: 4 * stride }; STREAMS];
         let target = TileOutput { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
         unsafe { (kernels.tile)(kernels.mr, words(kernels), a.as_ptr(), b.as_ptr(), &target) };

@@ -8,7 +8,7 @@ use super::blocking::{STAGED, chunks};
 use super::microkernel::{Ahead, Kernels, LDA, TileOutput};
 use super::pack::Source;
 use super::packer::Packer;
-use super::{Axis, Element, Operand, Precision};
+use super::{Axis, Element, Operand, Precision, STREAMS};
 use crate::amx::Tiles;
 use crate::isa::Isa;
 use std::ops::Range;
@@ -241,7 +241,7 @@ impl SingleThread {
                 let a = room.block().wrapping_add(down * LDA + skipped);
                 let b = b.wrapping_add(skipped * kernels.nr);
                 let c = results.start.wrapping_add(down * results.ld + j.start - columns.start);
-                let here = Ahead { ptr: c, stride: results.ld };
+                let here = [Ahead { ptr: c.cast(), stride: 4 * results.ld }; STREAMS];
                 let target =
                     TileOutput { c, ldc: results.ld, accumulate: results.adds, writes: here, reads: here };
                 // SAFETY: the caller's contract.

@@ -228,14 +228,14 @@ impl Case {
         self.stored.fill(f32::NAN);
         self.times.fill(0);
         let mut c = vec![7.25f32; batch * m * (n + 3)];
-        let touched = Touched { start: c.as_ptr(), row: n + 3, batch: 0 };
+        let touched = Touched { start: c.as_ptr().cast(), size: 4, row: 4 * (n + 3), batch: 0 };
         let buffers = Buffers {
             a: self.a.bytes.as_ptr(),
             b: self.b.bytes.as_ptr(),
             c: if self.direct { c.as_mut_ptr() } else { std::ptr::null_mut() },
             context: (&raw const self.hooks).cast(),
-            reads: Some(touched),
-            writes: Some(touched),
+            reads: [Some(touched); STREAMS],
+            writes: [Some(touched); STREAMS],
         };
         // SAFETY: the axes were made for these buffers.
         unsafe { self.contraction.run(&buffers, &Pool::new(threads), workspaces).unwrap() };

@@ -119,7 +119,8 @@ macro_rules! dots {
 }
 
 /// All 32 rows. Tiles 0 to 3 are the sums, 4 and 5 rows of A, 6 and 7 columns of B. B streams from the L2 cache, and its loads
-/// carry the hint not to displace A from L1. With every step two rows of the target are prefetched, and of what is read beside.
+/// carry the hint not to displace A from L1. With every step two rows are prefetched of the first of what is written, and of
+/// the first of what is read.
 macro_rules! multiply {
     ($name:ident $parts:literal: $($step:expr),*) => {
         unsafe fn $name(words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
@@ -168,10 +169,10 @@ macro_rules! multiply {
                         upper = in(reg) upper,
                         lower = in(reg) lower,
                         stride = in(reg) stride,
-                        writes = inout(reg) target.writes.ptr => _,
-                        writes_stride = in(reg) target.writes.stride * 4,
-                        reads = inout(reg) target.reads.ptr => _,
-                        reads_stride = in(reg) target.reads.stride * 4,
+                        writes = inout(reg) target.writes[0].ptr => _,
+                        writes_stride = in(reg) target.writes[0].stride,
+                        reads = inout(reg) target.reads[0].ptr => _,
+                        reads_stride = in(reg) target.reads[0].stride,
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(nostack)

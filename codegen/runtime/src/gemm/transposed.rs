@@ -8,7 +8,7 @@
 use super::blocking::{GemmCall, Space};
 use super::microkernel::LDA;
 use super::pack::{Block, Offsets};
-use super::{Buffers, Contraction, Output, Precision, TILE_COLUMNS};
+use super::{Buffers, Contraction, Output, Precision, STREAMS, TILE_COLUMNS};
 use std::ops::Range;
 
 /// Packed words of A at most: 4 MiB.
@@ -33,7 +33,16 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
             epilogue: None,
             ..job.clone()
         };
-        (job, Buffers { a: buffers.b, b: buffers.a, reads: None, writes: None, ..*buffers })
+        (
+            job,
+            Buffers {
+                a: buffers.b,
+                b: buffers.a,
+                reads: [None; STREAMS],
+                writes: [None; STREAMS],
+                ..*buffers
+            },
+        )
     })
 }
 
