@@ -3,10 +3,10 @@
 use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
 use crate::gemm::single_thread::{ALIGN, Matrix, Panels, Results, Room, SingleThread, Wedge};
 use crate::gemm::{
-    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, TileFn, Workspaces,
+    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, TileFn, Workspaces, store,
 };
+use crate::isa::Isa;
 use crate::launch::Functions;
-use crate::math::element::{Bf16, Byte, Element as _, F16};
 use crate::math::zero_upper;
 use crate::memory::OutOfMemory;
 use crate::pool::{Pool, share};
@@ -306,13 +306,13 @@ impl<'a> Own<'a> {
 
     /// Stores results that were computed aside, `rows` of the consumer's.
     unsafe fn store(&self, at: usize, batch: usize, rows: Range<usize>) {
-        let consumer = &self.step.consumers[at];
+        let (step, consumer) = (self.step, &self.step.consumers[at]);
         let out = &consumer.out;
         let start = self.out(out, batch);
         for (i, row) in rows.enumerate() {
             let from = self.aside[at].wrapping_add(i * consumer.p);
             // SAFETY: the caller's contract.
-            unsafe { store_row(from, consumer.p, start, out, row) };
+            unsafe { store_row(step.isa, from, consumer.p, start, out, row) };
         }
     }
 
@@ -333,32 +333,19 @@ fn place(table: &[*mut u8], out: &Destination, batch: usize) -> *mut u8 {
 }
 
 /// Stores one row of results, narrowed.
-unsafe fn store_row(from: *const f32, count: usize, start: *mut u8, out: &Destination, row: usize) {
-    let line = start.wrapping_offset(out.outer.at(row) * out.element.size() as isize);
+unsafe fn store_row(isa: Isa, from: *const f32, count: usize, start: *mut u8, out: &Destination, row: usize) {
+    let at = |offset: isize| start.wrapping_offset(offset * out.element.size() as isize);
+    let line = out.outer.at(row);
     // SAFETY: the caller's contract.
     unsafe {
-        match out.element {
-            Element::Bf16 => store_each(from, count, line.cast(), &out.p, Bf16::narrow),
-            Element::F16 => store_each(from, count, line.cast(), &out.p, F16::narrow),
-            Element::I8 => store_each(from, count, line.cast(), &out.p, Byte::narrow),
-            Element::F32 => store_each(from, count, line.cast(), &out.p, |value| value),
+        match &out.p {
+            Axis::Strided { stride, .. } => store(isa, out.element, at(line), *stride, from, count),
+            Axis::Table(table) => {
+                for (j, offset) in table[..count].iter().enumerate() {
+                    store(isa, out.element, at(line + offset), 1, from.wrapping_add(j), 1);
+                }
+            }
         }
-    }
-}
-
-unsafe fn store_each<T>(
-    from: *const f32,
-    count: usize,
-    line: *mut T,
-    axis: &Axis,
-    narrow: impl Fn(f32) -> T,
-) {
-    // SAFETY: the caller's contract.
-    let store = |j: usize, to: isize| unsafe { line.offset(to).write_unaligned(narrow(*from.add(j))) };
-    match axis {
-        // A loop that the compiler vectorises.
-        Axis::Strided { stride: 1, .. } => (0..count).for_each(|j| store(j, j as isize)),
-        axis => (0..count).for_each(|j| store(j, axis.at(j))),
     }
 }
 
@@ -482,7 +469,7 @@ impl Shared<'_> {
             for i in share(rows.len(), self.pool.threads(), t) {
                 let row = from.wrapping_add(i * consumer.p);
                 // SAFETY: rows of different threads are disjoint.
-                unsafe { store_row(row, consumer.p, start, &consumer.out, rows.start + i) };
+                unsafe { store_row(self.step.isa, row, consumer.p, start, &consumer.out, rows.start + i) };
             }
         });
     }

@@ -62,6 +62,8 @@ pub(super) fn streams(ahead: impl Iterator<Item = Ahead> + Clone, otherwise: Ahe
 pub(super) type Tile = unsafe fn(usize, usize, *const u32, *const u32, &TileOutput);
 /// `(dst, src, stride, n)`: widens elements to `f32`, as `math::element::load`.
 pub(super) type Load = unsafe fn(*mut f32, *const u8, isize, usize);
+/// `(dst, stride, src, n)`: narrows `f32` to elements, as `math::element::store`.
+pub(super) type Store = unsafe fn(*mut u8, isize, *const f32, usize);
 /// `(dst, src, n)`: rounds to bf16 and back.
 pub(super) type Round = unsafe fn(*mut f32, *const f32, usize);
 
@@ -103,6 +105,7 @@ pub(super) struct Kernels {
     pub narrow: Option<Narrow>,
     pub gemv: &'static Gemv,
     load: [Load; 4],
+    store: [Store; 4],
     pub round: Round,
 }
 
@@ -134,12 +137,11 @@ impl Kernels {
     }
 
     pub(super) fn load(&self, element: Element) -> Load {
-        match element {
-            Element::F32 => self.load[0],
-            Element::Bf16 => self.load[1],
-            Element::F16 => self.load[2],
-            Element::I8 => self.load[3],
-        }
+        self.load[place(element)]
+    }
+
+    pub(super) fn store(&self, element: Element) -> Store {
+        self.store[place(element)]
     }
 
     /// Whether they are for a tile unit, of the processor or emulated.
@@ -190,6 +192,16 @@ impl Kernels {
             (self.tile)(rows, words, a, b, &TileOutput { c, ldc: self.nr, ..*target });
             valid().for_each(|(i, j)| at(i, j).write_unaligned(whole[i * self.nr + j]));
         }
+    }
+}
+
+/// An element's place in tables of conversions.
+fn place(element: Element) -> usize {
+    match element {
+        Element::F32 => 0,
+        Element::Bf16 => 1,
+        Element::F16 => 2,
+        Element::I8 => 3,
     }
 }
 
@@ -392,6 +404,18 @@ macro_rules! lines {
             pub(super) static LOAD: [Load; 4] = [load::<F32>, load::<Bf16>, load::<F16>, load::<Byte>];
 
             #$attribute
+            unsafe fn store<E: element::Element<Lane = f32>>(
+                dst: *mut u8,
+                stride: isize,
+                src: *const f32,
+                n: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { element::store::<E>(dst, stride, src, n) }
+            }
+            pub(super) static STORE: [Store; 4] = [store::<F32>, store::<Bf16>, store::<F16>, store::<Byte>];
+
+            #$attribute
             pub(super) unsafe fn round(dst: *mut f32, src: *const f32, n: usize) {
                 // SAFETY: the caller's contract.
                 unsafe { element::round::<Bf16>(dst, src, n) }
@@ -416,6 +440,7 @@ static PORTABLE: Kernels = Kernels {
     narrow: None,
     gemv: &portable::GEMV,
     load: portable::LOAD,
+    store: portable::STORE,
     round: portable::round,
 };
 
@@ -479,6 +504,7 @@ mod x86 {
         narrow: None,
         gemv: &avx512::GEMV,
         load: avx512::LOAD,
+        store: avx512::STORE,
         round: avx512::round,
     };
     pub(super) static AVX512_BF16: Kernels = Kernels {
@@ -551,6 +577,7 @@ mod x86 {
         narrow: None,
         gemv: &avx2::GEMV,
         load: avx2::LOAD,
+        store: avx2::STORE,
         round: avx2::round,
     };
 }

@@ -164,6 +164,23 @@ pub fn register_rows(isa: Isa, precision: Precision) -> usize {
     microkernel::Kernels::of(isa, precision).mr
 }
 
+/// Stores `n` values as elements, `stride` elements apart.
+///
+/// # Safety
+/// The machine has the instruction set; `src` has the values, and `dst` room for the elements.
+pub(crate) unsafe fn store(
+    isa: Isa,
+    element: Element,
+    dst: *mut u8,
+    stride: isize,
+    src: *const f32,
+    n: usize,
+) {
+    let kernels = microkernel::Kernels::of(isa, Precision::F32);
+    // SAFETY: the caller's contract.
+    unsafe { kernels.store(element)(dst, stride, src, n) }
+}
+
 /// `(tile, ld, row, column, rows, columns, batch, context)`: works in place on a tile of finished results
 /// (epilogue: rows are m, columns n) or of operand rows (prologue on A: rows are m, columns k). `row` and `column`
 /// are the tile's place in its matrix, which is number `batch`; rows of the tile are `ld` elements apart. It is
