@@ -78,8 +78,10 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
     let start = Instant::now();
     check_mode(target)?;
     let backend = target.backend();
-    let lowered = memory::choose(graph, states, target, &*backend)?;
-    generate(graph, lowered, states, target, &*backend, start)
+    // Read once, so that possibilities are compared by what they take, whatever else the process does meanwhile.
+    let in_use = backend.bytes_in_use();
+    let lowered = memory::choose(graph, states, target, &*backend, in_use)?;
+    generate(graph, lowered, states, target, &*backend, (start, in_use))
 }
 
 /// How [`compile`] would keep a program small, found by planning alone.
@@ -89,9 +91,11 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
 pub fn planned_memory(graph: &Graph, states: &States, target: &Target) -> Result<MemoryStrategy> {
     check_mode(target)?;
     if let (None, Some(microbatches)) = (target.memory_limit, target.microbatches) {
-        return Ok(MemoryStrategy { microbatches, recompute: target.recompute });
+        let memory = MemoryStrategy { microbatches, recompute: target.recompute };
+        return Stages::new(target, memory).divide(graph).map(|_| memory);
     }
-    Ok(memory::choose(graph, states, target, &*target.backend())?.memory)
+    let backend = target.backend();
+    Ok(memory::choose(graph, states, target, &*backend, backend.bytes_in_use())?.memory)
 }
 
 fn check_mode(target: &Target) -> Result<()> {
@@ -125,14 +129,14 @@ fn generate(
     states: &States,
     target: &Target,
     backend: &dyn Backend,
-    start: Instant,
+    (start, in_use): (Instant, usize),
 ) -> Result<Compiled> {
     let code_start = Instant::now();
     let Lowered { memory, program, passes, fuse, plan } = lowered;
     // On a device the executable says it, without rendering the program once more.
     let process_bytes = match target.is_on_gpu() {
         true => 0,
-        false => backend.bytes_in_use() + backend.bytes_needed(&program, states)?,
+        false => in_use + backend.bytes_needed(&program, states)?,
     };
     let mut report = CompileReport {
         memory,
@@ -258,7 +262,7 @@ impl Program {
 
     /// States for this program from a file that [`Session::save`](crate::optim::Session::save) has written, to use a trained model
     /// without training it: its parameters and buffers have the values of the file, everything else is zero. What else is in the file,
-    /// such as an optimizer's moments, is left out.
+    /// such as an optimizer's moments, is left out. Needs the feature `files`.
     ///
     /// # Errors
     /// The file cannot be read, lacks a parameter, or has one of another shape, or of `i8` where the program has floats.
@@ -295,11 +299,21 @@ impl Program {
         if missing.is_empty() { Ok(states) } else { Err(of(format!("has no {}", missing.join(", ")))) }
     }
 
-    /// Compiles the program over `states`; see [`compile`].
+    /// Compiles the program over `states`; see [`compile`]. They must have its parameters and buffers, as those of
+    /// [`initial_states`](Self::initial_states), [`load_states`](Self::load_states) and a [session](crate::optim::Session) do. Other
+    /// states that they lack begin with zeros.
     ///
     /// # Errors
-    /// As [`compile`].
+    /// The states lack a parameter or a buffer; or as [`compile`].
     pub fn compile(&self, states: &States, target: &Target) -> Result<Compiled> {
+        let kept = self.parameters.iter().chain(&self.buffers).map(|parameter| &*parameter.name);
+        let missing: Vec<_> = kept.filter(|name| states.ty(name).is_none()).collect();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            return Err(Error::Configuration(format!(
+                "the states lack parameters of the program: {missing}"
+            )));
+        }
         compile(&self.graph, states, target)
     }
 }

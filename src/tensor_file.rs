@@ -1,4 +1,4 @@
-//! Tensors of every dtype in safetensors files: what programs read and write by name.
+//! Tensors of every dtype in safetensors files: what programs read and write by name. Needs the feature `files`.
 //!
 //! `bool` is the format's `BOOL`, one byte each. Dtypes that no tensor here has (`I64`, `U8`, …) are refused.
 //! Checkpoints of training runs have a reader of their own, for `f32` alone and in pieces.

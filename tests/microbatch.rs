@@ -170,7 +170,9 @@ fn a_limit_takes_the_fewest_slices_that_fit() {
     let message = report(&Target::cpu().memory_limit(1 << 20)).unwrap_err().to_string();
     assert!(message.starts_with("the memory limit of 1.0 MiB is "), "{message}");
     assert!(
-        message.contains(" too small: this program takes ") && message.contains("microbatches"),
+        message.contains(" are needed at least (")
+            && message.contains(" are in use already")
+            && message.contains("microbatches"),
         "{message}"
     );
     let eager = Target::cpu().mode(Mode::Eager).memory_limit(8 << 30);

@@ -1,6 +1,6 @@
 //! Sessions: a training run of the user's own model that can stop, go on, and be evaluated.
 
-use kernfusion::compile::Target;
+use kernfusion::compile::planned_memory;
 use kernfusion::optim::Schedule;
 use kernfusion::prelude::*;
 use kernfusion::tensor_file;
@@ -103,7 +103,7 @@ fn what_is_wrong_is_named_with_what_there_is() {
     let (y, x) = batch(0);
     let refused = |result: kernfusion::Result<f32>| result.unwrap_err().to_string();
     let message = refused(session.step(&[("x", &x), ("z", &y)]));
-    assert!(message.starts_with("input \"z\": there is no such input (there are: x, y, "), "{message}");
+    assert!(message.starts_with("input \"z\": there is no such input (there are: x, y)"), "{message}");
     let message = refused(session.step(&[("x", &x)]));
     assert!(message.starts_with("input \"y\": is missing; it is f32[6,1]"), "{message}");
     let message = refused(session.step(&[("x", &y), ("y", &y)]));
@@ -182,4 +182,69 @@ fn states_are_loaded_without_a_session_or_the_error_says_what_does_not_fit() {
     narrow.remove("layer.bias");
     narrow.insert("layer.weight".into(), weight.clone());
     assert!(message(&narrow, 3).unwrap_err().ends_with("has no layer.bias"));
+}
+
+#[test]
+fn a_session_evaluates_its_own_parameters_only() {
+    let mut session = session(7);
+    let names = session.states().names();
+    let trace = Trace::new();
+    let x = trace.input("x", [2, 3], DType::F32);
+    let y = Linear::new(&trace, "hiden", 3, 8).forward(&x);
+    let misspelt = trace.finish(&[("y", &y)]).unwrap();
+    let xs = HostTensor::new([2, 3], [0.5f32; 6]);
+    let error = session.evaluate(&misspelt, &[("x", &xs)]).map(drop).unwrap_err().to_string();
+    assert_eq!(error, "configuration: the states lack parameters of the program: hiden.weight, hiden.bias");
+    assert_eq!(session.states().names(), names, "nothing was added");
+    let error = misspelt.compile(&States::new(), &Target::cpu()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("lack parameters of the program: hiden.weight"), "{error}");
+
+    let training = Trace::training();
+    let y = Model::new(&training).forward(&training.input("x", [2, 3], DType::F32));
+    let dropping = training.finish(&[("y", &y)]).unwrap();
+    let error = session.evaluate(&dropping, &[("x", &xs)]).map(drop).unwrap_err().to_string();
+    assert!(error.contains("draws random numbers") && error.contains("`Trace::new`"), "{error}");
+    let word = |x: u32| HostTensor::new([], [x]);
+    let given = [("x", &xs), ("seed", &word(1)), ("step", &word(2))];
+    session.evaluate(&dropping, &given).expect("with random numbers on request");
+}
+
+#[test]
+fn inputs_of_a_step_are_the_callers_alone() {
+    let mut session = session(7);
+    let (y, x) = batch(0);
+    let error = session.step(&[("features", &x), ("y", &y)]).unwrap_err().to_string();
+    assert_eq!(error, "input \"features\": there is no such input (there are: x, y)");
+    let error = session.step(&[("x", &x), ("y", &y), ("seed", &y)]).unwrap_err().to_string();
+    assert_eq!(error, "input \"seed\": there is no such input (there are: x, y)");
+
+    let trace = Trace::training();
+    let (x, lr) = (trace.input("x", [6, 3], DType::F32), trace.input("lr", [6, 1], DType::F32));
+    let loss = mse(&Linear::new(&trace, "linear", 3, 1).forward(&x), &lr);
+    let error = TrainStep::new(&loss, &Optimizer::sgd(0.1), None).map(drop).unwrap_err().to_string();
+    assert!(error.contains("the input \"lr\" has the name of one that the optimizer adds"), "{error}");
+
+    let trace = Trace::training();
+    let loss = trace.input("x", [6, 3], DType::F32).sum_all();
+    let error = TrainStep::new(&loss, &Optimizer::sgd(0.1), None).map(drop).unwrap_err().to_string();
+    assert!(error.contains("there are no parameters: there is nothing to train"), "{error}");
+}
+
+/// What is planned is what is compiled, also where it cannot be.
+#[test]
+fn microbatches_that_do_not_divide_the_batch_cannot_be_planned() {
+    let trace = Trace::training();
+    let (x, y) = (trace.input("x", [6, 3], DType::F32), trace.input("y", [6, 1], DType::F32));
+    let loss = mse(&Linear::new(&trace, "linear", 3, 1).forward(&x), &y);
+    let program = TrainStep::new(&loss, &Optimizer::sgd(0.1), None).unwrap().program;
+    let states = program.initial_states(1).unwrap();
+    for microbatches in [0, 4, 1000] {
+        let target = Target::cpu().microbatches(microbatches);
+        let planned = planned_memory(&program.graph, &states, &target).map(drop).unwrap_err().to_string();
+        let compiled = program.compile(&states, &target).map(drop).unwrap_err().to_string();
+        assert_eq!(planned, compiled);
+        assert!(planned.contains(&format!("in {microbatches} microbatches")), "{planned}");
+    }
+    let target = Target::cpu().microbatches(3);
+    assert_eq!(planned_memory(&program.graph, &states, &target).unwrap().microbatches, 3);
 }

@@ -49,10 +49,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor from its shape and elements: a vector, an array, a slice, or an iterator over numbers or references to them.
+    /// A tensor from its shape and elements: a vector, an array, a slice, or an iterator over numbers or references to them. Its dtype is
+    /// that of the numbers: `1.0` alone is an `f64`, `1.0f32` is not.
     ///
     /// # Panics
     /// If the number of elements is not the product of the extents.
+    #[track_caller]
     pub fn new(shape: impl Into<Vec<usize>>, data: impl Into<Data>) -> Self {
         let (shape, data) = (shape.into(), data.into());
         let elements: usize = shape.iter().product();

@@ -14,7 +14,7 @@ use kernfusion_passes::microbatch::batch_extent;
 /// take no longer than the whole batch, since their products still fill all threads.
 const ROOMY: usize = 512 << 20;
 
-/// A program lowered as the target asks for.
+/// A program lowered as the target asks for, in a process that has `in_use` bytes already.
 ///
 /// # Errors
 /// A limit cannot be met: by how much the best possibility misses it. Or as [`lower`].
@@ -23,13 +23,14 @@ pub(super) fn choose(
     states: &States,
     target: &Target,
     backend: &dyn Backend,
+    in_use: usize,
 ) -> Result<Lowered> {
     if let Some(lowered) = within_arena(graph, target)? {
         return Ok(lowered);
     }
     match target.memory_limit {
         None => unlimited(graph, target),
-        Some(limit) => within(limit, graph, states, target, backend),
+        Some(limit) => within((limit, in_use), graph, states, target, backend),
     }
 }
 
@@ -89,14 +90,12 @@ fn own_bytes(lowered: &Lowered) -> usize {
 /// The program in the fewest microbatches whose memory is within the limit, or in as many as the target says; products are
 /// computed again if that is not enough.
 fn within(
-    limit: usize,
+    (limit, in_use): (usize, usize),
     graph: &Graph,
     states: &States,
     target: &Target,
     backend: &dyn Backend,
 ) -> Result<Lowered> {
-    // Read once, so that possibilities are compared by what they take, whatever else the process does meanwhile.
-    let in_use = backend.bytes_in_use();
     let mut least: Option<(usize, MemoryStrategy)> = None;
     let mut uncut = None;
     let kept = candidates(graph, target);
@@ -124,7 +123,7 @@ fn within(
     let (needed, memory) = least.expect("one microbatch is always a candidate");
     Err(match uncut {
         Some(cause) => LimitError::Whole { limit, needed, cause: Box::new(cause) },
-        None => LimitError::TooSmall { limit, needed, memory },
+        None => LimitError::TooSmall { limit, needed, in_use, memory },
     }
     .into())
 }

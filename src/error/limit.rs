@@ -8,14 +8,16 @@ use kernfusion_passes::microbatch::MicrobatchError;
 pub enum LimitError {
     /// No number of microbatches fits.
     #[error(
-        "the memory limit of {} is {} too small: this program takes {} at least ({memory})",
-        mebibytes(*limit), mebibytes(needed - limit), mebibytes(*needed)
+        "the memory limit of {} is {} too small: {} are needed at least ({memory}), of which {} are in use already",
+        mebibytes(*limit), mebibytes(needed - limit), mebibytes(*needed), mebibytes(*in_use)
     )]
     TooSmall {
         /// The limit in bytes.
         limit: usize,
         /// The least number of bytes that would do.
         needed: usize,
+        /// What was in use before the program was compiled: the rest of the process, or of the GPU's memory.
+        in_use: usize,
         /// The way in which it would.
         memory: MemoryStrategy,
     },

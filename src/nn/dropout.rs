@@ -6,7 +6,7 @@ use crate::trace::Tensor;
 /// does nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
-    /// p, the probability that an element is dropped: at least 0, below 1.
+    /// p, the probability that an element is dropped: at least 0, below 1. Anything else is a mistake.
     pub probability: f64,
 }
 
@@ -16,6 +16,10 @@ impl Dropout {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let trace = x.trace();
+        x.expect("dropout", |_| {
+            let p = self.probability;
+            (!(0.0..1.0).contains(&p)).then(|| format!("the probability {p} is not at least 0 and below 1"))
+        });
         if self.probability == 0.0 || !trace.is_training() {
             return x.clone();
         }

@@ -42,7 +42,8 @@ impl LinearBuilder {
         let _scope = trace.scope(name);
         let weight = trace.parameter("weight", [outputs, inputs], init);
         let adapter = Adapter::new(trace, inputs, outputs);
-        let bias = bias.then(|| trace.parameter("bias", [outputs], Init::Zeros));
+        // A closure would have a line of its own.
+        let bias = if bias { Some(trace.parameter("bias", [outputs], Init::Zeros)) } else { None };
         Linear { path: trace.path(), weight, bias, adapter }
     }
 }

@@ -38,8 +38,18 @@ impl LayerNorm {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
+        expect_width("layer_norm", x, &self.weight);
         x.normalize(&[-1], self.epsilon) * &self.weight + &self.bias
     }
+}
+
+/// Records a mistake unless the last axis is as wide as the weight.
+#[track_caller]
+fn expect_width(op: &'static str, x: &Tensor, weight: &Tensor) {
+    x.expect_of([x, weight], op, |[x, weight]| {
+        let width = weight.shape.first();
+        (x.shape.last() != width).then(|| format!("takes [.., {}]", width.copied().unwrap_or(0)))
+    });
 }
 
 /// x / √(mean x² + ε) · weight over the last axis (Zhang, Sennrich, 2019).
@@ -69,6 +79,7 @@ impl RmsNorm {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
+        expect_width("rms_norm", x, &self.weight);
         // One root and one division for each row.
         let scale = (x.square().mean_keep(&[-1]) + self.epsilon).sqrt().recip();
         x * scale * &self.weight

@@ -1,7 +1,7 @@
 //! Layers against plain code, gradients against central differences, dropout's masks.
 
 use super::*;
-use crate::loss::{bce, bce_with_logits, cross_entropy, mse};
+use crate::loss::*;
 use crate::prelude::{Init, Trace};
 use crate::testing::{assert_close, check_gradients, evaluate, random, value};
 use crate::trace::Tensor;
@@ -331,4 +331,60 @@ fn a_wrong_shape_is_reported_at_the_call_of_the_layer_under_its_path() {
     assert!(error.starts_with(expected), "{error}");
     assert!(error.contains(&format!("{}:{line}:", file!())), "{error}");
     assert!(error.ends_with("\n  in blocks.0.attn.qkv"), "{error}");
+}
+
+/// Nothing is broadcast where two shapes should be one.
+#[test]
+fn losses_and_layers_refuse_other_shapes_by_their_own_names() {
+    type Mistake = fn(&Trace, &Tensor, &Tensor);
+    let mistakes: [(&str, Mistake); 15] = [
+        ("mse(f32[8,1], f32[8]): the operands must have one shape", |_, x, y| drop(mse(x, y))),
+        ("bce(f32[8,1], f32[8]): the operands", |_, x, y| drop(bce(x, y))),
+        ("bce_with_logits(f32[8,1], f32[8]): the operands", |_, x, y| drop(bce_with_logits(x, y))),
+        ("pairwise_loss(f32[8,1], f32[8]): the operands", |_, x, y| drop(pairwise_loss(x, y))),
+        ("masked_mean(f32[8,1], f32[8]): the operands", |_, x, y| drop(masked_mean(x, y))),
+        ("counted_mean(f32[8,1], f32[8]): the operands", |t, x, y| drop(counted_mean(x, y, &t.ones([])))),
+        ("value_loss(f32[8,1], f32[8,1], f32[8]): the operands", |_, x, y| drop(value_loss(x, x, y))),
+        ("ppo_loss(f32[8,1], f32[8,1], f32[8], f32[8,1]): the operands", |_, x, y| {
+            drop(ppo_loss(x, x, y, x, 0.2))
+        }),
+        ("cross_entropy(f32[8,1], i32[8,1]): takes logits [.., classes] and targets [..]", |t, x, _| {
+            drop(cross_entropy(x, &t.input("c", [8, 1], DType::I32)))
+        }),
+        ("cross_entropy(f32[8,1], f32[8]): target classes are i32, not f32", |_, x, y| {
+            drop(cross_entropy(x, y))
+        }),
+        ("token_losses(f32[], i32[]): takes logits", |t, _, _| {
+            drop(token_losses(&t.ones([]), &t.input("c", [], DType::I32)))
+        }),
+        ("layer_norm(f32[8,1], f32[16]): takes [.., 16]", |t, x, _| {
+            drop(LayerNorm::new(t, "norm", 16).forward(x))
+        }),
+        ("rms_norm(f32[8], f32[16]): takes [.., 16]", |t, _, y| drop(RmsNorm::new(t, "norm", 16).forward(y))),
+        ("dropout(f32[8]): the probability 1 is not at least 0 and below 1", |_, _, y| {
+            drop(Dropout { probability: 1.0 }.forward(y))
+        }),
+        ("dropout(f32[8]): the probability NaN", |_, _, y| {
+            drop(Dropout { probability: f64::NAN }.forward(y))
+        }),
+    ];
+    for (expected, mistake) in mistakes {
+        let trace = Trace::new();
+        let (x, y) = (trace.input("x", [8, 1], DType::F32), trace.input("y", [8], DType::F32));
+        mistake(&trace, &x, &y);
+        let message = trace.error().expect("a mistake").to_string();
+        assert!(message.starts_with(expected), "{message}\nis not\n{expected}");
+        assert!(message.contains(&format!("at {}:", file!())), "{message}");
+    }
+}
+
+/// An operation of a layer has the line that calls the layer, those of its parameters included.
+#[test]
+fn parameters_have_the_line_that_declares_the_layer() {
+    let trace = Trace::new();
+    let line = line!() + 1;
+    let layer = Linear::new(&trace, "linear", 2, 3);
+    let program = trace.finish(&[("weight", &layer.weight), ("bias", layer.bias.as_ref().expect("one"))]);
+    let text = program.expect("a program").graph.to_string();
+    assert_eq!(text.matches(&format!("at {:?}:{line}:", file!())).count(), 2, "{text}");
 }

@@ -4,8 +4,11 @@ use super::{Schedule, TrainStep};
 use crate::compile::{Compiled, Target};
 use crate::trace::Program;
 use crate::{Error, Result};
-use kernfusion_codegen::{Outputs, States};
-use kernfusion_ir::Tensor as HostTensor;
+use kernfusion_codegen::{Outputs, States, check_inputs};
+use kernfusion_ir::{InputRole, Tensor as HostTensor, TensorType};
+
+/// The input of a program that draws random numbers.
+const SEED: &str = "seed";
 
 /// A compiled training step with its parameters, the optimizer's states, the learning rate and the random numbers of each step.
 ///
@@ -58,6 +61,12 @@ impl TrainStep {
     }
 }
 
+/// The values that each run of a program is given.
+fn data_inputs(program: &Program) -> Vec<(&str, TensorType)> {
+    let data = program.graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+    data.map(|(id, name, _)| (name, program.graph[id].ty.clone())).collect()
+}
+
 impl Session {
     /// Lets the learning rate change with the step. Without it, it stays what the optimizer says. A session that [loads](Self::load)
     /// keeps its own schedule, and goes on in it where the file's steps ended.
@@ -80,18 +89,31 @@ impl Session {
     /// As [`step`](Self::step).
     pub fn step_outputs(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Outputs> {
         let scalars = self.step.scalars(self.done, self.learning_rate(), self.seed);
+        // What a session gives is no business of the caller's: errors name the other inputs.
+        let types = data_inputs(&self.step.program);
+        let is_own = |name: &str| scalars.iter().any(|(own, _)| *own == name);
+        let declared: Vec<_> =
+            types.iter().filter(|(name, _)| !is_own(name)).map(|(name, ty)| (*name, ty)).collect();
+        check_inputs(&declared, inputs)?;
         let scalars = scalars.iter().map(|(name, value)| (*name, value));
         let outputs = self.compiled.run(&inputs.iter().copied().chain(scalars).collect::<Vec<_>>())?;
         self.done += 1;
         Ok(outputs)
     }
 
-    /// Runs another program over the parameters of the moment: its outputs by name. The program that was evaluated last stays
-    /// compiled.
+    /// Runs another program over the parameters of the moment: its outputs by name. Its parameters must be some of the session's; other
+    /// states of its own, such as caches, begin with zeros and are kept. The program that was evaluated last stays compiled.
     ///
     /// # Errors
-    /// As [`compile`](crate::compile::compile) and [`Compiled::run`].
+    /// The session lacks a parameter of the program; the program was traced in training mode, and draws random numbers; or as
+    /// [`compile`](crate::compile::compile) and [`Compiled::run`].
     pub fn evaluate(&mut self, program: &Program, inputs: &[(&str, &HostTensor)]) -> Result<Outputs> {
+        let draws = data_inputs(program).iter().any(|(name, _)| *name == SEED);
+        if draws && inputs.iter().all(|(name, _)| *name != SEED) {
+            let reason = "the program draws random numbers, for dropout perhaps: trace it with `Trace::new`, which does not drop, or \
+                          give the inputs `seed` and `step`, numbers of u32";
+            return Err(Error::Configuration(reason.into()));
+        }
         if self.evaluation.as_ref().is_none_or(|(last, _)| last != program) {
             let target = self.target.clone().share_arena(&self.compiled);
             self.evaluation = Some((program.clone(), program.compile(&self.states, &target)?));
@@ -146,9 +168,9 @@ mod files {
     const PLACE: &str = "session.place";
 
     impl Session {
-        /// Writes parameters, the optimizer's states, the number of steps and the seed as a safetensors file, whole or not at all. Its
-        /// folder must exist. The schedule is not in the file. [`Program::load_states`](crate::trace::Program::load_states) reads the
-        /// parameters for a program that is not trained.
+        /// Writes parameters, the optimizer's states, the number of steps and the seed as a safetensors file, whole or not at all; folders
+        /// that are missing are made. The schedule is not in the file. [`Program::load_states`](crate::trace::Program::load_states) reads
+        /// the parameters for a program that is not trained. Needs the feature `files`.
         ///
         /// # Errors
         /// It cannot be written; what was there before is then untouched.
@@ -162,7 +184,8 @@ mod files {
             Ok(tensor_file::write(path, &tensors)?)
         }
 
-        /// Goes on from a file that [`save`](Self::save) has written, or begins from one that has parameters alone.
+        /// Goes on from a file that [`save`](Self::save) has written, or begins from one that has parameters alone. Needs the feature
+        /// `files`.
         ///
         /// # Errors
         /// It cannot be read, lacks a parameter, or has a tensor that is no state of this model or of another shape; nothing has

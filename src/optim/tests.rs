@@ -154,9 +154,10 @@ fn settings_out_of_range_are_refused() {
     let loss = trace.zeros([]);
     let error = TrainStep::new(&loss, &Optimizer::sgd(1.0), Some(0.0)).expect_err("no such norm").to_string();
     assert_eq!(error, "configuration: the clipping norm 0 is not above 0");
-    let error =
-        TrainStep::new(&trace.zeros([2]), &Optimizer::sgd(1.0), None).expect_err("no scalar").to_string();
-    assert!(error.starts_with("grad(f32[2]): only a floating-point scalar has gradients"), "{error}");
+    let error = TrainStep::new(&trace.parameter("w", [2], Init::Zeros), &Optimizer::sgd(1.0), None)
+        .expect_err("no scalar")
+        .to_string();
+    assert!(error.starts_with("grad(f32[2], f32[2]): only a floating-point scalar has gradients"), "{error}");
 }
 
 #[test]

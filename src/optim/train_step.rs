@@ -17,11 +17,11 @@ pub struct TrainStep {
 
 impl TrainStep {
     /// Traces gradients of a scalar loss by every parameter of its trace that is not frozen, and the updates. `clip` is the largest norm
-    /// of all gradients together; larger ones are scaled down to it.
+    /// of all gradients together; larger ones are scaled down to it. Dropout drops if the trace is one of [`Trace::training`].
     ///
     /// # Errors
     /// The first mistake made on the trace; settings of the optimizer that are out of range; a `clip` that is not
-    /// above 0; parameters that are all frozen.
+    /// above 0; no parameters, or all of them frozen; an input that has the name of one of the [scalars](Self::scalars).
     #[track_caller]
     pub fn new(loss: &Tensor, optimizer: &Optimizer, clip: Option<f64>) -> Result<Self> {
         optimizer.validate()?;
@@ -29,12 +29,19 @@ impl TrainStep {
             return Err(Error::Configuration(format!("the clipping norm {clip} is not above 0")));
         }
         let trace = loss.trace();
+        let own = optimizer.scalars(0, 0.0);
+        let is_own = |name: &str| own.iter().any(|(own, _)| *own == name);
+        if let Some((name, _)) = trace.data_inputs().into_iter().find(|(name, _)| is_own(name)) {
+            let reason =
+                format!("the input \"{name}\" has the name of one that the optimizer adds: choose another");
+            return Err(Error::Configuration(reason));
+        }
         let all = trace.parameters();
-        let declared = !all.is_empty();
+        let which = if all.is_empty() { "there are no parameters" } else { "all parameters are frozen" };
         let trained = all.into_iter().filter(|(parameter, _)| parameter.trained);
         let (parameters, tensors): (Vec<_>, Vec<_>) = trained.unzip();
-        if declared && parameters.is_empty() {
-            return Err(Error::Configuration("all parameters are frozen: there is nothing to train".into()));
+        if parameters.is_empty() {
+            return Err(Error::Configuration(format!("{which}: there is nothing to train")));
         }
         let mut gradients = loss.grad(&tensors.iter().collect::<Vec<_>>());
         let norm = clip.map(|clip| clip_by_norm(trace, &mut gradients, clip));

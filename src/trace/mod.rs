@@ -271,7 +271,8 @@ impl Trace {
         self.inner.borrow().path.clone()
     }
 
-    /// A value that each run is given. The name is not prefixed with the open modules.
+    /// A value that each run is given. The name is not prefixed with the open modules. Programs that draw random numbers have the inputs
+    /// `seed` and `step`, and training steps those of [`Optimizer::scalars`](crate::optim::Optimizer::scalars).
     #[track_caller]
     pub fn input(&self, name: &str, shape: impl Into<Vec<usize>>, dtype: DType) -> Tensor {
         self.declare(name.into(), InputRole::Data, TensorType::new(dtype, shape))

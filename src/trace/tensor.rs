@@ -121,8 +121,21 @@ impl Tensor {
     /// Records a mistake of `op` if `check` finds a reason.
     #[track_caller]
     pub(crate) fn expect(&self, op: &'static str, check: impl FnOnce(&TensorType) -> Option<String>) {
-        let reason = check(&self.ty());
-        self.trace.attempt(op, [self], |_, [x]| reason.map_or(Ok(x), |reason| Err(reason.into())));
+        self.expect_of([self], op, |[ty]| check(ty));
+    }
+
+    /// As [`expect`](Self::expect), of several operands.
+    #[track_caller]
+    pub(crate) fn expect_of<const N: usize>(
+        &self,
+        operands: [&Tensor; N],
+        op: &'static str,
+        check: impl FnOnce([&TensorType; N]) -> Option<String>,
+    ) {
+        let types = operands.map(Tensor::ty);
+        if let Some(reason) = check(types.each_ref()) {
+            self.trace.attempt(op, operands, |_, _| Err(reason.into()));
+        }
     }
 
     /// The name under which this state was declared, if it is one.

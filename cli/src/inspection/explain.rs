@@ -160,8 +160,7 @@ fn kernel_line(graph: &KernelGraph, kernel: &Kernel) -> String {
 }
 
 fn refusal_line(refusal: &RefusedFusion) -> String {
-    let RefusedFusion { producer, consumer, reason, .. } = refusal;
-    format!("  {:>16}  {producer} -> {consumer}: {reason}", bytes(refusal.bytes))
+    format!("  {:>16}  {refusal}", bytes(refusal.bytes))
 }
 
 fn bytes(bytes: usize) -> String {

@@ -35,7 +35,7 @@ fn wrong_flags_are_one_line() {
         ),
         (
             "bench --config small.json --batch-size 4 --mode compiled --memory-limit 2000KiB",
-            "too small: this program takes ",
+            "are in use already",
         ),
         ("explain --config small.json --batch-size 4 --memory-limit 1MiB", "(the batch in "),
         ("dump --stage fuse --tail", "--tail is of a program in microbatches"),

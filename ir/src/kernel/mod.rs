@@ -51,6 +51,7 @@ pub use writer::{Entered, KernelWriter, Refusal};
 use crate::{Binary, Compare, DType, Literal, Origin, ReduceOp, TensorType, Unary, ValueId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// A buffer of a [`KernelGraph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -140,6 +141,12 @@ pub struct RefusedFusion {
     /// Both as nodes of the graph that fusion cut.
     #[serde(skip)]
     pub edge: (ValueId, ValueId),
+}
+
+impl fmt::Display for RefusedFusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {}: {}", self.producer, self.consumer, self.reason)
+    }
 }
 
 /// One launch.
