@@ -526,8 +526,8 @@ impl Shared<'_> {
         b: *const u8,
         c: *mut f32,
     ) -> Result<(), OutOfMemory> {
-        let buffers =
-            Buffers { a, b, c, context: std::ptr::null(), reads: [None; STREAMS], writes: [None; STREAMS] };
+        let nothing = [None; STREAMS];
+        let buffers = Buffers { a, b, c, context: std::ptr::null(), reads: nothing, writes: nothing };
         // SAFETY: the caller's contract.
         unsafe { job.run(&buffers, self.pool, self.workspaces)? };
         Ok(())

@@ -33,16 +33,8 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
             epilogue: None,
             ..job.clone()
         };
-        (
-            job,
-            Buffers {
-                a: buffers.b,
-                b: buffers.a,
-                reads: [None; STREAMS],
-                writes: [None; STREAMS],
-                ..*buffers
-            },
-        )
+        let nothing = [None; STREAMS];
+        (job, Buffers { a: buffers.b, b: buffers.a, reads: nothing, writes: nothing, ..*buffers })
     })
 }
 
