@@ -159,3 +159,22 @@ fn files_that_the_docs_name_are_there() {
     }
     assert!(named > 100 && missing.is_empty(), "of {named}: {missing:#?}");
 }
+
+/// What a crate includes lies in its own folder: else its package lacks it.
+#[test]
+fn a_package_has_all_that_its_code_includes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for name in
+        [".", "ir", "passes", "codegen", "codegen/runtime", "codegen/cpu", "codegen/cuda", "lm", "cli"]
+    {
+        let folder = root.join(name).canonicalize().unwrap();
+        for file in files(&folder.join("src")) {
+            let text = code(&fs::read_to_string(&file).unwrap());
+            for included in text.split("include_str!(\"").chain(text.split("include_bytes!(\"")) {
+                let path = included.split('"').next().unwrap();
+                let Ok(path) = file.parent().unwrap().join(path).canonicalize() else { continue };
+                assert!(path.starts_with(&folder), "{} includes {}", file.display(), path.display());
+            }
+        }
+    }
+}

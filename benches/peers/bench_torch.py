@@ -14,6 +14,10 @@ import statistics
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
+
+# The model is a part of the program, which writes it out for its verification.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cli/src/experiment/pytorch"))
 
 # glibc keeps and reuses its memory and asks for huge pages: without it much of a CPU step is page faults.
 TUNED_ALLOCATOR = (

@@ -10,6 +10,7 @@ The same PyTorch on the same processor gives the same bytes.
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 
-from model import Gpt, GptConfig, adamw
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cli/src/experiment/pytorch"))
+from model import Gpt, GptConfig, adamw  # noqa: E402
 
 # No QKV bias: adding a constant to the keys leaves softmax unchanged, so the gradient of a key bias is
 # rounding noise, which AdamW would blow up to full steps: nothing a replay could be held to.

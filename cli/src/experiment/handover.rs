@@ -21,8 +21,8 @@ use std::path::Path;
 
 /// The programs, which are part of this one, so that an installed binary has them.
 const SCRIPTS: [(&str, &str); 2] = [
-    ("verification.py", include_str!("../../../benches/peers/verification.py")),
-    ("model.py", include_str!("../../../benches/peers/model.py")),
+    ("verification.py", include_str!("pytorch/verification.py")),
+    ("model.py", include_str!("pytorch/model.py")),
 ];
 
 /// How the names of first parameters begin.
