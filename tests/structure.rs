@@ -1,5 +1,4 @@
-//! What the sources must look like. Modules import each other in one direction: no circle in the library, in `lm` and in `cli`; between
-//! crates Cargo holds it. Defects that `benches/planted.sh` plants still fit the code,
+//! What the sources must look like. Modules of a crate import each other in one direction; between crates Cargo holds it. Defects that `benches/planted.sh` plants still fit the code,
 //! and files that the docs name are there.
 
 use petgraph::algo::tarjan_scc;
@@ -7,6 +6,10 @@ use petgraph::graphmap::DiGraphMap;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// The folders of the packages that are published.
+const PACKAGES: [&str; 9] =
+    [".", "ir", "passes", "codegen", "codegen/runtime", "codegen/cpu", "codegen/cuda", "lm", "cli"];
 
 /// The modules at the top of a crate with the text of all their files, unit tests and comments left out.
 fn modules(source: &Path) -> BTreeMap<String, String> {
@@ -37,7 +40,9 @@ fn files_with_end(path: &Path, end: &str) -> Vec<PathBuf> {
 }
 
 fn code(text: &str) -> String {
-    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    let tests =
+        text.find("#[cfg(test)]\nmod tests {").or_else(|| text.find("#[cfg(all(test, unix))]\nmod tests {"));
+    let text = &text[..tests.unwrap_or(text.len())];
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.flat_map(|line| [line, "\n"]).collect()
 }
@@ -60,7 +65,7 @@ fn first_word(text: &str) -> &str {
 
 fn circles(source: &Path) -> Vec<Vec<String>> {
     let modules = modules(source);
-    assert!(modules.len() > 5, "{}: {} modules", source.display(), modules.len());
+    assert!(modules.len() > 2, "{}: {} modules", source.display(), modules.len());
     let mut graph = DiGraphMap::<&str, (), std::hash::RandomState>::new();
     for (name, text) in &modules {
         let others = imports(text, &modules).into_iter().filter(|other| other != name);
@@ -72,9 +77,9 @@ fn circles(source: &Path) -> Vec<Vec<String>> {
 
 #[test]
 fn modules_import_each_other_in_one_direction() {
-    for source in ["src", "lm/src", "cli/src"] {
-        let found = circles(&Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
-        assert!(found.is_empty(), "modules of {source} that import each other in a circle: {found:?}");
+    for package in PACKAGES {
+        let found = circles(&Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"));
+        assert!(found.is_empty(), "modules of {package} that import each other in a circle: {found:?}");
     }
 }
 
@@ -164,9 +169,7 @@ fn files_that_the_docs_name_are_there() {
 #[test]
 fn a_package_has_all_that_its_code_includes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for name in
-        [".", "ir", "passes", "codegen", "codegen/runtime", "codegen/cpu", "codegen/cuda", "lm", "cli"]
-    {
+    for name in PACKAGES {
         let folder = root.join(name).canonicalize().unwrap();
         for file in files(&folder.join("src")) {
             let text = code(&fs::read_to_string(&file).unwrap());

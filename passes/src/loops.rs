@@ -8,8 +8,7 @@
 //! Tracing lets a body hand out whatever backward might want, so this is also where the rest goes.
 
 use crate::Rebuild;
-use crate::runner::{self, PIPELINE, PassError};
-use kernfusion_ir::{Body, Graph, IrError, Op, Result, Scan, ValueId};
+use kernfusion_ir::{Graph, Op, Result, Scan, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The loops of a graph: for each its nodes, which have the same operands and differ in the result.
@@ -62,23 +61,6 @@ pub(crate) fn with_results(scan: &Scan, wanted: &BTreeSet<usize>) -> Result<(Sca
     Ok((Scan { body: body.into(), ..scan.clone() }, numbers))
 }
 
-/// Simplifies the bodies of all loops.
-pub(crate) fn simplify_bodies(graph: &mut Graph) -> Result<()> {
-    let mut simple: BTreeMap<ValueId, Scan> = BTreeMap::new();
-    for nodes in loops(graph) {
-        let wanted = nodes.iter().map(|&id| scan(graph, id).result).collect();
-        let (mut whole, numbers) = with_results(scan(graph, nodes[0]), &wanted)?;
-        let mut body = whole.body.graph().clone();
-        runner::run(&mut body, PIPELINE, None, &mut |_, _| {})
-            .map_err(|error| broken(graph, nodes[0], &error))?;
-        whole.body = Body::from(body);
-        for id in nodes {
-            simple.insert(id, whole.with_result(numbers[&scan(graph, id).result]));
-        }
-    }
-    replace(graph, &simple)
-}
-
 /// Puts other bodies into loops, each by `change`.
 pub(crate) fn change_bodies(graph: &mut Graph, change: impl Fn(&mut Graph) -> Result<()>) -> Result<()> {
     let mut changed = BTreeMap::new();
@@ -92,7 +74,11 @@ pub(crate) fn change_bodies(graph: &mut Graph, change: impl Fn(&mut Graph) -> Re
     replace(graph, &changed)
 }
 
-fn replace(graph: &mut Graph, by: &BTreeMap<ValueId, Scan>) -> Result<()> {
+/// Puts other loops in the place of nodes.
+///
+/// # Errors
+/// A loop has another type than the node in whose place it is put.
+pub(crate) fn replace(graph: &mut Graph, by: &BTreeMap<ValueId, Scan>) -> Result<()> {
     if by.is_empty() {
         return Ok(());
     }
@@ -111,9 +97,4 @@ fn replace(graph: &mut Graph, by: &BTreeMap<ValueId, Scan>) -> Result<()> {
     }
     *graph = rebuild.finish();
     Ok(())
-}
-
-fn broken(graph: &Graph, id: ValueId, error: &PassError) -> IrError {
-    let origin = graph[id].origin.clone();
-    IrError::Type { op: "scan", operands: String::new(), reason: format!("its body: {error}"), origin }
 }

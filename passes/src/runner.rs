@@ -3,7 +3,8 @@
 use crate::{
     bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, simplify, split_reductions,
 };
-use kernfusion_ir::{DType, Graph, IrError};
+use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A named pass over graphs.
@@ -54,7 +55,7 @@ pub const PIPELINE: &[Pass] = &[
     Pass {
         name: "loops",
         about: "runs all of these passes on the bodies of loops, which then compute what is read",
-        run: |graph| quiet(loops::simplify_bodies(graph)),
+        run: |graph| quiet(simplify_bodies(graph)),
     },
     // After cse, so that it starts from a small graph, and before anything that fixes an order of summation.
     Pass {
@@ -191,4 +192,25 @@ pub fn run(
         reports.push(report);
     }
     Ok(reports)
+}
+
+/// Simplifies the bodies of all loops.
+fn simplify_bodies(graph: &mut Graph) -> Result<(), IrError> {
+    let mut simple: BTreeMap<ValueId, Scan> = BTreeMap::new();
+    for nodes in loops::loops(graph) {
+        let wanted = nodes.iter().map(|&id| loops::scan(graph, id).result).collect();
+        let (mut whole, numbers) = loops::with_results(loops::scan(graph, nodes[0]), &wanted)?;
+        let mut body = whole.body.graph().clone();
+        run(&mut body, PIPELINE, None, &mut |_, _| {}).map_err(|error| broken(graph, nodes[0], &error))?;
+        whole.body = Body::from(body);
+        for id in nodes {
+            simple.insert(id, whole.with_result(numbers[&loops::scan(graph, id).result]));
+        }
+    }
+    loops::replace(graph, &simple)
+}
+
+fn broken(graph: &Graph, id: ValueId, error: &PassError) -> IrError {
+    let origin = graph[id].origin.clone();
+    IrError::Type { op: "scan", operands: String::new(), reason: format!("its body: {error}"), origin }
 }

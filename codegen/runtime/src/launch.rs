@@ -1,6 +1,7 @@
 //! Runs the programs of kernels on a pool of threads.
 
 use crate::chain::{ChainStep, Scratch};
+use crate::functions::Functions;
 use crate::gemm::Workspaces;
 use crate::math::zero_upper;
 use crate::memory::{Arena, OutOfMemory};
@@ -63,27 +64,6 @@ pub enum LaunchKind {
 /// `(table, start, end, scratch)`: units `start..end` of a kernel's rows. The table points to zeros, then to the kernel's
 /// buffers and temporaries; the scratch is the thread's own.
 pub type RowsFn = unsafe extern "C" fn(*const *mut u8, u64, u64, *mut u8);
-
-/// The addresses of compiled functions, by number.
-#[derive(Debug, Clone, Default)]
-pub struct Functions(Vec<*const u8>);
-
-// SAFETY: addresses of code, which is immutable.
-unsafe impl Send for Functions {}
-// SAFETY: as above.
-unsafe impl Sync for Functions {}
-
-impl Functions {
-    /// These addresses.
-    pub fn new(addresses: Vec<*const u8>) -> Self {
-        Functions(addresses)
-    }
-
-    /// The address of a function.
-    pub fn address(&self, function: usize) -> *const u8 {
-        self.0[function]
-    }
-}
 
 /// Points times instructions below which waking the other threads costs more than they save.
 const SMALL: usize = 1 << 15;

@@ -11,6 +11,9 @@ pub mod artefact;
 pub mod c;
 mod cache;
 pub mod chain;
+#[cfg(feature = "artefact")]
+mod error;
+pub mod functions;
 pub mod gemm;
 pub mod guard;
 pub mod isa;
@@ -30,4 +33,6 @@ mod weights;
 #[cfg(feature = "artefact")]
 pub use artefact::Artefact;
 #[cfg(feature = "artefact")]
-pub use model::{Model, ModelError};
+pub use error::ModelError;
+#[cfg(feature = "artefact")]
+pub use model::Model;

@@ -1,68 +1,16 @@
 //! A model that was compiled ahead of time, with its parameters: it reads a text and gives logits.
 
 use crate::artefact::{Artefact, ChunkProgram, Description, FORMAT, Input, StateDescription, Storage};
-use crate::launch::{Functions, Launcher, Pointers};
+use crate::error::ModelError;
+use crate::functions::Functions;
+use crate::launch::{Launcher, Pointers};
 use crate::math::Tiles;
-use crate::memory::{Allocation, BumpAllocator, OutOfMemory};
+use crate::memory::{Allocation, BumpAllocator};
 use crate::pool::Pool;
 use crate::weights::Weights;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-
-/// What can go wrong with a model that was compiled ahead of time.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    /// The object file and the runtime do not belong together.
-    #[error("the object file is not one that this runtime runs: {0}")]
-    Artefact(String),
-    /// The object file is for another processor.
-    #[error(
-        "the object file \"{name}\" was compiled for a processor with {feature}, which this one does not have"
-    )]
-    Processor {
-        /// The model.
-        name: String,
-        /// What is missing.
-        feature: String,
-    },
-    /// The file of parameters cannot be opened.
-    #[error("cannot read {}: {cause}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
-    /// It is in another format.
-    #[error("{} is not a whole safetensors file: {reason}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Where it departs from the format.
-        reason: String,
-    },
-    /// It has not the parameters of the model.
-    #[error("parameter \"{name}\" in {}: {reason}", path.display())]
-    Parameter {
-        /// The file.
-        path: PathBuf,
-        /// The parameter.
-        name: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The system refused memory.
-    #[error(transparent)]
-    Memory(#[from] OutOfMemory),
-    /// What is asked for is not possible.
-    #[error("{0}")]
-    Request(String),
-    /// A kernel panicked: a mistake of this project.
-    #[error("a kernel failed: {0}")]
-    Panic(String),
-}
 
 /// A model with its parameters and caches.
 pub struct Model {

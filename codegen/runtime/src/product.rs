@@ -1,7 +1,7 @@
 //! A matrix product as a step of a program.
 
+use crate::functions::Functions;
 use crate::gemm::{Axis, Buffers, Contraction, GenericContraction, STREAMS, TileFn, Touched, Workspaces};
-use crate::launch::Functions;
 use crate::memory::OutOfMemory;
 use crate::pool::Pool;
 use serde::{Deserialize, Serialize};

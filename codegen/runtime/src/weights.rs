@@ -1,7 +1,7 @@
 //! Parameters in a safetensors file, used where they lie: the file is mapped, not read.
 
 use crate::artefact::StateDescription;
-use crate::model::ModelError;
+use crate::error::ModelError;
 use safetensors::SafeTensors;
 use safetensors::tensor::Metadata;
 use std::fs::File;

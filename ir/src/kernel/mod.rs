@@ -39,14 +39,13 @@ mod program_plan;
 mod verify;
 mod writer;
 
-pub use crate::op::reshaped;
 pub use index::{Bound, Index, Indirect};
 pub use interpret::{Interpreter, interpret};
 pub use loops::{BufferOffset, Carried, Iteration, Loop, Transfer, Window};
 pub use plan::{Place, Plan};
 pub use program_plan::{Accepts, Microbatches, ProgramPlan, any_kernel};
 pub use verify::verify;
-pub use writer::{Entered, KernelWriter, Refusal};
+pub use writer::{Entered, KernelWriter, Refusal, reshaped};
 
 use crate::{Binary, Compare, DType, Literal, Origin, ReduceOp, TensorType, Unary, ValueId};
 use serde::Serialize;

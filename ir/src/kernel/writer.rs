@@ -43,3 +43,58 @@ pub trait KernelWriter {
     /// The current node, a contraction, at the coordinates of its result.
     fn product(&mut self, at: &[Index]) -> Entered;
 }
+
+/// Coordinates `at` in a tensor of shape `of`, as coordinates in the same elements under shape `to`. Works block by
+/// block: the shortest runs of axes on both sides that hold equally many elements.
+pub fn reshaped(
+    w: &dyn KernelWriter,
+    at: &[Index],
+    of: &[usize],
+    to: &[usize],
+) -> std::result::Result<Vec<Index>, Refusal> {
+    if of.iter().product::<usize>() != to.iter().product::<usize>() {
+        return Err(Refusal::Because("tensors of different sizes"));
+    }
+    let zero = || Index::constant(w.rank(), 0);
+    // Without elements there are no blocks to pair, and no point at which a coordinate matters.
+    if to.contains(&0) {
+        return Ok(vec![zero(); to.len()]);
+    }
+    let mut result = Vec::with_capacity(to.len());
+    let (mut i, mut j) = (0, 0);
+    while i < of.len() || j < to.len() {
+        let (first_i, first_j) = (i, j);
+        let (mut left, mut right) = (1, 1);
+        loop {
+            if left == right && (i > first_i || j > first_j) {
+                break;
+            }
+            if left <= right && i < of.len() {
+                left *= of[i];
+                i += 1;
+            } else if j < to.len() {
+                right *= to[j];
+                j += 1;
+            } else {
+                left *= of[i];
+                i += 1;
+            }
+        }
+        let mut rest = Index::linear(w.rank(), &at[first_i..i], &of[first_i..i]);
+        let mut block = Vec::new();
+        for &extent in to[first_j..j].iter().rev() {
+            let outermost = block.len() + 1 == j - first_j;
+            if extent == 1 {
+                block.push(zero());
+            } else if outermost {
+                block.push(std::mem::replace(&mut rest, zero()));
+            } else {
+                let (quotient, remainder) = w.divide(&rest, extent)?;
+                block.push(remainder);
+                rest = quotient;
+            }
+        }
+        result.extend(block.into_iter().rev());
+    }
+    Ok(result)
+}

@@ -18,7 +18,7 @@ pub use attributes::{Attribute, Attributes};
 pub use contraction::DotGeneral;
 pub use elementwise::{Binary, Cast, Compare, Select, Unary};
 pub use indexing::{DynamicSlice, DynamicUpdate, Gather, ScatterAdd};
-pub use movement::{Broadcast, Concat, Pad, Permute, Reshape, Slice, reshaped};
+pub use movement::{Broadcast, Concat, Pad, Permute, Reshape, Slice};
 pub use reduction::{Reduce, ReduceOp};
 pub use scan::{Body, Scan};
 pub use source::{Constant, Input, InputRole, Iota, RandomBits};

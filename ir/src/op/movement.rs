@@ -2,7 +2,7 @@
 
 use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
 use crate::evaluate::{Array, tabulate};
-use crate::kernel::{Bound, Entered, Index, InstrKind, KernelWriter, Refusal};
+use crate::kernel::{Bound, Entered, Index, InstrKind, KernelWriter, Refusal, reshaped};
 use crate::{DType, Literal, ReduceOp, Result, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
 
@@ -55,61 +55,6 @@ impl Stanza for Reshape {
         let at = reshaped(w, at, &self.shape, &from)?;
         w.operand(0, at)
     }
-}
-
-/// Coordinates `at` in a tensor of shape `of`, as coordinates in the same elements under shape `to`. Works block by
-/// block: the shortest runs of axes on both sides that hold equally many elements.
-pub fn reshaped(
-    w: &dyn KernelWriter,
-    at: &[Index],
-    of: &[usize],
-    to: &[usize],
-) -> std::result::Result<Vec<Index>, Refusal> {
-    if of.iter().product::<usize>() != to.iter().product::<usize>() {
-        return Err(Refusal::Because("tensors of different sizes"));
-    }
-    let zero = || Index::constant(w.rank(), 0);
-    // Without elements there are no blocks to pair, and no point at which a coordinate matters.
-    if to.contains(&0) {
-        return Ok(vec![zero(); to.len()]);
-    }
-    let mut result = Vec::with_capacity(to.len());
-    let (mut i, mut j) = (0, 0);
-    while i < of.len() || j < to.len() {
-        let (first_i, first_j) = (i, j);
-        let (mut left, mut right) = (1, 1);
-        loop {
-            if left == right && (i > first_i || j > first_j) {
-                break;
-            }
-            if left <= right && i < of.len() {
-                left *= of[i];
-                i += 1;
-            } else if j < to.len() {
-                right *= to[j];
-                j += 1;
-            } else {
-                left *= of[i];
-                i += 1;
-            }
-        }
-        let mut rest = Index::linear(w.rank(), &at[first_i..i], &of[first_i..i]);
-        let mut block = Vec::new();
-        for &extent in to[first_j..j].iter().rev() {
-            let outermost = block.len() + 1 == j - first_j;
-            if extent == 1 {
-                block.push(zero());
-            } else if outermost {
-                block.push(std::mem::replace(&mut rest, zero()));
-            } else {
-                let (quotient, remainder) = w.divide(&rest, extent)?;
-                block.push(remainder);
-                rest = quotient;
-            }
-        }
-        result.extend(block.into_iter().rev());
-    }
-    Ok(result)
 }
 
 /// Reorders axes: axis `i` of the result is axis `axes[i]` of the operand.

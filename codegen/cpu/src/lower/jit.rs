@@ -12,8 +12,8 @@ use cranelift::module::{FuncId, Module, default_libcall_names};
 use cranelift::object::ObjectModule;
 use cranelift::prelude::*;
 use kernfusion_codegen::CodegenError;
+use kernfusion_runtime::functions;
 use kernfusion_runtime::isa::Isa;
-use kernfusion_runtime::launch;
 use kernfusion_runtime::math::Tiles;
 
 /// Functions under construction.
@@ -70,7 +70,7 @@ pub(crate) struct Text {
 /// Executable functions.
 pub(crate) struct Machine {
     module: Option<JITModule>,
-    functions: launch::Functions,
+    functions: functions::Functions,
     texts: Vec<Text>,
 }
 
@@ -159,7 +159,7 @@ impl Functions {
         };
         module.finalize_definitions().map_err(|error| failed(error.to_string()))?;
         let functions = self.defined.iter().map(|&id| module.get_finalized_function(id)).collect();
-        let functions = launch::Functions::new(functions);
+        let functions = functions::Functions::new(functions);
         Ok(Machine { module: Some(*module), functions, texts: self.texts })
     }
 }
@@ -189,7 +189,7 @@ unsafe impl Sync for Machine {}
 
 impl Machine {
     /// The addresses of all functions.
-    pub(crate) fn functions(&self) -> &launch::Functions {
+    pub(crate) fn functions(&self) -> &functions::Functions {
         &self.functions
     }
 

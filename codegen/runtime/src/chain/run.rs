@@ -1,12 +1,12 @@
 //! Running a chain: by whole matrices, each on one thread, or by blocks of rows that all threads share.
 
 use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
+use crate::functions::Functions;
 use crate::gemm::single_thread::{ALIGN, Matrix, Panels, Results, Room, SingleThread, Wedge};
 use crate::gemm::{
     Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, TileFn, Workspaces, store,
 };
 use crate::isa::Isa;
-use crate::launch::Functions;
 use crate::math::zero_upper;
 use crate::memory::OutOfMemory;
 use crate::pool::{Pool, share};
