@@ -89,7 +89,7 @@ fn shape(group: &mut BenchmarkGroup<'_, WallTime>, isa: Isa, shape: Shape) {
                     ldc: n,
                 },
                 precision,
-                prologue: None,
+                prologues: [None; 2],
                 epilogue: None,
             };
             let buffers = Buffers {

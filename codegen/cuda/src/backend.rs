@@ -2,7 +2,7 @@
 
 use super::{Cache, CudaExecutable, Device, Options, peaks};
 use kernfusion_codegen::{Backend, CodegenError, Executable, Peaks, States, Temporaries};
-use kernfusion_ir::kernel::{Accepts, ProgramPlan, any_kernel};
+use kernfusion_ir::kernel::{Accepts, Kernel, ProgramPlan};
 use std::sync::atomic::Ordering;
 
 /// A GPU, with how programs run there.
@@ -14,9 +14,20 @@ pub struct CudaBackend {
     pub options: Options,
 }
 
+/// Whether a kernel can be rendered, and if not, why.
+///
+/// # Errors
+/// An operand is more than a load: tiles of operands are copied from memory as they lie.
+pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
+    match kernel.operands().all(|(operand, _)| operand.plain().is_some()) {
+        true => Ok(()),
+        false => Err("on a GPU, a product reads its operands from memory"),
+    }
+}
+
 impl Backend for CudaBackend {
     fn accepts(&self) -> Accepts {
-        any_kernel
+        accepts
     }
 
     fn states(&self) -> States {

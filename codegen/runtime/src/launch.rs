@@ -27,11 +27,11 @@ pub struct KernelProgram {
 impl KernelProgram {
     /// The functions that its steps call.
     pub fn functions(&self) -> impl Iterator<Item = usize> {
-        self.steps.iter().filter_map(|step| match step {
-            LaunchKind::Clear { .. } => None,
-            LaunchKind::Rows { function, .. } => Some(*function),
-            LaunchKind::Product(product) => product.epilogue,
-            LaunchKind::Chain(chain) => Some(chain.function),
+        self.steps.iter().flat_map(|step| match step {
+            LaunchKind::Clear { .. } => vec![],
+            LaunchKind::Rows { function, .. } => vec![*function],
+            LaunchKind::Product(product) => product.functions().collect(),
+            LaunchKind::Chain(chain) => vec![chain.function],
         })
     }
 }

@@ -1,7 +1,9 @@
 //! A matrix product as a step of a program.
 
 use crate::functions::Functions;
-use crate::gemm::{Axis, Buffers, Contraction, GenericContraction, STREAMS, TileFn, Touched, Workspaces};
+use crate::gemm::{
+    Axis, Buffers, Contraction, GenericContraction, Prologue, STREAMS, TileFn, Touched, Workspaces,
+};
 use crate::memory::OutOfMemory;
 use crate::pool::Pool;
 use serde::{Deserialize, Serialize};
@@ -19,12 +21,23 @@ pub struct ProductStep {
     pub choices: [Option<MatrixLookup>; 3],
     /// Where the product itself goes, unless an epilogue stores it.
     pub target: Option<SlotOffset>,
+    /// What computes the factors, where something does; then `a` and `b` say what of memory is prefetched for it.
+    pub prologues: [Option<ComputedFactor>; 2],
     /// A [`TileFn`].
     pub epilogue: Option<usize>,
     /// What the epilogue reads at the coordinates of the product, to be prefetched.
     pub reads: [Option<Divided>; STREAMS],
     /// As `reads`.
     pub writes: [Option<Divided>; STREAMS],
+}
+
+/// What computes a factor: a [`Prologue`] by the number of its function.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct ComputedFactor {
+    /// A [`TileFn`].
+    pub function: usize,
+    /// As [`Prologue::along_k`].
+    pub along_k: bool,
 }
 
 /// Who computes it.
@@ -91,6 +104,11 @@ pub struct Divided {
 }
 
 impl ProductStep {
+    /// The functions that it calls.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = usize> {
+        self.prologues.iter().flatten().map(|factor| factor.function).chain(self.epilogue)
+    }
+
     /// Runs the product.
     ///
     /// # Errors
@@ -116,9 +134,15 @@ impl ProductStep {
                 return Ok(());
             }
         };
-        // SAFETY: epilogues are built with this signature.
+        // SAFETY: prologues and epilogues are built with this signature.
         let function = |at| unsafe { std::mem::transmute::<*const u8, TileFn>(functions.address(at)) };
-        let mut contraction = Contraction { epilogue: self.epilogue.map(function), ..contraction.clone() };
+        let prologue = |factor: ComputedFactor| {
+            let ComputedFactor { function: number, along_k } = factor;
+            Prologue { function: function(number), along_k }
+        };
+        let prologues = self.prologues.map(|factor| factor.map(prologue));
+        let epilogue = self.epilogue.map(function);
+        let mut contraction = Contraction { prologues, epilogue, ..contraction.clone() };
         let [of_a, of_b, of_c] = &self.choices;
         let batches = [(of_a, Some(&mut contraction.a.batch)), (of_b, Some(&mut contraction.b.batch))];
         for (choice, batch) in batches.into_iter().chain([(of_c, contraction.output.batch_mut())]) {

@@ -275,13 +275,24 @@ pub struct Product {
     pub dtype: DType,
 }
 
-/// One side of a product: a prologue over the domain extended by the axes of k. A single load is a plain operand.
+/// One side of a product: a prologue over the domain extended by the axes of k.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Operand {
     /// The prologue.
     pub region: Region,
     /// Its result.
     pub value: Scalar,
+}
+
+impl Operand {
+    /// The load that this operand is, perhaps converted; none if it is computed from more.
+    pub fn plain(&self) -> Option<&Instr> {
+        let value = match self.region.instr(self.value).kind {
+            InstrKind::Cast(kept) => kept,
+            _ => self.value,
+        };
+        Some(self.region.instr(value)).filter(|instr| matches!(instr.kind, InstrKind::Load { .. }))
+    }
 }
 
 /// Extents of the kernel's axes, in three consecutive groups.

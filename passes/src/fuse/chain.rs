@@ -90,6 +90,9 @@ impl Chain {
             contraction.products.push(self.product(candidate, node, space)?);
             writer = writer.with_producer(node, at.clone());
         }
+        if contraction.products.iter().flat_map(|p| [&p.a, &p.b]).any(|operand| operand.plain().is_none()) {
+            return Err(fault("a chain reads its operands from memory"));
+        }
         if contraction.products.iter().flat_map(|p| [&p.a, &p.b]).any(is_chosen) {
             return Err(fault("a matrix that is chosen at run time is read by one product"));
         }
@@ -98,6 +101,9 @@ impl Chain {
         let mut stored = BTreeSet::new();
         for &node in &self.consumers {
             let consumer = self.consumer(candidate, node, &places, &mut writer, space)?;
+            if consumer.with.plain().is_none() {
+                return Err(fault("a chain reads its operands from memory"));
+            }
             if is_chosen(&consumer.with) {
                 return Err(fault("a matrix that is chosen at run time is read by one product"));
             }

@@ -402,7 +402,7 @@ impl Candidate<'_> {
         Ok(Store { value, buffer: BufferId(node.index() as u32), index, mode: StoreMode::Set })
     }
 
-    /// The operands of a contraction, as loads.
+    /// The operands of a contraction: loads, or prologues.
     pub(super) fn product(&self, node: ValueId, dot: &DotGeneral, space: &Space) -> Attempt<Product> {
         let [a, b] = self.graph[node].operands[..] else { unreachable!("a product has two operands") };
         let (a_rank, b_rank) = (self.graph[a].ty.rank(), self.graph[b].ty.rank());
@@ -424,11 +424,21 @@ impl Candidate<'_> {
         Ok(Product { k: space.summed(), a, b, dtype: self.graph[node].ty.dtype })
     }
 
+    /// Whether members compute an operand, perhaps behind views.
+    fn computes(&self, value: ValueId) -> bool {
+        let operands = || self.graph[value].operands.iter();
+        self.members.contains(&value)
+            || self.free[value.index()] && operands().any(|&operand| self.computes(operand))
+    }
+
     pub(super) fn operand(&self, value: ValueId, at: Vec<Index>, space: &Space) -> Attempt<Operand> {
         let mut writer = Writer::new(self.graph, self, space, true);
         let scalar = self.scalar(value, at, &mut writer)?;
         let materialise = |reason| Err(Stop::Fault(Fault { node: value, reason }));
         let region = writer.region;
+        if self.computes(value) {
+            return Ok(Operand { region, value: scalar });
+        }
         // Packing widens what is kept in fewer bits.
         let packed = match region.instr(scalar).kind {
             InstrKind::Cast(kept) if self.free[value.index()] => kept,

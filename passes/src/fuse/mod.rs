@@ -206,12 +206,14 @@ impl<'a> Planner<'a> {
 
     /// The members that something outside reads, or that are outputs.
     fn needed(&self, members: &BTreeSet<ValueId>) -> BTreeSet<ValueId> {
-        let outside = |member: &ValueId| {
-            let readers = self.readers.get(member);
-            self.outputs.contains(member)
-                || readers.is_some_and(|r| r.iter().any(|reader| !members.contains(reader)))
-        };
-        members.iter().copied().filter(outside).collect()
+        members.iter().copied().filter(|&member| self.is_read_outside(member, members)).collect()
+    }
+
+    /// Whether something outside reads a member, or it is an output.
+    fn is_read_outside(&self, member: ValueId, members: &BTreeSet<ValueId>) -> bool {
+        let readers = self.readers.get(&member);
+        self.outputs.contains(&member)
+            || readers.is_some_and(|readers| readers.iter().any(|reader| !members.contains(reader)))
     }
 
     /// All merges. Clones go to their readers first, else they would return to where their originals are. Products come
@@ -339,7 +341,8 @@ impl<'a> Planner<'a> {
         if a.members.len() + b.members.len() > LARGEST {
             return Err("the kernel would be too large");
         }
-        if matches!(b.kernel.form, Form::Contraction(_)) {
+        let is_prologue = matches!(b.kernel.form, Form::Contraction(_));
+        if is_prologue && a.kernel.form != Form::Map {
             return Err("a contraction reads its operands from memory");
         }
         if a.members.iter().any(|&member| continued_state(self.graph, member).is_some()) {
@@ -355,7 +358,13 @@ impl<'a> Planner<'a> {
         if !self.clones.allow(&members) {
             return Err("it is computed again there on purpose");
         }
+        if is_prologue && a.members.iter().any(|&member| self.is_read_outside(member, &members)) {
+            return Err("another kernel reads it as well");
+        }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
+        if is_prologue {
+            return Ok(Group { members, kernel });
+        }
         // A value for each row is computed once a row.
         let domain = &kernel.domain;
         let rows = domain.extent(0..domain.outer + domain.rows);

@@ -5,10 +5,11 @@
 //! * Anything else (several products, reductions of the result, `f64` and integers): each product goes into a
 //!   temporary, and the region runs over the temporaries as an ordinary map or reduction.
 //!
-//! An operand that is more than a load is computed into a temporary first.
+//! An operand that is more than a load is computed while it is packed ([`super::prologue`]), or into a temporary first.
 
 use super::avx512::Wide;
 use super::normalise::{dependence, regroup};
+use super::prologue::Side;
 use super::row::{Row, Write};
 use super::{LaunchKind, Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
@@ -19,7 +20,7 @@ use kernfusion_ir::kernel::{
     Region, Scalar, Store, StoreMode,
 };
 use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number, STREAMS};
-use kernfusion_runtime::product::{Divided, MatrixLookup, Method, ProductStep, SlotOffset};
+use kernfusion_runtime::product::{ComputedFactor, Divided, MatrixLookup, Method, ProductStep, SlotOffset};
 use std::ops::Range;
 
 /// An operand in memory.
@@ -45,13 +46,7 @@ impl Lowering<'_> {
             return self.chain(kernel, contraction);
         }
         let products = &contraction.products;
-        let is_reduced = [Direction::Columns, Direction::Rows].iter().any(|&d| reduces(&kernel.region, d));
-        let in_tiles = products.len() == 1
-            && matches!(products[0].dtype, DType::F32 | DType::BF16 | DType::F16)
-            && !is_reduced
-            && !scatters(kernel)
-            && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64);
-        if in_tiles {
+        if runs_in_tiles(kernel) {
             return match transposed(kernel) {
                 Some((kernel, product)) => self.tiled(&kernel, &product),
                 None => self.tiled(kernel, &products[0]),
@@ -70,13 +65,14 @@ impl Lowering<'_> {
             let strides = kernfusion_ir::strides(&kernel.domain.axes).into_iter().map(|s| s as i64).collect();
             replace_producer(&mut rest, i, slot, lanes, Index { strides, ..Index::default() });
         }
-        rest.form = if is_reduced { Form::Reduce } else { Form::Map };
+        rest.form = if is_reduced(kernel) { Form::Reduce } else { Form::Map };
         self.rows(&rest)
     }
 
     /// One product whose region runs on tiles.
     fn tiled(&mut self, kernel: &Kernel, product: &Product) -> Result<(), CodegenError> {
-        let (a, b) = self.factors(kernel, product)?;
+        let (a, of_a) = self.packed(kernel, product, Side::A)?;
+        let (b, of_b) = self.packed(kernel, product, Side::B)?;
         let domain = &kernel.domain;
         let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
         let merged = regroup(kernel, groups.map(Iterator::collect));
@@ -106,7 +102,8 @@ impl Lowering<'_> {
         }
         let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
         let [a, b] = places;
-        let step = ProductStep { work: Method::Driver(work), a, b, choices, target, epilogue, reads, writes };
+        let (work, prologues) = (Method::Driver(work), [of_a, of_b]);
+        let step = ProductStep { work, a, b, choices, target, prologues, epilogue, reads, writes };
         self.program.steps.push(LaunchKind::Product(Box::new(step)));
         Ok(())
     }
@@ -181,7 +178,7 @@ impl Lowering<'_> {
             b: operand(b, domain.column_axes()),
             output: gemm::Output::Tile,
             precision,
-            prologue: None,
+            prologues: [None; 2],
             epilogue: None,
         }
     }
@@ -219,6 +216,27 @@ impl Lowering<'_> {
         };
         self.program.steps.push(plain_step(work, a, b, Some(SlotOffset { slot, offset: 0 }), None));
         Ok(slot)
+    }
+
+    /// An operand as the driver packs it: from memory, or with what computes it.
+    fn packed(
+        &mut self,
+        kernel: &Kernel,
+        product: &Product,
+        side: Side,
+    ) -> Result<(Factor, Option<ComputedFactor>), CodegenError> {
+        let (operand, partner) = match side {
+            Side::A => (&product.a, &product.b),
+            Side::B => (&product.b, &product.a),
+        };
+        let partner = partner.region.instr(partner.value).dtype;
+        if let Some(factor) = plain_factor(operand, partner, &kernel.domain) {
+            return Ok((factor, None));
+        }
+        if let Some((computed, factor)) = self.prologue(kernel, product, side)? {
+            return Ok((factor, Some(computed)));
+        }
+        Ok((self.factor(&kernel.domain, &product.k, operand, partner)?, None))
     }
 
     fn factors(&mut self, kernel: &Kernel, product: &Product) -> Result<(Factor, Factor), CodegenError> {
@@ -270,6 +288,20 @@ impl Lowering<'_> {
         kept.iter().zip(strides).for_each(|(&axis, stride)| index.strides[axis] = stride as i64);
         Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index, choice: None })
     }
+}
+
+/// Whether a kernel's region works on finished tiles of one product of floats.
+pub(super) fn runs_in_tiles(kernel: &Kernel) -> bool {
+    let [product] = kernel.products() else { return false };
+    matches!(product.dtype, DType::F32 | DType::BF16 | DType::F16)
+        && kernel.consumers().is_empty()
+        && !is_reduced(kernel)
+        && !scatters(kernel)
+        && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64)
+}
+
+fn is_reduced(kernel: &Kernel) -> bool {
+    [Direction::Columns, Direction::Rows].iter().any(|&direction| reduces(&kernel.region, direction))
 }
 
 /// A product of many rows with one column, as one of one row: the driver has a way of its own for few rows. Each entry is the
@@ -341,8 +373,18 @@ fn plain_step(
 ) -> LaunchKind {
     let places = [place(&a), place(&b)];
     let ([a, b], choices) = (places, [a.choice, b.choice, of_target]);
-    let (epilogue, reads, writes) = (None, [None; STREAMS], [None; STREAMS]);
-    LaunchKind::Product(Box::new(ProductStep { work, a, b, choices, target, epilogue, reads, writes }))
+    let (prologues, epilogue, reads, writes) = ([None; 2], None, [None; STREAMS], [None; STREAMS]);
+    LaunchKind::Product(Box::new(ProductStep {
+        work,
+        a,
+        b,
+        choices,
+        target,
+        prologues,
+        epilogue,
+        reads,
+        writes,
+    }))
 }
 
 fn place(factor: &Factor) -> SlotOffset {
@@ -388,7 +430,7 @@ pub(super) fn axis(extents: &[usize], strides: &[i64]) -> Axis {
 }
 
 /// The stride of axes that are walked as one.
-fn common_stride(extents: &[usize], strides: &[i64]) -> Option<i64> {
+pub(super) fn common_stride(extents: &[usize], strides: &[i64]) -> Option<i64> {
     let mut axes = extents.iter().zip(strides).filter(|(extent, _)| **extent != 1).rev();
     let Some((&extent, &stride)) = axes.next() else { return Some(0) };
     let mut next = stride * extent as i64;

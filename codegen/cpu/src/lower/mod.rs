@@ -24,6 +24,7 @@ mod nest;
 mod normalise;
 #[cfg(feature = "object")]
 mod object;
+mod prologue;
 mod reduce;
 mod row;
 mod schedule;
@@ -43,7 +44,7 @@ use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::{KernelProgram, LaunchKind};
 use nest::Nest;
 use normalise::normalise;
-use row::{Access, Row, Write, WriteMode};
+use row::{Access, Row, Target, Write, WriteMode};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -56,6 +57,9 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
     let mut dtypes = dtypes.chain(kernel.consumers().iter().map(|consumer| consumer.dtype));
     if !kernel.consumers().is_empty() && !dtypes.all(chain::is_possible) {
         return Err("on the CPU, chains of products are of f32 and narrower types");
+    }
+    if let Some(reason) = prologue::refusal(kernel) {
+        return Err(reason);
     }
     let rank = kernel.domain.axes.len();
     let varies = |value| kernel.region.varies(value, 0..rank, &kernel.domain);
@@ -209,7 +213,8 @@ impl Lowering<'_> {
             StoreMode::Set => WriteMode::Set,
             StoreMode::Add => WriteMode::Add,
         };
-        Write { value: store.value, slot, dtype: self.facts.dtypes[slot], index: store.index.clone(), mode }
+        let (target, dtype) = (Target::Slot(slot), self.facts.dtypes[slot]);
+        Write { value: store.value, target, dtype, index: store.index.clone(), mode }
     }
 
     /// Emits a normalised kernel that writes like this.

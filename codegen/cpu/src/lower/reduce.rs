@@ -10,7 +10,7 @@
 //! ```
 
 use super::Lowering;
-use super::row::{Write, WriteMode};
+use super::row::{Target, Write, WriteMode};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{indices_mut, reduces};
 use kernfusion_ir::kernel::{
@@ -55,7 +55,8 @@ impl Lowering<'_> {
             let slot = self.temporary(reduction.dtype, points);
             let index = partial_index(&chunked.domain);
             let mode = WriteMode::Accumulate(reduction.op);
-            writes.push(Write { value: reduction.value, slot, dtype: reduction.dtype, index, mode });
+            let target = Target::Slot(slot);
+            writes.push(Write { value: reduction.value, target, dtype: reduction.dtype, index, mode });
             partials.push(slot);
         }
         self.nest(&chunked, writes, Some(chunk), reduces(&kernel.region, Direction::Columns))?;

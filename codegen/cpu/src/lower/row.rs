@@ -31,14 +31,23 @@ pub(super) struct Row {
 pub(super) struct Write {
     /// What.
     pub(super) value: Scalar,
-    /// Where: a slot of the kernel's table.
-    pub(super) slot: usize,
+    /// Where.
+    pub(super) target: Target,
     /// The element type in memory.
     pub(super) dtype: DType,
     /// Which element.
     pub(super) index: Index,
     /// How.
     pub(super) mode: WriteMode,
+}
+
+/// What a write goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A slot of the kernel's table.
+    Slot(usize),
+    /// The tile, whose elements along a row lie one after the other.
+    Tile,
 }
 
 /// How a write treats what is there.

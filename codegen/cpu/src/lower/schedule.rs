@@ -402,7 +402,7 @@ impl Write {
 
 #[cfg(test)]
 mod tests {
-    use super::super::row::WriteMode;
+    use super::super::row::{Target, WriteMode};
     use super::*;
     use kernfusion_ir::ReduceOp;
     use kernfusion_ir::kernel::{BufferId, Direction, Index, Region};
@@ -419,7 +419,8 @@ mod tests {
         let e = region.push(InstrKind::Unary(Unary::Exp, d), DType::F32);
         let sum = region.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, e), DType::F32);
         let y = region.push(InstrKind::Binary(Binary::Div, e, sum), DType::F32);
-        let write = Write { value: y, slot: 0, dtype: DType::F32, index, mode: WriteMode::Set };
+        let write =
+            Write { value: y, target: Target::Slot(0), dtype: DType::F32, index, mode: WriteMode::Set };
         for clobbered in [false, true] {
             let row = Row::new(region.clone(), vec![write.clone()], vec![9, 64], 1, vec![clobbered]);
             let plan = schedule(&row, false);

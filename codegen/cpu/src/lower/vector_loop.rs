@@ -5,7 +5,7 @@ use super::addressing::{Position, Walk};
 use super::avx512::Ends;
 use super::builder::{LANES, lane};
 use super::emit::{At, Count, Emitter};
-use super::row::{Access, Write, WriteMode};
+use super::row::{Access, Target, Write, WriteMode};
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
@@ -280,12 +280,20 @@ impl Emitter<'_, '_, '_> {
     /// What the loop must know before it does a write.
     fn target(&mut self, write: usize) -> Source {
         let write = &self.row.writes[write];
-        match self.row.access(&write.index, &[]) {
-            Access::Contiguous => Source::Contiguous(self.address(write.slot, write.dtype, &write.index)),
-            Access::Splat | Access::Scattered => {
-                let (base, walk) = (self.memory.slots[write.slot], self.walk(&write.index));
+        match (write.target, self.row.access(&write.index, &[])) {
+            (Target::Tile, _) | (_, Access::Contiguous) => Source::Contiguous(self.first_address(write)),
+            (Target::Slot(slot), Access::Splat | Access::Scattered) => {
+                let (base, walk) = (self.memory.slots[slot], self.walk(&write.index));
                 Source::Scattered { base, walk, guard: vec![] }
             }
+        }
+    }
+
+    /// Where a write of the row's (or run's) first point goes.
+    fn first_address(&mut self, write: &Write) -> Value {
+        match write.target {
+            Target::Slot(slot) => self.address(slot, write.dtype, &write.index),
+            Target::Tile => self.at.tile.expect("what writes to a tile is given one"),
         }
     }
 
@@ -314,7 +322,7 @@ impl Emitter<'_, '_, '_> {
 
     /// A write of a value of the row.
     pub(super) fn write_once(&mut self, write: &Write) {
-        let address = self.address(write.slot, write.dtype, &write.index);
+        let address = self.first_address(write);
         let value = self.uniform(write.value);
         self.write_at(write, value, address, 0, 1);
     }
@@ -339,7 +347,7 @@ impl Emitter<'_, '_, '_> {
         self.at = at;
         for write in &self.row.writes {
             let WriteMode::Accumulate(op) = write.mode else { continue };
-            let address = self.address(write.slot, write.dtype, &write.index);
+            let address = self.first_address(write);
             // Running results of a row lie one after the other.
             let points = self.points();
             self.fill(address, points, op.identity(write.dtype), write.dtype);

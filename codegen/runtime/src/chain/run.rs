@@ -514,7 +514,7 @@ impl Shared<'_> {
             b,
             output: Output::Direct { batch: strided(1, 0), ldc, adds },
             precision,
-            prologue: None,
+            prologues: [None; 2],
             epilogue: None,
         }
     }

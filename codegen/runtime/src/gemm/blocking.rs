@@ -63,8 +63,8 @@ pub(super) struct Blocking {
 pub(super) struct Space {
     pub a: *mut u32,
     pub b: *mut u32,
-    /// Two of them: widened elements, and rows for the prologue.
-    pub stage: [*mut f32; 2],
+    /// Widened or computed elements, before they are packed.
+    pub stage: *mut f32,
     pub sums: *mut f32,
     /// Finished sums with rows and columns exchanged, if they must be.
     pub transposed: *mut f32,
@@ -89,7 +89,7 @@ impl<'a> GemmCall<'a> {
     /// Memory that every thread needs.
     pub(super) fn bytes(&self) -> usize {
         let blocking = &self.blocking;
-        (blocking.a + blocking.b + 2 * blocking.stage + blocking.sums + blocking.transposed) * 4
+        (blocking.a + blocking.b + blocking.stage + blocking.sums + blocking.transposed) * 4
     }
 
     /// Thread `t`'s part: consecutive strips (or panels) of consecutive matrices.
@@ -274,12 +274,11 @@ impl Blocking {
         let start = memory.as_ptr().cast::<u32>();
         let at = |words: usize| start.wrapping_add(words);
         let (b, stage) = (self.a, self.a + self.b);
-        let stages = [at(stage).cast(), at(stage + self.stage).cast()];
-        let sums = stage + 2 * self.stage;
+        let sums = stage + self.stage;
         Space {
             a: start,
             b: at(b),
-            stage: stages,
+            stage: at(stage).cast(),
             sums: at(sums).cast(),
             transposed: at(sums + self.sums).cast(),
         }

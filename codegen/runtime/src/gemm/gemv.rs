@@ -5,7 +5,6 @@
 //! are added up. Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::blocking::{GemmCall, Space, chunks};
-use super::microkernel::KC;
 use super::pack::{Offsets, Source};
 use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
 use crate::math::element::{Bf16, Byte, F32};
@@ -265,7 +264,8 @@ unsafe fn at<L: Lanes, B: Line>(line: *const u8, first: usize, lanes: usize) -> 
 /// Whether a contraction is computed here.
 pub(super) fn suits(job: &Contraction) -> bool {
     let adds = matches!(job.output, Output::Direct { adds: true, .. });
-    job.m <= MOST_ROWS && !adds && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
+    let lies = job.prologues.iter().all(Option::is_none);
+    job.m <= MOST_ROWS && !adds && lies && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
 }
 
 /// Columns of C that are not divided among threads: of lines along n, a piece that is worth beginning.
@@ -285,7 +285,7 @@ fn stride(job: &Contraction) -> usize {
     job.k.next_multiple_of(16) + 16
 }
 
-/// Buffers that are needed: A, a stage of B (of which there are two), tiles of C; in words.
+/// Buffers that are needed: A, a stage of B, tiles of C; in words.
 pub(super) fn words(job: &Contraction) -> (usize, usize, usize) {
     let stage = stride(job).max(DEPTH * TILE_COLUMNS);
     (job.m * stride(job), stage, job.m * TILE_COLUMNS)
@@ -327,18 +327,13 @@ pub(super) unsafe fn piece(
     }
 }
 
-/// A as rows of `f32`, worked on by the prologue and rounded.
+/// A as rows of `f32`, rounded.
 unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, out: *mut f32) {
     let (job, ld) = (gemm.job, stride(gemm.job));
     let a = gemm.source(&job.a, gemm.buffers.a, batch);
     // SAFETY: the buffer has m rows of `ld` values.
     unsafe {
         (0..job.m).for_each(|i| a.row(i, job.k, out.add(i * ld)));
-        if let Some(hook) = job.prologue {
-            for k in chunks(0..job.k, KC) {
-                gemm.call(hook, out.add(k.start), ld, (0, k.start), (job.m, k.len()), batch);
-            }
-        }
         if job.precision == Precision::Bf16 {
             (0..job.m).for_each(|i| (gemm.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
         }
@@ -398,7 +393,7 @@ unsafe fn columns_by_dots(
     };
     for part in chunks(columns.clone(), together.max(1)) {
         // SAFETY: the stage holds k values.
-        let first = unsafe { line(gemm, b.at(part.start, 0), job.k, space.stage[0]) };
+        let first = unsafe { line(gemm, b.at(part.start, 0), job.k, space.stage) };
         let stride = match b.outer {
             Offsets::Strided(stride) => stride * b.size as isize,
             Offsets::Table(_) => 0,
@@ -455,11 +450,11 @@ unsafe fn columns_by_lines(
                 Offsets::Table(_) if lies_ready(job) => Lines { first, stride: 0, count: 1 },
                 _ => {
                     for p in k.clone() {
-                        let stage = space.stage[0].add((p - k.start) * TILE_COLUMNS);
+                        let stage = space.stage.add((p - k.start) * TILE_COLUMNS);
                         line(gemm, b.at(columns.start, p), n, stage);
                     }
                     let stride = (TILE_COLUMNS * size_of::<f32>()) as isize;
-                    Lines { first: space.stage[0].cast(), stride, count: k.len() }
+                    Lines { first: space.stage.cast(), stride, count: k.len() }
                 }
             };
             for rows in chunks(0..job.m, ROWS) {

@@ -5,10 +5,10 @@
 //! or B that is packed next.
 
 use super::blocking::{GemmCall, STAGED, Space, chunks};
-use super::microkernel::{Ahead, KC, LDA, Step, TileOutput, prefetch_far, streams};
+use super::microkernel::{Ahead, KC, LDA, TileOutput, prefetch_far, streams};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
-use super::{Buffers, Output, STREAMS, TILE_COLUMNS, TileFn, Touched, transposed};
+use super::{Buffers, Output, Prologue, STREAMS, TILE_COLUMNS, Touched, transposed};
 use std::ops::Range;
 
 /// What identifies a packed B: its place in memory and its columns.
@@ -198,65 +198,60 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
     }
 
     unsafe fn pack_b(&self, k: usize, out: *mut u32) {
-        let source = (&self.b.from(self.columns.start, k), self.gemm.job.b.element);
-        let size = (self.columns.len(), self.depth(k));
-        // SAFETY: the buffer holds the block; the stage holds `STAGED` lines of `KC` values.
-        unsafe { self.gemm.packer().columns(source, size, out, self.space.stage[0]) }
-    }
-
-    unsafe fn pack_a(&self, rows: Range<usize>, k: usize) {
-        let (job, out) = (self.gemm.job, self.space.a);
-        let (packer, kernels) = (self.gemm.packer(), self.gemm.kernels);
-        let size = (rows.len(), self.depth(k));
-        let Some(hook) = job.prologue else {
-            let source = (&self.a.from(rows.start, k), job.a.element);
-            // SAFETY: the buffers hold these rows.
-            unsafe { packer.rows(source, size, out, self.space.stage[0]) };
-            return;
-        };
-        let direct = matches!(packer.way(&self.a, job.a.element), Way::Wide);
-        // In one go where words are `f32`; elsewhere rows are given to the prologue as `f32` first.
-        let step = if direct && kernels.step == Step::F32 { rows.len() } else { STAGED };
-        for i in chunks(rows.clone(), step) {
-            let out = out.wrapping_add((i.start - rows.start) * LDA);
-            for part in chunks(0..size.1, if step == STAGED { KC } else { self.block() }) {
-                let out = out.wrapping_add(kernels.words(part.start));
-                let source = self.a.from(i.start, k + part.start);
-                // SAFETY: the buffers hold these rows.
-                unsafe {
-                    let block = match direct {
-                        true => source.block(),
-                        false => source.staged(i.len(), part.len(), self.space.stage[0]),
-                    };
-                    let (at, size) = ((i.start, k + part.start), (i.len(), part.len()));
-                    self.pack_worked(&block, hook, at, size, out);
+        let packer = self.gemm.packer();
+        let (size, stage) = ((self.columns.len(), self.depth(k)), self.space.stage);
+        // SAFETY: the buffer holds the block; the stage holds `STAGED` lines of `LDA` values.
+        unsafe {
+            match self.gemm.job.prologues[1] {
+                Some(prologue) => {
+                    let block = |j, inner| self.computed(prologue, (self.columns.start, k), (j, inner));
+                    packer.columns_from(size, most(prologue), out, block);
+                }
+                None => {
+                    let source = (&self.b.from(self.columns.start, k), self.gemm.job.b.element);
+                    packer.columns(source, size, out, stage);
                 }
             }
         }
-        // SAFETY: packed above.
-        unsafe { packer.round_rows(size.0, size.1, out) };
     }
 
-    /// Packs rows on which the prologue works first: in place where words are `f32`.
-    unsafe fn pack_worked(
-        &self,
-        block: &Block<'_>,
-        hook: TileFn,
-        at: (usize, usize),
-        size: (usize, usize),
-        out: *mut u32,
-    ) {
-        let kernels = self.gemm.kernels;
-        let rows = if kernels.step == Step::F32 { out.cast() } else { self.space.stage[1] };
-        // SAFETY: `rows` holds the block, at stride `LDA`.
+    unsafe fn pack_a(&self, rows: Range<usize>, k: usize) {
+        let (packer, out) = (self.gemm.packer(), self.space.a);
+        let (size, stage) = ((rows.len(), self.depth(k)), self.space.stage);
+        // SAFETY: the buffers hold these rows.
         unsafe {
-            (kernels.pack_a_f32)(block, size.0, size.1, rows.cast());
-            self.gemm.call(hook, rows, LDA, at, size, self.batch);
-            if kernels.step != Step::F32 {
-                let worked =
-                    Block { base: rows, outer: Offsets::Strided(LDA as isize), k: Offsets::Strided(1) };
-                (kernels.pack_a)(&worked, size.0, size.1, out);
+            match self.gemm.job.prologues[0] {
+                Some(prologue) => {
+                    let block = |i, inner| self.computed(prologue, (rows.start, k), (i, inner));
+                    packer.rows_from(size, most(prologue), out, block);
+                }
+                None => {
+                    let source = (&self.a.from(rows.start, k), self.gemm.job.a.element);
+                    packer.rows(source, size, out, stage);
+                }
             }
+        }
+    }
+
+    /// The block of an operand with these rows (or columns) and values of k, counted from `first`, computed into the stage.
+    ///
+    /// # Safety
+    /// The block is at most as large as `most` says.
+    unsafe fn computed(
+        &self,
+        prologue: Prologue,
+        first: (usize, usize),
+        (outer, k): (Range<usize>, Range<usize>),
+    ) -> Block<'a> {
+        let (at, size) = ((first.0 + outer.start, first.1 + k.start), (outer.len(), k.len()));
+        let turn = |(outer, k): (usize, usize)| if prologue.along_k { (outer, k) } else { (k, outer) };
+        let base = self.space.stage;
+        // SAFETY: the stage has room for the block.
+        unsafe { self.gemm.call(prologue.function, base, LDA, turn(at), turn(size), self.batch) };
+        let (line, unit) = (Offsets::Strided(LDA as isize), Offsets::Strided(1));
+        match prologue.along_k {
+            true => Block { base, outer: line, k: unit },
+            false => Block { base, outer: unit, k: line },
         }
     }
 
@@ -280,6 +275,11 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         };
         Next { base, size, runs, left, length, run: 0, done: 0, pace: 0 }
     }
+}
+
+/// Rows (or columns) and values of k that are computed at a time.
+fn most(prologue: Prologue) -> (usize, usize) {
+    if prologue.along_k { (STAGED, KC) } else { (TILE_COLUMNS, STAGED) }
 }
 
 /// Walks the block of A that is packed next, a few cache lines per register tile, so that it comes from memory

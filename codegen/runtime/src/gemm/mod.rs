@@ -1,7 +1,7 @@
-//! Matrix products `C[b, m, n] = epilogue(Σ_k prologue(A)[b, m, k] · B[b, n, k])` on a pool of threads.
+//! Matrix products `C[b, m, n] = epilogue(Σ_k A[b, m, k] · B[b, n, k])` on a pool of threads.
 //!
-//! Operands lie anywhere that an `Axis` can describe and are packed on the way; a prologue may work on rows
-//! of A while they are packed, an epilogue on tiles of C while they are in cache. The batch and the longer side
+//! Operands lie anywhere that an `Axis` can describe and are packed on the way; a prologue may compute an operand
+//! block by block while it is packed, an epilogue works on tiles of C while they are in cache. The batch and the longer side
 //! of C are divided among threads, k never is: every element of C has one order of summation, so that
 //! results are the same bits for any number of threads and in any place of a tile.
 
@@ -149,7 +149,7 @@ pub enum Precision {
     /// The operands as `f32`.
     #[default]
     F32,
-    /// The operands rounded to bf16, after the prologue.
+    /// The operands rounded to bf16, also those that a prologue computes.
     Bf16,
     /// The operands as sums of two bf16 each, 16 digits of 24, and the three largest of the four products, where there is a tile
     /// unit; else as `f32`. Not for values below 2⁻¹¹⁷, whose lower parts count as zero; what is not finite becomes NaN.
@@ -182,11 +182,19 @@ pub(crate) unsafe fn store(
 }
 
 /// `(tile, ld, row, column, rows, columns, batch, context)`: works in place on a tile of finished results
-/// (epilogue: rows are m, columns n) or of operand rows (prologue on A: rows are m, columns k). `row` and `column`
+/// (epilogue: rows are m, columns n), or writes a block of an operand ([`Prologue`]). `row` and `column`
 /// are the tile's place in its matrix, which is number `batch`; rows of the tile are `ld` elements apart. It is
-/// called from several threads at once, with tiles of at most `TILE_COLUMNS` columns. A prologue may see an
-/// element of A more than once, each time as it lies in memory.
+/// called from several threads at once, with tiles of at most `TILE_COLUMNS` columns.
 pub type TileFn = unsafe extern "C" fn(*mut f32, usize, usize, usize, usize, usize, usize, *const c_void);
+
+/// Computes an operand that is no matrix in memory, while it is packed. An element may be computed more than once.
+#[derive(Clone, Copy, Debug)]
+pub struct Prologue {
+    /// Writes a block, as `f32`.
+    pub function: TileFn,
+    /// Whether the columns of its tiles are k and the rows m (or n); else the other way round.
+    pub along_k: bool,
+}
 
 /// A batch of products, as compiled; `run` adds the buffers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -209,9 +217,9 @@ pub struct Contraction {
     pub output: Output,
     /// What is multiplied.
     pub precision: Precision,
-    /// Works on rows of A, as `f32`, before they are multiplied.
+    /// What computes A and B, where something does. Then `a` or `b` says where most of what it reads lies, to be prefetched.
     #[serde(skip)]
-    pub prologue: Option<TileFn>,
+    pub prologues: [Option<Prologue>; 2],
     /// Works on finished tiles of C.
     #[serde(skip)]
     pub epilogue: Option<TileFn>,
@@ -243,7 +251,7 @@ pub struct Buffers {
     pub b: *const u8,
     /// Start of C; not used by `Output::Tile`.
     pub c: *mut f32,
-    /// Handed to prologue and epilogue.
+    /// Handed to prologues and epilogue.
     pub context: *const c_void,
     /// What the epilogue reads, as far as that is known.
     pub reads: [Option<Touched>; STREAMS],
@@ -266,7 +274,7 @@ impl Contraction {
     ///
     /// # Safety
     /// The machine has `isa`. The operands' and the output's axes stay inside the buffers, and C, whose elements
-    /// are distinct, does not overlap the operands. Prologue and epilogue may be called from several threads
+    /// are distinct, does not overlap the operands. Prologues and epilogue may be called from several threads
     /// with these arguments.
     pub unsafe fn run(
         &self,

@@ -2,8 +2,9 @@
 
 use super::blocking::{STAGED, chunks};
 use super::microkernel::{KC, Kernels, LDA, Step};
-use super::pack::{Narrow, PanelSize, Source};
+use super::pack::{Block, Narrow, PanelSize, Source};
 use super::{Element, Precision};
+use std::ops::Range;
 
 /// Packs the operands of one precision.
 #[derive(Clone, Copy)]
@@ -60,20 +61,50 @@ impl Packer {
                 Way::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
                 Way::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
                 Way::Staged => {
-                    for j in chunks(0..columns, STAGED) {
-                        for k in chunks(0..depth, KC) {
-                            let block = source.from(j.start, k.start).staged(j.len(), k.len(), stage);
-                            let out = out.wrapping_add(j.start / kernels.nr * panels.stride);
-                            let out = out.wrapping_add(kernels.words(k.start) * kernels.nr);
-                            let panels = PanelSize { words: kernels.words(k.len()), ..panels };
-                            (kernels.pack_b)(&block, j.len(), k.len(), out, panels);
-                        }
-                    }
+                    let stage = |j: Range<usize>, k: Range<usize>| {
+                        source.from(j.start, k.start).staged(j.len(), k.len(), stage)
+                    };
+                    return self.columns_from((columns, depth), (STAGED, KC), out, stage);
                 }
             }
-            if self.rounds {
-                (kernels.round)(out.cast(), out.cast(), words * columns.next_multiple_of(kernels.nr));
+            self.round_columns(columns, words, out);
+        }
+    }
+
+    /// As `columns`, of blocks of at most `most` columns and values of k that somebody provides.
+    ///
+    /// # Safety
+    /// The blocks have what they are asked for, `out` has room for all of it.
+    pub(super) unsafe fn columns_from<'b>(
+        self,
+        (columns, depth): (usize, usize),
+        most: (usize, usize),
+        out: *mut u32,
+        mut block: impl FnMut(Range<usize>, Range<usize>) -> Block<'b>,
+    ) {
+        let kernels = self.kernels;
+        let words = kernels.words(depth);
+        let stride = words * kernels.nr;
+        for j in chunks(0..columns, most.0) {
+            for k in chunks(0..depth, most.1) {
+                let block = block(j.clone(), k.clone());
+                let out =
+                    out.wrapping_add(j.start / kernels.nr * stride + kernels.words(k.start) * kernels.nr);
+                let panels = PanelSize { words: kernels.words(k.len()), stride };
+                // SAFETY: the caller's contract.
+                unsafe { (kernels.pack_b)(&block, j.len(), k.len(), out, panels) };
             }
+        }
+        // SAFETY: packed above.
+        unsafe { self.round_columns(columns, words, out) };
+    }
+
+    /// Rounds packed columns of B where that is needed.
+    unsafe fn round_columns(self, columns: usize, words: usize, out: *mut u32) {
+        if self.rounds {
+            let count = words * columns.next_multiple_of(self.kernels.nr);
+            // SAFETY: packed by the caller.
+            unsafe { (self.kernels.round)(out.cast(), out.cast(), count) };
         }
     }
 
@@ -95,24 +126,45 @@ impl Packer {
                 Way::Wide => (kernels.pack_a)(&source.block(), rows, depth, out),
                 Way::Narrow(narrow) => (narrow.a)(&source.block(), rows, depth, out),
                 Way::Staged => {
-                    for i in chunks(0..rows, STAGED) {
-                        for k in chunks(0..depth, KC) {
-                            let block = source.from(i.start, k.start).staged(i.len(), k.len(), stage);
-                            let out = out.wrapping_add(i.start * LDA + kernels.words(k.start));
-                            (kernels.pack_a)(&block, i.len(), k.len(), out);
-                        }
-                    }
+                    let stage = |i: Range<usize>, k: Range<usize>| {
+                        source.from(i.start, k.start).staged(i.len(), k.len(), stage)
+                    };
+                    return self.rows_from((rows, depth), (STAGED, KC), out, stage);
                 }
             }
             self.round_rows(rows, depth, out);
         }
     }
 
+    /// As `rows`, of blocks of at most `most` rows and values of k that somebody provides.
+    ///
+    /// # Safety
+    /// As `columns_from`.
+    pub(super) unsafe fn rows_from<'b>(
+        self,
+        (rows, depth): (usize, usize),
+        most: (usize, usize),
+        out: *mut u32,
+        mut block: impl FnMut(Range<usize>, Range<usize>) -> Block<'b>,
+    ) {
+        let kernels = self.kernels;
+        for i in chunks(0..rows, most.0) {
+            for k in chunks(0..depth, most.1) {
+                let block = block(i.clone(), k.clone());
+                let out = out.wrapping_add(i.start * LDA + kernels.words(k.start));
+                // SAFETY: the caller's contract.
+                unsafe { (kernels.pack_a)(&block, i.len(), k.len(), out) };
+            }
+        }
+        // SAFETY: packed above.
+        unsafe { self.round_rows(rows, depth, out) };
+    }
+
     /// Rounds packed rows of A where that is needed.
     ///
     /// # Safety
     /// The rows have been packed.
-    pub(super) unsafe fn round_rows(self, rows: usize, depth: usize, out: *mut u32) {
+    unsafe fn round_rows(self, rows: usize, depth: usize, out: *mut u32) {
         if self.rounds {
             for row in 0..rows {
                 let line = out.wrapping_add(row * LDA).cast::<f32>();

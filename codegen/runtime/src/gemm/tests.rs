@@ -97,12 +97,22 @@ struct Context {
     /// Where the epilogue of `Output::Tile` stores: [batch, m, n], and how often.
     stored: *mut f32,
     times: *mut u8,
+    /// A and B, as `Data` has their values.
+    operands: [Vec<f32>; 2],
     n: usize,
     m: usize,
+    k: usize,
 }
 
-/// x · row + column, on rows of A.
-unsafe extern "C" fn scale(
+/// An element of a computed operand, made of that of `Data`. Only A is shifted, else all products would be positive and their sums
+/// inexact.
+fn worked(x: f32, (outer, k): (usize, usize), batch: usize, shifts: Option<&[f32]>) -> f32 {
+    let shift = shifts.map_or(0.0, |shifts| shifts[k] + 0.125 * batch as f32);
+    x * (1.0 + 0.25 * (outer % 3) as f32) + shift
+}
+
+/// Computes a block of A, or of B.
+unsafe extern "C" fn compute<const B: bool, const ALONG_K: bool>(
     tile: *mut f32,
     ld: usize,
     row: usize,
@@ -116,11 +126,27 @@ unsafe extern "C" fn scale(
     unsafe {
         let context = &*context.cast::<Context>();
         assert!(columns <= TILE_COLUMNS);
+        let (values, extent, shifts) = match B {
+            true => (&context.operands[1], context.n, None),
+            false => (&context.operands[0], context.m, Some(&context.columns[..])),
+        };
         for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
-            let x = tile.add(i * ld + j);
-            *x = *x * context.rows[row + i] + context.columns[column + j] + batch as f32;
+            let (outer, k) = if ALONG_K { (row + i, column + j) } else { (column + j, row + i) };
+            let x = values[(batch * extent + outer) * context.k + k];
+            tile.add(i * ld + j).write(worked(x, (outer, k), batch, shifts));
         }
     }
+}
+
+/// What computes A or B of a variant.
+fn prologue(b: bool, along_k: bool) -> Prologue {
+    let function: TileFn = match (b, along_k) {
+        (false, false) => compute::<false, false>,
+        (false, true) => compute::<false, true>,
+        (true, false) => compute::<true, false>,
+        (true, true) => compute::<true, true>,
+    };
+    Prologue { function, along_k }
 }
 
 /// (x + column) · row, in place, and stored where `Output::Tile` needs it.
@@ -164,7 +190,8 @@ struct Variant {
     lies: (Lie, Lie),
     elements: (Element, Element),
     precision: Precision,
-    prologue: bool,
+    /// Whether A and B are computed, and if so, whether along k.
+    computed: [Option<bool>; 2],
     epilogue: bool,
     direct: bool,
 }
@@ -180,7 +207,7 @@ const PLAIN: Variant = Variant {
     lies: (Lie::KUnit, Lie::OuterUnit),
     elements: (Element::F32, Element::F32),
     precision: Precision::F32,
-    prologue: false,
+    computed: [None; 2],
     epilogue: false,
     direct: true,
 };
@@ -207,7 +234,7 @@ impl Case {
             b: b.operand.clone(),
             output,
             precision: variant.precision,
-            prologue: variant.prologue.then_some(scale as TileFn),
+            prologues: [0, 1].map(|side| variant.computed[side].map(|along_k| prologue(side == 1, along_k))),
             epilogue: epilogue.then_some(finish as TileFn),
         };
         let (mut stored, mut times) = (vec![f32::NAN; batch * m * n], vec![0; batch * m * n]);
@@ -216,8 +243,10 @@ impl Case {
             columns: random.floats(n.max(k), -1.0, 1.0),
             stored: stored.as_mut_ptr(),
             times: times.as_mut_ptr(),
+            operands: [a.values.clone(), b.values.clone()],
             n,
             m,
+            k,
         };
         Case { size, a, b, hooks, contraction, direct: variant.direct, stored, times }
     }
@@ -265,15 +294,20 @@ impl Case {
         }
         let round =
             |x: f32| if variant.precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
-        let mut rows = self.a.values.clone();
-        if variant.prologue {
-            for (at, x) in rows.iter_mut().enumerate() {
-                let (b, i, p) = (at / (m * k), at / k % m, at % k);
-                *x = *x * self.hooks.rows[i] + self.hooks.columns[p] + b as f32;
-            }
-        }
-        let [rows, columns] = [&rows, &self.b.values]
-            .map(|values| values.iter().map(|&x| f64::from(round(x))).collect::<Vec<_>>());
+        let values = [(&self.a.values, m), (&self.b.values, n)];
+        let [rows, columns] = [0, 1].map(|side| {
+            let (values, extent) = values[side];
+            let value = |(at, &x): (usize, &f32)| match variant.computed[side] {
+                None => x,
+                Some(_) => {
+                    let shifts = (side == 0).then_some(&self.hooks.columns[..]);
+                    worked(x, (at / k % extent, at % k), at / (extent * k), shifts)
+                }
+            };
+            values.iter().enumerate().map(value).collect::<Vec<_>>()
+        });
+        let [rows, columns] =
+            [&rows, &columns].map(|values| values.iter().map(|&x| f64::from(round(x))).collect::<Vec<_>>());
         for (b, i, j) in (0..batch).flat_map(|b| (0..m).flat_map(move |i| (0..n).map(move |j| (b, i, j)))) {
             let (row, column) = (&rows[(b * m + i) * k..][..k], &columns[(b * n + j) * k..][..k]);
             let (mut sum, mut size) = (0.0, 1.0);
@@ -334,7 +368,13 @@ fn hooks_on_every_path() {
         for (size, direct) in sizes.into_iter().flat_map(|size| [(size, true), (size, false)]) {
             for (lie, precision) in LIES.into_iter().flat_map(|lie| precisions(isa).map(move |p| (lie, p))) {
                 let lies = (lie, if direct { Lie::KUnit } else { Lie::OuterUnit });
-                let variant = Variant { lies, precision, prologue: true, epilogue: true, direct, ..PLAIN };
+                let along_k = lie == Lie::KUnit;
+                let computed = match (direct, lie == Lie::OuterUnit) {
+                    (true, _) => [Some(along_k), None],
+                    (false, true) => [None, Some(along_k)],
+                    (false, false) => [Some(!along_k), Some(along_k)],
+                };
+                let variant = Variant { lies, precision, computed, epilogue: true, direct, ..PLAIN };
                 if size.3 < 800 || lie == Lie::OuterUnit || lie == Lie::KUnit {
                     check(isa, size, variant);
                 }
@@ -394,26 +434,35 @@ fn the_tile_unit_and_its_emulation_have_the_same_bits() {
     }
 }
 
-/// A prologue, even one that does nothing, is for rows of A, which are then packed as such.
+/// A product of an operand that is computed is not computed the other way round.
 #[test]
 fn the_other_way_round_has_the_same_bits() {
-    unsafe extern "C" fn nothing(
-        _: *mut f32,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: *const std::ffi::c_void,
+    /// The elements of A as they are.
+    unsafe extern "C" fn copy(
+        tile: *mut f32,
+        ld: usize,
+        row: usize,
+        column: usize,
+        rows: usize,
+        columns: usize,
+        batch: usize,
+        context: *const c_void,
     ) {
+        // SAFETY: as above.
+        unsafe {
+            let context = &*context.cast::<Context>();
+            for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
+                let at = (batch * context.m + row + i) * context.k + column + j;
+                tile.add(i * ld + j).write(context.operands[0][at]);
+            }
+        }
     }
     for isa in Isa::available() {
         for precision in precisions(isa) {
             let variant = Variant { lies: (Lie::KUnit, Lie::KUnit), precision, epilogue: true, ..PLAIN };
             let mut case = Case::new(isa, (2, 40, 99, 900), variant, 5);
             let transposed = case.run(2, &Workspaces::new(2));
-            case.contraction.prologue = Some(nothing);
+            case.contraction.prologues[0] = Some(Prologue { function: copy, along_k: true });
             let plain = case.run(2, &Workspaces::new(2));
             assert!(
                 transposed.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits()),
