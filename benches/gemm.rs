@@ -5,7 +5,7 @@ use criterion::{
 };
 use kernfusion_benches::random;
 use kernfusion_cpu::gemm::{
-    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, Workspaces,
+    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, Tiles, Workspaces,
 };
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
@@ -89,6 +89,7 @@ fn shape(group: &mut BenchmarkGroup<'_, WallTime>, isa: Isa, shape: Shape) {
                     ldc: n,
                 },
                 precision,
+                tiles: Tiles::Any,
                 prologues: [None; 2],
                 epilogue: None,
             };

@@ -1,8 +1,9 @@
 //! A GPU as a back end.
 
 use super::{Cache, CudaExecutable, Device, Options, peaks};
+use kernfusion_codegen::analysis::reduces;
 use kernfusion_codegen::{Backend, CodegenError, Executable, Peaks, States, Temporaries};
-use kernfusion_ir::kernel::{Accepts, Kernel, ProgramPlan};
+use kernfusion_ir::kernel::{Accepts, Direction, Kernel, ProgramPlan};
 use std::sync::atomic::Ordering;
 
 /// A GPU, with how programs run there.
@@ -17,12 +18,17 @@ pub struct CudaBackend {
 /// Whether a kernel can be rendered, and if not, why.
 ///
 /// # Errors
-/// An operand is more than a load: tiles of operands are copied from memory as they lie.
+/// An operand is more than a load, since tiles of operands are copied from memory as they lie; or rows or columns of a product are
+/// reduced, which needs tiles of several blocks of threads.
 pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
-    match kernel.operands().all(|(operand, _)| operand.plain().is_some()) {
-        true => Ok(()),
-        false => Err("on a GPU, a product reads its operands from memory"),
+    if kernel.operands().any(|(operand, _)| operand.plain().is_none()) {
+        return Err("on a GPU, a product reads its operands from memory");
     }
+    let is_reduced = || [Direction::Rows, Direction::Columns].iter().any(|&d| reduces(&kernel.region, d));
+    if !kernel.products().is_empty() && kernel.consumers().is_empty() && is_reduced() {
+        return Err("on a GPU, a reduction of a product's rows needs all its tiles");
+    }
+    Ok(())
 }
 
 impl Backend for CudaBackend {

@@ -100,7 +100,7 @@ impl Candidate<'_> {
             if let Some(scatter) = of(KernelEntry::Scatter).next() {
                 return self.accumulation(*first, scatter);
             }
-            if !rest.is_empty() || of(KernelEntry::Reduction).next().is_some() {
+            if !rest.is_empty() {
                 return Chain::new(self, &contractions).map(Anchor::Chained);
             }
             return Ok(Anchor::Contracted(*first, chain::dot(self.graph, *first).clone()));

@@ -264,7 +264,7 @@ impl Lowering<'_> {
         let scratch = self.temporary(DType::F32, 0);
         let slots = self.facts.dtypes.len();
         let name = self.facts.name.clone();
-        let place = tile::Scratch { capacity, slot: Some(scratch) };
+        let place = tile::Place { capacity, scratch: Some(scratch), strip: None };
         let function = tile::build(self.functions, &name, &row, &schedule, &merged.domain, slots, &place)?;
         Ok((function, (scratch, super::nest::scratch_bytes(&row, &schedule, capacity))))
     }

@@ -1,8 +1,9 @@
 //! Contractions: operands for the driver of matrix products, and what becomes of the entries.
 //!
 //! * One product stored as it is goes straight into its buffer.
-//! * One product under an elementwise region: the region becomes a function on finished tiles ([`super::tile`]).
-//! * Anything else (several products, reductions of the result, `f64` and integers): each product goes into a
+//! * One product under an elementwise region: the region becomes a function on finished tiles ([`super::tile`]). If rows are reduced,
+//!   tiles have whole rows; sums over the rows are made for each strip of rows, and added up by a second launch.
+//! * Anything else (several products, longer rows, `f64` and integers): each product goes into a
 //!   temporary, and the region runs over the temporaries as an ordinary map or reduction.
 //!
 //! An operand that is more than a load is computed while it is packed ([`super::prologue`]), or into a temporary first.
@@ -10,7 +11,8 @@
 use super::avx512::Wide;
 use super::normalise::{dependence, regroup};
 use super::prologue::Side;
-use super::row::{Row, Write};
+use super::reduce::Accumulated;
+use super::row::Row;
 use super::{LaunchKind, Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
@@ -19,9 +21,16 @@ use kernfusion_ir::kernel::{
     BufferId, Contraction, Direction, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product,
     Region, Scalar, Store, StoreMode,
 };
-use kernfusion_runtime::gemm::{self, Axis, Element, GenericContraction, Layout, Number, STREAMS};
+use kernfusion_runtime::gemm::{
+    self, Axis, Element, GenericContraction, Layout, Number, STREAMS, TILE_COLUMNS, Tiles,
+};
 use kernfusion_runtime::product::{ComputedFactor, Divided, MatrixLookup, Method, ProductStep, SlotOffset};
 use std::ops::Range;
+
+/// Columns of a product at most whose rows are reduced in tiles.
+const WHOLE_ROW: usize = 2048;
+/// Rows of a product for which there is code that reads one operand as it lies, and no packing.
+const FEWEST_ROWS: usize = 9;
 
 /// An operand in memory.
 pub(super) struct Factor {
@@ -77,14 +86,18 @@ impl Lowering<'_> {
         let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
         let merged = regroup(kernel, groups.map(Iterator::collect));
         let mut work = self.work(domain, product, &a, &b);
+        work.tiles = tiles(kernel);
+        let strip = gemm::register_rows(self.isa, work.precision);
         let plain = self.plain_store(kernel);
         let (target, epilogue) = match plain.and_then(|store| direct(store, domain)) {
             Some((slot, offset, batch, ldc)) => {
                 work.output = gemm::Output::Direct { batch, ldc, adds: false };
                 (Some(SlotOffset { slot, offset }), None)
             }
-            None => (None, Some(self.epilogue(&merged)?)),
+            None => (None, Some(self.epilogue(&merged, strip)?)),
         };
+        let (epilogue, accumulated) =
+            epilogue.map_or((None, None), |(function, sums)| (Some(function), sums));
         let (mut reads, mut writes) = ([None; STREAMS], [None; STREAMS]);
         if epilogue.is_some() {
             let touched = |buffer: BufferId, index: &Index| {
@@ -105,7 +118,7 @@ impl Lowering<'_> {
         let (work, prologues) = (Method::Driver(work), [of_a, of_b]);
         let step = ProductStep { work, a, b, choices, target, prologues, epilogue, reads, writes };
         self.program.steps.push(LaunchKind::Product(Box::new(step)));
-        Ok(())
+        accumulated.map_or(Ok(()), |accumulated| self.combine(&merged, &accumulated))
     }
 
     /// The only store, if it stores the product as it is and in `f32`.
@@ -140,20 +153,37 @@ impl Lowering<'_> {
         Ok(Some(plain_step(work, a, b, Some(SlotOffset { slot, offset }), Some(choice))))
     }
 
-    /// The function that runs the region on a tile.
-    fn epilogue(&mut self, kernel: &Kernel) -> Result<usize, CodegenError> {
-        let writes: Vec<Write> = kernel.stores.iter().map(|store| self.write(store)).collect();
+    /// The function that runs the region on a tile, and the running results that it leaves for each strip of this many rows where rows
+    /// are reduced.
+    fn epilogue(
+        &mut self,
+        kernel: &Kernel,
+        strip: usize,
+    ) -> Result<(usize, Option<Accumulated>), CodegenError> {
+        let strips = kernel.domain.extent(kernel.domain.row_axes()).div_ceil(strip);
+        let accumulated = match reduces(&kernel.region, Direction::Rows) {
+            true => Some(self.accumulated(kernel, strips)?),
+            false => None,
+        };
+        let (kernel, writes) = match &accumulated {
+            Some(Accumulated { kernel, writes, .. }) => (kernel, writes.clone()),
+            None => (kernel, kernel.stores.iter().map(|store| self.write(store)).collect()),
+        };
         let axes = kernel.domain.axes.clone();
         let fixed = axes.len() - 1;
         let row = Row::new(kernel.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
         self.check_row(&row)?;
         let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
-        let capacity = tile::capacity(&row);
+        let capacity = match reduces(&kernel.region, Direction::Columns) {
+            true => row.axes[row.inner()].next_multiple_of(16),
+            false => tile::capacity(&row),
+        };
         self.needs_zeros(&row, capacity);
         let slots = self.facts.dtypes.len();
         let name = self.facts.name.clone();
-        let scratch = tile::Scratch { capacity, slot: None };
-        tile::build(self.functions, &name, &row, &schedule, &kernel.domain, slots, &scratch)
+        let place = tile::Place { scratch: None, capacity, strip: accumulated.is_some().then_some(strip) };
+        let function = tile::build(self.functions, &name, &row, &schedule, &kernel.domain, slots, &place)?;
+        Ok((function, accumulated))
     }
 
     /// The product as the driver knows it, with results handed out in tiles.
@@ -178,6 +208,7 @@ impl Lowering<'_> {
             b: operand(b, domain.column_axes()),
             output: gemm::Output::Tile,
             precision,
+            tiles: Tiles::Any,
             prologues: [None; 2],
             epilogue: None,
         }
@@ -290,14 +321,59 @@ impl Lowering<'_> {
     }
 }
 
-/// Whether a kernel's region works on finished tiles of one product of floats.
+/// Whether a kernel's region works on finished tiles of one product of floats. Where its rows or columns are reduced, a row of a tile
+/// must be one row of the row program, and no longer than scratch on the stack.
 pub(super) fn runs_in_tiles(kernel: &Kernel) -> bool {
     let [product] = kernel.products() else { return false };
+    let domain = &kernel.domain;
+    let reducible = || {
+        let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
+        let columns = regroup(kernel, groups.map(Iterator::collect)).domain.column_axes().len();
+        let is_short = domain.extent(domain.column_axes()) <= WHOLE_ROW;
+        columns == 1 && (is_short || !reduces(&kernel.region, Direction::Columns))
+    };
     matches!(product.dtype, DType::F32 | DType::BF16 | DType::F16)
         && kernel.consumers().is_empty()
-        && !is_reduced(kernel)
         && !scatters(kernel)
         && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64)
+        && (!is_reduced(kernel) || domain.points() > 0 && reducible())
+}
+
+/// Why rows or columns of a product should be reduced by another kernel, if they should.
+pub(super) fn refused_reduction(kernel: &Kernel) -> Option<&'static str> {
+    let [product] = kernel.products() else { return None };
+    if !kernel.consumers().is_empty() || !is_reduced(kernel) {
+        return None;
+    }
+    if !runs_in_tiles(kernel) {
+        return Some("on the CPU, rows of a product are reduced where whole ones fit into a tile");
+    }
+    let has_few_rows = is_of_few_rows(&kernel.domain, lies_along_k(&product.b));
+    has_few_rows.then_some("on the CPU, products of few rows are not reduced")
+}
+
+/// Whether a product has so few rows that there are ways for it which know neither prologues nor reductions.
+pub(super) fn is_of_few_rows(domain: &Domain, b_along_k: bool) -> bool {
+    let rows = domain.extent(domain.row_axes());
+    rows < FEWEST_ROWS || rows <= TILE_COLUMNS && b_along_k
+}
+
+/// Whether an operand lies in memory along k.
+pub(super) fn lies_along_k(operand: &Operand) -> bool {
+    match operand.plain().map(|instr| &instr.kind) {
+        Some(InstrKind::Load { index, .. }) => index.strides.last() == Some(&1),
+        _ => false,
+    }
+}
+
+/// What tiles a region needs.
+fn tiles(kernel: &Kernel) -> Tiles {
+    let reduced = |direction| reduces(&kernel.region, direction);
+    match (reduced(Direction::Columns), reduced(Direction::Rows)) {
+        (true, _) => Tiles::Rows,
+        (false, true) => Tiles::Strips,
+        (false, false) => Tiles::Any,
+    }
 }
 
 fn is_reduced(kernel: &Kernel) -> bool {

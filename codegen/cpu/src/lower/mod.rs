@@ -58,7 +58,7 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
     if !kernel.consumers().is_empty() && !dtypes.all(chain::is_possible) {
         return Err("on the CPU, chains of products are of f32 and narrower types");
     }
-    if let Some(reason) = prologue::refusal(kernel) {
+    if let Some(reason) = prologue::refusal(kernel).or_else(|| contraction::refused_reduction(kernel)) {
         return Err(reason);
     }
     let rank = kernel.domain.axes.len();

@@ -8,7 +8,7 @@
 //! Lines of a block run along the axis along which memory is contiguous: along k, or across it.
 
 use super::avx512::Wide;
-use super::contraction::{Factor, common_stride, runs_in_tiles};
+use super::contraction::{Factor, common_stride, is_of_few_rows, lies_along_k, runs_in_tiles};
 use super::normalise::regroup;
 use super::row::{Row, Target, Write, WriteMode};
 use super::schedule::is_call;
@@ -19,12 +19,9 @@ use kernfusion_ir::kernel::{
     BufferId, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product, Region, Scalar, Store,
     StoreMode,
 };
-use kernfusion_runtime::gemm::TILE_COLUMNS;
 use kernfusion_runtime::product::ComputedFactor;
 use std::ops::Range;
 
-/// Rows of a product for which there is a code that reads one operand as it lies.
-const FEWEST_ROWS: usize = 9;
 /// Elements of the other operand at most, so that all of it is packed once or twice, and this one computed no more often.
 const OTHER_OPERAND: usize = 4 << 20;
 /// Elements of the result at most where B is computed and k is long: its sums fit into the buffers of a thread, else B would be computed
@@ -80,12 +77,8 @@ fn refused(domain: &Domain, product: &Product, side: Side) -> Option<&'static st
     };
     let [m, n] = [domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
     let k: usize = product.k.iter().product();
-    let other_along_k = |operand: &Operand| match operand.plain().map(|instr| &instr.kind) {
-        Some(InstrKind::Load { index, .. }) => index.strides.last() == Some(&1),
-        _ => false,
-    };
-    let b_along_k = if side == Side::B { walk.along_k } else { other_along_k(&product.b) };
-    if m < FEWEST_ROWS || m <= TILE_COLUMNS && b_along_k {
+    let b_along_k = if side == Side::B { walk.along_k } else { lies_along_k(&product.b) };
+    if is_of_few_rows(domain, b_along_k) {
         return Some("on the CPU, products of few rows read their operands as they lie");
     }
     let is_repeated = match side {
@@ -200,8 +193,8 @@ impl Lowering<'_> {
         let capacity = tile::capacity(&row);
         self.needs_zeros(&row, capacity);
         let (slots, name) = (self.facts.dtypes.len(), self.facts.name.clone());
-        let scratch = tile::Scratch { capacity, slot: None };
-        tile::build(self.functions, &name, &row, &schedule, &merged.domain, slots, &scratch)
+        let place = tile::Place { scratch: None, capacity, strip: None };
+        tile::build(self.functions, &name, &row, &schedule, &merged.domain, slots, &place)
     }
 }
 

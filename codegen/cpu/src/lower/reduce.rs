@@ -33,6 +33,16 @@ struct RowReduction {
     store: Store,
 }
 
+/// A kernel whose row reductions are running results, each for a chunk of rows.
+pub(super) struct Accumulated {
+    /// With one more outer axis, which counts chunks.
+    pub(super) kernel: Kernel,
+    pub(super) writes: Vec<Write>,
+    /// Where the running results are.
+    partials: Vec<(RowReduction, usize)>,
+    chunks: usize,
+}
+
 impl Lowering<'_> {
     /// A normalised kernel in which rows are reduced.
     pub(super) fn row_reduction(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
@@ -43,6 +53,19 @@ impl Lowering<'_> {
         let chunk = rows.div_ceil(wanted).max(1);
         let chunks = rows.div_ceil(chunk).max(1);
 
+        let accumulated = self.accumulated(kernel, chunks)?;
+        let Accumulated { kernel: chunked, writes, .. } = &accumulated;
+        self.nest(chunked, writes.clone(), Some(chunk), reduces(&kernel.region, Direction::Columns))?;
+        self.combine(kernel, &accumulated)
+    }
+
+    /// The kernel with running results for each chunk of its rows.
+    pub(super) fn accumulated(
+        &mut self,
+        kernel: &Kernel,
+        chunks: usize,
+    ) -> Result<Accumulated, CodegenError> {
+        let domain = &kernel.domain;
         let chunked = with_chunk_axis(kernel, chunks);
         let (reductions, stores) = self.split_stores(kernel)?;
         let mut writes: Vec<_> = stores.into_iter().map(|store| self.write(&store)).collect();
@@ -50,18 +73,25 @@ impl Lowering<'_> {
             write.index.strides.insert(domain.outer, 0);
         }
         let mut partials = vec![];
-        for reduction in &reductions {
-            let points = chunked.domain.points() / rows.max(1);
+        for reduction in reductions {
+            let points = chunked.domain.points() / domain.extent(domain.row_axes()).max(1);
             let slot = self.temporary(reduction.dtype, points);
-            let index = partial_index(&chunked.domain);
+            let (target, index) = (Target::Slot(slot), partial_index(&chunked.domain));
             let mode = WriteMode::Accumulate(reduction.op);
-            let target = Target::Slot(slot);
             writes.push(Write { value: reduction.value, target, dtype: reduction.dtype, index, mode });
-            partials.push(slot);
+            partials.push((reduction, slot));
         }
-        self.nest(&chunked, writes, Some(chunk), reduces(&kernel.region, Direction::Columns))?;
-        for (reduction, slot) in reductions.iter().zip(partials) {
-            self.rows(&combination(kernel, reduction, slot, chunks))?;
+        Ok(Accumulated { kernel: chunked, writes, partials, chunks })
+    }
+
+    /// Combines running results, in the order of chunks.
+    pub(super) fn combine(&mut self, kernel: &Kernel, accumulated: &Accumulated) -> Result<(), CodegenError> {
+        for (reduction, slot) in &accumulated.partials {
+            let combination = match accumulated.chunks {
+                0..=UNITS => combination(kernel, reduction, *slot, accumulated.chunks),
+                _ => long_combination(kernel, reduction, *slot, accumulated.chunks),
+            };
+            self.rows(&combination)?;
         }
         Ok(())
     }
@@ -111,6 +141,24 @@ fn partial_index(domain: &Domain) -> Index {
         stride *= domain.axes[axis] as i64;
     }
     index
+}
+
+/// The reduction that combines partial results of many chunks.
+fn long_combination(kernel: &Kernel, reduction: &RowReduction, slot: usize, chunks: usize) -> Kernel {
+    let mut domain = kernel.domain.clone();
+    let rows = domain.row_axes();
+    domain.axes.splice(rows.clone(), [chunks]);
+    domain.rows = 1;
+    let strides = kernfusion_ir::strides(&domain.axes).into_iter().map(|stride| stride as i64).collect();
+    let index = Index { strides, ..Index::default() };
+    let mut region = Region::default();
+    let load = InstrKind::Load { buffer: BufferId(slot as u32), index, guard: vec![] };
+    let value = region.push(load, reduction.dtype);
+    let dtype = kernel.region.instr(reduction.store.value).dtype;
+    let value = region.push(InstrKind::Reduce(reduction.op, Direction::Rows, value), dtype);
+    let mut store = Store { value, ..reduction.store.clone() };
+    store.index.strides.splice(rows, [0]);
+    Kernel { name: String::new(), form: Form::Reduce, domain, region, stores: vec![store], covers: vec![] }
 }
 
 /// The map that combines partial results in the order of chunks.

@@ -16,13 +16,15 @@ pub(super) fn capacity(row: &Row) -> usize {
     TILE_COLUMNS.min(row.axes[row.inner()]).next_multiple_of(16)
 }
 
-/// Scratch rows of a function on tiles.
-pub(super) struct Scratch {
-    /// Points that a row holds.
-    pub(super) capacity: usize,
-    /// The slot that points to them; without one they are on the stack, since the driver calls the function from many
+/// What a function on tiles needs to know of its surroundings.
+pub(super) struct Place {
+    /// The slot that points to scratch rows; without one they are on the stack, since the driver calls the function from many
     /// threads.
-    pub(super) slot: Option<usize>,
+    pub(super) scratch: Option<usize>,
+    /// Points that a scratch row holds.
+    pub(super) capacity: usize,
+    /// Rows of a strip, if the last outer axis counts strips.
+    pub(super) strip: Option<usize>,
 }
 
 /// Builds a [`TileFn`](kernfusion_runtime::gemm::TileFn) whose context is the kernel's table.
@@ -33,14 +35,14 @@ pub(super) fn build(
     schedule: &RowSchedule,
     domain: &Domain,
     slots: usize,
-    place: &Scratch,
+    place: &Place,
 ) -> Result<usize, CodegenError> {
     functions.define(name, (row, schedule), &[types::I64; 8], |mut code, parameters| {
         let [tile, ld, row0, column0, rows, columns, batch, table] = *parameters else {
             unreachable!("eight parameters")
         };
         let (slots, zeros) = read_table(&mut code, table, slots);
-        let scratch = place.slot.map(|slot| slots[slot]).unwrap_or_else(|| {
+        let scratch = place.scratch.map(|slot| slots[slot]).unwrap_or_else(|| {
             let bytes = scratch_bytes(row, schedule, place.capacity);
             let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes as u32, 4);
             let stack = code.b.create_sized_stack_slot(data);
@@ -49,7 +51,7 @@ pub(super) fn build(
         let memory = Memory { slots, zeros, scratch, capacity: place.capacity };
         let mut emitter = Emitter::new(code, row, schedule, memory);
         let tile = Tile { start: tile, ld, row0, column0, rows, columns };
-        emitter.tile(&tile, batch, domain);
+        emitter.tile(&tile, batch, domain, place.strip);
         emitter.code
     })
 }
@@ -66,11 +68,20 @@ struct Tile {
 }
 
 impl Emitter<'_, '_, '_> {
-    fn tile(&mut self, tile: &Tile, batch: Value, domain: &Domain) {
+    fn tile(&mut self, tile: &Tile, batch: Value, domain: &Domain, strip: Option<usize>) {
         let zero = self.code.int(0);
         let mut coordinates = vec![zero; domain.axes.len()];
-        let outer = self.digits(batch, &domain.axes[domain.outer_axes()]);
-        coordinates[domain.outer_axes()].copy_from_slice(&outer);
+        let matrices = 0..domain.outer - usize::from(strip.is_some());
+        let outer = self.digits(batch, &domain.axes[matrices.clone()]);
+        coordinates[matrices].copy_from_slice(&outer);
+        if let Some(rows) = strip {
+            let rows = self.code.int(rows as i64);
+            coordinates[domain.outer - 1] = self.code.b.ins().udiv(tile.row0, rows);
+            let mut first = coordinates.clone();
+            first[self.row.inner()] = tile.column0;
+            let count = Count::Dynamic(tile.columns);
+            self.clear_accumulators(At { coordinates: first, count, tile: None, inside: None });
+        }
         let end = self.code.b.ins().iadd(tile.row0, tile.rows);
         self.each_point(tile.row0, end, &domain.axes[domain.row_axes()], |this, i, digits| {
             coordinates[domain.row_axes()].copy_from_slice(digits);

@@ -4,7 +4,8 @@ use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
 use crate::functions::Functions;
 use crate::gemm::single_thread::{ALIGN, Matrix, Panels, Results, Room, SingleThread, Wedge};
 use crate::gemm::{
-    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, TileFn, Workspaces, store,
+    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, TileFn, Tiles, Workspaces,
+    store,
 };
 use crate::isa::Isa;
 use crate::math::zero_upper;
@@ -514,6 +515,7 @@ impl Shared<'_> {
             b,
             output: Output::Direct { batch: strided(1, 0), ldc, adds },
             precision,
+            tiles: Tiles::Any,
             prologues: [None; 2],
             epilogue: None,
         }

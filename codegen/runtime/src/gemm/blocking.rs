@@ -7,7 +7,7 @@ use super::macrokernel::Macrokernel;
 use super::microkernel::{KC, Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
-use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, gemv, transposed};
+use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, transposed};
 use crate::cache;
 use crate::math::zero_upper;
 use crate::memory::Arena;
@@ -100,7 +100,7 @@ impl<'a> GemmCall<'a> {
         let (job, space) = (self.job, self.blocking.divide(memory));
         // SAFETY: the machine has the instruction set.
         let _tiles = unsafe { self.kernels.configured() };
-        let by_rows = job.m >= job.n && !self.blocking.gemv;
+        let by_rows = job.is_divided_by_rows() && !self.blocking.gemv;
         let (length, unit) = match self.blocking.gemv {
             true => (job.n, gemv::unit(job)),
             false if by_rows => (job.m, self.kernels.mr),
@@ -214,17 +214,22 @@ impl Blocking {
             1 => (length.div_ceil(unit).div_ceil(threads) * unit).min(length),
             _ => length,
         };
-        let by_rows = job.m >= job.n;
-        let (rows, columns) =
-            if by_rows { (most(job.m, kernels.mr), job.n) } else { (job.m, most(job.n, kernels.nr)) };
+        let (rows, columns) = if job.is_divided_by_rows() {
+            (most(job.m, kernels.mr), job.n)
+        } else {
+            (job.m, most(job.n, kernels.nr))
+        };
         let b_words = b_words(kernels);
         let fitting = |words: usize| (b_words / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
-        let whole = words * columns.min(FEWEST_COLUMNS) <= b_words;
+        let whole = match job.tiles {
+            Tiles::Rows => columns <= fitting(words),
+            Tiles::Any | Tiles::Strips => words * columns.min(FEWEST_COLUMNS) <= b_words,
+        };
         let depth = if whole { words } else { KC };
-        let columns = columns.min(fitting(depth));
+        let columns = if job.tiles == Tiles::Rows { columns } else { columns.min(fitting(depth)) };
         let width = columns.next_multiple_of(kernels.nr);
         // A tile that is finished in one go only needs a strip; others collect their sums.
-        let sum_stride = if words <= KC { TILE_COLUMNS } else { width + 16 };
+        let sum_stride = if words <= KC && job.tiles != Tiles::Rows { TILE_COLUMNS } else { width + 16 };
         let (rows, sum_rows) = match job.output {
             Output::Direct { .. } => (rows, 0),
             Output::Tile if words <= KC => (rows, kernels.mr),

@@ -264,8 +264,10 @@ unsafe fn at<L: Lanes, B: Line>(line: *const u8, first: usize, lanes: usize) -> 
 /// Whether a contraction is computed here.
 pub(super) fn suits(job: &Contraction) -> bool {
     let adds = matches!(job.output, Output::Direct { adds: true, .. });
-    let lies = job.prologues.iter().all(Option::is_none);
-    job.m <= MOST_ROWS && !adds && lies && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
+    job.m <= MOST_ROWS
+        && !adds
+        && job.is_plain()
+        && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
 }
 
 /// Columns of C that are not divided among threads: of lines along n, a piece that is worth beginning.

@@ -106,7 +106,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         let (job, kernels, words) = (self.gemm.job, self.gemm.kernels, self.words(k));
         let is_last = k + self.depth(k) == job.k;
         next.pace(rows.len().div_ceil(kernels.mr) * self.columns.len().div_ceil(kernels.nr));
-        for n in chunks(self.columns.clone(), TILE_COLUMNS) {
+        for n in chunks(self.columns.clone(), job.tile_columns()) {
             for i in chunks(rows.clone(), kernels.mr) {
                 let a = self.space.a.wrapping_add((i.start - rows.start) * LDA);
                 let (c, ldc) = self.strip(rows.start, i.start, n.start);

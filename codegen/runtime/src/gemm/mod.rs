@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The widest tile, in columns, that an epilogue or a prologue is given.
+/// The widest tile, in columns, that a prologue is given, and an epilogue that works on [any](Tiles::Any) tiles or on strips.
 pub const TILE_COLUMNS: usize = 384;
 
 /// Where element i along one axis of an operand lies, in elements from the operand's start.
@@ -143,6 +143,19 @@ impl Output {
     }
 }
 
+/// What tiles an epilogue is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tiles {
+    /// Any rows and columns, each entry once.
+    #[default]
+    Any,
+    /// Strips: all rows of a tile have the same number when they are divided by [`register_rows`], and a column is in one tile of each
+    /// strip. So what is computed for each strip is the same for any number of threads.
+    Strips,
+    /// Strips of whole rows.
+    Rows,
+}
+
 /// What is multiplied; sums are `f32` in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Precision {
@@ -184,7 +197,7 @@ pub(crate) unsafe fn store(
 /// `(tile, ld, row, column, rows, columns, batch, context)`: works in place on a tile of finished results
 /// (epilogue: rows are m, columns n), or writes a block of an operand ([`Prologue`]). `row` and `column`
 /// are the tile's place in its matrix, which is number `batch`; rows of the tile are `ld` elements apart. It is
-/// called from several threads at once, with tiles of at most `TILE_COLUMNS` columns.
+/// called from several threads at once, with tiles of at most `TILE_COLUMNS` columns, or whole rows ([`Tiles`]).
 pub type TileFn = unsafe extern "C" fn(*mut f32, usize, usize, usize, usize, usize, usize, *const c_void);
 
 /// Computes an operand that is no matrix in memory, while it is packed. An element may be computed more than once.
@@ -217,6 +230,8 @@ pub struct Contraction {
     pub output: Output,
     /// What is multiplied.
     pub precision: Precision,
+    /// What the epilogue is given.
+    pub tiles: Tiles,
     /// What computes A and B, where something does. Then `a` or `b` says where most of what it reads lies, to be prefetched.
     #[serde(skip)]
     pub prologues: [Option<Prologue>; 2],
@@ -299,6 +314,21 @@ impl Contraction {
             });
         });
         Ok(())
+    }
+
+    /// Whether operands are packed as they lie in memory, and the epilogue takes any tile: what the ways for few rows can do.
+    fn is_plain(&self) -> bool {
+        self.prologues.iter().all(Option::is_none) && self.tiles == Tiles::Any
+    }
+
+    /// Whether rows are divided among threads, else columns.
+    fn is_divided_by_rows(&self) -> bool {
+        self.m >= self.n || self.tiles == Tiles::Rows
+    }
+
+    /// Columns of the widest tile.
+    fn tile_columns(&self) -> usize {
+        if self.tiles == Tiles::Rows { self.n } else { TILE_COLUMNS }
     }
 
     fn check(&self) {

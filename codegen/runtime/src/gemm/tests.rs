@@ -99,6 +99,9 @@ struct Context {
     times: *mut u8,
     /// A and B, as `Data` has their values.
     operands: [Vec<f32>; 2],
+    tiles: Tiles,
+    /// Rows of the register tile.
+    strip: usize,
     n: usize,
     m: usize,
     k: usize,
@@ -163,7 +166,12 @@ unsafe extern "C" fn finish(
     // SAFETY: as above.
     unsafe {
         let context = &*context.cast::<Context>();
-        assert!(columns <= TILE_COLUMNS);
+        assert!(columns <= if context.tiles == Tiles::Rows { context.n } else { TILE_COLUMNS });
+        if context.tiles != Tiles::Any {
+            let strip = |row: usize| row / context.strip;
+            assert_eq!(strip(row), strip(row + rows - 1), "rows of one strip");
+            assert!(context.tiles == Tiles::Strips || columns == context.n, "whole rows");
+        }
         for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
             let x = tile.add(i * ld + j);
             *x = (*x + context.columns[column + j]) * context.rows[row + i] + batch as f32;
@@ -193,6 +201,7 @@ struct Variant {
     /// Whether A and B are computed, and if so, whether along k.
     computed: [Option<bool>; 2],
     epilogue: bool,
+    tiles: Tiles,
     direct: bool,
 }
 
@@ -209,6 +218,7 @@ const PLAIN: Variant = Variant {
     precision: Precision::F32,
     computed: [None; 2],
     epilogue: false,
+    tiles: Tiles::Any,
     direct: true,
 };
 
@@ -234,6 +244,7 @@ impl Case {
             b: b.operand.clone(),
             output,
             precision: variant.precision,
+            tiles: variant.tiles,
             prologues: [0, 1].map(|side| variant.computed[side].map(|along_k| prologue(side == 1, along_k))),
             epilogue: epilogue.then_some(finish as TileFn),
         };
@@ -244,6 +255,8 @@ impl Case {
             stored: stored.as_mut_ptr(),
             times: times.as_mut_ptr(),
             operands: [a.values.clone(), b.values.clone()],
+            tiles: variant.tiles,
+            strip: register_rows(isa, variant.precision),
             n,
             m,
             k,
@@ -378,6 +391,25 @@ fn hooks_on_every_path() {
                 if size.3 < 800 || lie == Lie::OuterUnit || lie == Lie::KUnit {
                     check(isa, size, variant);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn strips_and_whole_rows() {
+    // Rows within one block of k and several, wider than a tile; more columns than rows; a packed B that is too large to be whole.
+    let sizes =
+        [(2, 40, 401, 60), (1, 131, 70, 800), (1, 20, 900, 390), (1, 30, 1100, 3100), (2, 3, 450, 20)];
+    for isa in Isa::available() {
+        for (number, (size, tiles)) in
+            sizes.into_iter().flat_map(|size| [Tiles::Strips, Tiles::Rows].map(|t| (size, t))).enumerate()
+        {
+            for precision in precisions(isa).filter(|&p| size.3 < 1000 || p == Precision::F32) {
+                let lies = (LIES[number % 3], LIES[(number + 1) % 3]);
+                let variant =
+                    Variant { lies, precision, tiles, epilogue: true, direct: number % 4 < 2, ..PLAIN };
+                check(isa, size, variant);
             }
         }
     }

@@ -22,8 +22,7 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
     let few = (LEAST_ROWS..=TILE_COLUMNS.min(job.n / 2)).contains(&job.m) && job.m * job.k <= MOST_WORDS;
     // Products of parts are added in an order that is another one when operands are exchanged.
     let same_bits = matches!(job.precision, Precision::F32 | Precision::Bf16);
-    let lies = job.b.k.offsets().unit() && job.prologues.iter().all(Option::is_none);
-    let suits = few && same_bits && lies && !adds && job.k > 0;
+    let suits = few && same_bits && job.b.k.offsets().unit() && job.is_plain() && !adds && job.k > 0;
     suits.then(|| {
         let job = Contraction {
             m: job.n,
