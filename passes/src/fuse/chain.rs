@@ -16,7 +16,7 @@ use super::{Group, Planner, band};
 use kernfusion_ir::kernel::{
     BufferId, Consumer, Contraction, Direction, Form, Index, InstrKind, Kernel, Operand, Product, reshaped,
 };
-use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, ValueId};
+use kernfusion_ir::{Binary, DType, DotGeneral, Graph, KernelEntry, Literal, Op, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sums of at most this many products are short.
@@ -98,9 +98,10 @@ impl Chain {
         }
         let base = self.first();
         let places = candidate.forward(&self.producers, &at, &writer);
-        let mut stored = BTreeSet::new();
+        let (mut stored, mut parts) = (BTreeSet::new(), BTreeSet::new());
         for &node in &self.consumers {
-            let consumer = self.consumer(candidate, node, &places, &mut writer, space)?;
+            let (consumer, part) = self.consumer(candidate, node, &places, &mut writer, space)?;
+            parts.extend(part);
             if consumer.with.plain().is_none() {
                 return Err(fault("a chain reads its operands from memory"));
             }
@@ -109,6 +110,11 @@ impl Chain {
             }
             stored.insert(ValueId::from_index(consumer.buffer.0 as usize));
             contraction.consumers.push(consumer);
+        }
+        let is_whole =
+            |concat: ValueId| (0..graph[concat].operands.len()).all(|at| parts.contains(&(concat, at)));
+        if !parts.iter().all(|&(concat, _)| is_whole(concat)) {
+            return Err(fault("a tensor of which the kernel has not all parts"));
         }
         let mut stores = vec![];
         for &node in candidate.needed.iter().rev().filter(|node| !stored.contains(node)) {
@@ -147,7 +153,7 @@ impl Chain {
         places: &BTreeMap<ValueId, Vec<Index>>,
         writer: &mut Writer<'_>,
         space: &Space,
-    ) -> Attempt<Consumer> {
+    ) -> Attempt<(Consumer, Option<(ValueId, usize)>)> {
         let graph = candidate.graph;
         let fault = |reason| Stop::Fault(Fault { node, reason });
         let [a, b] = graph[node].operands[..] else { unreachable!("a product has two operands") };
@@ -160,7 +166,7 @@ impl Chain {
         let at = places[&x].clone();
         let along =
             direction(writer, &at, &mine).ok_or_else(|| fault("a product over other axes of the kernel"))?;
-        let value = candidate.scalar(x, at.clone(), writer)?;
+        let mut value = candidate.scalar(x, at.clone(), writer)?;
 
         // Beside the kernel's axes, those of the other operand that the result keeps.
         let shape = &graph[w].ty.shape;
@@ -186,55 +192,129 @@ impl Chain {
         let new: Vec<_> = other.free.iter().map(|&axis| at_other[axis].clone()).collect();
         let result = batch.chain(if first { [kept, new].concat() } else { [new, kept].concat() }).collect();
         let with = whole(candidate.operand(w, at_other, &extended), space)?;
-        let (stored, index) = self.result(candidate, node, result, &extended)?;
+        let (stored, View { at: result, factor, part }) = self.result(candidate, node, result, &extended)?;
+        if let Some(factor) = factor {
+            let dtype = writer.region.instr(value).dtype;
+            let factor = writer.region.push(InstrKind::Constant(factor), dtype);
+            value = writer.region.push(InstrKind::Binary(Binary::Mul, value, factor), dtype);
+        }
+        let index = Index::linear(rank, &result, &graph[stored].ty.shape);
         let summed = match along {
             Direction::Columns => space.domain().column_axes(),
             Direction::Rows => space.domain().row_axes(),
         };
         let mut extents = extended.extents();
         extents[summed.clone()].fill(1);
-        if index.varies(summed) || !index.fills(&extents, graph[stored].ty.elements()) {
+        let fills = match &part {
+            Some(Part { of, slot, place }) => {
+                place.fills(&extents, graph[graph[*of].operands[*slot]].ty.elements())
+            }
+            None => index.fills(&extents, graph[stored].ty.elements()),
+        };
+        if index.varies(summed) || !fills {
             return Err(fault("a result that is not stored once for each element"));
         }
         let buffer = BufferId(stored.index() as u32);
-        Ok(Consumer { value, along, p, with, dtype: graph[node].ty.dtype, buffer, index })
+        Ok((
+            Consumer { value, along, p, with, dtype: graph[node].ty.dtype, buffer, index },
+            part.map(|part| (part.of, part.slot)),
+        ))
     }
 
-    /// Which value of the consumer is stored, and where: its result, or a view of it.
+    /// Which value of the consumer is stored, and where: its result, a view of it, or a tensor of which it is a part.
     fn result(
         &self,
         candidate: &Candidate<'_>,
         node: ValueId,
         at: Vec<Index>,
         space: &Space,
-    ) -> Attempt<(ValueId, Index)> {
+    ) -> Attempt<(ValueId, View)> {
         let graph = candidate.graph;
         let writer = Writer::new(graph, candidate, space, true);
-        let mut views = BTreeMap::from([(node, at)]);
+        let mut views = BTreeMap::from([(node, View { at, factor: None, part: None })]);
         let last = candidate.members.last().map_or(0, |member| member.index());
         for id in (node.index() + 1..=last).map(ValueId::from_index).filter(|&id| candidate.is_inside(id)) {
-            let known = graph[id].operands.first().and_then(|operand| views.get(operand));
-            let place = match (&graph[id].op, known) {
-                (Op::Permute(permute), Some(at)) => {
-                    permute.axes.iter().map(|&axis| at[axis].clone()).collect()
-                }
-                (Op::Reshape(reshape), Some(at)) => {
-                    let from = &graph[graph[id].operands[0]].ty.shape;
-                    match reshaped(&writer, at, from, &reshape.shape) {
-                        Ok(at) => at,
-                        Err(_) => continue,
-                    }
-                }
-                _ => continue,
-            };
-            views.insert(id, place);
+            let view = View::through(graph, id, &views, &writer);
+            views.extend(view.map(|view| (id, view)));
         }
-        let needed: Vec<_> = views.into_iter().filter(|(id, _)| candidate.needed.contains(id)).collect();
-        let [(stored, at)] = &needed[..] else {
-            let reason = "the result of a second product is needed in other than one form";
-            return Err(Stop::Fault(Fault { node, reason }));
-        };
-        Ok((*stored, Index::linear(space.rank(true), at, &graph[*stored].ty.shape)))
+        let mut needed = views.into_iter().filter(|(id, _)| candidate.needed.contains(id));
+        match (needed.next(), needed.next()) {
+            (Some(stored), None) => Ok(stored),
+            _ => {
+                let reason = "the result of a second product is needed in other than one form";
+                Err(Stop::Fault(Fault { node, reason }))
+            }
+        }
+    }
+}
+
+/// An operand of a node that joins tensors.
+#[derive(Clone)]
+struct Part {
+    of: ValueId,
+    slot: usize,
+    /// Where an element is in the operand.
+    place: Index,
+}
+
+/// Where the result of a consumer is in a value that follows from it.
+struct View {
+    at: Vec<Index>,
+    /// The number that it was multiplied by.
+    factor: Option<Literal>,
+    /// Which part of the value it is, if not all.
+    part: Option<Part>,
+}
+
+impl View {
+    /// In the value of a node that moves the result, multiplies it by a number or puts it beside others, if it is one.
+    fn through(
+        graph: &Graph,
+        id: ValueId,
+        views: &BTreeMap<ValueId, View>,
+        writer: &Writer<'_>,
+    ) -> Option<View> {
+        let operands = &graph[id].operands;
+        let mut known =
+            operands.iter().enumerate().filter_map(|(slot, value)| Some((slot, views.get(value)?)));
+        let (slot, View { at, factor, part }) = known.next()?;
+        if known.next().is_some() {
+            return None;
+        }
+        let (at, factor, part) = (at.clone(), *factor, part.clone());
+        match &graph[id].op {
+            Op::Permute(permute) => {
+                let at = permute.axes.iter().map(|&axis| at[axis].clone()).collect();
+                Some(View { at, factor, part })
+            }
+            Op::Reshape(reshape) => {
+                let from = &graph[operands[0]].ty.shape;
+                let at = reshaped(writer, &at, from, &reshape.shape).ok()?;
+                Some(View { at, factor, part })
+            }
+            Op::Binary(Binary::Mul) if graph[id].ty.dtype == DType::F32 && factor.is_none() => {
+                Some(View { at, factor: Some(number(graph, operands[1 - slot])?), part })
+            }
+            Op::Concat(concat) if part.is_none() => {
+                let shape = &graph[operands[slot]].ty.shape;
+                let lengths = operands.iter().map(|&other| graph[other].ty.shape[concat.axis] as i64);
+                let mut shifted = at.clone();
+                shifted[concat.axis] = at[concat.axis].clone().shifted(lengths.take(slot).sum());
+                let part = Part { of: id, slot, place: Index::linear(at[0].strides.len(), &at, shape) };
+                Some(View { at: shifted, factor, part: Some(part) })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The number that all elements of a value are, if that is a constant.
+fn number(graph: &Graph, value: ValueId) -> Option<Literal> {
+    let node = &graph[value];
+    match &node.op {
+        Op::Constant(constant) => Some(constant.value),
+        op if op.entry() == KernelEntry::View && node.operands.len() == 1 => number(graph, node.operands[0]),
+        _ => None,
     }
 }
 
