@@ -204,6 +204,18 @@ impl<'a> Planner<'a> {
         Ok(kernel)
     }
 
+    /// Whether a product, which is alone in its kernel, can compute these values while it packs one of them.
+    fn can_pack(&self, product: ValueId, values: &BTreeSet<ValueId>) -> bool {
+        let home = &self.group(self.group_of[&product]).kernel;
+        let members = values.iter().copied().chain([product]).collect();
+        let needed = BTreeSet::from([product]);
+        let kernel =
+            Candidate { graph: self.graph, members: &members, free: &self.free, needed: &needed }.lower();
+        home.products().len() == 1
+            && home.consumers().is_empty()
+            && kernel.is_ok_and(|kernel| (self.accepts)(&kernel).is_ok())
+    }
+
     /// The members that something outside reads, or that are outputs.
     fn needed(&self, members: &BTreeSet<ValueId>) -> BTreeSet<ValueId> {
         members.iter().copied().filter(|&member| self.is_read_outside(member, members)).collect()

@@ -170,23 +170,33 @@ impl Chooser<'_, '_> {
         true
     }
 
-    /// Elementwise results are computed again for far readers, which saves memory, or for all, if that saves time.
+    /// Elementwise results are computed again for far readers, which saves memory, or for all, if that saves time. Where products
+    /// compute them while they pack, they are never written.
     fn consider_elementwise(&mut self, members: &BTreeSet<ValueId>) {
         let far = self.stored(members, FAR, |value| self.is_cheap_to_repeat(value));
         let saved = |trade: &Trade| cost::moving(2 * trade.gain as usize);
         let patient = |trade: &Trade| trade.seconds < PATIENCE * saved(trade);
-        if let Some(trade) = self.best_trade(&far, members, false, PRICE, patient) {
-            self.choice.recomputed.extend(trade.recomputed);
-            return;
+        let far = self.best_trade(&far, members, false, PRICE, patient);
+        let is_far = far.is_some();
+        self.choice.recomputed.extend(far.into_iter().flat_map(|trade| trade.recomputed));
+        if !self.consider_near(members, Self::can_be_packed_by_readers) && !is_far {
+            self.consider_near(members, |chooser, value, _| chooser.can_be_computed_by_readers(value));
         }
-        let by_readers = |value| self.is_cheap_to_repeat(value) && self.can_be_computed_by_readers(value);
-        let near = self.stored(members, 0, by_readers);
-        if let Some(trade) =
-            self.best_trade(&near, members, false, PRICE, |trade| trade.seconds < saved(trade))
-        {
-            self.choice.near.extend(&trade.recomputed);
-            self.choice.recomputed.extend(trade.recomputed);
-        }
+    }
+
+    /// Those of these elementwise results are computed again by every reader for which that saves time; tells whether there are any.
+    fn consider_near(
+        &mut self,
+        members: &BTreeSet<ValueId>,
+        fits: impl Fn(&Self, ValueId, &BTreeSet<ValueId>) -> bool,
+    ) -> bool {
+        let fits = |value| self.is_cheap_to_repeat(value) && fits(self, value, members);
+        let near = self.stored(members, 0, fits);
+        let saves = |trade: &Trade| trade.seconds < cost::moving(2 * trade.gain as usize);
+        let Some(trade) = self.best_trade(&near, members, false, PRICE, saves) else { return false };
+        self.choice.near.extend(&trade.recomputed);
+        self.choice.recomputed.extend(trade.recomputed);
+        true
     }
 
     /// The members that are stored for readers more than this many kernels later, of those that can be repeated.
@@ -221,6 +231,22 @@ impl Chooser<'_, '_> {
         let trades = trades.filter(|trade| trade.gain > 0 && is_worth_it(trade));
         let score = |trade: &Trade| trade.gain as f64 - trade.seconds * price;
         trades.max_by(|a, b| score(a).total_cmp(&score(b)))
+    }
+
+    /// Whether products read the value, and all of them can compute it while they pack it.
+    fn can_be_packed_by_readers(&self, value: ValueId, members: &BTreeSet<ValueId>) -> bool {
+        let readers: Vec<_> = self.planner.readers.get(&value).into_iter().flatten().copied().collect();
+        let products = || readers.iter().filter(|&&reader| self.planner.is_contraction(reader));
+        let mut computed = BTreeSet::new();
+        let mut open = vec![value];
+        while let Some(next) = open.pop() {
+            let is_inside = members.contains(&next) && self.is_cheap_to_repeat(next);
+            let is_computed = next == value || is_inside && !self.stays(next, members);
+            if self.planner.free[next.index()] || is_computed && computed.insert(next) {
+                open.extend(&self.graph()[next].operands);
+            }
+        }
+        products().next().is_some() && products().all(|&product| self.planner.can_pack(product, &computed))
     }
 
     /// Whether all kernels that read the value can compute it where they read it: products cannot.
@@ -265,7 +291,7 @@ impl Chooser<'_, '_> {
                 // In memory until then anyway, or too small to matter.
             } else if members.contains(&value)
                 && (self.is_cheap_to_repeat(value) || products && self.planner.is_contraction(value))
-                && !self.is_stored(value, members)
+                && !self.stays(value, members)
             {
                 self.repeat(value, &mut trade, &mut stack);
             } else {
@@ -279,6 +305,11 @@ impl Chooser<'_, '_> {
     fn is_stored(&self, value: ValueId, members: &BTreeSet<ValueId>) -> bool {
         let readers = self.planner.readers.get(&value).into_iter().flatten();
         !members.contains(&value) || readers.into_iter().any(|reader| !members.contains(reader))
+    }
+
+    /// Whether a value will be in memory for all of its readers, as far as is decided.
+    fn stays(&self, value: ValueId, members: &BTreeSet<ValueId>) -> bool {
+        self.is_stored(value, members) && !self.choice.recomputed.contains(&value)
     }
 
     fn repeat(&self, value: ValueId, trade: &mut Trade, stack: &mut Vec<ValueId>) {

@@ -180,3 +180,107 @@ fn mixed_precision() {
         bench.check(1e-5);
     }
 }
+
+/// Operands that are computed while they are packed: a normalisation by rows of one operand, an activation of the other, along k and
+/// across it, with k of two axes, in `f32` and rounded to `bf16`.
+#[test]
+fn operands_are_computed_while_they_are_packed() {
+    for (number, [m, n, k1, k2]) in
+        [[40, 33, 3, 20], [13, 401, 1, 390], [21, 50, 2, 400], [10, 12, 5, 7]].into_iter().enumerate()
+    {
+        for (along_k, dtype) in
+            [(true, DType::F32), (false, DType::F32), (true, DType::BF16), (false, DType::BF16)]
+        {
+            let (batch, k) = (2, k1 * k2);
+            let (mut bench, x, y) = factors(DType::F32, &[batch, m, k], &[batch, n, k]);
+            let mut random = Random(7);
+            let mean =
+                bench.input("mean", random.tensor(&TensorType::new(DType::F32, [batch, m]), -1.0, 1.0));
+            let gain = bench.input("gain", random.tensor(&TensorType::new(DType::F32, [k]), 0.5, 1.5));
+            let [mi, ni, ki, k2i] = [m, n, k, k2].map(|x| x as i64);
+            // Axes: batch, row, column, k1, k2.
+            let place = |outer: usize, extent: i64| {
+                let mut strides = [extent * ki, 0, 0, k2i, 1];
+                strides[outer] = ki;
+                if !along_k {
+                    (strides[outer], strides[3], strides[4]) = (1, k2i * extent, extent);
+                }
+                at(&strides)
+            };
+            let round = |mut operand: Operand| {
+                if dtype == DType::BF16 {
+                    operand.value = operand.region.push(InstrKind::Cast(operand.value), dtype);
+                }
+                operand
+            };
+            let mut a = operand(x, DType::F32, DType::F32, place(1, mi));
+            let load = |buffer, index| InstrKind::Load { buffer, index, guard: vec![] };
+            let mean = a.region.push(load(mean, at(&[mi, 1, 0, 0, 0])), DType::F32);
+            let gain = a.region.push(load(gain, at(&[0, 0, 0, k2i, 1])), DType::F32);
+            let centred = a.region.push(InstrKind::Binary(Binary::Sub, a.value, mean), DType::F32);
+            a.value = a.region.push(InstrKind::Binary(Binary::Mul, centred, gain), DType::F32);
+            let mut b = operand(y, DType::F32, DType::F32, place(2, ni));
+            b.value = b.region.push(InstrKind::Unary(Unary::Erf, b.value), DType::F32);
+            // One of them, or both.
+            let plain = |buffer, index| operand(buffer, DType::F32, DType::F32, index);
+            match number % 3 {
+                0 => {}
+                1 => a = plain(x, place(1, mi)),
+                _ => b = plain(y, place(2, ni)),
+            }
+            let mut program = Program::default();
+            let product = producer(&mut program, DType::F32);
+            let c = bench.output("c", DType::F32, &[batch, m, n]);
+            program.store(product, c, at(&[mi * ni, ni, 1]));
+            let product = Product { k: vec![k1, k2], a: round(a), b: round(b), dtype: DType::F32 };
+            let form = Form::Contraction(vec![product].into());
+            bench.kernel(form, domain(&[batch], &[m], &[n]), program.region, program.stores);
+            // A value beside a tie is rounded to the one or the other side.
+            bench.check(if dtype == DType::BF16 { 5e-3 } else { 5e-5 });
+        }
+    }
+}
+
+/// Rows of a product are normalised and its columns are summed in tiles: of several strips and blocks of k, wider than a tile, wider than
+/// high.
+#[test]
+fn rows_and_columns_are_reduced_in_tiles() {
+    for [m, n, k] in [[40, 401, 30], [131, 70, 800], [9, 900, 390], [1, 5, 7], [500, 16, 20]] {
+        for (columns, rows) in [(true, false), (false, true), (true, true)] {
+            let batch = 2;
+            let (mut bench, a, b) = factors(DType::F32, &[batch, m, k], &[n, k]);
+            let [mi, ni, ki] = [m, n, k].map(|x| x as i64);
+            let a = operand(a, DType::F32, DType::F32, at(&[mi * ki, ki, 0, 1]));
+            let b = operand(b, DType::F32, DType::F32, at(&[0, 0, ki, 1]));
+            let mut program = Program::default();
+            let mut value = producer(&mut program, DType::F32);
+            let index = at(&[mi * ni, ni, 1]);
+            if columns {
+                let reduce = |op, x| InstrKind::Reduce(op, Direction::Columns, x);
+                let largest = program.push(reduce(ReduceOp::Max, value), DType::F32);
+                let centred = program.push(InstrKind::Binary(Binary::Sub, value, largest), DType::F32);
+                let weight = program.push(InstrKind::Unary(Unary::Exp, centred), DType::F32);
+                let sum = program.push(reduce(ReduceOp::Sum, weight), DType::F32);
+                value = program.push(InstrKind::Binary(Binary::Div, weight, sum), DType::F32);
+                let of_rows = bench.output("sum", DType::F32, &[batch, m]);
+                program.store(sum, of_rows, at(&[mi, 1, 0]));
+            }
+            if rows {
+                let total =
+                    program.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Rows, value), DType::F32);
+                let totals = bench.output("total", DType::F32, &[batch, n]);
+                program.store(total, totals, at(&[ni, 0, 1]));
+                let half = program.push(InstrKind::Cast(value), DType::BF16);
+                let least =
+                    program.push(InstrKind::Reduce(ReduceOp::Min, Direction::Rows, half), DType::BF16);
+                let leasts = bench.output("least", DType::BF16, &[batch, n]);
+                program.store(least, leasts, at(&[ni, 0, 1]));
+            }
+            let c = bench.output("c", DType::F32, &[batch, m, n]);
+            program.store(value, c, index);
+            let form = Form::Contraction(vec![Product { k: vec![k], a, b, dtype: DType::F32 }].into());
+            bench.kernel(form, domain(&[batch], &[m], &[n]), program.region, program.stores);
+            bench.check(1e-2);
+        }
+    }
+}
