@@ -82,6 +82,11 @@ impl Recomputation {
 /// A set of candidates with its frontier.
 struct Trade {
     recomputed: BTreeSet<ValueId>,
+    /// What must stay in memory for it, and would not otherwise.
+    frontier: BTreeSet<ValueId>,
+    /// Bytes of what is read to compute again, and of what is not read any more.
+    reads: usize,
+    replaced: usize,
     /// Bytes of long-lived memory saved, less those added.
     gain: isize,
     seconds: f64,
@@ -103,7 +108,7 @@ pub(super) fn choose(planner: &Planner<'_>, is_thrifty: bool) -> Option<Recomput
         shared: BTreeSet::new(),
         position,
     };
-    let mut chooser = Chooser { planner, choice, is_thrifty };
+    let mut chooser = Chooser { planner, choice, kept: BTreeSet::new(), is_thrifty };
     for group in kernels {
         chooser.consider(group);
     }
@@ -113,6 +118,8 @@ pub(super) fn choose(planner: &Planner<'_>, is_thrifty: bool) -> Option<Recomput
 struct Chooser<'p, 'a> {
     planner: &'p Planner<'a>,
     choice: Recomputation,
+    /// What stays in memory so that other values of the kernel at hand can be computed again.
+    kept: BTreeSet<ValueId>,
     is_thrifty: bool,
 }
 
@@ -170,33 +177,39 @@ impl Chooser<'_, '_> {
         true
     }
 
-    /// Elementwise results are computed again for far readers, which saves memory, or for all, if that saves time. Where products
-    /// compute them while they pack, they are never written.
+    /// Elementwise results are computed again for far readers, which saves memory, or for all, if that saves time. What products can
+    /// compute while they pack it is then not written at all.
     fn consider_elementwise(&mut self, members: &BTreeSet<ValueId>) {
-        let far = self.stored(members, FAR, |value| self.is_cheap_to_repeat(value));
         let saved = |trade: &Trade| cost::moving(2 * trade.gain as usize);
+        let far = self.stored(members, FAR, |value| self.is_cheap_to_repeat(value));
         let patient = |trade: &Trade| trade.seconds < PATIENCE * saved(trade);
-        let far = self.best_trade(&far, members, false, PRICE, patient);
-        let is_far = far.is_some();
-        self.choice.recomputed.extend(far.into_iter().flat_map(|trade| trade.recomputed));
-        if !self.consider_near(members, Self::can_be_packed_by_readers) && !is_far {
-            self.consider_near(members, |chooser, value, _| chooser.can_be_computed_by_readers(value));
+        if let Some(trade) = self.best_trade(&far, members, false, PRICE, patient) {
+            self.kept = trade.frontier;
+            self.choice.recomputed.extend(trade.recomputed);
+        } else {
+            let by_readers = |value| self.is_cheap_to_repeat(value) && self.can_be_computed_by_readers(value);
+            let near = self.stored(members, 0, by_readers);
+            let saves = |trade: &Trade| trade.seconds < saved(trade);
+            self.make_near(self.best_trade(&near, members, false, PRICE, saves));
         }
+        let by_products =
+            |value| self.is_cheap_to_repeat(value) && self.can_be_packed_by_readers(value, members);
+        let packed = self.stored(members, 0, by_products);
+        // Every reader reads what the values are made of instead of them.
+        let readers = packed.iter().flat_map(|value| self.planner.readers.get(value)).flatten();
+        let kernels: BTreeSet<_> = readers.filter_map(|reader| self.choice.position.get(reader)).collect();
+        let longer = |trade: &Trade| cost::moving(kernels.len() * trade.reads.saturating_sub(trade.replaced));
+        let saves = |trade: &Trade| trade.seconds + longer(trade) < saved(trade);
+        self.make_near(self.best_trade(&packed, members, false, PRICE, saves));
+        self.kept.clear();
     }
 
-    /// Those of these elementwise results are computed again by every reader for which that saves time; tells whether there are any.
-    fn consider_near(
-        &mut self,
-        members: &BTreeSet<ValueId>,
-        fits: impl Fn(&Self, ValueId, &BTreeSet<ValueId>) -> bool,
-    ) -> bool {
-        let fits = |value| self.is_cheap_to_repeat(value) && fits(self, value, members);
-        let near = self.stored(members, 0, fits);
-        let saves = |trade: &Trade| trade.seconds < cost::moving(2 * trade.gain as usize);
-        let Some(trade) = self.best_trade(&near, members, false, PRICE, saves) else { return false };
-        self.choice.near.extend(&trade.recomputed);
-        self.choice.recomputed.extend(trade.recomputed);
-        true
+    fn make_near(&mut self, trade: Option<Trade>) {
+        if let Some(trade) = trade {
+            self.kept.extend(trade.frontier);
+            self.choice.near.extend(&trade.recomputed);
+            self.choice.recomputed.extend(trade.recomputed);
+        }
     }
 
     /// The members that are stored for readers more than this many kernels later, of those that can be repeated.
@@ -266,7 +279,8 @@ impl Chooser<'_, '_> {
     /// What computing `set` again takes: everything up to the frontier.
     fn trade(&self, set: &BTreeSet<ValueId>, members: &BTreeSet<ValueId>, products: bool) -> Trade {
         let latest = set.iter().map(|&value| self.last_read(value)).max().unwrap_or(0);
-        let mut trade = Trade { recomputed: BTreeSet::new(), gain: 0, seconds: 0.0 };
+        let (recomputed, frontier) = (BTreeSet::new(), BTreeSet::new());
+        let mut trade = Trade { recomputed, frontier, reads: 0, replaced: 0, gain: 0, seconds: 0.0 };
         let mut seen = BTreeSet::new();
         let mut stack: Vec<_> = set.iter().copied().collect();
         while let Some(value) = stack.pop() {
@@ -278,17 +292,20 @@ impl Chooser<'_, '_> {
             let kept = || {
                 let long =
                     self.last_read(value) + FAR / 2 >= latest && self.planner.readers.contains_key(&value);
-                long && !self.choice.recomputed.contains(&value) && self.is_stored(value, members)
+                let stays = !self.choice.recomputed.contains(&value);
+                self.kept.contains(&value) || long && stays && self.is_stored(value, members)
             };
             if self.planner.free[value.index()] {
                 stack.extend(&node.operands);
             } else if set.contains(&value) {
                 trade.gain += bytes;
+                trade.replaced += node.ty.bytes();
                 self.repeat(value, &mut trade, &mut stack);
             } else if products && self.choice.recomputed.contains(&value) {
                 // Its far readers compute it again, this one among them.
             } else if matches!(node.op, Op::Input(_)) || node.ty.bytes() < SMALL || kept() {
                 // In memory until then anyway, or too small to matter.
+                trade.reads += node.ty.bytes();
             } else if members.contains(&value)
                 && (self.is_cheap_to_repeat(value) || products && self.planner.is_contraction(value))
                 && !self.stays(value, members)
@@ -296,6 +313,8 @@ impl Chooser<'_, '_> {
                 self.repeat(value, &mut trade, &mut stack);
             } else {
                 trade.gain -= bytes;
+                trade.reads += node.ty.bytes();
+                trade.frontier.insert(value);
             }
         }
         trade
