@@ -44,6 +44,9 @@ pub enum Error {
     /// A model, an optimizer or a schedule that cannot exist.
     #[error("configuration: {0}")]
     Configuration(String),
+    /// A program, states, a file or a name that do not belong together. Says what there is on either side.
+    #[error("{0}")]
+    Mismatch(String),
     /// A file of tensors that cannot be read or written.
     #[cfg(feature = "files")]
     #[error(transparent)]

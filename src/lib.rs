@@ -32,6 +32,8 @@ pub mod nn;
 pub mod optim;
 pub mod roofline;
 #[cfg(feature = "files")]
+mod state_file;
+#[cfg(feature = "files")]
 pub mod tensor_file;
 #[cfg(test)]
 mod testing;

@@ -61,6 +61,24 @@ pub enum CodegenError {
         /// The type of the state that exists.
         found: TensorType,
     },
+    /// A state was to take a value of another type.
+    #[error("state \"{name}\" is {expected}, its new value {found}")]
+    Value {
+        /// The state's name.
+        name: String,
+        /// The state's type.
+        expected: TensorType,
+        /// The type of the value.
+        found: TensorType,
+    },
+    /// There is no state of that name.
+    #[error("there is no state \"{name}\" (there are: {others})")]
+    NoState {
+        /// The name that was asked for.
+        name: String,
+        /// Names that there are.
+        others: String,
+    },
     /// A state lies in the memory of another device than the program's.
     #[error("state \"{name}\" lies {place}, where this program does not run")]
     Elsewhere {
