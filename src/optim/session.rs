@@ -16,7 +16,6 @@ const SEED: &str = "seed";
 /// A compiled training step with its parameters, the optimizer's states, the learning rate and the random numbers of each step.
 ///
 /// ```
-/// use kernfusion::compile::Target;
 /// use kernfusion::prelude::*;
 ///
 /// let trace = Trace::training();
