@@ -30,7 +30,7 @@ fn session(seed: u64) -> Session {
     let loss = mse(&Model::new(&trace).forward(&x), &y);
     let step = TrainStep::new(&loss, &Optimizer::adamw(0.02), Some(1.0)).unwrap();
     let schedule = Schedule::WarmUp { steps: 4 };
-    step.session(&Target::cpu().threads(2), seed).unwrap().with_schedule(schedule)
+    step.session(&Target::cpu().threads(2), seed).unwrap().with_schedule(schedule).unwrap()
 }
 
 /// The batch of a step.

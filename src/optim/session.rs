@@ -85,8 +85,12 @@ fn data_inputs(program: &Program) -> Vec<(&str, TensorType)> {
 impl Session {
     /// Lets the learning rate change with the step. Without it, it stays what the optimizer says. A session that [loads](Self::load)
     /// keeps its own schedule, and goes on in it where the file's steps ended.
-    pub fn with_schedule(self, schedule: Schedule) -> Self {
-        Session { schedule, ..self }
+    ///
+    /// # Errors
+    /// As [`Schedule::validate`].
+    pub fn with_schedule(self, schedule: Schedule) -> Result<Self> {
+        schedule.validate()?;
+        Ok(Session { schedule, ..self })
     }
 
     /// Does one step: the loss.
