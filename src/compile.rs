@@ -64,7 +64,7 @@ pub struct CompileReport {
     pub library: Option<String>,
 }
 
-/// A compiled program.
+/// A compiled program. It can be moved to another thread.
 pub struct Compiled {
     executable: Box<dyn Executable>,
     report: CompileReport,

@@ -393,3 +393,22 @@ fn microbatches_that_do_not_divide_the_batch_cannot_be_planned() {
     let target = Target::cpu().microbatches(3);
     assert_eq!(planned_memory(&program.graph, &states, &target).unwrap().microbatches, 3);
 }
+
+/// What owns a program can go to a thread that serves or trains.
+#[test]
+fn sessions_and_compiled_programs_go_from_thread_to_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Session>();
+    is_send::<kernfusion::compile::Compiled>();
+    is_send::<kernfusion::compile::Pending>();
+    is_send::<TrainStep>();
+    is_send::<States>();
+    let (mut one, mut other) = (session(7), session(7));
+    let there = std::thread::spawn(move || {
+        let found = losses(&mut other, 3);
+        (found, other)
+    });
+    let (mut found, mut other) = there.join().unwrap();
+    found.extend(losses(&mut other, 2));
+    assert_eq!(found, losses(&mut one, 5));
+}

@@ -35,6 +35,8 @@ const SEED: &str = "seed";
 ///
 /// Every number of a step is a function of the inputs, the seed and the step's number. So a session that was saved and loaded goes on
 /// as if it had never stopped, bit for bit.
+///
+/// A session can be moved to another thread; a [`Trace`](crate::trace::Trace) and its tensors stay where they were made.
 pub struct Session {
     step: TrainStep,
     compiled: Compiled,
