@@ -7,8 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// An error of a back end.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+/// An error of a back end. `Debug` shows the message, so that a `main` that returns one, and an `unwrap`, say what a person can read.
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum CodegenError {
     /// The instruction set that was asked for cannot be used.
     #[error(transparent)]
@@ -95,6 +95,12 @@ pub enum CodegenError {
         /// The panic's message.
         message: String,
     },
+}
+
+impl fmt::Debug for CodegenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// An error of a back end for a device, in that back end's own type.

@@ -34,14 +34,14 @@ impl TrainStep {
         if let Some((name, _)) = trace.data_inputs().into_iter().find(|(name, _)| is_own(name)) {
             let reason =
                 format!("the input \"{name}\" has the name of one that the optimizer adds: choose another");
-            return Err(Error::Configuration(reason));
+            return Err(Error::Mismatch(reason));
         }
         let all = trace.parameters();
         let which = if all.is_empty() { "there are no parameters" } else { "all parameters are frozen" };
         let trained = all.into_iter().filter(|(parameter, _)| parameter.trained);
         let (parameters, tensors): (Vec<_>, Vec<_>) = trained.unzip();
         if parameters.is_empty() {
-            return Err(Error::Configuration(format!("{which}: there is nothing to train")));
+            return Err(Error::Mismatch(format!("{which}: there is nothing to train")));
         }
         let mut gradients = loss.grad(&tensors.iter().collect::<Vec<_>>());
         let norm = clip.map(|clip| clip_by_norm(trace, &mut gradients, clip));
