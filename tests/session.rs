@@ -108,6 +108,9 @@ fn what_is_wrong_is_named_with_what_there_is() {
     assert!(message.starts_with("input \"y\": is missing; it is f32[6,1]"), "{message}");
     let message = refused(session.step(&[("x", &y), ("y", &y)]));
     assert!(message.starts_with("input \"x\": expects f32[6,3], got f32[6,1]"), "{message}");
+    assert!(message.ends_with("; extents are fixed when a program is traced: trace it again for others"));
+    let message = refused(session.step(&[]));
+    assert_eq!(message, "inputs \"x\" (f32[6,3]) and \"y\" (f32[6,1]) are missing");
     assert_eq!(session.steps_done(), 0);
     let message = session.get("hidden.weigth").unwrap_err().to_string();
     assert!(

@@ -43,6 +43,9 @@ pub enum CodegenError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Several inputs are missing: their names and types.
+    #[error("inputs {0} are missing")]
+    MissingInputs(String),
     /// An output does not exist, or is not what was asked for.
     #[error("output \"{name}\" {reason}")]
     Output {

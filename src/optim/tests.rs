@@ -170,7 +170,10 @@ fn settings_out_of_range_are_refused() {
     let error = TrainStep::new(&trace.parameter("w", [2], Init::Zeros), &Optimizer::sgd(1.0), None)
         .expect_err("no scalar")
         .to_string();
-    assert!(error.starts_with("grad(f32[2], f32[2]): only a floating-point scalar has gradients"), "{error}");
+    let expected =
+        "TrainStep::new(f32[2]): the loss must be a scalar of floats: `.mean_all()` and `.sum_all()`";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(error.contains("optim/tests.rs:"), "{error}");
 }
 
 #[test]

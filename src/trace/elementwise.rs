@@ -177,6 +177,7 @@ impl Tensor {
         // A choice that is no value of the dtype is on record.
         let (Some(a), Some(b)) = (a, b) else { return self.clone() };
         let chosen = self.trace().attempt("select", [self, &a, &b], |g, values| {
+            expect_one_dtype(g, values[1], values[2])?;
             let [condition, x, y] = broadcast(g, values)?;
             Ok(g.select(condition, x, y)?)
         });
@@ -200,6 +201,7 @@ impl Tensor {
     fn binary(&self, name: &'static str, op: Binary, other: Operand) -> Tensor {
         let other = self.operand(name, other).unwrap_or_else(|| self.clone());
         let result = self.trace().attempt(name, [self, &other], |b, [x, y]| {
+            expect_one_dtype(b, x, y)?;
             let [x, y] = broadcast(b, [x, y])?;
             Ok(b.binary(op, x, y)?)
         });
@@ -210,6 +212,7 @@ impl Tensor {
     fn compare(&self, name: &'static str, op: Compare, other: Operand) -> Tensor {
         let other = self.operand(name, other).unwrap_or_else(|| self.clone());
         let result = self.trace().attempt(name, [self, &other], |b, [x, y]| {
+            expect_one_dtype(b, x, y)?;
             let [x, y] = broadcast(b, [x, y])?;
             Ok(b.compare(op, x, y)?)
         });
@@ -234,6 +237,18 @@ pub(super) fn constant(b: &mut Builder<'_>, number: f64, dtype: DType) -> Built 
         return Err(format!("{number:?} is not a value of {dtype}").into());
     }
     Ok(b.constant(number, dtype)?)
+}
+
+/// Nothing is converted silently: whole numbers beside floats are cast by the user.
+fn expect_one_dtype(b: &Builder<'_>, x: ValueId, y: ValueId) -> Result<(), Reason> {
+    let (x, y) = (b.ty(x).dtype, b.ty(y).dtype);
+    let hint = match (x.is_float(), y.is_float()) {
+        _ if x == y => return Ok(()),
+        (true, false) => format!("`.cast(DType::{x:?})` converts the second"),
+        (false, true) => format!("`.cast(DType::{y:?})` converts the first"),
+        _ => "`.cast(…)` converts".into(),
+    };
+    Err(format!("operands have the dtypes {x} and {y}: {hint}").into())
 }
 
 /// All values under the shape that NumPy's broadcasting gives them.
