@@ -86,7 +86,8 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
     generate(graph, lowered, states, target, &*backend, (start, in_use))
 }
 
-/// How [`compile`] would keep a program small, found by planning alone.
+/// How [`compile`] would keep a program small, found by planning alone. `states` are those that it would be compiled over, such as
+/// [`Program::initial_states`] or those of a [session](crate::optim::Session::states): what they have already takes no new memory.
 ///
 /// # Errors
 /// As [`compile`].

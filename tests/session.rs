@@ -1,6 +1,5 @@
 //! Sessions: a training run of the user's own model that can stop, go on, and be evaluated.
 
-use kernfusion::compile::planned_memory;
 use kernfusion::optim::Schedule;
 use kernfusion::prelude::*;
 use kernfusion::tensor_file;

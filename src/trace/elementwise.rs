@@ -32,6 +32,12 @@ impl From<f64> for Operand {
     }
 }
 
+impl From<f32> for Operand {
+    fn from(number: f32) -> Self {
+        Operand::Number(f64::from(number))
+    }
+}
+
 impl From<i32> for Operand {
     fn from(number: i32) -> Self {
         Operand::Number(f64::from(number))
@@ -266,6 +272,8 @@ fn broadcast<const N: usize>(b: &mut Builder<'_>, values: [ValueId; N]) -> Resul
     Ok(results)
 }
 
+// Numbers are `f64` and `i32`: with `f32` beside `f64`, the type of `&x * 2.0` would be open until the end of the function, and a method
+// could not be called on it.
 macro_rules! operators {
     ($($trait:ident $method:ident,)*) => {$(
         operators!(@pair $trait $method, Tensor, Tensor);
@@ -274,8 +282,12 @@ macro_rules! operators {
         operators!(@pair $trait $method, &Tensor, &Tensor);
         operators!(@pair $trait $method, Tensor, f64);
         operators!(@pair $trait $method, &Tensor, f64);
-        operators!(@number $trait $method, Tensor);
-        operators!(@number $trait $method, &Tensor);
+        operators!(@pair $trait $method, Tensor, i32);
+        operators!(@pair $trait $method, &Tensor, i32);
+        operators!(@number $trait $method, f64, Tensor);
+        operators!(@number $trait $method, f64, &Tensor);
+        operators!(@number $trait $method, i32, Tensor);
+        operators!(@number $trait $method, i32, &Tensor);
     )*};
     (@pair $trait:ident $method:ident, $left:ty, $right:ty) => {
         impl $trait<$right> for $left {
@@ -286,8 +298,8 @@ macro_rules! operators {
             }
         }
     };
-    (@number $trait:ident $method:ident, $right:ty) => {
-        impl $trait<$right> for f64 {
+    (@number $trait:ident $method:ident, $number:ty, $right:ty) => {
+        impl $trait<$right> for $number {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, right: $right) -> Tensor {

@@ -17,6 +17,11 @@ fn operators_broadcast_as_numpy_does() {
     let inputs: [(&[usize], _); 2] = [(&[3], a), (&[2, 1], b)];
     let run = |build: fn(&Tensor, &Tensor) -> Tensor| value(&inputs, |_, x| build(&x[0], &x[1]));
     assert_eq!(run(|a, b| a + b), [11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
+    assert_eq!(run(|a, b| 2 - a * b.clone()), [-8.0, -18.0, -28.0, -18.0, -38.0, -58.0]);
+    assert_eq!(
+        run(|a, b| (b / 2 + 1 - 1.0).maximum(0.5f32) / a),
+        [5.0, 2.5, 5.0 / 3.0, 10.0, 5.0, 10.0 / 3.0]
+    );
     assert_eq!(run(|a, b| b.clone() - a), [9.0, 8.0, 7.0, 19.0, 18.0, 17.0]);
     assert_eq!(run(|a, b| 2.0 - a * b.clone()), [-8.0, -18.0, -28.0, -18.0, -38.0, -58.0]);
     assert_eq!(run(|a, b| (b / 2.0) / a), [5.0, 2.5, 5.0 / 3.0, 10.0, 5.0, 10.0 / 3.0]);
