@@ -1,7 +1,6 @@
 //! Derivatives are graphs, so they have derivatives: y = Σ sin³x, its gradient, and the gradient's gradient, compiled
 //! together and compared with the closed forms.
 
-use kernfusion::compile::Target;
 use kernfusion::prelude::*;
 
 fn main() -> Result<(), Error> {

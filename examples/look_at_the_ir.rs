@@ -1,7 +1,7 @@
 //! What each stage makes of `softmax(x · wᵀ)` and its gradient: the traced graph, the graph after every pass, the
 //! kernels with the fusions that were refused, and the memory plan.
 
-use kernfusion::compile::{MemoryStrategy, Stages, Target};
+use kernfusion::compile::{MemoryStrategy, Stages};
 use kernfusion::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

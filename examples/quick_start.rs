@@ -1,7 +1,6 @@
 //! A network of two layers from scratch learns the exclusive or: parameters, loss, gradients and updates are traced into
 //! one graph, which compiles into a few kernels.
 
-use kernfusion::compile::Target;
 use kernfusion::prelude::*;
 
 fn main() -> Result<(), Error> {

@@ -1,7 +1,6 @@
 //! A few steps of a small GPT on Tiny Shakespeare (or, without the file, on the embedded text), then a sample.
 //! `KERNFUSION_DATA` names the folder of `tinyshakespeare.txt`.
 
-use kernfusion::compile::Target;
 use kernfusion::prelude::*;
 use kernfusion_lm::text::{CharTokenizer, Corpus};
 use kernfusion_lm::train::{Settings, Trainer};

@@ -24,7 +24,7 @@ pub use finding::{Culprit, Finding, Place};
 use crate::compile::{MemoryStrategy, Precision, Stages, Target};
 use crate::{Error, Result};
 use deviation::{Deviation, worst};
-use kernfusion_codegen::States;
+use kernfusion_codegen::{CodegenError, States};
 use kernfusion_cpu::{Options, PlanExecutable};
 use kernfusion_ir::evaluate::{Array, Precision as Rounding, evaluate_all};
 use kernfusion_ir::kernel::Plan;
@@ -256,13 +256,13 @@ fn results(graph: &Graph, values: &[Array]) -> BTreeMap<String, Array> {
 
 /// Tensors as they are evaluated, if there is one for each input and nothing else.
 fn arrays(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Array>> {
-    let wrong = |name: &str, reason: String| Error::Configuration(format!("input \"{name}\" {reason}"));
+    let wrong = |name: &str, reason: String| Error::from(CodegenError::Input { name: name.into(), reason });
     let mut arrays = BTreeMap::new();
     for (id, name, _) in graph.inputs() {
         let ty = &graph[id].ty;
-        let tensor = inputs.get(name).ok_or_else(|| wrong(name, format!("of type {ty} is missing")))?;
+        let tensor = inputs.get(name).ok_or_else(|| wrong(name, format!("is missing; it is {ty}")))?;
         if tensor.ty() != *ty {
-            return Err(wrong(name, format!("is {}, the program expects {ty}", tensor.ty())));
+            return Err(wrong(name, format!("expects {ty}, got {}", tensor.ty())));
         }
         arrays.insert(name.to_string(), Array { ty: ty.clone(), values: tensor.to_f64() });
     }

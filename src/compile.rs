@@ -17,10 +17,12 @@ pub use target::{F32Products, Mode, Precision, Target};
 
 use crate::error::{Error, Result};
 pub use crate::error::{LimitError, Maker, NonFinite};
+#[cfg(feature = "files")]
+use crate::state_file::{Differences, PLACE, is_optimizers};
 use crate::trace::Program;
 use finite::FiniteCheck;
-use kernfusion_codegen::{Backend, Executable, SharedArena, Temporaries};
-pub use kernfusion_codegen::{Candidates, Listing, Outputs, Pending, States};
+use kernfusion_codegen::{Backend, Executable, SharedArena, Temporaries, listed};
+pub use kernfusion_codegen::{Candidates, CodegenError, DeviceError, Listing, Outputs, Pending, States};
 pub use kernfusion_cpu::isa::Isa;
 #[cfg(feature = "files")]
 use kernfusion_ir::TensorType;
@@ -62,7 +64,7 @@ pub struct CompileReport {
     pub library: Option<String>,
 }
 
-/// A compiled program.
+/// A compiled program. It can be moved to another thread.
 pub struct Compiled {
     executable: Box<dyn Executable>,
     report: CompileReport,
@@ -84,7 +86,8 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
     generate(graph, lowered, states, target, &*backend, (start, in_use))
 }
 
-/// How [`compile`] would keep a program small, found by planning alone.
+/// How [`compile`] would keep a program small, found by planning alone. `states` are those that it would be compiled over, such as
+/// [`Program::initial_states`] or those of a [session](crate::optim::Session::states): what they have already takes no new memory.
 ///
 /// # Errors
 /// As [`compile`].
@@ -270,19 +273,19 @@ impl Program {
     pub fn load_states(&self, path: impl AsRef<std::path::Path>) -> Result<States> {
         let path = path.as_ref();
         let mut tensors = crate::tensor_file::read(path)?;
-        let of = |reason: String| Error::Configuration(format!("{}: {reason}", path.display()));
+        let mut differences = Differences::none(path);
         let states = States::new();
-        let mut missing = vec![];
         for parameter in self.parameters.iter().chain(&self.buffers) {
             let Some(tensor) = tensors.remove(&parameter.name) else {
-                missing.push(parameter.name.clone());
+                differences.missing.push(parameter.name.clone());
                 continue;
             };
             // What a file has in `f32` may be kept as `bf16`, or as `i8` with scales; but `i8` is nothing without its scales.
             let converts = tensor.ty().dtype != parameter.dtype;
             if tensor.shape() != parameter.shape || converts && !tensor.ty().dtype.is_float() {
                 let wanted = TensorType::new(parameter.dtype, parameter.shape.clone());
-                return Err(of(format!("\"{}\" is {}, the model has {wanted}", parameter.name, tensor.ty())));
+                differences.types.push((parameter.name.clone(), tensor.ty(), wanted));
+                continue;
             }
             if converts {
                 let values = tensor.to_f64().into_iter().map(|x| x as f32).collect();
@@ -292,11 +295,16 @@ impl Program {
             states.set(&parameter.name, &tensor)?;
             match parameter.companion().map(|name| (tensors.remove(&name), name)) {
                 Some((Some(scales), name)) => states.set(&name, &scales)?,
-                Some((None, name)) => missing.push(name),
+                Some((None, name)) => differences.missing.push(name),
                 None => {}
             }
         }
-        if missing.is_empty() { Ok(states) } else { Err(of(format!("has no {}", missing.join(", ")))) }
+        // What else is in the file is no mistake by itself, but may explain what is missing.
+        if !differences.missing.is_empty() {
+            let others = tensors.into_keys().filter(|name| name != PLACE && !is_optimizers(name));
+            differences.extra = others.collect();
+        }
+        differences.check_model().map(|()| states)
     }
 
     /// Compiles the program over `states`; see [`compile`]. They must have its parameters and buffers, as those of
@@ -306,13 +314,14 @@ impl Program {
     /// # Errors
     /// The states lack a parameter or a buffer; or as [`compile`].
     pub fn compile(&self, states: &States, target: &Target) -> Result<Compiled> {
+        /// How many names a message has, of those that are missing and of others.
+        const MOST: usize = 8;
         let kept = self.parameters.iter().chain(&self.buffers).map(|parameter| &*parameter.name);
         let missing: Vec<_> = kept.filter(|name| states.ty(name).is_none()).collect();
         if !missing.is_empty() {
-            let missing = missing.join(", ");
-            return Err(Error::Configuration(format!(
-                "the states lack parameters of the program: {missing}"
-            )));
+            let (missing, names) = (listed(&missing, MOST), listed(&states.names(), MOST));
+            let reason = format!("the states lack parameters of the program: {missing} (there are: {names})");
+            return Err(Error::Mismatch(reason));
         }
         compile(&self.graph, states, target)
     }

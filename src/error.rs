@@ -38,12 +38,16 @@ pub enum Error {
     /// made it, and the user's line.
     #[error(transparent)]
     NonFinite(#[from] Box<NonFinite>),
-    /// A program that cannot be compiled or run: memory, threads, inputs.
+    /// A program that cannot be compiled or run: memory, threads, inputs, outputs, states. The type is
+    /// [`compile::CodegenError`](crate::compile::CodegenError).
     #[error(transparent)]
     Codegen(#[from] CodegenError),
-    /// A model, an optimizer or a schedule that cannot exist.
+    /// A model, an optimizer, a schedule or a target that cannot exist.
     #[error("configuration: {0}")]
     Configuration(String),
+    /// A program, states, a file or a name that do not belong together. Says what there is on either side.
+    #[error("{0}")]
+    Mismatch(String),
     /// A file of tensors that cannot be read or written.
     #[cfg(feature = "files")]
     #[error(transparent)]
@@ -68,3 +72,17 @@ impl fmt::Debug for Error {
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_with_an_error_shows_its_message() {
+        let error = Error::from(CodegenError::NoState { name: "w".into(), others: "v".into() });
+        assert_eq!(format!("{error:?}"), "there is no state \"w\" (there are: v)");
+        let Error::Codegen(inner) = error else { unreachable!("of code generation") };
+        assert_eq!(format!("{inner:?}"), inner.to_string());
+        assert_eq!(format!("{:?}", Error::Mismatch("a and b".into())), "a and b");
+    }
+}

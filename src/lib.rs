@@ -32,6 +32,8 @@ pub mod nn;
 pub mod optim;
 pub mod roofline;
 #[cfg(feature = "files")]
+mod state_file;
+#[cfg(feature = "files")]
 pub mod tensor_file;
 #[cfg(test)]
 mod testing;
@@ -44,8 +46,7 @@ pub use kernfusion_passes as passes;
 
 /// What most programs use.
 pub mod prelude {
-    pub use crate::compile::Target;
-    pub use crate::compile::{Outputs, States};
+    pub use crate::compile::{Outputs, States, Target, planned_memory};
     pub use crate::init::Init;
     pub use crate::loss::{
         activation_regularization, bce, bce_with_logits, counted_mean, cross_entropy, masked_cross_entropy,

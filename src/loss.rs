@@ -12,8 +12,9 @@ fn expect_one_shape<const N: usize>(loss: &'static str, operands: [&Tensor; N]) 
     });
 }
 
-/// The mean cross-entropy in nats of logits `[.., classes]` against target classes `[..]` of `i32`; of targets that are no class, see
-/// [`token_losses`].
+/// The mean cross-entropy in nats of logits `[.., classes]` against target classes `[..]` of `i32`, from 0 to classes − 1. A target
+/// outside of these is no error: it adds ln Σ eˣ, as if its logit were 0 ([`token_losses`]). Leave such places out with
+/// [`masked_cross_entropy`].
 #[track_caller]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
     expect_classes("cross_entropy", logits, targets);

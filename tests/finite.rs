@@ -102,6 +102,6 @@ fn masks_are_no_mistake_but_a_row_without_any_column_is() {
 fn what_was_not_finite_before_is_said_so() {
     let step = step(|h| h.tanh());
     let found = run(&step, numbers(f32::NAN), Mode::Compiled).unwrap_err();
-    assert_eq!(found.maker, Maker::Given { name: Some("x".into()) });
-    assert_eq!(found.to_string(), "loss has NaN: \"x\" was not finite before");
+    assert_eq!(found.maker, Maker::Input { name: "x".into(), has: "NaN" });
+    assert_eq!(found.to_string(), "loss has NaN: input \"x\" has a NaN");
 }

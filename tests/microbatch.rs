@@ -179,7 +179,10 @@ fn a_limit_takes_the_fewest_slices_that_fit() {
     let message = report(&eager).unwrap_err().to_string();
     assert!(message.contains("need mode compiled"), "{message}");
     let message = report(&Target::cpu().microbatches(3)).unwrap_err().to_string();
-    assert_eq!(message, "cannot compute in 3 microbatches: the batch of 8 is not divisible by that");
+    assert_eq!(
+        message,
+        "cannot compute in 3 microbatches: the batch of 8 is not divisible by that: the nearest that divide it are 2 and 4"
+    );
 }
 
 #[test]

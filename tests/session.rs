@@ -1,6 +1,5 @@
 //! Sessions: a training run of the user's own model that can stop, go on, and be evaluated.
 
-use kernfusion::compile::planned_memory;
 use kernfusion::optim::Schedule;
 use kernfusion::prelude::*;
 use kernfusion::tensor_file;
@@ -30,7 +29,7 @@ fn session(seed: u64) -> Session {
     let loss = mse(&Model::new(&trace).forward(&x), &y);
     let step = TrainStep::new(&loss, &Optimizer::adamw(0.02), Some(1.0)).unwrap();
     let schedule = Schedule::WarmUp { steps: 4 };
-    step.session(&Target::cpu().threads(2), seed).unwrap().with_schedule(schedule)
+    step.session(&Target::cpu().threads(2), seed).unwrap().with_schedule(schedule).unwrap()
 }
 
 /// The batch of a step.
@@ -108,6 +107,9 @@ fn what_is_wrong_is_named_with_what_there_is() {
     assert!(message.starts_with("input \"y\": is missing; it is f32[6,1]"), "{message}");
     let message = refused(session.step(&[("x", &y), ("y", &y)]));
     assert!(message.starts_with("input \"x\": expects f32[6,3], got f32[6,1]"), "{message}");
+    assert!(message.ends_with("; extents are fixed when a program is traced: trace it again for others"));
+    let message = refused(session.step(&[]));
+    assert_eq!(message, "inputs \"x\" (f32[6,3]) and \"y\" (f32[6,1]) are missing");
     assert_eq!(session.steps_done(), 0);
     let message = session.get("hidden.weigth").unwrap_err().to_string();
     assert!(
@@ -131,20 +133,30 @@ fn files_that_do_not_fit_change_nothing() {
         change(&mut tensors);
         tensor_file::write(&file, &tensors).unwrap();
         let message = one.load(&file).unwrap_err().to_string();
-        assert!(message.contains("session.safetensors: "), "{message}");
+        let message =
+            message.strip_prefix(&*file.display().to_string()).expect("the file's name").to_string();
         assert_eq!((one.get("hidden.weight").unwrap(), one.steps_done()), (before.clone(), 2));
         message
     };
+    let number = || HostTensor::new([1], [1.0f32]);
     let message = refused(&|tensors| _ = tensors.remove("output.weight"));
-    assert!(message.ends_with("has no output.weight"), "{message}");
-    let message = refused(&|tensors| _ = tensors.insert("other".into(), HostTensor::new([1], [1.0f32])));
-    assert!(message.contains("there is no state \"other\" (there are: "), "{message}");
-    let message =
-        refused(&|tensors| _ = tensors.insert("hidden.bias".into(), HostTensor::new([2], [1.0f32, 2.0])));
-    assert!(message.ends_with("\"hidden.bias\" is f32[2], the model has f32[8]"), "{message}");
+    assert_eq!(message, " is of another model: it lacks output.weight");
+    let message = refused(&|tensors| {
+        let names = ["a.weight", "b.weight", "c.weight", "d.weight", "e.weight", "optimizer.m.a.weight"];
+        tensors.extend(names.map(|name| (name.to_string(), number())));
+        tensors.remove("hidden.weight");
+        tensors.remove("output.weight");
+        tensors.insert("hidden.bias".into(), number());
+    });
+    assert_eq!(
+        message,
+        " is of another model: it has a.weight, b.weight, c.weight and 2 more, which this model lacks; \
+         it lacks hidden.weight and output.weight; hidden.bias is f32[1], here f32[8]; \
+         it has 1 state of an optimizer that is not this one's"
+    );
     let message =
         refused(&|tensors| _ = tensors.insert("session.place".into(), HostTensor::new([1], [1u32])));
-    assert!(message.ends_with("\"session.place\" is u32[1], not u32[4]"), "{message}");
+    assert_eq!(message, ": \"session.place\" is u32[1], not u32[4]");
     // Parameters alone are a beginning.
     let parameters =
         good.iter().filter(|(name, _)| name.starts_with("hidden.") || name.starts_with("output."));
@@ -174,14 +186,144 @@ fn states_are_loaded_without_a_session_or_the_error_says_what_does_not_fit() {
         program(3).load_states(&path).unwrap().get("layer.weight").as_ref(),
         values.get("layer.weight")
     );
-    assert!(message(&values, 4).unwrap_err().contains(", the model has f32["));
+    let wide = message(&values, 4).unwrap_err();
+    assert!(
+        wide.ends_with(
+            " is of another model: layer.weight is f32[3,2], here f32[4,2]; layer.bias is f32[3], here f32[4]"
+        ),
+        "{wide}"
+    );
     let mut narrow = values.clone();
     let weight = &values["layer.weight"];
     narrow.insert("layer.weight".into(), HostTensor::new(weight.shape(), [1i8; 6]));
-    assert!(message(&narrow, 3).unwrap_err().contains("\"layer.weight\" is i8["));
+    assert!(message(&narrow, 3).unwrap_err().contains("layer.weight is i8[3,2], here f32[3,2]"));
     narrow.remove("layer.bias");
     narrow.insert("layer.weight".into(), weight.clone());
-    assert!(message(&narrow, 3).unwrap_err().ends_with("has no layer.bias"));
+    narrow.insert("layer.offset".into(), values["layer.bias"].clone());
+    let message = message(&narrow, 3).unwrap_err();
+    assert!(
+        message.ends_with("it has layer.offset, which this model lacks; it lacks layer.bias"),
+        "{message}"
+    );
+}
+
+/// A file has what belongs to the training, and nothing of programs that were evaluated meanwhile.
+#[test]
+fn states_of_evaluated_programs_are_kept_but_not_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("session.safetensors");
+    let mut one = session(7);
+    losses(&mut one, 2);
+    let names = one.states().names();
+    let counting = |by: f64| {
+        let trace = Trace::new();
+        let x = trace.input("x", [2, 3], DType::F32);
+        let seen = trace.state("seen", [], DType::F32);
+        let next = &seen + by;
+        trace.update(&seen, &next);
+        trace.finish(&[("y", &Model::new(&trace).forward(&x)), ("count", &next)]).unwrap()
+    };
+    let xs = HostTensor::new([2, 3], [0.5f32; 6]);
+    let mut seen = |by: f64| one.evaluate(&counting(by), &[("x", &xs)]).unwrap().scalar("count").unwrap();
+    assert_eq!([seen(1.0), seen(1.0), seen(3.0), seen(1.0)], [1.0, 2.0, 5.0, 6.0]);
+    assert_eq!(one.get("seen").unwrap(), HostTensor::new([], [6.0f32]));
+    one.set("seen", &HostTensor::new([], [0.5f32])).unwrap();
+    assert_eq!(one.evaluate(&counting(1.0), &[("x", &xs)]).unwrap().scalar("count").unwrap(), 1.5);
+    assert_eq!(one.states().names(), names);
+    // Programs that are compiled over the session's states may add to them, too.
+    counting(1.0).compile(one.states(), &Target::cpu()).unwrap();
+    one.save(&file).unwrap();
+    assert!(!tensor_file::read(&file).unwrap().contains_key("seen"));
+    let mut other = session(1);
+    other.load(&file).unwrap();
+    assert_eq!(losses(&mut other, 3), losses(&mut one, 3));
+}
+
+/// Accumulators of microbatches are the compiler's own: a file does not depend on how a batch was divided.
+#[test]
+fn a_file_is_the_same_for_every_number_of_microbatches() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = [1, 3].map(|microbatches| {
+        let file = folder.path().join(microbatches.to_string());
+        let trace = Trace::training();
+        let (x, y) = (trace.input("x", [6, 3], DType::F32), trace.input("y", [6, 1], DType::F32));
+        let loss = mse(&Model::new(&trace).forward(&x), &y);
+        let step = TrainStep::new(&loss, &Optimizer::adam(0.02), Some(1.0)).unwrap();
+        let mut session = step.session(&Target::cpu().microbatches(microbatches), 7).unwrap();
+        losses(&mut session, 2);
+        session.save(&file).unwrap();
+        tensor_file::read(&file).unwrap().into_keys().collect::<Vec<_>>()
+    });
+    assert_eq!(names[0], names[1]);
+}
+
+#[test]
+fn a_state_that_is_set_has_an_effect_and_must_be_there() {
+    let mut one = session(7);
+    let mut other = session(8);
+    for name in ["hidden.weight", "hidden.bias", "output.weight"] {
+        other.set(name, &one.get(name).unwrap()).unwrap();
+    }
+    let loss = |session: &mut Session| {
+        let trace = Trace::new();
+        let (x, y) = (trace.input("x", [6, 3], DType::F32), trace.input("y", [6, 1], DType::F32));
+        let loss = mse(&Model::new(&trace).forward(&x), &y);
+        let ((y, x), program) = (batch(0), trace.finish(&[("loss", &loss)]).unwrap());
+        session.evaluate(&program, &[("x", &x), ("y", &y)]).unwrap().scalar("loss").unwrap()
+    };
+    assert_eq!(loss(&mut one), loss(&mut other));
+    let value = one.get("hidden.weight").unwrap();
+    let names = one.states().names();
+    let expected = "there is no state \"hidden.weigth\" (there are: hidden.weight, ";
+    let message = one.set("hidden.weigth", &value).unwrap_err().to_string();
+    assert!(message.starts_with(expected), "{message}");
+    let message = one.states().set("hidden.weigth", &value).unwrap_err().to_string();
+    assert!(message.starts_with(expected), "{message}");
+    let message = one.set("hidden.bias", &value).unwrap_err().to_string();
+    assert_eq!(message, "state \"hidden.bias\" is f32[8], its new value f32[8,3]");
+    assert_eq!(one.states().names(), names);
+}
+
+#[test]
+fn another_training_begins_from_the_parameters_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("session.safetensors");
+    let mut first = session(7);
+    losses(&mut first, 3);
+    first.save(&file).unwrap();
+    let with = |optimizer: &Optimizer, frozen: &[String]| {
+        let trace = Trace::training();
+        trace.freeze(frozen);
+        let (x, y) = (trace.input("x", [6, 3], DType::F32), trace.input("y", [6, 1], DType::F32));
+        let loss = mse(&Model::new(&trace).forward(&x), &y);
+        TrainStep::new(&loss, optimizer, Some(1.0)).unwrap().session(&Target::cpu(), 3).unwrap()
+    };
+    let message = |session: &mut Session| session.load(&file).unwrap_err().to_string();
+    let mut plain = with(&Optimizer::sgd(0.1), &[]);
+    losses(&mut plain, 1);
+    let refusal = message(&mut plain);
+    assert!(
+        refusal.contains(
+            "session.safetensors was trained with another optimizer: it has 6 states that this one does not keep \
+             and lacks 0 that it keeps; `Session::load_parameters`"
+        ),
+        "{refusal}"
+    );
+    let refusal = message(&mut with(&Optimizer::adamw(0.1), &["hidden".into()]));
+    assert!(refusal.contains("was trained with other parameters frozen: it has 4 states"), "{refusal}");
+    plain.load_parameters(&file).unwrap();
+    assert_eq!(plain.steps_done(), 0);
+    assert_eq!(plain.get("hidden.weight").unwrap(), first.get("hidden.weight").unwrap());
+    // Moments begin anew.
+    let mut moments = session(7);
+    losses(&mut moments, 2);
+    moments.load_parameters(&file).unwrap();
+    assert!(moments.get("optimizer.m.hidden.weight").unwrap().to_f64().iter().all(|&x| x == 0.0));
+    // A file of a session without moments is no place for Adam to go on from.
+    plain.save(&file).unwrap();
+    let refusal = message(&mut session(7));
+    assert!(refusal.contains("with another optimizer: it has 0 states that"), "{refusal}");
+    assert!(refusal.contains("lacks 6"), "{refusal}");
 }
 
 #[test]
@@ -194,7 +336,12 @@ fn a_session_evaluates_its_own_parameters_only() {
     let misspelt = trace.finish(&[("y", &y)]).unwrap();
     let xs = HostTensor::new([2, 3], [0.5f32; 6]);
     let error = session.evaluate(&misspelt, &[("x", &xs)]).map(drop).unwrap_err().to_string();
-    assert_eq!(error, "configuration: the states lack parameters of the program: hiden.weight, hiden.bias");
+    assert!(
+        error.starts_with(
+            "the states lack parameters of the program: hiden.weight and hiden.bias (there are: hidden.bias, "
+        ),
+        "{error}"
+    );
     assert_eq!(session.states().names(), names, "nothing was added");
     let error = misspelt.compile(&States::new(), &Target::cpu()).map(drop).unwrap_err().to_string();
     assert!(error.contains("lack parameters of the program: hiden.weight"), "{error}");
@@ -247,4 +394,23 @@ fn microbatches_that_do_not_divide_the_batch_cannot_be_planned() {
     }
     let target = Target::cpu().microbatches(3);
     assert_eq!(planned_memory(&program.graph, &states, &target).unwrap().microbatches, 3);
+}
+
+/// What owns a program can go to a thread that serves or trains.
+#[test]
+fn sessions_and_compiled_programs_go_from_thread_to_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Session>();
+    is_send::<kernfusion::compile::Compiled>();
+    is_send::<kernfusion::compile::Pending>();
+    is_send::<TrainStep>();
+    is_send::<States>();
+    let (mut one, mut other) = (session(7), session(7));
+    let there = std::thread::spawn(move || {
+        let found = losses(&mut other, 3);
+        (found, other)
+    });
+    let (mut found, mut other) = there.join().unwrap();
+    found.extend(losses(&mut other, 2));
+    assert_eq!(found, losses(&mut one, 5));
 }

@@ -74,8 +74,8 @@ pub enum Candidates {
     Library,
 }
 
-/// A compiled program with its memory.
-pub trait Executable: Debug {
+/// A compiled program with its memory. It may be handed from thread to thread; only one runs it at a time.
+pub trait Executable: Debug + Send {
     /// Runs it once: inputs by name, outputs by name. States are updated.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ pub enum Pending {
 }
 
 /// A run that a device goes on with by itself.
-pub trait Running: Debug {
+pub trait Running: Debug + Send {
     /// Whether the run is over, so that waiting for it returns at once.
     ///
     /// # Errors

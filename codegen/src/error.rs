@@ -7,8 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// An error of a back end.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+/// An error of a back end. `Debug` shows the message, so that a `main` that returns one, and an `unwrap`, say what a person can read.
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum CodegenError {
     /// The instruction set that was asked for cannot be used.
     #[error(transparent)]
@@ -43,6 +43,9 @@ pub enum CodegenError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Several inputs are missing: their names and types.
+    #[error("inputs {0} are missing")]
+    MissingInputs(String),
     /// An output does not exist, or is not what was asked for.
     #[error("output \"{name}\" {reason}")]
     Output {
@@ -61,6 +64,24 @@ pub enum CodegenError {
         /// The type of the state that exists.
         found: TensorType,
     },
+    /// A state was to take a value of another type.
+    #[error("state \"{name}\" is {expected}, its new value {found}")]
+    Value {
+        /// The state's name.
+        name: String,
+        /// The state's type.
+        expected: TensorType,
+        /// The type of the value.
+        found: TensorType,
+    },
+    /// There is no state of that name.
+    #[error("there is no state \"{name}\" (there are: {others})")]
+    NoState {
+        /// The name that was asked for.
+        name: String,
+        /// Names that there are.
+        others: String,
+    },
     /// A state lies in the memory of another device than the program's.
     #[error("state \"{name}\" lies {place}, where this program does not run")]
     Elsewhere {
@@ -77,6 +98,12 @@ pub enum CodegenError {
         /// The panic's message.
         message: String,
     },
+}
+
+impl fmt::Debug for CodegenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// An error of a back end for a device, in that back end's own type.

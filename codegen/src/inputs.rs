@@ -1,12 +1,18 @@
 //! The inputs of a run.
 
-use crate::CodegenError;
+use crate::{CodegenError, listed};
 use kernfusion_ir::{Tensor, TensorType};
+
+/// Why another batch size is no matter of a run.
+const FIXED: &str = "; extents are fixed when a program is traced: trace it again for others";
+
+/// How many missing inputs a message has.
+const MOST: usize = 8;
 
 /// Checks that every declared input is there exactly once and of its type.
 ///
 /// # Errors
-/// [`CodegenError::Input`]; of an unknown name it lists those that there are.
+/// [`CodegenError::Input`], which lists those that there are if a name is unknown; [`CodegenError::MissingInputs`] if several are missing.
 pub fn check_inputs(
     declared: &[(&str, &TensorType)],
     inputs: &[(&str, &Tensor)],
@@ -21,11 +27,18 @@ pub fn check_inputs(
             return unfit(name, "is given twice".into());
         }
         if tensor.ty() != **ty {
-            return unfit(name, format!("expects {ty}, got {}", tensor.ty()));
+            let got = tensor.ty();
+            let hint = if got.dtype == ty.dtype && got.rank() == ty.rank() { FIXED } else { "" };
+            return unfit(name, format!("expects {ty}, got {got}{hint}"));
         }
     }
-    match declared.iter().find(|(name, _)| inputs.iter().all(|(other, _)| other != name)) {
-        Some((name, ty)) => unfit(name, format!("is missing; it is {ty}")),
-        None => Ok(()),
+    let missing = declared.iter().filter(|(name, _)| inputs.iter().all(|(other, _)| other != name));
+    match missing.collect::<Vec<_>>()[..] {
+        [] => Ok(()),
+        [(name, ty)] => unfit(name, format!("is missing; it is {ty}")),
+        ref several => {
+            let several: Vec<_> = several.iter().map(|(name, ty)| format!("\"{name}\" ({ty})")).collect();
+            Err(CodegenError::MissingInputs(listed(&several, MOST)))
+        }
     }
 }

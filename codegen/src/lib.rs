@@ -6,6 +6,7 @@ pub mod axes;
 mod backend;
 mod error;
 mod inputs;
+mod names;
 mod outputs;
 mod peaks;
 mod states;
@@ -14,6 +15,7 @@ pub use backend::{Backend, Candidates, Executable, Listing, Pending, Running, Te
 pub use error::{CodegenError, DeviceError};
 pub use inputs::check_inputs;
 pub use kernfusion_runtime::memory::SharedArena;
+pub use names::listed;
 pub use outputs::Outputs;
 pub use peaks::Peaks;
 pub use states::{DeviceAllocator, DeviceMemory, Held, State, States};

@@ -1,6 +1,6 @@
 //! Named buffers that outlive a run: parameters, optimizer state, caches.
 
-use crate::CodegenError;
+use crate::{CodegenError, listed};
 use kernfusion_ir::{DType, Tensor, TensorType};
 use kernfusion_runtime::memory::{Allocation, BumpAllocator};
 use std::any::Any;
@@ -20,6 +20,8 @@ pub struct States {
     allocator: Arc<Mutex<BumpAllocator>>,
     /// Where they are if not in the memory of the CPU.
     device: Option<Arc<dyn DeviceAllocator>>,
+    /// Whether `set` changes only what is there.
+    closed: bool,
 }
 
 /// A device that has states in its memory.
@@ -142,6 +144,12 @@ impl States {
         States { buffers: Arc::new(Mutex::new(buffers)), allocator: Arc::default(), ..self.clone() }
     }
 
+    /// The same buffers. [`set`](Self::set) changes those that are there and makes no other, so that a misspelled name is an error; programs
+    /// that are compiled over them still make states of their own.
+    pub fn closed(&self) -> Self {
+        States { closed: true, ..self.clone() }
+    }
+
     /// Holds the buffers; a run that panicked left numbers behind, but no broken memory.
     pub fn hold(&self) -> Held<'_> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,14 +175,30 @@ impl States {
         Ok(Memory::Host(self.allocator.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)?))
     }
 
-    /// Gives a state a value; makes the state if there is none.
+    /// Gives a state a value; makes the state if there is none, unless the states are [closed](Self::closed).
     ///
     /// # Errors
-    /// The state has another type, or there is no memory for a new one.
+    /// The state has another type, there is no memory for a new one, or the states are closed and there is none of that name.
     pub fn set(&self, name: &str, value: &Tensor) -> Result<(), CodegenError> {
+        match self.ty(name) {
+            Some(ty) if ty != value.ty() => {
+                return Err(CodegenError::Value { name: name.into(), expected: ty, found: value.ty() });
+            }
+            None if self.closed => return Err(self.unknown(name)),
+            _ => {}
+        }
         let state = self.ensure(name, &value.ty())?;
         let _held = self.hold();
         state.write(value)
+    }
+
+    /// The error that there is no state of that name, with the names that there are, those that are most alike first.
+    pub fn unknown(&self, name: &str) -> CodegenError {
+        /// How many names a message has.
+        const MOST: usize = 8;
+        let mut names = self.names();
+        names.sort_by_key(|other| std::cmp::Reverse(common_ends(name, other)));
+        CodegenError::NoState { name: name.into(), others: listed(&names, MOST) }
     }
 
     /// A copy of a state's value; `None` if there is none, or if the device that has it does not answer.
@@ -214,6 +238,12 @@ impl States {
     }
 }
 
+/// The characters with which both begin, and those with which both end.
+fn common_ends(a: &str, b: &str) -> usize {
+    let begin = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
+    begin + a.chars().rev().zip(b.chars().rev()).take_while(|(a, b)| a == b).count()
+}
+
 fn same_type(name: &str, expected: &TensorType, found: &TensorType) -> Result<(), CodegenError> {
     if expected == found {
         return Ok(());
@@ -234,8 +264,25 @@ mod tests {
         assert_eq!(states.with_f32("w", |w| w[1]), Some(-2.0));
         assert_eq!((states.names(), states.bytes()), (vec!["w".to_owned()], 12));
         let error = states.set("w", &Tensor::new([2], vec![1i32, 2])).unwrap_err();
+        assert_eq!(error.to_string(), "state \"w\" is f32[3], its new value i32[2]");
+        let error = states.ensure("w", &TensorType::new(DType::I32, [2])).unwrap_err();
         assert_eq!(error.to_string(), "state \"w\": is f32[3], the program expects i32[2]");
         assert_eq!(states.get("none"), None);
+    }
+
+    #[test]
+    fn closed_states_take_values_but_no_new_names() {
+        let states = States::new();
+        let value = Tensor::new([1], vec![1.5f32]);
+        ["a.bias", "a.weight", "b.weight"].iter().for_each(|name| states.set(name, &value).unwrap());
+        let closed = states.closed();
+        closed.set("a.bias", &Tensor::new([1], vec![2.5f32])).unwrap();
+        assert_eq!(states.get("a.bias"), Some(Tensor::new([1], vec![2.5f32])));
+        let error = closed.set("a.weigth", &value).unwrap_err().to_string();
+        assert_eq!(error, "there is no state \"a.weigth\" (there are: a.weight, a.bias and b.weight)");
+        assert_eq!(states.names().len(), 3);
+        closed.ensure("cache", &value.ty()).unwrap();
+        assert!(states.ty("cache").is_some());
     }
 
     #[test]

@@ -204,6 +204,11 @@ impl Data {
 }
 
 /// A number that tensors are made of, or a reference to one.
+#[diagnostic::on_unimplemented(
+    message = "tensors are not made of `{Self}`",
+    label = "not the type of a tensor's elements",
+    note = "there are `f32`, `f64`, `i32`, `u32`, `i8` and `bool` (and `f16` and `bf16`): convert whole numbers such as `i64` and `usize` to `i32`"
+)]
 pub trait Element: Copy {
     /// These numbers as the elements of a tensor.
     fn data(values: impl Iterator<Item = Self>) -> Data;

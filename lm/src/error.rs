@@ -14,10 +14,12 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_ir::IrError;
 use kernfusion_passes::PassError;
 use kernfusion_passes::fuse::FuseError;
+use std::fmt;
 use std::path::PathBuf;
 
-/// Any failure that a user's model, text, files or machine can cause.
-#[derive(Debug, thiserror::Error)]
+/// Any failure that a user's model, text, files or machine can cause. `Debug` shows the message, too, so that a `main` that returns an
+/// error says what a person can read.
+#[derive(thiserror::Error)]
 pub enum Error {
     /// A program that cannot be traced, compiled or run.
     #[error(transparent)]
@@ -57,6 +59,12 @@ pub enum Error {
     /// The watcher of a run cannot go on: see [`Watcher`](crate::train::Watcher).
     #[error(transparent)]
     Watcher(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -232,7 +232,11 @@ fn what_cannot_be_cut_is_refused_with_its_reason() {
         divide(&graph, microbatches).unwrap_err().to_string()
     };
     let cases: [(usize, &str, &Build); 5] = [
-        (4, "cannot compute in 4 microbatches: the batch of 6 is not divisible by that", &sum),
+        (
+            4,
+            "cannot compute in 4 microbatches: the batch of 6 is not divisible by that: the nearest that divide it are 3 and 6",
+            &sum,
+        ),
         (2, "the state \"w\" has the batch as an axis", &|b, x| b.mul(x, x).unwrap()),
         (2, "mul: a microbatch needs a sum over the whole batch", &|b, x| {
             let total = b.reduce(ReduceOp::Sum, &[0], x).unwrap();

@@ -11,7 +11,7 @@ use super::{Mode, Target, lower};
 use crate::error::{Error, Maker, NonFinite, Result};
 use kernfusion_codegen::{Outputs, States, Temporaries};
 use kernfusion_cpu::PlanExecutable;
-use kernfusion_ir::{Graph, InputRole, Op, Origin, Tensor, ValueId};
+use kernfusion_ir::{Graph, Input, InputRole, Op, Origin, Tensor, ValueId};
 use kernfusion_passes::MemoryStrategy;
 use std::collections::BTreeMap;
 
@@ -112,8 +112,8 @@ impl FiniteCheck {
                 (true, Some(&operand), _) | (false, _, Some(&operand)) => id = operand,
                 (nan, ..) => {
                     return match &node.op {
-                        Op::Input(input) => Maker::Given { name: Some(input.name.clone()) },
-                        Op::Constant(_) => Maker::Given { name: None },
+                        Op::Input(input) => given(input, if nan { "NaN" } else { "an infinity" }),
+                        Op::Constant(_) => Maker::Constant,
                         op => Maker::Operation {
                             op: op.name(),
                             made: if nan { "NaN" } else { "an infinity" },
@@ -133,6 +133,15 @@ impl FiniteCheck {
     fn is_backward(&self, id: ValueId) -> bool {
         let loss = self.graph.outputs().iter().find(|output| !output.updates_state);
         loss.is_some_and(|loss| id > loss.value)
+    }
+}
+
+/// An input or a state that has or had it.
+fn given(Input { name, role, .. }: &Input, has: &'static str) -> Maker {
+    let name = name.clone();
+    match role {
+        InputRole::Data => Maker::Input { name, has },
+        InputRole::State => Maker::State { name, had: has },
     }
 }
 

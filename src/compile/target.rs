@@ -163,7 +163,7 @@ impl Target {
     }
 
     /// With the matrices of models that are only read (generators and scorers from checkpoints) kept as `dtype`: `f32`, `bf16`,
-    /// `f16` or `i8`, see [`Trace::store_matrices`](crate::trace::Trace::store_matrices). If nothing is said, as what products take.
+    /// `f16` or `i8`, see [`Trace::store_matrices`](crate::trace::Trace::store_matrices). The default is the number type of products.
     pub fn weights(self, dtype: DType) -> Self {
         Target { stored: Some(dtype), ..self }
     }
@@ -204,7 +204,7 @@ impl Target {
         Target { check_finite, ..self }
     }
 
-    /// Computes the batch in this many microbatches, one after another; 1 is all at once. If nothing is said, a batch whose
+    /// Computes the batch in this many microbatches, one after another; 1 is all at once. Without it, a batch whose
     /// temporaries would take more than half a gibibyte of the CPU's memory is computed in microbatches. Results differ by the rounding of sums
     /// over the batch only.
     pub fn microbatches(self, microbatches: usize) -> Self {

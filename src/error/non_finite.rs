@@ -34,11 +34,22 @@ pub enum Maker {
         /// The user's line, and the module.
         origin: Origin,
     },
-    /// It was there before: in an input or a state, or it is a constant.
-    Given {
-        /// The input's or state's name; none of a constant.
-        name: Option<String>,
+    /// An input has it.
+    Input {
+        /// The input's name.
+        name: String,
+        /// What it has: `NaN` or an infinity.
+        has: &'static str,
     },
+    /// A state had it before the run.
+    State {
+        /// The state's name.
+        name: String,
+        /// What it had: `NaN` or an infinity.
+        had: &'static str,
+    },
+    /// The program has it as a constant.
+    Constant,
     /// One operation after another gives finite numbers: the compiled kernels round or order differently.
     Nowhere,
 }
@@ -58,13 +69,18 @@ impl fmt::Display for Maker {
                 write!(f, "{op}{half} made {made} {operands} up to {largest:.3e}, {ty}{origin}")?;
                 infinity.iter().try_for_each(|infinity| write!(f, "\n  the infinity: {infinity}"))
             }
-            Maker::Given { name: Some(name) } => write!(f, "\"{name}\" was not finite before"),
-            Maker::Given { name: None } => f.write_str("the program has it as a constant"),
+            Maker::Input { name, has } => write!(f, "input \"{name}\" has {}", with_article(has)),
+            Maker::State { name, had } => write!(f, "state \"{name}\" had {} before", with_article(had)),
+            Maker::Constant => f.write_str("the program has it as a constant"),
             Maker::Nowhere => f.write_str(
                 "but computed one operation after another (mode eager) the same run is finite; its kernels round elsewhere",
             ),
         }
     }
+}
+
+fn with_article(number: &'static str) -> &'static str {
+    if number == "NaN" { "a NaN" } else { number }
 }
 
 impl std::error::Error for NonFinite {}

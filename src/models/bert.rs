@@ -206,7 +206,7 @@ impl Bert {
     pub fn new(trace: &Trace, config: &BertConfig) -> Result<Self> {
         config.validate()?;
         let (width, init) = (config.width, Init::Normal { std: config.std() });
-        let table = |name, count| Embedding::new(trace, name, count, width, init);
+        let table = |name, count| Embedding::builder(count, width).init(init).build(trace, name);
         let norm = |name| LayerNorm::new(trace, name, width).with_epsilon(config.epsilon);
         let (wte, wpe) = (table("wte", config.vocabulary), table("wpe", config.context));
         let (wse, ln_e) = (table("wse", config.segments), norm("ln_e"));

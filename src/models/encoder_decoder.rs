@@ -334,7 +334,7 @@ impl EncoderDecoder {
     pub fn new(trace: &Trace, config: &EncoderDecoderConfig) -> Result<Self> {
         config.validate()?;
         let (width, init) = (config.width, Init::Normal { std: 1.0 / (config.width as f64).sqrt() });
-        let table = |name, count| Embedding::new(trace, name, count, width, init);
+        let table = |name, count| Embedding::builder(count, width).init(init).build(trace, name);
         let wte = table("wte", config.vocabulary);
         let lengths = [("wpe_source", config.source_length), ("wpe_target", config.target_length)];
         let learned = config.positions == Positions::Learned;

@@ -539,9 +539,9 @@ impl Gpt {
     pub fn new(trace: &Trace, config: &GptConfig) -> Result<Self> {
         config.validate()?;
         let (width, init) = (config.width, Init::Normal { std: INITIAL_STD });
-        let wte = Embedding::new(trace, "wte", config.vocabulary, width, init);
+        let wte = Embedding::builder(config.vocabulary, width).init(init).build(trace, "wte");
         let learned = config.positions == Positions::Learned;
-        let wpe = learned.then(|| Embedding::new(trace, "wpe", config.context, width, init));
+        let wpe = learned.then(|| Embedding::builder(config.context, width).init(init).build(trace, "wpe"));
         let shape = config.block();
         let blocks = (0..config.layers).map(|i| Block::new(trace, &format!("blocks.{i}"), &shape)).collect();
         let ln_f = Norm::new(trace, "ln_f", width, config.normalization, config.epsilon);

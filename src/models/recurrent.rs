@@ -167,7 +167,7 @@ impl RecurrentLm {
         config.validate()?;
         // As large as what recurrent layers start from.
         let init = Init::Uniform { bound: 1.0 / (config.width as f64).sqrt() };
-        let wte = Embedding::new(trace, "wte", config.vocabulary, config.width, init);
+        let wte = Embedding::builder(config.vocabulary, config.width).init(init).build(trace, "wte");
         let rnn = Recurrent::new(trace, "rnn", &config.recurrent());
         let shape = [config.vocabulary, config.outputs()];
         let head = (!config.tied).then(|| trace.parameter("head.weight", shape, init));

@@ -7,7 +7,8 @@ use super::{
 };
 use crate::nn::{Cell, Gelu, NormPlace, Normalization, Pairing, RelativeShape, Rope};
 
-/// Names and shapes; each has one or two blocks, a width of 8 or 16 and 11 tokens.
+/// One small model of each kind, for tests of back ends and of whatever else takes a model: names and shapes. Each has one or two
+/// blocks, a width of 8 or 16 and 11 tokens.
 pub fn samples() -> Vec<(&'static str, ModelConfig)> {
     let gpt = GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, ..GptConfig::default() };
     let dropped = GptConfig { dropout: 0.2, ..gpt.clone() };

@@ -11,15 +11,44 @@ pub struct Embedding {
     pub weight: Tensor,
 }
 
-impl Embedding {
+/// How an [`Embedding`] is declared.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbeddingBuilder {
+    count: usize,
+    width: usize,
+    init: Init,
+}
+
+impl EmbeddingBuilder {
+    /// With these first vectors instead of normal ones of standard deviation 1.
+    pub fn init(self, init: Init) -> Self {
+        EmbeddingBuilder { init, ..self }
+    }
+
     /// Declares `name.weight`.
     #[track_caller]
-    pub fn new(trace: &Trace, name: &str, count: usize, width: usize, init: Init) -> Self {
+    pub fn build(self, trace: &Trace, name: &str) -> Embedding {
+        let EmbeddingBuilder { count, width, init } = self;
         let _scope = trace.scope(name);
         Embedding { path: trace.path(), weight: trace.parameter("weight", [count, width], init) }
     }
+}
 
-    /// The vectors of `i32` indices: `[..]` to `[.., width]`. Indices are clamped into the table.
+impl Embedding {
+    /// Declares `name.weight`, normal with mean 0 and standard deviation 1 as that of `torch.nn.Embedding`. Language models begin with
+    /// smaller ones, GPT-2 with 0.02: [`Embedding::builder`] has other choices.
+    #[track_caller]
+    pub fn new(trace: &Trace, name: &str, count: usize, width: usize) -> Self {
+        Embedding::builder(count, width).build(trace, name)
+    }
+
+    /// A table of `count` vectors of `width` numbers, to be [built](EmbeddingBuilder::build).
+    pub fn builder(count: usize, width: usize) -> EmbeddingBuilder {
+        EmbeddingBuilder { count, width, init: Init::Normal { std: 1.0 } }
+    }
+
+    /// The vectors of `i32` indices: `[..]` to `[.., width]`. An index outside of the table is no error: one below 0 counts as 0, one
+    /// above the last as the last. Check tokens before they are given to a program, if they may be out of range.
     #[track_caller]
     pub fn forward(&self, indices: &Tensor) -> Tensor {
         let _scope = indices.trace().at(self.path.clone());

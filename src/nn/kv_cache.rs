@@ -1,11 +1,12 @@
-//! What attention keeps of the part of a text that a model has read: a decoder reads a text chunk by chunk, a prompt in a few
-//! parts and then one token after another, and keys and values of earlier parts are not computed again.
+//! The key/value cache: what attention keeps of the part of a text that a model has read. A decoder reads a text chunk by chunk, a
+//! prompt in a few parts and then one token after another, and keys and values of earlier parts are not computed again.
 
 use super::AttentionMask;
 use crate::trace::{Tensor, Trace};
 use kernfusion_ir::DType;
 
-/// Where a part of a text begins, and how much of what was read before is at hand.
+/// The key/value cache of attention, as a layer sees it: where a part of a text begins, and how much of what was read before is
+/// at hand.
 ///
 /// Layers that read it declare caches, which are states: `[.., capacity, width]`, of which a run replaces the rows of its part.
 #[derive(Debug, Clone)]

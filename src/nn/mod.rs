@@ -39,7 +39,7 @@ pub use batch_norm::BatchNorm;
 pub use block::{Block, BlockConfig, BlockInputs, Network, NormPlace, SelfAttention, SelfAttentionConfig};
 pub use convolution::{Convolution, TransposedConvolution, Window};
 pub use dropout::{DropConnect, Dropout};
-pub use embedding::Embedding;
+pub use embedding::{Embedding, EmbeddingBuilder};
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use kv_cache::KvCache;
 pub use latent_attention::{LatentAttention, LatentAttentionConfig};

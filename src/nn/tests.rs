@@ -105,7 +105,10 @@ fn linear_embedding_and_norm_are_their_formulas() {
     let (x, ids) = (trace.input("x", [2, 3], DType::F32), trace.input("ids", [2], DType::I32));
     let norm = LayerNorm::new(&trace, "norm", 3);
     let linear = Linear::builder(3, 2).init(Init::Zeros).build(&trace, "linear");
-    let embedding = Embedding::new(&trace, "embedding", 4, 3, Init::Zeros);
+    let other = Embedding::new(&Trace::new(), "embedding", 4, 3);
+    assert_eq!(other.weight.shape(), [4, 3]);
+    assert_eq!(other.weight.trace().parameters()[0].0.init, Init::Normal { std: 1.0 });
+    let embedding = Embedding::builder(4, 3).init(Init::Zeros).build(&trace, "embedding");
     let outputs = [
         ("norm", norm.forward(&x)),
         ("linear", linear.forward(&x)),

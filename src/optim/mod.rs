@@ -234,23 +234,42 @@ pub enum Schedule {
     /// Not at all.
     #[default]
     Constant,
-    /// It grows linearly over the first steps, then stays.
+    /// The rate grows linearly over the first steps, then stays.
     WarmUp {
         /// How many steps it grows.
         steps: u64,
     },
-    /// It grows linearly, then falls along half a cosine, then stays (Loshchilov, Hutter, 2017).
+    /// The rate grows linearly, then falls along half a cosine, then stays (Loshchilov, Hutter, 2017).
     Cosine {
-        /// How many steps it grows.
+        /// How many steps it grows; fewer than `steps`.
         warm_up: u64,
-        /// The step at which it has fallen.
+        /// The step at which it has fallen, counted from the beginning of the training: the steps of the warm-up are among these.
         steps: u64,
-        /// To which share of the full rate it falls.
+        /// To which share of the full rate it falls, from 0 to 1.
         floor: f64,
     },
 }
 
 impl Schedule {
+    /// Checks that the schedule is possible.
+    ///
+    /// # Errors
+    /// A floor that is not between 0 and 1, or a warm-up that is not shorter than all steps.
+    pub fn validate(&self) -> Result<()> {
+        let reason = match *self {
+            Schedule::Cosine { floor, .. } if !(0.0..=1.0).contains(&floor) => {
+                format!("the floor {floor} of the schedule is not between 0 and 1")
+            }
+            Schedule::Cosine { warm_up, steps, .. } if warm_up >= steps => {
+                format!(
+                    "a warm-up of {warm_up} steps is not shorter than the schedule, which has {steps} with it"
+                )
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Configuration(reason))
+    }
+
     /// The learning rate in a step counted from 0, when the full one is `full`.
     pub fn rate(&self, full: f64, step: u64) -> f64 {
         match *self {

@@ -1,5 +1,8 @@
 //! A training run of the user's own model: the step, its states, and what changes from step to step.
 
+#[cfg(feature = "files")]
+mod files;
+
 use super::{Schedule, TrainStep};
 use crate::compile::{Compiled, Target};
 use crate::trace::Program;
@@ -13,7 +16,6 @@ const SEED: &str = "seed";
 /// A compiled training step with its parameters, the optimizer's states, the learning rate and the random numbers of each step.
 ///
 /// ```
-/// use kernfusion::compile::Target;
 /// use kernfusion::prelude::*;
 ///
 /// let trace = Trace::training();
@@ -33,10 +35,14 @@ const SEED: &str = "seed";
 ///
 /// Every number of a step is a function of the inputs, the seed and the step's number. So a session that was saved and loaded goes on
 /// as if it had never stopped, bit for bit.
+///
+/// A session can be moved to another thread; a [`Trace`](crate::trace::Trace) and its tensors stay where they were made.
 pub struct Session {
     step: TrainStep,
     compiled: Compiled,
     states: States,
+    /// The same, and those of evaluated programs' own.
+    evaluated: States,
     target: Target,
     schedule: Schedule,
     seed: u64,
@@ -56,8 +62,19 @@ impl TrainStep {
             states.set(&name, &value)?;
         }
         let compiled = self.program.compile(&states, target)?;
+        let (states, evaluated) = (states.closed(), states.fork().closed());
         let (target, schedule) = (target.clone(), Schedule::Constant);
-        Ok(Session { step: self, compiled, states, target, schedule, seed, done: 0, evaluation: None })
+        Ok(Session {
+            step: self,
+            compiled,
+            states,
+            evaluated,
+            target,
+            schedule,
+            seed,
+            done: 0,
+            evaluation: None,
+        })
     }
 }
 
@@ -70,8 +87,12 @@ fn data_inputs(program: &Program) -> Vec<(&str, TensorType)> {
 impl Session {
     /// Lets the learning rate change with the step. Without it, it stays what the optimizer says. A session that [loads](Self::load)
     /// keeps its own schedule, and goes on in it where the file's steps ended.
-    pub fn with_schedule(self, schedule: Schedule) -> Self {
-        Session { schedule, ..self }
+    ///
+    /// # Errors
+    /// As [`Schedule::validate`].
+    pub fn with_schedule(self, schedule: Schedule) -> Result<Self> {
+        schedule.validate()?;
+        Ok(Session { schedule, ..self })
     }
 
     /// Does one step: the loss.
@@ -101,8 +122,9 @@ impl Session {
         Ok(outputs)
     }
 
-    /// Runs another program over the parameters of the moment: its outputs by name. Its parameters must be some of the session's; other
-    /// states of its own, such as caches, begin with zeros and are kept. The program that was evaluated last stays compiled.
+    /// Runs another program over the parameters of the moment: its outputs by name. Its parameters must be some of the session's. Other
+    /// states of its own, such as caches, begin with zeros and are kept for this and other programs that are evaluated;
+    /// [`get`](Self::get) and [`set`](Self::set) know them, files do not. The program that was evaluated last stays compiled.
     ///
     /// # Errors
     /// The session lacks a parameter of the program; the program was traced in training mode, and draws random numbers; or as
@@ -112,11 +134,11 @@ impl Session {
         if draws && inputs.iter().all(|(name, _)| *name != SEED) {
             let reason = "the program draws random numbers, for dropout perhaps: trace it with `Trace::new`, which does not drop, or \
                           give the inputs `seed` and `step`, numbers of u32";
-            return Err(Error::Configuration(reason.into()));
+            return Err(Error::Mismatch(reason.into()));
         }
         if self.evaluation.as_ref().is_none_or(|(last, _)| last != program) {
             let target = self.target.clone().share_arena(&self.compiled);
-            self.evaluation = Some((program.clone(), program.compile(&self.states, &target)?));
+            self.evaluation = Some((program.clone(), program.compile(&self.evaluated, &target)?));
         }
         let (_, compiled) = self.evaluation.as_mut().expect("just made");
         compiled.run(inputs)
@@ -137,7 +159,8 @@ impl Session {
         &self.compiled
     }
 
-    /// Parameters and the optimizer's states, which programs may be compiled over.
+    /// Parameters, the optimizer's states and others of the step, which programs may be compiled over. They are
+    /// [closed](States::closed).
     pub fn states(&self) -> &States {
         &self.states
     }
@@ -147,87 +170,14 @@ impl Session {
     /// # Errors
     /// There is none of that name; the error lists those that there are.
     pub fn get(&self, name: &str) -> Result<HostTensor> {
-        self.states.get(name).ok_or_else(|| self.unknown(name))
+        Ok(self.evaluated.get(name).ok_or_else(|| self.evaluated.unknown(name))?)
     }
 
-    fn unknown(&self, name: &str) -> Error {
-        let names = self.states.names().join(", ");
-        Error::Configuration(format!("there is no state \"{name}\" (there are: {names})"))
-    }
-}
-
-#[cfg(feature = "files")]
-mod files {
-    use super::Session;
-    use crate::{Error, Result, tensor_file};
-    use kernfusion_ir::{DType, Tensor, TensorType};
-    use std::collections::BTreeMap;
-    use std::path::Path;
-
-    /// The tensor that has the number of steps and the seed: of each both halves, the lower one first.
-    const PLACE: &str = "session.place";
-
-    impl Session {
-        /// Writes parameters, the optimizer's states, the number of steps and the seed as a safetensors file, whole or not at all; folders
-        /// that are missing are made. The schedule is not in the file. [`Program::load_states`](crate::trace::Program::load_states) reads
-        /// the parameters for a program that is not trained. Needs the feature `files`.
-        ///
-        /// # Errors
-        /// It cannot be written; what was there before is then untouched.
-        pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-            let path = path.as_ref();
-            let halves = [self.done, self.seed].into_iter().flat_map(|x| [x as u32, (x >> 32) as u32]);
-            let place = Tensor::new([4], halves);
-            let states = self.states.names().into_iter().map(|name| Ok((name.clone(), self.get(&name)?)));
-            let mut tensors = states.collect::<Result<BTreeMap<_, _>>>()?;
-            tensors.insert(PLACE.into(), place);
-            Ok(tensor_file::write(path, &tensors)?)
-        }
-
-        /// Goes on from a file that [`save`](Self::save) has written, or begins from one that has parameters alone. Needs the feature
-        /// `files`.
-        ///
-        /// # Errors
-        /// It cannot be read, lacks a parameter, or has a tensor that is no state of this model or of another shape; nothing has
-        /// changed then.
-        pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
-            let path = path.as_ref();
-            let mut tensors = tensor_file::read(path)?;
-            let of = |reason: String| Error::Configuration(format!("{}: {reason}", path.display()));
-            let place = tensors.remove(PLACE);
-            for (name, tensor) in &tensors {
-                match self.states.ty(name) {
-                    None => return Err(of(self.unknown(name).reason())),
-                    Some(ty) if ty != tensor.ty() => {
-                        return Err(of(format!("\"{name}\" is {}, the model has {ty}", tensor.ty())));
-                    }
-                    Some(_) => {}
-                }
-            }
-            let parameters = self.step.program.parameters.iter();
-            let missing: Vec<_> =
-                parameters.map(|it| &*it.name).filter(|name| !tensors.contains_key(*name)).collect();
-            if !missing.is_empty() {
-                return Err(of(format!("has no {}", missing.join(", "))));
-            }
-            let (done, seed) = match place {
-                None => (0, self.seed),
-                Some(place) if place.ty() == TensorType::new(DType::U32, [4]) => {
-                    let halves: Vec<_> = place.to_f64().into_iter().map(|half| half as u64).collect();
-                    (halves[0] | halves[1] << 32, halves[2] | halves[3] << 32)
-                }
-                Some(place) => return Err(of(format!("\"{PLACE}\" is {}, not u32[4]", place.ty()))),
-            };
-            // What the file does not have begins as in a new session.
-            let first: BTreeMap<_, _> = self.step.program.initial_parameters(seed).collect();
-            for name in self.states.names() {
-                let zeros =
-                    || self.states.ty(&name).map(|ty| Tensor::from_f64(&ty, &vec![0.0; ty.elements()]));
-                let value = tensors.remove(&name).or_else(|| first.get(&name).cloned()).or_else(zeros);
-                self.states.set(&name, &value.expect("just listed"))?;
-            }
-            (self.done, self.seed) = (done, seed);
-            Ok(())
-        }
+    /// Gives a parameter or another state a value. It has an effect from the next step or evaluation on.
+    ///
+    /// # Errors
+    /// There is none of that name, and the error lists those that there are; or it has another type.
+    pub fn set(&self, name: &str, value: &HostTensor) -> Result<()> {
+        Ok(self.evaluated.set(name, value)?)
     }
 }

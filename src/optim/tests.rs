@@ -137,6 +137,19 @@ fn schedules() {
     let rates = [0, 1, 2, 7, 12, 100].map(|step| cosine.rate(1.0, step));
     assert_close(&rates, &[0.5, 1.0, 1.0, 0.55, 0.1, 0.1], 1e-15);
     assert_eq!(Schedule::Cosine { warm_up: 0, steps: 0, floor: 0.0 }.rate(1.0, 0), 1.0);
+    for possible in [Schedule::Constant, warm_up, cosine] {
+        possible.validate().unwrap();
+    }
+    let refusal = |warm_up, steps, floor| {
+        Schedule::Cosine { warm_up, steps, floor }.validate().unwrap_err().to_string()
+    };
+    for floor in [1.5, -0.1, f64::NAN] {
+        let expected = format!("configuration: the floor {floor} of the schedule is not between 0 and 1");
+        assert_eq!(refusal(2, 12, floor), expected);
+    }
+    let expected =
+        "configuration: a warm-up of 20 steps is not shorter than the schedule, which has 12 with it";
+    assert_eq!(refusal(20, 12, 0.1), expected);
 }
 
 #[test]
@@ -157,7 +170,10 @@ fn settings_out_of_range_are_refused() {
     let error = TrainStep::new(&trace.parameter("w", [2], Init::Zeros), &Optimizer::sgd(1.0), None)
         .expect_err("no scalar")
         .to_string();
-    assert!(error.starts_with("grad(f32[2], f32[2]): only a floating-point scalar has gradients"), "{error}");
+    let expected =
+        "TrainStep::new(f32[2]): the loss must be a scalar of floats: `.mean_all()` and `.sum_all()`";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(error.contains("optim/tests.rs:"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One training step as one program: forward, backward, clipping, update.
 
 use super::Optimizer;
-use crate::trace::{Program, Tensor, Trace};
+use crate::trace::{MAKES_SCALARS, Program, Tensor, Trace};
 use crate::{Error, Result};
 use kernfusion_ir::Tensor as HostTensor;
 
@@ -20,7 +20,7 @@ impl TrainStep {
     /// of all gradients together; larger ones are scaled down to it. Dropout drops if the trace is one of [`Trace::training`].
     ///
     /// # Errors
-    /// The first mistake made on the trace; settings of the optimizer that are out of range; a `clip` that is not
+    /// The first mistake made on the trace; a loss that is no scalar of floats; settings of the optimizer that are out of range; a `clip` that is not
     /// above 0; no parameters, or all of them frozen; an input that has the name of one of the [scalars](Self::scalars).
     #[track_caller]
     pub fn new(loss: &Tensor, optimizer: &Optimizer, clip: Option<f64>) -> Result<Self> {
@@ -34,15 +34,19 @@ impl TrainStep {
         if let Some((name, _)) = trace.data_inputs().into_iter().find(|(name, _)| is_own(name)) {
             let reason =
                 format!("the input \"{name}\" has the name of one that the optimizer adds: choose another");
-            return Err(Error::Configuration(reason));
+            return Err(Error::Mismatch(reason));
         }
         let all = trace.parameters();
         let which = if all.is_empty() { "there are no parameters" } else { "all parameters are frozen" };
         let trained = all.into_iter().filter(|(parameter, _)| parameter.trained);
         let (parameters, tensors): (Vec<_>, Vec<_>) = trained.unzip();
         if parameters.is_empty() {
-            return Err(Error::Configuration(format!("{which}: there is nothing to train")));
+            return Err(Error::Mismatch(format!("{which}: there is nothing to train")));
         }
+        loss.expect("TrainStep::new", |ty| {
+            let scalar = ty.rank() == 0 && ty.dtype.is_float();
+            (!scalar).then(|| format!("the loss must be a scalar of floats: {MAKES_SCALARS}"))
+        });
         let mut gradients = loss.grad(&tensors.iter().collect::<Vec<_>>());
         let norm = clip.map(|clip| clip_by_norm(trace, &mut gradients, clip));
         let named = parameters.into_iter().zip(tensors).zip(gradients);

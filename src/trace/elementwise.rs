@@ -32,6 +32,12 @@ impl From<f64> for Operand {
     }
 }
 
+impl From<f32> for Operand {
+    fn from(number: f32) -> Self {
+        Operand::Number(f64::from(number))
+    }
+}
+
 impl From<i32> for Operand {
     fn from(number: i32) -> Self {
         Operand::Number(f64::from(number))
@@ -177,6 +183,7 @@ impl Tensor {
         // A choice that is no value of the dtype is on record.
         let (Some(a), Some(b)) = (a, b) else { return self.clone() };
         let chosen = self.trace().attempt("select", [self, &a, &b], |g, values| {
+            expect_one_dtype(g, values[1], values[2])?;
             let [condition, x, y] = broadcast(g, values)?;
             Ok(g.select(condition, x, y)?)
         });
@@ -200,6 +207,7 @@ impl Tensor {
     fn binary(&self, name: &'static str, op: Binary, other: Operand) -> Tensor {
         let other = self.operand(name, other).unwrap_or_else(|| self.clone());
         let result = self.trace().attempt(name, [self, &other], |b, [x, y]| {
+            expect_one_dtype(b, x, y)?;
             let [x, y] = broadcast(b, [x, y])?;
             Ok(b.binary(op, x, y)?)
         });
@@ -210,6 +218,7 @@ impl Tensor {
     fn compare(&self, name: &'static str, op: Compare, other: Operand) -> Tensor {
         let other = self.operand(name, other).unwrap_or_else(|| self.clone());
         let result = self.trace().attempt(name, [self, &other], |b, [x, y]| {
+            expect_one_dtype(b, x, y)?;
             let [x, y] = broadcast(b, [x, y])?;
             Ok(b.compare(op, x, y)?)
         });
@@ -236,6 +245,18 @@ pub(super) fn constant(b: &mut Builder<'_>, number: f64, dtype: DType) -> Built 
     Ok(b.constant(number, dtype)?)
 }
 
+/// Nothing is converted silently: whole numbers beside floats are cast by the user.
+fn expect_one_dtype(b: &Builder<'_>, x: ValueId, y: ValueId) -> Result<(), Reason> {
+    let (x, y) = (b.ty(x).dtype, b.ty(y).dtype);
+    let hint = match (x.is_float(), y.is_float()) {
+        _ if x == y => return Ok(()),
+        (true, false) => format!("`.cast(DType::{x:?})` converts the second"),
+        (false, true) => format!("`.cast(DType::{y:?})` converts the first"),
+        _ => "`.cast(…)` converts".into(),
+    };
+    Err(format!("operands have the dtypes {x} and {y}: {hint}").into())
+}
+
 /// All values under the shape that NumPy's broadcasting gives them.
 fn broadcast<const N: usize>(b: &mut Builder<'_>, values: [ValueId; N]) -> Result<[ValueId; N], Reason> {
     let mut shape = vec![];
@@ -251,6 +272,8 @@ fn broadcast<const N: usize>(b: &mut Builder<'_>, values: [ValueId; N]) -> Resul
     Ok(results)
 }
 
+// Numbers are `f64` and `i32`: with `f32` beside `f64`, the type of `&x * 2.0` would be open until the end of the function, and a method
+// could not be called on it.
 macro_rules! operators {
     ($($trait:ident $method:ident,)*) => {$(
         operators!(@pair $trait $method, Tensor, Tensor);
@@ -259,8 +282,12 @@ macro_rules! operators {
         operators!(@pair $trait $method, &Tensor, &Tensor);
         operators!(@pair $trait $method, Tensor, f64);
         operators!(@pair $trait $method, &Tensor, f64);
-        operators!(@number $trait $method, Tensor);
-        operators!(@number $trait $method, &Tensor);
+        operators!(@pair $trait $method, Tensor, i32);
+        operators!(@pair $trait $method, &Tensor, i32);
+        operators!(@number $trait $method, f64, Tensor);
+        operators!(@number $trait $method, f64, &Tensor);
+        operators!(@number $trait $method, i32, Tensor);
+        operators!(@number $trait $method, i32, &Tensor);
     )*};
     (@pair $trait:ident $method:ident, $left:ty, $right:ty) => {
         impl $trait<$right> for $left {
@@ -271,8 +298,8 @@ macro_rules! operators {
             }
         }
     };
-    (@number $trait:ident $method:ident, $right:ty) => {
-        impl $trait<$right> for f64 {
+    (@number $trait:ident $method:ident, $number:ty, $right:ty) => {
+        impl $trait<$right> for $number {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, right: $right) -> Tensor {

@@ -33,6 +33,7 @@ pub use elementwise::Operand;
 pub use movement::{Extent, Extents};
 pub use scan::{Iteration, ScanOrder};
 pub use sorting::Sorted;
+pub(crate) use tensor::MAKES_SCALARS;
 pub use tensor::Tensor;
 
 use crate::Result;
@@ -275,7 +276,7 @@ impl Trace {
     /// `seed` and `step`, and training steps those of [`Optimizer::scalars`](crate::optim::Optimizer::scalars).
     #[track_caller]
     pub fn input(&self, name: &str, shape: impl Into<Vec<usize>>, dtype: DType) -> Tensor {
-        self.declare(name.into(), InputRole::Data, TensorType::new(dtype, shape))
+        self.declare("input", name.into(), InputRole::Data, TensorType::new(dtype, shape))
     }
 
     /// A trained `f32` tensor, named by the open module path and `name`.
@@ -283,7 +284,8 @@ impl Trace {
     pub fn parameter(&self, name: &str, shape: impl Into<Vec<usize>>, init: Init) -> Tensor {
         let (name, shape) = (self.qualified(name), shape.into());
         let dtype = DType::F32;
-        let tensor = self.declare(name.clone(), InputRole::State, TensorType::new(dtype, shape.clone()));
+        let ty = TensorType::new(dtype, shape.clone());
+        let tensor = self.declare("parameter", name.clone(), InputRole::State, ty);
         let parameter = Parameter { trained: self.trains(&name), name, shape, init, dtype };
         self.inner.borrow_mut().parameters.push((parameter, tensor.id()));
         tensor
@@ -293,7 +295,7 @@ impl Trace {
     /// [`Trace::update`] changes it.
     #[track_caller]
     pub fn state(&self, name: &str, shape: impl Into<Vec<usize>>, dtype: DType) -> Tensor {
-        self.declare(self.qualified(name), InputRole::State, TensorType::new(dtype, shape))
+        self.declare("state", self.qualified(name), InputRole::State, TensorType::new(dtype, shape))
     }
 
     /// An `f32` state that is not trained and starts from `init`, named by the open module path and `name`;
@@ -379,13 +381,15 @@ impl Trace {
     /// The program so far with these results, and with the state updates.
     ///
     /// # Errors
-    /// The first mistake that was made on this trace; an output name used twice; a state named as a matrix's scales.
+    /// The first mistake that was made on this trace; an output name used twice, or that of an updated state; a state named as a matrix's scales.
     pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program> {
         for (i, (name, tensor)) in outputs.iter().enumerate() {
             let taken = outputs[..i].iter().any(|(other, _)| other == name);
-            self.attempt("output", [*tensor], |_, [value]| match taken {
-                true => Err(format!("the name \"{name}\" is used twice").into()),
-                false => Ok(value),
+            let updated = self.inner.borrow().updates.iter().any(|(state, _)| state == name);
+            self.attempt("output", [*tensor], |_, [value]| match (taken, updated) {
+                (true, _) => Err(format!("the name \"{name}\" is used twice").into()),
+                (_, true) => Err(format!("the name \"{name}\" is that of an updated state").into()),
+                _ => Ok(value),
             });
         }
         let inner = self.inner.borrow();
@@ -417,8 +421,8 @@ impl Trace {
     }
 
     #[track_caller]
-    fn declare(&self, name: String, role: InputRole, ty: TensorType) -> Tensor {
-        let declared = self.attempt_at(0, "input", &[], |b, _| scan::declared(b, &name, role, &ty));
+    fn declare(&self, what: &'static str, name: String, role: InputRole, ty: TensorType) -> Tensor {
+        let declared = self.attempt_at(0, what, &[], |b, _| scan::declared(b, &name, role, &ty));
         declared.unwrap_or_else(|| self.placeholder(&ty))
     }
 

@@ -247,8 +247,10 @@ impl Trace {
 
 /// An input of the program.
 pub(super) fn declared(b: &mut Builder<'_>, name: &str, role: InputRole, ty: &TensorType) -> Built {
-    if b.graph().input(name).is_some() {
-        return Err(format!("\"{name}\" is declared twice").into());
+    if let Some(first) = b.graph().input(name) {
+        let location = b.graph()[first].origin.location.as_ref();
+        let place = location.map(|location| format!(", first at {location}")).unwrap_or_default();
+        return Err(format!("\"{name}\" is declared twice{place}").into());
     }
     Ok(b.op(Input { name: name.into(), role, ty: ty.clone() }, &[])?)
 }

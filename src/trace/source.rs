@@ -95,7 +95,7 @@ impl Trace {
         let declared = self.inner.borrow().frames[0].graph.input(name);
         let ty = TensorType::scalar(DType::U32);
         declared.map_or_else(
-            || self.declare(name.into(), InputRole::Data, ty.clone()),
+            || self.declare("input", name.into(), InputRole::Data, ty.clone()),
             |id| Tensor::new(self.clone(), 0, id, ty.clone()),
         )
     }

@@ -15,6 +15,9 @@ pub struct Tensor {
     ty: Rc<TensorType>,
 }
 
+/// What to do with a tensor where a scalar is wanted.
+pub(crate) const MAKES_SCALARS: &str = "`.mean_all()` and `.sum_all()` make a scalar of a tensor";
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "%{}: {}", self.id.index(), self.ty())
@@ -78,7 +81,7 @@ impl Tensor {
         let checked = self.trace.attempt_all("grad", &operands, |_, ids| match scalar {
             true if in_loop => Err("gradients are taken after a loop, not in its body".into()),
             true => Ok(ids[0]),
-            false => Err("only a floating-point scalar has gradients".into()),
+            false => Err(format!("only a floating-point scalar has gradients, and {MAKES_SCALARS}").into()),
         });
         let gradients = checked.map(|_| {
             let Inner { frames, stopped, .. } = &mut *self.trace.inner.borrow_mut();
@@ -164,7 +167,7 @@ impl Tensor {
         for &axis in axes {
             let place = if axis < 0 { rank.checked_add_signed(axis) } else { Some(axis.unsigned_abs()) };
             match place.filter(|&place| place < rank) {
-                None => reason = Some(format!("axis {axis} of a tensor of rank {rank}")),
+                None => reason = Some(no_axis(axis, rank)),
                 Some(place) if places.contains(&place) => {
                     reason = Some(format!("{axes:?} names an axis twice"))
                 }
@@ -175,5 +178,14 @@ impl Tensor {
         let complete = reason.is_none();
         self.expect(op, |_| reason);
         complete.then_some(places)
+    }
+}
+
+/// That an axis does not exist, and which do.
+fn no_axis(axis: isize, rank: usize) -> String {
+    match rank {
+        0 => format!("there is no axis {axis}: a scalar has none"),
+        1 => format!("there is no axis {axis}: the only axis is 0, or -1 from the end"),
+        _ => format!("there is no axis {axis}: axes are -{rank} to {}", rank - 1),
     }
 }

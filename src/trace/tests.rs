@@ -17,6 +17,11 @@ fn operators_broadcast_as_numpy_does() {
     let inputs: [(&[usize], _); 2] = [(&[3], a), (&[2, 1], b)];
     let run = |build: fn(&Tensor, &Tensor) -> Tensor| value(&inputs, |_, x| build(&x[0], &x[1]));
     assert_eq!(run(|a, b| a + b), [11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
+    assert_eq!(run(|a, b| 2 - a * b.clone()), [-8.0, -18.0, -28.0, -18.0, -38.0, -58.0]);
+    assert_eq!(
+        run(|a, b| (b / 2 + 1 - 1.0).maximum(0.5f32) / a),
+        [5.0, 2.5, 5.0 / 3.0, 10.0, 5.0, 10.0 / 3.0]
+    );
     assert_eq!(run(|a, b| b.clone() - a), [9.0, 8.0, 7.0, 19.0, 18.0, 17.0]);
     assert_eq!(run(|a, b| 2.0 - a * b.clone()), [-8.0, -18.0, -28.0, -18.0, -38.0, -58.0]);
     assert_eq!(run(|a, b| (b / 2.0) / a), [5.0, 2.5, 5.0 / 3.0, 10.0, 5.0, 10.0 / 3.0]);
@@ -266,21 +271,32 @@ fn a_mistake_is_reported_with_both_shapes_at_the_users_line() {
 #[test]
 fn every_kind_of_mistake_names_its_operation_and_line() {
     type Mistake = fn(&Trace, &Tensor, &Tensor);
-    let mistakes: [(&str, Mistake); 25] = [
+    let mistakes: [(&str, Mistake); 29] = [
         ("broadcast_to(f32[4]): f32[18446744073709551615,4] is larger than any memory", |_, _, y| {
             drop(y.broadcast_to([usize::MAX, 4]))
         }),
         ("add(f32[2,3], f32[4]): the shapes [2, 3] and [4] do not broadcast", |_, x, y| drop(x + y)),
-        ("mul(f32[2,3], i32[3]): operands have the dtypes f32 and i32", |t, x, _| {
-            drop(x * t.arange(3, DType::I32))
+        (
+            "mul(f32[2,3], i32[3]): operands have the dtypes f32 and i32: `.cast(DType::F32)` converts the second",
+            |t, x, _| drop(x * t.arange(3, DType::I32)),
+        ),
+        (
+            "lt(i32[3], f32[4]): operands have the dtypes i32 and f32: `.cast(DType::F32)` converts the first",
+            |t, _, y| drop(t.arange(3, DType::I32).lt(y)),
+        ),
+        ("and(i32[3], u32[3]): operands have the dtypes i32 and u32: `.cast(…)` converts", |t, _, _| {
+            drop(t.arange(3, DType::I32).and(t.arange(3, DType::U32)))
         }),
+        ("sum(f32[]): there is no axis 0: a scalar has none", |_, x, _| drop(x.sum_all().sum(&[0]))),
         ("add(i32[3]): 0.5 is not a value of i32", |t, _, _| drop(t.arange(3, DType::I32) + 0.5)),
         ("exp(i32[3]): is not defined on i32", |t, _, _| drop(t.arange(3, DType::I32).exp())),
         ("lt(f32[2,3], f32[4]): the shapes", |_, x, y| drop(x.lt(y))),
         ("select(f32[2,3], f32[4], f32[]): the shapes", |_, x, y| drop(x.select(y, 0.0))),
-        ("sum(f32[2,3]): axis 2 of a tensor of rank 2", |_, x, _| drop(x.sum(&[2]))),
+        ("sum(f32[2,3]): there is no axis 2: axes are -2 to 1", |_, x, _| drop(x.sum(&[2]))),
         ("mean(f32[2,3]): [1, -1] names an axis twice", |_, x, _| drop(x.mean_keep(&[1, -1]))),
-        ("max(f32[4]): axis -2 of a tensor of rank 1", |_, _, y| drop(y.softmax(-2))),
+        ("max(f32[4]): there is no axis -2: the only axis is 0, or -1 from the end", |_, _, y| {
+            drop(y.softmax(-2))
+        }),
         ("reshape(f32[2,3]): its 6 elements have no shape [4, -1]", |_, x, _| drop(x.reshape([4, -1]))),
         ("reshape(f32[2,3]): its 6 elements have no shape [-1, -1]", |_, x, _| drop(x.reshape([-1, -1]))),
         ("permute(f32[2,3]): [0, 0] is no permutation", |_, x, _| drop(x.permute(&[0, 0]))),
@@ -297,7 +313,12 @@ fn every_kind_of_mistake_names_its_operation_and_line() {
         }),
         ("gather(f32[2,3], f32[4]): indices are f32, not i32", |_, x, y| drop(x.gather(0, y))),
         ("grad(f32[2,3], f32[4]): only a floating-point scalar has gradients", |_, x, y| drop(x.grad(&[y]))),
-        ("input(): \"x\" is declared twice", |t, _, _| drop(t.input("x", [1], DType::F32))),
+        ("input(): \"x\" is declared twice, first at src/trace/tests.rs:", |t, _, _| {
+            drop(t.input("x", [1], DType::F32))
+        }),
+        ("parameter(): \"x\" is declared twice, first at src/trace/tests.rs:", |t, _, _| {
+            drop(t.parameter("x", [1], Init::Zeros))
+        }),
     ];
     for (expected, mistake) in mistakes {
         let trace = Trace::new();
@@ -327,6 +348,11 @@ fn mistakes_of_states_and_of_two_traces() {
     let z = fourth.zeros([1]);
     let error = fourth.finish(&[("z", &z), ("z", &z)]).expect_err("one name for two").to_string();
     assert!(error.starts_with("output(f32[1]): the name \"z\" is used twice"), "{error}");
+    let fifth = Trace::new();
+    let seen = fifth.state("seen", [], DType::F32);
+    fifth.update(&seen, &(&seen + 1.0));
+    let error = fifth.finish(&[("seen", &seen)]).expect_err("the name of a state").to_string();
+    assert!(error.starts_with("output(f32[]): the name \"seen\" is that of an updated state"), "{error}");
 }
 
 /// After a mistake, everything else must go on, whatever the shapes have become.

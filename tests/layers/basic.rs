@@ -30,7 +30,7 @@ fn linear_maps() {
 #[test]
 fn embeddings() {
     check("embedding", 1e-6, |trace, inputs| {
-        Ok(Embedding::new(trace, "embedding", 4, 3, Init::Zeros).forward(&inputs.get("ids")))
+        Ok(Embedding::builder(4, 3).init(Init::Zeros).build(trace, "embedding").forward(&inputs.get("ids")))
     });
 }
 

@@ -46,7 +46,7 @@ pub struct CudaExecutable {
 struct LoadedPlan {
     steps: Launches,
     /// Goes before the code that it needs.
-    graph: Option<CudaGraph>,
+    graph: Option<CapturedGraph>,
     code: Loaded,
     layout: Layout,
     /// What of the batch goes where, for each time that it runs.
@@ -56,6 +56,13 @@ struct LoadedPlan {
     /// Where eager mode has temporaries.
     fresh: Option<Fresh>,
 }
+
+/// The launches of a plan, to be started together.
+struct CapturedGraph(CudaGraph);
+
+// SAFETY: the driver wants calls about a graph one after another, from whichever threads, and nothing else has this one's handles. The
+// context is bound to the thread before each call: `launch` does it, and where the graph ends, the executable's `drop` has.
+unsafe impl Send for CapturedGraph {}
 
 /// Temporaries in memory of their own.
 struct Fresh {
@@ -264,7 +271,7 @@ impl CudaExecutable {
             self.plans[part].graph = self.capture(part)?;
         }
         match &self.plans[part].graph {
-            Some(graph) => graph.launch().map_err(failed("running the program")),
+            Some(CapturedGraph(graph)) => graph.launch().map_err(failed("running the program")),
             None => Ok(()),
         }
     }
@@ -315,14 +322,14 @@ impl CudaExecutable {
     }
 
     /// All launches of a part as a graph.
-    fn capture(&self, part: usize) -> Result<Option<CudaGraph>, CudaError> {
+    fn capture(&self, part: usize) -> Result<Option<CapturedGraph>, CudaError> {
         let stream = &self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.begin_capture(mode).map_err(failed("capturing the program"))?;
         let launched = self.launch_all(part);
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
         launched?;
-        graph.map_err(failed("capturing the program"))
+        Ok(graph.map_err(failed("capturing the program"))?.map(CapturedGraph))
     }
 
     fn launch_all(&self, part: usize) -> Result<(), CudaError> {

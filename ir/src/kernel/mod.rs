@@ -600,7 +600,7 @@ impl Kernel {
 }
 
 impl KernelGraph {
-    /// How many kernels run when this does: those of a loop as often as it iterations.
+    /// How many kernels run when this does: those of a loop once for each iteration.
     pub fn launches(&self) -> usize {
         let launches = |kernel: &Kernel| kernel.repeated().map_or(1, |l| l.iterations * l.graph().launches());
         self.kernels.iter().map(launches).sum()

@@ -2,7 +2,6 @@
 //!
 //! ```no_run
 //! use kernfusion::prelude::*;
-//! use kernfusion::compile::Target;
 //! use kernfusion_lm::text::Corpus;
 //! use kernfusion_lm::train::{Settings, Trainer};
 //!

@@ -76,6 +76,20 @@ pub fn batch_extent(graph: &Graph) -> Option<usize> {
     inputs_with_axes(graph).map(|id| graph[id].ty.shape[0]).next()
 }
 
+/// The numbers next to one that divide an extent.
+fn nearest(extent: usize, number: usize) -> String {
+    let divides = |other: &usize| extent.is_multiple_of(*other);
+    let below = (1..number.min(extent.saturating_add(1))).rev().find(divides);
+    let above = (number.saturating_add(1)..=extent).find(divides);
+    match (below, above) {
+        (Some(below), Some(above)) => format!(": the nearest that divide it are {below} and {above}"),
+        (Some(nearest), None) | (None, Some(nearest)) => {
+            format!(": the nearest that divides it is {nearest}")
+        }
+        (None, None) => String::new(),
+    }
+}
+
 /// Cuts a program into microbatches. Every data input whose first axis has the extent of the batch
 /// ([`batch_extent`]) is cut along that axis; all others are whole in every microbatch.
 ///
@@ -86,7 +100,7 @@ pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchE
     let reason = match extent {
         None => Some("no input has a batch axis".to_string()),
         Some(extent) if microbatches == 0 || extent == 0 || extent % microbatches != 0 => {
-            Some(format!("the batch of {extent} is not divisible by that"))
+            Some(format!("the batch of {extent} is not divisible by that{}", nearest(extent, microbatches)))
         }
         Some(_) => None,
     };

@@ -167,7 +167,10 @@ fn inputs_are_checked_before_anything_happens() {
     let short = Tensor::new([3], vec![1.0f32; 3]);
     let reasons = [
         (vec![], "input \"x\": is missing; it is f32[100]"),
-        (vec![("x", &short)], "input \"x\": expects f32[100], got f32[3]"),
+        (
+            vec![("x", &short)],
+            "input \"x\": expects f32[100], got f32[3]; extents are fixed when a program is traced: trace it again for others",
+        ),
         (vec![("x", &x), ("z", &x)], "input \"z\": there is no such input (there are: x)"),
         (vec![("x", &x), ("x", &x)], "input \"x\": is given twice"),
     ];
