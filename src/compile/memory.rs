@@ -12,7 +12,7 @@ use kernfusion_passes::microbatch::batch_extent;
 
 /// An arena in the memory of the CPU that is larger is computed in microbatches where nothing else is asked for: microbatches of this size
 /// take no longer than the whole batch, since their products still fill all threads.
-const ROOMY: usize = 512 << 20;
+const ROOMY: usize = 256 << 20;
 
 /// A program lowered as the target asks for, in a process that has `in_use` bytes already.
 ///

@@ -205,7 +205,7 @@ impl Target {
     }
 
     /// Computes the batch in this many microbatches, one after another; 1 is all at once. Without it, a batch whose
-    /// temporaries would take more than half a gibibyte of the CPU's memory is computed in microbatches. Results differ by the rounding of sums
+    /// temporaries would take more than a quarter of a gibibyte of the CPU's memory is computed in microbatches. Results differ by the rounding of sums
     /// over the batch only.
     pub fn microbatches(self, microbatches: usize) -> Self {
         Target { microbatches: Some(microbatches), ..self }
