@@ -259,3 +259,37 @@ fn the_scores_are_computed_again_for_backward() {
     let in_kernels = |kernel: &kernel::Kernel| kernel.products().len() + kernel.consumers().len();
     assert_eq!(kernels.kernels.iter().map(in_kernels).sum::<usize>(), products + 1);
 }
+
+/// Queries, keys and values are parts of one tensor, and scores are scaled. So are their gradients: backward puts each of them into its
+/// place, multiplied by the scale.
+#[test]
+fn gradients_of_parts_of_a_tensor_are_written_in_place() {
+    let (time, [batch, heads]) = (112, HEADS);
+    let mut graph = Graph::new("attention over one tensor");
+    let mut builder = Builder::new(&mut graph, Origin::default());
+    let b = &mut builder;
+    let shape = [batch, time, 3 * heads, WIDTH];
+    let all = b.input("all", InputRole::Data, TensorType::new(DType::F32, shape)).expect("input");
+    let shape = [batch, heads, time, WIDTH];
+    let weight = b.input("weight", InputRole::Data, TensorType::new(DType::F32, shape)).expect("input");
+    let mut part = |at: usize| {
+        let (start, end) = ([0, 0, at * heads, 0], [batch, time, (at + 1) * heads, WIDTH]);
+        let part = b.slice(all, &start, &end).expect("slice");
+        b.permute(part, &[0, 2, 1, 3]).expect("permute")
+    };
+    let [q, k, v] = [0, 1, 2].map(&mut part);
+    let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
+    let scores = b.matmul(q, transposed).expect("scores");
+    let scores = b.scale(scores, 0.3).expect("scale");
+    let scores = causal(b, scores);
+    let weights = softmax(b, scores);
+    let mixed = b.matmul(weights, v).expect("mixed");
+    let square = b.mul(mixed, mixed).expect("mul");
+    let weighted = b.mul(square, weight).expect("mul");
+    let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum");
+    finish(&mut graph, loss, &["all"]);
+    let kernels = check(&graph);
+    let (_, gradient, _) = kernels.outputs.iter().find(|(name, ..)| name == "dall").expect("an output");
+    let consumers = kernels.kernels.iter().flat_map(|kernel| kernel.consumers());
+    assert_eq!(consumers.filter(|consumer| consumer.buffer == *gradient).count(), 3, "{kernels}");
+}

@@ -234,12 +234,12 @@ impl Chain {
         let mut views = BTreeMap::from([(node, View { at, factor: None, part: None })]);
         let last = candidate.members.last().map_or(0, |member| member.index());
         for id in (node.index() + 1..=last).map(ValueId::from_index).filter(|&id| candidate.is_inside(id)) {
-            let view = View::through(graph, id, &views, &writer);
+            let view = View::through(graph, id, graph[node].ty.dtype, &views, &writer);
             views.extend(view.map(|view| (id, view)));
         }
         let mut needed = views.into_iter().filter(|(id, _)| candidate.needed.contains(id));
         match (needed.next(), needed.next()) {
-            (Some(stored), None) => Ok(stored),
+            (Some(stored), None) if graph[stored.0].ty.dtype == graph[node].ty.dtype => Ok(stored),
             _ => {
                 let reason = "the result of a second product is needed in other than one form";
                 Err(Stop::Fault(Fault { node, reason }))
@@ -267,10 +267,11 @@ struct View {
 }
 
 impl View {
-    /// In the value of a node that moves the result, multiplies it by a number or puts it beside others, if it is one.
+    /// In the value of a node that moves the result, which is `rounded`, multiplies it by a number or puts it beside others, if it is one.
     fn through(
         graph: &Graph,
         id: ValueId,
+        rounded: DType,
         views: &BTreeMap<ValueId, View>,
         writer: &Writer<'_>,
     ) -> Option<View> {
@@ -292,8 +293,15 @@ impl View {
                 let at = reshaped(writer, &at, from, &reshape.shape).ok()?;
                 Some(View { at, factor, part })
             }
-            Op::Binary(Binary::Mul) if graph[id].ty.dtype == DType::F32 && factor.is_none() => {
-                Some(View { at, factor: Some(number(graph, operands[1 - slot])?), part })
+            // What is rounded to fewer bits may be multiplied before as well as after by a power of two alone.
+            Op::Binary(Binary::Mul) if factor.is_none() => {
+                let number = number(graph, operands[1 - slot])?;
+                let is_exact = number.value().abs().log2().fract() == 0.0;
+                (rounded == DType::F32 || is_exact).then_some(View { at, factor: Some(number), part })
+            }
+            // A wider type on the way changes nothing of a result that is rounded before and after.
+            Op::Cast(cast) if cast.dtype == DType::F32 || cast.dtype == rounded => {
+                Some(View { at, factor, part })
             }
             Op::Concat(concat) if part.is_none() => {
                 let shape = &graph[operands[slot]].ty.shape;
