@@ -56,7 +56,7 @@ impl Lowering<'_> {
         }
         let products = &contraction.products;
         if runs_in_tiles(kernel) {
-            return match transposed(kernel) {
+            return match transposed(kernel).filter(|_| !is_reduced(kernel)) {
                 Some((kernel, product)) => self.tiled(&kernel, &product),
                 None => self.tiled(kernel, &products[0]),
             };
@@ -352,10 +352,10 @@ pub(super) fn refused_reduction(kernel: &Kernel) -> Option<&'static str> {
     has_few_rows.then_some("on the CPU, products of few rows are not reduced")
 }
 
-/// Whether a product has so few rows that there are ways for it which know neither prologues nor reductions.
+/// Whether a product has so few rows, or one column, that there are ways for it which know neither prologues nor reductions.
 pub(super) fn is_of_few_rows(domain: &Domain, b_along_k: bool) -> bool {
-    let rows = domain.extent(domain.row_axes());
-    rows < FEWEST_ROWS || rows <= TILE_COLUMNS && b_along_k
+    let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
+    rows < FEWEST_ROWS || columns == 1 || rows <= TILE_COLUMNS && b_along_k
 }
 
 /// Whether an operand lies in memory along k.

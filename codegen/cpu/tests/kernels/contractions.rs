@@ -245,7 +245,7 @@ fn operands_are_computed_while_they_are_packed() {
 /// high.
 #[test]
 fn rows_and_columns_are_reduced_in_tiles() {
-    for [m, n, k] in [[40, 401, 30], [131, 70, 800], [9, 900, 390], [1, 5, 7], [500, 16, 20]] {
+    for [m, n, k] in [[40, 401, 30], [131, 70, 800], [9, 900, 390], [1, 5, 7], [500, 16, 20], [24, 1, 33]] {
         for (columns, rows) in [(true, false), (false, true), (true, true)] {
             let batch = 2;
             let (mut bench, a, b) = factors(DType::F32, &[batch, m, k], &[n, k]);
