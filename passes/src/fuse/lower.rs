@@ -424,11 +424,17 @@ impl Candidate<'_> {
         Ok(Product { k: space.summed(), a, b, dtype: self.graph[node].ty.dtype })
     }
 
-    /// Whether members compute an operand, perhaps behind views.
-    fn computes(&self, value: ValueId) -> bool {
-        let operands = || self.graph[value].operands.iter();
-        self.members.contains(&value)
-            || self.free[value.index()] && operands().any(|&operand| self.computes(operand))
+    /// The members that compute an operand, perhaps behind views; none if it lies in memory.
+    fn computing(&self, operand: ValueId) -> BTreeSet<ValueId> {
+        let mut members = BTreeSet::new();
+        let mut open = vec![operand];
+        while let Some(value) = open.pop() {
+            let is_member = self.members.contains(&value);
+            if self.free[value.index()] || is_member && members.insert(value) {
+                open.extend(&self.graph[value].operands);
+            }
+        }
+        members
     }
 
     pub(super) fn operand(&self, value: ValueId, at: Vec<Index>, space: &Space) -> Attempt<Operand> {
@@ -436,7 +442,11 @@ impl Candidate<'_> {
         let scalar = self.scalar(value, at, &mut writer)?;
         let materialise = |reason| Err(Stop::Fault(Fault { node: value, reason }));
         let region = writer.region;
-        if self.computes(value) {
+        let computing = self.computing(value);
+        let is_prologue = |member: &ValueId| {
+            self.graph[*member].op.entry() == KernelEntry::Scalar && !self.needed.contains(member)
+        };
+        if !computing.is_empty() && computing.iter().all(is_prologue) {
             return Ok(Operand { region, value: scalar });
         }
         // Packing widens what is kept in fewer bits.
