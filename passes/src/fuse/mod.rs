@@ -60,6 +60,11 @@ const SMALL_MAP: usize = 1 << 14;
 /// A refusal that may not hold any more when other kernels are merged.
 const BETWEEN: &str = "another kernel lies between the two";
 
+/// Whether fusion decides the same about tensors of these sizes, as far as it looks at sizes alone and not at what they are to others.
+pub(crate) fn decides_alike(bytes: usize, others: usize) -> bool {
+    [rematerialise::SMALL, chain::LARGE].iter().all(|&limit| (bytes < limit) == (others < limit))
+}
+
 /// A graph that cannot be cut into kernels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no kernel computes {op}: {reason}{origin}")]
