@@ -12,7 +12,7 @@
 use super::lower::Candidate;
 use super::writer::{Fault, Inside};
 use kernfusion_ir::kernel::{BufferId, InstrKind, Kernel};
-use kernfusion_ir::{Graph, Op, RandomBits, TensorType, ValueId};
+use kernfusion_ir::{Graph, KernelEntry, Op, RandomBits, TensorType, ValueId};
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -117,6 +117,10 @@ impl Key {
                 | bit(candidate.free[value.index()], FREE);
             key.words.extend([how, ty]);
             if !is_inside {
+                // A number may become a factor although it lies in memory.
+                if is_number(graph, value) {
+                    return None;
+                }
                 continue;
             }
             let node = &graph[value];
@@ -168,6 +172,15 @@ impl Key {
         kernel.covers.iter_mut().for_each(|place| *place = value(place.index()));
         renumber_draws(&mut kernel, |draw| self.draws[draw as usize]);
         Ok(kernel)
+    }
+}
+
+/// Whether all elements of a value are a number that the graph knows.
+fn is_number(graph: &Graph, value: ValueId) -> bool {
+    let node = &graph[value];
+    match node.op.entry() {
+        KernelEntry::View => is_number(graph, node.operands[0]),
+        _ => matches!(node.op, Op::Constant(_)),
     }
 }
 

@@ -229,8 +229,12 @@ impl<'a> Planner<'a> {
         if let Some(scan) = loops::of(self.graph, members) {
             return loops::lower(self.graph, &self.free, members, scan, (self.fusion, self.accepts));
         }
-        let needed = self.needed(members);
-        let candidate = Candidate { graph: self.graph, members, free: &self.free, needed: &needed };
+        self.lower_for(members, &self.needed(members))
+    }
+
+    /// The kernel of members of which these are needed outside, if the back end accepts it.
+    fn lower_for(&self, members: &BTreeSet<ValueId>, needed: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
+        let candidate = Candidate { graph: self.graph, members, free: &self.free, needed };
         let last = *members.last().expect("a group has members");
         self.memo.borrow_mut().lowered(&candidate, &self.symbols, || {
             let kernel = candidate.lower()?;
@@ -244,11 +248,7 @@ impl<'a> Planner<'a> {
         let home = &self.group(self.group_of[&product]).kernel;
         let members = values.iter().copied().chain([product]).collect();
         let needed = BTreeSet::from([product]);
-        let kernel =
-            Candidate { graph: self.graph, members: &members, free: &self.free, needed: &needed }.lower();
-        home.products().len() == 1
-            && home.consumers().is_empty()
-            && kernel.is_ok_and(|kernel| (self.accepts)(&kernel).is_ok())
+        home.products().len() == 1 && home.consumers().is_empty() && self.lower_for(&members, &needed).is_ok()
     }
 
     /// The members that something outside reads, or that are outputs.
