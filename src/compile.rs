@@ -135,7 +135,7 @@ fn generate(
     (start, in_use): (Instant, usize),
 ) -> Result<Compiled> {
     let code_start = Instant::now();
-    let Lowered { memory, program, passes, fuse, plan } = lowered;
+    let Lowered { memory, program, passes, fuse, plan, .. } = lowered;
     // On a device the executable says it, without rendering the program once more.
     let process_bytes = match target.is_on_gpu() {
         true => 0,

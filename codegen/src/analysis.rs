@@ -1,33 +1,20 @@
 //! What more than one back end asks about kernels.
 
-use kernfusion_ir::kernel::{BufferId, Direction, Form, Index, InstrKind, Kernel, Region, StoreMode};
+use kernfusion_ir::kernel::{BufferId, Direction, Index, InstrKind, Kernel, Region, StoreMode};
 
 /// Replaces buffers by the kernel's own numbers, in the order of first use, so that kernels that differ in nothing
 /// but buffers become equal. Names and covered nodes are dropped for the same reason.
 pub fn number_slots(kernel: &Kernel) -> (Kernel, Vec<BufferId>) {
     let mut kernel = Kernel { name: String::new(), covers: vec![], ..kernel.clone() };
     let mut slots: Vec<BufferId> = vec![];
-    let mut number = |buffer: &mut BufferId| {
-        let known = slots.iter().position(|slot| slot == buffer);
+    kernel.renumber(|buffer| {
+        let known = slots.iter().position(|&slot| slot == buffer);
         let slot = known.unwrap_or_else(|| {
-            slots.push(*buffer);
+            slots.push(buffer);
             slots.len() - 1
         });
-        *buffer = BufferId(slot as u32);
-    };
-    let mut in_region = |region: &mut Region| {
-        for instr in &mut region.instrs {
-            if let InstrKind::Load { buffer, .. } = &mut instr.kind {
-                number(buffer);
-            }
-        }
-    };
-    in_region(&mut kernel.region);
-    kernel.operands_mut().for_each(|operand| in_region(&mut operand.region));
-    if let Form::Contraction(contraction) = &mut kernel.form {
-        contraction.consumers.iter_mut().for_each(|consumer| number(&mut consumer.buffer));
-    }
-    kernel.stores.iter_mut().for_each(|store| number(&mut store.buffer));
+        BufferId(slot as u32)
+    });
     (kernel, slots)
 }
 

@@ -39,8 +39,25 @@ pub(crate) fn plan_beside(graph: KernelGraph, elsewhere: &BTreeSet<BufferId>) ->
         memory.remove(&buffer);
     }
     alias_in_place(&graph, &lives, &mut places, &mut memory);
-    let arena_bytes = share_arena(&graph, &memory, &mut places);
+    let arena_bytes = share_arena(|buffer| graph.buffer(buffer).ty.bytes(), &memory, &mut places);
     Plan { graph, places, arena_bytes }
+}
+
+/// The size of a plan's arena if its buffers had these sizes; what writes over what stays.
+pub(crate) fn arena_bytes(plan: &Plan, bytes: impl Fn(BufferId) -> usize) -> usize {
+    let graph = &plan.graph;
+    let in_arena = |buffer: BufferId| matches!(plan.place(buffer), Place::Arena { .. });
+    let mut memory: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
+    let memories = plan.memories();
+    for (buffer, life) in Lives::of(graph).spans {
+        let owner = memories[usize::from(buffer)];
+        if in_arena(owner) {
+            let known = memory.entry(owner).or_insert(life);
+            *known = (known.0.min(life.0), known.1.max(life.1));
+        }
+    }
+    let mut places = plan.places.clone();
+    share_arena(bytes, &memory, &mut places)
 }
 
 /// First and last kernel of each temporary's life.
@@ -136,12 +153,11 @@ fn overwrites(graph: &KernelGraph, kernel: &Kernel, from: BufferId, to: BufferId
 
 /// Places what needs memory of its own in the arena; returns the arena's size.
 fn share_arena(
-    graph: &KernelGraph,
+    size: impl Fn(BufferId) -> usize,
     memory: &BTreeMap<BufferId, (usize, usize)>,
     places: &mut [Place],
 ) -> usize {
-    let mut order: Vec<_> =
-        memory.iter().map(|(&buffer, &life)| (graph.buffer(buffer).ty.bytes(), buffer, life)).collect();
+    let mut order: Vec<_> = memory.iter().map(|(&buffer, &life)| (size(buffer), buffer, life)).collect();
     order.sort_by_key(|&(bytes, buffer, _)| (std::cmp::Reverse(bytes), buffer));
     let mut placed: Vec<(usize, usize, (usize, usize))> = Vec::new();
     let mut arena = 0;

@@ -4,7 +4,7 @@ use super::{Parts, Stages, Target};
 use crate::error::Result;
 use kernfusion_ir::kernel::{Microbatches, Plan, ProgramPlan};
 use kernfusion_ir::{Graph, InputRole};
-use kernfusion_passes::microbatch::INDEX;
+use kernfusion_passes::microbatch::{BatchTypes, INDEX};
 use kernfusion_passes::{MemoryStrategy, PassReport};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub struct Lowered {
     pub fuse: Duration,
     /// How long memory planning took.
     pub plan: Duration,
+    /// The types of a body's values by whether they have the batch, to estimate what other numbers of microbatches take.
+    pub(super) batch_types: Option<BatchTypes>,
 }
 
 /// Lowers a program to plans, through all [`Stages`].
@@ -40,7 +42,7 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
         plan += start.elapsed();
         Ok(planned)
     };
-    let Parts { graphs, joined } = stages.divide(graph)?;
+    let Parts { graphs, joined, batch_types } = stages.divide(graph)?;
     let mut graphs = graphs.into_iter();
     let body = lowered(graphs.next().expect("a program has one part at least"))?;
     let program = match graphs.next() {
@@ -50,7 +52,7 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
             ProgramPlan::divided(body, division(graph, memory.microbatches, tail, &joined))
         }
     };
-    Ok(Lowered { memory, program, passes, fuse, plan })
+    Ok(Lowered { memory, program, passes, fuse, plan, batch_types })
 }
 
 /// How inputs go to body and tail, and where results come from.

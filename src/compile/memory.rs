@@ -1,14 +1,22 @@
 //! Choosing how a program is kept small: the fewest microbatches within a budget, then products computed again as well; without a
 //! budget the fewest microbatches that are not wasteful.
 //!
-//! What a program needs is known from its plans before any code exists. What the process has already is measured.
+//! What a program needs is known from its plans before any code exists. What the process has already is measured. Lowering takes most of
+//! the time of compiling, so a program is lowered for one number of microbatches that looks right, its plan says within some percent what
+//! the others would need ([`Trials`]), and they are lowered only where that leaves a doubt. The choice is what it would be if all were
+//! lowered.
 
-use super::{Lowered, Mode, Target, lower};
+#[cfg(test)]
+mod tests;
+mod trials;
+
+use super::{Lowered, Mode, Target};
 use crate::error::{Error, LimitError, Result};
 use kernfusion_codegen::{Backend, States};
 use kernfusion_ir::Graph;
 use kernfusion_passes::MemoryStrategy;
 use kernfusion_passes::microbatch::batch_extent;
+use trials::Trials;
 
 /// An arena in the memory of the CPU that is larger is computed in microbatches where nothing else is asked for: microbatches of this size
 /// take no longer than the whole batch, since their products still fill all threads.
@@ -17,7 +25,7 @@ const ROOMY: usize = 256 << 20;
 /// A program lowered as the target asks for, in a process that has `in_use` bytes already.
 ///
 /// # Errors
-/// A limit cannot be met: by how much the best possibility misses it. Or as [`lower`].
+/// A limit cannot be met: by how much the best possibility misses it. Or as [`lower`](super::lower).
 pub(super) fn choose(
     graph: &Graph,
     states: &States,
@@ -25,99 +33,127 @@ pub(super) fn choose(
     backend: &dyn Backend,
     in_use: usize,
 ) -> Result<Lowered> {
-    if let Some(lowered) = within_arena(graph, target)? {
-        return Ok(lowered);
-    }
-    match target.memory_limit {
-        None => unlimited(graph, target),
-        Some(limit) => within((limit, in_use), graph, states, target, backend),
-    }
+    let mut trials = Trials::new(graph, target);
+    let chosen = match (within_arena(&mut trials)?, target.memory_limit) {
+        (Some(memory), _) => memory,
+        (None, None) => unlimited(&mut trials, ROOMY)?,
+        (None, Some(limit)) => within((limit, in_use), &mut trials, states, backend)?,
+    };
+    trials.take(chosen)
 }
 
-/// The program in the fewest microbatches that fit into the arena that the target shares, if any do. What else the process holds
-/// plays no part, so that the choice is the same every time.
-fn within_arena(graph: &Graph, target: &Target) -> Result<Option<Lowered>> {
-    // Eager mode has no arena.
-    let free = target.microbatches.is_none() && target.mode == Mode::Compiled && !target.is_on_gpu();
-    let Some(arena) = target.arena.as_ref().filter(|_| free) else { return Ok(None) };
-    for memory in candidates(graph, target) {
-        match lower(graph, target, memory) {
+/// Whether the number of microbatches is to be chosen without a limit: on the CPU, and not in eager mode, which has no arena.
+fn is_free(target: &Target) -> bool {
+    target.microbatches.is_none() && target.mode == Mode::Compiled && !target.is_on_gpu()
+}
+
+/// The fewest microbatches that fit into the arena that the target shares, if any do. What else the process holds plays no part, so that
+/// the choice is the same every time.
+fn within_arena(trials: &mut Trials<'_>) -> Result<Option<MemoryStrategy>> {
+    let Some(arena) = trials.target.arena.as_ref().filter(|_| is_free(trials.target)) else {
+        return Ok(None);
+    };
+    let bytes = arena.len();
+    let candidates = candidates(trials.graph, trials.target);
+    for (tried, &memory) in candidates.iter().enumerate() {
+        trials.guess(&candidates[tried..], bytes)?;
+        match trials.fits(memory, bytes) {
             Err(Error::Microbatch(_)) => return Ok(None),
-            lowered => {
-                let lowered = lowered?;
-                if lowered.program.arena_bytes() <= arena.len() {
-                    return Ok(Some(lowered));
-                }
-            }
+            Err(error) => return Err(error),
+            Ok(true) => return Ok(Some(memory)),
+            Ok(false) => {}
         }
     }
     Ok(None)
 }
 
-/// The program in as many microbatches as the target says, else in the fewest whose arena is at most [`ROOMY`], if
-/// there are such and accumulators take less than microbatches save. On a GPU, undivided.
-fn unlimited(graph: &Graph, target: &Target) -> Result<Lowered> {
-    let microbatches = target.microbatches.unwrap_or(1);
-    let whole = lower(graph, target, MemoryStrategy { microbatches, recompute: target.recompute })?;
-    let is_free = target.microbatches.is_none() && target.mode == Mode::Compiled && !target.is_on_gpu();
-    if !is_free || whole.program.arena_bytes() <= ROOMY {
+/// As many microbatches as the target says, else the fewest whose arena is at most `roomy`, if there are such and accumulators take
+/// less than microbatches save. On a GPU, one.
+fn unlimited(trials: &mut Trials<'_>, roomy: usize) -> Result<MemoryStrategy> {
+    let target = trials.target;
+    let whole =
+        MemoryStrategy { microbatches: target.microbatches.unwrap_or(1), recompute: target.recompute };
+    if !is_free(target) {
         return Ok(whole);
     }
-    // A microbatch takes its share of the arena at least, so fewer microbatches need no trial.
-    let wanted = whole.program.arena_bytes().div_ceil(ROOMY);
+    let candidates = candidates(trials.graph, target);
+    trials.guess(&candidates, roomy)?;
+    if trials.fits(whole, roomy)? {
+        return Ok(whole);
+    }
+    trials.guess(&candidates[1..], roomy)?;
     let mut best = whole;
-    for memory in candidates(graph, target).into_iter().filter(|memory| memory.microbatches >= wanted) {
-        let sliced = match lower(graph, target, memory) {
-            Err(Error::Microbatch(_)) => break,
-            lowered => lowered?,
-        };
-        if own_bytes(&sliced) >= own_bytes(&best) {
-            break;
+    for &memory in &candidates[1..] {
+        // A microbatch takes its share of the arena at least, so fewer microbatches need no trial.
+        if !trials.is_within(whole, roomy.saturating_mul(memory.microbatches))? {
+            continue;
         }
-        best = sliced;
-        if best.program.arena_bytes() <= ROOMY {
+        match trials.is_smaller(memory, best) {
+            Err(Error::Microbatch(_)) => break,
+            Err(error) => return Err(error),
+            Ok(true) => best = memory,
+            Ok(false) => break,
+        }
+        if trials.fits(best, roomy)? {
             break;
         }
     }
     Ok(best)
 }
 
-/// The arena and the states of a program, accumulators among them.
-fn own_bytes(lowered: &Lowered) -> usize {
-    lowered.program.arena_bytes() + lowered.program.state_bytes()
-}
-
-/// The program in the fewest microbatches whose memory is within the limit, or in as many as the target says; products are
-/// computed again if that is not enough.
+/// The fewest microbatches whose memory is within the limit, or as many as the target says; products are computed again if that is not
+/// enough.
 fn within(
     (limit, in_use): (usize, usize),
-    graph: &Graph,
+    trials: &mut Trials<'_>,
     states: &States,
-    target: &Target,
     backend: &dyn Backend,
-) -> Result<Lowered> {
-    let mut least: Option<(usize, MemoryStrategy)> = None;
-    let mut uncut = None;
-    let kept = candidates(graph, target);
+) -> Result<MemoryStrategy> {
+    let target = trials.target;
+    let kept = candidates(trials.graph, target);
     let again = kept.iter().map(|&memory| MemoryStrategy { recompute: true, ..memory });
     let again: Vec<_> = again.filter(|_| !target.recompute).collect();
-    for memory in kept.into_iter().chain(again) {
-        if uncut.is_some() && memory.microbatches > 1 {
-            continue;
-        }
-        let lowered = match (lower(graph, target, memory), least) {
-            (Err(Error::Microbatch(cause)), Some(_)) => {
-                uncut = Some(cause);
+    let needed = |lowered: &Lowered| Ok::<_, Error>(in_use + backend.bytes_needed(&lowered.program, states)?);
+    let (mut least, mut uncut): (Option<(usize, MemoryStrategy)>, _) = (None, None);
+    let mut doubtful: Vec<MemoryStrategy> = vec![];
+    for candidates in [kept, again] {
+        for (tried, &memory) in candidates.iter().enumerate() {
+            if uncut.is_some() && memory.microbatches > 1 {
                 continue;
             }
-            (lowered, _) => lowered?,
-        };
-        let needed = in_use + backend.bytes_needed(&lowered.program, states)?;
-        if needed <= limit {
-            return Ok(lowered);
+            trials.guess(&candidates[tried..], limit.saturating_sub(in_use))?;
+            let bound = trials.at_least(memory, needed)?;
+            let lowered = match bound.is_some_and(|bound| bound > limit) {
+                true => trials.divides(memory).map(|()| None),
+                false => trials.lowered(memory).map(Some),
+            };
+            let lowered = match lowered {
+                Err(Error::Microbatch(cause)) if target.microbatches.is_none() => {
+                    uncut = Some(cause);
+                    continue;
+                }
+                lowered => lowered?,
+            };
+            let Some(lowered) = lowered else {
+                doubtful.push(memory);
+                continue;
+            };
+            let needed = needed(lowered)?;
+            if needed <= limit {
+                return Ok(memory);
+            }
+            if least.is_none_or(|(before, _)| needed < before) {
+                least = Some((needed, memory));
+            }
         }
-        if least.is_none_or(|(before, _)| needed < before) {
-            least = Some((needed, memory));
+    }
+    // Nothing fits. What comes closest is told exactly.
+    let key = |(needed, memory): (usize, MemoryStrategy)| (needed, memory.recompute, memory.microbatches);
+    for memory in doubtful {
+        let bound = trials.at_least(memory, needed)?;
+        if least.is_none_or(|(least, _)| bound.is_none_or(|bound| bound <= least)) {
+            let one = (needed(trials.lowered(memory)?)?, memory);
+            least = least.filter(|&least| key(least) <= key(one)).or(Some(one));
         }
     }
     let (needed, memory) = least.expect("one microbatch is always a candidate");

@@ -12,7 +12,7 @@ use crate::error::Result;
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan};
 use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::microbatch::{Divided, divide};
+use kernfusion_passes::microbatch::{BatchTypes, Divided, divide};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, Observer, PIPELINE, Pass, PassReport, run};
 
@@ -32,6 +32,8 @@ pub struct Parts {
     pub graphs: Vec<Graph>,
     /// The body's results, each with the axis along which those of microbatches are joined.
     pub joined: Vec<(String, usize)>,
+    /// The types of the body's values by whether they have the batch, if there is a body.
+    pub(super) batch_types: Option<BatchTypes>,
 }
 
 impl Stages {
@@ -62,10 +64,10 @@ impl Stages {
     /// If the batch cannot be divided so.
     pub fn divide(&self, graph: &Graph) -> Result<Parts> {
         if self.memory.microbatches == 1 {
-            return Ok(Parts { graphs: vec![graph.clone()], joined: vec![] });
+            return Ok(Parts { graphs: vec![graph.clone()], joined: vec![], batch_types: None });
         }
-        let Divided { body, tail, joined, .. } = divide(graph, self.memory.microbatches)?;
-        Ok(Parts { graphs: vec![body, tail], joined })
+        let Divided { body, tail, joined, types, .. } = divide(graph, self.memory.microbatches)?;
+        Ok(Parts { graphs: vec![body, tail], joined, batch_types: Some(types) })
     }
 
     /// Runs the passes, the first `count` of them if given.

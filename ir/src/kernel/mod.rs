@@ -190,6 +190,15 @@ impl Form {
             Form::Loop(_) => "loop",
         }
     }
+
+    fn operands_mut(&mut self) -> impl Iterator<Item = &mut Operand> {
+        let (products, consumers) = match self {
+            Form::Contraction(contraction) => (&mut contraction.products[..], &mut contraction.consumers[..]),
+            Form::Map | Form::Reduce | Form::Loop(_) => (&mut [][..], &mut [][..]),
+        };
+        let products = products.iter_mut().flat_map(|product| [&mut product.a, &mut product.b]);
+        products.chain(consumers.iter_mut().map(|consumer| &mut consumer.with))
+    }
 }
 
 /// Products over one domain, and what becomes of the region's values beside stores.
@@ -556,12 +565,33 @@ impl Kernel {
 
     /// As [`operands`](Self::operands), to be changed.
     pub fn operands_mut(&mut self) -> impl Iterator<Item = &mut Operand> {
-        let (products, consumers) = match &mut self.form {
-            Form::Contraction(contraction) => (&mut contraction.products[..], &mut contraction.consumers[..]),
-            Form::Map | Form::Reduce | Form::Loop(_) => (&mut [][..], &mut [][..]),
-        };
-        let products = products.iter_mut().flat_map(|product| [&mut product.a, &mut product.b]);
-        products.chain(consumers.iter_mut().map(|consumer| &mut consumer.with))
+        self.form.operands_mut()
+    }
+
+    /// The regions of its points and of its operands.
+    pub fn regions_mut(&mut self) -> impl Iterator<Item = &mut Region> {
+        let operands = self.form.operands_mut();
+        std::iter::once(&mut self.region).chain(operands.map(|operand| &mut operand.region))
+    }
+
+    /// Gives each buffer another number: those of loads first, then those of what is written.
+    pub fn renumber(&mut self, mut number: impl FnMut(BufferId) -> BufferId) {
+        for instr in self.regions_mut().flat_map(|region| &mut region.instrs) {
+            if let InstrKind::Load { buffer, .. } = &mut instr.kind {
+                *buffer = number(*buffer);
+            }
+        }
+        match &mut self.form {
+            Form::Contraction(contraction) => {
+                contraction
+                    .consumers
+                    .iter_mut()
+                    .for_each(|consumer| consumer.buffer = number(consumer.buffer));
+            }
+            Form::Loop(repeated) => repeated.outer_mut().for_each(|buffer| *buffer = number(*buffer)),
+            Form::Map | Form::Reduce => {}
+        }
+        self.stores.iter_mut().for_each(|store| store.buffer = number(store.buffer));
     }
 
     /// Every buffer that the kernel reads, each once.

@@ -2,7 +2,7 @@
 
 use super::loops;
 use kernfusion_ir::kernel::{
-    Buffer, BufferId, BufferRole, CoveredNode, Form, InstrKind, Kernel, KernelGraph, RefusedFusion, Region,
+    Buffer, BufferId, BufferRole, CoveredNode, Form, Kernel, KernelGraph, RefusedFusion,
 };
 use kernfusion_ir::{Graph, InputRole, Op, ValueId};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -31,7 +31,7 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
     let mut names = BTreeMap::new();
     for kernel in &mut kernels {
         kernel.name = name(graph, kernel, &mut names);
-        renumber(kernel, &numbers);
+        kernel.renumber(|buffer| numbers[&ValueId::from_index(buffer.0 as usize)]);
         if let Form::Loop(repeated) = &mut kernel.form {
             loops::add_scratch(repeated, &kernel.name, &mut buffers);
         }
@@ -126,24 +126,4 @@ fn name(graph: &Graph, kernel: &Kernel, taken: &mut BTreeMap<String, usize>) -> 
     let count = taken.entry(plain.clone()).or_insert(0);
     *count += 1;
     if *count == 1 { plain } else { format!("{plain}#{count}") }
-}
-
-fn renumber(kernel: &mut Kernel, numbers: &BTreeMap<ValueId, BufferId>) {
-    let number = |buffer: &mut BufferId| *buffer = numbers[&ValueId::from_index(buffer.0 as usize)];
-    let region = |region: &mut Region| {
-        for instr in &mut region.instrs {
-            if let InstrKind::Load { buffer, .. } = &mut instr.kind {
-                number(buffer);
-            }
-        }
-    };
-    region(&mut kernel.region);
-    kernel.operands_mut().for_each(|operand| region(&mut operand.region));
-    if let Form::Contraction(contraction) = &mut kernel.form {
-        contraction.consumers.iter_mut().for_each(|consumer| number(&mut consumer.buffer));
-    }
-    if let Form::Loop(repeated) = &mut kernel.form {
-        repeated.outer_mut().for_each(number);
-    }
-    kernel.stores.iter_mut().for_each(|store| number(&mut store.buffer));
 }

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sums of at most this many products are short.
 const SHORT: usize = 160;
 /// Bytes of a tensor that had better not exist.
-const LARGE: usize = 128 << 20;
+pub(super) const LARGE: usize = 128 << 20;
 
 /// The contractions of a candidate that is a chain.
 pub(super) struct Chain {

@@ -21,6 +21,7 @@ pub(crate) mod cost;
 mod empty;
 mod loops;
 mod lower;
+mod memo;
 mod order;
 mod rematerialise;
 mod space;
@@ -30,9 +31,12 @@ pub use kernfusion_ir::kernel::any_kernel;
 use kernfusion_ir::kernel::{Accepts, Form, Kernel, KernelGraph, RefusedFusion};
 use kernfusion_ir::{Binary, Graph, InputRole, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
+use memo::{Memo, Symbols};
 use order::GroupOrder;
 use rematerialise::Clones;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 use writer::Fault;
 
 /// How much to fuse.
@@ -53,6 +57,14 @@ const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
 const SMALL_MAP: usize = 1 << 14;
 
+/// A refusal that may not hold any more when other kernels are merged.
+const BETWEEN: &str = "another kernel lies between the two";
+
+/// Whether fusion decides the same about tensors of these sizes, as far as it looks at sizes alone and not at what they are to others.
+pub(crate) fn decides_alike(bytes: usize, others: usize) -> bool {
+    [rematerialise::SMALL, chain::LARGE].iter().all(|&limit| (bytes < limit) == (others < limit))
+}
+
 /// A graph that cannot be cut into kernels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no kernel computes {op}: {reason}{origin}")]
@@ -67,20 +79,20 @@ pub struct FuseError {
 /// # Errors
 /// If no kernel computes some op; names it and the user's line.
 pub fn fuse(graph: &Graph, fusion: Fusion, accepts: Accepts) -> Result<KernelGraph, FuseError> {
-    let none = Clones::default();
+    let (none, memo) = (Clones::default(), RefCell::default());
     let without_empty = empty::without_empty(graph);
     let graph = without_empty.as_ref().unwrap_or(graph);
     if fusion == Fusion::None {
-        return Ok(Planner::new(graph, (fusion, accepts), &none)?.finish());
+        return Ok(Planner::new(graph, (fusion, accepts), &none, &memo)?.finish());
     }
-    let mut planner = Planner::new(graph, (fusion, accepts), &none)?;
+    let mut planner = Planner::new(graph, (fusion, accepts), &none, &memo)?;
     planner.merge();
     let Some(choice) = rematerialise::choose(&planner, fusion == Fusion::Thrifty) else {
         return Ok(planner.finish());
     };
     let (graph, clones) =
         rematerialise::rewrite(graph, &planner.free, &choice).expect("clones are well typed");
-    let mut planner = Planner::new(&graph, (fusion, accepts), &clones)?;
+    let mut planner = Planner::new(&graph, (fusion, accepts), &clones, &memo)?;
     planner.merge();
     Ok(planner.finish())
 }
@@ -104,10 +116,19 @@ struct Planner<'a> {
     outputs: BTreeSet<ValueId>,
     /// Values computed again for the kernels that read them, with their originals.
     clones: &'a Clones,
+    /// What was lowered already, for all graphs that fusion cuts on its way.
+    memo: &'a RefCell<Memo>,
+    symbols: Rc<Symbols>,
     /// By number; `None` where a group was merged into another.
     groups: Vec<Option<Group>>,
     group_of: BTreeMap<ValueId, usize>,
     order: GroupOrder,
+    /// For each group by number, a number that no other group had, and the last such number.
+    versions: Vec<usize>,
+    latest: usize,
+    /// Why a producer's group and another one are not one kernel, by the versions of both, where nothing that happens to other groups
+    /// changes that.
+    settled: HashMap<(ValueId, usize, usize), &'static str>,
     refusals: BTreeMap<(ValueId, ValueId), &'static str>,
     /// Why edges between products are no chain, which says more than why the two kernels are not one.
     chain_refusals: BTreeMap<(ValueId, ValueId), &'static str>,
@@ -119,8 +140,10 @@ impl<'a> Planner<'a> {
         graph: &'a Graph,
         (fusion, accepts): (Fusion, Accepts),
         clones: &'a Clones,
+        memo: &'a RefCell<Memo>,
     ) -> Result<Self, FuseError> {
         let outputs: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
+        let symbols = Rc::new(memo.borrow_mut().symbols(graph));
         let mut forced = outputs.clone();
         loop {
             let free = free_values(graph, &forced, fusion);
@@ -134,15 +157,22 @@ impl<'a> Planner<'a> {
                 reads,
                 outputs: outputs.clone(),
                 clones,
+                memo,
+                symbols: symbols.clone(),
                 groups: vec![],
                 group_of: BTreeMap::new(),
                 order: GroupOrder::default(),
+                versions: vec![],
+                latest: 0,
+                settled: HashMap::new(),
                 refusals: BTreeMap::new(),
                 chain_refusals: BTreeMap::new(),
             };
             let faults = planner.start();
             if faults.is_empty() {
                 planner.order = planner.first_order();
+                planner.versions = (0..planner.groups.len()).collect();
+                planner.latest = planner.groups.len();
                 return Ok(planner);
             }
             let before = forced.len();
@@ -189,6 +219,8 @@ impl<'a> Planner<'a> {
         group.members.iter().for_each(|&member| {
             self.group_of.insert(member, numbers[0]);
         });
+        self.latest += 1;
+        self.versions[numbers[0]] = self.latest;
         numbers.iter().for_each(|&number| self.groups[number] = None);
         self.groups[numbers[0]] = Some(group);
     }
@@ -197,11 +229,18 @@ impl<'a> Planner<'a> {
         if let Some(scan) = loops::of(self.graph, members) {
             return loops::lower(self.graph, &self.free, members, scan, (self.fusion, self.accepts));
         }
-        let needed = self.needed(members);
-        let kernel = Candidate { graph: self.graph, members, free: &self.free, needed: &needed }.lower()?;
+        self.lower_for(members, &self.needed(members))
+    }
+
+    /// The kernel of members of which these are needed outside, if the back end accepts it.
+    fn lower_for(&self, members: &BTreeSet<ValueId>, needed: &BTreeSet<ValueId>) -> Result<Kernel, Fault> {
+        let candidate = Candidate { graph: self.graph, members, free: &self.free, needed };
         let last = *members.last().expect("a group has members");
-        (self.accepts)(&kernel).map_err(|reason| Fault { node: last, reason })?;
-        Ok(kernel)
+        self.memo.borrow_mut().lowered(&candidate, &self.symbols, || {
+            let kernel = candidate.lower()?;
+            (self.accepts)(&kernel).map_err(|reason| Fault { node: last, reason })?;
+            Ok(kernel)
+        })
     }
 
     /// Whether a product, which is alone in its kernel, can compute these values while it packs one of them.
@@ -209,11 +248,7 @@ impl<'a> Planner<'a> {
         let home = &self.group(self.group_of[&product]).kernel;
         let members = values.iter().copied().chain([product]).collect();
         let needed = BTreeSet::from([product]);
-        let kernel =
-            Candidate { graph: self.graph, members: &members, free: &self.free, needed: &needed }.lower();
-        home.products().len() == 1
-            && home.consumers().is_empty()
-            && kernel.is_ok_and(|kernel| (self.accepts)(&kernel).is_ok())
+        home.products().len() == 1 && home.consumers().is_empty() && self.lower_for(&members, &needed).is_ok()
     }
 
     /// The members that something outside reads, or that are outputs.
@@ -305,20 +340,39 @@ impl<'a> Planner<'a> {
             }
         }
         for numbers in shapes.into_values() {
-            let mut first = numbers[0];
-            for &number in &numbers[1..] {
-                let (a, b) = (self.group(first), self.group(number));
-                let fits = a.members.len() + b.members.len() <= LARGEST_ROW;
-                let apart = !self.order.leaves_and_returns(&[first, number]);
-                let members: BTreeSet<_> = a.members.union(&b.members).copied().collect();
-                match self.lower(&members) {
-                    Ok(kernel) if fits && apart && self.clones.allow(&members) => {
-                        self.replace(&[first, number], Group { members, kernel });
-                    }
-                    _ => first = number,
-                }
+            let mut rest = &numbers[..];
+            while let [first, others @ ..] = rest {
+                let merged = self.merge_row(*first, others);
+                rest = &others[merged..];
             }
         }
+    }
+
+    /// Merges a small map with those that follow it in the list, up to the first one that does not go with them; returns how many
+    /// there are. They are lowered together where that succeeds, which takes as long as one of them after the other does for the last.
+    fn merge_row(&mut self, first: usize, others: &[usize]) -> usize {
+        let mut members = self.group(first).members.clone();
+        let mut row = vec![first];
+        for &number in others {
+            let group = self.group(number);
+            let together: BTreeSet<_> = members.union(&group.members).copied().collect();
+            row.push(number);
+            let apart = !self.order.leaves_and_returns(&row);
+            if together.len() > LARGEST_ROW || !apart || !self.clones.allow(&together) {
+                row.pop();
+                break;
+            }
+            members = together;
+        }
+        while row.len() > 1 {
+            let members = row.iter().flat_map(|&number| &self.group(number).members).copied().collect();
+            if let Ok(kernel) = self.lower(&members) {
+                self.replace(&row, Group { members, kernel });
+                break;
+            }
+            row.pop();
+        }
+        row.len() - 1
     }
 
     /// Whether a member's kernel is a reduction, where reading a tensor once instead of twice pays.
@@ -336,12 +390,16 @@ impl<'a> Planner<'a> {
         if first == second {
             return false;
         }
+        let pair = (producer, self.versions[first], self.versions[second]);
         match self.merged(first, second, producer) {
             Ok(group) => {
                 self.replace(&[first, second], group);
                 true
             }
             Err(reason) => {
+                if reason != BETWEEN {
+                    self.settled.insert(pair, reason);
+                }
                 self.refusals.insert((producer, consumer), reason);
                 false
             }
@@ -364,7 +422,10 @@ impl<'a> Planner<'a> {
             return Err("a loop is a kernel of its own");
         }
         if self.order.leaves_and_returns(&[first, second]) {
-            return Err("another kernel lies between the two");
+            return Err(BETWEEN);
+        }
+        if let Some(reason) = self.settled.get(&(producer, self.versions[first], self.versions[second])) {
+            return Err(reason);
         }
         let members: BTreeSet<_> = a.members.union(&b.members).copied().collect();
         if !self.clones.allow(&members) {

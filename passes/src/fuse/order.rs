@@ -4,10 +4,11 @@
 //! rank of its end; a merge ranks again only what lies between the merged groups (Pearce and Kelly, "A dynamic topological sort algorithm
 //! for directed acyclic graphs", 2007).
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// An order of groups by number.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct GroupOrder {
     /// The groups that read each group.
     readers: Vec<BTreeSet<usize>>,
@@ -17,6 +18,17 @@ pub(super) struct GroupOrder {
     rank: Vec<usize>,
     /// Groups, and those that were merged into others, whose place stays empty.
     ranked: Vec<usize>,
+    /// What the last search came across.
+    search: RefCell<Search>,
+}
+
+/// Marks of a search, which are kept so that the next one need not clear them.
+#[derive(Debug, Clone, Default)]
+struct Search {
+    /// The search in which a group was marked last, twice its number: plus one if the group is where the search begins.
+    marks: Vec<usize>,
+    number: usize,
+    stack: Vec<usize>,
 }
 
 impl GroupOrder {
@@ -27,6 +39,7 @@ impl GroupOrder {
             reads: vec![BTreeSet::new(); count],
             rank: (0..count).collect(),
             ranked: (0..count).collect(),
+            search: RefCell::new(Search { marks: vec![0; count], ..Search::default() }),
         };
         for (from, to) in edges {
             debug_assert!(from < to, "group {from} is read by {to}");
@@ -38,8 +51,8 @@ impl GroupOrder {
 
     /// Whether a path leads from these groups through another one back to them.
     pub(super) fn leaves_and_returns(&self, groups: &[usize]) -> bool {
-        let end = groups.iter().map(|&group| self.rank[group]).max().unwrap_or(0);
-        self.readers_outside(groups, end).iter().any(|&group| !self.readers[group].is_disjoint(&set(groups)))
+        let mut search = self.search.borrow_mut();
+        search.walk(groups, |group| &self.readers[group], &self.rank)
     }
 
     /// Makes one group of several, from which no path leaves and returns. The first of them stays.
@@ -48,11 +61,12 @@ impl GroupOrder {
         let ranks = members.iter().map(|&group| self.rank[group]);
         let (start, end) = (ranks.clone().min().unwrap_or(0), ranks.max().unwrap_or(0));
         // Between the first and the last of them: what does not depend on them, they themselves, and what does.
-        let later = self.readers_outside(groups, end);
+        let mut search = self.search.borrow_mut();
+        search.walk(groups, |group| &self.readers[group], &self.rank);
         let between = self.ranked[start..=end].to_vec();
-        let is_earlier = |group: &usize| !members.contains(group) && !later.contains(group);
-        let earlier = between.iter().copied().filter(is_earlier);
-        let dependent = between.iter().copied().filter(|group| later.contains(group));
+        let earlier =
+            between.iter().copied().filter(|&group| !search.is_start(group) && !search.found(group));
+        let dependent = between.iter().copied().filter(|&group| search.found(group));
         let ranked: Vec<_> = earlier.chain(groups.iter().copied()).chain(dependent).collect();
         for (place, group) in ranked.into_iter().enumerate() {
             self.ranked[start + place] = group;
@@ -74,19 +88,46 @@ impl GroupOrder {
             self.reads[kept].extend(reads.difference(&members));
         }
     }
+}
 
-    /// The groups outside of these up to a rank that depend on one of them.
-    fn readers_outside(&self, groups: &[usize], end: usize) -> BTreeSet<usize> {
-        let (members, mut found) = (set(groups), BTreeSet::new());
-        let mut stack = groups.to_vec();
-        while let Some(group) = stack.pop() {
-            for &reader in &self.readers[group] {
-                if self.rank[reader] <= end && !members.contains(&reader) && found.insert(reader) {
-                    stack.push(reader);
+impl Search {
+    /// Marks the groups outside of these that depend on one of them, up to the rank of the last of them, and says whether one of
+    /// these depends on what is marked. Then not all need be marked.
+    fn walk<'r>(
+        &mut self,
+        groups: &[usize],
+        readers: impl Fn(usize) -> &'r BTreeSet<usize>,
+        rank: &[usize],
+    ) -> bool {
+        self.number += 1;
+        let (outside, start) = (2 * self.number, 2 * self.number + 1);
+        let end = groups.iter().map(|&group| rank[group]).max().unwrap_or(0);
+        groups.iter().for_each(|&group| self.marks[group] = start);
+        self.stack.clear();
+        self.stack.extend(groups);
+        while let Some(group) = self.stack.pop() {
+            for &reader in readers(group) {
+                match self.marks[reader] {
+                    mark if mark == start && self.marks[group] == outside => return true,
+                    mark if mark == start || mark == outside || rank[reader] > end => {}
+                    _ => {
+                        self.marks[reader] = outside;
+                        self.stack.push(reader);
+                    }
                 }
             }
         }
-        found
+        false
+    }
+
+    /// Whether the last search began at a group.
+    fn is_start(&self, group: usize) -> bool {
+        self.marks[group] == 2 * self.number + 1
+    }
+
+    /// Whether the last search marked a group.
+    fn found(&self, group: usize) -> bool {
+        self.marks[group] == 2 * self.number
     }
 }
 

@@ -28,7 +28,7 @@ const PRICE: f64 = 1e9;
 /// to k.
 const THRIFT: f64 = 0.25e9;
 /// Tensors of fewer bytes are not worth a decision.
-const SMALL: usize = 1 << 18;
+pub(super) const SMALL: usize = 1 << 18;
 
 /// The rewritten graph's memory of where its nodes come from.
 #[derive(Default)]

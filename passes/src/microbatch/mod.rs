@@ -19,7 +19,10 @@
 mod axis_map;
 mod batch_dependence;
 mod body;
+mod estimate;
 mod tail;
+
+pub use estimate::{BatchTypes, rough_bytes};
 
 use batch_dependence::Classes;
 use kernfusion_ir::{Graph, IrError, Op, Origin, ValueId};
@@ -43,6 +46,8 @@ pub struct Divided {
     pub batched: Vec<String>,
     /// The body's results, each with the axis along which the microbatches' results make the whole. All others are the tail's.
     pub joined: Vec<(String, usize)>,
+    /// The types of the body's values, to estimate what other numbers of microbatches take.
+    pub types: BatchTypes,
 }
 
 /// Why a program cannot be cut.
@@ -110,8 +115,7 @@ pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchE
     if let Some((id, ..)) = graph.inputs().find(|(_, name, _)| name.starts_with(RESERVED)) {
         return Err(refused(graph, id, format!("names that begin with \"{RESERVED}\" are reserved")));
     }
-    let batched: Vec<_> =
-        inputs_with_axes(graph).filter(|&id| Some(graph[id].ty.shape[0]) == extent).collect();
+    let batched = batched(graph);
     let dependences = Classes::of(graph, &batched, microbatches)?;
     let body = body::body(graph, &dependences, microbatches)?;
     let tail = tail::tail(graph, &dependences)?;
@@ -122,7 +126,14 @@ pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchE
     let batched = batched.iter().map(name).filter(|name| body.input(name).is_some()).collect();
     let joined =
         dependences.sliced_outputs(graph).into_iter().map(|(output, axis)| (output.name.clone(), axis));
-    Ok(Divided { joined: joined.collect(), body, tail, microbatches, batched })
+    let types = BatchTypes::of(graph, &dependences, microbatches);
+    Ok(Divided { joined: joined.collect(), body, tail, microbatches, batched, types })
+}
+
+/// The inputs that carry the batch.
+fn batched(graph: &Graph) -> Vec<ValueId> {
+    let extent = batch_extent(graph);
+    inputs_with_axes(graph).filter(|&id| Some(graph[id].ty.shape[0]) == extent).collect()
 }
 
 fn inputs_with_axes(graph: &Graph) -> impl Iterator<Item = ValueId> {

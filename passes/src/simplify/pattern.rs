@@ -58,25 +58,34 @@ impl Pattern {
     /// The ways in which a term is of this form, of too many the first.
     pub(super) fn matches(&self, r: &Rewriter<'_>, term: &Term) -> Vec<Bindings> {
         let Pattern::Apply(_, patterns) = self else { panic!("a left side is an op") };
-        bind_all(r, patterns, term, [None; NAMES])
+        let mut found = vec![];
+        bind_all(r, patterns, term, [None; NAMES], &mut found);
+        found
     }
 
-    fn bind(&self, r: &Rewriter<'_>, id: Id, mut bound: Bindings) -> Vec<Bindings> {
-        match self {
-            Pattern::AnyNumber(_) if r.constant(id).is_none() => vec![],
-            Pattern::Any(name) | Pattern::AnyNumber(name) => match bound[*name] {
-                Some(known) if !r.same(known, id) => vec![],
-                _ => {
-                    bound[*name] = Some(id);
-                    vec![bound]
-                }
-            },
-            Pattern::Number(number) if r.constant(id) == Some(*number) => vec![bound],
-            Pattern::Number(_) => vec![],
-            Pattern::Apply(op, patterns) => {
-                let forms = r.forms(id, op.name());
-                forms.iter().flat_map(|term| bind_all(r, patterns, term, bound)).take(MOST_MATCHES).collect()
+    /// Appends the ways in which a value is of this form, of too many the first.
+    fn bind(&self, r: &Rewriter<'_>, id: Id, mut bound: Bindings, found: &mut Vec<Bindings>) {
+        let Pattern::Apply(op, patterns) = self else {
+            found.extend(self.bind_atom(r, id, &mut bound).then_some(bound));
+            return;
+        };
+        let most = found.len() + MOST_MATCHES;
+        for term in r.named(id, op.name()) {
+            bind_all(r, patterns, term, bound, found);
+            if found.len() >= most {
+                found.truncate(most);
+                return;
             }
+        }
+    }
+
+    /// Whether a value is of this form, which is no op, and so of it in one way.
+    fn bind_atom(&self, r: &Rewriter<'_>, id: Id, bound: &mut Bindings) -> bool {
+        match self {
+            Pattern::AnyNumber(_) if r.constant(id).is_none() => false,
+            Pattern::Any(name) | Pattern::AnyNumber(name) => r.same(*bound[*name].get_or_insert(id), id),
+            Pattern::Number(number) => r.constant(id) == Some(*number),
+            Pattern::Apply(..) => unreachable!("an op may be of a form in several ways"),
         }
     }
 
@@ -108,25 +117,48 @@ impl Pattern {
     }
 }
 
-/// The ways in which a term's operands are of these forms, of too many the first.
-fn bind_all(r: &Rewriter<'_>, patterns: &[Pattern], term: &Term, bound: Bindings) -> Vec<Bindings> {
-    let mut found = Vec::new();
-    for operands in orders(term) {
-        let mut so_far = vec![bound];
-        for (pattern, operand) in patterns.iter().zip(operands) {
-            let bind = |bound| pattern.bind(r, operand, bound);
-            so_far = so_far.into_iter().flat_map(bind).take(MOST_MATCHES).collect();
-        }
-        found.extend(so_far);
+/// Appends the ways in which a term's operands are of these forms, in every order that leaves its value as it is.
+fn bind_all(r: &Rewriter<'_>, patterns: &[Pattern], term: &Term, bound: Bindings, found: &mut Vec<Bindings>) {
+    if let ([first, second], true) = (&term.operands[..], term.commutes())
+        && first != second
+    {
+        bind_operands(r, patterns, &[*second, *first], bound, found);
     }
-    found
+    bind_operands(r, patterns, &term.operands, bound, found);
 }
 
-/// The operands of a term in every order that leaves its value as it is.
-fn orders(term: &Term) -> Vec<Vec<Id>> {
-    let given = term.operands.clone();
-    let both = term.commutes() && given[0] != given[1];
-    if both { vec![term.mirrored().operands, given] } else { vec![given] }
+/// Appends the ways in which operands are of these forms, of too many the first.
+fn bind_operands(
+    r: &Rewriter<'_>,
+    patterns: &[Pattern],
+    operands: &[Id],
+    mut bound: Bindings,
+    found: &mut Vec<Bindings>,
+) {
+    let mut pairs = patterns.iter().zip(operands);
+    // Up to the first op there is one way.
+    let op = loop {
+        match pairs.next() {
+            None => return found.push(bound),
+            Some((pattern @ Pattern::Apply(..), &operand)) => break (pattern, operand),
+            Some((atom, &operand)) if !atom.bind_atom(r, operand, &mut bound) => return,
+            Some(_) => {}
+        }
+    };
+    let mut so_far = vec![];
+    op.0.bind(r, op.1, bound, &mut so_far);
+    for (pattern, &operand) in pairs {
+        let mut next = vec![];
+        for bound in so_far {
+            pattern.bind(r, operand, bound, &mut next);
+            if next.len() >= MOST_MATCHES {
+                next.truncate(MOST_MATCHES);
+                break;
+            }
+        }
+        so_far = next;
+    }
+    found.append(&mut so_far);
 }
 
 fn parse(words: &[&str], at: &mut usize, names: &mut Vec<String>) -> Pattern {

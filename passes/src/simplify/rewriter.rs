@@ -70,8 +70,13 @@ impl<'a> Rewriter<'a> {
     }
 
     /// The forms of a value that are ops of this name.
+    pub(super) fn named(&self, id: Id, name: &str) -> impl Iterator<Item = &Term> {
+        self.terms(id).filter(move |term| term.name() == name)
+    }
+
+    /// As `named`, to keep while the e-graph changes.
     pub(super) fn forms(&self, id: Id, name: &str) -> Vec<Term> {
-        self.terms(id).filter(|term| term.name() == name).cloned().collect()
+        self.named(id, name).cloned().collect()
     }
 
     /// The first form of a value that is an op of this name.
