@@ -32,6 +32,19 @@ fn weighted_attention(score: Score, weight_of: Score, time: usize) -> Graph {
     let mut input =
         |name: &str| b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input");
     let [q, k, v, weight] = ["q", "k", "v", "weight"].map(&mut input);
+    let loss = loss_of(b, [q, k, v], weight, score, weight_of);
+    finish(&mut graph, loss, &["q", "k", "v"]);
+    graph
+}
+
+/// A loss of weight_of(softmax(score(q·kᵀ)))·v.
+fn loss_of(
+    b: &mut Builder<'_>,
+    [q, k, v]: [ValueId; 3],
+    weight: ValueId,
+    score: Score,
+    weight_of: Score,
+) -> ValueId {
     let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
     let scores = b.matmul(q, transposed).expect("scores");
     let scores = score(b, scores);
@@ -41,9 +54,7 @@ fn weighted_attention(score: Score, weight_of: Score, time: usize) -> Graph {
     // The gradient of the result depends on the result, so that backward is not one kernel with forward.
     let square = b.mul(mixed, mixed).expect("mul");
     let weighted = b.mul(square, weight).expect("mul");
-    let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum");
-    finish(&mut graph, loss, &["q", "k", "v"]);
-    graph
+    b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum")
 }
 
 fn finish(graph: &mut Graph, loss: ValueId, names: &[&str]) {
@@ -116,13 +127,17 @@ fn alibi(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
     causal(b, biased)
 }
 
+fn scaled(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    let scaled = b.scale(scores, 0.3).expect("scale");
+    causal(b, scaled)
+}
+
 fn plain(_: &mut Builder<'_>, scores: ValueId) -> ValueId {
     scores
 }
 
-/// Evaluates the graph, interprets its kernels, and compares; in the interpreter a band that leaves out what matters
-/// gives other numbers.
-fn check(graph: &Graph) -> KernelGraph {
+/// A random value for each input of the graph.
+fn inputs_of(graph: &Graph) -> BTreeMap<String, Array> {
     let value = |name: &str, i: usize| {
         let key = name.bytes().fold(7u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
         f64::from(philox4x32([i as u32, 0, 0, 0], [key, 1])[0]) / f64::from(u32::MAX) * 2.0 - 1.0
@@ -135,8 +150,13 @@ fn check(graph: &Graph) -> KernelGraph {
         let values = (0..ty.elements()).map(draw);
         Array { ty: ty.clone(), values: values.collect() }
     };
-    let inputs: BTreeMap<_, _> =
-        graph.inputs().map(|(id, name, _)| (name.to_string(), array(name, &graph[id].ty))).collect();
+    graph.inputs().map(|(id, name, _)| (name.to_string(), array(name, &graph[id].ty))).collect()
+}
+
+/// Evaluates the graph, interprets its kernels, and compares; in the interpreter a band that leaves out what matters
+/// gives other numbers.
+fn check(graph: &Graph) -> KernelGraph {
+    let inputs = inputs_of(graph);
     let mut simplified = graph.clone();
     run(&mut simplified, PIPELINE, None, &mut |_, _| {}).expect("passes");
     // Against the simplified graph, since simplification may round constants, which has tests of its own.
@@ -250,7 +270,6 @@ fn small_attention_is_right() {
     }
 }
 
-/// The number of products in a graph.
 #[test]
 fn the_scores_are_computed_again_for_backward() {
     let graph = attention(causal, 112);
@@ -278,18 +297,33 @@ fn gradients_of_parts_of_a_tensor_are_written_in_place() {
         b.permute(part, &[0, 2, 1, 3]).expect("permute")
     };
     let [q, k, v] = [0, 1, 2].map(&mut part);
-    let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
-    let scores = b.matmul(q, transposed).expect("scores");
-    let scores = b.scale(scores, 0.3).expect("scale");
-    let scores = causal(b, scores);
-    let weights = softmax(b, scores);
-    let mixed = b.matmul(weights, v).expect("mixed");
-    let square = b.mul(mixed, mixed).expect("mul");
-    let weighted = b.mul(square, weight).expect("mul");
-    let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], weighted).expect("sum");
+    let loss = loss_of(b, [q, k, v], weight, scaled, plain);
     finish(&mut graph, loss, &["all"]);
     let kernels = check(&graph);
     let (_, gradient, _) = kernels.outputs.iter().find(|(name, ..)| name == "dall").expect("an output");
     let consumers = kernels.kernels.iter().flat_map(|kernel| kernel.consumers());
     assert_eq!(consumers.filter(|consumer| consumer.buffer == *gradient).count(), 3, "{kernels}");
+}
+
+/// A result of `f64` that is rounded to `f32` and back is not stored as it is.
+#[test]
+fn results_are_rounded_where_the_program_rounds_them() {
+    let mut graph = Graph::new("rounded attention");
+    let mut builder = Builder::new(&mut graph, Origin::default());
+    let b = &mut builder;
+    let shape = [HEADS[0], HEADS[1], TIME, WIDTH];
+    let mut input =
+        |name: &str| b.input(name, InputRole::Data, TensorType::new(DType::F64, shape)).expect("input");
+    let [q, k, v] = ["q", "k", "v"].map(&mut input);
+    let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
+    let scores = b.matmul(q, transposed).expect("scores");
+    let weights = softmax(b, scores);
+    let mixed = b.matmul(weights, v).expect("mixed");
+    let rounded = b.cast(mixed, DType::F32).expect("cast");
+    let back = b.cast(rounded, DType::F64).expect("cast");
+    graph.output("result", back);
+    let kernels = fuse(&graph, Fusion::Full, any_kernel).expect("fuses");
+    assert!(kernels.kernels.iter().any(|kernel| !kernel.consumers().is_empty()), "{kernels}");
+    let got = interpret(&kernels, &inputs_of(&graph), Precision::Declared).expect("interprets");
+    assert!(got["result"].values.iter().all(|&x| x == f64::from(x as f32)), "{kernels}");
 }

@@ -293,14 +293,12 @@ impl View {
                 let at = reshaped(writer, &at, from, &reshape.shape).ok()?;
                 Some(View { at, factor, part })
             }
-            // What is rounded to fewer bits may be multiplied before as well as after by a power of two alone.
             Op::Binary(Binary::Mul) if factor.is_none() => {
                 let number = number(graph, operands[1 - slot])?;
-                let is_exact = number.value().abs().log2().fract() == 0.0;
-                (rounded == DType::F32 || is_exact).then_some(View { at, factor: Some(number), part })
+                may_come_first(number, rounded).then_some(View { at, factor: Some(number), part })
             }
             // A wider type on the way changes nothing of a result that is rounded before and after.
-            Op::Cast(cast) if cast.dtype == DType::F32 || cast.dtype == rounded => {
+            Op::Cast(cast) if rounded == DType::BF16 && [DType::F32, DType::BF16].contains(&cast.dtype) => {
                 Some(View { at, factor, part })
             }
             Op::Concat(concat) if part.is_none() => {
@@ -314,6 +312,14 @@ impl View {
             _ => None,
         }
     }
+}
+
+/// Whether a sum that is `rounded` may be multiplied by the number before it is summed: what is rounded to fewer bits by a power of two alone,
+/// and by none that makes it infinite or zero.
+fn may_come_first(number: Literal, rounded: DType) -> bool {
+    let exponent = number.value().abs().log2();
+    let keeps_digits = rounded == DType::F32 || rounded == DType::BF16 && exponent.fract() == 0.0;
+    keeps_digits && exponent.abs() <= 16.0
 }
 
 /// The number that all elements of a value are, if that is a constant.
