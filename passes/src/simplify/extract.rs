@@ -96,7 +96,8 @@ impl Extraction {
         (&form.term, &form.operands)
     }
 
-    /// The choice that is the original program, given its terms: for each class the first term in it.
+    /// The choice that is the original program, given its terms: for each class its number, if the program has it as that, or the first
+    /// term in it.
     pub(super) fn original(&self, terms: &Terms, program: &[(Id, Term)]) -> Selection {
         let mut choice = self.greedy();
         let mut set = vec![false; self.classes.len()];
@@ -107,7 +108,8 @@ impl Extraction {
                 operands: term.operands.iter().map(|&operand| terms.find(operand)).collect(),
             };
             let found = self.classes[class].forms.iter().position(|form| form.term == canonical);
-            if let (false, Some(form)) = (set[class], found) {
+            let wanted = |&form: &usize| !set[class] || self.is_number(&choice, class, form);
+            if let Some(form) = found.filter(wanted) {
                 choice[class] = form;
                 set[class] = true;
             }
@@ -151,13 +153,25 @@ impl Extraction {
         constant(class).or_else(|| self.classes[class].forms.iter().position(is_spread))
     }
 
+    /// Whether a form is the number that the class is, written as that.
+    fn is_number(&self, choice: &Selection, class: usize, form: usize) -> bool {
+        let operands = &self.classes[class].forms[form].operands;
+        self.number_form(class) == Some(form)
+            && operands.iter().all(|&operand| self.number_form(operand) == Some(choice[operand]))
+    }
+
     /// The cheapest choice that is found, starting from the original one; its cost.
     fn best(&self, original: Selection) -> (Selection, f64) {
         let before = self.cost(&original).expect("a program has no cycle");
         let mut best = (original.clone(), before);
-        for start in [self.greedy(), original] {
-            let (choice, cost) = self.improved(start);
-            if cost < best.1 * (1.0 - GAIN) {
+        for start in [self.greedy(), original.clone()] {
+            let (mut choice, _) = self.improved(start);
+            // A number of the program stays one: what has its value is as much only after rounding.
+            for class in (0..choice.len()).filter(|&class| self.is_number(&original, class, original[class]))
+            {
+                choice[class] = original[class];
+            }
+            if let Some(cost) = self.cost(&choice).filter(|&cost| cost < best.1 * (1.0 - GAIN)) {
                 best = (choice, cost);
             }
         }
