@@ -1,11 +1,16 @@
-//! The time below which a kernel cannot fall on a machine: its bytes over the bandwidth, its products over the peak, or its
-//! other arithmetic over half of the peak of `f32`: the longest of the three.
+//! The time below which a kernel cannot fall on a machine: its bytes over the bandwidth, or its arithmetic over the peaks, whichever is longer.
+//!
+//! Arithmetic is products over their peak, and the instructions of everything else over half of the peak of `f32`, at which each of
+//! them takes the place of a multiplication with an addition. Functions count as many instructions as their polynomials have. Products of
+//! `f32` come from the same units, so that the times add up; those of `bf16` may come from a unit of their own.
 //!
 //! Bytes are those that have to move at least; what finds its operands in a cache can be faster than its floor.
 
 use kernfusion_codegen::Peaks;
-use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Contraction, Form, Kernel, KernelGraph, Operand};
+use kernfusion_ir::kernel::{
+    Contraction, Form, Instr, InstrKind, Kernel, KernelGraph, Operand, Region, Scalar,
+};
+use kernfusion_ir::{Binary, DType, Unary};
 
 /// Rates of a round machine, of the order of a processor of two cores: for pictures that are the same everywhere.
 pub const NOMINAL: Peaks =
@@ -27,12 +32,14 @@ pub fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks, wide: &'static
         let floors = body.kernels.iter().map(|kernel| floor(body, kernel, peaks, wide).seconds);
         return Floor { seconds: repeated.iterations as f64 * floors.sum::<f64>(), bound: "iterations" };
     }
-    let [full, narrow] = multiplications(kernel).map(|operations| operations * computed_share(kernel));
-    let scalars = (kernel.operations() as f64 - full - narrow).max(0.0);
+    let share = computed_share(kernel);
+    let [full, narrow] = multiplications(kernel).map(|operations| operations * share);
+    let scalars = scalars(kernel) * share / peaks.scalars;
+    let full = full / peaks.f32_products;
     let bounds = [
         (memory_time(graph.bytes_read_and_written(kernel), peaks), "bytes"),
-        (full / peaks.f32_products + narrow / peaks.bf16_products, if narrow > full { "bf16" } else { wide }),
-        (scalars / peaks.scalars, "scalars"),
+        (narrow / peaks.bf16_products, "bf16"),
+        (full + scalars, if full > scalars { wide } else { "scalars" }),
     ];
     let (seconds, bound) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds");
     Floor { seconds, bound }
@@ -60,6 +67,54 @@ fn multiplications(kernel: &Kernel) -> [f64; 2] {
         add([kernel.region.instr(consumer.value).dtype, dtype(&consumer.with)], &consumer.p);
     }
     operations
+}
+
+/// Instructions of all but products, a lane each, wherever their results differ.
+fn scalars(kernel: &Kernel) -> f64 {
+    let axes = &kernel.domain.axes;
+    let operands = kernel.operands().map(|(operand, further)| (&operand.region, further));
+    let regions = std::iter::once((&kernel.region, &[][..])).chain(operands);
+    let of = |(region, further): (&Region, &[usize])| {
+        let extents = [&axes[..], further].concat();
+        let points = |value: Scalar| -> usize {
+            let varies = |&axis: &usize| region.varies(value, axis..axis + 1, &kernel.domain);
+            (0..extents.len()).filter(varies).map(|axis| extents[axis]).product()
+        };
+        let instr = |(number, instr): (usize, &Instr)| {
+            let value = match instr.kind {
+                InstrKind::Reduce(_, _, operand) => operand,
+                _ => Scalar(number as u32),
+            };
+            instructions(&instr.kind) * points(value) as f64
+        };
+        region.instrs.iter().enumerate().map(instr).sum::<f64>()
+    };
+    regions.map(of).sum()
+}
+
+/// The fewest vector instructions that an instruction becomes, for all lanes of a register. Those of functions are the arithmetic of the
+/// CPU's generated code (`kernfusion_runtime::math`); a division counts as one, since a unit of its own may compute it.
+fn instructions(kind: &InstrKind) -> f64 {
+    match kind {
+        InstrKind::Constant(_)
+        | InstrKind::Coordinate(_)
+        | InstrKind::Load { .. }
+        | InstrKind::Producer(_)
+        | InstrKind::InRange(_) => 0.0,
+        // Ten rounds of eight instructions give two registers.
+        InstrKind::Random { .. } => 40.0,
+        InstrKind::Unary(Unary::Exp, _) => 14.0,
+        InstrKind::Unary(Unary::Erf, _) => 18.0,
+        InstrKind::Unary(Unary::Log | Unary::Sin | Unary::Cos, _) => 20.0,
+        InstrKind::Unary(Unary::Tanh, _) => 25.0,
+        InstrKind::Binary(Binary::Pow, ..) => 34.0,
+        InstrKind::Unary(..)
+        | InstrKind::Binary(..)
+        | InstrKind::Compare(..)
+        | InstrKind::Select(..)
+        | InstrKind::Cast(_)
+        | InstrKind::Reduce(..) => 1.0,
+    }
 }
 
 /// The part of its domain that a kernel computes: all of it, unless a band leaves columns out.

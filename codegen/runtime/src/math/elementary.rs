@@ -164,13 +164,14 @@ const fn table<const N: usize>(numbers: &[[f32; 16]; N]) -> [Table; N] {
 /// exp(x) = 2ⁿ · exp(r) with n an integer and |r| ≤ ½ ln 2; exp(r) = 1 + r + r² · q(r).
 #[inline(always)]
 fn exp<V: Vector>(x: V) -> V {
-    // Beyond these bounds the result is infinite or zero anyway. NaN passes, being the second operand.
-    let x = V::max(x.all(-104.0), V::min(x.all(89.0), x));
+    // Beyond this bound the result is infinite anyway. NaN passes, being the second operand.
+    let x = V::min(x.all(89.0), x);
     let n = V::round(x * x.all(LOG2_E));
     let r = V::fma(n, x.all(-LN_2_HIGH), x);
     let r = V::fma(n, x.all(-LN_2_LOW), r);
     let q = polynomial(r, [0.001_382_122_5, 0.008_368_667, 0.041_668_26, 0.166_665_21, 0.499_999_94]);
-    V::scale(V::fma(q, r * r, r) + x.all(1.0), n)
+    // Less than half of the smallest number.
+    V::scale_unless_less(V::fma(q, r * r, r) + x.all(1.0), n, x, x.all(-104.0))
 }
 
 /// log(x) = e · ln 2 + log(1 + f) with x = (1 + f) · 2ᵉ; log(1 + f) = f - f²/2 + f³ · q(f).

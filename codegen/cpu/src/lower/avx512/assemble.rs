@@ -8,7 +8,7 @@
 //!
 //! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
 
-use super::program::{BROADCAST, LaneInstruction, LaneProgram, Lanes, Operand, ResultPlace};
+use super::program::{BROADCAST, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace};
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
 use kernfusion_runtime::math::vector::Table;
 use std::cmp::Reverse;
@@ -254,8 +254,9 @@ impl Assembler<'_> {
         }
         let instruction = self.emit(step.code, &all);
         instruction.set_is_broadcast(is_broadcast);
-        if step.masked {
+        if let Some(masking) = step.masking {
             instruction.set_op_mask(Register::K2);
+            instruction.set_zeroing_masking(masking == Masking::Zero);
         }
         let reads = step.operands.iter().any(|operand| matches!(operand, Operand::Elements { .. }));
         let writes = matches!(step.target, ResultPlace::Elements { .. });

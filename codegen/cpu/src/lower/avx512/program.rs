@@ -66,6 +66,15 @@ pub(super) enum ResultPlace {
     Elements { pointer: u32, size: u32 },
 }
 
+/// What becomes of lanes of a result that are not in the mask register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Masking {
+    /// They are those of the first operand.
+    Chosen,
+    /// They are zero.
+    Zero,
+}
+
 /// One instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LaneInstruction {
@@ -75,8 +84,8 @@ pub(super) struct LaneInstruction {
     pub(super) immediate: Option<u8>,
     /// Whether the first operand is overwritten by the result.
     pub(super) in_place: bool,
-    /// Whether only lanes of the mask register are computed, or chosen.
-    pub(super) masked: bool,
+    /// What the mask register means to it, if anything.
+    pub(super) masking: Option<Masking>,
 }
 
 /// A program under construction.
@@ -104,7 +113,7 @@ impl LaneProgram {
             operands: operands.to_vec(),
             immediate: None,
             in_place: false,
-            masked: false,
+            masking: None,
         };
         self.steps.push(step);
         self.steps.last_mut().expect("just pushed")
@@ -160,7 +169,8 @@ impl LaneProgram {
     fn blend(&mut self, no: Lanes, yes: Lanes) -> Lanes {
         let operands = self.all_but_last_in_registers(&[no, yes]);
         let (result, target) = self.fresh();
-        self.push(Code::EVEX_Vblendmps_zmm_k1z_zmm_zmmm512b32, target, &operands).masked = true;
+        self.push(Code::EVEX_Vblendmps_zmm_k1z_zmm_zmmm512b32, target, &operands).masking =
+            Some(Masking::Chosen);
         result
     }
 
@@ -457,7 +467,7 @@ impl LaneProgram {
                     _ => {}
                 }
             }
-            reads_mask |= step.masked;
+            reads_mask |= step.masking.is_some();
             kept.push(step);
         }
         kept.reverse();
@@ -538,8 +548,15 @@ impl Vector for Symbol<'_> {
         })
     }
 
-    fn scale(x: Self, n: Self) -> Self {
-        x.with(|program| program.op(Code::EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er, &[x.lanes, n.lanes]))
+    fn scale_unless_less(x: Self, n: Self, a: Self, b: Self) -> Self {
+        x.with(|program| {
+            let operands = program.all_but_last_in_registers(&[x.lanes, n.lanes]);
+            program.test(FLOATS, a.lanes, b.lanes, Some(predicate::NOT_LESS));
+            let (result, target) = program.fresh();
+            let step = program.push(Code::EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er, target, &operands);
+            step.masking = Some(Masking::Zero);
+            result
+        })
     }
 
     fn lookup(index: Self, table: &'static Table) -> Self {
@@ -565,6 +582,8 @@ mod predicate {
     pub(super) const LT: u8 = 0x11;
     pub(super) const GT: u8 = 0x1e;
     pub(super) const UNORDERED: u8 = 0x03;
+    /// Also where an operand is NaN.
+    pub(super) const NOT_LESS: u8 = 0x15;
 
     pub(super) fn of_floats(op: Compare) -> u8 {
         match op {
