@@ -97,7 +97,7 @@ impl MemoryMeter {
 }
 
 /// Adds up lines of memory, as fast as they come: several streams side by side, each fetched ahead of its sums, got 1.5 times what one
-/// stream without that got on two threads of a Granite Rapids.
+/// stream without that got on two threads of an Intel Xeon with 480 MiB of L3.
 fn sum(lines: &[[u64; WORDS]]) -> u64 {
     const STREAMS: usize = 4;
     const AHEAD: usize = 32;

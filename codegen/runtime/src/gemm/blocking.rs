@@ -1,10 +1,10 @@
 //! Threads and cache blocking: which part of C a thread computes, and how it divides that.
 //!
 //! B is packed whole, for as many columns as fit into a cache (`b_words`); where k is so long that these would be few
-//! (weight gradients), one block of k at a time. Blocks of A in L2 and L1: `macrokernel.rs`; their sizes `KC` and `mc`: `microkernel.rs`.
+//! (weight gradients), one block of k at a time. Blocks of A in L2 and L1: `macrokernel.rs`; their sizes `kc` and `mc`: `microkernel.rs`.
 
 use super::macrokernel::Macrokernel;
-use super::microkernel::{KC, Kernels, LDA};
+use super::microkernel::{Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
 use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, transposed};
@@ -225,14 +225,15 @@ impl Blocking {
             Tiles::Rows => columns <= fitting(words),
             Tiles::Any | Tiles::Strips => words * columns.min(FEWEST_COLUMNS) <= b_words,
         };
-        let depth = if whole { words } else { KC };
+        let depth = if whole { words } else { kernels.kc };
         let columns = if job.tiles == Tiles::Rows { columns } else { columns.min(fitting(depth)) };
         let width = columns.next_multiple_of(kernels.nr);
         // A tile that is finished in one go only needs a strip; others collect their sums.
-        let sum_stride = if words <= KC && job.tiles != Tiles::Rows { TILE_COLUMNS } else { width + 16 };
+        let sum_stride =
+            if words <= kernels.kc && job.tiles != Tiles::Rows { TILE_COLUMNS } else { width + 16 };
         let (rows, sum_rows) = match job.output {
             Output::Direct { .. } => (rows, 0),
-            Output::Tile if words <= KC => (rows, kernels.mr),
+            Output::Tile if words <= kernels.kc => (rows, kernels.mr),
             Output::Tile if whole => (rows, kernels.mc),
             Output::Tile => {
                 let fit = (SUM_WORDS / sum_stride / kernels.mc).max(1) * kernels.mc;

@@ -1,6 +1,6 @@
 //! One thread's part of one matrix of C: what is packed when, and where tiles go.
 //!
-//! A block of A (`mc` rows, `KC` words) stays in L2 and its strips in L1, while panels of B stream by. What comes
+//! A block of A (`mc` rows, `kc` words) stays in L2 and its strips in L1, while panels of B stream by. What comes
 //! from memory meanwhile is prefetched a little with every tile: C, what the epilogue reads, the block of A
 //! or B that is packed next.
 
@@ -52,7 +52,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
     }
 
     /// The packed block of B that starts at k; `outer` is where the packed ones start. Each block before it has
-    /// `KC` words a column.
+    /// `kc` words a column.
     fn b_block(&self, outer: usize, k: usize) -> *mut u32 {
         let width = self.columns.len().next_multiple_of(self.gemm.kernels.nr);
         self.space.b.wrapping_add(self.gemm.kernels.words(k - outer) * width)

@@ -8,9 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Words of k: both operands of a tile stay in L1.
-fn words(kernels: &Kernels) -> usize {
-    if kernels.is_tiled() { 192 } else { 128 }
-}
+const WORDS: usize = 128;
 
 /// Tiles between two looks at the clock.
 const TILES: usize = 200;
@@ -22,7 +20,7 @@ const TILES: usize = 200;
 /// The machine has `isa`.
 pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) -> f64 {
     let kernels = Kernels::of(isa, precision);
-    let values = words(kernels) / kernels.step.words * kernels.step.values;
+    let values = WORDS / kernels.step.words * kernels.step.values;
     let operations = 2 * kernels.mr * kernels.nr * values * TILES * pool.threads();
     let start = Instant::now();
     let mut best = f64::INFINITY;
@@ -40,7 +38,7 @@ pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) 
 unsafe fn tiles(kernels: &Kernels) {
     // Small numbers in either precision.
     let a = vec![0x3c00_3c00u32; kernels.mr * LDA];
-    let b = vec![0x3c00_3c00u32; kernels.nr * words(kernels)];
+    let b = vec![0x3c00_3c00u32; kernels.nr * WORDS];
     let mut c = vec![0f32; kernels.mr * kernels.nr];
     // SAFETY: the caller's contract.
     let _tiles = unsafe { kernels.configured() };
@@ -49,7 +47,7 @@ unsafe fn tiles(kernels: &Kernels) {
         let ahead = [Ahead { ptr: ptr.cast(), stride: 4 * stride }; STREAMS];
         let target = TileOutput { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
-        unsafe { (kernels.tile)(kernels.mr, words(kernels), a.as_ptr(), b.as_ptr(), &target) };
+        unsafe { (kernels.tile)(kernels.mr, WORDS, a.as_ptr(), b.as_ptr(), &target) };
         black_box(&c);
     }
 }
