@@ -132,6 +132,27 @@ fn computed_share(kernel: &Kernel) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kernfusion_ir::Graph;
+    use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
+
+    /// What is the same in a whole row counts once a row, and what a reduction reads counts everywhere.
+    #[test]
+    fn functions_count_as_their_instructions() {
+        let graph = r#"graph "rows" {
+            %0 = input {name = "x", dtype = f32, shape = [4, 256]} : f32[4,256]
+            %1 = reduce %0 {op = max, axes = [1]} : f32[4]
+            %2 = log %1 : f32[4]
+            %3 = broadcast %2 {shape = [4, 256], axes = [0]} : f32[4,256]
+            %4 = sub %0, %3 : f32[4,256]
+            %5 = exp %4 : f32[4,256]
+            output "y" = %5
+        }"#;
+        let graph = Graph::parse_verified(graph).expect("a graph");
+        let kernels = fuse(&graph, Fusion::Full, any_kernel).expect("fuses");
+        assert_eq!(kernels.kernels.len(), 1, "{kernels}");
+        let points = 4.0 * 256.0;
+        assert_eq!(scalars(&kernels.kernels[0]), points + 4.0 * 20.0 + points + 14.0 * points, "{kernels}");
+    }
 
     #[test]
     fn a_copy_takes_what_a_copy_takes_and_reading_less() {

@@ -85,7 +85,7 @@ pub trait Vector:
     /// `yes` where `a < b`, else `no`.
     fn where_less(a: Self, b: Self, yes: Self, no: Self) -> Self;
     /// `x · 2ⁿ` for integers -150 ≤ n ≤ 128, through infinity above and subnormal numbers below; zero where `a < b`, whatever x and n
-    /// are. There nothing is computed: a result that is subnormal, or vanishes, takes some processors 30 times as long as any other.
+    /// are. There nothing is computed: a result that is subnormal, or underflows to zero, takes some processors 30 times as long as any other.
     fn scale_unless_less(x: Self, n: Self, a: Self, b: Self) -> Self;
     /// The number of a table that the lowest four bits of each lane name.
     fn lookup(index: Self, table: &'static Table) -> Self;
