@@ -79,6 +79,11 @@ impl Narrowing<'_> {
             Op::Cast(_) if self.old[node.operands[0]].ty.dtype == DType::BF16 => {
                 self.rebuild.place(node.operands[0])
             }
+            // What was widened from i8 has no more digits than bf16, and is read as it is kept.
+            Op::Cast(_) if self.old[node.operands[0]].ty.dtype == DType::I8 => {
+                let kept = self.rebuild.place(node.operands[0]);
+                self.rebuild.builder(value).op(Cast { dtype: DType::BF16 }, &[kept])?
+            }
             _ => {
                 let wide = self.rebuild.place(value);
                 self.rebuild.builder(value).op(Cast { dtype: DType::BF16 }, &[wide])?

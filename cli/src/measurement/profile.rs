@@ -4,13 +4,13 @@
 //! products over the measured peak, or its other arithmetic over half of the peak of `f32`: the longest of the three. Bytes are
 //! the fewest that have to move; a kernel that finds its operands in a cache can be faster than its floor.
 
-use crate::Outcome;
 use crate::common::destination::write_derived;
 use crate::common::machine;
 use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, progress};
 use crate::common::workload::{Workload, median, synthetic_tokens, windows};
 use crate::measurement::profile_table::{self, Group};
+use crate::{CliError, Outcome};
 use kernfusion::compile::{F32Products, Mode, Target};
 use kernfusion::roofline::{Floor, floor};
 use kernfusion_codegen::Peaks;
@@ -67,15 +67,13 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let windows = windows(&model, &tokens)?;
     let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
     let (mut steps, mut times, mut reads) = (vec![], vec![], vec![]);
-    let meter = target.gpu_name().is_none().then(|| MemoryMeter::new(target.thread_count())).transpose();
-    let meter = meter.map_err(kernfusion_lm::Error::from)?;
+    let meter = meter(&target, workload.program.kernels())?;
     for step in 0..args.warmup + args.steps {
         let (kernels, time) = workload.step_by_kernels(&windows)?;
         if step >= args.warmup {
             steps.push(time.as_secs_f64());
             times.push(kernels);
-            // The first time wakes the threads.
-            reads.extend(meter.as_ref().map(|meter| meter.reads().max(meter.reads())));
+            reads.extend(meter.as_ref().map(MemoryMeter::reads));
         }
         bar.inc(1);
     }
@@ -121,6 +119,15 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         write_derived(path, &format!("{document:#}\n"), &sources)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// On a CPU, a loop that reads as many bytes as the kernels move, as far as that can matter.
+fn meter(target: &Target, graph: &KernelGraph) -> Result<Option<MemoryMeter>, CliError> {
+    const LEAST: usize = 96 << 20;
+    const MOST: usize = 512 << 20;
+    let moved: usize = graph.kernels.iter().map(|kernel| graph.bytes_moved(kernel)).sum();
+    let meter = || MemoryMeter::new(target.thread_count(), moved.clamp(LEAST, MOST));
+    Ok(target.gpu_name().is_none().then(meter).transpose().map_err(kernfusion_lm::Error::from)?)
 }
 
 /// Rates, and what products of `f32` are called.

@@ -8,8 +8,8 @@ use kernfusion_runtime::pool::{Pool, share};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Bytes copied or read in one repetition: more than any cache holds.
-const MEASURED: usize = 96 << 20;
+/// Bytes that are read in one repetition, half of which are copied to the other half: more than most caches hold.
+const MEASURED: usize = 192 << 20;
 /// Bytes of a line of a cache.
 const LINE: usize = 64;
 /// Words of a line.
@@ -37,7 +37,7 @@ pub fn peaks(threads: usize) -> Result<Peaks, CodegenError> {
 }
 /// The best rates of copying and of reading, measured in turn.
 fn memory(threads: usize) -> Result<[f64; 2], CodegenError> {
-    let meter = MemoryMeter::new(threads)?;
+    let meter = MemoryMeter::new(threads, MEASURED)?;
     let (start, mut best) = (Instant::now(), [0.0; 2]);
     while best[0] == 0.0 || start.elapsed() < 2 * TIME {
         best = [meter.copies().max(best[0]), meter.reads().max(best[1])];
@@ -48,49 +48,52 @@ fn memory(threads: usize) -> Result<[f64; 2], CodegenError> {
 /// Measures what memory gives all threads together. That changes from moment to moment on machines that others use, too, so what
 /// is to be compared with it is timed in turn with it.
 pub struct MemoryMeter {
-    from: Arena,
-    to: Arena,
+    memory: Arena,
+    bytes: usize,
     pool: Pool,
 }
 
 impl MemoryMeter {
-    /// A meter on `threads` threads.
+    /// A meter of `bytes` bytes on `threads` threads. Parts of them stay in a large last cache from one reading to the next, so what is to
+    /// be compared should read as many.
     ///
     /// # Errors
     /// Memory is short.
-    pub fn new(threads: usize) -> Result<MemoryMeter, CodegenError> {
-        let meter =
-            MemoryMeter { from: Arena::new(MEASURED)?, to: Arena::new(MEASURED)?, pool: Pool::new(threads) };
-        // SAFETY: both arenas have these bytes, and threads touch disjoint ones.
-        meter.seconds(&|from, to, bytes| unsafe {
-            from.write_bytes(1, bytes);
-            to.write_bytes(1, bytes);
-        });
+    pub fn new(threads: usize, bytes: usize) -> Result<MemoryMeter, CodegenError> {
+        let bytes = bytes.next_multiple_of(2 * LINE);
+        let meter = MemoryMeter { memory: Arena::new(bytes)?, bytes, pool: Pool::new(threads) };
+        // SAFETY: the arena has these bytes, and threads touch disjoint ones.
+        meter.seconds(bytes, &|from, bytes| unsafe { from.write_bytes(1, bytes) });
         Ok(meter)
     }
 
-    /// Bytes a second of a copy, read and written ones counted.
+    /// Bytes a second of a copy of one half to the other, read and written ones counted.
     pub fn copies(&self) -> f64 {
-        // SAFETY: both arenas have these bytes, and threads copy disjoint ones.
-        let seconds = self.seconds(&|from, to, bytes| unsafe { to.copy_from_nonoverlapping(from, bytes) });
-        2.0 * MEASURED as f64 / seconds
+        let half = self.bytes / 2;
+        // SAFETY: the arena has two halves, and threads copy disjoint parts.
+        let seconds = self.seconds(half, &|from, bytes| unsafe {
+            from.wrapping_add(half).copy_from_nonoverlapping(from, bytes);
+        });
+        2.0 * half as f64 / seconds
     }
 
     /// Bytes a second of a loop that only reads.
     pub fn reads(&self) -> f64 {
         // SAFETY: the arena has these bytes, which were written and are aligned to lines.
-        let seconds = self.seconds(&|from, _, bytes| unsafe {
+        let seconds = self.seconds(self.bytes, &|from, bytes| unsafe {
             black_box(sum(std::slice::from_raw_parts(from.cast(), bytes / LINE)));
         });
-        MEASURED as f64 / seconds
+        self.bytes as f64 / seconds
     }
 
-    fn seconds(&self, work: &(dyn Fn(*mut u8, *mut u8, usize) + Sync)) -> f64 {
+    /// Seconds that all threads take for these first bytes, divided among them.
+    fn seconds(&self, bytes: usize, work: &(dyn Fn(*mut u8, usize) + Sync)) -> f64 {
+        // Wakes them.
+        self.pool.run(&|_| {});
         let start = Instant::now();
         self.pool.run(&|t| {
-            let part = share(MEASURED / LINE, self.pool.threads(), t);
-            let at = |arena: &Arena| arena.as_ptr().wrapping_add(part.start * LINE);
-            work(at(&self.from), at(&self.to), part.len() * LINE);
+            let part = share(bytes / LINE, self.pool.threads(), t);
+            work(self.memory.as_ptr().wrapping_add(part.start * LINE), part.len() * LINE);
         });
         start.elapsed().as_secs_f64()
     }

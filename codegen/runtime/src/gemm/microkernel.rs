@@ -290,7 +290,7 @@ unsafe fn tile<A: Arithmetic, const R: usize>(
 
 /// Fetches a cache line that is read soon.
 #[inline(always)]
-fn prefetch(line: *const u8) {
+pub(super) fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of the baseline, and it may point anywhere.
     unsafe {
@@ -373,6 +373,18 @@ macro_rules! lines {
                 unsafe { gemv::dot::<L, R, B>(a, lda, b, k, c, ldc) }
             }
             #$attribute
+            unsafe fn dot_streams<L: Lanes, const R: usize, B: gemv::Line>(
+                a: *const f32,
+                lda: usize,
+                b: &gemv::Lines,
+                k: usize,
+                c: *mut f32,
+                ldc: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { gemv::dot_streams::<L, R, B>(a, lda, b, k, c, ldc) }
+            }
+            #$attribute
             unsafe fn axpy<const R: usize, B: gemv::Line>(
                 a: *const f32,
                 lda: usize,
@@ -389,6 +401,11 @@ macro_rules! lines {
                     [dot::<$dots, 1, F32>, dot::<$dots, 2, F32>, dot::<$dots, 3, F32>, dot::<$dots, 4, F32>],
                     [dot::<$lanes, 1, Bf16>, dot::<$lanes, 2, Bf16>, dot::<$lanes, 3, Bf16>, dot::<$lanes, 4, Bf16>],
                     [dot::<$lanes, 1, Byte>, dot::<$lanes, 2, Byte>, dot::<$lanes, 3, Byte>, dot::<$lanes, 4, Byte>],
+                ],
+                dot_streams: [
+                    [dot_streams::<$dots, 1, F32>, dot_streams::<$dots, 2, F32>, dot_streams::<$dots, 3, F32>, dot_streams::<$dots, 4, F32>],
+                    [dot_streams::<$lanes, 1, Bf16>, dot_streams::<$lanes, 2, Bf16>, dot_streams::<$lanes, 3, Bf16>, dot_streams::<$lanes, 4, Bf16>],
+                    [dot_streams::<$lanes, 1, Byte>, dot_streams::<$lanes, 2, Byte>, dot_streams::<$lanes, 3, Byte>, dot_streams::<$lanes, 4, Byte>],
                 ],
                 axpy: [
                     [axpy::<1, F32>, axpy::<2, F32>, axpy::<3, F32>, axpy::<4, F32>],

@@ -302,8 +302,7 @@ impl Case {
         let c = self.run(2, &workspaces);
         for threads in [1, 3] {
             let again = self.run(threads, &workspaces);
-            let same = c.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same, "{what}: {threads} threads changed a bit");
+            assert!(same_bits(&c, &again), "{what}: {threads} threads changed a bit");
         }
         let round =
             |x: f32| if variant.precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
@@ -466,6 +465,30 @@ fn the_tile_unit_and_its_emulation_have_the_same_bits() {
     }
 }
 
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Where there are tiles, few rows are multiplied with several streams of B side by side.
+#[test]
+fn streams_side_by_side_have_the_bits_of_lines_one_by_one() {
+    let unit = |bf16| Isa::Avx512 { bf16 };
+    let both = [Bf16Unit::None, Bf16Unit::EmulatedTiles].map(unit);
+    if !both.iter().all(|isa| isa.is_there()) {
+        return;
+    }
+    for element in [Element::F32, Element::Bf16, Element::I8] {
+        // Every number of rows; no stream, one line in each of them, and some left over; sums shorter and longer than what is added at a time.
+        for (m, n, k) in (1..=8).flat_map(|m| [(m, 3, 64), (m, 5, 17), (m, 403, 200), (m, 39, 7)]) {
+            let variant =
+                Variant { lies: (Lie::KUnit, Lie::KUnit), elements: (Element::F32, element), ..PLAIN };
+            let [lines, streams] =
+                both.map(|isa| Case::new(isa, (2, m, n, k), variant, 17).run(2, &Workspaces::new(2)));
+            assert!(same_bits(&lines, &streams), "{element:?} {m} x {k} x {n}");
+        }
+    }
+}
+
 /// A product in strips is not computed the other way round.
 #[test]
 fn the_other_way_round_has_the_same_bits() {
@@ -476,10 +499,7 @@ fn the_other_way_round_has_the_same_bits() {
             let transposed = case.run(2, &Workspaces::new(2));
             case.contraction.tiles = Tiles::Strips;
             let plain = case.run(2, &Workspaces::new(2));
-            assert!(
-                transposed.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits()),
-                "{isa} {precision:?}"
-            );
+            assert!(same_bits(&transposed, &plain), "{isa} {precision:?}");
         }
     }
 }
@@ -501,10 +521,7 @@ fn lines_at_the_ends_that_count_for_nothing_are_not_read() {
                 case.b.set(outside, 1.0);
                 case.check(variant);
                 let same = case.run(3, &Workspaces::new(3));
-                assert!(
-                    read.iter().zip(&same).all(|(a, b)| a.to_bits() == b.to_bits()),
-                    "{isa} {size:?} {lie:?}"
-                );
+                assert!(same_bits(&read, &same), "{isa} {size:?} {lie:?}");
             }
         }
     }
