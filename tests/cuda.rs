@@ -135,9 +135,9 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
             .collect::<Vec<_>>()
     });
     // Matrices of bytes are products' operands in one way; some kinds of models will do.
-    let bytes = compiled.clone().weights(DType::I8);
-    let kept =
-        samples().into_iter().step_by(3).filter_map(|(name, config)| continuation(name, &config, &bytes));
+    let bytes = [&compiled, &narrow].map(|target| target.clone().weights(DType::I8));
+    let kept = samples().into_iter().step_by(3).zip(bytes.iter().cycle());
+    let kept = kept.filter_map(|((name, config), target)| continuation(name, &config, target));
     let cases: Vec<_> = cases.into_iter().chain(others).chain(parts).chain(kept).collect();
     let mut renderer = Renderer::new(Options::default());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
