@@ -7,6 +7,12 @@ use crate::pool::Pool;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+/// A line of a cache: where packed operands begin.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code, reason = "read by the kernels")] [u32; LINE_WORDS]);
+const LINE_WORDS: usize = 16;
+
 /// Words of k: both operands of a tile stay in L1.
 const WORDS: usize = 128;
 
@@ -37,17 +43,18 @@ pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) 
 /// The machine has the kernels' instruction set.
 unsafe fn tiles(kernels: &Kernels) {
     // Small numbers in either precision.
-    let a = vec![0x3c00_3c00u32; kernels.mr * LDA];
-    let b = vec![0x3c00_3c00u32; kernels.nr * WORDS];
-    let mut c = vec![0f32; kernels.mr * kernels.nr];
+    let lines = |words: usize| vec![Line([0x3c00_3c00; LINE_WORDS]); words.div_ceil(LINE_WORDS)];
+    let (a, b) = (lines(kernels.mr * LDA), lines(kernels.nr * WORDS));
+    let mut c = lines(kernels.mr * kernels.nr);
     // SAFETY: the caller's contract.
     let _tiles = unsafe { kernels.configured() };
     for _ in 0..TILES {
         let (ptr, stride) = (c.as_mut_ptr(), kernels.nr);
         let ahead = [Ahead { ptr: ptr.cast(), stride: 4 * stride }; STREAMS];
-        let target = TileOutput { c: ptr, ldc: stride, accumulate: false, writes: ahead, reads: ahead };
+        let target =
+            TileOutput { c: ptr.cast(), ldc: stride, accumulate: false, writes: ahead, reads: ahead };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
-        unsafe { (kernels.tile)(kernels.mr, WORDS, a.as_ptr(), b.as_ptr(), &target) };
+        unsafe { (kernels.tile)(kernels.mr, WORDS, a.as_ptr().cast(), b.as_ptr().cast(), &target) };
         black_box(&c);
     }
 }

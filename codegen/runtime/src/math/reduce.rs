@@ -83,36 +83,43 @@ macro_rules! integer {
 }
 integer!(i32 u32);
 
+/// Lanes of a register of AVX-512.
+const GROUP: usize = 16;
+const GROUPS: usize = LANES / GROUP;
+
 /// Reduces n values by `op`, whose identity is given.
 ///
 /// # Safety
 /// `src` covers n values.
 #[inline(always)]
 pub(super) unsafe fn reduce<T: Number>(src: *const T, n: usize, identity: T, op: impl Fn(T, T) -> T) -> T {
-    let mut lanes = [identity; LANES];
+    let mut groups = [[identity; GROUP]; GROUPS];
     let whole = n - n % LANES;
     for i in (0..whole).step_by(LANES) {
         // SAFETY: `whole` values are covered.
-        let chunk = unsafe { src.add(i).cast::<[T; LANES]>().read_unaligned() };
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = op(*lane, value);
+        let chunk = unsafe { src.add(i).cast::<[[T; GROUP]; GROUPS]>().read_unaligned() };
+        for (group, values) in groups.iter_mut().zip(chunk) {
+            *group = each(*group, values, &op);
         }
     }
-    // By way of memory: `lanes` indexed by a variable would leave its registers for good.
-    if whole < n {
-        let mut rest = [identity; LANES];
-        // SAFETY: the values after the whole chunks, fewer than `LANES`.
+    let rest = n - whole;
+    for (at, group) in groups.iter_mut().enumerate() {
+        // SAFETY: only values before `n` are read.
         unsafe {
-            src.add(whole)
-                .cast::<u8>()
-                .copy_to_nonoverlapping(rest.as_mut_ptr().cast::<u8>(), (n - whole) * size_of::<T>());
-        }
-        for (lane, value) in lanes.iter_mut().zip(rest) {
-            *lane = op(*lane, value);
+            let values = src.add(whole + at * GROUP);
+            if (at + 1) * GROUP <= rest {
+                *group = each(*group, values.cast::<[T; GROUP]>().read_unaligned(), &op);
+            } else if at * GROUP < rest {
+                // By way of memory: lanes indexed by a variable would leave their registers for good.
+                let mut padded = [identity; GROUP];
+                let bytes = (rest - at * GROUP) * size_of::<T>();
+                values.cast::<u8>().copy_to_nonoverlapping(padded.as_mut_ptr().cast(), bytes);
+                *group = each(*group, padded, &op);
+            }
         }
     }
-    let lanes: [T; 32] = halve(&lanes, &op);
-    let lanes: [T; 16] = halve(&lanes, &op);
+    let [a, b, c, d] = groups;
+    let lanes = each(each(a, c, &op), each(b, d, &op), &op);
     let lanes: [T; 8] = halve(&lanes, &op);
     let lanes: [T; 4] = halve(&lanes, &op);
     let lanes: [T; 2] = halve(&lanes, &op);
@@ -122,6 +129,14 @@ pub(super) unsafe fn reduce<T: Number>(src: *const T, n: usize, identity: T, op:
 #[inline(always)]
 fn halve<T: Number, const N: usize, const H: usize>(lanes: &[T; N], op: impl Fn(T, T) -> T) -> [T; H] {
     std::array::from_fn(|i| op(lanes[i], lanes[i + H]))
+}
+
+#[inline(always)]
+fn each<T: Number>(mut x: [T; GROUP], y: [T; GROUP], op: impl Fn(T, T) -> T) -> [T; GROUP] {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x = op(*x, y);
+    }
+    x
 }
 
 /// `acc[i] = op(acc[i], src[i])` for n values.
