@@ -119,7 +119,7 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     // What cannot be read is better known before anything is measured.
     let peers = args.peers.iter().map(|file| Measurements::read(file)).collect::<Result<Vec<_>, _>>()?;
     // Before anything is compiled here, so that the two never need memory at once.
-    let peaks = modes.iter().map(|&mode| peak_alone(mode, modes.len())).collect::<Result<Vec<_>, _>>()?;
+    let peaks = peaks_alone(&modes)?;
     let mut contenders =
         modes.iter().map(|&mode| Contender::new(mode, &args, &model)).collect::<Result<Vec<_>, _>>()?;
     let tokens = synthetic_tokens(&model)?;
@@ -203,11 +203,12 @@ impl Contender {
     }
 }
 
-/// The peak of memory of a process that runs this mode alone: this program called again with the same flags. Nothing
-/// if the mode is the only one, and so alone anyway.
-fn peak_alone(mode: Mode, modes: usize) -> Result<Option<usize>, CliError> {
-    if modes == 1 {
-        return Ok(None);
+/// The peak of memory of each mode in a process of its own: this program called again with the same flags. Nothing if there is only one
+/// mode, which is alone anyway.
+fn peaks_alone(modes: &[Mode]) -> Result<Vec<Option<usize>>, CliError> {
+    let mut peaks = vec![None; modes.len()];
+    if modes.len() == 1 {
+        return Ok(peaks);
     }
     let failed = |cause| CliError::System { what: "cannot measure memory in a process of its own", cause };
     let program = std::env::current_exe().map_err(failed)?;
@@ -217,12 +218,18 @@ fn peak_alone(mode: Mode, modes: usize) -> Result<Option<usize>, CliError> {
         flags.drain(place..place + 2);
     }
     flags.retain(|flag| !flag.to_string_lossy().starts_with("--mode="));
-    let mut child = Command::new(program);
-    child.args(flags).args(["--mode", &mode.to_string(), "--measure-memory"]).stdin(Stdio::null());
-    // Whatever goes wrong there goes wrong here again, and is then reported once.
-    let output = child.stderr(Stdio::null()).output().map_err(failed)?;
-    let bytes = String::from_utf8_lossy(&output.stdout).trim().parse::<usize>().ok();
-    Ok(bytes.filter(|&bytes| bytes > 0))
+    for (mode, peak) in modes.iter().zip(&mut peaks) {
+        let mut child = Command::new(&program);
+        child.args(&flags).args(["--mode", &mode.to_string(), "--measure-memory"]).stdin(Stdio::null());
+        let output = child.stderr(Stdio::null()).output().map_err(failed)?;
+        // What goes wrong there goes wrong here again, and is then reported once; nobody waits for the other modes before that.
+        if output.status.code().is_some_and(|code| code != 0) {
+            break;
+        }
+        let bytes = String::from_utf8_lossy(&output.stdout).trim().parse::<usize>().ok();
+        *peak = bytes.filter(|&bytes| bytes > 0);
+    }
+    Ok(peaks)
 }
 
 fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
