@@ -121,7 +121,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// On a CPU, a loop that reads as many bytes as the kernels move, as far as that can matter.
+/// What a CPU's kernels are compared with: a loop that reads as many bytes as they move, but 96 MiB at least and 512 MiB at most.
 fn meter(target: &Target, graph: &KernelGraph) -> Result<Option<MemoryMeter>, CliError> {
     const LEAST: usize = 96 << 20;
     const MOST: usize = 512 << 20;

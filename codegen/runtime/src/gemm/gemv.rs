@@ -69,33 +69,12 @@ const fn streams(rows: usize) -> usize {
 const CACHE_LINE: usize = 64;
 const AHEAD: usize = 32 * CACHE_LINE;
 
-/// # Safety
-/// As `Dot`; the instruction set is there.
-#[inline(always)]
-pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
-    a: *const f32,
-    lda: usize,
-    lines: &Lines,
-    k: usize,
-    c: *mut f32,
-    ldc: usize,
-) {
-    for j in 0..lines.count {
-        // SAFETY: the caller's contract.
-        unsafe {
-            for (i, sum) in dots::<L, R, B, 1>(a, lda, [lines.line(j)], k).into_iter().enumerate() {
-                c.add(i * ldc + j).write_unaligned(sum[0]);
-            }
-        }
-    }
-}
-
-/// As `dot`, with the same bits: B is divided into several streams, which are read side by side and fetched ahead.
+/// With `STREAMS`, B is divided into several of them, which are read side by side and fetched ahead; the bits are the same.
 ///
 /// # Safety
 /// As `Dot`; the instruction set is there.
 #[inline(always)]
-pub(super) unsafe fn dot_streams<L: Lanes, const R: usize, B: Line>(
+pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line, const STREAMS: bool>(
     a: *const f32,
     lda: usize,
     lines: &Lines,
@@ -105,12 +84,13 @@ pub(super) unsafe fn dot_streams<L: Lanes, const R: usize, B: Line>(
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        let done = match streams(R) {
-            4 => side_by_side::<L, R, B, 4>(a, lda, lines, k, c, ldc),
-            _ => side_by_side::<L, R, B, 2>(a, lda, lines, k, c, ldc),
+        let done = match (STREAMS, streams(R)) {
+            (false, _) => 0,
+            (true, 4) => side_by_side::<L, R, B, 4>(a, lda, lines, k, c, ldc),
+            (true, _) => side_by_side::<L, R, B, 2>(a, lda, lines, k, c, ldc),
         };
         let rest = Lines { first: lines.line(done), count: lines.count - done, ..*lines };
-        dot::<L, R, B>(a, lda, &rest, k, c.add(done), ldc);
+        side_by_side::<L, R, B, 1>(a, lda, &rest, k, c.add(done), ldc);
     }
 }
 

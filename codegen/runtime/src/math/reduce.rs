@@ -106,7 +106,7 @@ pub(super) unsafe fn reduce<T: Number>(src: *const T, n: usize, identity: T, op:
     for (at, group) in groups.iter_mut().enumerate() {
         // SAFETY: only values before `n` are read.
         unsafe {
-            let values = src.add(whole + at * GROUP);
+            let values = src.wrapping_add(whole + at * GROUP);
             if (at + 1) * GROUP <= rest {
                 *group = each(*group, values.cast::<[T; GROUP]>().read_unaligned(), &op);
             } else if at * GROUP < rest {
@@ -131,6 +131,7 @@ fn halve<T: Number, const N: usize, const H: usize>(lanes: &[T; N], op: impl Fn(
     std::array::from_fn(|i| op(lanes[i], lanes[i + H]))
 }
 
+/// Lane by lane.
 #[inline(always)]
 fn each<T: Number>(mut x: [T; GROUP], y: [T; GROUP], op: impl Fn(T, T) -> T) -> [T; GROUP] {
     for (x, y) in x.iter_mut().zip(y) {
