@@ -15,10 +15,11 @@ use crate::pool::share;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Packed words of B per thread: 12 MiB, in the last cache. A tile unit is too fast for what that gives; for it, five
-/// eighths of L2.
+/// Packed words of B per thread: 12 MiB, in the last cache. A tile unit that multiplies every word once is too fast for what that
+/// gives; for it, five eighths of L2. Where values are in several parts, it takes three to six times as long over each.
 fn b_words(kernels: &Kernels) -> usize {
-    if kernels.is_tiled() { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
+    let once = kernels.is_tiled() && kernels.step.words * 2 == kernels.step.values;
+    if once { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
 }
 
 /// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than
@@ -139,11 +140,11 @@ impl<'a> GemmCall<'a> {
         }
     }
 
-    /// The units of `units` that thread `t` computes: its share of the first three quarters, and of the rest what it comes to
+    /// The units of `units` that thread `t` computes: its share of the first seven eighths, and of the rest what it comes to
     /// before others do. One thread often gets more of the memory's bandwidth than another, and who is done early would wait. Who
     /// computes a column does not change it.
     fn shares(&self, units: usize, threads: usize, t: usize) -> impl Iterator<Item = Range<usize>> {
-        let shared = if threads > 1 { units / 4 } else { 0 };
+        let shared = if threads > 1 { units / 8 } else { 0 };
         let step = gemv::step(self.job, units);
         let fixed = units - shared;
         let rest = std::iter::from_fn(move || {

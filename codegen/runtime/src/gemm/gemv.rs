@@ -60,9 +60,10 @@ const fn chains(rows: usize) -> usize {
     if rows <= 2 { 4 } else { 2 }
 }
 
-/// Lines of B that are read side by side: as many as have their sums in registers, of which there are 32.
-const fn streams(rows: usize) -> usize {
-    if rows == 1 { 4 } else { 2 }
+/// Lines of B that are read side by side: two, or four of bytes, which are so short that one of two would often begin anew; never more
+/// than have their sums in registers, of which there are 32.
+const fn streams(rows: usize, size: usize) -> usize {
+    if rows == 1 && size == 1 { 4 } else { 2 }
 }
 
 /// Bytes of a line of a cache, and how far ahead they are fetched in each of several streams.
@@ -84,7 +85,7 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line, const STREAMS: bool>
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        let done = match (STREAMS, streams(R)) {
+        let done = match (STREAMS, streams(R, size_of::<B::Stored>())) {
             (false, _) => 0,
             (true, 4) => side_by_side::<L, R, B, 4>(a, lda, lines, k, c, ldc),
             (true, _) => side_by_side::<L, R, B, 2>(a, lda, lines, k, c, ldc),
