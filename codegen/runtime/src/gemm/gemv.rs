@@ -1,8 +1,8 @@
 //! Products with few rows (decoding a token): B is read once, in its own order, and never packed.
 //!
 //! Where B is contiguous along k, an element of C is a dot product in the lanes of a few registers. On Zen 4 memory gives a thread almost
-//! twice as much along one row of B as along four. On Intel's processors with tiles it gives most along four that lie far from each other
-//! and are fetched ahead: 1.5 times as much for `f32`, twice as much for bytes. Where B is contiguous along n, rows of B are added up.
+//! twice as much along one row of B as along four. On Intel's processors with tiles it gives most along two that lie far from each other
+//! and are fetched ahead, along four if they are bytes. Where B is contiguous along n, rows of B are added up.
 //! Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::blocking::{GemmCall, Space, chunks};
@@ -60,8 +60,8 @@ const fn chains(rows: usize) -> usize {
     if rows <= 2 { 4 } else { 2 }
 }
 
-/// Lines of B that are read side by side: two, or four of bytes, which are so short that one of two would often begin anew; never more
-/// than have their sums in registers, of which there are 32.
+/// Lines of B that are read side by side, with values of `size` bytes: as many as were fastest on an Intel Xeon with tiles
+/// (`docs/benchmarks.md`), and never more than have their sums in registers, of which there are 32.
 const fn streams(rows: usize, size: usize) -> usize {
     if rows == 1 && size == 1 { 4 } else { 2 }
 }
