@@ -15,12 +15,10 @@ use crate::pool::share;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Packed words of B per thread: 12 MiB, in the last cache. A tile unit that multiplies every word once is too fast for what that
-/// gives; for it, five eighths of L2. Where values are in several parts, it takes 1.5 (x3) or 2 times (x6) as long over a word.
+/// Packed words of B per thread: 12 MiB, in the last cache. A tile unit is too fast for what that gives; for it, five
+/// eighths of L2.
 fn b_words(kernels: &Kernels) -> usize {
-    // Two values of bf16 in a word, so one part.
-    let once = kernels.is_tiled() && kernels.step.words * 2 == kernels.step.values;
-    if once { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
+    if kernels.is_tiled() { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
 }
 
 /// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than
