@@ -465,9 +465,10 @@ impl OpCall<'_> {
     }
 }
 
-/// A product in which nothing of whatever is nothing.
-fn times(x: f64, y: f64) -> f64 {
-    if x == 0.0 || y == 0.0 { 0.0 } else { x * y }
+/// A magnitude times an error: nothing where there is no error, whatever the magnitude. 0 times a number of which nothing is known is
+/// not known, either (this gives NaN, which is read as that): it may be an infinity, and 0 · ∞ is no number.
+fn times(magnitude: f64, error: f64) -> f64 {
+    if error == 0.0 { 0.0 } else { magnitude * error }
 }
 
 fn add(sums: &mut [f64], terms: &[f64]) {
@@ -546,5 +547,25 @@ mod tests {
         assert!(s.iter().chain(r).all(|(value, error)| *value == 0.0 && *error > 0.0), "{s:?} {r:?}");
         // A product with 0 is 0.
         assert_eq!(p, [(-0.0, 0.0), (-0.0, 0.0)]);
+    }
+
+    #[test]
+    fn zero_times_what_may_overflow_is_not_known() {
+        let text = r#"graph "overflowing" {
+  %x = input {name = "x", dtype = f32, shape = [2]} : f32[2]
+  %z = sub %x, %x : f32[2]
+  %e = exp %x : f32[2]
+  %p = mul %z, %e : f32[2]
+  %q = mul %e, %z : f32[2]
+  output "p" = %p
+  output "q" = %q
+}
+"#;
+        // e^491 is a number of `f64`, and an infinity of `f32`; e^2 is a number of both.
+        let found = evaluated(text, &[491.0, 2.0]);
+        for product in [&found[..2], &found[2..]] {
+            assert_eq!(product[0].1, f64::INFINITY);
+            assert_eq!(product[1], (0.0, 0.0));
+        }
     }
 }

@@ -72,6 +72,12 @@ fn smaller(program: &Case, kept: Option<Vec<usize>>, stand: Option<(ValueId, Sta
         Some((_, Stand::Value)) => evaluate_all(graph, arrays(program), Precision::Declared).ok()?,
         _ => vec![],
     };
+    // A program that is handed a NaN shows only that.
+    if let Some((id, _)) = stand
+        && values.get(id.index()).is_some_and(|array| array.values.iter().any(|x| x.is_nan()))
+    {
+        return None;
+    }
     let (mut new, mut inputs, mut places) =
         (Graph::new(graph.name.clone()), BTreeMap::new(), BTreeMap::new());
     for id in graph.ids().filter(|id| needed[id.index()]) {
