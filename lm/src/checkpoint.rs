@@ -8,7 +8,7 @@
 //! config      {"layers": 4, ...}      the model's shape
 //! step, seed  1200, 42                steps done, seed of the run
 //! tokenizer   {"characters": "..."}   null where there is none
-//! training    {"lr": 0.0003, ...}     settings of the run
+//! training    {"settings": {...}, ...} settings of the run, its text, and what products multiplied ("f32", "f32 x6", "bf16", ...)
 //! ```
 //!
 //! The file is there whole or not at all (see [`Checkpoint::save_with`]), and the same content gives the same bytes.

@@ -328,6 +328,17 @@ impl Target {
         Ok(if has_tiles { self.f32_products } else { F32Products::Exact })
     }
 
+    /// What products of matrices multiply here, in a word: `f32`, `f32 x6`, `f32 x3`, `tf32` or `bf16`.
+    ///
+    /// # Errors
+    /// As [`Target::f32_product_kind`].
+    pub fn products(&self) -> Result<String> {
+        Ok(match self.precision {
+            Precision::F32 => self.f32_product_kind()?.to_string(),
+            Precision::Bf16 => Precision::Bf16.to_string(),
+        })
+    }
+
     /// Which kernels the back end has code for.
     pub fn accepts(&self) -> Accepts {
         self.backend().accepts()

@@ -383,12 +383,9 @@ impl TargetArgs {
 
     /// What products multiply, in a word.
     pub(crate) fn products(&self) -> String {
-        let target = self.with_threads().f32_products(self.f32_products());
-        match self.precision() {
-            // Where the instruction set cannot be had, compiling says so.
-            Precision::F32 => target.f32_product_kind().unwrap_or_default().to_string(),
-            Precision::Bf16 => Precision::Bf16.to_string(),
-        }
+        let target = self.with_threads().f32_products(self.f32_products()).precision(self.precision());
+        // Where the instruction set cannot be had, compiling says so.
+        target.products().unwrap_or_else(|_| self.precision().to_string())
     }
 
     /// How many threads are used.

@@ -162,7 +162,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let directory = claim.path();
     let watched = args.watch.claim(args.destination, directory, args.resume.as_deref())?;
     let trainer = match &args.resume {
-        Some(from) => resumed(&args, from, target.clone())?,
+        Some(from) => resumed(&args, from, target.clone(), screen)?,
         None => fresh(&args, target.clone())?,
     };
     let stop = stop::upon_signals()?;
@@ -243,7 +243,7 @@ fn fresh(args: &Args, target: Target) -> Result<Trainer, CliError> {
 }
 
 /// The run of a checkpoint, if what the flags ask for is that run.
-fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError> {
+fn resumed(args: &Args, from: &Path, target: Target, screen: &mut Screen) -> Result<Trainer, CliError> {
     let checkpoint = Checkpoint::load(from).map_err(kernfusion_lm::Error::from)?;
     let stored = Record::read(&checkpoint.meta).map_err(|error| in_file(from, error))?;
     let file = args.data.clone().or_else(|| stored.text.file.as_ref().map(PathBuf::from));
@@ -263,7 +263,15 @@ fn resumed(args: &Args, from: &Path, target: Target) -> Result<Trainer, CliError
     }
     asked.config.set_dropout(args.model.dropout.unwrap_or(asked.config.dropout()));
     stored.allows(&asked).map_err(|error| in_file(from, error))?;
-    Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))
+    let trainer = Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))?;
+    if let (Some(before), Some(now)) = (&stored.products, &trainer.record().products)
+        && before != now
+    {
+        screen.line(format!(
+            "note:  until now products were of {before}, from here on they are of {now}; losses differ by rounding"
+        ));
+    }
+    Ok(trainer)
 }
 
 /// The text of a file, or one that suits the model.
@@ -389,7 +397,7 @@ fn trained_part(trainer: &Trainer) -> String {
 
 /// The model, the text, the compiled step and what is to be done.
 pub(crate) fn introduce(trainer: &Trainer, mode: Mode, screen: &mut Screen) {
-    let Record { config: c, settings, tokenizer, text } = trainer.record();
+    let Record { config: c, settings, tokenizer, text, .. } = trainer.record();
     screen.line(format!(
         "model: {} parameters{} ({} layers, width {}{}, context {}, vocabulary {})",
         grouped(c.parameters() as u64),

@@ -32,6 +32,26 @@ fn a_run_is_resumed_only_as_what_it_is() {
 }
 
 #[test]
+fn a_checkpoint_says_what_its_products_were_of() {
+    let work = Workplace::new();
+    let products = || {
+        let bytes = std::fs::read(work.path("run/checkpoint.safetensors")).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        let training = header["__metadata__"]["training"].as_str().unwrap();
+        serde_json::from_str::<serde_json::Value>(training).unwrap()["products"].clone()
+    };
+    let out = work.succeed_training("--steps 1 --dtype bf16");
+    assert!(!out.contains("note:"), "{out}");
+    assert_eq!(products(), "bf16");
+    let out = work.succeed("train --resume run --steps 2 --dtype bf16");
+    assert!(!out.contains("note:"), "{out}");
+    let out = work.succeed("train --resume run --steps 3");
+    assert!(out.contains("until now products were of bf16, from here on they are of f32"), "{out}");
+    assert_eq!(products(), "f32");
+}
+
+#[test]
 fn parameters_come_from_a_file_or_are_all_listed() {
     let work = Workplace::new();
     work.succeed_training("--steps 3");

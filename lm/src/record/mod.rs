@@ -143,6 +143,9 @@ pub struct Record {
     pub tokenizer: Tokenizer,
     /// The text.
     pub text: TextRecord,
+    /// What products of matrices multiply, as [`Target::products`](kernfusion::compile::Target::products) says it; older checkpoints do
+    /// not say it. A run may go on with others, since another machine may not have them.
+    pub products: Option<String>,
 }
 
 /// What a checkpoint keeps under `training`.
@@ -150,6 +153,8 @@ pub struct Record {
 struct Training {
     settings: Settings,
     text: TextRecord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    products: Option<String>,
 }
 
 impl Record {
@@ -158,9 +163,9 @@ impl Record {
     /// # Errors
     /// If an entry cannot be understood; names it.
     pub fn read(meta: &Meta) -> Result<Self> {
-        let Training { settings, text } = Record::entry("training", &meta.training)?;
+        let Training { settings, text, products } = Record::entry("training", &meta.training)?;
         let (config, tokenizer) = Record::model(meta)?;
-        Ok(Record { config, settings, tokenizer, text })
+        Ok(Record { config, settings, tokenizer, text, products })
     }
 
     /// The model and the tokens of a checkpoint, whatever has made it.
@@ -186,7 +191,11 @@ impl Record {
             step,
             seed: self.settings.seed,
             tokenizer: json!(self.tokenizer),
-            training: json!(Training { settings: self.settings.clone(), text: self.text.clone() }),
+            training: json!(Training {
+                settings: self.settings.clone(),
+                text: self.text.clone(),
+                products: self.products.clone(),
+            }),
         }
     }
 

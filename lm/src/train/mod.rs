@@ -145,7 +145,7 @@ impl Trainer {
     ) -> Result<Self> {
         let seed = settings.seed;
         let text = TextRecord::new(corpus, file);
-        let record = Record { config: config.into(), settings, tokenizer, text };
+        let record = Record { config: config.into(), settings, tokenizer, text, products: None };
         Trainer::build(record, corpus, target, |states, step| {
             step.program.ensure_memory()?;
             for (name, tensor) in step.program.initial_parameters(seed) {
@@ -214,6 +214,7 @@ impl Trainer {
         };
         let training = compile(&step.program.graph, &states, &sliced)?;
         record.settings.microbatches = training.report().memory.microbatches;
+        record.products = Some(target.products()?);
         let target = target.share_arena(&training);
         let shapes = parameters::states_of(&step.program.graph);
         let compile_time = start.elapsed();

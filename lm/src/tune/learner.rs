@@ -11,6 +11,7 @@ use kernfusion::optim::{Optimizer, Schedule, TrainStep};
 use kernfusion::trace::Tensor;
 use kernfusion_codegen::States;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -54,6 +55,8 @@ pub(super) struct Learner {
     step: TrainStep,
     program: Compiled,
     pub(super) states: States,
+    /// What products of matrices multiply.
+    products: String,
     done: u64,
 }
 
@@ -82,7 +85,13 @@ impl Learner {
         let shapes = shapes.filter(|(name, _)| tensors.contains_key(name) || !new(name)).collect();
         parameters::put(&states, &shapes, tensors.clone(), "the checkpoint")?;
         let program = compile(&step.program.graph, &states, target)?;
-        Ok(Learner { settings: settings.clone(), step, program, states, done: 0 })
+        let products = target.products()?;
+        Ok(Learner { settings: settings.clone(), step, program, states, products, done: 0 })
+    }
+
+    /// What a checkpoint says of this training.
+    pub(super) fn record(&self, method: &str, settings: Value) -> Value {
+        json!({"method": method, "settings": settings, "products": self.products})
     }
 
     /// The rows of the next step, of `count`: in each epoch every row once, in an order of its own.

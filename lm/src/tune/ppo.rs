@@ -204,7 +204,7 @@ impl Ppo {
     pub fn save(&self, directory: &Path) -> Result<()> {
         let Tuning { seed, adaptation, .. } = &self.settings.tuning;
         let settings = json!({"ppo": self.settings, "adaptation": adaptation});
-        let meta = self.model.meta("ppo", settings, self.done, *seed);
+        let meta = self.model.meta(self.learner.record("ppo", settings), self.done, *seed);
         self.learner.save(directory, &meta, &[HEAD])
     }
 

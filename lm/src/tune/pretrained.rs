@@ -32,9 +32,8 @@ impl Pretrained {
         Ok(Pretrained { config, tokenizer, tensors: parameters::merged(checkpoint)? })
     }
 
-    /// The metadata of a checkpoint of this model after tuning by `method`.
-    pub(super) fn meta(&self, method: &str, settings: Value, step: u64, seed: u64) -> Meta {
-        let training = json!({"method": method, "settings": settings});
+    /// The metadata of a checkpoint of this model after `step` steps of tuning, about which `training` says everything.
+    pub(super) fn meta(&self, training: Value, step: u64, seed: u64) -> Meta {
         let config = json!(ModelConfig::from(self.config.clone()));
         let tokenizer = json!(self.tokenizer);
         Meta { config, step, seed, tokenizer, training }

@@ -100,7 +100,8 @@ impl RewardModel {
     /// If it cannot be written; the one before it is then untouched.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let Tuning { seed, .. } = self.settings;
-        let meta = self.model.meta("reward", json!(self.settings), self.learner.steps_done(), seed);
+        let training = self.learner.record("reward", json!(self.settings));
+        let meta = self.model.meta(training, self.learner.steps_done(), seed);
         self.learner.save(directory, &meta, &[])
     }
 }

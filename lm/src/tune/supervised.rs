@@ -54,7 +54,8 @@ impl Supervised {
     /// If it cannot be written; the one before it is then untouched.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let Tuning { seed, .. } = self.settings;
-        let meta = self.model.meta("sft", json!(self.settings), self.learner.steps_done(), seed);
+        let training = self.learner.record("sft", json!(self.settings));
+        let meta = self.model.meta(training, self.learner.steps_done(), seed);
         self.learner.save(directory, &meta, &[])
     }
 }

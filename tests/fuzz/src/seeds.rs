@@ -91,6 +91,7 @@ fn records() -> Vec<Record> {
         settings: Settings::default(),
         tokenizer: Tokenizer::train(kind, TEXT, 280).expect("a tokenizer"),
         text: TextRecord::new(&corpus, None),
+        products: Some("f32".into()),
     });
     records.collect()
 }

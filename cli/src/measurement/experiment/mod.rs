@@ -170,7 +170,7 @@ impl RunArgs {
             ..settings
         };
         let text = TextRecord::new(&corpus, self.data.as_deref().map(absolute));
-        let record = Record { config, settings, tokenizer, text };
+        let record = Record { config, settings, tokenizer, text, products: None };
         Ok(PreparedRun { record, corpus, split, checkpoint: None, directory: directory.into(), target })
     }
 
@@ -206,7 +206,7 @@ impl PreparedRun {
                 resumed.map_err(|error| in_file(&directory, error))
             }
             None => {
-                let Record { config, settings, tokenizer, text } = record;
+                let Record { config, settings, tokenizer, text, .. } = record;
                 Ok(Trainer::with_tokenizer(tokenizer, config, settings, &corpus, text.file, target)?)
             }
         }
