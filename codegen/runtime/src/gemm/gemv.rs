@@ -20,7 +20,7 @@ pub(super) const ROWS: usize = 4;
 /// Lines of B that are multiplied with one group of rows after another.
 const SHARED: usize = 8;
 /// Bytes of B that a thread takes at a time at least.
-const STEP: usize = 64 << 10;
+const STEP: usize = 128 << 10;
 /// Rows of B that are added up between two visits of C.
 const DEPTH: usize = 32;
 /// Bytes of a row of C up to which all rows of B are added up in one visit.
