@@ -22,7 +22,10 @@ use crate::state_file::{Differences, PLACE, is_optimizers};
 use crate::trace::Program;
 use finite::FiniteCheck;
 use kernfusion_codegen::{Backend, Executable, SharedArena, Temporaries, listed};
-pub use kernfusion_codegen::{Candidates, CodegenError, DeviceError, Listing, Outputs, Pending, States};
+pub use kernfusion_codegen::{
+    Candidates, CodegenError, CommunicationError, Communicator, DeviceError, Listing, Outputs, Pending,
+    States, threads as thread_ranks,
+};
 pub use kernfusion_cpu::isa::Isa;
 #[cfg(feature = "files")]
 use kernfusion_ir::TensorType;

@@ -125,7 +125,7 @@ fn computed_share(kernel: &Kernel) -> f64 {
             let whole = Kernel { form, ..kernel.clone() };
             kernel.operations() as f64 / (whole.operations() as f64).max(1.0)
         }
-        Form::Contraction(_) | Form::Map | Form::Reduce | Form::Loop(_) => 1.0,
+        Form::Contraction(_) | Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => 1.0,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can go wrong between a plan and its results.
 
+use crate::CommunicationError;
 use kernfusion_ir::TensorType;
 use kernfusion_runtime::isa::IsaError;
 use kernfusion_runtime::memory::OutOfMemory;
@@ -16,6 +17,9 @@ pub enum CodegenError {
     /// The system refused memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
+    /// Ranks cannot go on together.
+    #[error(transparent)]
+    Communication(#[from] CommunicationError),
     /// A device, or what programs for it need.
     #[error(transparent)]
     Device(#[from] DeviceError),

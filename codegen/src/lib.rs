@@ -4,6 +4,7 @@
 pub mod analysis;
 pub mod axes;
 mod backend;
+mod communicator;
 mod error;
 mod inputs;
 mod names;
@@ -12,6 +13,7 @@ mod peaks;
 mod states;
 
 pub use backend::{Backend, Candidates, Executable, Listing, Pending, Running, Temporaries};
+pub use communicator::{CommunicationError, Communicator, threads};
 pub use error::{CodegenError, DeviceError};
 pub use inputs::check_inputs;
 pub use kernfusion_runtime::memory::SharedArena;

@@ -47,8 +47,9 @@ impl Annotated for Dual {
 /// The value of every node with its change, in `f64`, from inputs with theirs.
 ///
 /// # Errors
-/// If an input is missing.
+/// If an input is missing, or the program is for several ranks.
 pub fn duals(graph: &Graph, inputs: BTreeMap<String, Dual>) -> Result<Vec<Dual>> {
+    graph.one_rank()?;
     let mut inputs = inputs;
     let mut values: Vec<Dual> = Vec::with_capacity(graph.len());
     for id in graph.ids() {
@@ -114,7 +115,8 @@ impl OpCall<'_> {
             | Op::Permute(_)
             | Op::Broadcast(_)
             | Op::Slice(_)
-            | Op::Concat(_) => self.moved(self.op, self.operands.len()),
+            | Op::Concat(_)
+            | Op::Collective(_) => self.moved(self.op, self.operands.len()),
             Op::Scan(_) => unreachable!("a loop is evaluated iteration by iteration"),
         }
     }

@@ -4,7 +4,7 @@
 //! op's result is rounded to its dtype; under [`Precision::Double`] floats are not rounded at all, so that the
 //! rounding of an execution in `f32` can be measured.
 
-use crate::{Graph, IrError, Op, Result, Scan, Tensor, TensorType, ValueId};
+use crate::{Collective, Graph, IrError, Op, Result, Scan, Tensor, TensorType, ValueId};
 use std::collections::BTreeMap;
 
 /// How results are rounded.
@@ -144,39 +144,98 @@ pub(crate) fn room(elements: usize) -> Result<()> {
 /// The value of every node, by its number.
 ///
 /// # Errors
-/// If an input is missing, or memory is short.
+/// If an input is missing, memory is short, or the program is for several ranks.
 pub fn evaluate_all(
     graph: &Graph,
-    mut inputs: BTreeMap<String, Array>,
+    inputs: BTreeMap<String, Array>,
     precision: Precision,
 ) -> Result<Vec<Array>> {
+    Ok(evaluate_ranks(graph, vec![inputs], precision)?.swap_remove(0))
+}
+
+/// The value of every node on every rank, from the inputs of each: the ranks of a program, side by side.
+///
+/// # Errors
+/// If an input is missing, memory is short, or the program is for another number of ranks.
+pub fn evaluate_ranks(
+    graph: &Graph,
+    inputs: Vec<BTreeMap<String, Array>>,
+    precision: Precision,
+) -> Result<Vec<Vec<Array>>> {
+    for id in graph.ids() {
+        if let Op::Collective(Collective { ranks, .. }) = graph[id].op
+            && ranks != inputs.len()
+        {
+            return Err(IrError::Ranks { ranks, given: inputs.len() });
+        }
+    }
     ensure_memory(graph)?;
-    let mut values: Vec<Array> = Vec::with_capacity(graph.len());
-    // All results of each loop, which has a node for every one of them.
-    let mut loops: BTreeMap<(Scan, &[ValueId]), Vec<Array>> = BTreeMap::new();
+    let mut ranks: Vec<_> =
+        inputs.into_iter().map(|inputs| Evaluation::new(graph, inputs, precision)).collect();
     for id in graph.ids() {
         let node = &graph[id];
-        values.push(match &node.op {
+        if let Op::Collective(collective) = &node.op {
+            let operands: Vec<_> = ranks.iter().map(|rank| &rank.values[node.operands[0].index()]).collect();
+            let results = collective.exchanged(&operands);
+            ranks.iter_mut().zip(results).for_each(|(rank, result)| rank.push(id, result));
+        } else {
+            ranks.iter_mut().try_for_each(|rank| rank.next(id))?;
+        }
+    }
+    Ok(ranks.into_iter().map(|rank| rank.values).collect())
+}
+
+/// The evaluation of a program on one rank, node by node.
+struct Evaluation<'g> {
+    graph: &'g Graph,
+    inputs: BTreeMap<String, Array>,
+    precision: Precision,
+    values: Vec<Array>,
+    /// All results of each loop, which has a node for every one of them.
+    loops: BTreeMap<(Scan, &'g [ValueId]), Vec<Array>>,
+}
+
+impl<'g> Evaluation<'g> {
+    fn new(graph: &'g Graph, inputs: BTreeMap<String, Array>, precision: Precision) -> Self {
+        Evaluation {
+            graph,
+            inputs,
+            precision,
+            values: Vec::with_capacity(graph.len()),
+            loops: BTreeMap::new(),
+        }
+    }
+
+    /// Evaluates the next node, from those before it.
+    fn next(&mut self, id: ValueId) -> Result<()> {
+        let node = &self.graph[id];
+        let operands: Vec<_> = node.operands.iter().map(|operand| &self.values[operand.index()]).collect();
+        match &node.op {
             Op::Input(input) => {
-                inputs.remove(&input.name).ok_or_else(|| unfit(&input.name, "is missing".into()))?
+                let given = self.inputs.remove(&input.name);
+                self.values.push(given.ok_or_else(|| unfit(&input.name, "is missing".into()))?);
+            }
+            Op::Scan(scan) => {
+                let key = (scan.with_result(0), &node.operands[..]);
+                if !self.loops.contains_key(&key) {
+                    self.loops.insert(key.clone(), scan.run(&operands, self.precision)?);
+                }
+                self.values.push(self.loops[&key][scan.result].clone());
             }
             op => {
-                let operands: Vec<_> = node.operands.iter().map(|operand| &values[operand.index()]).collect();
-                if let Op::Scan(scan) = op {
-                    let key = (scan.with_result(0), &node.operands[..]);
-                    if !loops.contains_key(&key) {
-                        loops.insert(key.clone(), scan.run(&operands, precision)?);
-                    }
-                    values.push(loops[&key][scan.result].clone());
-                    continue;
-                }
-                let mut results = op.eval(&operands, &node.ty);
-                results.iter_mut().for_each(|x| *x = precision.round(node.ty.dtype, *x));
-                Array { ty: node.ty.clone(), values: results }
+                let results = op.eval(&operands, &node.ty);
+                self.push(id, results);
             }
-        });
+        }
+        Ok(())
     }
-    Ok(values)
+
+    /// Rounds the results of a node, and keeps them.
+    fn push(&mut self, id: ValueId, mut results: Vec<f64>) {
+        let ty = &self.graph[id].ty;
+        results.iter_mut().for_each(|x| *x = self.precision.round(ty.dtype, *x));
+        self.values.push(Array { ty: ty.clone(), values: results });
+    }
 }
 
 fn unfit(name: &str, reason: String) -> IrError {

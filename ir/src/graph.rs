@@ -4,7 +4,7 @@
 //! user's; every type is what the op's type rule says; edges mirror the operand lists; names are unique.
 //! Passes do not edit a graph in place: they rebuild it, with fresh ids.
 
-use crate::{InputRole, IrError, Lineage, Op, Origin, Result, TensorType};
+use crate::{Collective, InputRole, IrError, Lineage, Op, Origin, Result, TensorType};
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
@@ -145,6 +145,23 @@ impl Graph {
     /// All values, in execution order.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = ValueId> + use<> {
         (0..self.len()).map(ValueId::from_index)
+    }
+
+    /// How many ranks run this program side by side, as its collectives say it; 1 if there are none.
+    pub fn ranks(&self) -> usize {
+        let ranks = self.ids().filter_map(|id| match self[id].op {
+            Op::Collective(Collective { ranks, .. }) => Some(ranks),
+            _ => None,
+        });
+        ranks.max().unwrap_or(1)
+    }
+
+    /// Checks that no other rank is needed to evaluate it.
+    pub(crate) fn one_rank(&self) -> Result<()> {
+        match self.ranks() {
+            1 => Ok(()),
+            ranks => Err(IrError::Ranks { ranks, given: 1 }),
+        }
     }
 
     /// Whether each value is one of `roots`, or is needed to compute one. Values that are known need none of their

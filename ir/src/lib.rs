@@ -32,9 +32,9 @@ mod verify;
 pub use build::Builder;
 pub use graph::{Graph, Node, Output, ValueId};
 pub use op::{
-    Attribute, Attributes, Binary, Body, Broadcast, Cast, Compare, Concat, Constant, DotGeneral,
-    DynamicSlice, DynamicUpdate, Gather, Input, InputRole, Iota, KernelEntry, Op, Pad, Permute, RandomBits,
-    Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice, Unary, Vjp,
+    Attribute, Attributes, Binary, Body, Broadcast, Cast, Collective, Compare, Concat, Constant, DotGeneral,
+    DynamicSlice, DynamicUpdate, Exchange, Gather, Input, InputRole, Iota, KernelEntry, Op, Pad, Permute,
+    RandomBits, Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice, Unary, Vjp,
 };
 pub use origin::{Lineage, Location, Origin};
 pub use tensor::{Data, Tensor};
@@ -67,6 +67,14 @@ pub enum IrError {
         name: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A program of several ranks is evaluated with another number of them.
+    #[error("the program is for {ranks} ranks side by side, and {given} would be there")]
+    Ranks {
+        /// How many the program says.
+        ranks: usize,
+        /// How many there are.
+        given: usize,
     },
     /// What is to be computed needs more memory than the system gives.
     #[error("the system has no {bytes} bytes ({} MiB) of memory to give", bytes >> 20)]

@@ -62,12 +62,13 @@ impl Annotated for Approximate {
 /// rounded as `f64`.
 ///
 /// # Errors
-/// If an input is missing.
+/// If an input is missing, or the program is for several ranks.
 pub fn running_errors(
     graph: &Graph,
     inputs: BTreeMap<String, Approximate>,
     precision: Precision,
 ) -> Result<Vec<Approximate>> {
+    graph.one_rank()?;
     let mut inputs = inputs;
     let mut values: Vec<Approximate> = Vec::with_capacity(graph.len());
     for id in graph.ids() {
@@ -209,9 +210,12 @@ impl OpCall<'_> {
             Op::Reduce(reduce) => self.reduce(reduce, values),
             Op::DotGeneral(dot) => self.dot(dot, values),
             Op::ScatterAdd(scatter) => self.scatter(scatter, values),
-            Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Concat(_) => {
-                self.moved(self.op)
-            }
+            Op::Reshape(_)
+            | Op::Permute(_)
+            | Op::Broadcast(_)
+            | Op::Slice(_)
+            | Op::Concat(_)
+            | Op::Collective(_) => self.moved(self.op),
             Op::Pad(pad) => {
                 let zeros = Pad { value: Literal::new(0.0), ..pad.clone() };
                 let padding = self.rounding(self.ty.dtype, pad.value.value());

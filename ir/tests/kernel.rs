@@ -219,7 +219,9 @@ fn memory_is_checked() {
 fn contraction(graph: &mut KernelGraph) -> &mut Product {
     match &mut graph.kernels[0].form {
         Form::Contraction(contraction) => &mut contraction.products[0],
-        Form::Map | Form::Reduce | Form::Loop(_) => panic!("the kernel is a contraction"),
+        Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => {
+            panic!("the kernel is a contraction")
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the intermediate representations from outside.
 
+mod collective;
 mod draw;
 mod kernel;
 mod samples;

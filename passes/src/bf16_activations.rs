@@ -82,7 +82,8 @@ impl Kept {
                     | KernelEntry::Reduction
                     | KernelEntry::Contraction
                     | KernelEntry::Scatter
-                    | KernelEntry::Loop => None,
+                    | KernelEntry::Loop
+                    | KernelEntry::Collective => None,
                 }
             };
             let copied = found.is_none() && needed[id.index()] && node.ty.dtype == DType::F32;
@@ -131,9 +132,11 @@ fn full(graph: &Graph) -> Vec<bool> {
         let node = &graph[id];
         full.push(match node.op.entry() {
             KernelEntry::Input | KernelEntry::Generated | KernelEntry::Reduction => false,
-            KernelEntry::Movement | KernelEntry::Contraction | KernelEntry::Scatter | KernelEntry::Loop => {
-                true
-            }
+            KernelEntry::Movement
+            | KernelEntry::Contraction
+            | KernelEntry::Scatter
+            | KernelEntry::Loop
+            | KernelEntry::Collective => true,
             KernelEntry::Scalar | KernelEntry::View => {
                 node.operands.iter().any(|operand| full[operand.index()])
             }
@@ -152,7 +155,9 @@ fn needed(graph: &Graph, forward: &[bool]) -> Vec<bool> {
             KernelEntry::Scalar | KernelEntry::Movement | KernelEntry::Reduction | KernelEntry::Scatter => {
                 !forward[id.index()] && narrowed(graph, id).is_none()
             }
-            KernelEntry::Input | KernelEntry::Generated | KernelEntry::Loop => false,
+            KernelEntry::Input | KernelEntry::Generated | KernelEntry::Loop | KernelEntry::Collective => {
+                false
+            }
         };
         let operands = graph[id].operands.iter().filter(|_| reads);
         operands.for_each(|operand| {

@@ -131,7 +131,9 @@ impl Readers {
                     }
                     _ => Readers { summed: true, ..Readers::default() },
                 },
-                KernelEntry::Scatter | KernelEntry::Loop => Readers { delivered: true, ..Readers::default() },
+                KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective => {
+                    Readers { delivered: true, ..Readers::default() }
+                }
                 KernelEntry::Contraction | KernelEntry::Generated | KernelEntry::Input => Readers::default(),
             };
             for operand in &node.operands {

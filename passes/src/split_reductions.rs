@@ -30,7 +30,8 @@ fn follows_reduction(graph: &Graph, value: ValueId) -> bool {
         | KernelEntry::Movement
         | KernelEntry::Contraction
         | KernelEntry::Scatter
-        | KernelEntry::Loop => false,
+        | KernelEntry::Loop
+        | KernelEntry::Collective => false,
     }
 }
 

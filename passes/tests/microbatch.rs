@@ -6,7 +6,7 @@ use kernfusion_ir::{
     Binary, Builder, Compare, DType, Graph, InputRole, Iota, Origin, RandomBits, ReduceOp, Tensor,
     TensorType, Unary, ValueId,
 };
-use kernfusion_passes::microbatch::{Divided, INDEX, MicrobatchError, batch_extent, divide};
+use kernfusion_passes::microbatch::{Divided, Division, INDEX, MicrobatchError, batch_extent, divide};
 use std::collections::BTreeMap;
 
 type Arrays = BTreeMap<String, Array>;
@@ -38,7 +38,7 @@ fn run(divided: &Divided, inputs: &Arrays) -> Arrays {
         graph.inputs().map(input).collect()
     };
     let mut parts = vec![];
-    for part in 0..divided.microbatches {
+    for part in 0..divided.division.microbatches {
         let inputs = given(&divided.body, &states, part);
         let mut results = evaluate_arrays(&divided.body, inputs, Precision::Double).unwrap();
         parts.push(divided.joined.iter().map(|(name, _)| results.remove(name).unwrap()).collect::<Vec<_>>());
@@ -73,7 +73,7 @@ fn arrays(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Arrays {
 /// Compares; says whether the program could be cut.
 fn check(name: &str, graph: &Graph, inputs: &Arrays, microbatches: usize) -> bool {
     graph.verify().unwrap();
-    let divided = match divide(graph, microbatches) {
+    let divided = match divide(graph, Division::microbatches(microbatches)) {
         Ok(divided) => divided,
         Err(MicrobatchError::Graph(error)) => panic!("{name}: {error}"),
         Err(MicrobatchError::Refused { .. } | MicrobatchError::Batch { .. }) => return false,
@@ -198,7 +198,7 @@ fn a_step_draws_the_same_mask_and_keeps_one_accumulator_a_sum() {
     let inputs: Arrays = graph.inputs().map(|(id, name, _)| (name.to_string(), draw(id))).collect();
     for microbatches in [2, 4, 8] {
         assert!(check("step", &graph, &inputs, microbatches));
-        let divided = divide(&graph, microbatches).unwrap();
+        let divided = divide(&graph, Division::microbatches(microbatches)).unwrap();
         let states = divided.body.inputs().filter(|(_, _, role)| *role == InputRole::State);
         // The weights, their scaled gradient (not the gradient too), the sum and the maximum.
         let names: Vec<_> = states.map(|(_, name, _)| name).collect();
@@ -229,7 +229,7 @@ fn what_cannot_be_cut_is_refused_with_its_reason() {
             true => graph.update("w", y),
             false => graph.output("y", y),
         }
-        divide(&graph, microbatches).unwrap_err().to_string()
+        divide(&graph, Division::microbatches(microbatches)).unwrap_err().to_string()
     };
     let cases: [(usize, &str, &Build); 5] = [
         (

@@ -2,9 +2,9 @@
 
 use super::{Parts, Stages, Target};
 use crate::error::Result;
-use kernfusion_ir::kernel::{Microbatches, Plan, ProgramPlan};
+use kernfusion_ir::kernel::{BufferRole, Microbatches, Plan, ProgramPlan};
 use kernfusion_ir::{Graph, InputRole};
-use kernfusion_passes::microbatch::{BatchTypes, INDEX};
+use kernfusion_passes::microbatch::{BatchTypes, INDEX, RESERVED};
 use kernfusion_passes::{MemoryStrategy, PassReport};
 use std::time::{Duration, Instant};
 
@@ -42,25 +42,38 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
         plan += start.elapsed();
         Ok(planned)
     };
-    let Parts { graphs, joined, batch_types } = stages.divide(graph)?;
+    let Parts { graphs, batched, joined, batch_types } = stages.divide(graph)?;
     let mut graphs = graphs.into_iter();
     let body = lowered(graphs.next().expect("a program has one part at least"))?;
     let program = match graphs.next() {
         None => ProgramPlan::whole(body),
         Some(tail) => {
             let tail = lowered(tail)?;
-            ProgramPlan::divided(body, division(graph, memory.microbatches, tail, &joined))
+            let mut parts = division(graph, memory.microbatches, &body, tail, &joined);
+            // A run takes this rank's rows.
+            for (_, ty) in parts.inputs.iter_mut().filter(|(name, _)| batched.contains(name)) {
+                ty.shape[0] /= stages.division(graph).ranks;
+            }
+            ProgramPlan::divided(body, parts)
         }
     };
     Ok(Lowered { memory, program, passes, fuse, plan, batch_types })
 }
 
 /// How inputs go to body and tail, and where results come from.
-fn division(graph: &Graph, count: usize, tail: Plan, joined: &[(String, usize)]) -> Microbatches {
+fn division(
+    graph: &Graph,
+    count: usize,
+    body: &Plan,
+    tail: Plan,
+    joined: &[(String, usize)],
+) -> Microbatches {
+    let states = body.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::State);
+    let sums = states.map(|state| state.name.clone()).filter(|name| name.starts_with(RESERVED)).collect();
     let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
     let inputs = data.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
     let axis = |name: &str| joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
     let results = graph.outputs().iter().filter(|output| !output.updates_state);
     let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
-    Microbatches { count, index: INDEX.into(), inputs, outputs, tail }
+    Microbatches { count, index: INDEX.into(), sums, inputs, outputs, tail }
 }

@@ -170,7 +170,7 @@ fn candidates(graph: &Graph, target: &Target) -> Vec<MemoryStrategy> {
     if let Some(microbatches) = target.microbatches {
         return vec![MemoryStrategy { microbatches, recompute }];
     }
-    let extent = batch_extent(graph).unwrap_or(1).max(1);
+    let extent = (batch_extent(graph).unwrap_or(1) / target.rank_count()).max(1);
     let divisors = (1..=extent).filter(|microbatches| extent.is_multiple_of(*microbatches));
     divisors.map(|microbatches| MemoryStrategy { microbatches, recompute }).collect()
 }

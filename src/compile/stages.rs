@@ -12,7 +12,7 @@ use crate::error::Result;
 use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan};
 use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::microbatch::{BatchTypes, Divided, divide};
+use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange_sums};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, Observer, PIPELINE, Pass, PassReport, run};
 
@@ -20,6 +20,7 @@ use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, Observer, PIPELINE, Pas
 #[derive(Debug, Clone)]
 pub struct Stages {
     memory: MemoryStrategy,
+    ranks: usize,
     passes: Vec<Pass>,
     fusion: Fusion,
     accepts: Accepts,
@@ -30,6 +31,8 @@ pub struct Stages {
 pub struct Parts {
     /// The program alone, or the body of its microbatches and the tail that follows the last one.
     pub graphs: Vec<Graph>,
+    /// The inputs that have the batch, of which the body gets parts.
+    pub batched: Vec<String>,
     /// The body's results, each with the axis along which those of microbatches are joined.
     pub joined: Vec<(String, usize)>,
     /// The types of the body's values by whether they have the batch, if there is a body.
@@ -45,7 +48,14 @@ impl Stages {
             Mode::Compiled => Fusion::Full,
             Mode::Eager => Fusion::None,
         };
-        Stages { memory, passes: passes(target.mode, target.precision), fusion, accepts: target.accepts() }
+        let ranks = target.rank_count();
+        Stages {
+            memory,
+            ranks,
+            passes: passes(target.mode, target.precision),
+            fusion,
+            accepts: target.accepts(),
+        }
     }
 
     /// How the program is kept small.
@@ -58,19 +68,26 @@ impl Stages {
         &self.passes
     }
 
-    /// Divides a program into body and tail, if its batch is computed in microbatches.
+    /// How a program's batch is divided. One that exchanges something by itself is what each rank runs.
+    pub(super) fn division(&self, graph: &Graph) -> Division {
+        let ranks = if graph.ranks() == 1 { self.ranks } else { 1 };
+        Division { microbatches: self.memory.microbatches, ranks }
+    }
+
+    /// Divides a program into body and tail, if its batch is computed in microbatches or by several ranks.
     ///
     /// # Errors
     /// If the batch cannot be divided so.
     pub fn divide(&self, graph: &Graph) -> Result<Parts> {
-        if self.memory.microbatches == 1 {
-            return Ok(Parts { graphs: vec![graph.clone()], joined: vec![], batch_types: None });
+        if self.division(graph).parts() == 1 {
+            let graphs = vec![graph.clone()];
+            return Ok(Parts { graphs, batched: vec![], joined: vec![], batch_types: None });
         }
-        let Divided { body, tail, joined, types, .. } = divide(graph, self.memory.microbatches)?;
-        Ok(Parts { graphs: vec![body, tail], joined, batch_types: Some(types) })
+        let Divided { body, tail, batched, joined, types, .. } = divide(graph, self.division(graph))?;
+        Ok(Parts { graphs: vec![body, tail], batched, joined, batch_types: Some(types) })
     }
 
-    /// Runs the passes, the first `count` of them if given.
+    /// Runs the passes, the first `count` of them if given; after all of them, a tail gets the sums of all ranks.
     ///
     /// # Errors
     /// The pass that fails, or whose result breaks an invariant.
@@ -80,7 +97,11 @@ impl Stages {
         count: Option<usize>,
         observer: Observer<'_>,
     ) -> Result<Vec<PassReport>> {
-        Ok(run(graph, &self.passes, count, observer)?)
+        let reports = run(graph, &self.passes, count, observer)?;
+        if count.is_none() {
+            exchange_sums(graph, self.ranks)?;
+        }
+        Ok(reports)
     }
 
     /// Makes kernels of a simplified graph.

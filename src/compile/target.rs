@@ -2,7 +2,9 @@
 
 use super::Compiled;
 use crate::error::Result;
-use kernfusion_codegen::{Backend, Candidates, CodegenError, Peaks, SharedArena, States, Temporaries};
+use kernfusion_codegen::{
+    Backend, Candidates, CodegenError, Communicator, Peaks, SharedArena, States, Temporaries,
+};
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
 use kernfusion_cpu::{CpuBackend, Options, gemm};
@@ -119,6 +121,7 @@ pub struct Target {
     pub(super) f32_products: F32Products,
     pub(super) candidates: Candidates,
     pub(super) arena: Option<SharedArena>,
+    pub(super) communicator: Option<Arc<dyn Communicator>>,
     #[cfg(feature = "cuda")]
     pub(super) device: Option<Device>,
 }
@@ -142,6 +145,7 @@ impl Target {
             f32_products: F32Products::Exact,
             candidates: Candidates::None,
             arena: None,
+            communicator: None,
             #[cfg(feature = "cuda")]
             device: None,
         }
@@ -225,6 +229,20 @@ impl Target {
         Target { memory_limit: Some(bytes), ..self }
     }
 
+    /// As one of several ranks, which run the same program side by side, each on its rows of the batch. A program is traced with the batch of all
+    /// ranks together. A run takes this rank's rows of every input that has the batch, as many as each rank has, in the order of ranks; and all
+    /// ranks have to run it. Results and new states are those of the whole batch, the same on every rank; of a result that has the batch itself,
+    /// each rank gets its rows. [`Target::microbatches`] are those of each rank. With one of them, everything has the bits that one process gives
+    /// in as many microbatches as there are ranks.
+    pub fn ranks(self, communicator: Arc<dyn Communicator>) -> Self {
+        Target { communicator: Some(communicator), ..self }
+    }
+
+    /// How many ranks run a program side by side.
+    pub fn rank_count(&self) -> usize {
+        self.communicator.as_ref().map_or(1, |communicator| communicator.ranks())
+    }
+
     /// Runs programs in the arena of one that is compiled already, in the fewest microbatches that fit into it if any do. They
     /// run in turns. On a GPU every program has memory of its own.
     pub fn share_arena(self, with: &Compiled) -> Self {
@@ -265,6 +283,7 @@ impl Target {
             keep_code: self.keep_code,
             pool: self.pool.clone(),
             arena: self.arena.clone(),
+            communicator: self.communicator.clone(),
         }
     }
 

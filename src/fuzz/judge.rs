@@ -12,7 +12,7 @@ use kernfusion_ir::{
     Builder, Cast, DType, Graph, Input, InputRole, Op, Origin, ReduceOp, Tensor, TensorType, ValueId,
 };
 use kernfusion_passes::grad;
-use kernfusion_passes::microbatch::batch_extent;
+use kernfusion_passes::microbatch::{Division, batch_extent, divide};
 use kernfusion_passes::simplify::{Options, Pick, Rounding, simplify};
 use kernfusion_passes::{OTHERS, PIPELINE, Pass, run as run_passes};
 use std::cell::OnceCell;
@@ -227,7 +227,7 @@ impl<'a> Judge<'a> {
             .is_some_and(|extent| extent >= count && extent.is_multiple_of(count));
         let target = Target::cpu().microbatches(count);
         // What cannot be cut says so.
-        if !fits || kernfusion_passes::microbatch::divide(&self.program.graph, count).is_err() {
+        if !fits || divide(&self.program.graph, Division::microbatches(count)).is_err() {
             return Ok(());
         }
         self.runs(&target, self.declared()?)

@@ -263,7 +263,8 @@ fn resumed(args: &Args, from: &Path, target: Target, screen: &mut Screen) -> Res
     }
     asked.config.set_dropout(args.model.dropout.unwrap_or(asked.config.dropout()));
     stored.allows(&asked).map_err(|error| in_file(from, error))?;
-    let trainer = Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))?;
+    let trainer =
+        Trainer::resume(checkpoint, asked, &corpus, target).map_err(|error| in_file(from, error))?;
     if let (Some(before), Some(now)) = (&stored.products, &trainer.record().products)
         && before != now
     {

@@ -15,6 +15,8 @@ pub struct CpuExecutable {
     program: ProgramPlan,
     body: PlanExecutable,
     tail: Option<PlanExecutable>,
+    /// The number of this rank, where several run the program.
+    rank: usize,
 }
 
 impl CpuExecutable {
@@ -34,7 +36,8 @@ impl CpuExecutable {
         options.pool = Some(body.pool().clone());
         let tail = program.microbatches.as_ref().map(|microbatches| microbatches.tail.clone());
         let tail = tail.map(|tail| PlanExecutable::compile(tail, states, &options)).transpose()?;
-        Ok(CpuExecutable { program, body, tail })
+        let rank = options.communicator.as_ref().map_or(0, |communicator| communicator.rank());
+        Ok(CpuExecutable { program, body, tail, rank })
     }
 
     /// The executables: that of the body, and that of the tail if there is one.
@@ -57,21 +60,27 @@ impl CpuExecutable {
             let locate = |buffer: &Buffer| given(&buffer.name).data().as_ptr();
             return self.body.run_held(&locate, &mut |at| tick(false, at), see);
         };
-        let locate = |buffer: &Buffer, number: &u32| -> *const u8 {
+        // Of the parts of all ranks, ours begin here.
+        let first = (self.rank * microbatches.count) as u32;
+        let locate = |buffer: &Buffer, number: u32, part: &u32| -> *const u8 {
             if buffer.name == microbatches.index {
-                return std::ptr::from_ref(number).cast();
+                return std::ptr::from_ref(part).cast();
             }
             let (given, bytes) = (given(&buffer.name), buffer.ty.bytes());
-            let start = if given.ty() == buffer.ty { 0 } else { *number as usize * bytes };
+            let start = if given.ty() == buffer.ty { 0 } else { number as usize * bytes };
             assert!(start + bytes <= given.ty().bytes(), "microbatches lie in their input");
             given.data().as_ptr().wrapping_add(start)
         };
+        if first > 0 {
+            self.body.clear(&microbatches.sums);
+        }
         let mut parts = vec![];
         for number in 0..microbatches.count as u32 {
-            let locate = |buffer: &Buffer| locate(buffer, &number);
+            let part = first + number;
+            let locate = |buffer: &Buffer| locate(buffer, number, &part);
             parts.push(self.body.run_held(&locate, &mut |at| tick(false, at), see)?);
         }
-        let last = tail.run_held(&|buffer| locate(buffer, &0), &mut |at| tick(true, at), see)?;
+        let last = tail.run_held(&|buffer| locate(buffer, 0, &first), &mut |at| tick(true, at), see)?;
         Ok(Outputs::joined(microbatches, &parts, &last))
     }
 }

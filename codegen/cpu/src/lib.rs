@@ -8,6 +8,7 @@
 //! primitives ([`math`]), matrix products ([`gemm`]), and the launching of programs. [`peaks()`] measures what bounds them.
 
 mod backend;
+mod collective;
 mod executable;
 mod loops;
 mod lower;

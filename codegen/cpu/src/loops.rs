@@ -1,10 +1,10 @@
 //! Kernels of a plan as work, loops with that of their bodies.
 
+use super::collective::ExchangeCode;
 use super::lower::{Compiler, Machine, Text};
 use super::plan::share_memory;
-use kernfusion_codegen::CodegenError;
-use kernfusion_codegen::Temporaries;
-use kernfusion_ir::kernel::{BufferId, BufferOffset, Kernel, Loop, Place, Plan, Transfer};
+use kernfusion_codegen::{CodegenError, Communicator, Temporaries};
+use kernfusion_ir::kernel::{BufferId, BufferOffset, Form, Kernel, Loop, Place, Plan, Transfer};
 use kernfusion_runtime::launch::{KernelProgram, Launcher, Pointers};
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub(super) enum KernelCode {
     Program(Arc<KernelProgram>, Vec<usize>),
     /// The kernels of a body, over and over, and where the body's buffers are at the moment.
     Loop(Vec<KernelCode>, Pointers),
+    /// An exchange between ranks.
+    Exchange(ExchangeCode),
 }
 
 impl KernelCode {
@@ -21,14 +23,19 @@ impl KernelCode {
     pub(super) fn compile(
         plan: &Plan,
         temporaries: Temporaries,
+        communicator: Option<&Arc<dyn Communicator>>,
         compiler: &mut Compiler,
     ) -> Result<Vec<KernelCode>, CodegenError> {
-        let work = |kernel: &Kernel| match kernel.repeated() {
-            Some(repeated) => {
-                let kernels = KernelCode::compile(&repeated.body, Temporaries::Arena, compiler)?;
+        let work = |kernel: &Kernel| match &kernel.form {
+            Form::Loop(repeated) => {
+                let kernels =
+                    KernelCode::compile(&repeated.body, Temporaries::Arena, communicator, compiler)?;
                 Ok(KernelCode::Loop(kernels, Pointers::new(repeated.graph().buffers.len())))
             }
-            None => {
+            Form::Collective(call) => {
+                Ok(KernelCode::Exchange(ExchangeCode::new(&plan.graph, kernel, *call, communicator)?))
+            }
+            Form::Map | Form::Reduce | Form::Contraction(_) => {
                 let shares = |a: BufferId, b: BufferId| share_memory(plan, temporaries, a, b);
                 let (program, slots) = compiler.kernel(&plan.graph, kernel, shares)?;
                 Ok(KernelCode::Program(program, slots.into_iter().map(usize::from).collect()))
@@ -43,6 +50,7 @@ impl KernelCode {
             match work {
                 KernelCode::Program(program, _) => vec![program],
                 KernelCode::Loop(kernels, _) => KernelCode::programs(kernels),
+                KernelCode::Exchange(_) => vec![],
             }
         }
         kernels.iter().flat_map(of).collect()
@@ -64,6 +72,8 @@ impl KernelCode {
             KernelCode::Program(program, slots) => unsafe {
                 Ok(launcher.run(program, machine.functions(), slots, pointers)?)
             },
+            // SAFETY: the caller's contract.
+            KernelCode::Exchange(code) => unsafe { code.run(pointers) },
             KernelCode::Loop(kernels, inner) => {
                 let repeated = kernel.repeated().expect("the work of a loop");
                 // SAFETY: the caller's contract.
@@ -130,5 +140,6 @@ pub(super) fn text<'m>(
             texts.join("\n")
         }),
         KernelCode::Loop(kernels, _) => text(&kernel.repeated()?.body, kernels, machine, name, of),
+        KernelCode::Exchange(_) => None,
     })
 }

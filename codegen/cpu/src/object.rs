@@ -93,7 +93,7 @@ struct Launches {
 impl Launches {
     fn chunk(&mut self, chunk: &ReadingChunk, compiler: &mut Compiler) -> Result<ChunkProgram, CodegenError> {
         let plan = &chunk.plan;
-        let works = KernelCode::compile(plan, Temporaries::Arena, compiler)?;
+        let works = KernelCode::compile(plan, Temporaries::Arena, None, compiler)?;
         let kernels = plan.graph.kernels.iter().zip(works);
         let launches = kernels.map(|(kernel, work)| self.launch(kernel, work)).collect::<Result<_, _>>()?;
         let buffers = (0..plan.places.len() as u32).map(|at| self.storage(plan, BufferId(at))).collect();

@@ -6,7 +6,7 @@
 
 use super::loops::{self, KernelCode};
 use super::lower::{Compiler, Machine, Text};
-use kernfusion_codegen::{CodegenError, Outputs, State, States, Temporaries, check_inputs};
+use kernfusion_codegen::{CodegenError, Communicator, Outputs, State, States, Temporaries, check_inputs};
 use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use kernfusion_runtime::gemm::Precision;
@@ -35,6 +35,8 @@ pub struct Options {
     pub temporaries: Temporaries,
     /// An arena to use instead of one of its own, if it is large enough.
     pub arena: Option<SharedArena>,
+    /// The way to the other ranks, where several run the program.
+    pub communicator: Option<Arc<dyn Communicator>>,
     /// Whether to keep the text of all code for [`PlanExecutable::clif`] and [`PlanExecutable::assembly`].
     pub keep_code: bool,
 }
@@ -98,7 +100,7 @@ impl PlanExecutable {
         // In guarded memory every temporary has pages of its own.
         let memory = if guard::side().is_some() { Temporaries::Fresh } else { options.temporaries };
         let mut compiler = Compiler::new(isa, options.f32_products, options.keep_code)?;
-        let works = KernelCode::compile(&plan, memory, &mut compiler)?;
+        let works = KernelCode::compile(&plan, memory, options.communicator.as_ref(), &mut compiler)?;
         let mut kernels: Vec<_> = works.iter().map(|_| Launch::default()).collect();
         let programs = compiler.programs();
         let machine = compiler.finish()?;
@@ -180,6 +182,16 @@ impl PlanExecutable {
         }
         found.into_iter().for_each(|(buffer, pointer)| self.point(buffer, pointer));
         Ok(())
+    }
+
+    /// Fills states with zeros, while the caller holds them.
+    pub(super) fn clear(&mut self, states: &[String]) {
+        for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
+            if buffer.role == BufferRole::State && states.contains(&buffer.name) {
+                // SAFETY: a state has the bytes of its type, and nobody else touches it now.
+                unsafe { self.pointers.get(BufferId(at as u32)).write_bytes(0, buffer.ty.bytes()) };
+            }
+        }
     }
 
     /// Says where a buffer is, and its aliases with it.

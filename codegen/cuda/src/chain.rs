@@ -186,7 +186,7 @@ impl Stream<'_> {
         let (rows, columns) = self.row_and_column_extents();
         let band = match &self.kernel.form {
             Form::Contraction(Contraction { band, .. }) => *band,
-            Form::Map | Form::Reduce | Form::Loop(_) => None,
+            Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => None,
         };
         let band = band.filter(|_| !stores_all);
         let clamped = |from: &str, by: i64| {

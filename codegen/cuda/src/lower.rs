@@ -316,6 +316,7 @@ impl Lowering<'_> {
             }
             Form::Contraction(_) => self.chain(kernel),
             Form::Loop(_) => unreachable!("the iterations of a loop are lowered one by one"),
+            Form::Collective(_) => Err(self.unsupported("an exchange between ranks")),
         }
     }
 

@@ -22,6 +22,7 @@ pub mod math;
 pub mod memory;
 #[cfg(feature = "artefact")]
 mod model;
+pub mod parts;
 pub mod pool;
 pub mod product;
 mod sync;

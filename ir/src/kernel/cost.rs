@@ -14,6 +14,9 @@ impl Kernel {
             return repeated.iterations
                 * repeated.graph().kernels.iter().map(Kernel::operations).sum::<usize>();
         }
+        if let Some(call) = self.collective() {
+            return self.domain.points() / call.op.ranks * (call.op.ranks - 1);
+        }
         let mut operations = computing(&self.region).saturating_mul(self.domain.points());
         for product in self.products() {
             let k: usize = product.k.iter().product();
@@ -61,6 +64,9 @@ impl KernelGraph {
 
     /// Bytes that a kernel, which is no loop, reads at least, and those that it writes.
     pub fn bytes_read_and_written(&self, kernel: &Kernel) -> [usize; 2] {
+        if let Some(call) = kernel.collective() {
+            return [call.from, call.to].map(|buffer| self.buffer(buffer).ty.bytes());
+        }
         let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
         for (region, axes) in kernel.regions() {
             for instr in &region.instrs {

@@ -4,8 +4,8 @@
 //! back end if its results equal the interpretation.
 
 use super::{
-    Bound, Buffer, BufferId, BufferRole, Consumer, Contraction, Direction, Form, Index, Instr, InstrKind,
-    Kernel, KernelGraph, Loop, Operand, Product, Region, Scalar, StoreMode, Window,
+    Bound, Buffer, BufferId, BufferRole, CollectiveCall, Consumer, Contraction, Direction, Form, Index,
+    Instr, InstrKind, Kernel, KernelGraph, Loop, Operand, Product, Region, Scalar, StoreMode, Window,
 };
 use crate::evaluate::{Array, Precision, for_each_position, room};
 use crate::{Cast, DType, IrError, Op, ReduceOp, Result, Select, TensorType, random};
@@ -70,9 +70,10 @@ impl<'g> Interpreter<'g> {
     /// As [`interpret`].
     pub fn run(&mut self, kernel: usize) -> Result<()> {
         let kernel = &self.graph.kernels[kernel];
-        match kernel.repeated() {
-            Some(repeated) => iterations(repeated, &mut self.memory, self.precision),
-            None => {
+        match &kernel.form {
+            Form::Loop(repeated) => iterations(repeated, &mut self.memory, self.precision),
+            Form::Collective(call) => exchange(self.graph, call, &mut self.memory, self.precision),
+            Form::Map | Form::Reduce | Form::Contraction(_) => {
                 run(self.graph, kernel, &mut self.memory, self.precision);
                 Ok(())
             }
@@ -99,6 +100,24 @@ impl<'g> Interpreter<'g> {
         });
         outputs.chain(updates).collect()
     }
+}
+
+/// What a rank exchanges that is alone.
+fn exchange(
+    graph: &KernelGraph,
+    call: &CollectiveCall,
+    memory: &mut Memory,
+    precision: Precision,
+) -> Result<()> {
+    if call.op.ranks != 1 {
+        return Err(IrError::Ranks { ranks: call.op.ranks, given: 1 });
+    }
+    let operand =
+        Array { ty: graph.buffer(call.from).ty.clone(), values: memory[call.from.0 as usize].clone() };
+    let mut result = call.op.exchanged(&[&operand]).swap_remove(0);
+    result.iter_mut().for_each(|x| *x = precision.round(operand.ty.dtype, *x));
+    memory[call.to.0 as usize] = result;
+    Ok(())
 }
 
 /// The words that interpreting a kernel takes: the coordinates of all points, and the values of all instructions there.

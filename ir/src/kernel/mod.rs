@@ -1,4 +1,4 @@
-//! The loop-level language between the graph and the back ends: three forms and scalar regions.
+//! The loop-level language between the graph and the back ends: forms and scalar regions.
 //!
 //! A kernel runs over a [`Domain`] of three groups of axes, outer × rows × columns. What it computes at a point is
 //! a [`Region`]: a small SSA program over scalars that loads through [`Index`] maps. Views of the graph (reshape,
@@ -9,6 +9,7 @@
 //!   later instructions may use: `softmax` is one region with two of them. A reduction over *rows* (a bias
 //!   gradient) can only be stored.
 //! * [`Form::Loop`]: a plan of its own that runs several times.
+//! * [`Form::Collective`]: an exchange of whole buffers between ranks.
 //! * [`Form::Contraction`]: [`InstrKind::Producer`] is an entry of a product over further axes, known before the
 //!   region runs on it. [`Consumer`]s multiply values of the region again, along the columns or across the rows, so
 //!   that what lies between two products is never in memory. Reductions over columns may stand in between.
@@ -29,6 +30,7 @@
 //! are clamped, so that this is known); row reductions are only stored; operands of a product keep to their side; a
 //! temporary is written before it is read; kernel names are unique.
 
+mod collective;
 mod cost;
 mod index;
 mod interpret;
@@ -39,6 +41,7 @@ mod program_plan;
 mod verify;
 mod writer;
 
+pub use collective::CollectiveCall;
 pub use index::{Bound, Index, Indirect};
 pub use interpret::{Interpreter, interpret};
 pub use loops::{BufferOffset, Carried, Iteration, Loop, Transfer, Window};
@@ -178,6 +181,8 @@ pub enum Form {
     Contraction(Contraction),
     /// Kernels of its own that run several times; it has neither region nor stores.
     Loop(Loop),
+    /// What ranks exchange; it has neither region nor stores.
+    Collective(CollectiveCall),
 }
 
 impl Form {
@@ -188,13 +193,14 @@ impl Form {
             Form::Reduce => "reduce",
             Form::Contraction(_) => "contraction",
             Form::Loop(_) => "loop",
+            Form::Collective(_) => "collective",
         }
     }
 
     fn operands_mut(&mut self) -> impl Iterator<Item = &mut Operand> {
         let (products, consumers) = match self {
             Form::Contraction(contraction) => (&mut contraction.products[..], &mut contraction.consumers[..]),
-            Form::Map | Form::Reduce | Form::Loop(_) => (&mut [][..], &mut [][..]),
+            Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => (&mut [][..], &mut [][..]),
         };
         let products = products.iter_mut().flat_map(|product| [&mut product.a, &mut product.b]);
         products.chain(consumers.iter_mut().map(|consumer| &mut consumer.with))
@@ -536,7 +542,7 @@ impl Kernel {
     pub fn products(&self) -> &[Product] {
         match &self.form {
             Form::Contraction(contraction) => &contraction.products,
-            Form::Map | Form::Reduce | Form::Loop(_) => &[],
+            Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => &[],
         }
     }
 
@@ -544,7 +550,15 @@ impl Kernel {
     pub fn repeated(&self) -> Option<&Loop> {
         match &self.form {
             Form::Loop(repeated) => Some(repeated),
-            Form::Map | Form::Reduce | Form::Contraction(_) => None,
+            Form::Map | Form::Reduce | Form::Contraction(_) | Form::Collective(_) => None,
+        }
+    }
+
+    /// The exchange that this kernel is, if it is one.
+    pub fn collective(&self) -> Option<&CollectiveCall> {
+        match &self.form {
+            Form::Collective(call) => Some(call),
+            Form::Map | Form::Reduce | Form::Contraction(_) | Form::Loop(_) => None,
         }
     }
 
@@ -552,7 +566,7 @@ impl Kernel {
     pub fn consumers(&self) -> &[Consumer] {
         match &self.form {
             Form::Contraction(contraction) => &contraction.consumers,
-            Form::Map | Form::Reduce | Form::Loop(_) => &[],
+            Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => &[],
         }
     }
 
@@ -589,6 +603,7 @@ impl Kernel {
                     .for_each(|consumer| consumer.buffer = number(consumer.buffer));
             }
             Form::Loop(repeated) => repeated.outer_mut().for_each(|buffer| *buffer = number(*buffer)),
+            Form::Collective(call) => call.buffers_mut().for_each(|buffer| *buffer = number(*buffer)),
             Form::Map | Form::Reduce => {}
         }
         self.stores.iter_mut().for_each(|store| store.buffer = number(store.buffer));
@@ -611,7 +626,9 @@ impl Kernel {
             | InstrKind::InRange(_)
             | InstrKind::Reduce(..) => None,
         });
-        let mut buffers: Vec<_> = loads.chain(self.repeated().into_iter().flat_map(Loop::reads)).collect();
+        let looped = self.repeated().into_iter().flat_map(Loop::reads);
+        let exchanged = self.collective().map(|call| call.from);
+        let mut buffers: Vec<_> = loads.chain(looped).chain(exchanged).collect();
         buffers.sort();
         buffers.dedup();
         buffers
@@ -622,7 +639,8 @@ impl Kernel {
         let stored = self.stores.iter().map(|store| store.buffer);
         let contracted = self.consumers().iter().map(|consumer| consumer.buffer);
         let looped = self.repeated().into_iter().flat_map(Loop::writes);
-        let mut buffers: Vec<_> = stored.chain(contracted).chain(looped).collect();
+        let exchanged = self.collective().into_iter().flat_map(CollectiveCall::writes);
+        let mut buffers: Vec<_> = stored.chain(contracted).chain(looped).chain(exchanged).collect();
         buffers.sort();
         buffers.dedup();
         buffers

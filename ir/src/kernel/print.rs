@@ -6,8 +6,8 @@
 
 use super::plan::Bytes;
 use super::{
-    Bound, BufferId, Contraction, Direction, Domain, Form, Index, Indirect, Instr, InstrKind, Kernel,
-    KernelGraph, Loop, Operand, Region, Scalar, Store, StoreMode,
+    Bound, BufferId, CollectiveCall, Contraction, Direction, Domain, Form, Index, Indirect, Instr, InstrKind,
+    Kernel, KernelGraph, Loop, Operand, Region, Scalar, Store, StoreMode,
 };
 use crate::Op;
 use std::fmt::{self, Display, Formatter};
@@ -63,9 +63,12 @@ impl Display for Text<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let kernel = self.kernel;
         let form = kernel.form.name();
-        match kernel.repeated() {
-            Some(repeated) => write!(f, "{form} {}, {} iterations", kernel.name, repeated.iterations)?,
-            None => write!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?,
+        match &kernel.form {
+            Form::Loop(repeated) => write!(f, "{form} {}, {} iterations", kernel.name, repeated.iterations)?,
+            Form::Collective(call) => write!(f, "{form} {} among {} ranks", kernel.name, call.op.ranks)?,
+            Form::Map | Form::Reduce | Form::Contraction(_) => {
+                write!(f, "{form} {} over {}", kernel.name, Groups(&kernel.domain))?
+            }
         }
         if let Form::Contraction(Contraction { band: Some(band), .. }) = &kernel.form {
             let bound = |sign: &str, bound: Option<i64>| {
@@ -92,6 +95,9 @@ impl Display for Text<'_> {
         if let Some(repeated) = kernel.repeated() {
             return self.repeated(f, repeated);
         }
+        if let Some(call) = kernel.collective() {
+            return self.collective(f, call);
+        }
         for (number, product) in kernel.products().iter().enumerate() {
             writeln!(f, "  product {number} over k {:?} : {}", product.k, product.dtype)?;
             self.operand(f, "a", &product.a)?;
@@ -114,6 +120,15 @@ impl Display for Text<'_> {
 }
 
 impl Text<'_> {
+    /// What is given and got, and the bytes that a rank sends.
+    fn collective(&self, f: &mut Formatter<'_>, call: &CollectiveCall) -> fmt::Result {
+        let exchange = call.op.exchange.name();
+        let sent = self.graph.map(|graph| call.op.bytes_sent(&graph.buffer(call.from).ty));
+        let sent = sent.map(|bytes| format!(", {} sent", Bytes(bytes)));
+        let [from, to] = [call.from, call.to].map(|buffer| self.buffer(buffer));
+        writeln!(f, "  {exchange} {from} → {to}{}", sent.unwrap_or_default())
+    }
+
     /// What lies where, then the kernels of the body.
     fn repeated(&self, f: &mut Formatter<'_>, repeated: &Loop) -> fmt::Result {
         let body = repeated.graph();

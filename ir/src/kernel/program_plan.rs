@@ -32,8 +32,10 @@ pub struct ProgramPlan {
 pub struct Microbatches {
     /// How many there are.
     pub count: usize,
-    /// The body's scalar input of `u32` that gets the index of the microbatch, from 0.
+    /// The body's scalar input of `u32` that gets the index of the microbatch, from 0, counted over all ranks.
     pub index: String,
+    /// The states that sums are kept in. The body clears them with index 0; where a rank begins with another one, they have to be zero.
+    pub sums: Vec<String>,
     /// The inputs of the program, with their types. Where the body declares one smaller, it gets a part of it: as many of
     /// its elements, one microbatch after another.
     pub inputs: Vec<(String, TensorType)>,

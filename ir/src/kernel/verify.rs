@@ -2,10 +2,10 @@
 //! promise about each other. Back ends rely on it for the safety of every memory access.
 
 use super::{
-    Bound, BufferId, BufferRole, Consumer, Direction, Domain, Form, Index, InstrKind, Kernel, KernelGraph,
-    Loop, Operand, Product, Region, Scalar, Store, StoreMode,
+    Bound, BufferId, BufferRole, CollectiveCall, Consumer, Direction, Domain, Form, Index, InstrKind, Kernel,
+    KernelGraph, Loop, Operand, Product, Region, Scalar, Store, StoreMode,
 };
-use crate::{DType, TensorType};
+use crate::{DType, Op, TensorType};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -112,6 +112,9 @@ impl Checker<'_> {
         if let Some(repeated) = self.kernel.repeated() {
             return self.repeated(repeated);
         }
+        if let Some(call) = self.kernel.collective() {
+            return self.collective(call);
+        }
         let Domain { axes, outer, rows } = &self.kernel.domain;
         ensure(outer + rows <= axes.len(), || {
             format!("has {outer} outer axes and {rows} row axes of {}", axes.len())
@@ -136,6 +139,16 @@ impl Checker<'_> {
         self.kernel.stores.iter().try_for_each(|store| {
             self.store(store).map_err(|reason| format!("store of %{}: {reason}", store.value.0))
         })
+    }
+
+    /// Buffers have the types of its op's operand and result, and there is room for the parts.
+    fn collective(&self, call: &CollectiveCall) -> Checked {
+        let [from, to] = [call.from, call.to].map(|buffer| &self.graph.buffer(buffer).ty);
+        let result = Op::from(call.op).infer(&[from])?;
+        ensure(result == *to, || format!("gives {result} to a buffer of {to}"))?;
+        ensure(call.from != call.to, || "gives and gets the same buffer".into())?;
+        let room = call.scratch.map_or(0, |scratch| self.graph.buffer(scratch).ty.bytes());
+        ensure(room >= call.op.scratch_bytes(from), || format!("has no room for its parts in {room} bytes"))
     }
 
     /// The body is right by itself, and its buffers are slices of those that they stand for, or as large.

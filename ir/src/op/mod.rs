@@ -6,6 +6,7 @@
 //! know it.
 
 mod attributes;
+mod collective;
 mod contraction;
 mod elementwise;
 mod indexing;
@@ -15,6 +16,7 @@ mod scan;
 mod source;
 
 pub use attributes::{Attribute, Attributes};
+pub use collective::{Collective, Exchange};
 pub use contraction::DotGeneral;
 pub use elementwise::{Binary, Cast, Compare, Select, Unary};
 pub use indexing::{DynamicSlice, DynamicUpdate, Gather, ScatterAdd};
@@ -88,6 +90,8 @@ pub enum KernelEntry {
     Scatter,
     /// A loop, whose body is a graph; a kernel of its own.
     Loop,
+    /// An exchange between ranks; a kernel of its own.
+    Collective,
 }
 
 macro_rules! for_each_op {
@@ -136,6 +140,7 @@ for_each_op! {
     DotGeneral,
     Gather, ScatterAdd, DynamicSlice, DynamicUpdate,
     Scan,
+    Collective,
 }
 
 impl Op {

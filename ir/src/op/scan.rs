@@ -227,6 +227,9 @@ impl Stanza for Scan {
                 format!("gives {operand} for the body's {name}: {ty} in {} iterations", self.length)
             })?;
         }
+        ensure(graph.ids().all(|id| graph[id].op.entry() != KernelEntry::Collective), || {
+            "its body exchanges something between ranks".into()
+        })?;
         let outputs: Vec<_> = graph.outputs().iter().map(|output| &graph[output.value].ty).collect();
         ensure(graph.outputs().iter().all(|output| !output.updates_state), || {
             "its body updates a state".into()

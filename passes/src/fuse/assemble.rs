@@ -32,8 +32,13 @@ pub(super) fn assemble(graph: &Graph, kernels: Vec<Kernel>, refusals: Vec<Refuse
     for kernel in &mut kernels {
         kernel.name = name(graph, kernel, &mut names);
         kernel.renumber(|buffer| numbers[&ValueId::from_index(buffer.0 as usize)]);
-        if let Form::Loop(repeated) = &mut kernel.form {
-            loops::add_scratch(repeated, &kernel.name, &mut buffers);
+        match &mut kernel.form {
+            Form::Loop(repeated) => loops::add_scratch(repeated, &kernel.name, &mut buffers),
+            Form::Collective(call) => {
+                let bytes = call.op.scratch_bytes(&buffers[usize::from(call.from)].ty);
+                call.scratch = loops::scratch(bytes, &kernel.name, &mut buffers);
+            }
+            Form::Map | Form::Reduce | Form::Contraction(_) => {}
         }
     }
     let outputs = graph.outputs().iter().filter(|output| !output.updates_state);

@@ -101,17 +101,16 @@ pub(super) fn lower(
 
 /// Gives a loop memory for its body.
 pub(super) fn add_scratch(repeated: &mut Loop, kernel: &str, buffers: &mut Vec<Buffer>) {
-    let words = repeated.scratch_bytes().div_ceil(DType::I32.size());
     // What is carried has a place even where it has no elements.
-    let words = words.max(usize::from(!repeated.carried.is_empty()));
-    if words > 0 {
-        repeated.scratch = Some(BufferId(buffers.len() as u32));
-        let ty = TensorType::new(DType::I32, [words]);
-        buffers.push(Buffer {
-            name: format!("{kernel}.scratch"),
-            ty,
-            role: BufferRole::Temporary,
-            continues: None,
-        });
-    }
+    let bytes = repeated.scratch_bytes().max(usize::from(!repeated.carried.is_empty()));
+    repeated.scratch = scratch(bytes, kernel, buffers);
+}
+
+/// A buffer of so many bytes for a kernel, if it needs any.
+pub(super) fn scratch(bytes: usize, kernel: &str, buffers: &mut Vec<Buffer>) -> Option<BufferId> {
+    let number = BufferId(buffers.len() as u32);
+    let ty = TensorType::new(DType::I32, [bytes.div_ceil(DType::I32.size())]);
+    let name = format!("{kernel}.scratch");
+    buffers.extend((bytes > 0).then_some(Buffer { name, ty, role: BufferRole::Temporary, continues: None }));
+    (bytes > 0).then_some(number)
 }

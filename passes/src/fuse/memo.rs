@@ -127,7 +127,7 @@ impl Key {
             key.words.extend([op, node.operands.len() as u32]);
             key.words.extend(node.operands.iter().map(|operand| place(&key.values, *operand)));
             match &node.op {
-                Op::DynamicUpdate(_) | Op::Scan(_) => return None,
+                Op::DynamicUpdate(_) | Op::Scan(_) | Op::Collective(_) => return None,
                 Op::RandomBits(bits) => {
                     let known = key.draws.iter().position(|&draw| draw == bits.node);
                     key.words.push(known.unwrap_or(key.draws.len()) as u32);

@@ -28,8 +28,10 @@ mod space;
 mod writer;
 
 pub use kernfusion_ir::kernel::any_kernel;
-use kernfusion_ir::kernel::{Accepts, Form, Kernel, KernelGraph, RefusedFusion};
-use kernfusion_ir::{Binary, Graph, InputRole, KernelEntry, Op, Output, ValueId};
+use kernfusion_ir::kernel::{
+    Accepts, BufferId, CollectiveCall, Domain, Form, Kernel, KernelGraph, RefusedFusion, Region,
+};
+use kernfusion_ir::{Binary, Collective, Graph, InputRole, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
 use memo::{Memo, Symbols};
 use order::GroupOrder;
@@ -58,6 +60,7 @@ const LARGEST_ROW: usize = 1024;
 const SMALL_MAP: usize = 1 << 14;
 
 /// A refusal that may not hold any more when other kernels are merged.
+const EXCHANGE: &str = "what ranks exchange is a kernel of its own";
 const BETWEEN: &str = "another kernel lies between the two";
 
 /// Whether fusion decides the same about tensors of these sizes, as far as it looks at sizes alone and not at what they are to others.
@@ -229,7 +232,40 @@ impl<'a> Planner<'a> {
         if let Some(scan) = loops::of(self.graph, members) {
             return loops::lower(self.graph, &self.free, members, scan, (self.fusion, self.accepts));
         }
+        let collective = |&member: &ValueId| match &self.graph[member].op {
+            Op::Collective(op) => Some((member, *op)),
+            _ => None,
+        };
+        if let Some((node, op)) = members.iter().find_map(collective) {
+            return self.collective(node, op, members);
+        }
         self.lower_for(members, &self.needed(members))
+    }
+
+    /// The kernel of an exchange between ranks, with the number of each value as its buffer's.
+    fn collective(
+        &self,
+        node: ValueId,
+        op: Collective,
+        members: &BTreeSet<ValueId>,
+    ) -> Result<Kernel, Fault> {
+        if members.len() > 1 {
+            return Err(Fault { node, reason: EXCHANGE });
+        }
+        let operand = self.graph[node].operands[0];
+        if self.free[operand.index()] && !matches!(self.graph[operand].op, Op::Input(_)) {
+            return Err(Fault { node: operand, reason: "ranks exchange what is in memory" });
+        }
+        let buffer = |id: ValueId| BufferId(id.index() as u32);
+        let call = CollectiveCall { op, from: buffer(operand), to: buffer(node), scratch: None };
+        Ok(Kernel {
+            name: String::new(),
+            domain: Domain::flat(self.graph[operand].ty.shape.clone()),
+            form: Form::Collective(call),
+            region: Region::default(),
+            stores: vec![],
+            covers: vec![node],
+        })
     }
 
     /// The kernel of members of which these are needed outside, if the back end accepts it.
@@ -420,6 +456,9 @@ impl<'a> Planner<'a> {
         }
         if a.kernel.repeated().or(b.kernel.repeated()).is_some() {
             return Err("a loop is a kernel of its own");
+        }
+        if a.kernel.collective().or(b.kernel.collective()).is_some() {
+            return Err(EXCHANGE);
         }
         if self.order.leaves_and_returns(&[first, second]) {
             return Err(BETWEEN);

@@ -274,6 +274,7 @@ pub(super) fn is_generated(graph: &Graph, generated: &[bool], id: ValueId, eager
         | KernelEntry::Reduction
         | KernelEntry::Contraction
         | KernelEntry::Scatter
-        | KernelEntry::Loop => false,
+        | KernelEntry::Loop
+        | KernelEntry::Collective => false,
     }
 }

@@ -95,6 +95,7 @@ pub(crate) fn axis_map(
             false => Err("it replaces a part of the batch"),
         },
         Op::Scan(_) => Err("a loop takes the batch as a whole"),
+        Op::Collective(_) => Err("ranks exchange the batch as a whole"),
     }
 }
 
@@ -130,7 +131,8 @@ pub(crate) fn narrowed(op: &Op, result: ResultAxis, slices: usize) -> Op {
         | Op::Gather(_)
         | Op::ScatterAdd(_)
         | Op::DynamicUpdate(_)
-        | Op::Scan(_) => op.clone(),
+        | Op::Scan(_)
+        | Op::Collective(_) => op.clone(),
     }
 }
 

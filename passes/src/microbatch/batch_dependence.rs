@@ -192,7 +192,8 @@ fn still_partial(op: &Op, operands: &[BatchDependence], is_float: bool) -> Optio
         | Op::ScatterAdd(_)
         | Op::DynamicSlice(_)
         | Op::DynamicUpdate(_)
-        | Op::Scan(_) => None,
+        | Op::Scan(_)
+        | Op::Collective(_) => None,
     }
 }
 

@@ -186,7 +186,8 @@ impl Planner<'_> {
             | Op::ScatterAdd(_)
             | Op::DynamicSlice(_)
             | Op::DynamicUpdate(_)
-            | Op::Scan(_) => Recipe::Cut(axis),
+            | Op::Scan(_)
+            | Op::Collective(_) => Recipe::Cut(axis),
         }
     }
 }

@@ -139,9 +139,10 @@ fn stored(graph: &Graph) -> Vec<bool> {
                     stored[base.index()] |= is_computed && !chained[base.index()];
                 }
             }
-            (_, KernelEntry::Movement | KernelEntry::Scatter | KernelEntry::Loop) => {
-                stored[id.index()] = true
-            }
+            (
+                _,
+                KernelEntry::Movement | KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective,
+            ) => stored[id.index()] = true,
             (_, KernelEntry::Scalar | KernelEntry::View) => {
                 let same = |operand: &&ValueId| elements(operand) == node.ty.elements();
                 chained[id.index()] =

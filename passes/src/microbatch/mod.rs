@@ -11,6 +11,9 @@
 //! output s, update w ← w − s           microbatch.sum.0 ← (part = 0 ? 0 : microbatch.sum.0) + s      w ← w − microbatch.sum.0
 //! ```
 //!
+//! Several ranks do the same side by side ([`exchange_sums`]): each runs the body for its microbatches, and the tail begins with an
+//! `all_reduce` of each accumulator. Nothing else changes, so what can be divided for memory can be divided among ranks.
+//!
 //! Invariants: body and tail together compute what the program does, up to the order of sums; random numbers and
 //! coordinates of a microbatch are those of its elements in the whole; parts run in ascending order, and so does every sum. The
 //! transformation is right whatever inputs are said to carry the batch: a choice that does not fit is refused, never
@@ -20,9 +23,11 @@ mod axis_map;
 mod batch_dependence;
 mod body;
 mod estimate;
+mod ranks;
 mod tail;
 
 pub use estimate::{BatchTypes, rough_bytes};
+pub use ranks::exchange_sums;
 
 use batch_dependence::Classes;
 use kernfusion_ir::{Graph, IrError, Op, Origin, ValueId};
@@ -33,6 +38,27 @@ pub const RESERVED: &str = "microbatch.";
 /// The body's scalar input of type `u32[]`: which microbatch is computed, from 0.
 pub const INDEX: &str = "microbatch.index";
 
+/// How a batch is divided: into parts of equal extent, those of the first rank first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Division {
+    /// How many microbatches each rank computes, one after another.
+    pub microbatches: usize,
+    /// How many ranks compute side by side.
+    pub ranks: usize,
+}
+
+impl Division {
+    /// Into microbatches of one process.
+    pub fn microbatches(microbatches: usize) -> Self {
+        Division { microbatches, ranks: 1 }
+    }
+
+    /// How many parts there are in all.
+    pub fn parts(self) -> usize {
+        self.microbatches.saturating_mul(self.ranks)
+    }
+}
+
 /// A program cut into microbatches.
 #[derive(Debug, Clone)]
 pub struct Divided {
@@ -40,8 +66,8 @@ pub struct Divided {
     pub body: Graph,
     /// To be run after the last part.
     pub tail: Graph,
-    /// How many microbatches there are.
-    pub microbatches: usize,
+    /// How the batch is divided.
+    pub division: Division,
     /// The inputs that are given to the body in microbatches along their first axis.
     pub batched: Vec<String>,
     /// The body's results, each with the axis along which the microbatches' results make the whole. All others are the tail's.
@@ -95,12 +121,13 @@ fn nearest(extent: usize, number: usize) -> String {
     }
 }
 
-/// Cuts a program into microbatches. Every data input whose first axis has the extent of the batch
+/// Cuts a program into microbatches, of one process or of several ranks. Every data input whose first axis has the extent of the batch
 /// ([`batch_extent`]) is cut along that axis; all others are whole in every microbatch.
 ///
 /// # Errors
 /// If the batch cannot be divided so, or does not pass through an op; names the op and the user's line.
-pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchError> {
+pub fn divide(graph: &Graph, division: Division) -> Result<Divided, MicrobatchError> {
+    let microbatches = division.parts();
     let extent = batch_extent(graph);
     let reason = match extent {
         None => Some("no input has a batch axis".to_string()),
@@ -117,6 +144,9 @@ pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchE
     }
     let batched = batched(graph);
     let dependences = Classes::of(graph, &batched, microbatches)?;
+    if division.ranks > 1 {
+        ranks::check(graph, &dependences)?;
+    }
     let body = body::body(graph, &dependences, microbatches)?;
     let tail = tail::tail(graph, &dependences)?;
     let name = |id: &ValueId| match &graph[*id].op {
@@ -127,7 +157,7 @@ pub fn divide(graph: &Graph, microbatches: usize) -> Result<Divided, MicrobatchE
     let joined =
         dependences.sliced_outputs(graph).into_iter().map(|(output, axis)| (output.name.clone(), axis));
     let types = BatchTypes::of(graph, &dependences, microbatches);
-    Ok(Divided { joined: joined.collect(), body, tail, microbatches, batched, types })
+    Ok(Divided { joined: joined.collect(), body, tail, division, batched, types })
 }
 
 /// The inputs that carry the batch.

@@ -36,7 +36,8 @@ pub(super) fn reach(op: &Op) -> Reach {
         | KernelEntry::Reduction
         | KernelEntry::Contraction
         | KernelEntry::Scatter
-        | KernelEntry::Loop => Reach::Settled,
+        | KernelEntry::Loop
+        | KernelEntry::Collective => Reach::Settled,
     }
 }
 
@@ -56,7 +57,9 @@ pub(super) fn reads(op: &Op) -> Reads {
     match op.entry() {
         KernelEntry::Input | KernelEntry::Generated | KernelEntry::View => Reads::Nothing,
         KernelEntry::Scalar | KernelEntry::Movement | KernelEntry::Reduction => Reads::Elements,
-        KernelEntry::Contraction | KernelEntry::Scatter | KernelEntry::Loop => Reads::Memory,
+        KernelEntry::Contraction | KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective => {
+            Reads::Memory
+        }
     }
 }
 
@@ -86,7 +89,7 @@ pub(super) fn cost(op: &Op, operands: &[&TensorType], ty: &TensorType) -> f64 {
                 + access(ty)
                 + multiplications(dot, operands[0], ty) / rate(operands[0].dtype)
         }
-        KernelEntry::Scatter | KernelEntry::Loop => all() + 2.0 * access(ty),
+        KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective => all() + 2.0 * access(ty),
     }
 }
 

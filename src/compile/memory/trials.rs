@@ -91,11 +91,12 @@ impl<'a> Trials<'a> {
         let Some((sliced, others)) = *self.rough.get_or_insert_with(|| rough_bytes(self.graph)) else {
             return Ok(());
         };
+        let ranks = self.target.rank_count();
         // What the whole batch takes says how rough it is.
         let whole = self.lowered.get(&(first.recompute, 1)).map(|whole| whole.program.arena_bytes() as f64);
-        let correction = whole.map_or(ROUGH, |whole| whole / (sliced + others).max(1) as f64);
+        let correction = whole.map_or(ROUGH, |whole| whole / (sliced / ranks + others).max(1) as f64);
         let rough = |memory: &MemoryStrategy| {
-            correction * (others as f64 + sliced as f64 / memory.microbatches as f64)
+            correction * (others as f64 + sliced as f64 / (ranks * memory.microbatches) as f64)
         };
         let likely = candidates.iter().find(|memory| rough(memory) <= budget as f64);
         match self.lowered(*likely.unwrap_or(&candidates[candidates.len() - 1])) {
@@ -122,7 +123,8 @@ impl<'a> Trials<'a> {
             return (size, size);
         }
         let unknown = (Size { arena: 0, own: 0 }, Size { arena: usize::MAX, own: usize::MAX });
-        self.reference(memory).map_or(unknown, |reference| estimate(reference, memory.microbatches))
+        let estimated = |reference| estimate(reference, memory.microbatches, self.target.rank_count());
+        self.reference(memory).map_or(unknown, estimated)
     }
 
     /// What it takes by a measure that grows as [`Size::own`] does, at least. `None` if nothing is known.
@@ -174,7 +176,7 @@ fn size(lowered: &Lowered) -> Size {
 }
 
 /// What a program would take in another number of microbatches, at least and at most.
-fn estimate(reference: &Lowered, microbatches: usize) -> (Size, Size) {
+fn estimate(reference: &Lowered, microbatches: usize, ranks: usize) -> (Size, Size) {
     let types = reference.batch_types.as_ref().expect("a reference has them");
     let divided = reference.program.microbatches.as_ref().expect("a reference is divided");
     let rows = (reference.memory.microbatches, microbatches);
@@ -185,7 +187,7 @@ fn estimate(reference: &Lowered, microbatches: usize) -> (Size, Size) {
         states.iter().filter(|(name, _)| name.starts_with(RESERVED)).map(|(_, bytes)| bytes).sum();
     let all: usize = states.values().sum();
     let tail = divided.tail.arena_bytes;
-    if microbatches > 1 {
+    if microbatches * ranks > 1 {
         let with = |arena: usize| Size { arena, own: arena.saturating_add(all) };
         return (with(least.max(tail)), with(most.max(tail)));
     }

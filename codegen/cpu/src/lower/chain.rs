@@ -234,7 +234,7 @@ impl Lowering<'_> {
         let mut written = vec![];
         let inside = match &kernel.form {
             Form::Contraction(contraction) => contraction.inside.clone(),
-            Form::Map | Form::Reduce | Form::Loop(_) => vec![],
+            Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => vec![],
         };
         let mut kernel = Kernel { form: Form::Reduce, ..kernel.clone() };
         // Values travel as stores, so that regrouping the axes moves their index maps, too.

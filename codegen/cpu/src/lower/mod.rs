@@ -161,7 +161,7 @@ impl Lowering<'_> {
         match &kernel.form {
             Form::Map | Form::Reduce => self.rows(kernel),
             Form::Contraction(contraction) => self.contraction(kernel, contraction),
-            Form::Loop(_) => unreachable!("a loop has work of its own"),
+            Form::Loop(_) | Form::Collective(_) => unreachable!("it has work of its own"),
         }
     }
 

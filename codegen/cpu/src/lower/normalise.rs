@@ -28,7 +28,7 @@ pub(super) fn normalise(kernel: &Kernel) -> Kernel {
             (vec![], serial, safe)
         }
         Form::Map => (vec![], vec![], (0..domain.axes.len()).collect()),
-        Form::Reduce | Form::Contraction(_) | Form::Loop(_) => {
+        Form::Reduce | Form::Contraction(_) | Form::Loop(_) | Form::Collective(_) => {
             (domain.outer_axes().collect(), domain.row_axes().collect(), domain.column_axes().collect())
         }
     };

@@ -1,0 +1,55 @@
+//! What ranks exchange and how: the processes that run one program side by side, each on its part of the batch.
+//!
+//! A communicator moves bytes, no more. What is summed is summed by whoever calls it, in ascending order of ranks, so that no library's order
+//! of sums is in a result.
+
+mod threads;
+
+pub use threads::threads;
+
+use std::fmt;
+
+/// One rank's way to the others. All ranks make the same calls in the same order.
+pub trait Communicator: Send + Sync + fmt::Debug {
+    /// This rank's number, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+
+    /// Sends to every rank its part of `sent`, `part` bytes for each (the last ones may get fewer, or none), and receives this rank's
+    /// part of what each of them has, that of rank i from `i · stride` on.
+    ///
+    /// # Errors
+    /// A rank has ended, or what connects them fails. Then no rank gets anything more.
+    fn exchange(
+        &self,
+        sent: &[u8],
+        part: usize,
+        received: &mut [u8],
+        stride: usize,
+    ) -> Result<(), CommunicationError>;
+
+    /// Completes `all`, of which each rank has its part, `part` bytes (the last ones may have fewer, or none), in its place.
+    ///
+    /// # Errors
+    /// As [`Communicator::exchange`].
+    fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError>;
+}
+
+/// Why ranks cannot go on together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommunicationError {
+    /// A rank has ended before the others.
+    #[error("rank {rank} has ended, and the others cannot go on without it")]
+    Gone {
+        /// Which.
+        rank: usize,
+    },
+}
+
+/// The part of a rank, of `bytes` divided into parts of `part`.
+fn part_of(rank: usize, part: usize, bytes: usize) -> std::ops::Range<usize> {
+    let at = |rank: usize| (rank * part).min(bytes);
+    at(rank)..at(rank + 1)
+}

@@ -1,0 +1,205 @@
+//! Training steps of several ranks, each a thread with rows of its own, against one process that computes in as many microbatches.
+
+use kernfusion::HostTensor;
+use kernfusion::compile::{Communicator, Compiled, Precision, Target, compile, thread_ranks};
+use kernfusion::models::{GptConfig, ModelConfig};
+use kernfusion::optim::{Optimizer, TrainStep};
+use kernfusion_ir::evaluate::{Array, Precision as Evaluation, evaluate_ranks};
+use kernfusion_ir::random::element_bits;
+use kernfusion_ir::samples::Draws;
+use kernfusion_ir::{Builder, Collective, DType, Exchange, Graph, InputRole, Origin, ReduceOp, TensorType};
+use kernfusion_passes::microbatch::RESERVED;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const BATCH: usize = 8;
+const STEPS: u64 = 3;
+
+/// Dropout, whose random numbers are those of the whole batch, and clipping, which needs all gradients.
+fn gpt(changes: &str) -> ModelConfig {
+    let config = GptConfig {
+        vocabulary: 11,
+        context: 6,
+        layers: 2,
+        heads: 2,
+        width: 8,
+        dropout: 0.2,
+        ..GptConfig::default()
+    };
+    ModelConfig::from(config).with_json(changes).unwrap()
+}
+
+/// The rows `rows` of the batch of a step.
+fn tokens(config: &ModelConfig, step: u64, stream: u32, rows: std::ops::Range<usize>) -> HostTensor {
+    let context = config.context();
+    let token = |at| (element_bits(5, stream, step as u32, at) as usize % config.vocabulary()) as i32;
+    let elements = (rows.start * context) as u64..(rows.end * context) as u64;
+    HostTensor::new([rows.len(), context], elements.map(token).collect::<Vec<_>>())
+}
+
+/// What is left of some steps: the bits of losses and norms, and of all states but accumulators.
+#[derive(Debug, PartialEq)]
+struct Left {
+    numbers: Vec<u32>,
+    states: BTreeMap<String, Vec<u8>>,
+}
+
+/// Some steps of a program of `target` on these rows of the batch.
+fn train(config: &ModelConfig, target: &Target, rows: std::ops::Range<usize>) -> (Left, Compiled) {
+    let step: TrainStep = config.train_step(BATCH, &Optimizer::adamw(1e-2), Some(0.5)).unwrap();
+    let states = step.program.initial_states(3).unwrap();
+    let mut program = step.program.compile(&states, target).unwrap();
+    let mut numbers = vec![];
+    for number in 0..STEPS {
+        let mut inputs = step.scalars(number, 1e-2, 77);
+        inputs.push(("x", tokens(config, number, 1, rows.clone())));
+        inputs.push(("y", tokens(config, number, 2, rows.clone())));
+        let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        let outputs = program.run(&inputs).unwrap();
+        numbers.extend(["loss", "grad_norm"].map(|name| outputs.scalar(name).unwrap().to_bits()));
+    }
+    let names = states.names().into_iter().filter(|name| !name.starts_with(RESERVED));
+    let states = names.map(|name| (name.clone(), states.get(&name).unwrap().to_bytes())).collect();
+    (Left { numbers, states }, program)
+}
+
+/// What each of some ranks has in the end.
+fn train_ranks(config: &ModelConfig, target: &Target, ranks: usize) -> Vec<Left> {
+    let rows = BATCH / ranks;
+    std::thread::scope(|scope| {
+        let rank = |communicator: Arc<dyn Communicator>| {
+            let own = communicator.rank() * rows..(communicator.rank() + 1) * rows;
+            let target = target.clone().threads(1).ranks(communicator);
+            scope.spawn(move || train(config, &target, own).0)
+        };
+        let handles: Vec<_> = thread_ranks(ranks).into_iter().map(rank).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    })
+}
+
+/// Ranks leave what one process leaves, bit for bit.
+fn assert_equal(config: &ModelConfig, target: &Target) {
+    for ranks in [2, 4] {
+        let (alone, _) = train(config, &target.clone().microbatches(ranks), 0..BATCH);
+        for (rank, left) in train_ranks(config, &target.clone().microbatches(1), ranks).iter().enumerate() {
+            assert_eq!(left.numbers, alone.numbers, "losses and norms of rank {rank} of {ranks}");
+            let differs = left.states.iter().find(|(name, bytes)| alone.states[*name] != **bytes);
+            assert_eq!(differs.map(|(name, _)| name), None, "a state of rank {rank} of {ranks}");
+            assert_eq!(left.states.len(), alone.states.len());
+        }
+    }
+}
+
+#[test]
+fn ranks_have_the_bits_of_as_many_microbatches() {
+    assert_equal(&gpt("{}"), &Target::cpu());
+}
+
+#[test]
+fn products_of_bf16_have_them_too() {
+    assert_equal(&gpt("{}"), &Target::cpu().precision(Precision::Bf16));
+}
+
+#[test]
+fn what_is_computed_again_has_them_too() {
+    assert_equal(&gpt(r#"{"dropout": 0.0}"#), &Target::cpu().recompute(true));
+}
+
+#[test]
+fn several_microbatches_of_each_rank_change_rounding_only() {
+    let config = gpt("{}");
+    let (alone, _) = train(&config, &Target::cpu().microbatches(1), 0..BATCH);
+    let ranks = train_ranks(&config, &Target::cpu().microbatches(2), 2);
+    assert_eq!(ranks[0], ranks[1]);
+    for (expected, found) in alone.numbers.iter().zip(&ranks[0].numbers) {
+        let (expected, found) = (f32::from_bits(*expected), f32::from_bits(*found));
+        assert!((expected - found).abs() < 1e-5 * expected.abs(), "{found} instead of {expected}");
+    }
+}
+
+/// The results of each rank of a program that exchanges, compiled, and those of the reference.
+fn exchanged(exchange: Exchange, ranks: usize, dtype: DType, shape: &[usize]) -> [Vec<Vec<f64>>; 2] {
+    let mut graph = Graph::new("exchange");
+    let ty = TensorType::new(dtype, shape);
+    let mut b = Builder::new(&mut graph, Origin::default());
+    let x = b.input("x", InputRole::Data, ty.clone()).unwrap();
+    // Twice what is given, so that an operand is computed.
+    let doubled = b.add(x, x).unwrap();
+    let y = b.op(Collective { exchange, ranks }, &[doubled]).unwrap();
+    graph.output("y", y);
+    let mut draws = Draws::new(ranks as u64);
+    let given: Vec<_> = (0..ranks)
+        .map(|_| {
+            HostTensor::from_f64(
+                &ty,
+                &(0..ty.elements()).map(|_| draws.between(-2.0, 2.0)).collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    let arrays =
+        given.iter().map(|x| [("x".to_string(), Array { ty: ty.clone(), values: x.to_f64() })].into());
+    let reference = evaluate_ranks(&graph, arrays.collect(), Evaluation::Double).unwrap();
+    let reference = reference.into_iter().map(|mut values| values.swap_remove(y.index()).values).collect();
+    let run = |(x, communicator): (&HostTensor, Arc<dyn Communicator>)| {
+        let target = Target::cpu().threads(1).ranks(communicator);
+        let mut program = compile(&graph, &target.states(), &target).unwrap();
+        program.run(&[("x", x)]).unwrap().get("y").unwrap().to_f64()
+    };
+    let found = std::thread::scope(|scope| {
+        let handles: Vec<_> =
+            given.iter().zip(thread_ranks(ranks)).map(|rank| scope.spawn(move || run(rank))).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    });
+    [reference, found]
+}
+
+#[test]
+fn all_exchanges_give_what_the_reference_gives() {
+    // Of 5 and 45 elements four ranks have parts that are not equal; 1,500 are more than are summed at a time.
+    let shapes: [&[usize]; 5] = [&[12], &[12, 5], &[12, 125], &[5], &[9, 5]];
+    for exchange in Exchange::ALL {
+        for (ranks, dtype, shape) in [1, 2, 3, 4].into_iter().flat_map(|ranks| {
+            shapes
+                .into_iter()
+                .flat_map(move |shape| [DType::F32, DType::BF16].map(|dtype| (ranks, dtype, shape)))
+        }) {
+            if exchange == Exchange::ReduceScatter && !shape[0].is_multiple_of(ranks) {
+                continue;
+            }
+            let [expected, found] = exchanged(exchange, ranks, dtype, shape);
+            let unit = if dtype == DType::F32 { 1e-6 } else { 1e-2 };
+            for (rank, (expected, found)) in expected.iter().zip(&found).enumerate() {
+                assert_eq!(expected.len(), found.len());
+                let far = expected.iter().zip(found).find(|(a, b)| (**a - **b).abs() > unit * 8.0);
+                assert_eq!(far, None, "{} of {dtype} {shape:?}, rank {rank} of {ranks}", exchange.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_of_ranks_needs_them() {
+    let mut graph = Graph::new("exchange");
+    let mut b = Builder::new(&mut graph, Origin::default());
+    let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [4])).unwrap();
+    let y = b.op(Collective { exchange: Exchange::AllReduce, ranks: 2 }, &[x]).unwrap();
+    graph.output("y", y);
+    let target = Target::cpu();
+    let error = compile(&graph, &target.states(), &target).err().unwrap().to_string();
+    assert!(error.contains("an exchange among 2 ranks where there are 1 is not supported"), "{error}");
+}
+
+#[test]
+fn what_is_no_sum_is_refused_with_its_line() {
+    let mut graph = Graph::new("largest");
+    let mut b = Builder::new(&mut graph, Origin::default());
+    let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [4])).unwrap();
+    let y = b.reduce(ReduceOp::Max, &[0], x).unwrap();
+    graph.output("y", y);
+    let target = Target::cpu().ranks(thread_ranks(2).remove(0));
+    let error = compile(&graph, &target.states(), &target).err().unwrap().to_string();
+    assert!(error.contains("ranks add up sums of f32, and this is a max of f32 over the batch"), "{error}");
+    let odd = Target::cpu().ranks(thread_ranks(3).remove(0));
+    let error = compile(&graph, &odd.states(), &odd).err().unwrap().to_string();
+    assert!(error.contains("the batch of 4 is not divisible by that"), "{error}");
+}
