@@ -1,7 +1,7 @@
 //! Training steps of several ranks, each a thread with rows of its own, against one process that computes in as many microbatches.
 
 use kernfusion::HostTensor;
-use kernfusion::compile::{Communicator, Compiled, Precision, Target, compile, thread_ranks};
+use kernfusion::compile::{Communicator, Precision, Target, compile, thread_ranks};
 use kernfusion::models::{GptConfig, ModelConfig};
 use kernfusion::optim::{Optimizer, TrainStep};
 use kernfusion_ir::evaluate::{Array, Precision as Evaluation, evaluate_ranks};
@@ -29,12 +29,11 @@ fn gpt(changes: &str) -> ModelConfig {
     ModelConfig::from(config).with_json(changes).unwrap()
 }
 
-/// The rows `rows` of the batch of a step.
-fn tokens(config: &ModelConfig, step: u64, stream: u32, rows: std::ops::Range<usize>) -> HostTensor {
+/// The batch of a step.
+fn tokens(config: &ModelConfig, step: u64, stream: u32) -> HostTensor {
     let context = config.context();
     let token = |at| (element_bits(5, stream, step as u32, at) as usize % config.vocabulary()) as i32;
-    let elements = (rows.start * context) as u64..(rows.end * context) as u64;
-    HostTensor::new([rows.len(), context], elements.map(token).collect::<Vec<_>>())
+    HostTensor::new([BATCH, context], (0..(BATCH * context) as u64).map(token).collect::<Vec<_>>())
 }
 
 /// What is left of some steps: the bits of losses and norms, and of all states but accumulators.
@@ -44,33 +43,31 @@ struct Left {
     states: BTreeMap<String, Vec<u8>>,
 }
 
-/// Some steps of a program of `target` on these rows of the batch.
-fn train(config: &ModelConfig, target: &Target, rows: std::ops::Range<usize>) -> (Left, Compiled) {
+/// Some steps of a program of `target`.
+fn train(config: &ModelConfig, target: &Target) -> Left {
     let step: TrainStep = config.train_step(BATCH, &Optimizer::adamw(1e-2), Some(0.5)).unwrap();
     let states = step.program.initial_states(3).unwrap();
     let mut program = step.program.compile(&states, target).unwrap();
     let mut numbers = vec![];
     for number in 0..STEPS {
         let mut inputs = step.scalars(number, 1e-2, 77);
-        inputs.push(("x", tokens(config, number, 1, rows.clone())));
-        inputs.push(("y", tokens(config, number, 2, rows.clone())));
+        inputs.push(("x", tokens(config, number, 1)));
+        inputs.push(("y", tokens(config, number, 2)));
         let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
         let outputs = program.run(&inputs).unwrap();
         numbers.extend(["loss", "grad_norm"].map(|name| outputs.scalar(name).unwrap().to_bits()));
     }
     let names = states.names().into_iter().filter(|name| !name.starts_with(RESERVED));
     let states = names.map(|name| (name.clone(), states.get(&name).unwrap().to_bytes())).collect();
-    (Left { numbers, states }, program)
+    Left { numbers, states }
 }
 
 /// What each of some ranks has in the end.
 fn train_ranks(config: &ModelConfig, target: &Target, ranks: usize) -> Vec<Left> {
-    let rows = BATCH / ranks;
     std::thread::scope(|scope| {
         let rank = |communicator: Arc<dyn Communicator>| {
-            let own = communicator.rank() * rows..(communicator.rank() + 1) * rows;
             let target = target.clone().threads(1).ranks(communicator);
-            scope.spawn(move || train(config, &target, own).0)
+            scope.spawn(move || train(config, &target))
         };
         let handles: Vec<_> = thread_ranks(ranks).into_iter().map(rank).collect();
         handles.into_iter().map(|handle| handle.join().unwrap()).collect()
@@ -80,7 +77,7 @@ fn train_ranks(config: &ModelConfig, target: &Target, ranks: usize) -> Vec<Left>
 /// Ranks leave what one process leaves, bit for bit.
 fn assert_equal(config: &ModelConfig, target: &Target) {
     for ranks in [2, 4] {
-        let (alone, _) = train(config, &target.clone().microbatches(ranks), 0..BATCH);
+        let alone = train(config, &target.clone().microbatches(ranks));
         for (rank, left) in train_ranks(config, &target.clone().microbatches(1), ranks).iter().enumerate() {
             assert_eq!(left.numbers, alone.numbers, "losses and norms of rank {rank} of {ranks}");
             let differs = left.states.iter().find(|(name, bytes)| alone.states[*name] != **bytes);
@@ -108,7 +105,7 @@ fn what_is_computed_again_has_them_too() {
 #[test]
 fn several_microbatches_of_each_rank_change_rounding_only() {
     let config = gpt("{}");
-    let (alone, _) = train(&config, &Target::cpu().microbatches(1), 0..BATCH);
+    let alone = train(&config, &Target::cpu().microbatches(1));
     let ranks = train_ranks(&config, &Target::cpu().microbatches(2), 2);
     assert_eq!(ranks[0], ranks[1]);
     for (expected, found) in alone.numbers.iter().zip(&ranks[0].numbers) {

@@ -4,7 +4,7 @@ use super::{Parts, Stages, Target};
 use crate::error::Result;
 use kernfusion_ir::kernel::{BufferRole, Microbatches, Plan, ProgramPlan};
 use kernfusion_ir::{Graph, InputRole};
-use kernfusion_passes::microbatch::{BatchTypes, INDEX, RESERVED};
+use kernfusion_passes::microbatch::{BatchTypes, Division, INDEX, RESERVED};
 use kernfusion_passes::{MemoryStrategy, PassReport};
 use std::time::{Duration, Instant};
 
@@ -42,18 +42,15 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
         plan += start.elapsed();
         Ok(planned)
     };
-    let Parts { graphs, batched, joined, batch_types } = stages.divide(graph)?;
+    let Parts { graphs, joined, batch_types } = stages.divide(graph)?;
     let mut graphs = graphs.into_iter();
     let body = lowered(graphs.next().expect("a program has one part at least"))?;
     let program = match graphs.next() {
         None => ProgramPlan::whole(body),
         Some(tail) => {
             let tail = lowered(tail)?;
-            let mut parts = division(graph, memory.microbatches, &body, tail, &joined);
-            // A run takes this rank's rows.
-            for (_, ty) in parts.inputs.iter_mut().filter(|(name, _)| batched.contains(name)) {
-                ty.shape[0] /= stages.division(graph).ranks;
-            }
+            let division = stages.division(graph);
+            let parts = parts(graph, division, &body, tail, &joined);
             ProgramPlan::divided(body, parts)
         }
     };
@@ -61,9 +58,9 @@ pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<L
 }
 
 /// How inputs go to body and tail, and where results come from.
-fn division(
+fn parts(
     graph: &Graph,
-    count: usize,
+    Division { microbatches: count, ranks }: Division,
     body: &Plan,
     tail: Plan,
     joined: &[(String, usize)],
@@ -75,5 +72,5 @@ fn division(
     let axis = |name: &str| joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
     let results = graph.outputs().iter().filter(|output| !output.updates_state);
     let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
-    Microbatches { count, index: INDEX.into(), sums, inputs, outputs, tail }
+    Microbatches { count, ranks, index: INDEX.into(), sums, inputs, outputs, tail }
 }

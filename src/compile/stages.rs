@@ -31,8 +31,6 @@ pub struct Stages {
 pub struct Parts {
     /// The program alone, or the body of its microbatches and the tail that follows the last one.
     pub graphs: Vec<Graph>,
-    /// The inputs that have the batch, of which the body gets parts.
-    pub batched: Vec<String>,
     /// The body's results, each with the axis along which those of microbatches are joined.
     pub joined: Vec<(String, usize)>,
     /// The types of the body's values by whether they have the batch, if there is a body.
@@ -81,10 +79,10 @@ impl Stages {
     pub fn divide(&self, graph: &Graph) -> Result<Parts> {
         if self.division(graph).parts() == 1 {
             let graphs = vec![graph.clone()];
-            return Ok(Parts { graphs, batched: vec![], joined: vec![], batch_types: None });
+            return Ok(Parts { graphs, joined: vec![], batch_types: None });
         }
-        let Divided { body, tail, batched, joined, types, .. } = divide(graph, self.division(graph))?;
-        Ok(Parts { graphs: vec![body, tail], batched, joined, batch_types: Some(types) })
+        let Divided { body, tail, joined, types, .. } = divide(graph, self.division(graph))?;
+        Ok(Parts { graphs: vec![body, tail], joined, batch_types: Some(types) })
     }
 
     /// Runs the passes, the first `count` of them if given; after all of them, a tail gets the sums of all ranks.

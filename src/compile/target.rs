@@ -229,13 +229,22 @@ impl Target {
         Target { memory_limit: Some(bytes), ..self }
     }
 
-    /// As one of several ranks, which run the same program side by side, each on its rows of the batch. A program is traced with the batch of all
-    /// ranks together. A run takes this rank's rows of every input that has the batch, as many as each rank has, in the order of ranks; and all
-    /// ranks have to run it. Results and new states are those of the whole batch, the same on every rank; of a result that has the batch itself,
-    /// each rank gets its rows. [`Target::microbatches`] are those of each rank. With one of them, everything has the bits that one process gives
-    /// in as many microbatches as there are ranks.
+    /// As one of several ranks, which run the same program side by side on the same inputs, each on its rows of the batch. Every rank has to run it
+    /// every time. Results and new states are those of the whole batch, the same on every rank; of a result that has the batch itself, each
+    /// rank gets its rows. [`Target::microbatches`] are those of each rank. With one of them, everything has the bits that one process gives
+    /// in as many microbatches as there are ranks; with more, sums over the batch are rounded otherwise.
     pub fn ranks(self, communicator: Arc<dyn Communicator>) -> Self {
         Target { communicator: Some(communicator), ..self }
+    }
+
+    /// Without other ranks.
+    pub fn alone(self) -> Self {
+        Target { communicator: None, ..self }
+    }
+
+    /// The way to the other ranks, if there are some.
+    pub fn communicator(&self) -> Option<&Arc<dyn Communicator>> {
+        self.communicator.as_ref()
     }
 
     /// How many ranks run a program side by side.

@@ -62,12 +62,12 @@ impl CpuExecutable {
         };
         // Of the parts of all ranks, ours begin here.
         let first = (self.rank * microbatches.count) as u32;
-        let locate = |buffer: &Buffer, number: u32, part: &u32| -> *const u8 {
+        let locate = |buffer: &Buffer, part: &u32| -> *const u8 {
             if buffer.name == microbatches.index {
                 return std::ptr::from_ref(part).cast();
             }
             let (given, bytes) = (given(&buffer.name), buffer.ty.bytes());
-            let start = if given.ty() == buffer.ty { 0 } else { number as usize * bytes };
+            let start = if given.ty() == buffer.ty { 0 } else { *part as usize * bytes };
             assert!(start + bytes <= given.ty().bytes(), "microbatches lie in their input");
             given.data().as_ptr().wrapping_add(start)
         };
@@ -77,10 +77,10 @@ impl CpuExecutable {
         let mut parts = vec![];
         for number in 0..microbatches.count as u32 {
             let part = first + number;
-            let locate = |buffer: &Buffer| locate(buffer, number, &part);
+            let locate = |buffer: &Buffer| locate(buffer, &part);
             parts.push(self.body.run_held(&locate, &mut |at| tick(false, at), see)?);
         }
-        let last = tail.run_held(&|buffer| locate(buffer, 0, &first), &mut |at| tick(true, at), see)?;
+        let last = tail.run_held(&|buffer| locate(buffer, &first), &mut |at| tick(true, at), see)?;
         Ok(Outputs::joined(microbatches, &parts, &last))
     }
 }

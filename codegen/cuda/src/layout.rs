@@ -180,6 +180,7 @@ mod tests {
         let microbatches = Microbatches {
             count: 3,
             index: "part".into(),
+            ranks: 1,
             sums: vec![],
             inputs: vec![("x".into(), f32(&[6, 100])), ("rate".into(), f32(&[]))],
             outputs: vec![],

@@ -30,8 +30,10 @@ pub struct ProgramPlan {
 /// arena. Nothing else may touch the states between the first microbatch and the end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Microbatches {
-    /// How many there are.
+    /// How many a rank computes.
     pub count: usize,
+    /// How many ranks there are; the parts of the first one are the first ones of the batch.
+    pub ranks: usize,
     /// The body's scalar input of `u32` that gets the index of the microbatch, from 0, counted over all ranks.
     pub index: String,
     /// The states that sums are kept in. The body clears them with index 0; where a rank begins with another one, they have to be zero.
@@ -58,7 +60,7 @@ impl ProgramPlan {
     /// If the body or the tail has an input that the program does not have, or that is no part of it.
     pub fn divided(body: Plan, microbatches: Microbatches) -> Self {
         let program = ProgramPlan { body, microbatches: Some(microbatches) };
-        let Some(Microbatches { index, inputs, .. }) = &program.microbatches else {
+        let Some(Microbatches { index, inputs, ranks, .. }) = &program.microbatches else {
             unreachable!("just made")
         };
         for (plan, count) in program.plans() {
@@ -66,7 +68,8 @@ impl ProgramPlan {
                 let whole = inputs.iter().find(|(name, _)| *name == input.name);
                 let fits = whole.is_some_and(|(_, whole)| {
                     *whole == input.ty
-                        || whole.dtype == input.ty.dtype && whole.elements() == count * input.ty.elements()
+                        || whole.dtype == input.ty.dtype
+                            && whole.elements() == count * ranks * input.ty.elements()
                 });
                 assert!(fits, "\"{}\" is an input of the program or a part of one", input.name);
             }
