@@ -46,6 +46,12 @@ pub enum CommunicationError {
         /// Which.
         rank: usize,
     },
+    /// What connects them reports an error.
+    #[error("{what}")]
+    Library {
+        /// In its words.
+        what: String,
+    },
 }
 
 /// The part of a rank, of `bytes` divided into parts of `part`.

@@ -1,0 +1,229 @@
+//! Ranks as processes of MPI. The library is loaded at run time: Open MPI or MPICH (and what has its binary interface: Intel MPI, MVAPICH),
+//! whichever has started this process.
+//!
+//! ```text
+//! mpirun -n 4 program          Mpi::launched() ──► Some(rank r of 4), a Communicator
+//! program                      Mpi::launched() ──► None
+//! ```
+//!
+//! Of MPI it takes `MPI_Sendrecv` alone to move bytes: in step s of N − 1, a rank sends to the one that is s after it, and receives from the one that is
+//! s before it. That is what MPI does itself for large messages, it takes no more memory, and no sum is MPI's.
+
+mod library;
+
+use kernfusion_codegen::{CommunicationError, Communicator};
+use library::{Family, Library};
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex};
+
+/// Bytes of a message at most; a longer one is sent in pieces, since counts of MPI are `int`.
+const PIECE: usize = 1 << 30;
+
+/// Why this process cannot be a rank.
+#[derive(Debug, thiserror::Error)]
+pub enum MpiError {
+    /// There is no library.
+    #[error(
+        "{launcher} has started {ranks} processes, but no MPI library can be loaded: {reason}. KERNFUSION_MPI=FILE names the one to load"
+    )]
+    Missing {
+        /// What has started this process.
+        launcher: &'static str,
+        /// How many it has started.
+        ranks: usize,
+        /// What was tried.
+        reason: String,
+    },
+    /// The library is not the launcher's.
+    #[error(
+        "{launcher} has started {ranks} processes, but {library} sees {found}: it is the library of another MPI. KERNFUSION_MPI=FILE names the one to load"
+    )]
+    Other {
+        /// What has started this process.
+        launcher: &'static str,
+        /// How many it has started.
+        ranks: usize,
+        /// What the library calls itself.
+        library: String,
+        /// How many it sees.
+        found: usize,
+    },
+    /// MPI reports an error.
+    #[error("MPI: {0}")]
+    Call(String),
+}
+
+/// What has started this process as one of several.
+struct Launcher {
+    name: &'static str,
+    ranks: usize,
+    family: Family,
+}
+
+/// Variables with the number of processes, and whose they are.
+const LAUNCHERS: [(&str, &str, Family); 3] = [
+    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun", Family::OpenMpi),
+    ("PMI_SIZE", "MPICH's mpiexec", Family::Mpich),
+    ("SLURM_STEP_NUM_TASKS", "srun", Family::OpenMpi),
+];
+
+impl Launcher {
+    /// From the environment, if it says that there is more than one process.
+    fn new(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        LAUNCHERS.into_iter().find_map(|(name, launcher, family)| {
+            let ranks: usize = variable(name)?.trim().parse().ok()?;
+            // Slurm starts what was built for MPICH by its own interface, and all else by PMIx.
+            let of_mpich =
+                family == Family::OpenMpi && variable("PMIX_RANK").is_none() && name.starts_with("SLURM");
+            let family = if of_mpich { Family::Mpich } else { family };
+            (ranks > 1).then_some(Launcher { name: launcher, ranks, family })
+        })
+    }
+}
+
+/// This process as a rank among those that MPI has started.
+#[derive(Debug)]
+pub struct Mpi {
+    library: Library,
+    rank: usize,
+    ranks: usize,
+    /// Calls come from one thread at a time.
+    turn: Mutex<()>,
+}
+
+impl Mpi {
+    /// The rank that this process is, if a launcher of MPI has started more than one.
+    ///
+    /// # Errors
+    /// The library cannot be loaded, is not the launcher's, or fails.
+    pub fn launched() -> Result<Option<Arc<Mpi>>, MpiError> {
+        let Some(launcher) = Launcher::new(|name| std::env::var(name).ok()) else { return Ok(None) };
+        let Launcher { name, ranks, family } = launcher;
+        let missing = |reason| MpiError::Missing { launcher: name, ranks, reason };
+        let library = Library::load(family).map_err(missing)?;
+        library.start()?;
+        let (rank, found) = (library.rank()?, library.ranks()?);
+        if found != ranks {
+            return Err(MpiError::Other { launcher: name, ranks, library: library.version(), found });
+        }
+        Ok(Some(Arc::new(Mpi { library, rank, ranks, turn: Mutex::new(()) })))
+    }
+
+    /// What the library calls itself, such as `Open MPI v4.1.4`.
+    pub fn version(&self) -> String {
+        self.library.version()
+    }
+
+    /// Ends MPI in this process; all ranks have to, and nothing can be exchanged after it.
+    ///
+    /// # Errors
+    /// MPI reports one.
+    pub fn finish(&self) -> Result<(), MpiError> {
+        let _turn = self.turn();
+        self.library.finish()
+    }
+
+    /// Ends all ranks, as after an error that one of them has.
+    pub fn abort(&self) -> ! {
+        self.library.abort();
+        std::process::exit(1)
+    }
+
+    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// For each other rank, in an order in which all ranks work in pairs: the one to send to, and the one to receive from.
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        (1..ranks).map(move |step| ((rank + step) % ranks, (rank + ranks - step) % ranks))
+    }
+
+    /// Sends `sent` to one rank while it receives `received` from another one. All ranks have parts of `part` bytes at most, so that they send as
+    /// many messages.
+    fn swap(
+        &self,
+        part: usize,
+        (to, sent): (usize, &[u8]),
+        (from, received): (usize, &mut [u8]),
+    ) -> Result<(), CommunicationError> {
+        for start in (0..part).step_by(PIECE) {
+            let piece = |length: usize| start.min(length)..(start + PIECE).min(length);
+            let (sent, place) = (&sent[piece(sent.len())], piece(received.len()));
+            let received = &mut received[place];
+            let swapped = self.library.send_and_receive((to as c_int, sent), (from as c_int, received));
+            swapped.map_err(|error| CommunicationError::Library { what: error.to_string() })?;
+        }
+        Ok(())
+    }
+}
+
+impl Communicator for Mpi {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn exchange(
+        &self,
+        sent: &[u8],
+        part: usize,
+        received: &mut [u8],
+        stride: usize,
+    ) -> Result<(), CommunicationError> {
+        let _turn = self.turn();
+        let range = |rank: usize| (rank * part).min(sent.len())..((rank + 1) * part).min(sent.len());
+        let own = range(self.rank);
+        received[self.rank * stride..][..own.len()].copy_from_slice(&sent[own.clone()]);
+        for (to, from) in self.pairs() {
+            self.swap(part, (to, &sent[range(to)]), (from, &mut received[from * stride..][..own.len()]))?;
+        }
+        Ok(())
+    }
+
+    fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError> {
+        let _turn = self.turn();
+        let length = all.len();
+        let range = |rank: usize| (rank * part).min(length)..((rank + 1) * part).min(length);
+        for (to, from) in self.pairs() {
+            let (own, others) = (range(self.rank), range(from));
+            // Two parts of one slice.
+            let (sent, received) = if own.start <= others.start {
+                let (first, last) = all.split_at_mut(others.start);
+                (&first[own], &mut last[..others.len()])
+            } else {
+                let (first, last) = all.split_at_mut(own.start);
+                (&last[..own.len()], &mut first[others])
+            };
+            self.swap(part, (to, sent), (from, received))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_is_known_by_its_variables() {
+        let launcher = |variables: &'static [(&str, &str)]| {
+            let value = |name: &str| {
+                variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_string())
+            };
+            Launcher::new(value).map(|launcher| (launcher.ranks, launcher.family))
+        };
+        assert_eq!(launcher(&[]), None);
+        assert_eq!(launcher(&[("OMPI_COMM_WORLD_SIZE", "1")]), None);
+        assert_eq!(launcher(&[("OMPI_COMM_WORLD_SIZE", "4")]), Some((4, Family::OpenMpi)));
+        assert_eq!(launcher(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), Some((2, Family::Mpich)));
+        assert_eq!(
+            launcher(&[("SLURM_STEP_NUM_TASKS", "8"), ("PMIX_RANK", "3")]),
+            Some((8, Family::OpenMpi))
+        );
+        assert_eq!(launcher(&[("SLURM_STEP_NUM_TASKS", "8")]), Some((8, Family::Mpich)));
+    }
+}

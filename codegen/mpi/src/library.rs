@@ -1,0 +1,239 @@
+//! A library of MPI: its functions by name, and the few constants in which libraries differ.
+
+use super::MpiError;
+use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+/// Names of the library to load instead of those that are tried.
+const NAMED: &str = "KERNFUSION_MPI";
+
+/// Calls come from any thread, but one at a time (`MPI_THREAD_SERIALIZED`).
+const SERIALIZED: c_int = 2;
+
+/// Characters that a library's version and an error's text take at most.
+const LONGEST_TEXT: usize = 8192;
+
+/// A binary interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Handles are addresses of objects in the library.
+    OpenMpi,
+    /// Handles are numbers of type `int`, also of Intel MPI and MVAPICH.
+    Mpich,
+}
+
+impl Family {
+    /// File names, those of the versions first with which it has this interface.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Family::OpenMpi => &["libmpi.so.40", "libmpi.so"],
+            Family::Mpich => &["libmpich.so.12", "libmpi.so.12", "libmpich.so", "libmpi.so"],
+        }
+    }
+}
+
+/// An address, or a number as wide as one: a function that takes an `int` in its place reads the lower half.
+type Handle = *mut c_void;
+
+type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
+type Ask = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
+type SendReceive = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    Handle,
+    c_int,
+    c_int,
+    *mut c_void,
+    c_int,
+    Handle,
+    c_int,
+    c_int,
+    Handle,
+    *mut c_void,
+) -> c_int;
+type Finalize = unsafe extern "C" fn() -> c_int;
+type Abort = unsafe extern "C" fn(Handle, c_int) -> c_int;
+type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+type ErrorText = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
+
+/// The functions and constants of a loaded library.
+#[derive(Debug)]
+pub(super) struct Library {
+    init: Init,
+    rank: Ask,
+    size: Ask,
+    set_handler: SetHandler,
+    send_receive: SendReceive,
+    finalize: Finalize,
+    abort: Abort,
+    version: Version,
+    error_text: ErrorText,
+    /// All processes, as the library names them.
+    world: Handle,
+    byte: Handle,
+    errors_return: Handle,
+    no_status: *mut c_void,
+    /// Keeps the code.
+    _loaded: Loaded,
+}
+
+// SAFETY: handles are constants of the library, and its functions are called from one thread at a time.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Loads the library that the environment names, or else one of this family.
+    ///
+    /// # Errors
+    /// What was tried, in words.
+    pub(super) fn load(family: Family) -> Result<Self, String> {
+        if let Ok(name) = std::env::var(NAMED) {
+            return Library::open(&name);
+        }
+        let mut tried = vec![];
+        for name in family.names() {
+            match Library::open(name) {
+                Ok(library) => return Ok(library),
+                Err(reason) => tried.push(reason),
+            }
+        }
+        Err(tried.join("; "))
+    }
+
+    fn open(name: &str) -> Result<Self, String> {
+        // Open MPI's own parts, which it loads later, look for its symbols among those of the process.
+        // SAFETY: a library of MPI does nothing but register itself when it is loaded.
+        let loaded =
+            unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())?;
+        // SAFETY: the types are those of the MPI standard; of objects, only addresses are taken.
+        unsafe {
+            let object = |symbol: &[u8]| loaded.get::<*mut c_void>(symbol).map(|found| found.as_raw_ptr());
+            let is_open_mpi = object(b"ompi_mpi_comm_world\0").is_ok();
+            let constant = |symbol: &[u8], number: usize| match is_open_mpi {
+                true => object(symbol).map_err(|error| error.to_string()),
+                false => Ok(number as Handle),
+            };
+            macro_rules! function {
+                ($symbol:literal) => {
+                    *loaded
+                        .get(concat!($symbol, "\0").as_bytes())
+                        .map_err(|error| format!("{name} is no MPI library: {error}"))?
+                };
+            }
+            Ok(Library {
+                init: function!("MPI_Init_thread"),
+                rank: function!("MPI_Comm_rank"),
+                size: function!("MPI_Comm_size"),
+                set_handler: function!("MPI_Comm_set_errhandler"),
+                send_receive: function!("MPI_Sendrecv"),
+                finalize: function!("MPI_Finalize"),
+                abort: function!("MPI_Abort"),
+                version: function!("MPI_Get_library_version"),
+                error_text: function!("MPI_Error_string"),
+                // MPICH's numbers are part of its binary interface.
+                world: constant(b"ompi_mpi_comm_world\0", 0x4400_0000)?,
+                byte: constant(b"ompi_mpi_byte\0", 0x4c00_010d)?,
+                errors_return: constant(b"ompi_mpi_errors_return\0", 0x5400_0001)?,
+                no_status: if is_open_mpi { null_mut() } else { 1 as *mut c_void },
+                _loaded: loaded,
+            })
+        }
+    }
+
+    /// Starts MPI in this process.
+    pub(super) fn start(&self) -> Result<(), MpiError> {
+        let mut given = 0;
+        // SAFETY: MPI takes no arguments for none; the handles are the library's.
+        unsafe {
+            self.done((self.init)(null_mut(), null_mut(), SERIALIZED, &mut given))?;
+            self.done((self.set_handler)(self.world, self.errors_return))
+        }
+    }
+
+    /// This process' number.
+    pub(super) fn rank(&self) -> Result<usize, MpiError> {
+        self.ask(self.rank)
+    }
+
+    /// How many processes there are.
+    pub(super) fn ranks(&self) -> Result<usize, MpiError> {
+        self.ask(self.size)
+    }
+
+    fn ask(&self, function: Ask) -> Result<usize, MpiError> {
+        let mut number = 0;
+        // SAFETY: MPI has been started.
+        self.done(unsafe { function(self.world, &mut number) })?;
+        Ok(number as usize)
+    }
+
+    /// Sends to one process while it receives from another one.
+    pub(super) fn send_and_receive(
+        &self,
+        (to, sent): (c_int, &[u8]),
+        (from, received): (c_int, &mut [u8]),
+    ) -> Result<(), MpiError> {
+        // SAFETY: both are as long as it says, and do not overlap.
+        self.done(unsafe {
+            (self.send_receive)(
+                sent.as_ptr().cast(),
+                sent.len() as c_int,
+                self.byte,
+                to,
+                0,
+                received.as_mut_ptr().cast(),
+                received.len() as c_int,
+                self.byte,
+                from,
+                0,
+                self.world,
+                self.no_status,
+            )
+        })
+    }
+
+    /// Ends MPI in this process.
+    pub(super) fn finish(&self) -> Result<(), MpiError> {
+        // SAFETY: MPI has been started.
+        self.done(unsafe { (self.finalize)() })
+    }
+
+    /// Ends all processes.
+    pub(super) fn abort(&self) {
+        // SAFETY: MPI has been started.
+        unsafe { (self.abort)(self.world, 1) };
+    }
+
+    /// What the library calls itself: the first line, up to a comma.
+    pub(super) fn version(&self) -> String {
+        // SAFETY: the buffer has the most that MPI writes.
+        let text = text(|buffer, length| unsafe { (self.version)(buffer, length) });
+        text.lines()
+            .next()
+            .unwrap_or_default()
+            .split(',')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .replace('\t', " ")
+    }
+
+    fn done(&self, code: c_int) -> Result<(), MpiError> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: as in `version`.
+        Err(MpiError::Call(text(|buffer, length| unsafe { (self.error_text)(code, buffer, length) })))
+    }
+}
+
+/// A text that a function writes.
+fn text(write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
+    let (mut buffer, mut length) = (vec![0u8; LONGEST_TEXT], 0);
+    write(buffer.as_mut_ptr().cast(), &mut length);
+    buffer.truncate(length.max(0) as usize);
+    String::from_utf8_lossy(&buffer).trim_end_matches('\0').to_string()
+}
