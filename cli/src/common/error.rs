@@ -50,6 +50,12 @@ pub(crate) enum CliError {
     /// Another program that could not do its part, or did not confirm ours.
     #[error("{0}")]
     Peer(String),
+    /// Ranks cannot run together.
+    #[error("{0}")]
+    Ranks(String),
+    /// Another rank has said what is wrong.
+    #[error("another rank has failed")]
+    Said,
     /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     StandardOutput(io::Error),
@@ -75,6 +81,8 @@ impl CliError {
             | CliError::HasRun { .. }
             | CliError::InUse { .. }
             | CliError::Peer(_)
+            | CliError::Ranks(_)
+            | CliError::Said
             | CliError::StandardOutput(_)
             | CliError::System { .. } => 1,
         }

@@ -388,6 +388,11 @@ impl TargetArgs {
         target.products().unwrap_or_else(|_| self.precision().to_string())
     }
 
+    /// Whether the flags say how many threads there are.
+    pub(crate) fn chooses_threads(&self) -> bool {
+        self.threads.is_some()
+    }
+
     /// How many threads are used.
     pub(crate) fn thread_count(&self) -> usize {
         self.with_threads().thread_count()

@@ -3,6 +3,7 @@
 pub(crate) mod adaptation;
 pub(crate) mod data;
 pub(crate) mod live;
+pub(crate) mod ranks;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;
 pub(crate) mod train;

@@ -9,6 +9,7 @@ use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs};
 use crate::common::screen::{Screen, grouped, mib, progress};
 use crate::training::adaptation::AdaptationArgs;
 use crate::training::live::{self, State};
+use crate::training::ranks;
 use crate::training::stop;
 use crate::training::tokenizer::TokenizerArgs;
 use crate::training::watch::WatchArgs;
@@ -20,8 +21,10 @@ use kernfusion_lm::checkpoint::Checkpoint;
 use kernfusion_lm::record::{Adaptation, Record, Settings, TextRecord};
 use kernfusion_lm::text::{Corpus, Order, Tokenizer};
 use kernfusion_lm::train::{Ending, Trainer, TrainingRun};
+use kernfusion_mpi::Mpi;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Steps of a run when the user names no number: a minute of the preset `tiny` on two cores.
@@ -157,14 +160,43 @@ enum OrderArg {
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let target = args.memory.limit(args.target.target(args.mode)?);
-    let claim = args.claim(screen)?;
-    let directory = claim.path();
-    let watched = args.watch.claim(args.destination, directory, args.resume.as_deref())?;
-    let trainer = match &args.resume {
-        Some(from) => resumed(&args, from, target.clone(), screen)?,
-        None => fresh(&args, target.clone())?,
+    match ranks::launched()? {
+        None => alone(&args, None, screen),
+        Some(mpi) => ranks::run(&mpi, || alone(&args, Some(&mpi), screen), || ranks::beside(&args, &mpi)),
+    }
+}
+
+/// The run that the flags ask for, where it begins or goes on.
+pub(crate) fn prepared(
+    args: &Args,
+    target: Target,
+    note: &mut dyn FnMut(String),
+) -> Result<Trainer, CliError> {
+    match &args.resume {
+        Some(from) => resumed(args, from, target, note),
+        None => fresh(args, target),
+    }
+}
+
+/// A run that speaks and writes, of a process alone or of the first of several ranks.
+fn alone(args: &Args, mpi: Option<&Arc<Mpi>>, screen: &mut Screen) -> Outcome {
+    let mut claimed = || -> Result<_, CliError> {
+        let target = args.target(mpi)?;
+        let claim = args.claim(screen)?;
+        let watched = args.watch.claim(args.destination, claim.path(), args.resume.as_deref())?;
+        let trainer = prepared(args, target.clone(), &mut |note| screen.line(note))?;
+        Ok((trainer, (target, claim, watched)))
     };
+    let (trainer, rest) = match claimed() {
+        Ok((trainer, rest)) => (Ok(trainer), Some(rest)),
+        Err(error) => (Err(error), None),
+    };
+    let trainer = match mpi {
+        Some(mpi) => ranks::agreed(mpi, trainer)?,
+        None => trainer?,
+    };
+    let (target, claim, watched) = rest.expect("there is a trainer");
+    let directory = claim.path();
     let stop = stop::upon_signals()?;
     introduce(&trainer, args.mode, screen);
     let steps = trainer.record().settings.steps;
@@ -243,7 +275,12 @@ fn fresh(args: &Args, target: Target) -> Result<Trainer, CliError> {
 }
 
 /// The run of a checkpoint, if what the flags ask for is that run.
-fn resumed(args: &Args, from: &Path, target: Target, screen: &mut Screen) -> Result<Trainer, CliError> {
+fn resumed(
+    args: &Args,
+    from: &Path,
+    target: Target,
+    note: &mut dyn FnMut(String),
+) -> Result<Trainer, CliError> {
     let checkpoint = Checkpoint::load(from).map_err(kernfusion_lm::Error::from)?;
     let stored = Record::read(&checkpoint.meta).map_err(|error| in_file(from, error))?;
     let file = args.data.clone().or_else(|| stored.text.file.as_ref().map(PathBuf::from));
@@ -268,7 +305,7 @@ fn resumed(args: &Args, from: &Path, target: Target, screen: &mut Screen) -> Res
     if let (Some(before), Some(now)) = (&stored.products, &trainer.record().products)
         && before != now
     {
-        screen.line(format!(
+        note(format!(
             "note:  until now products were of {before}, from here on they are of {now}; losses differ by rounding"
         ));
     }
@@ -303,6 +340,16 @@ pub(crate) fn absolute(path: &Path) -> String {
 }
 
 impl Args {
+    /// What to compile for, by a process alone or by one of several ranks, which share the cores of a machine.
+    pub(crate) fn target(&self, mpi: Option<&Arc<Mpi>>) -> Result<Target, CliError> {
+        let target = self.memory.limit(self.target.target(self.mode)?);
+        Ok(match mpi {
+            Some(mpi) if self.target.chooses_threads() => target.ranks(mpi.clone()),
+            Some(mpi) => target.threads(ranks::own_cores()).ranks(mpi.clone()),
+            None => target,
+        })
+    }
+
     /// The directory of the run.
     fn claim(&self, screen: &mut Screen) -> Result<Claim, CliError> {
         match (&self.resume, &self.out) {

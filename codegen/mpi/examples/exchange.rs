@@ -28,7 +28,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut all = vec![0; length];
     all[rank * part..][..own].fill(rank as u8 + 1);
     mpi.gather(&mut all, part)?;
-    assert!(all.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i / part + 1), "rank {rank} lacks a part");
+    assert!(
+        all.iter().enumerate().all(|(i, &byte)| usize::from(byte) == i / part + 1),
+        "rank {rank} lacks a part"
+    );
     println!("rank {rank} of {ranks} by {}", mpi.version());
     mpi.finish()?;
     Ok(())

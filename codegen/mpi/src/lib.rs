@@ -81,6 +81,15 @@ impl Launcher {
     }
 }
 
+/// How many of the ranks are on this machine, as far as a launcher says it; else 1.
+pub fn local_ranks() -> usize {
+    let said = |name: &&str| std::env::var(name).ok()?.trim().parse().ok().filter(|&ranks: &usize| ranks > 0);
+    ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"]
+        .iter()
+        .find_map(said)
+        .unwrap_or(1)
+}
+
 /// This process as a rank among those that MPI has started.
 #[derive(Debug)]
 pub struct Mpi {

@@ -1,7 +1,6 @@
 //! A library of MPI: its functions by name, and the few constants in which libraries differ.
 
 use super::MpiError;
-use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
@@ -75,8 +74,6 @@ pub(super) struct Library {
     byte: Handle,
     errors_return: Handle,
     no_status: *mut c_void,
-    /// Keeps the code.
-    _loaded: Loaded,
 }
 
 // SAFETY: handles are constants of the library, and its functions are called from one thread at a time.
@@ -103,11 +100,15 @@ impl Library {
         Err(tried.join("; "))
     }
 
+    #[cfg(unix)]
     fn open(name: &str) -> Result<Self, String> {
+        use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
         // Open MPI's own parts, which it loads later, look for its symbols among those of the process.
         // SAFETY: a library of MPI does nothing but register itself when it is loaded.
         let loaded =
             unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())?;
+        // Its code has to stay.
+        let loaded: &'static Loaded = Box::leak(Box::new(loaded));
         // SAFETY: the types are those of the MPI standard; of objects, only addresses are taken.
         unsafe {
             let object = |symbol: &[u8]| loaded.get::<*mut c_void>(symbol).map(|found| found.as_raw_ptr());
@@ -137,10 +138,14 @@ impl Library {
                 world: constant(b"ompi_mpi_comm_world\0", 0x4400_0000)?,
                 byte: constant(b"ompi_mpi_byte\0", 0x4c00_010d)?,
                 errors_return: constant(b"ompi_mpi_errors_return\0", 0x5400_0001)?,
-                no_status: if is_open_mpi { null_mut() } else { 1 as *mut c_void },
-                _loaded: loaded,
+                no_status: if is_open_mpi { null_mut() } else { std::ptr::without_provenance_mut(1) },
             })
         }
+    }
+
+    #[cfg(not(unix))]
+    fn open(name: &str) -> Result<Self, String> {
+        Err(format!("{name} can be loaded on Unix alone"))
     }
 
     /// Starts MPI in this process.

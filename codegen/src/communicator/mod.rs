@@ -35,6 +35,19 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`Communicator::exchange`].
     fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError>;
+
+    /// The number that each rank has.
+    ///
+    /// # Errors
+    /// As [`Communicator::exchange`].
+    fn numbers(&self, own: u64) -> Result<Vec<u64>, CommunicationError> {
+        const SIZE: usize = size_of::<u64>();
+        let mut all = vec![0; SIZE * self.ranks()];
+        all[SIZE * self.rank()..][..SIZE].copy_from_slice(&own.to_le_bytes());
+        self.gather(&mut all, SIZE)?;
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("as many bytes"));
+        Ok(all.chunks(SIZE).map(number).collect())
+    }
 }
 
 /// Why ranks cannot go on together.

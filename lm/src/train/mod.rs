@@ -44,7 +44,7 @@ use kernfusion::models::ModelConfig;
 use kernfusion::nn::is_adapter;
 use kernfusion::optim::TrainStep;
 use kernfusion::trace::Program;
-use kernfusion_codegen::States;
+use kernfusion_codegen::{CodegenError, States};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -207,13 +207,12 @@ impl Trainer {
         let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
         let start = Instant::now();
-        let sliced = if settings.microbatches > 0 {
-            target.clone().microbatches(settings.microbatches)
-        } else {
-            target.clone()
+        let sliced = match own_microbatches(settings, target.rank_count())? {
+            0 => target.clone(),
+            microbatches => target.clone().microbatches(microbatches),
         };
         let training = compile(&step.program.graph, &states, &sliced)?;
-        record.settings.microbatches = training.report().memory.microbatches;
+        record.settings.microbatches = training.report().memory.microbatches * target.rank_count();
         record.products = Some(target.products()?);
         let target = target.share_arena(&training);
         let shapes = parameters::states_of(&step.program.graph);
@@ -345,11 +344,19 @@ impl Trainer {
     pub fn samples(&mut self) -> Result<Vec<Sample>> {
         let mut writer = match self.writer.take() {
             Some(writer) => writer,
-            None => Writer::new(&self.record, &self.states, &self.target)?,
+            None => Writer::new(&self.record, &self.states, &self.target.clone().alone())?,
         };
         let samples = writer.samples(&self.record, &self.split.validation, self.done);
         self.writer = Some(writer);
         samples
+    }
+
+    /// Whether any rank says so; this process' own word where it is alone.
+    pub(super) fn any_rank(&self, own: bool) -> Result<bool> {
+        let Some(communicator) = self.target.communicator() else { return Ok(own) };
+        let said =
+            communicator.numbers(own.into()).map_err(CodegenError::from).map_err(kernfusion::Error::from)?;
+        Ok(said.contains(&1))
     }
 
     /// Writes a checkpoint into a directory.
@@ -367,6 +374,11 @@ impl Trainer {
         let shapes = self.shapes.iter().filter(|(name, _)| adapter(name));
         let shapes = shapes.map(|(name, shape)| (name.clone(), shape.clone())).collect();
         parameters::save(&directory.join(ADAPTER), &meta, &self.states, &shapes)
+    }
+
+    /// The instruction set that its programs run on, if they run on a CPU.
+    pub fn instruction_set(&self) -> Option<String> {
+        self.target.instruction_set().ok().map(|isa| isa.to_string())
     }
 
     /// The model, the settings and the text.
@@ -394,9 +406,13 @@ impl Trainer {
         self.compile_time
     }
 
+    /// Compiles a program over the run's states, in as many microbatches as the step, so that its sums are rounded the same whether they are of one
+    /// process or of several ranks.
     fn compile(&mut self, program: &Program) -> Result<Compiled> {
         let start = Instant::now();
-        let compiled = compile(&program.graph, &self.states, &self.target)?;
+        let microbatches = self.record.settings.microbatches / self.target.rank_count();
+        let target = self.target.clone().microbatches(microbatches);
+        let compiled = compile(&program.graph, &self.states, &target)?;
         self.compile_time += start.elapsed();
         Ok(compiled)
     }
@@ -435,4 +451,21 @@ pub const ADAPTER: &str = "adapter";
 /// The error of a directory that takes no checkpoint.
 fn unwritable(directory: &Path, cause: std::io::Error) -> CheckpointError {
     CheckpointError::Write { path: directory.join(CHECKPOINT_FILE), cause }
+}
+
+/// In how many microbatches a rank computes its part of the batch, of those that all have together; 0: as few as memory allows.
+fn own_microbatches(settings: &Settings, ranks: usize) -> Result<usize> {
+    let Settings { batch, microbatches, .. } = *settings;
+    let refuse = |reason| Err(Error::Configuration(reason));
+    match () {
+        () if !batch.is_multiple_of(ranks) => {
+            refuse(format!("a batch of {batch} windows cannot be divided among {ranks} ranks"))
+        }
+        // A rank computes one at least, as where a run goes on with more ranks than it has had.
+        () if (1..=ranks).contains(&microbatches) => Ok(1),
+        () if !microbatches.is_multiple_of(ranks) => {
+            refuse(format!("{microbatches} microbatches of a batch cannot be divided among {ranks} ranks"))
+        }
+        () => Ok(microbatches / ranks),
+    }
 }

@@ -28,10 +28,11 @@ pub enum Ending {
     Stopped,
 }
 
-/// A run with a place for its checkpoint, and all who watch it.
+/// A run with a place for its checkpoint, and all who watch it. Of several ranks each has one, and all of them run.
 pub struct TrainingRun {
     trainer: Trainer,
-    directory: PathBuf,
+    /// Where checkpoints go; of several ranks, the first one writes them.
+    directory: Option<PathBuf>,
     watchers: Vec<Box<dyn Watcher>>,
 }
 
@@ -45,9 +46,14 @@ impl TrainingRun {
         std::fs::create_dir_all(directory)
             .and_then(|()| tempfile::tempfile_in(directory))
             .map_err(|cause| Error::Checkpoint(super::unwritable(directory, cause)))?;
-        let mut run = TrainingRun { trainer, directory: directory.into(), watchers: vec![] };
+        let mut run = TrainingRun { trainer, directory: Some(directory.into()), watchers: vec![] };
         log.map_or(Ok(()), |path| run.log(path))?;
         Ok(run)
+    }
+
+    /// A run of another rank than the first: it does the same steps, and writes nothing.
+    pub fn beside(trainer: Trainer) -> Self {
+        TrainingRun { trainer, directory: None, watchers: vec![] }
     }
 
     /// Opens one more log, which goes on where the trainer stands.
@@ -84,8 +90,10 @@ impl TrainingRun {
             let step = self.trainer.steps_done();
             let last = step == settings.steps;
             let due = |every: u64| last || (every > 0 && step.is_multiple_of(every));
-            let stopped = !last && stop.load(Ordering::Relaxed);
-            let samples = due(settings.sample_every) && settings.sample_tokens > 0;
+            // A signal may reach ranks at different steps.
+            let stopped = !last && self.trainer.any_rank(stop.load(Ordering::Relaxed))?;
+            let samples =
+                due(settings.sample_every) && settings.sample_tokens > 0 && self.directory.is_some();
             let pauses = due(settings.validate_every) || samples || due(settings.checkpoint_every) || stopped;
             // On a GPU one step is under way while the next is prepared; all are done before anything else happens.
             while let Some(oldest) = under_way.pop_front() {
@@ -102,8 +110,10 @@ impl TrainingRun {
                 self.sample(observe)?;
             }
             if due(settings.checkpoint_every) || stopped {
-                self.trainer.save(&self.directory)?;
-                observe(Event::Saved { step });
+                if let Some(directory) = &self.directory {
+                    self.trainer.save(directory)?;
+                    observe(Event::Saved { step });
+                }
             }
             if stopped {
                 return Ok(Ending::Stopped);
@@ -151,9 +161,8 @@ impl TrainingRun {
             return Ok(());
         }
         let (loss, step) = (report.loss, report.step);
-        let place = self.directory.display();
-        let advice =
-            format!("a lower learning rate may help; the last checkpoint in {place}, if any, is kept");
+        let place = self.directory.iter().map(|place| format!(" in {}", place.display())).collect::<String>();
+        let advice = format!("a lower learning rate may help; the last checkpoint{place}, if any, is kept");
         Err(Error::Configuration(format!("the loss is {loss} in step {step}: {advice}")))
     }
 }
