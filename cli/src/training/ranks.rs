@@ -12,6 +12,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a launcher may take to pass on what a process says before all are ended.
+const FORWARDED: Duration = Duration::from_millis(200);
+
+/// How long a rank waits to be ended by another one that has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The rank that this process is, if it is one of several.
 pub(crate) fn launched() -> Result<Option<Arc<Mpi>>, CliError> {
@@ -30,12 +37,16 @@ pub(crate) fn run(
             mpi.finish().map_err(|error| CliError::Ranks(error.to_string()))?;
             Ok(code)
         }
-        // The first rank has said it.
-        Err(CliError::Said) => Ok(ExitCode::FAILURE),
+        // Who has said it ends all; a launcher that sees this one end before may drop what was said.
+        Err(CliError::Said) => {
+            std::thread::sleep(PATIENCE);
+            Ok(ExitCode::FAILURE)
+        }
         Err(error) => {
             let rank = mpi.rank();
             let who = if rank == 0 { String::new() } else { format!("rank {rank}: ") };
             note(&format!("error: {who}{error}"));
+            std::thread::sleep(FORWARDED);
             mpi.abort()
         }
     }

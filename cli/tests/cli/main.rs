@@ -16,6 +16,7 @@ mod models;
 mod profile;
 mod programs;
 mod published;
+mod ranks;
 mod tokens;
 mod training;
 mod tuning;

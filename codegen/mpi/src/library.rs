@@ -103,10 +103,13 @@ impl Library {
     #[cfg(unix)]
     fn open(name: &str) -> Result<Self, String> {
         use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
+        use std::error::Error as _;
         // Open MPI's own parts, which it loads later, look for its symbols among those of the process.
         // SAFETY: a library of MPI does nothing but register itself when it is loaded.
-        let loaded =
-            unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())?;
+        let loaded = unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
+        // The system's words, which name the file, are the cause.
+        let words = |error: libloading::Error| error.source().map_or(error.to_string(), ToString::to_string);
+        let loaded = loaded.map_err(words)?;
         // Its code has to stay.
         let loaded: &'static Loaded = Box::leak(Box::new(loaded));
         // SAFETY: the types are those of the MPI standard; of objects, only addresses are taken.

@@ -109,11 +109,11 @@ impl TrainingRun {
             if samples {
                 self.sample(observe)?;
             }
-            if due(settings.checkpoint_every) || stopped {
-                if let Some(directory) = &self.directory {
-                    self.trainer.save(directory)?;
-                    observe(Event::Saved { step });
-                }
+            if let Some(directory) =
+                self.directory.as_ref().filter(|_| due(settings.checkpoint_every) || stopped)
+            {
+                self.trainer.save(directory)?;
+                observe(Event::Saved { step });
             }
             if stopped {
                 return Ok(Ending::Stopped);
