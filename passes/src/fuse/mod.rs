@@ -59,8 +59,9 @@ const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
 const SMALL_MAP: usize = 1 << 14;
 
-/// A refusal that may not hold any more when other kernels are merged.
+/// Why nothing is merged with a collective.
 const EXCHANGE: &str = "what ranks exchange is a kernel of its own";
+/// A refusal that may not hold any more when other kernels are merged.
 const BETWEEN: &str = "another kernel lies between the two";
 
 /// Whether fusion decides the same about tensors of these sizes, as far as it looks at sizes alone and not at what they are to others.
