@@ -44,6 +44,10 @@ pub(crate) fn run(
         }
         Err(error) => {
             let rank = mpi.rank();
+            // What fails on all ranks, such as a loss that is not finite, the first one says, and ends all.
+            if rank > 0 {
+                std::thread::sleep(PATIENCE);
+            }
             let who = if rank == 0 { String::new() } else { format!("rank {rank}: ") };
             note(&format!("error: {who}{error}"));
             std::thread::sleep(FORWARDED);

@@ -1,6 +1,6 @@
 //! What ranks exchange: a communicator moves the parts, and sums are taken here.
 
-use kernfusion_codegen::{CodegenError, Communicator};
+use kernfusion_codegen::{CodegenError, Communicator, part_of};
 use kernfusion_ir::kernel::{CollectiveCall, Kernel, KernelGraph};
 use kernfusion_ir::{DType, Exchange, TensorType};
 use kernfusion_runtime::launch::Pointers;
@@ -48,7 +48,7 @@ impl ExchangeCode {
         }
         let rank = self.communicator.as_ref().map_or(0, |it| it.rank());
         let part = op.part(&self.ty) * size;
-        let own = (rank * part).min(bytes)..((rank + 1) * part).min(bytes);
+        let own = part_of(rank, part, bytes);
         let (from, to) = (pointers.get(from), pointers.get(to));
         // SAFETY: the caller's contract; the plan gives the buffers memory that does not overlap.
         unsafe {

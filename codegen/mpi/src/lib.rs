@@ -11,7 +11,7 @@
 
 mod library;
 
-use kernfusion_codegen::{CommunicationError, Communicator};
+use kernfusion_codegen::{CommunicationError, Communicator, part_of};
 use library::{Family, Library};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
@@ -184,7 +184,7 @@ impl Communicator for Mpi {
         stride: usize,
     ) -> Result<(), CommunicationError> {
         let _turn = self.turn();
-        let range = |rank: usize| (rank * part).min(sent.len())..((rank + 1) * part).min(sent.len());
+        let range = |rank| part_of(rank, part, sent.len());
         let own = range(self.rank);
         received[self.rank * stride..][..own.len()].copy_from_slice(&sent[own.clone()]);
         for (to, from) in self.pairs() {
@@ -196,7 +196,7 @@ impl Communicator for Mpi {
     fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError> {
         let _turn = self.turn();
         let length = all.len();
-        let range = |rank: usize| (rank * part).min(length)..((rank + 1) * part).min(length);
+        let range = |rank| part_of(rank, part, length);
         for (to, from) in self.pairs() {
             let (own, others) = (range(self.rank), range(from));
             // Two parts of one slice.

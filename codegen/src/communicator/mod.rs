@@ -1,7 +1,7 @@
 //! What ranks exchange and how: the processes that run one program side by side, each on its part of the batch.
 //!
-//! A communicator moves bytes, no more. What is summed is summed by whoever calls it, in ascending order of ranks, so that no library's order
-//! of sums is in a result.
+//! A communicator only moves bytes. Its caller does the summing, in ascending order of ranks, so results do not depend on a library's order of
+//! sums.
 
 mod threads;
 
@@ -67,8 +67,8 @@ pub enum CommunicationError {
     },
 }
 
-/// The part of a rank, of `bytes` divided into parts of `part`.
-fn part_of(rank: usize, part: usize, bytes: usize) -> std::ops::Range<usize> {
+/// The range of a rank's part in `bytes` bytes that are divided into parts of `part` bytes; the last ones may be shorter, or empty.
+pub fn part_of(rank: usize, part: usize, bytes: usize) -> std::ops::Range<usize> {
     let at = |rank: usize| (rank * part).min(bytes);
     at(rank)..at(rank + 1)
 }

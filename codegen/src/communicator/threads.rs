@@ -3,8 +3,8 @@
 use super::{CommunicationError, Communicator, part_of};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// Communicators for so many ranks in this process, one for each. Each is used by one thread at a time; a rank that drops its own ends the
-/// exchanges of all.
+/// One communicator for each of `ranks` ranks in this process. Each is used by one thread at a time. Dropping one ends the exchanges of all
+/// ranks.
 pub fn threads(ranks: usize) -> Vec<Arc<dyn Communicator>> {
     let meeting = Arc::new(Meeting {
         table: Mutex::new(Table { shown: vec![None; ranks], arrived: 0, round: 0, gone: None }),

@@ -106,7 +106,7 @@ pub(super) fn add_scratch(repeated: &mut Loop, kernel: &str, buffers: &mut Vec<B
     repeated.scratch = scratch(bytes, kernel, buffers);
 }
 
-/// A buffer of so many bytes for a kernel, if it needs any.
+/// A scratch buffer of `bytes` bytes for a kernel, if it needs any.
 pub(super) fn scratch(bytes: usize, kernel: &str, buffers: &mut Vec<Buffer>) -> Option<BufferId> {
     let number = BufferId(buffers.len() as u32);
     let ty = TensorType::new(DType::I32, [bytes.div_ceil(DType::I32.size())]);
