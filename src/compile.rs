@@ -7,11 +7,13 @@ mod execute;
 mod finite;
 mod lower;
 mod memory;
+mod shards;
 mod stages;
 mod target;
 
 pub use execute::{Tensors, execute, execute_on};
 pub use lower::{Lowered, lower};
+pub use shards::Shards;
 pub use stages::{Parts, Stages};
 pub use target::{F32Products, Mode, Precision, Target};
 
@@ -71,6 +73,7 @@ pub struct CompileReport {
 pub struct Compiled {
     executable: Box<dyn Executable>,
     report: CompileReport,
+    shards: Shards,
     check: Option<Box<FiniteCheck>>,
 }
 
@@ -164,12 +167,13 @@ fn generate(
         total: Duration::ZERO,
     };
     let temporaries = if target.mode == Mode::Eager { Temporaries::Fresh } else { Temporaries::Arena };
+    let shards = Shards::new(&program, target.communicator());
     let executable = backend.compile(program, states, temporaries)?;
     (report.device_bytes, report.library) = (executable.device_bytes(), executable.library());
     report.codegen = code_start.elapsed();
     report.total = start.elapsed();
     let check = target.check_finite.then(|| Box::new(FiniteCheck::new(graph, states, target)));
-    Ok(Compiled { executable, report, check })
+    Ok(Compiled { executable, report, shards, check })
 }
 
 impl Compiled {
@@ -228,6 +232,11 @@ impl Compiled {
     /// What compiling did.
     pub fn report(&self) -> &CompileReport {
         &self.report
+    }
+
+    /// The states of which this rank keeps a part.
+    pub fn shards(&self) -> &Shards {
+        &self.shards
     }
 
     /// The kernels; of a program in microbatches, those that run for each microbatch.

@@ -4,6 +4,10 @@
 
 Tokens are synthetic and made before the clock starts. A training step is forward, backward and a real
 AdamW update; a forward step is the loss of an evaluating model without gradients.
+
+With --ddp, several processes train one model, each on its rows of the batch (DistributedDataParallel over gloo):
+
+    torchrun --nproc-per-node 2 bench_torch.py --preset thesis --ddp --threads 1 --json ddp.json
 """
 
 import argparse
@@ -45,6 +49,7 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--allocator", default="default", choices=["default", "tuned"])
+    parser.add_argument("--ddp", action="store_true", help="one of several processes that torchrun has started")
     parser.add_argument("--json", help="file to write; without it the row goes to standard output")
     arguments = parser.parse_args()
     if arguments.steps < 1 or arguments.warmup < 0 or arguments.threads < 1:
@@ -85,7 +90,11 @@ def machine():
 
 def mode_name(arguments):
     parts = ["torch", "compile" if arguments.compile else "eager", arguments.attention]
-    return "-".join(parts + (["fused"] if arguments.fused else []))
+    return "-".join(parts + (["fused"] if arguments.fused else []) + (["ddp"] if arguments.ddp else []))
+
+
+def rank_and_world():
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
 def build_step(arguments, config):
@@ -97,6 +106,8 @@ def build_step(arguments, config):
     model = Gpt(config, arguments.attention).to(arguments.device)
     # Compiling through the loss lets it fuse the cross-entropy with the head, too.
     loss_of = torch.compile(model.loss) if arguments.compile else model.loss
+    if arguments.ddp:
+        loss_of = distributed(model)
     bf16 = arguments.dtype == "bf16"
     autocast = lambda: torch.autocast(arguments.device, torch.bfloat16) if bf16 else nullcontext()
     optimizer = adamw(model, fused=arguments.fused)
@@ -117,6 +128,21 @@ def build_step(arguments, config):
     return train if arguments.work == "train" else forward
 
 
+def distributed(model):
+    """The loss as a module whose gradients all processes average."""
+    import torch
+
+    class Loss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x, y):
+            return self.model.loss(x, y)
+
+    return torch.nn.parallel.DistributedDataParallel(Loss())
+
+
 def measure(arguments):
     import dataclasses
 
@@ -131,11 +157,14 @@ def measure(arguments):
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     torch.backends.cuda.matmul.allow_tf32 = arguments.tf32
+    rank, world = rank_and_world()
+    if arguments.ddp:
+        torch.distributed.init_process_group("gloo")
     step = build_step(arguments, config)
     count = arguments.warmup + arguments.steps
     windows = torch.randint(config.vocabulary, (count, batch, config.context + 1)).to(arguments.device)
     seconds, losses = [], []
-    for window in windows:
+    for window in windows.chunk(world, 1)[rank] if arguments.ddp else windows:
         start = time.perf_counter()
         # The step ends with the update, and item() waits for all that was queued before it.
         losses.append(step(window[:, :-1], window[:, 1:]).item())
@@ -156,6 +185,11 @@ def measure(arguments):
     }
     if arguments.device == "cuda":
         row["peak_device_mib"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    if arguments.ddp:
+        peaks = [None] * world
+        torch.distributed.all_gather_object(peaks, row["peak_rss_mib"])
+        row |= {"ranks": world, "peak_rss_mib": round(sum(peaks), 1)}
+        torch.distributed.destroy_process_group()
     return row
 
 
@@ -163,6 +197,8 @@ def main():
     arguments = parse_arguments()
     use_allocator(arguments.allocator)
     document = json.dumps({"machine": machine(), "results": [measure(arguments)]}, indent=1)
+    if arguments.ddp and rank_and_world()[0] > 0:
+        return
     if arguments.json:
         with open(arguments.json, "w") as file:
             file.write(document + "\n")

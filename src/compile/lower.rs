@@ -31,27 +31,30 @@ pub struct Lowered {
 /// If the batch cannot be divided so, a pass fails, or an op has no kernel.
 pub fn lower(graph: &Graph, target: &Target, memory: MemoryStrategy) -> Result<Lowered> {
     let stages = Stages::new(target, memory);
-    let (mut passes, mut fuse, mut plan) = (vec![], Duration::ZERO, Duration::ZERO);
-    let mut lowered = |mut graph: Graph| -> Result<Plan> {
-        passes.extend(stages.simplify(&mut graph, None, &mut |_, _| {})?);
+    let Parts { mut graphs, joined, batch_types } = stages.divide(graph)?;
+    let mut passes = vec![];
+    for part in &mut graphs {
+        passes.extend(stages.simplify(part, None, &mut |_, _| {})?);
+    }
+    let shards = stages.exchange(graph, &mut graphs)?;
+    let (mut fuse, mut plan) = (Duration::ZERO, Duration::ZERO);
+    let mut planned = |graph: &Graph| -> Result<Plan> {
         let start = Instant::now();
-        let kernels = stages.fuse(&graph)?;
+        let kernels = stages.fuse(graph)?;
         fuse += start.elapsed();
         let start = Instant::now();
         let planned = stages.plan(kernels);
         plan += start.elapsed();
         Ok(planned)
     };
-    let Parts { graphs, joined, batch_types } = stages.divide(graph)?;
-    let mut graphs = graphs.into_iter();
-    let body = lowered(graphs.next().expect("a program has one part at least"))?;
-    let program = match graphs.next() {
+    let plans = graphs.iter().map(&mut planned).collect::<Result<Vec<_>>>()?;
+    let mut plans = plans.into_iter();
+    let body = plans.next().expect("a program has one part at least");
+    let program = match plans.next() {
         None => ProgramPlan::whole(body),
         Some(tail) => {
-            let tail = lowered(tail)?;
-            let division = stages.division(graph);
-            let parts = parts(graph, division, &body, tail, &joined);
-            ProgramPlan::divided(body, parts)
+            let parts = parts(graph, stages.division(graph), &body, tail, &joined);
+            ProgramPlan::divided(body, Microbatches { shards, ..parts })
         }
     };
     Ok(Lowered { memory, program, passes, fuse, plan, batch_types })
@@ -72,5 +75,5 @@ fn parts(
     let axis = |name: &str| joined.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
     let results = graph.outputs().iter().filter(|output| !output.updates_state);
     let outputs = results.map(|output| (output.name.clone(), axis(&output.name))).collect();
-    Microbatches { count, ranks, index: INDEX.into(), sums, inputs, outputs, tail }
+    Microbatches { count, ranks, index: INDEX.into(), sums, inputs, outputs, shards: vec![], tail }
 }

@@ -4,15 +4,17 @@
 //!  Graph ──divide──► body, tail ──simplify──► Graph ──fuse──► KernelGraph ──plan──► Plan
 //! ```
 //!
+//! Between simplify and fuse, the tail of several ranks gets their exchanges.
+//!
 //! The sequence is written once, here. [`lower`](super::lower) runs all of it; dumps, the viewer, `bisect` and the judges of random
 //! programs stop where they like.
 
 use super::{Mode, Precision, Target};
 use crate::error::Result;
 use kernfusion_ir::Graph;
-use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan};
+use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan, Shard};
 use kernfusion_passes::fuse::{Fusion, fuse};
-use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange_sums};
+use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, Observer, PIPELINE, Pass, PassReport, run};
 
@@ -21,6 +23,7 @@ use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, Observer, PIPELINE, Pas
 pub struct Stages {
     memory: MemoryStrategy,
     ranks: usize,
+    shards_optimizer: bool,
     passes: Vec<Pass>,
     fusion: Fusion,
     accepts: Accepts,
@@ -50,6 +53,7 @@ impl Stages {
         Stages {
             memory,
             ranks,
+            shards_optimizer: target.shards_optimizer(),
             passes: passes(target.mode, target.precision),
             fusion,
             accepts: target.accepts(),
@@ -85,7 +89,7 @@ impl Stages {
         Ok(Parts { graphs: vec![body, tail], joined, batch_types: Some(types) })
     }
 
-    /// Runs the passes, the first `count` of them if given; after all of them, a tail gets the sums of all ranks.
+    /// Runs the passes, the first `count` of them if given.
     ///
     /// # Errors
     /// The pass that fails, or whose result breaks an invariant.
@@ -95,11 +99,18 @@ impl Stages {
         count: Option<usize>,
         observer: Observer<'_>,
     ) -> Result<Vec<PassReport>> {
-        let reports = run(graph, &self.passes, count, observer)?;
-        if count.is_none() {
-            exchange_sums(graph, self.ranks)?;
+        Ok(run(graph, &self.passes, count, observer)?)
+    }
+
+    /// Lets the simplified parts of `program` exchange what several ranks have. Returns the states of which each keeps a part.
+    ///
+    /// # Errors
+    /// If a node breaks a type rule.
+    pub fn exchange(&self, program: &Graph, parts: &mut [Graph]) -> Result<Vec<Shard>> {
+        match parts {
+            [body, tail] => Ok(exchange(body, tail, self.division(program), self.shards_optimizer)?),
+            _ => Ok(vec![]),
         }
-        Ok(reports)
     }
 
     /// Makes kernels of a simplified graph.

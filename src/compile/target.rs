@@ -122,6 +122,7 @@ pub struct Target {
     pub(super) candidates: Candidates,
     pub(super) arena: Option<SharedArena>,
     pub(super) communicator: Option<Arc<dyn Communicator>>,
+    pub(super) shards_optimizer: bool,
     #[cfg(feature = "cuda")]
     pub(super) device: Option<Device>,
 }
@@ -146,6 +147,7 @@ impl Target {
             candidates: Candidates::None,
             arena: None,
             communicator: None,
+            shards_optimizer: false,
             #[cfg(feature = "cuda")]
             device: None,
         }
@@ -235,6 +237,18 @@ impl Target {
     /// in as many microbatches as there are ranks; with more, sums over the batch are rounded otherwise.
     pub fn ranks(self, communicator: Arc<dyn Communicator>) -> Self {
         Target { communicator: Some(communicator), ..self }
+    }
+
+    /// With each of several ranks keeping and updating its part alone of the optimizer's state: of whatever only the update reads and
+    /// writes, element by element (ZeRO, stage 1: Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward training trillion parameter
+    /// models", 2020). Nothing has other bits. Where gradients are clipped, half as many bytes more are exchanged.
+    pub fn shard_optimizer(self, shards_optimizer: bool) -> Self {
+        Target { shards_optimizer, ..self }
+    }
+
+    /// Whether each of several ranks keeps its part alone of the optimizer's state.
+    pub fn shards_optimizer(&self) -> bool {
+        self.shards_optimizer && self.rank_count() > 1
     }
 
     /// Without other ranks.

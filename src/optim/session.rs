@@ -165,19 +165,20 @@ impl Session {
         &self.states
     }
 
-    /// The value of a parameter or another state.
+    /// The value of a parameter or another state. Where [each rank keeps a part](Target::shard_optimizer) of it, all ranks have to ask together.
     ///
     /// # Errors
-    /// There is none of that name; the error lists those that there are.
+    /// There is none of that name; the error lists those that there are. Or another rank has ended.
     pub fn get(&self, name: &str) -> Result<HostTensor> {
-        Ok(self.evaluated.get(name).ok_or_else(|| self.evaluated.unknown(name))?)
+        let value = self.compiled.shards().whole(name, &self.evaluated)?;
+        Ok(value.ok_or_else(|| self.evaluated.unknown(name))?)
     }
 
-    /// Gives a parameter or another state a value. It has an effect from the next step or evaluation on.
+    /// Gives a parameter or another state a value; on each of several ranks, the whole one. It has an effect from the next step or evaluation on.
     ///
     /// # Errors
     /// There is none of that name, and the error lists those that there are; or it has another type.
     pub fn set(&self, name: &str, value: &HostTensor) -> Result<()> {
-        Ok(self.evaluated.set(name, value)?)
+        Ok(self.evaluated.set(name, &self.compiled.shards().part(name, value)?)?)
     }
 }

@@ -114,6 +114,9 @@ pub(crate) struct Args {
     target: TargetArgs,
     #[command(flatten)]
     memory: MemoryArgs,
+    /// Of several processes (mpirun), each keeps and updates its part alone of the optimizer's state
+    #[arg(long)]
+    shard_optimizer: bool,
     /// How the step is executed
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -342,7 +345,7 @@ pub(crate) fn absolute(path: &Path) -> String {
 impl Args {
     /// What to compile for, by a process alone or by one of several ranks, which share the cores of a machine.
     pub(crate) fn target(&self, mpi: Option<&Arc<Mpi>>) -> Result<Target, CliError> {
-        let target = self.memory.limit(self.target.target(self.mode)?);
+        let target = self.memory.limit(self.target.target(self.mode)?).shard_optimizer(self.shard_optimizer);
         Ok(match mpi {
             Some(mpi) if self.target.chooses_threads() => target.ranks(mpi.clone()),
             Some(mpi) => target.threads(ranks::own_cores()).ranks(mpi.clone()),

@@ -184,6 +184,7 @@ mod tests {
             sums: vec![],
             inputs: vec![("x".into(), f32(&[6, 100])), ("rate".into(), f32(&[]))],
             outputs: vec![],
+            shards: vec![],
             tail: tail.clone(),
         };
         let program = ProgramPlan::divided(body.clone(), microbatches);

@@ -46,7 +46,7 @@ pub use index::{Bound, Index, Indirect};
 pub use interpret::{Interpreter, interpret};
 pub use loops::{BufferOffset, Carried, Iteration, Loop, Transfer, Window};
 pub use plan::{Place, Plan};
-pub use program_plan::{Accepts, Microbatches, ProgramPlan, any_kernel};
+pub use program_plan::{Accepts, Microbatches, ProgramPlan, Shard, any_kernel};
 pub use verify::verify;
 pub use writer::{Entered, KernelWriter, Refusal, reshaped};
 

@@ -44,8 +44,35 @@ pub struct Microbatches {
     /// The results of the program in order: those of the body with the axis along which microbatches are joined, those of the
     /// tail without.
     pub outputs: Vec<(String, Option<usize>)>,
+    /// The states of which each rank has a part.
+    pub shards: Vec<Shard>,
     /// What runs after the last microbatch.
     pub tail: Plan,
+}
+
+/// A state of which each rank keeps a part of the elements in row-major order, those of the first rank first. What the parts have beyond the
+/// last element counts for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// Its name.
+    pub state: String,
+    /// The type of the whole state.
+    pub whole: TensorType,
+    /// How many elements each rank keeps, as one axis.
+    pub part: usize,
+}
+
+impl Shard {
+    /// The type of what a rank keeps.
+    pub fn ty(&self) -> TensorType {
+        self.whole.with_shape(vec![self.part])
+    }
+
+    /// The places of a rank's elements in the whole state.
+    pub fn elements(&self, rank: usize) -> std::ops::Range<usize> {
+        let at = |rank: usize| (rank * self.part).min(self.whole.elements());
+        at(rank)..at(rank + 1)
+    }
 }
 
 impl ProgramPlan {

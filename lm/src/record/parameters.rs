@@ -4,7 +4,7 @@ use super::{Record, merge};
 use crate::checkpoint::{Checkpoint, Meta, Tensor32};
 use crate::{Error, Result};
 use kernfusion::HostTensor;
-use kernfusion::compile::Target;
+use kernfusion::compile::{Shards, Target};
 use kernfusion::trace::{Parameter, Program};
 use kernfusion_codegen::States;
 use kernfusion_ir::{Graph, InputRole};
@@ -59,12 +59,13 @@ pub(crate) fn put(
     source: &str,
 ) -> Result<()> {
     check(shapes, &tensors, source)?;
-    put_all(states, tensors)
+    put_all(states, &Shards::default(), tensors)
 }
 
-fn put_all(states: &States, tensors: BTreeMap<String, Tensor32>) -> Result<()> {
+/// Puts tensors into states, of each of which a rank may keep a part.
+pub(crate) fn put_all(states: &States, shards: &Shards, tensors: BTreeMap<String, Tensor32>) -> Result<()> {
     for (name, Tensor32 { shape, data }) in tensors {
-        states.set(&name, &HostTensor::new(shape, data))?;
+        states.set(&name, &shards.part(&name, &HostTensor::new(shape, data))?)?;
     }
     Ok(())
 }
@@ -99,7 +100,7 @@ pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Targe
             states.set(&name, &value)?;
         }
     }
-    put_all(&states, tensors)?;
+    put_all(&states, &Shards::default(), tensors)?;
     Ok(states)
 }
 
@@ -135,11 +136,27 @@ pub(crate) fn misfits(shapes: &Shapes, found: &BTreeMap<String, &[usize]>) -> Ve
     problems
 }
 
-/// Writes a checkpoint of all states that `shapes` names.
-pub(crate) fn save(directory: &Path, meta: &Meta, states: &States, shapes: &Shapes) -> Result<()> {
+/// What a rank does while the first one [saves](save).
+pub(crate) fn give_parts(states: &States, shards: &Shards, shapes: &Shapes) -> Result<()> {
+    shapes.keys().filter(|name| shards.has(name)).try_for_each(|name| shards.whole(name, states).map(drop))?;
+    Ok(())
+}
+
+/// Writes a checkpoint of all states that `shapes` names. Where ranks keep parts of some, the others [give theirs](give_parts) meanwhile.
+pub(crate) fn save(
+    directory: &Path,
+    meta: &Meta,
+    (states, shards): (&States, &Shards),
+    shapes: &Shapes,
+) -> Result<()> {
     let tensors: Vec<_> = shapes.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
     // Straight from where they are: a copy would need memory that the step was not given.
     let saved = Checkpoint::save_from(directory, meta, &tensors, &mut |name, write| {
+        if shards.has(name) {
+            let whole = shards.whole(name, states).map_err(io::Error::other)?;
+            let elements = whole.as_ref().and_then(HostTensor::as_f32);
+            return write(elements.expect("ranks keep parts of f32 states that there are"));
+        }
         // Compiling has made all states of the program, which are f32; but a GPU may fail.
         let lost = || Err(io::Error::other(format!("the device does not give {name} back")));
         states.with_f32(name, write).unwrap_or_else(lost)

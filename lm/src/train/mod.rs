@@ -39,13 +39,14 @@ use crate::record::{Record, TextRecord};
 use crate::sample::SampleError;
 use crate::text::{CharTokenizer, Corpus, Order, Split, Tokenizer, Windows, validation_windows};
 use crate::{Error, Result};
-use kernfusion::compile::{Compiled, Pending, Target, compile};
+use kernfusion::compile::{Compiled, Pending, Shards, Target, compile};
 use kernfusion::models::ModelConfig;
 use kernfusion::nn::is_adapter;
 use kernfusion::optim::TrainStep;
 use kernfusion::trace::Program;
 use kernfusion_codegen::{CodegenError, States};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use usage::Meter;
@@ -163,12 +164,19 @@ impl Trainer {
     pub fn resume(checkpoint: Checkpoint, record: Record, corpus: &Corpus, target: Target) -> Result<Self> {
         let text = TextRecord::new(corpus, record.text.file.clone());
         Record::read(&checkpoint.meta)?.allows(&Record { text, ..record.clone() })?;
-        let tensors = checkpoint.tensors;
+        let Checkpoint { mut tensors, meta } = checkpoint;
+        // Of which of the optimizer's states this rank keeps a part is known when the step is compiled.
+        let (mut optimizers, is_sharded) = (BTreeMap::new(), target.shards_optimizer());
         let mut trainer = Trainer::build(record, corpus, target, |states, step| {
             let shapes = parameters::states_of(&step.program.graph);
-            parameters::put(states, &shapes, tensors, "the checkpoint")
+            parameters::check(&shapes, &tensors, "the checkpoint")?;
+            if is_sharded {
+                optimizers.extend(tensors.extract_if(.., |name, _| name.starts_with(OPTIMIZER)));
+            }
+            parameters::put_all(states, &Shards::default(), tensors)
         })?;
-        trainer.done = checkpoint.meta.step;
+        parameters::put_all(&trainer.states, trainer.training.shards(), optimizers)?;
+        trainer.done = meta.step;
         Ok(trainer)
     }
 
@@ -359,13 +367,13 @@ impl Trainer {
         Ok(said.contains(&1))
     }
 
-    /// Writes a checkpoint into a directory.
+    /// Writes a checkpoint into a directory. Of several ranks one saves, and the others [save beside it](Trainer::save_beside).
     ///
     /// # Errors
     /// If it cannot be written; the one before it is then untouched.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let meta = self.record.meta(self.done);
-        parameters::save(directory, &meta, &self.states, &self.shapes)?;
+        parameters::save(directory, &meta, (&self.states, self.training.shards()), &self.shapes)?;
         if self.record.settings.adaptation.lora.is_none() {
             return Ok(());
         }
@@ -373,7 +381,15 @@ impl Trainer {
         let adapter = |name: &String| is_adapter(name) && !name.starts_with(OPTIMIZER);
         let shapes = self.shapes.iter().filter(|(name, _)| adapter(name));
         let shapes = shapes.map(|(name, shape)| (name.clone(), shape.clone())).collect();
-        parameters::save(&directory.join(ADAPTER), &meta, &self.states, &shapes)
+        parameters::save(&directory.join(ADAPTER), &meta, (&self.states, &Shards::default()), &shapes)
+    }
+
+    /// What a rank does while another one saves: it gives its parts of the optimizer's state, if each keeps a part.
+    ///
+    /// # Errors
+    /// If a rank has ended, or what connects them fails.
+    pub fn save_beside(&self) -> Result<()> {
+        parameters::give_parts(&self.states, self.training.shards(), &self.shapes)
     }
 
     /// The instruction set that its programs run on, if they run on a CPU.

@@ -109,11 +109,13 @@ impl TrainingRun {
             if samples {
                 self.sample(observe)?;
             }
-            if let Some(directory) =
-                self.directory.as_ref().filter(|_| due(settings.checkpoint_every) || stopped)
-            {
-                self.trainer.save(directory)?;
-                observe(Event::Saved { step });
+            match &self.directory {
+                _ if !(due(settings.checkpoint_every) || stopped) => {}
+                Some(directory) => {
+                    self.trainer.save(directory)?;
+                    observe(Event::Saved { step });
+                }
+                None => self.trainer.save_beside()?,
             }
             if stopped {
                 return Ok(Ending::Stopped);

@@ -5,7 +5,7 @@ use crate::record::{Adaptation, parameters};
 use crate::text::shuffled;
 use crate::{Error, Result};
 use kernfusion::HostTensor;
-use kernfusion::compile::{Compiled, Target, compile};
+use kernfusion::compile::{Compiled, Shards, Target, compile};
 use kernfusion::nn::is_adapter;
 use kernfusion::optim::{Optimizer, Schedule, TrainStep};
 use kernfusion::trace::Tensor;
@@ -138,6 +138,6 @@ impl Learner {
     pub(super) fn save(&self, directory: &Path, meta: &Meta, without: &[&str]) -> Result<()> {
         let parameters = self.step.program.parameters.iter().filter(|p| !without.contains(&p.name.as_str()));
         let shapes = parameters.map(|p| (p.name.clone(), p.shape.clone())).collect();
-        parameters::save(directory, meta, &self.states, &shapes)
+        parameters::save(directory, meta, (&self.states, &Shards::default()), &shapes)
     }
 }

@@ -1,9 +1,10 @@
 //! What the batch has to do with each value, and which sums are accumulated.
 
 use super::axis_map::{ResultAxis, axis_map};
+use super::loops::Loop;
 use super::{MicrobatchError, refused};
 use kernfusion_ir::{Binary, Graph, Op, Output, ReduceOp, Unary, ValueId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the batch has to do with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +35,12 @@ impl Classes {
         batched: &[ValueId],
         microbatches: usize,
     ) -> Result<Self, MicrobatchError> {
-        let live = graph.needed(graph.outputs().iter().map(|output| output.value), |_| false);
+        let given = batched.iter().map(|&id| (id, BatchDependence::Sliced(0))).collect();
         let mut accumulated = BTreeSet::new();
         // Each round accumulates one sum more at least, so this ends.
         loop {
-            let dependences = classify(graph, &live, batched, microbatches, &accumulated)?;
+            let dependences = classify(graph, &given, microbatches, &accumulated);
+            let dependences = dependences.map_err(|(id, reason)| refused(graph, id, reason))?;
             let found = to_accumulate(graph, &dependences);
             let before = accumulated.len();
             accumulated.extend(found);
@@ -50,18 +52,38 @@ impl Classes {
         }
     }
 
+    /// Classifies the body of a loop from what the batch has to do with its inputs. Nothing is accumulated in it.
+    ///
+    /// # Errors
+    /// Why the batch does not pass through it.
+    pub(super) fn of_body(
+        body: &Graph,
+        given: &BTreeMap<ValueId, BatchDependence>,
+        microbatches: usize,
+    ) -> Result<Self, &'static str> {
+        let accumulated = BTreeSet::new();
+        let dependences = classify(body, given, microbatches, &accumulated).map_err(|(_, reason)| reason)?;
+        Ok(Classes { dependences, accumulated })
+    }
+
     /// What the batch has to do with a live value.
     pub(super) fn get(&self, id: ValueId) -> BatchDependence {
         self.dependences[id.index()].expect("only what outputs need is computed")
     }
 
-    /// The results that microbatches compute parts of, with the axis along which these are joined.
+    /// The results and new states that microbatches compute parts of, with the axis along which these are joined.
     pub(super) fn sliced_outputs<'g>(&self, graph: &'g Graph) -> Vec<(&'g Output, usize)> {
         let outputs = graph.outputs().iter().filter_map(|output| match self.get(output.value) {
             BatchDependence::Sliced(axis) => Some((output, axis)),
             BatchDependence::Whole | BatchDependence::Partial(_) | BatchDependence::Complete => None,
         });
         outputs.collect()
+    }
+
+    /// The states of which each microbatch updates its rows, as the values that recurrent layers hand from step to step.
+    pub(super) fn states_with_rows(&self, graph: &Graph) -> Vec<ValueId> {
+        let outputs = self.sliced_outputs(graph).into_iter().filter(|(output, _)| output.updates_state);
+        outputs.map(|(output, _)| graph.input(&output.name).expect("the verifier checked updates")).collect()
     }
 
     /// How the microbatches of an accumulated value are combined.
@@ -73,21 +95,22 @@ impl Classes {
     }
 }
 
+/// The dependences of all live values, from those that some inputs are given; or what stands in the way, and where.
 fn classify(
     graph: &Graph,
-    live: &[bool],
-    batched: &[ValueId],
+    given: &BTreeMap<ValueId, BatchDependence>,
     microbatches: usize,
     accumulated: &BTreeSet<ValueId>,
-) -> Result<Vec<Option<BatchDependence>>, MicrobatchError> {
+) -> Result<Vec<Option<BatchDependence>>, (ValueId, &'static str)> {
+    let live = graph.needed(graph.outputs().iter().map(|output| output.value), |_| false);
     let mut dependences: Vec<Option<BatchDependence>> = Vec::with_capacity(graph.len());
     for id in graph.ids() {
         if !live[id.index()] {
             dependences.push(None);
             continue;
         }
-        if batched.contains(&id) {
-            dependences.push(Some(BatchDependence::Sliced(0)));
+        if let Some(&dependence) = given.get(&id) {
+            dependences.push(Some(dependence));
             continue;
         }
         let operand = |operand: &ValueId| match accumulated.contains(operand) {
@@ -95,17 +118,8 @@ fn classify(
             false => dependences[operand.index()].expect("operands of what lives live"),
         };
         let operands: Vec<_> = graph[id].operands.iter().map(operand).collect();
-        let dependence =
-            dependence(graph, id, &operands, microbatches).map_err(|reason| refused(graph, id, reason))?;
+        let dependence = dependence(graph, id, &operands, microbatches).map_err(|reason| (id, reason))?;
         dependences.push(Some(dependence));
-    }
-    for output in graph.outputs() {
-        if let (Some(BatchDependence::Sliced(_)), true) =
-            (dependences[output.value.index()], output.updates_state)
-        {
-            let reason = format!("the state \"{}\" has the batch as an axis", output.name);
-            return Err(refused(graph, output.value, reason));
-        }
     }
     Ok(dependences)
 }
@@ -125,6 +139,9 @@ fn dependence(
     let Some((slot, axis)) = sliced else {
         return Ok(unsliced(&node.op, operands, node.ty.dtype.is_float()));
     };
+    if let Op::Scan(scan) = &node.op {
+        return Loop::new(scan, operands, microbatches)?.result();
+    }
     let types: Vec<_> = node.operands.iter().map(|&operand| &graph[operand].ty).collect();
     let map = axis_map(&node.op, &types, slot, axis, microbatches)?;
     for (dependence, axis) in operands.iter().zip(&map.operands) {

@@ -6,16 +6,17 @@
 
 use super::axis_map::{ResultAxis, axis_map, narrowed, same_outer};
 use super::batch_dependence::{BatchDependence, Classes};
-use super::{INDEX, MicrobatchError, accumulator, accumulator_type};
+use super::loops::Loop;
+use super::{INDEX, MicrobatchError, accumulator, accumulator_type, refused};
 use kernfusion_ir::{
-    Binary, Builder, Compare, DType, DotGeneral, DynamicSlice, Graph, Input, InputRole, Iota, Op, Origin,
-    RandomBits, ReduceOp, TensorType, ValueId,
+    Binary, Builder, Compare, DType, DotGeneral, DynamicSlice, DynamicUpdate, Graph, Input, InputRole, Iota,
+    Op, Origin, Output, RandomBits, ReduceOp, Scan, TensorType, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// In which form a value is computed in a microbatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Form {
+pub(super) enum Form {
     /// All of it. First, since microbatches may be cut from it.
     Whole,
     /// The part along an axis.
@@ -28,8 +29,10 @@ enum Form {
 enum Recipe {
     /// By this op from operands in these forms.
     Op(Op, Vec<Form>),
-    /// It is the microbatch of an input, along its first axis.
-    Input,
+    /// By a loop of a narrower body.
+    Loop(Scan, Vec<Form>),
+    /// It is the microbatch of an input, along this axis.
+    Input(usize),
     /// By this op, and then moved by the microbatch's place along the axis: coordinates of that axis.
     Iota(Iota),
     /// By random bits that also take the number of the part.
@@ -45,21 +48,78 @@ pub(super) fn body(
     microbatches: usize,
 ) -> Result<Graph, MicrobatchError> {
     let planner = Planner { graph, dependences, microbatches };
-    let wanted = planner.wanted();
+    let outputs = dependences.sliced_outputs(graph);
+    let sums = dependences.accumulated.iter().map(|&id| (id, Form::Share));
+    let slices = outputs.iter().map(|(output, axis)| (output.value, Form::Slice(*axis)));
+    let states = dependences.states_with_rows(graph).into_iter().map(|id| (id, Form::Whole));
+    let wanted = planner.wanted(sums.chain(slices).chain(states))?;
+    planner.check_rows(&wanted)?;
     let mut new = Graph::new(format!("{}.body", graph.name));
-    let part =
-        Builder::new(&mut new, Origin::default()).op(input(INDEX, TensorType::scalar(DType::U32)), &[])?;
-    let mut writer = Writer { planner: &planner, new, part, places: BTreeMap::new() };
+    let part = part(&mut new)?;
+    let mut writer = Writer { planner: &planner, new, part: Some(part), places: BTreeMap::new() };
     for (&id, forms) in &wanted {
         forms.iter().try_for_each(|&form| writer.write(id, form))?;
     }
     for (number, &id) in dependences.accumulated.iter().enumerate() {
         writer.accumulate(number, id)?;
     }
-    for (output, axis) in dependences.sliced_outputs(graph) {
-        writer.new.output(&output.name, writer.places[&(output.value, Form::Slice(axis))]);
+    for (output, axis) in outputs {
+        let rows = writer.places[&(output.value, Form::Slice(axis))];
+        match output.updates_state {
+            true => writer.update_rows(output, rows, axis)?,
+            false => writer.new.output(&output.name, rows),
+        }
     }
     Ok(writer.new)
+}
+
+/// The body of a loop for one microbatch: its inputs in order, and then, if that counts, the number of the microbatch.
+pub(super) fn narrowed_body(
+    graph: &Graph,
+    dependences: &Classes,
+    microbatches: usize,
+) -> Result<Graph, MicrobatchError> {
+    let planner = Planner { graph, dependences, microbatches };
+    let form = |id: ValueId| match dependences.get(id) {
+        BatchDependence::Sliced(axis) => Form::Slice(axis),
+        BatchDependence::Partial(_) => Form::Share,
+        BatchDependence::Whole | BatchDependence::Complete => Form::Whole,
+    };
+    let wanted = planner.wanted(graph.outputs().iter().map(|output| (output.value, form(output.value))))?;
+    let mut writer = Writer { planner: &planner, new: Graph::new(&graph.name), part: None, places: BTreeMap::new() };
+    for (id, ..) in graph.inputs() {
+        writer.write(id, form(id))?;
+    }
+    for (&id, forms) in &wanted {
+        for &form in forms {
+            if planner.recipe(id, form)?.takes_part() && writer.part.is_none() {
+                writer.part = Some(part(&mut writer.new)?);
+            }
+            if !writer.places.contains_key(&(id, form)) {
+                writer.write(id, form)?;
+            }
+        }
+    }
+    for output in graph.outputs() {
+        writer.new.output(&output.name, writer.places[&(output.value, form(output.value))]);
+    }
+    Ok(writer.new)
+}
+
+/// The input that says which microbatch is computed.
+fn part(graph: &mut Graph) -> Result<ValueId, MicrobatchError> {
+    Ok(Builder::new(graph, Origin::default()).op(input(INDEX, TensorType::scalar(DType::U32)), &[])?)
+}
+
+impl Recipe {
+    /// Whether it depends on the number of the microbatch.
+    fn takes_part(&self) -> bool {
+        match self {
+            Recipe::Iota(_) | Recipe::Random(_) | Recipe::Cut(_) => true,
+            Recipe::Loop(scan, forms) => scan.body.graph().inputs().count() > forms.len(),
+            Recipe::Op(..) | Recipe::Input(_) => false,
+        }
+    }
 }
 
 struct Planner<'a> {
@@ -69,23 +129,23 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The forms of each value that accumulators and results need.
-    fn wanted(&self) -> BTreeMap<ValueId, BTreeSet<Form>> {
+    /// The forms of each value that these need.
+    fn wanted(
+        &self,
+        given: impl Iterator<Item = (ValueId, Form)>,
+    ) -> Result<BTreeMap<ValueId, BTreeSet<Form>>, MicrobatchError> {
         let mut wanted: BTreeMap<ValueId, BTreeSet<Form>> = BTreeMap::new();
-        for &id in &self.dependences.accumulated {
-            wanted.entry(id).or_default().insert(Form::Share);
-        }
-        for (output, axis) in self.dependences.sliced_outputs(self.graph) {
-            wanted.entry(output.value).or_default().insert(Form::Slice(axis));
+        for (id, form) in given {
+            wanted.entry(id).or_default().insert(form);
         }
         for id in self.graph.ids().rev() {
             // Shares and microbatches first: a microbatch may be cut from the whole value.
             for form in wanted.get(&id).cloned().unwrap_or_default().into_iter().rev() {
-                let (operands, forms) = match self.recipe(id, form) {
-                    Recipe::Op(_, forms) => (self.graph[id].operands.clone(), forms),
+                let (operands, forms) = match self.recipe(id, form)? {
+                    Recipe::Op(_, forms) | Recipe::Loop(_, forms) => (self.graph[id].operands.clone(), forms),
                     Recipe::Random(_) => (self.graph[id].operands.clone(), vec![Form::Whole; 2]),
                     Recipe::Cut(_) => (vec![id], vec![Form::Whole]),
-                    Recipe::Input | Recipe::Iota(_) => (vec![], vec![]),
+                    Recipe::Input(_) | Recipe::Iota(_) => (vec![], vec![]),
                 };
                 for (operand, form) in operands.into_iter().zip(forms) {
                     wanted.entry(operand).or_default().insert(form);
@@ -97,29 +157,51 @@ impl Planner<'_> {
                 }
             }
         }
-        wanted
+        Ok(wanted)
     }
 
-    fn recipe(&self, id: ValueId, form: Form) -> Recipe {
+    /// Checks that no microbatch reads what another one may have written: of a state whose rows microbatches update, each reads its own.
+    fn check_rows(&self, wanted: &BTreeMap<ValueId, BTreeSet<Form>>) -> Result<(), MicrobatchError> {
+        let states = self.dependences.states_with_rows(self.graph);
+        for (&id, forms) in wanted {
+            for &form in forms {
+                let (Recipe::Op(_, forms) | Recipe::Loop(_, forms)) = self.recipe(id, form)? else { continue };
+                let mut operands = self.graph[id].operands.iter().zip(forms);
+                if operands.any(|(operand, form)| form == Form::Whole && states.contains(operand)) {
+                    return Err(refused(self.graph, id, "a microbatch needs rows of a state that another one updates"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn recipe(&self, id: ValueId, form: Form) -> Result<Recipe, MicrobatchError> {
         let node = &self.graph[id];
-        match (form, self.dependences.get(id)) {
+        Ok(match (form, self.dependences.get(id)) {
             (Form::Whole, BatchDependence::Whole) => {
                 Recipe::Op(node.op.clone(), vec![Form::Whole; node.operands.len()])
             }
-            (Form::Slice(_), BatchDependence::Sliced(_)) if matches!(node.op, Op::Input(_)) => Recipe::Input,
+            (Form::Slice(axis), BatchDependence::Sliced(_)) if matches!(node.op, Op::Input(_)) => {
+                Recipe::Input(axis)
+            }
             (Form::Slice(_), BatchDependence::Sliced(_)) | (Form::Share, BatchDependence::Partial(_)) => {
-                self.derived(id)
+                self.derived(id)?
             }
             (Form::Slice(axis), BatchDependence::Whole) => self.cut(id, axis),
             (form, dependence) => {
                 unreachable!("no microbatch has the form {form:?} of a value that is {dependence:?}")
             }
-        }
+        })
     }
 
     /// A value that has a microbatch or a share because an operand has.
-    fn derived(&self, id: ValueId) -> Recipe {
+    fn derived(&self, id: ValueId) -> Result<Recipe, MicrobatchError> {
         let node = &self.graph[id];
+        if let Op::Scan(scan) = &node.op {
+            let operands: Vec<_> = node.operands.iter().map(|&operand| self.dependences.get(operand)).collect();
+            let of = Loop::new(scan, &operands, self.microbatches).expect("the dependences were found so");
+            return Ok(Recipe::Loop(of.narrowed(self.microbatches)?, of.forms()));
+        }
         let sliced = node.operands.iter().enumerate().find_map(|(slot, &operand)| {
             match self.dependences.get(operand) {
                 BatchDependence::Sliced(axis) => Some((slot, axis)),
@@ -133,13 +215,13 @@ impl Planner<'_> {
                     Form::Whole
                 }
             };
-            return Recipe::Op(node.op.clone(), node.operands.iter().map(form).collect());
+            return Ok(Recipe::Op(node.op.clone(), node.operands.iter().map(form).collect()));
         };
         let types: Vec<_> = node.operands.iter().map(|&operand| &self.graph[operand].ty).collect();
         let map = axis_map(&node.op, &types, slot, axis, self.microbatches)
             .expect("the dependences were found along it");
         let forms = map.operands.iter().map(|axis| axis.map_or(Form::Whole, Form::Slice)).collect();
-        Recipe::Op(narrowed(&node.op, map.result, self.microbatches), forms)
+        Ok(Recipe::Op(narrowed(&node.op, map.result, self.microbatches), forms))
     }
 
     /// The microbatch of a value without the batch: computed from microbatches as long as that repeats nothing, else cut.
@@ -195,40 +277,62 @@ impl Planner<'_> {
 struct Writer<'a> {
     planner: &'a Planner<'a>,
     new: Graph,
-    part: ValueId,
+    /// Which microbatch is computed, if that was asked.
+    part: Option<ValueId>,
     places: BTreeMap<(ValueId, Form), ValueId>,
 }
 
 impl Writer<'_> {
     fn write(&mut self, id: ValueId, form: Form) -> Result<(), MicrobatchError> {
-        let (microbatches, part) = (self.planner.microbatches, self.part);
+        let microbatches = self.planner.microbatches;
         let node = &self.planner.graph[id];
+        let part = || self.part.expect("what depends on the microbatch has its number");
         let place = |operand: ValueId, form: Form| self.places[&(operand, form)];
         let operands = |forms: &[Form]| -> Vec<ValueId> {
             node.operands.iter().zip(forms).map(|(&operand, &form)| place(operand, form)).collect()
         };
-        let recipe = self.planner.recipe(id, form);
-        let given = match &recipe {
-            Recipe::Op(_, forms) => operands(forms),
+        let recipe = self.planner.recipe(id, form)?;
+        let mut given = match &recipe {
+            Recipe::Op(_, forms) | Recipe::Loop(_, forms) => operands(forms),
             Recipe::Random(_) => operands(&[Form::Whole; 2]),
             Recipe::Cut(_) => vec![place(id, Form::Whole)],
-            Recipe::Input | Recipe::Iota(_) => vec![],
+            Recipe::Input(_) | Recipe::Iota(_) => vec![],
         };
+        if recipe.takes_part() {
+            given.push(part());
+        }
         let mut b = Builder::new(&mut self.new, node.origin.clone());
         let value = match recipe {
             Recipe::Op(op, _) if form == Form::Share => share(&mut b, op, given, node.ty.dtype)?,
             Recipe::Op(op, _) => b.op(op, &given)?,
-            Recipe::Input => b.op(sliced_input(&node.op, microbatches), &[])?,
+            Recipe::Loop(scan, _) => b.op(scan, &given)?,
+            Recipe::Random(bits) => b.op(bits, &given)?,
+            Recipe::Input(axis) => b.op(sliced_input(&node.op, axis, microbatches), &[])?,
             Recipe::Iota(iota) => {
                 let Form::Slice(axis) = form else {
                     unreachable!("only microbatches of coordinates are moved")
                 };
-                moved_iota(&mut b, iota, axis, part)?
+                moved_iota(&mut b, iota, axis, given[0])?
             }
-            Recipe::Random(bits) => b.op(bits, &[&given[..], &[part]].concat())?,
-            Recipe::Cut(axis) => cut(&mut b, given[0], axis, microbatches, part)?,
+            Recipe::Cut(axis) => cut(&mut b, given[0], axis, microbatches, given[1])?,
         };
         self.places.insert((id, form), value);
+        Ok(())
+    }
+
+    /// Writes a microbatch's rows of a state that has the batch as an axis.
+    fn update_rows(&mut self, output: &Output, rows: ValueId, axis: usize) -> Result<(), MicrobatchError> {
+        let (graph, part) = (self.planner.graph, self.part.expect("a body knows its microbatch"));
+        let state = graph.input(&output.name).expect("the verifier checked updates");
+        let state = self.places[&(state, Form::Whole)];
+        let mut b = Builder::new(&mut self.new, graph[output.value].origin.clone());
+        let shape = b.ty(rows).shape.clone();
+        let here = start(&mut b, part, shape[axis])?;
+        let zero = b.constant(0.0, DType::I32)?;
+        let starts = (0..shape.len()).map(|other| if other == axis { here } else { zero });
+        let operands: Vec<_> = [state, rows].into_iter().chain(starts).collect();
+        let all = b.op(DynamicUpdate, &operands)?;
+        self.new.update(&output.name, all);
         Ok(())
     }
 
@@ -243,7 +347,8 @@ impl Writer<'_> {
         let state = b.input(&name, InputRole::State, ty.clone())?;
         let share = b.cast(share, ty.dtype)?;
         let zero = b.constant(0.0, DType::U32)?;
-        let first = b.compare(Compare::Eq, self.part, zero)?;
+        let part = self.part.expect("a body knows its microbatch");
+        let first = b.compare(Compare::Eq, part, zero)?;
         let first = b.broadcast(first, &ty.shape, &[])?;
         let nothing = b.full(combination.identity(ty.dtype), &ty)?;
         let before = b.select(first, nothing, state)?;
@@ -294,10 +399,10 @@ fn input(name: &str, ty: TensorType) -> Input {
     Input { name: name.into(), role: InputRole::Data, ty }
 }
 
-fn sliced_input(op: &Op, microbatches: usize) -> Input {
+fn sliced_input(op: &Op, axis: usize, microbatches: usize) -> Input {
     let Op::Input(whole) = op else { unreachable!("only inputs are cut outside of the program") };
     let mut ty = whole.ty.clone();
-    ty.shape[0] /= microbatches;
+    ty.shape[axis] /= microbatches;
     input(&whole.name, ty)
 }
 

@@ -11,8 +11,8 @@
 //! output s, update w ← w − s           microbatch.sum.0 ← (part = 0 ? 0 : microbatch.sum.0) + s      w ← w − microbatch.sum.0
 //! ```
 //!
-//! Several ranks do the same side by side ([`exchange_sums`]): each runs the body for its microbatches, and the tail begins with an
-//! `all_reduce` of each accumulator. Nothing else changes, so what can be divided for memory can be divided among ranks.
+//! Several ranks do the same side by side ([`exchange`]): each runs the body for its microbatches, and the tail begins with the sums of
+//! all ranks' accumulators. Nothing else changes, so what can be divided for memory can be divided among ranks.
 //!
 //! Invariants: body and tail together compute what the program does, up to the order of sums; random numbers and
 //! coordinates of a microbatch are those of its elements in the whole; parts run in ascending order, and so does every sum. The
@@ -23,11 +23,13 @@ mod axis_map;
 mod batch_dependence;
 mod body;
 mod estimate;
+mod loops;
 mod ranks;
+mod shard;
 mod tail;
 
 pub use estimate::{BatchTypes, rough_bytes};
-pub use ranks::exchange_sums;
+pub use ranks::exchange;
 
 use batch_dependence::Classes;
 use kernfusion_ir::{Graph, IrError, Op, Origin, ValueId};
@@ -154,8 +156,9 @@ pub fn divide(graph: &Graph, division: Division) -> Result<Divided, MicrobatchEr
         _ => unreachable!("only inputs are batched from the start"),
     };
     let batched = batched.iter().map(name).filter(|name| body.input(name).is_some()).collect();
-    let joined =
-        dependences.sliced_outputs(graph).into_iter().map(|(output, axis)| (output.name.clone(), axis));
+    let joined = dependences.sliced_outputs(graph).into_iter();
+    let joined = joined.filter(|(output, _)| !output.updates_state);
+    let joined = joined.map(|(output, axis)| (output.name.clone(), axis));
     let types = BatchTypes::of(graph, &dependences, microbatches);
     Ok(Divided { joined: joined.collect(), body, tail, division, batched, types })
 }

@@ -1,9 +1,24 @@
-//! What ranks exchange: the sums that each has of its part of the batch.
+//! What ranks exchange: the sums that each has of its part of the batch; and, where each keeps a part of the optimizer's state, what each has updated.
+//!
+//! ```text
+//! every rank the same                           each rank its part
+//! g = all_reduce own gradient                   g = reduce_scatter own gradient
+//! m ← 0.9 m + 0.1 g                             m ← 0.9 m + 0.1 g                    m: f32[n / ranks]
+//! w ← w − 0.1 m                                 w ← all_gather(part of w − 0.1 m)
+//! ```
+//!
+//! It is done to a simplified tail, so that simplification, which may round otherwise where an operand is another one, does the same with ranks
+//! and without: each element is computed by the same operations, whoever computes it.
 
 use super::batch_dependence::Classes;
-use super::{MicrobatchError, RESERVED, accumulator_type, refused};
-use crate::rebuild::Rebuild;
-use kernfusion_ir::{Collective, DType, Exchange, Graph, InputRole, Op, ReduceOp, Result};
+use super::shard::{Form, Recipe, Sharded};
+use super::{Division, INDEX, MicrobatchError, RESERVED, accumulator_type, refused};
+use kernfusion_ir::kernel::Shard;
+use kernfusion_ir::{
+    Builder, Collective, DType, DynamicSlice, Exchange, Graph, InputRole, Node, Op, ReduceOp, Result,
+    TensorType, ValueId,
+};
+use std::collections::BTreeMap;
 
 /// Whether ranks can combine everything that is accumulated.
 pub(super) fn check(graph: &Graph, dependences: &Classes) -> std::result::Result<(), MicrobatchError> {
@@ -15,38 +30,140 @@ pub(super) fn check(graph: &Graph, dependences: &Classes) -> std::result::Result
             return Err(refused(graph, id, reason));
         }
     }
+    for (output, axis) in dependences.sliced_outputs(graph) {
+        let ty = &graph[output.value].ty;
+        if output.updates_state && (axis, ty.dtype) != (0, DType::F32) {
+            let reason = format!("ranks exchange rows of states of f32, and \"{}\" has the batch as axis {axis} of {ty}", output.name);
+            return Err(refused(graph, output.value, reason));
+        }
+    }
     Ok(())
 }
 
-/// Lets a tail begin with the sums of all ranks, instead of one process' own. It is done to a simplified tail, so that simplification, which
-/// may round otherwise where an operand is another one, does the same with ranks and without. A program that exchanges something by itself stays
-/// as it is.
+/// Lets a simplified tail begin with the sums of all ranks, instead of one process' own. If `shard`, each rank keeps and updates its part of the
+/// states that are the tail's alone and of which every element is updated by itself, as an optimizer's moments are; these are returned.
 ///
 /// # Errors
 /// If a node breaks a type rule.
-pub fn exchange_sums(graph: &mut Graph, ranks: usize) -> Result<()> {
-    if ranks == 1 || graph.ranks() > 1 {
-        return Ok(());
+pub fn exchange(
+    body: &Graph,
+    tail: &mut Graph,
+    Division { microbatches, ranks }: Division,
+    shard: bool,
+) -> Result<Vec<Shard>> {
+    if ranks == 1 {
+        return Ok(vec![]);
     }
-    let is_updated =
-        |name: &str| graph.outputs().iter().any(|output| output.updates_state && output.name == name);
-    let mut rebuild = Rebuild::new(graph);
-    for id in graph.ids() {
-        let own = rebuild.copy(id)?;
-        match &graph[id].op {
-            // What is updated is the body's own.
-            Op::Input(input)
-                if input.role == InputRole::State
-                    && input.name.starts_with(RESERVED)
-                    && !is_updated(&input.name) =>
-            {
-                let all = Collective { exchange: Exchange::AllReduce, ranks };
-                let sum = rebuild.builder(id).op(all, &[own])?;
-                rebuild.replace(id, sum);
-            }
-            _ => {}
+    let sharded = if shard { Sharded::of(body, tail, ranks) } else { Sharded::default() };
+    let wanted = sharded.wanted(tail);
+    let mut new = Graph::new(tail.name.clone());
+    // The states of which each microbatch has updated its rows.
+    let rows = body.outputs().iter().filter(|output| output.updates_state && !output.name.starts_with(RESERVED));
+    let rows: Vec<_> = rows.collect();
+    let cuts = !(sharded.states.is_empty() && rows.is_empty());
+    let rank = cuts.then(|| rank(&mut new, microbatches)).transpose()?;
+    let mut writer = Writer { ranks, rank, new, places: BTreeMap::new() };
+    for (&id, forms) in &wanted {
+        for &form in forms {
+            let value = writer.value(id, &tail[id], sharded.recipe(tail, id, form, forms))?;
+            writer.new.absorb(value, &tail[id].origin);
+            writer.places.insert((id, form), value);
         }
     }
-    *graph = rebuild.finish();
-    Ok(())
+    for output in tail.outputs() {
+        let value = writer.places[&(output.value, sharded.form(tail, output))];
+        match output.updates_state {
+            true => writer.new.update(&output.name, value),
+            false => writer.new.output(&output.name, value),
+        }
+    }
+    for output in rows {
+        writer.gather_rows(&output.name, &body[output.value])?;
+    }
+    let shards = sharded.shards(tail, ranks);
+    *tail = writer.new;
+    Ok(shards)
+}
+
+/// The number of this rank, as `i32[]`, from that of its first microbatch.
+fn rank(graph: &mut Graph, microbatches: usize) -> Result<ValueId> {
+    let mut b = Builder::new(graph, Default::default());
+    let first = b.input(INDEX, InputRole::Data, TensorType::scalar(DType::U32))?;
+    let (first, count) = (b.cast(first, DType::F32)?, b.constant(microbatches as f64, DType::F32)?);
+    let rank = b.div(first, count)?;
+    b.cast(rank, DType::I32)
+}
+
+struct Writer {
+    ranks: usize,
+    /// Its number, where parts are cut.
+    rank: Option<ValueId>,
+    new: Graph,
+    places: BTreeMap<(ValueId, Form), ValueId>,
+}
+
+impl Writer {
+    /// Gives every rank the rows of a state that the others have updated.
+    fn gather_rows(&mut self, name: &str, updated: &Node) -> Result<()> {
+        let (ranks, rank) = (self.ranks, self.rank.expect("rows are cut"));
+        let mut b = Builder::new(&mut self.new, updated.origin.helping());
+        let state = b.input(name, InputRole::State, updated.ty.clone())?;
+        let mut sizes = updated.ty.shape.clone();
+        sizes[0] /= ranks;
+        let (start, zero) = (b.scale(rank, sizes[0] as f64)?, b.constant(0.0, DType::I32)?);
+        let starts = (0..sizes.len()).map(|axis| if axis == 0 { start } else { zero });
+        let operands: Vec<_> = [state].into_iter().chain(starts).collect();
+        let own = b.op(DynamicSlice { sizes }, &operands)?;
+        let all = b.op(Collective { exchange: Exchange::AllGather, ranks }, &[own])?;
+        self.new.update(name, all);
+        Ok(())
+    }
+
+    fn value(&mut self, id: ValueId, node: &Node, recipe: Recipe) -> Result<ValueId> {
+        let (ranks, rank) = (self.ranks, self.rank);
+        let part = node.ty.elements().div_ceil(ranks);
+        let of = |exchange| Collective { exchange, ranks };
+        let place = |id: ValueId, form: Form| self.places[&(id, form)];
+        let operands = |form| node.operands.iter().map(|&operand| place(operand, form)).collect::<Vec<_>>();
+        let mut b = Builder::new(&mut self.new, node.origin.helping());
+        match recipe {
+            Recipe::Whole => b.op(node.op.clone(), &operands(Form::Whole)),
+            Recipe::Elementwise => b.op(node.op.clone(), &operands(Form::Part)),
+            Recipe::View => Ok(place(node.operands[0], Form::Part)),
+            Recipe::Filled => {
+                let number = b.reshape(place(node.operands[0], Form::Whole), &[])?;
+                b.broadcast(number, &[part], &[])
+            }
+            Recipe::State => {
+                let Op::Input(state) = &node.op else { unreachable!("a state is an input") };
+                b.input(&state.name, InputRole::State, TensorType::new(node.ty.dtype, [part]))
+            }
+            Recipe::AllReduce => {
+                let own = b.op(node.op.clone(), &[])?;
+                b.op(of(Exchange::AllReduce), &[own])
+            }
+            Recipe::ReduceScatter => {
+                let own = b.op(node.op.clone(), &[])?;
+                let own = padded(&mut b, own, part * ranks)?;
+                b.op(of(Exchange::ReduceScatter), &[own])
+            }
+            Recipe::Cut => {
+                let whole = padded(&mut b, place(id, Form::Whole), part * ranks)?;
+                let start = b.scale(rank.expect("something is cut"), part as f64)?;
+                b.op(DynamicSlice { sizes: vec![part] }, &[whole, start])
+            }
+            Recipe::AllGather => {
+                let all = b.op(of(Exchange::AllGather), &[place(id, Form::Part)])?;
+                let all = b.slice(all, &[0], &[node.ty.elements()])?;
+                b.reshape(all, &node.ty.shape)
+            }
+        }
+    }
+}
+
+/// The elements of a value as one axis, with zeros after them.
+fn padded(b: &mut Builder<'_>, x: ValueId, extent: usize) -> Result<ValueId> {
+    let elements = b.ty(x).elements();
+    let flat = b.reshape(x, &[elements])?;
+    b.pad(flat, &[0], &[extent - elements], 0.0)
 }

@@ -1,7 +1,7 @@
 //! What runs once, after the last microbatch: everything that completed sums lead to.
 
 use super::batch_dependence::Classes;
-use super::{MicrobatchError, accumulator, accumulator_type};
+use super::{MicrobatchError, accumulator, accumulator_type, refused};
 use kernfusion_ir::{Builder, Graph, InputRole};
 use std::collections::BTreeMap;
 
@@ -13,9 +13,12 @@ pub(super) fn tail(graph: &Graph, dependences: &Classes) -> Result<Graph, Microb
     let outputs = || graph.outputs().iter().filter(|output| sliced.iter().all(|(other, _)| other != output));
     let mut wanted = graph.needed(outputs().map(|output| output.value), |id| numbers.contains_key(&id));
     // A state that is updated is an input of the program, whether or not its old value counts.
-    for output in graph.outputs().iter().filter(|output| output.updates_state) {
+    for output in outputs().filter(|output| output.updates_state) {
         let state = graph.input(&output.name).expect("the verifier checked updates");
         wanted[state.index()] = true;
+    }
+    if let Some(&state) = dependences.states_with_rows(graph).iter().find(|state| wanted[state.index()]) {
+        return Err(refused(graph, state, "its rows are read after microbatches have updated them"));
     }
     let mut new = Graph::new(format!("{}.tail", graph.name));
     let mut places = BTreeMap::new();

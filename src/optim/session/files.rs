@@ -11,7 +11,8 @@ impl Session {
     /// Writes parameters, the optimizer's states, other states of the step, the number of steps and the seed as a safetensors file, whole
     /// or not at all; folders that are missing are made. The schedule is not in the file, nor are states of programs that were
     /// [evaluated](Self::evaluate). [`Program::load_states`](crate::trace::Program::load_states) reads the parameters for a program that
-    /// is not trained, [`load_parameters`](Self::load_parameters) for another training. Needs the feature `files`.
+    /// is not trained, [`load_parameters`](Self::load_parameters) for another training. Needs the feature `files`. Where [each rank keeps a part of
+    /// a state](crate::compile::Target::shard_optimizer), all ranks have to save, each to a file of its own.
     ///
     /// # Errors
     /// It cannot be written; what was there before is then untouched.
