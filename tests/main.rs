@@ -14,4 +14,5 @@ mod replay;
 mod scan;
 mod session;
 mod sorting;
+mod steps;
 mod structure;

@@ -1,72 +1,24 @@
 //! Training steps whose batch is computed in microbatches, compiled, against the same steps on the whole batch.
 
+use crate::steps::{Ran, Steps, small};
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, MemoryStrategy, Mode, Target, compile};
-use kernfusion::models::GptConfig;
-use kernfusion::optim::{Optimizer, TrainStep};
+use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
+use kernfusion::nn::Cell;
 use kernfusion_codegen::States;
 use kernfusion_ir::DType;
 use kernfusion_ir::evaluate::{Precision, evaluate};
-use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
-use kernfusion_passes::microbatch::RESERVED;
 use std::collections::BTreeMap;
 
 const BATCH: usize = 8;
-const STEPS: u64 = 3;
 
-fn config() -> GptConfig {
-    GptConfig {
-        vocabulary: 11,
-        context: 6,
-        layers: 2,
-        heads: 2,
-        width: 8,
-        dropout: 0.2,
-        ..GptConfig::default()
-    }
-}
-
-/// Clipping makes every update depend on all gradients; the norm is small enough to matter.
-fn step(config: &GptConfig) -> TrainStep {
-    config.train_step(BATCH, &Optimizer::adamw(1e-2), Some(0.5)).unwrap()
-}
-
-fn tokens(config: &GptConfig, step: u64, stream: u32) -> HostTensor {
-    let token = |at| (element_bits(5, stream, step as u32, at) as usize % config.vocabulary) as i32;
-    HostTensor::new(
-        [BATCH, config.context],
-        (0..(BATCH * config.context) as u64).map(token).collect::<Vec<_>>(),
-    )
-}
-
-fn inputs(step: &TrainStep, config: &GptConfig, number: u64) -> Vec<(&'static str, HostTensor)> {
-    let mut inputs = step.scalars(number, 1e-2, 77);
-    inputs.push(("x", tokens(config, number, 1)));
-    inputs.push(("y", tokens(config, number, 2)));
-    inputs
-}
-
-/// What a run leaves behind: losses and norms, and all states but accumulators.
-struct Ran {
-    numbers: Vec<f32>,
-    states: BTreeMap<String, Vec<f32>>,
-    program: Compiled,
+fn steps(config: impl Into<ModelConfig>) -> Steps {
+    Steps::new(config, BATCH)
 }
 
 fn run(config: &GptConfig, target: &Target) -> Ran {
-    let step = step(config);
-    let states = step.program.initial_states(3).unwrap();
-    let mut program = step.program.compile(&states, target).unwrap();
-    let mut numbers = vec![];
-    for number in 0..STEPS {
-        let given = inputs(&step, config, number);
-        let outputs = program.run(&given.iter().map(|(name, t)| (*name, t)).collect::<Vec<_>>()).unwrap();
-        numbers.extend(["loss", "grad_norm"].map(|name| outputs.scalar(name).unwrap()));
-    }
-    let names = states.names().into_iter().filter(|name| !name.starts_with(RESERVED));
-    let value = |name: &String| states.get(name).unwrap().as_f32().unwrap().to_vec();
-    Ran { numbers, states: names.map(|name| (name.clone(), value(&name))).collect(), program }
+    steps(config.clone()).run(target)
 }
 
 fn assert_close(name: &str, expected: &[f32], found: &[f32], tolerance: f64) {
@@ -79,7 +31,7 @@ fn assert_close(name: &str, expected: &[f32], found: &[f32], tolerance: f64) {
 #[test]
 fn microbatches_change_a_step_by_rounding_only() {
     for tied in [false, true] {
-        let config = GptConfig { tied, ..config() };
+        let config = GptConfig { tied, ..small() };
         let whole = run(&config, &Target::cpu().threads(2));
         for microbatches in [2, 4, 8] {
             let tiled = run(&config, &Target::cpu().threads(2).microbatches(microbatches));
@@ -96,10 +48,40 @@ fn microbatches_change_a_step_by_rounding_only() {
     }
 }
 
+/// The batch is an axis of what loops are given and carry, and of states that go from step to step.
+#[test]
+fn recurrent_layers_are_computed_in_microbatches() {
+    let config = RecurrentLmConfig {
+        vocabulary: 11,
+        context: 6,
+        width: 8,
+        hidden: 12,
+        dropout: 0.2,
+        weight_drop: 0.3,
+        activation_penalty: 2.0,
+        change_penalty: 1.0,
+        ..RecurrentLmConfig::default()
+    };
+    for cell in [Cell::Rnn, Cell::Lstm, Cell::Gru] {
+        let steps = steps(RecurrentLmConfig { cell, ..config.clone() });
+        let whole = steps.run(&Target::cpu());
+        assert!(whole.states.keys().any(|name| name.starts_with("carried.")));
+        for microbatches in [2, 8] {
+            let divided = steps.run(&Target::cpu().microbatches(microbatches));
+            assert_eq!(divided.program.report().memory.microbatches, microbatches);
+            assert_close("losses and norms", &whole.numbers, &divided.numbers, 1e-5);
+            assert_eq!(whole.states.keys().collect::<Vec<_>>(), divided.states.keys().collect::<Vec<_>>());
+            for (name, expected) in &whole.states {
+                assert_close(name, expected, &divided.states[name], 2e-4);
+            }
+        }
+    }
+}
+
 /// Dropout included: the masks are computed again, too.
 #[test]
 fn products_computed_again_change_nothing() {
-    let config = GptConfig { context: 32, width: 192, layers: 3, ..config() };
+    let config = GptConfig { context: 32, width: 192, layers: 3, ..small() };
     for microbatches in [1, 2] {
         let target = Target::cpu().threads(2).microbatches(microbatches);
         let kept = run(&config, &target);
@@ -115,7 +97,7 @@ fn products_computed_again_change_nothing() {
 
 #[test]
 fn threads_change_no_bit_of_a_step_in_microbatches() {
-    let config = config();
+    let config = small();
     let one = run(&config, &Target::cpu().threads(1).microbatches(4));
     let three = run(&config, &Target::cpu().threads(3).microbatches(4));
     assert_eq!(one.numbers, three.numbers);
@@ -125,11 +107,12 @@ fn threads_change_no_bit_of_a_step_in_microbatches() {
 /// The same masks: with this many dropped elements, other masks would give another loss.
 #[test]
 fn a_step_in_slices_is_the_reference_evaluation_of_the_whole() {
-    let config = GptConfig { dropout: 0.5, ..config() };
-    let step = step(&config);
+    let config = GptConfig { dropout: 0.5, ..small() };
+    let steps = steps(config.clone());
+    let step = steps.step();
     let states = step.program.initial_states(3).unwrap();
     let mut given: BTreeMap<String, HostTensor> =
-        inputs(&step, &config, 0).into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect();
+        steps.inputs(&step, 0).into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect();
     for (id, name, role) in step.program.graph.inputs() {
         if role == kernfusion_ir::InputRole::State {
             let ty = &step.program.graph[id].ty;
@@ -142,7 +125,7 @@ fn a_step_in_slices_is_the_reference_evaluation_of_the_whole() {
     for microbatches in [2, 4] {
         let states = step.program.initial_states(3).unwrap();
         let mut program = step.program.compile(&states, &Target::cpu().microbatches(microbatches)).unwrap();
-        let given = inputs(&step, &config, 0);
+        let given = steps.inputs(&step, 0);
         let outputs = program.run(&given.iter().map(|(name, t)| (*name, t)).collect::<Vec<_>>()).unwrap();
         for (name, expected) in &expected {
             let found = outputs.get(name).ok().cloned().or_else(|| states.get(name)).unwrap().to_f64();
@@ -155,8 +138,9 @@ fn a_step_in_slices_is_the_reference_evaluation_of_the_whole() {
 
 #[test]
 fn a_limit_takes_the_fewest_slices_that_fit() {
-    let config = GptConfig { context: 64, width: 64, layers: 2, ..config() };
-    let step = step(&config);
+    let config = GptConfig { context: 64, width: 64, layers: 2, ..small() };
+    let steps = steps(config.clone());
+    let step = steps.step();
     let report = |target: &Target| {
         let states = step.program.initial_states(3).unwrap();
         compile(&step.program.graph, &states, target).map(|program| program.report().clone())
@@ -187,9 +171,9 @@ fn a_limit_takes_the_fewest_slices_that_fit() {
 
 #[test]
 fn results_with_the_batch_are_joined() {
-    let config = GptConfig { dropout: 0.0, ..config() };
+    let config = GptConfig { dropout: 0.0, ..small() };
     let program = config.forward(BATCH, config.context).unwrap();
-    let x = tokens(&config, 0, 1);
+    let x = steps(config.clone()).tokens(0, 1);
     let logits = |microbatches| {
         let states = program.initial_states(3).unwrap();
         let mut program = program.compile(&states, &Target::cpu().microbatches(microbatches)).unwrap();
@@ -210,18 +194,19 @@ fn results_with_the_batch_are_joined() {
 
 #[test]
 fn programs_that_share_an_arena_run_in_the_slices_that_fit() {
-    let config = GptConfig { vocabulary: 200, context: 32, layers: 1, ..config() };
-    let step = step(&config);
+    let config = GptConfig { vocabulary: 200, context: 32, layers: 1, ..small() };
+    let steps = steps(config.clone());
+    let step = steps.step();
     let states = step.program.initial_states(3).unwrap();
     let target = Target::cpu().microbatches(8);
     let mut training = compile(&step.program.graph, &states, &target).unwrap();
     let evaluation = config.evaluation(BATCH).unwrap();
     let loss = |states: &States, target: &Target| {
         let mut program = compile(&evaluation.graph, states, target).unwrap();
-        let (x, y) = (tokens(&config, 9, 1), tokens(&config, 9, 2));
+        let (x, y) = (steps.tokens(9, 1), steps.tokens(9, 2));
         (program.run(&[("x", &x), ("y", &y)]).unwrap().scalar("loss").unwrap(), program.report().clone())
     };
-    let given = inputs(&step, &config, 0);
+    let given = steps.inputs(&step, 0);
     training.run(&given.iter().map(|(name, t)| (*name, t)).collect::<Vec<_>>()).unwrap();
     let (whole, own) = loss(&states, &Target::cpu());
     let (shared, report) = loss(&states, &target.clone().share_arena(&training));

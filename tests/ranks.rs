@@ -1,117 +1,72 @@
 //! Training steps of several ranks, each a thread with rows of its own, against one process that computes in as many microbatches.
 
+use crate::steps::{Ran, Steps, small};
 use kernfusion::HostTensor;
 use kernfusion::compile::{Communicator, Precision, Target, compile, thread_ranks};
 use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
 use kernfusion::nn::Cell;
-use kernfusion::optim::{Optimizer, TrainStep};
 use kernfusion_ir::evaluate::{Array, Precision as Evaluation, evaluate_ranks};
-use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::Draws;
 use kernfusion_ir::{Builder, Collective, DType, Exchange, Graph, InputRole, Origin, ReduceOp, TensorType};
-use kernfusion_passes::microbatch::RESERVED;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const BATCH: usize = 12;
-const STEPS: u64 = 3;
-
-/// Dropout, whose random numbers are those of the whole batch, and clipping, which needs all gradients.
-fn gpt(changes: &str) -> ModelConfig {
-    let config = GptConfig {
-        vocabulary: 11,
-        context: 6,
-        layers: 2,
-        heads: 2,
-        width: 8,
-        dropout: 0.2,
-        ..GptConfig::default()
-    };
-    ModelConfig::from(config).with_json(changes).unwrap()
-}
-
-/// The batch of a step.
-fn tokens(config: &ModelConfig, step: u64, stream: u32) -> HostTensor {
-    let context = config.context();
-    let token = |at| (element_bits(5, stream, step as u32, at) as usize % config.vocabulary()) as i32;
-    HostTensor::new([BATCH, context], (0..(BATCH * context) as u64).map(token).collect::<Vec<_>>())
-}
-
-/// What is left of some steps: the bits of losses and norms, and of all states but accumulators; and the bytes of the optimizer's states here.
-struct Left {
-    numbers: Vec<u32>,
-    states: BTreeMap<String, Vec<u8>>,
-    moments: usize,
-}
-
-/// Some steps of a program of `target`.
-fn train(config: &ModelConfig, target: &Target, clip: Option<f64>) -> Left {
-    let step: TrainStep = config.train_step(BATCH, &Optimizer::adamw(1e-2), clip).unwrap();
-    let states = step.program.initial_states(3).unwrap();
-    let mut program = step.program.compile(&states, target).unwrap();
-    let mut numbers = vec![];
-    for number in 0..STEPS {
-        let mut inputs = step.scalars(number, 1e-2, 77);
-        inputs.push(("x", tokens(config, number, 1)));
-        inputs.push(("y", tokens(config, number, 2)));
-        let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
-        let outputs = program.run(&inputs).unwrap();
-        let names = ["loss"].into_iter().chain(clip.map(|_| "grad_norm"));
-        numbers.extend(names.map(|name| outputs.scalar(name).unwrap().to_bits()));
-    }
-    let names: Vec<_> = states.names().into_iter().filter(|name| !name.starts_with(RESERVED)).collect();
-    let moments = names.iter().filter(|name| name.starts_with("optimizer."));
-    let moments = moments.map(|name| states.ty(name).unwrap().bytes()).sum();
-    let whole = |name: &String| program.shards().whole(name, &states).unwrap().unwrap();
-    let states = names.iter().map(|name| (name.clone(), whole(name).to_bytes())).collect();
-    Left { numbers, states, moments }
+/// Steps of a batch that two, three and four ranks can share.
+fn steps(config: impl Into<ModelConfig>) -> Steps {
+    Steps::new(config, 12)
 }
 
 /// What each of some ranks has in the end.
-fn train_ranks(config: &ModelConfig, target: &Target, clip: Option<f64>, ranks: usize) -> Vec<Left> {
+fn run_ranks(steps: &Steps, target: &Target, ranks: usize) -> Vec<Ran> {
     std::thread::scope(|scope| {
         let rank = |communicator: Arc<dyn Communicator>| {
             let target = target.clone().threads(1).ranks(communicator);
-            scope.spawn(move || train(config, &target, clip))
+            scope.spawn(move || steps.run(&target))
         };
         let handles: Vec<_> = thread_ranks(ranks).into_iter().map(rank).collect();
         handles.into_iter().map(|handle| handle.join().unwrap()).collect()
     })
 }
 
+/// Whether all numbers have the same bits.
+fn is_equal(a: &Ran, b: &Ran) -> bool {
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    bits(&a.numbers) == bits(&b.numbers)
+        && a.states.keys().eq(b.states.keys())
+        && a.states.iter().all(|(name, value)| bits(value) == bits(&b.states[name]))
+}
+
 /// Ranks leave what one process leaves, bit for bit.
-fn assert_equal_with(config: &ModelConfig, target: &Target, clip: Option<f64>) {
+fn assert_equal(steps: &Steps, target: &Target) {
     // Of three, few matrices have equal parts.
     for ranks in [2, 3, 4] {
+        let alone = steps.run(&target.clone().microbatches(ranks));
         let is_sharded = target.clone().ranks(thread_ranks(ranks).remove(0)).shards_optimizer();
         let parts = if is_sharded { ranks } else { 1 };
-        let alone = train(config, &target.clone().microbatches(ranks), clip);
-        let all = train_ranks(config, &target.clone().microbatches(1), clip, ranks);
-        for (rank, left) in all.iter().enumerate() {
-            assert_eq!(left.numbers, alone.numbers, "losses and norms of rank {rank} of {ranks}");
-            let differs = left.states.iter().find(|(name, bytes)| alone.states[*name] != **bytes);
-            assert_eq!(differs.map(|(name, _)| name), None, "a state of rank {rank} of {ranks}");
-            assert_eq!(left.states.len(), alone.states.len());
-            let (share, expected) = (left.moments as f64 / alone.moments as f64, 1.0 / parts as f64);
+        let all = run_ranks(steps, &target.clone().microbatches(1), ranks);
+        for (rank, ran) in all.iter().enumerate() {
+            assert!(
+                is_equal(ran, &alone),
+                "rank {rank} of {ranks}: {:?}, alone {:?}",
+                ran.numbers,
+                alone.numbers
+            );
+            let share = ran.optimizer_bytes as f64 / alone.optimizer_bytes as f64;
+            let expected = 1.0 / parts as f64;
             assert!((share - expected).abs() < 0.02, "rank {rank} of {ranks} keeps {share} of all moments");
         }
     }
 }
 
-/// The same, of clipped gradients.
-fn assert_equal(config: &ModelConfig, target: &Target) {
-    assert_equal_with(config, target, Some(0.5));
-}
-
 #[test]
 fn ranks_have_the_bits_of_as_many_microbatches() {
-    assert_equal(&gpt("{}"), &Target::cpu());
+    assert_equal(&steps(small()), &Target::cpu());
 }
 
 #[test]
 fn ranks_that_share_the_optimizers_state_have_them_too() {
     for (precision, clip) in [(Precision::F32, Some(0.5)), (Precision::F32, None), (Precision::Bf16, None)] {
-        assert_equal_with(&gpt("{}"), &Target::cpu().precision(precision).shard_optimizer(true), clip);
+        let steps = Steps { clip, ..steps(small()) };
+        assert_equal(&steps, &Target::cpu().precision(precision).shard_optimizer(true));
     }
 }
 
@@ -129,33 +84,32 @@ fn recurrent_layers_have_them_too() {
         ..RecurrentLmConfig::default()
     };
     for cell in [Cell::Rnn, Cell::Lstm, Cell::Gru] {
-        let config = ModelConfig::from(RecurrentLmConfig { cell, ..config.clone() });
-        assert_equal(&config, &Target::cpu());
+        let steps = steps(RecurrentLmConfig { cell, ..config.clone() });
+        assert_equal(&steps, &Target::cpu());
     }
-    assert_equal_with(&ModelConfig::from(config), &Target::cpu().shard_optimizer(true), None);
+    let steps = Steps { clip: None, ..steps(config) };
+    assert_equal(&steps, &Target::cpu().shard_optimizer(true));
 }
 
 #[test]
 fn products_of_bf16_have_them_too() {
-    assert_equal(&gpt("{}"), &Target::cpu().precision(Precision::Bf16));
+    assert_equal(&steps(small()), &Target::cpu().precision(Precision::Bf16));
 }
 
 #[test]
 fn what_is_computed_again_has_them_too() {
-    assert_equal(&gpt(r#"{"dropout": 0.0}"#), &Target::cpu().recompute(true));
+    assert_equal(&steps(GptConfig { dropout: 0.0, ..small() }), &Target::cpu().recompute(true));
 }
 
 #[test]
 fn several_microbatches_of_each_rank_change_rounding_only() {
-    let config = gpt("{}");
-    let alone = train(&config, &Target::cpu().microbatches(1), Some(0.5));
+    let steps = steps(small());
+    let alone = steps.run(&Target::cpu().microbatches(1));
     let target = Target::cpu().microbatches(2);
-    let ranks = train_ranks(&config, &target, Some(0.5), 2);
-    let sharded = train_ranks(&config, &target.shard_optimizer(true), Some(0.5), 2);
-    let is_equal = |other: &Left| other.numbers == ranks[0].numbers && other.states == ranks[0].states;
-    assert!(is_equal(&ranks[1]) && sharded.iter().all(is_equal));
+    let ranks = run_ranks(&steps, &target, 2);
+    let sharded = run_ranks(&steps, &target.shard_optimizer(true), 2);
+    assert!(is_equal(&ranks[0], &ranks[1]) && sharded.iter().all(|ran| is_equal(ran, &ranks[0])));
     for (expected, found) in alone.numbers.iter().zip(&ranks[0].numbers) {
-        let (expected, found) = (f32::from_bits(*expected), f32::from_bits(*found));
         assert!((expected - found).abs() < 1e-5 * expected.abs(), "{found} instead of {expected}");
     }
 }

@@ -138,7 +138,10 @@ pub(crate) fn misfits(shapes: &Shapes, found: &BTreeMap<String, &[usize]>) -> Ve
 
 /// What a rank does while the first one [saves](save).
 pub(crate) fn give_parts(states: &States, shards: &Shards, shapes: &Shapes) -> Result<()> {
-    shapes.keys().filter(|name| shards.has(name)).try_for_each(|name| shards.whole(name, states).map(drop))?;
+    shapes
+        .keys()
+        .filter(|name| shards.has(name))
+        .try_for_each(|name| shards.whole(name, states).map(drop))?;
     Ok(())
 }
 

@@ -86,7 +86,8 @@ pub(super) fn narrowed_body(
         BatchDependence::Whole | BatchDependence::Complete => Form::Whole,
     };
     let wanted = planner.wanted(graph.outputs().iter().map(|output| (output.value, form(output.value))))?;
-    let mut writer = Writer { planner: &planner, new: Graph::new(&graph.name), part: None, places: BTreeMap::new() };
+    let mut writer =
+        Writer { planner: &planner, new: Graph::new(&graph.name), part: None, places: BTreeMap::new() };
     for (id, ..) in graph.inputs() {
         writer.write(id, form(id))?;
     }
@@ -165,10 +166,16 @@ impl Planner<'_> {
         let states = self.dependences.states_with_rows(self.graph);
         for (&id, forms) in wanted {
             for &form in forms {
-                let (Recipe::Op(_, forms) | Recipe::Loop(_, forms)) = self.recipe(id, form)? else { continue };
+                let (Recipe::Op(_, forms) | Recipe::Loop(_, forms)) = self.recipe(id, form)? else {
+                    continue;
+                };
                 let mut operands = self.graph[id].operands.iter().zip(forms);
                 if operands.any(|(operand, form)| form == Form::Whole && states.contains(operand)) {
-                    return Err(refused(self.graph, id, "a microbatch needs rows of a state that another one updates"));
+                    return Err(refused(
+                        self.graph,
+                        id,
+                        "a microbatch needs rows of a state that another one updates",
+                    ));
                 }
             }
         }
@@ -198,7 +205,8 @@ impl Planner<'_> {
     fn derived(&self, id: ValueId) -> Result<Recipe, MicrobatchError> {
         let node = &self.graph[id];
         if let Op::Scan(scan) = &node.op {
-            let operands: Vec<_> = node.operands.iter().map(|&operand| self.dependences.get(operand)).collect();
+            let operands: Vec<_> =
+                node.operands.iter().map(|&operand| self.dependences.get(operand)).collect();
             let of = Loop::new(scan, &operands, self.microbatches).expect("the dependences were found so");
             return Ok(Recipe::Loop(of.narrowed(self.microbatches)?, of.forms()));
         }

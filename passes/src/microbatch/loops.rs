@@ -34,8 +34,12 @@ impl<'a> Loop<'a> {
         let mut inputs = vec![];
         for (at, &dependence) in operands.iter().enumerate() {
             inputs.push(match dependence {
-                BatchDependence::Sliced(0) if is_given_in_turn(scan, at) => return Err("it runs along the batch"),
-                BatchDependence::Sliced(axis) if is_given_in_turn(scan, at) => BatchDependence::Sliced(axis - 1),
+                BatchDependence::Sliced(0) if is_given_in_turn(scan, at) => {
+                    return Err("it runs along the batch");
+                }
+                BatchDependence::Sliced(axis) if is_given_in_turn(scan, at) => {
+                    BatchDependence::Sliced(axis - 1)
+                }
                 BatchDependence::Sliced(_) | BatchDependence::Whole => dependence,
                 BatchDependence::Partial(_) | BatchDependence::Complete => {
                     return Err("a microbatch needs a sum over the whole batch");

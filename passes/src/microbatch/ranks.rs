@@ -33,7 +33,10 @@ pub(super) fn check(graph: &Graph, dependences: &Classes) -> std::result::Result
     for (output, axis) in dependences.sliced_outputs(graph) {
         let ty = &graph[output.value].ty;
         if output.updates_state && (axis, ty.dtype) != (0, DType::F32) {
-            let reason = format!("ranks exchange rows of states of f32, and \"{}\" has the batch as axis {axis} of {ty}", output.name);
+            let reason = format!(
+                "ranks exchange rows of states of f32, and \"{}\" has the batch as axis {axis} of {ty}",
+                output.name
+            );
             return Err(refused(graph, output.value, reason));
         }
     }
@@ -58,7 +61,8 @@ pub fn exchange(
     let wanted = sharded.wanted(tail);
     let mut new = Graph::new(tail.name.clone());
     // The states of which each microbatch has updated its rows.
-    let rows = body.outputs().iter().filter(|output| output.updates_state && !output.name.starts_with(RESERVED));
+    let rows =
+        body.outputs().iter().filter(|output| output.updates_state && !output.name.starts_with(RESERVED));
     let rows: Vec<_> = rows.collect();
     let cuts = !(sharded.states.is_empty() && rows.is_empty());
     let rank = cuts.then(|| rank(&mut new, microbatches)).transpose()?;

@@ -188,4 +188,3 @@ fn is_elementwise(op: &Op) -> bool {
 fn is_updated(graph: &Graph, name: &str) -> bool {
     graph.outputs().iter().any(|output| output.updates_state && output.name == name)
 }
-
