@@ -94,7 +94,7 @@ pub(crate) fn axis_map(
             }),
             false => Err("it replaces a part of the batch"),
         },
-        Op::Scan(_) => unreachable!("what is an axis of a loop's operand is one of its body's"),
+        Op::Scan(_) => Err("a loop's axes are those of its body"),
         Op::Collective(_) => Err("ranks exchange the batch as a whole"),
     }
 }
