@@ -20,7 +20,9 @@ pub mod viewer;
 use clap::{Parser, Subcommand, error::ErrorKind};
 use common::error::CliError;
 use common::screen::{Screen, note};
+use kernfusion_mpi::launched_as;
 use std::process::ExitCode;
+use training::ranks::Ranks;
 
 /// What every command returns.
 type Outcome = Result<ExitCode, CliError>;
@@ -43,6 +45,7 @@ struct Cli {
 enum Command {
     Train(Box<training::train::Args>),
     Tune(training::tune::Args),
+    Launch(training::launch::Args),
     Generate(running::generate::Args),
     Score(running::score::Args),
     Import(running::import::Args),
@@ -70,14 +73,23 @@ pub fn main() -> ExitCode {
             note(&format!("error: this is a mistake in kernfusion itself, please report it: {message}"));
         }));
     }
+    let mut screen = Screen::new();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, screen),
     };
-    let mut screen = Screen::new();
     let outcome = match cli.command {
-        Command::Train(args) => training::train::run(*args, &mut screen),
-        Command::Tune(args) => training::tune::run(args, &mut screen),
+        Command::Train(args) => {
+            Ranks::launched().and_then(|ranks| training::train::run(&args, &ranks, &mut screen))
+        }
+        Command::Tune(args) => {
+            Ranks::launched().and_then(|ranks| training::tune::run(&args, &ranks, &mut screen))
+        }
+        _ if launched_as().is_some() => {
+            let what = "several processes run `kernfusion train` and `kernfusion tune sft` together, and nothing else";
+            refused(what, &mut screen)
+        }
+        Command::Launch(args) => training::launch::run(&args, &mut screen),
         Command::Generate(args) => running::generate::run(args, &mut screen),
         Command::Report(args) => measurement::report::run(args, &mut screen),
         Command::Experiment(args) => measurement::experiment::run(args, &mut screen),
@@ -103,12 +115,18 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// A mistake of whoever started this process. Of several, one says it and ends all, whether the others have made it as well or not.
+fn refused(what: &str, screen: &mut Screen) -> Outcome {
+    Ranks::launched()?.run(screen, |_, _| Err(CliError::Usage(what.into())))
+}
+
 /// Help and version go to standard output; anything else is a mistake, shown in one line.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, mut screen: Screen) -> ExitCode {
     let text = error.to_string();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let mut screen = Screen::new();
-        screen.text(&text);
+        if launched_as().is_none_or(|launched| launched.rank == 0) {
+            screen.text(&text);
+        }
         return screen.finish().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     // What follows the usage line repeats what `--help` says.
@@ -116,6 +134,8 @@ fn usage(error: &clap::Error) -> ExitCode {
         text.split("\n\n").take_while(|text| !text.starts_with("Usage:") && !text.starts_with("For more"));
     let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let message = paragraphs.map(line).collect::<Vec<_>>().join("; ");
-    note(&message);
+    if let Err(error) = refused(message.trim_start_matches("error: "), &mut screen) {
+        note(&format!("error: {error}"));
+    }
     ExitCode::from(2)
 }

@@ -1,7 +1,8 @@
-//! Commands that train: `train`, `tune`, `data`.
+//! Commands that train: `train`, `tune`, `launch`, `data`.
 
 pub(crate) mod adaptation;
 pub(crate) mod data;
+pub(crate) mod launch;
 pub(crate) mod live;
 pub(crate) mod ranks;
 pub(crate) mod stop;

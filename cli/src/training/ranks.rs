@@ -1,17 +1,15 @@
-//! A training run of several ranks: the processes that `mpirun` has started. The first one speaks and writes; the others compute beside it.
+//! Several ranks of one training run: processes that `mpirun` has started, or threads of this one. The first one speaks and writes; the others
+//! compute beside it.
 
-use super::train::{Args, prepared};
 use crate::Outcome;
 use crate::common::error::CliError;
-use crate::common::screen::note;
-use kernfusion::compile::Communicator;
-use kernfusion_lm::record::Record;
-use kernfusion_lm::train::{Ending, Trainer, TrainingRun};
-use kernfusion_mpi::Mpi;
-use serde_json::{Value, json};
+use crate::common::screen::{Screen, note};
+use kernfusion::compile::{CommunicationError, Communicator, Target, thread_ranks};
+use kernfusion_mpi::{Mpi, launched_as};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a launcher may take to pass on what a process says before all are ended.
@@ -20,18 +18,50 @@ const FORWARDED: Duration = Duration::from_millis(200);
 /// How long a rank waits to be ended by another one that has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The rank that this process is, if it is one of several.
-pub(crate) fn launched() -> Result<Option<Arc<Mpi>>, CliError> {
-    Mpi::launched().map_err(|error| CliError::Ranks(error.to_string()))
+/// A rank's way to the others.
+pub(crate) type Rank = Arc<dyn Communicator>;
+
+/// What has to be the same on every rank, by what a rank has where it is not.
+pub(crate) type Facts = Vec<(&'static str, Value)>;
+
+/// Who runs a command.
+pub(crate) enum Ranks {
+    /// This process alone.
+    Alone,
+    /// Processes that a launcher of MPI has started, of which this is one.
+    Processes(Arc<Mpi>),
+    /// As many threads of this process.
+    Threads(usize),
 }
 
-/// Lets the first rank run as a process alone does, and the others beside it. When one fails, all end, and one of them says why.
-pub(crate) fn run(
-    mpi: &Arc<Mpi>,
-    first: impl FnOnce() -> Outcome,
-    beside: impl FnOnce() -> Outcome,
-) -> Outcome {
-    let outcome = if mpi.rank() == 0 { first() } else { beside() };
+impl Ranks {
+    /// This process alone, or those that a launcher has started.
+    pub(crate) fn launched() -> Result<Self, CliError> {
+        let mpi = Mpi::launched().map_err(|error| CliError::Ranks(error.to_string()))?;
+        Ok(mpi.map_or(Ranks::Alone, Ranks::Processes))
+    }
+
+    /// Lets each rank that is here run. The first one of all has the screen; so has a process alone, which is no rank. When one fails, all end,
+    /// and one of them says why.
+    pub(crate) fn run(
+        &self,
+        screen: &mut Screen,
+        run: impl Fn(Option<&Rank>, Option<&mut Screen>) -> Outcome + Sync,
+    ) -> Outcome {
+        match self {
+            Ranks::Alone => run(None, Some(screen)),
+            Ranks::Processes(mpi) => {
+                let screen = Some(screen).filter(|_| mpi.rank() == 0);
+                let rank: Rank = mpi.clone();
+                in_process(mpi, run(Some(&rank), screen))
+            }
+            Ranks::Threads(count) => in_threads(*count, screen, run),
+        }
+    }
+}
+
+/// Ends a rank that is a process.
+fn in_process(mpi: &Mpi, outcome: Outcome) -> Outcome {
     match outcome {
         Ok(code) => {
             mpi.finish().map_err(|error| CliError::Ranks(error.to_string()))?;
@@ -48,48 +78,80 @@ pub(crate) fn run(
             if rank > 0 {
                 std::thread::sleep(PATIENCE);
             }
-            let who = if rank == 0 { String::new() } else { format!("rank {rank}: ") };
-            note(&format!("error: {who}{error}"));
+            note(&format!("error: {}", of_rank(rank, error)));
             std::thread::sleep(FORWARDED);
             mpi.abort()
         }
     }
 }
 
-/// Does the steps of a rank that is not the first.
-pub(crate) fn beside(args: &Args, mpi: &Arc<Mpi>) -> Outcome {
-    let made = args.target(Some(mpi)).and_then(|target| prepared(args, target, &mut |_| {}));
-    let trainer = agreed(mpi, made)?;
-    let (done, steps) = (trainer.steps_done(), trainer.record().settings.steps);
-    if done >= steps {
-        return Ok(ExitCode::SUCCESS);
+/// Runs ranks as threads. A rank that fails ends the exchanges of the others, so the first failure is the cause of all.
+fn in_threads(
+    count: usize,
+    screen: &mut Screen,
+    run: impl Fn(Option<&Rank>, Option<&mut Screen>) -> Outcome + Sync,
+) -> Outcome {
+    let failures: Mutex<Vec<CliError>> = Mutex::default();
+    let turn = |rank: Rank, screen: Option<&mut Screen>| {
+        let outcome = run(Some(&rank), screen);
+        if !matches!(outcome, Ok(_) | Err(CliError::Said)) {
+            let error = of_rank(rank.rank(), outcome.expect_err("just seen"));
+            failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(error);
+            return None;
+        }
+        outcome.ok()
+    };
+    let code = std::thread::scope(|scope| {
+        let turn = &turn;
+        let mut ranks = thread_ranks(count).into_iter();
+        let first = ranks.next().expect("there is one rank at least");
+        let others: Vec<_> = ranks.map(|rank| scope.spawn(move || turn(rank, None))).collect();
+        let code = turn(first, Some(screen));
+        // What a thread that panics has to say it has said.
+        let all_ended =
+            others.into_iter().map(|other| other.join().ok().flatten().is_some()).fold(true, |a, b| a & b);
+        code.filter(|_| all_ended)
+    });
+    let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match (code, failures.into_iter().next()) {
+        (_, Some(error)) => Err(error),
+        (code, None) => Ok(code.unwrap_or(ExitCode::FAILURE)),
     }
-    let stop = super::stop::upon_signals()?;
-    Ok(match TrainingRun::beside(trainer).run(stop, &mut |_| {})? {
-        Ending::Finished => ExitCode::SUCCESS,
-        Ending::Stopped => ExitCode::from(super::stop::exit_code()),
-    })
 }
 
-/// A trainer that every rank has made alike.
+/// Says whose error it is, if not the first rank's.
+fn of_rank(rank: usize, error: CliError) -> CliError {
+    if rank == 0 { error } else { CliError::Ranks(format!("rank {rank}: {error}")) }
+}
+
+fn lost(error: CommunicationError) -> CliError {
+    CliError::Ranks(error.to_string())
+}
+
+/// What every rank has made alike; what a process alone has made.
 ///
 /// # Errors
 /// Some rank could not make it: the first one that could not has its error, and all others end in silence. Or ranks have made others,
 /// which the first one says.
-pub(crate) fn agreed(mpi: &Arc<Mpi>, prepared: Result<Trainer, CliError>) -> Result<Trainer, CliError> {
-    let lost = |error: kernfusion::compile::CommunicationError| CliError::Ranks(error.to_string());
-    let ready = mpi.numbers(prepared.is_ok().into()).map_err(lost)?;
-    if let Some(rank) = ready.iter().position(|&ready| ready == 0) {
-        return match prepared {
-            Err(error) if rank == mpi.rank() => Err(error),
+pub(crate) fn agreed<T>(
+    rank: Option<&Rank>,
+    made: Result<T, CliError>,
+    facts: impl Fn(&T) -> Facts,
+) -> Result<T, CliError> {
+    let Some(rank) = rank else { return made };
+    let ready = rank.numbers(made.is_ok().into()).map_err(lost)?;
+    if let Some(number) = ready.iter().position(|&ready| ready == 0) {
+        return match made {
+            Err(error) if number == rank.rank() => Err(error),
             _ => Err(CliError::Said),
         };
     }
-    let trainer = prepared?;
-    for (what, value) in facts(&trainer) {
-        let numbers = mpi.numbers(identity(&value)).map_err(lost)?;
+    let made = made?;
+    let version = ("another version of this program", env!("CARGO_PKG_VERSION").into());
+    for (what, value) in [version].into_iter().chain(facts(&made)) {
+        let numbers = rank.numbers(identity(&value)).map_err(lost)?;
         if let Some(other) = numbers.iter().position(|&number| number != numbers[0]) {
-            return match mpi.rank() {
+            return match rank.rank() {
                 0 => {
                     let own = value.as_str().map(|own| format!(", which has {own}")).unwrap_or_default();
                     Err(CliError::Ranks(format!("rank {other} has {what} than rank 0{own}")))
@@ -98,27 +160,33 @@ pub(crate) fn agreed(mpi: &Arc<Mpi>, prepared: Result<Trainer, CliError>) -> Res
             };
         }
     }
-    Ok(trainer)
+    Ok(made)
 }
 
-/// What has to be the same on every rank, by what it is if it is not.
-fn facts(trainer: &Trainer) -> [(&'static str, Value); 5] {
-    let Record { config, settings, text, products, .. } = trainer.record();
-    [
-        ("another version of this program", json!(env!("CARGO_PKG_VERSION"))),
-        ("another instruction set", json!(trainer.instruction_set())),
-        ("another text", json!(text.sha256)),
-        ("another model", json!(config)),
-        ("other settings", json!([settings, products, trainer.steps_done()])),
-    ]
+/// Whether any rank says so; a process alone says it for itself.
+pub(crate) fn any(rank: Option<&Rank>, own: bool) -> Result<bool, CliError> {
+    match rank {
+        Some(rank) => Ok(rank.numbers(own.into()).map_err(lost)?.contains(&1)),
+        None => Ok(own),
+    }
 }
 
-/// The cores of this machine that are this rank's, where nobody says how many threads it has: those that it is bound to, or its share of all.
-pub(crate) fn own_cores() -> usize {
+/// A target for one of several ranks. Where nobody says how many threads it has, it has the cores that it is bound to, or its share of this
+/// machine's.
+pub(crate) fn target(target: Target, rank: Option<&Rank>, chooses_threads: bool) -> Target {
+    match rank {
+        None => target,
+        Some(rank) if chooses_threads => target.ranks(rank.clone()),
+        Some(rank) => target.threads(own_cores(rank.ranks())).ranks(rank.clone()),
+    }
+}
+
+fn own_cores(ranks: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let online = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let online = online.lines().filter(|line| line.starts_with("processor")).count();
-    if cores < online { cores } else { (cores / kernfusion_mpi::local_ranks()).max(1) }
+    let here = if launched_as().is_some() { kernfusion_mpi::local_ranks() } else { ranks };
+    if launched_as().is_some() && cores < online { cores } else { (cores / here).max(1) }
 }
 
 /// A number that other values do not have.

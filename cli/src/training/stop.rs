@@ -7,6 +7,7 @@ use crate::common::error::CliError;
 use crate::training::live;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Whether runs are to end.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -19,7 +20,13 @@ const INTERRUPT: u8 = 2;
 
 /// Set by the first signal.
 pub(crate) fn upon_signals() -> Result<&'static AtomicBool, CliError> {
-    listen().map_err(|cause| CliError::System { what: "cannot listen to signals", cause })?;
+    /// Of several ranks in one process the first one that asks listens for all.
+    static LISTENS: Mutex<bool> = Mutex::new(false);
+    let mut listens = LISTENS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*listens {
+        listen().map_err(|cause| CliError::System { what: "cannot listen to signals", cause })?;
+        *listens = true;
+    }
     Ok(&STOP)
 }
 

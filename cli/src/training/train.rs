@@ -9,7 +9,7 @@ use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs};
 use crate::common::screen::{Screen, grouped, mib, progress};
 use crate::training::adaptation::AdaptationArgs;
 use crate::training::live::{self, State};
-use crate::training::ranks;
+use crate::training::ranks::{self, Facts, Rank, Ranks, agreed};
 use crate::training::stop;
 use crate::training::tokenizer::TokenizerArgs;
 use crate::training::watch::WatchArgs;
@@ -21,10 +21,9 @@ use kernfusion_lm::checkpoint::Checkpoint;
 use kernfusion_lm::record::{Adaptation, Record, Settings, TextRecord};
 use kernfusion_lm::text::{Corpus, Order, Tokenizer};
 use kernfusion_lm::train::{Ending, Trainer, TrainingRun};
-use kernfusion_mpi::Mpi;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Steps of a run when the user names no number: a minute of the preset `tiny` on two cores.
@@ -114,7 +113,7 @@ pub(crate) struct Args {
     target: TargetArgs,
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Of several processes (mpirun), each keeps and updates its part alone of the optimizer's state
+    /// Of several ranks (mpirun), each keeps and updates its part alone of the optimizer's state
     #[arg(long)]
     shard_optimizer: bool,
     /// How the step is executed
@@ -162,11 +161,11 @@ enum OrderArg {
     Streams,
 }
 
-pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    match ranks::launched()? {
-        None => alone(&args, None, screen),
-        Some(mpi) => ranks::run(&mpi, || alone(&args, Some(&mpi), screen), || ranks::beside(&args, &mpi)),
-    }
+pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
+    ranks.run(screen, |rank, screen| match screen {
+        Some(screen) => speaking(args, rank, screen),
+        None => beside(args, rank),
+    })
 }
 
 /// The run that the flags ask for, where it begins or goes on.
@@ -181,10 +180,34 @@ pub(crate) fn prepared(
     }
 }
 
+/// What has to be the same on every rank.
+fn facts(trainer: &Trainer) -> Facts {
+    let Record { config, settings, text, products, .. } = trainer.record();
+    vec![
+        ("another instruction set", json!(trainer.instruction_set())),
+        ("another text", json!(text.sha256)),
+        ("another model", json!(config)),
+        ("other settings", json!([settings, products, trainer.steps_done()])),
+    ]
+}
+
+/// Does the steps of a rank that is not the first.
+fn beside(args: &Args, rank: Option<&Rank>) -> Outcome {
+    let made = args.target(rank).and_then(|target| prepared(args, target, &mut |_| {}));
+    let trainer = agreed(rank, made, facts)?;
+    if trainer.steps_done() >= trainer.record().settings.steps {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(match TrainingRun::beside(trainer).run(stop::upon_signals()?, &mut |_| {})? {
+        Ending::Finished => ExitCode::SUCCESS,
+        Ending::Stopped => ExitCode::from(stop::exit_code()),
+    })
+}
+
 /// A run that speaks and writes, of a process alone or of the first of several ranks.
-fn alone(args: &Args, mpi: Option<&Arc<Mpi>>, screen: &mut Screen) -> Outcome {
+fn speaking(args: &Args, rank: Option<&Rank>, screen: &mut Screen) -> Outcome {
     let mut claimed = || -> Result<_, CliError> {
-        let target = args.target(mpi)?;
+        let target = args.target(rank)?;
         let claim = args.claim(screen)?;
         let watched = args.watch.claim(args.destination, claim.path(), args.resume.as_deref())?;
         let trainer = prepared(args, target.clone(), &mut |note| screen.line(note))?;
@@ -194,10 +217,7 @@ fn alone(args: &Args, mpi: Option<&Arc<Mpi>>, screen: &mut Screen) -> Outcome {
         Ok((trainer, rest)) => (Ok(trainer), Some(rest)),
         Err(error) => (Err(error), None),
     };
-    let trainer = match mpi {
-        Some(mpi) => ranks::agreed(mpi, trainer)?,
-        None => trainer?,
-    };
+    let trainer = agreed(rank, trainer, facts)?;
     let (target, claim, watched) = rest.expect("there is a trainer");
     let directory = claim.path();
     let stop = stop::upon_signals()?;
@@ -344,13 +364,9 @@ pub(crate) fn absolute(path: &Path) -> String {
 
 impl Args {
     /// What to compile for, by a process alone or by one of several ranks, which share the cores of a machine.
-    pub(crate) fn target(&self, mpi: Option<&Arc<Mpi>>) -> Result<Target, CliError> {
+    pub(crate) fn target(&self, rank: Option<&Rank>) -> Result<Target, CliError> {
         let target = self.memory.limit(self.target.target(self.mode)?).shard_optimizer(self.shard_optimizer);
-        Ok(match mpi {
-            Some(mpi) if self.target.chooses_threads() => target.ranks(mpi.clone()),
-            Some(mpi) => target.threads(ranks::own_cores()).ranks(mpi.clone()),
-            None => target,
-        })
+        Ok(ranks::target(target, rank, self.target.chooses_threads()))
     }
 
     /// The directory of the run.

@@ -3,9 +3,10 @@
 use crate::Outcome;
 use crate::common::destination::{Claim, Destination};
 use crate::common::error::{CliError, in_file};
-use crate::common::model::TargetArgs;
+use crate::common::model::{MemoryArgs, TargetArgs};
 use crate::common::screen::{Screen, progress};
 use crate::training::adaptation::AdaptationArgs;
+use crate::training::ranks::{self, Rank, Ranks, agreed};
 use crate::training::stop;
 use clap::Subcommand;
 use indicatif::ProgressBar;
@@ -14,7 +15,9 @@ use kernfusion::optim::Optimizer;
 use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion_lm::jsonl::JsonLines;
 use kernfusion_lm::jsonl::read_rows;
-use kernfusion_lm::tune::{Ppo, PpoSettings, Pretrained, Prompt, RewardModel, Scorer, Supervised, Tuning};
+use kernfusion_lm::tune::{
+    Demonstration, Ppo, PpoSettings, Pretrained, Prompt, RewardModel, Scorer, Supervised, Tuning,
+};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,7 +46,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Method {
     /// Learn responses: rows {"prompt": …, "response": …}; the loss is on the responses alone
-    Sft(Box<StepsArgs>),
+    Sft(Box<SupervisedArgs>),
     /// Learn a reward: rows {"prompt": …, "chosen": …, "rejected": …}
     Reward(Box<StepsArgs>),
     /// Learn from rewards of own responses to prompts: rows {"prompt": …}
@@ -98,6 +101,14 @@ struct StepsArgs {
 }
 
 #[derive(clap::Args)]
+struct SupervisedArgs {
+    #[command(flatten)]
+    steps: StepsArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+}
+
+#[derive(clap::Args)]
 struct PpoArgs {
     #[command(flatten)]
     common: CommonArgs,
@@ -124,27 +135,57 @@ struct PpoArgs {
     beta: f64,
 }
 
-pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    match args.method {
-        Method::Sft(args) => supervised(&args, screen),
-        Method::Reward(args) => reward(&args, screen),
-        Method::Ppo(args) => ppo(&args, screen),
+pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
+    match (&args.method, ranks) {
+        (Method::Sft(args), _) => ranks.run(screen, |rank, screen| supervised(args, rank, screen)),
+        (Method::Reward(args), Ranks::Alone) => reward(args, screen),
+        (Method::Ppo(args), Ranks::Alone) => ppo(args, screen),
+        (Method::Reward(_) | Method::Ppo(_), _) => {
+            let refuse = || CliError::Usage("of `tune`, several ranks run sft alone".into());
+            ranks.run(screen, |_, _| Err(refuse()))
+        }
     }
 }
 
-fn supervised(args: &StepsArgs, screen: &mut Screen) -> Outcome {
-    let directory = args.common.claim(&[], screen)?;
-    let (model, target) = args.common.begin()?;
-    let rows = rows(&args.common.data)?;
-    let mut run = Supervised::new(model, &rows, args.common.tuning(args.steps), &target)?;
+/// Of several ranks, the one that has the screen writes.
+fn supervised(args: &SupervisedArgs, rank: Option<&Rank>, mut screen: Option<&mut Screen>) -> Outcome {
+    let SupervisedArgs { steps: StepsArgs { common, steps }, memory } = args;
+    let mut begun = || -> Result<_, CliError> {
+        let directory = screen.as_mut().map(|screen| common.claim(&[], screen)).transpose()?;
+        let (model, target) = common.begin()?;
+        let target = ranks::target(memory.limit(target), rank, common.target.chooses_threads());
+        let rows: Vec<Demonstration> = rows(&common.data)?;
+        let tuning = Tuning { microbatches: memory.microbatches().unwrap_or(0), ..common.tuning(*steps) };
+        Ok((Supervised::new(model, &rows, tuning, &target)?, rows, target, directory))
+    };
+    let begun = begun();
+    let (mut run, rows, _, directory) = agreed(rank, begun, |(run, rows, target, _)| {
+        let isa = target.instruction_set().map(|isa| isa.to_string()).ok();
+        vec![
+            ("another instruction set", json!(isa)),
+            ("other rows", json!(rows)),
+            ("another model", run.model()),
+            ("other settings", run.record()),
+        ]
+    })?;
+    let (Some(screen), Some(directory)) = (screen, directory) else {
+        let stop = stop::upon_signals()?;
+        for _ in 0..*steps {
+            run.step()?;
+            if ranks::any(rank, stop.load(Ordering::Relaxed))? {
+                break;
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
     screen.line(format!("rows:  {} responses", rows.len()));
-    args.common.repeat(screen, args.steps, &mut |step| {
+    common.repeat(screen, *steps, rank, &mut |step| {
         let loss = run.step()?;
         Ok((format!("loss {loss:.4}"), json!({"step": step, "loss": loss})))
     })?;
     run.save(directory.path())?;
     directory.clear(&[CHECKPOINT_FILE])?;
-    screen.line(format!("checkpoint in {}", args.common.out.display()));
+    screen.line(format!("checkpoint in {}", common.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -154,7 +195,7 @@ fn reward(args: &StepsArgs, screen: &mut Screen) -> Outcome {
     let rows = rows(&args.common.data)?;
     let mut run = RewardModel::new(model, &rows, args.common.tuning(args.steps), &target)?;
     screen.line(format!("rows:  {} preferences", rows.len()));
-    args.common.repeat(screen, args.steps, &mut |step| {
+    args.common.repeat(screen, args.steps, None, &mut |step| {
         let loss = run.step()?;
         Ok((format!("loss {loss:.4}"), json!({"step": step, "loss": loss})))
     })?;
@@ -191,7 +232,7 @@ fn ppo(args: &PpoArgs, screen: &mut Screen) -> Outcome {
     };
     let mut run = Ppo::new(model, &prompts, settings, &target)?;
     screen.line(format!("rows:  {} prompts", prompts.len()));
-    args.common.repeat(screen, args.iterations, &mut |_| {
+    args.common.repeat(screen, args.iterations, None, &mut |_| {
         let done = run.iterate(&mut |tokens, _| scorer.score(tokens))?;
         let message = format!("reward {:.4}, divergence {:.3} nats", done.reward, done.divergence);
         Ok((message, json!(done)))
@@ -231,11 +272,12 @@ impl CommonArgs {
         }
     }
 
-    /// Does steps until all are done or Ctrl-C is pressed, and shows and logs what each one says.
+    /// Does steps until all are done or Ctrl-C is pressed (on any rank), and shows and logs what each one says.
     fn repeat(
         &self,
         screen: &mut Screen,
         steps: u64,
+        rank: Option<&Rank>,
         step: &mut dyn FnMut(u64) -> kernfusion_lm::Result<(String, serde_json::Value)>,
     ) -> Result<(), CliError> {
         let stop = stop::upon_signals()?;
@@ -253,7 +295,7 @@ impl CommonArgs {
             if bar.is_hidden() && (number == 1 || number == steps || number.is_multiple_of(every)) {
                 screen.line(format!("{number:>6}  {message}"));
             }
-            if stop.load(Ordering::Relaxed) {
+            if ranks::any(rank, stop.load(Ordering::Relaxed))? {
                 screen.line(format!("stopped after {number} of {steps}"));
                 break;
             }

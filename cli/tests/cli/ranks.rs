@@ -39,57 +39,138 @@ fn succeed(work: &Workplace, launcher: (&str, &[&str]), ranks: usize, flags: &st
 
 fn flags(out: &str, more: &str) -> String {
     let steps = if more.contains("--steps") { "" } else { "--steps 4" };
+    let model = if more.contains("--preset") { "" } else { "--config small.json" };
     format!(
-        "train --config small.json --dropout 0.1 --batch-size 8 {steps} --validate-every 2 --validation-batches 1 --sample-tokens 5 \
+        "train {model} --dropout 0.1 --batch-size 8 {steps} --validate-every 2 --validation-batches 1 --sample-tokens 5 \
          --log {out}.jsonl --out {out} --overwrite {more}"
     )
 }
 
+fn content(work: &Workplace, run: &str) -> Vec<u8> {
+    std::fs::read(work.path(run).join("checkpoint.safetensors")).unwrap()
+}
+
+/// Ranks of each launcher, and of threads, write the log and the checkpoint that one process writes in as many microbatches.
+fn assert_equal(ranks: usize, more: &str) {
+    let work = Workplace::new();
+    work.write("lstm.json", r#"{"width": 8, "hidden": 12, "context": 8}"#);
+    work.write("thesis.json", r#"{"layers": 6, "heads": 6, "width": 48, "context": 16}"#);
+    let alone = work.succeed(&flags("alone", &format!("{more} --microbatches {ranks}")));
+    let check = |who: &str, out: &str| {
+        assert_eq!(work.losses("ranks.jsonl"), work.losses("alone.jsonl"), "{who}, {more}");
+        assert!(content(&work, "ranks") == content(&work, "alone"), "{who}, {more}: another checkpoint");
+        // One process speaks.
+        let losses = |out: &str| out.lines().filter(|line| line.contains("validation loss")).count();
+        assert_eq!(losses(out), losses(&alone), "{out}");
+    };
+    for shard in ["", "--shard-optimizer"] {
+        let flags = flags("ranks", &format!("{more} --microbatches {ranks} {shard}"));
+        for launcher in launchers() {
+            check(launcher.0, &succeed(&work, launcher, ranks, &flags));
+        }
+        check("launch", &work.succeed(&format!("launch -n {ranks} {flags}")));
+    }
+}
+
 #[test]
 fn ranks_train_what_one_process_trains() {
-    for (ranks, more) in [(2, "--microbatches 2"), (4, "--microbatches 4 --dtype bf16")] {
-        let work = Workplace::new();
-        let alone = work.succeed(&flags("alone", more));
-        let content = |run: &str| std::fs::read(work.path(run).join("checkpoint.safetensors")).unwrap();
-        for launcher in launchers() {
-            let out = succeed(&work, launcher, ranks, &flags("ranks", more));
-            assert_eq!(work.losses("ranks.jsonl"), work.losses("alone.jsonl"));
-            assert!(content("ranks") == content("alone"), "{} has another checkpoint", launcher.0);
-            // One process speaks.
-            let losses = |out: &str| out.lines().filter(|line| line.contains("validation loss")).count();
-            assert_eq!(losses(&out), losses(&alone), "{out}");
-        }
+    assert_equal(2, "");
+    assert_equal(4, "--dtype bf16");
+}
+
+#[test]
+fn so_they_do_with_the_shapes_of_presets() {
+    assert_equal(4, "--preset thesis --config thesis.json --clip 0");
+    assert_equal(2, "--preset tiny --steps 2");
+}
+
+#[test]
+fn so_they_do_with_recurrent_layers() {
+    assert_equal(2, "--preset lstm-tiny --config lstm.json");
+    assert_equal(4, "--preset lstm-tiny --config lstm.json --dtype bf16");
+}
+
+#[test]
+fn ranks_learn_responses_as_one_process_does() {
+    let work = Workplace::new();
+    work.succeed(&flags("run", ""));
+    let row = |prompt: &str, response: &str| {
+        format!("{{\"prompt\": \"{prompt}\", \"response\": \"{response}\"}}\n")
+    };
+    // The rows of a batch have other numbers of tokens, so that ranks have other shares of the mean.
+    work.write("rows.jsonl", row("a", "to be") + &row("be", "so") + &row("c", "it is") + &row("do", "no"));
+    let flags = |out: &str, rows: &str| {
+        format!(
+            "tune sft --checkpoint run --data {rows} --batch-size 4 --steps 3 --microbatches 2 --out {out} --overwrite"
+        )
+    };
+    work.succeed(&flags("alone", "rows.jsonl"));
+    for launcher in launchers() {
+        succeed(&work, launcher, 2, &flags("ranks", "rows.jsonl"));
+        assert!(content(&work, "ranks") == content(&work, "alone"), "{} has another checkpoint", launcher.0);
+        work.write("others.jsonl", row("a", "b"));
+        let ranks = [(1, &*flags("ranks", "rows.jsonl")), (1, &*flags("ranks", "others.jsonl"))];
+        said_once(under(&work, launcher, ranks), launcher.0, "rank 1 has other rows than rank 0");
     }
+    work.succeed(&format!("launch -n 2 {}", flags("ranks", "rows.jsonl")));
+    assert!(content(&work, "ranks") == content(&work, "alone"), "launch has another checkpoint");
 }
 
 #[test]
 fn a_run_goes_on_with_another_number_of_ranks() {
     let work = Workplace::new();
-    work.succeed(&flags("alone", "--microbatches 2"));
+    work.succeed(&flags("alone", "--microbatches 2 --steps 5"));
     for launcher in launchers() {
         work.succeed(&flags("parts", "--microbatches 2 --steps 2"));
-        let out = succeed(&work, launcher, 2, "train --resume parts --steps 4 --log parts.jsonl");
-        assert!(out.contains("resumed after step 2"), "{out}");
-        let content = |run: &str| std::fs::read(work.path(run).join("checkpoint.safetensors")).unwrap();
-        assert!(content("parts") == content("alone"), "{} has another checkpoint", launcher.0);
+        // What two ranks share, one process goes on with, and the other way round.
+        succeed(&work, launcher, 2, "train --resume parts --steps 3 --log parts.jsonl --shard-optimizer");
+        let out =
+            succeed(&work, launcher, 2, "train --resume parts --steps 4 --log parts.jsonl --shard-optimizer");
+        assert!(out.contains("resumed after step 3"), "{out}");
+        work.succeed("train --resume parts --steps 5 --log parts.jsonl");
+        assert!(content(&work, "parts") == content(&work, "alone"), "{} has another checkpoint", launcher.0);
     }
+}
+
+/// All ranks end, and one says why.
+fn said_once(ended: Ended, launcher: &str, what: &str) {
+    assert_ne!(ended.code, Some(0));
+    // The launcher has something to say as well.
+    let errors: Vec<_> = ended.err.lines().filter(|line| line.contains("error: ")).collect();
+    assert!(errors.len() == 1 && errors[0].contains(what), "{launcher}: {}", ended.err);
 }
 
 #[test]
 fn wrong_use_is_said_once() {
     let work = Workplace::new();
     for launcher in launchers() {
-        let said = |ended: Ended, what: &str| {
-            assert_ne!(ended.code, Some(0));
-            // The launcher has something to say as well.
-            let errors: Vec<_> = ended.err.lines().filter(|line| line.contains("error: ")).collect();
-            assert!(errors.len() == 1 && errors[0].contains(what), "{}: {}", launcher.0, ended.err);
-        };
+        let said = |ended: Ended, what: &str| said_once(ended, launcher.0, what);
         let three = under(&work, launcher, [(3, &flags("a", "")), (0, "")]);
-        said(three, "a batch of 8 windows cannot be divided among 3 ranks");
+        said(three, "a batch of 8 rows cannot be divided among 3 ranks");
         let other = under(&work, launcher, [(1, &flags("b", "")), (1, &flags("b", "--lr 0.5"))]);
         said(other, "rank 1 has other settings than rank 0");
+        said(under(&work, launcher, [(2, "train --none"), (0, "")]), "unexpected argument '--none'");
+        let one = under(&work, launcher, [(1, &flags("c", "")), (1, "train --none")]);
+        said(one, "rank 1: unexpected argument '--none'");
+        said(under(&work, launcher, [(2, "presets"), (0, "")]), "and nothing else");
+        let rewards = "tune reward --checkpoint a --data b --out c";
+        said(under(&work, launcher, [(2, rewards), (0, "")]), "several ranks run sft alone");
     }
+}
+
+#[test]
+fn ranks_of_one_process_fail_as_one() {
+    let work = Workplace::new();
+    let launch = |flags: &str| work.fail(&format!("launch {flags}"));
+    let three = launch(&format!("-n 3 {}", flags("a", "")));
+    assert!(three.contains("a batch of 8 rows cannot be divided among 3 ranks"), "{three}");
+    let none = launch("-n 2 train --data none.txt --out a");
+    assert!(none.contains("cannot read none.txt"), "{none}");
+    assert!(launch("-n 0 train").contains("'0'"));
+    assert!(launch("-n 2 presets").contains("presets"));
+    // A loss that is not finite is one on every rank.
+    let diverged = launch(&format!("-n 2 {}", flags("b", "--lr 1e30 --optimizer sgd --clip 0")));
+    assert!(diverged.contains("the loss is"), "{diverged}");
 }
 
 #[test]

@@ -57,26 +57,45 @@ pub enum MpiError {
 struct Launcher {
     name: &'static str,
     ranks: usize,
+    rank: usize,
     family: Family,
 }
 
-/// Variables with the number of processes, and whose they are.
-const LAUNCHERS: [(&str, &str, Family); 3] = [
-    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun", Family::OpenMpi),
-    ("PMI_SIZE", "MPICH's mpiexec", Family::Mpich),
-    ("SLURM_STEP_NUM_TASKS", "srun", Family::OpenMpi),
+/// Variables with the number of processes and with this one's, and whose they are.
+const LAUNCHERS: [([&str; 2], &str, Family); 3] = [
+    (["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"], "Open MPI's mpirun", Family::OpenMpi),
+    (["PMI_SIZE", "PMI_RANK"], "MPICH's mpiexec", Family::Mpich),
+    (["SLURM_STEP_NUM_TASKS", "SLURM_PROCID"], "srun", Family::OpenMpi),
 ];
+
+/// What a launcher of MPI says of this process, by variables; MPI itself need not be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launched {
+    /// The launcher.
+    pub launcher: &'static str,
+    /// The number of this process, from 0.
+    pub rank: usize,
+    /// How many it has started; two at least.
+    pub ranks: usize,
+}
+
+/// Whether a launcher of MPI has started this process as one of several.
+pub fn launched_as() -> Option<Launched> {
+    let launcher = Launcher::new(|name| std::env::var(name).ok())?;
+    Some(Launched { launcher: launcher.name, rank: launcher.rank, ranks: launcher.ranks })
+}
 
 impl Launcher {
     /// From the environment, if it says that there is more than one process.
     fn new(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        LAUNCHERS.into_iter().find_map(|(name, launcher, family)| {
-            let ranks: usize = variable(name)?.trim().parse().ok()?;
+        LAUNCHERS.into_iter().find_map(|([size, number], launcher, family)| {
+            let value = |name: &str| variable(name)?.trim().parse::<usize>().ok();
+            let (ranks, rank) = (value(size)?, value(number).unwrap_or(0));
             // Slurm starts what was built for MPICH by its own interface, and all else by PMIx.
             let of_mpich =
-                family == Family::OpenMpi && variable("PMIX_RANK").is_none() && name.starts_with("SLURM");
+                family == Family::OpenMpi && variable("PMIX_RANK").is_none() && size.starts_with("SLURM");
             let family = if of_mpich { Family::Mpich } else { family };
-            (ranks > 1).then_some(Launcher { name: launcher, ranks, family })
+            (ranks > 1).then_some(Launcher { name: launcher, ranks, rank, family })
         })
     }
 }
@@ -107,7 +126,7 @@ impl Mpi {
     /// The library cannot be loaded, is not the launcher's, or fails.
     pub fn launched() -> Result<Option<Arc<Mpi>>, MpiError> {
         let Some(launcher) = Launcher::new(|name| std::env::var(name).ok()) else { return Ok(None) };
-        let Launcher { name, ranks, family } = launcher;
+        let Launcher { name, ranks, family, .. } = launcher;
         let missing = |reason| MpiError::Missing { launcher: name, ranks, reason };
         let library = Library::load(family).map_err(missing)?;
         library.start()?;
@@ -223,16 +242,16 @@ mod tests {
             let value = |name: &str| {
                 variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_string())
             };
-            Launcher::new(value).map(|launcher| (launcher.ranks, launcher.family))
+            Launcher::new(value).map(|launcher| (launcher.ranks, launcher.rank, launcher.family))
         };
         assert_eq!(launcher(&[]), None);
         assert_eq!(launcher(&[("OMPI_COMM_WORLD_SIZE", "1")]), None);
-        assert_eq!(launcher(&[("OMPI_COMM_WORLD_SIZE", "4")]), Some((4, Family::OpenMpi)));
-        assert_eq!(launcher(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), Some((2, Family::Mpich)));
+        assert_eq!(launcher(&[("OMPI_COMM_WORLD_SIZE", "4")]), Some((4, 0, Family::OpenMpi)));
+        assert_eq!(launcher(&[("PMI_SIZE", "2"), ("PMI_RANK", "1")]), Some((2, 1, Family::Mpich)));
         assert_eq!(
             launcher(&[("SLURM_STEP_NUM_TASKS", "8"), ("PMIX_RANK", "3")]),
-            Some((8, Family::OpenMpi))
+            Some((8, 0, Family::OpenMpi))
         );
-        assert_eq!(launcher(&[("SLURM_STEP_NUM_TASKS", "8")]), Some((8, Family::Mpich)));
+        assert_eq!(launcher(&[("SLURM_STEP_NUM_TASKS", "8")]), Some((8, 0, Family::Mpich)));
     }
 }

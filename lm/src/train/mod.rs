@@ -215,7 +215,7 @@ impl Trainer {
         let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
         let start = Instant::now();
-        let sliced = match own_microbatches(settings, target.rank_count())? {
+        let sliced = match own_microbatches(settings.batch, settings.microbatches, target.rank_count())? {
             0 => target.clone(),
             microbatches => target.clone().microbatches(microbatches),
         };
@@ -470,12 +470,11 @@ fn unwritable(directory: &Path, cause: std::io::Error) -> CheckpointError {
 }
 
 /// In how many microbatches a rank computes its part of the batch, of those that all have together; 0: as few as memory allows.
-fn own_microbatches(settings: &Settings, ranks: usize) -> Result<usize> {
-    let Settings { batch, microbatches, .. } = *settings;
+pub(crate) fn own_microbatches(batch: usize, microbatches: usize, ranks: usize) -> Result<usize> {
     let refuse = |reason| Err(Error::Configuration(reason));
     match () {
         () if !batch.is_multiple_of(ranks) => {
-            refuse(format!("a batch of {batch} windows cannot be divided among {ranks} ranks"))
+            refuse(format!("a batch of {batch} rows cannot be divided among {ranks} ranks"))
         }
         // A rank computes one at least, as where a run goes on with more ranks than it has had.
         () if (1..=ranks).contains(&microbatches) => Ok(1),

@@ -3,10 +3,10 @@
 use crate::text::Tokenizer;
 use crate::{Error, Result};
 use kernfusion::HostTensor;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A prompt and the response to learn.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Demonstration {
     /// What is given.

@@ -3,6 +3,7 @@
 use crate::checkpoint::{Meta, Tensor32};
 use crate::record::{Adaptation, parameters};
 use crate::text::shuffled;
+use crate::train::own_microbatches;
 use crate::{Error, Result};
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, Shards, Target, compile};
@@ -33,6 +34,8 @@ pub struct Tuning {
     pub clip: Option<f64>,
     /// Which parameters are trained.
     pub adaptation: Adaptation,
+    /// In how many microbatches a batch is computed, by all ranks together; 0: in as few as memory allows.
+    pub microbatches: usize,
 }
 
 impl Default for Tuning {
@@ -45,6 +48,7 @@ impl Default for Tuning {
             schedule: Schedule::Constant,
             clip: Some(1.0),
             adaptation: Adaptation::default(),
+            microbatches: 0,
         }
     }
 }
@@ -84,9 +88,21 @@ impl Learner {
         let new = |name: &String| is_adapter(name) || heads.contains(&name.as_str());
         let shapes = shapes.filter(|(name, _)| tensors.contains_key(name) || !new(name)).collect();
         parameters::put(&states, &shapes, tensors.clone(), "the checkpoint")?;
-        let program = compile(&step.program.graph, &states, target)?;
+        let target = match own_microbatches(settings.batch, settings.microbatches, target.rank_count())? {
+            0 => target.clone(),
+            microbatches => target.clone().microbatches(microbatches),
+        };
+        let program = compile(&step.program.graph, &states, &target)?;
         let products = target.products()?;
-        Ok(Learner { settings: settings.clone(), step, program, states, products, done: 0 })
+        let microbatches = program.report().memory.microbatches * target.rank_count();
+        Ok(Learner {
+            settings: Tuning { microbatches, ..settings.clone() },
+            step,
+            program,
+            states,
+            products,
+            done: 0,
+        })
     }
 
     /// What a checkpoint says of this training.
@@ -128,6 +144,11 @@ impl Learner {
                 Err(Error::Configuration(format!("the loss is {loss} in step {step}: {advice}")))
             }
         }
+    }
+
+    /// The settings, with the number of microbatches that there are.
+    pub(super) fn settings(&self) -> &Tuning {
+        &self.settings
     }
 
     pub(super) fn steps_done(&self) -> u64 {
