@@ -81,6 +81,11 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// How many tokens of responses there are, as `f32[]`.
+    pub(super) fn count(&self) -> HostTensor {
+        HostTensor::new([], [self.mask.as_f32().expect("a mask is f32").iter().sum::<f32>()])
+    }
+
     pub(super) fn new<'a>(examples: impl IntoIterator<Item = &'a Example>, context: usize) -> Self {
         let (mut x, mut y, mut mask) = (vec![], vec![], vec![]);
         for (row, Example { tokens, prompt }) in examples.into_iter().enumerate() {

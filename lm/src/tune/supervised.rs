@@ -5,7 +5,6 @@ use super::examples::{Demonstration, Example, Rows};
 use super::learner::{Learner, Tuning};
 use super::pretrained::Pretrained;
 use crate::Result;
-use kernfusion::HostTensor;
 use kernfusion::compile::Target;
 use kernfusion::loss::{counted_mean, token_losses};
 use kernfusion::models::{Gpt, GptConfig};
@@ -44,9 +43,9 @@ impl Supervised {
     pub fn step(&mut self) -> Result<f32> {
         let rows = self.learner.next_rows(self.examples.len());
         let chosen = rows.into_iter().map(|row| &self.examples[row]);
-        let Rows { x, y, mask } = Rows::new(chosen, self.model.config.context);
-        let count = mask.as_f32().expect("a mask is f32").iter().sum::<f32>();
-        self.learner.step(&[("x", &x), ("y", &y), ("mask", &mask), ("count", &HostTensor::new([], [count]))])
+        let rows = Rows::new(chosen, self.model.config.context);
+        let Rows { x, y, mask } = &rows;
+        self.learner.step(&[("x", x), ("y", y), ("mask", mask), ("count", &rows.count())])
     }
 
     /// The shape of the model, as checkpoints have it.

@@ -63,8 +63,10 @@ fn neither_targets_of_prompts_nor_padding_have_an_influence() {
         Example { tokens: vec![7, 0, 1, 2], prompt: 1 },
     ];
     let rows = Rows::new(&examples, 12);
-    let run =
-        |x: &HostTensor, y: &HostTensor| evaluated(&program, &[("x", x), ("y", y), ("mask", &rows.mask)]);
+    let count = rows.count();
+    let run = |x: &HostTensor, y: &HostTensor| {
+        evaluated(&program, &[("x", x), ("y", y), ("mask", &rows.mask), ("count", &count)])
+    };
     let expected = run(&rows.x, &rows.y);
     let changed = |tensor: &HostTensor, places: &[usize]| {
         let mut values = tensor.to_f64();
