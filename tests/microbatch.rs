@@ -1,8 +1,8 @@
 //! Training steps whose batch is computed in microbatches, compiled, against the same steps on the whole batch.
 
-use crate::steps::{Ran, Steps, small};
+use crate::steps::{Ran, Steps, small, with_experts};
 use kernfusion::HostTensor;
-use kernfusion::compile::{Compiled, MemoryStrategy, Mode, Target, compile};
+use kernfusion::compile::{MemoryStrategy, Mode, Target, compile};
 use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
 use kernfusion::nn::Cell;
 use kernfusion_codegen::States;
@@ -76,6 +76,32 @@ fn recurrent_layers_are_computed_in_microbatches() {
             }
         }
     }
+}
+
+/// Tokens are sorted by expert within groups, of which each microbatch has some.
+#[test]
+fn experts_are_computed_in_microbatches() {
+    let steps = Steps { groups: 4, ..steps(with_experts()) };
+    let whole = steps.run(&Target::cpu());
+    for microbatches in [2, 4] {
+        let divided = steps.run(&Target::cpu().microbatches(microbatches));
+        assert_close("losses and norms", &whole.numbers, &divided.numbers, 1e-5);
+        for (name, expected) in &whole.states {
+            assert_close(name, expected, &divided.states[name], 2e-4);
+        }
+    }
+    // Groups change what is balanced, not which experts work.
+    let unbalanced = |groups: usize| {
+        let mut config = with_experts();
+        config.experts.as_mut().unwrap().balance = 0.0;
+        Steps { groups, ..self::steps(config) }.run(&Target::cpu())
+    };
+    assert_close("losses and norms", &unbalanced(1).numbers, &unbalanced(4).numbers, 1e-5);
+    let error = self::steps(with_experts())
+        .step()
+        .program
+        .compile(&Default::default(), &Target::cpu().microbatches(2));
+    assert!(error.is_err());
 }
 
 /// Dropout included: the masks are computed again, too.

@@ -1,6 +1,6 @@
 //! Training steps of several ranks, each a thread with rows of its own, against one process that computes in as many microbatches.
 
-use crate::steps::{Ran, Steps, small};
+use crate::steps::{Ran, Steps, small, with_experts};
 use kernfusion::HostTensor;
 use kernfusion::compile::{Communicator, Precision, Target, compile, thread_ranks};
 use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
@@ -88,6 +88,14 @@ fn recurrent_layers_have_them_too() {
         assert_equal(&steps, &Target::cpu());
     }
     let steps = Steps { clip: None, ..steps(config) };
+    assert_equal(&steps, &Target::cpu().shard_optimizer(true));
+}
+
+#[test]
+fn experts_have_them_too() {
+    // Of 12 rows in 12 groups, each rank has some.
+    let steps = Steps { groups: 12, ..steps(with_experts()) };
+    assert_equal(&steps, &Target::cpu());
     assert_equal(&steps, &Target::cpu().shard_optimizer(true));
 }
 

@@ -2,8 +2,9 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, Target};
-use kernfusion::models::{GptConfig, ModelConfig};
+use kernfusion::models::{Experts, FeedForwardKind, GptConfig, ModelConfig};
 use kernfusion::optim::{Optimizer, TrainStep};
+use kernfusion::trace::Trace;
 use kernfusion_ir::random::element_bits;
 use kernfusion_passes::microbatch::RESERVED;
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ pub(crate) struct Steps {
     pub(crate) config: ModelConfig,
     pub(crate) batch: usize,
     pub(crate) clip: Option<f64>,
+    /// Groups in which layers look at the batch.
+    pub(crate) groups: usize,
 }
 
 /// What steps leave behind: losses and norms, and all states but accumulators, whole.
@@ -41,13 +44,23 @@ pub(crate) fn small() -> GptConfig {
     }
 }
 
+/// As [`small`], with two of four experts for each token, noise to choose them by, and the balancing loss.
+pub(crate) fn with_experts() -> GptConfig {
+    let experts = Some(Experts { count: 4, active: 2, noise: 0.1, balance: 0.5 });
+    let kind = FeedForwardKind::Swiglu;
+    GptConfig { experts, feed_forward: kind, hidden: Some(8), bias: false, ..small() }
+}
+
 impl Steps {
     pub(crate) fn new(config: impl Into<ModelConfig>, batch: usize) -> Self {
-        Steps { config: config.into(), batch, clip: Some(0.5) }
+        Steps { config: config.into(), batch, clip: Some(0.5), groups: 1 }
     }
 
     pub(crate) fn step(&self) -> TrainStep {
-        self.config.train_step(self.batch, &Optimizer::adamw(1e-2), self.clip).unwrap()
+        let trace = Trace::training();
+        trace.set_groups(self.groups);
+        let loss = self.config.loss(&trace, self.batch).unwrap();
+        TrainStep::new(&loss, &Optimizer::adamw(1e-2), self.clip).unwrap()
     }
 
     pub(crate) fn tokens(&self, step: u64, stream: u32) -> HostTensor {

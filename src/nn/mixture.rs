@@ -10,6 +10,10 @@
 //! ```
 //!
 //! Shapes stay fixed, since blocks can be wasted for at most one part for each expert; nothing is dropped.
+//!
+//! Tokens are sorted in groups ([`Trace::set_groups`]), so that microbatches and ranks, each of which has some groups, compute the same; and
+//! so is the share of tokens balanced that each expert works on, as in GShard (Lepikhin et al., 2021, section 2.2). Without microbatches there is
+//! one group.
 
 use super::Linear;
 use crate::init::Init;
@@ -55,13 +59,13 @@ pub struct Mixture {
     pub down: Tensor,
 }
 
-/// Which rows belong to which tokens and experts.
+/// Which rows belong to which tokens and experts. Rows of a group follow each other.
 struct Route {
-    /// The row of each pair, `[tokens, active]`.
+    /// The row of each pair, `[groups, pairs]`.
     rows: Tensor,
-    /// The token of each row, `[rows]`; any for rows that are empty.
+    /// The token of each row, `[groups, rows]`; any of its group for rows that are empty.
     tokens: Tensor,
-    /// The expert of each block of rows, `[blocks]`.
+    /// The expert of each block of rows, `[groups, blocks]`.
     experts: Tensor,
     block: usize,
 }
@@ -96,21 +100,24 @@ impl Mixture {
         let likely = logits.softmax(-1);
         let (weights, chosen) = likely.top_k(active);
         let weights = &weights / weights.sum_keep(&[-1]);
+        let groups = trace.groups(shape.first().copied().unwrap_or(1));
+        let grouped = |x: &Tensor| x.reshape([groups, count / groups.max(1), x.dim(-1)]);
         if trace.is_training() && balance > 0.0 {
-            trace.penalize(&(balancing_loss(&likely, &chosen) * balance));
+            trace.penalize(&(balancing_loss(&grouped(&likely), &grouped(&chosen)) * balance));
         }
-        let route = route(&chosen, experts);
+        let route = route(&grouped(&chosen), experts);
         let rows = self.work(&tokens.gather(0, &route.tokens), &route);
-        let picked = rows.gather(0, &route.rows);
+        let picked = rows.gather(0, &route.rows).reshape([count, active, width]);
         (picked * weights.unsqueeze(-1)).sum(&[1]).reshape(shape)
     }
 
-    /// The experts' networks on `[rows, width]`.
+    /// The experts' networks on `[groups, rows, width]`, as `[groups · rows, width]`.
     #[track_caller]
     fn work(&self, rows: &Tensor, route: &Route) -> Tensor {
         let (width, hidden) = (self.config.width, self.config.hidden);
-        let blocks = rows.dim(0) / route.block;
-        let [gate_up, down] = [&self.gate_up, &self.down].map(|table| table.gather(0, &route.experts));
+        let blocks = route.experts.dim(0) * route.experts.dim(1);
+        let experts = route.experts.reshape([blocks]);
+        let [gate_up, down] = [&self.gate_up, &self.down].map(|table| table.gather(0, &experts));
         let inner = rows.reshape([blocks, route.block, width]).matmul_transposed(&gate_up);
         let (gate, up) = (inner.narrow(-1, 0, hidden), inner.narrow(-1, hidden, hidden));
         (gate.swish() * up).matmul_transposed(&down).reshape([blocks * route.block, width])
@@ -124,42 +131,51 @@ impl MixtureConfig {
     }
 }
 
-/// experts · Σₑ fₑ·Pₑ, where fₑ is the share of tokens that expert e works on and Pₑ its mean probability (Fedus, Zoph,
-/// Shazeer, "Switch Transformers", 2022, equation 4; for several experts a token as in Mixtral). It is `active` where all
-/// experts have the same share. `likely` is `[tokens, experts]`, `chosen` `[tokens, active]`.
+/// The mean over groups of experts · Σₑ fₑ·Pₑ, where fₑ is the share of a group's tokens that expert e works on and Pₑ its mean probability
+/// (Fedus, Zoph, Shazeer, "Switch Transformers", 2022, equation 4; for several experts a token as in Mixtral). It is `active` where all
+/// experts have the same share. `likely` is `[.., tokens, experts]`, `chosen` `[.., tokens, active]`.
 #[track_caller]
 pub fn balancing_loss(likely: &Tensor, chosen: &Tensor) -> Tensor {
     let experts = likely.dim(-1);
-    let share = chosen.one_hot(experts, DType::F32).sum(&[1]).mean(&[0]);
-    (share * likely.mean(&[0])).sum_all() * experts as f64
+    let share = chosen.one_hot(experts, DType::F32).sum(&[-2]).mean(&[-2]);
+    (share * likely.mean(&[-2])).sum(&[-1]).mean_all() * experts as f64
 }
 
-/// Sorts the pairs of `[tokens, active]` by expert.
+/// Sorts the pairs of `[groups, tokens, active]` by expert.
 #[track_caller]
 fn route(chosen: &Tensor, experts: usize) -> Route {
     let trace = chosen.trace();
-    let (tokens, active) = (chosen.dim(0), chosen.dim(1));
+    let (groups, tokens, active) = (chosen.dim(0), chosen.dim(1), chosen.dim(2));
     let pairs = tokens * active;
     let block = (pairs / experts / 4).max(1).next_power_of_two().clamp(BLOCKS[0], BLOCKS[1]);
     // Counts are exact in f32, which products sum up.
-    let mask = chosen.reshape([pairs]).class_mask(experts);
+    let mask = chosen.reshape([groups, pairs]).class_mask(experts);
     let ones = mask.cast(DType::F32);
-    let before = ones.running_sum(0) - &ones;
-    let blocks = ((ones.sum(&[0]) + (block as f64 - 1.0)) * (1.0 / block as f64)).floor();
-    let ends = blocks.running_sum(0);
+    let before = ones.running_sum(1) - &ones;
+    let blocks = ((ones.sum(&[1]) + (block as f64 - 1.0)) * (1.0 / block as f64)).floor();
+    let ends = blocks.running_sum(1);
     let starts = (&ends - &blocks) * block as f64;
-    let place = mask.select(before + starts, 0.0).sum(&[1]).cast(DType::I32);
+    let place = mask.select(before + starts.unsqueeze(1), 0.0).sum(&[2]).cast(DType::I32);
     // Each expert wastes less than a block.
     let most = (pairs + experts * (block - 1)) / block;
-    let numbered = trace.iota([tokens, active], 0, DType::I32).reshape([pairs]);
-    let found = numbered.scatter_add(0, most * block, &place);
-    let number = trace.iota([most, experts], 0, DType::F32);
+    let rows = in_groups(&place, most * block);
+    let numbered = trace.iota([groups, tokens, active], 1, DType::I32).reshape([groups, pairs]);
+    let found = numbered.scatter_add(0, groups * most * block, &rows).reshape([groups, most * block]);
+    let number = trace.iota([groups, most, experts], 1, DType::F32);
     let experts_before =
-        ends.unsqueeze(0).broadcast_to([most, experts]).le(&number).cast(DType::I32).sum(&[1]);
+        ends.unsqueeze(1).broadcast_to([groups, most, experts]).le(&number).cast(DType::I32).sum(&[2]);
     Route {
-        rows: place.reshape([tokens, active]),
-        tokens: found,
+        rows,
+        tokens: in_groups(&found, tokens),
         experts: experts_before.minimum(experts as f64 - 1.0),
         block,
     }
+}
+
+/// Places `[groups, ..]` inside of groups as places of all groups, of which each has `extent`. That each stays inside of its group has to be
+/// seen for [microbatches](Trace::set_groups).
+#[track_caller]
+fn in_groups(places: &Tensor, extent: usize) -> Tensor {
+    let start = places.trace().iota(places.shape(), 0, DType::I32) * extent as f64;
+    places.maximum(0).minimum(extent as f64 - 1.0) + start
 }

@@ -75,6 +75,7 @@ struct Inner {
     updates: Vec<(String, ValueId)>,
     /// Losses that layers add in training.
     penalties: Vec<ValueId>,
+    groups: usize,
     /// Values through which no gradient flows.
     stopped: BTreeSet<ValueId>,
     /// How many random numbers were drawn under each module path.
@@ -177,6 +178,7 @@ impl Trace {
             buffers: vec![],
             updates: vec![],
             penalties: vec![],
+            groups: 1,
             stopped: BTreeSet::new(),
             draws: BTreeMap::new(),
             error: None,
@@ -194,6 +196,19 @@ impl Trace {
     /// Whether layers behave as in training.
     pub fn is_training(&self) -> bool {
         self.inner.borrow().training
+    }
+
+    /// Lets layers that look at all rows of a batch together, as a [mixture of experts](crate::nn::Mixture) does, look at this many groups of
+    /// equally many rows, at each by itself. Where it is a multiple of the number of microbatches, or of ranks, such a program can be computed
+    /// in them. Rows that cannot be divided so are one group.
+    pub fn set_groups(&self, groups: usize) {
+        self.inner.borrow_mut().groups = groups.max(1);
+    }
+
+    /// In how many groups layers look at `rows` rows of a batch.
+    pub fn groups(&self, rows: usize) -> usize {
+        let groups = self.inner.borrow().groups;
+        if rows.is_multiple_of(groups) { groups } else { 1 }
     }
 
     /// Lets products of `f32` operands read them rounded to `dtype` (`bf16` or `f16`); sums and results stay `f32`.

@@ -206,6 +206,7 @@ impl Trainer {
         let order = order(config, settings);
         Windows::new(&split.training, settings.batch, config.context(), order, settings.seed)?;
         let trace = settings.adaptation.training();
+        trace.set_groups(groups(settings, &target));
         let loss = config.loss(&trace, settings.batch)?;
         settings.adaptation.check(&trace)?;
         if settings.adaptation.lora.is_some() && !matches!(config, ModelConfig::Gpt(_)) {
@@ -327,6 +328,7 @@ impl Trainer {
             Some(evaluation) => evaluation,
             None => {
                 let trace = self.record.settings.adaptation.evaluating();
+                trace.set_groups(groups(&self.record.settings, &self.target));
                 let loss = self.record.config.loss(&trace, batch)?;
                 self.compile(&trace.finish(&[("loss", &loss)])?)?
             }
@@ -467,6 +469,11 @@ pub const ADAPTER: &str = "adapter";
 /// The error of a directory that takes no checkpoint.
 fn unwritable(directory: &Path, cause: std::io::Error) -> CheckpointError {
     CheckpointError::Write { path: directory.join(CHECKPOINT_FILE), cause }
+}
+
+/// In how many groups layers look at the rows of a batch: one for each microbatch of the settings, or for each rank.
+fn groups(settings: &Settings, target: &Target) -> usize {
+    settings.microbatches.max(target.rank_count())
 }
 
 /// In how many microbatches a rank computes its part of the batch, of those that all have together; 0: as few as memory allows.

@@ -1,6 +1,7 @@
 //! What the batch has to do with each value, and which sums are accumulated.
 
 use super::axis_map::{ResultAxis, axis_map};
+use super::lookup::LocalLookup;
 use super::loops::Loop;
 use super::{MicrobatchError, refused};
 use kernfusion_ir::{Binary, Graph, Op, Output, ReduceOp, Unary, ValueId};
@@ -141,6 +142,9 @@ fn dependence(
     };
     if let Op::Scan(scan) = &node.op {
         return Loop::new(scan, operands, microbatches)?.result();
+    }
+    if let Some(lookup) = LocalLookup::new(graph, id, operands) {
+        return Ok(BatchDependence::Sliced(lookup.axis));
     }
     let types: Vec<_> = node.operands.iter().map(|&operand| &graph[operand].ty).collect();
     let map = axis_map(&node.op, &types, slot, axis, microbatches)?;

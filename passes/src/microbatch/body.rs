@@ -6,11 +6,12 @@
 
 use super::axis_map::{ResultAxis, axis_map, narrowed, same_outer};
 use super::batch_dependence::{BatchDependence, Classes};
+use super::lookup::LocalLookup;
 use super::loops::Loop;
 use super::{INDEX, MicrobatchError, accumulator, accumulator_type, refused};
 use kernfusion_ir::{
     Binary, Builder, Compare, DType, DotGeneral, DynamicSlice, DynamicUpdate, Graph, Input, InputRole, Iota,
-    Op, Origin, Output, RandomBits, ReduceOp, Scan, TensorType, ValueId,
+    Op, Origin, Output, RandomBits, ReduceOp, Scan, ScatterAdd, TensorType, ValueId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +32,8 @@ enum Recipe {
     Op(Op, Vec<Form>),
     /// By a loop of a narrower body.
     Loop(Scan, Vec<Form>),
+    /// By this op in the microbatch of what is looked up, with indices into that.
+    Lookup(LocalLookup, Vec<Form>),
     /// It is the microbatch of an input, along this axis.
     Input(usize),
     /// By this op, and then moved by the microbatch's place along the axis: coordinates of that axis.
@@ -93,7 +96,7 @@ pub(super) fn narrowed_body(
     }
     for (&id, forms) in &wanted {
         for &form in forms {
-            if planner.recipe(id, form)?.takes_part() && writer.part.is_none() {
+            if planner.recipe(id, form)?.takes_number() && writer.part.is_none() {
                 writer.part = Some(part(&mut writer.new)?);
             }
             if !writer.places.contains_key(&(id, form)) {
@@ -114,11 +117,20 @@ fn part(graph: &mut Graph) -> Result<ValueId, MicrobatchError> {
 
 impl Recipe {
     /// Whether it depends on the number of the microbatch.
-    fn takes_part(&self) -> bool {
+    fn takes_number(&self) -> bool {
         match self {
-            Recipe::Iota(_) | Recipe::Random(_) | Recipe::Cut(_) => true,
+            Recipe::Iota(_) | Recipe::Random(_) | Recipe::Cut(_) | Recipe::Lookup(..) => true,
             Recipe::Loop(scan, forms) => scan.body.graph().inputs().count() > forms.len(),
             Recipe::Op(..) | Recipe::Input(_) => false,
+        }
+    }
+
+    /// The forms of the operands, where these are the node's.
+    fn forms(&self) -> &[Form] {
+        match self {
+            Recipe::Op(_, forms) | Recipe::Loop(_, forms) | Recipe::Lookup(_, forms) => forms,
+            Recipe::Random(_) => &[Form::Whole; 2],
+            Recipe::Input(_) | Recipe::Iota(_) | Recipe::Cut(_) => &[],
         }
     }
 }
@@ -142,13 +154,11 @@ impl Planner<'_> {
         for id in self.graph.ids().rev() {
             // Shares and microbatches first: a microbatch may be cut from the whole value.
             for form in wanted.get(&id).cloned().unwrap_or_default().into_iter().rev() {
-                let (operands, forms) = match self.recipe(id, form)? {
-                    Recipe::Op(_, forms) | Recipe::Loop(_, forms) => (self.graph[id].operands.clone(), forms),
-                    Recipe::Random(_) => (self.graph[id].operands.clone(), vec![Form::Whole; 2]),
-                    Recipe::Cut(_) => (vec![id], vec![Form::Whole]),
-                    Recipe::Input(_) | Recipe::Iota(_) => (vec![], vec![]),
-                };
-                for (operand, form) in operands.into_iter().zip(forms) {
+                let recipe = self.recipe(id, form)?;
+                if let Recipe::Cut(_) = recipe {
+                    wanted.entry(id).or_default().insert(Form::Whole);
+                }
+                for (&operand, &form) in self.graph[id].operands.iter().zip(recipe.forms()) {
                     wanted.entry(operand).or_default().insert(form);
                 }
             }
@@ -166,11 +176,9 @@ impl Planner<'_> {
         let states = self.dependences.states_with_rows(self.graph);
         for (&id, forms) in wanted {
             for &form in forms {
-                let (Recipe::Op(_, forms) | Recipe::Loop(_, forms)) = self.recipe(id, form)? else {
-                    continue;
-                };
-                let mut operands = self.graph[id].operands.iter().zip(forms);
-                if operands.any(|(operand, form)| form == Form::Whole && states.contains(operand)) {
+                let recipe = self.recipe(id, form)?;
+                let mut operands = self.graph[id].operands.iter().zip(recipe.forms());
+                if operands.any(|(operand, form)| *form == Form::Whole && states.contains(operand)) {
                     return Err(refused(
                         self.graph,
                         id,
@@ -204,9 +212,11 @@ impl Planner<'_> {
     /// A value that has a microbatch or a share because an operand has.
     fn derived(&self, id: ValueId) -> Result<Recipe, MicrobatchError> {
         let node = &self.graph[id];
+        let operands: Vec<_> = node.operands.iter().map(|&operand| self.dependences.get(operand)).collect();
+        if let Some(lookup) = LocalLookup::new(self.graph, id, &operands) {
+            return Ok(Recipe::Lookup(lookup, lookup.slices.map(Form::Slice).to_vec()));
+        }
         if let Op::Scan(scan) = &node.op {
-            let operands: Vec<_> =
-                node.operands.iter().map(|&operand| self.dependences.get(operand)).collect();
             let of = Loop::new(scan, &operands, self.microbatches).expect("the dependences were found so");
             return Ok(Recipe::Loop(of.narrowed(self.microbatches)?, of.forms()));
         }
@@ -301,12 +311,10 @@ impl Writer<'_> {
         };
         let recipe = self.planner.recipe(id, form)?;
         let mut given = match &recipe {
-            Recipe::Op(_, forms) | Recipe::Loop(_, forms) => operands(forms),
-            Recipe::Random(_) => operands(&[Form::Whole; 2]),
             Recipe::Cut(_) => vec![place(id, Form::Whole)],
-            Recipe::Input(_) | Recipe::Iota(_) => vec![],
+            recipe => operands(recipe.forms()),
         };
-        if recipe.takes_part() {
+        if recipe.takes_number() {
             given.push(part());
         }
         let mut b = Builder::new(&mut self.new, node.origin.clone());
@@ -314,6 +322,19 @@ impl Writer<'_> {
             Recipe::Op(op, _) if form == Form::Share => share(&mut b, op, given, node.ty.dtype)?,
             Recipe::Op(op, _) => b.op(op, &given)?,
             Recipe::Loop(scan, _) => b.op(scan, &given)?,
+            Recipe::Lookup(lookup, _) => {
+                let extent = lookup.extent / microbatches;
+                let first = start(&mut b, given[2], extent)?;
+                let indices = given[lookup.indices];
+                let shape = b.ty(indices).shape.clone();
+                let first = b.broadcast(first, &shape, &[])?;
+                given[lookup.indices] = b.sub(indices, first)?;
+                let op = match &node.op {
+                    Op::ScatterAdd(scatter) => ScatterAdd { extent, ..*scatter }.into(),
+                    gather => gather.clone(),
+                };
+                b.op(op, &given[..2])?
+            }
             Recipe::Random(bits) => b.op(bits, &given)?,
             Recipe::Input(axis) => b.op(sliced_input(&node.op, axis, microbatches), &[])?,
             Recipe::Iota(iota) => {

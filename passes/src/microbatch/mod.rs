@@ -23,6 +23,7 @@ mod axis_map;
 mod batch_dependence;
 mod body;
 mod estimate;
+mod lookup;
 mod loops;
 mod ranks;
 mod shard;
