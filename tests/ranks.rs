@@ -1,14 +1,15 @@
 //! Training steps of several ranks, each a thread with rows of its own, against one process that computes in as many microbatches.
 
-use crate::steps::{Ran, Steps, small, with_experts};
+use crate::steps::{Ran, STEPS, Steps, small, with_experts};
 use kernfusion::HostTensor;
-use kernfusion::compile::{Communicator, Precision, Target, compile, thread_ranks};
+use kernfusion::compile::{CommunicationError, Communicator, Precision, Target, compile, thread_ranks};
 use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
 use kernfusion::nn::Cell;
 use kernfusion_ir::evaluate::{Array, Precision as Evaluation, evaluate_ranks};
 use kernfusion_ir::samples::Draws;
 use kernfusion_ir::{Builder, Collective, DType, Exchange, Graph, InputRole, Origin, ReduceOp, TensorType};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Steps of a batch that two, three and four ranks can share.
 fn steps(config: impl Into<ModelConfig>) -> Steps {
@@ -107,6 +108,71 @@ fn products_of_bf16_have_them_too() {
 #[test]
 fn what_is_computed_again_has_them_too() {
     assert_equal(&steps(GptConfig { dropout: 0.0, ..small() }), &Target::cpu().recompute(true));
+}
+
+/// A rank's way to the others, which counts the sums that are exchanged by another thread than that which runs the program.
+#[derive(Debug)]
+struct Watched {
+    communicator: Arc<dyn Communicator>,
+    runs: std::thread::ThreadId,
+    beside: AtomicUsize,
+    in_turn: AtomicUsize,
+}
+
+impl Communicator for Watched {
+    fn rank(&self) -> usize {
+        self.communicator.rank()
+    }
+    fn ranks(&self) -> usize {
+        self.communicator.ranks()
+    }
+    fn exchange(
+        &self,
+        sent: &[u8],
+        part: usize,
+        received: &mut [u8],
+        stride: usize,
+    ) -> Result<(), CommunicationError> {
+        let is_beside = std::thread::current().id() != self.runs;
+        let count = if is_beside { &self.beside } else { &self.in_turn };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.communicator.exchange(sent, part, received, stride)
+    }
+    fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError> {
+        self.communicator.gather(all, part)
+    }
+}
+
+/// Gradients are exchanged by a thread of their own, which begins while backward goes on.
+#[test]
+fn sums_are_exchanged_beside_the_steps() {
+    for shard in [false, true] {
+        let steps = Steps { clip: None, ..steps(small()) };
+        let run = |communicator: Arc<dyn Communicator>| {
+            let runs = std::thread::current().id();
+            let watched = Arc::new(Watched {
+                communicator,
+                runs,
+                beside: AtomicUsize::new(0),
+                in_turn: AtomicUsize::new(0),
+            });
+            let target = Target::cpu().threads(1).microbatches(2).shard_optimizer(shard);
+            let ran = steps.run(&target.ranks(watched.clone()));
+            let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+            (count(&watched.beside), count(&watched.in_turn), ran.states.len())
+        };
+        std::thread::scope(|scope| {
+            let run = &run;
+            let ranks: Vec<_> =
+                thread_ranks(2).into_iter().map(|rank| scope.spawn(move || run(rank))).collect();
+            for rank in ranks {
+                let (beside, in_turn, states) = rank.join().unwrap();
+                // A third of the states are parameters, whose gradients have a sum each in each step.
+                assert!(beside >= STEPS as usize * states / 3, "{beside} beside, {in_turn} in turn");
+                assert_eq!(in_turn, 0);
+            }
+        });
+    }
 }
 
 #[test]

@@ -5,7 +5,10 @@
 //! place. All other temporaries share one arena: the largest first, each at the lowest offset that is free for its
 //! whole life.
 
-use kernfusion_ir::kernel::{BufferId, BufferRole, InstrKind, Kernel, KernelGraph, Place, Plan, StoreMode};
+use kernfusion_ir::Exchange;
+use kernfusion_ir::kernel::{
+    BufferId, BufferRole, Form, InstrKind, Kernel, KernelGraph, Place, Plan, StoreMode,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Alignment of arena offsets in bytes: a cache line, so that no two threads share one across buffers.
@@ -129,8 +132,11 @@ fn alias_in_place(
     }
 }
 
-/// Whether a kernel may write `to` where `from` lies: it reads `from` only at the element that it writes.
+/// Whether a kernel may write `to` where `from` lies: it reads `from` only at the element that it writes, or has given it to all ranks before.
 fn overwrites(graph: &KernelGraph, kernel: &Kernel, from: BufferId, to: BufferId) -> bool {
+    if let Form::Collective(call) = &kernel.form {
+        return call.op.exchange == Exchange::AllReduce && (call.from, call.to) == (from, to);
+    }
     let (a, b) = (&graph.buffer(from).ty, &graph.buffer(to).ty);
     if a.bytes() != b.bytes() || a.dtype.size() != b.dtype.size() {
         return false;

@@ -1,5 +1,6 @@
 //! Programs: a body once for each microbatch, then a tail once.
 
+use crate::collective::Worker;
 use crate::pool::Pool;
 use crate::{Options, PlanExecutable, SharedArena};
 use kernfusion_codegen::States;
@@ -17,6 +18,40 @@ pub struct CpuExecutable {
     tail: Option<PlanExecutable>,
     /// The number of this rank, where several run the program.
     rank: usize,
+    ahead: Option<Ahead>,
+}
+
+/// The exchanges of the tail that begin while the body computes the last microbatch: for each kernel of the body, and for its end, the kernels
+/// of the tail whose sums it completes.
+#[derive(Debug)]
+struct Ahead(Vec<Vec<usize>>);
+
+impl Ahead {
+    /// Lets a thread of its own make all exchanges of the tail, if there are some.
+    ///
+    /// # Errors
+    /// Memory is short, or there is no thread.
+    fn new(
+        body: &PlanExecutable,
+        tail: &mut PlanExecutable,
+        sums: &[String],
+    ) -> Result<Option<Self>, CodegenError> {
+        let exchanges = tail.exchanges(sums);
+        let Some(bytes) = exchanges.iter().map(|(kernel, _)| tail.exchange_bytes(*kernel)).max() else {
+            return Ok(None);
+        };
+        tail.employ(&Arc::new(Worker::new(bytes)?));
+        let mut after = vec![vec![]; body.plan().graph.kernels.len() + 1];
+        for (kernel, sum) in exchanges {
+            after[body.last_touch(&sum)].push(kernel);
+        }
+        Ok(Some(Ahead(after)))
+    }
+
+    /// Begins what can after a kernel of the body.
+    fn begin(&self, kernel: usize, tail: &mut PlanExecutable) {
+        self.0[kernel].iter().for_each(|&exchange| tail.begin_exchange(exchange));
+    }
 }
 
 impl CpuExecutable {
@@ -35,9 +70,15 @@ impl CpuExecutable {
         let body = PlanExecutable::compile(program.body.clone(), states, &options)?;
         options.pool = Some(body.pool().clone());
         let tail = program.microbatches.as_ref().map(|microbatches| microbatches.tail.clone());
-        let tail = tail.map(|tail| PlanExecutable::compile(tail, states, &options)).transpose()?;
+        let mut tail = tail.map(|tail| PlanExecutable::compile(tail, states, &options)).transpose()?;
         let rank = options.communicator.as_ref().map_or(0, |communicator| communicator.rank());
-        Ok(CpuExecutable { program, body, tail, rank })
+        let ahead = match (&mut tail, &program.microbatches) {
+            (Some(tail), Some(microbatches)) if microbatches.ranks > 1 => {
+                Ahead::new(&body, tail, &microbatches.sums)?
+            }
+            _ => None,
+        };
+        Ok(CpuExecutable { program, body, tail, rank, ahead })
     }
 
     /// The executables: that of the body, and that of the tail if there is one.
@@ -78,7 +119,18 @@ impl CpuExecutable {
         for number in 0..microbatches.count as u32 {
             let part = first + number;
             let locate = |buffer: &Buffer| locate(buffer, &part);
-            parts.push(self.body.run_held(&locate, &mut |at| tick(false, at), see)?);
+            let tick = &mut |at| tick(false, at);
+            let ahead = self.ahead.as_ref().filter(|_| number + 1 == microbatches.count as u32);
+            let Some(ahead) = ahead else {
+                parts.push(self.body.run_held(&locate, tick, see)?);
+                continue;
+            };
+            let last = self.body.run_held(&locate, tick, &mut |_, at| ahead.begin(at, tail));
+            if last.is_err() {
+                tail.finish_exchanges();
+            }
+            parts.push(last?);
+            ahead.begin(self.body.plan().graph.kernels.len(), tail);
         }
         let last = tail.run_held(&|buffer| locate(buffer, &first), &mut |at| tick(true, at), see)?;
         Ok(Outputs::joined(microbatches, &parts, &last))

@@ -6,8 +6,8 @@
 //! program                      Mpi::launched() ──► None
 //! ```
 //!
-//! Of MPI it takes `MPI_Sendrecv` alone to move bytes: in step s of N − 1, a rank sends to the one that is s after it, and receives from the one that is
-//! s before it. That is what MPI does itself for large messages, it takes no more memory, and no sum is MPI's.
+//! Of MPI it takes `MPI_Isend` and `MPI_Irecv` alone to move bytes: in step s of N − 1, a rank sends to the one that is s after it, and receives from
+//! the one that is s before it. That is what MPI does itself for large messages, it takes no more memory, and no sum is MPI's.
 
 mod library;
 

@@ -3,12 +3,19 @@
 use super::MpiError;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 /// Names of the library to load instead of those that are tried.
 const NAMED: &str = "KERNFUSION_MPI";
 
 /// Calls come from any thread, but one at a time (`MPI_THREAD_SERIALIZED`).
 const SERIALIZED: c_int = 2;
+
+/// How often a thread asks whether a message has come before it sleeps between.
+const EAGER: u32 = 50;
+
+/// How long it sleeps then. A library moves a large message piece by piece, whenever it is asked.
+const NAP: Duration = Duration::from_micros(50);
 
 /// Characters that a library's version and an error's text take at most.
 const LONGEST_TEXT: usize = 8192;
@@ -38,20 +45,13 @@ type Handle = *mut c_void;
 type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type Ask = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
-type SendReceive = unsafe extern "C" fn(
-    *const c_void,
-    c_int,
-    Handle,
-    c_int,
-    c_int,
-    *mut c_void,
-    c_int,
-    Handle,
-    c_int,
-    c_int,
-    Handle,
-    *mut c_void,
-) -> c_int;
+type BeginSend =
+    unsafe extern "C" fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+type BeginReceive =
+    unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
+type Wait = unsafe extern "C" fn(*mut Handle, *mut c_void) -> c_int;
+type Cancel = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 type Abort = unsafe extern "C" fn(Handle, c_int) -> c_int;
 type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
@@ -64,7 +64,11 @@ pub(super) struct Library {
     rank: Ask,
     size: Ask,
     set_handler: SetHandler,
-    send_receive: SendReceive,
+    send: BeginSend,
+    receive: BeginReceive,
+    test: Test,
+    wait: Wait,
+    cancel: Cancel,
     finalize: Finalize,
     abort: Abort,
     version: Version,
@@ -132,7 +136,11 @@ impl Library {
                 rank: function!("MPI_Comm_rank"),
                 size: function!("MPI_Comm_size"),
                 set_handler: function!("MPI_Comm_set_errhandler"),
-                send_receive: function!("MPI_Sendrecv"),
+                send: function!("MPI_Isend"),
+                receive: function!("MPI_Irecv"),
+                test: function!("MPI_Test"),
+                wait: function!("MPI_Wait"),
+                cancel: function!("MPI_Cancel"),
                 finalize: function!("MPI_Finalize"),
                 abort: function!("MPI_Abort"),
                 version: function!("MPI_Get_library_version"),
@@ -178,29 +186,56 @@ impl Library {
         Ok(number as usize)
     }
 
-    /// Sends to one process while it receives from another one.
+    /// Sends to one process while it receives from another one. A thread that waits for them sleeps, since libraries wait by asking again and
+    /// again, and a core that does so computes nothing.
     pub(super) fn send_and_receive(
         &self,
         (to, sent): (c_int, &[u8]),
         (from, received): (c_int, &mut [u8]),
     ) -> Result<(), MpiError> {
-        // SAFETY: both are as long as it says, and do not overlap.
-        self.done(unsafe {
-            (self.send_receive)(
-                sent.as_ptr().cast(),
-                sent.len() as c_int,
-                self.byte,
-                to,
-                0,
-                received.as_mut_ptr().cast(),
-                received.len() as c_int,
-                self.byte,
-                from,
-                0,
-                self.world,
-                self.no_status,
-            )
-        })
+        let (mut sending, mut receiving): (Handle, Handle) = (null_mut(), null_mut());
+        let (count, start) = (received.len() as c_int, received.as_mut_ptr().cast());
+        // SAFETY: it is as long as it says, and nothing else touches it until it is received or given up.
+        self.done(unsafe { (self.receive)(start, count, self.byte, from, 0, self.world, &mut receiving) })?;
+        let (count, start) = (sent.len() as c_int, sent.as_ptr().cast());
+        // SAFETY: as above; it does not overlap with what is received.
+        let begun =
+            self.done(unsafe { (self.send)(start, count, self.byte, to, 0, self.world, &mut sending) });
+        let received = begun.and_then(|()| self.sleep_until(&mut receiving));
+        if received.is_err() {
+            self.give_up(&mut receiving);
+            self.give_up(&mut sending);
+            return received;
+        }
+        self.sleep_until(&mut sending).inspect_err(|_| self.give_up(&mut sending))
+    }
+
+    /// Waits for what is under way.
+    fn sleep_until(&self, request: &mut Handle) -> Result<(), MpiError> {
+        for tries in 0u32.. {
+            let mut is_done = 0;
+            // SAFETY: the request is under way.
+            self.done(unsafe { (self.test)(request, &mut is_done, self.no_status) })?;
+            if is_done != 0 {
+                break;
+            }
+            match tries {
+                0..EAGER => std::thread::yield_now(),
+                _ => std::thread::sleep(NAP),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what is under way, so that nothing touches its memory any more.
+    fn give_up(&self, request: &mut Handle) {
+        if !request.is_null() {
+            // SAFETY: the request is under way, or was and is nothing now; what goes wrong has an error already.
+            unsafe {
+                (self.cancel)(request);
+                (self.wait)(request, self.no_status);
+            }
+        }
     }
 
     /// Ends MPI in this process.

@@ -81,6 +81,13 @@ pub fn exchange(
             false => writer.new.output(&output.name, value),
         }
     }
+    // Nobody needs the sum of this rank alone any more, so that of all ranks takes its place.
+    for (&id, forms) in &wanted {
+        if forms.iter().any(|&form| sharded.recipe(tail, id, form, forms) == Recipe::AllReduce) {
+            let Op::Input(own) = &tail[id].op else { unreachable!("an accumulator is an input") };
+            writer.new.update(&own.name, writer.places[&(id, Form::Whole)]);
+        }
+    }
     for output in rows {
         writer.gather_rows(&output.name, &body[output.value])?;
     }
@@ -158,7 +165,8 @@ impl Writer {
             }
             Recipe::AllGather => {
                 let all = b.op(of(Exchange::AllGather), &[place(id, Form::Part)])?;
-                let all = b.slice(all, &[0], &[node.ty.elements()])?;
+                let elements = node.ty.elements();
+                let all = if elements == part * ranks { all } else { b.slice(all, &[0], &[elements])? };
                 b.reshape(all, &node.ty.shape)
             }
         }
@@ -169,5 +177,8 @@ impl Writer {
 fn padded(b: &mut Builder<'_>, x: ValueId, extent: usize) -> Result<ValueId> {
     let elements = b.ty(x).elements();
     let flat = b.reshape(x, &[elements])?;
-    b.pad(flat, &[0], &[extent - elements], 0.0)
+    match extent - elements {
+        0 => Ok(flat),
+        rest => b.pad(flat, &[0], &[rest], 0.0),
+    }
 }
