@@ -1,7 +1,11 @@
 //! Training by several processes, under each MPI that is installed: losses and checkpoints are those of one process, bit for bit.
 
 use crate::workplace::{Ended, Workplace, end, message};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a rank is killed under each launcher, if this variable does not say it.
+const KILLS: (&str, u64) = ("KERNFUSION_KILLS", 2);
 
 /// Launchers by name, with what they need to start more processes than there are cores, as root, too.
 const LAUNCHERS: [(&str, &[&str]); 2] =
@@ -20,6 +24,10 @@ fn launchers() -> Vec<(&'static str, &'static [&'static str])> {
 
 /// The program in several processes, the last of which may have other flags.
 fn under(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2]) -> Ended {
+    end(start(work, launcher, ranks))
+}
+
+fn start(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2]) -> Child {
     let mut command = Command::new(launcher.0);
     command.args(launcher.1);
     for (number, (count, flags)) in ranks.into_iter().filter(|(count, _)| *count > 0).enumerate() {
@@ -28,7 +36,21 @@ fn under(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2])
     }
     command.current_dir(work.0.path()).env("KERNFUSION_DATA", work.0.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    end(command.spawn().unwrap())
+    command.spawn().unwrap()
+}
+
+/// The processes of a workplace with one of these variables, by what they were started with.
+fn ranks_of(work: &Workplace, variables: &[String]) -> Vec<String> {
+    let place = format!("KERNFUSION_DATA={}", work.0.path().display());
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let numbers = processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_rank = |number: &String| {
+        let started = std::fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
+        let has = |what: &str| started.split(|&byte| byte == 0).any(|entry| entry == what.as_bytes());
+        has(&place) && variables.iter().any(|variable| has(variable))
+    };
+    numbers.filter(is_rank).collect()
 }
 
 fn succeed(work: &Workplace, launcher: (&str, &[&str]), ranks: usize, flags: &str) -> String {
@@ -138,6 +160,46 @@ fn said_once(ended: Ended, launcher: &str, what: &str) {
     // The launcher has something to say as well.
     let errors: Vec<_> = ended.err.lines().filter(|line| line.contains("error: ")).collect();
     assert!(errors.len() == 1 && errors[0].contains(what), "{launcher}: {}", ended.err);
+}
+
+/// However a rank ends, the others end, too, and what was saved goes on to the end that it would have had.
+#[test]
+fn a_rank_that_is_killed_ends_all() {
+    let work = Workplace::new();
+    let more = "--microbatches 2 --steps 300 --checkpoint-every 1 --validate-every 0 --validation-batches 0 --sample-tokens 0";
+    let flags = |out: &str| {
+        format!("train --config small.json --dropout 0.1 --batch-size 8 {more} --out {out} --overwrite")
+    };
+    work.succeed(&flags("alone"));
+    let kills = std::env::var(KILLS.0).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS.1);
+    for (launcher, kill) in
+        launchers().into_iter().flat_map(|launcher| (0..kills).map(move |kill| (launcher, kill)))
+    {
+        let log = "killed.jsonl";
+        let _ = std::fs::remove_file(work.path(log));
+        let launched = start(&work, launcher, [(2, &format!("{} --log {log}", flags("killed"))), (0, "")]);
+        while std::fs::metadata(work.path(log)).map_or(0, |log| log.len()) == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // From the first step on, at any moment.
+        std::thread::sleep(Duration::from_micros(kill * 7_919 % 400_000));
+        let of = |rank: u64| [format!("OMPI_COMM_WORLD_RANK={rank}"), format!("PMI_RANK={rank}")];
+        let killed = ranks_of(&work, &of(kill % 2));
+        for process in &killed {
+            Command::new("kill").args(["-9", process]).status().unwrap();
+        }
+        let since = Instant::now();
+        let Ended { code, err, .. } = end(launched);
+        let seconds = since.elapsed().as_secs_f64();
+        eprintln!("{}: kill {kill} of rank {}: all ended after {seconds:.2} s", launcher.0, kill % 2);
+        // It may have been at its end already.
+        assert!(code != Some(0) || killed.is_empty() || err.is_empty(), "{}: {err}", launcher.0);
+        assert!(seconds < 30.0, "{}: the others ended after {seconds} s", launcher.0);
+        let left = ranks_of(&work, &[of(0), of(1)].concat());
+        assert!(left.is_empty(), "{}: {left:?} still run", launcher.0);
+        work.succeed("train --resume killed --steps 300");
+        assert!(content(&work, "killed") == content(&work, "alone"), "{}: another end", launcher.0);
+    }
 }
 
 #[test]

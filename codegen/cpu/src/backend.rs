@@ -51,7 +51,7 @@ impl Backend for CpuBackend {
         let arena = program.arena_bytes();
         let shares = self.options.arena.as_ref().is_some_and(|shared| shared.len() >= arena);
         let own = new.map(|(_, bytes)| bytes).sum::<usize>() + if shares { 0 } else { arena };
-        Ok(own + ALLOWANCE + self.threads() * THREAD_ALLOWANCE)
+        Ok(own + program.exchange_bytes() + ALLOWANCE + self.threads() * THREAD_ALLOWANCE)
     }
 
     fn peaks(&self) -> Result<Peaks, CodegenError> {

@@ -10,6 +10,7 @@ use kernfusion_ir::{Collective, DType, Exchange, TensorType};
 use kernfusion_runtime::launch::Pointers;
 use kernfusion_runtime::memory::Block;
 use kernfusion_runtime::parts::{sum_bf16, sum_f32};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -275,7 +276,11 @@ fn work(queue: &Receiver<Job>, own: &Block) {
     for Job { transfer, from, scratch, to, begun } in queue {
         let scratch = scratch.map_or(own.as_ptr(), |Address(scratch)| scratch);
         // SAFETY: whoever began it lends its memory until it is done.
-        let result = unsafe { transfer.run(from.0, scratch, to.0) };
+        let exchange = || unsafe { transfer.run(from.0, scratch, to.0) };
+        // Somebody waits for it, whatever happens.
+        let result = catch_unwind(AssertUnwindSafe(exchange)).unwrap_or_else(|_| {
+            Err(CommunicationError::Library { what: "the thread that exchanges has panicked".into() })
+        });
         *begun.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         begun.changed.notify_all();
     }

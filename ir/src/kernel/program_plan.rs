@@ -1,6 +1,6 @@
 //! Plans and how often each runs: what a back end compiles.
 
-use super::{BufferRole, Kernel, Plan};
+use super::{BufferRole, Form, Kernel, Plan};
 use crate::TensorType;
 use std::collections::BTreeMap;
 
@@ -132,6 +132,16 @@ impl ProgramPlan {
     /// Size of the arena that all plans share.
     pub fn arena_bytes(&self) -> usize {
         self.plans().map(|(plan, _)| plan.arena_bytes).max().unwrap_or(0)
+    }
+
+    /// Memory that the parts of all ranks take beside plans, where ranks exchange while they compute: those of the largest sum.
+    pub fn exchange_bytes(&self) -> usize {
+        let Some(Microbatches { ranks: 2.., tail, .. }) = &self.microbatches else { return 0 };
+        let calls = tail.graph.kernels.iter().filter_map(|kernel| match &kernel.form {
+            Form::Collective(call) => Some(call.op.scratch_bytes(&tail.graph.buffer(call.from).ty)),
+            Form::Map | Form::Reduce | Form::Contraction(_) | Form::Loop(_) => None,
+        });
+        calls.max().unwrap_or(0)
     }
 
     /// Size of all states by name, those that sums of microbatches are kept in among them.
