@@ -175,13 +175,13 @@ fn a_rank_that_is_killed_ends_all() {
     for (launcher, kill) in
         launchers().into_iter().flat_map(|launcher| (0..kills).map(move |kill| (launcher, kill)))
     {
-        let log = "killed.jsonl";
-        let _ = std::fs::remove_file(work.path(log));
-        let launched = start(&work, launcher, [(2, &format!("{} --log {log}", flags("killed"))), (0, "")]);
-        while std::fs::metadata(work.path(log)).map_or(0, |log| log.len()) == 0 {
-            std::thread::sleep(Duration::from_millis(5));
+        let saved = work.path("killed/checkpoint.safetensors");
+        let _ = std::fs::remove_dir_all(work.path("killed"));
+        let mut launched = start(&work, launcher, [(2, &flags("killed")), (0, "")]);
+        while !saved.exists() && launched.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(2));
         }
-        // From the first step on, at any moment.
+        // From the first checkpoint on, at any moment.
         std::thread::sleep(Duration::from_micros(kill * 7_919 % 400_000));
         let of = |rank: u64| [format!("OMPI_COMM_WORLD_RANK={rank}"), format!("PMI_RANK={rank}")];
         let killed = ranks_of(&work, &of(kill % 2));
