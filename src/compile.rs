@@ -26,7 +26,7 @@ use finite::FiniteCheck;
 use kernfusion_codegen::{Backend, Executable, SharedArena, Temporaries, listed};
 pub use kernfusion_codegen::{
     Candidates, CodegenError, CommunicationError, Communicator, DeviceError, Listing, Outputs, Pending,
-    States, threads as thread_ranks,
+    States, planned as planned_ranks, threads as thread_ranks,
 };
 pub use kernfusion_cpu::isa::Isa;
 #[cfg(feature = "files")]

@@ -12,6 +12,7 @@
 //! * [`trace`]: the handles and their operations; [`nn`], [`models`], [`loss`], [`optim`], [`init`]: what is made of them.
 //! * [`compile`]: programs become executables.
 //! * [`ir`], [`passes`]: the graph, kernels and plans, and what makes one of the other.
+//! * [`roofline`], [`scaling`]: what kernels take at least, and steps of several ranks on paper.
 //! * [`bisect`]: which step of compilation changes a result; [`fuzz`]: random programs and their judges.
 //! * [`tensor_file`], [`atomic_file`], [`input_file`]: what is kept on disk.
 //!
@@ -31,6 +32,7 @@ pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod roofline;
+pub mod scaling;
 #[cfg(feature = "files")]
 mod state_file;
 #[cfg(feature = "files")]

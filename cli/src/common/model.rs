@@ -29,6 +29,7 @@ pub(crate) struct ModelArgs {
 }
 
 /// The model that the flags describe.
+#[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) preset: &'static str,
     pub(crate) config: ModelConfig,

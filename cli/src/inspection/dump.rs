@@ -7,7 +7,9 @@ use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, note};
 use crate::inspection::opt::read_graph;
-use crate::inspection::stages::{PassArgs, Simplified, difference, simplified, stages, traced};
+use crate::inspection::stages::{
+    PassArgs, RankArgs, Simplified, difference, simplified, stages, target, traced,
+};
 use clap::ValueEnum;
 use kernfusion::compile::{Mode, Stages, Target, compile};
 use kernfusion_codegen::{Listing, States};
@@ -49,7 +51,9 @@ pub(crate) struct Args {
     mode: Mode,
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Of a program in microbatches: what runs once after the last one, instead of what runs for each
+    #[command(flatten)]
+    ranks: RankArgs,
+    /// Of a program in microbatches or of several ranks: what runs once after the last microbatch, instead of what runs for each
     #[arg(long)]
     tail: bool,
     #[command(flatten)]
@@ -114,6 +118,7 @@ enum Format {
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let args = Args { memory: args.memory.or_whole(), ..args };
+    args.ranks.check(args.work)?;
     let subject = match &args.file {
         Some(path) => Subject::File(path.clone(), read_graph(path)?),
         None => Subject::Model(args.model.resolve()?.keeping(&args.weights, args.work)?),
@@ -205,7 +210,11 @@ impl Args {
     /// The program, and the stages that it goes through.
     fn stages(&self, subject: &Subject) -> Result<(Stages, Graph), CliError> {
         let program = self.program(subject)?;
-        Ok((stages(&program, (self.mode, self.products.precision()), &self.memory)?, program))
+        Ok((stages(&program, &self.target(&program)?)?, program))
+    }
+
+    fn target(&self, program: &Graph) -> Result<Target, CliError> {
+        target(program, (self.mode, self.products.precision()), &self.memory, &self.ranks)
     }
 
     fn stage(&self) -> Result<Stage, CliError> {
@@ -217,6 +226,9 @@ impl Args {
         if self.passes.stops_early() || self.kernel.is_some() {
             let reason = "a page shows the whole pipeline: leave out --after, --stop-after and --kernel";
             return Err(CliError::Usage(reason.into()));
+        }
+        if self.ranks.count() > 1 {
+            return Err(CliError::Usage("a page shows the program of one process: leave out --ranks".into()));
         }
         let (stages, program) = self.stages(subject)?;
         let modes = (self.mode, self.products.precision());
@@ -232,7 +244,8 @@ impl Args {
     fn part<T>(&self, mut parts: Vec<T>) -> Result<T, CliError> {
         if self.tail && parts.len() == 1 {
             return Err(CliError::Usage(
-                "--tail is of a program in microbatches: say --microbatches or --memory-limit".into(),
+                "--tail is of a program in microbatches: say --microbatches, --memory-limit or --ranks"
+                    .into(),
             ));
         }
         Ok(parts.swap_remove(usize::from(self.tail)))
@@ -293,9 +306,8 @@ impl Args {
                 "code is made of the whole pipeline: leave out --after and --stop-after".into(),
             ));
         }
-        let target = Target::cpu().mode(self.mode).precision(self.products.precision()).keep_code(true);
-        let target = self.memory.limit(target);
-        let program = compile(&self.program(subject)?, &States::new(), &target)?;
+        let program = self.program(subject)?;
+        let program = compile(&program, &States::new(), &self.target(&program)?.keep_code(true))?;
         let mut parts = Vec::new();
         let (number, plan) = self.part(program.plans().into_iter().enumerate().collect())?;
         for kernel in plan.graph.kernels.iter().filter(|kernel| self.wants(kernel)) {

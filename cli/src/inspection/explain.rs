@@ -1,13 +1,18 @@
 //! `kernfusion explain`: what was fused, what was not, and why.
 
 use crate::Outcome;
+use crate::common::destination::write_derived;
 use crate::common::error::CliError;
-use crate::common::model::{MemoryArgs, ModelArgs, PrecisionArgs, WeightsArgs, Work};
+use crate::common::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, grouped};
-use crate::inspection::stages::{PassArgs, simplified, stages};
+use crate::inspection::scaling::{Prediction, Scenario, ScenarioArgs};
+use crate::inspection::stages::{PassArgs, Planned, RankArgs, target};
 use kernfusion::compile::Mode;
 use kernfusion_ir::kernel::{BufferRole, Kernel, KernelGraph, Plan, RefusedFusion};
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Say what was fused, what was not, and why
@@ -15,11 +20,15 @@ use std::process::ExitCode;
 /// Kernels are in the order in which they run, with the bytes that each moves at least. A refused fusion is an edge that
 /// stayed a memory access, with the bytes that fusing would have saved. With A and B, parts of the names of two values
 /// (as the refusals show them: module path, op and number), only what concerns both is shown.
+///
+/// With --ranks, the program is that of the first of several ranks, and exchanges are kernels. With --link, a prediction of the step of
+/// all ranks follows: arithmetic, for which docs/scaling.md has the formulas.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion explain --preset tiny
   kernfusion explain --preset thesis --memory-limit 700MiB
-  kernfusion explain --work forward blocks.0.attn ln1")]
+  kernfusion explain --work forward blocks.0.attn ln1
+  kernfusion explain --preset gpt2-small --batch-size 64 --ranks 8 --link 25GB/s,5us")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -34,9 +43,16 @@ pub(crate) struct Args {
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
+    ranks: RankArgs,
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    #[command(flatten)]
     products: PrecisionArgs,
     #[command(flatten)]
     passes: PassArgs,
+    /// Write all of it as JSON
+    #[arg(long, value_name = "FILE", conflicts_with = "a")]
+    json: Option<PathBuf>,
     /// Refused fusions shown at most; 0: all
     #[arg(long, value_name = "N", default_value_t = 40)]
     refusals: usize,
@@ -49,30 +65,86 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    args.ranks.check(args.work)?;
     let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
-    let modes = (args.mode, args.products.precision());
-    let graph = args.work.program(&model, modes.1)?.graph;
-    let stages = stages(&graph, modes, &args.memory)?;
-    let parts = simplified(&stages, &graph, &args.passes)?;
-    let planned = parts.iter().map(|part| Ok(stages.plan(stages.fuse(&part.graph)?)));
-    let plans = planned.collect::<Result<Vec<_>, CliError>>()?;
-    let microbatches = stages.memory().microbatches;
+    let scenario = args.scenario.resolve(args.products.precision())?;
+    let planned = args.planned(&model)?;
     if let (Some(a), Some(b)) = (&args.a, &args.b) {
-        between(&plans[0].graph, a, b, screen)?;
+        between(&planned.plans[0].graph, a, b, screen)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for (number, plan) in plans.iter().enumerate() {
-        let when = match (microbatches, number) {
-            (1, _) => "in execution order".to_string(),
-            (microbatches, 0) => {
-                format!("for each of {microbatches} microbatches, in execution order")
-            }
+    for (number, plan) in planned.plans.iter().enumerate() {
+        let when = match (planned.plans.len(), number, planned.microbatches) {
+            (1, ..) => "in execution order".to_string(),
+            (_, 0, 1) => "for the rows of a rank, in execution order".into(),
+            (_, 0, microbatches) => format!("for each of {microbatches} microbatches, in execution order"),
             _ => "after the last microbatch".into(),
         };
         show(plan, &when, args.refusals, screen);
     }
-    summary(&plans, microbatches, screen);
+    let totals = Totals::new(&planned);
+    totals.show(args.ranks.count(), screen);
+    let prediction = scenario.map(|scenario| args.predict(&model, &planned, scenario)).transpose()?;
+    prediction.iter().for_each(|prediction| prediction.show(screen));
+    if let Some(path) = &args.json {
+        let document = args.json(&model, &planned, &totals, prediction.as_ref());
+        let sources: Vec<_> = args.model.config.as_deref().into_iter().collect();
+        write_derived(path, &format!("{document:#}\n"), &sources)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// The plans of what one process or the first rank runs.
+    fn planned(&self, model: &Model) -> Result<Planned, CliError> {
+        let modes = (self.mode, self.products.precision());
+        let graph = self.work.program(model, modes.1)?.graph;
+        let target = target(&graph, modes, &self.memory, &self.ranks)?;
+        Planned::new(&graph, &target, &self.passes)
+    }
+
+    /// The step of all ranks, beside those of one process with a rank's batch and with the whole one.
+    fn predict(&self, model: &Model, planned: &Planned, scenario: Scenario) -> Result<Prediction, CliError> {
+        let (ranks, modes) = (self.ranks.count(), (self.mode, self.products.precision()));
+        let whole = self.work.program(model, modes.1)?.graph;
+        let mut part = model.clone();
+        part.batch /= ranks;
+        let part = self.work.program(&part, modes.1)?.graph;
+        let rank = target(&whole, modes, &self.memory, &self.ranks)?;
+        let alone = |graph, target| Planned::new(graph, &target, &self.passes);
+        let alone = [alone(&part, rank.clone().alone())?, alone(&whole, self.memory.limit(rank.alone()))?];
+        let tokens = model.batch * self.work.length(model);
+        Ok(Prediction::new(scenario, (ranks, tokens), planned, &alone))
+    }
+
+    /// Everything as `--json` writes it.
+    fn json(
+        &self,
+        model: &Model,
+        planned: &Planned,
+        totals: &Totals,
+        prediction: Option<&Prediction>,
+    ) -> Value {
+        let part = |(Plan { graph, .. }, runs): (&Plan, usize)| {
+            let kernel = |kernel: &Kernel| {
+                json!({
+                    "name": kernel.name, "form": kernel.form.name(), "ops": kernel.covers.len(),
+                    "bytes_moved": graph.bytes_moved(kernel), "bytes_sent": graph.bytes_sent(kernel),
+                })
+            };
+            let kernels: Vec<_> = graph.kernels.iter().map(kernel).collect();
+            json!({"runs": runs, "kernels": kernels, "refusals": by_bytes(graph, |_| true)})
+        };
+        json!({
+            "preset": model.preset, "work": self.work.name(), "mode": self.mode.to_string(),
+            "dtype": self.products.precision().to_string(), "batch": model.batch,
+            "ranks": self.ranks.count(), "shard_optimizer": self.ranks.shards_optimizer(),
+            "microbatches": planned.microbatches,
+            "parts": planned.runs().map(part).collect::<Vec<_>>(),
+            "plan": totals,
+            "prediction": prediction.map(Prediction::json),
+        })
+    }
 }
 
 fn show(plan: &Plan, when: &str, limit: usize, screen: &mut Screen) {
@@ -89,31 +161,58 @@ fn show(plan: &Plan, when: &str, limit: usize, screen: &mut Screen) {
     screen.line("");
 }
 
-/// The whole run: every slice, and what follows the last one. Body and tail share arena and states.
-fn summary(plans: &[Plan], microbatches: usize, screen: &mut Screen) {
-    let times = |number: usize| if number == 0 { microbatches } else { 1 };
-    let total = |of: fn(&Plan) -> usize| -> usize {
-        plans.iter().enumerate().map(|(number, plan)| times(number) * of(plan)).sum()
-    };
-    let buffers = plans.iter().flat_map(|plan| &plan.graph.buffers);
-    let states: BTreeMap<_, _> = buffers
-        .filter(|buffer| buffer.role == BufferRole::State)
-        .map(|buffer| (&buffer.name, buffer.ty.bytes()))
-        .collect();
-    let state = states.values().sum::<usize>();
-    let arena = plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
-    let inputs = microbatches * plans[0].input_bytes();
-    let lines = [
-        ("microbatches", grouped(microbatches as u64)),
-        ("kernels", grouped(total(|plan| plan.graph.kernels.len()) as u64)),
-        ("bytes moved", bytes(total(Plan::bytes_moved))),
-        ("arena", bytes(arena)),
-        ("state", bytes(state)),
-        ("inputs", bytes(inputs)),
-        ("peak", bytes(arena + state + inputs)),
-    ];
-    screen.line("plan:");
-    lines.into_iter().for_each(|(name, value)| screen.line(format!("  {name:<12} {value:>16}")));
+/// The whole run: every microbatch, and what follows the last one. Body and tail share arena and states.
+#[derive(Serialize)]
+struct Totals {
+    microbatches: usize,
+    kernels: usize,
+    bytes_moved: usize,
+    bytes_sent: usize,
+    arena_bytes: usize,
+    state_bytes: usize,
+    input_bytes: usize,
+    peak_bytes: usize,
+}
+
+impl Totals {
+    fn new(planned: &Planned) -> Self {
+        let total = |of: fn(&Plan) -> usize| planned.runs().map(|(plan, times)| times * of(plan)).sum();
+        let buffers = planned.plans.iter().flat_map(|plan| &plan.graph.buffers);
+        let states: BTreeMap<_, _> = buffers
+            .filter(|buffer| buffer.role == BufferRole::State)
+            .map(|buffer| (&buffer.name, buffer.ty.bytes()))
+            .collect();
+        let state_bytes = states.values().sum();
+        let arena_bytes = planned.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
+        let input_bytes = planned.microbatches * planned.plans[0].input_bytes();
+        Totals {
+            microbatches: planned.microbatches,
+            kernels: total(|plan| plan.graph.kernels.len()),
+            bytes_moved: total(Plan::bytes_moved),
+            bytes_sent: total(Plan::bytes_sent),
+            arena_bytes,
+            state_bytes,
+            input_bytes,
+            peak_bytes: arena_bytes + state_bytes + input_bytes,
+        }
+    }
+
+    fn show(&self, ranks: usize, screen: &mut Screen) {
+        let lines = [
+            ("microbatches", grouped(self.microbatches as u64)),
+            ("kernels", grouped(self.kernels as u64)),
+            ("bytes moved", bytes(self.bytes_moved)),
+            ("bytes sent", bytes(self.bytes_sent)),
+            ("arena", bytes(self.arena_bytes)),
+            ("state", bytes(self.state_bytes)),
+            ("inputs", bytes(self.input_bytes)),
+            ("peak", bytes(self.peak_bytes)),
+        ];
+        let of = if ranks > 1 { format!(" of each of {ranks} ranks") } else { String::new() };
+        screen.line(format!("plan{of}:"));
+        let lines = lines.into_iter().filter(|(name, _)| ranks > 1 || *name != "bytes sent");
+        lines.for_each(|(name, value)| screen.line(format!("  {name:<12} {value:>16}")));
+    }
 }
 
 /// What became of two values: the kernels that touch both, and the refusals between them in either direction. A kernel
@@ -156,7 +255,8 @@ fn by_bytes(graph: &KernelGraph, wanted: impl Fn(&RefusedFusion) -> bool) -> Vec
 fn kernel_line(graph: &KernelGraph, kernel: &Kernel) -> String {
     let form = kernel.form.name();
     let (moved, ops) = (bytes(graph.bytes_moved(kernel)), kernel.covers.len());
-    format!("  {form:<12} {moved:>16} {ops:>4} ops  {}", kernel.name)
+    let sent = kernel.collective().map(|_| format!(", {} sent", bytes(graph.bytes_sent(kernel))));
+    format!("  {form:<12} {moved:>16} {ops:>4} ops  {}{}", kernel.name, sent.unwrap_or_default())
 }
 
 fn refusal_line(refusal: &RefusedFusion) -> String {

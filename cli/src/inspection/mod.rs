@@ -5,5 +5,6 @@ pub(crate) mod dump;
 pub(crate) mod explain;
 pub(crate) mod opt;
 pub(crate) mod presets;
+pub(crate) mod scaling;
 pub(crate) mod stages;
 pub(crate) mod view;

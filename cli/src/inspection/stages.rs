@@ -3,10 +3,13 @@
 use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, Model, Work};
 use crate::inspection::opt::unknown_pass;
-use kernfusion::compile::{Mode, Precision, Stages, Target, planned_memory};
+use kernfusion::compile::{Mode, Precision, Stages, Target, planned_memory, planned_ranks};
 use kernfusion::trace::Trace;
 use kernfusion_codegen::States;
 use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::Plan;
+use kernfusion_lm::train::own_microbatches;
+use kernfusion_passes::microbatch::batch_extent;
 use kernfusion_passes::{GraphDiff, Pass, find, run as run_passes};
 
 /// How far simplification goes.
@@ -33,6 +36,41 @@ impl PassArgs {
     }
 }
 
+/// How many ranks run a training step.
+#[derive(clap::Args)]
+pub(crate) struct RankArgs {
+    /// Ranks that run the step together, as `mpirun -n N kernfusion train` does: what the first of them runs is shown. Microbatches are
+    /// those of all ranks together, a memory limit is that of each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    ranks: Option<u32>,
+    /// Each rank keeps and updates its part alone of the optimizer's state
+    #[arg(long, requires = "ranks")]
+    shard_optimizer: bool,
+}
+
+impl RankArgs {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.ranks.map_or(1, |ranks| ranks as usize)
+    }
+
+    /// Whether each keeps a part of the optimizer's state.
+    pub(crate) fn shards_optimizer(&self) -> bool {
+        self.shard_optimizer
+    }
+
+    /// Refuses programs that several ranks do not run.
+    pub(crate) fn check(&self, work: Work) -> Result<(), CliError> {
+        match (self.ranks, work) {
+            (None, _) | (_, Work::Train) => Ok(()),
+            _ => Err(CliError::Usage(format!(
+                "--ranks is for --work train: one process runs --work {}",
+                work.name()
+            ))),
+        }
+    }
+}
+
 /// The loss as it is traced, before anything is derived from it.
 pub(crate) fn traced(model: &Model, work: Work, precision: Precision) -> Result<Graph, CliError> {
     let trace = match work {
@@ -43,18 +81,56 @@ pub(crate) fn traced(model: &Model, work: Work, precision: Precision) -> Result<
     Ok(trace.finish(&[("loss", &loss)])?.graph)
 }
 
-/// The stages of a program on the CPU, in the microbatches that the flags ask for.
-pub(crate) fn stages(
+/// The CPU, or the first of several ranks on CPUs, for a program in the microbatches that the flags ask for.
+pub(crate) fn target(
     graph: &Graph,
     (mode, precision): (Mode, Precision),
     memory: &MemoryArgs,
-) -> Result<Stages, CliError> {
+    ranks: &RankArgs,
+) -> Result<Target, CliError> {
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
-    let memory = planned_memory(graph, &States::new(), &target)?;
-    Ok(Stages::new(&target, memory))
+    let count = ranks.count();
+    if count == 1 {
+        return Ok(target);
+    }
+    let target = target.ranks(planned_ranks(count)).shard_optimizer(ranks.shard_optimizer);
+    let (batch, all) = (batch_extent(graph).unwrap_or(0), memory.microbatches().unwrap_or(0));
+    Ok(match own_microbatches(batch, all, count)? {
+        0 => target,
+        own => target.microbatches(own),
+    })
 }
 
-/// A part of a program after the passes.
+/// The stages of a program for a target.
+pub(crate) fn stages(graph: &Graph, target: &Target) -> Result<Stages, CliError> {
+    let memory = planned_memory(graph, &States::new(), target)?;
+    Ok(Stages::new(target, memory))
+}
+
+/// A program's plans: one, or that of each microbatch and that of what follows the last one.
+pub(crate) struct Planned {
+    pub(crate) plans: Vec<Plan>,
+    pub(crate) microbatches: usize,
+}
+
+impl Planned {
+    /// Plans a program for a target.
+    pub(crate) fn new(graph: &Graph, target: &Target, passes: &PassArgs) -> Result<Self, CliError> {
+        let stages = stages(graph, target)?;
+        let parts = simplified(&stages, graph, passes)?;
+        let plans = parts.iter().map(|part| Ok(stages.plan(stages.fuse(&part.graph)?)));
+        let plans = plans.collect::<Result<Vec<_>, CliError>>()?;
+        Ok(Planned { plans, microbatches: stages.memory().microbatches })
+    }
+
+    /// Each plan, with how often it runs.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&Plan, usize)> {
+        let times = [self.microbatches, 1];
+        self.plans.iter().zip(times)
+    }
+}
+
+/// A part of a program after the passes, with what it exchanges if it is that of several ranks.
 pub(crate) struct Simplified {
     /// The part.
     pub(crate) graph: Graph,
@@ -69,11 +145,14 @@ pub(crate) fn simplified(
     flags: &PassArgs,
 ) -> Result<Vec<Simplified>, CliError> {
     let count = flags.count(stages.passes())?;
-    let simplified = |mut graph: Graph| {
-        let reports = stages.simplify(&mut graph, count, &mut |_, _| {})?;
-        Ok(Simplified { graph, notes: reports.into_iter().flat_map(|report| report.notes).collect() })
+    let mut graphs = stages.divide(program)?.graphs;
+    let simplify = |graph: &mut Graph| -> Result<Vec<String>, CliError> {
+        let reports = stages.simplify(graph, count, &mut |_, _| {})?;
+        Ok(reports.into_iter().flat_map(|report| report.notes).collect())
     };
-    stages.divide(program)?.graphs.into_iter().map(simplified).collect()
+    let notes = graphs.iter_mut().map(simplify).collect::<Result<Vec<_>, _>>()?;
+    stages.exchange(program, &mut graphs)?;
+    Ok(graphs.into_iter().zip(notes).map(|(graph, notes)| Simplified { graph, notes }).collect())
 }
 
 /// What one pass of a mode changes in a graph: the first of this name, or that of this number in the list. A pass that the mode

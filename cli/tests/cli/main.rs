@@ -17,6 +17,7 @@ mod profile;
 mod programs;
 mod published;
 mod ranks;
+mod scaling;
 mod tokens;
 mod training;
 mod tuning;

@@ -3,8 +3,10 @@
 //! A communicator only moves bytes. Its caller does the summing, in ascending order of ranks, so results do not depend on a library's order of
 //! sums.
 
+mod planned;
 mod threads;
 
+pub use planned::planned;
 pub use threads::threads;
 
 use std::fmt;
@@ -64,6 +66,12 @@ pub enum CommunicationError {
     Library {
         /// In its words.
         what: String,
+    },
+    /// The program is that of a [`planned`] rank.
+    #[error("a program that was planned for {ranks} ranks exchanges nothing: the other ranks are not there")]
+    Planned {
+        /// How many it was planned for.
+        ranks: usize,
     },
 }
 

@@ -51,6 +51,15 @@ impl Collective {
         self.ranks * (self.part(operand) * operand.dtype.size()).next_multiple_of(ALIGNMENT)
     }
 
+    /// Messages that a rank sends: each other one gets its part of what is summed, and the sum of what is gathered.
+    pub fn messages(self) -> usize {
+        let others = self.ranks - 1;
+        match self.exchange {
+            Exchange::AllReduce => 2 * others,
+            Exchange::ReduceScatter | Exchange::AllGather => others,
+        }
+    }
+
     /// Bytes that a rank sends to others.
     pub fn bytes_sent(self, operand: &TensorType) -> usize {
         let (bytes, others) = (operand.bytes(), self.ranks - 1);

@@ -62,6 +62,11 @@ impl KernelGraph {
         }
     }
 
+    /// Bytes that a kernel sends to other ranks; only a collective does.
+    pub fn bytes_sent(&self, kernel: &Kernel) -> usize {
+        kernel.collective().map_or(0, |call| call.op.bytes_sent(&self.buffer(call.from).ty))
+    }
+
     /// Bytes that a kernel, which is no loop, reads at least, and those that it writes.
     pub fn bytes_read_and_written(&self, kernel: &Kernel) -> [usize; 2] {
         if let Some(call) = kernel.collective() {

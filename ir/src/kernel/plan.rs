@@ -103,6 +103,11 @@ impl Plan {
         self.graph.kernels.iter().map(|kernel| self.graph.bytes_moved(kernel)).sum()
     }
 
+    /// Bytes that all kernels together send to other ranks in one run.
+    pub fn bytes_sent(&self) -> usize {
+        self.graph.kernels.iter().map(|kernel| self.graph.bytes_sent(kernel)).sum()
+    }
+
     fn own_bytes(&self, role: BufferRole) -> usize {
         let own = self.buffers().filter(|(buffer, place)| buffer.role == role && *place == Place::Own);
         own.map(|(buffer, _)| buffer.ty.bytes()).sum()

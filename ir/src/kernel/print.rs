@@ -96,7 +96,7 @@ impl Display for Text<'_> {
             return self.repeated(f, repeated);
         }
         if let Some(call) = kernel.collective() {
-            return self.collective(f, call);
+            return self.collective(f, kernel, call);
         }
         for (number, product) in kernel.products().iter().enumerate() {
             writeln!(f, "  product {number} over k {:?} : {}", product.k, product.dtype)?;
@@ -121,9 +121,9 @@ impl Display for Text<'_> {
 
 impl Text<'_> {
     /// What is given and got, and the bytes that a rank sends.
-    fn collective(&self, f: &mut Formatter<'_>, call: &CollectiveCall) -> fmt::Result {
+    fn collective(&self, f: &mut Formatter<'_>, kernel: &Kernel, call: &CollectiveCall) -> fmt::Result {
         let exchange = call.op.exchange.name();
-        let sent = self.graph.map(|graph| call.op.bytes_sent(&graph.buffer(call.from).ty));
+        let sent = self.graph.map(|graph| graph.bytes_sent(kernel));
         let sent = sent.map(|bytes| format!(", {} sent", Bytes(bytes)));
         let [from, to] = [call.from, call.to].map(|buffer| self.buffer(buffer));
         writeln!(f, "  {exchange} {from} → {to}{}", sent.unwrap_or_default())

@@ -477,7 +477,10 @@ fn groups(settings: &Settings, target: &Target) -> usize {
 }
 
 /// In how many microbatches a rank computes its part of the batch, of those that all have together; 0: as few as memory allows.
-pub(crate) fn own_microbatches(batch: usize, microbatches: usize, ranks: usize) -> Result<usize> {
+///
+/// # Errors
+/// The batch or the microbatches cannot be divided among so many ranks.
+pub fn own_microbatches(batch: usize, microbatches: usize, ranks: usize) -> Result<usize> {
     let refuse = |reason| Err(Error::Configuration(reason));
     match () {
         () if !batch.is_multiple_of(ranks) => {
