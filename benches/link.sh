@@ -9,12 +9,15 @@
 # The first line of each number of ranks is without a rate. What a rate adds to it is beside the predicted communication: these ranks share the
 # cores of one machine, where a prediction has a machine for each. Of a frame of 1,514 bytes 1,448 are payload.
 #
-# Environment: KERNFUSION (our binary), RANKS ("2 4"), PRESET (tiny), BATCH (windows of a rank, 12), STEPS (20), LATENCY (of a message, 50us).
+# Environment: KERNFUSION (our binary), RANKS ("2 4"), MODEL (flags, "--preset tiny"), BATCH (windows of a rank, 12), STEPS (20), LATENCY (of a message, 50us),
+# FLAGS (more flags of mpirun, such as "--mca btl_tcp_links 4": four connections between two ranks instead of one).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ours=${KERNFUSION:-${CARGO_TARGET_DIR:-$root/target}/release/kernfusion}
-preset=${PRESET:-tiny} batch=${BATCH:-12} steps=${STEPS:-20} latency=${LATENCY:-50us}
+read -ra model <<<"${MODEL:---preset tiny}"
+batch=${BATCH:-12} steps=${STEPS:-20} latency=${LATENCY:-50us}
+read -ra flags <<<"${FLAGS:-}"
 rates=("$@")
 [ $# -gt 0 ] || rates=(1000 200 50)
 [ -x "$ours" ] || { echo "there is no $ours: cargo build --release, or set KERNFUSION"; exit 1; }
@@ -79,8 +82,8 @@ measured() {
   hosts=$(seq -s, -f "$subnet.%g" "$1")
   timeout 600 ip netns exec "$name-hub" mpirun.openmpi --allow-run-as-root --oversubscribe \
     --mca plm_rsh_agent "$work/agent" --mca orte_keep_fqdn_hostnames 1 --mca oob_tcp_if_include $subnet.0/24 \
-    --mca btl tcp,self --mca btl_tcp_if_include $subnet.0/24 --bind-to none --mca mpi_yield_when_idle 1 --host "$hosts" -n "$1" \
-    "$ours" train --preset "$preset" --batch-size $((batch * $1)) --threads 1 --clip 0 --steps "$steps" --validate-every 0 \
+    --mca btl tcp,self --mca btl_tcp_if_include $subnet.0/24 --bind-to none "${flags[@]}" --mca mpi_yield_when_idle 1 --host "$hosts" -n "$1" \
+    "$ours" train "${model[@]}" --batch-size $((batch * $1)) --threads 1 --clip 0 --steps "$steps" --validate-every 0 \
     --validation-batches 0 --sample-tokens 0 --checkpoint-every 0 --out "$work/run" --overwrite --log "$work/log.jsonl" \
     >"$work/out.txt" 2>&1 || { cat "$work/out.txt" >&2; exit 1; }
   sed 's/.*"seconds":\([^,]*\),.*/\1/' "$work/log.jsonl" | tail -n +3 | sort -g | awk '{ s[NR] = $1 } END { print s[int((NR + 1) / 2)] }'
@@ -90,14 +93,14 @@ measured() {
 predicted() {
   local payload
   payload=$(awk "BEGIN { print $2 * 1448 / 1514 }")
-  "$ours" explain --preset "$preset" --batch-size $((batch * $1)) --ranks "$1" --link "${payload}Mbit/s,$latency" --threads 1 \
+  "$ours" explain "${model[@]}" --batch-size $((batch * $1)) --ranks "$1" --link "${payload}Mbit/s,$latency" --threads 1 \
     --json "$work/plan.json" >/dev/null
   echo "$(figure communication_s) $(figure step_s)"
 }
 
 figure() { sed -n "s/^ *\"$1\": \([^,]*\),*\$/\1/p" "$work/plan.json"; }
 
-echo "$preset, $batch windows a rank, 1 thread each on $(nproc) cores (load $(cut -d' ' -f1 /proc/loadavg) before), medians of $((steps - 2)) steps"
+echo "${model[*]}, $batch windows a rank, 1 thread each on $(nproc) cores (load $(cut -d' ' -f1 /proc/loadavg) before), medians of $((steps - 2)) steps"
 printf '%5s %9s %11s %11s %17s %12s\n' ranks Mbit/s "s a step" "added" "predicted: added" "s a step"
 for ranks in ${RANKS:-2 4}; do
   network "$ranks"

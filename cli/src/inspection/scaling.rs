@@ -9,12 +9,10 @@ use kernfusion::scaling::{Link, Machine, StepTime};
 use kernfusion_codegen::Peaks;
 use serde_json::{Value, json};
 
-/// The share of a step's time that its floors are, as docs/benchmarks.md has it for a step of `thesis` on a processor with a tile unit.
-const fn usual_efficiency(precision: Precision) -> f64 {
-    match precision {
-        Precision::F32 => 0.74,
-        Precision::Bf16 => 0.25,
-    }
+/// The share of a step's time that its floors are, as docs/benchmarks.md has it for steps of `thesis` on a processor with a tile unit: of products
+/// of `bf16` on that unit a quarter.
+fn usual_efficiency(precision: Precision, has_tiles: bool) -> f64 {
+    if precision == Precision::Bf16 && has_tiles { 0.25 } else { 0.74 }
 }
 
 /// On what ranks run, and what connects them.
@@ -32,7 +30,8 @@ pub(crate) struct ScenarioArgs {
     /// And the bandwidth of memory, such as 400GB/s
     #[arg(long, value_name = "RATE", requires = "peak", value_parser = bandwidth)]
     bandwidth: Option<f64>,
-    /// Share of a rank's time that the floors of its kernels are [default: 0.74 in f32 and 0.25 in bf16, as measured in docs/benchmarks.md]
+    /// Share of a rank's time that the floors of its kernels are [default: as measured in docs/benchmarks.md, 0.74; 0.25 in bf16 on a tile
+    /// unit, or at a stated rate above twice that of f32]
     #[arg(long, value_name = "X", requires = "link", value_parser = efficiency)]
     efficiency: Option<f64>,
 }
@@ -41,18 +40,21 @@ impl ScenarioArgs {
     /// The scenario, if there is a link; peaks are measured now unless they are given.
     pub(crate) fn resolve(&self, precision: Precision) -> Result<Option<Scenario>, CliError> {
         let Some(link) = self.link else { return Ok(None) };
-        let (peaks, measured) = match (self.peak, self.bandwidth) {
+        let (peaks, measured, has_tiles) = match (self.peak, self.bandwidth) {
             (Some([f32_products, bf16_products]), Some(bandwidth)) => {
                 let scalars = f32_products / 2.0;
-                (Peaks { bandwidth, reads: bandwidth, f32_products, bf16_products, scalars }, None)
+                let peaks = Peaks { bandwidth, reads: bandwidth, f32_products, bf16_products, scalars };
+                // Vectors multiply twice as many numbers of half the size.
+                (peaks, None, bf16_products > 2.0 * f32_products)
             }
             _ => {
                 let threads = self.threads.map(usize::from);
                 let target = threads.into_iter().fold(Target::cpu(), Target::threads);
-                (target.peaks()?, Some(target))
+                let has_tiles = target.instruction_set()?.has_tiles();
+                (target.peaks()?, Some(target), has_tiles)
             }
         };
-        let efficiency = self.efficiency.unwrap_or(usual_efficiency(precision));
+        let efficiency = self.efficiency.unwrap_or(usual_efficiency(precision, has_tiles));
         Ok(Some(Scenario { link, machine: Machine { peaks, efficiency }, measured }))
     }
 }
