@@ -39,8 +39,8 @@ impl Shards {
         };
         let rank = self.communicator.as_ref().map_or(0, |communicator| communicator.rank());
         let mut part = elements[shard.elements(rank)].to_vec();
-        part.resize(shard.part, 0.0);
-        Ok(Tensor::new([shard.part], part))
+        part.resize(shard.part.elements(), 0.0);
+        Ok(Tensor::new(shard.part.shape.clone(), part))
     }
 
     /// The whole value of a state; `None` if there is no such state. All ranks have to ask for it together.

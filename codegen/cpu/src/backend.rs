@@ -1,5 +1,6 @@
 //! The CPU as a back end.
 
+use crate::collective::bucket_bytes;
 use crate::{CpuExecutable, Options, accepts, peaks, resident_bytes};
 use kernfusion_codegen::{Backend, CodegenError, Executable, Peaks, States, Temporaries};
 use kernfusion_ir::kernel::{Accepts, ProgramPlan};
@@ -51,7 +52,7 @@ impl Backend for CpuBackend {
         let arena = program.arena_bytes();
         let shares = self.options.arena.as_ref().is_some_and(|shared| shared.len() >= arena);
         let own = new.map(|(_, bytes)| bytes).sum::<usize>() + if shares { 0 } else { arena };
-        Ok(own + program.exchange_bytes() + ALLOWANCE + self.threads() * THREAD_ALLOWANCE)
+        Ok(own + bucket_bytes(program) + ALLOWANCE + self.threads() * THREAD_ALLOWANCE)
     }
 
     fn peaks(&self) -> Result<Peaks, CodegenError> {

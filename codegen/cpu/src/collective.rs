@@ -5,7 +5,7 @@
 //! ranks have to make the same exchanges in the same order.
 
 use kernfusion_codegen::{CodegenError, CommunicationError, Communicator, part_of};
-use kernfusion_ir::kernel::{BufferId, CollectiveCall, Kernel, KernelGraph};
+use kernfusion_ir::kernel::{Bucket, CollectiveCall, Form, Kernel, KernelGraph, Microbatches, ProgramPlan};
 use kernfusion_ir::{Collective, DType, Exchange, TensorType};
 use kernfusion_runtime::launch::Pointers;
 use kernfusion_runtime::memory::Block;
@@ -15,6 +15,9 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+
+/// Alignment of each sum's part in what a rank sends.
+const ALIGNMENT: usize = 64;
 
 /// A kernel that exchanges.
 #[derive(Debug)]
@@ -46,34 +49,25 @@ impl ExchangeCode {
         Ok(ExchangeCode { call, transfer, worker: None, begun: None })
     }
 
-    /// The buffer of what is summed, if something is.
-    pub(super) fn summed(&self) -> Option<BufferId> {
-        (self.call.op.exchange != Exchange::AllGather).then_some(self.call.from)
-    }
-
-    /// Bytes of memory that the parts of all ranks need.
-    pub(super) fn scratch_bytes(&self) -> usize {
-        self.call.op.scratch_bytes(&self.transfer.ty)
-    }
-
     /// Lets a worker exchange.
     pub(super) fn employ(&mut self, worker: &Arc<Worker>) {
         self.worker = Some(worker.clone());
     }
 
-    /// Lets the worker begin to sum up in the memory of what this rank gives, which nothing else may touch until [`ExchangeCode::run`] is over.
+    /// Lets a worker begin to sum up together what these give, where it lies; nothing else may touch that until [`ExchangeCode::run`] of each is over.
     ///
     /// # Safety
-    /// The buffer of what is summed has memory of its size until then.
-    pub(super) unsafe fn begin(&mut self, pointers: &Pointers) {
-        let from = pointers.get(self.call.from);
-        let to = match self.call.op.exchange {
-            Exchange::ReduceScatter => from.wrapping_add(self.transfer.own().start),
-            Exchange::AllReduce | Exchange::AllGather => from,
-        };
+    /// The buffers of what is summed have memory of their sizes until then.
+    pub(super) unsafe fn begin(codes: &mut [&mut ExchangeCode], pointers: &Pointers, worker: &Worker) {
+        let sums = codes.iter().map(|code| {
+            let from = pointers.get(code.call.from);
+            let own =
+                if code.call.op.exchange == Exchange::ReduceScatter { code.transfer.own().start } else { 0 };
+            Sum { transfer: code.transfer.clone(), from: Address(from), to: Address(from.wrapping_add(own)) }
+        });
         // SAFETY: the caller's contract.
-        self.begun =
-            self.worker.as_ref().map(|worker| unsafe { worker.begin(&self.transfer, from, None, to) });
+        let begun = unsafe { worker.begin(sums.collect(), None) };
+        codes.iter_mut().for_each(|code| code.begun = Some(begun.clone()));
     }
 
     /// Waits for what has begun.
@@ -92,7 +86,11 @@ impl ExchangeCode {
             // SAFETY: the caller's contract; the plan gives the buffers memory that does not overlap, but for a sum that every rank gets.
             return Ok(unsafe {
                 match &self.worker {
-                    Some(worker) => worker.begin(&self.transfer, from, Some(scratch), to).wait(),
+                    Some(worker) => {
+                        let sum =
+                            Sum { transfer: self.transfer.clone(), from: Address(from), to: Address(to) };
+                        worker.begin(vec![sum], Some(scratch)).wait()
+                    }
                     None => self.transfer.run(from, scratch, to),
                 }
             }?);
@@ -172,7 +170,6 @@ impl Transfer {
         own: usize,
     ) -> Result<(), CommunicationError> {
         let stride = self.op.scratch_bytes(&self.ty) / self.op.ranks;
-        let count = own / self.ty.dtype.size();
         // SAFETY: the caller's contract.
         unsafe {
             let given = from_raw_parts(from, self.ty.bytes());
@@ -181,12 +178,24 @@ impl Transfer {
                 Some(communicator) => communicator.exchange(given, self.part(), parts, stride)?,
                 None => parts[..given.len()].copy_from_slice(given),
             }
-            match self.ty.dtype {
-                DType::BF16 => sum_bf16(scratch, stride, self.op.ranks, sum, count),
-                _ => sum_f32(scratch, stride, self.op.ranks, sum, count),
-            }
+            self.add(scratch, stride, sum, own);
         }
         Ok(())
+    }
+
+    /// Adds up the parts of all ranks, which begin `stride` bytes after each other.
+    ///
+    /// # Safety
+    /// The parts and the sum have `bytes` bytes.
+    unsafe fn add(&self, parts: *const u8, stride: usize, sum: *mut u8, bytes: usize) {
+        let count = bytes / self.ty.dtype.size();
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.ty.dtype {
+                DType::BF16 => sum_bf16(parts, stride, self.op.ranks, sum, count),
+                _ => sum_f32(parts, stride, self.op.ranks, sum, count),
+            }
+        }
     }
 
     fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError> {
@@ -201,13 +210,20 @@ pub(super) struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
+/// An exchange in some memory.
 #[derive(Debug)]
-struct Job {
+struct Sum {
     transfer: Transfer,
     from: Address,
+    to: Address,
+}
+
+#[derive(Debug)]
+struct Job {
+    /// What is exchanged together.
+    sums: Vec<Sum>,
     /// For the parts of all ranks; the worker has some of its own.
     scratch: Option<Address>,
-    to: Address,
     begun: Arc<Begun>,
 }
 
@@ -228,8 +244,8 @@ impl Begun {
     fn wait(&self) -> Result<(), CommunicationError> {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            match done.take() {
-                Some(result) => return result,
+            match &*done {
+                Some(result) => return result.clone(),
                 None => done = self.changed.wait(done).unwrap_or_else(PoisonError::into_inner),
             }
         }
@@ -255,17 +271,10 @@ impl Worker {
     /// Begins an exchange after those that have begun before.
     ///
     /// # Safety
-    /// As [`Transfer::run`], until the exchange is done; without memory for parts, those are not larger than what the worker was made with.
-    unsafe fn begin(
-        &self,
-        transfer: &Transfer,
-        from: *mut u8,
-        scratch: Option<*mut u8>,
-        to: *mut u8,
-    ) -> Arc<Begun> {
-        let (transfer, begun) = (transfer.clone(), Arc::<Begun>::default());
-        let (from, scratch, to) = (Address(from), scratch.map(Address), Address(to));
-        let job = Job { transfer, from, scratch, to, begun: begun.clone() };
+    /// As [`Transfer::run`] of each, until the exchange is done. Without memory for parts, it is one for which the worker was made.
+    unsafe fn begin(&self, sums: Vec<Sum>, scratch: Option<*mut u8>) -> Arc<Begun> {
+        let begun = Arc::<Begun>::default();
+        let job = Job { sums, scratch: scratch.map(Address), begun: begun.clone() };
         let jobs = self.jobs.as_ref().expect("a worker works until it is dropped");
         jobs.send(job).expect("its thread ends after the last job");
         begun
@@ -273,10 +282,15 @@ impl Worker {
 }
 
 fn work(queue: &Receiver<Job>, own: &Block) {
-    for Job { transfer, from, scratch, to, begun } in queue {
+    for Job { sums, scratch, begun } in queue {
         let scratch = scratch.map_or(own.as_ptr(), |Address(scratch)| scratch);
         // SAFETY: whoever began it lends its memory until it is done.
-        let exchange = || unsafe { transfer.run(from.0, scratch, to.0) };
+        let exchange = || unsafe {
+            match &sums[..] {
+                [sum] => sum.transfer.run(sum.from.0, scratch, sum.to.0),
+                sums => together(sums, scratch),
+            }
+        };
         // Somebody waits for it, whatever happens.
         let result = catch_unwind(AssertUnwindSafe(exchange)).unwrap_or_else(|_| {
             Err(CommunicationError::Library { what: "the thread that exchanges has panicked".into() })
@@ -284,6 +298,99 @@ fn work(queue: &Receiver<Job>, own: &Block) {
         *begun.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         begun.changed.notify_all();
     }
+}
+
+/// Exchanges sums as one: what each rank gets of all of them lies side by side.
+///
+/// ```text
+/// given    a₀ a₁ | b₀ b₁        sent     a₀ b₀ | a₁ b₁        received by rank 0    a₀ b₀ of rank 0 | a₀ b₀ of rank 1
+/// ```
+///
+/// # Safety
+/// As [`Transfer::run`] of each; `scratch` has the bytes of a [`Packing`].
+unsafe fn together(sums: &[Sum], scratch: *mut u8) -> Result<(), CommunicationError> {
+    let transfers = || sums.iter().map(|sum| &sum.transfer);
+    let Some(communicator) = transfers().next().and_then(|first| first.communicator.clone()) else {
+        unreachable!("a rank that is alone begins nothing early")
+    };
+    let (ranks, rank) = (communicator.ranks(), communicator.rank());
+    let packing = Packing::new(transfers());
+    let part = |sum: &Sum, rank: usize| part_of(rank, sum.transfer.part(), sum.transfer.ty.bytes());
+    // SAFETY: the caller's contract; the scratch is as long as what is sent and what is received.
+    unsafe {
+        let (sent, received) = (scratch, scratch.add(ranks * packing.part));
+        for (sum, &at) in sums.iter().zip(&packing.starts) {
+            for rank in 0..ranks {
+                let (own, to) = (part(sum, rank), sent.add(rank * packing.part + at));
+                to.copy_from_nonoverlapping(sum.from.0.add(own.start), own.len());
+            }
+        }
+        let all = from_raw_parts_mut(sent, ranks * packing.part);
+        let parts = from_raw_parts_mut(received, ranks * packing.part);
+        communicator.exchange(all, packing.part, parts, packing.part)?;
+        // What was sent is not needed any more: the sums that every rank gets take its place.
+        let gathered = sums.iter().filter(|sum| sum.transfer.op.exchange == Exchange::AllReduce);
+        let gathering = Packing::new(gathered.clone().map(|sum| &sum.transfer));
+        let mut places = gathering.starts.iter();
+        for (sum, &at) in sums.iter().zip(&packing.starts) {
+            let to = match sum.transfer.op.exchange {
+                Exchange::AllReduce => sent.add(rank * gathering.part + places.next().expect("one for each")),
+                Exchange::ReduceScatter | Exchange::AllGather => sum.to.0,
+            };
+            sum.transfer.add(received.add(at), packing.part, to, part(sum, rank).len());
+        }
+        if gathering.part == 0 {
+            return Ok(());
+        }
+        communicator.gather(from_raw_parts_mut(sent, ranks * gathering.part), gathering.part)?;
+        for (sum, &at) in gathered.zip(&gathering.starts) {
+            for rank in 0..ranks {
+                let (own, from) = (part(sum, rank), sent.add(rank * gathering.part + at));
+                sum.to.0.add(own.start).copy_from_nonoverlapping(from, own.len());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How parts of several sums lie side by side, for each rank.
+struct Packing {
+    /// Where the part of each begins.
+    starts: Vec<usize>,
+    /// Bytes of all of them.
+    part: usize,
+}
+
+impl Packing {
+    fn new<'a>(transfers: impl Iterator<Item = &'a Transfer>) -> Self {
+        let mut part = 0;
+        let mut place = |transfer: &Transfer| {
+            let start = part;
+            part += transfer.part().next_multiple_of(ALIGNMENT);
+            start
+        };
+        Packing { starts: transfers.map(&mut place).collect(), part }
+    }
+}
+
+/// Bytes that a [`Worker`] needs for the buckets of a program.
+pub(super) fn bucket_bytes(program: &ProgramPlan) -> usize {
+    let Some(Microbatches { tail, ranks, .. }) = &program.microbatches else { return 0 };
+    let bytes = |bucket: Bucket| {
+        let transfers = bucket.kernels.iter().filter_map(|&kernel| match &tail.graph.kernels[kernel].form {
+            Form::Collective(call) => {
+                let ty = tail.graph.buffer(call.from).ty.clone();
+                Some(Transfer { op: call.op, ty, communicator: None })
+            }
+            Form::Map | Form::Reduce | Form::Contraction(_) | Form::Loop(_) => None,
+        });
+        let transfers: Vec<_> = transfers.collect();
+        match &transfers[..] {
+            [one] => one.op.scratch_bytes(&one.ty),
+            several => 2 * ranks * Packing::new(several.iter()).part,
+        }
+    };
+    program.buckets().into_iter().map(bytes).max().unwrap_or(0)
 }
 
 impl Drop for Worker {

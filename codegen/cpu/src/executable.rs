@@ -1,12 +1,12 @@
 //! Programs: a body once for each microbatch, then a tail once.
 
-use crate::collective::Worker;
+use crate::collective::{Worker, bucket_bytes};
 use crate::pool::Pool;
 use crate::{Options, PlanExecutable, SharedArena};
 use kernfusion_codegen::States;
 use kernfusion_codegen::{CodegenError, Executable, Listing, Outputs, Temporaries, check_inputs};
 use kernfusion_ir::Tensor;
-use kernfusion_ir::kernel::{Buffer, ProgramPlan};
+use kernfusion_ir::kernel::{Bucket, Buffer, ProgramPlan};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,36 +21,32 @@ pub struct CpuExecutable {
     ahead: Option<Ahead>,
 }
 
-/// The exchanges of the tail that begin while the body computes the last microbatch: for each kernel of the body, and for its end, the kernels
-/// of the tail whose sums it completes.
+/// What the tail exchanges while the body computes the last microbatch, and who does it.
 #[derive(Debug)]
-struct Ahead(Vec<Vec<usize>>);
+struct Ahead {
+    worker: Arc<Worker>,
+    buckets: Vec<Bucket>,
+}
 
 impl Ahead {
     /// Lets a thread of its own make all exchanges of the tail, if there are some.
     ///
     /// # Errors
     /// Memory is short, or there is no thread.
-    fn new(
-        body: &PlanExecutable,
-        tail: &mut PlanExecutable,
-        sums: &[String],
-    ) -> Result<Option<Self>, CodegenError> {
-        let exchanges = tail.exchanges(sums);
-        let Some(bytes) = exchanges.iter().map(|(kernel, _)| tail.exchange_bytes(*kernel)).max() else {
+    fn new(program: &ProgramPlan, tail: &mut PlanExecutable) -> Result<Option<Self>, CodegenError> {
+        let buckets = program.buckets();
+        if buckets.is_empty() {
             return Ok(None);
-        };
-        tail.employ(&Arc::new(Worker::new(bytes)?));
-        let mut after = vec![vec![]; body.plan().graph.kernels.len() + 1];
-        for (kernel, sum) in exchanges {
-            after[body.last_touch(&sum)].push(kernel);
         }
-        Ok(Some(Ahead(after)))
+        let worker = Arc::new(Worker::new(bucket_bytes(program))?);
+        tail.employ(&worker);
+        Ok(Some(Ahead { worker, buckets }))
     }
 
     /// Begins what can after a kernel of the body.
     fn begin(&self, kernel: usize, tail: &mut PlanExecutable) {
-        self.0[kernel].iter().for_each(|&exchange| tail.begin_exchange(exchange));
+        let ready = self.buckets.iter().filter(|bucket| bucket.after == kernel);
+        ready.for_each(|bucket| tail.begin_exchanges(bucket, &self.worker));
     }
 }
 
@@ -72,12 +68,7 @@ impl CpuExecutable {
         let tail = program.microbatches.as_ref().map(|microbatches| microbatches.tail.clone());
         let mut tail = tail.map(|tail| PlanExecutable::compile(tail, states, &options)).transpose()?;
         let rank = options.communicator.as_ref().map_or(0, |communicator| communicator.rank());
-        let ahead = match (&mut tail, &program.microbatches) {
-            (Some(tail), Some(microbatches)) if microbatches.ranks > 1 => {
-                Ahead::new(&body, tail, &microbatches.sums)?
-            }
-            _ => None,
-        };
+        let ahead = tail.as_mut().map(|tail| Ahead::new(&program, tail)).transpose()?.flatten();
         Ok(CpuExecutable { program, body, tail, rank, ahead })
     }
 

@@ -4,11 +4,11 @@
 //! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
 //! that is given back after its last reader. Executables may share an arena; they then run in turns.
 
-use super::collective::Worker;
+use super::collective::{ExchangeCode, Worker};
 use super::loops::{self, KernelCode};
 use super::lower::{Compiler, Machine, Text};
 use kernfusion_codegen::{CodegenError, Communicator, Outputs, State, States, Temporaries, check_inputs};
-use kernfusion_ir::kernel::{Buffer, BufferId, BufferRole, Kernel, Place, Plan};
+use kernfusion_ir::kernel::{Bucket, Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::guard;
@@ -185,41 +185,6 @@ impl PlanExecutable {
         Ok(())
     }
 
-    /// The kernels that exchange one of these states before anything else touches it.
-    pub(super) fn exchanges(&self, states: &[String]) -> Vec<(usize, String)> {
-        let found = self.works.iter().enumerate().filter_map(|(at, work)| {
-            let KernelCode::Exchange(code) = work else { return None };
-            let buffer = self.plan.graph.buffer(self.plan.memory_of(code.summed()?));
-            let is_first = self.touches(&buffer.name).next() == Some(at);
-            (states.contains(&buffer.name) && is_first).then(|| (at, buffer.name.clone()))
-        });
-        found.collect()
-    }
-
-    /// The numbers of the kernels that touch a state.
-    fn touches(&self, state: &str) -> impl DoubleEndedIterator<Item = usize> {
-        let kernels = self.plan.graph.kernels.iter().enumerate();
-        kernels
-            .filter(|(_, kernel)| {
-                kernel.reads().into_iter().chain(kernel.writes()).any(|buffer| self.is_state(buffer, state))
-            })
-            .map(|(at, _)| at)
-    }
-
-    /// Whether a buffer is in the memory of a state.
-    fn is_state(&self, buffer: BufferId, state: &str) -> bool {
-        let buffer = self.plan.graph.buffer(self.plan.memory_of(buffer));
-        buffer.role == BufferRole::State && buffer.name == state
-    }
-
-    /// Bytes of memory that such a kernel needs for the parts of all ranks.
-    pub(super) fn exchange_bytes(&self, kernel: usize) -> usize {
-        match &self.works[kernel] {
-            KernelCode::Exchange(code) => code.scratch_bytes(),
-            KernelCode::Program(..) | KernelCode::Loop(..) => 0,
-        }
-    }
-
     /// Lets a worker make all exchanges.
     pub(super) fn employ(&mut self, worker: &Arc<Worker>) {
         for work in &mut self.works {
@@ -229,12 +194,19 @@ impl PlanExecutable {
         }
     }
 
-    /// Lets a kernel's exchange begin, while the caller holds the states.
-    pub(super) fn begin_exchange(&mut self, kernel: usize) {
-        if let KernelCode::Exchange(code) = &mut self.works[kernel] {
-            // SAFETY: states have memory as long as this executable, which waits for what has begun.
-            unsafe { code.begin(&self.pointers) };
-        }
+    /// Lets the exchanges of a bucket begin, while the caller holds the states.
+    pub(super) fn begin_exchanges(&mut self, bucket: &Bucket, worker: &Worker) {
+        let mut codes: Vec<_> = self
+            .works
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, work)| match work {
+                KernelCode::Exchange(code) if bucket.kernels.contains(&at) => Some(code),
+                _ => None,
+            })
+            .collect();
+        // SAFETY: states have memory as long as this executable, which waits for what has begun.
+        unsafe { ExchangeCode::begin(&mut codes, &self.pointers, worker) };
     }
 
     /// Waits for all exchanges that have begun.
@@ -245,15 +217,6 @@ impl PlanExecutable {
                 drop(code.finish());
             }
         }
-    }
-
-    /// The kernel after which a state has its new value: the last one that touches it, or, if it is copied at the end, their number.
-    pub(super) fn last_touch(&self, state: &str) -> usize {
-        let graph = &self.plan.graph;
-        let mut updates = graph.updates.iter().filter(|(updated, _)| self.is_state(*updated, state));
-        let is_copied = updates.any(|(_, value)| !self.is_state(*value, state));
-        let last = self.touches(state).next_back().filter(|_| !is_copied);
-        last.unwrap_or(graph.kernels.len())
     }
 
     /// Fills states with zeros, while the caller holds them.

@@ -30,6 +30,7 @@
 //! are clamped, so that this is known); row reductions are only stored; operands of a product keep to their side; a
 //! temporary is written before it is read; kernel names are unique.
 
+mod bucket;
 mod collective;
 mod cost;
 mod index;
@@ -41,6 +42,7 @@ mod program_plan;
 mod verify;
 mod writer;
 
+pub use bucket::Bucket;
 pub use collective::CollectiveCall;
 pub use index::{Bound, Index, Indirect};
 pub use interpret::{Interpreter, interpret};

@@ -77,6 +77,30 @@ impl Plan {
         known.into_iter().map(|memory| memory.expect("all were visited")).collect()
     }
 
+    /// Whether a buffer is in the memory of the state of this name.
+    fn is_in_state(&self, buffer: BufferId, state: &str) -> bool {
+        let memory = self.graph.buffer(self.memory_of(buffer));
+        memory.role == BufferRole::State && memory.name == state
+    }
+
+    /// The numbers of the kernels that read or write a state's memory.
+    pub fn touches(&self, state: &str) -> impl DoubleEndedIterator<Item = usize> {
+        let kernels = self.graph.kernels.iter().enumerate();
+        let touched = kernels.filter(|(_, kernel)| {
+            let buffers = kernel.reads().into_iter().chain(kernel.writes());
+            buffers.into_iter().any(|buffer| self.is_in_state(buffer, state))
+        });
+        touched.map(|(at, _)| at)
+    }
+
+    /// The kernel after which a state has its new value: the last one that touches it, or, if it is copied at the end, their number.
+    pub fn last_touch(&self, state: &str) -> usize {
+        let mut updates = self.graph.updates.iter().filter(|(updated, _)| self.is_in_state(*updated, state));
+        let is_copied = updates.any(|(_, value)| !self.is_in_state(*value, state));
+        let last = self.touches(state).next_back().filter(|_| !is_copied);
+        last.unwrap_or(self.graph.kernels.len())
+    }
+
     /// The buffers that a run is given.
     pub fn inputs(&self) -> impl Iterator<Item = &Buffer> {
         self.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::Input)

@@ -1,6 +1,6 @@
 //! Plans and how often each runs: what a back end compiles.
 
-use super::{BufferRole, Form, Kernel, Plan};
+use super::{Bucket, BufferRole, Kernel, Plan};
 use crate::TensorType;
 use std::collections::BTreeMap;
 
@@ -50,27 +50,37 @@ pub struct Microbatches {
     pub tail: Plan,
 }
 
-/// A state of which each rank keeps a part of the elements in row-major order, those of the first rank first. What the parts have beyond the
-/// last element counts for nothing.
+/// A state of which each rank keeps a part of the elements in row-major order, those of the first rank first: of the rows, if these can be
+/// divided. What the parts have beyond the last element counts for nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
     /// Its name.
     pub state: String,
     /// The type of the whole state.
     pub whole: TensorType,
-    /// How many elements each rank keeps, as one axis.
-    pub part: usize,
+    /// The type of what each rank keeps.
+    pub part: TensorType,
 }
 
 impl Shard {
-    /// The type of what a rank keeps.
-    pub fn ty(&self) -> TensorType {
-        self.whole.with_shape(vec![self.part])
+    /// Of so many ranks, the shard of a state.
+    pub fn new(state: &str, whole: &TensorType, ranks: usize) -> Self {
+        Shard { state: state.into(), whole: whole.clone(), part: Shard::part_of(whole, ranks) }
+    }
+
+    /// The type of each rank's part of a value.
+    pub fn part_of(whole: &TensorType, ranks: usize) -> TensorType {
+        match whole.shape.split_first() {
+            Some((rows, inner)) if rows.is_multiple_of(ranks) => {
+                whole.with_shape([&[rows / ranks], inner].concat())
+            }
+            _ => whole.with_shape(vec![whole.elements().div_ceil(ranks)]),
+        }
     }
 
     /// The places of a rank's elements in the whole state.
     pub fn elements(&self, rank: usize) -> std::ops::Range<usize> {
-        let at = |rank: usize| (rank * self.part).min(self.whole.elements());
+        let at = |rank: usize| (rank * self.part.elements()).min(self.whole.elements());
         at(rank)..at(rank + 1)
     }
 }
@@ -134,14 +144,12 @@ impl ProgramPlan {
         self.plans().map(|(plan, _)| plan.arena_bytes).max().unwrap_or(0)
     }
 
-    /// Memory that the parts of all ranks take beside plans, where ranks exchange while they compute: those of the largest sum.
-    pub fn exchange_bytes(&self) -> usize {
-        let Some(Microbatches { ranks: 2.., tail, .. }) = &self.microbatches else { return 0 };
-        let calls = tail.graph.kernels.iter().filter_map(|kernel| match &kernel.form {
-            Form::Collective(call) => Some(call.op.scratch_bytes(&tail.graph.buffer(call.from).ty)),
-            Form::Map | Form::Reduce | Form::Contraction(_) | Form::Loop(_) => None,
-        });
-        calls.max().unwrap_or(0)
+    /// What ranks exchange while the body computes its last microbatch; nothing of a process alone.
+    pub fn buckets(&self) -> Vec<Bucket> {
+        match &self.microbatches {
+            Some(Microbatches { ranks: 2.., tail, sums, .. }) => Bucket::all(&self.body, tail, sums),
+            _ => vec![],
+        }
     }
 
     /// Size of all states by name, those that sums of microbatches are kept in among them.

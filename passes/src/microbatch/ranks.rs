@@ -121,10 +121,7 @@ impl Writer {
         let state = b.input(name, InputRole::State, updated.ty.clone())?;
         let mut sizes = updated.ty.shape.clone();
         sizes[0] /= ranks;
-        let (start, zero) = (b.scale(rank, sizes[0] as f64)?, b.constant(0.0, DType::I32)?);
-        let starts = (0..sizes.len()).map(|axis| if axis == 0 { start } else { zero });
-        let operands: Vec<_> = [state].into_iter().chain(starts).collect();
-        let own = b.op(DynamicSlice { sizes }, &operands)?;
+        let own = rows(&mut b, state, rank, sizes)?;
         let all = b.op(Collective { exchange: Exchange::AllGather, ranks }, &[own])?;
         self.new.update(name, all);
         Ok(())
@@ -132,7 +129,7 @@ impl Writer {
 
     fn value(&mut self, id: ValueId, node: &Node, recipe: Recipe) -> Result<ValueId> {
         let (ranks, rank) = (self.ranks, self.rank);
-        let part = node.ty.elements().div_ceil(ranks);
+        let part = Shard::part_of(&node.ty, ranks);
         let of = |exchange| Collective { exchange, ranks };
         let place = |id: ValueId, form: Form| self.places[&(id, form)];
         let operands = |form| node.operands.iter().map(|&operand| place(operand, form)).collect::<Vec<_>>();
@@ -140,14 +137,14 @@ impl Writer {
         match recipe {
             Recipe::Whole => b.op(node.op.clone(), &operands(Form::Whole)),
             Recipe::Elementwise => b.op(node.op.clone(), &operands(Form::Part)),
-            Recipe::View => Ok(place(node.operands[0], Form::Part)),
+            Recipe::View => b.reshape(place(node.operands[0], Form::Part), &part.shape),
             Recipe::Filled => {
                 let number = b.reshape(place(node.operands[0], Form::Whole), &[])?;
-                b.broadcast(number, &[part], &[])
+                b.broadcast(number, &part.shape, &[])
             }
             Recipe::State => {
                 let Op::Input(state) = &node.op else { unreachable!("a state is an input") };
-                b.input(&state.name, InputRole::State, TensorType::new(node.ty.dtype, [part]))
+                b.input(&state.name, InputRole::State, part)
             }
             Recipe::AllReduce => {
                 let own = b.op(node.op.clone(), &[])?;
@@ -155,30 +152,42 @@ impl Writer {
             }
             Recipe::ReduceScatter => {
                 let own = b.op(node.op.clone(), &[])?;
-                let own = padded(&mut b, own, part * ranks)?;
+                let own = divisible(&mut b, own, &part, ranks)?;
                 b.op(of(Exchange::ReduceScatter), &[own])
             }
             Recipe::Cut => {
-                let whole = padded(&mut b, place(id, Form::Whole), part * ranks)?;
-                let start = b.scale(rank.expect("something is cut"), part as f64)?;
-                b.op(DynamicSlice { sizes: vec![part] }, &[whole, start])
+                let whole = divisible(&mut b, place(id, Form::Whole), &part, ranks)?;
+                rows(&mut b, whole, rank.expect("something is cut"), part.shape)
             }
             Recipe::AllGather => {
                 let all = b.op(of(Exchange::AllGather), &[place(id, Form::Part)])?;
-                let elements = node.ty.elements();
-                let all = if elements == part * ranks { all } else { b.slice(all, &[0], &[elements])? };
+                if *b.ty(all) == node.ty {
+                    return Ok(all);
+                }
+                let all = b.slice(all, &[0], &[node.ty.elements()])?;
                 b.reshape(all, &node.ty.shape)
             }
         }
     }
 }
 
-/// The elements of a value as one axis, with zeros after them.
-fn padded(b: &mut Builder<'_>, x: ValueId, extent: usize) -> Result<ValueId> {
+/// A value whose first axis is divisible among ranks: as it is, or its elements as one axis with zeros after them.
+fn divisible(b: &mut Builder<'_>, x: ValueId, part: &TensorType, ranks: usize) -> Result<ValueId> {
     let elements = b.ty(x).elements();
+    if b.ty(x).shape.first() == Some(&(part.shape[0] * ranks)) {
+        return Ok(x);
+    }
     let flat = b.reshape(x, &[elements])?;
-    match extent - elements {
+    match part.elements() * ranks - elements {
         0 => Ok(flat),
         rest => b.pad(flat, &[0], &[rest], 0.0),
     }
+}
+
+/// A rank's rows of a value.
+fn rows(b: &mut Builder<'_>, x: ValueId, rank: ValueId, sizes: Vec<usize>) -> Result<ValueId> {
+    let (start, zero) = (b.scale(rank, sizes[0] as f64)?, b.constant(0.0, DType::I32)?);
+    let starts = (0..sizes.len()).map(|axis| if axis == 0 { start } else { zero });
+    let operands: Vec<_> = [x].into_iter().chain(starts).collect();
+    b.op(DynamicSlice { sizes }, &operands)
 }

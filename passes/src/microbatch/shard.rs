@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) enum Form {
     /// All of it.
     Whole,
-    /// This rank's part of its elements in row-major order, as one axis. That of the last ranks may go on after the last element.
+    /// This rank's part of its elements in row-major order, as [`Shard`] has it.
     Part,
 }
 
@@ -129,10 +129,7 @@ impl Sharded {
     /// The states and what they are whole.
     pub(super) fn shards(&self, tail: &Graph, ranks: usize) -> Vec<Shard> {
         let states = tail.inputs().filter(|(id, ..)| self.states.contains(id));
-        let shard = |(id, name, _): (ValueId, &str, InputRole)| {
-            let whole = tail[id].ty.clone();
-            Shard { state: name.into(), part: whole.elements().div_ceil(ranks), whole }
-        };
+        let shard = |(id, name, _): (ValueId, &str, InputRole)| Shard::new(name, &tail[id].ty, ranks);
         states.map(shard).collect()
     }
 }

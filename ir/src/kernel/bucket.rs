@@ -1,0 +1,62 @@
+//! Buckets: sums that ranks exchange together, as soon as a body has computed them.
+//!
+//! ```text
+//! body   … dW₃ … db₃ … dW₂ … db₂ … dW₁ …            tail   all_reduce dW₁, all_reduce db₂, …
+//!             └────────┬────────┘
+//!             begins when its last sum is there, in one message to each other rank
+//! ```
+//!
+//! A message costs the same time however short it is, and every rank sends one to every other for each exchange. So neighbours in the order
+//! in which backward computes them share theirs.
+
+use super::{BufferRole, Form, Plan};
+
+/// Bytes of the sums of a bucket at most; a larger one has a bucket of its own.
+const MOST: usize = 16 << 20;
+
+/// Collectives of a tail whose sums are exchanged together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// The kernel of the body after which all its sums are there; the number of kernels if they are there at its end.
+    pub after: usize,
+    /// The collectives, kernels of the tail in order.
+    pub kernels: Vec<usize>,
+}
+
+impl Bucket {
+    /// All buckets of a body and a tail, in the order in which they begin; `sums` are the states in which the body adds up.
+    pub fn all(body: &Plan, tail: &Plan, sums: &[String]) -> Vec<Bucket> {
+        let mut ready: Vec<_> =
+            exchanges(tail, sums).map(|(kernel, sum, bytes)| (body.last_touch(sum), kernel, bytes)).collect();
+        ready.sort_unstable();
+        let mut buckets: Vec<Bucket> = vec![];
+        let mut filled = usize::MAX;
+        for (after, kernel, bytes) in ready {
+            filled = filled.saturating_add(bytes);
+            match buckets.last_mut().filter(|_| filled <= MOST) {
+                Some(bucket) => {
+                    bucket.after = after;
+                    bucket.kernels.push(kernel);
+                }
+                None => {
+                    buckets.push(Bucket { after, kernels: vec![kernel] });
+                    filled = bytes;
+                }
+            }
+        }
+        buckets
+    }
+}
+
+/// The collectives of a tail that sum a state before anything else touches it, with its name and bytes.
+fn exchanges<'a>(tail: &'a Plan, sums: &'a [String]) -> impl Iterator<Item = (usize, &'a str, usize)> {
+    let kernels = tail.graph.kernels.iter().enumerate();
+    kernels.filter_map(|(at, kernel)| {
+        let Form::Collective(call) = &kernel.form else { return None };
+        call.scratch?;
+        let buffer = tail.graph.buffer(tail.memory_of(call.from));
+        let is_sum = buffer.role == BufferRole::State && sums.contains(&buffer.name);
+        let is_first = || tail.touches(&buffer.name).next() == Some(at);
+        (is_sum && is_first()).then(|| (at, buffer.name.as_str(), buffer.ty.bytes()))
+    })
+}
