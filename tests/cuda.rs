@@ -167,7 +167,11 @@ fn the_optimizer_is_one_launch() {
         };
         let launches = program.steps.iter().filter_map(|step| match step {
             StreamOp::Launch(launch) => Some(launch.kernels.iter().filter(|kernel| updates(kernel)).count()),
-            StreamOp::Clear { .. } | StreamOp::Copy(_) | StreamOp::Product(_) => None,
+            StreamOp::Clear { .. }
+            | StreamOp::Copy(_)
+            | StreamOp::Product(_)
+            | StreamOp::Exchange { .. }
+            | StreamOp::Gather { .. } => None,
         });
         let counts: Vec<_> = launches.filter(|count| *count > 0).collect();
         // Some kernels update several parameters.

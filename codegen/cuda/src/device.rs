@@ -3,15 +3,16 @@
 use super::cache::Cache;
 use super::error::CudaError;
 use super::launches::Function;
+use super::nccl::Nccl;
 use super::nvrtc::version;
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
     PushKernelArg, result, sys,
 };
 use cudarc::nvrtc::Ptx;
-use kernfusion_codegen::{CodegenError, DeviceAllocator, States};
-use std::sync::Arc;
+use kernfusion_codegen::{CodegenError, Communicator, DeviceAllocator, States};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A GPU.
 #[derive(Debug, Clone)]
@@ -25,7 +26,12 @@ pub struct Device {
     pub(super) waits_for_each: bool,
     /// Bytes of its memory that this process has.
     pub(super) bytes_in_use: Arc<AtomicUsize>,
+    /// Its ways to those of other ranks, kept as long as the device, by what connects the ranks otherwise.
+    connections: Arc<Mutex<Vec<Connection>>>,
 }
+
+/// What connects ranks, and how their devices reach each other.
+type Connection = (Weak<dyn Communicator>, Arc<Nccl>);
 
 /// The most bytes of arguments before CUDA 12.1.
 const ARGUMENT_BYTES: usize = 4096;
@@ -45,15 +51,7 @@ impl Device {
     /// # Errors
     /// There is no driver, or no such device.
     pub fn open(ordinal: usize) -> Result<Self, CudaError> {
-        // SAFETY: looks for the driver's library, whose start does nothing but prepare itself.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver);
-        }
-        let count = CudaContext::device_count().map_err(|error| match error.0 {
-            sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaError::NoDevice { ordinal, count: 0 },
-            _ => failed("looking for devices")(error),
-        })?;
-        let count = usize::try_from(count).unwrap_or(0);
+        let count = Device::count()?;
         if ordinal >= count {
             return Err(CudaError::NoDevice { ordinal, count });
         }
@@ -63,7 +61,42 @@ impl Device {
         let stream = || context.new_stream().map_err(failed("making a stream"));
         let (stream, copies) = (stream()?, stream()?);
         let waits_for_each = std::env::var_os("KERNFUSION_CUDA_SYNC").is_some_and(|value| value == "1");
-        Ok(Device { context, stream, copies, waits_for_each, bytes_in_use: Arc::default() })
+        let (bytes_in_use, connections) = Default::default();
+        Ok(Device { context, stream, copies, waits_for_each, bytes_in_use, connections })
+    }
+
+    /// How many GPUs there are.
+    ///
+    /// # Errors
+    /// There is no driver, or it reports an error.
+    pub fn count() -> Result<usize, CudaError> {
+        // SAFETY: looks for the driver's library, whose start does nothing but prepare itself.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(CudaError::NoDriver);
+        }
+        match CudaContext::device_count() {
+            Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
+            Err(error) => Err(failed("looking for devices")(error)),
+        }
+    }
+
+    /// Its way to the devices of the other ranks. All ranks have to ask for it in the same order, and the first time they find each other.
+    ///
+    /// # Errors
+    /// As [`Nccl::connect`].
+    pub(super) fn connection(&self, communicator: &Arc<dyn Communicator>) -> Result<Arc<Nccl>, CudaError> {
+        // Not held while ranks find each other: two of them may have one device, which NCCL refuses.
+        let connections = || self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections().retain(|(other, _)| other.strong_count() > 0);
+        let is_it = |(other, _): &&Connection| std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(communicator));
+        let known = connections().iter().find(is_it).map(|(_, nccl)| Arc::clone(nccl));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let nccl = Arc::new(Nccl::connect(&self.context, &self.stream, &**communicator)?);
+        connections().push((Arc::downgrade(communicator), Arc::clone(&nccl)));
+        Ok(nccl)
     }
 
     /// What NVRTC calls its architecture, such as `sm_90`.

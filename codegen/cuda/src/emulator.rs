@@ -271,6 +271,9 @@ impl Commands {
                     self.word(*bytes as u64);
                 }
                 StreamOp::Product(_) => unreachable!("a library is only chosen on a device"),
+                StreamOp::Exchange { .. } | StreamOp::Gather { .. } => {
+                    unreachable!("the emulator runs programs of one rank")
+                }
                 StreamOp::Launch(launch) => {
                     self.words([LAUNCH, launch.function as u64]);
                     self.words(launch.grid.map(u64::from));

@@ -1,6 +1,6 @@
 //! What can go wrong on the way to a GPU.
 
-use kernfusion_codegen::{CodegenError, DeviceError};
+use kernfusion_codegen::{CodegenError, CommunicationError, DeviceError};
 
 /// An error of NVRTC or of the driver.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -85,6 +85,51 @@ pub enum CudaError {
         what: &'static str,
         /// The library's word for it.
         message: String,
+    },
+    /// NCCL is not installed.
+    #[error(
+        "NCCL, through which ranks on GPUs exchange, cannot be loaded: install it with `pip install nvidia-nccl-cu12`, and put the folder \
+         that has libnccl.so.2 into LD_LIBRARY_PATH, or set KERNFUSION_NCCL to the file ({cause})"
+    )]
+    NoNccl {
+        /// What was tried.
+        cause: String,
+    },
+    /// NCCL lacks what is called.
+    #[error("NCCL {version} is too old for ranks on GPUs: 2.18.1 is the oldest that they exchange through")]
+    OldNccl {
+        /// Such as `2.10.3`.
+        version: String,
+    },
+    /// Another rank cannot go on.
+    #[error("rank {rank} has no NCCL to exchange through, or has failed before")]
+    NoNcclThere {
+        /// Which.
+        rank: usize,
+    },
+    /// Ranks have several versions of NCCL.
+    #[error("rank {rank} has NCCL {own}, and rank 0 has {first}: all ranks need the same")]
+    OtherNccl {
+        /// A rank that has another one than rank 0.
+        rank: usize,
+        /// Its version.
+        own: String,
+        /// That of rank 0.
+        first: String,
+    },
+    /// NCCL reports an error.
+    #[error("NCCL: {what}: {message}")]
+    Nccl {
+        /// What was done.
+        what: &'static str,
+        /// The library's words.
+        message: String,
+    },
+    /// What connects ranks before NCCL does has failed.
+    #[error("ranks cannot tell each other how to exchange through NCCL: {cause}")]
+    Ranks {
+        /// Why.
+        cause: CommunicationError,
     },
     /// A kernel has more arguments than the driver passes.
     #[error(

@@ -2,7 +2,7 @@
 //!
 //! The memory of a program is one allocation, made when it is compiled: the arena, scratch and inputs of its plans, which take turns
 //! with it. States live in [`States`], which programs of one model share. The first run captures the launches of a plan as one
-//! graph of the driver's, which later runs replay. Inputs and outputs pass through a [`Slot`], so that a batch is copied while the run
+//! graph of the driver's, which later runs replay, unless ranks exchange something in it. Inputs and outputs pass through a [`Slot`], so that a batch is copied while the run
 //! before it is under way, and the next run begins without waiting for outputs of this one.
 //!
 //! As eager mode wants it, temporaries are allocated when they are first written and freed after their last reader, and nothing is
@@ -15,6 +15,7 @@ use super::error::CudaError;
 use super::launches::{Argument, Launches, StreamOp};
 use super::layout::{Batch, Delivery, Layout, moves};
 use super::loaded::Loaded;
+use super::nccl::Nccl;
 use super::pending::{PendingRun, Results, Slot};
 use super::{Candidates, Options, Renderer, tune};
 use cudarc::driver::{CudaGraph, sys};
@@ -40,6 +41,8 @@ pub struct CudaExecutable {
     /// Those of runs under way, and others to use again.
     slots: Vec<Arc<Slot>>,
     results: Arc<Results>,
+    /// Where the program exchanges with other ranks.
+    nccl: Option<Arc<Nccl>>,
 }
 
 /// A plan of the program.
@@ -142,15 +145,19 @@ impl CudaExecutable {
         let opened = library.as_ref().and_then(|library| library.as_ref().ok());
         // A kernel at a time is what eager mode promises.
         let groups = options.groups && temporaries == Temporaries::Arena;
+        let communicator = options.communicator.clone();
         let mut renderer = Renderer::new(Options { groups, ..options });
-        let batch = Batch::new(&program);
-        let (mut plans, mut products) = (vec![], 0);
+        let batch = Batch::new(&program, communicator.as_ref().map_or(0, |communicator| communicator.rank()));
+        let (mut plans, mut products, mut nccl) = (vec![], 0, None);
         for (plan, times) in program.plans() {
             if candidates != Candidates::None {
                 tune::choose(&mut renderer, plan, device, cache, opened)?;
             }
             let steps = renderer.program(plan)?;
             products += steps.library_products();
+            if let (true, Some(communicator)) = (steps.exchanges(), &communicator) {
+                nccl = Some(device.connection(communicator)?);
+            }
             let code = Loaded::new(&steps, &renderer, device, cache, opened)?;
             plans.push(LoadedPlan::new((&program, &batch), (plan, times), steps, code, states, temporaries)?);
         }
@@ -159,9 +166,9 @@ impl CudaExecutable {
         let library =
             library.map(|library| LibraryUse { version: library.map(|library| library.version()), products });
         let results = Arc::new(Results::new(program));
-        let slots = vec![Arc::new(Slot::new(device, batch.bytes, results.bytes)?)];
+        let slots = vec![Arc::new(Slot::new(device, nccl.as_ref(), batch.bytes, results.bytes)?)];
         let (device, states) = (device.clone(), states.clone());
-        Ok(CudaExecutable { device, plans, library, memory, states, batch, slots, results })
+        Ok(CudaExecutable { device, plans, library, memory, states, batch, slots, results, nccl })
     }
 
     /// Bytes of the device's memory that a program takes when it is compiled, states that do not exist yet included.
@@ -180,7 +187,7 @@ impl CudaExecutable {
             bytes = bytes.max(Layout::new(plan, &renderer.program(plan)?, temporaries).bytes);
         }
         let new = program.states().into_iter().filter(|(name, _)| states.ty(name).is_none());
-        Ok(bytes + Batch::new(program).bytes + new.map(|(_, bytes)| bytes).sum::<usize>())
+        Ok(bytes + Batch::new(program, 0).bytes + new.map(|(_, bytes)| bytes).sum::<usize>())
     }
 
     /// What became of cublasLt, if tuning was allowed to try it.
@@ -204,6 +211,7 @@ impl CudaExecutable {
         let states = self.states.clone();
         let _held = states.hold();
         let slot = self.send(inputs)?;
+        self.clear_sums()?;
         let mut bytes = 0;
         for part in 0..self.plans.len() {
             for index in 0..self.plans[part].deliveries.len() {
@@ -228,6 +236,7 @@ impl CudaExecutable {
                 StreamOp::Clear { .. } | StreamOp::Copy(_) => continue,
                 StreamOp::Launch(launch) => launch.kernels.clone(),
                 StreamOp::Product(product) => vec![product.kernel],
+                StreamOp::Exchange { kernel, .. } | StreamOp::Gather { kernel, .. } => vec![*kernel],
             };
             launches.push(kernels);
             events.push(self.device.event()?);
@@ -262,9 +271,10 @@ impl CudaExecutable {
         self.memory.address(of.layout.offset(plan, memory))
     }
 
-    /// Starts all launches of a part: as a graph, unless each of them is waited for or memory comes and goes.
+    /// Starts all launches of a part: as a graph, unless each of them is waited for, memory comes and goes, or ranks exchange something.
     fn start(&mut self, part: usize) -> Result<(), CudaError> {
-        if self.device.waits_for_each || self.plans[part].fresh.is_some() {
+        let of = &self.plans[part];
+        if self.device.waits_for_each || of.fresh.is_some() || of.steps.exchanges() {
             return self.launch_all(part);
         }
         if self.plans[part].graph.is_none() {
@@ -280,7 +290,9 @@ impl CudaExecutable {
     fn send(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Arc<Slot>, CudaError> {
         let mut slot = match self.slots.iter().position(|slot| Arc::strong_count(slot) == 1) {
             Some(free) => self.slots.swap_remove(free),
-            None => Arc::new(Slot::new(&self.device, self.batch.bytes, self.results.bytes)?),
+            None => {
+                Arc::new(Slot::new(&self.device, self.nccl.as_ref(), self.batch.bytes, self.results.bytes)?)
+            }
         };
         let own = Arc::get_mut(&mut slot).expect("no run has it");
         let bytes = own.batch()?;
@@ -290,11 +302,29 @@ impl CudaExecutable {
             bytes[*start..start + tensor.len()].copy_from_slice(&tensor);
         }
         if let Some((start, count)) = self.batch.indices {
-            let indices = (0..count as u32).flat_map(u32::to_le_bytes);
+            let first = self.batch.first as u32;
+            let indices = (first..first + count as u32).flat_map(u32::to_le_bytes);
             bytes[start..start + 4 * count].iter_mut().zip(indices).for_each(|(byte, index)| *byte = index);
         }
         slot.send()?;
         Ok(slot)
+    }
+
+    /// Clears the sums over the batch, where the first microbatch of this rank is not that of the batch, which does.
+    fn clear_sums(&self) -> Result<(), CudaError> {
+        let Some(all) = self.results.program.microbatches.as_ref().filter(|_| self.batch.first > 0) else {
+            return Ok(());
+        };
+        let buffers = &self.plan(0).graph.buffers;
+        for (&id, state) in &self.plans[0].states {
+            let memory =
+                state.device::<DeviceMemory>().filter(|_| all.sums.contains(&buffers[id.0 as usize].name));
+            if let Some(memory) = memory {
+                // SAFETY: it is all of the memory.
+                unsafe { self.device.clear(memory.address(0), memory.bytes()) }?;
+            }
+        }
+        Ok(())
     }
 
     /// Copies the part of a batch to where the kernels find it, behind the runs before.
@@ -360,11 +390,25 @@ impl CudaExecutable {
             StreamOp::Launch(launch) => unsafe { of.code.launch(launch, &argument) },
             // SAFETY: the product describes these arguments, and the scratch has the workspace.
             StreamOp::Product(product) => unsafe { of.code.multiply(product, &argument) },
+            &StreamOp::Exchange { from, bytes, part, to, stride, .. } => {
+                // SAFETY: the plan has laid out the buffer and room for the parts.
+                unsafe { self.nccl().exchange((spot(from), bytes), part, (spot(to), stride)) }?;
+                self.device.settle("an exchange by NCCL")
+            }
+            &StreamOp::Gather { at, bytes, part, .. } => {
+                // SAFETY: the plan has laid out the buffer.
+                unsafe { self.nccl().gather(spot(at), bytes, part) }?;
+                self.device.settle("an exchange by NCCL")
+            }
         }?;
         if let Some(fresh) = &of.fresh {
             fresh.lives[at].1.iter().for_each(|buffer| _ = fresh.memory.borrow_mut().remove(buffer));
         }
         Ok(())
+    }
+
+    fn nccl(&self) -> &Nccl {
+        self.nccl.as_ref().expect("a program that exchanges was connected")
     }
 
     /// Copies what was not updated in place, through memory aside, since states may swap their values.

@@ -45,9 +45,18 @@ impl Launches {
     pub fn functions(&self) -> BTreeSet<usize> {
         let launches = self.steps.iter().filter_map(|step| match step {
             StreamOp::Launch(launch) => Some(launch.function),
-            StreamOp::Clear { .. } | StreamOp::Copy(_) | StreamOp::Product(_) => None,
+            StreamOp::Clear { .. }
+            | StreamOp::Copy(_)
+            | StreamOp::Product(_)
+            | StreamOp::Exchange { .. }
+            | StreamOp::Gather { .. } => None,
         });
         launches.collect()
+    }
+
+    /// Whether ranks exchange something in a run.
+    pub fn exchanges(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, StreamOp::Exchange { .. } | StreamOp::Gather { .. }))
     }
 
     /// How many products of a run a library does.
@@ -72,6 +81,32 @@ pub enum StreamOp {
     Launch(Launch),
     /// Lets a library multiply matrices.
     Product(Box<LibraryProduct>),
+    /// Sends to every rank its part of a buffer, and receives this rank's part of what each of them has.
+    Exchange {
+        /// The kernel of the plan that it belongs to.
+        kernel: usize,
+        /// What this rank has.
+        from: BufferOffset,
+        /// Bytes of it.
+        bytes: usize,
+        /// Bytes of each rank's part; the last ones may have fewer, or none.
+        part: usize,
+        /// Where the part that rank 0 sends goes.
+        to: BufferOffset,
+        /// Bytes from the part of one rank to that of the next.
+        stride: usize,
+    },
+    /// Completes a buffer of which each rank has its part in its place.
+    Gather {
+        /// The kernel of the plan that it belongs to.
+        kernel: usize,
+        /// The buffer.
+        at: BufferOffset,
+        /// All of its bytes.
+        bytes: usize,
+        /// Bytes of each rank's part; the last ones may have fewer, or none.
+        part: usize,
+    },
 }
 
 impl StreamOp {
@@ -83,7 +118,10 @@ impl StreamOp {
         };
         match self {
             StreamOp::Clear { at, .. } => vec![at.buffer],
-            StreamOp::Copy(Transfer { from, to, .. }) => vec![from.buffer, to.buffer],
+            StreamOp::Copy(Transfer { from, to, .. }) | StreamOp::Exchange { from, to, .. } => {
+                vec![from.buffer, to.buffer]
+            }
+            StreamOp::Gather { at, .. } => vec![at.buffer],
             StreamOp::Launch(launch) => launch.arguments.iter().filter_map(of).collect(),
             StreamOp::Product(product) => product.arguments.iter().filter_map(of).collect(),
         }

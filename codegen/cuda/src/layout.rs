@@ -69,6 +69,8 @@ pub(super) struct Batch {
     pub(super) inputs: Vec<(String, usize)>,
     /// Where the indices begin, and how many there are.
     pub(super) indices: Option<(usize, usize)>,
+    /// The first index: those of the ranks before this one come before.
+    pub(super) first: usize,
     pub(super) bytes: usize,
 }
 
@@ -81,16 +83,18 @@ pub(super) struct Delivery {
 }
 
 impl Batch {
-    pub(super) fn new(program: &ProgramPlan) -> Self {
+    /// That of a rank.
+    pub(super) fn new(program: &ProgramPlan, rank: usize) -> Self {
         let mut pieces = Pieces::default();
         let place =
             |(name, ty): (&str, &kernfusion_ir::TensorType)| (name.to_string(), pieces.take(ty.bytes()));
         let inputs = program.inputs().into_iter().map(place).collect();
         let indices = program.microbatches.as_ref().map(|all| (pieces.take(4 * all.count), all.count));
-        Batch { inputs, indices, bytes: pieces.end }
+        let first = rank * program.microbatches.as_ref().map_or(0, |all| all.count);
+        Batch { inputs, indices, first, bytes: pieces.end }
     }
 
-    /// What a plan of the program needs of the batch for the microbatch of this index. Neighbours are one copy.
+    /// What a plan of the program needs of the batch for the rank's microbatch of this number, from 0. Neighbours are one copy.
     pub(super) fn deliveries(
         &self,
         program: &ProgramPlan,
@@ -109,7 +113,7 @@ impl Batch {
                     let at =
                         inputs.iter().position(|(name, _)| *name == buffer.name).expect("checked before");
                     let is_whole = *inputs[at].1 == buffer.ty;
-                    self.inputs[at].1 + if is_whole { 0 } else { index * bytes }
+                    self.inputs[at].1 + if is_whole { 0 } else { (self.first + index) * bytes }
                 }
             };
             Delivery { from, to, bytes }
@@ -188,7 +192,7 @@ mod tests {
             tail: tail.clone(),
         };
         let program = ProgramPlan::divided(body.clone(), microbatches);
-        let batch = Batch::new(&program);
+        let batch = Batch::new(&program, 0);
         assert_eq!(batch.inputs, [("x".to_string(), 0), ("rate".to_string(), 2560)]);
         assert_eq!((batch.indices, batch.bytes), (Some((2816, 3)), 3072));
         let layout = Layout::new(&body, &Launches::default(), Temporaries::Arena);
@@ -197,11 +201,18 @@ mod tests {
         // The last two are neighbours in the batch as in the plan's memory when the index is the first.
         assert_eq!(of_body(0), [delivery(0, 512, 800), delivery(2560, 1536, 260)]);
         assert_eq!(of_body(2), [delivery(1600, 512, 800), delivery(2560, 1536, 4), delivery(2824, 1792, 4)]);
+        // Of a second rank, the first microbatch comes after all of the first one.
+        let second = Batch { first: 2, ..Batch::new(&program, 0) };
+        assert_eq!(
+            second.deliveries(&program, &body, &layout, 0),
+            [delivery(1600, 512, 800), delivery(2560, 1536, 260)]
+        );
+        assert_eq!((Batch::new(&program, 0).first, Batch::new(&program, 2).first), (0, 6));
         let layout = Layout::new(&tail, &Launches::default(), Temporaries::Arena);
         assert_eq!(batch.deliveries(&program, &tail, &layout, 0), [delivery(2560, 512, 4)]);
         // A program that is not divided takes its whole batch in one copy.
         let whole = ProgramPlan::whole(body.clone());
         let layout = Layout::new(&body, &Launches::default(), Temporaries::Arena);
-        assert_eq!(Batch::new(&whole).deliveries(&whole, &body, &layout, 0).len(), 1);
+        assert_eq!(Batch::new(&whole, 0).deliveries(&whole, &body, &layout, 0).len(), 1);
     }
 }

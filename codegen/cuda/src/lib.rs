@@ -20,6 +20,7 @@ mod body;
 #[cfg(feature = "driver")]
 mod cache;
 mod chain;
+mod collective;
 #[cfg(feature = "driver")]
 mod compiler;
 mod contraction;
@@ -41,6 +42,8 @@ mod loaded;
 mod lower;
 mod map;
 mod matrices;
+#[cfg(feature = "driver")]
+mod nccl;
 #[cfg(feature = "driver")]
 pub mod nvrtc;
 #[cfg(feature = "driver")]
@@ -66,11 +69,13 @@ pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use grid::MOST_BLOCKS;
 pub use kernfusion_codegen::Candidates;
+use kernfusion_codegen::Communicator;
 pub use launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, StreamOp};
 pub use lower::Renderer;
 pub use matrices::{Algorithm, Matrix, MatrixProduct};
 #[cfg(feature = "driver")]
 pub use peaks::peaks;
+use std::sync::Arc;
 
 /// The headers that generated source includes, by name.
 pub const HEADERS: [(&str, &str); 4] = [
@@ -96,11 +101,20 @@ pub struct Options {
     pub tile: Option<[usize; 2]>,
     /// Who takes part when a device measures, before it runs a program, who does each product best.
     pub candidates: Candidates,
+    /// The way to the other ranks of programs that exchange.
+    pub communicator: Option<Arc<dyn Communicator>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { tf32: false, slice_bytes: 64 << 20, groups: true, tile: None, candidates: Candidates::None }
+        Options {
+            tf32: false,
+            slice_bytes: 64 << 20,
+            groups: true,
+            tile: None,
+            candidates: Candidates::None,
+            communicator: None,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! buffers these are. Whatever no function does in one go is first rewritten to several kernels
 //! ([`rewrite`](super::rewrite)), which hand values to each other in scratch memory.
 
+use super::collective::PartSum;
 use super::grid::arranged;
 use super::group::FunctionBody;
 use super::launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, StreamOp};
@@ -39,6 +40,8 @@ pub struct Renderer {
     pub(super) pieces: BTreeMap<usize, FunctionBody>,
     /// Functions of several kernels, by their bodies.
     pub(super) groups: HashMap<String, usize>,
+    /// Functions that sum the parts of ranks, by what is constant in them.
+    pub(super) sums: HashMap<PartSum, usize>,
 }
 
 /// Who does the product of a kernel.
@@ -72,7 +75,6 @@ impl Renderer {
         Renderer { options, ..Renderer::default() }
     }
 
-    #[cfg(feature = "driver")]
     pub(super) fn options(&self) -> &Options {
         &self.options
     }
@@ -123,6 +125,9 @@ impl Renderer {
     ) -> Result<(), CodegenError> {
         if let Some(repeated) = kernel.repeated() {
             return self.iterations(program, number, repeated, spot);
+        }
+        if kernel.collective().is_some() {
+            return self.collective(program, number, &plan.graph, kernel, spot);
         }
         let (template, slots) = self.kernel(plan, kernel)?;
         let argument = |slot: &usize| match slots.get(*slot) {
@@ -228,7 +233,7 @@ fn key(numbered: &Kernel, slots: &[Slot]) -> String {
 }
 
 /// What a function's first lines say: the kernel, and the ops that it computes with the user's lines, in order.
-fn comment(graph: &KernelGraph, kernel: &Kernel) -> String {
+pub(super) fn comment(graph: &KernelGraph, kernel: &Kernel) -> String {
     let text = graph.show(kernel).to_string();
     let mut lines = vec![text.lines().next().unwrap_or_default().to_owned()];
     let nodes: Vec<_> = kernel.covers.iter().filter_map(|id| graph.nodes.get(id)).collect();
@@ -316,7 +321,7 @@ impl Lowering<'_> {
             }
             Form::Contraction(_) => self.chain(kernel),
             Form::Loop(_) => unreachable!("the iterations of a loop are lowered one by one"),
-            Form::Collective(_) => Err(self.unsupported("an exchange between ranks")),
+            Form::Collective(_) => unreachable!("exchanges are steps of their own"),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::device::{Device, DeviceMemory, failed};
 use super::error::CudaError;
 use super::layout::{ALIGNMENT, Delivery};
+use super::nccl::Nccl;
 use cudarc::driver::{CudaEvent, CudaStream, PinnedHostSlice, result, sys};
 use kernfusion_codegen::{CodegenError, Outputs, Running};
 use kernfusion_ir::kernel::{BufferId, Plan, ProgramPlan};
@@ -19,7 +20,7 @@ pub(super) struct PendingRun {
 impl Running for PendingRun {
     fn is_ready(&self) -> Result<bool, CodegenError> {
         self.slot.device.enter()?;
-        Ok(self.slot.done.try_is_complete().map_err(failed("running the program"))?)
+        Ok(self.slot.is_done()?)
     }
 
     fn wait(self: Box<Self>) -> Result<Outputs, CodegenError> {
@@ -114,10 +115,17 @@ pub(super) struct Slot {
     outputs: PinnedHostSlice<u8>,
     copied: CudaEvent,
     done: CudaEvent,
+    /// Where the program exchanges with other ranks.
+    nccl: Option<Arc<Nccl>>,
 }
 
 impl Slot {
-    pub(super) fn new(device: &Device, input_bytes: usize, output_bytes: usize) -> Result<Self, CudaError> {
+    pub(super) fn new(
+        device: &Device,
+        nccl: Option<&Arc<Nccl>>,
+        input_bytes: usize,
+        output_bytes: usize,
+    ) -> Result<Self, CudaError> {
         let staging = device.memory(input_bytes)?;
         // Its zeros are written by the stream of the programs, its batches by the other one.
         device.wait("allocating memory")?;
@@ -135,13 +143,21 @@ impl Slot {
             input_bytes,
             copied: event()?,
             done: event()?,
+            nccl: nccl.cloned(),
             device: device.clone(),
         })
+    }
+
+    fn is_done(&self) -> Result<bool, CudaError> {
+        self.done.try_is_complete().map_err(failed("running the program"))
     }
 
     /// Waits until the run is over.
     fn wait(&self) -> Result<(), CudaError> {
         self.device.enter()?;
+        if let Some(nccl) = &self.nccl {
+            return nccl.wait_until(&|| self.is_done());
+        }
         self.done.synchronize().map_err(failed("running the program"))
     }
 

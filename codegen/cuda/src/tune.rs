@@ -168,7 +168,10 @@ impl Tuner<'_> {
         let address = |argument| memory.address(argument);
         let run = || {
             program.steps.iter().try_for_each(|step| match step {
-                StreamOp::Clear { .. } | StreamOp::Copy(_) => Ok(()),
+                StreamOp::Clear { .. }
+                | StreamOp::Copy(_)
+                | StreamOp::Exchange { .. }
+                | StreamOp::Gather { .. } => Ok(()),
                 // SAFETY: the function was rendered for buffers of these sizes.
                 StreamOp::Launch(launch) => unsafe { code.launch(launch, &address) },
                 // SAFETY: the product is one of buffers of these sizes.
@@ -221,7 +224,10 @@ impl Memory {
     ) -> Result<Self, CudaError> {
         let steps = programs.clone().flat_map(|program| &program.steps);
         let arguments = steps.flat_map(|step| match step {
-            StreamOp::Clear { .. } | StreamOp::Copy(_) => &[],
+            StreamOp::Clear { .. }
+            | StreamOp::Copy(_)
+            | StreamOp::Exchange { .. }
+            | StreamOp::Gather { .. } => &[],
             StreamOp::Launch(launch) => &launch.arguments[..],
             StreamOp::Product(product) => &product.arguments[..],
         });

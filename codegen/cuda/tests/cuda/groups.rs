@@ -55,7 +55,11 @@ fn rendered(cases: &[Case], groups: bool) -> (Renderer, Vec<Launches>) {
 fn kernels(program: &Launches) -> Vec<Vec<usize>> {
     let launches = program.steps.iter().filter_map(|step| match step {
         StreamOp::Launch(launch) => Some(launch.kernels.clone()),
-        StreamOp::Clear { .. } | StreamOp::Copy(_) | StreamOp::Product(_) => None,
+        StreamOp::Clear { .. }
+        | StreamOp::Copy(_)
+        | StreamOp::Product(_)
+        | StreamOp::Exchange { .. }
+        | StreamOp::Gather { .. } => None,
     });
     launches.collect()
 }

@@ -8,11 +8,15 @@ mod library;
 #[path = "../../../cpu/tests/kernels/support.rs"]
 mod support;
 
-use kernfusion_codegen::{CodegenError, Executable, States, Temporaries};
+use kernfusion_codegen::{CodegenError, Communicator, Executable, States, Temporaries, threads};
 use kernfusion_cuda::{Cache, CudaError, CudaExecutable, Device, Options};
 use kernfusion_ir::kernel::{BufferRole, Domain, Form, InstrKind, Plan, ProgramPlan, StoreMode};
-use kernfusion_ir::{Binary, DType, Tensor, TensorType};
-use std::sync::OnceLock;
+use kernfusion_ir::{
+    Binary, Builder, Collective, DType, Exchange, Graph, InputRole, Origin, Tensor, TensorType,
+};
+use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
+use kernfusion_passes::plan::plan;
+use std::sync::{Arc, OnceLock};
 use support::{Bench, Program, at};
 use tempfile::TempDir;
 
@@ -30,7 +34,10 @@ fn device() -> Option<Device> {
             std::mem::forget(library.expect("the simulated driver"));
         }
         // SAFETY: no other thread of these tests has read the environment yet; they all wait here.
-        unsafe { std::env::set_var("KERNFUSION_NVRTC", folder) };
+        unsafe {
+            std::env::set_var("KERNFUSION_NVRTC", folder);
+            std::env::set_var("KERNFUSION_NCCL", "libnone.so.7");
+        }
         true
     };
     LOADED.get_or_init(load).then(|| Device::open(0).expect("a simulated device"))
@@ -185,6 +192,43 @@ fn states_and_sums_may_be_empty() {
     .expect("compiles");
     let outputs = program.run(&[("x", &numbers(2.0))]).unwrap();
     assert_eq!(outputs.get("y"), Ok(&numbers(2.0)));
+}
+
+/// A rank alone needs no NCCL; several do.
+#[test]
+fn ranks_need_nccl_and_say_so() {
+    let Some(device) = device() else { return };
+    let run = |communicator: Arc<dyn Communicator>| {
+        let ranks = communicator.ranks();
+        let mut graph = Graph::new("sum");
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [COUNT])).unwrap();
+        let y = b.op(Collective { exchange: Exchange::AllReduce, ranks }, &[x]).unwrap();
+        graph.output("y", y);
+        let plan = plan(fuse(&graph, Fusion::Full, any_kernel).expect("fuses"));
+        let folder = TempDir::new().unwrap();
+        let mut program = CudaExecutable::compile(
+            ProgramPlan::whole(plan),
+            &device.states(),
+            &device,
+            Options { communicator: Some(communicator), ..Options::default() },
+            Temporaries::Arena,
+            &Cache::at(folder.path()),
+        )?;
+        program.run(&[("x", &numbers(1.0))])
+    };
+    let [alone] = &threads(1)[..] else { panic!("one rank") };
+    assert_eq!(run(alone.clone()).unwrap().get("y"), Ok(&numbers(1.0)));
+    let errors: Vec<_> = std::thread::scope(|scope| {
+        let run = &run;
+        let ranks: Vec<_> =
+            threads(2).into_iter().map(|rank| scope.spawn(move || run(rank).unwrap_err())).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap().to_string()).collect()
+    });
+    for error in errors {
+        assert!(error.contains("NCCL, through which ranks on GPUs exchange, cannot be loaded"), "{error}");
+        assert!(error.contains("libnone.so.7"), "{error}");
+    }
 }
 
 #[test]

@@ -24,7 +24,8 @@
   if (device().is_capturing()) return CAPTURE_UNSUPPORTED
 
 namespace {
-int context;
+// The context of each device.
+char contexts[64];
 thread_local void* current;
 }  // namespace
 
@@ -88,8 +89,8 @@ EXPORT cuDeviceGetAttribute(int* value, int attribute, int) {
   return SUCCESS;
 }
 
-EXPORT cuDevicePrimaryCtxRetain(void** handle, int) {
-  *handle = &context;
+EXPORT cuDevicePrimaryCtxRetain(void** handle, int ordinal) {
+  *handle = &contexts[ordinal];
   return SUCCESS;
 }
 
@@ -107,7 +108,7 @@ EXPORT cuCtxSetCurrent(void* handle) {
 
 EXPORT cuCtxSynchronize() {
   OUTSIDE_OF_CAPTURE;
-  return device().finish_all();
+  return device().finish_all(current);
 }
 
 EXPORT cuStreamCreate(void** handle, unsigned flags) {
@@ -116,7 +117,7 @@ EXPORT cuStreamCreate(void** handle, unsigned flags) {
   const char* order = getenv("SIMULATED_ORDER");
   const bool ahead = order && !strcmp(order, "ahead"), at_once = order && !strcmp(order, "at-once");
   const bool is_late = !at_once && (!ahead || device().streams.empty());
-  auto* stream = new Stream{flags != 1, is_late, {}, nullptr, false};
+  auto* stream = new Stream{current, flags != 1, is_late, {}, nullptr, false};
   device().streams.push_back(stream);
   *handle = stream;
   return SUCCESS;
@@ -223,7 +224,7 @@ EXPORT cuStreamWaitEvent(void* handle, Event* event, unsigned) {
   HEALTHY;
   auto recording = event->last;
   if (!recording) return SUCCESS;
-  return device().enqueue(device().stream(handle), [recording] { return device().reach(*recording); });
+  return device().enqueue(device().stream(handle), [recording] { return device().reach_in_operation(*recording); });
 }
 
 EXPORT cuEventSynchronize(Event* event) {
@@ -267,7 +268,7 @@ EXPORT cuMemAllocAsync(Address* address, size_t bytes, void*) {
 
 EXPORT cuMemFree_v2(Address address) {
   OUTSIDE_OF_CAPTURE;
-  device().finish_all();
+  device().finish_all(current);
   return device().release(address);
 }
 
@@ -417,7 +418,7 @@ EXPORT cuModuleGetFunction(Function** function, Function* module, const char* na
 
 EXPORT cuModuleUnload(Function* module) {
   LOCKED;
-  device().finish_all();
+  device().finish_all(current);
   for (auto* instance : device().instances)
     if (instance->functions.count(module)) {
       complain("the code of %s goes while a graph needs it", module->name.c_str());
@@ -446,7 +447,7 @@ EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
 }
 
 // No function of CUDA's: how the simulated libraries put work behind that of a stream. The operation is given `data`, each
-// time it runs; all pieces of memory must lie inside of the device's then.
+// time it runs; all pieces of memory must lie inside of the device's then. Outside of graphs it may give NOT_READY, to be called again.
 EXPORT simulatedEnqueue(void* handle, const char* name, int (*operation)(void*), void* data, const Address* starts,
                         const size_t* sizes, int count) {
   HEALTHY;
@@ -455,6 +456,21 @@ EXPORT simulatedEnqueue(void* handle, const char* name, int (*operation)(void*),
   const std::string text = name;
   return device().enqueue(device().stream(handle),
                           [=] { return device().run_library(text, pieces, [=] { return operation(data); }); });
+}
+
+// How the simulated NCCL does something while no operation runs.
+EXPORT simulatedLocked(int (*action)(void*), void* data) {
+  LOCKED;
+  const int result = action(data);
+  device().changed.notify_all();
+  return result;
+}
+
+// How a call of it waits for calls of other threads.
+EXPORT simulatedAwait(int (*is_met)(void*), void* data) {
+  LOCKED;
+  while (!is_met(data)) device().changed.wait(device().mutex);
+  return SUCCESS;
 }
 
 #define UNSUPPORTED(name) \

@@ -1,16 +1,17 @@
-//! A simulated CUDA driver, so that the code in front of the driver runs in tests without a GPU: `libcuda`, `libnvrtc` and
-//! `libcublasLt`, built from the C++ beside this file. It simulates the driver's interface (memory, streams, events, graphs), not a GPU;
+//! A simulated CUDA driver, so that the code in front of the driver runs in tests without a GPU: `libcuda`, `libnvrtc`, `libcublasLt` and
+//! `libnccl`, built from the C++ beside this file. It simulates the driver's interface (memory, streams, events, graphs), not a GPU;
 //! kernels run on the emulator. `driver.cpp` says what can be set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The sources of each library, the first of which is compiled. The last one calls the first.
-const LIBRARIES: [(&str, &[&str]); 3] = [
+/// The sources of each library, the first of which is compiled. The last two call the first.
+const LIBRARIES: [(&str, &[&str]); 4] = [
     ("libcuda.so", &["driver.cpp", "simulator.hpp", "kernels.hpp"]),
     ("libnvrtc.so", &["nvrtc.cpp"]),
     ("libcublasLt.so", &["cublaslt.cpp"]),
+    ("libnccl.so.2", &["nccl.cpp"]),
 ];
 
 /// The folder of the libraries, built if they are not there; `None`, with a word to say so, without a C++ compiler.
@@ -33,11 +34,10 @@ pub(crate) fn folder() -> Option<&'static Path> {
 /// Compiles a library unless it is newer than its sources. It appears whole, as other tests may use it.
 fn library(compiler: &str, folder: &Path, name: &str, sources: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The tests of the command build it, too.
-    let package = match root.join("tests/driver").exists() {
-        true => root.to_path_buf(),
-        false => root.join("../codegen/cuda"),
-    };
+    // The tests of the library and of the command build it, too.
+    let packages = [root.to_path_buf(), root.join("codegen/cuda"), root.join("../codegen/cuda")];
+    let package = packages.into_iter().find(|package| package.join("tests/driver").exists());
+    let package = package.expect("the package of the CUDA back end");
     let here = package.join("tests/driver");
     let modified = |path: PathBuf| path.metadata().and_then(|data| data.modified()).ok();
     let newest = sources.iter().map(|source| modified(here.join(source))).max().expect("there are sources");
@@ -56,7 +56,7 @@ fn library(compiler: &str, folder: &Path, name: &str, sources: &[&str]) {
         .arg("-o")
         .arg(&part)
         .arg("-ldl")
-        .args((name == "libcublasLt.so").then(|| folder.join("libcuda.so")))
+        .args(matches!(name, "libcublasLt.so" | "libnccl.so.2").then(|| folder.join("libcuda.so")))
         .output()
         .expect("the compiler was there");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

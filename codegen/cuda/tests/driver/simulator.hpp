@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels.hpp"
 
+#include <condition_variable>
 #include <cstdarg>
 #include <deque>
 #include <functional>
@@ -96,6 +97,7 @@ struct Event {
   std::shared_ptr<Recording> last;
 };
 
+// One that cannot go on yet gives NOT_READY, and is done again later.
 typedef std::function<Result()> Operation;
 typedef std::vector<Operation> Operations;
 
@@ -112,6 +114,7 @@ struct Instance {
 };
 
 struct Stream {
+  void* context;
   bool is_blocking;
   // Whether its operations wait until somebody waits for them; others are done as soon as CUDA may do them.
   bool is_late;
@@ -120,13 +123,16 @@ struct Stream {
   bool is_invalidated = false;
 };
 
+// All devices: they share memory, but each context has its own streams.
 struct Device {
   std::recursive_mutex mutex;
+  // Something was enqueued, or done. Who waits for it has the mutex once, and does no operation.
+  std::condition_variable_any changed;
   std::map<Address, Allocation> memory;  // By first byte.
   std::map<char*, size_t> pinned;
   std::vector<Stream*> streams;
   std::set<Instance*> instances;
-  Stream legacy{true, true, {}, nullptr, false};
+  Stream legacy{nullptr, true, true, {}, nullptr, false};
   size_t launches = 0;
   size_t total = setting("SIMULATED_MIB", 1024) << 20, used = 0;
   // The first error while operations were done; every later call gives it, as with CUDA.
@@ -152,27 +158,55 @@ struct Device {
     return broken;
   }
 
-  // Does the oldest operation of a stream.
-  Result advance(Stream& stream) {
+  // Does the oldest operation of a stream, if it can go on.
+  bool advance(Stream& stream) {
     Operation operation = std::move(stream.pending.front());
     stream.pending.pop_front();
     const Result result = broken == SUCCESS ? operation() : broken;
-    return result == SUCCESS ? SUCCESS : fail(result);
+    if (result == NOT_READY) {
+      stream.pending.push_front(std::move(operation));
+      return false;
+    }
+    if (result != SUCCESS) fail(result);
+    changed.notify_all();
+    return true;
+  }
+
+  // Advances a stream, or another one that it may wait for, or waits until somebody else has done something.
+  void go_on(Stream& stream) {
+    if (advance(stream)) return;
+    for (Stream* other : streams)
+      if (other != &stream && !other->pending.empty() && advance(*other)) return;
+    changed.wait(mutex);
   }
 
   Result finish(Stream& stream) {
-    while (!stream.pending.empty()) advance(stream);
+    while (!stream.pending.empty()) go_on(stream);
     return broken;
   }
 
-  Result finish_all() {
+  // Those of a context.
+  Result finish_all(void* context) {
     finish(legacy);
-    for (Stream* stream : streams) finish(*stream);
+    std::vector<Stream*> own;
+    std::copy_if(streams.begin(), streams.end(), std::back_inserter(own), [=](Stream* stream) { return stream->context == context; });
+    for (Stream* stream : own) finish(*stream);
     return broken;
   }
 
+  static bool is_ahead(const Recording& recording) {
+    return !recording.is_done && recording.stream && !recording.stream->pending.empty();
+  }
+
+  // What somebody does who waits for an event; an operation that does must not wait itself.
   Result reach(const Recording& recording) {
-    while (!recording.is_done && recording.stream && !recording.stream->pending.empty()) advance(*recording.stream);
+    while (is_ahead(recording)) go_on(*recording.stream);
+    return broken;
+  }
+
+  Result reach_in_operation(const Recording& recording) {
+    while (is_ahead(recording))
+      if (!advance(*recording.stream)) return NOT_READY;
     return broken;
   }
 
@@ -185,6 +219,7 @@ struct Device {
       return SUCCESS;
     }
     stream.pending.push_back(std::move(operation));
+    changed.notify_all();
     return stream.is_late ? SUCCESS : finish(stream);
   }
 
@@ -257,8 +292,10 @@ struct Device {
         complain("%s is given %zu bytes that are nowhere", name.c_str(), bytes);
         return ILLEGAL_ADDRESS;
       }
-    if (is_to_fail() || operation() != 0) return ILLEGAL_ADDRESS;
-    return check_fences(name);
+    if (is_to_fail()) return ILLEGAL_ADDRESS;
+    const int result = operation();
+    if (result == NOT_READY) return NOT_READY;
+    return result == SUCCESS ? check_fences(name) : ILLEGAL_ADDRESS;
   }
 
   // Whether a setting names a part of a function's name.
