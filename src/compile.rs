@@ -119,8 +119,8 @@ fn check_mode(target: &Target) -> Result<()> {
         }
         _ => {}
     }
-    if target.rank_count() > 1 && (target.is_on_gpu() || target.check_finite) {
-        let reason = "several ranks run on CPUs, and without looking for numbers that are not finite";
+    if target.rank_count() > 1 && target.check_finite {
+        let reason = "several ranks run without looking for numbers that are not finite";
         return Err(Error::Configuration(reason.into()));
     }
     if target.candidates != Candidates::None && !target.is_on_gpu() {

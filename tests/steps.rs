@@ -78,7 +78,10 @@ impl Steps {
 
     pub(crate) fn run(&self, target: &Target) -> Ran {
         let step = self.step();
-        let states = step.program.initial_states(3).unwrap();
+        let states = target.states();
+        for (name, value) in step.program.initial_parameters(3) {
+            states.set(&name, &value).unwrap();
+        }
         let mut program = step.program.compile(&states, target).unwrap();
         let mut numbers = vec![];
         for number in 0..STEPS {

@@ -285,6 +285,7 @@ impl Target {
             let options = kernfusion_cuda::Options {
                 tf32: self.f32_products == F32Products::Tf32,
                 candidates: self.candidates,
+                communicator: self.communicator.clone(),
                 ..Default::default()
             };
             return Box::new(CudaBackend { device: device.clone(), options });

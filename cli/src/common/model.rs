@@ -331,6 +331,12 @@ enum DeviceArg {
 impl TargetArgs {
     /// The target in a mode: the CPU, or the first GPU.
     pub(crate) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
+        self.target_of(mode, 0)
+    }
+
+    /// The target of one of several ranks on this machine: the CPU, or a GPU, which are dealt out to them in turn.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "CPUs are shared"))]
+    pub(crate) fn target_of(&self, mode: Mode, local_rank: usize) -> std::result::Result<Target, CliError> {
         let candidates = match self.tune {
             None => Candidates::None,
             Some(TuneArg::Tiles) => Candidates::Tiles,
@@ -353,7 +359,10 @@ impl TargetArgs {
             }
             DeviceArg::Cpu => Ok(target),
             #[cfg(feature = "cuda")]
-            DeviceArg::Cuda => Ok(target.on(kernfusion_cuda::Device::open(0)?)),
+            DeviceArg::Cuda => {
+                let devices = kernfusion_cuda::Device::count()?.max(1);
+                Ok(target.on(kernfusion_cuda::Device::open(local_rank % devices)?))
+            }
             #[cfg(not(feature = "cuda"))]
             DeviceArg::Cuda => Err(kernfusion_cuda::CudaError::NotBuilt.into()),
         }

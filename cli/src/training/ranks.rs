@@ -181,6 +181,14 @@ pub(crate) fn target(target: Target, rank: Option<&Rank>, chooses_threads: bool)
     }
 }
 
+/// The number of a rank among those of this machine.
+pub(crate) fn number_here(rank: Option<&Rank>) -> usize {
+    match launched_as() {
+        Some(_) => kernfusion_mpi::local_rank(),
+        None => rank.map_or(0, |rank| rank.rank()),
+    }
+}
+
 fn own_cores(ranks: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let online = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

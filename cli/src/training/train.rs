@@ -365,7 +365,8 @@ pub(crate) fn absolute(path: &Path) -> String {
 impl Args {
     /// What to compile for, by a process alone or by one of several ranks, which share the cores of a machine.
     pub(crate) fn target(&self, rank: Option<&Rank>) -> Result<Target, CliError> {
-        let target = self.memory.limit(self.target.target(self.mode)?).shard_optimizer(self.shard_optimizer);
+        let target = self.target.target_of(self.mode, ranks::number_here(rank))?;
+        let target = self.memory.limit(target).shard_optimizer(self.shard_optimizer);
         Ok(ranks::target(target, rank, self.target.chooses_threads()))
     }
 

@@ -152,7 +152,7 @@ fn supervised(args: &SupervisedArgs, rank: Option<&Rank>, mut screen: Option<&mu
     let SupervisedArgs { steps: StepsArgs { common, steps }, memory } = args;
     let mut begun = || -> Result<_, CliError> {
         let directory = screen.as_mut().map(|screen| common.claim(&[], screen)).transpose()?;
-        let (model, target) = common.begin()?;
+        let (model, target) = common.begin(ranks::number_here(rank))?;
         let target = ranks::target(memory.limit(target), rank, common.target.chooses_threads());
         let rows: Vec<Demonstration> = rows(&common.data)?;
         let tuning = Tuning { microbatches: memory.microbatches().unwrap_or(0), ..common.tuning(*steps) };
@@ -191,7 +191,7 @@ fn supervised(args: &SupervisedArgs, rank: Option<&Rank>, mut screen: Option<&mu
 
 fn reward(args: &StepsArgs, screen: &mut Screen) -> Outcome {
     let directory = args.common.claim(&[], screen)?;
-    let (model, target) = args.common.begin()?;
+    let (model, target) = args.common.begin(0)?;
     let rows = rows(&args.common.data)?;
     let mut run = RewardModel::new(model, &rows, args.common.tuning(args.steps), &target)?;
     screen.line(format!("rows:  {} preferences", rows.len()));
@@ -211,7 +211,7 @@ fn reward(args: &StepsArgs, screen: &mut Screen) -> Outcome {
 
 fn ppo(args: &PpoArgs, screen: &mut Screen) -> Outcome {
     let directory = args.common.claim(&[&args.reward], screen)?;
-    let (model, target) = args.common.begin()?;
+    let (model, target) = args.common.begin(0)?;
     let checkpoint = Checkpoint::load(&args.reward).map_err(kernfusion_lm::Error::from)?;
     let scorer = Scorer::from_checkpoint(checkpoint, &target);
     let mut scorer = scorer.map_err(|error| in_file(&args.reward, error))?;
@@ -252,9 +252,9 @@ impl CommonArgs {
         Ok(directory)
     }
 
-    /// The model to begin with, and where programs run.
-    fn begin(&self) -> Result<(Pretrained, Target), CliError> {
-        let target = self.target.target(self.mode)?.start();
+    /// The model to begin with, and where programs of the rank of this number on this machine run.
+    fn begin(&self, local_rank: usize) -> Result<(Pretrained, Target), CliError> {
+        let target = self.target.target_of(self.mode, local_rank)?.start();
         let checkpoint = Checkpoint::load(&self.checkpoint).map_err(kernfusion_lm::Error::from)?;
         let model = Pretrained::new(checkpoint).map_err(|error| in_file(&self.checkpoint, error))?;
         Ok((model, target))

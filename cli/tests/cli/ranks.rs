@@ -1,5 +1,7 @@
 //! Training by several processes, under each MPI that is installed: losses and checkpoints are those of one process, bit for bit.
 
+#[cfg(feature = "cuda")]
+use crate::device::driver;
 use crate::workplace::{Ended, Workplace, end, message};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +30,10 @@ fn under(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2])
 }
 
 fn start(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2]) -> Child {
+    command(work, launcher, ranks).spawn().unwrap()
+}
+
+fn command(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2]) -> Command {
     let mut command = Command::new(launcher.0);
     command.args(launcher.1);
     for (number, (count, flags)) in ranks.into_iter().filter(|(count, _)| *count > 0).enumerate() {
@@ -36,7 +42,7 @@ fn start(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2])
     }
     command.current_dir(work.0.path()).env("KERNFUSION_DATA", work.0.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
+    command
 }
 
 /// The processes of a workplace with one of these variables, by what they were started with.
@@ -217,6 +223,28 @@ fn wrong_use_is_said_once() {
         said(under(&work, launcher, [(2, "presets"), (0, "")]), "and nothing else");
         let rewards = "tune reward --checkpoint a --data b --out c";
         said(under(&work, launcher, [(2, rewards), (0, "")]), "several ranks run sft alone");
+    }
+}
+
+/// On the simulated driver, whose NCCL connects threads, not processes.
+#[cfg(feature = "cuda")]
+#[test]
+fn ranks_on_gpus_need_nccl() {
+    let Some(folder) = driver::folder() else { return };
+    let work = Workplace::new();
+    for launcher in launchers() {
+        let cuda = |variable: &str, value: &str| {
+            let mut command = command(&work, launcher, [(2, &flags("a", "--device cuda")), (0, "")]);
+            command.env("LD_LIBRARY_PATH", folder).env("KERNFUSION_NVRTC", folder);
+            command.env("KERNFUSION_CACHE", work.path("cache")).env(variable, value);
+            end(command.spawn().unwrap())
+        };
+        let said = |ended: Ended, what: &str| said_once(ended, launcher.0, what);
+        said(
+            cuda("KERNFUSION_NCCL", "libnone.so.7"),
+            "NCCL, through which ranks on GPUs exchange, cannot be loaded",
+        );
+        said(cuda("SIMULATED_NCCL_VERSION", "21003"), "NCCL 2.10.3 is too old for ranks on GPUs");
     }
 }
 

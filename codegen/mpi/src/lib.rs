@@ -102,11 +102,18 @@ impl Launcher {
 
 /// How many of the ranks are on this machine, as far as a launcher says it; else 1.
 pub fn local_ranks() -> usize {
-    let said = |name: &&str| std::env::var(name).ok()?.trim().parse().ok().filter(|&ranks: &usize| ranks > 0);
-    ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"]
-        .iter()
-        .find_map(said)
-        .unwrap_or(1)
+    let ranks = said(["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"]);
+    ranks.filter(|&ranks| ranks > 0).unwrap_or(1)
+}
+
+/// The number of this rank among those on this machine, from 0, as far as a launcher says it; else 0.
+pub fn local_rank() -> usize {
+    said(["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"]).unwrap_or(0)
+}
+
+/// A number that a variable has.
+fn said(names: [&str; 3]) -> Option<usize> {
+    names.iter().find_map(|name| std::env::var(name).ok()?.trim().parse().ok())
 }
 
 /// This process as a rank among those that MPI has started.
