@@ -1,9 +1,10 @@
-//! NVRTC accepts the functions of products and chains, where it is installed.
+//! NVRTC accepts the functions of products, of chains and of sums over ranks, where it is installed.
 
 use crate::judge::Case;
-use crate::{groups, products};
+use crate::{collectives, groups, products};
 use kernfusion_cuda::nvrtc::{Form, compile, is_present};
-use kernfusion_cuda::{Options, Renderer};
+use kernfusion_cuda::{Function, Options, Renderer};
+use kernfusion_ir::DType;
 
 /// The architectures of A100, H100 and B200.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100a"];
@@ -31,16 +32,31 @@ fn products_and_chains_compile_without_spills() {
         for (number, function) in renderer.functions().iter().enumerate() {
             let turn = |at: usize| all || (number + at).is_multiple_of(ARCHITECTURES.len());
             for (_, architecture) in ARCHITECTURES.iter().enumerate().filter(|(at, _)| turn(*at)) {
-                let binary =
-                    compile(function, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
-                let used = binary.resources();
-                assert!(used.registers > 0, "{}", binary.log);
-                assert_eq!(
-                    used.spills, 0,
-                    "{} for {architecture}: {}\n{}",
-                    function.name, binary.log, function.text
-                );
+                check(function, architecture);
             }
         }
+    }
+}
+
+fn check(function: &Function, architecture: &str) {
+    let binary = compile(function, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
+    let used = binary.resources();
+    assert!(used.registers > 0, "{}", binary.log);
+    assert_eq!(used.spills, 0, "{} for {architecture}: {}\n{}", function.name, binary.log, function.text);
+}
+
+#[test]
+fn sums_of_what_ranks_have_compile_without_spills() {
+    if !is_present() {
+        println!("skipped: NVRTC is not installed");
+        return;
+    }
+    let mut renderer = Renderer::new(collectives::second_of_four());
+    for dtype in [DType::F32, DType::BF16] {
+        renderer.program(&collectives::sum(dtype)).expect("renders");
+    }
+    assert_eq!(renderer.functions().len(), 2);
+    for function in renderer.functions() {
+        ARCHITECTURES.iter().for_each(|architecture| check(function, architecture));
     }
 }

@@ -1,8 +1,9 @@
 //! The source of each family of kernels, as people read it: `snapshots/*.cu`. `KERNFUSION_BLESS=1` rewrites them.
 
 use crate::judge::planned;
-use crate::{groups, products};
+use crate::{collectives, groups, products};
 use kernfusion_cuda::{Options, Renderer};
+use kernfusion_ir::DType;
 use kernfusion_ir::kernel::Plan;
 use kernfusion_ir::samples::all;
 use kernfusion_passes::fuse::Fusion;
@@ -19,8 +20,8 @@ const SAMPLES: [(&str, &str); 7] = [
     ("attention", "attention.causal"),
 ];
 
-fn source(plan: &Plan) -> String {
-    let mut renderer = Renderer::new(Options::default());
+fn source(plan: &Plan, options: Options) -> String {
+    let mut renderer = Renderer::new(options);
     let program = renderer.program(plan).expect("renders");
     let text = |at: usize| renderer.functions()[at].text.clone();
     program.functions().into_iter().map(text).collect::<Vec<_>>().join("\n")
@@ -40,9 +41,13 @@ fn the_source_of_each_family_is_as_it_was() {
     let names = ["product", "chain", "chain_bf16", "sums_and_product"];
     plans.extend(names.into_iter().zip(products::few_small()).map(|(name, case)| (name.into(), case.plan)));
     plans.push(("group".into(), groups::updates(false).plan));
+    let mut sources: Vec<_> =
+        plans.into_iter().map(|(name, plan)| (name, source(&plan, Options::default()))).collect();
+    let sum = source(&collectives::sum(DType::BF16), collectives::second_of_four());
+    sources.push(("collective".into(), sum));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/snapshots");
-    for (name, plan) in plans {
-        let (path, got) = (folder.join(format!("{name}.cu")), source(&plan));
+    for (name, got) in sources {
+        let path = folder.join(format!("{name}.cu"));
         if std::env::var_os("KERNFUSION_BLESS").is_some() {
             std::fs::create_dir_all(&folder).expect("a folder");
             std::fs::write(&path, got).expect("writable");
