@@ -234,7 +234,8 @@ impl Target {
     /// As one of several ranks, which run the same program side by side on the same inputs, each on its rows of the batch. Every rank has to run it
     /// every time. Results and new states are those of the whole batch, the same on every rank; of a result that has the batch itself, each
     /// rank gets its rows. [`Target::microbatches`] are those of each rank. With one of them, everything has the bits that one process gives
-    /// in as many microbatches as there are ranks; with more, sums over the batch are rounded otherwise.
+    /// in as many microbatches as there are ranks; with more, sums over the batch are rounded otherwise. On GPUs each rank needs one of its own,
+    /// and NCCL, which is loaded when a program is compiled.
     pub fn ranks(self, communicator: Arc<dyn Communicator>) -> Self {
         Target { communicator: Some(communicator), ..self }
     }

@@ -102,7 +102,7 @@ pub enum CudaError {
         version: String,
     },
     /// Another rank cannot go on.
-    #[error("rank {rank} has no NCCL to exchange through, or has failed before")]
+    #[error("rank {rank} has no GPU or no NCCL to exchange through, or has failed before")]
     NoNcclThere {
         /// Which.
         rank: usize,

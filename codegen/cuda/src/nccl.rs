@@ -34,6 +34,9 @@ const BYTE: c_int = 1;
 /// How long a rank waits until it asks again whether a run is over, or another rank has failed.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// What ranks add to the version that they tell each other: other numbers are no versions.
+const MARK: u64 = 0x6e63_636c << 32;
+
 /// Bytes of what ranks find each other by.
 const ID_BYTES: usize = 128;
 
@@ -147,15 +150,15 @@ fn shown(version: c_int) -> String {
 /// The library, of which every rank has the same version.
 fn same_library(communicator: &dyn Communicator) -> Result<&'static Library, CudaError> {
     let library = library();
-    // A rank that has failed before, and says so to the others in its own way, says 0, too.
-    let version = library.as_ref().map_or(0, |library| library.version);
-    let versions = communicator.numbers(version as u64).map_err(|cause| CudaError::Ranks { cause })?;
+    let own = library.as_ref().map_or(0, |library| MARK | library.version as u64);
+    let versions = communicator.numbers(own).map_err(|cause| CudaError::Ranks { cause })?;
     let library = library?;
-    if let Some(rank) = versions.iter().position(|&version| version == 0) {
+    // A rank that has failed before, or runs on a CPU, tells something else.
+    if let Some(rank) = versions.iter().position(|&version| version >> 32 != MARK >> 32) {
         return Err(CudaError::NoNcclThere { rank });
     }
     if let Some(other) = versions.iter().position(|&other| other != versions[0]) {
-        let [first, own] = [0, other].map(|rank| shown(versions[rank] as c_int));
+        let [first, own] = [0, other].map(|rank| shown((versions[rank] - MARK) as c_int));
         return Err(CudaError::OtherNccl { rank: other, own, first });
     }
     Ok(library)
