@@ -210,12 +210,13 @@ impl Nccl {
         stream: &Arc<CudaStream>,
         communicator: &dyn Communicator,
     ) -> Result<Self, CudaError> {
-        let library = same_library(communicator)?;
-        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        // Before anything is told, so that no rank waits in vain.
         context.bind_to_thread().map_err(|error| CudaError::Nccl {
             what: "entering the device's context",
             message: format!("{:?}", error.0),
         })?;
+        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        let library = same_library(communicator)?;
         let id = shared_id(library, communicator)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the handle is live; all ranks call it, with numbers of their own.
