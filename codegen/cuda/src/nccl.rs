@@ -348,8 +348,10 @@ impl Drop for Nccl {
         let Ok(Communication(handle)) = *self.handle() else { return };
         // What fails here leaves memory behind; the device's next use reports what is wrong with it.
         let _ = self.context.bind_to_thread();
+        // Who waits for a rank that panics may be told.
+        let end = if std::thread::panicking() { self.library.abort } else { self.library.destroy };
         // SAFETY: the handle lives, and is not used again; who has started something has waited for it.
-        let _ = unsafe { (self.library.destroy)(handle) };
+        let _ = unsafe { end(handle) };
     }
 }
 

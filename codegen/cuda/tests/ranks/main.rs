@@ -16,6 +16,7 @@ use kernfusion_ir::{Builder, Collective, DType, Exchange, Graph, InputRole, Orig
 use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
 use std::ffi::{CStr, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
@@ -262,6 +263,28 @@ fn a_call_that_fails_is_an_error_on_every_rank() {
         let places = ["exchanging parts", "gathering parts", "exchanging with other ranks"].map(closed);
         assert!(places.contains(first), "{function:?}: {first}");
     }
+}
+
+#[test]
+fn a_rank_that_panics_is_noticed() {
+    if nccl().is_none() {
+        return;
+    }
+    let plan = program(2, &[&[12]]);
+    let errors = on_devices(2, |_, communicator| {
+        let program = || {
+            let device = Device::open(communicator.rank()).unwrap();
+            let mut program = compiled(&plan, &device, communicator, Temporaries::Arena).unwrap();
+            match communicator.rank() {
+                0 => run(&mut program, &given(&plan, 0, 0)).unwrap_err().to_string(),
+                // Without a message.
+                _ => resume_unwind(Box::new(())),
+            }
+        };
+        catch_unwind(AssertUnwindSafe(program)).ok()
+    });
+    assert_eq!(errors[1], None);
+    assert!(errors[0].as_ref().is_some_and(|error| error.contains("a connection is closed")), "{errors:?}");
 }
 
 /// Rank 0 of two, the other of which tells this number.
