@@ -2,21 +2,23 @@
 //!
 //! ```text
 //! compute        Σ floors of a rank's kernels / efficiency
-//! communication  Σ over collectives: messages · latency + bytes sent / bandwidth
-//! step           compute + communication
+//! communication  Σ over exchanges: messages · latency + bytes sent / bandwidth
+//! step           when the last kernel has run: each after the one before, a collective after its exchange
 //! ```
 //!
-//! It is the order of what runs: a rank exchanges when its last microbatch is computed, one collective after another, and each by messages to one
-//! rank after another; nothing is hidden. An `all_reduce` of B bytes among N ranks is 2·(N − 1) messages of B / N bytes. In memory a collective
-//! reads what it gives and writes what it gets, which its floor counts.
+//! It is the order of what runs. Sums are exchanged in [buckets](kernfusion_ir::kernel::Bucket), each as soon as the last microbatch has computed
+//! its sums, one after another, while backward goes on; everything else when its kernel comes. An `all_reduce` of B bytes among N ranks is 2·(N − 1)
+//! messages of B / N bytes, one after another. In memory a collective reads what it gives and writes what it gets, which its floor counts.
 //!
 //! Nothing here is measured but, perhaps, the [`Peaks`]. Links are alike, have their full bandwidth in both directions while all of them are in use,
-//! and no rank waits for a slower one.
+//! an exchange takes nothing from what computes beside it, and no rank waits for a slower one.
 
 use crate::roofline::floor;
 use kernfusion_codegen::Peaks;
-use kernfusion_ir::kernel::Plan;
+use kernfusion_ir::kernel::{Bucket, BufferRole, CollectiveCall, Plan};
 use kernfusion_ir::{Collective, TensorType};
+use kernfusion_passes::microbatch::RESERVED;
+use std::collections::BTreeMap;
 
 /// What connects a rank to all others.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,8 +54,12 @@ pub struct StepTime {
     pub compute: f64,
     /// What messages take.
     pub communication: f64,
+    /// The whole step.
+    pub step: f64,
     /// How many collectives there are.
     pub collectives: usize,
+    /// In how many exchanges.
+    pub exchanges: usize,
     /// Messages that the rank sends.
     pub messages: usize,
     /// Bytes that it sends.
@@ -61,31 +67,96 @@ pub struct StepTime {
 }
 
 impl StepTime {
-    /// The time of a rank whose step runs each plan so many times.
-    pub fn new<'a>(
-        plans: impl IntoIterator<Item = (&'a Plan, usize)>,
-        machine: &Machine,
-        link: &Link,
-    ) -> StepTime {
-        let mut time = StepTime::default();
-        for (Plan { graph, .. }, times) in plans {
-            for kernel in &graph.kernels {
-                time.floors += times as f64 * floor(graph, kernel, &machine.peaks, "f32").seconds;
-                if let Some(call) = kernel.collective() {
-                    let operand = &graph.buffer(call.from).ty;
-                    time.communication += times as f64 * link.seconds(call.op, operand);
-                    time.collectives += times;
-                    time.messages += times * call.op.messages();
-                    time.bytes_sent += times * call.op.bytes_sent(operand);
+    /// The time of a rank whose step runs each plan so many times: one plan, or a body and a tail.
+    pub fn new(plans: &[(&Plan, usize)], machine: &Machine, link: &Link) -> StepTime {
+        let mut clock = Clock { machine, link, time: StepTime::default(), free: 0.0 };
+        match plans {
+            [(body, times), (tail, _)] => {
+                let buckets = Bucket::all(body, tail, &sums(body));
+                for _ in 1..*times {
+                    clock.run(body, &BTreeMap::new(), |_, _| {});
+                }
+                let mut done = BTreeMap::new();
+                clock.run(body, &BTreeMap::new(), |clock, at| {
+                    for bucket in buckets.iter().filter(|bucket| bucket.after == at) {
+                        let end = clock.exchange(bucket.kernels.iter().map(|&kernel| (*tail, kernel)));
+                        done.extend(bucket.kernels.iter().map(|&kernel| (kernel, end)));
+                    }
+                });
+                clock.run(tail, &done, |_, _| {});
+            }
+            plans => {
+                for (plan, times) in plans {
+                    (0..*times).for_each(|_| clock.run(plan, &BTreeMap::new(), |_, _| {}));
                 }
             }
         }
-        StepTime { compute: time.floors / machine.efficiency, ..time }
+        clock.time
     }
 
     /// The whole step.
     pub fn seconds(&self) -> f64 {
-        self.compute + self.communication
+        self.step
+    }
+
+    /// The share of communication that computing hides.
+    pub fn hidden_share(&self) -> f64 {
+        if self.communication == 0.0 { 0.0 } else { 1.0 - (self.step - self.compute) / self.communication }
+    }
+}
+
+/// The states in which a body adds up.
+fn sums(body: &Plan) -> Vec<String> {
+    let states = body.graph.buffers.iter().filter(|buffer| buffer.role == BufferRole::State);
+    states.map(|state| state.name.clone()).filter(|name| name.starts_with(RESERVED)).collect()
+}
+
+/// A step as it goes on.
+struct Clock<'a> {
+    machine: &'a Machine,
+    link: &'a Link,
+    time: StepTime,
+    /// When the link has nothing to do any more.
+    free: f64,
+}
+
+impl Clock<'_> {
+    /// Runs the kernels of a plan, of which some wait for exchanges that have begun before. `after` is told of each kernel that has run, and, by
+    /// their number, of the end.
+    fn run(&mut self, plan: &Plan, begun: &BTreeMap<usize, f64>, mut after: impl FnMut(&mut Self, usize)) {
+        for (at, kernel) in plan.graph.kernels.iter().enumerate() {
+            if kernel.collective().is_some() {
+                let end = begun.get(&at).copied().unwrap_or_else(|| self.exchange([(plan, at)].into_iter()));
+                self.time.step = self.time.step.max(end);
+            }
+            let seconds = floor(&plan.graph, kernel, &self.machine.peaks, "f32").seconds;
+            self.time.floors += seconds;
+            self.time.compute += seconds / self.machine.efficiency;
+            self.time.step += seconds / self.machine.efficiency;
+            after(self, at);
+        }
+        after(self, plan.graph.kernels.len());
+    }
+
+    /// Begins an exchange of these collectives together, now or when the link is free: when it ends.
+    fn exchange<'p>(&mut self, collectives: impl Iterator<Item = (&'p Plan, usize)>) -> f64 {
+        let (mut messages, mut bytes) = (0, 0);
+        for (plan, at) in collectives {
+            let Some(&CollectiveCall { op, from, .. }) = plan.graph.kernels[at].collective() else {
+                continue;
+            };
+            // One message has the parts of all.
+            messages = messages.max(op.messages());
+            bytes += op.bytes_sent(&plan.graph.buffer(from).ty);
+            self.time.collectives += 1;
+        }
+        let seconds = messages as f64 * self.link.latency + bytes as f64 / self.link.bandwidth;
+        self.time.exchanges += 1;
+        self.time.messages += messages;
+        self.time.bytes_sent += bytes;
+        self.time.communication += seconds;
+        self.free = self.free.max(self.time.step) + seconds;
+        self.free
     }
 }
 
@@ -127,7 +198,7 @@ mod tests {
         let time = |target: &Target, microbatches| {
             let memory = MemoryStrategy { microbatches, recompute: false };
             let lowered = lower(&graph, target, memory).expect("lowers");
-            StepTime::new(lowered.program.plans(), &machine, &LINK)
+            StepTime::new(&lowered.program.plans().collect::<Vec<_>>(), &machine, &LINK)
         };
         let mib = f64::from(1 << 20);
         let close =
@@ -146,7 +217,42 @@ mod tests {
         close(two.floors, (2.0 * microbatch + 2.0 * mib + 3.0 * mib) / 20e9);
         assert_eq!((two.collectives, two.messages, two.bytes_sent), (1, 2, 1 << 20));
         close(two.communication, 2.0 * (1e-3 + mib / 2.0 / 1e9));
+        // The sum is there with the last kernel of the last microbatch, so nothing is hidden.
         close(two.seconds(), two.compute + two.communication);
+        assert!(two.hidden_share().abs() < 1e-9);
+    }
+
+    /// Two sums, of which one is there before the other is computed.
+    #[test]
+    fn a_sum_is_exchanged_while_others_are_computed() {
+        let text = r#"graph "step" {
+            %0 = input {name = "x", dtype = f32, shape = [4, 3000, 2000]} : f32[4,3000,2000]
+            %1 = input {name = "y", dtype = f32, shape = [4, 3000, 2000]} : f32[4,3000,2000]
+            %2 = reduce %0 {op = sum, axes = [0]} : f32[3000,2000]
+            %3 = reduce %1 {op = sum, axes = [0]} : f32[3000,2000]
+            output "sx" = %2
+            output "sy" = %3
+        }"#;
+        let graph = Graph::parse_verified(text).expect("a graph");
+        let machine = Machine { peaks: NOMINAL, efficiency: 1.0 };
+        let target = Target::cpu().ranks(planned_ranks(2));
+        let lowered = lower(&graph, &target, MemoryStrategy::NONE).expect("lowers");
+        let plans: Vec<_> = lowered.program.plans().collect();
+        // A sum has 24 MB, of which a rank sends half, and half of that of all. To move 24 MB in memory takes 1.2 ms.
+        let (bytes, move_once) = (24e6, 24e6 / 20e9);
+        let hidden = |bandwidth: f64| {
+            let time = StepTime::new(&plans, &machine, &Link { bandwidth, latency: 0.0 });
+            assert_eq!((time.collectives, time.exchanges, time.messages), (2, 2, 4));
+            assert!((time.communication / (2.0 * bytes / bandwidth) - 1.0).abs() < 1e-9);
+            time.hidden_share() * time.communication
+        };
+        // When the first sum is there, the second one is added to its accumulator: two are read and one is written. And when the first exchange is
+        // over, its collective reads and writes, beside the second one.
+        let close =
+            |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-3, "{found} {expected}");
+        close(hidden(1e9), 5.0 * move_once);
+        // What is quicker than that is hidden altogether.
+        close(hidden(20e9), 2.0 * bytes / 20e9);
     }
 
     #[test]

@@ -88,8 +88,9 @@ impl Prediction {
         rank: &Planned,
         [part, whole]: &[Planned; 2],
     ) -> Self {
-        let [step, part, whole] = [rank, part, whole]
-            .map(|planned| StepTime::new(planned.runs(), &scenario.machine, &scenario.link));
+        let [step, part, whole] = [rank, part, whole].map(|planned| {
+            StepTime::new(&planned.runs().collect::<Vec<_>>(), &scenario.machine, &scenario.link)
+        });
         Prediction { scenario, ranks, tokens, step, part, whole }
     }
 
@@ -109,7 +110,8 @@ impl Prediction {
 
     pub(crate) fn show(&self, screen: &mut Screen) {
         let Scenario { link, machine: Machine { peaks, efficiency }, measured } = &self.scenario;
-        let StepTime { floors, compute, communication, collectives, messages, bytes_sent } = self.step;
+        let StepTime { floors, compute, communication, collectives, exchanges, messages, bytes_sent, .. } =
+            self.step;
         let whose = match measured {
             Some(target) => format!("measured here, {}", machine::place(target)),
             None => "as stated".into(),
@@ -122,11 +124,17 @@ impl Prediction {
                 "communication",
                 seconds(communication),
                 format!(
-                    "{} collectives, {} messages, {} B sent",
+                    "{} collectives in {} exchanges, {} messages, {} B sent",
                     grouped(collectives as u64),
+                    grouped(exchanges as u64),
                     grouped(messages as u64),
                     grouped(bytes_sent as u64)
                 ),
+            ),
+            (
+                "hidden",
+                percent(self.step.hidden_share()),
+                "of communication, behind the last microbatch".into(),
             ),
             ("step", seconds(self.step.seconds()), format!("{} tokens", grouped(self.tokens as u64))),
             ("tokens/s", grouped(self.tokens_per_s().round() as u64), "of all ranks".into()),
@@ -167,12 +175,13 @@ impl Prediction {
             link.latency * 1e6,
             link.bandwidth / 1e9
         ));
-        screen.line("  nothing is exchanged while a rank computes, and none waits for a slower one");
+        screen.line("  what is exchanged beside a rank's last microbatch takes nothing from it, and no rank waits for a slower one");
     }
 
     pub(crate) fn json(&self) -> Value {
         let Scenario { link, machine: Machine { peaks, efficiency }, measured } = &self.scenario;
-        let StepTime { floors, compute, communication, collectives, messages, bytes_sent } = self.step;
+        let StepTime { floors, compute, communication, collectives, exchanges, messages, bytes_sent, .. } =
+            self.step;
         json!({
             "machine": measured.as_ref().map(machine::describe),
             "threads": measured.as_ref().map(Target::thread_count),
@@ -182,9 +191,9 @@ impl Prediction {
             "bf16_products_per_s": peaks.bf16_products,
             "share_of_floors": efficiency,
             "link_bytes_per_s": link.bandwidth, "link_latency_s": link.latency,
-            "collectives": collectives, "messages": messages, "bytes_sent": bytes_sent,
+            "collectives": collectives, "exchanges": exchanges, "messages": messages, "bytes_sent": bytes_sent,
             "floor_s": floors, "compute_s": compute, "communication_s": communication,
-            "hidden_share": 0.0,
+            "hidden_share": self.step.hidden_share(),
             "step_s": self.step.seconds(),
             "tokens": self.tokens, "tokens_per_s": self.tokens_per_s(),
             "efficiency": self.weak_efficiency(),
