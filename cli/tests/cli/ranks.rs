@@ -82,6 +82,10 @@ fn content(work: &Workplace, run: &str) -> Vec<u8> {
 fn assert_equal(ranks: usize, more: &str) {
     let work = Workplace::new();
     work.write("lstm.json", r#"{"width": 8, "hidden": 12, "context": 8}"#);
+    work.write(
+        "moe.json",
+        r#"{"layers": 1, "width": 8, "heads": 2, "kv_heads": 2, "hidden": 8, "context": 8}"#,
+    );
     work.write("thesis.json", r#"{"layers": 6, "heads": 6, "width": 48, "context": 16}"#);
     let alone = work.succeed(&flags("alone", &format!("{more} --microbatches {ranks}")));
     let check = |who: &str, out: &str| {
@@ -113,7 +117,8 @@ fn so_they_do_with_the_shapes_of_presets() {
 }
 
 #[test]
-fn so_they_do_with_recurrent_layers() {
+fn so_they_do_with_recurrent_layers_and_experts() {
+    assert_equal(2, "--preset mixtral-tiny --config moe.json");
     assert_equal(2, "--preset lstm-tiny --config lstm.json");
     assert_equal(4, "--preset lstm-tiny --config lstm.json --dtype bf16");
 }
