@@ -165,7 +165,14 @@ impl Library {
         // SAFETY: MPI takes no arguments for none; the handles are the library's.
         unsafe {
             self.done((self.init)(null_mut(), null_mut(), SERIALIZED, &mut given))?;
-            self.done((self.set_handler)(self.world, self.errors_return))
+            self.done((self.set_handler)(self.world, self.errors_return))?;
+        }
+        match given >= SERIALIZED {
+            true => Ok(()),
+            false => {
+                let reason = "the library takes calls from one thread only (MPI_THREAD_SERIALIZED is needed)";
+                Err(MpiError::Call(reason.into()))
+            }
         }
     }
 
