@@ -73,9 +73,7 @@ impl StepTime {
         match plans {
             [(body, times), (tail, _)] => {
                 let buckets = Bucket::all(body, tail, &sums(body));
-                for _ in 1..*times {
-                    clock.run(body, &BTreeMap::new(), |_, _| {});
-                }
+                clock.repeat(body, times - 1);
                 let mut done = BTreeMap::new();
                 clock.run(body, &BTreeMap::new(), |clock, at| {
                     for bucket in buckets.iter().filter(|bucket| bucket.after == at) {
@@ -136,6 +134,17 @@ impl Clock<'_> {
             after(self, at);
         }
         after(self, plan.graph.kernels.len());
+    }
+
+    /// Runs a body, which exchanges nothing, so many times.
+    fn repeat(&mut self, body: &Plan, times: usize) {
+        let kernels = body.graph.kernels.iter();
+        let once: f64 =
+            kernels.map(|kernel| floor(&body.graph, kernel, &self.machine.peaks, "f32").seconds).sum();
+        let floors = times as f64 * once;
+        self.time.floors += floors;
+        self.time.compute += floors / self.machine.efficiency;
+        self.time.step += floors / self.machine.efficiency;
     }
 
     /// Begins an exchange of these collectives together, now or when the link is free: when it ends.
