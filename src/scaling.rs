@@ -265,6 +265,30 @@ mod tests {
     }
 
     #[test]
+    fn small_sums_share_their_messages_and_a_large_one_has_its_own() {
+        let text = r#"graph "step" {
+            %0 = input {name = "x", dtype = f32, shape = [4, 1000]} : f32[4,1000]
+            %1 = input {name = "y", dtype = f32, shape = [4, 3000, 2000]} : f32[4,3000,2000]
+            %2 = input {name = "z", dtype = f32, shape = [4, 500]} : f32[4,500]
+            %3 = reduce %0 {op = sum, axes = [0]} : f32[1000]
+            %4 = reduce %1 {op = sum, axes = [0]} : f32[3000,2000]
+            %5 = reduce %2 {op = sum, axes = [0]} : f32[500]
+            output "sx" = %3
+            output "sy" = %4
+            output "sz" = %5
+        }"#;
+        let graph = Graph::parse_verified(text).expect("a graph");
+        let target = Target::cpu().ranks(planned_ranks(4));
+        let program = lower(&graph, &target, MemoryStrategy::NONE).expect("lowers").program;
+        let mut kernels: Vec<_> = program.buckets().into_iter().map(|bucket| bucket.kernels.len()).collect();
+        kernels.sort_unstable();
+        assert_eq!(kernels, [1, 2]);
+        let machine = Machine { peaks: NOMINAL, efficiency: 1.0 };
+        let time = StepTime::new(&program.plans().collect::<Vec<_>>(), &machine, &LINK);
+        assert_eq!((time.collectives, time.exchanges, time.messages), (3, 2, 2 * 6));
+    }
+
+    #[test]
     fn a_planned_rank_runs_as_far_as_its_first_exchange() {
         let text = r#"graph "sum" {
             %0 = input {name = "x", dtype = f32, shape = [4]} : f32[4]

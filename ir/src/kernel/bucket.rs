@@ -11,8 +11,11 @@
 
 use super::{BufferRole, Form, Plan};
 
-/// Bytes of the sums of a bucket at most; a larger one has a bucket of its own.
+/// Bytes of the sums of a bucket at most, or [a part](PARTS) of all; a larger sum has a bucket of its own.
 const MOST: usize = 16 << 20;
+
+/// In about how many buckets many sums are divided, so that most of them can begin before the last sum is there.
+const PARTS: usize = 32;
 
 /// Collectives of a tail whose sums are exchanged together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,21 +32,27 @@ impl Bucket {
         let mut ready: Vec<_> =
             exchanges(tail, sums).map(|(kernel, sum, bytes)| (body.last_touch(sum), kernel, bytes)).collect();
         ready.sort_unstable();
+        let all: usize = ready.iter().map(|(.., bytes)| bytes).sum();
+        let most = MOST.max(all / PARTS);
         let mut buckets: Vec<Bucket> = vec![];
-        let mut filled = usize::MAX;
+        // The bucket that is being filled, and by how much it is.
+        let mut open: Option<(usize, usize)> = None;
         for (after, kernel, bytes) in ready {
-            filled = filled.saturating_add(bytes);
-            match buckets.last_mut().filter(|_| filled <= MOST) {
-                Some(bucket) => {
-                    bucket.after = after;
-                    bucket.kernels.push(kernel);
+            match &mut open {
+                Some((at, filled)) if *filled + bytes <= most => {
+                    *filled += bytes;
+                    buckets[*at].after = after;
+                    buckets[*at].kernels.push(kernel);
                 }
-                None => {
+                _ => {
+                    if bytes <= most {
+                        open = Some((buckets.len(), bytes));
+                    }
                     buckets.push(Bucket { after, kernels: vec![kernel] });
-                    filled = bytes;
                 }
             }
         }
+        buckets.sort_by_key(|bucket| bucket.after);
         buckets
     }
 }
