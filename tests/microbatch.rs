@@ -1,6 +1,6 @@
 //! Training steps whose batch is computed in microbatches, compiled, against the same steps on the whole batch.
 
-use crate::steps::{Ran, Steps, small, with_experts};
+use crate::steps::{Ran, Steps, recurrent, small, with_experts};
 use kernfusion::HostTensor;
 use kernfusion::compile::{MemoryStrategy, Mode, Target, compile};
 use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
@@ -51,17 +51,7 @@ fn microbatches_change_a_step_by_rounding_only() {
 /// The batch is an axis of what loops are given and carry, and of states that go from step to step.
 #[test]
 fn recurrent_layers_are_computed_in_microbatches() {
-    let config = RecurrentLmConfig {
-        vocabulary: 11,
-        context: 6,
-        width: 8,
-        hidden: 12,
-        dropout: 0.2,
-        weight_drop: 0.3,
-        activation_penalty: 2.0,
-        change_penalty: 1.0,
-        ..RecurrentLmConfig::default()
-    };
+    let config = recurrent();
     for cell in [Cell::Rnn, Cell::Lstm, Cell::Gru] {
         let steps = steps(RecurrentLmConfig { cell, ..config.clone() });
         let whole = steps.run(&Target::cpu());

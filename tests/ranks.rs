@@ -1,6 +1,6 @@
 //! Training steps of several ranks, each a thread with rows of its own, against one process that computes in as many microbatches.
 
-use crate::steps::{Ran, STEPS, Steps, small, with_experts};
+use crate::steps::{Ran, STEPS, Steps, recurrent, small, with_experts};
 use kernfusion::HostTensor;
 use kernfusion::compile::{CommunicationError, Communicator, Precision, Target, compile, thread_ranks};
 use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
@@ -28,14 +28,6 @@ fn run_ranks(steps: &Steps, target: &Target, ranks: usize) -> Vec<Ran> {
     })
 }
 
-/// Whether all numbers have the same bits.
-fn is_equal(a: &Ran, b: &Ran) -> bool {
-    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    bits(&a.numbers) == bits(&b.numbers)
-        && a.states.keys().eq(b.states.keys())
-        && a.states.iter().all(|(name, value)| bits(value) == bits(&b.states[name]))
-}
-
 /// Ranks leave what one process leaves, bit for bit.
 fn assert_equal(steps: &Steps, target: &Target) {
     // Of three, few matrices have equal parts.
@@ -46,7 +38,7 @@ fn assert_equal(steps: &Steps, target: &Target) {
         let all = run_ranks(steps, &target.clone().microbatches(1), ranks);
         for (rank, ran) in all.iter().enumerate() {
             assert!(
-                is_equal(ran, &alone),
+                ran.equals(&alone),
                 "rank {rank} of {ranks}: {:?}, alone {:?}",
                 ran.numbers,
                 alone.numbers
@@ -73,17 +65,7 @@ fn ranks_that_share_the_optimizers_state_have_them_too() {
 
 #[test]
 fn recurrent_layers_have_them_too() {
-    let config = RecurrentLmConfig {
-        vocabulary: 11,
-        context: 6,
-        width: 8,
-        hidden: 12,
-        dropout: 0.2,
-        weight_drop: 0.3,
-        activation_penalty: 2.0,
-        change_penalty: 1.0,
-        ..RecurrentLmConfig::default()
-    };
+    let config = recurrent();
     for cell in [Cell::Rnn, Cell::Lstm, Cell::Gru] {
         let steps = steps(RecurrentLmConfig { cell, ..config.clone() });
         assert_equal(&steps, &Target::cpu());
@@ -182,7 +164,7 @@ fn several_microbatches_of_each_rank_change_rounding_only() {
     let target = Target::cpu().microbatches(2);
     let ranks = run_ranks(&steps, &target, 2);
     let sharded = run_ranks(&steps, &target.shard_optimizer(true), 2);
-    assert!(is_equal(&ranks[0], &ranks[1]) && sharded.iter().all(|ran| is_equal(ran, &ranks[0])));
+    assert!(ranks[0].equals(&ranks[1]) && sharded.iter().all(|ran| ran.equals(&ranks[0])));
     for (expected, found) in alone.numbers.iter().zip(&ranks[0].numbers) {
         assert!((expected - found).abs() < 1e-5 * expected.abs(), "{found} instead of {expected}");
     }

@@ -2,7 +2,7 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{Compiled, Target};
-use kernfusion::models::{Experts, FeedForwardKind, GptConfig, ModelConfig};
+use kernfusion::models::{Experts, FeedForwardKind, GptConfig, ModelConfig, RecurrentLmConfig};
 use kernfusion::optim::{Optimizer, TrainStep};
 use kernfusion::trace::Trace;
 use kernfusion_ir::random::element_bits;
@@ -49,6 +49,31 @@ pub(crate) fn with_experts() -> GptConfig {
     let experts = Some(Experts { count: 4, active: 2, noise: 0.1, balance: 0.5 });
     let kind = FeedForwardKind::Swiglu;
     GptConfig { experts, feed_forward: kind, hidden: Some(8), bias: false, ..small() }
+}
+
+/// Small recurrent layers with all that regularises them.
+pub(crate) fn recurrent() -> RecurrentLmConfig {
+    RecurrentLmConfig {
+        vocabulary: 11,
+        context: 6,
+        width: 8,
+        hidden: 12,
+        dropout: 0.2,
+        weight_drop: 0.3,
+        activation_penalty: 2.0,
+        change_penalty: 1.0,
+        ..RecurrentLmConfig::default()
+    }
+}
+
+impl Ran {
+    /// Whether all numbers have the same bits.
+    pub(crate) fn equals(&self, other: &Ran) -> bool {
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        bits(&self.numbers) == bits(&other.numbers)
+            && self.states.keys().eq(other.states.keys())
+            && self.states.iter().all(|(name, value)| bits(value) == bits(&other.states[name]))
+    }
 }
 
 impl Steps {

@@ -20,7 +20,7 @@ pub mod viewer;
 use clap::{Parser, Subcommand, error::ErrorKind};
 use common::error::CliError;
 use common::screen::{Screen, note};
-use kernfusion_mpi::launched_as;
+use kernfusion_mpi::launched_rank;
 use std::process::ExitCode;
 use training::ranks::Ranks;
 
@@ -85,7 +85,7 @@ pub fn main() -> ExitCode {
         Command::Tune(args) => {
             Ranks::launched().and_then(|ranks| training::tune::run(&args, &ranks, &mut screen))
         }
-        _ if launched_as().is_some() => {
+        _ if launched_rank().is_some() => {
             let what = "several processes run `kernfusion train` and `kernfusion tune sft` together, and nothing else";
             refused(what, &mut screen)
         }
@@ -115,7 +115,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// A mistake of whoever started this process. Of several, one says it and ends all, whether the others have made it as well or not.
+/// A mistake in how this process was started. Of several processes one says it and ends all, whether or not the others were started alike.
 fn refused(what: &str, screen: &mut Screen) -> Outcome {
     Ranks::launched()?.run(screen, |_, _| Err(CliError::Usage(what.into())))
 }
@@ -124,7 +124,7 @@ fn refused(what: &str, screen: &mut Screen) -> Outcome {
 fn usage(error: &clap::Error, mut screen: Screen) -> ExitCode {
     let text = error.to_string();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        if launched_as().is_none_or(|launched| launched.rank == 0) {
+        if launched_rank().is_none_or(|rank| rank == 0) {
             screen.text(&text);
         }
         return screen.finish().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);

@@ -46,14 +46,6 @@ fn run_ranks(steps: &Steps, target: &Target) -> Vec<Ran> {
     })
 }
 
-/// Whether all numbers have the same bits.
-fn is_equal(a: &Ran, b: &Ran) -> bool {
-    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    bits(&a.numbers) == bits(&b.numbers)
-        && a.states.keys().eq(b.states.keys())
-        && a.states.iter().all(|(name, value)| bits(value) == bits(&b.states[name]))
-}
-
 #[test]
 fn ranks_have_the_bits_of_as_many_microbatches() {
     if !is_there() {
@@ -68,7 +60,7 @@ fn ranks_have_the_bits_of_as_many_microbatches() {
         let alone = steps.run(&target.clone().on(Device::open(0).unwrap()).microbatches(2));
         let ranks = run_ranks(&steps, &target.microbatches(1).shard_optimizer(is_sharded));
         for (rank, ran) in ranks.iter().enumerate() {
-            assert!(is_equal(ran, &alone), "rank {rank}: {:?}, alone {:?}", ran.numbers, alone.numbers);
+            assert!(ran.equals(&alone), "rank {rank}: {:?}, alone {:?}", ran.numbers, alone.numbers);
             let share = ran.optimizer_bytes as f64 / alone.optimizer_bytes as f64;
             let expected = if is_sharded { 0.5 } else { 1.0 };
             assert!((share - expected).abs() < 0.02, "rank {rank} keeps {share} of all moments");
@@ -85,7 +77,7 @@ fn several_microbatches_of_each_rank_change_rounding_only() {
     let target = Target::cpu().microbatches(2);
     let alone = steps.run(&target.clone().microbatches(1));
     let ranks = run_ranks(&steps, &target);
-    assert!(is_equal(&ranks[0], &ranks[1]));
+    assert!(ranks[0].equals(&ranks[1]));
     for (expected, found) in alone.numbers.iter().zip(&ranks[0].numbers) {
         assert!((expected - found).abs() < 1e-4 * expected.abs(), "{found} instead of {expected}");
     }

@@ -12,9 +12,13 @@ use clap::Subcommand;
 /// the same bits; on one machine, one process with as many threads is as fast and takes less memory. So it shows what a run of several ranks does
 /// before there are several machines.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    arg_required_else_help = false,
+    subcommand_required = true,
+    after_help = "Examples:
   kernfusion launch -n 4 train --preset thesis --shard-optimizer
-  kernfusion launch -n 2 tune sft --checkpoint runs/tiny --data answers.jsonl --out runs/sft")]
+  kernfusion launch -n 2 tune sft --checkpoint runs/tiny --data answers.jsonl --out runs/sft"
+)]
 pub(crate) struct Args {
     /// How many ranks there are
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]

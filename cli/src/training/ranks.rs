@@ -5,7 +5,7 @@ use crate::Outcome;
 use crate::common::error::CliError;
 use crate::common::screen::{Screen, note};
 use kernfusion::compile::{CommunicationError, Communicator, Target, thread_ranks};
-use kernfusion_mpi::{Mpi, launched_as};
+use kernfusion_mpi::{Mpi, launched_rank};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::process::ExitCode;
@@ -183,7 +183,7 @@ pub(crate) fn target(target: Target, rank: Option<&Rank>, chooses_threads: bool)
 
 /// The number of a rank among those of this machine.
 pub(crate) fn number_here(rank: Option<&Rank>) -> usize {
-    match launched_as() {
+    match launched_rank() {
         Some(_) => kernfusion_mpi::local_rank(),
         None => rank.map_or(0, |rank| rank.rank()),
     }
@@ -193,8 +193,8 @@ fn own_cores(ranks: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let online = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let online = online.lines().filter(|line| line.starts_with("processor")).count();
-    let here = if launched_as().is_some() { kernfusion_mpi::local_ranks() } else { ranks };
-    if launched_as().is_some() && cores < online { cores } else { (cores / here).max(1) }
+    let here = if launched_rank().is_some() { kernfusion_mpi::local_ranks() } else { ranks };
+    if launched_rank().is_some() && cores < online { cores } else { (cores / here).max(1) }
 }
 
 /// A number that other values do not have.

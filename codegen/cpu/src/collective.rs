@@ -54,11 +54,12 @@ impl ExchangeCode {
         self.worker = Some(worker.clone());
     }
 
-    /// Lets a worker begin to sum up together what these give, where it lies; nothing else may touch that until [`ExchangeCode::run`] of each is over.
+    /// Lets the worker begin to sum up together what these give, where it lies; nothing else may touch that until [`ExchangeCode::run`] of each is over.
     ///
     /// # Safety
     /// The buffers of what is summed have memory of their sizes until then.
-    pub(super) unsafe fn begin(codes: &mut [&mut ExchangeCode], pointers: &Pointers, worker: &Worker) {
+    pub(super) unsafe fn begin(codes: &mut [&mut ExchangeCode], pointers: &Pointers) {
+        let Some(worker) = codes.first().and_then(|code| code.worker.clone()) else { return };
         let sums = codes.iter().map(|code| {
             let from = pointers.get(code.call.from);
             let own =
@@ -230,7 +231,7 @@ struct Job {
 #[derive(Debug)]
 struct Address(*mut u8);
 
-// SAFETY: whoever makes a job lends its memory until the job is done.
+// SAFETY: the memory of a job is lent until the job is done.
 unsafe impl Send for Address {}
 
 /// An exchange under way.
@@ -284,7 +285,7 @@ impl Worker {
 fn work(queue: &Receiver<Job>, own: &Block) {
     for Job { sums, scratch, begun } in queue {
         let scratch = scratch.map_or(own.as_ptr(), |Address(scratch)| scratch);
-        // SAFETY: whoever began it lends its memory until it is done.
+        // SAFETY: its memory is lent until it is done.
         let exchange = || unsafe {
             match &sums[..] {
                 [sum] => sum.transfer.run(sum.from.0, scratch, sum.to.0),

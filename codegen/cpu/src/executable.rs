@@ -21,12 +21,9 @@ pub struct CpuExecutable {
     ahead: Option<Ahead>,
 }
 
-/// What the tail exchanges while the body computes the last microbatch, and who does it.
+/// What the tail exchanges while the body computes the last microbatch.
 #[derive(Debug)]
-struct Ahead {
-    worker: Arc<Worker>,
-    buckets: Vec<Bucket>,
-}
+struct Ahead(Vec<Bucket>);
 
 impl Ahead {
     /// Lets a thread of its own make all exchanges of the tail, if there are some.
@@ -38,15 +35,14 @@ impl Ahead {
         if buckets.is_empty() {
             return Ok(None);
         }
-        let worker = Arc::new(Worker::new(bucket_bytes(program))?);
-        tail.employ(&worker);
-        Ok(Some(Ahead { worker, buckets }))
+        tail.employ(&Arc::new(Worker::new(bucket_bytes(program))?));
+        Ok(Some(Ahead(buckets)))
     }
 
     /// Begins what can after a kernel of the body.
     fn begin(&self, kernel: usize, tail: &mut PlanExecutable) {
-        let ready = self.buckets.iter().filter(|bucket| bucket.after == kernel);
-        ready.for_each(|bucket| tail.begin_exchanges(bucket, &self.worker));
+        let ready = self.0.iter().filter(|bucket| bucket.after == kernel);
+        ready.for_each(|bucket| tail.begin_exchanges(bucket));
     }
 }
 

@@ -195,7 +195,7 @@ impl PlanExecutable {
     }
 
     /// Lets the exchanges of a bucket begin, while the caller holds the states.
-    pub(super) fn begin_exchanges(&mut self, bucket: &Bucket, worker: &Worker) {
+    pub(super) fn begin_exchanges(&mut self, bucket: &Bucket) {
         let mut codes: Vec<_> = self
             .works
             .iter_mut()
@@ -206,7 +206,7 @@ impl PlanExecutable {
             })
             .collect();
         // SAFETY: states have memory as long as this executable, which waits for what has begun.
-        unsafe { ExchangeCode::begin(&mut codes, &self.pointers, worker) };
+        unsafe { ExchangeCode::begin(&mut codes, &self.pointers) };
     }
 
     /// Waits for all exchanges that have begun.

@@ -68,21 +68,9 @@ const LAUNCHERS: [([&str; 2], &str, Family); 3] = [
     (["SLURM_STEP_NUM_TASKS", "SLURM_PROCID"], "srun", Family::OpenMpi),
 ];
 
-/// What a launcher of MPI says of this process, by variables; MPI itself need not be there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Launched {
-    /// The launcher.
-    pub launcher: &'static str,
-    /// The number of this process, from 0.
-    pub rank: usize,
-    /// How many it has started; two at least.
-    pub ranks: usize,
-}
-
-/// Whether a launcher of MPI has started this process as one of several.
-pub fn launched_as() -> Option<Launched> {
-    let launcher = Launcher::new(|name| std::env::var(name).ok())?;
-    Some(Launched { launcher: launcher.name, rank: launcher.rank, ranks: launcher.ranks })
+/// The number of this process, from 0, if a launcher of MPI says by its variables that it has started several; MPI itself need not be there.
+pub fn launched_rank() -> Option<usize> {
+    Launcher::new(|name| std::env::var(name).ok()).map(|launcher| launcher.rank)
 }
 
 impl Launcher {

@@ -63,7 +63,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Of so many ranks, the shard of a state.
+    /// How a state is divided among so many ranks.
     pub fn new(state: &str, whole: &TensorType, ranks: usize) -> Self {
         Shard { state: state.into(), whole: whole.clone(), part: Shard::part_of(whole, ranks) }
     }
