@@ -204,7 +204,7 @@ fn a_rank_that_is_killed_ends_all() {
         let seconds = since.elapsed().as_secs_f64();
         eprintln!("{}: kill {kill} of rank {}: all ended after {seconds:.2} s", launcher.0, kill % 2);
         // It may have been at its end already.
-        assert!(code != Some(0) || killed.is_empty() || err.is_empty(), "{}: {err}", launcher.0);
+        assert!(code != Some(0) || killed.is_empty(), "{}: {err}", launcher.0);
         assert!(seconds < 30.0, "{}: the others ended after {seconds} s", launcher.0);
         let left = ranks_of(&work, &[of(0), of(1)].concat());
         assert!(left.is_empty(), "{}: {left:?} still run", launcher.0);
