@@ -10,7 +10,8 @@
 # cores of one machine, where a prediction has a machine for each. Of a frame of 1,514 bytes 1,448 are payload.
 #
 # Environment: KERNFUSION (our binary), RANKS ("2 4"), MODEL (flags, "--preset tiny"), BATCH (windows of a rank, 12), STEPS (20), LATENCY (of a message, 50us),
-# FLAGS (more flags of mpirun, such as "--mca btl_tcp_links 4": four connections between two ranks instead of one).
+# TRAIN (more flags of train alone, such as "--tokenizer DIR": explain has the preset's own vocabulary), FLAGS (more flags of mpirun, such as
+# "--mca btl_tcp_links 4": four connections between two ranks instead of one).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,6 +19,7 @@ ours=${KERNFUSION:-${CARGO_TARGET_DIR:-$root/target}/release/kernfusion}
 read -ra model <<<"${MODEL:---preset tiny}"
 batch=${BATCH:-12} steps=${STEPS:-20} latency=${LATENCY:-50us}
 read -ra flags <<<"${FLAGS:-}"
+read -ra training <<<"${TRAIN:-}"
 rates=("$@")
 [ $# -gt 0 ] || rates=(1000 200 50)
 [ -x "$ours" ] || { echo "there is no $ours: cargo build --release, or set KERNFUSION"; exit 1; }
@@ -57,11 +59,12 @@ network() {
   done
 }
 
-# Lets every rank send so many Mbit/s.
+# Lets every rank send so many Mbit/s. The burst holds several segments of 64 KiB: with a smaller one the processor cuts them to frames of 1,514 bytes
+# here, half a second for each 500 MB, which a network card does by itself.
 throttle() {
   local rank
   for rank in $(seq "$1"); do
-    ip netns exec "$name-$rank" tc qdisc replace dev link0 root tbf rate "$2mbit" burst 32kb latency 100ms
+    ip netns exec "$name-$rank" tc qdisc replace dev link0 root tbf rate "$2mbit" burst 512kb latency 100ms
   done
 }
 
@@ -83,7 +86,7 @@ measured() {
   timeout 600 ip netns exec "$name-hub" mpirun.openmpi --allow-run-as-root --oversubscribe \
     --mca plm_rsh_agent "$work/agent" --mca orte_keep_fqdn_hostnames 1 --mca oob_tcp_if_include $subnet.0/24 \
     --mca btl tcp,self --mca btl_tcp_if_include $subnet.0/24 --bind-to none "${flags[@]}" --mca mpi_yield_when_idle 1 --host "$hosts" -n "$1" \
-    "$ours" train "${model[@]}" --batch-size $((batch * $1)) --threads 1 --clip 0 --steps "$steps" --validate-every 0 \
+    "$ours" train "${model[@]}" "${training[@]}" --batch-size $((batch * $1)) --threads 1 --clip 0 --steps "$steps" --validate-every 0 \
     --validation-batches 0 --sample-tokens 0 --checkpoint-every 0 --out "$work/run" --overwrite --log "$work/log.jsonl" \
     >"$work/out.txt" 2>&1 || { cat "$work/out.txt" >&2; exit 1; }
   sed 's/.*"seconds":\([^,]*\),.*/\1/' "$work/log.jsonl" | tail -n +3 | sort -g | awk '{ s[NR] = $1 } END { print s[int((NR + 1) / 2)] }'

@@ -10,12 +10,17 @@
 //! in which backward computes them share theirs.
 
 use super::{BufferRole, Form, Plan};
+use std::ops::RangeInclusive;
 
-/// Bytes of the sums of a bucket at most, or [a part](PARTS) of all; a larger sum has a bucket of its own.
-const MOST: usize = 16 << 20;
+/// Bytes of the sums of a bucket: so many that they take longer than what a message costs anyway, and so few that the last bucket, which is there at
+/// the end of backward only, is a small part of all. A larger sum has a bucket of its own.
+const BYTES: RangeInclusive<usize> = 64 << 10..=16 << 20;
 
-/// In about how many buckets many sums are divided, so that most of them can begin before the last sum is there.
-const PARTS: usize = 32;
+/// In about how many buckets sums are divided between these bytes.
+const BUCKETS: usize = 12;
+
+/// In about how many at most: each is a message to every other rank.
+const MOST_BUCKETS: usize = 32;
 
 /// Collectives of a tail whose sums are exchanged together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +38,7 @@ impl Bucket {
             exchanges(tail, sums).map(|(kernel, sum, bytes)| (body.last_touch(sum), kernel, bytes)).collect();
         ready.sort_unstable();
         let all: usize = ready.iter().map(|(.., bytes)| bytes).sum();
-        let most = MOST.max(all / PARTS);
+        let most = (all / BUCKETS).clamp(*BYTES.start(), *BYTES.end()).max(all / MOST_BUCKETS);
         let mut buckets: Vec<Bucket> = vec![];
         // The bucket that is being filled, and by how much it is.
         let mut open: Option<(usize, usize)> = None;
