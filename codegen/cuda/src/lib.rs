@@ -52,6 +52,7 @@ mod peaks;
 mod pending;
 mod rewrite;
 mod rows;
+mod scatter;
 mod source;
 #[cfg(feature = "driver")]
 mod tune;

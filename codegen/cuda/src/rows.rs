@@ -25,8 +25,8 @@ const THREADS: usize = 256;
 const WARP_COLUMNS: usize = 1024;
 /// Longer rows are given the largest block.
 const BLOCK_COLUMNS: usize = 8192;
-/// The most chunks of rows, and the fewest rows of one.
-const CHUNKS: usize = 128;
+/// The most chunks of rows, about four blocks for each multiprocessor of a large card, and the fewest rows of one.
+const CHUNKS: usize = 512;
 const CHUNK_ROWS: usize = 8;
 /// Sums across rows that a thread keeps in registers.
 const MOST_UNROLLED: usize = 16;
@@ -168,15 +168,14 @@ impl Lowering<'_> {
         let domain = &kernel.domain;
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
-        // Without reductions along them, columns are shared out among blocks.
-        let is_alone = sweeps(&kernel.region, &live(kernel)).is_empty() && others.is_empty();
-        let team = if is_alone {
+        let shares = self.shares_columns(kernel, others);
+        let team = if shares {
             Team::Block(columns.next_multiple_of(32).min(THREADS))
         } else {
             team_of_block(columns)
         };
         let size = team.size();
-        let parts = if is_alone { columns.div_ceil(size) } else { 1 };
+        let parts = if shares { columns.div_ceil(size) } else { 1 };
         let each = columns.div_ceil(size * parts);
         let mut code = Code::default();
         code.line("const int unit = blockIdx.y, chunk = blockIdx.x;");
@@ -221,6 +220,21 @@ impl Lowering<'_> {
         self.launch("chunks", size, [chunks, outer, parts], text)?;
         Ok(())
     }
+
+    /// Whether blocks can share out the columns of a row: nothing is reduced along them or stored once a row, and no point reads what another one
+    /// stores beside the sums.
+    fn shares_columns(&self, kernel: &Kernel, others: &[&Store]) -> bool {
+        let is_own = |index: &Index| others.iter().all(|store| store.index == *index);
+        let reads_own = kernel.region.instrs.iter().all(|instr| match &instr.kind {
+            InstrKind::Load { buffer, index, .. } => {
+                !self.slots()[buffer.0 as usize].is_clobbered || is_own(index)
+            }
+            _ => true,
+        });
+        sweeps(&kernel.region, &live(kernel)).is_empty()
+            && others.iter().all(|store| is_in_loop(kernel, store))
+            && reads_own
+    }
 }
 
 /// Sums of a few columns stay in registers, which takes unrolled loops; more lie in local memory.
@@ -242,8 +256,7 @@ fn live(kernel: &Kernel) -> std::collections::BTreeSet<Scalar> {
 
 impl Rows<'_> {
     fn varies(&self, value: Scalar) -> bool {
-        let Kernel { region, domain, .. } = self.kernel;
-        region.varies(value, domain.column_axes(), domain)
+        varies(self.kernel, value)
     }
 
     /// All sweeps with reductions.
@@ -298,16 +311,10 @@ impl Rows<'_> {
         body.axes.names.truncate(outside);
     }
 
-    /// Whether a store happens at every point of a row, and not once a row.
-    fn is_in_loop(&self, store: &Store) -> bool {
-        store.index.varies(self.kernel.domain.column_axes())
-            || operands(store).iter().any(|value| self.varies(*value))
-    }
-
     /// The last sweep: all stores.
     fn finish(&self, body: &mut Body<'_>, stores: &[&Store]) {
         let (in_loop, of_row): (Vec<&Store>, Vec<&Store>) =
-            stores.iter().partition(|store| self.is_in_loop(store));
+            stores.iter().partition(|store| is_in_loop(self.kernel, store));
         self.stores_of_row(body, &of_row, &in_loop);
         if !in_loop.is_empty() {
             self.each_column(body, |body| body.stores(in_loop.iter().copied()));
@@ -333,7 +340,7 @@ impl Rows<'_> {
     /// The last sweep of a row of a chunk: sums across rows, and all other stores.
     fn accumulate(&self, body: &mut Body<'_>, across: &[Across<'_>], others: &[&Store], each: usize) {
         let (in_loop, of_row): (Vec<&Store>, Vec<&Store>) =
-            others.iter().partition(|store| self.is_in_loop(store));
+            others.iter().partition(|store| is_in_loop(self.kernel, store));
         let values: Vec<_> = across.iter().map(|across| across.value).collect();
         self.stores_of_row(body, &of_row, &in_loop);
         self.need_of_row(body, values.iter().copied());
@@ -362,6 +369,18 @@ pub(super) fn reduction(region: &Region, value: Scalar) -> (ReduceOp, Scalar) {
         InstrKind::Reduce(op, _, x) => (op, x),
         ref kind => unreachable!("{kind:?} is no reduction"),
     }
+}
+
+/// Whether a value differs along a row.
+fn varies(kernel: &Kernel, value: Scalar) -> bool {
+    let Kernel { region, domain, .. } = kernel;
+    region.varies(value, domain.column_axes(), domain)
+}
+
+/// Whether a store happens at every point of a row, and not once a row.
+fn is_in_loop(kernel: &Kernel, store: &Store) -> bool {
+    store.index.varies(kernel.domain.column_axes())
+        || operands(store).iter().any(|value| varies(kernel, *value))
 }
 
 fn is_across(region: &Region, value: Scalar) -> bool {

@@ -1,5 +1,5 @@
 //! Kernels that are rendered as several functions: scatter-add beside other work and in every form, reductions across the
-//! rows of products; and scatter-add into tables of every length.
+//! rows of products; and scatter-add into tables, of sorted and of walked points.
 
 use crate::judge::{Case, check};
 use crate::products::{case, operand};
@@ -109,14 +109,44 @@ fn across([rows, columns]: [usize; 2], normalises: bool) -> Case {
     case(format!("across {rows}×{columns}, normalises {normalises}"), bench, 1e-4)
 }
 
+/// Sums across rows beside a store at each point: of wide rows, blocks have some columns each.
+fn beside([rows, columns]: [usize; 2]) -> Case {
+    let mut bench = Bench::default();
+    let x = random(&mut bench, "x", &[rows, columns]);
+    let (sums, y) =
+        (bench.output("sums", DType::F32, &[columns]), bench.output("y", DType::F32, &[rows, columns]));
+    let mut p = Program::default();
+    let value = p.load(x, DType::F32, at(&[columns as i64, 1]));
+    let value = p.push(InstrKind::Unary(Unary::Tanh, value), DType::F32);
+    p.store(value, y, at(&[columns as i64, 1]));
+    let sum = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Rows, value), DType::F32);
+    p.store(sum, sums, at(&[0, 1]));
+    bench.kernel(Form::Reduce, Domain { axes: vec![rows, columns], outer: 0, rows: 1 }, p.region, p.stores);
+    case(format!("across {rows}×{columns}, stores beside"), bench, 1e-4)
+}
+
+/// Each column has indices of its own, so that points are not sorted but walked.
+fn columns_with_indices() -> Case {
+    let [rows, columns, limit] = [40, 37, 9];
+    let mut bench = Bench::default();
+    let (x, i) = (random(&mut bench, "x", &[rows, columns]), indices(&mut bench, rows * columns, limit));
+    let table = bench.output("table", DType::F32, &[limit, columns]);
+    let mut p = Program::default();
+    let value = p.load(x, DType::F32, at(&[columns as i64, 1]));
+    let index = p.load(i, DType::I32, at(&[columns as i64, 1]));
+    add(&mut p, value, index, table, [limit, columns]);
+    bench.kernel(Form::Map, Domain::flat([rows, columns]), p.region, p.stores);
+    case("columns with indices of their own".into(), bench, 2e-5)
+}
+
 #[test]
 fn kernels_of_several_functions() {
-    let mut cases = vec![rows(), product(false), product(true)];
+    let mut cases = vec![rows(), product(false), product(true), columns_with_indices()];
     for limit in [5, 5000] {
         cases.extend([map(limit, false), map(limit, true)]);
     }
     for shape in [[37, 300], [1100, 5], [3, 1500], [2, 9000]] {
-        cases.extend([across(shape, false), across(shape, true)]);
+        cases.extend([across(shape, false), across(shape, true), beside(shape)]);
     }
     check(&cases, &Options::default());
 }
