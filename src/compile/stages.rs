@@ -60,6 +60,11 @@ impl Stages {
         }
     }
 
+    /// Making kernels that another back end than the target's has code for.
+    pub fn accepting(self, accepts: Accepts) -> Self {
+        Stages { accepts, ..self }
+    }
+
     /// How the program is kept small.
     pub fn memory(&self) -> MemoryStrategy {
         self.memory

@@ -17,6 +17,10 @@ pub(crate) enum CliError {
     /// NVRTC or a GPU.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// A model of a GPU.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    CardModel(#[from] kernfusion_cuda::model::ModelError),
     /// A download.
     #[error(transparent)]
     Fetch(#[from] FetchError),
@@ -69,6 +73,8 @@ impl CliError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) => 2,
+            #[cfg(feature = "cuda")]
+            CliError::CardModel(_) => 1,
             CliError::Library(_)
             | CliError::Cuda(_)
             | CliError::Fetch(_)

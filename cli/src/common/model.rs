@@ -368,6 +368,20 @@ impl TargetArgs {
         }
     }
 
+    /// For a model of a card that is not here: whether products of `f32` run in TF32.
+    pub(crate) fn of_modelled_card(&self) -> std::result::Result<bool, CliError> {
+        let usage = |reason: &str| Err(CliError::Usage(reason.into()));
+        match (self.device, self.f32_products()) {
+            (DeviceArg::Cpu, _) => usage("--model is of a GPU: it needs --device cuda"),
+            _ if self.tune.is_some() => usage("--tune measures products on a GPU, and --model has none"),
+            _ if self.check_finite => usage("--check-finite looks at results, and --model has none"),
+            (_, F32Products::X6 | F32Products::X3) => {
+                usage("--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda")
+            }
+            (DeviceArg::Cuda, products) => Ok(products == F32Products::Tf32),
+        }
+    }
+
     /// The name of the device.
     pub(crate) fn device_name(&self) -> &'static str {
         match self.device {

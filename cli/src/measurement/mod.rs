@@ -3,6 +3,8 @@
 pub(crate) mod bench;
 pub(crate) mod experiment;
 pub(crate) mod fuzz;
+#[cfg(feature = "cuda")]
+mod modelled;
 pub(crate) mod profile;
 pub(crate) mod profile_table;
 pub(crate) mod report;

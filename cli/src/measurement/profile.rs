@@ -9,6 +9,8 @@ use crate::common::machine;
 use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, progress};
 use crate::common::workload::{Workload, median, synthetic_tokens, windows};
+#[cfg(feature = "cuda")]
+use crate::measurement::modelled;
 use crate::measurement::profile_table::{self, Group};
 use crate::{CliError, Outcome};
 use kernfusion::compile::{F32Products, Mode, Target};
@@ -29,18 +31,19 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   kernfusion profile --preset tiny
   kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json
-  kernfusion profile --preset thesis --device cuda")]
+  kernfusion profile --preset thesis --device cuda
+  kernfusion profile --preset gpt2-small --dtype bf16 --device cuda --model h200")]
 pub(crate) struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
-    work: Work,
+    pub(super) work: Work,
     #[command(flatten)]
     weights: WeightsArgs,
     /// Mode
     #[arg(long, value_name = "MODE", default_value = "compiled")]
-    mode: Mode,
+    pub(super) mode: Mode,
     /// Timed steps; each kernel's time is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
@@ -48,17 +51,29 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1 << 32))]
     warmup: u64,
     #[command(flatten)]
-    target: TargetArgs,
+    pub(super) target: TargetArgs,
+    /// With --device cuda, but without a GPU: a model of what kernels take on this card, from their machine code; NVRTC and nvdisasm make
+    /// and read it
+    #[arg(long = "model", value_name = "CARD", num_args = 0..=1, default_missing_value = "h200")]
+    card: Option<String>,
     /// Lines shown at most; 0: all
     #[arg(long, value_name = "N", default_value_t = 40)]
-    lines: usize,
+    pub(super) lines: usize,
     /// Write all of it as JSON
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub(super) json: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+    #[cfg(feature = "cuda")]
+    if let Some(card) = &args.card {
+        return modelled::run(&args, &model, card, screen);
+    }
+    #[cfg(not(feature = "cuda"))]
+    if args.card.is_some() {
+        return Err(kernfusion_cuda::CudaError::NotBuilt.into());
+    }
     let target = args.target.target(args.mode)?;
     // Before the program takes its memory.
     let peaks = target.peaks()?;
@@ -164,7 +179,7 @@ fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, rates: Rates<'_>)
 }
 
 /// A name with * for the numbers in its module path, without the number that makes it unique.
-fn folded(name: &str) -> String {
+pub(super) fn folded(name: &str) -> String {
     let name = name.split('#').next().unwrap_or_default();
     let (path, ops) = name.rsplit_once('/').unwrap_or(("", name));
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -173,7 +188,7 @@ fn folded(name: &str) -> String {
 }
 
 /// `batch x m x n, k` of a product, rows and columns of other kernels.
-fn shape(kernel: &Kernel) -> String {
+pub(super) fn shape(kernel: &Kernel) -> String {
     let domain = &kernel.domain;
     let [outer, rows, columns] = [domain.outer_axes(), domain.row_axes(), domain.column_axes()]
         .map(|axes| domain.axes[axes].iter().product::<usize>());

@@ -92,7 +92,7 @@ fn figures(seconds: f64, floor: f64, total: f64) -> String {
 }
 
 /// A name of at most `most` characters; the middle of a longer one is left out.
-fn shortened(name: &str, most: usize) -> String {
+pub(super) fn shortened(name: &str, most: usize) -> String {
     let characters: Vec<char> = name.chars().collect();
     if characters.len() <= most {
         return name.into();

@@ -20,7 +20,7 @@ pub struct CudaBackend {
 /// # Errors
 /// An operand is more than a load, since tiles of operands are copied from memory as they lie; or rows or columns of a product are
 /// reduced, which needs tiles of several blocks of threads.
-fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
+pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
     if kernel.operands().any(|(operand, _)| operand.plain().is_none()) {
         return Err("on a GPU, a product reads its operands from memory");
     }

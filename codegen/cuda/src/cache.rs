@@ -6,13 +6,13 @@
 //! asking for NVRTC: a machine with a GPU need not spend its time on what another one has compiled.
 
 use super::nvrtc::{Form, OPTIONS, compile, version, whole_source};
+use super::parallel::in_parallel;
 use super::{CudaError, Function};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A folder of cubins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,26 +42,7 @@ impl Cache {
     /// # Errors
     /// As [`compile`], of the first function that cannot be compiled.
     pub fn cubins(&self, functions: &[&Function], architecture: &str) -> Result<Vec<Vec<u8>>, CudaError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut found = vec![];
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(function) = functions.get(at) else { return found };
-                found.push((at, self.cubin(function, architecture)));
-            }
-        };
-        let mut all = std::thread::scope(|scope| {
-            let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
-            let threads: Vec<_> = (1..cores.min(functions.len())).map_while(start).collect();
-            let mut all = work();
-            let others = threads.into_iter().map(|thread| thread.join().expect("compiling does not panic"));
-            others.for_each(|found| all.extend(found));
-            all
-        });
-        all.sort_by_key(|(at, _)| *at);
-        all.into_iter().map(|(_, cubin)| cubin).collect()
+        in_parallel(functions.len(), |at| self.cubin(functions[at], architecture)).into_iter().collect()
     }
 
     fn cubin(&self, function: &Function, architecture: &str) -> Result<Vec<u8>, CudaError> {

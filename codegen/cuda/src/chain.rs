@@ -103,6 +103,7 @@ impl Lowering<'_> {
 
     /// A chain whose consumers all go along the columns.
     fn stream(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        self.moves(kernel);
         let [outer, rows, _] = self.extents(&kernel.domain)?;
         if outer * rows == 0 {
             return Ok(());

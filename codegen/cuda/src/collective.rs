@@ -81,6 +81,7 @@ impl Renderer {
                 function: self.sum_of_parts(sum, &comment(graph, kernel)),
                 grid: [sum.count.div_ceil(THREADS) as u32, 1, 1],
                 arguments: [scratch, place].map(Argument::Buffer).into(),
+                bytes: [own.len() * ranks, own.len()],
             }));
         }
         program.steps.extend((is_whole && ranks > 1).then(|| gather(bytes, part)));

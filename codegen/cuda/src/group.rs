@@ -136,10 +136,11 @@ impl Group {
         }
         let kernels = self.launches.iter().flat_map(|launch| launch.kernels.clone()).collect();
         let blocks = self.launches.iter().map(|launch| launch.grid[0]).sum();
+        let bytes = [0, 1].map(|at| self.launches.iter().map(|launch| launch.bytes[at]).sum());
         let (families, pointers) = families(renderer, self.launches);
         let (arguments, parameters) = pointers.into_iter().unzip();
         let function = renderer.group(&families, parameters);
-        vec![StreamOp::Launch(Launch { kernels, function, grid: [blocks, 1, 1], arguments })]
+        vec![StreamOp::Launch(Launch { kernels, function, grid: [blocks, 1, 1], arguments, bytes })]
     }
 }
 

@@ -139,6 +139,8 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// One for each parameter.
     pub arguments: Vec<Argument>,
+    /// Bytes that it has to read, and those that it writes, if each is moved once.
+    pub bytes: [usize; 2],
 }
 
 /// A product that a library does.

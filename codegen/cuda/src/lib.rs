@@ -43,9 +43,13 @@ mod lower;
 mod map;
 mod matrices;
 #[cfg(feature = "driver")]
+pub mod model;
+#[cfg(feature = "driver")]
 mod nccl;
 #[cfg(feature = "driver")]
 pub mod nvrtc;
+#[cfg(feature = "driver")]
+mod parallel;
 #[cfg(feature = "driver")]
 mod peaks;
 #[cfg(feature = "driver")]
@@ -58,7 +62,7 @@ mod source;
 mod tune;
 
 #[cfg(feature = "driver")]
-pub use backend::CudaBackend;
+pub use backend::{CudaBackend, accepts};
 #[cfg(feature = "driver")]
 pub use cache::Cache;
 #[cfg(feature = "driver")]
@@ -74,6 +78,8 @@ use kernfusion_codegen::Communicator;
 pub use launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, StreamOp};
 pub use lower::Renderer;
 pub use matrices::{Algorithm, Matrix, MatrixProduct};
+#[cfg(feature = "driver")]
+use parallel::in_parallel;
 #[cfg(feature = "driver")]
 pub use peaks::peaks;
 use std::sync::Arc;

@@ -65,7 +65,7 @@ struct Template {
 #[derive(Debug)]
 enum TemplateOp {
     Clear { slot: usize, bytes: usize },
-    Launch { function: usize, grid: [u32; 3], slots: Vec<usize> },
+    Launch { function: usize, grid: [u32; 3], slots: Vec<usize>, bytes: [usize; 2] },
     Product { product: Box<MatrixProduct>, algorithm: Algorithm, starts: [Start; 3], workspace: usize },
 }
 
@@ -141,11 +141,12 @@ impl Renderer {
         program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
         program.steps.extend(template.steps.iter().map(|step| match step {
             TemplateOp::Clear { slot, bytes } => StreamOp::Clear { at: spot(slots[*slot]), bytes: *bytes },
-            TemplateOp::Launch { function, grid, slots } => StreamOp::Launch(Launch {
+            TemplateOp::Launch { function, grid, slots, bytes } => StreamOp::Launch(Launch {
                 kernels: vec![number],
                 function: *function,
                 grid: *grid,
                 arguments: slots.iter().map(argument).collect(),
+                bytes: *bytes,
             }),
             TemplateOp::Product { product, algorithm, starts, workspace } => {
                 StreamOp::Product(Box::new(LibraryProduct {
@@ -218,6 +219,7 @@ impl Renderer {
             name: function_name(&kernel.name),
             kernel_name: kernel.name.clone(),
             slots,
+            bytes: [0; 2],
             template: Template::default(),
         };
         lowering.kernel(&numbered)?;
@@ -286,6 +288,8 @@ pub(super) struct Lowering<'r> {
     name: String,
     kernel_name: String,
     slots: Vec<Slot>,
+    /// What the kernel at hand reads and writes.
+    bytes: [usize; 2],
     template: Template,
 }
 
@@ -304,6 +308,7 @@ impl Lowering<'_> {
     /// Lowers a kernel whose sums begin with what their buffers hold.
     pub(super) fn form(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         rows::check_reductions(self, kernel)?;
+        self.moves(kernel);
         let across = reduces(&kernel.region, Direction::Rows);
         match &kernel.form {
             Form::Map => self.map(kernel),
@@ -335,6 +340,15 @@ impl Lowering<'_> {
         let product = Box::new(product);
         self.template.steps.push(TemplateOp::Product { product, algorithm, starts, workspace });
         Ok(())
+    }
+
+    /// Launches from now on move what this kernel does.
+    pub(super) fn moves(&mut self, kernel: &Kernel) {
+        self.bytes = kernel.bytes_read_and_written(|buffer| {
+            let slot = &self.slots[buffer.0 as usize];
+            let size = slot.dtype.size();
+            [slot.bytes / size, size]
+        });
     }
 
     pub(super) fn slots(&self) -> &[Slot] {
@@ -440,7 +454,7 @@ impl Lowering<'_> {
         code.close("");
         self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
         let function = self.functions.len() - 1;
-        self.template.steps.push(TemplateOp::Launch { function, grid, slots });
+        self.template.steps.push(TemplateOp::Launch { function, grid, slots, bytes: self.bytes });
         Ok(declared)
     }
 }

@@ -90,6 +90,7 @@ struct Across<'a> {
 impl Lowering<'_> {
     /// A reduction over columns: one result of a row, or values of the row that depend on it.
     pub(super) fn rows(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        self.moves(kernel);
         let kernel = &axes::merged(kernel);
         let domain = &kernel.domain;
         let columns = count(self, domain.extent(domain.column_axes()))?;

@@ -42,6 +42,33 @@ impl Kernel {
         }
     }
 
+    /// Bytes that a kernel, which is neither loop nor exchange, reads at least, and those that it writes, over buffers of so many elements
+    /// of so many bytes each.
+    pub fn bytes_read_and_written(&self, size: impl Fn(BufferId) -> [usize; 2]) -> [usize; 2] {
+        let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
+        for (region, axes) in self.regions() {
+            for instr in &region.instrs {
+                if let InstrKind::Load { buffer, index, .. } = &instr.kind {
+                    *read.entry(*buffer).or_insert(0) += reached(region, index, &axes, &self.domain);
+                }
+            }
+        }
+        for store in &self.stores {
+            *written.entry(store.buffer).or_insert(0) +=
+                reached(&self.region, &store.index, &self.domain.axes, &self.domain);
+        }
+        for consumer in self.consumers() {
+            let axes = [&self.domain.axes[..], &consumer.p].concat();
+            *written.entry(consumer.buffer).or_insert(0) +=
+                reached(&self.region, &consumer.index, &axes, &self.domain);
+        }
+        let bytes = |(id, reached): (BufferId, usize)| {
+            let [elements, bytes] = size(id);
+            reached.min(elements).saturating_mul(bytes)
+        };
+        [read, written].map(|buffers| buffers.into_iter().map(bytes).sum())
+    }
+
     /// Every region, with the extents of the axes it runs over.
     fn regions(&self) -> Vec<(&Region, Vec<usize>)> {
         let mut regions = vec![(&self.region, self.domain.axes.clone())];
@@ -72,28 +99,10 @@ impl KernelGraph {
         if let Some(call) = kernel.collective() {
             return [call.from, call.to].map(|buffer| self.buffer(buffer).ty.bytes());
         }
-        let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
-        for (region, axes) in kernel.regions() {
-            for instr in &region.instrs {
-                if let InstrKind::Load { buffer, index, .. } = &instr.kind {
-                    *read.entry(*buffer).or_insert(0) += reached(region, index, &axes, &kernel.domain);
-                }
-            }
-        }
-        for store in &kernel.stores {
-            *written.entry(store.buffer).or_insert(0) +=
-                reached(&kernel.region, &store.index, &kernel.domain.axes, &kernel.domain);
-        }
-        for consumer in kernel.consumers() {
-            let axes = [&kernel.domain.axes[..], &consumer.p].concat();
-            *written.entry(consumer.buffer).or_insert(0) +=
-                reached(&kernel.region, &consumer.index, &axes, &kernel.domain);
-        }
-        let bytes = |(id, elements): (BufferId, usize)| {
+        kernel.bytes_read_and_written(|id| {
             let ty = &self.buffer(id).ty;
-            elements.min(ty.elements()).saturating_mul(ty.dtype.size())
-        };
-        [read, written].map(|buffers| buffers.into_iter().map(bytes).sum())
+            [ty.elements(), ty.dtype.size()]
+        })
     }
 }
 

@@ -1,0 +1,141 @@
+//! Which part of a multiprocessor an instruction keeps busy, and for how long.
+
+use super::card::Card;
+use super::sass::Instruction;
+
+/// A part of a multiprocessor that instructions share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Pipe {
+    /// Additions and multiplications of `f32`, and those of whole numbers.
+    F32,
+    /// Multiplications of whole numbers, which only half of the units above do.
+    Multiply,
+    /// Additions, logic, comparisons, selections.
+    Integer,
+    /// Special functions and conversions.
+    Special,
+    /// Arithmetic of `f64`.
+    F64,
+    /// Products of matrices.
+    Tensor,
+}
+
+/// How many pipes there are.
+pub(super) const PIPES: usize = 6;
+
+/// What a result waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    Shared,
+    Global,
+    Tensor,
+    Special,
+}
+
+/// Whether an instruction reads or writes memory, and which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    LoadGlobal,
+    StoreGlobal,
+    LoadShared,
+    StoreShared,
+    /// From global to shared memory, without registers.
+    Copy,
+    /// Eight rows of sixteen bytes for each matrix.
+    Matrices(u32),
+    Local,
+    /// Between the lanes, through the same unit.
+    Exchange,
+}
+
+/// The access that an instruction is.
+pub(super) fn access(instruction: &Instruction) -> Option<Access> {
+    Some(match instruction.name() {
+        "LDG" | "LD" | "ATOM" | "ATOMG" => Access::LoadGlobal,
+        "STG" | "ST" | "RED" => Access::StoreGlobal,
+        "LDS" | "ATOMS" => Access::LoadShared,
+        "STS" => Access::StoreShared,
+        "LDGSTS" => Access::Copy,
+        "LDSM" | "STSM" => {
+            let count = ["4", "2"].into_iter().find(|count| instruction.has(count)).unwrap_or("1");
+            Access::Matrices(count.parse().unwrap_or(1))
+        }
+        "LDL" | "STL" => Access::Local,
+        "SHFL" => Access::Exchange,
+        _ => return None,
+    })
+}
+
+/// The pipe that an instruction keeps busy, and for how many cycles.
+pub(super) fn busy(instruction: &Instruction, card: &Card) -> Option<(Pipe, f64)> {
+    let busy = &card.busy;
+    Some(match instruction.name() {
+        "FFMA" | "FADD" | "FMUL" | "HFMA2" | "HADD2" | "HMUL2" => (Pipe::F32, busy.f32),
+        "IMAD" | "IMUL" | "IDP" | "IDP4A" => (Pipe::Multiply, busy.integer),
+        "MUFU" | "I2F" | "F2I" | "F2F" | "I2I" | "FRND" | "POPC" | "FLO" | "BREV" => {
+            (Pipe::Special, busy.special)
+        }
+        "DADD" | "DMUL" | "DFMA" | "DSETP" | "DMNMX" => (Pipe::F64, busy.f64),
+        "HMMA" => (Pipe::Tensor, busy.tensor * share(instruction)),
+        "IADD3" | "IADD" | "VIADD" | "LOP3" | "SHF" | "LEA" | "ISETP" | "SEL" | "IMNMX" | "VIMNMX"
+        | "VIADDMNMX" | "IABS" | "PRMT" | "MOV" | "FSEL" | "FSETP" | "FMNMX" | "F2FP" | "I2FP" | "SGXT"
+        | "BMSK" | "PLOP3" | "P2R" | "R2P" | "FCHK" | "CS2R" | "HSETP2" | "HMNMX2" => {
+            (Pipe::Integer, busy.integer)
+        }
+        _ => return None,
+    })
+}
+
+/// How much of the card's largest product an instruction is: half of the depth takes half of the time.
+fn share(instruction: &Instruction) -> f64 {
+    let is_tf32 = instruction.has("TF32");
+    match instruction.opcode.get(1).map(String::as_str) {
+        Some("16816") | Some("1688") if is_tf32 || instruction.has("16816") => 1.0,
+        Some("1684") if is_tf32 => 0.5,
+        _ => 0.5,
+    }
+}
+
+/// Multiplications and additions, two operations each, of a product on tensor cores.
+pub(super) fn tensor_operations(instruction: &Instruction) -> u64 {
+    match (instruction.name(), instruction.opcode.get(1).map(String::as_str)) {
+        ("HMMA", Some("16816")) => 2 * 16 * 8 * 16,
+        ("HMMA", Some("1688")) => 2 * 16 * 8 * 8,
+        ("HMMA", Some("1684")) => 2 * 16 * 8 * 4,
+        _ => 0,
+    }
+}
+
+/// What the result of an instruction of variable length waits for.
+pub(super) fn wait(instruction: &Instruction) -> Wait {
+    match instruction.name() {
+        "LDG" | "LD" | "ATOM" | "ATOMG" | "LDGSTS" | "LDL" => Wait::Global,
+        "LDS" | "LDSM" | "SHFL" | "ATOMS" | "LDC" => Wait::Shared,
+        "HMMA" => Wait::Tensor,
+        _ => Wait::Special,
+    }
+}
+
+/// Registers that an instruction writes, one after another.
+pub(super) fn result_registers(instruction: &Instruction) -> usize {
+    let is_double = |modifier: &str| instruction.opcode.get(1).is_some_and(|first| first == modifier);
+    match instruction.name() {
+        "LDG" | "LDS" | "LDL" | "LD" | "LDC" | "ULDC" => instruction.width().div_ceil(4) as usize,
+        "LDSM" => ["4", "2"]
+            .iter()
+            .find_map(|count| instruction.has(count).then(|| count.parse().ok())?)
+            .unwrap_or(1),
+        "HMMA" => {
+            if instruction.has("F32") {
+                4
+            } else {
+                2
+            }
+        }
+        "DADD" | "DMUL" | "DFMA" | "DMNMX" => 2,
+        "F2F" | "I2F" if is_double("F64") => 2,
+        "IMAD" | "UIMAD" if instruction.has("WIDE") => 2,
+        "CS2R" if !instruction.has("32") => 2,
+        _ => 1,
+    }
+}
