@@ -74,7 +74,7 @@ pub(super) fn results(instruction: &Instruction, state: &impl Operands) -> Optio
             let condition = state.condition(instruction.operands.get(3)?);
             Results::word(selected(condition, source(1)?, source(2)?))
         }
-        "IMNMX" | "VIMNMX" => {
+        "IMNMX" | "VIMNMX" if !instruction.has("RELU") => {
             let smaller = state.condition(instruction.operands.get(3)?);
             let is_unsigned = instruction.has("U32");
             let order = |a: u32, b: u32| if is_unsigned { a < b } else { (a as i32) < b as i32 };
@@ -326,4 +326,134 @@ fn permuted(low: u32, selector: u32, high: u32) -> u32 {
         let byte = if digit & 8 == 0 { byte } else { ((byte as i8) >> 7) as u8 };
         word | u32::from(byte) << (8 * at)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Sass;
+
+    /// Registers are ten times their numbers; R100 and what follows are unknown; P0 holds, P1 does not, P2 is unknown.
+    struct Registers;
+
+    impl Operands for Registers {
+        fn word(&self, operand: &Operand) -> Word {
+            let word = match operand.place {
+                Place::Register(ZERO) => Word::of(0),
+                Place::Register(number) if number < 100 => Word::of(10 * u32::from(number)),
+                Place::Immediate(bits) => Word::of(bits),
+                _ => Word::unknown(),
+            };
+            let word = if operand.inverted { word.map(|bits| !bits) } else { word };
+            if operand.negated { word.map(u32::wrapping_neg) } else { word }
+        }
+
+        fn upper(&self, operand: &Operand) -> Word {
+            match operand.place {
+                Place::Register(number) if number < 99 => Word::of(10 * u32::from(number) + 10),
+                Place::Register(ZERO) => Word::of(0),
+                _ => Word::unknown(),
+            }
+        }
+
+        fn condition(&self, operand: &Operand) -> Condition {
+            let condition = match operand.place {
+                Place::Predicate(0 | 7) => Condition::of(true),
+                Place::Predicate(1) => Condition::of(false),
+                _ => Condition::unknown(),
+            };
+            if operand.inverted { condition.not() } else { condition }
+        }
+
+        fn special(&self, _: &str) -> Word {
+            Word::lanes(|lane| lane as u32)
+        }
+    }
+
+    fn results_of(text: &str) -> Option<Results> {
+        let listing = format!("/*0000*/ {text} ; /* 0x0 */\n/* 0x0 */\n");
+        results(&Sass::parse(&listing).expect(text).instructions[0], &Registers)
+    }
+
+    /// The first lane's words, unknown ones left out.
+    fn words(text: &str) -> Vec<Option<u32>> {
+        let found = results_of(text).unwrap_or_default();
+        found.words.iter().map(|word| (word.known & 1 == 1).then_some(word.bits[0])).collect()
+    }
+
+    fn holds(text: &str) -> Vec<Option<bool>> {
+        let found = results_of(text).unwrap_or_default();
+        found.conditions.iter().map(|it| (it.known & 1 == 1).then_some(it.bits & 1 == 1)).collect()
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: u32) {
+        assert_eq!(words(text), [Some(expected)], "{text}");
+    }
+
+    #[test]
+    fn whole_numbers_are_computed() {
+        check("MOV R0, 0x7", 7);
+        check("IADD3 R0, R1, 0x5, -R2", 10u32.wrapping_add(5).wrapping_sub(20));
+        check("IMAD R0, R1, R2, R3", 230);
+        check("IMAD.HI R0, R1, 0x2aaaaaab, RZ", 1);
+        check("IMAD.HI R0, -R1, 0x2aaaaaab, RZ", u32::MAX - 1);
+        check("IMAD.HI.U32 R0, R1, 0xcccccccd, RZ", 8);
+        assert_eq!(words("IMAD.WIDE R0, -R1, 0x4, R2"), [Some(20u32.wrapping_sub(40)), Some(29)]);
+        check("LEA R0, R1, R2, 0x3", 100);
+        check("LEA.HI R0, R1, R2, R3, 0x4", 500);
+        check("LEA.HI.SX32 R0, -R1, R2, 0x1f", 15);
+        check("SHF.L.U32 R0, R1, 0x2, RZ", 40);
+        check("SHF.R.U32.HI R0, RZ, 0x1, R1", 5);
+        check("SHF.R.S32.HI R0, RZ, 0x1f, -R1", u32::MAX);
+        check("SHF.L.U64.HI R0, -R1, 0x4, R2", 20 << 4 | 0xf);
+        check("LOP3.LUT R0, R1, 0x6, RZ, 0xc0, !PT", 10 & 6);
+        check("LOP3.LUT R0, R1, 0x6, R2, 0x96, !PT", 10 ^ 6 ^ 20);
+        check("SEL R0, R1, R2, !P0", 20);
+        check("IMNMX R0, -R1, R2, PT", 10u32.wrapping_neg());
+        check("IMNMX.U32 R0, -R1, R2, PT", 20);
+        check("IABS R0, -R1", 10);
+        check("PRMT R0, 0x3210, 0x5410, 0x7654", 0x7654_3210);
+        check("PRMT R0, 0x80, 0x8888, RZ", u32::MAX);
+        check("HFMA2.MMA R0, -RZ, RZ, 0, 5.9604644775390625e-08", 1);
+        check("HFMA2.MMA R0, -RZ, RZ, 1.875, 0.5", 0x3f80_3800);
+        check("VIADD R0, R1, 0xffffffff", 9);
+    }
+
+    #[test]
+    fn carries_go_from_word_to_word() {
+        assert_eq!(holds("IADD3 R0, P0, R1, -0x1, RZ"), [Some(true)]);
+        assert_eq!(holds("IADD3 R0, P0, R1, -R2, RZ"), [Some(false)]);
+        assert_eq!(holds("IADD3 R0, P0, R2, -R1, RZ"), [Some(true)]);
+        check("IADD3.X R0, R1, R2, RZ, P0, !PT", 31);
+        check("IMAD.X R0, RZ, RZ, R1, P1", 10);
+        assert_eq!(holds("LEA R0, P0, R1, -0x1, 0x0"), [Some(true)]);
+        check("LEA.HI.X R0, R1, R2, R3, 0x2, P0", 20 + (30 << 2) + 1);
+    }
+
+    #[test]
+    fn conditions_compare() {
+        assert_eq!(holds("ISETP.GE.AND P0, P3, R1, 0xa, PT"), [Some(true), Some(false)]);
+        assert_eq!(holds("ISETP.GT.AND P0, PT, -R1, R2, PT"), [Some(false), Some(true)]);
+        assert_eq!(holds("ISETP.GT.U32.AND P0, PT, -R1, R2, PT"), [Some(true), Some(false)]);
+        assert_eq!(holds("ISETP.LT.OR P0, PT, R2, R1, P0"), [Some(true), Some(true)]);
+        assert_eq!(holds("ISETP.GE.AND.EX P0, PT, R1, 0xa, PT, P1")[0], Some(false));
+        assert_eq!(holds("ISETP.NE.AND.EX P0, PT, R1, 0xa, PT, P0")[0], Some(true));
+        // One side decides, or nothing does.
+        assert_eq!(holds("ISETP.EQ.AND P0, PT, R100, 0xa, P1")[0], Some(false));
+        assert_eq!(holds("ISETP.EQ.OR P0, PT, R100, 0xa, P0")[0], Some(true));
+        assert_eq!(holds("ISETP.EQ.AND P0, PT, R100, 0xa, PT")[0], None);
+        assert_eq!(holds("PLOP3.LUT P0, P3, P0, P1, PT, 0x80, 0x8"), [Some(false), Some(false)]);
+        assert_eq!(holds("PLOP3.LUT P0, PT, P0, P2, PT, 0xf0, 0x0")[0], Some(true));
+        assert_eq!(holds("LOP3.LUT P0, RZ, R1, 0x4, RZ, 0xc0, !PT"), [Some(false)]);
+    }
+
+    #[test]
+    fn what_is_in_memory_is_unknown() {
+        assert_eq!(words("IADD3 R0, R100, 0x1, RZ"), [None]);
+        assert_eq!(words("LOP3.LUT R0, R100, RZ, RZ, 0xc0, !PT"), [Some(0)]);
+        for text in ["LDG.E R0, [R2.64]", "FADD R0, R1, R2", "VIMNMX.RELU R0, R1, 0x40, PT"] {
+            assert!(results_of(text).is_none(), "{text}");
+        }
+    }
 }

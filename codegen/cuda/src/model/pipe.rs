@@ -86,14 +86,10 @@ pub(super) fn busy(instruction: &Instruction, card: &Card) -> Option<(Pipe, f64)
     })
 }
 
-/// How much of the card's largest product an instruction is: half of the depth takes half of the time.
+/// How much of the time of a 16×8×16 product, or of a 16×8×8 one in TF32, an instruction takes: half of the depth takes half.
 fn share(instruction: &Instruction) -> f64 {
-    let is_tf32 = instruction.has("TF32");
-    match instruction.opcode.get(1).map(String::as_str) {
-        Some("16816") | Some("1688") if is_tf32 || instruction.has("16816") => 1.0,
-        Some("1684") if is_tf32 => 0.5,
-        _ => 0.5,
-    }
+    let operations = tensor_operations(instruction) as f64;
+    operations / if instruction.has("TF32") { 2048.0 } else { 4096.0 }
 }
 
 /// Multiplications and additions, two operations each, of a product on tensor cores.

@@ -305,3 +305,75 @@ impl Instruction {
         self.opcode[1..].iter().find_map(of).unwrap_or(4)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Instruction {
+        let listing =
+            format!(".L_x_0:\n/*0000*/ {text} ; /* 0x0000000000007918 */\n/* 0x003fd80000000f00 */\n");
+        Sass::parse(&listing).expect(text).instructions.remove(0)
+    }
+
+    fn plain(place: Place) -> Operand {
+        Operand { place, negated: false, inverted: false, absolute: false }
+    }
+
+    #[test]
+    fn operands_are_told_apart() {
+        let found = one("@!P0 IADD3.X R4, P1, -R5.reuse, 0x7f, ~R6, UP2, !PT");
+        assert_eq!(found.guard, Some(Operand { inverted: true, ..plain(Place::Predicate(0)) }));
+        assert_eq!(found.opcode, ["IADD3", "X"]);
+        let expected = [
+            plain(Place::Register(4)),
+            plain(Place::Predicate(1)),
+            Operand { negated: true, ..plain(Place::Register(5)) },
+            plain(Place::Immediate(0x7f)),
+            Operand { inverted: true, ..plain(Place::Register(6)) },
+            plain(Place::UniformPredicate(2)),
+            Operand { inverted: true, ..plain(Place::Predicate(TRUE)) },
+        ];
+        assert_eq!(found.operands, expected);
+        let places =
+            |text: &str| one(text).operands.into_iter().map(|operand| operand.place).collect::<Vec<_>>();
+        assert_eq!(places("MOV R1, c[0x0][0x28]"), [Place::Register(1), Place::Constant(Some(0x28))]);
+        assert_eq!(places("FMUL R1, |R2|, c[0x3][0x8]")[2], Place::Constant(None));
+        assert_eq!(
+            places("FMUL R1, RZ, -0.125")[1..],
+            [Place::Register(ZERO), Place::Immediate((-0.125f32).to_bits())]
+        );
+        assert_eq!(places("IMAD R0, R7, -0x300, R0")[2], Place::Immediate(0u32.wrapping_sub(0x300)));
+        assert_eq!(places("FADD R1, R2, -INF")[2], Place::Immediate(f32::NEG_INFINITY.to_bits()));
+        assert_eq!(places("S2R R0, SR_TID.X")[1], Place::Named("SR_TID.X".into()));
+        assert_eq!(places("BRA `(.L_x_0)"), [Place::Target(0)]);
+    }
+
+    #[test]
+    fn addresses_are_sums() {
+        let address = |text: &str| one(text).address().cloned().expect("an address");
+        let expected = Address { register: Some((2, true)), scale: 1, uniform: None, offset: 16 };
+        assert_eq!(address("LDG.E.128.CONSTANT R4, desc[UR4][R2.64+0x10]"), expected);
+        let expected = Address { register: Some((3, false)), scale: 4, uniform: Some(6), offset: -8 };
+        assert_eq!(address("STS [R3.X4+UR6+-0x8], R0"), expected);
+        assert_eq!(one("LDG.E.128 R4, [R2.64]").width(), 16);
+        assert_eq!(one("LDS.U16 R4, [R2]").width(), 2);
+        assert_eq!(one("LDS R4, [RZ]").address().expect("an address").register, None);
+    }
+
+    /// 0x003fd8… is: wait for barriers 0 and 1, none of its own, 12 cycles.
+    #[test]
+    fn control_codes_are_read() {
+        assert_eq!(one("NOP").control, Control { stall: 12, result: None, read: None, waits: 3 });
+        let load = Control::of(0x000e_a800_0c1e_1900);
+        assert_eq!(load, Control { stall: 4, result: Some(2), read: None, waits: 0 });
+    }
+
+    #[test]
+    fn what_is_no_listing_is_an_error() {
+        assert!(matches!(Sass::parse("hello"), Err(ModelError::Listing { .. })));
+        let unknown = "/*0000*/ BRA `(.L_x_9) ; /* 0x0 */\n/* 0x0 */";
+        let error = Sass::parse(unknown).expect_err("there is no such label").to_string();
+        assert!(error.contains("BRA `(.L_x_9)"), "{error}");
+    }
+}
