@@ -6,9 +6,9 @@
 //! where the run that begins here ends            2 · 5 · ·
 //! ```
 //!
-//! The first launch sorts. The place of a point is the number of points that come before it, so each thread compares its own with all: that takes
-//! as many comparisons as points squared, 0.1 ms on paper for the 16,384 tokens of a batch, and no step waits for another. The second launch has a
-//! block for each place, and those that begin a run add it up in a register.
+//! The first launch sorts. The place of a point is the number of points that come before it, so a warp compares each with all: that takes as many
+//! comparisons as points squared, 0.1 ms on paper for the 16,384 tokens of a batch, and no step waits for another. The second launch has a block for
+//! each place, and those that begin a run add it up in a register.
 
 use super::body::Body;
 use super::lower::{self, Lowering};
@@ -19,9 +19,10 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{BufferId, Index, Indirect, Kernel, Store, StoreMode};
 
-/// Threads of a block that adds, and of one that sorts: few, so that many multiprocessors sort.
-const ADDING: usize = 256;
-const SORTING: usize = 64;
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Points of a block that sorts, one for each warp.
+const SORTED: usize = THREADS / 32;
 /// The most points that are sorted; comparing more of them takes longer than what they add.
 const MOST_SORTED: usize = 1 << 17;
 
@@ -91,7 +92,7 @@ impl Lowering<'_> {
         self.add_runs(scatter, [order, ends])
     }
 
-    /// A thread for each point, which finds the point's place, and where its run ends if it begins one.
+    /// A warp for each point, which finds the point's place, and where its run ends if it begins one.
     fn sort(
         &mut self,
         scatter: &SortedScatter<'_>,
@@ -100,24 +101,31 @@ impl Lowering<'_> {
         let points = scatter.points;
         let unknown = vec!["0".to_owned(); scatter.kernel.domain.outer];
         let mut code = Code::default();
-        code.line(format!("const int point = blockIdx.x * {SORTING} + threadIdx.x;"));
+        code.line(format!("const int point = blockIdx.x * {SORTED} + threadIdx.x / WARP;"));
         code.line(format!("if (point >= {points}) return;"));
         let mut body = scatter.body(self, code, &unknown);
         body.code.line("int position;");
         body.block("", |body| scatter.find_position(body, "point", "position"));
         body.code.line("int smaller = 0, equal = 0, earlier = 0;");
-        body.block(format!("for (int other = 0; other < {points}; other++)"), |body| {
-            scatter.find_position(body, "other", "const int found");
-            body.code.line("smaller += found < position;");
-            body.code.line("equal += found == position;");
-            body.code.line("earlier += found == position && other < point;");
-        });
+        body.block(
+            format!("for (int other = threadIdx.x % WARP; other < {points}; other += WARP)"),
+            |body| {
+                scatter.find_position(body, "other", "const int found");
+                body.code.line("smaller += found < position;");
+                body.code.line("equal += found == position;");
+                body.code.line("earlier += found == position && other < point;");
+            },
+        );
         let [order, ends] = [order, ends].map(|buffer| self.slots()[buffer.0 as usize].write());
+        for count in ["smaller", "equal", "earlier"] {
+            body.code.line(format!("{count} = reduce_warp<Sum>({count});"));
+        }
+        body.code.line("if (threadIdx.x % WARP != 0) return;");
         body.code.line("const int place = smaller + earlier;");
         body.code.line(format!("{order}[place] = point;"));
         body.code.line(format!("{ends}[place] = earlier == 0 ? smaller + equal : 0;"));
         let text = body.code.finish();
-        self.launch("sort", SORTING, [points.div_ceil(SORTING), 1, 1], text)?;
+        self.launch("sort", THREADS, [points.div_ceil(SORTED), 1, 1], text)?;
         Ok(())
     }
 
@@ -136,7 +144,7 @@ impl Lowering<'_> {
         let mut code = Code::default();
         code.line("const int first = blockIdx.y;");
         code.line(format!("const int end = {ends}[first];"));
-        code.line(format!("const int element = blockIdx.x * {ADDING} + threadIdx.x;"));
+        code.line(format!("const int element = blockIdx.x * {THREADS} + threadIdx.x;"));
         code.line(format!("if (end == 0 || element >= {elements}) return;"));
         let outer = coordinates(&mut code, "element", 'e', &domain.axes[domain.outer_axes()]);
         let mut body = scatter.body(self, code, &outer);
@@ -157,7 +165,7 @@ impl Lowering<'_> {
         index.strides.push(position.stride);
         body.code.line(format!("{}[{}] = {};", slot.write(), axes.affine(&index), narrowed("sum", dtype)));
         let text = body.code.finish();
-        self.launch("", ADDING, [elements.div_ceil(ADDING), points, 1], text)?;
+        self.launch("", THREADS, [elements.div_ceil(THREADS), points, 1], text)?;
         Ok(())
     }
 }

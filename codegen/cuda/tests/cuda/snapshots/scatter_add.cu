@@ -2,12 +2,12 @@
 //   scatter_add in scatter_add.[9, 5].[2, 3].0.f32.i32
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(64, 1) kernel_scatter_add_9_5_2_3_0_f32_i32_scatter_add_sort(
+KERNEL __launch_bounds__(256, 1) kernel_scatter_add_9_5_2_3_0_f32_i32_scatter_add_sort(
     const int* __restrict__ g_x0,
     int* g_order,
     int* g_ends)
 {
-  const int point = blockIdx.x * 64 + threadIdx.x;
+  const int point = blockIdx.x * 8 + threadIdx.x / WARP;
   if (point >= 6) return;
   int position;
   {
@@ -16,7 +16,7 @@ KERNEL __launch_bounds__(64, 1) kernel_scatter_add_9_5_2_3_0_f32_i32_scatter_add
     position = clamped(v0, 9);
   }
   int smaller = 0, equal = 0, earlier = 0;
-  for (int other = 0; other < 6; other++) {
+  for (int other = threadIdx.x % WARP; other < 6; other += WARP) {
     const int walked = other;
     const int v0 = g_x0[walked];
     const int found = clamped(v0, 9);
@@ -24,6 +24,10 @@ KERNEL __launch_bounds__(64, 1) kernel_scatter_add_9_5_2_3_0_f32_i32_scatter_add
     equal += found == position;
     earlier += found == position && other < point;
   }
+  smaller = reduce_warp<Sum>(smaller);
+  equal = reduce_warp<Sum>(equal);
+  earlier = reduce_warp<Sum>(earlier);
+  if (threadIdx.x % WARP != 0) return;
   const int place = smaller + earlier;
   g_order[place] = point;
   g_ends[place] = earlier == 0 ? smaller + equal : 0;
