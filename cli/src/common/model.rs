@@ -275,8 +275,8 @@ impl WeightsArg {
 pub(crate) struct TargetArgs {
     #[command(flatten)]
     products: PrecisionArgs,
-    /// Device
-    #[arg(long, value_enum, default_value = "cpu")]
+    /// Where programs run: cpu, cuda (the first GPU; of several processes on a machine, each takes the next) or cuda:N (GPU N, from 0)
+    #[arg(long, value_name = "cpu|cuda|cuda:N", default_value = "cpu")]
     device: DeviceArg,
     /// How products of f32 are computed
     #[arg(long, value_enum, value_name = "HOW", default_value = "exact")]
@@ -322,10 +322,24 @@ enum TuneArg {
     Library,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeviceArg {
     Cpu,
-    Cuda,
+    /// A GPU by its number; without one, the first, or of several processes to each its own.
+    Cuda(Option<usize>),
+}
+
+impl std::str::FromStr for DeviceArg {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        match (text, text.strip_prefix("cuda:").map(str::parse)) {
+            ("cpu", _) => Ok(DeviceArg::Cpu),
+            ("cuda", _) => Ok(DeviceArg::Cuda(None)),
+            (_, Some(Ok(number))) => Ok(DeviceArg::Cuda(Some(number))),
+            _ => Err("it is cpu, cuda or cuda:N with the number of a GPU, such as cuda:0"),
+        }
+    }
 }
 
 impl TargetArgs {
@@ -349,7 +363,7 @@ impl TargetArgs {
             DeviceArg::Cpu if self.f32_products() == F32Products::Tf32 => {
                 Err(CliError::Usage("TF32 is a number type of GPUs: it needs --device cuda".into()))
             }
-            DeviceArg::Cuda if matches!(self.f32_products(), F32Products::X6 | F32Products::X3) => {
+            DeviceArg::Cuda(_) if matches!(self.f32_products(), F32Products::X6 | F32Products::X3) => {
                 Err(CliError::Usage(
                     "--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda".into(),
                 ))
@@ -359,12 +373,12 @@ impl TargetArgs {
             }
             DeviceArg::Cpu => Ok(target),
             #[cfg(feature = "cuda")]
-            DeviceArg::Cuda => {
+            DeviceArg::Cuda(number) => {
                 let devices = kernfusion_cuda::Device::count()?.max(1);
-                Ok(target.on(kernfusion_cuda::Device::open(local_rank % devices)?))
+                Ok(target.on(kernfusion_cuda::Device::open(number.unwrap_or(local_rank % devices))?))
             }
             #[cfg(not(feature = "cuda"))]
-            DeviceArg::Cuda => Err(kernfusion_cuda::CudaError::NotBuilt.into()),
+            DeviceArg::Cuda(_) => Err(kernfusion_cuda::CudaError::NotBuilt.into()),
         }
     }
 
@@ -378,7 +392,7 @@ impl TargetArgs {
             (_, F32Products::X6 | F32Products::X3) => {
                 usage("--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda")
             }
-            (DeviceArg::Cuda, products) => Ok(products == F32Products::Tf32),
+            (DeviceArg::Cuda(_), products) => Ok(products == F32Products::Tf32),
         }
     }
 
@@ -386,7 +400,7 @@ impl TargetArgs {
     pub(crate) fn device_name(&self) -> &'static str {
         match self.device {
             DeviceArg::Cpu => "cpu",
-            DeviceArg::Cuda => "cuda",
+            DeviceArg::Cuda(_) => "cuda",
         }
     }
 

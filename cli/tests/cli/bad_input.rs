@@ -42,6 +42,8 @@ fn wrong_flags_are_one_line() {
         ("train --mode fast", "unknown mode `fast`: compiled or eager"),
         ("train --preset huge", "there is no preset \"huge\"; there are tiny, thesis, gpt2-small"),
         ("train --dtype f16", "invalid value 'f16' for '--dtype <DTYPE>'"),
+        ("train --device gpu", "it is cpu, cuda or cuda:N with the number of a GPU"),
+        ("train --device cuda:", "it is cpu, cuda or cuda:N with the number of a GPU"),
         ("train --tf32", "TF32 is a number type of GPUs: it needs --device cuda"),
         ("train --f32-products tf32", "TF32 is a number type of GPUs: it needs --device cuda"),
         ("train --f32-products x6 --device cuda", "x6 and x3 are for tile units of CPUs"),

@@ -14,8 +14,13 @@ use std::process::Command;
 
 /// A command on the simulated device; `None` where it cannot be built.
 fn command(work: &Workplace, flags: &str) -> Option<Command> {
+    simulated(work, &format!("{flags} --device cuda"))
+}
+
+/// A command for which the driver is simulated.
+fn simulated(work: &Workplace, flags: &str) -> Option<Command> {
     let folder = driver::folder()?;
-    let mut command = work.command(&format!("{flags} --device cuda"));
+    let mut command = work.command(flags);
     command.env("LD_LIBRARY_PATH", folder).env("KERNFUSION_NVRTC", folder);
     command.env("KERNFUSION_CACHE", work.path("cache"));
     Some(command)
@@ -31,6 +36,20 @@ fn succeed(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<S
 fn fail(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<String> {
     let mut command = command(work, flags)?;
     Some(message(end(command.envs(settings.iter().copied()).spawn().unwrap()), flags))
+}
+
+#[test]
+fn a_device_has_a_number() {
+    let work = Workplace::new();
+    let run = |device: &str| {
+        let flags = format!("selftest --filter constant --device {device}");
+        let command = simulated(&work, &flags)?.env("SIMULATED_DEVICES", "2").spawn();
+        Some(end(command.unwrap()))
+    };
+    let Some(second) = run("cuda:1") else { return };
+    assert_eq!((second.code, second.err.as_str()), (Some(0), ""));
+    let third = message(run("cuda:2").unwrap(), "cuda:2");
+    assert!(third.contains("there is no CUDA device 2; the driver knows 2"), "{third}");
 }
 
 /// The last line of a selftest: how many passed and how many failed.
