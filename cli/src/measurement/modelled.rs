@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Columns of the last column, the names.
-const NAME: usize = 46;
+const NAME: usize = 33;
 
 /// Launches that are equal but for the layer; times, bytes and operations are their sums, everything else is of the one that takes most.
 #[derive(Debug, Default, Serialize)]
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, model: &Model, card: &str, screen: &mut Screen) -
     let mut renderer = Renderer::new(Options { tf32, ..Options::default() });
     let program = renderer.program(&plan).map_err(kernfusion_lm::Error::from)?;
     let steps = CardModel { card, cache: Cache::of_user() }.steps(&program, renderer.functions())?;
-    let lines = lines(&plan.graph, &steps, renderer.functions());
+    let lines = lines(card, &plan.graph, &steps, renderer.functions());
     let (work, dtype) = (args.work.name(), args.target.products());
     let tokens = model.batch * args.work.length(model);
     let step: f64 = lines.iter().map(|line| line.seconds).sum();
@@ -115,7 +115,7 @@ fn family(kernel: Option<&Kernel>) -> &'static str {
 }
 
 /// Equal launches of several layers together, the most time first.
-fn lines(graph: &KernelGraph, steps: &[Step], functions: &[Function]) -> Vec<Line> {
+fn lines(card: &Card, graph: &KernelGraph, steps: &[Step], functions: &[Function]) -> Vec<Line> {
     let mut lines: BTreeMap<[String; 3], Line> = BTreeMap::new();
     for Step { kernels, function, estimate } in steps {
         let kernel = kernels.first().map(|kernel| &graph.kernels[*kernel]);
@@ -134,7 +134,7 @@ fn lines(graph: &KernelGraph, steps: &[Step], functions: &[Function]) -> Vec<Lin
             is_whole: true,
             ..Line::default()
         });
-        line.add(estimate);
+        line.add(estimate, card);
     }
     let mut lines: Vec<_> = lines.into_values().collect();
     lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.function.cmp(&b.function)));
@@ -148,10 +148,10 @@ fn unnumbered(name: &str) -> &str {
 }
 
 impl Line {
-    fn add(&mut self, estimate: &Estimate) {
+    fn add(&mut self, estimate: &Estimate, card: &Card) {
         self.count += 1;
         self.seconds += estimate.seconds;
-        self.bytes += estimate.bytes;
+        self.bytes += estimate.work.bytes as usize;
         self.tensor_operations += estimate.operations;
         self.tensor_instructions += estimate.products;
         self.is_whole &= estimate.is_whole;
@@ -160,19 +160,19 @@ impl Line {
             return;
         }
         self.longest = estimate.seconds;
-        self.bound = estimate.bound.map_or("", |bound| bound.name());
+        self.bound = estimate.bound.name();
         self.bounds = BTreeMap::new();
-        for (bound, seconds) in &estimate.bounds {
+        for (bound, seconds) in estimate.work.bounds(card) {
             let longest = self.bounds.entry(bound.name()).or_default();
-            *longest = longest.max(*seconds);
+            *longest = longest.max(seconds);
         }
         self.registers = estimate.resources.registers;
         self.static_shared_bytes = estimate.resources.static_shared;
         self.dynamic_shared_bytes = estimate.resources.dynamic_shared;
-        self.threads = estimate.threads;
-        self.blocks = estimate.grid.iter().map(|blocks| *blocks as usize).product();
-        self.blocks_per_multiprocessor = estimate.resident;
-        self.waves = estimate.waves;
+        self.threads = estimate.work.threads;
+        self.blocks = estimate.work.blocks;
+        self.blocks_per_multiprocessor = estimate.work.resident;
+        self.waves = estimate.work.waves(card);
         self.instructions_beside_each = estimate.beside;
         self.loads_in_flight = estimate.in_flight;
         self.bank_conflicts = estimate.conflicts;
@@ -184,7 +184,7 @@ impl Line {
 fn show(lines: &[Line], most: usize, screen: &mut Screen) {
     let total: f64 = lines.iter().map(|line| line.seconds).sum();
     screen.line(format!(
-        "\n{:>8} {:>5} {:<7} {:>4} {:>4} {:>3} {:>5} {:>5} {:>4} {:>4} {:>5}  {}",
+        "\n{:>8} {:>5} {:<7} {:>4} {:>4} {:>3} {:>5} {:>5} {:>4} {:>4} {:>5} {:<3} {}",
         "ms",
         "share",
         "bound",
@@ -196,6 +196,7 @@ fn show(lines: &[Line], most: usize, screen: &mut Screen) {
         "lds",
         "bank",
         "count",
+        "",
         "launches, with rows x k x columns"
     ));
     let shown = if most == 0 { lines.len() } else { most };
@@ -203,15 +204,10 @@ fn show(lines: &[Line], most: usize, screen: &mut Screen) {
         let name = shortened(&line.name, NAME.saturating_sub(line.shape.len() + 1));
         let optional = |number: Option<f64>| number.map_or(String::new(), |number| format!("{number:.1}"));
         let shared = (line.static_shared_bytes + line.dynamic_shared_bytes) as f64 / 1024.0;
-        let marks = [
-            (line.local_bytes > 0, "local"),
-            (line.assumed_branches > 0.0, "assumed"),
-            (!line.is_whole, "cut"),
-        ];
-        let marks: Vec<_> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
-        let marks = if marks.is_empty() { String::new() } else { format!(" [{}]", marks.join(", ")) };
+        let marks = [(line.local_bytes > 0, 'L'), (line.assumed_branches > 0.0, 'A'), (!line.is_whole, 'C')];
+        let marks: String = marks.into_iter().map(|(is, mark)| if is { mark } else { ' ' }).collect();
         screen.line(format!(
-            "{:>8.3} {:>4.1}% {:<7} {:>4} {:>4.0} {:>3} {:>5.1} {:>5} {:>4} {:>4} {:>5}  {name} {}{marks}",
+            "{:>8.3} {:>4.1}% {:<7} {:>4} {:>4.0} {:>3} {:>5.1} {:>5} {:>4} {:>4} {:>5} {marks} {name} {}",
             1e3 * line.seconds,
             100.0 * line.seconds / total,
             line.bound,

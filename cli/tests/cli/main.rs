@@ -12,6 +12,8 @@ mod destinations;
 mod device;
 mod experiments;
 mod memory;
+#[cfg(feature = "cuda")]
+mod modelled;
 mod models;
 mod profile;
 mod programs;

@@ -3,6 +3,7 @@
 
 use super::lanes::{LANES, lanes_of};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Bytes of a piece of memory that is fetched as one.
 pub(super) const SECTOR: u64 = 32;
@@ -29,25 +30,41 @@ pub(super) fn lines(sectors: &BTreeSet<u64>) -> usize {
 }
 
 /// How often an access needs the banks: lanes with up to four bytes all together, with eight bytes by halves of the warp, with sixteen by
-/// quarters; each group takes as often as the most different words of one bank.
+/// quarters; each group takes as often as the most different words of one bank. Two groups are one where neighbours, or neighbours of
+/// neighbours, all have the same address; the halves of the warp never are with sixteen bytes.
 pub(super) fn wavefronts(addresses: &Addresses, mask: u32, width: u32) -> usize {
-    let together = match width {
-        0..=4 => LANES,
-        8 => LANES / 2,
-        _ => LANES / 4,
+    match width {
+        0..=4 => group_wavefronts(addresses, mask, width, 0..LANES),
+        5..=8 => joined_wavefronts(addresses, mask, width, 0, LANES),
+        _ => [0, LANES / 2]
+            .map(|first| joined_wavefronts(addresses, mask, width, first, LANES / 2))
+            .iter()
+            .sum(),
+    }
+}
+
+/// Two groups of lanes from `first` on, together if their addresses repeat.
+fn joined_wavefronts(addresses: &Addresses, mask: u32, width: u32, first: usize, count: usize) -> usize {
+    let repeats = |bit: usize| {
+        let is_same = |lane: usize| mask >> (lane ^ bit) & 1 == 0 || addresses[lane] == addresses[lane ^ bit];
+        lanes_of(mask).filter(|lane| (first..first + count).contains(lane)).all(is_same)
     };
-    let group = |first: usize| {
-        let lanes = lanes_of(mask).filter(|lane| lane / together == first / together);
-        let words = lanes.flat_map(|lane| {
-            let address = addresses[lane];
-            address / 4..=(address + u64::from(width) - 1) / 4
-        });
-        let words: BTreeSet<u64> = words.collect();
-        let mut banks = [0usize; BANKS as usize];
-        words.iter().for_each(|word| banks[(word % BANKS) as usize] += 1);
-        banks.into_iter().max().unwrap_or(0)
-    };
-    (0..LANES).step_by(together).map(group).sum::<usize>().max(1)
+    let middle = first + count / 2;
+    if repeats(1) || repeats(2) {
+        return group_wavefronts(addresses, mask, width, first..first + count);
+    }
+    group_wavefronts(addresses, mask, width, first..middle)
+        + group_wavefronts(addresses, mask, width, middle..first + count)
+}
+
+/// The most different words of one bank; none if no lane is active.
+fn group_wavefronts(addresses: &Addresses, mask: u32, width: u32, group: Range<usize>) -> usize {
+    let lanes = lanes_of(mask).filter(|lane| group.contains(lane));
+    let words: BTreeSet<u64> =
+        lanes.flat_map(|lane| addresses[lane] / 4..=(addresses[lane] + u64::from(width) - 1) / 4).collect();
+    let mut banks = [0usize; BANKS as usize];
+    words.iter().for_each(|word| banks[(word % BANKS) as usize] += 1);
+    banks.into_iter().max().unwrap_or(0)
 }
 
 /// How often an access without conflicts needs the banks.
@@ -88,6 +105,12 @@ mod tests {
         assert_eq!(count(|lane| 2 * lane, 2), 1);
         assert_eq!(count(|lane| 16 * lane, 16), 4);
         assert_eq!(count(|lane| 8 * lane, 8), 2);
+        // The same for all, or for neighbours.
+        assert_eq!((count(|_| 16, 8), count(|_| 16, 16), count(|lane| 16 * (lane / 16), 16)), (1, 2, 2));
+        assert_eq!(
+            (count(|lane| lane / 2 * 8, 8), count(|lane| lane / 4 * 8, 8), count(|lane| lane / 2 * 16, 16)),
+            (1, 1, 2)
+        );
         // Rows of 64 bytes, eight lanes of 16 bytes each: every other row has the same banks.
         assert_eq!(count(|lane| 64 * lane, 16), 16);
         // Rows of 80 bytes, as panels of tiles have them.

@@ -74,13 +74,15 @@ pub(super) fn results(instruction: &Instruction, state: &impl Operands) -> Optio
             let condition = state.condition(instruction.operands.get(3)?);
             Results::word(selected(condition, source(1)?, source(2)?))
         }
-        "IMNMX" | "VIMNMX" if !instruction.has("RELU") => {
+        "IMNMX" | "VIMNMX" => {
             let smaller = state.condition(instruction.operands.get(3)?);
-            let is_unsigned = instruction.has("U32");
+            let (is_unsigned, is_clamped) = (instruction.has("U32"), instruction.has("RELU"));
             let order = |a: u32, b: u32| if is_unsigned { a < b } else { (a as i32) < b as i32 };
             let [a, b] = [source(1)?, source(2)?];
             let pick = |least: bool| {
-                Word::of_three([a, b, Word::of(0)], |a, b, _| if order(a, b) == least { a } else { b })
+                let chosen =
+                    Word::of_three([a, b, Word::of(0)], |a, b, _| if order(a, b) == least { a } else { b });
+                if is_clamped { chosen.map(|bits| (bits as i32).max(0) as u32) } else { chosen }
             };
             Results::word(selected(smaller, pick(true), pick(false)))
         }
@@ -412,6 +414,8 @@ mod tests {
         check("SEL R0, R1, R2, !P0", 20);
         check("IMNMX R0, -R1, R2, PT", 10u32.wrapping_neg());
         check("IMNMX.U32 R0, -R1, R2, PT", 20);
+        check("VIMNMX.RELU R0, -R1, 0x40, PT", 0);
+        check("VIMNMX.RELU R0, R1, 0x40, PT", 10);
         check("IABS R0, -R1", 10);
         check("PRMT R0, 0x3210, 0x5410, 0x7654", 0x7654_3210);
         check("PRMT R0, 0x80, 0x8888, RZ", u32::MAX);
@@ -452,7 +456,7 @@ mod tests {
     fn what_is_in_memory_is_unknown() {
         assert_eq!(words("IADD3 R0, R100, 0x1, RZ"), [None]);
         assert_eq!(words("LOP3.LUT R0, R100, RZ, RZ, 0xc0, !PT"), [Some(0)]);
-        for text in ["LDG.E R0, [R2.64]", "FADD R0, R1, R2", "VIMNMX.RELU R0, R1, 0x40, PT"] {
+        for text in ["LDG.E R0, [R2.64]", "FADD R0, R1, R2", "MUFU.RCP R0, R1"] {
             assert!(results_of(text).is_none(), "{text}");
         }
     }

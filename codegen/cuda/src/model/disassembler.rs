@@ -21,7 +21,15 @@ fn program() -> PathBuf {
 
 /// Whether machine code can be read here.
 pub fn is_present() -> bool {
-    Command::new(program()).arg("--version").output().is_ok_and(|output| output.status.success())
+    check().is_ok()
+}
+
+/// Whether the program can be run.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check() -> Result<(), ModelError> {
+    printed(Command::new(program()).arg("--version")).map(|_| ())
 }
 
 /// The code of a cubin, with encodings.
@@ -35,7 +43,12 @@ pub(super) fn disassemble(cubin: &[u8]) -> Result<String, ModelError> {
         Ok::<_, std::io::Error>(file)
     };
     let file = file().map_err(|cause| ModelError::Refused { message: cause.to_string() })?;
-    let output = Command::new(program()).args(["-c", "-hex"]).arg(file.path()).output();
+    printed(Command::new(program()).args(["-c", "-hex"]).arg(file.path()))
+}
+
+/// What a command prints.
+fn printed(command: &mut Command) -> Result<String, ModelError> {
+    let output = command.output();
     let output = output
         .map_err(|cause| ModelError::NoDisassembler { program: program(), cause: cause.to_string() })?;
     if !output.status.success() {

@@ -1,7 +1,7 @@
 //! Launches of a program with their times.
 
 use super::access::SECTOR;
-use super::card::{Card, LAUNCH_GAP, MEMORY_SHARE};
+use super::card::Card;
 use super::occupancy::{Resources, WARP, resident_blocks};
 use super::warp::{Memory, Position, Trace, run};
 use super::{Bound, ModelError, Sass, Work, cubin, disassembler};
@@ -35,20 +35,12 @@ pub struct Step {
 }
 
 /// What a launch takes.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
-    /// Blocks along x, y and z.
-    pub grid: [u32; 3],
-    /// Threads of a block.
-    pub threads: usize,
     /// What the function takes of a multiprocessor.
     pub resources: Resources,
-    /// Blocks that a multiprocessor holds at a time.
-    pub resident: usize,
-    /// How often all multiprocessors are filled with blocks.
-    pub waves: f64,
-    /// Bytes that it reads and writes at least.
-    pub bytes: usize,
+    /// What the launch asks of the card.
+    pub work: Work,
     /// Products on tensor cores, of all warps.
     pub products: f64,
     /// Their multiplications and additions.
@@ -59,16 +51,14 @@ pub struct Estimate {
     pub in_flight: usize,
     /// How often accesses of shared memory need its banks, against what they would without conflicts.
     pub conflicts: Option<f64>,
-    /// Branches that a warp takes or not for reasons that are in memory, which the model does not know.
+    /// Branches of a warp that depend on what is in memory, which the model does not know.
     pub assumed: f64,
     /// Whether its warps were followed to their ends. If not, the time is a lower bound.
     pub is_whole: bool,
     /// Seconds until the next launch.
     pub seconds: f64,
     /// What they come from.
-    pub bound: Option<Bound>,
-    /// Seconds that each part of the card needs.
-    pub bounds: Vec<(Bound, f64)>,
+    pub bound: Bound,
 }
 
 /// A function as it is on the card.
@@ -84,6 +74,10 @@ impl Model {
     /// NVRTC or the disassembler is missing or refuses a function; or the program has exchanges among ranks, or products of a library.
     pub fn steps(&self, program: &Launches, functions: &[Function]) -> Result<Vec<Step>, ModelError> {
         let used: Vec<usize> = program.functions().into_iter().collect();
+        if !used.is_empty() {
+            // Before minutes of compiling.
+            disassembler::check()?;
+        }
         let chosen: Vec<&Function> = used.iter().map(|at| &functions[*at]).collect();
         let cubins = self.cache.cubins(&chosen, self.card.architecture)?;
         let codes =
@@ -140,16 +134,12 @@ impl Model {
 
     /// A copy or a fill of the device's own.
     fn moved(&self, bytes: usize) -> Step {
-        let seconds = bytes as f64 / (self.card.bandwidth * MEMORY_SHARE);
-        let estimate = Estimate {
-            bytes,
-            seconds: seconds + LAUNCH_GAP,
-            bound: Some(Bound::Memory),
-            bounds: vec![(Bound::Memory, seconds)],
-            is_whole: true,
-            ..Estimate::default()
-        };
-        Step { kernels: vec![], function: None, estimate }
+        let work = Work { bytes: bytes as f64, ..Work::default() };
+        Step {
+            kernels: vec![],
+            function: None,
+            estimate: Estimate::new(self.card, Resources::default(), work, &[]),
+        }
     }
 }
 
@@ -208,26 +198,30 @@ fn estimate(card: &Card, Code { sass, resources }: &Code, shape: Shape) -> Estim
         l1: mean(|trace| trace.l1),
         alone: mean(|trace| trace.alone),
     };
-    let (bound, seconds) = work.time(card);
-    let banks = [mean(|trace| trace.banks[0]), mean(|trace| trace.banks[1])];
-    let all = (blocks * warps) as f64;
-    Estimate {
-        grid: shape.grid,
-        threads: shape.threads,
-        resources: *resources,
-        resident,
-        waves: work.waves(card),
-        bytes: shape.bytes.iter().sum(),
-        products: mean(|trace| trace.products as f64) * all,
-        operations: mean(|trace| trace.operations as f64) * all,
-        beside: traces.iter().find_map(|trace| beside(sass, trace)),
-        in_flight: traces.iter().map(|trace| trace.in_flight).max().unwrap_or(0),
-        conflicts: (banks[1] > 0.0).then(|| banks[0] / banks[1]),
-        assumed: mean(|trace| trace.assumed as f64),
-        is_whole: traces.iter().all(|trace| trace.is_whole),
-        seconds,
-        bound: Some(bound),
-        bounds: work.bounds(card),
+    let beside = traces.iter().find_map(|trace| beside(sass, trace));
+    Estimate { beside, ..Estimate::new(card, *resources, work, &traces) }
+}
+
+impl Estimate {
+    /// From what is asked for, and what some of its warps did.
+    fn new(card: &Card, resources: Resources, work: Work, traces: &[Trace]) -> Self {
+        let (bound, seconds) = work.time(card);
+        let mean = |of: fn(&Trace) -> f64| if traces.is_empty() { 0.0 } else { mean(traces, of) };
+        let banks = [mean(|trace| trace.banks[0]), mean(|trace| trace.banks[1])];
+        let warps = (work.blocks * work.threads.div_ceil(WARP)) as f64;
+        Estimate {
+            resources,
+            work,
+            products: mean(|trace| trace.products as f64) * warps,
+            operations: mean(|trace| trace.operations as f64) * warps,
+            beside: None,
+            in_flight: traces.iter().map(|trace| trace.in_flight).max().unwrap_or(0),
+            conflicts: (banks[1] > 0.0).then(|| banks[0] / banks[1]),
+            assumed: mean(|trace| trace.assumed as f64),
+            is_whole: traces.iter().all(|trace| trace.is_whole),
+            seconds,
+            bound,
+        }
     }
 }
 
@@ -267,4 +261,120 @@ fn beside(sass: &Sass, trace: &Trace) -> Option<f64> {
         trace.returns.keys().max_by_key(|loop_| (count(loop_)[0], std::cmp::Reverse(loop_.1 - loop_.0)))?;
     let [products, all] = count(main);
     (products > 0).then(|| (all - products) as f64 / products as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lanes::LANES;
+    use super::super::warp::argument_address;
+    use super::*;
+    use crate::launches::Argument;
+    use crate::{Options, Renderer, model, nvrtc};
+    use kernfusion_ir::kernel::{BufferOffset, Plan};
+    use kernfusion_ir::samples::all;
+    use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
+    use kernfusion_passes::plan::plan;
+
+    /// Samples with functions of each kind.
+    const SAMPLES_OF_KINDS: [&str; 7] = [
+        "tanh.[7, 13].f32",
+        "rows.softmax.",
+        "rows.layer_norm",
+        "rows.bias_gradient",
+        "scatter_add.",
+        "attention.causal",
+        "dot_general.",
+    ];
+
+    fn is_skipped() -> bool {
+        let reason = match (nvrtc::is_present(), model::is_present()) {
+            (false, _) => "NVRTC is not installed",
+            (_, false) => "nvdisasm is not installed (pip install nvidia-cuda-nvdisasm, KERNFUSION_NVDISASM)",
+            (true, true) => return false,
+        };
+        println!("skipped: {reason}");
+        true
+    }
+
+    fn plans() -> Vec<(String, Plan)> {
+        let samples = all(1);
+        let of = |name: &&str| {
+            let sample = samples.iter().find(|sample| sample.name.starts_with(name));
+            let sample = sample.unwrap_or_else(|| panic!("no sample {name}"));
+            (sample.name.clone(), plan(fuse(&sample.graph, Fusion::Full, any_kernel).expect("fuses")))
+        };
+        SAMPLES_OF_KINDS.iter().map(of).collect()
+    }
+
+    /// The bytes behind each argument's address.
+    fn lengths(plan: &Plan, program: &Launches, launch: &Launch) -> Vec<u64> {
+        let length = |argument: &Argument| match *argument {
+            Argument::Buffer(BufferOffset { buffer, offset }) => {
+                plan.graph.buffer(buffer).ty.bytes() - offset
+            }
+            Argument::Scratch { offset } => program.scratch_bytes - offset,
+        };
+        launch.arguments.iter().map(|argument| length(argument) as u64).collect()
+    }
+
+    /// The judge of whole numbers: whatever address a warp computes lies in the memory of an argument, and nothing in these functions but
+    /// numbers from memory is unknown. All warps of all blocks of small functions, on two architectures.
+    #[test]
+    fn every_address_lies_in_an_argument() {
+        if is_skipped() {
+            return;
+        }
+        let mut touched = 0;
+        for tf32 in [false, true] {
+            let card = Card::named(if tf32 { "a100" } else { "h200" }).expect("a card");
+            let mut renderer = Renderer::new(Options { tf32, ..Options::default() });
+            for (name, plan) in plans() {
+                let program = renderer.program(&plan).expect(&name);
+                for launch in launches(&program) {
+                    let function = &renderer.functions()[launch.function];
+                    let cubin = nvrtc::compile(function, card.architecture, nvrtc::Form::Cubin).expect(&name);
+                    let code = code(&cubin.code).expect(&name);
+                    assert_eq!(code.resources.registers, cubin.resources().registers, "{name}");
+                    assert_eq!(code.resources.local, 0, "{name}: {}", function.name);
+                    let lengths = lengths(&plan, &program, launch);
+                    let [x, y, z] = launch.grid;
+                    for number in 0..x * y * z {
+                        let block = [number % x, number / x % y, number / x / y];
+                        for warp in 0..function.threads.div_ceil(LANES) {
+                            let position =
+                                Position { threads: function.threads, grid: launch.grid, block, warp };
+                            let trace = run(&code.sass, card, position, Memory { latency: 100.0, kept: 64 });
+                            assert!(trace.is_whole, "{name}");
+                            for (address, width) in &trace.touched {
+                                let argument = lengths.iter().enumerate().find(|(at, length)| {
+                                    let start = argument_address(*at as u32);
+                                    *address >= start && address + width <= start + **length
+                                });
+                                assert!(
+                                    argument.is_some(),
+                                    "{name}: {} at {address:#x} of {lengths:?}",
+                                    function.name
+                                );
+                            }
+                            touched += trace.touched.len();
+                        }
+                    }
+                }
+            }
+        }
+        assert!(touched > 10_000, "{touched}");
+    }
+
+    #[test]
+    fn a_program_that_the_model_does_not_know_is_an_error() {
+        let model = Model { card: Card::named("h200").expect("a card"), cache: Cache::at("/nowhere") };
+        let at = BufferOffset { buffer: kernfusion_ir::kernel::BufferId(0), offset: 0 };
+        let program =
+            Launches { steps: vec![StreamOp::Gather { kernel: 0, at, bytes: 8, part: 4 }], scratch_bytes: 0 };
+        assert_eq!(model.steps(&program, &[]), Err(ModelError::Unknown { what: "exchanges among ranks" }));
+        let program = Launches { steps: vec![StreamOp::Clear { at, bytes: 4_800_000 }], scratch_bytes: 0 };
+        let steps = model.steps(&program, &[]).expect("a fill");
+        assert_eq!(steps[0].estimate.bound, Bound::Memory);
+        assert!((steps[0].estimate.seconds - 1.3e-6 - 1e-6 / 0.92).abs() < 1e-12);
+    }
 }

@@ -21,6 +21,8 @@ mod estimate;
 mod lanes;
 mod occupancy;
 mod pipe;
+#[cfg(test)]
+mod published;
 mod sass;
 mod warp;
 

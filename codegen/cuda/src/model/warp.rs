@@ -637,7 +637,8 @@ impl<'a> Warp<'a> {
         let addresses = instruction.address().and_then(|address| self.addresses(address, mask));
         let least = least_wavefronts(mask, width) as f64;
         let found = addresses.map_or(least, |addresses| wavefronts(&addresses, mask, width) as f64);
-        now.banks = [found, least];
+        // What all lanes read alike takes fewer.
+        now.banks = [found, least.min(found)];
         now.l1 += found;
         now
     }
