@@ -75,19 +75,24 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, TensorFileError> {
 /// # Errors
 /// [`TensorFileError::Write`]; a file that was there before is then untouched.
 pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), TensorFileError> {
-    let bytes: Vec<_> = tensors.values().map(Tensor::to_bytes).collect();
-    let views = tensors.iter().zip(&bytes).map(|((name, tensor), bytes)| {
-        let ty = tensor.ty();
-        let view = TensorView::new(to_stored(ty.dtype), ty.shape, bytes);
-        (name, view.expect("a tensor has as many bytes as its type says"))
-    });
-    let content = safetensors::serialize(views, None).expect("tensors of whole bytes can be written");
+    let content = content(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)));
     let put = || {
         let mut file = AtomicFile::create(path)?;
         file.write_all(&content)?;
         file.commit()
     };
     put().map_err(|cause| TensorFileError::Write { path: path.into(), cause })
+}
+
+/// What a file of tensors under these names has in it.
+pub fn content<'t>(tensors: impl IntoIterator<Item = (&'t str, &'t Tensor)>) -> Vec<u8> {
+    let bytes: Vec<_> =
+        tensors.into_iter().map(|(name, tensor)| (name, tensor.ty(), tensor.to_bytes())).collect();
+    let views = bytes.iter().map(|(name, ty, bytes)| {
+        let view = TensorView::new(to_stored(ty.dtype), ty.shape.clone(), bytes);
+        (*name, view.expect("a tensor has as many bytes as its type says"))
+    });
+    safetensors::serialize(views, None).expect("tensors of whole bytes can be written")
 }
 
 /// What the format calls a dtype.

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders of the packages that are published.
-const PACKAGES: [&str; 9] =
-    [".", "ir", "passes", "codegen", "codegen/runtime", "codegen/cpu", "codegen/cuda", "lm", "cli"];
+const PACKAGES: [&str; 10] =
+    [".", "ir", "passes", "codegen", "codegen/runtime", "codegen/cpu", "codegen/cuda", "lm", "import", "cli"];
 
 /// The modules at the top of a crate with the text of all their files, unit tests and comments left out.
 fn modules(source: &Path) -> BTreeMap<String, String> {
@@ -128,8 +128,10 @@ fn defects_can_be_planted() {
 #[test]
 fn files_that_the_docs_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders =
-        ["src", "ir", "passes", "codegen", "lm", "cli", "examples", "benches", "tests", "docs", ".ci"];
+    let folders = [
+        "src", "ir", "passes", "codegen", "lm", "import", "cli", "examples", "benches", "tests", "docs",
+        ".ci",
+    ];
     let known: Vec<String> = folders
         .iter()
         .flat_map(|folder| {

@@ -1,4 +1,4 @@
-//! Constant folding, on scalars and on tensors of one repeated number.
+//! Constant folding, on scalars, on tensors of one repeated number, and on what follows from coordinates ([`closed_form`](crate::closed_form)).
 //!
 //! ```text
 //! %0 = constant 2                 %0 = constant 2
@@ -7,15 +7,25 @@
 //! ```
 
 use crate::Rebuild;
+use crate::closed_form::{ClosedForm, closed_forms};
 use kernfusion_ir::evaluate::Array;
 use kernfusion_ir::{DType, Graph, KernelEntry, Op, Result, TensorType};
 
 pub(crate) fn fold_constants(graph: &mut Graph) -> Result<()> {
     // The number of which a value's elements all are, if there is one.
     let mut uniform: Vec<Option<f64>> = vec![None; graph.len()];
+    let forms = closed_forms(graph);
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {
         let node = &graph[id];
+        if let Some(form) = forms.get(&id) {
+            if let ClosedForm::Full(value) = form {
+                uniform[id.index()] = Some(*value);
+            }
+            let new = form.build(&mut rebuild.builder(id), &node.ty)?;
+            rebuild.replace(id, new);
+            continue;
+        }
         let operands: Option<Vec<f64>> =
             node.operands.iter().map(|operand| uniform[operand.index()]).collect();
         uniform[id.index()] = match (&node.op, operands) {

@@ -19,6 +19,7 @@
 
 mod autodiff;
 mod bf16_activations;
+mod closed_form;
 mod cse;
 mod dce;
 mod fold;
@@ -37,6 +38,7 @@ pub mod simplify;
 mod split_reductions;
 
 pub use autodiff::grad;
+pub use closed_form::ClosedForm;
 pub use graph_diff::GraphDiff;
 pub use memory_strategy::MemoryStrategy;
 pub use quantize_weights::{quantize_weights, scale_of};

@@ -59,6 +59,27 @@ impl<const N: usize> Window<N> {
         Some(views)
     }
 
+    /// Whether each position is seen from one place.
+    fn is_tiling(&self, shape: &[usize]) -> bool {
+        let whole = |axis: usize| self.kernel[axis] > 0 && shape[axis + 2].is_multiple_of(self.kernel[axis]);
+        self.kernel == self.stride && self.padding == [0; N] && self.dilation == [1; N] && (0..N).all(whole)
+    }
+
+    /// As [`patches`] of its views, without taking them apart first, where it [tiles](Self::is_tiling); and the shape `[batch, channels,
+    /// results..]`.
+    #[track_caller]
+    fn tiles(&self, x: &Tensor) -> (Tensor, Vec<usize>) {
+        let shape = x.shape();
+        let results: Vec<_> = (0..N).map(|axis| shape[axis + 2] / self.kernel[axis]).collect();
+        let apart: Vec<_> = (0..N).flat_map(|axis| [results[axis], self.kernel[axis]]).collect();
+        let result_axes = (0..N).map(|axis| 2 + 2 * axis);
+        let place_axes = (0..N).map(|axis| 3 + 2 * axis);
+        let order: Vec<_> = [0].into_iter().chain(result_axes).chain([1]).chain(place_axes).collect();
+        let tiles = x.reshape([&shape[..2], &apart].concat()).permute(&order);
+        let patches = tiles.reshape([shape[0], results.iter().product(), shape[1] * self.places()]);
+        (patches, [&shape[..2], &results].concat())
+    }
+
     /// What one place sees.
     #[track_caller]
     fn view(&self, padded: &Tensor, place: usize) -> Tensor {
@@ -138,10 +159,7 @@ impl<const N: usize> Convolution<N> {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        match self.window.views("convolution", x, 0.0) {
-            Some(views) => product(&views, &self.weight.reshape([self.bias.dim(0) as isize, -1]), &self.bias),
-            None => x.clone(),
-        }
+        x.convolution(&self.weight, Some(&self.bias), self.window, 1)
     }
 }
 
@@ -197,24 +215,126 @@ impl<const N: usize> TransposedConvolution<N> {
         views.reverse();
         let [inputs, outputs] = [self.weight.dim(0), self.bias.dim(0)];
         let weight = self.weight.reshape([inputs, outputs, self.window.places()]).permute(&[1, 0, 2]);
-        product(&views, &weight.reshape([outputs as isize, -1]), &self.bias)
+        product(
+            &patches(&views),
+            &views[0].shape(),
+            &weight.reshape([outputs as isize, -1]),
+            Some(&self.bias),
+            1,
+        )
     }
 }
 
-/// The weight `[outputs, inputs · places]` times what the places see, plus the bias.
+/// What the places see, `[batch, inputs, results..]` each, side by side: `[batch, results, inputs · places]`.
 #[track_caller]
-fn product(views: &[Tensor], weight: &Tensor, bias: &Tensor) -> Tensor {
-    let trace = weight.trace();
+fn patches(views: &[Tensor]) -> Tensor {
+    let trace = views[0].trace();
     let [batch, inputs] = [views[0].dim(0), views[0].dim(1)];
-    let results = views[0].shape()[2..].to_vec();
-    // [batch, results, inputs, places]
-    let patches = trace.stack(&views.iter().collect::<Vec<_>>(), 2);
-    let patches = patches.reshape([batch as isize, (inputs * views.len()) as isize, -1]).transpose(1, 2);
-    let y = patches.linear(weight) + bias;
-    y.transpose(1, 2).reshape([&[batch, bias.dim(0)], results.as_slice()].concat())
+    // [batch, inputs, places, results..]
+    let stacked = trace.stack(&views.iter().collect::<Vec<_>>(), 2);
+    stacked.reshape([batch as isize, (inputs * views.len()) as isize, -1]).transpose(1, 2)
+}
+
+/// The weight `[outputs, inputs / groups · places]` times patches `[batch, results, inputs · places]`, plus the bias, as
+/// `[batch, outputs, results..]`; `shape` is `[batch, inputs, results..]`.
+#[track_caller]
+fn product(
+    patches: &Tensor,
+    shape: &[usize],
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    groups: usize,
+) -> Tensor {
+    let (outputs, results) = (weight.dim(0), patches.dim(1));
+    let mut y = match groups {
+        1 => patches.linear(weight),
+        _ => {
+            let grouped = patches.reshape([shape[0], results, groups, weight.dim(1)]).permute(&[0, 2, 1, 3]);
+            let weight = weight.reshape([groups, outputs / groups, weight.dim(1)]);
+            grouped.matmul_transposed(&weight).permute(&[0, 2, 1, 3]).reshape([shape[0], results, outputs])
+        }
+    };
+    if let Some(bias) = bias {
+        y = y + bias;
+    }
+    y.transpose(1, 2).reshape([&[shape[0], outputs], &shape[2..]].concat())
+}
+
+/// A convolution whose outputs each see one input alone: a sum over places, without a product of matrices. The weight is
+/// `[outputs, places]`.
+#[track_caller]
+fn depthwise(views: &[Tensor], weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let [inputs, outputs] = [views[0].dim(1), weight.dim(0)];
+    let channels = [vec![outputs], vec![1; views[0].rank() - 2]].concat();
+    let mut sum = bias.map(|bias| bias.reshape(&channels));
+    for (place, view) in views.iter().enumerate() {
+        let mut view = view.clone();
+        if outputs != inputs {
+            let shape = view.shape();
+            let wide = [&shape[..2], &[outputs / inputs], &shape[2..]].concat();
+            view = view.unsqueeze(2).broadcast_to(wide).reshape([&[shape[0], outputs], &shape[2..]].concat());
+        }
+        let term = view * weight.index(1, place).reshape(&channels);
+        sum = Some(match sum {
+            Some(sum) => sum + term,
+            None => term,
+        });
+    }
+    sum.unwrap_or_else(|| views[0].clone())
 }
 
 impl Tensor {
+    /// The convolution of `[batch, inputs, positions..]` with a weight `[outputs, inputs / groups, kernel..]`, plus a bias `[outputs]`, as
+    /// `[batch, outputs, results..]`; results are as many as [`Convolution::forward`] says. Inputs and outputs are divided into groups,
+    /// each of which sees its own alone.
+    #[track_caller]
+    pub fn convolution<const N: usize>(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        window: Window<N>,
+        groups: usize,
+    ) -> Tensor {
+        let mut fits = false;
+        self.expect_of([self, weight], "convolution", |[x, weight]| {
+            fits = x.rank() == N + 2
+                && weight.rank() == N + 2
+                && weight.shape[2..] == window.kernel
+                && groups > 0
+                && weight.shape[0].is_multiple_of(groups)
+                && x.shape[1] == weight.shape[1] * groups;
+            let reason = || {
+                format!(
+                    "takes [batch, inputs], {N} axes and a weight [outputs, inputs / {groups}, {:?}]",
+                    window.kernel
+                )
+            };
+            (!fits).then(reason)
+        });
+        if !fits {
+            return self.clone();
+        }
+        let flat = weight.reshape([weight.dim(0), weight.dim(1) * window.places()]);
+        if groups == 1 && window.is_tiling(&self.shape()) {
+            let (patches, shape) = window.tiles(self);
+            return product(&patches, &shape, &flat, bias, 1);
+        }
+        match window.views("convolution", self, 0.0) {
+            None => self.clone(),
+            Some(views) if groups > 1 && weight.dim(1) == 1 => depthwise(&views, &flat, bias),
+            Some(views) => product(&patches(&views), &views[0].shape(), &flat, bias, groups),
+        }
+    }
+
+    /// The mean in a window that slides over the last N axes of `[batch, channels, positions..]`, as `[batch, channels, results..]`; padding
+    /// is 0 and counts.
+    #[track_caller]
+    pub fn mean_pool<const N: usize>(&self, window: Window<N>) -> Tensor {
+        let views = window.views("mean_pool", self, 0.0).unwrap_or_default();
+        let sum = views.into_iter().reduce(|sum, view| sum + view);
+        sum.map_or_else(|| self.clone(), |sum| sum * (1.0 / window.places() as f64))
+    }
+
     /// The largest in a window that slides over the last N axes of `[batch, channels, positions..]`, as
     /// `[batch, channels, results..]`; padding is −∞. Equal ones share the gradient.
     #[track_caller]

@@ -60,6 +60,8 @@ struct Inner {
     frames: Vec<scan::Frame>,
     frames_made: u32,
     path: Arc<str>,
+    /// The line that nodes carry, where it is not the caller's.
+    line: Option<Location>,
     training: bool,
     product_dtype: Option<DType>,
     /// What matrices of parameters are kept as.
@@ -155,6 +157,19 @@ impl Drop for Scope {
     }
 }
 
+/// A line that is not the caller's; dropping it returns to what was before.
+#[must_use = "the line ends where this is dropped"]
+pub struct Line {
+    trace: Trace,
+    outer: Option<Location>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.trace.inner.borrow_mut().line = self.outer.take();
+    }
+}
+
 impl Default for Trace {
     fn default() -> Self {
         Trace::new()
@@ -168,6 +183,7 @@ impl Trace {
             frames: vec![scan::Frame::new(0, "trace", 1)],
             frames_made: 0,
             path: "".into(),
+            line: None,
             training: false,
             product_dtype: None,
             stored: DType::F32,
@@ -280,6 +296,13 @@ impl Trace {
     pub fn at(&self, path: Arc<str>) -> Scope {
         let outer = std::mem::replace(&mut self.inner.borrow_mut().path, path);
         Scope { trace: self.clone(), outer }
+    }
+
+    /// Lets nodes and mistakes carry this line instead of the caller's, until the guard is dropped: that of a model which another
+    /// program describes.
+    pub fn at_line(&self, line: Location) -> Line {
+        let outer = self.inner.borrow_mut().line.replace(line);
+        Line { trace: self.clone(), outer }
     }
 
     /// The current module path; empty at the top.
@@ -473,7 +496,8 @@ impl Trace {
         operands: &[&Tensor],
         build: impl FnOnce(&mut Builder<'_>, &[ValueId]) -> Built,
     ) -> Option<Tensor> {
-        let location = Location::from(panic::Location::caller());
+        let caller = panic::Location::caller();
+        let location = self.inner.borrow().line.clone().unwrap_or_else(|| caller.into());
         let origin = Origin::new(Some(location), self.path());
         let ids: std::result::Result<Vec<_>, Reason> = operands
             .iter()

@@ -1,0 +1,98 @@
+//! Archives that `torch.export.save` writes: a zip with stored entries in one folder.
+//!
+//! ```text
+//! NAME/archive_format                             pt2
+//! NAME/byteorder                                  little
+//! NAME/models/model.json                          the graph
+//! NAME/data/weights/model_weights_config.json     which file has a parameter or a buffer, and how it lies there
+//! NAME/data/weights/weight_0                      the bytes of a storage
+//! NAME/data/constants/model_constants_config.json
+//! NAME/data/constants/tensor_0
+//! ```
+
+use crate::error::ImportError;
+use kernfusion::input_file;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use zip::{CompressionMethod, ZipArchive};
+
+/// An open archive.
+pub(crate) struct Archive {
+    path: PathBuf,
+    zip: ZipArchive<BufReader<File>>,
+    /// The name of the folder that has everything.
+    root: String,
+    /// Bytes of the file: no entry has more.
+    length: u64,
+}
+
+impl Archive {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// It cannot be read, is no zip, or has no exported program in it.
+    pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
+        let read = |cause| ImportError::Read { path: path.into(), cause };
+        let file = input_file::open(path).map_err(read)?;
+        let length = file.metadata().map_err(read)?.len();
+        let wrong = |reason: String| ImportError::Archive { path: path.into(), reason };
+        let zip = ZipArchive::new(BufReader::new(file))
+            .map_err(|error| wrong(format!("it is no whole archive of torch.export.save: {error}")))?;
+        let mut names = zip.file_names().filter_map(Result::ok);
+        let root = names.find_map(|name| Some(name.strip_suffix("/archive_format")?.to_string()));
+        drop(names);
+        let root = root.ok_or_else(|| {
+            wrong("it is a zip, but not of torch.export.save: archive_format is missing".into())
+        })?;
+        let mut archive = Archive { path: path.into(), zip, root, length };
+        let order = if archive.has("byteorder") { archive.read("byteorder")? } else { b"little".to_vec() };
+        match (archive.read("archive_format")?.as_slice(), order.as_slice()) {
+            (b"pt2", b"little") => Ok(archive),
+            (b"pt2", _) => Err(archive.wrong("its numbers are not little-endian".into())),
+            _ => Err(archive.wrong("its archive_format is not pt2".into())),
+        }
+    }
+
+    /// The error that the archive is not as it must be.
+    pub(crate) fn wrong(&self, reason: String) -> ImportError {
+        ImportError::Archive { path: self.path.clone(), reason }
+    }
+
+    /// Whether there is an entry.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.zip.index_for_name(&format!("{}/{name}", self.root)).is_some()
+    }
+
+    /// The names in a folder, without its name.
+    pub(crate) fn names(&self, folder: &str) -> Vec<String> {
+        let folder = format!("{}/{folder}/", self.root);
+        let all = self.zip.file_names().filter_map(Result::ok);
+        let mut names: Vec<_> =
+            all.filter_map(|name| Some(name.strip_prefix(&folder)?.to_string())).collect();
+        names.sort();
+        names
+    }
+
+    /// The bytes of an entry.
+    ///
+    /// # Errors
+    /// It is missing, compressed, cut off, or its checksum is another one.
+    pub(crate) fn read(&mut self, name: &str) -> Result<Vec<u8>, ImportError> {
+        let (path, length) = (self.path.clone(), self.length);
+        let wrong =
+            |reason: String| ImportError::Archive { path: path.clone(), reason: format!("{name}: {reason}") };
+        let mut entry =
+            self.zip.by_name(&format!("{}/{name}", self.root)).map_err(|error| wrong(error.to_string()))?;
+        if entry.compression() != CompressionMethod::Stored {
+            return Err(wrong("it is compressed, which torch.export.save does not do".into()));
+        }
+        if entry.size() > length {
+            return Err(wrong(format!("it has {} bytes in a file of {length}", entry.size())));
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(entry.size() as usize).map_err(|error| wrong(error.to_string()))?;
+        entry.read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
+        Ok(bytes)
+    }
+}

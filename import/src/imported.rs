@@ -1,0 +1,287 @@
+//! An archive that was read: a graph, the values of its states, and its signature.
+
+use crate::archive::Archive;
+use crate::constants::closed_form;
+
+use crate::error::{ImportError, UnknownOperator};
+use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature};
+use crate::sizes::Sizes;
+use crate::weights::{Weight, Weights, stored};
+use crate::{Result, operators, sizes};
+use kernfusion::HostTensor;
+use kernfusion::compile::States;
+use kernfusion::passes::ClosedForm;
+use kernfusion_ir::{DType, TensorType};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+/// A model that was exported elsewhere.
+pub struct Imported {
+    pub(crate) path: PathBuf,
+    pub(crate) graph: Graph,
+    /// What each input of the graph is.
+    pub(crate) sources: Vec<(String, Source)>,
+    pub(crate) states: Vec<State>,
+    /// The names of the graph's values that are results.
+    pub(crate) results: Vec<String>,
+    /// The values that buffers take: a value's name, the number of the state.
+    pub(crate) updates: Vec<(String, usize)>,
+}
+
+/// What an input of the graph is.
+pub(crate) enum Source {
+    /// The next of the tensors that the model is called with.
+    Given,
+    /// A state, by its number.
+    State(usize),
+    /// A tensor that is never another one, and follows from coordinates.
+    ClosedForm(TensorType, ClosedForm),
+}
+
+/// A parameter or a buffer.
+pub(crate) struct State {
+    pub(crate) name: String,
+    pub(crate) value: HostTensor,
+    /// What the graph computes with; parameters are kept as `f32`.
+    pub(crate) dtype: DType,
+    pub(crate) trained: bool,
+}
+
+impl Imported {
+    /// Reads an archive of `torch.export.save`, with all its parameters.
+    ///
+    /// # Errors
+    /// It cannot be read; it is no such archive, not whole, or its parts do not fit; it has operators that [are not known](operators), all of
+    /// which are listed; or something else that is not read: pickled tensors, objects, dtypes without a counterpart.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let mut archive = Archive::open(path.as_ref())?;
+        let model = only_model(&archive)?;
+        let file = format!("models/{model}.json");
+        let bytes = archive.read(&file)?;
+        let program: ExportedProgram =
+            serde_json::from_slice(&bytes).map_err(|error| archive.wrong(format!("{file}: {error}")))?;
+        if program.schema_version.major != MAJOR {
+            let major = program.schema_version.major;
+            return Err(archive.wrong(format!("its schema has version {major}, and {MAJOR} is read")));
+        }
+        let graph = program.graph_module.graph;
+        check_operators(path.as_ref(), &graph)?;
+        let weights = Weights::open(&mut archive, &model)?;
+        Reader { archive, weights }.imported(path.as_ref(), graph, &program.graph_module.signature)
+    }
+
+    /// The names of the inputs, in the order in which the model is called with them, and their types as exported. An extent that the
+    /// archive leaves open has the name that [`Imported::program`] takes.
+    pub fn inputs(&self) -> Vec<(&str, DType, Vec<String>)> {
+        let given = self.sources.iter().filter(|(_, source)| matches!(source, Source::Given));
+        let described = given.filter_map(|(name, _)| {
+            let meta = self.graph.tensor_values.get(name)?;
+            let (dtype, _) = stored(meta.dtype).ok()?;
+            Some((name.as_str(), dtype, meta.sizes.iter().map(ToString::to_string).collect()))
+        });
+        described.collect()
+    }
+
+    /// The operators of the graph, and how many nodes have each.
+    pub fn operators(&self) -> BTreeMap<&str, usize> {
+        let mut counts = BTreeMap::new();
+        for node in self.graph.nodes.iter().filter(|node| !node.is_size()) {
+            *counts.entry(operator_name(&node.target)).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Parameters and buffers by name, with the values that the archive has. Parameters are `f32`.
+    pub fn states(&self) -> impl Iterator<Item = (&str, &HostTensor)> {
+        self.states.iter().map(|state| (state.name.as_str(), &state.value))
+    }
+
+    /// Gives states the values that the archive has: those that a program or a [session](kernfusion::optim::Session::states) of this model
+    /// is compiled over.
+    ///
+    /// # Errors
+    /// The states are closed and lack one, or one has another type.
+    pub fn set(&self, states: &States) -> Result<()> {
+        for (name, value) in self.states() {
+            states.set(name, value).map_err(kernfusion::Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// The names of the extents that the archive leaves open.
+    pub(crate) fn open_extents(&self) -> Vec<&str> {
+        let given = self.sources.iter().filter(|(_, source)| matches!(source, Source::Given));
+        let sizes =
+            given.filter_map(|(name, _)| self.graph.tensor_values.get(name)).flat_map(|meta| &meta.sizes);
+        let mut names: Vec<_> = sizes.filter_map(sizes::name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The type of an input.
+    pub(crate) fn input_type(&self, name: &str, sizes: &Sizes<'_>) -> Result<TensorType> {
+        let wrong = |reason| ImportError::Archive {
+            path: self.path.clone(),
+            reason: format!("input \"{name}\": {reason}"),
+        };
+        let meta = self.graph.tensor_values.get(name).ok_or_else(|| wrong("it has no type".into()))?;
+        sizes.tensor_type(meta).map_err(wrong)
+    }
+}
+
+/// The name of the model in an archive, which may have several.
+fn only_model(archive: &Archive) -> Result<String> {
+    let names = archive.names("models");
+    let models: Vec<_> = names.iter().filter_map(|name| name.strip_suffix(".json")).collect();
+    match models.as_slice() {
+        [model] => Ok(model.to_string()),
+        [] => Err(archive.wrong("it has no exported program: models/model.json is missing".into())),
+        several => {
+            Err(archive.wrong(format!("it has several models ({}), and one is read", several.join(", "))))
+        }
+    }
+}
+
+/// The name of an operator in the table.
+pub(crate) fn operator_name(target: &str) -> &str {
+    target.strip_prefix("torch.ops.").unwrap_or(target)
+}
+
+/// Lists all operators that are not known.
+fn check_operators(path: &Path, graph: &Graph) -> Result<()> {
+    let mut unknown: Vec<UnknownOperator> = vec![];
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for node in graph.nodes.iter().filter(|node| !node.is_size()) {
+        let name = operator_name(&node.target);
+        if operators::find(name).is_some() {
+            continue;
+        }
+        let at = *places.entry(name).or_insert_with(|| {
+            unknown.push(UnknownOperator { name: name.into(), count: 0, first: node.metadata.place() });
+            unknown.len() - 1
+        });
+        unknown[at].count += 1;
+    }
+    match unknown.is_empty() {
+        true => Ok(()),
+        false => Err(ImportError::Operators { path: path.into(), operators: unknown }),
+    }
+}
+
+/// The inputs of a graph, and whether they are parameters, or none if they are given; the names of those that are not given.
+type Inputs<'s> = (Vec<(String, Option<bool>)>, Vec<&'s str>);
+
+/// The values that are results, and those that states take.
+type Outcome = (Vec<String>, Vec<(String, usize)>);
+
+/// Brings the parts of an archive together.
+struct Reader {
+    archive: Archive,
+    weights: Weights,
+}
+
+impl Reader {
+    fn imported(mut self, path: &Path, graph: Graph, signature: &Signature) -> Result<Imported> {
+        let (inputs, names) = self.inputs(signature)?;
+        let mut weights = names.iter().zip(self.weights.read(&mut self.archive, &names)?);
+        let changed: Vec<_> = signature.output_specs.iter().filter_map(OutputSpec::changed_buffer).collect();
+        let (mut states, mut sources) = (vec![], vec![]);
+        let (mut by_identity, mut by_name) = (HashMap::new(), BTreeMap::new());
+        for (value, is_parameter) in inputs {
+            let Some(is_parameter) = is_parameter else {
+                let known = graph.tensor_values.get(&value).ok_or_else(|| "it has no type".to_string());
+                let known = known.and_then(|meta| stored(meta.dtype));
+                known.map_err(|reason| self.archive.wrong(format!("input \"{value}\": {reason}")))?;
+                sources.push((value, Source::Given));
+                continue;
+            };
+            let (&name, weight) = weights.next().expect("one for each name");
+            let is_constant = !is_parameter && !changed.contains(&name);
+            if let Some(form) = closed_form(&weight.value).filter(|_| is_constant) {
+                sources.push((value, Source::ClosedForm(weight.value.ty(), form)));
+                continue;
+            }
+            let at = *by_identity.entry(weight.identity.clone()).or_insert_with(|| {
+                states.push(state(name, weight, is_parameter));
+                states.len() - 1
+            });
+            by_name.insert(name, at);
+            sources.push((value, Source::State(at)));
+        }
+        let (results, updates) = self.outcome(signature, &by_name)?;
+        let path = path.into();
+        Ok(Imported { path, graph, sources, states, results, updates })
+    }
+
+    /// What the signature says of the inputs.
+    fn inputs<'s>(&self, signature: &'s Signature) -> Result<Inputs<'s>> {
+        let (mut inputs, mut names) = (vec![], vec![]);
+        for spec in &signature.input_specs {
+            let (value, is_parameter, name) = match spec {
+                InputSpec::UserInput { arg: Argument::Tensor(value) } => (value, None, None),
+                InputSpec::Parameter { arg, parameter_name } => (arg, Some(true), Some(parameter_name)),
+                InputSpec::Buffer { arg, buffer_name } => (arg, Some(false), Some(buffer_name)),
+                InputSpec::TensorConstant { arg, tensor_constant_name } => {
+                    (arg, Some(false), Some(tensor_constant_name))
+                }
+                // What was no tensor is a part of the graph.
+                InputSpec::UserInput { .. } | InputSpec::ConstantInput(_) => continue,
+                InputSpec::CustomObj(_) | InputSpec::Token(_) => {
+                    return Err(self.archive.wrong("it takes an object that is no tensor".into()));
+                }
+            };
+            inputs.push((value.name.clone(), is_parameter));
+            names.extend(name.map(String::as_str));
+        }
+        Ok((inputs, names))
+    }
+
+    /// What the signature says of the outputs.
+    fn outcome(&self, signature: &Signature, states: &BTreeMap<&str, usize>) -> Result<Outcome> {
+        let (mut results, mut updates) = (vec![], vec![]);
+        for spec in &signature.output_specs {
+            match spec {
+                OutputSpec::UserOutput { arg: Argument::Tensor(value) }
+                | OutputSpec::LossOutput { arg: value } => {
+                    results.push(value.name.clone());
+                }
+                OutputSpec::UserOutput { arg: Argument::None(_) } => {}
+                OutputSpec::UserOutput { .. } => {
+                    return Err(self.archive.wrong(format!("result {} is no tensor", results.len())));
+                }
+                OutputSpec::BufferMutation { arg, buffer_name } => {
+                    let missing = || {
+                        self.archive.wrong(format!("it changes \"{buffer_name}\", which it does not have"))
+                    };
+                    updates.push((arg.name.clone(), *states.get(buffer_name.as_str()).ok_or_else(missing)?));
+                }
+                OutputSpec::GradientToParameter(_)
+                | OutputSpec::GradientToUserInput(_)
+                | OutputSpec::UserInputMutation(_)
+                | OutputSpec::ParameterMutation(_)
+                | OutputSpec::Token(_) => {
+                    let reason = "it changes inputs or parameters, or has gradients in it: export the forward pass alone";
+                    return Err(self.archive.wrong(reason.into()));
+                }
+            }
+        }
+        Ok((results, updates))
+    }
+}
+
+impl OutputSpec {
+    fn changed_buffer(&self) -> Option<&str> {
+        match self {
+            OutputSpec::BufferMutation { buffer_name, .. } => Some(buffer_name),
+            _ => None,
+        }
+    }
+}
+
+fn state(name: &str, weight: Weight, is_parameter: bool) -> State {
+    let dtype = weight.value.ty().dtype;
+    let trained = is_parameter && weight.requires_grad && dtype.is_float();
+    let value = if trained { weight.value.to_dtype(DType::F32) } else { weight.value };
+    State { name: name.into(), value, dtype, trained }
+}

@@ -1,0 +1,62 @@
+//! Attention that was not taken apart.
+
+use super::{Operator, row};
+use crate::call::{Built, Call, Fault};
+use kernfusion::trace::Tensor;
+use kernfusion_ir::DType;
+
+#[rustfmt::skip]
+pub(super) const OPERATORS: &[Operator] = &[
+    row("aten.scaled_dot_product_attention.default", "softmax(scale · query · keyᵀ + attn_mask) · value; heads share keys if enable_gqa", attention),
+    row("aten._scaled_dot_product_flash_attention_for_cpu.default", "scaled_dot_product_attention", attention),
+];
+
+fn attention(call: &Call<'_>) -> Built {
+    let [query, key, value] = ["query", "key", "value"].map(|name| call.tensor(name));
+    let (query, key, value) = (query?, key?, value?);
+    if call.number_or("dropout_p", 0.0)? != 0.0 {
+        return Err("attention with dropout is not known: export the model after `.eval()`".into());
+    }
+    if query.rank() < 2 || key.rank() != query.rank() || value.rank() != query.rank() {
+        return Err("query, key and value are not stacks of matrices of one rank".into());
+    }
+    let (key, value) = match call.flag_or("enable_gqa", false)? {
+        true => (for_all_heads(&key, &query)?, for_all_heads(&value, &query)?),
+        false => (key, value),
+    };
+    let scale = call.number_or("scale", 1.0 / (query.dim(-1) as f64).sqrt())?;
+    let mut scores = query.matmul_transposed(&key) * scale;
+    if let Some(mask) = call.optional_tensor("attn_mask")? {
+        scores = match mask.dtype() {
+            DType::Bool => mask.select(scores, f64::NEG_INFINITY),
+            _ => scores + mask,
+        };
+    }
+    if call.flag_or("is_causal", false)? {
+        scores = causal(&scores).select(&scores, f64::NEG_INFINITY);
+    }
+    Ok(vec![scores.softmax(-1).matmul(&value)])
+}
+
+/// `bool[queries, keys]`: whether a key is not behind its query, both counted from the first.
+fn causal(scores: &Tensor) -> Tensor {
+    let shape = [scores.dim(-2), scores.dim(-1)];
+    let place = |axis| scores.trace().iota(shape, axis, DType::I32);
+    place(1).le(place(0))
+}
+
+/// Each head of keys or values once for each head of queries in its group.
+fn for_all_heads(x: &Tensor, query: &Tensor) -> Result<Tensor, Fault> {
+    if x.rank() < 3 {
+        return Err("heads are the third axis from the end".into());
+    }
+    let (mut shape, heads, own) = (x.shape(), query.dim(-3), x.dim(-3));
+    if own == 0 || !heads.is_multiple_of(own) {
+        return Err(format!("{heads} heads of queries do not share {own} of keys evenly"));
+    }
+    let axis = shape.len() - 3;
+    let mut wide = shape.clone();
+    wide.insert(axis + 1, heads / own);
+    shape[axis] = heads;
+    Ok(x.unsqueeze(axis as isize + 1).broadcast_to(wide).reshape(shape))
+}

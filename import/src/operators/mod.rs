@@ -1,0 +1,63 @@
+//! The operators of PyTorch that are known: one table, each row a name, a formula and a function over traced tensors.
+//!
+//! Names are those of the namespace `aten` with their overload, as `torch.export` writes them: core ATen operators, which are left after
+//! `run_decompositions()`, and some that are above them. What an operator computes is said in PyTorch's documentation of the function
+//! of its name. A function reads its arguments from a [`Call`]; those that only say how something is computed or stored (`device`,
+//! `layout`, `memory_format`) are not read.
+
+mod attention;
+mod convolution;
+mod elementwise;
+mod indexing;
+mod movement;
+mod normalization;
+mod product;
+mod reduction;
+mod source;
+
+use crate::call::{Built, Call};
+use kernfusion::trace::Tensor;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// An operator.
+pub struct Operator {
+    /// Its name, such as `aten.add.Tensor`.
+    pub name: &'static str,
+    /// What it gives, in the names of its arguments.
+    pub gives: &'static str,
+    pub(crate) build: fn(&Call<'_>) -> Built,
+}
+
+/// All operators that are known, family by family.
+pub fn operators() -> impl Iterator<Item = &'static Operator> {
+    let families: [&[Operator]; 9] = [
+        elementwise::OPERATORS,
+        source::OPERATORS,
+        movement::OPERATORS,
+        indexing::OPERATORS,
+        reduction::OPERATORS,
+        product::OPERATORS,
+        normalization::OPERATORS,
+        attention::OPERATORS,
+        convolution::OPERATORS,
+    ];
+    families.into_iter().flatten()
+}
+
+/// The operator of a name.
+pub(crate) fn find(name: &str) -> Option<&'static Operator> {
+    static BY_NAME: LazyLock<HashMap<&str, &Operator>> =
+        LazyLock::new(|| operators().map(|operator| (operator.name, operator)).collect());
+    BY_NAME.get(name).copied()
+}
+
+/// A row.
+const fn row(name: &'static str, gives: &'static str, build: fn(&Call<'_>) -> Built) -> Operator {
+    Operator { name, gives, build }
+}
+
+/// One result.
+fn one(result: Tensor) -> Built {
+    Ok(vec![result])
+}

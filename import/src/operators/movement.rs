@@ -1,0 +1,179 @@
+//! Operators that change shapes, and take tensors apart and together.
+
+use super::{Operator, one, row};
+use crate::call::{Built, Call, as_dtype};
+use kernfusion::trace::Tensor;
+use kernfusion_ir::DType;
+
+#[rustfmt::skip]
+pub(super) const OPERATORS: &[Operator] = &[
+    row("aten.view.default",         "the same elements in the shape size",        reshaped),
+    row("aten.reshape.default",      "the same elements in the shape shape",       reshaped),
+    row("aten._unsafe_view.default", "the same elements in the shape size",        reshaped),
+    row("aten.flatten.using_ints",   "axes start_dim to end_dim as one",           reshaped),
+    row("aten.unsqueeze.default",    "an axis of extent 1 at dim",                 reshaped),
+    row("aten.squeeze.dim",          "without the axis dim, if its extent is 1",   reshaped),
+    row("aten.squeeze.dims",         "without the axes dim of extent 1",           reshaped),
+    row("aten.expand.default",       "axes of extent 1 repeated",                  |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone()))),
+    row("aten.permute.default",      "the axes in the order dims",                 permuted),
+    row("aten.transpose.int",        "axes dim0 and dim1 exchanged",               transposed),
+    row("aten.t.default",            "a matrix transposed",                        |call| { let x = call.tensor("self")?; one(if x.rank() < 2 { x } else { x.transpose(0, 1) }) }),
+    row("aten.slice.Tensor",         "every step-th index of dim from start to end", sliced),
+    row("aten.select.int",           "the part at index along dim",                selected),
+    row("aten.split.Tensor",         "parts of split_size along dim",              pieces),
+    row("aten.split_with_sizes.default", "parts of split_sizes along dim",         pieces),
+    row("aten.chunk.default",        "chunks parts along dim",                     pieces),
+    row("aten.unbind.int",           "the parts at each index along dim",          unbound),
+    row("aten.cat.default",          "tensors one after another along dim",        joined),
+    row("aten.stack.default",        "tensors side by side along a new axis dim",  stacked),
+    row("aten.repeat.default",       "self repeats times along each axis",         repeated),
+    row("aten.constant_pad_nd.default", "value around self, pad before and after from the last axis on", padded),
+    row("aten.flip.default",         "the axes dims in reverse",                   flipped),
+];
+
+/// The recorded shape says it all.
+fn reshaped(call: &Call<'_>) -> Built {
+    call.in_shape(&call.tensor("self")?)
+}
+
+fn permuted(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axes = call.axes("dims", x.rank())?;
+    one(x.permute(&axes.iter().map(|axis| axis.unsigned_abs()).collect::<Vec<_>>()))
+}
+
+fn transposed(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    one(x.transpose(call.axis("dim0", 0, x.rank())?, call.axis("dim1", 1, x.rank())?))
+}
+
+fn sliced(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dim", 0, x.rank())?;
+    let extent = x.dim(axis) as i64;
+    let place = |at: i64| if at < 0 { at.saturating_add(extent).max(0) } else { at.min(extent) };
+    let start = place(call.int_or("start", 0)?);
+    let end = place(call.int_or("end", i64::MAX)?).max(start);
+    let part = x.slice(axis, start as usize..end as usize);
+    match call.int_or("step", 1)? {
+        1 => one(part),
+        step @ 2.. => one(every(&part, axis, step)),
+        step => Err(format!("there is no step of {step}")),
+    }
+}
+
+/// The indices 0, step, 2·step, … of an axis.
+fn every(x: &Tensor, axis: isize, step: i64) -> Tensor {
+    let (extent, step) = (x.dim(axis), usize::try_from(step).unwrap_or(usize::MAX));
+    if step >= extent {
+        return x.slice(axis, 0..extent.min(1));
+    }
+    let mut shape = x.shape();
+    let mut around = vec![(0, 0); shape.len()];
+    let axis = axis.unsigned_abs();
+    let count = extent.div_ceil(step);
+    around[axis].1 = count * step - extent;
+    shape[axis] = count;
+    shape.insert(axis + 1, step);
+    let whole = if around[axis].1 == 0 { x.clone() } else { x.pad(&around, 0.0) };
+    whole.reshape(shape).index(axis as isize + 1, 0)
+}
+
+fn selected(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dim", 0, x.rank())?;
+    let (index, extent) = (call.int("index")?, x.dim(axis) as i64);
+    let place = if index < 0 { index.saturating_add(extent) } else { index };
+    match usize::try_from(place) {
+        Ok(place) => one(x.index(axis, place)),
+        Err(_) => Err(format!("there is no index {index} among {extent}")),
+    }
+}
+
+/// Parts one after another along an axis; the recorded types say how long they are.
+fn pieces(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dim", 0, x.rank())?;
+    let mut start = 0;
+    let mut pieces = vec![];
+    for ty in call.results {
+        let length = *ty.shape.get(axis.unsigned_abs()).ok_or("a part has fewer axes")?;
+        pieces.push(x.narrow(axis, start, length));
+        start = usize::saturating_add(start, length);
+    }
+    Ok(pieces)
+}
+
+fn unbound(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dim", 0, x.rank())?;
+    Ok((0..call.results.len()).map(|at| x.index(axis, at)).collect())
+}
+
+fn joined(call: &Call<'_>) -> Built {
+    let dtype = call.result()?.dtype;
+    let all = call.tensors("tensors")?;
+    // A vector without elements fits everywhere, as it always has in PyTorch.
+    let parts: Vec<_> =
+        all.iter().filter(|part| part.shape() != [0]).map(|part| as_dtype(part, dtype)).collect();
+    let Some(first) = parts.first().or(all.first()) else { return Err("there are no tensors".into()) };
+    let axis = call.axis("dim", 0, first.rank())?;
+    if parts.is_empty() {
+        return one(as_dtype(first, dtype));
+    }
+    one(call.trace.concat(&parts.iter().collect::<Vec<_>>(), axis))
+}
+
+fn stacked(call: &Call<'_>) -> Built {
+    let parts = call.tensors("tensors")?;
+    let rank = parts.first().map_or(0, Tensor::rank);
+    let axis = call.axis("dim", 0, rank + 1)?;
+    one(call.trace.stack(&parts.iter().collect::<Vec<_>>(), axis))
+}
+
+fn repeated(call: &Call<'_>) -> Built {
+    let (x, shape) = (call.tensor("self")?, call.result()?.shape.clone());
+    let Some(new) = shape.len().checked_sub(x.rank()) else {
+        return Err("it has fewer axes than its operand".into());
+    };
+    let own = [vec![1; new], x.shape()].concat();
+    // Each axis as two: the repetitions, and what is repeated.
+    let mut wide = vec![];
+    for (&repeated, &extent) in shape.iter().zip(&own) {
+        let times = repeated.checked_div(extent).unwrap_or(1);
+        wide.extend([times, extent]);
+    }
+    let narrow: Vec<_> = own.iter().flat_map(|&extent| [1, extent]).collect();
+    one(x.reshape(narrow).broadcast_to(wide).reshape(shape))
+}
+
+fn padded(call: &Call<'_>) -> Built {
+    let mut x = call.tensor("self")?;
+    let (pad, value) = (call.ints("pad")?, call.number_or("value", 0.0)?);
+    if pad.len() % 2 != 0 || pad.len() / 2 > x.rank() {
+        return Err(format!("{} numbers of padding around {} axes", pad.len(), x.rank()));
+    }
+    let mut around = vec![(0, 0); x.rank()];
+    for (pair, axis) in pad.chunks(2).zip((0..x.rank()).rev()) {
+        // Less than nothing takes away.
+        let cut = |side: i64| usize::try_from(side.saturating_neg()).unwrap_or(0);
+        let (start, end) = (cut(pair[0]), x.dim(axis as isize).saturating_sub(cut(pair[1])));
+        x = x.slice(axis as isize, start..end.max(start));
+        let added = |side: i64| usize::try_from(side).unwrap_or(0);
+        around[axis] = (added(pair[0]), added(pair[1]));
+    }
+    one(x.pad(&around, value))
+}
+
+fn flipped(call: &Call<'_>) -> Built {
+    let mut x = call.tensor("self")?;
+    if call.ints("dims")?.is_empty() {
+        return one(x);
+    }
+    for axis in call.axes("dims", x.rank())? {
+        let extent = x.dim(axis);
+        let backward = call.trace.arange(extent, DType::I32) * -1 + (extent as f64 - 1.0);
+        x = x.gather(axis, &backward);
+    }
+    one(x)
+}

@@ -1,0 +1,40 @@
+//! Products of matrices.
+
+use super::{Operator, one, row};
+use crate::call::{Built, Call};
+use kernfusion::trace::Tensor;
+
+#[rustfmt::skip]
+pub(super) const OPERATORS: &[Operator] = &[
+    row("aten.mm.default",      "self · mat2",                            |call| one(call.tensor("self")?.matmul(&call.tensor("mat2")?))),
+    row("aten.bmm.default",     "self · mat2 for each matrix of the stacks", |call| one(call.tensor("self")?.matmul(&call.tensor("mat2")?))),
+    row("aten.addmm.default",   "beta · self + alpha · mat1 · mat2",       |call| sum(call, "mat1", "mat2")),
+    row("aten.baddbmm.default", "beta · self + alpha · batch1 · batch2",   |call| sum(call, "batch1", "batch2")),
+    row("aten.linear.default",  "input · weightᵀ + bias",                  linear),
+    row("aten.matmul.default",  "self · other, of vectors, matrices or stacks", multiplied),
+];
+
+fn sum(call: &Call<'_>, left: &str, right: &str) -> Built {
+    let scaled = |x: Tensor, factor: f64| if factor == 1.0 { x } else { x * factor };
+    let product = call.tensor(left)?.matmul(&call.tensor(right)?);
+    let product = scaled(product, call.number_or("alpha", 1.0)?);
+    let beta = call.number_or("beta", 1.0)?;
+    // With 0 even NaN is ignored.
+    one(if beta == 0.0 { product } else { product + scaled(call.tensor("self")?, beta) })
+}
+
+fn linear(call: &Call<'_>) -> Built {
+    let product = call.tensor("input")?.linear(&call.tensor("weight")?);
+    one(match call.optional_tensor("bias")? {
+        Some(bias) => product + bias,
+        None => product,
+    })
+}
+
+/// Vectors are rows on the left and columns on the right.
+fn multiplied(call: &Call<'_>) -> Built {
+    let (x, y) = (call.tensor("self")?, call.tensor("other")?);
+    let left = if x.rank() == 1 { x.unsqueeze(0) } else { x };
+    let right = if y.rank() == 1 { y.unsqueeze(1) } else { y };
+    call.in_shape(&left.matmul(&right))
+}

@@ -1,0 +1,92 @@
+//! Operators that reduce axes, or run along them.
+
+use super::{Operator, one, row};
+use crate::call::{Built, Call, Fault, as_dtype};
+use kernfusion::trace::Tensor;
+use kernfusion_ir::DType;
+
+#[rustfmt::skip]
+pub(super) const OPERATORS: &[Operator] = &[
+    row("aten.sum.default",         "the sum of all elements",            |call| reduced(call, Tensor::sum)),
+    row("aten.sum.dim_IntList",     "the sum over dim",                   |call| reduced(call, Tensor::sum)),
+    row("aten.mean.default",        "the mean of all elements",           |call| reduced(call, Tensor::mean)),
+    row("aten.mean.dim",            "the mean over dim",                  |call| reduced(call, Tensor::mean)),
+    row("aten.amax.default",        "the largest over dim",               |call| reduced(call, Tensor::max)),
+    row("aten.amin.default",        "the smallest over dim",              |call| reduced(call, Tensor::min)),
+    row("aten.any.default",         "whether any element is not 0",       |call| any(call, "dim")),
+    row("aten.any.dim",             "whether any element over dim is not 0", |call| any(call, "dim")),
+    row("aten.any.dims",            "whether any element over dim is not 0", |call| any(call, "dim")),
+    row("aten.argmax.default",      "the first index of the largest along dim", argmax),
+    row("aten.max.dim",             "the largest along dim, and its first index", |call| extreme(call, Tensor::max, |x| x.clone())),
+    row("aten.min.dim",             "the smallest along dim, and its first index", |call| extreme(call, Tensor::min, |x| -x)),
+    row("aten.var.correction",      "Σ (self − mean)² / (n − correction) over dim", |call| call.in_shape(&variance(call)?)),
+    row("aten.var_mean.correction", "var.correction, and the mean over dim", variance_and_mean),
+    row("aten.diff.default",        "each element along dim less the one before", difference),
+    row("aten.cumsum.default",      "sums up to each index of dim",       running_sum),
+];
+
+/// Over `dim`, or everything; in the recorded shape, which says whether axes stay.
+fn reduced(call: &Call<'_>, f: fn(&Tensor, &[isize]) -> Tensor) -> Built {
+    let x = call.as_result("self")?;
+    call.in_shape(&f(&x, &call.axes("dim", x.rank())?))
+}
+
+fn any(call: &Call<'_>, dim: &str) -> Built {
+    let x = as_dtype(&call.tensor("self")?, DType::Bool);
+    let any = x.cast(DType::I32).max(&call.axes(dim, x.rank())?);
+    call.in_shape(&any.cast(DType::Bool))
+}
+
+fn argmax(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let (x, axis) = match call.optional_int("dim")? {
+        Some(_) => (x.clone(), call.axis("dim", 0, x.rank())?),
+        None => (x.reshape([-1]), 0),
+    };
+    call.in_shape(&x.argmax(axis))
+}
+
+/// The extreme element along an axis and its index, that of the largest of `rising`.
+fn extreme(call: &Call<'_>, f: fn(&Tensor, &[isize]) -> Tensor, rising: fn(&Tensor) -> Tensor) -> Built {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dim", 0, x.rank())?;
+    let shape = call.result()?.shape.clone();
+    Ok(vec![f(&x, &[axis]).reshape(&shape), rising(&x).argmax(axis).reshape(shape)])
+}
+
+/// Without the axes.
+fn variance(call: &Call<'_>) -> Result<Tensor, Fault> {
+    let x = call.as_result("self")?;
+    let axes = call.axes("dim", x.rank())?;
+    let count: usize = axes.iter().map(|&axis| x.dim(axis)).product();
+    let correction = call.number_or("correction", 1.0)?;
+    let biased = x.var(&axes);
+    Ok(if correction == 0.0 { biased } else { biased * (count as f64 / (count as f64 - correction)) })
+}
+
+fn variance_and_mean(call: &Call<'_>) -> Built {
+    let x = call.as_result("self")?;
+    let mean = x.mean(&call.axes("dim", x.rank())?);
+    Ok([call.in_shape(&variance(call)?)?, call.in_shape(&mean)?].concat())
+}
+
+fn difference(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    if call.int_or("n", 1)? != 1 {
+        return Err("only first differences are known".into());
+    }
+    let axis = call.axis("dim", -1, x.rank())?;
+    let ends = [call.optional_tensor("prepend")?, Some(x), call.optional_tensor("append")?];
+    let parts: Vec<_> = ends.iter().flatten().collect();
+    let whole = call.trace.concat(&parts, axis);
+    let later = whole.dim(axis).saturating_sub(1);
+    one(whole.narrow(axis, whole.dim(axis) - later, later) - whole.narrow(axis, 0, later))
+}
+
+fn running_sum(call: &Call<'_>) -> Built {
+    let (x, dtype) = (call.tensor("self")?, call.result()?.dtype);
+    // Whole numbers by products of f32, which are exact below 2²⁴.
+    let working = if dtype.is_float() { dtype } else { DType::F32 };
+    let axis = call.axis("dim", 0, x.rank())?;
+    one(as_dtype(&as_dtype(&x, working).running_sum(axis), dtype))
+}

@@ -1,0 +1,274 @@
+//! What the JSON of an archive says, as far as it is read. The names are those of schema 8 of `torch/_export/serde/schema.py`; fields that
+//! are not read may come and go.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The major version of the schema that is read.
+pub(crate) const MAJOR: u64 = 8;
+
+/// `models/NAME.json`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ExportedProgram {
+    pub(crate) graph_module: GraphModule,
+    pub(crate) schema_version: SchemaVersion,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct SchemaVersion {
+    pub(crate) major: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct GraphModule {
+    pub(crate) graph: Graph,
+    pub(crate) signature: Signature,
+}
+
+/// Nodes in the order in which they run.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) tensor_values: BTreeMap<String, TensorMeta>,
+    #[serde(default)]
+    pub(crate) sym_int_values: BTreeMap<String, Size>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Node {
+    /// Such as `torch.ops.aten.add.Tensor`.
+    pub(crate) target: String,
+    pub(crate) inputs: Vec<NamedArgument>,
+    pub(crate) outputs: Vec<Argument>,
+    #[serde(default)]
+    pub(crate) metadata: Metadata,
+}
+
+impl Node {
+    /// Whether it computes extents, which the archive says in another place, too.
+    pub(crate) fn is_size(&self) -> bool {
+        !self.outputs.is_empty()
+            && self.outputs.iter().all(|output| matches!(output, Argument::SymInt(_) | Argument::SymBool(_)))
+    }
+}
+
+/// Where a node comes from.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Metadata {
+    /// A Python traceback, the innermost line last.
+    #[serde(default)]
+    pub(crate) stack_trace: String,
+    /// `key,path,class` of each open module, the innermost last, separated by `;`.
+    #[serde(default)]
+    pub(crate) nn_module_stack: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct NamedArgument {
+    pub(crate) name: String,
+    pub(crate) arg: Argument,
+}
+
+/// The name of a value.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Name {
+    pub(crate) name: String,
+}
+
+/// What a node is given, or gives. The variants that hold nothing are of no operator that is known.
+#[derive(Debug, Deserialize)]
+pub(crate) enum Argument {
+    #[serde(rename = "as_none")]
+    None(IgnoredAny),
+    #[serde(rename = "as_tensor")]
+    Tensor(Name),
+    #[serde(rename = "as_tensors")]
+    Tensors(Vec<Name>),
+    #[serde(rename = "as_optional_tensor")]
+    OptionalTensor(OptionalTensor),
+    #[serde(rename = "as_optional_tensors")]
+    OptionalTensors(Vec<OptionalTensor>),
+    #[serde(rename = "as_int")]
+    Int(i64),
+    #[serde(rename = "as_ints")]
+    Ints(Vec<i64>),
+    #[serde(rename = "as_sym_int")]
+    SymInt(SymInt),
+    #[serde(rename = "as_sym_ints")]
+    SymInts(Vec<SymInt>),
+    #[serde(rename = "as_float")]
+    Float(Float),
+    #[serde(rename = "as_floats")]
+    Floats(IgnoredAny),
+    #[serde(rename = "as_bool")]
+    Bool(bool),
+    #[serde(rename = "as_bools")]
+    Bools(IgnoredAny),
+    #[serde(rename = "as_string")]
+    Text(String),
+    #[serde(rename = "as_strings")]
+    Texts(IgnoredAny),
+    #[serde(rename = "as_scalar_type")]
+    ScalarType(IgnoredAny),
+    #[serde(rename = "as_memory_format")]
+    MemoryFormat(IgnoredAny),
+    #[serde(rename = "as_layout")]
+    Layout(IgnoredAny),
+    #[serde(rename = "as_device")]
+    Device(IgnoredAny),
+    #[serde(rename = "as_sym_bool")]
+    SymBool(IgnoredAny),
+    #[serde(rename = "as_sym_bools")]
+    SymBools(IgnoredAny),
+    #[serde(rename = "as_sym_float")]
+    SymFloat(IgnoredAny),
+    #[serde(rename = "as_sym_floats")]
+    SymFloats(IgnoredAny),
+    #[serde(rename = "as_graph")]
+    Graph(IgnoredAny),
+    #[serde(rename = "as_custom_obj")]
+    CustomObject(IgnoredAny),
+    #[serde(rename = "as_operator")]
+    Operator(IgnoredAny),
+    #[serde(rename = "as_complex")]
+    Complex(IgnoredAny),
+    #[serde(rename = "as_nested_tensors")]
+    NestedTensors(IgnoredAny),
+    #[serde(rename = "as_int_lists")]
+    IntLists(IgnoredAny),
+    #[serde(rename = "as_float_lists")]
+    FloatLists(IgnoredAny),
+    #[serde(rename = "as_string_to_argument")]
+    Named(IgnoredAny),
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) enum OptionalTensor {
+    #[serde(rename = "as_tensor")]
+    Tensor(Name),
+    #[serde(rename = "as_none")]
+    None(IgnoredAny),
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) enum SymInt {
+    #[serde(rename = "as_name")]
+    Name(String),
+    #[serde(rename = "as_int")]
+    Int(i64),
+}
+
+/// JSON has no infinities: they are words.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Float {
+    Number(f64),
+    Word(String),
+}
+
+impl Float {
+    /// The number, if the word is one.
+    pub(crate) fn number(&self) -> Option<f64> {
+        match self {
+            Float::Number(number) => Some(*number),
+            Float::Word(word) => match word.as_str() {
+                "Infinity" => Some(f64::INFINITY),
+                "-Infinity" => Some(f64::NEG_INFINITY),
+                "NaN" => Some(f64::NAN),
+                _ => None,
+            },
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct TensorMeta {
+    pub(crate) dtype: u64,
+    pub(crate) sizes: Vec<Size>,
+    pub(crate) strides: Vec<Size>,
+    pub(crate) storage_offset: Size,
+    pub(crate) requires_grad: bool,
+}
+
+/// An extent: a number, or an expression over sizes that each run chooses.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) enum Size {
+    #[serde(rename = "as_int")]
+    Int(i64),
+    #[serde(rename = "as_expr")]
+    Expression(Expression),
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Size::Int(number) => number.fmt(f),
+            Size::Expression(expression) => expression.expr_str.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct Expression {
+    pub(crate) expr_str: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Signature {
+    pub(crate) input_specs: Vec<InputSpec>,
+    pub(crate) output_specs: Vec<OutputSpec>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum InputSpec {
+    UserInput {
+        arg: Argument,
+    },
+    Parameter {
+        arg: Name,
+        parameter_name: String,
+    },
+    Buffer {
+        arg: Name,
+        buffer_name: String,
+    },
+    TensorConstant {
+        arg: Name,
+        tensor_constant_name: String,
+    },
+    /// A number or a text that was fixed when the model was exported.
+    ConstantInput(IgnoredAny),
+    CustomObj(IgnoredAny),
+    Token(IgnoredAny),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OutputSpec {
+    UserOutput { arg: Argument },
+    LossOutput { arg: Name },
+    BufferMutation { arg: Name, buffer_name: String },
+    GradientToParameter(IgnoredAny),
+    GradientToUserInput(IgnoredAny),
+    UserInputMutation(IgnoredAny),
+    ParameterMutation(IgnoredAny),
+    Token(IgnoredAny),
+}
+
+/// `data/weights/NAME_weights_config.json` and the like.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PayloadConfig {
+    pub(crate) config: BTreeMap<String, Payload>,
+}
+
+/// Where a tensor of the archive lies.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Payload {
+    /// The file in the same folder.
+    pub(crate) path_name: String,
+    pub(crate) use_pickle: bool,
+    pub(crate) tensor_meta: Option<TensorMeta>,
+}

@@ -1,0 +1,170 @@
+//! Models of transformers and others, as PyTorch exports them, do what PyTorch made of them: outputs, the gradients of all parameters, and
+//! the losses of 50 steps of AdamW.
+//!
+//! The fixtures are written by `benches/peers/export_fixtures.py`, which says what their tensors are.
+
+use kernfusion::prelude::*;
+use kernfusion::tensor_file;
+use kernfusion_import::Imported;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+type Tensors = BTreeMap<String, HostTensor>;
+
+/// What results may differ by, as a share of the largest magnitude of their tensor.
+const TOLERANCE: f64 = 1e-4;
+
+struct Fixture {
+    imported: Imported,
+    tensors: Tensors,
+}
+
+fn fixture(name: &str) -> Fixture {
+    let path =
+        |kind: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.{kind}"));
+    Fixture {
+        imported: Imported::open(path("pt2")).unwrap(),
+        tensors: tensor_file::read(&path("safetensors")).unwrap(),
+    }
+}
+
+impl Fixture {
+    /// The tensors `prefix.0`, `prefix.1`, ….
+    fn numbered(&self, prefix: &str) -> Vec<&HostTensor> {
+        (0..).map_while(|at| self.tensors.get(&format!("{prefix}.{at}"))).collect()
+    }
+
+    /// The loss on a trace, and the inputs of the run.
+    fn loss(&self, trace: &Trace) -> (Tensor, Vec<(String, HostTensor)>) {
+        let given = self.numbered("input");
+        let name = |at: usize| format!("input.{at}");
+        let traced: Vec<_> = given
+            .iter()
+            .enumerate()
+            .map(|(at, value)| trace.input(&name(at), value.shape(), value.ty().dtype))
+            .collect();
+        let output = self.imported.call(trace, &traced.iter().collect::<Vec<_>>()).unwrap().remove(0);
+        let target = &self.tensors["target"];
+        let traced = trace.input("target", target.shape(), target.ty().dtype);
+        let loss = if target.ty().dtype == DType::I32 {
+            cross_entropy(&output, &traced)
+        } else {
+            mse(&output, &traced)
+        };
+        let named = given.into_iter().enumerate().map(|(at, value)| (name(at), value.clone()));
+        (loss, named.chain([("target".to_string(), target.clone())]).collect())
+    }
+}
+
+fn borrowed(inputs: &[(String, HostTensor)]) -> Vec<(&str, &HostTensor)> {
+    inputs.iter().map(|(name, value)| (name.as_str(), value)).collect()
+}
+
+/// The largest magnitude among finite elements.
+fn scale(tensor: &HostTensor) -> f64 {
+    tensor.to_f64().into_iter().filter(|x| x.is_finite()).fold(0.0, |most, x| most.max(x.abs()))
+}
+
+/// Whether a tensor is another one within the tolerance, at its scale, but at least at this one.
+fn assert_close(what: &str, found: &HostTensor, expected: &HostTensor, least: f64) {
+    assert_eq!(found.ty(), expected.ty(), "{what}");
+    let scale = scale(expected).max(least);
+    let (found, expected) = (found.to_f64(), expected.to_f64());
+    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let close = found == expected || (found - expected).abs() <= TOLERANCE * scale;
+        assert!(close, "{what}: {found} instead of {expected} at {at}, at a scale of {scale:e}");
+    }
+}
+
+fn check_outputs(fixture: &Fixture) {
+    let program = fixture.imported.program(&[]).unwrap();
+    let states = Target::cpu().states();
+    fixture.imported.set(&states).unwrap();
+    let mut compiled = program.compile(&states, &Target::cpu()).unwrap();
+    let names: Vec<_> = fixture.imported.inputs().iter().map(|(name, ..)| name.to_string()).collect();
+    let inputs: Vec<_> = names.iter().map(String::as_str).zip(fixture.numbered("input")).collect();
+    let outputs = compiled.run(&inputs).unwrap();
+    let expected = fixture.numbered("output");
+    assert!(!expected.is_empty());
+    for (at, expected) in expected.into_iter().enumerate() {
+        let name = format!("output.{at}");
+        assert_close(&name, outputs.get(&name).unwrap(), expected, 0.0);
+    }
+}
+
+/// The gradients of a loss by all parameters.
+fn check_gradients(fixture: &Fixture, loss: &Tensor, inputs: &[(String, HostTensor)]) {
+    let trace = loss.trace();
+    let (parameters, tensors): (Vec<_>, Vec<_>) = trace.parameters().into_iter().unzip();
+    let gradients = loss.grad(&tensors.iter().collect::<Vec<_>>());
+    let mut names: Vec<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    let outputs: Vec<_> = names.iter().map(|name| format!("gradient.{name}")).collect();
+    names.sort_unstable();
+    let expected: Vec<_> = fixture.tensors.keys().filter_map(|name| name.strip_prefix("gradient.")).collect();
+    assert_eq!(names, expected, "tied parameters are one");
+    let named: Vec<_> = outputs.iter().map(String::as_str).zip(&gradients).collect();
+    let program = trace.finish(&named).unwrap();
+    let states = Target::cpu().states();
+    fixture.imported.set(&states).unwrap();
+    let found = program.compile(&states, &Target::cpu()).unwrap().run(&borrowed(inputs)).unwrap();
+    // What is 0 but for rounding, as the gradient of attention's key biases is, has the rounding of the others.
+    let least = outputs.iter().map(|name| scale(&fixture.tensors[name])).fold(0.0, f64::max) * 1e-5;
+    for name in &outputs {
+        assert_close(name, found.get(name).unwrap(), &fixture.tensors[name], least);
+    }
+}
+
+fn check_training(fixture: &Fixture) {
+    let (loss, inputs) = fixture.loss(&Trace::training());
+    let step = TrainStep::new(&loss, &Optimizer::adamw(1e-3), None).unwrap();
+    let mut session = step.session(&Target::cpu(), 1).unwrap();
+    fixture.imported.set(session.states()).unwrap();
+    let expected = fixture.tensors["losses"].to_f64();
+    assert_eq!(expected.len(), 50);
+    for (step, expected) in expected.into_iter().enumerate() {
+        let loss = f64::from(session.step(&borrowed(&inputs)).unwrap());
+        assert!((loss - expected).abs() <= TOLERANCE * expected, "step {step}: {loss} instead of {expected}");
+    }
+}
+
+fn check(name: &str) {
+    let fixture = fixture(name);
+    check_outputs(&fixture);
+    let (loss, inputs) = fixture.loss(&Trace::new());
+    check_gradients(&fixture, &loss, &inputs);
+    check_training(&fixture);
+}
+
+#[test]
+fn gpt2() {
+    check("gpt2");
+}
+
+#[test]
+fn llama() {
+    check("llama");
+}
+
+#[test]
+fn bert() {
+    check("bert");
+}
+
+/// Each operator by itself: the loss is the sum of the mean squares of all outputs of floats.
+#[test]
+fn operators() {
+    let fixture = fixture("operators");
+    check_outputs(&fixture);
+    let trace = Trace::new();
+    let given = fixture.numbered("input");
+    let mut inputs = vec![];
+    let mut traced = vec![];
+    for (at, value) in given.into_iter().enumerate() {
+        traced.push(trace.input(&format!("input.{at}"), value.shape(), value.ty().dtype));
+        inputs.push((format!("input.{at}"), value.clone()));
+    }
+    let outputs = fixture.imported.call(&trace, &traced.iter().collect::<Vec<_>>()).unwrap();
+    let floats = outputs.iter().filter(|output| output.dtype().is_float());
+    let loss = floats.map(|output| output.square().mean_all()).reduce(|sum, term| sum + term).unwrap();
+    check_gradients(&fixture, &loss, &inputs);
+}

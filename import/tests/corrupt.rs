@@ -1,0 +1,224 @@
+//! Archives that are not as they must be: one clear error each, and never a panic.
+
+use kernfusion_import::Imported;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn fixture() -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/linear.pt2")).unwrap()
+}
+
+/// A place for one archive.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("model.pt2")
+    }
+
+    /// The program of these bytes, or the error in one line.
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        std::fs::write(self.path(), bytes).unwrap();
+        let program = Imported::open(self.path()).and_then(|imported| imported.program(&[]));
+        let message = program.map(|_| ()).map_err(|error| error.to_string());
+        if let Err(message) = &message {
+            assert!(!message.is_empty() && !message.contains('\n'), "{message}");
+        }
+        message
+    }
+
+    /// The error of these bytes.
+    fn refused(&self, bytes: &[u8]) -> String {
+        self.read(bytes).unwrap_err()
+    }
+}
+
+/// Where a text stands in an archive, whose entries are stored as they are.
+fn find(bytes: &[u8], text: &str) -> usize {
+    bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap_or_else(|| panic!("{text}"))
+}
+
+/// The archive with a text in place of another one of the same length, and the checksums of its entries as they then are.
+fn with(bytes: &[u8], text: &str, other: &str) -> Vec<u8> {
+    assert_eq!(text.len(), other.len());
+    let at = find(bytes, text);
+    let mut changed = bytes.to_vec();
+    changed[at..at + text.len()].copy_from_slice(other.as_bytes());
+    with_checksums(changed)
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut wide = [0; 8];
+    wide[..N].copy_from_slice(bytes.get(at..at + N)?);
+    Some(u64::from_le_bytes(wide) as usize)
+}
+
+/// For each entry of the directory: where that is, where its header is, and where its bytes are.
+fn entries(bytes: &[u8]) -> Option<Vec<(usize, usize, std::ops::Range<usize>)>> {
+    let end = bytes.windows(4).rposition(|window| window == b"PK\x05\x06")?;
+    let (count, mut at) = (number::<2>(bytes, end + 10)?, number::<4>(bytes, end + 16)?);
+    let mut entries = vec![];
+    for _ in 0..count {
+        let (size, header) = (number::<4>(bytes, at + 20)?, number::<4>(bytes, at + 42)?);
+        let start = header + 30 + number::<2>(bytes, header + 26)? + number::<2>(bytes, header + 28)?;
+        bytes.get(start..start + size)?;
+        entries.push((at, header, start..start + size));
+        at +=
+            46 + [28, 30, 32].map(|place| number::<2>(bytes, at + place).unwrap_or(0)).iter().sum::<usize>();
+    }
+    Some(entries)
+}
+
+/// CRC-32 as in zip (ISO 3309), bit by bit.
+fn checksum(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| step(crc)))
+}
+
+/// The archive with the checksums that its entries have, if it has entries.
+fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
+    for (directory, _, content) in entries(&bytes).unwrap_or_default() {
+        let sum = checksum(&bytes[content]).to_le_bytes();
+        bytes[directory + 16..directory + 20].copy_from_slice(&sum);
+    }
+    bytes
+}
+
+/// The archive with other bytes in an entry, as many as there are.
+fn with_entry(bytes: &[u8], name: &str, content: &str) -> Vec<u8> {
+    let is_named = |at: usize| bytes[at + 46..].starts_with(name.as_bytes());
+    let (.., place) = entries(bytes).unwrap().into_iter().find(|(at, ..)| is_named(*at)).unwrap();
+    let mut changed = bytes.to_vec();
+    changed[place].copy_from_slice(content.as_bytes());
+    with_checksums(changed)
+}
+
+#[test]
+fn what_is_no_archive_is_refused() {
+    let place = Place::new();
+    let whole = fixture();
+    place.read(&whole).unwrap();
+    place.read(&with_checksums(whole.clone())).unwrap();
+    for bytes in [&[][..], b"PK", b"no archive at all", &whole[..whole.len() / 2], &whole[..whole.len() - 30]]
+    {
+        let message = place.refused(bytes);
+        assert!(message.contains("of torch.export.save"), "{message}");
+    }
+    let message = Imported::open(place.path().with_file_name("none")).map(|_| ()).unwrap_err().to_string();
+    assert!(message.starts_with("cannot read ") && message.contains("none"), "{message}");
+    // In its header and in the directory.
+    let rename = |bytes: &[u8]| with(bytes, "linear/archive_format", "linear/archive_formal");
+    let renamed = rename(&rename(&whole));
+    let message = place.refused(&renamed);
+    assert!(message.contains("archive_format"), "{message}");
+    assert!(
+        place
+            .refused(&with_entry(&whole, "linear/archive_format", "pt3"))
+            .contains("its archive_format is not pt2")
+    );
+    assert!(place.refused(&with_entry(&whole, "linear/byteorder", "bigger")).contains("not little-endian"));
+}
+
+#[test]
+fn an_entry_that_is_not_as_it_was_written_is_named() {
+    let place = Place::new();
+    let whole = fixture();
+    let at = find(&whole, "\"nodes\"");
+    let mut flipped = whole.clone();
+    flipped[at] ^= 1;
+    let message = place.refused(&flipped);
+    assert!(message.contains("models/model.json: ") && message.contains("checksum"), "{message}");
+    let model = entries(&whole).unwrap().into_iter().find(|(.., content)| content.contains(&at)).unwrap();
+    // Compressed, as other programs write it.
+    let mut deflated = whole.clone();
+    deflated[model.0 + 10] = 8;
+    deflated[model.1 + 8] = 8;
+    let message = place.refused(&deflated);
+    assert!(message.contains("models/model.json: "), "{message}");
+    // Somewhere else.
+    for (place_of, value) in [(42, 1u32 << 30), (42, 7), (20, 1 << 30), (24, 1 << 30)] {
+        let mut moved = whole.clone();
+        moved[model.0 + place_of..model.0 + place_of + 4].copy_from_slice(&value.to_le_bytes());
+        place.refused(&moved);
+    }
+}
+
+#[test]
+fn a_graph_that_does_not_fit_is_refused_with_its_place() {
+    let place = Place::new();
+    let whole = fixture();
+    let refused = |text: &str, other: &str| place.refused(&with(&whole, text, other));
+    let message = refused("\"torch.ops.aten.addmm.default\"", "\"torch.ops.aten.addmn.default\"");
+    assert!(message.contains("1 operator is not known: aten.addmn.default (in up, "), "{message}");
+    // A node that reads what follows from it.
+    let reads = |name: &str| {
+        format!("\"inputs\": [{{\"name\": \"self\", \"arg\": {{\"as_tensor\": {{\"name\": {name}}}")
+    };
+    let message = refused(&reads("\"p_up_weight\""), &reads("\"addmm\"      "));
+    assert!(
+        message.contains("aten.permute.default (in up, ")
+            && message.contains("reads \"addmm\", which nothing before it gives"),
+        "{message}"
+    );
+    let message = refused(
+        "\"sizes\": [{\"as_int\": 5}, {\"as_int\": 3}]",
+        "\"sizes\": [{\"as_int\": 5}, {\"as_int\": 4}]",
+    );
+    assert!(message.contains("tensor \"up.weight\": shape [5, 4] reaches out of its file"), "{message}");
+    let message = refused("\"major\": 8", "\"major\": 9");
+    assert!(message.contains("its schema has version 9, and 8 is read"), "{message}");
+    let message = refused("\"path_name\": \"weight_0\"", "\"path_name\": \"weight_9\"");
+    assert!(message.contains("data/weights/weight_9"), "{message}");
+    assert!(refused("\"nodes\": [", "\"nodes\": {").contains("models/model.json"), "JSON");
+}
+
+/// Bytes, words of JSON and numbers of the zip's directory are changed at random; whatever comes of it is a program or an error.
+#[test]
+fn random_mutations_end_in_a_program_or_one_error() {
+    const INPUTS: usize = 1000;
+    let (place, whole) = (Place::new(), fixture());
+    let mut random = fastrand::Rng::with_seed(19);
+    let (mut read, mut refused) = (0, 0);
+    for _ in 0..INPUTS {
+        let mut bytes = whole.clone();
+        for _ in 0..random.usize(1..4) {
+            mutate(&mut bytes, &mut random);
+        }
+        // Half of them have valid checksums, so that what is behind them is met.
+        if random.bool() {
+            bytes = with_checksums(bytes);
+        }
+        match place.read(&bytes) {
+            Ok(()) => read += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(read > 10 && refused > INPUTS / 2, "{read} read, {refused} refused");
+}
+
+fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    let [at, other] = [0; 2].map(|_| random.usize(0..bytes.len()));
+    match random.u8(0..6) {
+        0 => bytes[at] ^= 1 << random.u8(0..8),
+        1 => bytes[at] = random.u8(..),
+        2 => bytes.truncate(at.max(1)),
+        3 => bytes.swap(at, other),
+        // A digit of JSON becomes another one.
+        4 => {
+            let digits = (0..bytes.len()).filter(|&at| bytes[at].is_ascii_digit());
+            let digit = random.choice(digits.collect::<Vec<_>>()).unwrap_or(at);
+            bytes[digit] = random.u8(b'0'..=b'9');
+        }
+        // A part is copied over another one.
+        _ => {
+            let length = random.usize(1..40).min(bytes.len() - at);
+            let part = bytes[at..at + length].to_vec();
+            let to = random.usize(0..=bytes.len() - length);
+            bytes[to..to + length].copy_from_slice(&part);
+        }
+    }
+}
