@@ -46,10 +46,10 @@ pub enum FolderError {
 }
 
 /// Whether a name in a folder is one of those that are written there, so that it may go with the folder that it is in.
-pub(crate) type IsOurs<'a> = dyn Fn(&str) -> bool + 'a;
+pub type IsOurs<'a> = dyn Fn(&str) -> bool + 'a;
 
 /// A folder in the making; dropped before [`NewFolder::commit`], it vanishes.
-pub(crate) struct NewFolder {
+pub struct NewFolder {
     path: PathBuf,
     replaces: bool,
     temporary: TempDir,
@@ -60,7 +60,10 @@ pub(crate) struct NewFolder {
 impl NewFolder {
     /// Begins a folder that will stand at `path`, and makes its parent where that is missing. A folder that has files is replaced
     /// if `replaces` is there and knows all of them.
-    pub(crate) fn create(path: &Path, replaces: Option<&IsOurs<'_>>) -> Result<Self, FolderError> {
+    ///
+    /// # Errors
+    /// It has files and is not to be replaced, or has others than `replaces` knows; or the system refuses.
+    pub fn create(path: &Path, replaces: Option<&IsOurs<'_>>) -> Result<Self, FolderError> {
         let failed = |cause| FolderError::Write { path: path.into(), cause };
         match (names(path).map_err(failed)?, replaces) {
             (names, _) if names.is_empty() => {}
@@ -79,12 +82,18 @@ impl NewFolder {
     }
 
     /// Writes a file.
-    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), FolderError> {
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), FolderError> {
         self.write_with(name, &mut |file| file.write_all(bytes))
     }
 
     /// Lets `fill` write a file.
-    pub(crate) fn write_with(
+    ///
+    /// # Errors
+    /// What `fill` or the system says.
+    pub fn write_with(
         &self,
         name: &str,
         fill: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
@@ -99,14 +108,20 @@ impl NewFolder {
     }
 
     /// Copies a file.
-    pub(crate) fn copy(&self, from: &Path, name: &str) -> Result<(), FolderError> {
+    ///
+    /// # Errors
+    /// It cannot be read, or the copy not be written.
+    pub fn copy(&self, from: &Path, name: &str) -> Result<(), FolderError> {
         let mut source = kernfusion::input_file::open(from)
             .map_err(|cause| FolderError::Read { path: from.into(), cause })?;
         self.write_with(name, &mut |file| io::copy(&mut source, file).map(|_| ()))
     }
 
     /// Moves the folder to its place, and gives the names of its files, sorted.
-    pub(crate) fn commit(self) -> Result<Vec<String>, FolderError> {
+    ///
+    /// # Errors
+    /// Another writer was faster, or the system refuses.
+    pub fn commit(self) -> Result<Vec<String>, FolderError> {
         let NewFolder { path, replaces, temporary, _lock } = self;
         let failed = |cause| FolderError::Write { path: path.clone(), cause };
         let mut names = names(temporary.path()).map_err(failed)?;

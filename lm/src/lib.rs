@@ -28,4 +28,4 @@ pub mod translate;
 pub mod tune;
 
 pub use error::{Error, Result};
-pub use folder::FolderError;
+pub use folder::{FolderError, IsOurs, NewFolder};

@@ -5,6 +5,7 @@ use crate::fetch::FetchError;
 use crate::tensorboard::EventFileError;
 use kernfusion::tensor_file::TensorFileError;
 use kernfusion_cuda::CudaError;
+use kernfusion_import::ImportError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,9 @@ pub(crate) enum CliError {
     /// Anything that the library reports.
     #[error(transparent)]
     Library(#[from] kernfusion_lm::Error),
+    /// A model of another program.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// NVRTC or a GPU.
     #[error(transparent)]
     Cuda(#[from] CudaError),
@@ -76,6 +80,7 @@ impl CliError {
             #[cfg(feature = "cuda")]
             CliError::CardModel(_) => 1,
             CliError::Library(_)
+            | CliError::Import(_)
             | CliError::Cuda(_)
             | CliError::Fetch(_)
             | CliError::Reference(_)

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::common::error::{CliError, in_file};
+use crate::common::imported::weights_file;
 use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work, benchmark_optimizer};
 use crate::common::screen::{Screen, progress};
 use crate::common::workload::{inputs, synthetic_tokens, windows};
@@ -31,8 +32,8 @@ use std::time::Duration;
   kernfusion bisect step.kir --inputs in.safetensors --tolerance 1e-9
   kernfusion bisect --preset tiny --work train --dtype bf16")]
 pub(crate) struct Args {
-    /// Program in text form
-    #[arg(value_name = "FILE.kir", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    /// Program in text form, or the folder of an imported model
+    #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -62,7 +63,11 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
         return Err(CliError::Usage("--tolerance must be a number, 0 or above".into()));
     }
     let (graph, mut given) = match &args.file {
-        Some(file) => (read_graph(file)?, Tensors::new()),
+        Some(file) => {
+            let weights =
+                weights_file(file).map_or_else(|| Ok(Tensors::new()), |path| tensor_file::read(&path))?;
+            (read_graph(file)?, weights)
+        }
         None => args.of_model()?,
     };
     if let Some(file) = &args.inputs {

@@ -28,10 +28,11 @@ use std::process::ExitCode;
   kernfusion dump --diff simplify
   kernfusion dump --work decode --diff weights-int8
   kernfusion dump step.kir --stage asm --kernel attn
+  kernfusion dump model --stage fuse
   kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
 pub(crate) struct Args {
-    /// A program in text form, instead of one of a model
-    #[arg(value_name = "FILE.kir", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
+    /// A program in text form, or the folder of an imported model, instead of a program of a preset
+    #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,

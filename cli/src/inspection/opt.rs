@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::common::error::{CliError, read_text};
+use crate::common::imported::program_file;
 use crate::common::screen::{Screen, note};
 use kernfusion_ir::Graph;
 use kernfusion_passes::{MIXED_PRECISION, OTHERS, PIPELINE, Pass, PassReport, find, run as run_passes};
@@ -12,8 +13,8 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "Example: kernfusion opt step.kir --passes fold,cse,dce")]
 pub(crate) struct Args {
-    /// Program in text form
-    #[arg(value_name = "FILE.kir", required_unless_present = "list")]
+    /// Program in text form, or the folder of an imported model
+    #[arg(value_name = "FILE.kir|DIR", required_unless_present = "list")]
     file: Option<PathBuf>,
     /// Passes in the order in which they run [default: all, as compiling runs them]
     #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
@@ -80,9 +81,10 @@ pub(crate) fn pass_line(report: &PassReport) -> String {
     format!("{:<18} {before:>6} -> {after:>6} nodes {:>8.2} ms", report.pass, report.time.as_secs_f64() * 1e3)
 }
 
-/// Reads and verifies a program.
+/// Reads and verifies a program: a file, or that of an imported model in its folder.
 pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
-    let text = read_text(path)?;
-    let content = |reason: String| CliError::Content { path: path.into(), reason };
+    let path = program_file(path);
+    let text = read_text(&path)?;
+    let content = |reason: String| CliError::Content { path: path.to_path_buf(), reason };
     Graph::parse_verified(&text).map_err(|error| content(error.to_string()))
 }

@@ -1,28 +1,40 @@
-//! `kernfusion import`: writes a model in the layout of Hugging Face as a checkpoint.
+//! `kernfusion import`: writes a model in the layout of Hugging Face as a checkpoint, and one that PyTorch exported as a program.
 
 use crate::Outcome;
 use crate::common::destination::{Destination, write_derived};
-use crate::common::screen::Screen;
+use crate::common::error::CliError;
+use crate::common::imported;
+use crate::common::screen::{Screen, grouped};
 use crate::common::source::published;
 use kernfusion::models::ModelConfig;
+use kernfusion_import::{ImportError, Imported};
 use kernfusion_lm::checkpoint::CHECKPOINT_FILE;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Make a checkpoint of a model in the layout of Hugging Face
+/// Make a checkpoint of a model in the layout of Hugging Face, or a program of one that PyTorch exported
 ///
-/// For GPT-2, Llama, Mistral, Mixtral, BERT and T5. The checkpoint can be tuned; to train the model further, give `train` the shape
+/// A directory: GPT-2, Llama, Mistral, Mixtral, BERT or T5. The checkpoint can be tuned; to train the model further, give `train` the shape
 /// (--config DIR/shape.json), the tokenizer (--tokenizer) and the parameters (--init DIR/checkpoint.safetensors). `generate` and
 /// `score` take a model as it is, too (--model).
+///
+/// A file: an archive of torch.export.save. The folder gets program.kir, weights.safetensors and signature.json, which says what the
+/// program takes and gives; `run`, `dump` and `opt` take the folder where they take a program.
 #[derive(clap::Args)]
-#[command(after_help = "Example: kernfusion import gpt2 -o runs/gpt2")]
+#[command(after_help = "Examples:
+  kernfusion import gpt2 -o runs/gpt2
+  kernfusion import model.pt2 -o model
+  kernfusion import model.pt2 -o model --dim s77=8")]
 pub(crate) struct Args {
-    /// Directory of the model: config.json, model.safetensors or shards, tokenizer.json
-    #[arg(value_name = "DIR")]
+    /// Directory of the model (config.json, model.safetensors or shards, tokenizer.json), or an archive
+    #[arg(value_name = "DIR|FILE.pt2")]
     model: PathBuf,
-    /// Directory of the checkpoint
+    /// Directory of the checkpoint, or folder of the program
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
+    /// Of an archive: an extent that it leaves open
+    #[arg(long, value_name = "NAME=N", value_parser = dim)]
+    dim: Vec<(String, usize)>,
     #[command(flatten)]
     destination: Destination,
 }
@@ -31,6 +43,39 @@ pub(crate) struct Args {
 const SHAPE: &str = "shape.json";
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    match args.model.is_file() {
+        true => import_archive(&args, screen),
+        false if !args.dim.is_empty() => {
+            Err(CliError::Usage("--dim is for archives of torch.export.save".into()))
+        }
+        false => import_published(&args, screen),
+    }
+}
+
+/// `s77=8`
+fn dim(text: &str) -> Result<(String, usize), String> {
+    let parsed =
+        text.split_once('=').and_then(|(name, extent)| Some((name.to_string(), extent.parse().ok()?)));
+    parsed.ok_or_else(|| "write NAME=N, such as s77=8".into())
+}
+
+fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
+    let imported = Imported::open(&args.model)?;
+    let program = imported.program(&args.dim).map_err(|error| match error {
+        ImportError::Inputs(reason) => CliError::Content { path: args.model.clone(), reason },
+        other => other.into(),
+    })?;
+    imported::write(&args.out, &imported, &program, args.destination.overwrite)?;
+    let (nodes, parameters) = (program.graph.len(), program.parameter_count());
+    screen.line(format!(
+        "a program of {nodes} ops with {} parameters in {}",
+        grouped(parameters as u64),
+        args.out.display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn import_published(args: &Args, screen: &mut Screen) -> Outcome {
     let model = published(&args.model)?;
     let directory = args.destination.of_run(Some(&args.out), &args.out, &[], screen)?;
     model.import(&args.out)?;

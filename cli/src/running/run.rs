@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::common::destination::check_derived;
 use crate::common::error::{CliError, in_file};
+use crate::common::imported::{program_file, weights_file};
 use crate::common::model::TargetArgs;
 use crate::common::screen::Screen;
 use crate::inspection::opt::read_graph;
@@ -18,13 +19,16 @@ use std::process::ExitCode;
 
 /// Execute a program in text form once
 ///
-/// The file of inputs has a tensor for each input and each state of the program, under their names. The file of outputs
-/// gets a tensor for each output and, under its name, the new value of each state that the program updates.
+/// The file of inputs has a tensor for each input and each state of the program, under their names; of an imported model, states that
+/// are left out are those of the folder. The file of outputs gets a tensor for each output and, under its name, the new value of each
+/// state that the program updates.
 #[derive(clap::Args)]
-#[command(after_help = "Example: kernfusion run step.kir --inputs in.safetensors --outputs out.safetensors")]
+#[command(after_help = "Examples:
+  kernfusion run step.kir --inputs in.safetensors --outputs out.safetensors
+  kernfusion run model --inputs in.safetensors --outputs out.safetensors")]
 pub(crate) struct Args {
-    /// Program in text form
-    #[arg(value_name = "FILE.kir")]
+    /// Program in text form, or the folder of an imported model
+    #[arg(value_name = "FILE.kir|DIR")]
     file: PathBuf,
     /// Inputs and states by name; dtypes f32, bf16, f16, f64, i32, u32, i8, bool
     #[arg(long, value_name = "FILE.safetensors")]
@@ -51,7 +55,9 @@ enum RunMode {
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let graph = read_graph(&args.file)?;
-    let inputs = args.inputs.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
+    let weights = weights_file(&args.file);
+    let mut inputs = weights.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
+    inputs.extend(args.inputs.as_deref().map_or_else(|| Ok(Tensors::new()), tensor_file::read)?);
     check(&graph, &inputs, args.inputs.as_ref().unwrap_or(&args.file))?;
     let native = |mode| {
         let results = execute(&graph, &inputs, &args.target.target(mode)?);
@@ -64,7 +70,9 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     };
     match &args.outputs {
         Some(path) => {
-            let sources: Vec<_> = args.inputs.iter().chain([&args.file]).map(PathBuf::as_path).collect();
+            let program = program_file(&args.file);
+            let files = args.inputs.iter().chain(&weights).map(PathBuf::as_path);
+            let sources: Vec<_> = files.chain([&*program]).collect();
             check_derived(path, &sources)?;
             tensor_file::write(path, &results)?;
         }

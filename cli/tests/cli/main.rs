@@ -11,6 +11,7 @@ mod destinations;
 #[cfg(feature = "cuda")]
 mod device;
 mod experiments;
+mod imported;
 mod memory;
 #[cfg(feature = "cuda")]
 mod modelled;

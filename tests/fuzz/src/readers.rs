@@ -6,6 +6,7 @@ use kernfusion::models::{ModelConfig, preset};
 use kernfusion::tensor_file;
 use kernfusion_cli::experiment::Reference;
 use kernfusion_cli::report::{Description, Measurements, bench_page, run_page};
+use kernfusion_import::Imported;
 use kernfusion_ir::Graph;
 use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion_lm::hugging_face::Published;
@@ -14,6 +15,7 @@ use kernfusion_lm::record::Record;
 use kernfusion_lm::text::{Corpus, Tokenizer, TokenizerKind};
 use kernfusion_lm::train::Row;
 use kernfusion_lm::tune::{Demonstration, Preference, Prompt};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A reader, and good input for it.
@@ -59,6 +61,20 @@ pub const READERS: &[Reader] = &[
         read: published,
         share: 8,
         commands: &["import . --out imported", "generate --model . --prompt a --tokens 2"],
+    },
+    Reader {
+        name: "archive",
+        seeds: seeds::archives,
+        read: archive,
+        share: 40,
+        commands: &["import model.pt2 --out imported"],
+    },
+    Reader {
+        name: "exported-program",
+        seeds: seeds::exported_programs,
+        read: exported_program,
+        share: 40,
+        commands: &[],
     },
     Reader {
         name: "shape",
@@ -158,6 +174,23 @@ fn checkpoint(folder: &Folder, place: &Path) -> Read {
     let checkpoint = Checkpoint::load(place).map_err(shown)?;
     let record = Record::read(&checkpoint.meta).map_err(shown)?;
     use_tokenizer(&record.tokenizer)
+}
+
+fn archive(folder: &Folder, place: &Path) -> Read {
+    let imported = Imported::open(file(folder, place, "model.pt2")).map_err(shown)?;
+    imported.program(&[]).map_err(shown).map(|_| ())
+}
+
+/// The files of an archive, packed with the checksums that they have.
+fn exported_program(folder: &Folder, place: &Path) -> Read {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(vec![]));
+    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, content) in folder {
+        zip.start_file(format!("model/{}", name.replace(':', "/")), options).map_err(shown)?;
+        zip.write_all(content).map_err(shown)?;
+    }
+    let packed = zip.finish().map_err(shown)?.into_inner();
+    archive(&Folder::from([("model.pt2".to_string(), packed)]), place)
 }
 
 fn published(folder: &Folder, place: &Path) -> Read {

@@ -12,6 +12,7 @@ use kernfusion_lm::record::{Record, Settings, TextRecord};
 use kernfusion_lm::text::{Corpus, PieceTokenizer, Tokenizer, TokenizerKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A text that tokenizers learn from.
@@ -111,6 +112,34 @@ pub(crate) fn checkpoints() -> Vec<Folder> {
         written(CHECKPOINT_FILE, |place| checkpoint.save(place).expect("written"))
     };
     records().into_iter().map(folder).collect()
+}
+
+/// Small models that PyTorch exported.
+pub(crate) fn archives() -> Vec<Folder> {
+    ["linear", "gpt2"]
+        .map(|name| one("model.pt2", read(&repository(&format!("import/tests/fixtures/{name}.pt2")))))
+        .into()
+}
+
+/// The files of such archives one by one, `:` in place of `/`.
+pub(crate) fn exported_programs() -> Vec<Folder> {
+    let unpacked = |folder: Folder| {
+        let mut zip =
+            zip::ZipArchive::new(std::io::Cursor::new(folder["model.pt2"].clone())).expect("an archive");
+        let mut files = Folder::new();
+        for at in 0..zip.len() {
+            let mut entry = zip.by_index(at).expect("an entry");
+            let name = entry.name().expect("a name").into_owned();
+            let (_, name) = name.split_once('/').expect("in a folder");
+            let (name, mut content) = (name.replace('/', ":"), vec![]);
+            entry.read_to_end(&mut content).expect("stored");
+            if !name.contains("sample_inputs") {
+                files.insert(name, content);
+            }
+        }
+        files
+    };
+    archives().into_iter().map(unpacked).collect()
 }
 
 pub(crate) fn published() -> Vec<Folder> {

@@ -1,0 +1,81 @@
+//! Models that PyTorch exported: imported, run and shown.
+
+use super::workplace::Workplace;
+use kernfusion::{HostTensor, tensor_file};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures").join(name)
+}
+
+/// A workplace with an imported GPT-2, its inputs as a file, and the outputs that PyTorch computed.
+fn gpt2() -> (Workplace, HostTensor) {
+    let work = Workplace::new();
+    let mut tensors = tensor_file::read(&fixture("gpt2.safetensors")).unwrap();
+    let inputs = BTreeMap::from([("input_ids".to_string(), tensors.remove("input.0").unwrap())]);
+    tensor_file::write(&work.path("in.safetensors"), &inputs).unwrap();
+    let said = work.succeed(&format!("import {} -o gpt2", fixture("gpt2.pt2").display()));
+    assert!(said.starts_with("a program of ") && said.ends_with(" parameters in gpt2\n"), "{said}");
+    (work, tensors.remove("output.0").unwrap())
+}
+
+#[test]
+fn an_imported_model_runs_from_its_folder() {
+    let (work, expected) = gpt2();
+    let signature: Value =
+        serde_json::from_slice(&std::fs::read(work.path("gpt2/signature.json")).unwrap()).unwrap();
+    let logits = json!({"name": "output.0", "dtype": "f32", "shape": expected.shape()});
+    assert_eq!(signature["outputs"], json!([logits]));
+    assert_eq!(signature["inputs"][0]["name"], "input_ids");
+    for mode in ["compiled", "eager", "reference"] {
+        let out = format!("{mode}.safetensors");
+        work.succeed(&format!("run gpt2 --mode {mode} --inputs in.safetensors --outputs {out}"));
+        let found = tensor_file::read(&work.path(&out)).unwrap();
+        let pairs = found["output.0"].to_f64().into_iter().zip(expected.to_f64());
+        let (worst, scale) = pairs
+            .fold((0.0f64, 0.0f64), |(worst, scale), (a, b)| (worst.max((a - b).abs()), scale.max(b.abs())));
+        assert!(worst < 1e-4 * scale, "{mode}: {worst}");
+    }
+    let message = work.fail("run gpt2");
+    assert!(message.contains("input \"input_ids\" of type i32[2,6] is missing"), "{message}");
+}
+
+#[test]
+fn its_program_is_shown_with_modules_and_lines_of_python() {
+    let (work, _) = gpt2();
+    let traced = work.succeed("dump gpt2 --stage trace");
+    assert!(traced.contains("transformer.h.1.attn") && traced.contains("modeling_gpt2.py\""), "{traced}");
+    assert!(work.succeed("dump gpt2 --stage plan").contains("transformer.h.1.mlp"));
+    work.succeed("opt gpt2 --passes fold");
+    assert!(work.succeed("bisect gpt2").contains("nothing deviates"));
+}
+
+#[test]
+fn a_folder_that_is_there_is_replaced_only_if_asked() {
+    let (work, _) = gpt2();
+    let import = format!("import {} -o gpt2", fixture("linear.pt2").display());
+    let message = work.fail(&import);
+    assert!(message.contains("gpt2 is not empty; nothing was written"), "{message}");
+    work.succeed(&format!("{import} --overwrite"));
+    let program = std::fs::read_to_string(work.path("gpt2/program.kir")).unwrap();
+    assert!(program.contains("up.weight") && !program.contains("transformer"), "{program}");
+    work.write("gpt2/letter.txt", "Dear reader");
+    assert!(work.fail(&format!("{import} --overwrite")).contains("letter.txt"));
+}
+
+#[test]
+fn what_cannot_be_imported_says_why() {
+    let work = Workplace::new();
+    work.write("model.pt2", "no archive");
+    assert!(
+        work.fail("import model.pt2 -o x").contains("model.pt2: it is no whole archive of torch.export.save")
+    );
+    assert!(!work.path("x").exists());
+    let linear = fixture("linear.pt2");
+    let message = work.fail(&format!("import {} -o x --dim s0=3", linear.display()));
+    assert!(message.contains("the model leaves no extent s0 open"), "{message}");
+    assert!(work.fail(&format!("import {} -o x --dim s0", linear.display())).contains("write NAME=N"));
+    assert!(work.fail("import . -o x --dim s0=3").contains("--dim is for archives"));
+}
