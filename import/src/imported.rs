@@ -4,10 +4,9 @@ use crate::archive::Archive;
 use crate::constants::closed_form;
 
 use crate::error::{ImportError, UnknownOperator};
-use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature};
-use crate::sizes::Sizes;
-use crate::weights::{Weight, Weights, stored};
-use crate::{Result, operators, sizes};
+use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature, Size};
+use crate::weights::{Weight, Weights, tensor_type};
+use crate::{Result, operators};
 use kernfusion::HostTensor;
 use kernfusion::compile::States;
 use kernfusion::passes::ClosedForm;
@@ -31,7 +30,7 @@ pub struct Imported {
 /// What an input of the graph is.
 pub(crate) enum Source {
     /// The next of the tensors that the model is called with.
-    Given,
+    Given(TensorType),
     /// A state, by its number.
     State(usize),
     /// A tensor that is never another one, and follows from coordinates.
@@ -65,27 +64,31 @@ impl Imported {
             return Err(archive.wrong(format!("its schema has version {major}, and {MAJOR} is read")));
         }
         let graph = program.graph_module.graph;
+        // First, since operators that compute extents would be listed otherwise.
+        let open = graph
+            .tensor_values
+            .iter()
+            .find(|(_, meta)| meta.sizes.iter().any(|size| matches!(size, Size::Expression(_))));
+        if let Some((Err(reason), name)) = open.map(|(name, meta)| (tensor_type(meta), name)) {
+            return Err(archive.wrong(format!("\"{name}\": {reason}")));
+        }
         check_operators(path.as_ref(), &graph)?;
         let weights = Weights::open(&mut archive, &model)?;
         Reader { archive, weights }.imported(path.as_ref(), graph, &program.graph_module.signature)
     }
 
-    /// The names of the inputs, in the order in which the model is called with them, and their types as exported. An extent that the
-    /// archive leaves open has the name that [`Imported::program`] takes.
-    pub fn inputs(&self) -> Vec<(&str, DType, Vec<String>)> {
-        let given = self.sources.iter().filter(|(_, source)| matches!(source, Source::Given));
-        let described = given.filter_map(|(name, _)| {
-            let meta = self.graph.tensor_values.get(name)?;
-            let (dtype, _) = stored(meta.dtype).ok()?;
-            Some((name.as_str(), dtype, meta.sizes.iter().map(ToString::to_string).collect()))
-        });
-        described.collect()
+    /// The names and types of the inputs, in the order in which the model is called with them.
+    pub fn inputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        self.sources.iter().filter_map(|(name, source)| match source {
+            Source::Given(ty) => Some((name.as_str(), ty)),
+            Source::State(_) | Source::ClosedForm(..) => None,
+        })
     }
 
     /// The operators of the graph, and how many nodes have each.
     pub fn operators(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
-        for node in self.graph.nodes.iter().filter(|node| !node.is_size()) {
+        for node in self.graph.nodes.iter() {
             *counts.entry(operator_name(&node.target)).or_default() += 1;
         }
         counts
@@ -106,27 +109,6 @@ impl Imported {
             states.set(name, value).map_err(kernfusion::Error::from)?;
         }
         Ok(())
-    }
-
-    /// The names of the extents that the archive leaves open.
-    pub(crate) fn open_extents(&self) -> Vec<&str> {
-        let given = self.sources.iter().filter(|(_, source)| matches!(source, Source::Given));
-        let sizes =
-            given.filter_map(|(name, _)| self.graph.tensor_values.get(name)).flat_map(|meta| &meta.sizes);
-        let mut names: Vec<_> = sizes.filter_map(sizes::name).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
-
-    /// The type of an input.
-    pub(crate) fn input_type(&self, name: &str, sizes: &Sizes<'_>) -> Result<TensorType> {
-        let wrong = |reason| ImportError::Archive {
-            path: self.path.clone(),
-            reason: format!("input \"{name}\": {reason}"),
-        };
-        let meta = self.graph.tensor_values.get(name).ok_or_else(|| wrong("it has no type".into()))?;
-        sizes.tensor_type(meta).map_err(wrong)
     }
 }
 
@@ -152,7 +134,7 @@ pub(crate) fn operator_name(target: &str) -> &str {
 fn check_operators(path: &Path, graph: &Graph) -> Result<()> {
     let mut unknown: Vec<UnknownOperator> = vec![];
     let mut places: HashMap<&str, usize> = HashMap::new();
-    for node in graph.nodes.iter().filter(|node| !node.is_size()) {
+    for node in graph.nodes.iter() {
         let name = operator_name(&node.target);
         if operators::find(name).is_some() {
             continue;
@@ -190,10 +172,13 @@ impl Reader {
         let (mut by_identity, mut by_name) = (HashMap::new(), BTreeMap::new());
         for (value, is_parameter) in inputs {
             let Some(is_parameter) = is_parameter else {
-                let known = graph.tensor_values.get(&value).ok_or_else(|| "it has no type".to_string());
-                let known = known.and_then(|meta| stored(meta.dtype));
-                known.map_err(|reason| self.archive.wrong(format!("input \"{value}\": {reason}")))?;
-                sources.push((value, Source::Given));
+                let ty = graph
+                    .tensor_values
+                    .get(&value)
+                    .ok_or_else(|| "it has no type".to_string())
+                    .and_then(tensor_type);
+                let ty = ty.map_err(|reason| self.archive.wrong(format!("input \"{value}\": {reason}")))?;
+                sources.push((value, Source::Given(ty)));
                 continue;
             };
             let (&name, weight) = weights.next().expect("one for each name");

@@ -7,7 +7,7 @@ use crate::error::ImportError;
 use crate::imported::{Imported, Source, operator_name};
 use crate::operators;
 use crate::schema::{Argument, Node};
-use crate::sizes::Sizes;
+use crate::weights::tensor_type;
 use kernfusion::init::Init;
 use kernfusion::trace::{Program, Tensor, Trace};
 use kernfusion_ir::TensorType;
@@ -39,21 +39,15 @@ impl Imported {
         self.declare(trace)?.call(inputs)
     }
 
-    /// The model as a program of its own, in evaluating mode: its inputs under their names, its results as `output.0`, `output.1`, …. `dims`
-    /// binds the extents that the archive leaves open.
+    /// The model as a program of its own, in evaluating mode: its inputs under their names, its results as `output.0`, `output.1`, ….
     ///
     /// # Errors
-    /// An extent is not bound; or as [`Imported::call`].
-    pub fn program(&self, dims: &[(String, usize)]) -> Result<Program> {
+    /// As [`Imported::call`].
+    pub fn program(&self) -> Result<Program> {
         let trace = Trace::new();
-        let mut sizes = Sizes::new(&self.graph);
-        sizes.bind_names(dims, &self.open_extents()).map_err(ImportError::Inputs)?;
         let mut inputs = vec![];
-        for (name, source) in &self.sources {
-            if matches!(source, Source::Given) {
-                let ty = self.input_type(name, &sizes)?;
-                inputs.push(trace.input(name, ty.shape, ty.dtype));
-            }
+        for (name, ty) in self.inputs() {
+            inputs.push(trace.input(name, ty.shape.clone(), ty.dtype));
         }
         let outputs = self.call(&trace, &inputs.iter().collect::<Vec<_>>())?;
         let names: Vec<_> = (0..outputs.len()).map(|at| format!("output.{at}")).collect();
@@ -83,10 +77,9 @@ impl<'a> Model<'a> {
     /// The inputs are not those that the model takes; an operator is used in a way that is not known, which names its module and its line
     /// of Python; or the first mistake on the trace.
     pub fn call(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let mut sizes = Sizes::new(&self.imported.graph);
-        let mut values = self.given(inputs, &mut sizes)?;
-        for node in self.imported.graph.nodes.iter().filter(|node| !node.is_size()) {
-            self.trace_node(node, &sizes, &mut values)?;
+        let mut values = self.given(inputs)?;
+        for node in &self.imported.graph.nodes {
+            self.trace_node(node, &mut values)?;
         }
         let value = |name: &String| {
             let missing = || self.wrong(format!("a result is \"{name}\", which no node gives"));
@@ -99,10 +92,10 @@ impl<'a> Model<'a> {
         self.imported.results.iter().map(value).collect()
     }
 
-    /// The inputs of the graph by name; binds open extents.
-    fn given(&self, inputs: &[&Tensor], sizes: &mut Sizes<'a>) -> Result<Values<'a>> {
+    /// The inputs of the graph by name.
+    fn given(&self, inputs: &[&Tensor]) -> Result<Values<'a>> {
         let imported = self.imported;
-        let names: Vec<_> = imported.inputs().into_iter().map(|(name, ..)| name).collect();
+        let names: Vec<_> = imported.inputs().map(|(name, _)| name).collect();
         if names.len() != inputs.len() {
             let reason = format!(
                 "the model takes {} inputs ({}), not {}",
@@ -112,17 +105,12 @@ impl<'a> Model<'a> {
             );
             return Err(ImportError::Inputs(reason));
         }
-        for (name, input) in names.iter().zip(inputs) {
-            let bound = sizes.bind(&imported.graph.tensor_values[*name], &input.shape());
-            bound.map_err(|reason| ImportError::Inputs(format!("input \"{name}\": {reason}")))?;
-        }
         let (mut values, mut inputs) = (Values::new(), inputs.iter());
         for (name, source) in &imported.sources {
             let value = match source {
-                Source::Given => {
-                    let (input, expected) =
-                        (inputs.next().expect("as many as names"), imported.input_type(name, sizes)?);
-                    if input.ty() != expected {
+                Source::Given(expected) => {
+                    let input = inputs.next().expect("as many as names");
+                    if input.ty() != *expected {
                         let reason =
                             format!("input \"{name}\" is {}, the model takes {expected}", input.ty());
                         return Err(ImportError::Inputs(reason));
@@ -137,7 +125,7 @@ impl<'a> Model<'a> {
         Ok(values)
     }
 
-    fn trace_node(&self, node: &'a Node, sizes: &Sizes<'_>, values: &mut Values<'a>) -> Result<()> {
+    fn trace_node(&self, node: &'a Node, values: &mut Values<'a>) -> Result<()> {
         let fault = |reason: String| ImportError::Node {
             path: self.imported.path.clone(),
             operator: operator_name(&node.target).into(),
@@ -147,13 +135,12 @@ impl<'a> Model<'a> {
         let operator =
             operators::find(operator_name(&node.target)).expect("checked when the archive was read");
         let names = node.results();
-        let types =
-            names.iter().map(|name| self.recorded(name, sizes)).collect::<std::result::Result<Vec<_>, _>>();
+        let types = names.iter().map(|name| self.recorded(name)).collect::<std::result::Result<Vec<_>, _>>();
         let types = types.map_err(fault)?;
         let _line = node.metadata.line().map(|line| self.trace.at_line(line));
         let module = node.metadata.module();
         let _scope = (!module.is_empty()).then(|| self.trace.scope(&module));
-        let call = Call { trace: &self.trace, node, values, sizes, results: &types };
+        let call = Call { trace: &self.trace, node, values, results: &types };
         let built = (operator.build)(&call).map_err(fault)?;
         if let Some(error) = self.trace.error() {
             // The lines after the first say the place, too.
@@ -169,9 +156,9 @@ impl<'a> Model<'a> {
     }
 
     /// The type that the archive records for a value.
-    fn recorded(&self, name: &str, sizes: &Sizes<'_>) -> std::result::Result<TensorType, String> {
+    fn recorded(&self, name: &str) -> std::result::Result<TensorType, String> {
         let meta = self.imported.graph.tensor_values.get(name);
-        sizes.tensor_type(meta.ok_or_else(|| format!("\"{name}\" has no type"))?)
+        tensor_type(meta.ok_or_else(|| format!("\"{name}\" has no type"))?)
     }
 
     fn wrong(&self, reason: String) -> ImportError {

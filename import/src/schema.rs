@@ -4,7 +4,6 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The major version of the schema that is read.
 pub(crate) const MAJOR: u64 = 8;
@@ -32,8 +31,6 @@ pub(crate) struct GraphModule {
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) tensor_values: BTreeMap<String, TensorMeta>,
-    #[serde(default)]
-    pub(crate) sym_int_values: BTreeMap<String, Size>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -44,14 +41,6 @@ pub(crate) struct Node {
     pub(crate) outputs: Vec<Argument>,
     #[serde(default)]
     pub(crate) metadata: Metadata,
-}
-
-impl Node {
-    /// Whether it computes extents, which the archive says in another place, too.
-    pub(crate) fn is_size(&self) -> bool {
-        !self.outputs.is_empty()
-            && self.outputs.iter().all(|output| matches!(output, Argument::SymInt(_) | Argument::SymBool(_)))
-    }
 }
 
 /// Where a node comes from.
@@ -155,7 +144,7 @@ pub(crate) enum OptionalTensor {
 #[derive(Debug, Deserialize)]
 pub(crate) enum SymInt {
     #[serde(rename = "as_name")]
-    Name(String),
+    Name(IgnoredAny),
     #[serde(rename = "as_int")]
     Int(i64),
 }
@@ -199,15 +188,6 @@ pub(crate) enum Size {
     Int(i64),
     #[serde(rename = "as_expr")]
     Expression(Expression),
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Size::Int(number) => number.fmt(f),
-            Size::Expression(expression) => expression.expr_str.fmt(f),
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

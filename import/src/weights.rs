@@ -86,7 +86,10 @@ fn weight(payload: &Payload, folder: &str, storage: &[u8]) -> Result<Weight, Str
 fn number(size: &Size) -> Result<usize, String> {
     match size {
         Size::Int(size) => usize::try_from(*size).map_err(|_| format!("it has the extent {size}")),
-        Size::Expression(size) => Err(format!("its extent {} is no number", size.expr_str)),
+        Size::Expression(size) => Err(format!(
+            "its extent {} is open: export it with the shapes of the run, without dynamic_shapes",
+            size.expr_str
+        )),
     }
 }
 
@@ -175,6 +178,13 @@ pub(crate) fn stored(scalar_type: u64) -> Result<(DType, usize), String> {
             Err(format!("no tensor here is of {name}"))
         }
     }
+}
+
+/// The type of a tensor of the graph.
+pub(crate) fn tensor_type(meta: &TensorMeta) -> Result<TensorType, String> {
+    let shape = meta.sizes.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+    let ty = TensorType::new(stored(meta.dtype)?.0, shape);
+    ty.fault().map_or(Ok(ty.clone()), Err)
 }
 
 fn converted(scalar_type: u64, ty: &TensorType, bytes: &[u8]) -> Result<HostTensor, String> {

@@ -77,11 +77,11 @@ fn assert_close(what: &str, found: &HostTensor, expected: &HostTensor, least: f6
 }
 
 fn check_outputs(fixture: &Fixture) {
-    let program = fixture.imported.program(&[]).unwrap();
+    let program = fixture.imported.program().unwrap();
     let states = Target::cpu().states();
     fixture.imported.set(&states).unwrap();
     let mut compiled = program.compile(&states, &Target::cpu()).unwrap();
-    let names: Vec<_> = fixture.imported.inputs().iter().map(|(name, ..)| name.to_string()).collect();
+    let names: Vec<_> = fixture.imported.inputs().map(|(name, _)| name.to_string()).collect();
     let inputs: Vec<_> = names.iter().map(String::as_str).zip(fixture.numbered("input")).collect();
     let outputs = compiled.run(&inputs).unwrap();
     let expected = fixture.numbered("output");

@@ -23,7 +23,7 @@ impl Place {
     /// The program of these bytes, or the error in one line.
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         std::fs::write(self.path(), bytes).unwrap();
-        let program = Imported::open(self.path()).and_then(|imported| imported.program(&[]));
+        let program = Imported::open(self.path()).and_then(|imported| imported.program());
         let message = program.map(|_| ()).map_err(|error| error.to_string());
         if let Err(message) = &message {
             assert!(!message.is_empty() && !message.contains('\n'), "{message}");
@@ -169,6 +169,8 @@ fn a_graph_that_does_not_fit_is_refused_with_its_place() {
         "\"sizes\": [{\"as_int\": 5}, {\"as_int\": 4}]",
     );
     assert!(message.contains("tensor \"up.weight\": shape [5, 4] reaches out of its file"), "{message}");
+    let message = refused("[{\"as_int\": 4}, {\"as_int\": 3}]", "[{\"as_expr\":{\"expr_str\":\"s\"}}]");
+    assert!(message.contains("\"x\": its extent s is open"), "{message}");
     let message = refused("\"major\": 8", "\"major\": 9");
     assert!(message.contains("its schema has version 9, and 8 is read"), "{message}");
     let message = refused("\"path_name\": \"weight_0\"", "\"path_name\": \"weight_9\"");

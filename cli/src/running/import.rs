@@ -2,12 +2,11 @@
 
 use crate::Outcome;
 use crate::common::destination::{Destination, write_derived};
-use crate::common::error::CliError;
 use crate::common::imported;
 use crate::common::screen::{Screen, grouped};
 use crate::common::source::published;
 use kernfusion::models::ModelConfig;
-use kernfusion_import::{ImportError, Imported};
+use kernfusion_import::Imported;
 use kernfusion_lm::checkpoint::CHECKPOINT_FILE;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,8 +22,7 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion import gpt2 -o runs/gpt2
-  kernfusion import model.pt2 -o model
-  kernfusion import model.pt2 -o model --dim s77=8")]
+  kernfusion import model.pt2 -o model")]
 pub(crate) struct Args {
     /// Directory of the model (config.json, model.safetensors or shards, tokenizer.json), or an archive
     #[arg(value_name = "DIR|FILE.pt2")]
@@ -32,9 +30,6 @@ pub(crate) struct Args {
     /// Directory of the checkpoint, or folder of the program
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// Of an archive: an extent that it leaves open
-    #[arg(long, value_name = "NAME=N", value_parser = dim)]
-    dim: Vec<(String, usize)>,
     #[command(flatten)]
     destination: Destination,
 }
@@ -45,26 +40,13 @@ const SHAPE: &str = "shape.json";
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     match args.model.is_file() {
         true => import_archive(&args, screen),
-        false if !args.dim.is_empty() => {
-            Err(CliError::Usage("--dim is for archives of torch.export.save".into()))
-        }
         false => import_published(&args, screen),
     }
 }
 
-/// `s77=8`
-fn dim(text: &str) -> Result<(String, usize), String> {
-    let parsed =
-        text.split_once('=').and_then(|(name, extent)| Some((name.to_string(), extent.parse().ok()?)));
-    parsed.ok_or_else(|| "write NAME=N, such as s77=8".into())
-}
-
 fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
     let imported = Imported::open(&args.model)?;
-    let program = imported.program(&args.dim).map_err(|error| match error {
-        ImportError::Inputs(reason) => CliError::Content { path: args.model.clone(), reason },
-        other => other.into(),
-    })?;
+    let program = imported.program()?;
     imported::write(&args.out, &imported, &program, args.destination.overwrite)?;
     let (nodes, parameters) = (program.graph.len(), program.parameter_count());
     screen.line(format!(

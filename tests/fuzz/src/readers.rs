@@ -178,7 +178,7 @@ fn checkpoint(folder: &Folder, place: &Path) -> Read {
 
 fn archive(folder: &Folder, place: &Path) -> Read {
     let imported = Imported::open(file(folder, place, "model.pt2")).map_err(shown)?;
-    imported.program(&[]).map_err(shown).map(|_| ())
+    imported.program().map_err(shown).map(|_| ())
 }
 
 /// The files of an archive, packed with the checksums that they have.
