@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Columns of the last column, the names.
-const NAME: usize = 33;
+const NAME: usize = 31;
 
 /// Launches that are equal but for the layer; times, bytes and operations are their sums, everything else is of the one that takes most.
 #[derive(Debug, Default, Serialize)]
@@ -197,7 +197,7 @@ fn show(lines: &[Line], most: usize, screen: &mut Screen) {
         "bank",
         "count",
         "",
-        "launches, with rows x k x columns"
+        "launches, rows x k x columns"
     ));
     let shown = if most == 0 { lines.len() } else { most };
     for line in lines.iter().take(shown) {

@@ -134,6 +134,21 @@ impl Sass {
     }
 }
 
+impl Sass {
+    /// Whether it differs from other code in numbers alone, as functions for slices of one matrix do.
+    pub fn is_like(&self, other: &Sass) -> bool {
+        let is_number = |place: &Place| matches!(place, Place::Immediate(_));
+        let is_same = |(a, b): (&Operand, &Operand)| a == b || is_number(&a.place) && is_number(&b.place);
+        let pairs = self.instructions.iter().zip(&other.instructions);
+        self.instructions.len() == other.instructions.len()
+            && pairs.into_iter().all(|(a, b)| {
+                (&a.opcode, a.control, &a.guard) == (&b.opcode, b.control, &b.guard)
+                    && a.operands.len() == b.operands.len()
+                    && a.operands.iter().zip(&b.operands).all(is_same)
+            })
+    }
+}
+
 /// The text before the last comment of a line, and the hexadecimal number in it.
 fn encoded(line: &str) -> Option<(&str, u64)> {
     let (code, comment) = line.strip_suffix("*/")?.rsplit_once("/*")?;

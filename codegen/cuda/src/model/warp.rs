@@ -269,10 +269,19 @@ impl<'a> Warp<'a> {
     fn step(&mut self) -> bool {
         let waiting = self.meetings.iter().fold(0, |waiting, (_, there)| waiting | there);
         let active = self.running & !waiting;
-        let Some(at) = lanes_of(active).map(|lane| self.next[lane]).min() else { return false };
+        if active == 0 {
+            return false;
+        }
+        // Mostly all lanes are at the same place.
+        let first = self.next[active.trailing_zeros() as usize];
+        let (at, lanes) = if active == ALL && self.next == [first; LANES] {
+            (first, ALL)
+        } else {
+            let at = lanes_of(active).map(|lane| self.next[lane]).min().unwrap_or(first);
+            let there = lanes_of(active).filter(|lane| self.next[*lane] == at);
+            (at, there.fold(0, |lanes, lane| lanes | 1 << lane))
+        };
         let Some(instruction) = self.sass.instructions.get(at) else { return false };
-        let lanes =
-            lanes_of(active).filter(|lane| self.next[*lane] == at).fold(0, |lanes, lane| lanes | 1 << lane);
         let guard = instruction.guard.as_ref().map_or(Condition::of(true), |guard| self.condition(guard));
         self.issue(at, instruction, lanes & guard.possible());
         self.advance(at, instruction, lanes, guard);
@@ -282,7 +291,10 @@ impl<'a> Warp<'a> {
     /// Sets where the lanes go on.
     fn advance(&mut self, at: usize, instruction: &Instruction, lanes: u32, guard: Condition) {
         let executing = lanes & guard.possible();
-        lanes_of(lanes).for_each(|lane| self.next[lane] = at + 1);
+        match lanes {
+            ALL => self.next = [at + 1; LANES],
+            _ => lanes_of(lanes).for_each(|lane| self.next[lane] = at + 1),
+        }
         match instruction.name() {
             "BRA" | "CALL" | "BRX" => self.branch(at, instruction, lanes, guard),
             "RET" => {
