@@ -383,6 +383,7 @@ impl TargetArgs {
     }
 
     /// For a model of a card that is not here: whether products of `f32` run in TF32.
+    #[cfg(feature = "cuda")]
     pub(crate) fn of_modelled_card(&self) -> std::result::Result<bool, CliError> {
         let usage = |reason: &str| Err(CliError::Usage(reason.into()));
         match (self.device, self.f32_products()) {
