@@ -1,7 +1,7 @@
 //! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers.
 
 use super::body::Body;
-use super::lower::{Lowering, ProductMethod, count};
+use super::lower::{Block, Lowering, ProductMethod, count};
 use super::source::{Axes, Code, coordinates, memory_type, narrowed, register_type, value_name};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
@@ -66,6 +66,13 @@ impl Tiles {
             code.line(format!("using {name} = {};", tile_type(*dtype, self.tf32, rows, columns)));
             code.line(format!("SHARED({}, {panels}, panel_count<{name}>());", element_type(*dtype)));
         }
+    }
+
+    /// Blocks that share a multiprocessor: one waits for memory while another multiplies. Large tiles of plain arithmetic take too
+    /// many registers.
+    pub(super) fn per_multiprocessor(&self, rows: usize, columns: usize) -> usize {
+        let is_plain = !self.types.iter().any(|dtype| is_tensor(*dtype, self.tf32));
+        if is_plain && rows * columns > SMALL[0] * SMALL[1] { 1 } else { 2 }
     }
 
     /// The tile `product<number>`.
@@ -145,7 +152,8 @@ impl Lowering<'_> {
         body.code.close("");
         let text = body.code.finish();
         let grid = [columns.div_ceil(along), rows.div_ceil(down), outer];
-        self.launch("", THREADS, grid, text)?;
+        let block = Block { threads: THREADS, per_multiprocessor: tiles.per_multiprocessor(down, along) };
+        self.launch_blocks("", block, grid, text)?;
         Ok(())
     }
 

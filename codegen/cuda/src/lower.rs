@@ -275,6 +275,14 @@ pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
     name
 }
 
+/// What a block of a function takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub(super) threads: usize,
+    /// How many of them a multiprocessor should run at once, which limits their registers.
+    pub(super) per_multiprocessor: usize,
+}
+
 /// The lowering of one kernel.
 pub(super) struct Lowering<'r> {
     pub(super) options: Options,
@@ -400,15 +408,29 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// As `launch_blocks`, of blocks that take nothing but threads.
+    ///
+    /// # Errors
+    /// As `launch_blocks`.
+    pub(super) fn launch(
+        &mut self,
+        suffix: &str,
+        threads: usize,
+        grid: [usize; 3],
+        body: String,
+    ) -> Result<Vec<String>, CodegenError> {
+        self.launch_blocks(suffix, Block { threads, per_multiprocessor: 1 }, grid, body)
+    }
+
     /// Adds a function with this body, and a launch of it; gives the declarations of its parameters. There is at least one
     /// block along each axis of the grid.
     ///
     /// # Errors
     /// More blocks than a grid has on any card.
-    pub(super) fn launch(
+    pub(super) fn launch_blocks(
         &mut self,
         suffix: &str,
-        threads: usize,
+        block: Block,
         grid: [usize; 3],
         body: String,
     ) -> Result<Vec<String>, CodegenError> {
@@ -440,7 +462,8 @@ impl Lowering<'_> {
         let declared: Vec<String> = declared.collect();
         let slots = accesses.iter().map(|(number, ..)| *number).collect();
         // With one block as the least, the compiler does not save registers for more blocks by spilling.
-        let head = format!("KERNEL __launch_bounds__({threads}, 1) {name}(");
+        let Block { threads, per_multiprocessor } = block;
+        let head = format!("KERNEL __launch_bounds__({threads}, {per_multiprocessor}) {name}(");
         let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
         if length <= LINE {
             code.open(format!("{head}{})", declared.join(", ")));

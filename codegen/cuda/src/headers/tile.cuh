@@ -160,6 +160,19 @@ template <class Place> struct Copied {
 };
 template <class Place> DEVICE Copied<Place> copied(Place place) { return {place}; }
 
+// How many of `COUNT` things each of the block's threads has.
+template <int COUNT> constexpr int share() { return (COUNT + THREADS - 1) / THREADS; }
+
+// Calls `act(i, at)` for this thread's things, the i-th of which is number `at` of `COUNT`. The loop has a constant length, so
+// that all of its loads are under way at once.
+template <int COUNT, class Act> DEVICE void for_each_share(Act act) {
+  UNROLL
+  for (int i = 0; i < share<COUNT>(); i++) {
+    const int at = threadIdx.x + i * THREADS;
+    if (COUNT % THREADS == 0 || at < COUNT) act(i, at);
+  }
+}
+
 // Fills a panel with `ROWS` rows from `first` on, zeros beyond `rows` and `depth`, and starts its copies.
 template <class Tile, int ROWS, class Operand>
 DEVICE void fill(typename Tile::Element* panel, int first, int rows, int k0, int depth, const Operand& operand) {
@@ -167,21 +180,21 @@ DEVICE void fill(typename Tile::Element* panel, int first, int rows, int k0, int
   constexpr int DEPTH = Tile::DEPTH;
   if constexpr (Operand::IS_COPIED) {
     constexpr int TOGETHER = 16 / sizeof(Element), PIECES = DEPTH / TOGETHER;
-    UNROLL
-    for (int at = threadIdx.x; at < ROWS * PIECES; at += THREADS) {
+    for_each_share<ROWS * PIECES>([&](int, int at) {
       const int row = at / PIECES, k = at % PIECES * TOGETHER;
       const bool is_there = first + row < rows && k0 + k < depth;
       copy_async(panel + row * Tile::STRIDE + k, is_there ? operand.place(first + row, k0 + k) : operand.place(first, k0),
                  is_there);
-    }
+    });
   } else {
-    UNROLL
-    for (int at = threadIdx.x; at < ROWS * DEPTH; at += THREADS) {
-      const int row = Operand::ALONG_ROWS ? at % ROWS : at / DEPTH;
-      const int k = Operand::ALONG_ROWS ? at / ROWS : at % DEPTH;
-      const bool is_there = first + row < rows && k0 + k < depth;
-      panel[row * Tile::STRIDE + k] = is_there ? operand.value(first + row, k0 + k) : Element{};
-    }
+    const auto row = [](int at) { return Operand::ALONG_ROWS ? at % ROWS : at / DEPTH; };
+    const auto term = [](int at) { return Operand::ALONG_ROWS ? at / ROWS : at % DEPTH; };
+    Element values[share<ROWS * DEPTH>()];
+    for_each_share<ROWS * DEPTH>([&](int i, int at) {
+      const bool is_there = first + row(at) < rows && k0 + term(at) < depth;
+      values[i] = is_there ? operand.value(first + row(at), k0 + term(at)) : Element{};
+    });
+    for_each_share<ROWS * DEPTH>([&](int i, int at) { panel[row(at) * Tile::STRIDE + term(at)] = values[i]; });
   }
 }
 
