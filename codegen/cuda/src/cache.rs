@@ -139,7 +139,14 @@ mod tests {
     use super::*;
 
     fn function(text: &str) -> Function {
-        Function { name: "f".into(), text: text.into(), parameters: vec![], threads: 32, is_packed: false }
+        Function {
+            name: "f".into(),
+            text: text.into(),
+            parameters: vec![],
+            threads: 32,
+            shared_bytes: 0,
+            is_packed: false,
+        }
     }
 
     #[test]

@@ -349,7 +349,7 @@ impl Stream<'_> {
                 let p: usize = consumer.p.iter().product();
                 let panels = format!("({}*){}", element_type(dtype), self.tiles.panels(0));
                 body.code.line(format!(
-                    "multiply_values<{SIZE}>(out{number}, {values}, {stride}, {panels}, {p}, with{number}, first_column, {columns});"
+                    "multiply_values<{SIZE}, {stride}>(out{number}, {values}, {panels}, {p}, with{number}, first_column, {columns});"
                 ));
             }
         }
@@ -411,9 +411,9 @@ impl Stream<'_> {
     }
 }
 
-/// Columns of the tile of a second product.
+/// Columns of the tile of a second product: two warps share them, each of which takes 16 at a time.
 fn width(consumer: &Consumer) -> usize {
-    consumer.p.iter().product::<usize>().next_multiple_of(16).max(16)
+    consumer.p.iter().product::<usize>().next_multiple_of(32).max(32)
 }
 
 fn values_name(dtype: DType) -> String {

@@ -119,6 +119,7 @@ impl Renderer {
             text: code.finish(),
             parameters,
             threads: THREADS,
+            shared_bytes: 0,
             is_packed: false,
         });
         let function = self.functions.len() - 1;

@@ -8,6 +8,7 @@ use kernfusion_codegen::axes;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Domain, Index, InstrKind, Kernel, Operand, Scalar};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Rows and columns of tiles, the small one first and the large one last.
 pub(super) const TILES: [[usize; 2]; 4] = [[64, 64], [128, 64], [64, 128], [128, 128]];
@@ -15,6 +16,13 @@ const SMALL: [usize; 2] = TILES[0];
 const LARGE: [usize; 2] = TILES[3];
 /// Threads of a tile, as the headers have them.
 pub(super) const THREADS: usize = 256;
+/// Bytes of a row of a panel, with its padding, as the headers have them.
+const PANEL_ROW: usize = 80;
+/// Stages of panels, one of which is read while the others are filled: at least, as in chains, whose values take shared memory, too,
+/// and at most.
+const STAGES: [usize; 2] = [2, 4];
+/// Bytes of shared memory for panels: cards give a block at least 99 KiB, and 164 KiB to two that share a multiprocessor of an A100.
+const SHARED_BYTES: usize = 80 << 10;
 /// With this many large tiles, a large GPU is occupied.
 const MANY_TILES: usize = 120;
 
@@ -27,6 +35,7 @@ pub(super) struct Tiles {
     tf32: bool,
     /// Whether tiles of up to 128×128 fit into registers and shared memory.
     may_be_large: bool,
+    stages: usize,
 }
 
 impl Tiles {
@@ -40,7 +49,7 @@ impl Tiles {
         distinct.sort();
         distinct.dedup();
         let may_be_large = types.len() == 1 && types[0] != DType::F64;
-        (!is_mixed).then_some(Tiles { types, distinct, tf32, may_be_large })
+        (!is_mixed).then_some(Tiles { types, distinct, tf32, may_be_large, stages: STAGES[0] })
     }
 
     /// The name of the tile type of a product.
@@ -58,19 +67,52 @@ impl Tiles {
         format!("panels{}", self.suffix(number))
     }
 
+    /// With as many stages as there is memory for.
+    fn deepened(self, [rows, columns]: [usize; 2]) -> Self {
+        let one = Tiles { stages: 1, ..self };
+        let stages = (SHARED_BYTES / one.shared_bytes(rows, columns)).clamp(STAGES[0], STAGES[1]);
+        Tiles { stages, ..one }
+    }
+
+    /// Tile types, and panels in memory that launches ask for.
+    fn declare_launched(&self, code: &mut Code, rows: usize, columns: usize) {
+        self.declare_with(code, [rows, columns], |at, element, panels, count| {
+            let offset = at * self.shared_bytes(rows, columns) / self.distinct.len();
+            format!("LAUNCHED_SHARED({element}, {panels}, {offset}, {count});")
+        });
+    }
+
+    /// Bytes of shared memory of all panels.
+    fn shared_bytes(&self, rows: usize, columns: usize) -> usize {
+        self.distinct.len() * self.stages * (rows + columns) * PANEL_ROW
+    }
+
     /// Tile types and panels.
     pub(super) fn declare(&self, code: &mut Code, rows: usize, columns: usize) {
-        for dtype in &self.distinct {
+        self.declare_with(code, [rows, columns], |_, element, panels, count| {
+            format!("SHARED({element}, {panels}, {count});")
+        });
+    }
+
+    /// `memory` writes the line that declares the panels of the type of this number.
+    fn declare_with(
+        &self,
+        code: &mut Code,
+        [rows, columns]: [usize; 2],
+        memory: impl Fn(usize, &str, &str, &str) -> String,
+    ) {
+        for (at, dtype) in self.distinct.iter().enumerate() {
             let number = self.types.iter().position(|other| other == dtype).expect("a type of a product");
             let (name, panels) = (self.name(number), self.panels(number));
             code.line(format!("using {name} = {};", tile_type(*dtype, self.tf32, rows, columns)));
-            code.line(format!("SHARED({}, {panels}, panel_count<{name}>());", element_type(*dtype)));
+            let count = format!("panel_count<{name}>({})", self.stages);
+            code.line(memory(at, element_type(*dtype), &panels, &count));
         }
     }
 
     /// Blocks that share a multiprocessor: one waits for memory while another multiplies. Large tiles of plain arithmetic take too
     /// many registers.
-    pub(super) fn per_multiprocessor(&self, rows: usize, columns: usize) -> usize {
+    fn per_multiprocessor(&self, rows: usize, columns: usize) -> usize {
         let is_plain = !self.types.iter().any(|dtype| is_tensor(*dtype, self.tf32));
         if is_plain && rows * columns > SMALL[0] * SMALL[1] { 1 } else { 2 }
     }
@@ -78,13 +120,13 @@ impl Tiles {
     /// The tile `product<number>`.
     pub(super) fn multiply(&self, code: &mut Code, kernel: &Kernel, number: usize) {
         let (domain, product) = (&kernel.domain, &kernel.products()[number]);
-        let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let depth: usize = product.k.iter().product();
-        let panels = self.panels(number);
+        let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
+        let (panels, stages) = (self.panels(number), self.stages);
         code.line(format!("{} product{number};", self.name(number)));
         code.line(format!(
-            "multiply(product{number}, {panels}, first_row, {rows}, a{number}, first_column, {columns}, b{number}, \
-             {depth});"
+            "multiply<{stages}>(product{number}, {panels}, first_row, {rows}, a{number}, first_column, {columns}, \
+             b{number}, 0, {depth});"
         ));
     }
 }
@@ -128,10 +170,11 @@ impl Lowering<'_> {
             Some(ProductMethod::Tile(tile)) => tile,
             Some(ProductMethod::Library(_)) | None => usual,
         };
+        let tiles = tiles.deepened([down, along]);
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
         let mut names = self.batch(&mut code, domain);
-        tiles.declare(&mut code, down, along);
+        tiles.declare_launched(&mut code, down, along);
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
             tiles.multiply(&mut code, kernel, number);
@@ -152,7 +195,11 @@ impl Lowering<'_> {
         body.code.close("");
         let text = body.code.finish();
         let grid = [columns.div_ceil(along), rows.div_ceil(down), outer];
-        let block = Block { threads: THREADS, per_multiprocessor: tiles.per_multiprocessor(down, along) };
+        let block = Block {
+            threads: THREADS,
+            shared_bytes: tiles.shared_bytes(down, along),
+            per_multiprocessor: tiles.per_multiprocessor(down, along),
+        };
         self.launch_blocks("", block, grid, text)?;
         Ok(())
     }
@@ -204,15 +251,13 @@ impl Lowering<'_> {
         body.code = inner;
         let dtype = operand_type(operand);
         let load = plain_load(operand);
+        let along_rows = axes.is_along_rows(operand);
         // The slices of a loop begin at multiples of their size.
         let is_copied = load.is_some_and(|(index, slot)| {
-            axes.is_aligned(&index, dtype) && self.slots()[slot].bytes.is_multiple_of(16)
+            axes.is_aligned(&index, dtype, along_rows) && self.slots()[slot].bytes.is_multiple_of(16)
         });
         let ty = element_type(dtype);
-        let wrap = match (is_copied, axes.is_along_rows(operand)) {
-            (true, _) => "copied".to_string(),
-            (false, along_rows) => format!("computed<{along_rows}>"),
-        };
+        let wrap = if is_copied { "copied" } else { "computed" };
         let returned = match plain_load(operand) {
             Some((index, slot)) => {
                 let name = self.slots()[slot].read();
@@ -230,7 +275,7 @@ impl Lowering<'_> {
             }
         };
         body.code.line(format!("return {returned};"));
-        code.open(format!("const auto {name} = {wrap}([&](int row, int k)"));
+        code.open(format!("const auto {name} = {wrap}<{along_rows}>([&](int row, int k)"));
         body.code.finish().lines().for_each(|line| code.line(line));
         code.close(");");
     }
@@ -242,29 +287,37 @@ pub(super) struct OperandAxes<'a> {
     /// Names of the first axes.
     pub(super) outer: &'a [String],
     /// Those of its rows.
-    pub(super) rows: std::ops::Range<usize>,
+    pub(super) rows: Range<usize>,
     /// Those of the sum.
-    pub(super) depth: std::ops::Range<usize>,
+    pub(super) depth: Range<usize>,
 }
 
 impl OperandAxes<'_> {
-    /// Whether 16 bytes at a time along the sum are one aligned piece of memory.
-    fn is_aligned(&self, index: &Index, dtype: DType) -> bool {
+    /// Whether 16 bytes at a time along rows, or along the sum, are one aligned piece of memory, of which the last one may have fewer.
+    fn is_aligned(&self, index: &Index, dtype: DType, along_rows: bool) -> bool {
         let together = 16 / dtype.size() as i64;
-        let [inner] = self.depth.clone().collect::<Vec<_>>()[..] else { return false };
-        let others = (0..self.extents.len()).filter(|&axis| axis != inner && self.extents[axis] > 1);
+        let group = if along_rows { &self.rows } else { &self.depth };
+        let Some(inner) = self.innermost(group) else { return false };
+        let others = || (0..self.extents.len()).filter(|&axis| axis != inner && self.extents[axis] > 1);
+        // Pieces are counted from the start of the group.
+        let is_alone = !others().any(|axis| group.contains(&axis));
         dtype != DType::Bool
             && index.indirect.is_empty()
             && index.strides[inner] == 1
-            && self.extents[inner] as i64 % together == 0
+            && (is_alone || self.extents[inner] as i64 % together == 0)
             && index.offset % together == 0
-            && others.into_iter().all(|axis| index.strides[axis] % together == 0)
+            && others().all(|axis| index.strides[axis] % together == 0)
+    }
+
+    /// The last axis of a group that has more than one point.
+    fn innermost(&self, group: &Range<usize>) -> Option<usize> {
+        group.clone().rev().find(|&axis| self.extents[axis] > 1)
     }
 
     /// Whether neighbouring rows are neighbours in memory, and not neighbours in the sum.
     fn is_along_rows(&self, operand: &Operand) -> bool {
-        let contiguous = |axes: &std::ops::Range<usize>| {
-            let last = axes.clone().rev().find(|&axis| self.extents[axis] > 1);
+        let contiguous = |axes: &Range<usize>| {
+            let last = self.innermost(axes);
             let loads = operand.region.instrs.iter().filter_map(|instr| match &instr.kind {
                 InstrKind::Load { index, .. } => Some(index),
                 _ => None,

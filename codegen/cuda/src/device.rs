@@ -36,6 +36,9 @@ type Connection = (Weak<dyn Communicator>, Arc<Nccl>);
 /// The most bytes of arguments before CUDA 12.1.
 const ARGUMENT_BYTES: usize = 4096;
 
+/// The most bytes of shared memory of a block whose function has not asked for more.
+const SHARED_BYTES: usize = 48 << 10;
+
 /// A function that was compiled and loaded.
 #[derive(Debug, Clone)]
 pub(super) struct Code {
@@ -43,6 +46,8 @@ pub(super) struct Code {
     function: CudaFunction,
     /// Of a block.
     threads: u32,
+    /// Of shared memory that a launch asks for.
+    shared_bytes: u32,
 }
 
 impl Device {
@@ -203,7 +208,17 @@ impl Device {
         })?;
         let function_there =
             module.load_function(&function.name).map_err(failed("looking for a function"))?;
-        Ok(Code { name: function.name.clone(), function: function_there, threads: function.threads as u32 })
+        if function.shared_bytes > SHARED_BYTES {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let asked = function_there.set_attribute(most, function.shared_bytes as i32);
+            asked.map_err(|error| failed_kernel(&function.name, error))?;
+        }
+        Ok(Code {
+            name: function.name.clone(),
+            function: function_there,
+            threads: function.threads as u32,
+            shared_bytes: function.shared_bytes as u32,
+        })
     }
 
     /// Whether the driver takes that many.
@@ -230,8 +245,11 @@ impl Device {
         [x, y, z]: [u32; 3],
         addresses: &[u64],
     ) -> Result<(), CudaError> {
-        let config =
-            LaunchConfig { grid_dim: (x, y, z), block_dim: (code.threads, 1, 1), shared_mem_bytes: 0 };
+        let config = LaunchConfig {
+            grid_dim: (x, y, z),
+            block_dim: (code.threads, 1, 1),
+            shared_mem_bytes: code.shared_bytes,
+        };
         let mut builder = self.stream.launch_builder(&code.function);
         addresses.iter().for_each(|address| {
             builder.arg(address);

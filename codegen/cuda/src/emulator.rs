@@ -339,14 +339,15 @@ fn source(functions: &[Function], first: usize) -> String {
         let arguments = function.parameters.iter().enumerate();
         let arguments =
             arguments.map(|(at, parameter)| format!("({}*)p[{at}]", memory_type(parameter.dtype)));
-        let (number, name, threads) = (first + number, &function.name, function.threads);
+        let (number, name) = (first + number, &function.name);
+        let (threads, shared) = (function.threads, function.shared_bytes);
         let arguments = match function.is_packed {
             true => format!("*(Pointers<{}>*)p", function.parameters.len()),
             false => arguments.collect::<Vec<_>>().join(", "),
         };
         write!(
             text,
-            "{}\nvoid launch{number}(dim3 grid, void** p) {{\n  emulator::launch(grid, {threads}, [&] {{ {name}({arguments}); \
+            "{}\nvoid launch{number}(dim3 grid, void** p) {{\n  emulator::launch(grid, {threads}, {shared}, [&] {{ {name}({arguments}); \
              }});\n}}\n\n",
             function.text
         )

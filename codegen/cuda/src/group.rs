@@ -199,7 +199,8 @@ impl Renderer {
         code.open("");
         body.lines().for_each(|line| code.line(line));
         code.close("");
-        self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: true });
+        let text = code.finish();
+        self.functions.push(Function { name, text, parameters, threads, shared_bytes: 0, is_packed: true });
         let function = self.functions.len() - 1;
         self.groups.insert(body, function);
         function

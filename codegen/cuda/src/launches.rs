@@ -16,6 +16,8 @@ pub struct Function {
     pub parameters: Vec<Parameter>,
     /// Threads of a block.
     pub threads: usize,
+    /// Bytes of shared memory that a launch asks for, for each block, beside that of the function's arrays.
+    pub shared_bytes: usize,
     /// Whether it takes all of its pointers as one structure, by value.
     pub is_packed: bool,
 }

@@ -279,6 +279,8 @@ pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) threads: usize,
+    /// Bytes of shared memory beside that of its arrays.
+    pub(super) shared_bytes: usize,
     /// How many of them a multiprocessor should run at once, which limits their registers.
     pub(super) per_multiprocessor: usize,
 }
@@ -419,7 +421,7 @@ impl Lowering<'_> {
         grid: [usize; 3],
         body: String,
     ) -> Result<Vec<String>, CodegenError> {
-        self.launch_blocks(suffix, Block { threads, per_multiprocessor: 1 }, grid, body)
+        self.launch_blocks(suffix, Block { threads, shared_bytes: 0, per_multiprocessor: 1 }, grid, body)
     }
 
     /// Adds a function with this body, and a launch of it; gives the declarations of its parameters. There is at least one
@@ -462,7 +464,7 @@ impl Lowering<'_> {
         let declared: Vec<String> = declared.collect();
         let slots = accesses.iter().map(|(number, ..)| *number).collect();
         // With one block as the least, the compiler does not save registers for more blocks by spilling.
-        let Block { threads, per_multiprocessor } = block;
+        let Block { threads, shared_bytes, per_multiprocessor } = block;
         let head = format!("KERNEL __launch_bounds__({threads}, {per_multiprocessor}) {name}(");
         let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
         if length <= LINE {
@@ -475,7 +477,8 @@ impl Lowering<'_> {
         }
         body.lines().for_each(|line| code.line(line));
         code.close("");
-        self.functions.push(Function { name, text: code.finish(), parameters, threads, is_packed: false });
+        let text = code.finish();
+        self.functions.push(Function { name, text, parameters, threads, shared_bytes, is_packed: false });
         let function = self.functions.len() - 1;
         self.template.steps.push(TemplateOp::Launch { function, grid, slots, bytes: self.bytes });
         Ok(declared)

@@ -125,7 +125,8 @@ KERNEL __launch_bounds__({THREADS}, 1) {name}(float* results, const int* iterati
     );
     let parameter = |name: &str, dtype, is_written| Parameter { name: name.into(), dtype, is_written };
     let parameters = vec![parameter("results", DType::F32, true), parameter("iterations", DType::I32, false)];
-    Function { name: rate.name.into(), text, parameters, threads: THREADS, is_packed: false }
+    let name = rate.name.into();
+    Function { name, text, parameters, threads: THREADS, shared_bytes: 0, is_packed: false }
 }
 
 #[cfg(test)]

@@ -73,10 +73,11 @@ impl Lowering<'_> {
             1 => kernel.clone(),
             _ => sliced(kernel, axis, first, height.min(rows - first)),
         };
-        let points = part(0).domain.points();
+        let domain = part(0).domain;
+        let elements = |dtype| domain.points() / row_length(&domain) * row_stride(&domain, dtype);
         let mut between = Between::default();
         for product in &contraction.products {
-            between.entries.push(self.scratch("scores", product.dtype, points)?);
+            between.entries.push(self.scratch("scores", product.dtype, elements(product.dtype))?);
         }
         // A value takes the place of entries, which are read where it is written and nowhere else.
         let mut free = between.entries.clone();
@@ -88,7 +89,7 @@ impl Lowering<'_> {
             let place = free.iter().position(|entry| self.slots()[entry.0 as usize].dtype == dtype);
             let buffer = match place {
                 Some(at) => free.swap_remove(at),
-                None => self.scratch("values", dtype, points)?,
+                None => self.scratch("values", dtype, elements(dtype))?,
             };
             between.values.insert(*value, buffer);
         }
@@ -100,7 +101,6 @@ impl Lowering<'_> {
 
     /// One slice; `adds` if sums over rows have begun in an earlier one.
     fn split_slice(&mut self, kernel: &Kernel, between: &Between, adds: bool) -> Result<(), CodegenError> {
-        let dense = dense(&kernel.domain);
         for (product, entry) in kernel.products().iter().zip(&between.entries) {
             let alone = product_alone(kernel, product.clone(), *entry);
             self.named("scores", |lowering| lowering.form(&alone))?;
@@ -108,7 +108,7 @@ impl Lowering<'_> {
         let mut region = kernel.region.clone();
         for instr in &mut region.instrs {
             if let InstrKind::Producer(number) = instr.kind {
-                let (buffer, index) = (between.entries[number], dense.clone());
+                let (buffer, index) = (between.entries[number], aligned(&kernel.domain, instr.dtype));
                 instr.kind = InstrKind::Load { buffer, index, guard: vec![] };
             }
         }
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         stores.extend(between.values.iter().map(|(&value, &buffer)| Store {
             value,
             buffer,
-            index: dense.clone(),
+            index: aligned(&kernel.domain, kernel.region.instr(value).dtype),
             mode: StoreMode::Set,
         }));
         if !stores.is_empty() {
@@ -182,11 +182,33 @@ pub(super) fn dense(domain: &Domain) -> Index {
     Index { offset: 0, strides, indirect: vec![] }
 }
 
+/// Numbers of a row.
+fn row_length(domain: &Domain) -> usize {
+    domain.extent(domain.column_axes()).max(1)
+}
+
+/// From a row to the next, where each begins at a multiple of 16 bytes, unless rows are shorter than that.
+fn row_stride(domain: &Domain, dtype: DType) -> usize {
+    let (length, together) = (row_length(domain), 16 / dtype.size());
+    if length < together { length } else { length.next_multiple_of(together) }
+}
+
+/// As `dense`, with rows that begin at multiples of 16 bytes, however long they are: products copy them in such pieces.
+fn aligned(domain: &Domain, dtype: DType) -> Index {
+    let mut index = dense(domain);
+    let (length, stride) = (row_length(domain) as i64, row_stride(domain, dtype) as i64);
+    index.strides[..domain.column_axes().start]
+        .iter_mut()
+        .for_each(|outer| *outer = *outer / length * stride);
+    index
+}
+
 /// A contraction that stores the entries of one product.
 fn product_alone(kernel: &Kernel, product: Product, entry: BufferId) -> Kernel {
     let mut region = Region::default();
     let value = region.push(InstrKind::Producer(0), product.dtype);
-    let store = Store { value, buffer: entry, index: dense(&kernel.domain), mode: StoreMode::Set };
+    let index = aligned(&kernel.domain, product.dtype);
+    let store = Store { value, buffer: entry, index, mode: StoreMode::Set };
     let form = Form::Contraction(vec![product].into());
     Kernel { form, region, stores: vec![store], ..kernel.clone() }
 }
@@ -210,7 +232,7 @@ fn consumer_alone(kernel: &Kernel, consumer: &Consumer, values: BufferId, adds: 
     };
     let mut left = Region::default();
     let dtype = kernel.region.instr(consumer.value).dtype;
-    let index = reordered(&dense(domain), &with_k);
+    let index = reordered(&aligned(domain, dtype), &with_k);
     let value = left.push(InstrKind::Load { buffer: values, index, guard: vec![] }, dtype);
     let mut b = consumer.with.clone();
     for index in b.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind)) {

@@ -26,6 +26,7 @@
   alignas(16) static unsigned char name##_bytes[sizeof(T) * (count)]; \
   emulator::share(name##_bytes, sizeof name##_bytes);                 \
   T* name = (T*)name##_bytes
+#define LAUNCHED_SHARED(T, name, offset, count) T* name = (T*)emulator::launched(offset, sizeof(T) * (count))
 
 struct dim3 {
   unsigned x, y, z;
@@ -44,7 +45,7 @@ enum Wait { NOTHING, FOR_WARP, FOR_BLOCK, FOREVER };
 struct Copy {
   void* to;
   const void* from;
-  bool is_there;
+  int bytes;
   int group;
 };
 
@@ -72,6 +73,10 @@ inline Schedule schedule;
 inline std::vector<Thread> threads;
 inline std::vector<Warp> warps;
 inline std::vector<void*> shared;
+struct alignas(16) Piece {
+  unsigned char bytes[16];
+};
+inline std::vector<Piece> launched_shared;  // Memory that the launch has asked for.
 inline Thread* current;
 inline dim3 block_index, block_size, grid_size;
 inline int arrived;
@@ -178,6 +183,7 @@ inline bool advance_warp(int warp) {
 inline void run_block() {
   const int count = (int)warps.size();
   shared.clear();
+  memset((void*)launched_shared.data(), 0xff, launched_shared.size() * sizeof(Piece));
   arrived = 0;
   for (auto& warp : warps) warp.arrived = 0;
   for (int i = 0; i < (int)threads.size(); i++) {
@@ -218,12 +224,13 @@ inline u64 nth_block(u64 i, u64 count) {
   return (i * step + schedule.order) % count;
 }
 
-template <class F> void launch(dim3 grid, int size, F f) {
+template <class F> void launch(dim3 grid, int size, size_t shared_bytes, F f) {
   grid_size = grid;
   block_size = dim3{(unsigned)size, 1, 1};
   body = [](void* data) { (*(F*)data)(); };
   body_data = &f;
   threads.resize(size);
+  launched_shared.resize(shared_bytes / sizeof(Piece));
   warps.assign((size + 31) / 32, Warp());
   random_state = schedule.order * 0x9e3779b97f4a7c15ull | 1;
   const u64 count = (u64)grid.x * grid.y * grid.z;
@@ -263,13 +270,22 @@ inline void wait_for_warp() {
   while (current->wait != NOTHING) to_main();
 }
 
+// Ends the process with what is wrong in the current block.
+inline void stop(int code, const char* what, const char* problem) {
+  fprintf(stderr, "%s in block %u,%u,%u %s\n", what, block_index.x, block_index.y, block_index.z, problem);
+  exit(code);
+}
+
+inline void* launched(size_t offset, size_t bytes) {
+  if (offset + bytes > launched_shared.size() * sizeof(Piece)) stop(9, "shared memory", "is more than the launch has asked for");
+  return launched_shared.data()->bytes + offset;
+}
+
 inline Warp& own_warp() { return warps[current->number / 32]; }
 
 inline void copy(const Copy& copy) {
-  if (copy.is_there)
-    memcpy(copy.to, copy.from, 16);
-  else
-    memset(copy.to, 0, 16);
+  memset(copy.to, 0, 16);
+  memcpy(copy.to, copy.from, copy.bytes);
 }
 
 }  // namespace emulator
@@ -292,13 +308,9 @@ template <class T> T shuffle_xor(T value, int bits) {
   return other;
 }
 
-inline void copy_async(void* to, const void* from, bool is_there) {
-  if ((uintptr_t)to % 16 || (is_there && (uintptr_t)from % 16)) {
-    fprintf(stderr, "a copy of 16 bytes in block %u,%u,%u is not aligned\n", emulator::block_index.x,
-            emulator::block_index.y, emulator::block_index.z);
-    exit(8);
-  }
-  const emulator::Copy copy{to, from, is_there, emulator::current->group};
+inline void copy_async(void* to, const void* from, int bytes) {
+  if ((uintptr_t)to % 16 || (bytes && (uintptr_t)from % 16)) emulator::stop(8, "a copy of 16 bytes", "is not aligned");
+  const emulator::Copy copy{to, from, bytes, emulator::current->group};
   if (emulator::schedule.eager_copies)
     emulator::copy(copy);
   else
@@ -320,6 +332,27 @@ template <int GROUPS> void copy_wait() {
   copies.resize(kept);
 }
 
+// As the PTX manual has `ldmatrix.m8n8.x4`, with and without `.trans`. Lines of a matrix are read together: each has to lie in banks
+// of its own, which costs nothing but time on a card, and is an error here.
+template <bool IS_TRANSPOSED> void load_matrices(u32* words, const void* line) {
+  auto& warp = emulator::own_warp();
+  const int lane = emulator::current->number % 32, g = lane / 4, q = lane % 4;
+  if ((uintptr_t)line % 16) emulator::stop(8, "a line of a matrix", "is not aligned");
+  memcpy(&warp.exchanged[lane], &line, sizeof line);
+  emulator::wait_for_warp();
+  for (int i = 0; i < 4; i++) {
+    const u64* lines = &warp.exchanged[8 * i];
+    unsigned banks = 0;
+    for (int j = 0; j < 8; j++) banks |= 1u << lines[j] / 16 % 8;
+    if (banks != 0xff) emulator::stop(10, "lines of a matrix", "lie in the same banks");
+    u16 numbers[2];
+    for (int part = 0; part < 2; part++)
+      numbers[part] = IS_TRANSPOSED ? ((const u16*)lines[2 * q + part])[g] : ((const u16*)lines[g])[2 * q + part];
+    memcpy(&words[i], numbers, 4);
+  }
+  emulator::wait_for_warp();
+}
+
 inline float float_of_bits(u32 bits) {
   float x;
   memcpy(&x, &bits, 4);
@@ -336,6 +369,16 @@ inline double double_of_bits(u64 bits) {
   double x;
   memcpy(&x, &bits, 8);
   return x;
+}
+
+inline u16 bf16_bits(float x) {
+  const u32 bits = bits_of_float(x);
+  return x != x ? (u16)(bits >> 16 | 0x40) : (u16)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+inline u32 tf32_bits(float x) {
+  const u32 bits = bits_of_float(x);
+  return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
 }
 
 inline float half_value(u16 bits) {

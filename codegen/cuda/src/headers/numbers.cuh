@@ -13,12 +13,6 @@ struct f16 {
 constexpr u32 POSITIVE_INFINITY = 0x7f800000u;
 constexpr u32 NOT_A_NUMBER = 0x7fc00000u;
 
-DEVICE u16 bf16_bits(float x) {
-  const u32 bits = bits_of_float(x);
-  // To nearest, ties to even; a NaN stays one.
-  return x != x ? (u16)(bits >> 16 | 0x40) : (u16)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
 // From memory to registers.
 DEVICE float widen(float x) { return x; }
 DEVICE double widen(double x) { return x; }

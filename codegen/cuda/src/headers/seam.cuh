@@ -27,16 +27,20 @@ template <int COUNT> struct Pointers {
 #define ROLLED _Pragma("unroll 1")
 // An array in memory that the block's threads share; its content is anything until they have written it.
 #define SHARED(T, name, count) __shared__ __align__(16) T name[count]
+// As SHARED, in memory that launches ask for, as much as they like: from a number of bytes on.
+#define LAUNCHED_SHARED(T, name, offset, count)        \
+  extern __shared__ __align__(16) u8 launched_shared[]; \
+  T* name = (T*)(launched_shared + (offset))
 
 // The value of the lane whose number differs in these bits.
 template <class T> DEVICE T shuffle_xor(T value, int bits) {
   return __shfl_xor_sync(0xffffffffu, value, bits);
 }
 
-// Starts a copy of 16 bytes from global to shared memory; of zeros if the source is not there.
-DEVICE void copy_async(void* to, const void* from, bool is_there) {
+// Starts a copy of 16 aligned bytes from global to shared memory, of which the first `bytes` are read, and the others are zeros.
+// If there are none to be read, the source may be anywhere.
+DEVICE void copy_async(void* to, const void* from, int bytes) {
   const u32 address = (u32)__cvta_generic_to_shared(to);
-  const int bytes = is_there ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
 }
@@ -46,6 +50,23 @@ DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory");
 
 // Waits until at most so many of this thread's groups are under way.
 template <int GROUPS> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory"); }
+
+// Loads four matrices of 8×8 numbers of 16 bits from shared memory. Lane 8i + j of the warp has the address of line j of matrix i,
+// 16 aligned bytes; lane 4g + q gets, as word i, the numbers 2q and 2q + 1 of line g of matrix i or, transposed, number g of its
+// lines 2q and 2q + 1.
+template <bool IS_TRANSPOSED> DEVICE void load_matrices(u32* words, const void* line) {
+  const u32 address = (u32)__cvta_generic_to_shared(line);
+  if constexpr (IS_TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+}
 
 // d += a·b of a warp, 16×16 by 16×8, operands of bf16, sums of f32.
 DEVICE void mma_bf16(float* d, const u32* a, const u32* b) {
@@ -71,9 +92,23 @@ DEVICE void mma_tf32(float* d, const u32* a, const u32* b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// x rounded to 10 bits of fraction, to nearest, ties away from zero.
+DEVICE u32 tf32_bits(float x) {
+  u32 bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+}
+
 DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 bits_of_float(float x) { return __float_as_uint(x); }
 DEVICE double double_of_bits(u64 bits) { return __longlong_as_double((long long)bits); }
+
+// The bf16 nearest to x, ties to even; a NaN stays one.
+DEVICE u16 bf16_bits(float x) {
+  u16 bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
 
 // The f16 nearest to x, ties to even.
 DEVICE u16 half_bits(float x) {

@@ -2,16 +2,29 @@
 // shared memory.
 //
 // A tile is computed by THREADS threads. Its COUNT sums of a thread have a row and a column each; rows repeat in SLOTS
-// slots. A panel holds DEPTH numbers of each row, STRIDE apart.
+// slots. A panel holds DEPTH numbers of each row, as its operand has them in memory: with neighbours along the sum, or along rows.
 #pragma once
 #include "reduce.cuh"
+
+// Numbers in a piece of 16 bytes.
+template <class T> constexpr int piece() { return 16 / sizeof(T); }
+
+// Numbers in shared memory: that of a row and a term of the sum is STRIDE·row + term, or STRIDE·term + row if neighbours lie along
+// rows. The stride keeps lines aligned to 16 bytes, and eight lines of 16 bytes of a fragment in different banks: it is an odd number
+// of pieces, or two more than a multiple of eight where a fragment's words are read one by one.
+template <class T, int STRIDE_, bool ALONG_ROWS_> struct Panel {
+  static constexpr int STRIDE = STRIDE_;
+  static constexpr bool ALONG_ROWS = ALONG_ROWS_;
+  T* start;
+  DEVICE T* at(int row, int k) const { return start + (ALONG_ROWS ? STRIDE * k + row : STRIDE * row + k); }
+};
 
 // A tile whose sums are computed by ordinary arithmetic: thread (y, x) of 16×16 has the rows y + 16i and columns x + 16j.
 template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   typedef T Element;
   typedef T Accumulator;
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
-  static constexpr int DEPTH = 64 / sizeof(T), STRIDE = DEPTH + 16 / sizeof(T);
+  static constexpr int DEPTH = 64 / sizeof(T);
   static constexpr int SLOTS = ROWS / 16, PER_SLOT = COLUMNS / 16, COUNT = SLOTS * PER_SLOT;
   T sums[COUNT];
 
@@ -27,19 +40,19 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   DEVICE static bool owns_rows() { return threadIdx.x % 16 == 0; }
 
   // Adds the products over DEPTH numbers.
-  DEVICE void step(const T* a, int a_stride, const T* b) {
-    constexpr int TOGETHER = 16 / sizeof(T);
+  template <class A, class B> DEVICE void step(const A& a, const B& b) {
+    constexpr int TOGETHER = piece<T>();
     UNROLL
     for (int k = 0; k < DEPTH; k += TOGETHER) {
       T x[SLOTS][TOGETHER], y[PER_SLOT][TOGETHER];
       UNROLL
       for (int i = 0; i < SLOTS; i++)
         UNROLL
-        for (int j = 0; j < TOGETHER; j++) x[i][j] = a[slot_row(i) * a_stride + k + j];
+        for (int j = 0; j < TOGETHER; j++) x[i][j] = *a.at(slot_row(i), k + j);
       UNROLL
       for (int i = 0; i < PER_SLOT; i++)
         UNROLL
-        for (int j = 0; j < TOGETHER; j++) y[i][j] = b[column(i) * STRIDE + k + j];
+        for (int j = 0; j < TOGETHER; j++) y[i][j] = *b.at(column(i), k + j);
       UNROLL
       for (int at = 0; at < COUNT; at++)
         UNROLL
@@ -74,10 +87,7 @@ struct tf32 {};
 template <> struct TensorCore<tf32> {
   typedef float Element;
   DEVICE static void multiply(float* d, const u32* a, const u32* b) { mma_tf32(d, a, b); }
-  // To nearest, ties away from zero.
-  DEVICE static u32 word(u32 bits) {
-    return (bits & POSITIVE_INFINITY) == POSITIVE_INFINITY ? bits : (bits + 0x1000u) & 0xffffe000u;
-  }
+  DEVICE static u32 word(u32 bits) { return tf32_bits(float_of_bits(bits)); }
 };
 
 // A tile computed by tensor cores: 8 warps as 4×2, each with blocks of 16×8 sums.
@@ -85,10 +95,10 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   typedef typename TensorCore<Core>::Element Element;
   typedef float Accumulator;
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
-  static constexpr int DEPTH = 64 / sizeof(Element), STRIDE = DEPTH + 16 / sizeof(Element);
+  static constexpr int DEPTH = 64 / sizeof(Element);
   static constexpr int DOWN = ROWS / 64, ALONG = COLUMNS / 16, SLOTS = 2 * DOWN, COUNT = 4 * DOWN * ALONG;
-  // Numbers in a word, and words of a row that one instruction multiplies.
-  static constexpr int PER_WORD = 4 / sizeof(Element), WORDS = 8;
+  // Numbers of a row that one instruction multiplies.
+  static constexpr int TERMS = 32 / sizeof(Element);
   float sums[COUNT];
 
   DEVICE TensorTile() {
@@ -105,26 +115,39 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   DEVICE static int column(int at) { return first_column() + at / 4 % ALONG * 8 + 2 * member() + at % 2; }
   DEVICE static bool owns_rows() { return threadIdx.x / WARP % 2 == 0 && member() == 0; }
 
-  DEVICE static u32 word(const Element* row, int at) { return TensorCore<Core>::word(((const u32*)row)[at]); }
-
-  DEVICE void step(const Element* a, int a_stride, const Element* b) {
+  // The fragments of 16 rows from `row` on, of TERMS terms from k on, in the order that an instruction wants: of the first operand, rows
+  // g and g + 8 with the first half of the terms, then with the second half; of the second one, all terms of row g, then of row g + 8.
+  template <bool IS_SECOND, class P> DEVICE static void load(u32* words, const P& panel, int row, int k) {
+    constexpr int HALF = TERMS / 2;
+    const auto first_row = [&](int matrix) { return row + (IS_SECOND ? matrix / 2 : matrix % 2) * 8; };
+    const auto first_term = [&](int matrix) { return k + (IS_SECOND ? matrix % 2 : matrix / 2) * HALF; };
+    if constexpr (P::ALONG_ROWS && sizeof(Element) == 4) {
+      UNROLL
+      for (int i = 0; i < 4; i++)
+        words[i] = *(const u32*)panel.at(first_row(i) + group(), first_term(i) + member());
+    } else {
+      // Each lane has the address of one line of a matrix of 8×8 numbers of 16 bits; the four matrices are those of the words.
+      const int line = threadIdx.x % 8, matrix = threadIdx.x % WARP / 8;
+      const int rows = P::ALONG_ROWS ? 0 : line, terms = P::ALONG_ROWS ? line : 0;
+      load_matrices<P::ALONG_ROWS>(words, panel.at(first_row(matrix) + rows, first_term(matrix) + terms));
+    }
     UNROLL
-    for (int k = 0; k < DEPTH; k += WORDS * PER_WORD) {
-      u32 x[DOWN][4], y[ALONG][2];
+    for (int i = 0; i < 4; i++) words[i] = TensorCore<Core>::word(words[i]);
+  }
+
+  template <class A, class B> DEVICE void step(const A& a, const B& b) {
+    UNROLL
+    for (int k = 0; k < DEPTH; k += TERMS) {
+      u32 x[DOWN][4], y[ALONG / 2][4];
+      UNROLL
+      for (int i = 0; i < DOWN; i++) load<false>(x[i], a, first_row() + 16 * i, k);
+      UNROLL
+      for (int j = 0; j < ALONG / 2; j++) load<true>(y[j], b, first_column() + 16 * j, k);
       UNROLL
       for (int i = 0; i < DOWN; i++)
         UNROLL
-        for (int part = 0; part < 4; part++)
-          x[i][part] = word(a + slot_row(2 * i + part % 2) * a_stride + k, member() + part / 2 * 4);
-      UNROLL
-      for (int j = 0; j < ALONG; j++)
-        UNROLL
-        for (int part = 0; part < 2; part++)
-          y[j][part] = word(b + (first_column() + 8 * j + group()) * STRIDE + k, member() + part * 4);
-      UNROLL
-      for (int i = 0; i < DOWN; i++)
-        UNROLL
-        for (int j = 0; j < ALONG; j++) TensorCore<Core>::multiply(sums + 4 * (i * ALONG + j), x[i], y[j]);
+        for (int j = 0; j < ALONG; j++)
+          TensorCore<Core>::multiply(sums + 4 * (i * ALONG + j), x[i], y[j / 2] + j % 2 * 2);
     }
   }
 
@@ -153,12 +176,13 @@ template <bool ALONG_ROWS_, class Value> struct Computed {
 };
 template <bool ALONG_ROWS, class Value> DEVICE Computed<ALONG_ROWS, Value> computed(Value value) { return {value}; }
 
-// An operand that lies in memory, 16 aligned bytes at a time along k: place(row, k) is the address.
-template <class Place> struct Copied {
-  static constexpr bool ALONG_ROWS = false, IS_COPIED = true;
+// An operand that lies in memory, in aligned pieces of 16 bytes along k, or along rows: place(row, k) is the address. Of the last
+// piece, some numbers may not be there.
+template <bool ALONG_ROWS_, class Place> struct Copied {
+  static constexpr bool ALONG_ROWS = ALONG_ROWS_, IS_COPIED = true;
   Place place;
 };
-template <class Place> DEVICE Copied<Place> copied(Place place) { return {place}; }
+template <bool ALONG_ROWS, class Place> DEVICE Copied<ALONG_ROWS, Place> copied(Place place) { return {place}; }
 
 // How many of `COUNT` things each of the block's threads has.
 template <int COUNT> constexpr int share() { return (COUNT + THREADS - 1) / THREADS; }
@@ -173,67 +197,102 @@ template <int COUNT, class Act> DEVICE void for_each_share(Act act) {
   }
 }
 
+// Numbers of shared memory that a panel of `ROWS` rows takes, however it lies.
+template <class Tile, int ROWS> constexpr int panel_size() { return ROWS * (Tile::DEPTH + piece<typename Tile::Element>()); }
+
+// A panel of `ROWS` rows, which lies as its operand does.
+template <class Tile, int ROWS, class Operand> struct PanelOf {
+  typedef typename Tile::Element Element;
+  static constexpr int PIECE = piece<Element>(), PADDED_ROWS = ROWS + (PIECE < 8 ? 8 : PIECE);
+  static_assert(Tile::DEPTH * PADDED_ROWS <= panel_size<Tile, ROWS>());
+  typedef Panel<Element, Operand::ALONG_ROWS ? PADDED_ROWS : Tile::DEPTH + PIECE, Operand::ALONG_ROWS> Type;
+
+  DEVICE static Type at(Element* start) { return Type{start}; }
+  // The row and the term of the `at`-th piece. Eight neighbouring threads have pieces in different banks: rows r and r + 4.
+  DEVICE static int piece_row(int at) {
+    return Operand::ALONG_ROWS ? at % (ROWS / PIECE) * PIECE : at / 32 * 8 + at % 32 / 8 + at / 4 % 2 * 4;
+  }
+  DEVICE static int piece_term(int at) { return Operand::ALONG_ROWS ? at / (ROWS / PIECE) : at % 4 * PIECE; }
+};
+
 // Fills a panel with `ROWS` rows from `first` on, zeros beyond `rows` and `depth`, and starts its copies.
 template <class Tile, int ROWS, class Operand>
-DEVICE void fill(typename Tile::Element* panel, int first, int rows, int k0, int depth, const Operand& operand) {
+DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int depth, const Operand& operand) {
   typedef typename Tile::Element Element;
-  constexpr int DEPTH = Tile::DEPTH;
+  typedef PanelOf<Tile, ROWS, Operand> Of;
+  constexpr int DEPTH = Tile::DEPTH, PIECE = Of::PIECE;
+  const auto panel = Of::at(start);
   if constexpr (Operand::IS_COPIED) {
-    constexpr int TOGETHER = 16 / sizeof(Element), PIECES = DEPTH / TOGETHER;
-    for_each_share<ROWS * PIECES>([&](int, int at) {
-      const int row = at / PIECES, k = at % PIECES * TOGETHER;
-      const bool is_there = first + row < rows && k0 + k < depth;
-      copy_async(panel + row * Tile::STRIDE + k, is_there ? operand.place(first + row, k0 + k) : operand.place(first, k0),
-                 is_there);
+    for_each_share<ROWS * DEPTH / PIECE>([&](int, int at) {
+      const int row = Of::piece_row(at), term = Of::piece_term(at);
+      const bool is_there = first + row < rows && k0 + term < depth;
+      const int left = Operand::ALONG_ROWS ? rows - first - row : depth - k0 - term, numbers = left < PIECE ? left : PIECE;
+      copy_async(panel.at(row, term), operand.place(first + row, k0 + term), is_there ? numbers * (int)sizeof(Element) : 0);
     });
   } else {
     const auto row = [](int at) { return Operand::ALONG_ROWS ? at % ROWS : at / DEPTH; };
     const auto term = [](int at) { return Operand::ALONG_ROWS ? at / ROWS : at % DEPTH; };
-    Element values[share<ROWS * DEPTH>()];
-    for_each_share<ROWS * DEPTH>([&](int i, int at) {
-      const bool is_there = first + row(at) < rows && k0 + term(at) < depth;
-      values[i] = is_there ? operand.value(first + row(at), k0 + term(at)) : Element{};
-    });
-    for_each_share<ROWS * DEPTH>([&](int i, int at) { panel[row(at) * Tile::STRIDE + term(at)] = values[i]; });
+    // 16 bytes of a thread at once: more would take too many registers.
+    constexpr int ALL = ROWS * DEPTH, MOST = PIECE * THREADS, SOME = ALL / ((ALL + MOST - 1) / MOST);
+    ROLLED
+    for (int done = 0; done < ALL; done += SOME) {
+      Element values[share<SOME>()];
+      for_each_share<SOME>([&](int i, int at) {
+        const int line = first + row(done + at), number = k0 + term(done + at);
+        // Without a branch around them, no load waits for another. Of no rows, none is loaded.
+        const Element value = rows > 0 ? operand.value(smaller(line, rows - 1), smaller(number, depth - 1)) : Element{};
+        values[i] = line < rows && number < depth ? value : Element{};
+      });
+      for_each_share<SOME>([&](int i, int at) { *panel.at(row(done + at), term(done + at)) = values[i]; });
+    }
   }
 }
 
-// Numbers of shared memory that the panels of a tile take: two of each operand, one filled while the other is read.
-template <class Tile> constexpr int panel_count() { return 2 * (Tile::ROWS + Tile::COLUMNS) * Tile::STRIDE; }
+// Numbers of shared memory that the panels of a tile take: in each stage, one of each operand.
+template <class Tile> constexpr int panel_count(int stages) {
+  return stages * (panel_size<Tile, Tile::ROWS>() + panel_size<Tile, Tile::COLUMNS>());
+}
 
-// Adds a product to a tile: rows from `row` of `rows`, columns from `column` of `columns`, sums over `depth`.
-template <class Tile, class A, class B>
+// Adds a product to a tile: rows from `row` of `rows`, columns from `column` of `columns`, the terms `begin` to `end` of sums. While
+// the panels of one stage are read, those of the others are filled.
+template <int STAGES, class Tile, class A, class B>
 DEVICE void multiply(Tile& tile, typename Tile::Element* panels, int row, int rows, const A& a, int column, int columns,
-                     const B& b, int depth) {
-  constexpr int SIZE = panel_count<Tile>() / 2;
-  const auto fill_both = [&](int k) {
-    typename Tile::Element* panel = panels + k / Tile::DEPTH % 2 * SIZE;
-    fill<Tile, Tile::ROWS>(panel, row, rows, k, depth, a);
-    fill<Tile, Tile::COLUMNS>(panel + Tile::ROWS * Tile::STRIDE, column, columns, k, depth, b);
+                     const B& b, int begin, int end) {
+  constexpr int SIZE = panel_count<Tile>(1), OF_A = panel_size<Tile, Tile::ROWS>();
+  // Every step has a group of copies, if only an empty one.
+  const auto fill_both = [&](int step) {
+    const int k = begin + step * Tile::DEPTH;
+    if (k < end) {
+      typename Tile::Element* start = panels + step % STAGES * SIZE;
+      fill<Tile, Tile::ROWS>(start, row, rows, k, end, a);
+      fill<Tile, Tile::COLUMNS>(start + OF_A, column, columns, k, end, b);
+    }
     copy_commit();
   };
-  if (depth > 0) fill_both(0);
-  for (int k = 0; k < depth; k += Tile::DEPTH) {
-    copy_wait<0>();
+  UNROLL
+  for (int step = 0; step < STAGES - 1; step++) fill_both(step);
+  const int steps = (end - begin + Tile::DEPTH - 1) / Tile::DEPTH;
+  for (int step = 0; step < steps; step++) {
+    copy_wait<STAGES - 2>();
     __syncthreads();
-    if (k + Tile::DEPTH < depth) fill_both(k + Tile::DEPTH);
-    const typename Tile::Element* panel = panels + k / Tile::DEPTH % 2 * SIZE;
-    tile.step(panel, Tile::STRIDE, panel + Tile::ROWS * Tile::STRIDE);
+    fill_both(step + STAGES - 1);
+    typename Tile::Element* start = panels + step % STAGES * SIZE;
+    tile.step(PanelOf<Tile, Tile::ROWS, A>::at(start), PanelOf<Tile, Tile::COLUMNS, B>::at(start + OF_A));
   }
   __syncthreads();
 }
 
-// Adds to a tile the product of values in shared memory, `stride` apart, with an operand: sums over the values' `WIDTH`
-// columns, which are those from `first` on. The values may have been written just before.
-template <int WIDTH, class Tile, class B>
-DEVICE void multiply_values(Tile& tile, const typename Tile::Element* values, int stride, typename Tile::Element* panel,
-                            int columns, const B& b, int first, int depth) {
+// Adds to a tile the product of values in shared memory, rows of them `STRIDE` apart, with an operand: sums over the values'
+// `WIDTH` columns, which are those from `first` on. The values may have been written just before.
+template <int WIDTH, int STRIDE, class Tile, class B>
+DEVICE void multiply_values(Tile& tile, typename Tile::Element* values, typename Tile::Element* start, int columns, const B& b,
+                            int first, int depth) {
   for (int k = 0; k < WIDTH; k += Tile::DEPTH) {
-    fill<Tile, Tile::COLUMNS>(panel, 0, columns, first + k, depth, b);
+    fill<Tile, Tile::COLUMNS>(start, 0, columns, first + k, depth, b);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    tile.step(values + k, stride, panel);
+    tile.step(Panel<typename Tile::Element, STRIDE, false>{values + k}, PanelOf<Tile, Tile::COLUMNS, B>::at(start));
     __syncthreads();
   }
 }

@@ -10,7 +10,7 @@ use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::kernel::{Buffer, BufferRole, Direction, Domain, Form, InstrKind, Place, interpret};
 use kernfusion_ir::{Binary, DType, ReduceOp, TensorType};
 
-const BARRIERS: [&str; 2] = ["__syncthreads();", "copy_wait<0>();"];
+const BARRIERS: [&str; 3] = ["__syncthreads();", "copy_wait<0>();", "copy_wait<STAGES - 2>();"];
 
 /// Rows longer than a warp takes: two sums, one after the other, then a value of the row that is overwritten in place
 /// while all columns read it.
@@ -87,6 +87,37 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
         }
     }
     assert!(missed.is_empty(), "taken out, and nothing fails: {missed:?}");
+}
+
+/// A text of `tile.cuh`, and what would be wrong in its place.
+const WRONG: [(&str, &str); 9] = [
+    ("copy_wait<STAGES - 2>", "copy_wait<STAGES - 1>"),
+    ("fill_both(step + STAGES - 1)", "fill_both(step + STAGES)"),
+    ("load_matrices<P::ALONG_ROWS>", "load_matrices<false>"),
+    ("IS_SECOND ? matrix / 2 : matrix % 2", "IS_SECOND ? matrix % 2 : matrix / 2"),
+    ("IS_SECOND ? matrix % 2 : matrix / 2", "IS_SECOND ? matrix / 2 : matrix % 2"),
+    ("load<true>(y[j], b,", "load<false>(y[j], b,"),
+    ("at / 4 % 2 * 4", "at / 4 % 2 * 2"),
+    // Without padding, results are the same, but lines of fragments lie in the same banks.
+    ("ROWS + (PIECE < 8 ? 8 : PIECE)", "ROWS"),
+    ("PADDED_ROWS : Tile::DEPTH + PIECE", "PADDED_ROWS : Tile::DEPTH"),
+];
+
+#[test]
+fn wrong_fragments_and_bank_conflicts_are_noticed() {
+    if is_skipped() {
+        return;
+    }
+    let cases = products::few_small();
+    let mut renderer = Renderer::new(Options::default());
+    let same = |function: &Function| function.text.clone();
+    for (right, wrong) in WRONG {
+        let change = |name: &str, text: &str| {
+            assert!(name != "tile.cuh" || text.matches(right).count() == 1, "{right}");
+            text.replace(right, wrong)
+        };
+        assert!(noticed(&cases, &mut renderer, &same, &change), "{wrong} in place of {right}");
+    }
 }
 
 /// Barriers that functions have of their own.

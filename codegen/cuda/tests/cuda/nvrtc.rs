@@ -23,7 +23,7 @@ fn products_and_chains_compile_without_spills() {
         let mut renderer = Renderer::new(Options { tf32, tile, ..Options::default() });
         let mut cases: Vec<Case> = products::few();
         if tile.is_some() {
-            cases.truncate(4);
+            cases.truncate(7);
         }
         cases.push(groups::updates(true));
         cases.iter().for_each(|case| {

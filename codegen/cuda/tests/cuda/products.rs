@@ -69,7 +69,7 @@ fn products_of_every_layout_and_type() {
     for (types, tolerance) in types {
         for layout in [[false, false], [false, true], [true, false], [true, true]] {
             // Aligned copies, nothing aligned, sums of nothing, more than one tile and step.
-            for shape in [[2, 70, 65, 48], [1, 33, 7, 19], [1, 3, 5, 0]] {
+            for shape in [[2, 70, 65, 48], [1, 72, 136, 88], [1, 33, 7, 19], [1, 3, 5, 0]] {
                 cases.push(product(types, shape, layout, tolerance));
             }
         }
@@ -82,7 +82,7 @@ fn products_of_every_layout_and_type() {
 /// Operands of f32 on tensor cores: each is rounded to 10 bits of fraction.
 #[test]
 fn tf32_rounds_operands() {
-    let cases: Vec<_> = [[2, 70, 65, 48], [1, 33, 7, 19]]
+    let cases: Vec<_> = [[2, 70, 65, 48], [1, 72, 136, 40], [1, 33, 7, 19]]
         .into_iter()
         .map(|shape| product([DType::F32, DType::F32], shape, [false, true], 1e-2))
         .collect();
@@ -100,6 +100,8 @@ fn every_tile_gives_the_same_bits() {
         product([f32, f32], [1, 140, 150, 48], [false, true], 2e-5),
         product([bf16, bf16], [2, 70, 65, 48], [false, false], 2e-5),
         product([f32, f32], [1, 33, 7, 19], [true, false], 2e-5),
+        product([f32, f32], [1, 72, 136, 40], [true, true], 2e-5),
+        product([bf16, bf16], [1, 72, 136, 40], [true, true], 2e-5),
     ];
     for tf32 in [false, true] {
         let mut results =
@@ -259,6 +261,9 @@ pub(crate) fn few() -> Vec<Case> {
         product([f32, bf16], [1, 33, 7, 19], [false, true], 0.0),
         product([f32, f32], [120, 5, 130, 16], [false, false], 0.0),
         product([bf16, bf16], [120, 5, 130, 16], [false, false], 0.0),
+        product([bf16, bf16], [120, 24, 136, 16], [true, true], 0.0),
+        product([f32, bf16], [120, 5, 130, 16], [false, true], 0.0),
+        product([f32, f32], [120, 5, 130, 17], [false, true], 0.0),
         chain(shape, band, f32, false, 0.0),
         chain(shape, band, bf16, false, 0.0),
         chain(Shape { p: 128, ..shape }, band, f32, false, 0.0),
@@ -267,16 +272,18 @@ pub(crate) fn few() -> Vec<Case> {
 }
 
 /// Small ones in which every barrier of the headers matters: several steps and tiles, two products, operands that are
-/// copied, second products, and two reductions of one sweep, in plain tiles and in those of tensor cores.
+/// copied, second products, and two reductions of one sweep, in plain tiles and in those of tensor cores; operands that are copied
+/// as they lie, with neighbours along rows.
 pub(crate) fn few_small() -> Vec<Case> {
     let shape = Shape { batch: 1, rows: 70, columns: 140, k: 48, p: 24 };
     let band = Some(Band { lower: None, upper: Some(100) });
     let (f32, bf16) = (DType::F32, DType::BF16);
     vec![
-        product([f32, f32], [1, 33, 20, 48], [false, false], 2e-5),
+        product([f32, f32], [1, 33, 20, 112], [false, false], 2e-5),
         chain(shape, band, f32, false, 5e-5),
         chain(shape, band, bf16, false, 0.04),
         sums_and_product(bf16),
+        product([bf16, bf16], [1, 40, 72, 48], [true, true], 2e-5),
     ]
 }
 

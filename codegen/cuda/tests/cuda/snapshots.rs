@@ -38,7 +38,7 @@ fn the_source_of_each_family_is_as_it_was() {
             ((*file).to_string(), planned(&sample.graph, Fusion::Full))
         })
         .collect();
-    let names = ["product", "chain", "chain_bf16", "sums_and_product"];
+    let names = ["product", "chain", "chain_bf16", "sums_and_product", "product_transposed"];
     plans.extend(names.into_iter().zip(products::few_small()).map(|(name, case)| (name.into(), case.plan)));
     plans.push(("group".into(), groups::updates(false).plan));
     let mut sources: Vec<_> =

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 /// A kernel with one product: `d[o, m, n] = Σ a[o, m, k]·b[o, n, k]`, each with a layout of its own.
 #[derive(Clone)]
-struct Case {
+pub(super) struct Case {
     operands: DType,
     result: DType,
     /// Outer points, rows, columns, terms of a sum.
@@ -29,7 +29,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(operands: DType, result: DType, extents: [usize; 4], transposed: [bool; 3]) -> Self {
+    pub(super) fn new(operands: DType, result: DType, extents: [usize; 4], transposed: [bool; 3]) -> Self {
         let [_, m, n, k] = extents.map(|extent| extent as i64);
         let layout = |rows: i64, columns: i64, is_transposed: bool| match is_transposed {
             false => [rows * columns, columns, 1],
@@ -40,7 +40,7 @@ impl Case {
         Case { operands, result, extents, a, b, d, offset: 0 }
     }
 
-    fn bench(&self, change: impl FnOnce(&mut Program, &mut Product, Scalar)) -> Bench {
+    pub(super) fn bench(&self, change: impl FnOnce(&mut Program, &mut Product, Scalar)) -> Bench {
         let (mut bench, mut random) = (Bench::default(), Random(7));
         let [outer, m, n, k] = self.extents;
         let elements = |[o, r, c]: [i64; 3], rows: usize, columns: usize| {

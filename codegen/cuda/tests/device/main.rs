@@ -136,6 +136,23 @@ fn timed_runs_give_the_same_results_and_a_time_for_each_kernel() {
     assert_eq!(program.run(&[("x", &numbers(2.0))]).unwrap().get("y"), Ok(&numbers(4.0)));
 }
 
+/// The panels of a large tile are more shared memory than a block has whose function does not ask for it.
+#[test]
+fn functions_ask_for_their_shared_memory() {
+    let Some(device) = device() else { return };
+    let bench = library::Case::new(DType::F32, DType::F32, [1, 130, 70, 40], [false; 3]).bench(|_, _, _| {});
+    let inputs: Vec<_> = bench.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let results = [[64, 64], [128, 128]].map(|tile| {
+        let folder = TempDir::new().unwrap();
+        let options = Options { tile: Some(tile), ..Options::default() };
+        let program = ProgramPlan::whole(bench.plan());
+        let (states, cache) = (device.states(), Cache::at(folder.path()));
+        let program = CudaExecutable::compile(program, &states, &device, options, Temporaries::Arena, &cache);
+        program.expect("compiles").run(&inputs).expect("runs").get("d").expect("an output").clone()
+    });
+    assert_eq!(results[0], results[1]);
+}
+
 #[test]
 fn programs_may_go_while_others_stay() {
     let Some(device) = device() else { return };

@@ -416,6 +416,17 @@ EXPORT cuModuleGetFunction(Function** function, Function* module, const char* na
   return module->name == name ? SUCCESS : NOT_FOUND;
 }
 
+EXPORT cuFuncSetAttribute(Function* function, int attribute, int value) {
+  HEALTHY;
+  // Of the CUDA C++ Programming Guide's table of compute capabilities: the most shared memory of a block.
+  const size_t architecture = setting("SIMULATED_ARCHITECTURE", 90);
+  const int most = architecture == 80 || architecture == 87 ? 163 << 10 : architecture == 90 || architecture / 10 == 10 ? 227 << 10 : 99 << 10;
+  const int dynamic_shared_bytes = 8;
+  if (attribute != dynamic_shared_bytes || value < 0 || value > most) return INVALID_VALUE;
+  function->most_shared = value;
+  return SUCCESS;
+}
+
 EXPORT cuModuleUnload(Function* module) {
   LOCKED;
   device().finish_all(current);
@@ -429,10 +440,11 @@ EXPORT cuModuleUnload(Function* module) {
 }
 
 EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
-                      unsigned threads_z, unsigned, void* handle, void** arguments, void**) {
+                      unsigned threads_z, unsigned shared, void* handle, void** arguments, void**) {
   HEALTHY;
   if (!x || !y || !z || y > 65535 || z > 65535 || x > 0x7fffffff) return INVALID_VALUE;
   if (!threads || threads > 1024 || threads_y != 1 || threads_z != 1) return INVALID_VALUE;
+  if (shared > function->most_shared) return INVALID_VALUE;
   std::vector<u64> pointers;
   for (size_t i = 0; runs_kernels() && i < function->arguments(); i++) {
     const u64* words = (const u64*)arguments[i];
@@ -443,7 +455,7 @@ EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
   if (device().stream(handle).capture) device().stream(handle).capture->functions.insert(function);
   const Grid grid{x, y, z};
   return device().enqueue(device().stream(handle),
-                          [=] { return device().launch(*function, grid, threads, pointers); });
+                          [=] { return device().launch(*function, grid, threads, shared, pointers); });
 }
 
 // No function of CUDA's: how the simulated libraries put work behind that of a stream. The operation is given `data`, each
@@ -479,7 +491,6 @@ UNSUPPORTED(cuDeviceGetUuid_v2)
 UNSUPPORTED(cuDeviceGetDefaultMemPool)
 UNSUPPORTED(cuDeviceGetMemPool)
 UNSUPPORTED(cuFuncGetAttribute)
-UNSUPPORTED(cuFuncSetAttribute)
 UNSUPPORTED(cuGraphUpload)
 UNSUPPORTED(cuLaunchCooperativeKernel)
 UNSUPPORTED(cuLaunchHostFunc)

@@ -34,7 +34,7 @@ struct Grid {
 
 // What a built library has for each function.
 struct Entry {
-  void (*run)(Grid grid, unsigned threads, void** arguments);
+  void (*run)(Grid grid, unsigned threads, unsigned shared, void** arguments);
   unsigned count;
   // Of each argument; all of them are pointers, or structures of pointers.
   const unsigned* bytes;
@@ -44,6 +44,8 @@ struct Function {
   // The text is the source without its comments, and with numbers for the names of the function and of its buffers.
   std::string name, text;
   const Entry* entry = nullptr;
+  // The most bytes of shared memory that a launch may ask for.
+  unsigned most_shared = 48 << 10;
 
   Function(std::string name, const std::string& source) : name(name), text(anonymous(name, source)) {
     waiting().insert(this);
@@ -52,7 +54,7 @@ struct Function {
 
   size_t arguments() { return built().count; }
   size_t bytes(size_t argument) { return built().bytes[argument]; }
-  void run(Grid grid, unsigned threads, void** values) { built().run(grid, threads, values); }
+  void run(Grid grid, unsigned threads, unsigned shared, void** values) { built().run(grid, threads, shared, values); }
 
   const Entry& built() {
     if (!entry) build_waiting();
@@ -193,17 +195,17 @@ inline std::string source_of(const std::vector<std::string>& texts) {
   text +=
       "\ntemplate <class... A, size_t... I> void simulated_call(void (*f)(A...), void** p, std::index_sequence<I...>) {\n"
       "  f(*(A*)p[I]...);\n}\n"
-      "template <class... A> void simulated_launch(void (*f)(A...), dim3 grid, unsigned threads, void** p) {\n"
-      "  emulator::launch(grid, threads, [&] { simulated_call(f, p, std::index_sequence_for<A...>()); });\n}\n"
+      "template <class... A> void simulated_launch(void (*f)(A...), dim3 grid, unsigned threads, unsigned shared, void** p) {\n"
+      "  emulator::launch(grid, threads, shared, [&] { simulated_call(f, p, std::index_sequence_for<A...>()); });\n}\n"
       "template <class... A> constexpr unsigned simulated_count(void (*)(A...)) { return sizeof...(A); }\n"
       "template <class... A> const unsigned* simulated_bytes(void (*)(A...)) {\n"
       "  static const unsigned bytes[] = {sizeof(A)..., 0};\n  return bytes;\n}\n"
-      "struct Entry { void (*run)(dim3, unsigned, void**); unsigned count; const unsigned* bytes; };\n";
+      "struct Entry { void (*run)(dim3, unsigned, unsigned, void**); unsigned count; const unsigned* bytes; };\n";
   for (size_t i = 0; i < texts.size(); i++) {
     const std::string number = std::to_string(i), name = "function" + number + "::kernel";
     text += "namespace function" + number + " {\n" + texts[i].substr(shared) + "\n}\n";
-    text += "extern \"C\" const Entry entry" + number + " = {[](dim3 grid, unsigned threads, void** p) {\n  simulated_launch(" +
-            name + ", grid, threads, p);\n}, simulated_count(" + name + "), simulated_bytes(" + name + ")};\n";
+    text += "extern \"C\" const Entry entry" + number + " = {[](dim3 grid, unsigned threads, unsigned shared, void** p) {\n  simulated_launch(" +
+            name + ", grid, threads, shared, p);\n}, simulated_count(" + name + "), simulated_bytes(" + name + ")};\n";
   }
   return text;
 }

@@ -266,7 +266,7 @@ struct Device {
   }
 
   // The pointers of all arguments follow each other.
-  Result launch(Function& function, Grid grid, unsigned threads, std::vector<u64> pointers) {
+  Result launch(Function& function, Grid grid, unsigned threads, unsigned shared, std::vector<u64> pointers) {
     for (size_t i = 0; i < pointers.size(); i++)
       if (!holder(pointers[i], 1)) {
         complain("pointer %zu of %s points nowhere", i, function.name.c_str());
@@ -280,7 +280,7 @@ struct Device {
     std::vector<void*> places;
     size_t at = 0;
     for (size_t i = 0; i < function.arguments(); at += function.bytes(i++) / 8) places.push_back(&pointers[at]);
-    function.run(grid, threads, places.data());
+    function.run(grid, threads, shared, places.data());
     return check_fences(function.name);
   }
 

@@ -11,15 +11,15 @@ KERNEL __launch_bounds__(256, 1) kernel_attention_causal_dot_general_mul_dot_gen
   const int first_row = blockIdx.x * 64;
   const int batch = blockIdx.z;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>());
-  const auto a0 = copied([&](int row, int k) {
+  SHARED(float, panels, panel_count<Tile>(2));
+  const auto a0 = copied<false>([&](int row, int k) {
     return g_x0 + 36 * batch + 4 * row + k;
   });
-  const auto b0 = copied([&](int row, int k) {
+  const auto b0 = copied<false>([&](int row, int k) {
     return g_x1 + 36 * batch + 4 * row + k;
   });
-  const auto with0 = computed<true>([&](int row, int k) {
-    return g_x2[36 * batch + 4 * k + row];
+  const auto with0 = copied<true>([&](int row, int k) {
+    return g_x2 + 36 * batch + 4 * k + row;
   });
   const int begin = 0, end = clamped((first_row + 64 < 9 ? first_row + 64 : 9) + 0, 9 + 1);
   float sum_v8[Tile::SLOTS];
@@ -27,7 +27,7 @@ KERNEL __launch_bounds__(256, 1) kernel_attention_causal_dot_general_mul_dot_gen
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 9, a0, first_column, 9, b0, 4);
+    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -49,7 +49,7 @@ KERNEL __launch_bounds__(256, 1) kernel_attention_causal_dot_general_mul_dot_gen
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 9, a0, first_column, 9, b0, 4);
+    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -69,12 +69,12 @@ KERNEL __launch_bounds__(256, 1) kernel_attention_causal_dot_general_mul_dot_gen
     }
   }
   Tile::combine<Sum>(sum_v11);
-  using Out0 = PlainTile<float, 64, 16>;
+  using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
   SHARED(float, values_f32, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 9, a0, first_column, 9, b0, 4);
+    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -95,7 +95,7 @@ KERNEL __launch_bounds__(256, 1) kernel_attention_causal_dot_general_mul_dot_gen
       const float v12 = v10 / v11;
       values_f32[Tile::row(at) * 68 + Tile::column(at)] = v12;
     }
-    multiply_values<64>(out0, values_f32, 68, (float*)panels, 4, with0, first_column, 9);
+    multiply_values<64, 68>(out0, values_f32, (float*)panels, 4, with0, first_column, 9);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {

@@ -14,21 +14,21 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
 {
   const int first_row = blockIdx.x * 64;
   using Tile = TensorTile<bf16, 64, 64>;
-  SHARED(bf16, panels, panel_count<Tile>());
-  const auto a0 = copied([&](int row, int k) {
+  SHARED(bf16, panels, panel_count<Tile>(2));
+  const auto a0 = copied<false>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto b0 = copied([&](int row, int k) {
+  const auto b0 = copied<false>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto a1 = copied([&](int row, int k) {
+  const auto a1 = copied<false>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto b1 = copied([&](int row, int k) {
+  const auto b1 = copied<false>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto with0 = computed<true>([&](int row, int k) {
-    return g_w[24 * k + row];
+  const auto with0 = copied<true>([&](int row, int k) {
+    return g_w + 24 * k + row;
   });
   const int begin = 0, end = clamped((first_row + 64 < 70 ? first_row + 64 : 70) + 100, 140 + 1);
   float sum_v8[Tile::SLOTS];
@@ -36,7 +36,7 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 70, a0, first_column, 140, b0, 48);
+    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -58,7 +58,7 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 70, a0, first_column, 140, b0, 48);
+    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -83,9 +83,9 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
   SHARED(bf16, values_bf16, 4608);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 70, a0, first_column, 140, b0, 48);
+    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     Tile product1;
-    multiply(product1, panels, first_row, 70, a1, first_column, 140, b1, 48);
+    multiply<2>(product1, panels, first_row, 70, a1, first_column, 140, b1, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -109,7 +109,7 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
       const float v15 = round_to<bf16>((float)v14);
       values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v15);
     }
-    multiply_values<64>(out0, values_bf16, 72, (bf16*)panels, 24, with0, first_column, 140);
+    multiply_values<64, 72>(out0, values_bf16, (bf16*)panels, 24, with0, first_column, 140);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {
@@ -145,21 +145,21 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0_across(
 {
   const int first_row = blockIdx.x * 64;
   using Tile = TensorTile<bf16, 64, 64>;
-  SHARED(bf16, panels, panel_count<Tile>());
-  const auto a0 = copied([&](int row, int k) {
+  SHARED(bf16, panels, panel_count<Tile>(2));
+  const auto a0 = copied<false>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto b0 = copied([&](int row, int k) {
+  const auto b0 = copied<false>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto a1 = copied([&](int row, int k) {
+  const auto a1 = copied<false>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto b1 = copied([&](int row, int k) {
+  const auto b1 = copied<false>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto with0 = computed<true>([&](int row, int k) {
-    return g_d[24 * k + row];
+  const auto with0 = copied<true>([&](int row, int k) {
+    return g_d + 24 * k + row;
   });
   const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;
   using Out0 = TensorTile<bf16, 64, 32>;
@@ -167,9 +167,9 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0_across(
   SHARED(bf16, values_bf16, 4608);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 140, a0, first_column, 70, b0, 48);
+    multiply<2>(product0, panels, first_row, 140, a0, first_column, 70, b0, 0, 48);
     Tile product1;
-    multiply(product1, panels, first_row, 140, a1, first_column, 70, b1, 48);
+    multiply<2>(product1, panels, first_row, 140, a1, first_column, 70, b1, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -193,7 +193,7 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0_across(
       const float v15 = round_to<bf16>((float)v14);
       values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v15);
     }
-    multiply_values<64>(out0, values_bf16, 72, (bf16*)panels, 24, with0, first_column, 70);
+    multiply_values<64, 72>(out0, values_bf16, (bf16*)panels, 24, with0, first_column, 70);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {

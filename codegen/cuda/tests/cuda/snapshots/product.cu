@@ -8,15 +8,15 @@ KERNEL __launch_bounds__(256, 2) kernel_kernel0(
 {
   const int first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>());
-  const auto a0 = copied([&](int row, int k) {
-    return g_a + 48 * row + k;
+  LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
+  const auto a0 = copied<false>([&](int row, int k) {
+    return g_a + 112 * row + k;
   });
-  const auto b0 = copied([&](int row, int k) {
-    return g_b + 48 * row + k;
+  const auto b0 = copied<false>([&](int row, int k) {
+    return g_b + 112 * row + k;
   });
   Tile product0;
-  multiply(product0, panels, first_row, 33, a0, first_column, 20, b0, 48);
+  multiply<4>(product0, panels, first_row, 33, a0, first_column, 20, b0, 0, 112);
   UNROLL
   for (int at = 0; at < Tile::COUNT; at++) {
     const int row = first_row + product0.row(at), column = first_column + product0.column(at);

@@ -11,14 +11,14 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
 {
   const int first_row = blockIdx.x * 64;
   using Tile = TensorTile<bf16, 64, 64>;
-  SHARED(bf16, panels, panel_count<Tile>());
-  const auto a0 = copied([&](int row, int k) {
+  SHARED(bf16, panels, panel_count<Tile>(2));
+  const auto a0 = copied<false>([&](int row, int k) {
     return g_a + 16 * row + k;
   });
-  const auto b0 = copied([&](int row, int k) {
+  const auto b0 = copied<false>([&](int row, int k) {
     return g_b + 16 * row + k;
   });
-  const auto with0 = copied([&](int row, int k) {
+  const auto with0 = copied<false>([&](int row, int k) {
     return g_w + k + 72 * row;
   });
   const int begin = 0, end = 72;
@@ -30,7 +30,7 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v4[slot] = 0.0f;
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 20, a0, first_column, 72, b0, 16);
+    multiply<2>(product0, panels, first_row, 20, a0, first_column, 72, b0, 0, 16);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -43,12 +43,12 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
   }
   Tile::combine<Sum>(sum_v3);
   Tile::combine<Sum>(sum_v4);
-  using Out0 = TensorTile<bf16, 64, 16>;
+  using Out0 = TensorTile<bf16, 64, 32>;
   Out0 out0;
   SHARED(bf16, values_bf16, 4608);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply(product0, panels, first_row, 20, a0, first_column, 72, b0, 16);
+    multiply<2>(product0, panels, first_row, 20, a0, first_column, 72, b0, 0, 16);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -58,7 +58,7 @@ KERNEL __launch_bounds__(256, 1) kernel_kernel0(
       const float v1 = round_to<bf16>((float)v0);
       values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v1);
     }
-    multiply_values<64>(out0, values_bf16, 72, (bf16*)panels, 8, with0, first_column, 72);
+    multiply_values<64, 72>(out0, values_bf16, (bf16*)panels, 8, with0, first_column, 72);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {
