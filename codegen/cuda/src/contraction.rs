@@ -1,12 +1,22 @@
-//! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers.
+//! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers. Where there are few
+//! tiles, and sums are long, each of several blocks has a part of a tile's sums, and a second function adds the parts up
+//! (split-k).
+//!
+//! ```text
+//! gradient of a weight, 768×768, sums of 16,384 terms: 36 tiles × 7 parts of 2,368 terms, then a thread for each entry
+//! ```
 
 use super::body::Body;
 use super::lower::{Block, Lowering, ProductMethod, count};
+use super::rewrite::dense;
 use super::source::{Axes, Code, coordinates, memory_type, narrowed, register_type, value_name};
 use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::analysis::indices_mut;
 use kernfusion_codegen::axes;
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Domain, Index, InstrKind, Kernel, Operand, Scalar};
+use kernfusion_ir::kernel::{
+    BufferId, Domain, Index, InstrKind, Kernel, Operand, Region, Scalar, Store, StoreMode,
+};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -25,6 +35,11 @@ const STAGES: [usize; 2] = [2, 4];
 const SHARED_BYTES: usize = 80 << 10;
 /// With this many large tiles, a large GPU is occupied.
 const MANY_TILES: usize = 120;
+/// Blocks that a large GPU runs at once, two on each multiprocessor.
+const MANY_BLOCKS: usize = 264;
+/// Terms of a part of a sum at least: less work would not be worth the memory that parts go through.
+const LEAST_TERMS: usize = 1024;
+const MOST_PARTS: usize = 16;
 
 /// The types of the tiles of a kernel's products, and the shared memory of their panels.
 pub(super) struct Tiles {
@@ -110,6 +125,14 @@ impl Tiles {
         }
     }
 
+    /// The terms of the kernel's sums, if there is one product, which is summed in `f32`; sums of other types are not divided.
+    fn divisible_terms(&self, kernel: &Kernel) -> Option<usize> {
+        let is_summed_in_f32 = |dtype: DType| matches!(dtype, DType::F32 | DType::BF16 | DType::F16);
+        let [product] = kernel.products() else { return None };
+        (is_summed_in_f32(self.types[0]) && is_summed_in_f32(product.dtype))
+            .then(|| product.k.iter().product())
+    }
+
     /// Blocks that share a multiprocessor: one waits for memory while another multiplies. Large tiles of plain arithmetic take too
     /// many registers.
     fn per_multiprocessor(&self, rows: usize, columns: usize) -> usize {
@@ -119,16 +142,46 @@ impl Tiles {
 
     /// The tile `product<number>`.
     pub(super) fn multiply(&self, code: &mut Code, kernel: &Kernel, number: usize) {
-        let (domain, product) = (&kernel.domain, &kernel.products()[number]);
-        let depth: usize = product.k.iter().product();
+        let terms: usize = kernel.products()[number].k.iter().product();
+        self.multiply_terms(code, kernel, number, &format!("0, {terms}"));
+    }
+
+    /// As `multiply`, over the terms from a first one to a last one.
+    fn multiply_terms(&self, code: &mut Code, kernel: &Kernel, number: usize, range: &str) {
+        let domain = &kernel.domain;
         let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let (panels, stages) = (self.panels(number), self.stages);
         code.line(format!("{} product{number};", self.name(number)));
         code.line(format!(
             "multiply<{stages}>(product{number}, {panels}, first_row, {rows}, a{number}, first_column, {columns}, \
-             b{number}, 0, {depth});"
+             b{number}, {range});"
         ));
     }
+}
+
+/// How many parts sums of so many terms are divided into, and the terms of each part but the last. This follows from shapes alone,
+/// so that a sum has the same order on every card and in every tile.
+fn parts(terms: usize, large_tiles: usize) -> [usize; 2] {
+    let wanted = (MANY_BLOCKS / large_tiles).min(terms / LEAST_TERMS).clamp(1, MOST_PARTS);
+    // Steps of all types end where a part does.
+    let of_part = terms.div_ceil(wanted).max(1).next_multiple_of(64);
+    [terms.div_ceil(of_part), of_part]
+}
+
+/// The kernel that stores the parts of sums instead of running its region on them. Parts are its first axis.
+fn of_parts(kernel: &Kernel, parts: usize, partial: BufferId) -> Kernel {
+    let mut result = kernel.clone();
+    result.domain.axes.insert(0, parts);
+    result.domain.outer += 1;
+    for operand in result.operands_mut() {
+        let indices = operand.region.instrs.iter_mut().flat_map(|instr| indices_mut(&mut instr.kind));
+        indices.for_each(|index| index.strides.insert(0, 0));
+    }
+    result.region = Region::default();
+    let value = result.region.push(InstrKind::Producer(0), DType::F32);
+    let index = dense(&result.domain);
+    result.stores = vec![Store { value, buffer: partial, index, mode: StoreMode::Set }];
+    result
 }
 
 /// Whether tensor cores multiply a type.
@@ -164,20 +217,48 @@ impl Lowering<'_> {
         }
         let Some(tiles) = Tiles::of(self, kernel) else { return self.split_products(kernel) };
         let large = outer * rows.div_ceil(LARGE[0]) * columns.div_ceil(LARGE[1]);
-        let usual = if large >= MANY_TILES { LARGE } else { SMALL };
-        let [down, along] = match self.choice {
+        let [parts, terms] = tiles.divisible_terms(kernel).map_or([1, 0], |terms| parts(terms, large));
+        let usual = if large * parts >= MANY_TILES { LARGE } else { SMALL };
+        let tile = match self.choice {
             _ if !tiles.may_be_large => SMALL,
             Some(ProductMethod::Tile(tile)) => tile,
             Some(ProductMethod::Library(_)) | None => usual,
         };
-        let tiles = tiles.deepened([down, along]);
+        let tiles = tiles.deepened(tile);
+        if parts < 2 {
+            return self.tiles(kernel, &tiles, tile, None);
+        }
+        let partial = self.scratch("partial", DType::F32, parts * kernel.domain.points())?;
+        let of_parts = of_parts(kernel, parts, partial);
+        self.named("parts", |lowering| lowering.tiles(&of_parts, &tiles, tile, Some(terms)))?;
+        self.sum_parts(kernel, partial, parts)
+    }
+
+    /// A block for each tile; where sums are divided, the first axis is that of their parts of so many terms.
+    fn tiles(
+        &mut self,
+        kernel: &Kernel,
+        tiles: &Tiles,
+        [down, along]: [usize; 2],
+        terms_of_part: Option<usize>,
+    ) -> Result<(), CodegenError> {
+        let domain = &kernel.domain;
+        let [outer, rows, columns] = self.extents(domain)?;
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
         let mut names = self.batch(&mut code, domain);
         tiles.declare_launched(&mut code, down, along);
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
-            tiles.multiply(&mut code, kernel, number);
+            match terms_of_part {
+                None => tiles.multiply(&mut code, kernel, number),
+                Some(terms) => {
+                    let (part, all) = (&names[0], kernel.products()[number].k.iter().product::<usize>());
+                    code.line(format!("const int begin = {part} * {terms}, rest = {all} - begin;"));
+                    let range = format!("begin, begin + (rest < {terms} ? rest : {terms})");
+                    tiles.multiply_terms(&mut code, kernel, number, &range);
+                }
+            }
         }
         code.line("UNROLL");
         code.open(format!("for (int at = 0; at < {}::COUNT; at++)", tiles.name(0)));
@@ -202,6 +283,26 @@ impl Lowering<'_> {
         };
         self.launch_blocks("", block, grid, text)?;
         Ok(())
+    }
+
+    /// Adds up the parts of sums, in ascending order, and runs the region on them.
+    fn sum_parts(&mut self, kernel: &Kernel, partial: BufferId, parts: usize) -> Result<(), CodegenError> {
+        let (domain, points) = (&kernel.domain, kernel.domain.points());
+        let mut code = Code::default();
+        code.line(format!("const int point = block * {THREADS} + threadIdx.x;"));
+        code.line(format!("if (point >= {points}) return;"));
+        let name = self.slots()[partial.0 as usize].read();
+        code.line(format!("float sum = {name}[point];"));
+        code.line("UNROLL");
+        code.line(format!(
+            "for (int part = 1; part < {parts}; part++) sum += {name}[part * {points} + point];"
+        ));
+        let names = coordinates(&mut code, "point", 'i', &domain.axes);
+        let mut body = Body::new(&kernel.region, Axes { names, extents: domain.axes.clone() }, self.slots());
+        body.code = code;
+        define_entries_from(&mut body, kernel, None, |_| "sum".into());
+        body.stores(&kernel.stores);
+        self.launch_piece(THREADS, points.div_ceil(THREADS), &body.code.finish())
     }
 
     /// Outer points, rows and columns.
@@ -345,10 +446,20 @@ pub(super) fn operand_type(operand: &Operand) -> DType {
 
 /// Defines the region's entries of products, or only those that are wanted, from the sums at `at`.
 pub(super) fn define_entries(body: &mut Body<'_>, kernel: &Kernel, wanted: Option<&BTreeSet<Scalar>>) {
+    define_entries_from(body, kernel, wanted, |product| format!("product{product}.sums[at]"));
+}
+
+/// As `define_entries`, from the sum of each product that `sum_of` writes.
+fn define_entries_from(
+    body: &mut Body<'_>,
+    kernel: &Kernel,
+    wanted: Option<&BTreeSet<Scalar>>,
+    sum_of: impl Fn(usize) -> String,
+) {
     for (number, instr) in kernel.region.instrs.iter().enumerate() {
         let is_wanted = wanted.is_none_or(|wanted| wanted.contains(&Scalar(number as u32)));
         if let (InstrKind::Producer(product), true) = (&instr.kind, is_wanted) {
-            let sum = format!("product{product}.sums[at]");
+            let sum = sum_of(*product);
             let (ty, of) = (register_type(instr.dtype), operand_type(&kernel.products()[*product].a));
             let entry = match instr.dtype {
                 DType::BF16 | DType::F16 => format!("round_to<{}>((float){sum})", memory_type(instr.dtype)),
@@ -357,5 +468,19 @@ pub(super) fn define_entries(body: &mut Body<'_>, kernel: &Kernel, wanted: Optio
             };
             body.define(Scalar(number as u32), entry);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_sums_of_few_tiles_are_divided() {
+        assert_eq!(parts(16_384, 36), [7, 2368]);
+        assert_eq!(parts(50_257, 48), [5, 10_112]);
+        assert_eq!(parts(1 << 20, 1), [16, 65_536]);
+        // Enough tiles, too few terms, none.
+        assert_eq!((parts(16_384, 144)[0], parts(2047, 1)[0], parts(0, 1)[0]), (1, 1, 0));
     }
 }

@@ -79,6 +79,24 @@ fn products_of_every_layout_and_type() {
     check(&cases, &Options::default());
 }
 
+/// Few tiles and long sums: several blocks have a part of a tile's sums each, and another function adds these up. The last part is
+/// shorter than the others.
+#[test]
+fn long_sums_in_parts() {
+    let (f32, bf16) = (DType::F32, DType::BF16);
+    let cases = [
+        product([f32, f32], [1, 20, 33, 3000], [false, false], 1e-4),
+        in_parts(),
+        product([f32, bf16], [1, 7, 5, 2050], [true, false], 1e-4),
+    ];
+    let mut renderer = Renderer::new(Options::default());
+    for case in &cases {
+        let program = renderer.program(&case.plan).expect("renders");
+        assert_eq!(program.steps.len(), 2, "{}", case.name);
+    }
+    check(&cases, &Options::default());
+}
+
 /// Operands of f32 on tensor cores: each is rounded to 10 bits of fraction.
 #[test]
 fn tf32_rounds_operands() {
@@ -102,6 +120,7 @@ fn every_tile_gives_the_same_bits() {
         product([f32, f32], [1, 33, 7, 19], [true, false], 2e-5),
         product([f32, f32], [1, 72, 136, 40], [true, true], 2e-5),
         product([bf16, bf16], [1, 72, 136, 40], [true, true], 2e-5),
+        product([bf16, bf16], [1, 20, 72, 2100], [false, true], 2e-5),
     ];
     for tf32 in [false, true] {
         let mut results =
@@ -285,6 +304,11 @@ pub(crate) fn few_small() -> Vec<Case> {
         sums_and_product(bf16),
         product([bf16, bf16], [1, 40, 72, 48], [true, true], 2e-5),
     ]
+}
+
+/// A product whose sums are divided into parts.
+pub(crate) fn in_parts() -> Case {
+    product([DType::BF16, DType::BF16], [2, 24, 40, 2100], [true, true], 1e-4)
 }
 
 /// The sums of the entries and of their squares, along the rows, and the entries times a matrix whose sums lie together.

@@ -40,6 +40,7 @@ fn the_source_of_each_family_is_as_it_was() {
         .collect();
     let names = ["product", "chain", "chain_bf16", "sums_and_product", "product_transposed"];
     plans.extend(names.into_iter().zip(products::few_small()).map(|(name, case)| (name.into(), case.plan)));
+    plans.push(("product_in_parts".into(), products::in_parts().plan));
     plans.push(("group".into(), groups::updates(false).plan));
     let mut sources: Vec<_> =
         plans.into_iter().map(|(name, plan)| (name, source(&plan, Options::default()))).collect();

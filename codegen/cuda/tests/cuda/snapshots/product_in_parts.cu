@@ -1,0 +1,47 @@
+// contraction kernel0 over outer [2] rows [24] columns [40]
+#include "tile.cuh"
+
+KERNEL __launch_bounds__(256, 2) kernel_kernel0_parts(
+    const bf16* __restrict__ g_a,
+    const bf16* __restrict__ g_b,
+    float* g_partial)
+{
+  const int first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
+  const int batch = blockIdx.z;
+  const int o0 = batch / 2, o1 = batch % 2;
+  using Tile = TensorTile<bf16, 64, 64>;
+  LAUNCHED_SHARED(bf16, panels, 0, panel_count<Tile>(4));
+  const auto a0 = copied<true>([&](int row, int k) {
+    return g_a + 50400 * o1 + row + 24 * k;
+  });
+  const auto b0 = copied<true>([&](int row, int k) {
+    return g_b + 84000 * o1 + row + 40 * k;
+  });
+  const int begin = o0 * 1088, rest = 2100 - begin;
+  Tile product0;
+  multiply<4>(product0, panels, first_row, 24, a0, first_column, 40, b0, begin, begin + (rest < 1088 ? rest : 1088));
+  UNROLL
+  for (int at = 0; at < Tile::COUNT; at++) {
+    const int row = first_row + product0.row(at), column = first_column + product0.column(at);
+    if (row >= 24 || column >= 40) continue;
+    const float v0 = product0.sums[at];
+    g_partial[1920 * o0 + 960 * o1 + 40 * row + column] = v0;
+  }
+}
+
+// contraction kernel0 over outer [2] rows [24] columns [40]
+#include "tile.cuh"
+
+KERNEL __launch_bounds__(256, 1) kernel_kernel0(float* g_c, const float* g_partial) {
+  const int block = blockIdx.x;
+  const int point = block * 256 + threadIdx.x;
+  if (point >= 1920) return;
+  float sum = g_partial[point];
+  UNROLL
+  for (int part = 1; part < 2; part++) sum += g_partial[part * 1920 + point];
+  const int i0 = point / 960, i1 = point / 40 % 24, i2 = point % 40;
+  const float v0 = sum;
+  const float v1 = erff(v0);
+  const float v2 = v1 * v0;
+  g_c[960 * i0 + 40 * i1 + i2] = v2;
+}
