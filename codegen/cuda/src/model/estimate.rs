@@ -84,7 +84,7 @@ impl Model {
         let chosen: Vec<&Function> = used.iter().map(|at| &functions[*at]).collect();
         let cubins = self.cache.cubins(&chosen, self.card.architecture)?;
         let codes =
-            in_parallel(cubins.len(), |at| code(&cubins[at])).into_iter().collect::<Result<Vec<_>, _>>()?;
+            in_parallel(cubins.len(), |at| code(&cubins[at], chosen[at].shared_bytes)).into_iter().collect::<Result<Vec<_>, _>>()?;
         let codes: HashMap<usize, Code> = used.into_iter().zip(codes).collect();
         let is_same = |a: &Launch, b: &Launch| {
             (a.grid, a.bytes) == (b.grid, b.bytes)
@@ -136,7 +136,7 @@ impl Model {
         grid: [u32; 3],
         bytes: [usize; 2],
     ) -> Result<Estimate, ModelError> {
-        Ok(estimate(self.card, &code(cubin)?, Shape { threads, grid, bytes }))
+        Ok(estimate(self.card, &code(cubin, 0)?, Shape { threads, grid, bytes }))
     }
 
     /// A copy or a fill of the device's own.
@@ -150,9 +150,9 @@ impl Model {
     }
 }
 
-/// The code of a cubin, and what it takes.
-fn code(cubin: &[u8]) -> Result<Code, ModelError> {
-    let resources = cubin::resources(cubin)?;
+/// The code of a cubin, and what it takes if a launch asks for as much shared memory.
+fn code(cubin: &[u8], dynamic_shared: usize) -> Result<Code, ModelError> {
+    let resources = Resources { dynamic_shared, ..cubin::resources(cubin)? };
     Ok(Code { sass: Sass::parse(&disassembler::disassemble(cubin)?)?, resources })
 }
 
@@ -345,7 +345,7 @@ mod tests {
                 for launch in launches(&program) {
                     let function = &renderer.functions()[launch.function];
                     let cubin = nvrtc::compile(function, card.architecture, nvrtc::Form::Cubin).expect(&name);
-                    let code = code(&cubin.code).expect(&name);
+                    let code = code(&cubin.code, function.shared_bytes).expect(&name);
                     assert_eq!(code.resources.registers, cubin.resources().registers, "{name}");
                     assert_eq!(code.resources.local, 0, "{name}: {}", function.name);
                     let lengths = lengths(&plan, &program, launch);

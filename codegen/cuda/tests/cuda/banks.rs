@@ -44,7 +44,7 @@ KERNEL __launch_bounds__(32, 1) addresses(int* g_offsets) {{
         is_packed: false,
     };
     let arguments = vec![Argument::Buffer(BufferOffset { buffer, offset: 0 })];
-    let launch = Launch { kernels: vec![], function: 0, grid: [1, 1, 1], arguments };
+    let launch = Launch { kernels: vec![], function: 0, grid: [1, 1, 1], arguments, bytes: [0; 2] };
     let program = Launches { steps: vec![StreamOp::Launch(launch)], scratch_bytes: 0 };
     let emulator = Emulator::build(&[function]).unwrap_or_else(|error| panic!("{error}"));
     let job = Job { plan: &bench.plan(), program: &program, inputs: &bench.inputs };
