@@ -7,7 +7,7 @@ use kernfusion_ir::DType;
 
 #[rustfmt::skip]
 pub(super) const OPERATORS: &[Operator] = &[
-    row("aten.abs.default",             "|self|",                                  |call| unary(call, Tensor::abs)),
+    row("aten.abs.default",             "the absolute value",                      |call| unary(call, Tensor::abs)),
     row("aten.neg.default",             "−self",                                   |call| unary(call, |x| -x)),
     row("aten.sign.default",            "−1, 0 or 1",                              |call| unary(call, Tensor::sign)),
     row("aten.exp.default",             "e to the power of self",                  |call| unary(call, Tensor::exp)),

@@ -83,8 +83,9 @@ impl Model {
         }
         let chosen: Vec<&Function> = used.iter().map(|at| &functions[*at]).collect();
         let cubins = self.cache.cubins(&chosen, self.card.architecture)?;
-        let codes =
-            in_parallel(cubins.len(), |at| code(&cubins[at], chosen[at].shared_bytes)).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let codes = in_parallel(cubins.len(), |at| code(&cubins[at], chosen[at].shared_bytes))
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
         let codes: HashMap<usize, Code> = used.into_iter().zip(codes).collect();
         let is_same = |a: &Launch, b: &Launch| {
             (a.grid, a.bytes) == (b.grid, b.bytes)
