@@ -20,7 +20,7 @@ use super::body::{Body, operands, sweeps};
 use super::contraction::{
     OperandAxes, THREADS, Tiles, define_entries, element_type, operand_type, tile_type,
 };
-use super::lower::Lowering;
+use super::lower::{Block, Lowering};
 use super::rewrite::{dense, transposed};
 use super::rows::reduction;
 use super::source::{
@@ -128,7 +128,8 @@ impl Lowering<'_> {
         stream.emit(&mut body);
         let text = body.code.finish();
         let grid = [rows.div_ceil(SIZE), 1, outer];
-        self.launch("", THREADS, grid, text)?;
+        let block = Block { threads: THREADS, shared_bytes: 0, per_multiprocessor: 2 };
+        self.launch_blocks("", block, grid, text)?;
         Ok(())
     }
 }

@@ -265,7 +265,7 @@ impl Lowering<'_> {
         code.line(
             "const int row = first_row + product0.row(at), column = first_column + product0.column(at);",
         );
-        code.line(format!("if (row >= {rows} || column >= {columns}) continue;"));
+        code.line(format!("if (column >= {columns} || row >= {rows}) continue;"));
         names.extend(coordinates(&mut code, "row", 'r', &domain.axes[domain.row_axes()]));
         names.extend(coordinates(&mut code, "column", 'c', &domain.axes[domain.column_axes()]));
         let axes = Axes { names, extents: domain.axes.clone() };

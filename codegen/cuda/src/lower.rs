@@ -275,6 +275,9 @@ pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
     name
 }
 
+/// What stands in a function's launch bounds if two of its blocks should share a multiprocessor.
+pub(super) const TWO_BLOCKS: &str = "TWO_BLOCKS";
+
 /// What a block of a function takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
@@ -465,7 +468,8 @@ impl Lowering<'_> {
         let slots = accesses.iter().map(|(number, ..)| *number).collect();
         // With one block as the least, the compiler does not save registers for more blocks by spilling.
         let Block { threads, shared_bytes, per_multiprocessor } = block;
-        let head = format!("KERNEL __launch_bounds__({threads}, {per_multiprocessor}) {name}(");
+        let together = if per_multiprocessor > 1 { TWO_BLOCKS } else { "1" };
+        let head = format!("KERNEL __launch_bounds__({threads}, {together}) {name}(");
         let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
         if length <= LINE {
             code.open(format!("{head}{})", declared.join(", ")));

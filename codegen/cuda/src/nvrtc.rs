@@ -2,6 +2,7 @@
 
 use super::compiler::{Compiler, Contents, compiler};
 use super::error::CudaError;
+use super::lower::TWO_BLOCKS;
 use super::{Function, HEADERS};
 use cudarc::nvrtc::result::NvrtcError;
 use cudarc::nvrtc::sys::nvrtcProgram;
@@ -52,11 +53,25 @@ pub fn whole_source(function: &Function) -> String {
 pub const OPTIONS: [&str; 4] =
     ["--std=c++17", "-default-device", "-Xptxas=-v", "--extra-device-vectorization"];
 
-/// Compiles a function for an architecture such as `sm_90`.
+/// Compiles a function for an architecture such as `sm_90`. Where registers for two blocks of a multiprocessor are too few, so that some would be spilled,
+/// it gets those for one.
 ///
 /// # Errors
 /// NVRTC is not installed, or refuses the source or the architecture.
 pub fn compile(function: &Function, architecture: &str, form: Form) -> Result<Binary, CudaError> {
+    let binary = compile_with(function, architecture, form, &[])?;
+    match function.text.contains(TWO_BLOCKS) && binary.resources().spills > 0 {
+        true => compile_with(function, architecture, form, &["-DTWO_BLOCKS=1"]),
+        false => Ok(binary),
+    }
+}
+
+fn compile_with(
+    function: &Function,
+    architecture: &str,
+    form: Form,
+    more: &[&str],
+) -> Result<Binary, CudaError> {
     let compiler = compiler()?;
     let refused = |message: String| CudaError::Compile {
         function: function.name.clone(),
@@ -67,7 +82,7 @@ pub fn compile(function: &Function, architecture: &str, form: Form) -> Result<Bi
     let name = CString::new(format!("{}.cu", function.name)).expect("names have no zeros");
     let program = NvrtcProgram::new(compiler, &source, &name).map_err(|error| refused(error.to_string()))?;
     let architecture_option = format!("--gpu-architecture={architecture}");
-    let options = OPTIONS.into_iter().chain([architecture_option.as_str()]);
+    let options = OPTIONS.into_iter().chain([architecture_option.as_str()]).chain(more.iter().copied());
     let options: Vec<_> =
         options.map(|option| CString::new(option).expect("options have no zeros")).collect();
     let compiled = program.compile(&options);

@@ -106,24 +106,24 @@ impl Lowering<'_> {
         let mut body = scatter.body(self, code, &unknown);
         body.code.line("int position;");
         body.block("", |body| scatter.find_position(body, "point", "position"));
-        body.code.line("int smaller = 0, equal = 0, earlier = 0;");
+        body.code.line("int below = 0, equal = 0, earlier = 0;");
         body.block(
             format!("for (int other = threadIdx.x % WARP; other < {points}; other += WARP)"),
             |body| {
                 scatter.find_position(body, "other", "const int found");
-                body.code.line("smaller += found < position;");
+                body.code.line("below += found < position;");
                 body.code.line("equal += found == position;");
                 body.code.line("earlier += found == position && other < point;");
             },
         );
         let [order, ends] = [order, ends].map(|buffer| self.slots()[buffer.0 as usize].write());
-        for count in ["smaller", "equal", "earlier"] {
+        for count in ["below", "equal", "earlier"] {
             body.code.line(format!("{count} = reduce_warp<Sum>({count});"));
         }
         body.code.line("if (threadIdx.x % WARP != 0) return;");
-        body.code.line("const int place = smaller + earlier;");
+        body.code.line("const int place = below + earlier;");
         body.code.line(format!("{order}[place] = point;"));
-        body.code.line(format!("{ends}[place] = earlier == 0 ? smaller + equal : 0;"));
+        body.code.line(format!("{ends}[place] = earlier == 0 ? below + equal : 0;"));
         let text = body.code.finish();
         self.launch("sort", THREADS, [points.div_ceil(SORTED), 1, 1], text)?;
         Ok(())

@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [2] rows [24] columns [40]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 2) kernel_kernel0_parts(
+KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0_parts(
     const bf16* __restrict__ g_a,
     const bf16* __restrict__ g_b,
     float* g_partial)
@@ -23,7 +23,7 @@ KERNEL __launch_bounds__(256, 2) kernel_kernel0_parts(
   UNROLL
   for (int at = 0; at < Tile::COUNT; at++) {
     const int row = first_row + product0.row(at), column = first_column + product0.column(at);
-    if (row >= 24 || column >= 40) continue;
+    if (column >= 40 || row >= 24) continue;
     const float v0 = product0.sums[at];
     g_partial[1920 * o0 + 960 * o1 + 40 * row + column] = v0;
   }

@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [1] rows [40] columns [72]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 2) kernel_kernel0(
+KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
     const bf16* __restrict__ g_a,
     const bf16* __restrict__ g_b,
     float* g_c)
@@ -20,7 +20,7 @@ KERNEL __launch_bounds__(256, 2) kernel_kernel0(
   UNROLL
   for (int at = 0; at < Tile::COUNT; at++) {
     const int row = first_row + product0.row(at), column = first_column + product0.column(at);
-    if (row >= 40 || column >= 72) continue;
+    if (column >= 72 || row >= 40) continue;
     const float v0 = product0.sums[at];
     const float v1 = erff(v0);
     const float v2 = v1 * v0;

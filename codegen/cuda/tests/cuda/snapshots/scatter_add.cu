@@ -15,22 +15,22 @@ KERNEL __launch_bounds__(256, 1) kernel_scatter_add_9_5_2_3_0_f32_i32_scatter_ad
     const int v0 = g_x0[walked];
     position = clamped(v0, 9);
   }
-  int smaller = 0, equal = 0, earlier = 0;
+  int below = 0, equal = 0, earlier = 0;
   for (int other = threadIdx.x % WARP; other < 6; other += WARP) {
     const int walked = other;
     const int v0 = g_x0[walked];
     const int found = clamped(v0, 9);
-    smaller += found < position;
+    below += found < position;
     equal += found == position;
     earlier += found == position && other < point;
   }
-  smaller = reduce_warp<Sum>(smaller);
+  below = reduce_warp<Sum>(below);
   equal = reduce_warp<Sum>(equal);
   earlier = reduce_warp<Sum>(earlier);
   if (threadIdx.x % WARP != 0) return;
-  const int place = smaller + earlier;
+  const int place = below + earlier;
   g_order[place] = point;
-  g_ends[place] = earlier == 0 ? smaller + equal : 0;
+  g_ends[place] = earlier == 0 ? below + equal : 0;
 }
 
 // map scatter_add.[9, 5].[2, 3].0.f32.i32/scatter_add over columns [2, 3, 5]

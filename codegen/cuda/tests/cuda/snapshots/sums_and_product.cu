@@ -1,7 +1,7 @@
 // contraction kernel0 over rows [20] columns [72]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel_kernel0(
+KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
     const bf16* __restrict__ g_a,
     const bf16* __restrict__ g_b,
     const bf16* __restrict__ g_w,
