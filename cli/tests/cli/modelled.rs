@@ -78,10 +78,9 @@ fn every_launch_has_a_time_and_says_where_it_is_from() {
     );
 }
 
-/// Functions whose threads have memory of their own, which costs an access of memory where a register would do. There is one: sums over
-/// the batch of more columns than fit into registers.
+/// Threads have no memory of their own, which costs an access of memory where a register would do.
 #[test]
-fn kernels_with_local_memory_are_those_that_are_known() {
+fn no_kernel_has_local_memory() {
     if is_skipped() {
         return;
     }
@@ -90,7 +89,7 @@ fn kernels_with_local_memory_are_those_that_are_known() {
     let kernels = document["kernels"].as_array().unwrap();
     let local: Vec<_> = kernels.iter().filter(|kernel| number(kernel, "local_bytes") > 0.0).collect();
     let names: Vec<_> = local.iter().map(|kernel| kernel["function"].as_str().unwrap()).collect();
-    assert_eq!(names, ["kernel_mul_cast_reduce_chunks"], "{out}");
+    assert!(!kernels.is_empty() && names.is_empty(), "{names:?} {out}");
 }
 
 #[test]
