@@ -594,6 +594,17 @@ impl<'a> Warp<'a> {
         }
     }
 
+    /// The lanes of a copy that read memory: the others fill their piece with zeros, `LDGSTS.ZFILL [to], [from], P`.
+    fn copying(&self, instruction: &Instruction, lanes: u32) -> u32 {
+        match instruction.operands.last() {
+            Some(last) if matches!(last.place, Place::Predicate(_)) => {
+                let Condition { bits, known } = self.condition(last);
+                lanes & (bits | !known)
+            }
+            _ => lanes,
+        }
+    }
+
     /// What an access asks for, from its addresses.
     fn looked_at(&mut self, instruction: &Instruction, access: Access, lanes: u32, width: u32) -> Looked {
         let whole = f64::from(lanes.count_ones() * width);
@@ -601,6 +612,7 @@ impl<'a> Warp<'a> {
         let global =
             |access: Access| matches!(access, Access::LoadGlobal | Access::StoreGlobal | Access::Copy);
         if global(access) {
+            let lanes = if access == Access::Copy { self.copying(instruction, lanes) } else { lanes };
             let address = instruction.operands.iter().rev().find_map(|operand| match &operand.place {
                 Place::Memory(address) => Some(address),
                 _ => None,
