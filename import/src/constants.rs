@@ -3,33 +3,20 @@
 
 use kernfusion::HostTensor;
 use kernfusion::passes::ClosedForm;
-use kernfusion::trace::{Tensor, Trace};
-use kernfusion_ir::{DType, TensorType};
 
 /// The form of a value of whole numbers or truth values, or of a scalar, if it has one.
 pub(crate) fn closed_form(value: &HostTensor) -> Option<ClosedForm> {
     let ty = value.ty();
-    let is_whole = !ty.dtype.is_float() || ty.rank() == 0;
-    ClosedForm::recognise(&ty, &value.to_f64()).filter(|_| is_whole)
-}
-
-/// A value of that form and type.
-pub(crate) fn traced(trace: &Trace, form: ClosedForm, ty: &TensorType) -> Tensor {
-    let place = |axis| trace.iota(ty.shape.clone(), axis, DType::I32);
-    match form {
-        ClosedForm::Full(number) => trace.full(ty.shape.clone(), number, ty.dtype),
-        ClosedForm::Progression { axis, first, step } => {
-            let steps = if step == 1.0 { place(axis) } else { place(axis) * step };
-            if first == 0.0 { steps } else { steps + first }
-        }
-        ClosedForm::LowerTriangle { diagonal } => (place(ty.rank() - 1) - place(ty.rank() - 2)).le(diagonal),
-    }
+    let may_have_one = !ty.dtype.is_float() || ty.rank() == 0;
+    may_have_one.then(|| ClosedForm::recognise(&ty, &value.to_f64())).flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kernfusion::trace::Trace;
     use kernfusion_ir::evaluate::{Precision, evaluate};
+    use kernfusion_ir::{DType, TensorType};
 
     #[test]
     fn buffers_are_traced_as_the_values_that_they_hold() {
@@ -41,7 +28,7 @@ mod tests {
             HostTensor::from_f64(&mask, &[1.0, 1.0, 0.0, 1.0, 1.0, 1.0]),
         ] {
             let trace = Trace::new();
-            let traced = traced(&trace, closed_form(&value).unwrap(), &value.ty());
+            let traced = trace.closed_form(closed_form(&value).unwrap(), &value.ty());
             let program = trace.finish(&[("y", &traced)]).unwrap();
             let result = evaluate(&program.graph, &Default::default(), Precision::Declared).unwrap();
             assert_eq!(HostTensor::from_f64(&result["y"].ty, &result["y"].values), value);

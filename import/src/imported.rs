@@ -2,7 +2,6 @@
 
 use crate::archive::Archive;
 use crate::constants::closed_form;
-
 use crate::error::{ImportError, UnknownOperator};
 use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature, Size};
 use crate::weights::{Weight, Weights, tensor_type};
@@ -183,7 +182,7 @@ impl Reader {
             };
             let (&name, weight) = weights.next().expect("one for each name");
             let is_constant = !is_parameter && !changed.contains(&name);
-            if let Some(form) = closed_form(&weight.value).filter(|_| is_constant) {
+            if is_constant && let Some(form) = closed_form(&weight.value) {
                 sources.push((value, Source::ClosedForm(weight.value.ty(), form)));
                 continue;
             }

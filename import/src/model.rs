@@ -2,7 +2,6 @@
 
 use crate::Result;
 use crate::call::{Call, Values, as_dtype};
-use crate::constants::traced;
 use crate::error::ImportError;
 use crate::imported::{Imported, Source, operator_name};
 use crate::operators;
@@ -118,7 +117,7 @@ impl<'a> Model<'a> {
                     (*input).clone()
                 }
                 Source::State(at) => as_dtype(&self.states[*at], imported.states[*at].dtype),
-                Source::ClosedForm(ty, form) => traced(&self.trace, *form, ty),
+                Source::ClosedForm(ty, form) => self.trace.closed_form(*form, ty),
             };
             values.insert(name, value);
         }

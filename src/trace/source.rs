@@ -7,6 +7,7 @@
 use super::elementwise::constant;
 use super::{Tensor, Trace};
 use kernfusion_ir::{DType, InputRole, Iota, TensorType, random};
+use kernfusion_passes::ClosedForm;
 use std::f64::consts::TAU;
 
 impl Trace {
@@ -39,6 +40,13 @@ impl Trace {
         let ty = TensorType::new(dtype, shape);
         let iota = self.attempt("iota", [], |b, []| Ok(b.op(Iota { ty: ty.clone(), axis }, &[])?));
         iota.unwrap_or_else(|| self.placeholder(&ty))
+    }
+
+    /// A value that [follows from coordinates](ClosedForm).
+    #[track_caller]
+    pub fn closed_form(&self, form: ClosedForm, ty: &TensorType) -> Tensor {
+        let value = self.attempt("closed_form", [], |b, []| Ok(form.build(b, ty)?));
+        value.unwrap_or_else(|| self.placeholder(ty))
     }
 
     /// 0, 1, …, count − 1.

@@ -128,7 +128,7 @@ impl Lowering<'_> {
         stream.emit(&mut body);
         let text = body.code.finish();
         let grid = [rows.div_ceil(SIZE), 1, outer];
-        let block = Block { threads: THREADS, shared_bytes: 0, per_multiprocessor: 2 };
+        let block = Block { threads: THREADS, shared_bytes: 0, shares: true };
         self.launch_blocks("", block, grid, text)?;
         Ok(())
     }

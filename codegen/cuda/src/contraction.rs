@@ -133,11 +133,11 @@ impl Tiles {
             .then(|| product.k.iter().product())
     }
 
-    /// Blocks that share a multiprocessor: one waits for memory while another multiplies. Large tiles of plain arithmetic take too
+    /// Whether two blocks share a multiprocessor: one waits for memory while the other multiplies. Large tiles of plain arithmetic take too
     /// many registers.
-    fn per_multiprocessor(&self, rows: usize, columns: usize) -> usize {
-        let is_plain = !self.types.iter().any(|dtype| is_tensor(*dtype, self.tf32));
-        if is_plain && rows * columns > SMALL[0] * SMALL[1] { 1 } else { 2 }
+    fn shares(&self, rows: usize, columns: usize) -> bool {
+        let is_tensor = self.types.iter().any(|dtype| is_tensor(*dtype, self.tf32));
+        is_tensor || rows * columns <= SMALL[0] * SMALL[1]
     }
 
     /// The tile `product<number>`.
@@ -159,8 +159,8 @@ impl Tiles {
     }
 }
 
-/// How many parts sums of so many terms are divided into, and the terms of each part but the last. This follows from shapes alone,
-/// so that a sum has the same order on every card and in every tile.
+/// Splits a sum of `terms` terms: the number of parts, and the terms of each part but the last. Both depend on shapes alone, so that
+/// a sum has the same order on every card and in every tile.
 fn parts(terms: usize, large_tiles: usize) -> [usize; 2] {
     let wanted = (MANY_BLOCKS / large_tiles).min(terms / LEAST_TERMS).clamp(1, MOST_PARTS);
     // Steps of all types end where a part does.
@@ -234,7 +234,7 @@ impl Lowering<'_> {
         self.sum_parts(kernel, partial, parts)
     }
 
-    /// A block for each tile; where sums are divided, the first axis is that of their parts of so many terms.
+    /// One block per tile. Where sums are split, the first axis numbers their parts, of `terms_of_part` terms each.
     fn tiles(
         &mut self,
         kernel: &Kernel,
@@ -279,7 +279,7 @@ impl Lowering<'_> {
         let block = Block {
             threads: THREADS,
             shared_bytes: tiles.shared_bytes(down, along),
-            per_multiprocessor: tiles.per_multiprocessor(down, along),
+            shares: tiles.shares(down, along),
         };
         self.launch_blocks("", block, grid, text)?;
         Ok(())

@@ -284,8 +284,8 @@ pub(super) struct Block {
     pub(super) threads: usize,
     /// Bytes of shared memory beside that of its arrays.
     pub(super) shared_bytes: usize,
-    /// How many of them a multiprocessor should run at once, which limits their registers.
-    pub(super) per_multiprocessor: usize,
+    /// Whether two of them should share a multiprocessor, which limits their registers.
+    pub(super) shares: bool,
 }
 
 /// The lowering of one kernel.
@@ -424,7 +424,7 @@ impl Lowering<'_> {
         grid: [usize; 3],
         body: String,
     ) -> Result<Vec<String>, CodegenError> {
-        self.launch_blocks(suffix, Block { threads, shared_bytes: 0, per_multiprocessor: 1 }, grid, body)
+        self.launch_blocks(suffix, Block { threads, shared_bytes: 0, shares: false }, grid, body)
     }
 
     /// Adds a function with this body, and a launch of it; gives the declarations of its parameters. There is at least one
@@ -467,8 +467,8 @@ impl Lowering<'_> {
         let declared: Vec<String> = declared.collect();
         let slots = accesses.iter().map(|(number, ..)| *number).collect();
         // With one block as the least, the compiler does not save registers for more blocks by spilling.
-        let Block { threads, shared_bytes, per_multiprocessor } = block;
-        let together = if per_multiprocessor > 1 { TWO_BLOCKS } else { "1" };
+        let Block { threads, shared_bytes, shares } = block;
+        let together = if shares { TWO_BLOCKS } else { "1" };
         let head = format!("KERNEL __launch_bounds__({threads}, {together}) {name}(");
         let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
         if length <= LINE {

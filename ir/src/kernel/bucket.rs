@@ -12,14 +12,14 @@
 use super::{BufferRole, Form, Plan};
 use std::ops::RangeInclusive;
 
-/// Bytes of the sums of a bucket: so many that they take longer than what a message costs anyway, and so few that the last bucket, which is there at
-/// the end of backward only, is a small part of all. A larger sum has a bucket of its own.
+/// Bytes of a bucket: enough to outweigh the latency of a message, but few enough that the last bucket, which is complete only at the end of backward, is
+/// a small part of all. A larger sum has a bucket of its own.
 const BYTES: RangeInclusive<usize> = 64 << 10..=16 << 20;
 
-/// In about how many buckets sums are divided between these bytes.
+/// About how many buckets there are, as far as these bytes allow.
 const BUCKETS: usize = 12;
 
-/// In about how many at most: each is a message to every other rank.
+/// About how many there are at most: each is a message to every other rank.
 const MOST_BUCKETS: usize = 32;
 
 /// Collectives of a tail whose sums are exchanged together.

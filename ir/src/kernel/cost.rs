@@ -42,8 +42,8 @@ impl Kernel {
         }
     }
 
-    /// Bytes that a kernel, which is neither loop nor exchange, reads at least, and those that it writes, over buffers of so many elements
-    /// of so many bytes each.
+    /// The fewest bytes that the kernel reads and writes; `size` gives the elements of a buffer and the bytes of each. Loops and collectives
+    /// move other bytes.
     pub fn bytes_read_and_written(&self, size: impl Fn(BufferId) -> [usize; 2]) -> [usize; 2] {
         let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
         for (region, axes) in self.regions() {

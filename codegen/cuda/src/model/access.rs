@@ -15,7 +15,7 @@ const BANKS: u64 = 32;
 /// The addresses of a warp's lanes.
 pub(super) type Addresses = [u64; LANES];
 
-/// Pieces of 32 bytes that the lanes of a mask touch with so many bytes each.
+/// The 32-byte sectors that the lanes of a mask touch, each with `width` bytes.
 pub(super) fn sectors(addresses: &Addresses, mask: u32, width: u32) -> BTreeSet<u64> {
     let of = |lane: usize| {
         let first = addresses[lane];

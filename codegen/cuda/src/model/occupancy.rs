@@ -24,7 +24,7 @@ pub struct Resources {
     pub local: usize,
 }
 
-/// Blocks of so many threads that a multiprocessor holds at a time.
+/// How many blocks of `threads` threads a multiprocessor holds at a time.
 pub fn resident_blocks(resources: &Resources, threads: usize, limits: &Limits) -> usize {
     let warps = threads.div_ceil(WARP).max(1);
     let of_warp = (resources.registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
