@@ -112,13 +112,13 @@ impl Tensor {
     /// The elements as bytes in memory order (little-endian).
     pub fn to_bytes(&self) -> Vec<u8> {
         match &self.data {
-            Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::U32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::I8(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::F32(v) => bytes_of(v, f32::to_le_bytes),
+            Data::BF16(v) => bytes_of(v, bf16::to_le_bytes),
+            Data::F16(v) => bytes_of(v, f16::to_le_bytes),
+            Data::F64(v) => bytes_of(v, f64::to_le_bytes),
+            Data::I32(v) => bytes_of(v, i32::to_le_bytes),
+            Data::U32(v) => bytes_of(v, u32::to_le_bytes),
+            Data::I8(v) => bytes_of(v, i8::to_le_bytes),
             Data::Bool(v) => v.clone(),
         }
     }
@@ -166,6 +166,13 @@ impl Tensor {
     pub fn as_u32(&self) -> Option<&[u32]> {
         if let Data::U32(values) = &self.data { Some(values) } else { None }
     }
+}
+
+/// Numbers as bytes in memory order.
+fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    let mut all = vec![0; N * values.len()];
+    all.chunks_exact_mut(N).zip(values).for_each(|(place, &value)| place.copy_from_slice(&bytes(value)));
+    all
 }
 
 fn elements<T, const N: usize>(bytes: &[u8], read: fn([u8; N]) -> T) -> Vec<T> {
