@@ -38,10 +38,9 @@ pub(crate) struct Args {
 const SHAPE: &str = "shape.json";
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    match args.model.is_file() {
-        true => import_archive(&args, screen),
-        false => import_published(&args, screen),
-    }
+    let is_archive =
+        args.model.is_file() || args.model.extension().is_some_and(|extension| extension == "pt2");
+    if is_archive { import_archive(&args, screen) } else { import_published(&args, screen) }
 }
 
 fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {

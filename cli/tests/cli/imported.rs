@@ -73,4 +73,5 @@ fn what_cannot_be_imported_says_why() {
         work.fail("import model.pt2 -o x").contains("model.pt2: it is no whole archive of torch.export.save")
     );
     assert!(!work.path("x").exists());
+    assert!(work.fail("import nowhere.pt2 -o x").contains("nowhere.pt2: No such file"));
 }
