@@ -9,7 +9,7 @@ use crate::measurement::profile::{Args, folded, shape};
 use crate::measurement::profile_table::shortened;
 use kernfusion::compile::{Stages, Target};
 use kernfusion_cuda::model::{CARDS, Card, Estimate, LAUNCH_GAP, Model as CardModel, Step};
-use kernfusion_cuda::{Cache, Function, Options, Renderer, accepts};
+use kernfusion_cuda::{Cache, Function, Options, Renderer, accepts, has_warpgroups};
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Plan};
 use kernfusion_passes::MemoryStrategy;
 use serde::Serialize;
@@ -62,7 +62,8 @@ pub(super) fn run(args: &Args, model: &Model, card: &str, screen: &mut Screen) -
     let card = Card::named(card)
         .ok_or_else(|| CliError::Usage(format!("the model knows no card {card}, but {}", names())))?;
     let plan = planned(args, model)?;
-    let mut renderer = Renderer::new(Options { tf32, ..Options::default() });
+    let mut renderer =
+        Renderer::new(Options { tf32, warpgroups: has_warpgroups(card.architecture), ..Options::default() });
     let program = renderer.program(&plan).map_err(kernfusion_lm::Error::from)?;
     let steps = CardModel { card, cache: Cache::of_user() }.steps(&program, renderer.functions())?;
     let lines = lines(card, &plan.graph, &steps, renderer.functions());

@@ -20,25 +20,32 @@ use kernfusion_ir::kernel::{
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Rows and columns of tiles, the small one first and the large one last.
-pub(super) const TILES: [[usize; 2]; 4] = [[64, 64], [128, 64], [64, 128], [128, 128]];
+/// Rows and columns of tiles, the small one first. The widest one is for warpgroups alone: it takes all registers of a multiprocessor, and
+/// fewest bytes for a product.
+pub(super) const TILES: [[usize; 2]; 5] = [[64, 64], [128, 64], [64, 128], [128, 128], [128, 256]];
 const SMALL: [usize; 2] = TILES[0];
 const LARGE: [usize; 2] = TILES[3];
+const WIDE: [usize; 2] = TILES[4];
 /// Threads of a tile, as the headers have them.
 pub(super) const THREADS: usize = 256;
-/// Bytes of a row of a panel, with its padding, as the headers have them.
-const PANEL_ROW: usize = 80;
+/// Bytes of a row of a panel, with its padding, as the headers have them, and of one for warpgroups.
+const PANEL_ROW: [usize; 2] = [80, 128];
 /// Stages of panels, one of which is read while the others are filled: at least, as in chains, whose values take shared memory, too,
 /// and at most.
 const STAGES: [usize; 2] = [2, 4];
 /// Bytes of shared memory for panels: cards give a block at least 99 KiB, and 164 KiB to two that share a multiprocessor of an A100.
 const SHARED_BYTES: usize = 80 << 10;
+/// Those of cards with warpgroups, for each of two blocks.
+const SHARED_BYTES_OF_WARPGROUPS: usize = 113 << 10;
 /// With this many large tiles, a large GPU is occupied.
 const MANY_TILES: usize = 120;
 /// Blocks that a large GPU runs at once, two on each multiprocessor.
 const MANY_BLOCKS: usize = 264;
 /// Terms of a part of a sum at least: less work would not be worth the memory that parts go through.
 const LEAST_TERMS: usize = 1024;
+/// What writing and reading a part of a tile costs, in terms that are multiplied meanwhile: 8 bytes an entry at 4.8 TB/s beside 2 operations at
+/// 600 TFLOP/s.
+const TERMS_OF_PART: usize = 500;
 const MOST_PARTS: usize = 16;
 
 /// The types of the tiles of a kernel's products, and the shared memory of their panels.
@@ -50,6 +57,8 @@ pub(super) struct Tiles {
     tf32: bool,
     /// Whether tiles of up to 128×128 fit into registers and shared memory.
     may_be_large: bool,
+    /// Whether warpgroups compute them.
+    by_warpgroups: bool,
     stages: usize,
 }
 
@@ -64,7 +73,8 @@ impl Tiles {
         distinct.sort();
         distinct.dedup();
         let may_be_large = types.len() == 1 && types[0] != DType::F64;
-        (!is_mixed).then_some(Tiles { types, distinct, tf32, may_be_large, stages: STAGES[0] })
+        let stages = STAGES[0];
+        (!is_mixed).then_some(Tiles { types, distinct, tf32, may_be_large, by_warpgroups: false, stages })
     }
 
     /// The name of the tile type of a product.
@@ -82,11 +92,22 @@ impl Tiles {
         format!("panels{}", self.suffix(number))
     }
 
-    /// With as many stages as there is memory for.
-    fn deepened(self, [rows, columns]: [usize; 2]) -> Self {
-        let one = Tiles { stages: 1, ..self };
-        let stages = (SHARED_BYTES / one.shared_bytes(rows, columns)).clamp(STAGES[0], STAGES[1]);
+    /// Computed by warpgroups, if there are any and they multiply such tiles, and with as many stages as there is memory for.
+    fn deepened(self, has_warpgroups: bool, [rows, columns]: [usize; 2]) -> Self {
+        let by_warpgroups = has_warpgroups && self.are_narrow() && [rows, columns] != SMALL;
+        let one = Tiles { by_warpgroups, stages: 1, ..self };
+        let memory = match by_warpgroups {
+            true if one.shares(rows, columns) => SHARED_BYTES_OF_WARPGROUPS,
+            true => 2 * SHARED_BYTES_OF_WARPGROUPS,
+            false => SHARED_BYTES,
+        };
+        let stages = (memory / one.shared_bytes(rows, columns)).clamp(STAGES[0], STAGES[1]);
         Tiles { stages, ..one }
+    }
+
+    /// Whether all operands have 16 bits, as those that warpgroups multiply.
+    fn are_narrow(&self) -> bool {
+        self.types.iter().all(|dtype| matches!(dtype, DType::BF16 | DType::F16))
     }
 
     /// Tile types, and panels in memory that launches ask for.
@@ -99,7 +120,7 @@ impl Tiles {
 
     /// Bytes of shared memory of all panels.
     fn shared_bytes(&self, rows: usize, columns: usize) -> usize {
-        self.distinct.len() * self.stages * (rows + columns) * PANEL_ROW
+        self.distinct.len() * self.stages * (rows + columns) * PANEL_ROW[usize::from(self.by_warpgroups)]
     }
 
     /// Tile types and panels.
@@ -119,7 +140,11 @@ impl Tiles {
         for (at, dtype) in self.distinct.iter().enumerate() {
             let number = self.types.iter().position(|other| other == dtype).expect("a type of a product");
             let (name, panels) = (self.name(number), self.panels(number));
-            code.line(format!("using {name} = {};", tile_type(*dtype, self.tf32, rows, columns)));
+            let ty = match self.by_warpgroups {
+                true => format!("WarpgroupTile<{}, {rows}, {columns}>", memory_type(*dtype)),
+                false => tile_type(*dtype, self.tf32, rows, columns),
+            };
+            code.line(format!("using {name} = {ty};"));
             let count = format!("panel_count<{name}>({})", self.stages);
             code.line(memory(at, element_type(*dtype), &panels, &count));
         }
@@ -133,11 +158,12 @@ impl Tiles {
             .then(|| product.k.iter().product())
     }
 
-    /// Whether two blocks share a multiprocessor: one waits for memory while the other multiplies. Large tiles of plain arithmetic take too
-    /// many registers.
+    /// Whether two blocks share a multiprocessor: one waits for memory while the other multiplies. Large tiles of plain arithmetic and the
+    /// widest ones take too many registers.
     fn shares(&self, rows: usize, columns: usize) -> bool {
         let is_tensor = self.types.iter().any(|dtype| is_tensor(*dtype, self.tf32));
-        is_tensor || rows * columns <= SMALL[0] * SMALL[1]
+        let most = if is_tensor { LARGE } else { SMALL };
+        rows * columns <= most[0] * most[1]
     }
 
     /// The tile `product<number>`.
@@ -161,10 +187,19 @@ impl Tiles {
 
 /// Splits a sum of `terms` terms: the number of parts, and the terms of each part but the last. Both depend on shapes alone, so that
 /// a sum has the same order on every card and in every tile.
+///
+/// Blocks come in waves of as many as a GPU runs at once, and the last wave takes as long as the others: 144 tiles are half a wave, five
+/// parts of each are three whole ones. A part more costs a tile that is written and read once more.
 fn parts(terms: usize, large_tiles: usize) -> [usize; 2] {
-    let wanted = (MANY_BLOCKS / large_tiles).min(terms / LEAST_TERMS).clamp(1, MOST_PARTS);
     // Steps of all types end where a part does.
-    let of_part = terms.div_ceil(wanted).max(1).next_multiple_of(64);
+    let of_part = |parts: usize| terms.div_ceil(parts).max(1).next_multiple_of(64);
+    let most = (terms / LEAST_TERMS).clamp(1, MOST_PARTS);
+    let cost = |parts: &usize| {
+        let blocks = large_tiles * parts;
+        let memory = if *parts > 1 { blocks * TERMS_OF_PART } else { 0 };
+        blocks.next_multiple_of(MANY_BLOCKS) * of_part(*parts) + memory
+    };
+    let of_part = of_part((1..=most).min_by_key(cost).unwrap_or(1));
     [terms.div_ceil(of_part), of_part]
 }
 
@@ -182,6 +217,18 @@ fn of_parts(kernel: &Kernel, parts: usize, partial: BufferId) -> Kernel {
     let index = dense(&result.domain);
     result.stores = vec![Store { value, buffer: partial, index, mode: StoreMode::Set }];
     result
+}
+
+/// Whether the region loads something else for each row and column.
+fn loads_entries(kernel: &Kernel) -> bool {
+    let domain = &kernel.domain;
+    let moves = |index: &Index, axes: Range<usize>| index.strides[axes].iter().any(|stride| *stride != 0);
+    kernel.region.instrs.iter().any(|instr| match &instr.kind {
+        InstrKind::Load { index, .. } => {
+            moves(index, domain.row_axes()) && moves(index, domain.column_axes())
+        }
+        _ => false,
+    })
 }
 
 /// Whether tensor cores multiply a type.
@@ -210,21 +257,30 @@ impl Lowering<'_> {
     /// Products and an elementwise region.
     pub(super) fn contraction(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         let kernel = &axes::merged(kernel);
-        let domain = &kernel.domain;
-        let [outer, rows, columns] = self.extents(domain)?;
+        let [outer, rows, columns] = self.extents(&kernel.domain)?;
         if outer * rows * columns == 0 {
             return Ok(());
         }
+        let kernel = &self.with_converted_operands(kernel)?;
         let Some(tiles) = Tiles::of(self, kernel) else { return self.split_products(kernel) };
-        let large = outer * rows.div_ceil(LARGE[0]) * columns.div_ceil(LARGE[1]);
-        let [parts, terms] = tiles.divisible_terms(kernel).map_or([1, 0], |terms| parts(terms, large));
-        let usual = if large * parts >= MANY_TILES { LARGE } else { SMALL };
+        let count = |[down, along]: [usize; 2]| outer * rows.div_ceil(down) * columns.div_ceil(along);
+        let [parts, terms] = tiles.divisible_terms(kernel).map_or([1, 0], |terms| parts(terms, count(LARGE)));
+        let may_be_wide = self.options.warpgroups && tiles.are_narrow();
+        // What is beyond the last column costs more than width saves, and no other block works while one waits for what its region loads.
+        let is_filled = 40 * count(WIDE) <= 21 * count(LARGE);
+        let is_wide = may_be_wide && is_filled && !loads_entries(kernel);
+        let usual = match count(LARGE) * parts {
+            tiles if tiles >= 2 * MANY_TILES && is_wide => WIDE,
+            tiles if tiles >= MANY_TILES => LARGE,
+            _ => SMALL,
+        };
         let tile = match self.choice {
             _ if !tiles.may_be_large => SMALL,
+            Some(ProductMethod::Tile(WIDE)) if !may_be_wide => LARGE,
             Some(ProductMethod::Tile(tile)) => tile,
             Some(ProductMethod::Library(_)) | None => usual,
         };
-        let tiles = tiles.deepened(tile);
+        let tiles = tiles.deepened(self.options.warpgroups, tile);
         if parts < 2 {
             return self.tiles(kernel, &tiles, tile, None);
         }
@@ -265,7 +321,15 @@ impl Lowering<'_> {
         code.line(
             "const int row = first_row + product0.row(at), column = first_column + product0.column(at);",
         );
-        code.line(format!("if (column >= {columns} || row >= {rows}) continue;"));
+        // Without branches between them, entries are computed side by side.
+        let beyond = [("column", columns, along), ("row", rows, down)]
+            .into_iter()
+            .filter(|(_, extent, of_tile)| !extent.is_multiple_of(*of_tile))
+            .map(|(name, extent, _)| format!("{name} >= {extent}"))
+            .collect::<Vec<_>>();
+        if !beyond.is_empty() {
+            code.line(format!("if ({}) continue;", beyond.join(" || ")));
+        }
         names.extend(coordinates(&mut code, "row", 'r', &domain.axes[domain.row_axes()]));
         names.extend(coordinates(&mut code, "column", 'c', &domain.axes[domain.column_axes()]));
         let axes = Axes { names, extents: domain.axes.clone() };
@@ -478,9 +542,11 @@ mod tests {
     #[test]
     fn long_sums_of_few_tiles_are_divided() {
         assert_eq!(parts(16_384, 36), [7, 2368]);
-        assert_eq!(parts(50_257, 48), [5, 10_112]);
+        assert_eq!(parts(50_257, 48), [11, 4608]);
         assert_eq!(parts(1 << 20, 1), [16, 65_536]);
         // Enough tiles, too few terms, none.
-        assert_eq!((parts(16_384, 144)[0], parts(2047, 1)[0], parts(0, 1)[0]), (1, 1, 0));
+        assert_eq!((parts(16_384, 792)[0], parts(2047, 1)[0], parts(0, 1)[0]), (1, 1, 0));
+        // Whole waves.
+        assert_eq!((parts(16_384, 144), parts(3072, 768)[0]), ([5, 3328], 1));
     }
 }

@@ -111,7 +111,9 @@ impl Device {
     pub fn architecture(&self) -> Result<String, CudaError> {
         let (major, minor) =
             self.context.compute_capability().map_err(failed("asking for the architecture"))?;
-        let architecture = format!("sm_{major}{minor}");
+        // Products of warpgroups are among what only this very architecture has.
+        let suffix = if (major, minor) == (9, 0) { "a" } else { "" };
+        let architecture = format!("sm_{major}{minor}{suffix}");
         // The first with asynchronous copies and tensor cores for bf16.
         if major < 8 { Err(CudaError::TooOld { architecture }) } else { Ok(architecture) }
     }

@@ -42,7 +42,8 @@ pub enum EmulatorError {
 pub struct ThreadSchedule {
     /// Asynchronous copies happen when they start; otherwise when they are waited for.
     pub eager_copies: bool,
-    /// Each warp runs until it must wait, the last one first unless they are shuffled; otherwise all threads advance in turns.
+    /// Each warp runs until it must wait, the last one first unless they are shuffled, and products of warpgroups happen when they start;
+    /// otherwise all threads advance in turns, and such products happen when they are waited for.
     pub warp_greedy: bool,
     /// Which block comes after which.
     pub order: Order,

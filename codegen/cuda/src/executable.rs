@@ -17,7 +17,7 @@ use super::layout::{Batch, Delivery, Layout, moves};
 use super::loaded::Loaded;
 use super::nccl::Nccl;
 use super::pending::{PendingRun, Results, Slot};
-use super::{Candidates, Options, Renderer, tune};
+use super::{Candidates, Options, Renderer, has_warpgroups, tune};
 use cudarc::driver::{CudaGraph, sys};
 use kernfusion_codegen::{
     CodegenError, Executable, Outputs, Pending, State, States, Temporaries, check_inputs,
@@ -146,7 +146,8 @@ impl CudaExecutable {
         // A kernel at a time is what eager mode promises.
         let groups = options.groups && temporaries == Temporaries::Arena;
         let communicator = options.communicator.clone();
-        let mut renderer = Renderer::new(Options { groups, ..options });
+        let warpgroups = has_warpgroups(&device.architecture()?);
+        let mut renderer = Renderer::new(Options { groups, warpgroups, ..options });
         let batch = Batch::new(&program, communicator.as_ref().map_or(0, |communicator| communicator.rank()));
         let (mut plans, mut products, mut nccl) = (vec![], 0, None);
         for (plan, times) in program.plans() {

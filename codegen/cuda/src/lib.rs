@@ -85,11 +85,12 @@ pub use peaks::peaks;
 use std::sync::Arc;
 
 /// The headers that generated source includes, by name.
-pub const HEADERS: [(&str, &str); 4] = [
+pub const HEADERS: [(&str, &str); 5] = [
     ("seam.cuh", include_str!("headers/seam.cuh")),
     ("numbers.cuh", include_str!("headers/numbers.cuh")),
     ("reduce.cuh", include_str!("headers/reduce.cuh")),
     ("tile.cuh", include_str!("headers/tile.cuh")),
+    ("warpgroup.cuh", include_str!("headers/warpgroup.cuh")),
 ];
 
 /// The emulator's header, which the seam includes where there is no CUDA compiler.
@@ -100,11 +101,13 @@ const EMULATOR: (&str, &str) = ("emulator.hpp", include_str!("headers/emulator.h
 pub struct Options {
     /// Whether products of `f32` run on tensor cores, with operands rounded to 10 bits of fraction (TF32).
     pub tf32: bool,
+    /// Whether warpgroups compute products of `bf16` and `f16`, which takes an architecture that has them ([`has_warpgroups`]).
+    pub warpgroups: bool,
     /// Where entries of products must be in memory, they are computed in slices of this many bytes; in sixteen at most.
     pub slice_bytes: usize,
     /// Whether maps that stand next to each other, and do not need each other, run as one launch.
     pub groups: bool,
-    /// The tile of products (64 or 128 rows, 64 or 128 columns) where several fit, instead of one chosen by their size.
+    /// The tile of products (64 or 128 rows, 64 or 128 columns, or 128 rows and 256 columns for warpgroups) where several fit, instead of one chosen by their size.
     pub tile: Option<[usize; 2]>,
     /// Who takes part when a device measures, before it runs a program, who does each product best.
     pub candidates: Candidates,
@@ -116,6 +119,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             tf32: false,
+            warpgroups: false,
             slice_bytes: 64 << 20,
             groups: true,
             tile: None,
@@ -123,6 +127,11 @@ impl Default for Options {
             communicator: None,
         }
     }
+}
+
+/// Whether code for an architecture such as `sm_90a` may have products of warpgroups. No card before and none after Hopper has them.
+pub fn has_warpgroups(architecture: &str) -> bool {
+    architecture == "sm_90a"
 }
 
 /// The PTX of a function for an architecture such as `compute_90`.

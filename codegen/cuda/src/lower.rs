@@ -462,7 +462,8 @@ impl Lowering<'_> {
         });
         let mut code = Code::default();
         self.comment.lines().for_each(|line| code.line(format!("// {line}").trim_end()));
-        code.line("#include \"tile.cuh\"");
+        let header = if body.contains("WarpgroupTile") { "warpgroup.cuh" } else { "tile.cuh" };
+        code.line(format!("#include \"{header}\""));
         code.line("");
         let declared: Vec<String> = declared.collect();
         let slots = accesses.iter().map(|(number, ..)| *number).collect();

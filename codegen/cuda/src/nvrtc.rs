@@ -38,7 +38,7 @@ pub struct Resources {
 /// The whole source of a function: the headers, then the function.
 pub fn whole_source(function: &Function) -> String {
     let mut source = String::new();
-    for (_, text) in HEADERS {
+    for text in HEADERS.iter().map(|(_, text)| *text).chain([function.text.as_str()]) {
         // The seam's other body is not for NVRTC.
         let kept = text.lines().filter(|line| !line.starts_with("#include") && *line != "#pragma once");
         kept.for_each(|line| {
@@ -46,7 +46,7 @@ pub fn whole_source(function: &Function) -> String {
             source.push('\n');
         });
     }
-    source + &function.text.replace("#include \"tile.cuh\"\n", "")
+    source
 }
 
 /// Options that every function is compiled with, beside its architecture.

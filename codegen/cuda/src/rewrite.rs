@@ -59,9 +59,58 @@ impl Lowering<'_> {
         Ok((buffer, Store { value, buffer, index: dense(&kernel.domain), mode: StoreMode::Set }))
     }
 
+    /// A contraction whose operands are what memory holds: what many tiles would convert each for itself, from `f32` to 16 bits, is
+    /// converted before, the whole buffer at once.
+    pub(super) fn with_converted_operands(&mut self, kernel: &Kernel) -> Result<Kernel, CodegenError> {
+        let domain = &kernel.domain;
+        let mut result = kernel.clone();
+        if domain.extent(domain.row_axes()).min(domain.extent(domain.column_axes())) < MANY_READERS {
+            return Ok(result);
+        }
+        let mut converted: BTreeMap<(BufferId, DType), BufferId> = BTreeMap::new();
+        for operand in result.operands_mut() {
+            let Some((buffer, dtype)) = conversion(operand) else { continue };
+            let known = converted.get(&(buffer, dtype)).copied();
+            let copy = known.map_or_else(|| self.converted(kernel, buffer, dtype), Ok)?;
+            converted.insert((buffer, dtype), copy);
+            let loaded = operand.region.instrs.iter_mut().find_map(|instr| match &mut instr.kind {
+                InstrKind::Load { buffer, .. } => Some((buffer, &mut instr.dtype)),
+                _ => None,
+            });
+            let (loaded_buffer, loaded_dtype) = loaded.expect("a conversion of a load");
+            (*loaded_buffer, *loaded_dtype) = (copy, dtype);
+            operand.value = Scalar(0);
+            operand.region.instrs.truncate(1);
+        }
+        self.moves(&result);
+        Ok(result)
+    }
+
+    /// A buffer's numbers in another type, in scratch memory.
+    fn converted(
+        &mut self,
+        kernel: &Kernel,
+        buffer: BufferId,
+        dtype: DType,
+    ) -> Result<BufferId, CodegenError> {
+        let slot = &self.slots()[buffer.0 as usize];
+        let (from, elements) = (slot.dtype, slot.bytes / slot.dtype.size());
+        let copy = self.scratch("converted", dtype, elements)?;
+        let mut region = Region::default();
+        let index = || Index { strides: vec![1], ..Index::default() };
+        let load = region.push(InstrKind::Load { buffer, index: index(), guard: vec![] }, from);
+        let value = region.push(InstrKind::Cast(load), dtype);
+        let stores = vec![Store { value, buffer: copy, index: index(), mode: StoreMode::Set }];
+        let map =
+            Kernel { form: Form::Map, domain: Domain::flat([elements]), region, stores, ..kernel.clone() };
+        self.named("converted", |lowering| lowering.form(&map))?;
+        Ok(copy)
+    }
+
     /// A contraction as its products, its region over their entries, and its consumers, slice of rows by slice of rows so
     /// that what lies between them stays small.
     pub(super) fn split_products(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
+        let kernel = &self.with_converted_operands(kernel)?;
         let Form::Contraction(contraction) = &kernel.form else {
             unreachable!("only contractions have products")
         };
@@ -129,6 +178,24 @@ impl Lowering<'_> {
             self.named("consumer", |lowering| lowering.form(&second))?;
         }
         Ok(())
+    }
+}
+
+/// With at least this many rows and columns, three tiles or more read each number of an operand.
+const MANY_READERS: usize = 3 * 128;
+
+/// The buffer that an operand reads and converts from `f32` to 16 bits, and their type.
+fn conversion(operand: &Operand) -> Option<(BufferId, DType)> {
+    let [load, cast] = &operand.region.instrs[..] else { return None };
+    match (&load.kind, &cast.kind) {
+        (InstrKind::Load { buffer, guard, .. }, InstrKind::Cast(Scalar(0)))
+            if guard.is_empty()
+                && load.dtype == DType::F32
+                && matches!(cast.dtype, DType::BF16 | DType::F16) =>
+        {
+            (operand.value == Scalar(1)).then_some((*buffer, cast.dtype))
+        }
+        _ => None,
     }
 }
 

@@ -36,7 +36,8 @@ namespace emulator {
 
 struct Schedule {
   bool eager_copies = false;  // Copies happen when they start, not when they are waited for.
-  bool warp_greedy = false;   // The last warp first, each as far as it comes; else all threads in turns.
+  bool warp_greedy = false;   // The last warp first, each as far as it comes, and products of warpgroups when they start; else all threads
+                              // in turns, and products when they are waited for.
   u64 order = 0;  // Of blocks: 0 is ascending, 1 descending; others shuffle blocks, warps and lanes.
 };
 
@@ -46,6 +47,13 @@ struct Copy {
   void* to;
   const void* from;
   int bytes;
+  int group;
+};
+
+// A product of a warpgroup, whose operands are in shared memory; none if it has been done.
+struct Product {
+  void (*add)(float* results, u64 a, u64 b);
+  u64 a, b;
   int group;
 };
 
@@ -61,6 +69,12 @@ struct Thread {
   Wait wait;
   std::vector<Copy> copies;
   int group;
+  std::vector<Product> products;
+  int product_group;
+  // Of products under way: where they will be, and what they will be.
+  float* sums;
+  std::vector<float> results;
+  bool has_begun, has_published;
 };
 
 struct Warp {
@@ -77,6 +91,7 @@ struct alignas(16) Piece {
   unsigned char bytes[16];
 };
 inline std::vector<Piece> launched_shared;  // Memory that the launch has asked for.
+inline std::vector<Piece> published;        // What products of warpgroups read of it.
 inline Thread* current;
 inline dim3 block_index, block_size, grid_size;
 inline int arrived;
@@ -184,6 +199,7 @@ inline void run_block() {
   const int count = (int)warps.size();
   shared.clear();
   memset((void*)launched_shared.data(), 0xff, launched_shared.size() * sizeof(Piece));
+  published = launched_shared;
   arrived = 0;
   for (auto& warp : warps) warp.arrived = 0;
   for (int i = 0; i < (int)threads.size(); i++) {
@@ -193,6 +209,9 @@ inline void run_block() {
     thread.wait = NOTHING;
     thread.copies.clear();
     thread.group = 0;
+    thread.products.clear();
+    thread.product_group = 0;
+    thread.has_begun = thread.has_published = false;
     prepare(thread);
   }
   for (;;) {
@@ -248,10 +267,19 @@ inline void share(void* memory, size_t bytes) {
   memset(memory, 0xff, bytes);
 }
 
+// What was written to shared memory is there for products, if every thread has published what it has written.
+inline void publish_all() {
+  for (auto& thread : threads)
+    if (!thread.has_published) return;
+  published = launched_shared;
+  for (auto& thread : threads) thread.has_published = false;
+}
+
 inline void wait_for_block() {
   current->wait = FOR_BLOCK;
   if (++arrived == (int)threads.size()) {
     arrived = 0;
+    publish_all();
     for (auto& thread : threads)
       if (thread.wait == FOR_BLOCK) thread.wait = NOTHING;
   }
@@ -283,9 +311,17 @@ inline void* launched(size_t offset, size_t bytes) {
 
 inline Warp& own_warp() { return warps[current->number / 32]; }
 
+inline void write(void* to, const Copy& copy) {
+  memset(to, 0, 16);
+  memcpy(to, copy.from, copy.bytes);
+}
+
 inline void copy(const Copy& copy) {
-  memset(copy.to, 0, 16);
-  memcpy(copy.to, copy.from, copy.bytes);
+  write(copy.to, copy);
+  current->has_published = false;
+  // What has not been published may be there for products, too, at any time.
+  const u64 offset = (unsigned char*)copy.to - launched_shared.data()->bytes;
+  if (schedule.eager_copies && offset < published.size() * sizeof(Piece)) write(published.data()->bytes + offset, copy);
 }
 
 }  // namespace emulator
@@ -439,3 +475,93 @@ inline void mma_f16(float* d, const u32* a, const u32* b) {
 inline void mma_tf32(float* d, const u32* a, const u32* b) {
   emulator::multiply<8>(d, a, b, [](u32 word, int) { return float_of_bits(word & 0xffffe000u); });
 }
+
+// Products of warpgroups happen when they start, or when they are waited for, whatever copies do. They read what has been published. Until
+// the wait, their sums are NaN.
+
+inline u32 shared_address(const void* place) { return (u32)((const u8*)place - emulator::launched_shared.data()->bytes); }
+
+inline void publish_shared() { emulator::current->has_published = true; }
+
+inline void products_begin() { emulator::current->has_begun = true; }
+
+inline void products_commit() {
+  emulator::current->has_begun = false;
+  emulator::current->product_group++;
+}
+
+inline void keep_in_place(float&) {}
+
+template <int GROUPS> void products_wait() {
+  auto& thread = *emulator::current;
+  auto& products = thread.products;
+  if (products.empty()) return;
+  size_t done = 0;
+  for (; done < products.size() && products[done].group < thread.product_group - GROUPS; done++) {
+    const auto& product = products[done];
+    if (product.add) product.add(thread.results.data(), product.a, product.b);
+  }
+  products.erase(products.begin(), products.begin() + done);
+  if (products.empty()) memcpy(thread.sums, thread.results.data(), thread.results.size() * sizeof(float));
+}
+
+struct bf16;
+struct f16;
+
+namespace emulator {
+
+// A number of an operand: its row and term count from those of the matrix. As the PTX manual has the layouts "128B swizzling" of K-major
+// and MN-major matrices, and the matrix descriptor.
+template <bool ALONG_ROWS> u16 number(u64 matrix, int row, int term) {
+  if (matrix >> 62 != 1 || (matrix >> 49 & 7)) stop(11, "the matrix of a product", "is not swizzled as it should be");
+  const auto offset = [&](int from) { return (matrix >> from & 0x3fff) * 16; };
+  u64 address = offset(0);
+  if (ALONG_ROWS)
+    address += row / 64 * offset(16) + term / 8 * offset(32) + term % 8 * 128 + row % 64 * 2;
+  else
+    address += row / 8 * offset(32) + row % 8 * 128 + term * 2;
+  address ^= address >> 3 & 0x70;
+  if (address + 2 > published.size() * sizeof(Piece)) stop(11, "the matrix of a product", "is outside of shared memory");
+  u16 bits;
+  memcpy(&bits, published.data()->bytes + address, 2);
+  return bits;
+}
+
+inline float value_of(const bf16*, u16 bits) { return float_of_bits((u32)bits << 16); }
+inline float value_of(const f16*, u16 bits) { return half_value(bits); }
+
+}  // namespace emulator
+
+template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct {
+  static constexpr int COUNT = COLUMNS / 2, TERMS = 16;
+
+  static void add(float* results, u64 a_matrix, u64 b_matrix) {
+    const int thread = emulator::current->number % 128, g = thread % 32 / 4, q = thread % 4;
+    const auto value = [](u16 bits) { return emulator::value_of((const T*)nullptr, bits); };
+    float a[2][TERMS];
+    for (int half = 0; half < 2; half++)
+      for (int k = 0; k < TERMS; k++)
+        a[half][k] = value(emulator::number<A_ALONG_ROWS>(a_matrix, thread / 32 * 16 + half * 8 + g, k));
+    for (int column = 0; column < COLUMNS; column++) {
+      if (column % 8 / 2 != q) continue;
+      for (int k = 0; k < TERMS; k++) {
+        const float b = value(emulator::number<B_ALONG_ROWS>(b_matrix, column, k));
+        for (int half = 0; half < 2; half++) results[column / 8 * 4 + half * 2 + column % 2] += a[half][k] * b;
+      }
+    }
+  }
+
+  static void start(float* sums, u64 a, u64 b) {
+    auto& thread = *emulator::current;
+    if (!thread.has_begun) emulator::stop(11, "a product of a warpgroup", "does not wait for its sums");
+    if (thread.products.empty()) {
+      thread.sums = sums;
+      thread.results.assign(sums, sums + COUNT);
+    }
+    if (thread.sums != sums) emulator::stop(11, "products of a warpgroup", "have several sums under way");
+    for (int at = 0; at < COUNT; at++) sums[at] = NAN;
+    const bool is_eager = emulator::schedule.warp_greedy;
+    if (is_eager) add(thread.results.data(), a, b);
+    thread.products.push_back({is_eager ? nullptr : add, a, b, thread.product_group});
+  }
+};

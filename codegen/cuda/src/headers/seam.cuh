@@ -33,7 +33,7 @@ template <int COUNT> struct Pointers {
 #define SHARED(T, name, count) __shared__ __align__(16) T name[count]
 // As SHARED, in memory that launches ask for, as much as they like: from a number of bytes on.
 #define LAUNCHED_SHARED(T, name, offset, count)        \
-  extern __shared__ __align__(16) u8 launched_shared[]; \
+  extern __shared__ __align__(1024) u8 launched_shared[]; \
   T* name = (T*)(launched_shared + (offset))
 
 // The value of the lane whose number differs in these bits.
@@ -95,6 +95,65 @@ DEVICE void mma_tf32(float* d, const u32* a, const u32* b) {
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+
+// Products of a warpgroup, four warps (wgmma): they read matrices in shared memory and add to sums in registers while the threads go on.
+// Its operands are found by 64 bits each: bits 0 to 13 have the address, 16 to 29 the distance of 64 rows to the next ones if
+// neighbours lie along rows, 32 to 45 that of eight lines to the next ones, all in units of 16 bytes; bits 62 and 63 are 1 for the
+// 128-byte swizzle.
+
+// Where something lies in the block's shared memory, in bytes.
+DEVICE u32 shared_address(const void* place) { return (u32)__cvta_generic_to_shared(place); }
+
+// Lets products read, after a barrier of the block, what this thread has written to shared memory, its copies among it.
+DEVICE void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Begins a group of products: what this thread has done to their sums is done.
+DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// Ends a group of products.
+DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until at most so many groups of products are under way.
+template <int GROUPS> DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory"); }
+
+// Keeps the compiler from computing with a sum before a wait that it does not know to change it, or after a product begins.
+DEVICE void keep_in_place(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+
+#define NAMES_32                                                                                              \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28," \
+  "%29,%30,%31"
+#define NAMES_64                                                                                             \
+  NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,"   \
+           "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_128                                                                                             \
+  NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,"    \
+           "%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108," \
+           "%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define SUMS_4(d, at) "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3])
+#define SUMS_16(d, at) SUMS_4(d, at), SUMS_4(d, at + 4), SUMS_4(d, at + 8), SUMS_4(d, at + 12)
+#define SUMS_32(d) SUMS_16(d, 0), SUMS_16(d, 16)
+#define SUMS_64(d) SUMS_32(d), SUMS_16(d, 32), SUMS_16(d, 48)
+#define SUMS_128(d) SUMS_64(d), SUMS_16(d, 64), SUMS_16(d, 80), SUMS_16(d, 96), SUMS_16(d, 112)
+
+// Starts d += a·b of a warpgroup, 64×16 by 16×COLUMNS, sums of f32. Lane 4g + q of warp w has, for each eight columns j, the sums of
+// row 16w + g and columns 8j + 2q, 8j + 2q + 1, then those of row 16w + g + 8.
+template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct;
+#define WARPGROUP_PRODUCT(TYPE, COLUMNS, NAMES, SUMS, OPERANDS)                                               \
+  template <bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct<TYPE, COLUMNS, A_ALONG_ROWS, B_ALONG_ROWS> { \
+    DEVICE static void start(float* d, u64 a, u64 b) {                                                        \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." #TYPE "." #TYPE " {" NAMES "}, " OPERANDS ";" \
+                   : SUMS(d)                                                                                  \
+                   : "l"(a), "l"(b), "n"(A_ALONG_ROWS), "n"(B_ALONG_ROWS)                                     \
+                   : "memory");                                                                               \
+    }                                                                                                         \
+  };
+#define WARPGROUP_PRODUCTS(TYPE)                                                          \
+  struct TYPE;                                                                            \
+  WARPGROUP_PRODUCT(TYPE, 64, NAMES_32, SUMS_32, "%32, %33, 1, 1, 1, %34, %35")           \
+  WARPGROUP_PRODUCT(TYPE, 128, NAMES_64, SUMS_64, "%64, %65, 1, 1, 1, %66, %67")          \
+  WARPGROUP_PRODUCT(TYPE, 256, NAMES_128, SUMS_128, "%128, %129, 1, 1, 1, %130, %131")
+WARPGROUP_PRODUCTS(bf16)
+WARPGROUP_PRODUCTS(f16)
 
 // x rounded to 10 bits of fraction, to nearest, ties away from zero.
 DEVICE u32 tf32_bits(float x) {

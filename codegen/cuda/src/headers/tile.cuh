@@ -2,7 +2,8 @@
 // shared memory.
 //
 // A tile is computed by THREADS threads. Its COUNT sums of a thread have a row and a column each; rows repeat in SLOTS
-// slots. A panel holds DEPTH numbers of each row, as its operand has them in memory: with neighbours along the sum, or along rows.
+// slots. A panel holds DEPTH numbers of each row, and PADDING in addition, as its operand has them in memory: with neighbours along the
+// sum, or along rows. Products of so many steps as BEHIND says may be under way when the next step begins.
 #pragma once
 #include "reduce.cuh"
 
@@ -24,7 +25,7 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   typedef T Element;
   typedef T Accumulator;
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
-  static constexpr int DEPTH = 64 / sizeof(T);
+  static constexpr int DEPTH = 64 / sizeof(T), PADDING = piece<T>(), BEHIND = 0;
   static constexpr int SLOTS = ROWS / 16, PER_SLOT = COLUMNS / 16, COUNT = SLOTS * PER_SLOT;
   T sums[COUNT];
 
@@ -38,6 +39,9 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   DEVICE static int column(int at) { return threadIdx.x % 16 + 16 * (at % PER_SLOT); }
   // Whether this thread speaks for its rows.
   DEVICE static bool owns_rows() { return threadIdx.x % 16 == 0; }
+  // Nothing goes on while the threads do.
+  DEVICE static void publish() {}
+  DEVICE void finish() {}
 
   // Adds the products over DEPTH numbers.
   template <class A, class B> DEVICE void step(const A& a, const B& b) {
@@ -95,7 +99,7 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   typedef typename TensorCore<Core>::Element Element;
   typedef float Accumulator;
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
-  static constexpr int DEPTH = 64 / sizeof(Element);
+  static constexpr int DEPTH = 64 / sizeof(Element), PADDING = piece<Element>(), BEHIND = 0;
   static constexpr int DOWN = ROWS / 64, ALONG = COLUMNS / 16, SLOTS = 2 * DOWN, COUNT = 4 * DOWN * ALONG;
   // Numbers of a row that one instruction multiplies.
   static constexpr int TERMS = 32 / sizeof(Element);
@@ -114,6 +118,8 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   DEVICE static int row(int at) { return slot_row(slot(at)); }
   DEVICE static int column(int at) { return first_column() + at / 4 % ALONG * 8 + 2 * member() + at % 2; }
   DEVICE static bool owns_rows() { return threadIdx.x / WARP % 2 == 0 && member() == 0; }
+  DEVICE static void publish() {}
+  DEVICE void finish() {}
 
   // The fragments of 16 rows from `row` on, of TERMS terms from k on, in the order that an instruction wants: of the first operand, rows
   // g and g + 8 with the first half of the terms, then with the second half; of the second one, all terms of row g, then of row g + 8.
@@ -198,7 +204,7 @@ template <int COUNT, class Act> DEVICE void for_each_share(Act act) {
 }
 
 // Numbers of shared memory that a panel of `ROWS` rows takes, however it lies.
-template <class Tile, int ROWS> constexpr int panel_size() { return ROWS * (Tile::DEPTH + piece<typename Tile::Element>()); }
+template <class Tile, int ROWS> constexpr int panel_size() { return ROWS * (Tile::DEPTH + Tile::PADDING); }
 
 // A panel of `ROWS` rows, which lies as its operand does.
 template <class Tile, int ROWS, class Operand> struct PanelOf {
@@ -254,11 +260,11 @@ template <class Tile> constexpr int panel_count(int stages) {
 }
 
 // Adds a product to a tile: rows from `row` of `rows`, columns from `column` of `columns`, the terms `begin` to `end` of sums. While
-// the panels of one stage are read, those of the others are filled.
+// the panels of one stage are read, or of two where products go on by themselves, those of the others are filled.
 template <int STAGES, class Tile, class A, class B>
 DEVICE void multiply(Tile& tile, typename Tile::Element* panels, int row, int rows, const A& a, int column, int columns,
                      const B& b, int begin, int end) {
-  constexpr int SIZE = panel_count<Tile>(1), OF_A = panel_size<Tile, Tile::ROWS>();
+  constexpr int SIZE = panel_count<Tile>(1), OF_A = panel_size<Tile, Tile::ROWS>(), AHEAD = STAGES - 1 - Tile::BEHIND;
   // Every step has a group of copies, if only an empty one.
   const auto fill_both = [&](int step) {
     const int k = begin + step * Tile::DEPTH;
@@ -270,15 +276,17 @@ DEVICE void multiply(Tile& tile, typename Tile::Element* panels, int row, int ro
     copy_commit();
   };
   UNROLL
-  for (int step = 0; step < STAGES - 1; step++) fill_both(step);
+  for (int step = 0; step < AHEAD; step++) fill_both(step);
   const int steps = (end - begin + Tile::DEPTH - 1) / Tile::DEPTH;
   for (int step = 0; step < steps; step++) {
-    copy_wait<STAGES - 2>();
+    copy_wait<AHEAD - 1>();
+    Tile::publish();
     __syncthreads();
-    fill_both(step + STAGES - 1);
+    fill_both(step + AHEAD);
     typename Tile::Element* start = panels + step % STAGES * SIZE;
     tile.step(PanelOf<Tile, Tile::ROWS, A>::at(start), PanelOf<Tile, Tile::COLUMNS, B>::at(start + OF_A));
   }
+  tile.finish();
   __syncthreads();
 }
 

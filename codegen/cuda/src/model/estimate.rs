@@ -265,7 +265,7 @@ fn mean(traces: &[Trace], of: fn(&Trace) -> f64) -> f64 {
 
 /// Instructions beside each product on tensor cores, in the innermost loop that has most of them.
 fn beside(sass: &Sass, trace: &Trace) -> Option<f64> {
-    let is_product = |at: &usize| sass.instructions[*at].name() == "HMMA";
+    let is_product = |at: &usize| matches!(sass.instructions[*at].name(), "HMMA" | "HGMMA");
     let count = |loop_: &(usize, usize)| -> [u64; 2] {
         let all = (loop_.0..=loop_.1).map(|at| trace.counts[at]).sum();
         [(loop_.0..=loop_.1).filter(is_product).map(|at| trace.counts[at]).sum(), all]

@@ -29,6 +29,8 @@ pub(super) enum Wait {
     Shared,
     Global,
     Tensor,
+    /// A product of a warpgroup, which goes on by itself.
+    Warpgroup,
     Special,
 }
 
@@ -77,6 +79,7 @@ pub(super) fn busy(instruction: &Instruction, card: &Card) -> Option<(Pipe, f64)
         }
         "DADD" | "DMUL" | "DFMA" | "DSETP" | "DMNMX" => (Pipe::F64, busy.f64),
         "HMMA" => (Pipe::Tensor, busy.tensor * share(instruction)),
+        "HGMMA" => (Pipe::Tensor, busy.warpgroup * share(instruction)),
         "IADD3" | "IADD" | "VIADD" | "LOP3" | "SHF" | "LEA" | "ISETP" | "SEL" | "IMNMX" | "VIMNMX"
         | "VIADDMNMX" | "IABS" | "PRMT" | "MOV" | "FSEL" | "FSETP" | "FMNMX" | "F2FP" | "I2FP" | "SGXT"
         | "BMSK" | "PLOP3" | "P2R" | "R2P" | "FCHK" | "CS2R" | "HSETP2" | "HMNMX2" => {
@@ -92,8 +95,23 @@ fn share(instruction: &Instruction) -> f64 {
     operations / if instruction.has("TF32") { 2048.0 } else { 4096.0 }
 }
 
-/// Multiplications and additions, two operations each, of a product on tensor cores.
+/// Rows, columns and terms of a product of a warpgroup, such as `HGMMA.64x128x16`.
+fn of_warpgroup(instruction: &Instruction) -> Option<[u64; 3]> {
+    let shape = instruction.opcode.get(1).filter(|_| instruction.name() == "HGMMA")?;
+    let numbers: Vec<u64> = shape.split('x').filter_map(|number| number.parse().ok()).collect();
+    numbers.try_into().ok()
+}
+
+/// Bytes of 16-bit operands in shared memory that a warp's quarter of a product of a warpgroup reads.
+pub(super) fn operand_bytes(instruction: &Instruction) -> u64 {
+    of_warpgroup(instruction).map_or(0, |[rows, columns, terms]| (rows + columns) * terms * 2 / 4)
+}
+
+/// Multiplications and additions, two operations each, of a product on tensor cores; of a warpgroup's, those of a warp.
 pub(super) fn tensor_operations(instruction: &Instruction) -> u64 {
+    if let Some([rows, columns, terms]) = of_warpgroup(instruction) {
+        return 2 * rows * columns * terms / 4;
+    }
     match (instruction.name(), instruction.opcode.get(1).map(String::as_str)) {
         ("HMMA", Some("16816")) => 2 * 16 * 8 * 16,
         ("HMMA", Some("1688")) => 2 * 16 * 8 * 8,
@@ -108,6 +126,7 @@ pub(super) fn wait(instruction: &Instruction) -> Wait {
         "LDG" | "LD" | "ATOM" | "ATOMG" | "LDGSTS" | "LDL" => Wait::Global,
         "LDS" | "LDSM" | "SHFL" | "ATOMS" | "LDC" => Wait::Shared,
         "HMMA" => Wait::Tensor,
+        "HGMMA" => Wait::Warpgroup,
         _ => Wait::Special,
     }
 }
@@ -128,6 +147,7 @@ pub(super) fn result_registers(instruction: &Instruction) -> usize {
                 2
             }
         }
+        "HGMMA" => of_warpgroup(instruction).map_or(1, |[_, columns, _]| columns as usize / 2),
         "DADD" | "DMUL" | "DFMA" | "DMNMX" => 2,
         "F2F" | "I2F" if is_double("F64") => 2,
         "IMAD" | "UIMAD" if instruction.has("WIDE") => 2,

@@ -121,6 +121,9 @@ struct Warp<'a> {
     /// When copies end: the group under way, and groups before it.
     copies: f64,
     groups: VecDeque<f64>,
+    /// When products of warpgroups end: of all that were started, and of the groups under way.
+    products: f64,
+    product_groups: VecDeque<f64>,
     loads: Vec<f64>,
     footprint: Footprint,
     /// What accesses of each instruction took on average.
@@ -244,6 +247,8 @@ impl<'a> Warp<'a> {
             ready: [0.0; 256],
             copies: 0.0,
             groups: VecDeque::new(),
+            products: 0.0,
+            product_groups: VecDeque::new(),
             loads: vec![],
             footprint: Footprint::default(),
             accesses: vec![Looked::default(); sass.instructions.len()],
@@ -476,8 +481,12 @@ impl<'a> Warp<'a> {
                 start = start.max(self.ready[usize::from(register)]);
             }
         }
-        if instruction.name() == "DEPBAR" {
-            start = start.max(self.copied(instruction));
+        match instruction.name() {
+            "DEPBAR" => start = start.max(ended(&mut self.groups, instruction)),
+            "WARPGROUP" if instruction.has("DEPBAR") => {
+                start = start.max(ended(&mut self.product_groups, instruction));
+            }
+            _ => {}
         }
         if lanes != 0 {
             self.occupy(at, instruction, lanes, start);
@@ -511,6 +520,7 @@ impl<'a> Warp<'a> {
                     self.ready[first..256.min(first + pipe::result_registers(instruction))].fill(end);
                 }
             }
+            Wait::Warpgroup => self.start_product(instruction, start),
             Wait::Global | Wait::Special => {}
         }
         if let Some(access) = pipe::access(instruction) {
@@ -541,14 +551,19 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// When all groups of copies but the last few have ended.
-    fn copied(&mut self, instruction: &Instruction) -> f64 {
-        let left = instruction.operands.iter().find_map(|operand| match operand.place {
-            Place::Immediate(left) => Some(left as usize),
-            _ => None,
-        });
-        let done = self.groups.len().saturating_sub(left.unwrap_or(0));
-        self.groups.drain(..done).fold(0.0, f64::max)
+    /// A product of a warpgroup begins when those of all warpgroups before it have ended, each of which has as much to do as this one.
+    fn start_product(&mut self, instruction: &Instruction, start: f64) {
+        let warps = self.position.threads.div_ceil(LANES) as f64;
+        let cycles = pipe::busy(instruction, self.card).map_or(0.0, |(_, cycles)| cycles);
+        self.products = self.products.max(start) + cycles * (warps / SCHEDULERS as f64).ceil();
+        self.interval.l1 += pipe::operand_bytes(instruction) as f64 / L1_BYTES;
+        self.trace.products += 1;
+        self.trace.operations += pipe::tensor_operations(instruction);
+        let ends_group =
+            |operand: &Operand| matches!(&operand.place, Place::Named(name) if name.starts_with("gsb"));
+        if instruction.operands.iter().any(ends_group) {
+            self.product_groups.push_back(self.products + self.card.latency.tensor);
+        }
     }
 
     /// Counts an access; gives the cycles until its result is there.
@@ -663,7 +678,8 @@ impl<'a> Warp<'a> {
         let found = addresses.map_or(least, |addresses| wavefronts(&addresses, mask, width) as f64);
         // What all lanes read alike takes fewer.
         now.banks = [found, least.min(found)];
-        now.l1 += found;
+        // A copy's lines are looked up while the banks write what came before.
+        now.l1 = now.l1.max(found);
         now
     }
 
@@ -706,6 +722,16 @@ impl<'a> Warp<'a> {
         (0..PIPES).for_each(|pipe| self.trace.busy[pipe] += busy[pipe]);
         self.trace.l1 += l1;
     }
+}
+
+/// When all of these groups but the last few, as an instruction says, have ended.
+fn ended(groups: &mut VecDeque<f64>, instruction: &Instruction) -> f64 {
+    let left = instruction.operands.iter().find_map(|operand| match operand.place {
+        Place::Immediate(left) => Some(left as usize),
+        _ => None,
+    });
+    let done = groups.len().saturating_sub(left.unwrap_or(0));
+    groups.drain(..done).fold(0.0, f64::max)
 }
 
 /// The barrier at which lanes meet again.

@@ -10,7 +10,7 @@ use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::kernel::{Buffer, BufferRole, Direction, Domain, Form, InstrKind, Place, interpret};
 use kernfusion_ir::{Binary, DType, ReduceOp, TensorType};
 
-const BARRIERS: [&str; 3] = ["__syncthreads();", "copy_wait<0>();", "copy_wait<STAGES - 2>();"];
+const BARRIERS: [&str; 3] = ["__syncthreads();", "copy_wait<0>();", "copy_wait<AHEAD - 1>();"];
 
 /// Rows longer than a warp takes: two sums, one after the other, then a value of the row that is overwritten in place
 /// while all columns read it.
@@ -91,8 +91,8 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
 
 /// A text of `tile.cuh`, and what would be wrong in its place.
 const WRONG: [(&str, &str); 9] = [
-    ("copy_wait<STAGES - 2>", "copy_wait<STAGES - 1>"),
-    ("fill_both(step + STAGES - 1)", "fill_both(step + STAGES)"),
+    ("copy_wait<AHEAD - 1>", "copy_wait<AHEAD>"),
+    ("fill_both(step + AHEAD)", "fill_both(step + AHEAD + 1)"),
     ("load_matrices<P::ALONG_ROWS>", "load_matrices<false>"),
     ("IS_SECOND ? matrix / 2 : matrix % 2", "IS_SECOND ? matrix % 2 : matrix / 2"),
     ("IS_SECOND ? matrix % 2 : matrix / 2", "IS_SECOND ? matrix / 2 : matrix % 2"),
@@ -117,6 +117,51 @@ fn wrong_fragments_and_bank_conflicts_are_noticed() {
             text.replace(right, wrong)
         };
         assert!(noticed(&cases, &mut renderer, &same, &change), "{wrong} in place of {right}");
+    }
+}
+
+/// A text of a header, and what would be wrong in its place where warpgroups compute products: waits and fences that are missing, sums that
+/// are read too early, panels that are filled too early, and matrices that lie otherwise.
+const WRONG_OF_WARPGROUPS: [(&str, &str, &str); 16] = [
+    ("tile.cuh", "Tile::publish();", ""),
+    ("tile.cuh", "copy_wait<AHEAD - 1>();", ""),
+    (
+        "tile.cuh",
+        "copy_wait<AHEAD - 1>();\n    Tile::publish();",
+        "Tile::publish();\n    copy_wait<AHEAD - 1>();",
+    ),
+    ("tile.cuh", "Tile::publish();\n    __syncthreads();", "Tile::publish();"),
+    ("tile.cuh", "tile.finish();", ""),
+    ("tile.cuh", "AHEAD = STAGES - 1 - Tile::BEHIND", "AHEAD = STAGES - 1"),
+    ("warpgroup.cuh", "products_begin();", ""),
+    ("warpgroup.cuh", "products_commit();", ""),
+    ("warpgroup.cuh", "products_wait<BEHIND>();", ""),
+    ("warpgroup.cuh", "products_wait<0>();", "products_wait<1>();"),
+    ("warpgroup.cuh", "number / PIECE ^ line % PIECE", "number / PIECE"),
+    ("warpgroup.cuh", "NEXT_LINES = 8 * LINE", "NEXT_LINES = LINE"),
+    ("warpgroup.cuh", "NEXT_ROWS = LINE * LINE", "NEXT_ROWS = LINE"),
+    ("warpgroup.cuh", "SWIZZLE = 1", "SWIZZLE = 2"),
+    ("warpgroup.cuh", "A::ALONG_ROWS, B::ALONG_ROWS>::start", "A::ALONG_ROWS, A::ALONG_ROWS>::start"),
+    ("warpgroup.cuh", "warpgroup() / DOWN", "warpgroup() % DOWN"),
+];
+
+#[test]
+fn wrong_products_of_warpgroups_are_noticed() {
+    if is_skipped() {
+        return;
+    }
+    let cases = products::warpgroup_products();
+    let same = |function: &Function| function.text.clone();
+    let is_noticed = |tile, change: &dyn Fn(&str, &str) -> String| {
+        noticed(&cases, &mut Renderer::new(products::by_warpgroups(tile)), &same, change)
+    };
+    for (header, right, wrong) in WRONG_OF_WARPGROUPS {
+        let change = |name: &str, text: &str| {
+            assert!(name != header || text.matches(right).count() == 1, "{right}");
+            if name == header { text.replace(right, wrong) } else { text.into() }
+        };
+        let is_noticed = is_noticed([128, 128], &change) || is_noticed([64, 128], &change);
+        assert!(is_noticed, "{wrong} in place of {right} in {header}");
     }
 }
 

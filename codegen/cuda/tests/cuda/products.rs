@@ -79,6 +79,47 @@ fn products_of_every_layout_and_type() {
     check(&cases, &Options::default());
 }
 
+/// Tiles that warpgroups compute: operands that lie along sums or along rows, copied and computed, with several steps, a part of a last
+/// one, and none, in both ways to share out a tile.
+#[test]
+fn products_of_warpgroups() {
+    for tile in [[128, 128], [128, 64], [64, 128], [128, 256]] {
+        check(&warpgroup_products(), &by_warpgroups(tile));
+    }
+}
+
+pub(crate) fn by_warpgroups(tile: [usize; 2]) -> Options {
+    Options { warpgroups: true, tile: Some(tile), ..Options::default() }
+}
+
+pub(crate) fn warpgroup_products() -> Vec<Case> {
+    let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
+    let layouts = [[false, false], [false, true], [true, false], [true, true]];
+    let mut cases: Vec<_> =
+        layouts.iter().map(|layout| product([bf16, bf16], [1, 136, 72, 264], *layout, 2e-5)).collect();
+    cases.extend([
+        product([f16, f16], [2, 70, 65, 48], [false, true], 2e-5),
+        product([f32, bf16], [1, 33, 7, 210], [true, false], 2e-5),
+        product([bf16, bf16], [1, 5, 130, 16], [false, false], 2e-5),
+        product([bf16, bf16], [1, 3, 5, 0], [false, false], 2e-5),
+        in_parts(),
+    ]);
+    cases
+}
+
+/// What many tiles would convert is converted once.
+#[test]
+fn operands_that_many_tiles_read_are_converted_before() {
+    let (f32, bf16) = (DType::F32, DType::BF16);
+    let cases = [product([f32, bf16], [1, 390, 400, 24], [false, true], 2e-5)];
+    let mut renderer = Renderer::new(Options::default());
+    let program = renderer.program(&cases[0].plan).expect("renders");
+    let texts: Vec<_> = renderer.functions().iter().map(|function| function.text.as_str()).collect();
+    assert_eq!(program.steps.len(), 3, "{texts:?}");
+    assert!(!texts.iter().any(|text| text.contains("= computed<")), "{texts:?}");
+    check(&cases, &Options::default());
+}
+
 /// Few tiles and long sums: several blocks have a part of a tile's sums each, and another function adds these up. The last part is
 /// shorter than the others.
 #[test]
@@ -122,29 +163,38 @@ fn every_tile_gives_the_same_bits() {
         product([bf16, bf16], [1, 72, 136, 40], [true, true], 2e-5),
         product([bf16, bf16], [1, 20, 72, 2100], [false, true], 2e-5),
     ];
-    for tf32 in [false, true] {
+    for (tf32, warpgroups) in [(false, false), (true, false), (false, true)] {
         let mut results =
-            [None, Some([64, 64]), Some([128, 64]), Some([64, 128]), Some([128, 128])].map(|tile| {
-                let mut renderer = Renderer::new(Options { tf32, tile, ..Options::default() });
-                let programs: Vec<_> =
-                    cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
-                let text =
-                    renderer.functions().iter().map(|function| function.text.as_str()).collect::<String>();
-                assert!(
-                    tile.is_none_or(|[rows, columns]| text.contains(&format!(", {rows}, {columns}>"))),
-                    "{text}"
-                );
-                let emulator =
-                    Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
-                let jobs: Vec<_> = cases
-                    .iter()
-                    .zip(&programs)
-                    .map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs })
-                    .collect();
-                emulator.run(&jobs, ThreadSchedule::ALL[0]).unwrap_or_else(|error| panic!("{error}"))
-            });
+            [None, Some([64, 64]), Some([128, 64]), Some([64, 128]), Some([128, 128]), Some([128, 256])].map(
+                |tile| {
+                    let mut renderer =
+                        Renderer::new(Options { tf32, warpgroups, tile, ..Options::default() });
+                    let programs: Vec<_> =
+                        cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
+                    let text = renderer
+                        .functions()
+                        .iter()
+                        .map(|function| function.text.as_str())
+                        .collect::<String>();
+                    assert!(
+                        tile.is_none_or(|[rows, columns]| {
+                            let columns = if warpgroups { columns } else { columns.min(128) };
+                            text.contains(&format!(", {rows}, {columns}>"))
+                        }),
+                        "{text}"
+                    );
+                    let emulator =
+                        Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));
+                    let jobs: Vec<_> = cases
+                        .iter()
+                        .zip(&programs)
+                        .map(|(case, program)| Job { plan: &case.plan, program, inputs: &case.inputs })
+                        .collect();
+                    emulator.run(&jobs, ThreadSchedule::ALL[0]).unwrap_or_else(|error| panic!("{error}"))
+                },
+            );
         let [first, others @ ..] = &mut results;
-        assert!(others.iter().all(|other| other == first), "tf32 {tf32}");
+        assert!(others.iter().all(|other| other == first), "tf32 {tf32}, warpgroups {warpgroups}");
     }
 }
 
