@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Of cuda and ptx: products of f32 on tensor cores, with operands rounded to 10 bits of fraction
     #[arg(long)]
     tf32: bool,
-    /// Of ptx: the architecture that it is for
+    /// Of cuda and ptx: the architecture that they are for
     #[arg(long, value_name = "NAME", default_value = "compute_80")]
     arch: String,
     /// Of fuse, schedule, clif, asm, cuda and ptx as text: only kernels whose name contains this
@@ -208,10 +208,15 @@ impl Args {
         }
     }
 
-    /// The program, and the stages that it goes through.
+    /// The program, and the stages that it goes through: on a GPU, kernels are other ones.
     fn stages(&self, subject: &Subject) -> Result<(Stages, Graph), CliError> {
         let program = self.program(subject)?;
-        Ok((stages(&program, &self.target(&program)?)?, program))
+        let stages = stages(&program, &self.target(&program)?)?;
+        let stages = match self.stage()? {
+            Stage::Cuda | Stage::Ptx => stages.accepting(kernfusion_cuda::accepts),
+            _ => stages,
+        };
+        Ok((stages, program))
     }
 
     fn target(&self, program: &Graph) -> Result<Target, CliError> {
@@ -330,6 +335,7 @@ impl Args {
         }
         let mut renderer = Renderer::new(kernfusion_cuda::Options {
             tf32: self.tf32,
+            warpgroups: kernfusion_cuda::has_warpgroups(&self.arch),
             ..kernfusion_cuda::Options::default()
         });
         let program = renderer.program(plan).map_err(kernfusion_lm::Error::from)?;

@@ -3,8 +3,8 @@
 //! A value is computed in the innermost block that first needs it and is known in all blocks inside of that one. A block
 //! is a loop over the columns of a row, or over the entries of a tile.
 
-use super::source::{Axes, Code, Slot, expression, narrowed, register_type, value_name};
-use kernfusion_ir::kernel::{Direction, InstrKind, Region, Scalar, Store, StoreMode};
+use super::source::{Axes, Code, Slot, expression, memory_type, narrowed, register_type, value_name};
+use kernfusion_ir::kernel::{Direction, Index, InstrKind, Region, Scalar, Store, StoreMode};
 use std::collections::BTreeSet;
 
 /// A function's body in the making.
@@ -15,11 +15,34 @@ pub(super) struct Body<'a> {
     pub(super) slots: &'a [Slot],
     /// For each value of the region, whether it is known in the current block.
     known: Vec<bool>,
+    pairs: Option<Pairs>,
+}
+
+/// Neighbours along an axis that come in pairs, as entries number `at`, an even one, and the next: both are one access of memory.
+pub(super) struct Pairs {
+    pub(super) axis: usize,
+    /// Where the first one has no neighbour, if there is such a place.
+    pub(super) alone: Option<String>,
+}
+
+impl Pairs {
+    /// A call for the entry at hand.
+    fn call(&self, pair: &str, method: &str, arguments: &str) -> String {
+        let alone = self.alone.as_deref().unwrap_or("false");
+        format!("pair_{pair}.{method}(at, {alone}, {arguments})")
+    }
 }
 
 impl<'a> Body<'a> {
     pub(super) fn new(region: &'a Region, axes: Axes, slots: &'a [Slot]) -> Self {
-        Body { code: Code::default(), region, axes, slots, known: vec![false; region.instrs.len()] }
+        Body {
+            code: Code::default(),
+            region,
+            axes,
+            slots,
+            known: vec![false; region.instrs.len()],
+            pairs: None,
+        }
     }
 
     /// The body goes on in a block that begins with this line.
@@ -42,7 +65,15 @@ impl<'a> Body<'a> {
     pub(super) fn need(&mut self, roots: impl IntoIterator<Item = Scalar>) {
         let known = self.known.clone();
         for value in self.region.needed(roots, |value| known[value.0 as usize]) {
-            let text = expression(self.region, value, &self.axes, self.slots);
+            let text = match self.paired_load(value) {
+                Some((pairs, slot, index)) => {
+                    let element = format!("&{}[{}]", slot.read(), self.axes.affine(index));
+                    let got = pairs.call(&value_name(value), "get", &element);
+                    let is_same = memory_type(slot.dtype) == register_type(slot.dtype);
+                    if is_same { got } else { format!("widen({got})") }
+                }
+                None => expression(self.region, value, &self.axes, self.slots),
+            };
             self.define(value, text);
         }
     }
@@ -50,16 +81,68 @@ impl<'a> Body<'a> {
     /// Writes stores, after all values that they write.
     pub(super) fn stores<'s>(&mut self, stores: impl IntoIterator<Item = &'s Store> + Clone) {
         self.need(stores.clone().into_iter().flat_map(operands));
-        for store in stores {
+        for (number, store) in stores.into_iter().enumerate() {
             let slot = &self.slots[store.buffer.0 as usize];
             let element = format!("{}[{}]", slot.write(), self.axes.affine(&store.index));
             let value = value_name(store.value);
+            if let Some(pairs) = self.paired_store(store) {
+                let arguments = format!("&{element}, {}", narrowed(&value, slot.dtype));
+                let call = pairs.call(&number.to_string(), "put", &arguments);
+                self.code.line(format!("{call};"));
+                continue;
+            }
             let value = match store.mode {
                 StoreMode::Set => value,
                 StoreMode::Add => format!("widen({element}) + {value}"),
             };
             self.code.line(format!("{element} = {};", narrowed(&value, slot.dtype)));
         }
+    }
+}
+
+impl<'a> Body<'a> {
+    /// From now on, neighbours come in pairs, and loads and these stores are done for both at once where memory has them so.
+    pub(super) fn pair_up(&mut self, pairs: Pairs, stores: &[Store]) {
+        self.pairs = Some(pairs);
+        let values = (0..self.region.instrs.len()).map(|at| Scalar(at as u32));
+        let loads = values.filter_map(|value| {
+            let (_, slot, _) = self.paired_load(value)?;
+            Some(format!("Pair<{}> pair_{};", memory_type(slot.dtype), value_name(value)))
+        });
+        let stores = stores.iter().enumerate().filter(|(_, store)| self.paired_store(store).is_some());
+        let stores = stores.map(|(number, store)| {
+            let slot = &self.slots[store.buffer.0 as usize];
+            format!("Pair<{}> pair_{number};", memory_type(slot.dtype))
+        });
+        let lines: Vec<_> = loads.chain(stores).collect();
+        lines.iter().for_each(|line| self.code.line(line));
+    }
+
+    fn paired_load(&self, value: Scalar) -> Option<(&Pairs, &'a Slot, &'a Index)> {
+        match &self.region.instr(value).kind {
+            InstrKind::Load { buffer, index, guard } if guard.is_empty() => {
+                let slot = &self.slots[buffer.0 as usize];
+                Some((self.paired(slot, index)?, slot, index))
+            }
+            _ => None,
+        }
+    }
+
+    fn paired_store(&self, store: &Store) -> Option<&Pairs> {
+        let slot = &self.slots[store.buffer.0 as usize];
+        self.paired(slot, &store.index).filter(|_| store.mode == StoreMode::Set)
+    }
+
+    /// The pairs, if each lies side by side, at a multiple of its size.
+    fn paired(&self, slot: &Slot, index: &Index) -> Option<&Pairs> {
+        let pairs = self.pairs.as_ref()?;
+        let mut others = index.strides.iter().enumerate().filter(|(at, _)| *at != pairs.axis);
+        let are_aligned = index.indirect.is_empty()
+            && index.strides[pairs.axis] == 1
+            && index.offset % 2 == 0
+            && others.all(|(at, stride)| stride % 2 == 0 || self.axes.extents[at] == 1)
+            && slot.bytes.is_multiple_of(2 * slot.dtype.size());
+        are_aligned.then_some(pairs)
     }
 }
 

@@ -6,7 +6,7 @@
 //! gradient of a weight, 768×768, sums of 16,384 terms: 36 tiles × 7 parts of 2,368 terms, then a thread for each entry
 //! ```
 
-use super::body::Body;
+use super::body::{Body, Pairs};
 use super::lower::{Block, Lowering, ProductMethod, count};
 use super::rewrite::dense;
 use super::source::{Axes, Code, coordinates, memory_type, narrowed, register_type, value_name};
@@ -166,6 +166,15 @@ impl Tiles {
         rows * columns <= most[0] * most[1]
     }
 
+    /// The last axis of columns, if each thread has its entries in pairs of neighbours along it, and whether the last column is alone.
+    fn pairs(&self, domain: &Domain) -> Option<Pairs> {
+        let axis = domain.column_axes().next_back()?;
+        let are_pairs = self.types.iter().all(|dtype| is_tensor(*dtype, self.tf32));
+        let is_even = domain.axes[axis].is_multiple_of(2);
+        let alone = (!is_even).then(|| format!("column == {}", domain.axes[axis] - 1));
+        (are_pairs && (is_even || domain.column_axes().len() == 1)).then_some(Pairs { axis, alone })
+    }
+
     /// The tile `product<number>`.
     pub(super) fn multiply(&self, code: &mut Code, kernel: &Kernel, number: usize) {
         let terms: usize = kernel.products()[number].k.iter().product();
@@ -268,7 +277,7 @@ impl Lowering<'_> {
         let may_be_wide = self.options.warpgroups && tiles.are_narrow();
         // What is beyond the last column costs more than width saves, and no other block works while one waits for what its region loads.
         let is_filled = 40 * count(WIDE) <= 21 * count(LARGE);
-        let is_wide = may_be_wide && is_filled && !loads_entries(kernel);
+        let is_wide = may_be_wide && is_filled && (parts > 1 || !loads_entries(kernel));
         let usual = match count(LARGE) * parts {
             tiles if tiles >= 2 * MANY_TILES && is_wide => WIDE,
             tiles if tiles >= MANY_TILES => LARGE,
@@ -316,6 +325,13 @@ impl Lowering<'_> {
                 }
             }
         }
+        let axes = Axes { names: vec![], extents: domain.axes.clone() };
+        let mut body = Body::new(&kernel.region, axes, self.slots());
+        body.code = code;
+        if let Some(pairs) = tiles.pairs(domain) {
+            body.pair_up(pairs, &kernel.stores);
+        }
+        let code = &mut body.code;
         code.line("UNROLL");
         code.open(format!("for (int at = 0; at < {}::COUNT; at++)", tiles.name(0)));
         code.line(
@@ -330,11 +346,9 @@ impl Lowering<'_> {
         if !beyond.is_empty() {
             code.line(format!("if ({}) continue;", beyond.join(" || ")));
         }
-        names.extend(coordinates(&mut code, "row", 'r', &domain.axes[domain.row_axes()]));
-        names.extend(coordinates(&mut code, "column", 'c', &domain.axes[domain.column_axes()]));
-        let axes = Axes { names, extents: domain.axes.clone() };
-        let mut body = Body::new(&kernel.region, axes, self.slots());
-        body.code = code;
+        names.extend(coordinates(code, "row", 'r', &domain.axes[domain.row_axes()]));
+        names.extend(coordinates(code, "column", 'c', &domain.axes[domain.column_axes()]));
+        body.axes.names = names;
         define_entries(&mut body, kernel, None);
         body.stores(&kernel.stores);
         body.code.close("");

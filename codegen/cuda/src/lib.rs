@@ -129,9 +129,10 @@ impl Default for Options {
     }
 }
 
-/// Whether code for an architecture such as `sm_90a` may have products of warpgroups. No card before and none after Hopper has them.
+/// Whether code for an architecture may have products of warpgroups: `sm_90a` and its virtual one, `compute_90a`. No card before and none
+/// after Hopper has them.
 pub fn has_warpgroups(architecture: &str) -> bool {
-    architecture == "sm_90a"
+    matches!(architecture, "sm_90a" | "compute_90a")
 }
 
 /// The PTX of a function for an architecture such as `compute_90`.

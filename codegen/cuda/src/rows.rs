@@ -5,7 +5,7 @@
 //! is stored in the last sweep, so that a kernel may write over what it reads.
 //!
 //! Reductions across rows take chunks of rows, whose sums another launch combines. Their number depends on the shape
-//! alone.
+//! alone. Where rows are short, each warp of a block takes every eighth row of a chunk.
 
 use super::body::{Body, operands, sweeps};
 use super::lower::{Lowering, count};
@@ -28,8 +28,10 @@ const BLOCK_COLUMNS: usize = 8192;
 /// The most chunks of rows, about four blocks for each multiprocessor of a large card, and the fewest rows of one.
 const CHUNKS: usize = 512;
 const CHUNK_ROWS: usize = 8;
-/// Sums across rows that a thread keeps in registers.
-const MOST_UNROLLED: usize = 16;
+/// Columns of a row that a thread keeps in registers.
+const MOST_UNROLLED: usize = 32;
+/// Sums across rows that a thread of a warp keeps in registers, if each warp of a block has rows of its own.
+const MOST_SUMS: usize = 96;
 
 /// The threads that work on a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,10 +75,12 @@ impl Team {
 struct Rows<'a> {
     kernel: &'a Kernel,
     team: Team,
-    /// The name of a thread's number in its team.
+    /// The name of a thread's number in its team, or among all teams that share the row.
     lane: &'static str,
     /// Extent of a row.
     columns: usize,
+    /// Columns of a thread.
+    each: usize,
 }
 
 /// A reduction across rows and the store of its result.
@@ -117,10 +121,10 @@ impl Lowering<'_> {
         let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        let this = Rows { kernel, team, lane: "lane", columns };
+        let this = Rows { kernel, team, lane: "lane", columns, each: columns.div_ceil(team.size()) };
         this.reductions(&mut body);
         let stores: Vec<_> = kernel.stores.iter().collect();
-        this.finish(&mut body, &stores);
+        this.finish(&mut body, &[], &stores);
         let text = body.code.finish();
         self.launch("", threads, [blocks, 1, 1], text)?;
         Ok(())
@@ -170,19 +174,26 @@ impl Lowering<'_> {
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let shares = self.shares_columns(kernel, others);
-        let team = if shares {
-            Team::Block(columns.next_multiple_of(32).min(THREADS))
-        } else {
-            team_of_block(columns)
+        let team = match Team::of(columns) {
+            _ if shares => Team::Block(columns.next_multiple_of(32).min(THREADS)),
+            Team::Warp if across.len() * columns.div_ceil(32) > MOST_SUMS => Team::Block(THREADS),
+            team => team,
         };
         let size = team.size();
+        // Teams of a block, each with rows of its own.
+        let teams = if team == Team::Warp { THREADS / size } else { 1 };
         let parts = if shares { columns.div_ceil(size) } else { 1 };
         let each = columns.div_ceil(size * parts);
         let mut code = Code::default();
         code.line("const int unit = blockIdx.y, chunk = blockIdx.x;");
-        let lane = if parts > 1 { "lane" } else { "threadIdx.x" };
+        let lane = if parts > 1 || teams > 1 { "lane" } else { "threadIdx.x" };
         if parts > 1 {
             code.line(format!("const int lane = blockIdx.z * {size} + threadIdx.x;"));
+        }
+        let mut first = format!("chunk * {chunk}");
+        if teams > 1 {
+            code.line("const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;");
+            first += " + warp";
         }
         let mut names = coordinates(&mut code, "unit", 'o', &domain.axes[domain.outer_axes()]);
         for Across { op, value, .. } in across {
@@ -190,27 +201,34 @@ impl Lowering<'_> {
             let (ty, name) = (register_type(dtype), value_name(*value));
             code.line(format!("{ty} sum_{name}[{each}];"));
             let identity = constant(op.identity(dtype), dtype);
-            code.line(unrolling(each));
+            code.line(unrolling_of_sums(each));
             code.line(format!("for (int i = 0; i < {each}; i++) sum_{name}[i] = {identity};"));
         }
         let last = format!(
             "const int end = chunk * {chunk} + {chunk} < {rows} ? chunk * {chunk} + {chunk} : {rows};"
         );
         code.line(last);
-        code.open(format!("for (int row = chunk * {chunk}; row < end; row++)"));
+        code.open(format!("for (int row = {first}; row < end; row += {teams})"));
         names.extend(coordinates(&mut code, "row", 'r', &domain.axes[domain.row_axes()]));
         let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        let this = Rows { kernel, team, lane, columns };
+        let this = Rows { kernel, team, lane, columns, each };
         this.reductions(&mut body);
-        this.accumulate(&mut body, across, others, each);
+        this.finish(&mut body, across, others);
         body.code.close("");
         let sums = across.iter().zip(partials);
-        for (Across { value, .. }, partial) in sums {
+        for (Across { op, value, .. }, partial) in sums {
             let (slot, name) = (&self.slots()[partial.0 as usize], value_name(*value));
+            if teams > 1 {
+                let ty = memory_type(sum_type(kernel.region.instr(*value).dtype));
+                let place = format!("{} + (unit * {chunks} + chunk) * {columns}", slot.write());
+                let combine = format!("combine_warps<{}, {ty}, {columns}, {THREADS}>", combiner(*op));
+                body.code.line(format!("{combine}(sum_{name}, {place});"));
+                continue;
+            }
             let head = format!("for (int i = 0; i < {each}; i++)");
-            body.code.line(unrolling(each));
+            body.code.line(unrolling_of_sums(each));
             body.block(head, |body| {
                 body.code.line(format!("const int column = {lane} + i * {size};"));
                 let element = format!("{}[(unit * {chunks} + chunk) * {columns} + column]", slot.write());
@@ -218,7 +236,7 @@ impl Lowering<'_> {
             });
         }
         let text = body.code.finish();
-        self.launch("chunks", size, [chunks, outer, parts], text)?;
+        self.launch("chunks", size * teams, [chunks, outer, parts], text)?;
         Ok(())
     }
 
@@ -239,15 +257,8 @@ impl Lowering<'_> {
 }
 
 /// Sums of a few columns stay in registers, which takes unrolled loops; more lie in local memory.
-fn unrolling(each: usize) -> &'static str {
+fn unrolling_of_sums(each: usize) -> &'static str {
     if each <= MOST_UNROLLED { "UNROLL" } else { "ROLLED" }
-}
-
-fn team_of_block(columns: usize) -> Team {
-    match Team::of(columns) {
-        Team::Warp => Team::Block(THREADS),
-        team => team,
-    }
 }
 
 /// Values that some store needs.
@@ -296,30 +307,85 @@ impl Rows<'_> {
         body.need(all.into_iter().filter(|value| !self.varies(*value) && !is_across(body.region, *value)));
     }
 
+    /// A loop over a thread's columns, the `i`-th of which is `column`. Few are unrolled, so that their loads are under way together and the values
+    /// of one sweep stay in registers for the next.
     fn each_column(&self, body: &mut Body<'_>, inside: impl FnOnce(&mut Body<'_>)) {
-        let (lane, columns, size) = (self.lane, self.columns, self.team.size());
-        let head = format!("for (int column = {lane}; column < {columns}; column += {size})");
-        body.block(head, |body| self.in_column(body, inside));
+        let Rows { lane, columns, each, .. } = *self;
+        let size = self.team.size();
+        if each <= MOST_UNROLLED {
+            body.code.line("UNROLL");
+        }
+        body.block(format!("for (int i = 0; i < {each}; i++)"), |body| {
+            body.code.line(format!("const int column = {lane} + i * {size};"));
+            if !columns.is_multiple_of(size) {
+                body.code.line(format!("if (column >= {columns}) continue;"));
+            }
+            let domain = &self.kernel.domain;
+            let names = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
+            let outside = body.axes.names.len();
+            body.axes.names.extend(names);
+            inside(body);
+            body.axes.names.truncate(outside);
+        });
     }
 
-    /// Inside of a loop over columns.
-    fn in_column(&self, body: &mut Body<'_>, inside: impl FnOnce(&mut Body<'_>)) {
-        let domain = &self.kernel.domain;
-        let names = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
-        let outside = body.axes.names.len();
-        body.axes.names.extend(names);
-        inside(body);
-        body.axes.names.truncate(outside);
-    }
-
-    /// The last sweep: all stores.
-    fn finish(&self, body: &mut Body<'_>, stores: &[&Store]) {
+    /// The last sweep: sums across rows, and all stores.
+    fn finish(&self, body: &mut Body<'_>, across: &[Across<'_>], stores: &[&Store]) {
         let (in_loop, of_row): (Vec<&Store>, Vec<&Store>) =
             stores.iter().partition(|store| is_in_loop(self.kernel, store));
+        let values: Vec<_> = across.iter().map(|across| across.value).collect();
         self.stores_of_row(body, &of_row, &in_loop);
-        if !in_loop.is_empty() {
-            self.each_column(body, |body| body.stores(in_loop.iter().copied()));
+        self.need_of_row(body, values.iter().copied());
+        if in_loop.is_empty() && across.is_empty() {
+            return;
         }
+        let early = self.load_early(body, &values, &in_loop);
+        if self.each > MOST_UNROLLED && !across.is_empty() {
+            body.code.line("ROLLED");
+        }
+        self.each_column(body, |body| {
+            for value in early {
+                body.define(value, format!("early_{}[i]", value_name(value)));
+            }
+            body.need(values.iter().copied());
+            for Across { op, value, .. } in across {
+                let sum = format!("sum_{}[i]", value_name(*value));
+                let combined = format!("{}::combine({sum}, {})", combiner(*op), value_name(*value));
+                body.code.line(format!("{sum} = {combined};"));
+            }
+            body.stores(in_loop.iter().copied());
+        });
+    }
+
+    /// Loads what stores may overwrite before the first of them, where registers are enough: a load that follows a store would wait for
+    /// memory alone.
+    fn load_early(&self, body: &mut Body<'_>, values: &[Scalar], stores: &[&Store]) -> Vec<Scalar> {
+        let roots = values.iter().copied().chain(stores.iter().flat_map(|store| operands(store)));
+        let may_change = |value: &Scalar| match &body.region.instr(*value).kind {
+            InstrKind::Load { buffer, .. } => body.slots[buffer.0 as usize].is_clobbered,
+            _ => false,
+        };
+        let early: Vec<_> = body
+            .region
+            .needed(roots, |_| false)
+            .into_iter()
+            .filter(|value| self.varies(*value) && may_change(value))
+            .collect();
+        if self.each > MOST_UNROLLED || stores.is_empty() || early.is_empty() {
+            return vec![];
+        }
+        for value in &early {
+            let ty = register_type(body.region.instr(*value).dtype);
+            body.code.line(format!("{ty} early_{}[{}];", value_name(*value), self.each));
+        }
+        self.each_column(body, |body| {
+            body.need(early.iter().copied());
+            for value in &early {
+                let name = value_name(*value);
+                body.code.line(format!("early_{name}[i] = {name};"));
+            }
+        });
+        early
     }
 
     /// Stores that happen once a row, after every thread of the team has read what they may overwrite.
@@ -335,31 +401,6 @@ impl Rows<'_> {
             body.axes.names.resize(domain.axes.len(), "0".into());
             body.stores(of_row.iter().copied());
             body.axes.names.truncate(outside);
-        });
-    }
-
-    /// The last sweep of a row of a chunk: sums across rows, and all other stores.
-    fn accumulate(&self, body: &mut Body<'_>, across: &[Across<'_>], others: &[&Store], each: usize) {
-        let (in_loop, of_row): (Vec<&Store>, Vec<&Store>) =
-            others.iter().partition(|store| is_in_loop(self.kernel, store));
-        let values: Vec<_> = across.iter().map(|across| across.value).collect();
-        self.stores_of_row(body, &of_row, &in_loop);
-        self.need_of_row(body, values.iter().copied());
-        let (lane, columns, size) = (self.lane, self.columns, self.team.size());
-        body.code.line(unrolling(each));
-        body.block(format!("for (int i = 0; i < {each}; i++)"), |body| {
-            body.code.line(format!("const int column = {lane} + i * {size};"));
-            body.block(format!("if (column < {columns})"), |body| {
-                self.in_column(body, |body| {
-                    body.need(values.iter().copied());
-                    for Across { op, value, .. } in across {
-                        let sum = format!("sum_{}[i]", value_name(*value));
-                        let combined = format!("{}::combine({sum}, {})", combiner(*op), value_name(*value));
-                        body.code.line(format!("{sum} = {combined};"));
-                    }
-                    body.stores(in_loop.iter().copied());
-                });
-            });
         });
     }
 }

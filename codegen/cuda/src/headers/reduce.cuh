@@ -30,3 +30,21 @@ template <class Op, int SIZE, class T> DEVICE T reduce_block(T x) {
   __syncthreads();
   return result;
 }
+
+// Combines what the warps of a block have of each column, in their order, and writes it to memory. Lane l has the columns l + 32i.
+template <class Op, class T, int COLUMNS, int SIZE, class V> DEVICE void combine_warps(const V* of_lane, T* place) {
+  SHARED(T, of_columns, COLUMNS);
+  const int lane = threadIdx.x % WARP;
+  for (int warp = 0; warp < SIZE / WARP; warp++) {
+    if ((int)threadIdx.x / WARP == warp) {
+      UNROLL
+      for (int i = 0; i < (COLUMNS + WARP - 1) / WARP; i++) {
+        const int column = lane + i * WARP;
+        if (column < COLUMNS) of_columns[column] = warp == 0 ? of_lane[i] : Op::combine(of_columns[column], of_lane[i]);
+      }
+    }
+    __syncthreads();
+  }
+  for (int column = threadIdx.x; column < COLUMNS; column += SIZE) place[column] = of_columns[column];
+  __syncthreads();
+}

@@ -175,6 +175,31 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   }
 };
 
+// Two neighbours that a thread has one after the other, as entries number `at`, an even one, and the next, are one access of memory; some
+// are alone.
+template <class T> struct Pair {
+  struct alignas(2 * sizeof(T)) Both {
+    T first, second;
+  };
+  Both both;
+
+  DEVICE T get(int at, bool is_alone, const T* place) {
+    if (is_alone) return *place;
+    if (at % 2 == 0) both = *(const Both*)place;
+    return at % 2 == 0 ? both.first : both.second;
+  }
+  DEVICE void put(int at, bool is_alone, T* place, T value) {
+    if (is_alone) {
+      *place = value;
+    } else if (at % 2 == 0) {
+      both.first = value;
+    } else {
+      both.second = value;
+      *(Both*)(place - 1) = both;
+    }
+  }
+};
+
 // An operand whose numbers are computed: value(row, k). Neighbouring threads take neighbours along k, or along rows.
 template <bool ALONG_ROWS_, class Value> struct Computed {
   static constexpr bool ALONG_ROWS = ALONG_ROWS_, IS_COPIED = false;

@@ -43,6 +43,26 @@ fn long_rows() -> Case {
     Case { name: "long rows".into(), plan, inputs: bench.inputs, expected, tolerance: 1e-4 }
 }
 
+/// Two sums across short rows of what is left of them without their means: each warp of a block has rows of its own.
+fn short_rows() -> Case {
+    let [rows, columns] = [40, 45];
+    let (mut bench, mut random) = (Bench::default(), Random(6));
+    let x = bench.input("x", random.tensor(&TensorType::new(DType::F32, [rows, columns]), -1.0, 1.0));
+    let mut p = Program::default();
+    let value = p.load(x, DType::F32, at(&[columns as i64, 1]));
+    let sum = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, value), DType::F32);
+    let left = p.push(InstrKind::Binary(Binary::Sub, value, sum), DType::F32);
+    let square = p.push(InstrKind::Binary(Binary::Mul, left, left), DType::F32);
+    for (name, value) in [("left", left), ("squares", square)] {
+        let across = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Rows, value), DType::F32);
+        let output = bench.output(name, DType::F32, &[columns]);
+        p.store(across, output, at(&[0, 1]));
+    }
+    let domain = Domain { axes: vec![rows, columns], outer: 0, rows: 1 };
+    bench.kernel(Form::Reduce, domain, p.region, p.stores);
+    products::case("short rows".into(), bench, 1e-4)
+}
+
 /// The text without the `number`-th of these words.
 fn without(text: &str, word: &str, number: usize) -> String {
     let (at, _) = text.match_indices(word).nth(number).expect("the text has that many");
@@ -69,7 +89,7 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
         return;
     }
     let mut cases = products::few_small();
-    cases.push(long_rows());
+    cases.extend([long_rows(), short_rows()]);
     let mut renderer = Renderer::new(Options::default());
     let same = |function: &Function| function.text.clone();
     assert!(!noticed(&cases, &mut renderer, &same, &|_, text| text.into()), "nothing is missing yet");

@@ -11,16 +11,15 @@ KERNEL __launch_bounds__(32, 1) kernel_rows_bias_gradient_tanh_mul_reduce_chunks
   UNROLL
   for (int i = 0; i < 1; i++) sum_v2[i] = 0.0f;
   const int end = chunk * 8 + 8 < 150 ? chunk * 8 + 8 : 150;
-  for (int row = chunk * 8; row < end; row++) {
+  for (int row = chunk * 8; row < end; row += 1) {
     UNROLL
     for (int i = 0; i < 1; i++) {
       const int column = threadIdx.x + i * 32;
-      if (column < 17) {
-        const float v0 = g_x0[17 * row + column];
-        const float v1 = tanhf(v0);
-        const float v2 = v1 * v1;
-        sum_v2[i] = Sum::combine(sum_v2[i], v2);
-      }
+      if (column >= 17) continue;
+      const float v0 = g_x0[17 * row + column];
+      const float v1 = tanhf(v0);
+      const float v2 = v1 * v1;
+      sum_v2[i] = Sum::combine(sum_v2[i], v2);
     }
   }
   UNROLL
@@ -42,7 +41,10 @@ KERNEL __launch_bounds__(256, 1) kernel_rows_bias_gradient_tanh_mul_reduce_combi
   const int lane = threadIdx.x % WARP;
   if (row >= 17) return;
   float sum_v1 = 0.0f;
-  for (int column = lane; column < 19; column += 32) {
+  UNROLL
+  for (int i = 0; i < 1; i++) {
+    const int column = lane + i * 32;
+    if (column >= 19) continue;
     const float v0 = g_partial[row + 17 * column];
     sum_v1 = Sum::combine(sum_v1, v0);
   }

@@ -11,7 +11,10 @@ KERNEL __launch_bounds__(256, 1) kernel_rows_layer_norm_reduce_mul_mul(
   const int lane = threadIdx.x % WARP;
   if (row >= 6) return;
   float sum_v1 = 0.0f;
-  for (int column = lane; column < 37; column += 32) {
+  UNROLL
+  for (int i = 0; i < 2; i++) {
+    const int column = lane + i * 32;
+    if (column >= 37) continue;
     const float v0 = g_x0[37 * row + column];
     sum_v1 = Sum::combine(sum_v1, v0);
   }
@@ -19,7 +22,10 @@ KERNEL __launch_bounds__(256, 1) kernel_rows_layer_norm_reduce_mul_mul(
   const float v2 = 0.027027028f;
   const float v3 = v1 * v2;
   float sum_v6 = 0.0f;
-  for (int column = lane; column < 37; column += 32) {
+  UNROLL
+  for (int i = 0; i < 2; i++) {
+    const int column = lane + i * 32;
+    if (column >= 37) continue;
     const float v0 = g_x0[37 * row + column];
     const float v4 = v0 - v3;
     const float v5 = v4 * v4;
@@ -30,7 +36,10 @@ KERNEL __launch_bounds__(256, 1) kernel_rows_layer_norm_reduce_mul_mul(
   const float v8 = 1e-5f;
   const float v9 = v7 + v8;
   const float v10 = sqrtf(v9);
-  for (int column = lane; column < 37; column += 32) {
+  UNROLL
+  for (int i = 0; i < 2; i++) {
+    const int column = lane + i * 32;
+    if (column >= 37) continue;
     const float v0 = g_x0[37 * row + column];
     const float v4 = v0 - v3;
     const float v11 = v4 / v10;

@@ -20,12 +20,13 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0_parts(
   const int begin = o0 * 1088, rest = 2100 - begin;
   Tile product0;
   multiply<4>(product0, panels, first_row, 24, a0, first_column, 40, b0, begin, begin + (rest < 1088 ? rest : 1088));
+  Pair<float> pair_0;
   UNROLL
   for (int at = 0; at < Tile::COUNT; at++) {
     const int row = first_row + product0.row(at), column = first_column + product0.column(at);
     if (column >= 40 || row >= 24) continue;
     const float v0 = product0.sums[at];
-    g_partial[1920 * o0 + 960 * o1 + 40 * row + column] = v0;
+    pair_0.put(at, false, &g_partial[1920 * o0 + 960 * o1 + 40 * row + column], v0);
   }
 }
 

@@ -17,6 +17,7 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
   });
   Tile product0;
   multiply<4>(product0, panels, first_row, 40, a0, first_column, 72, b0, 0, 48);
+  Pair<float> pair_0;
   UNROLL
   for (int at = 0; at < Tile::COUNT; at++) {
     const int row = first_row + product0.row(at), column = first_column + product0.column(at);
@@ -24,6 +25,6 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
     const float v0 = product0.sums[at];
     const float v1 = erff(v0);
     const float v2 = v1 * v0;
-    g_c[72 * row + column] = v2;
+    pair_0.put(at, false, &g_c[72 * row + column], v2);
   }
 }

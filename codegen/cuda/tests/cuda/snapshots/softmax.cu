@@ -10,20 +10,29 @@ KERNEL __launch_bounds__(256, 1) kernel_rows_softmax_7_13_reduce_sub_div(
   const int lane = threadIdx.x % WARP;
   if (row >= 7) return;
   float sum_v1 = -float_of_bits(POSITIVE_INFINITY);
-  for (int column = lane; column < 13; column += 32) {
+  UNROLL
+  for (int i = 0; i < 1; i++) {
+    const int column = lane + i * 32;
+    if (column >= 13) continue;
     const float v0 = g_x0[13 * row + column];
     sum_v1 = Max::combine(sum_v1, v0);
   }
   const float v1 = reduce_warp<Max>(sum_v1);
   float sum_v4 = 0.0f;
-  for (int column = lane; column < 13; column += 32) {
+  UNROLL
+  for (int i = 0; i < 1; i++) {
+    const int column = lane + i * 32;
+    if (column >= 13) continue;
     const float v0 = g_x0[13 * row + column];
     const float v2 = v0 - v1;
     const float v3 = expf(v2);
     sum_v4 = Sum::combine(sum_v4, v3);
   }
   const float v4 = reduce_warp<Sum>(sum_v4);
-  for (int column = lane; column < 13; column += 32) {
+  UNROLL
+  for (int i = 0; i < 1; i++) {
+    const int column = lane + i * 32;
+    if (column >= 13) continue;
     const float v0 = g_x0[13 * row + column];
     const float v2 = v0 - v1;
     const float v3 = expf(v2);
