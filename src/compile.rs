@@ -26,7 +26,7 @@ use finite::FiniteCheck;
 use kernfusion_codegen::{Backend, Executable, SharedArena, Temporaries, listed};
 pub use kernfusion_codegen::{
     Candidates, CodegenError, CommunicationError, Communicator, DeviceError, Listing, Outputs, Pending,
-    States, planned as planned_ranks, threads as thread_ranks,
+    States, planned as planned_ranks, threads as thread_ranks, threads_within as thread_ranks_within,
 };
 pub use kernfusion_cpu::isa::Isa;
 #[cfg(feature = "files")]

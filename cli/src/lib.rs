@@ -20,7 +20,7 @@ pub mod viewer;
 use clap::{Parser, Subcommand, error::ErrorKind};
 use common::error::CliError;
 use common::screen::{Screen, note};
-use kernfusion_mpi::launched_rank;
+use kernfusion_mpi::{Watch, launched_rank};
 use std::process::ExitCode;
 use training::ranks::Ranks;
 
@@ -80,10 +80,12 @@ pub fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Train(args) => {
-            Ranks::launched().and_then(|ranks| training::train::run(&args, &ranks, &mut screen))
+            let ranks = Ranks::launched(args.patience.watch());
+            ranks.and_then(|ranks| training::train::run(&args, &ranks, &mut screen))
         }
         Command::Tune(args) => {
-            Ranks::launched().and_then(|ranks| training::tune::run(&args, &ranks, &mut screen))
+            let ranks = Ranks::launched(args.patience().watch());
+            ranks.and_then(|ranks| training::tune::run(&args, &ranks, &mut screen))
         }
         _ if launched_rank().is_some() => {
             let what = "several processes run `kernfusion train` and `kernfusion tune sft` together, and nothing else";
@@ -117,7 +119,7 @@ pub fn main() -> ExitCode {
 
 /// A mistake in how this process was started. Of several processes one says it and ends all, whether or not the others were started alike.
 fn refused(what: &str, screen: &mut Screen) -> Outcome {
-    Ranks::launched()?.run(screen, |_, _| Err(CliError::Usage(what.into())))
+    Ranks::launched(Watch::default())?.run(screen, |_, _| Err(CliError::Usage(what.into())))
 }
 
 /// Help and version go to standard output; anything else is a mistake, shown in one line.

@@ -34,9 +34,9 @@ enum Training {
 }
 
 pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
-    let ranks = Ranks::Threads(args.ranks.into());
+    let ranks = |patience| Ranks::threads(args.ranks.into(), patience);
     match &args.command {
-        Training::Train(args) => train::run(args, &ranks, screen),
-        Training::Tune(args) => tune::run(args, &ranks, screen),
+        Training::Train(args) => train::run(args, &ranks(&args.patience), screen),
+        Training::Tune(args) => tune::run(args, &ranks(args.patience()), screen),
     }
 }

@@ -4,18 +4,20 @@
 use crate::Outcome;
 use crate::common::error::CliError;
 use crate::common::screen::{Screen, note};
-use kernfusion::compile::{CommunicationError, Communicator, Target, thread_ranks};
-use kernfusion_mpi::{Mpi, launched_rank};
+use crate::training::live;
+use kernfusion::compile::{CommunicationError, Communicator, Target, thread_ranks_within};
+use kernfusion_mpi::{Hang, Mpi, Watch, launched_rank};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a launcher may take to pass on what a process says before all are ended.
 const FORWARDED: Duration = Duration::from_millis(200);
 
-/// How long a rank waits to be ended by another one that has failed.
+/// How long a rank waits to be ended by another one that has failed, or that may know better why.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A rank's way to the others.
@@ -24,20 +26,51 @@ pub(crate) type Rank = Arc<dyn Communicator>;
 /// What has to be the same on every rank, by what a rank has where it is not.
 pub(crate) type Facts = Vec<(&'static str, Value)>;
 
+/// How long several ranks wait for one of them.
+#[derive(clap::Args)]
+pub(crate) struct PatienceArgs {
+    /// Of several ranks (mpirun): seconds without a sign of life from one after which all end; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    heartbeat_timeout: u32,
+    /// Of several ranks: seconds that one which lives may keep others waiting in an exchange until all end; 0: for ever
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    exchange_timeout: u32,
+}
+
+impl PatienceArgs {
+    /// What ranks that are processes do about it.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch {
+            silence: seconds(self.heartbeat_timeout),
+            wait: seconds(self.exchange_timeout),
+            tell: in_vain,
+        }
+    }
+}
+
+fn seconds(number: u32) -> Option<Duration> {
+    (number > 0).then(|| Duration::from_secs(number.into()))
+}
+
 /// Who runs a command.
 pub(crate) enum Ranks {
     /// This process alone.
     Alone,
     /// Processes that a launcher of MPI has started, of which this is one.
     Processes(Arc<Mpi>),
-    /// As many threads of this process.
-    Threads(usize),
+    /// As many threads of this process, which wait for each other as long as this says.
+    Threads(usize, Option<Duration>),
 }
 
 impl Ranks {
+    /// As many threads of this process.
+    pub(crate) fn threads(count: usize, patience: &PatienceArgs) -> Self {
+        Ranks::Threads(count, seconds(patience.exchange_timeout))
+    }
+
     /// This process alone, or those that a launcher has started.
-    pub(crate) fn launched() -> Result<Self, CliError> {
-        let mpi = Mpi::launched().map_err(|error| CliError::Ranks(error.to_string()))?;
+    pub(crate) fn launched(watch: Watch) -> Result<Self, CliError> {
+        let mpi = Mpi::launched(watch).map_err(|error| CliError::Ranks(error.to_string()))?;
         Ok(mpi.map_or(Ranks::Alone, Ranks::Processes))
     }
 
@@ -55,7 +88,7 @@ impl Ranks {
                 let rank: Rank = mpi.clone();
                 in_process(mpi, run(Some(&rank), screen))
             }
-            Ranks::Threads(count) => in_threads(*count, screen, run),
+            Ranks::Threads(count, wait) => in_threads(thread_ranks_within(*count, *wait), screen, run),
         }
     }
 }
@@ -85,38 +118,81 @@ fn in_process(mpi: &Mpi, outcome: Outcome) -> Outcome {
     }
 }
 
+/// Ends all ranks that are processes, since one of them does not go on.
+fn in_vain(mpi: Option<&Mpi>, hang: Hang) {
+    match hang {
+        // One rank alone says so.
+        Hang::Silent { .. } | Hang::Late { .. } => {}
+        // So do several, or none where one can name who is late.
+        Hang::Start { .. } | Hang::Stuck { .. } | Hang::End { .. } => {
+            std::thread::sleep(if launched_rank() == Some(0) { PATIENCE / 2 } else { PATIENCE });
+        }
+    }
+    live::leave();
+    note(&format!("error: {hang}"));
+    std::thread::sleep(FORWARDED);
+    match mpi {
+        Some(mpi) => mpi.abort(),
+        None => std::process::exit(1),
+    }
+}
+
 /// Runs ranks as threads. A rank that fails ends the exchanges of the others, so the first failure is the cause of all.
 fn in_threads(
-    count: usize,
+    ranks: Vec<Rank>,
     screen: &mut Screen,
     run: impl Fn(Option<&Rank>, Option<&mut Screen>) -> Outcome + Sync,
 ) -> Outcome {
     let failures: Mutex<Vec<CliError>> = Mutex::default();
-    let turn = |rank: Rank, screen: Option<&mut Screen>| {
+    let turn = |rank: Rank, screen: Option<&mut Screen>, fails: Sender<()>| {
         let outcome = run(Some(&rank), screen);
-        if !matches!(outcome, Ok(_) | Err(CliError::Said)) {
-            let error = of_rank(rank.rank(), outcome.expect_err("just seen"));
-            failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(error);
-            return None;
-        }
-        outcome.ok()
+        let said = |error| {
+            if !matches!(error, CliError::Said) {
+                lock(&failures).push(of_rank(rank.rank(), error));
+            }
+            let _ = fails.send(());
+        };
+        outcome.map_err(said).ok()
     };
     let code = std::thread::scope(|scope| {
-        let turn = &turn;
-        let mut ranks = thread_ranks(count).into_iter();
+        let (turn, failures) = (&turn, &failures);
+        let (fails, failing) = channel();
+        scope.spawn(move || end_with_the_first(&failing, failures));
+        let mut ranks = ranks.into_iter();
         let first = ranks.next().expect("there is one rank at least");
-        let others: Vec<_> = ranks.map(|rank| scope.spawn(move || turn(rank, None))).collect();
-        let code = turn(first, Some(screen));
+        let other = |rank| {
+            let fails = fails.clone();
+            scope.spawn(move || turn(rank, None, fails))
+        };
+        let others: Vec<_> = ranks.map(other).collect();
+        let code = turn(first, Some(screen), fails);
         // What a thread that panics has to say it has said.
         let all_ended =
             others.into_iter().map(|other| other.join().ok().flatten().is_some()).fold(true, |a, b| a & b);
         code.filter(|_| all_ended)
     });
-    let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    match (code, failures.into_iter().next()) {
+    match (code, lock(&failures).drain(..).next()) {
         (_, Some(error)) => Err(error),
         (code, None) => Ok(code.unwrap_or(ExitCode::FAILURE)),
     }
+}
+
+/// Ends the process if a rank has failed and another one does not end, either. `failing` is closed when all have ended.
+fn end_with_the_first(failing: &Receiver<()>, failures: &Mutex<Vec<CliError>>) {
+    let mut ended = failing.recv().map_err(|_| RecvTimeoutError::Disconnected);
+    while ended.is_ok() {
+        ended = failing.recv_timeout(PATIENCE);
+    }
+    if ended == Err(RecvTimeoutError::Timeout) {
+        live::leave();
+        let first = lock(failures).drain(..).next();
+        first.iter().for_each(|error| note(&format!("error: {error}")));
+        std::process::exit(1);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says whose error it is, if not the first rank's.

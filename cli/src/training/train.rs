@@ -9,7 +9,7 @@ use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs};
 use crate::common::screen::{Screen, grouped, mib, progress};
 use crate::training::adaptation::AdaptationArgs;
 use crate::training::live::{self, State};
-use crate::training::ranks::{self, Facts, Rank, Ranks, agreed};
+use crate::training::ranks::{self, Facts, PatienceArgs, Rank, Ranks, agreed};
 use crate::training::stop;
 use crate::training::tokenizer::TokenizerArgs;
 use crate::training::watch::WatchArgs;
@@ -116,6 +116,8 @@ pub(crate) struct Args {
     /// Of several ranks (mpirun), each keeps and updates its part alone of the optimizer's state
     #[arg(long)]
     shard_optimizer: bool,
+    #[command(flatten)]
+    pub(crate) patience: PatienceArgs,
     /// How the step is executed
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,

@@ -6,7 +6,7 @@ use crate::common::error::{CliError, in_file};
 use crate::common::model::{MemoryArgs, TargetArgs};
 use crate::common::screen::{Screen, progress};
 use crate::training::adaptation::AdaptationArgs;
-use crate::training::ranks::{self, Rank, Ranks, agreed};
+use crate::training::ranks::{self, PatienceArgs, Rank, Ranks, agreed};
 use crate::training::stop;
 use clap::Subcommand;
 use indicatif::ProgressBar;
@@ -83,6 +83,8 @@ struct CommonArgs {
     adaptation: AdaptationArgs,
     #[command(flatten)]
     target: TargetArgs,
+    #[command(flatten)]
+    patience: PatienceArgs,
     /// How programs are executed
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -133,6 +135,17 @@ struct PpoArgs {
     /// Price of a nat of divergence from the model in the beginning
     #[arg(long, value_name = "X", default_value_t = 0.05, allow_negative_numbers = true)]
     beta: f64,
+}
+
+impl Args {
+    /// How long ranks wait for each other.
+    pub(crate) fn patience(&self) -> &PatienceArgs {
+        match &self.method {
+            Method::Sft(args) => &args.steps.common.patience,
+            Method::Reward(args) => &args.common.patience,
+            Method::Ppo(args) => &args.common.patience,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {

@@ -6,7 +6,7 @@ use crate::workplace::{Ended, Workplace, end, message};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often a rank is killed under each launcher, if this variable does not say it.
+/// How often a rank is killed, and stopped, under each launcher, if this variable does not say it.
 const KILLS: (&str, u64) = ("KERNFUSION_KILLS", 2);
 
 /// Launchers by name, with what they need to start more processes than there are cores, as root, too.
@@ -173,44 +173,105 @@ fn said_once(ended: Ended, launcher: &str, what: &str) {
     assert!(errors.len() == 1 && errors[0].contains(what), "{launcher}: {}", ended.err);
 }
 
-/// However a rank ends, the others end, too, and what was saved goes on to the end that it would have had.
+/// What happens to a rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    /// It is killed.
+    Kill,
+    /// It is stopped, for ever.
+    Stop,
+    /// It is stopped for two seconds.
+    Pause,
+}
+
+fn signal(signal: &str, processes: &[String]) {
+    for process in processes {
+        Command::new("kill").args([signal, process]).status().unwrap();
+    }
+}
+
+/// However a rank ends, or stops, the others end, too, and what was saved goes on to the end that it would have had.
 #[test]
-fn a_rank_that_is_killed_ends_all() {
+fn a_rank_that_is_killed_or_stopped_ends_all() {
     let work = Workplace::new();
     let more = "--microbatches 2 --steps 300 --checkpoint-every 1 --validate-every 0 --validation-batches 0 --sample-tokens 0";
     let flags = |out: &str| {
         format!("train --config small.json --dropout 0.1 --batch-size 8 {more} --out {out} --overwrite")
     };
     work.succeed(&flags("alone"));
-    let kills = std::env::var(KILLS.0).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS.1);
-    for (launcher, kill) in
-        launchers().into_iter().flat_map(|launcher| (0..kills).map(move |kill| (launcher, kill)))
+    let times = std::env::var(KILLS.0).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS.1);
+    let faults =
+        [Fault::Kill, Fault::Stop].into_iter().flat_map(|fault| (0..times).map(move |time| (fault, time)));
+    let faults: Vec<_> = faults.chain([(Fault::Pause, 0)]).collect();
+    for (launcher, (fault, time)) in
+        launchers().into_iter().flat_map(|launcher| faults.iter().map(move |&fault| (launcher, fault)))
     {
-        let saved = work.path("killed/checkpoint.safetensors");
-        let _ = std::fs::remove_dir_all(work.path("killed"));
-        let mut launched = start(&work, launcher, [(2, &flags("killed")), (0, "")]);
+        let saved = work.path("hurt/checkpoint.safetensors");
+        let _ = std::fs::remove_dir_all(work.path("hurt"));
+        let mut launched = start(&work, launcher, [(2, &flags("hurt")), (0, "")]);
         while !saved.exists() && launched.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(2));
         }
         // From the first checkpoint on, at any moment.
-        std::thread::sleep(Duration::from_micros(kill * 7_919 % 400_000));
+        std::thread::sleep(Duration::from_micros(time * 7_919 % 400_000));
         let of = |rank: u64| [format!("OMPI_COMM_WORLD_RANK={rank}"), format!("PMI_RANK={rank}")];
-        let killed = ranks_of(&work, &of(kill % 2));
-        for process in &killed {
-            Command::new("kill").args(["-9", process]).status().unwrap();
+        let rank = time % 2;
+        let hurt = ranks_of(&work, &of(rank));
+        signal(if fault == Fault::Kill { "-KILL" } else { "-STOP" }, &hurt);
+        if fault == Fault::Pause {
+            std::thread::sleep(Duration::from_secs(2));
+            signal("-CONT", &hurt);
         }
         let since = Instant::now();
         let Ended { code, err, .. } = end(launched);
         let seconds = since.elapsed().as_secs_f64();
-        eprintln!("{}: kill {kill} of rank {}: all ended after {seconds:.2} s", launcher.0, kill % 2);
-        // It may have been at its end already.
-        assert!(code != Some(0) || killed.is_empty(), "{}: {err}", launcher.0);
-        assert!(seconds < 30.0, "{}: the others ended after {seconds} s", launcher.0);
-        let left = ranks_of(&work, &[of(0), of(1)].concat());
-        assert!(left.is_empty(), "{}: {left:?} still run", launcher.0);
-        work.succeed("train --resume killed --steps 300");
-        assert!(content(&work, "killed") == content(&work, "alone"), "{}: another end", launcher.0);
+        let what = format!("{}: {fault:?} {time} of rank {rank}", launcher.0);
+        eprintln!("{what}: all ended after {seconds:.2} s");
+        // A launcher may end before those that it has ended.
+        let left = || ranks_of(&work, &[of(0), of(1)].concat());
+        while !left().is_empty() {
+            assert!(since.elapsed().as_secs() < 60, "{what}: {:?} still run", left());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let errors: Vec<_> = err.lines().filter(|line| line.contains("error: ")).collect();
+        match fault {
+            Fault::Pause => assert_eq!(code, Some(0), "{what}: {err}"),
+            // It may have been at its end already.
+            _ if code == Some(0) => assert!(hurt.is_empty(), "{what}: {err}"),
+            Fault::Kill => {}
+            Fault::Stop => {
+                let silent = format!("error: rank {rank} has given no sign of life for 5 s");
+                assert!(errors.len() == 1 && errors[0].contains(&silent), "{what}: {err}");
+            }
+        }
+        assert!(seconds < 30.0, "{what}: the others ended after {seconds} s");
+        work.succeed("train --resume hurt --steps 300");
+        assert!(content(&work, "hurt") == content(&work, "alone"), "{what}: another end");
     }
+}
+
+/// A rank that lives, but waits for something that never happens: that somebody reads what it says.
+#[test]
+fn a_rank_that_waits_for_ever_ends_all() {
+    let work = Workplace::new();
+    assert!(Command::new("mkfifo").arg(work.path("said")).status().unwrap().success());
+    let said = std::fs::OpenOptions::new().read(true).write(true).open(work.path("said")).unwrap();
+    let flags = "train --config small.json --batch-size 8 --steps 100000 --validation-batches 0 --sample-every 1 --sample-tokens 300 \
+                 --exchange-timeout 2 --out run --overwrite";
+    for launcher in launchers() {
+        let mut command = Command::new(launcher.0);
+        let program = env!("CARGO_BIN_EXE_kernfusion");
+        command.args(launcher.1).args(["-n", "1", "sh", "-c", &format!("exec {program} {flags} > said")]);
+        command.args([":", "-n", "1", program]).args(flags.split_whitespace());
+        command.current_dir(work.0.path()).env("KERNFUSION_DATA", work.0.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let late = "rank 0 lives, but has kept the others waiting in an exchange for 2 s";
+        said_once(end(command.spawn().unwrap()), launcher.0, late);
+        assert!(work.path("run/log.jsonl").exists());
+    }
+    let mut command = work.command(&format!("launch -n 2 {flags}"));
+    let ended = end(command.stdout(said.try_clone().unwrap()).spawn().unwrap());
+    said_once(ended, "launch", "rank 1: rank 0 has kept the others waiting in an exchange for 2 s");
 }
 
 #[test]

@@ -6,10 +6,10 @@
 //! ```
 
 use kernfusion_codegen::Communicator;
-use kernfusion_mpi::Mpi;
+use kernfusion_mpi::{Mpi, Watch};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Some(mpi) = Mpi::launched()? else {
+    let Some(mpi) = Mpi::launched(Watch::default())? else {
         println!("start me by mpirun");
         return Ok(());
     };

@@ -9,12 +9,20 @@
 //! Of MPI it takes `MPI_Isend` and `MPI_Irecv` alone to move bytes: in step s of N − 1, a rank sends to the one that is s after it, and receives from
 //! the one that is s before it. That is what MPI does itself for large messages, it takes no more memory, and no sum is MPI's.
 
+mod heartbeat;
 mod library;
 
+pub use heartbeat::{Hang, Watch};
+
+use heartbeat::{Heart, within};
 use kernfusion_codegen::{CommunicationError, Communicator, part_of};
 use library::{Family, Library};
-use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How many times the longest silence MPI may take to start: the processes of a launcher do not begin at the same time.
+const START: u32 = 12;
 
 /// Bytes of a message at most; a longer one is sent in pieces, since counts of MPI are `int`.
 const PIECE: usize = 1 << 30;
@@ -110,26 +118,46 @@ pub struct Mpi {
     library: Library,
     rank: usize,
     ranks: usize,
-    /// Calls come from one thread at a time.
+    watch: Watch,
+    /// Exchanges come from one thread at a time.
     turn: Mutex<()>,
+    /// How many exchanges this rank has come to.
+    begun: AtomicU64,
+    /// Whether it is in one now.
+    is_waiting: AtomicBool,
+    heart: Mutex<Option<Heart>>,
 }
 
 impl Mpi {
-    /// The rank that this process is, if a launcher of MPI has started more than one.
+    /// The rank that this process is, if a launcher of MPI has started more than one. From now on a thread gives signs of life to the next rank and
+    /// listens to the one before.
     ///
     /// # Errors
     /// The library cannot be loaded, is not the launcher's, or fails.
-    pub fn launched() -> Result<Option<Arc<Mpi>>, MpiError> {
+    pub fn launched(watch: Watch) -> Result<Option<Arc<Mpi>>, MpiError> {
         let Some(launcher) = Launcher::new(|name| std::env::var(name).ok()) else { return Ok(None) };
         let Launcher { name, ranks, family, .. } = launcher;
         let missing = |reason| MpiError::Missing { launcher: name, ranks, reason };
         let library = Library::load(family).map_err(missing)?;
-        library.start()?;
+        let longest = watch.silence.map(|silence| START * silence);
+        let in_vain = |time: Duration| (watch.tell)(None, Hang::Start { seconds: time.as_secs() });
+        within(longest, in_vain, || library.start())?;
         let (rank, found) = (library.rank()?, library.ranks()?);
         if found != ranks {
             return Err(MpiError::Other { launcher: name, ranks, library: library.version(), found });
         }
-        Ok(Some(Arc::new(Mpi { library, rank, ranks, turn: Mutex::new(()) })))
+        let mpi = Arc::new(Mpi {
+            library,
+            rank,
+            ranks,
+            watch,
+            turn: Mutex::default(),
+            begun: AtomicU64::default(),
+            is_waiting: AtomicBool::default(),
+            heart: Mutex::default(),
+        });
+        *mpi.heart() = Some(Heart::start(&mpi)?);
+        Ok(Some(mpi))
     }
 
     /// What the library calls itself, such as `Open MPI v4.1.4`.
@@ -143,7 +171,10 @@ impl Mpi {
     /// MPI reports one.
     pub fn finish(&self) -> Result<(), MpiError> {
         let _turn = self.turn();
-        self.library.finish()
+        let heart = self.heart().take();
+        heart.map_or(Ok(()), Heart::stop)?;
+        let in_vain = |time: Duration| (self.watch.tell)(None, Hang::End { seconds: time.as_secs() });
+        within(self.watch.silence, in_vain, || self.library.finish())
     }
 
     /// Ends all ranks, as after an error that one of them has.
@@ -152,8 +183,20 @@ impl Mpi {
         std::process::exit(1)
     }
 
-    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heart(&self) -> MutexGuard<'_, Option<Heart>> {
+        self.heart.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Comes to an exchange, which goes on until the result is dropped.
+    fn come(&self) -> Coming<'_> {
+        let turn = self.turn();
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.is_waiting.store(true, Ordering::Relaxed);
+        Coming { is_waiting: &self.is_waiting, _turn: turn }
     }
 
     /// For each other rank, in an order in which all ranks work in pairs: the one to send to, and the one to receive from.
@@ -174,10 +217,22 @@ impl Mpi {
             let piece = |length: usize| start.min(length)..(start + PIECE).min(length);
             let (sent, place) = (&sent[piece(sent.len())], piece(received.len()));
             let received = &mut received[place];
-            let swapped = self.library.send_and_receive((to as c_int, sent), (from as c_int, received));
+            let swapped = self.library.send_and_receive((to, sent), (from, received));
             swapped.map_err(|error| CommunicationError::Library { what: error.to_string() })?;
         }
         Ok(())
+    }
+}
+
+/// A rank in an exchange.
+struct Coming<'m> {
+    is_waiting: &'m AtomicBool,
+    _turn: MutexGuard<'m, ()>,
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.is_waiting.store(false, Ordering::Relaxed);
     }
 }
 
@@ -197,7 +252,7 @@ impl Communicator for Mpi {
         received: &mut [u8],
         stride: usize,
     ) -> Result<(), CommunicationError> {
-        let _turn = self.turn();
+        let _coming = self.come();
         let range = |rank| part_of(rank, part, sent.len());
         let own = range(self.rank);
         received[self.rank * stride..][..own.len()].copy_from_slice(&sent[own.clone()]);
@@ -208,7 +263,7 @@ impl Communicator for Mpi {
     }
 
     fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError> {
-        let _turn = self.turn();
+        let _coming = self.come();
         let length = all.len();
         let range = |rank| part_of(rank, part, length);
         for (to, from) in self.pairs() {

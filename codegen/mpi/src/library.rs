@@ -3,7 +3,8 @@
 use super::MpiError;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// Names of the library to load instead of those that are tried.
 const NAMED: &str = "KERNFUSION_MPI";
@@ -16,6 +17,9 @@ const EAGER: u32 = 50;
 
 /// How long it sleeps then. A library moves a large message piece by piece, whenever it is asked.
 const NAP: Duration = Duration::from_micros(50);
+
+/// How long whoever ends all waits for a call that another thread is making.
+const CALL: Duration = Duration::from_secs(1);
 
 /// Characters that a library's version and an error's text take at most.
 const LONGEST_TEXT: usize = 8192;
@@ -42,6 +46,19 @@ impl Family {
 /// An address, or a number as wide as one: a function that takes an `int` in its place reads the lower half.
 type Handle = *mut c_void;
 
+/// What a message is; those of different tags do not meet.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tag {
+    /// A part of what is exchanged.
+    Part = 0,
+    /// A sign of life.
+    Heartbeat = 1,
+}
+
+/// A message under way; none once it is over.
+#[derive(Debug)]
+pub(super) struct Request(Option<Handle>);
+
 type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type Ask = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
@@ -50,7 +67,6 @@ type BeginSend =
 type BeginReceive =
     unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
 type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
-type Wait = unsafe extern "C" fn(*mut Handle, *mut c_void) -> c_int;
 type Cancel = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 type Abort = unsafe extern "C" fn(Handle, c_int) -> c_int;
@@ -67,7 +83,6 @@ pub(super) struct Library {
     send: BeginSend,
     receive: BeginReceive,
     test: Test,
-    wait: Wait,
     cancel: Cancel,
     finalize: Finalize,
     abort: Abort,
@@ -78,6 +93,8 @@ pub(super) struct Library {
     byte: Handle,
     errors_return: Handle,
     no_status: *mut c_void,
+    /// Held by whoever makes a call.
+    call: Mutex<()>,
 }
 
 // SAFETY: handles are constants of the library, and its functions are called from one thread at a time.
@@ -139,7 +156,6 @@ impl Library {
                 send: function!("MPI_Isend"),
                 receive: function!("MPI_Irecv"),
                 test: function!("MPI_Test"),
-                wait: function!("MPI_Wait"),
                 cancel: function!("MPI_Cancel"),
                 finalize: function!("MPI_Finalize"),
                 abort: function!("MPI_Abort"),
@@ -150,6 +166,7 @@ impl Library {
                 byte: constant(b"ompi_mpi_byte\0", 0x4c00_010d)?,
                 errors_return: constant(b"ompi_mpi_errors_return\0", 0x5400_0001)?,
                 no_status: if is_open_mpi { null_mut() } else { std::ptr::without_provenance_mut(1) },
+                call: Mutex::default(),
             })
         }
     }
@@ -193,37 +210,71 @@ impl Library {
         Ok(number as usize)
     }
 
-    /// Sends to one process while it receives from another one. A thread that waits for them sleeps, since libraries wait by asking again and
-    /// again, and a core that does so computes nothing.
+    /// Sends to one process while it receives from another one.
     pub(super) fn send_and_receive(
         &self,
-        (to, sent): (c_int, &[u8]),
-        (from, received): (c_int, &mut [u8]),
+        (to, sent): (usize, &[u8]),
+        (from, received): (usize, &mut [u8]),
     ) -> Result<(), MpiError> {
-        let (mut sending, mut receiving): (Handle, Handle) = (null_mut(), null_mut());
-        let (count, start) = (received.len() as c_int, received.as_mut_ptr().cast());
-        // SAFETY: it is as long as it says, and nothing else touches it until it is received or given up.
-        self.done(unsafe { (self.receive)(start, count, self.byte, from, 0, self.world, &mut receiving) })?;
-        let (count, start) = (sent.len() as c_int, sent.as_ptr().cast());
+        // SAFETY: the memory is lent until nothing is under way any more.
+        let mut receiving = unsafe { self.begin_receive(from, Tag::Part, received) }?;
         // SAFETY: as above; it does not overlap with what is received.
-        let begun =
-            self.done(unsafe { (self.send)(start, count, self.byte, to, 0, self.world, &mut sending) });
-        let received = begun.and_then(|()| self.sleep_until(&mut receiving));
-        if received.is_err() {
-            self.give_up(&mut receiving);
-            self.give_up(&mut sending);
-            return received;
-        }
-        self.sleep_until(&mut sending).inspect_err(|_| self.give_up(&mut sending))
+        let mut sending =
+            unsafe { self.begin_send(to, Tag::Part, sent) }.inspect_err(|_| self.give_up(&mut receiving))?;
+        let over = self.sleep_until(&mut receiving).and_then(|()| self.sleep_until(&mut sending));
+        over.inspect_err(|_| [&mut receiving, &mut sending].into_iter().for_each(|it| self.give_up(it)))
     }
 
-    /// Waits for what is under way.
-    fn sleep_until(&self, request: &mut Handle) -> Result<(), MpiError> {
+    /// Begins to send to a process.
+    ///
+    /// # Safety
+    /// The memory is there, and nobody writes to it, until the request is over.
+    pub(super) unsafe fn begin_send(&self, to: usize, tag: Tag, sent: &[u8]) -> Result<Request, MpiError> {
+        let mut request = null_mut();
+        let (count, start, to, tag) = (sent.len() as c_int, sent.as_ptr().cast(), to as c_int, tag as c_int);
+        let _call = self.call();
+        // SAFETY: the caller's contract.
+        self.done(unsafe { (self.send)(start, count, self.byte, to, tag, self.world, &mut request) })?;
+        Ok(Request(Some(request)))
+    }
+
+    /// Begins to receive from a process.
+    ///
+    /// # Safety
+    /// The memory is there, and nobody else touches it, until the request is over.
+    pub(super) unsafe fn begin_receive(
+        &self,
+        from: usize,
+        tag: Tag,
+        received: &mut [u8],
+    ) -> Result<Request, MpiError> {
+        let mut request = null_mut();
+        let (count, start) = (received.len() as c_int, received.as_mut_ptr().cast());
+        let (from, tag) = (from as c_int, tag as c_int);
+        let _call = self.call();
+        // SAFETY: the caller's contract.
+        self.done(unsafe { (self.receive)(start, count, self.byte, from, tag, self.world, &mut request) })?;
+        Ok(Request(Some(request)))
+    }
+
+    /// Whether nothing is under way any more; a library moves bytes whenever it is asked.
+    pub(super) fn is_over(&self, request: &mut Request) -> Result<bool, MpiError> {
+        let Some(handle) = &mut request.0 else { return Ok(true) };
+        let mut is_over = 0;
+        let _call = self.call();
+        // SAFETY: the request is under way.
+        self.done(unsafe { (self.test)(handle, &mut is_over, self.no_status) })?;
+        if is_over != 0 {
+            request.0 = None;
+        }
+        Ok(is_over != 0)
+    }
+
+    /// Waits for what is under way. The thread sleeps between its questions: libraries wait by asking again and again, and a core that does so
+    /// computes nothing.
+    fn sleep_until(&self, request: &mut Request) -> Result<(), MpiError> {
         for tries in 0u32.. {
-            let mut is_done = 0;
-            // SAFETY: the request is under way.
-            self.done(unsafe { (self.test)(request, &mut is_done, self.no_status) })?;
-            if is_done != 0 {
+            if self.is_over(request)? {
                 break;
             }
             match tries {
@@ -235,14 +286,20 @@ impl Library {
     }
 
     /// Ends what is under way, so that nothing touches its memory any more.
-    fn give_up(&self, request: &mut Handle) {
-        if !request.is_null() {
-            // SAFETY: the request is under way, or was and is nothing now; what goes wrong has an error already.
-            unsafe {
-                (self.cancel)(request);
-                (self.wait)(request, self.no_status);
-            }
+    fn give_up(&self, request: &mut Request) {
+        if let Some(handle) = &mut request.0 {
+            let call = self.call();
+            // SAFETY: the request is under way; what goes wrong has an error already.
+            unsafe { (self.cancel)(handle) };
+            drop(call);
+            // As above.
+            let _ = self.sleep_until(request);
         }
+    }
+
+    /// The right to make a call.
+    fn call(&self) -> MutexGuard<'_, ()> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends MPI in this process.
@@ -253,6 +310,11 @@ impl Library {
 
     /// Ends all processes.
     pub(super) fn abort(&self) {
+        let since = Instant::now();
+        // A call that hangs is no reason to hang as well.
+        while matches!(self.call.try_lock(), Err(TryLockError::WouldBlock)) && since.elapsed() < CALL {
+            std::thread::sleep(NAP);
+        }
         // SAFETY: MPI has been started.
         unsafe { (self.abort)(self.world, 1) };
     }

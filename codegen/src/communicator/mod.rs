@@ -7,7 +7,7 @@ mod planned;
 mod threads;
 
 pub use planned::planned;
-pub use threads::threads;
+pub use threads::{threads, threads_within};
 
 use std::fmt;
 
@@ -60,6 +60,14 @@ pub enum CommunicationError {
     Gone {
         /// Which.
         rank: usize,
+    },
+    /// A rank does not come.
+    #[error("rank {rank} has kept the others waiting in an exchange for {seconds} s")]
+    Late {
+        /// Which.
+        rank: usize,
+        /// For how long.
+        seconds: u64,
     },
     /// What connects them reports an error.
     #[error("{what}")]

@@ -1,15 +1,19 @@
 //! Ranks in one process, each on a thread of its own: for tests, and to see what a program of several ranks does.
 
 use super::{CommunicationError, Communicator, part_of};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// One communicator for each of `ranks` ranks in this process. Each is used by one thread at a time. Dropping one ends the exchanges of all
 /// ranks.
 pub fn threads(ranks: usize) -> Vec<Arc<dyn Communicator>> {
-    let meeting = Arc::new(Meeting {
-        table: Mutex::new(Table { shown: vec![None; ranks], arrived: 0, round: 0, gone: None }),
-        changed: Condvar::new(),
-    });
+    threads_within(ranks, None)
+}
+
+/// As [`threads`], with exchanges of all ranks ending in an error if one of them keeps the others waiting for so long.
+pub fn threads_within(ranks: usize, wait: Option<Duration>) -> Vec<Arc<dyn Communicator>> {
+    let table = Table { shown: vec![None; ranks], is_here: vec![false; ranks], round: 0, lost: None };
+    let meeting = Arc::new(Meeting { table: Mutex::new(table), changed: Condvar::new(), wait });
     let of = |rank| Arc::new(Thread { rank, meeting: meeting.clone() }) as Arc<dyn Communicator>;
     (0..ranks).map(of).collect()
 }
@@ -29,42 +33,58 @@ unsafe impl Send for Shown {}
 struct Meeting {
     table: Mutex<Table>,
     changed: Condvar,
+    /// How long ranks wait for one that does not come.
+    wait: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct Table {
     /// What each rank shows.
     shown: Vec<Option<Shown>>,
-    /// Ranks that have come to this meeting.
-    arrived: usize,
+    /// Whether each rank has come to this meeting.
+    is_here: Vec<bool>,
     /// The number of this meeting.
     round: u64,
-    /// A rank that will not come any more.
-    gone: Option<usize>,
+    /// Why there is no meeting any more.
+    lost: Option<CommunicationError>,
 }
 
 impl Meeting {
     fn table(&self) -> MutexGuard<'_, Table> {
         // A rank that panicked has dropped its communicator, which everybody is told.
-        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for all ranks; what is shown now is seen by all of them until the meeting after the next one.
     fn meet(&self, rank: usize, shown: Option<Shown>) -> Result<Vec<Option<Shown>>, CommunicationError> {
-        let mut table = self.table();
+        let (mut table, since) = (self.table(), Instant::now());
+        // Who has given up looks at nothing, and shows nothing, any more.
+        if let Some(error) = &table.lost {
+            return Err(error.clone());
+        }
         // Others may still look at what was shown before.
         table.shown[rank] = shown.or(table.shown[rank]);
-        table.arrived += 1;
+        table.is_here[rank] = true;
         let round = table.round;
-        if table.arrived == table.shown.len() {
-            (table.arrived, table.round) = (0, round + 1);
+        if table.is_here.iter().all(|&is_here| is_here) {
+            table.is_here.fill(false);
+            table.round = round + 1;
             self.changed.notify_all();
         }
+        // While memory is looked at, nobody gives up.
+        let wait = self.wait.filter(|_| shown.is_some());
         while table.round == round {
-            if let Some(rank) = table.gone {
-                return Err(CommunicationError::Gone { rank });
+            if let Some(error) = &table.lost {
+                return Err(error.clone());
             }
-            table = self.changed.wait(table).unwrap_or_else(std::sync::PoisonError::into_inner);
+            let left = wait.map_or(Duration::MAX, |wait| wait.saturating_sub(since.elapsed()));
+            if left.is_zero() {
+                let rank = table.is_here.iter().position(|&is_here| !is_here).expect("one is missing");
+                table.lost = Some(CommunicationError::Late { rank, seconds: since.elapsed().as_secs() });
+                self.changed.notify_all();
+                continue;
+            }
+            table = self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(table.shown.clone())
     }
@@ -129,7 +149,7 @@ impl Communicator for Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         // The first to go is the cause.
-        self.meeting.table().gone.get_or_insert(self.rank);
+        self.meeting.table().lost.get_or_insert(CommunicationError::Gone { rank: self.rank });
         self.meeting.changed.notify_all();
     }
 }
@@ -189,5 +209,21 @@ mod tests {
         });
         assert_eq!(got[0], Err(CommunicationError::Gone { rank: 1 }));
         assert_eq!(got[2], got[0]);
+    }
+
+    #[test]
+    fn who_waits_too_long_is_told_and_so_is_who_comes_late() {
+        let wait = Duration::from_millis(50);
+        let late = Err(CommunicationError::Late { rank: 1, seconds: 0 });
+        let ranks = threads_within(3, Some(wait));
+        std::thread::scope(|scope| {
+            let [first, third] = [0, 2].map(|rank| {
+                let one = ranks[rank].clone();
+                scope.spawn(move || one.gather(&mut [0; 3], 1))
+            });
+            assert_eq!(first.join().unwrap(), late);
+            assert_eq!(third.join().unwrap(), late);
+            assert_eq!(ranks[1].gather(&mut [0; 3], 1), late);
+        });
     }
 }
