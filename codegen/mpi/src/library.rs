@@ -9,9 +9,6 @@ use std::time::{Duration, Instant};
 /// Names of the library to load instead of those that are tried.
 const NAMED: &str = "KERNFUSION_MPI";
 
-/// Calls come from any thread, but one at a time (`MPI_THREAD_SERIALIZED`).
-const SERIALIZED: c_int = 2;
-
 /// How often a thread asks whether a message has come before it sleeps between.
 const EAGER: u32 = 50;
 
@@ -37,8 +34,57 @@ impl Family {
     /// File names, those of the versions first with which it has this interface.
     fn names(self) -> &'static [&'static str] {
         match self {
-            Family::OpenMpi => &["libmpi.so.40", "libmpi.so"],
-            Family::Mpich => &["libmpich.so.12", "libmpi.so.12", "libmpich.so", "libmpi.so"],
+            Family::OpenMpi => &["libmpi.so.40", "libmpi.so", "libmpi_abi.so.1"],
+            Family::Mpich => {
+                &["libmpich.so.12", "libmpi.so.12", "libmpich.so", "libmpi.so", "libmpi_abi.so.1"]
+            }
+        }
+    }
+}
+
+/// In what constants are those of a library.
+#[derive(Debug, Clone, Copy)]
+enum Interface {
+    /// Open MPI's: addresses of objects.
+    OpenMpi,
+    /// MPICH's: numbers of its own.
+    Mpich,
+    /// That of MPI 5: numbers that the standard gives (MPI Forum, "MPI: A message-passing interface standard", version 5.0, 2025, appendix A).
+    Standard,
+}
+
+impl Interface {
+    /// # Safety
+    /// The library is one of MPI.
+    #[cfg(unix)]
+    unsafe fn of(loaded: &libloading::os::unix::Library) -> Self {
+        type Ask = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+        // SAFETY: the type is that of the standard; the function may be called before MPI has started.
+        unsafe {
+            let mut version = [-1; 2];
+            let [major, minor] = &mut version;
+            let told = loaded.get::<Ask>(b"MPI_Abi_get_version\0").map(|ask| ask(major, minor));
+            match told {
+                Ok(0) if *major >= 1 => Interface::Standard,
+                _ if loaded.get::<*mut c_void>(b"ompi_mpi_comm_world\0").is_ok() => Interface::OpenMpi,
+                _ => Interface::Mpich,
+            }
+        }
+    }
+
+    /// `MPI_THREAD_SERIALIZED`: calls come from any thread, but one at a time.
+    fn serialized(self) -> c_int {
+        match self {
+            Interface::OpenMpi | Interface::Mpich => 2,
+            Interface::Standard => 2048,
+        }
+    }
+
+    /// `MPI_STATUS_IGNORE`.
+    fn no_status(self) -> *mut c_void {
+        match self {
+            Interface::OpenMpi | Interface::Standard => null_mut(),
+            Interface::Mpich => std::ptr::without_provenance_mut(1),
         }
     }
 }
@@ -92,7 +138,7 @@ pub(super) struct Library {
     world: Handle,
     byte: Handle,
     errors_return: Handle,
-    no_status: *mut c_void,
+    interface: Interface,
     /// Held by whoever makes a call.
     call: Mutex<()>,
 }
@@ -136,10 +182,11 @@ impl Library {
         // SAFETY: the types are those of the MPI standard; of objects, only addresses are taken.
         unsafe {
             let object = |symbol: &[u8]| loaded.get::<*mut c_void>(symbol).map(|found| found.as_raw_ptr());
-            let is_open_mpi = object(b"ompi_mpi_comm_world\0").is_ok();
-            let constant = |symbol: &[u8], number: usize| match is_open_mpi {
-                true => object(symbol).map_err(|error| error.to_string()),
-                false => Ok(number as Handle),
+            let interface = Interface::of(loaded);
+            let constant = |symbol: &[u8], mpich: usize, standard: usize| match interface {
+                Interface::OpenMpi => object(symbol).map_err(|error| error.to_string()),
+                Interface::Mpich => Ok(mpich as Handle),
+                Interface::Standard => Ok(standard as Handle),
             };
             macro_rules! function {
                 ($symbol:literal) => {
@@ -161,11 +208,10 @@ impl Library {
                 abort: function!("MPI_Abort"),
                 version: function!("MPI_Get_library_version"),
                 error_text: function!("MPI_Error_string"),
-                // MPICH's numbers are part of its binary interface.
-                world: constant(b"ompi_mpi_comm_world\0", 0x4400_0000)?,
-                byte: constant(b"ompi_mpi_byte\0", 0x4c00_010d)?,
-                errors_return: constant(b"ompi_mpi_errors_return\0", 0x5400_0001)?,
-                no_status: if is_open_mpi { null_mut() } else { std::ptr::without_provenance_mut(1) },
+                world: constant(b"ompi_mpi_comm_world\0", 0x4400_0000, 0x101)?,
+                byte: constant(b"ompi_mpi_byte\0", 0x4c00_010d, 0x247)?,
+                errors_return: constant(b"ompi_mpi_errors_return\0", 0x5400_0001, 0x143)?,
+                interface,
                 call: Mutex::default(),
             })
         }
@@ -181,10 +227,10 @@ impl Library {
         let mut given = 0;
         // SAFETY: MPI takes no arguments for none; the handles are the library's.
         unsafe {
-            self.done((self.init)(null_mut(), null_mut(), SERIALIZED, &mut given))?;
+            self.done((self.init)(null_mut(), null_mut(), self.interface.serialized(), &mut given))?;
             self.done((self.set_handler)(self.world, self.errors_return))?;
         }
-        match given >= SERIALIZED {
+        match given >= self.interface.serialized() {
             true => Ok(()),
             false => {
                 let reason = "the library takes calls from one thread only (MPI_THREAD_SERIALIZED is needed)";
@@ -263,7 +309,7 @@ impl Library {
         let mut is_over = 0;
         let _call = self.call();
         // SAFETY: the request is under way.
-        self.done(unsafe { (self.test)(handle, &mut is_over, self.no_status) })?;
+        self.done(unsafe { (self.test)(handle, &mut is_over, self.interface.no_status()) })?;
         if is_over != 0 {
             request.0 = None;
         }
