@@ -25,8 +25,9 @@ use crate::trace::Program;
 use finite::FiniteCheck;
 use kernfusion_codegen::{Backend, Executable, SharedArena, Temporaries, listed};
 pub use kernfusion_codegen::{
-    Candidates, CodegenError, CommunicationError, Communicator, DeviceError, Listing, Outputs, Pending,
-    States, planned as planned_ranks, threads as thread_ranks, threads_within as thread_ranks_within,
+    Candidates, CodegenError, Collectives, CommunicationError, Communicator, DeviceError, LibraryCollectives,
+    Listing, Outputs, Pending, States, planned as planned_ranks, threads as thread_ranks,
+    threads_within as thread_ranks_within,
 };
 pub use kernfusion_cpu::isa::Isa;
 #[cfg(feature = "files")]
@@ -122,6 +123,18 @@ fn check_mode(target: &Target) -> Result<()> {
     if target.rank_count() > 1 && target.check_finite {
         let reason = "several ranks run without looking for numbers that are not finite";
         return Err(Error::Configuration(reason.into()));
+    }
+    if target.rank_count() > 1 && target.collectives == Collectives::Library {
+        let has_library =
+            target.is_on_gpu() || target.communicator().is_some_and(|ranks| ranks.library().is_some());
+        if !has_library {
+            let reason = "these ranks have no library that sums: they add up in order";
+            return Err(Error::Configuration(reason.into()));
+        }
+        if target.bf16_exchange {
+            let reason = "libraries sum what they exchange as bf16 in bf16: that needs ordered sums";
+            return Err(Error::Configuration(reason.into()));
+        }
     }
     if target.candidates != Candidates::None && !target.is_on_gpu() {
         return Err(Error::Configuration("tuning measures products on GPUs: there is none here".into()));

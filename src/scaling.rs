@@ -182,14 +182,14 @@ mod tests {
     fn a_collective_is_a_message_to_each_other_rank_and_one_more_where_sums_are_gathered() {
         // 4,000 bytes among 4 ranks: parts of 1,000, which take 1 µs.
         let ty = TensorType::new(DType::F32, [1000]);
-        let seconds = |exchange| LINK.seconds(Collective { exchange, ranks: 4 }, &ty);
+        let seconds = |exchange| LINK.seconds(Collective::new(exchange, 4), &ty);
         let close =
             |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12, "{found} {expected}");
         close(seconds(Exchange::AllReduce), 6.0 * (1e-3 + 1e-6));
         close(seconds(Exchange::ReduceScatter), 3.0 * (1e-3 + 1e-6));
         // Each rank gives a part.
         close(seconds(Exchange::AllGather), 3.0 * (1e-3 + 4e-6));
-        close(LINK.seconds(Collective { exchange: Exchange::AllReduce, ranks: 1 }, &ty), 0.0);
+        close(LINK.seconds(Collective::new(Exchange::AllReduce, 1), &ty), 0.0);
     }
 
     /// A step over 8 rows whose gradient has 1,024 × 256 numbers, on two ranks: every number below is counted by hand.

@@ -2,7 +2,10 @@
 
 use crate::steps::{Ran, STEPS, Steps, recurrent, small, with_experts};
 use kernfusion::HostTensor;
-use kernfusion::compile::{CommunicationError, Communicator, Precision, Target, compile, thread_ranks};
+use kernfusion::compile::{
+    Collectives, CommunicationError, Communicator, LibraryCollectives, Precision, Target, compile,
+    thread_ranks,
+};
 use kernfusion::models::{GptConfig, ModelConfig, RecurrentLmConfig};
 use kernfusion::nn::Cell;
 use kernfusion_ir::evaluate::{Array, Precision as Evaluation, evaluate_ranks};
@@ -128,7 +131,7 @@ impl Communicator for Watched {
 /// Gradients are exchanged by a thread of their own, which begins while backward goes on.
 #[test]
 fn sums_are_exchanged_beside_the_steps() {
-    for shard in [false, true] {
+    for (shard, in_bf16) in [(false, false), (true, false), (false, true), (true, true)] {
         let steps = Steps { clip: None, ..steps(small()) };
         let run = |communicator: Arc<dyn Communicator>| {
             let runs = std::thread::current().id();
@@ -138,7 +141,8 @@ fn sums_are_exchanged_beside_the_steps() {
                 beside: AtomicUsize::new(0),
                 in_turn: AtomicUsize::new(0),
             });
-            let target = Target::cpu().threads(1).microbatches(2).shard_optimizer(shard);
+            let target =
+                Target::cpu().threads(1).microbatches(2).shard_optimizer(shard).bf16_exchange(in_bf16);
             let ran = steps.run(&target.ranks(watched.clone()));
             let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
             (count(&watched.beside), count(&watched.in_turn), ran.states.len())
@@ -157,6 +161,119 @@ fn sums_are_exchanged_beside_the_steps() {
     }
 }
 
+/// Gradients that are exchanged as bf16 are other numbers, and the same on all ranks, whoever updates what, and whatever travels together.
+#[test]
+fn gradients_can_be_exchanged_as_bf16() {
+    for clip in [Some(0.5), None] {
+        let steps = Steps { clip, ..steps(small()) };
+        let target = Target::cpu().microbatches(1);
+        for ranks in [2, 3] {
+            let exact = run_ranks(&steps, &target, ranks);
+            let rounded = run_ranks(&steps, &target.clone().bf16_exchange(true), ranks);
+            let sharded = run_ranks(&steps, &target.clone().bf16_exchange(true).shard_optimizer(true), ranks);
+            assert!(rounded.iter().chain(&sharded).all(|ran| ran.equals(&rounded[0])));
+            assert!(!rounded[0].equals(&exact[0]));
+            // The first loss is one before any exchange, and a single number is not rounded.
+            assert_eq!(rounded[0].numbers[0], exact[0].numbers[0]);
+            for (expected, found) in exact[0].numbers.iter().zip(&rounded[0].numbers) {
+                assert!((expected - found).abs() < 5e-2 * expected.abs(), "{found} instead of {expected}");
+            }
+        }
+    }
+}
+
+/// A rank's way to the others, whose library adds up from the last rank to the first.
+#[derive(Debug)]
+struct Backwards(Arc<dyn Communicator>);
+
+impl Backwards {
+    /// What each rank gives.
+    fn all(&self, given: &[f32]) -> Result<Vec<f32>, CommunicationError> {
+        let own: Vec<u8> = given.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut all = vec![0; own.len() * self.0.ranks()];
+        self.all_gather(&own, &mut all)?;
+        Ok(all.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect())
+    }
+}
+
+impl LibraryCollectives for Backwards {
+    fn all_reduce(&self, given: &[f32], sum: &mut [f32]) -> Result<(), CommunicationError> {
+        let all = self.all(given)?;
+        let of = |i| all.chunks(given.len()).rev().fold(0.0, |sum, part| sum + part[i]);
+        sum.iter_mut().enumerate().for_each(|(i, sum)| *sum = of(i));
+        Ok(())
+    }
+    fn reduce_scatter(&self, given: &[f32], sum: &mut [f32]) -> Result<(), CommunicationError> {
+        let mut all = vec![0.0; given.len()];
+        self.all_reduce(given, &mut all)?;
+        sum.copy_from_slice(&all[self.0.rank() * sum.len()..][..sum.len()]);
+        Ok(())
+    }
+    fn all_gather(&self, own: &[u8], all: &mut [u8]) -> Result<(), CommunicationError> {
+        all[self.0.rank() * own.len()..][..own.len()].copy_from_slice(own);
+        self.0.gather(all, own.len())
+    }
+}
+
+impl Communicator for Backwards {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+    fn exchange(&self, _: &[u8], _: usize, _: &mut [u8], _: usize) -> Result<(), CommunicationError> {
+        panic!("the library sums")
+    }
+    fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError> {
+        self.0.gather(all, part)
+    }
+    fn library(&self) -> Option<&dyn LibraryCollectives> {
+        Some(self)
+    }
+}
+
+#[test]
+fn a_library_can_sum() {
+    for (clip, is_sharded) in [(Some(0.5), false), (None, true)] {
+        let steps = Steps { clip, ..steps(small()) };
+        let target = Target::cpu().microbatches(2).threads(1).shard_optimizer(is_sharded);
+        let ordered = run_ranks(&steps, &target, 3);
+        let target = target.collectives(Collectives::Library);
+        let found: Vec<Ran> = std::thread::scope(|scope| {
+            let run = |rank| {
+                let target = target.clone().ranks(Arc::new(Backwards(rank)));
+                let steps = &steps;
+                scope.spawn(move || steps.run(&target))
+            };
+            let ranks: Vec<_> = thread_ranks(3).into_iter().map(run).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert!(found.iter().all(|ran| ran.equals(&found[0])) && !found[0].equals(&ordered[0]));
+        for (expected, found) in ordered[0].numbers.iter().zip(&found[0].numbers) {
+            assert!((expected - found).abs() < 1e-5 * expected.abs(), "{found} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn what_no_library_sums_is_refused() {
+    let refused = |target: Target| {
+        let mut graph = Graph::new("sum");
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [4])).unwrap();
+        let y = b.reduce(ReduceOp::Sum, &[0], x).unwrap();
+        graph.output("y", y);
+        let target = target.collectives(Collectives::Library);
+        compile(&graph, &target.states(), &target).err().unwrap().to_string()
+    };
+    let threads = refused(Target::cpu().ranks(thread_ranks(2).remove(0)));
+    assert!(threads.contains("these ranks have no library that sums"), "{threads}");
+    let ranks = Arc::new(Backwards(thread_ranks(2).remove(0)));
+    let rounded = refused(Target::cpu().ranks(ranks).bf16_exchange(true));
+    assert!(rounded.contains("needs ordered sums"), "{rounded}");
+}
+
 #[test]
 fn several_microbatches_of_each_rank_change_rounding_only() {
     let steps = steps(small());
@@ -171,14 +288,15 @@ fn several_microbatches_of_each_rank_change_rounding_only() {
 }
 
 /// The results of each rank of a program that exchanges, compiled, and those of the reference.
-fn exchanged(exchange: Exchange, ranks: usize, dtype: DType, shape: &[usize]) -> [Vec<Vec<f64>>; 2] {
+fn exchanged(op: Collective, dtype: DType, shape: &[usize]) -> [Vec<Vec<f64>>; 2] {
+    let ranks = op.ranks;
     let mut graph = Graph::new("exchange");
     let ty = TensorType::new(dtype, shape);
     let mut b = Builder::new(&mut graph, Origin::default());
     let x = b.input("x", InputRole::Data, ty.clone()).unwrap();
     // Twice what is given, so that an operand is computed.
     let doubled = b.add(x, x).unwrap();
-    let y = b.op(Collective { exchange, ranks }, &[doubled]).unwrap();
+    let y = b.op(op, &[doubled]).unwrap();
     graph.output("y", y);
     let mut draws = Draws::new(ranks as u64);
     let given: Vec<_> = (0..ranks)
@@ -216,15 +334,24 @@ fn all_exchanges_give_what_the_reference_gives() {
                 .into_iter()
                 .flat_map(move |shape| [DType::F32, DType::BF16].map(|dtype| (ranks, dtype, shape)))
         }) {
+            let as_they_are =
+                (Collective::new(exchange, ranks), if dtype == DType::F32 { 1e-6 } else { 1e-2 });
+            let rounded = (Collective { in_bf16: true, ..as_they_are.0 }, 1e-2);
+            let rounds = dtype == DType::F32 && exchange != Exchange::AllGather;
+
             if exchange == Exchange::ReduceScatter && !shape[0].is_multiple_of(ranks) {
                 continue;
             }
-            let [expected, found] = exchanged(exchange, ranks, dtype, shape);
-            let unit = if dtype == DType::F32 { 1e-6 } else { 1e-2 };
-            for (rank, (expected, found)) in expected.iter().zip(&found).enumerate() {
-                assert_eq!(expected.len(), found.len());
-                let far = expected.iter().zip(found).find(|(a, b)| (**a - **b).abs() > unit * 8.0);
-                assert_eq!(far, None, "{} of {dtype} {shape:?}, rank {rank} of {ranks}", exchange.name());
+            for (op, unit) in [Some(as_they_are), rounds.then_some(rounded)].into_iter().flatten() {
+                let [expected, found] = exchanged(op, dtype, shape);
+                for (rank, (expected, found)) in expected.iter().zip(&found).enumerate() {
+                    assert_eq!(expected.len(), found.len());
+                    let far = expected.iter().zip(found).find(|(a, b)| (**a - **b).abs() > unit * 8.0);
+                    assert_eq!(far, None, "{op:?} of {dtype} {shape:?}, rank {rank}");
+                    // What was exchanged as bf16 is a number of bf16.
+                    let is_rounded = |x: &&f64| DType::BF16.round(**x) == **x;
+                    assert!(!op.in_bf16 || found.iter().all(|x| is_rounded(&x)), "{found:?}");
+                }
             }
         }
     }
@@ -235,7 +362,7 @@ fn a_program_of_ranks_needs_them() {
     let mut graph = Graph::new("exchange");
     let mut b = Builder::new(&mut graph, Origin::default());
     let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [4])).unwrap();
-    let y = b.op(Collective { exchange: Exchange::AllReduce, ranks: 2 }, &[x]).unwrap();
+    let y = b.op(Collective::new(Exchange::AllReduce, 2), &[x]).unwrap();
     graph.output("y", y);
     let target = Target::cpu();
     let error = compile(&graph, &target.states(), &target).err().unwrap().to_string();

@@ -80,11 +80,11 @@ pub fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Train(args) => {
-            let ranks = Ranks::launched(args.patience.watch());
+            let ranks = Ranks::launched(args.exchange.watch());
             ranks.and_then(|ranks| training::train::run(&args, &ranks, &mut screen))
         }
         Command::Tune(args) => {
-            let ranks = Ranks::launched(args.patience().watch());
+            let ranks = Ranks::launched(args.exchange().watch());
             ranks.and_then(|ranks| training::tune::run(&args, &ranks, &mut screen))
         }
         _ if launched_rank().is_some() => {

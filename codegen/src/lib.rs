@@ -13,7 +13,10 @@ mod peaks;
 mod states;
 
 pub use backend::{Backend, Candidates, Executable, Listing, Pending, Running, Temporaries};
-pub use communicator::{CommunicationError, Communicator, part_of, planned, threads, threads_within};
+pub use communicator::{
+    Collectives, CommunicationError, Communicator, LibraryCollectives, part_of, planned, threads,
+    threads_within,
+};
 pub use error::{CodegenError, DeviceError};
 pub use inputs::check_inputs;
 pub use kernfusion_runtime::memory::SharedArena;

@@ -16,8 +16,8 @@
 use crate::evaluate::{Array, Precision};
 use crate::iterations::{Annotated, iterations};
 use crate::{
-    Binary, DType, DotGeneral, Graph, IrError, Literal, Op, Pad, Reduce, ReduceOp, Result, ScatterAdd,
-    TensorType, Unary,
+    Binary, Collective, DType, DotGeneral, Graph, IrError, Literal, Op, Pad, Reduce, ReduceOp, Result,
+    ScatterAdd, TensorType, Unary,
 };
 use std::collections::BTreeMap;
 
@@ -210,12 +210,15 @@ impl OpCall<'_> {
             Op::Reduce(reduce) => self.reduce(reduce, values),
             Op::DotGeneral(dot) => self.dot(dot, values),
             Op::ScatterAdd(scatter) => self.scatter(scatter, values),
-            Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Broadcast(_)
-            | Op::Slice(_)
-            | Op::Concat(_)
-            | Op::Collective(_) => self.moved(self.op),
+            Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Concat(_) => {
+                self.moved(self.op)
+            }
+            Op::Collective(op) => {
+                let exact = Collective { in_bf16: false, ..*op };
+                let rounding = |x: f64| if op.in_bf16 { 2.0 * self.rounding(DType::BF16, x) } else { 0.0 };
+                let errors = self.moved(&exact.into());
+                errors.into_iter().zip(values).map(|(error, &x)| error + rounding(x)).collect()
+            }
             Op::Pad(pad) => {
                 let zeros = Pad { value: Literal::new(0.0), ..pad.clone() };
                 let padding = self.rounding(self.ty.dtype, pad.value.value());

@@ -34,6 +34,11 @@ fn text_says_what_is_exchanged() {
         assert_eq!(Graph::parse_verified(&graph.to_string()).unwrap().to_string(), graph.to_string());
         assert_eq!(graph.ranks(), 3);
     }
+    let text =
+        exchanging(Exchange::AllReduce, 3, DType::F32, &[6]).replace("{ranks = 3}", "{ranks = 3, as = bf16}");
+    let graph = Graph::parse_verified(&text).unwrap().to_string();
+    assert!(graph.contains("{ranks = 3, as = bf16}"), "{graph}");
+    assert_eq!(Graph::parse_verified(&graph).unwrap().to_string(), graph);
 }
 
 #[test]
@@ -47,6 +52,14 @@ fn every_rank_gets_what_the_op_says() {
     let gathered = evaluated(&exchanging(Exchange::AllGather, 3, DType::F32, &[1, 2]), 3, of);
     assert_eq!(gathered[1].ty.shape, [3, 2]);
     assert!(gathered.iter().all(|y| y.values == [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]));
+    // As bf16, what is given is rounded and so is the sum: 1 + 2⁻⁹ is 1, and 256 + 1 + 2 is 260.
+    let text =
+        exchanging(Exchange::AllReduce, 3, DType::F32, &[2]).replace("{ranks = 3}", "{ranks = 3, as = bf16}");
+    let rounded = evaluated(&text, 3, |rank, i| match i {
+        0 => [1.0 + 2f64.powi(-9), 0.0, 0.0][rank],
+        _ => [256.0, 1.0, 2.0][rank],
+    });
+    assert!(rounded.iter().all(|y| y.values == [1.0, 260.0]), "{rounded:?}");
     // The sum of bf16 is rounded once: after each addition, 256 + 1 would stay 256.
     let narrow = evaluated(&exchanging(Exchange::AllReduce, 3, DType::BF16, &[1]), 3, |rank, _| {
         [256.0, 1.0, 1.0][rank]
@@ -65,6 +78,17 @@ fn what_cannot_be_exchanged_is_refused() {
     assert!(text.contains("exchanges f32 or bf16, not i32"), "{text}");
     let text = refused(Exchange::AllGather, 2, DType::F32, &[]);
     assert!(text.contains("has no first axis to go along"), "{text}");
+    let of = |exchange, dtype, as_dtype: &str| {
+        let text = exchanging(exchange, 2, dtype, &[6])
+            .replace("{ranks = 2}", &format!("{{ranks = 2, as = {as_dtype}}}"));
+        Graph::parse_verified(&text).unwrap_err().to_string()
+    };
+    for (exchange, dtype) in [(Exchange::AllGather, DType::F32), (Exchange::AllReduce, DType::BF16)] {
+        let text = of(exchange, dtype, "bf16");
+        assert!(text.contains("exchanges as bf16 sums of f32 alone"), "{text}");
+    }
+    let text = of(Exchange::AllReduce, DType::F32, "f16");
+    assert!(text.contains("are exchanged as bf16 or as they are"), "{text}");
     let text = refused(Exchange::AllReduce, 0, DType::F32, &[6]);
     assert!(text.contains("needs one rank at least"), "{text}");
 }
@@ -127,6 +151,6 @@ fn a_loop_exchanges_nothing() {
     );
     let error = Graph::parse_verified(&text).unwrap_err().to_string();
     assert!(error.contains("its body exchanges something between ranks"), "{error}");
-    let op = Op::from(Collective { exchange: Exchange::AllReduce, ranks: 2 });
+    let op = Op::from(Collective::new(Exchange::AllReduce, 2));
     assert_eq!(op.name(), "all_reduce");
 }

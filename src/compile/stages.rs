@@ -24,6 +24,7 @@ pub struct Stages {
     memory: MemoryStrategy,
     ranks: usize,
     shards_optimizer: bool,
+    bf16_exchange: bool,
     passes: Vec<Pass>,
     fusion: Fusion,
     accepts: Accepts,
@@ -54,6 +55,7 @@ impl Stages {
             memory,
             ranks,
             shards_optimizer: target.shards_optimizer(),
+            bf16_exchange: target.bf16_exchange,
             passes: passes(target.mode, target.precision),
             fusion,
             accepts: target.accepts(),
@@ -113,7 +115,10 @@ impl Stages {
     /// If a node breaks a type rule.
     pub fn exchange(&self, program: &Graph, parts: &mut [Graph]) -> Result<Vec<Shard>> {
         match parts {
-            [body, tail] => Ok(exchange(body, tail, self.division(program), self.shards_optimizer)?),
+            [body, tail] => {
+                let how = (self.shards_optimizer, self.bf16_exchange);
+                Ok(exchange(body, tail, self.division(program), how)?)
+            }
             _ => Ok(vec![]),
         }
     }

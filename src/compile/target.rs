@@ -3,7 +3,7 @@
 use super::Compiled;
 use crate::error::Result;
 use kernfusion_codegen::{
-    Backend, Candidates, CodegenError, Communicator, Peaks, SharedArena, States, Temporaries,
+    Backend, Candidates, CodegenError, Collectives, Communicator, Peaks, SharedArena, States, Temporaries,
 };
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
@@ -123,6 +123,8 @@ pub struct Target {
     pub(super) arena: Option<SharedArena>,
     pub(super) communicator: Option<Arc<dyn Communicator>>,
     pub(super) shards_optimizer: bool,
+    pub(super) bf16_exchange: bool,
+    pub(super) collectives: Collectives,
     #[cfg(feature = "cuda")]
     pub(super) device: Option<Device>,
 }
@@ -148,6 +150,8 @@ impl Target {
             arena: None,
             communicator: None,
             shards_optimizer: false,
+            bf16_exchange: false,
+            collectives: Collectives::Ordered,
             #[cfg(feature = "cuda")]
             device: None,
         }
@@ -252,6 +256,18 @@ impl Target {
         self.shards_optimizer && self.rank_count() > 1
     }
 
+    /// With ranks exchanging sums over the batch as `bf16`, in half as many bytes: what each has is rounded, added in `f32` in ascending order of ranks, and
+    /// rounded once more. Single numbers, as a loss is, stay `f32`, and so do parameters that ranks have updated in parts.
+    pub fn bf16_exchange(self, bf16_exchange: bool) -> Self {
+        Target { bf16_exchange, ..self }
+    }
+
+    /// With what ranks exchange summed so. [`Collectives::Library`] may be quicker, and results have bits that depend on the library and on the machines
+    /// that it connects. Ranks that are threads have no library, unless they run on GPUs.
+    pub fn collectives(self, collectives: Collectives) -> Self {
+        Target { collectives, ..self }
+    }
+
     /// Without other ranks.
     pub fn alone(self) -> Self {
         Target { communicator: None, ..self }
@@ -287,6 +303,7 @@ impl Target {
                 tf32: self.f32_products == F32Products::Tf32,
                 candidates: self.candidates,
                 communicator: self.communicator.clone(),
+                collectives: self.collectives,
                 ..Default::default()
             };
             return Box::new(CudaBackend { device: device.clone(), options });
@@ -309,6 +326,7 @@ impl Target {
             pool: self.pool.clone(),
             arena: self.arena.clone(),
             communicator: self.communicator.clone(),
+            collectives: self.collectives,
         }
     }
 

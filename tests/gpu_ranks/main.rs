@@ -7,7 +7,7 @@ mod driver;
 #[path = "../steps.rs"]
 mod steps;
 
-use kernfusion::compile::{Communicator, Precision, Target, thread_ranks};
+use kernfusion::compile::{Collectives, Communicator, Precision, Target, thread_ranks};
 use kernfusion_cuda::Device;
 use std::sync::{Arc, OnceLock};
 use steps::{Ran, Steps, small};
@@ -64,6 +64,39 @@ fn ranks_have_the_bits_of_as_many_microbatches() {
             let share = ran.optimizer_bytes as f64 / alone.optimizer_bytes as f64;
             let expected = if is_sharded { 0.5 } else { 1.0 };
             assert!((share - expected).abs() < 0.02, "rank {rank} keeps {share} of all moments");
+        }
+    }
+}
+
+/// Gradients as bf16, and NCCL's own sums, of which those of two ranks have one order only.
+#[test]
+fn ranks_exchange_as_bf16_and_by_the_librarys_sums() {
+    if !is_there() {
+        return;
+    }
+    let steps = Steps { clip: None, ..Steps::new(small(), 6) };
+    let target = Target::cpu().microbatches(1);
+    let ordered = run_ranks(&steps, &target);
+    let cpus = |target: &Target| {
+        std::thread::scope(|scope| {
+            let run = |rank| {
+                let target = target.clone().threads(1).ranks(rank);
+                let steps = &steps;
+                scope.spawn(move || steps.run(&target))
+            };
+            let ranks: Vec<_> = thread_ranks(2).into_iter().map(run).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).next().unwrap()
+        })
+    };
+    let rounded = target.clone().bf16_exchange(true);
+    let on_cpus = cpus(&rounded);
+    for is_sharded in [false, true] {
+        let summed = target.clone().collectives(Collectives::Library).shard_optimizer(is_sharded);
+        assert!(run_ranks(&steps, &summed).iter().all(|ran| ran.equals(&ordered[0])));
+        let found = run_ranks(&steps, &rounded.clone().shard_optimizer(is_sharded));
+        assert!(found[0].equals(&found[1]) && !found[0].equals(&ordered[0]));
+        for (expected, found) in on_cpus.numbers.iter().zip(&found[0].numbers) {
+            assert!((expected - found).abs() < 1e-3 * expected.abs(), "{found} instead of {expected}");
         }
     }
 }

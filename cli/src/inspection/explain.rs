@@ -139,6 +139,7 @@ impl Args {
             "preset": model.preset, "work": self.work.name(), "mode": self.mode.to_string(),
             "dtype": self.products.precision().to_string(), "batch": model.batch,
             "ranks": self.ranks.count(), "shard_optimizer": self.ranks.shards_optimizer(),
+            "exchange": self.ranks.exchange().name(),
             "microbatches": planned.microbatches,
             "parts": planned.runs().map(part).collect::<Vec<_>>(),
             "plan": totals,

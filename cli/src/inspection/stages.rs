@@ -3,11 +3,12 @@
 use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, Model, Work};
 use crate::inspection::opt::unknown_pass;
+use crate::training::ranks::ExchangeArg;
 use kernfusion::compile::{Mode, Precision, Stages, Target, planned_memory, planned_ranks};
 use kernfusion::trace::Trace;
 use kernfusion_codegen::States;
-use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::Plan;
+use kernfusion_ir::{DType, Graph};
 use kernfusion_lm::train::own_microbatches;
 use kernfusion_passes::microbatch::batch_extent;
 use kernfusion_passes::{GraphDiff, Pass, find, run as run_passes};
@@ -46,12 +47,20 @@ pub(crate) struct RankArgs {
     /// Each rank keeps and updates its part alone of the optimizer's state
     #[arg(long, requires = "ranks")]
     shard_optimizer: bool,
+    /// As what ranks exchange gradients
+    #[arg(long, value_enum, value_name = "TYPE", requires = "ranks", default_value = "f32")]
+    exchange: ExchangeArg,
 }
 
 impl RankArgs {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.ranks.map_or(1, |ranks| ranks as usize)
+    }
+
+    /// As what they exchange gradients.
+    pub(crate) fn exchange(&self) -> DType {
+        if self.exchange == ExchangeArg::Bf16 { DType::BF16 } else { DType::F32 }
     }
 
     /// Whether each keeps a part of the optimizer's state.
@@ -94,6 +103,7 @@ pub(crate) fn target(
         return Ok(target);
     }
     let target = target.ranks(planned_ranks(count)).shard_optimizer(ranks.shard_optimizer);
+    let target = target.bf16_exchange(ranks.exchange() == DType::BF16);
     let (batch, all) = (batch_extent(graph).unwrap_or(0), memory.microbatches().unwrap_or(0));
     Ok(match own_microbatches(batch, all, count)? {
         0 => target,

@@ -34,9 +34,9 @@ enum Training {
 }
 
 pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
-    let ranks = |patience| Ranks::threads(args.ranks.into(), patience);
+    let ranks = |exchange| Ranks::threads(args.ranks.into(), exchange);
     match &args.command {
-        Training::Train(args) => train::run(args, &ranks(&args.patience), screen),
-        Training::Tune(args) => tune::run(args, &ranks(args.patience()), screen),
+        Training::Train(args) => train::run(args, &ranks(&args.exchange), screen),
+        Training::Tune(args) => tune::run(args, &ranks(args.exchange()), screen),
     }
 }

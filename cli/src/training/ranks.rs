@@ -5,7 +5,9 @@ use crate::Outcome;
 use crate::common::error::CliError;
 use crate::common::screen::{Screen, note};
 use crate::training::live;
-use kernfusion::compile::{CommunicationError, Communicator, Target, thread_ranks_within};
+use clap::ValueEnum;
+use kernfusion::compile::{Collectives, CommunicationError, Communicator, Target, thread_ranks_within};
+use kernfusion_lm::record::ExchangeType;
 use kernfusion_mpi::{Hang, Mpi, Watch, launched_rank};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -26,10 +28,16 @@ pub(crate) type Rank = Arc<dyn Communicator>;
 /// What has to be the same on every rank, by what a rank has where it is not.
 pub(crate) type Facts = Vec<(&'static str, Value)>;
 
-/// How long several ranks wait for one of them.
+/// How several ranks exchange, and how long they wait for one of them.
 #[derive(clap::Args)]
-pub(crate) struct PatienceArgs {
-    /// Of several ranks (mpirun): seconds without a sign of life from one after which all end; 0: never
+pub(crate) struct ExchangeArgs {
+    /// Of several ranks (mpirun): as what they exchange gradients; bf16 sends half as many bytes, and rounds them [default: f32]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    exchange: Option<ExchangeArg>,
+    /// Of several ranks: who sums what they exchange
+    #[arg(long, value_enum, value_name = "WHO", default_value = "ordered")]
+    collectives: CollectivesArg,
+    /// Of several ranks: seconds without a sign of life from one after which all end; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=86_400))]
     heartbeat_timeout: u32,
     /// Of several ranks: seconds that one which lives may keep others waiting in an exchange until all end; 0: for ever
@@ -37,8 +45,44 @@ pub(crate) struct PatienceArgs {
     exchange_timeout: u32,
 }
 
-impl PatienceArgs {
-    /// What ranks that are processes do about it.
+/// As what ranks exchange gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExchangeArg {
+    F32,
+    Bf16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CollectivesArg {
+    /// Our own code, in order of ranks: the bits are those of one process
+    Ordered,
+    /// MPI or NCCL, perhaps quicker; the last bits depend on the library and the machines
+    Library,
+}
+
+impl ExchangeArgs {
+    /// As what gradients are exchanged, if that is said.
+    pub(crate) fn exchange(&self) -> Option<ExchangeType> {
+        self.exchange.map(|exchange| match exchange {
+            ExchangeArg::F32 => ExchangeType::F32,
+            ExchangeArg::Bf16 => ExchangeType::Bf16,
+        })
+    }
+
+    /// Who sums.
+    pub(crate) fn collectives(&self) -> Collectives {
+        match self.collectives {
+            CollectivesArg::Ordered => Collectives::Ordered,
+            CollectivesArg::Library => Collectives::Library,
+        }
+    }
+
+    /// That, as ranks tell each other.
+    pub(crate) fn fact(&self) -> (&'static str, Value) {
+        ("other --collectives", (self.collectives() == Collectives::Library).into())
+    }
+
+    /// What ranks that are processes do about a wait in vain.
     pub(crate) fn watch(&self) -> Watch {
         Watch {
             silence: seconds(self.heartbeat_timeout),
@@ -64,8 +108,8 @@ pub(crate) enum Ranks {
 
 impl Ranks {
     /// As many threads of this process.
-    pub(crate) fn threads(count: usize, patience: &PatienceArgs) -> Self {
-        Ranks::Threads(count, seconds(patience.exchange_timeout))
+    pub(crate) fn threads(count: usize, args: &ExchangeArgs) -> Self {
+        Ranks::Threads(count, seconds(args.exchange_timeout))
     }
 
     /// This process alone, or those that a launcher has started.

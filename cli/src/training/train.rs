@@ -9,7 +9,7 @@ use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs};
 use crate::common::screen::{Screen, grouped, mib, progress};
 use crate::training::adaptation::AdaptationArgs;
 use crate::training::live::{self, State};
-use crate::training::ranks::{self, Facts, PatienceArgs, Rank, Ranks, agreed};
+use crate::training::ranks::{self, ExchangeArgs, Facts, Rank, Ranks, agreed};
 use crate::training::stop;
 use crate::training::tokenizer::TokenizerArgs;
 use crate::training::watch::WatchArgs;
@@ -117,7 +117,7 @@ pub(crate) struct Args {
     #[arg(long)]
     shard_optimizer: bool,
     #[command(flatten)]
-    pub(crate) patience: PatienceArgs,
+    pub(crate) exchange: ExchangeArgs,
     /// How the step is executed
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -183,20 +183,21 @@ pub(crate) fn prepared(
 }
 
 /// What has to be the same on every rank.
-fn facts(trainer: &Trainer) -> Facts {
+fn facts(args: &Args, trainer: &Trainer) -> Facts {
     let Record { config, settings, text, products, .. } = trainer.record();
     vec![
         ("another instruction set", json!(trainer.instruction_set())),
         ("another text", json!(text.sha256)),
         ("another model", json!(config)),
         ("other settings", json!([settings, products, trainer.steps_done()])),
+        args.exchange.fact(),
     ]
 }
 
 /// Does the steps of a rank that is not the first.
 fn beside(args: &Args, rank: Option<&Rank>) -> Outcome {
     let made = args.target(rank).and_then(|target| prepared(args, target, &mut |_| {}));
-    let trainer = agreed(rank, made, facts)?;
+    let trainer = agreed(rank, made, |trainer| facts(args, trainer))?;
     if trainer.steps_done() >= trainer.record().settings.steps {
         return Ok(ExitCode::SUCCESS);
     }
@@ -219,7 +220,7 @@ fn speaking(args: &Args, rank: Option<&Rank>, screen: &mut Screen) -> Outcome {
         Ok((trainer, rest)) => (Ok(trainer), Some(rest)),
         Err(error) => (Err(error), None),
     };
-    let trainer = agreed(rank, trainer, facts)?;
+    let trainer = agreed(rank, trainer, |trainer| facts(args, trainer))?;
     let (target, claim, watched) = rest.expect("there is a trainer");
     let directory = claim.path();
     let stop = stop::upon_signals()?;
@@ -369,6 +370,7 @@ impl Args {
     pub(crate) fn target(&self, rank: Option<&Rank>) -> Result<Target, CliError> {
         let target = self.target.target_of(self.mode, ranks::number_here(rank))?;
         let target = self.memory.limit(target).shard_optimizer(self.shard_optimizer);
+        let target = target.collectives(self.exchange.collectives());
         Ok(ranks::target(target, rank, self.target.chooses_threads()))
     }
 
@@ -399,6 +401,7 @@ impl Args {
             schedule: self.schedule(settings.schedule, steps),
             clip: self.clip.map_or(settings.clip, |clip| Some(clip).filter(|&clip| clip != 0.0)),
             adaptation: self.adaptation.adaptation().unwrap_or(settings.adaptation),
+            exchange: self.exchange.exchange().unwrap_or(settings.exchange),
             order: self.order.map_or(settings.order, |order| match order {
                 OrderArg::Random => Order::Random,
                 OrderArg::Sequential => Order::Sequential,

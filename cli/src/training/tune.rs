@@ -6,7 +6,7 @@ use crate::common::error::{CliError, in_file};
 use crate::common::model::{MemoryArgs, TargetArgs};
 use crate::common::screen::{Screen, progress};
 use crate::training::adaptation::AdaptationArgs;
-use crate::training::ranks::{self, PatienceArgs, Rank, Ranks, agreed};
+use crate::training::ranks::{self, ExchangeArgs, Rank, Ranks, agreed};
 use crate::training::stop;
 use clap::Subcommand;
 use indicatif::ProgressBar;
@@ -84,7 +84,7 @@ struct CommonArgs {
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
-    patience: PatienceArgs,
+    exchange: ExchangeArgs,
     /// How programs are executed
     #[arg(long, value_name = "MODE", default_value = "compiled")]
     mode: Mode,
@@ -138,12 +138,12 @@ struct PpoArgs {
 }
 
 impl Args {
-    /// How long ranks wait for each other.
-    pub(crate) fn patience(&self) -> &PatienceArgs {
+    /// How ranks exchange.
+    pub(crate) fn exchange(&self) -> &ExchangeArgs {
         match &self.method {
-            Method::Sft(args) => &args.steps.common.patience,
-            Method::Reward(args) => &args.common.patience,
-            Method::Ppo(args) => &args.common.patience,
+            Method::Sft(args) => &args.steps.common.exchange,
+            Method::Reward(args) => &args.common.exchange,
+            Method::Ppo(args) => &args.common.exchange,
         }
     }
 }
@@ -179,6 +179,7 @@ fn supervised(args: &SupervisedArgs, rank: Option<&Rank>, mut screen: Option<&mu
             ("other rows", json!(rows)),
             ("another model", run.model()),
             ("other settings", run.record()),
+            common.exchange.fact(),
         ]
     })?;
     let (Some(screen), Some(directory)) = (screen, directory) else {
@@ -268,6 +269,7 @@ impl CommonArgs {
     /// The model to begin with, and where programs of the rank of this number on this machine run.
     fn begin(&self, local_rank: usize) -> Result<(Pretrained, Target), CliError> {
         let target = self.target.target_of(self.mode, local_rank)?.start();
+        let target = target.collectives(self.exchange.collectives());
         let checkpoint = Checkpoint::load(&self.checkpoint).map_err(kernfusion_lm::Error::from)?;
         let model = Pretrained::new(checkpoint).map_err(|error| in_file(&self.checkpoint, error))?;
         Ok((model, target))
@@ -281,6 +283,7 @@ impl CommonArgs {
             optimizer: Optimizer::adamw(self.lr),
             clip: Some(self.clip).filter(|&clip| clip != 0.0),
             adaptation: self.adaptation.adaptation().unwrap_or_default(),
+            exchange: self.exchange.exchange().unwrap_or_default(),
             ..Tuning::default()
         }
     }

@@ -197,6 +197,72 @@ fn a_run_goes_on_with_another_number_of_ranks() {
     }
 }
 
+/// Gradients as bf16: other numbers, the same whatever connects the ranks; and a run that goes on keeps to it.
+#[test]
+fn ranks_exchange_as_bf16() {
+    let work = Workplace::new();
+    let flags = |more: &str| flags("ranks", &format!("--microbatches 2 --clip 0 --exchange bf16 {more}"));
+    work.succeed(&format!("launch -n 2 {}", flags("")));
+    let (rounded, losses) = (content(&work, "ranks"), work.losses("ranks.jsonl"));
+    work.succeed(&format!("launch -n 2 {}", flags("").replace("bf16", "f32")));
+    assert!(content(&work, "ranks") != rounded);
+    let exact = work.losses("ranks.jsonl");
+    assert!(exact[0] == losses[0] && exact != losses);
+    for ((_, exact), (_, rounded)) in exact.iter().zip(&losses) {
+        assert!((exact - rounded).abs() < 1e-3, "{rounded} instead of {exact}");
+    }
+    for launcher in launchers() {
+        for shard in ["", "--shard-optimizer"] {
+            succeed(&work, launcher, 2, &flags(shard));
+            assert!(content(&work, "ranks") == rounded, "{} {shard}: another checkpoint", launcher.0);
+        }
+        succeed(&work, launcher, 2, "train --resume ranks --steps 5");
+        let other = under(&work, launcher, [(2, "train --resume ranks --steps 6 --exchange f32"), (0, "")]);
+        said_once(other, launcher.0, r#"exchange is "bf16", not "f32""#);
+        let one = under(&work, launcher, [(1, &flags("")), (1, &flags("").replace("--exchange bf16", ""))]);
+        said_once(one, launcher.0, "rank 1 has other settings than rank 0");
+    }
+    assert!(work.fail("train --exchange f16").contains("'f16' for '--exchange <TYPE>'"));
+    // A process alone exchanges nothing.
+    work.succeed("train --resume ranks --steps 6");
+    let explained = |more: &str| {
+        work.succeed(&format!(
+            "explain --config small.json --batch-size 8 --ranks 2 {more} --json ranks.json"
+        ));
+        let text = std::fs::read_to_string(work.path("ranks.json")).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["plan"]["bytes_sent"].as_u64().unwrap()
+    };
+    // Of the loss alone all bytes stay.
+    let [wide, narrow] = ["", "--exchange bf16"].map(explained);
+    assert_eq!(wide - 4, 2 * (narrow - 4));
+}
+
+#[test]
+fn a_library_sums_if_that_is_asked_for() {
+    let work = Workplace::new();
+    let flags = |out: &str, more: &str| flags(out, &format!("--microbatches 4 {more}"));
+    work.succeed(&flags("alone", ""));
+    for launcher in launchers() {
+        for shard in ["", "--shard-optimizer --clip 0"] {
+            work.succeed(&flags("alone", shard.trim_start_matches("--shard-optimizer")));
+            succeed(&work, launcher, 4, &flags("ranks", &format!("--collectives library {shard}")));
+            for ((_, expected), (_, found)) in
+                work.losses("alone.jsonl").iter().zip(work.losses("ranks.jsonl"))
+            {
+                assert!((expected - found).abs() < 1e-5, "{}: {found} instead of {expected}", launcher.0);
+            }
+        }
+        let one = [(1, &*flags("b", "")), (1, &*flags("b", "--collectives library"))];
+        said_once(under(&work, launcher, one), launcher.0, "rank 1 has other --collectives than rank 0");
+        let both = flags("b", "--collectives library --exchange bf16");
+        said_once(under(&work, launcher, [(2, &both), (0, "")]), launcher.0, "that needs ordered sums");
+    }
+    let threads = work.fail(&format!("launch -n 2 {}", flags("b", "--collectives library")));
+    assert!(threads.contains("these ranks have no library that sums"), "{threads}");
+    assert!(work.fail("train --collectives mpi").contains("'mpi' for '--collectives <WHO>'"));
+}
+
 /// All ranks end, and one says why.
 fn said_once(ended: Ended, launcher: &str, what: &str) {
     assert_ne!(ended.code, Some(0));

@@ -4,12 +4,14 @@
 //! ([`Worker`]), in the memory of the sum. The tail's kernel then waits for what is left. All that the tail exchanges goes through that thread, since
 //! ranks have to make the same exchanges in the same order.
 
-use kernfusion_codegen::{CodegenError, CommunicationError, Communicator, part_of};
+use kernfusion_codegen::{
+    CodegenError, Collectives, CommunicationError, Communicator, LibraryCollectives, part_of,
+};
 use kernfusion_ir::kernel::{Bucket, CollectiveCall, Form, Kernel, KernelGraph, Microbatches, ProgramPlan};
 use kernfusion_ir::{Collective, DType, Exchange, TensorType};
 use kernfusion_runtime::launch::Pointers;
 use kernfusion_runtime::memory::Block;
-use kernfusion_runtime::parts::{sum_bf16, sum_f32};
+use kernfusion_runtime::parts::{narrow_f32, sum_bf16, sum_bf16_to_f32, sum_f32};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,6 +20,9 @@ use std::thread::JoinHandle;
 
 /// Alignment of each sum's part in what a rank sends.
 const ALIGNMENT: usize = 64;
+
+/// The way to the other ranks, and who sums what they exchange.
+pub(super) type Exchanging<'a> = (Option<&'a Arc<dyn Communicator>>, Collectives);
 
 /// A kernel that exchanges.
 #[derive(Debug)]
@@ -37,7 +42,7 @@ impl ExchangeCode {
         graph: &KernelGraph,
         kernel: &Kernel,
         call: CollectiveCall,
-        communicator: Option<&Arc<dyn Communicator>>,
+        (communicator, collectives): Exchanging<'_>,
     ) -> Result<Self, CodegenError> {
         let there = communicator.map_or(1, |it| it.ranks());
         if there != call.op.ranks {
@@ -45,7 +50,7 @@ impl ExchangeCode {
             return Err(CodegenError::Unsupported { kernel: kernel.name.clone(), what });
         }
         let ty = graph.buffer(call.from).ty.clone();
-        let transfer = Transfer { op: call.op, ty, communicator: communicator.cloned() };
+        let transfer = Transfer { op: call.op, ty, communicator: communicator.cloned(), collectives };
         Ok(ExchangeCode { call, transfer, worker: None, begun: None })
     }
 
@@ -117,12 +122,31 @@ struct Transfer {
     ty: TensorType,
     /// The way to the others; a rank that is alone needs none.
     communicator: Option<Arc<dyn Communicator>>,
+    /// Who sums.
+    collectives: Collectives,
 }
 
 impl Transfer {
     /// Bytes of what each rank sums.
     fn part(&self) -> usize {
         self.op.part(&self.ty) * self.ty.dtype.size()
+    }
+
+    /// Bytes of that as it is sent.
+    fn sent_part(&self) -> usize {
+        self.op.part(&self.ty) * self.op.sent_dtype(&self.ty).size()
+    }
+
+    /// The elements of the sum that a rank computes.
+    fn elements(&self, rank: usize) -> std::ops::Range<usize> {
+        part_of(rank, self.op.part(&self.ty), self.ty.elements())
+    }
+
+    /// The library that sums what this one gives, if one does: MPI knows no `bf16`.
+    fn library(&self) -> Option<&dyn LibraryCollectives> {
+        let sums = self.op.sent_dtype(&self.ty) == DType::F32;
+        let communicator = self.communicator.as_ref().filter(|_| self.collectives == Collectives::Library);
+        communicator.filter(|_| sums || self.op.exchange == Exchange::AllGather)?.library()
     }
 
     fn rank(&self) -> usize {
@@ -143,6 +167,15 @@ impl Transfer {
         if bytes == 0 {
             return Ok(());
         }
+        if let Some(library) = self.library() {
+            // SAFETY: the caller's contract.
+            return unsafe { self.run_by(library, from, scratch, to) };
+        }
+        if self.op.in_bf16 {
+            let sum = Sum { transfer: self.clone(), from: Address(from), to: Address(to) };
+            // SAFETY: the caller's contract; the plan has room for what is rounded as well.
+            return unsafe { together(&[sum], scratch) };
+        }
         // SAFETY: the caller's contract.
         unsafe {
             match self.op.exchange {
@@ -159,6 +192,33 @@ impl Transfer {
         }
     }
 
+    /// As [`Transfer::run`], by a library's sums.
+    ///
+    /// # Safety
+    /// As [`Transfer::run`].
+    unsafe fn run_by(
+        &self,
+        library: &dyn LibraryCollectives,
+        from: *const u8,
+        scratch: *mut u8,
+        to: *mut u8,
+    ) -> Result<(), CommunicationError> {
+        let (bytes, count, ranks) = (self.ty.bytes(), self.ty.elements(), self.op.ranks);
+        // SAFETY: the caller's contract. A sum may take the place of its operand, so that is put aside.
+        unsafe {
+            if self.op.exchange == Exchange::AllGather {
+                return library
+                    .all_gather(from_raw_parts(from, bytes), from_raw_parts_mut(to, ranks * bytes));
+            }
+            scratch.copy_from_nonoverlapping(from, bytes);
+            let (given, sum) = (from_raw_parts(scratch.cast(), count), to.cast());
+            match self.op.exchange {
+                Exchange::AllReduce => library.all_reduce(given, from_raw_parts_mut(sum, count)),
+                _ => library.reduce_scatter(given, from_raw_parts_mut(sum, count / ranks)),
+            }
+        }
+    }
+
     /// The sum of this rank's part of what each of them gives: `own` bytes, in ascending order of ranks.
     ///
     /// # Safety
@@ -170,31 +230,73 @@ impl Transfer {
         sum: *mut u8,
         own: usize,
     ) -> Result<(), CommunicationError> {
-        let stride = self.op.scratch_bytes(&self.ty) / self.op.ranks;
+        let stride = self.op.stride(&self.ty);
         // SAFETY: the caller's contract.
         unsafe {
             let given = from_raw_parts(from, self.ty.bytes());
             let parts = from_raw_parts_mut(scratch, stride * self.op.ranks);
-            match &self.communicator {
-                Some(communicator) => communicator.exchange(given, self.part(), parts, stride)?,
-                None => parts[..given.len()].copy_from_slice(given),
-            }
-            self.add(scratch, stride, sum, own);
+            self.exchange(given, self.part(), parts, stride)?;
+            self.add(scratch, stride, sum, own / self.ty.dtype.size(), self.ty.dtype);
         }
         Ok(())
     }
 
-    /// Adds up the parts of all ranks, which begin `stride` bytes after each other.
+    /// Adds up the parts of all ranks, which begin `stride` bytes after each other, to a sum of this type.
     ///
     /// # Safety
-    /// The parts and the sum have `bytes` bytes.
-    unsafe fn add(&self, parts: *const u8, stride: usize, sum: *mut u8, bytes: usize) {
-        let count = bytes / self.ty.dtype.size();
+    /// The parts and the sum have `count` elements.
+    unsafe fn add(&self, parts: *const u8, stride: usize, sum: *mut u8, count: usize, dtype: DType) {
+        let ranks = self.op.ranks;
         // SAFETY: the caller's contract.
         unsafe {
-            match self.ty.dtype {
-                DType::BF16 => sum_bf16(parts, stride, self.op.ranks, sum, count),
-                _ => sum_f32(parts, stride, self.op.ranks, sum, count),
+            match (self.op.sent_dtype(&self.ty), dtype) {
+                (DType::BF16, DType::F32) => sum_bf16_to_f32(parts, stride, ranks, sum, count),
+                (DType::BF16, _) => sum_bf16(parts, stride, ranks, sum, count),
+                _ => sum_f32(parts, stride, ranks, sum, count),
+            }
+        }
+    }
+
+    /// Writes elements as they are sent.
+    ///
+    /// # Safety
+    /// Both have `count` elements, and do not overlap.
+    unsafe fn give(&self, from: *const u8, to: *mut u8, count: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.op.in_bf16 {
+                true => narrow_f32(from, to, count),
+                false => to.copy_from_nonoverlapping(from, count * self.ty.dtype.size()),
+            }
+        }
+    }
+
+    /// Reads elements as they were sent.
+    ///
+    /// # Safety
+    /// As [`Transfer::give`].
+    unsafe fn take(&self, from: *const u8, to: *mut u8, count: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.op.in_bf16 {
+                true => sum_bf16_to_f32(from, 0, 1, to, count),
+                false => to.copy_from_nonoverlapping(from, count * self.ty.dtype.size()),
+            }
+        }
+    }
+
+    fn exchange(
+        &self,
+        sent: &[u8],
+        part: usize,
+        received: &mut [u8],
+        stride: usize,
+    ) -> Result<(), CommunicationError> {
+        match &self.communicator {
+            Some(communicator) => communicator.exchange(sent, part, received, stride),
+            None => {
+                received[..sent.len()].copy_from_slice(sent);
+                Ok(())
             }
         }
     }
@@ -289,7 +391,10 @@ fn work(queue: &Receiver<Job>, own: &Block) {
         let exchange = || unsafe {
             match &sums[..] {
                 [sum] => sum.transfer.run(sum.from.0, scratch, sum.to.0),
-                sums => together(sums, scratch),
+                sums => match sums.iter().map(|sum| sum.transfer.library()).collect::<Option<Vec<_>>>() {
+                    Some(libraries) => together_by(libraries[0], sums, scratch),
+                    None => together(sums, scratch),
+                },
             }
         };
         // Somebody waits for it, whatever happens.
@@ -308,50 +413,79 @@ fn work(queue: &Receiver<Job>, own: &Block) {
 /// ```
 ///
 /// # Safety
-/// As [`Transfer::run`] of each; `scratch` has the bytes of a [`Packing`].
+/// As [`Transfer::run`] of each; `scratch` has the bytes of a [`Packing`], twice for each rank.
 unsafe fn together(sums: &[Sum], scratch: *mut u8) -> Result<(), CommunicationError> {
-    let transfers = || sums.iter().map(|sum| &sum.transfer);
-    let Some(communicator) = transfers().next().and_then(|first| first.communicator.clone()) else {
-        unreachable!("a rank that is alone begins nothing early")
-    };
-    let (ranks, rank) = (communicator.ranks(), communicator.rank());
-    let packing = Packing::new(transfers());
-    let part = |sum: &Sum, rank: usize| part_of(rank, sum.transfer.part(), sum.transfer.ty.bytes());
+    let first = &sums[0].transfer;
+    let (ranks, rank, packing) = (first.op.ranks, first.rank(), Packing::new(sums));
     // SAFETY: the caller's contract; the scratch is as long as what is sent and what is received.
     unsafe {
         let (sent, received) = (scratch, scratch.add(ranks * packing.part));
-        for (sum, &at) in sums.iter().zip(&packing.starts) {
-            for rank in 0..ranks {
-                let (own, to) = (part(sum, rank), sent.add(rank * packing.part + at));
-                to.copy_from_nonoverlapping(sum.from.0.add(own.start), own.len());
-            }
-        }
+        packing.pack(sums, sent);
         let all = from_raw_parts_mut(sent, ranks * packing.part);
         let parts = from_raw_parts_mut(received, ranks * packing.part);
-        communicator.exchange(all, packing.part, parts, packing.part)?;
+        first.exchange(all, packing.part, parts, packing.part)?;
         // What was sent is not needed any more: the sums that every rank gets take its place.
-        let gathered = sums.iter().filter(|sum| sum.transfer.op.exchange == Exchange::AllReduce);
-        let gathering = Packing::new(gathered.clone().map(|sum| &sum.transfer));
+        let gathered = of(sums, Exchange::AllReduce);
+        let gathering = Packing::new(gathered.iter().copied());
         let mut places = gathering.starts.iter();
-        for (sum, &at) in sums.iter().zip(&packing.starts) {
-            let to = match sum.transfer.op.exchange {
-                Exchange::AllReduce => sent.add(rank * gathering.part + places.next().expect("one for each")),
-                Exchange::ReduceScatter | Exchange::AllGather => sum.to.0,
+        for (Sum { transfer, to, .. }, &at) in sums.iter().zip(&packing.starts) {
+            let (count, own_type) = (transfer.elements(rank).len(), transfer.ty.dtype);
+            let (sum, dtype) = match transfer.op.exchange {
+                Exchange::AllReduce => {
+                    let place = rank * gathering.part + places.next().expect("one for each");
+                    (sent.add(place), transfer.op.sent_dtype(&transfer.ty))
+                }
+                Exchange::ReduceScatter | Exchange::AllGather => (to.0, own_type),
             };
-            sum.transfer.add(received.add(at), packing.part, to, part(sum, rank).len());
+            transfer.add(received.add(at), packing.part, sum, count, dtype);
         }
-        if gathering.part == 0 {
-            return Ok(());
+        if gathering.part > 0 {
+            first.gather(from_raw_parts_mut(sent, ranks * gathering.part), gathering.part)?;
+            gathering.unpack(&gathered, sent);
         }
-        communicator.gather(from_raw_parts_mut(sent, ranks * gathering.part), gathering.part)?;
-        for (sum, &at) in gathered.zip(&gathering.starts) {
-            for rank in 0..ranks {
-                let (own, from) = (part(sum, rank), sent.add(rank * gathering.part + at));
-                sum.to.0.add(own.start).copy_from_nonoverlapping(from, own.len());
+    }
+    Ok(())
+}
+
+/// As [`together`], by a library's sums: one for each kind of them.
+///
+/// # Safety
+/// As [`together`].
+unsafe fn together_by(
+    library: &dyn LibraryCollectives,
+    sums: &[Sum],
+    scratch: *mut u8,
+) -> Result<(), CommunicationError> {
+    let (ranks, rank) = (sums[0].transfer.op.ranks, sums[0].transfer.rank());
+    for exchange in [Exchange::AllReduce, Exchange::ReduceScatter] {
+        let sums = of(sums, exchange);
+        let packing = Packing::new(sums.iter().copied());
+        let count = packing.part / size_of::<f32>();
+        if count == 0 {
+            continue;
+        }
+        // SAFETY: the caller's contract; what lies between the parts is summed, too, and counts for nothing.
+        unsafe {
+            let (sent, received) = (scratch, scratch.add(ranks * packing.part));
+            packing.pack(sums.iter().copied(), sent);
+            let given = from_raw_parts(sent.cast(), ranks * count);
+            if exchange == Exchange::AllReduce {
+                library.all_reduce(given, from_raw_parts_mut(received.cast(), ranks * count))?;
+                packing.unpack(&sums, received);
+                continue;
+            }
+            library.reduce_scatter(given, from_raw_parts_mut(received.cast(), count))?;
+            for (Sum { transfer, to, .. }, &at) in sums.iter().zip(&packing.starts) {
+                transfer.take(received.add(at), to.0, transfer.elements(rank).len());
             }
         }
     }
     Ok(())
+}
+
+/// The sums of one kind.
+fn of(sums: &[Sum], exchange: Exchange) -> Vec<&Sum> {
+    sums.iter().filter(|sum| sum.transfer.op.exchange == exchange).collect()
 }
 
 /// How parts of several sums lie side by side, for each rank.
@@ -363,14 +497,48 @@ struct Packing {
 }
 
 impl Packing {
-    fn new<'a>(transfers: impl Iterator<Item = &'a Transfer>) -> Self {
+    fn new<'a>(sums: impl IntoIterator<Item = &'a Sum>) -> Self {
+        Packing::of(sums.into_iter().map(|sum| &sum.transfer))
+    }
+
+    fn of<'a>(transfers: impl Iterator<Item = &'a Transfer>) -> Self {
         let mut part = 0;
         let mut place = |transfer: &Transfer| {
             let start = part;
-            part += transfer.part().next_multiple_of(ALIGNMENT);
+            part += transfer.sent_part().next_multiple_of(ALIGNMENT);
             start
         };
         Packing { starts: transfers.map(&mut place).collect(), part }
+    }
+
+    /// Writes what each rank gets of these sums.
+    ///
+    /// # Safety
+    /// As [`Transfer::run`] of each; there is room for all ranks.
+    unsafe fn pack<'a>(&self, sums: impl IntoIterator<Item = &'a Sum>, packed: *mut u8) {
+        for (Sum { transfer, from, .. }, &at) in sums.into_iter().zip(&self.starts) {
+            for rank in 0..transfer.op.ranks {
+                let own = transfer.elements(rank);
+                let from = from.0.wrapping_add(own.start * transfer.ty.dtype.size());
+                // SAFETY: the caller's contract.
+                unsafe { transfer.give(from, packed.add(rank * self.part + at), own.len()) };
+            }
+        }
+    }
+
+    /// Reads these sums, of which each rank has its part.
+    ///
+    /// # Safety
+    /// As [`Packing::pack`].
+    unsafe fn unpack(&self, sums: &[&Sum], packed: *const u8) {
+        for (Sum { transfer, to, .. }, &at) in sums.iter().zip(&self.starts) {
+            for rank in 0..transfer.op.ranks {
+                let own = transfer.elements(rank);
+                let to = to.0.wrapping_add(own.start * transfer.ty.dtype.size());
+                // SAFETY: the caller's contract.
+                unsafe { transfer.take(packed.add(rank * self.part + at), to, own.len()) };
+            }
+        }
     }
 }
 
@@ -381,14 +549,14 @@ pub(super) fn bucket_bytes(program: &ProgramPlan) -> usize {
         let transfers = bucket.kernels.iter().filter_map(|&kernel| match &tail.graph.kernels[kernel].form {
             Form::Collective(call) => {
                 let ty = tail.graph.buffer(call.from).ty.clone();
-                Some(Transfer { op: call.op, ty, communicator: None })
+                Some(Transfer { op: call.op, ty, communicator: None, collectives: Collectives::Ordered })
             }
             Form::Map | Form::Reduce | Form::Contraction(_) | Form::Loop(_) => None,
         });
         let transfers: Vec<_> = transfers.collect();
         match &transfers[..] {
             [one] => one.op.scratch_bytes(&one.ty),
-            several => 2 * ranks * Packing::new(several.iter()).part,
+            several => 2 * ranks * Packing::of(several.iter()).part,
         }
     };
     program.buckets().into_iter().map(bytes).max().unwrap_or(0)

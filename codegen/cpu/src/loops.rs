@@ -1,9 +1,9 @@
 //! Kernels of a plan as work, loops with that of their bodies.
 
-use super::collective::ExchangeCode;
+use super::collective::{ExchangeCode, Exchanging};
 use super::lower::{Compiler, Machine, Text};
 use super::plan::share_memory;
-use kernfusion_codegen::{CodegenError, Communicator, Temporaries};
+use kernfusion_codegen::{CodegenError, Temporaries};
 use kernfusion_ir::kernel::{BufferId, BufferOffset, Form, Kernel, Loop, Place, Plan, Transfer};
 use kernfusion_runtime::launch::{KernelProgram, Launcher, Pointers};
 use std::sync::Arc;
@@ -23,17 +23,16 @@ impl KernelCode {
     pub(super) fn compile(
         plan: &Plan,
         temporaries: Temporaries,
-        communicator: Option<&Arc<dyn Communicator>>,
+        exchanging: Exchanging<'_>,
         compiler: &mut Compiler,
     ) -> Result<Vec<KernelCode>, CodegenError> {
         let work = |kernel: &Kernel| match &kernel.form {
             Form::Loop(repeated) => {
-                let kernels =
-                    KernelCode::compile(&repeated.body, Temporaries::Arena, communicator, compiler)?;
+                let kernels = KernelCode::compile(&repeated.body, Temporaries::Arena, exchanging, compiler)?;
                 Ok(KernelCode::Loop(kernels, Pointers::new(repeated.graph().buffers.len())))
             }
             Form::Collective(call) => {
-                Ok(KernelCode::Exchange(ExchangeCode::new(&plan.graph, kernel, *call, communicator)?))
+                Ok(KernelCode::Exchange(ExchangeCode::new(&plan.graph, kernel, *call, exchanging)?))
             }
             Form::Map | Form::Reduce | Form::Contraction(_) => {
                 let shares = |a: BufferId, b: BufferId| share_memory(plan, temporaries, a, b);

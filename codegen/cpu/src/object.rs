@@ -3,6 +3,7 @@
 //! The code is that of an executable, and the launches are written down as the runtime would run them. So results have the same
 //! bits.
 
+use super::collective::Exchanging;
 use super::loops::KernelCode;
 use super::lower::Compiler;
 use super::plan::share_memory;
@@ -93,7 +94,7 @@ struct Launches {
 impl Launches {
     fn chunk(&mut self, chunk: &ReadingChunk, compiler: &mut Compiler) -> Result<ChunkProgram, CodegenError> {
         let plan = &chunk.plan;
-        let works = KernelCode::compile(plan, Temporaries::Arena, None, compiler)?;
+        let works = KernelCode::compile(plan, Temporaries::Arena, Exchanging::default(), compiler)?;
         let kernels = plan.graph.kernels.iter().zip(works);
         let launches = kernels.map(|(kernel, work)| self.launch(kernel, work)).collect::<Result<_, _>>()?;
         let buffers = (0..plan.places.len() as u32).map(|at| self.storage(plan, BufferId(at))).collect();

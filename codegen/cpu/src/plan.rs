@@ -4,10 +4,12 @@
 //! states live in [`States`]; temporaries in one arena, or, as eager mode wants it, each in a fresh allocation
 //! that is given back after its last reader. Executables may share an arena; they then run in turns.
 
-use super::collective::{ExchangeCode, Worker};
+use super::collective::{ExchangeCode, Exchanging, Worker};
 use super::loops::{self, KernelCode};
 use super::lower::{Compiler, Machine, Text};
-use kernfusion_codegen::{CodegenError, Communicator, Outputs, State, States, Temporaries, check_inputs};
+use kernfusion_codegen::{
+    CodegenError, Collectives, Communicator, Outputs, State, States, Temporaries, check_inputs,
+};
 use kernfusion_ir::kernel::{Bucket, Buffer, BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_ir::{Tensor, TensorType};
 use kernfusion_runtime::gemm::Precision;
@@ -38,11 +40,18 @@ pub struct Options {
     pub arena: Option<SharedArena>,
     /// The way to the other ranks, where several run the program.
     pub communicator: Option<Arc<dyn Communicator>>,
+    /// Who sums what they exchange.
+    pub collectives: Collectives,
     /// Whether to keep the text of all code for [`PlanExecutable::clif`] and [`PlanExecutable::assembly`].
     pub keep_code: bool,
 }
 
 impl Options {
+    /// The way to the other ranks, and who sums.
+    fn exchanging(&self) -> Exchanging<'_> {
+        (self.communicator.as_ref(), self.collectives)
+    }
+
     /// The threads that are asked for, if there is no pool.
     pub fn thread_count(&self) -> usize {
         match self.threads {
@@ -101,7 +110,7 @@ impl PlanExecutable {
         // In guarded memory every temporary has pages of its own.
         let memory = if guard::side().is_some() { Temporaries::Fresh } else { options.temporaries };
         let mut compiler = Compiler::new(isa, options.f32_products, options.keep_code)?;
-        let works = KernelCode::compile(&plan, memory, options.communicator.as_ref(), &mut compiler)?;
+        let works = KernelCode::compile(&plan, memory, options.exchanging(), &mut compiler)?;
         let mut kernels: Vec<_> = works.iter().map(|_| Launch::default()).collect();
         let programs = compiler.programs();
         let machine = compiler.finish()?;

@@ -6,21 +6,25 @@
 //!                                            launch sum_of_parts(scratch, sum + our part)
 //!                                            gather sum
 //! ```
+//!
+//! What is exchanged as `bf16` is rounded into the scratch before, and read from there afterwards.
 
 use super::launches::{Argument, Function, Launch, Launches, Parameter, StreamOp};
 use super::lower::{Renderer, comment, unique};
 use super::source::{Code, buffer_name, function_name, memory_type, narrowed};
-use kernfusion_codegen::{CodegenError, part_of};
+use kernfusion_codegen::{CodegenError, Collectives, part_of};
 use kernfusion_ir::kernel::{BufferId, BufferOffset, CollectiveCall, Kernel, KernelGraph, Transfer};
 use kernfusion_ir::{DType, Exchange};
 
 /// Threads of a block.
 const THREADS: usize = 256;
 
-/// A function that sums parts: `sum[i] = 0 + parts[0][i] + parts[1][i] + …`, for `bf16` added as `f32` and rounded once.
+/// A function that sums parts: `sum[i] = 0 + parts[0][i] + parts[1][i] + …`, for `bf16` added as `f32` and rounded once. One part is written as
+/// another type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct PartSum {
-    dtype: DType,
+    /// The type of the parts, and that of their sum.
+    dtypes: [DType; 2],
     /// How many parts there are.
     parts: usize,
     /// Elements from one part to the next.
@@ -49,42 +53,72 @@ impl Renderer {
             return Err(unsupported(format!("an exchange among {} ranks where there are {ranks}", op.ranks)));
         }
         let ty = &graph.buffer(from).ty;
-        let (bytes, size) = (ty.bytes(), ty.dtype.size());
+        let bytes = ty.bytes();
         if bytes == 0 {
             return Ok(());
         }
         let (from, to, scratch) = (spot(from), spot(to), scratch.map(spot));
         let behind = |start: BufferOffset, bytes| BufferOffset { offset: start.offset + bytes, ..start };
-        let part = op.part(ty) * size;
-        let own = part_of(rank, part, bytes);
-        let gather = |bytes, part| StreamOp::Gather { kernel: number, at: to, bytes, part };
         if op.exchange == Exchange::AllGather {
             program.steps.push(StreamOp::Copy(Transfer { from, to: behind(to, rank * bytes), bytes }));
-            program.steps.extend((ranks > 1).then(|| gather(bytes * ranks, bytes)));
+            let gather = StreamOp::Gather { kernel: number, at: to, bytes: bytes * ranks, part: bytes };
+            program.steps.extend((ranks > 1).then_some(gather));
+            return Ok(());
+        }
+        let is_whole = op.exchange == Exchange::AllReduce;
+        if self.options().collectives == Collectives::Library && ranks > 1 {
+            let count = if is_whole { ty.elements() } else { ty.elements() / ranks };
+            program.steps.push(StreamOp::Sum { kernel: number, from, to, count, dtype: ty.dtype, is_whole });
             return Ok(());
         }
         let scratch = scratch.expect("the plan gives sums room for parts");
-        let stride = op.scratch_bytes(ty) / ranks;
+        let about = comment(graph, kernel);
+        let launch = |renderer: &mut Self, program: &mut Launches, sum: PartSum, spots: [BufferOffset; 2]| {
+            if i32::try_from(sum.count).is_err() {
+                return Err(unsupported(format!("a sum of {} elements, more than 2^31,", sum.count)));
+            }
+            if sum.count > 0 {
+                let bytes = [sum.parts * sum.count * sum.dtypes[0].size(), sum.count * sum.dtypes[1].size()];
+                program.steps.push(StreamOp::Launch(Launch {
+                    kernels: vec![number],
+                    function: renderer.sum_of_parts(sum, &about),
+                    grid: [sum.count.div_ceil(THREADS) as u32, 1, 1],
+                    arguments: spots.map(Argument::Buffer).into(),
+                    bytes,
+                }));
+            }
+            Ok(())
+        };
+        // As they are sent: where, in how many bytes, and where the parts of all ranks come.
+        let (sent, stride) = (op.sent_dtype(ty), op.stride(ty));
+        let (bytes, part) = (ty.elements() * sent.size(), op.part(ty) * sent.size());
+        let own = part_of(rank, op.part(ty), ty.elements());
+        let converted = |dtypes| PartSum { dtypes, parts: 1, stride: 0, count: ty.elements() };
+        let (given, parts) =
+            if op.in_bf16 { (scratch, behind(scratch, ranks * stride)) } else { (from, scratch) };
+        if op.in_bf16 {
+            launch(self, program, converted([ty.dtype, sent]), [from, given])?;
+        }
         program.steps.push(match ranks {
-            1 => StreamOp::Copy(Transfer { from, to: scratch, bytes }),
-            _ => StreamOp::Exchange { kernel: number, from, bytes, part, to: scratch, stride },
+            1 => StreamOp::Copy(Transfer { from: given, to: parts, bytes }),
+            _ => StreamOp::Exchange { kernel: number, from: given, bytes, part, to: parts, stride },
         });
-        let sum = PartSum { dtype: ty.dtype, parts: ranks, stride: stride / size, count: own.len() / size };
-        if i32::try_from(sum.count).is_err() {
-            return Err(unsupported(format!("a sum of {} elements, more than 2^31,", sum.count)));
+        // What was sent is not needed any more.
+        let whole = if op.in_bf16 { given } else { to };
+        let (result, place) = match is_whole {
+            true => (sent, behind(whole, own.start * sent.size())),
+            false => (ty.dtype, to),
+        };
+        let sum =
+            PartSum { dtypes: [sent, result], parts: ranks, stride: stride / sent.size(), count: own.len() };
+        launch(self, program, sum, [parts, place])?;
+        if is_whole {
+            let gather = StreamOp::Gather { kernel: number, at: whole, bytes, part };
+            program.steps.extend((ranks > 1).then_some(gather));
+            if op.in_bf16 {
+                launch(self, program, converted([sent, ty.dtype]), [whole, to])?;
+            }
         }
-        let is_whole = op.exchange == Exchange::AllReduce;
-        if sum.count > 0 {
-            let place = if is_whole { behind(to, own.start) } else { to };
-            program.steps.push(StreamOp::Launch(Launch {
-                kernels: vec![number],
-                function: self.sum_of_parts(sum, &comment(graph, kernel)),
-                grid: [sum.count.div_ceil(THREADS) as u32, 1, 1],
-                arguments: [scratch, place].map(Argument::Buffer).into(),
-                bytes: [own.len() * ranks, own.len()],
-            }));
-        }
-        program.steps.extend((is_whole && ranks > 1).then(|| gather(bytes, part)));
         Ok(())
     }
 
@@ -93,16 +127,16 @@ impl Renderer {
         if let Some(&known) = self.sums.get(&sum) {
             return known;
         }
-        let PartSum { dtype, parts, stride, count } = sum;
+        let PartSum { dtypes, parts, stride, count } = sum;
         let name = unique(&mut self.names, &function_name("sum_of_parts"));
         let [from, to] = ["parts", "sum"].map(buffer_name);
-        let ty = memory_type(dtype);
+        let [part_type, sum_type] = dtypes.map(memory_type);
         let mut code = Code::default();
         comment.lines().for_each(|line| code.line(format!("// {line}").trim_end()));
         code.line("#include \"tile.cuh\"");
         code.line("");
         code.open(format!(
-            "KERNEL __launch_bounds__({THREADS}, 1) {name}(const {ty}* __restrict__ {from}, {ty}* __restrict__ {to})"
+            "KERNEL __launch_bounds__({THREADS}, 1) {name}(const {part_type}* __restrict__ {from}, {sum_type}* __restrict__ {to})"
         ));
         code.line(format!("const int point = blockIdx.x * {THREADS} + threadIdx.x;"));
         code.line(format!("if (point >= {count}) return;"));
@@ -110,10 +144,16 @@ impl Renderer {
         code.line(format!(
             "for (int part = 0; part < {parts}; part++) sum += widen({from}[part * {stride}ll + point]);"
         ));
-        code.line(format!("{to}[point] = {};", narrowed("sum", dtype)));
+        // Sums are rounded to the type of their parts, whatever they are written as.
+        let rounded = match dtypes {
+            [a, b] if a == b => "sum".into(),
+            [parts, _] => format!("widen({})", narrowed("sum", parts)),
+        };
+        code.line(format!("{to}[point] = {};", narrowed(&rounded, dtypes[1])));
         code.close("");
-        let parameter = |name, is_written| Parameter { name, dtype, is_written };
-        let parameters = vec![parameter(from, false), parameter(to, true)];
+        let [from, to] = [(from, dtypes[0], false), (to, dtypes[1], true)];
+        let parameters =
+            [from, to].map(|(name, dtype, is_written)| Parameter { name, dtype, is_written }).into();
         self.functions.push(Function {
             name,
             text: code.finish(),

@@ -272,7 +272,7 @@ impl Commands {
                     self.word(*bytes as u64);
                 }
                 StreamOp::Product(_) => unreachable!("a library is only chosen on a device"),
-                StreamOp::Exchange { .. } | StreamOp::Gather { .. } => {
+                StreamOp::Exchange { .. } | StreamOp::Gather { .. } | StreamOp::Sum { .. } => {
                     unreachable!("the emulator runs programs of one rank")
                 }
                 StreamOp::Launch(launch) => {

@@ -237,7 +237,9 @@ impl CudaExecutable {
                 StreamOp::Clear { .. } | StreamOp::Copy(_) => continue,
                 StreamOp::Launch(launch) => launch.kernels.clone(),
                 StreamOp::Product(product) => vec![product.kernel],
-                StreamOp::Exchange { kernel, .. } | StreamOp::Gather { kernel, .. } => vec![*kernel],
+                StreamOp::Exchange { kernel, .. }
+                | StreamOp::Gather { kernel, .. }
+                | StreamOp::Sum { kernel, .. } => vec![*kernel],
             };
             launches.push(kernels);
             events.push(self.device.event()?);
@@ -399,6 +401,11 @@ impl CudaExecutable {
             &StreamOp::Gather { at, bytes, part, .. } => {
                 // SAFETY: the plan has laid out the buffer.
                 unsafe { self.nccl().gather(spot(at), bytes, part) }?;
+                self.device.settle("an exchange by NCCL")
+            }
+            &StreamOp::Sum { from, to, count, dtype, is_whole, .. } => {
+                // SAFETY: the plan has laid out both buffers.
+                unsafe { self.nccl().sum(spot(from), spot(to), (count, dtype), is_whole) }?;
                 self.device.settle("an exchange by NCCL")
             }
         }?;

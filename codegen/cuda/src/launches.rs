@@ -51,14 +51,18 @@ impl Launches {
             | StreamOp::Copy(_)
             | StreamOp::Product(_)
             | StreamOp::Exchange { .. }
-            | StreamOp::Gather { .. } => None,
+            | StreamOp::Gather { .. }
+            | StreamOp::Sum { .. } => None,
         });
         launches.collect()
     }
 
     /// Whether ranks exchange something in a run.
     pub fn exchanges(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, StreamOp::Exchange { .. } | StreamOp::Gather { .. }))
+        let exchanges = |step: &StreamOp| {
+            matches!(step, StreamOp::Exchange { .. } | StreamOp::Gather { .. } | StreamOp::Sum { .. })
+        };
+        self.steps.iter().any(exchanges)
     }
 
     /// How many products of a run a library does.
@@ -109,6 +113,21 @@ pub enum StreamOp {
         /// Bytes of each rank's part; the last ones may have fewer, or none.
         part: usize,
     },
+    /// Lets the communicator sum what all ranks have.
+    Sum {
+        /// The kernel of the plan that it belongs to.
+        kernel: usize,
+        /// What this rank has.
+        from: BufferOffset,
+        /// The sum, or this rank's part of it.
+        to: BufferOffset,
+        /// How many elements of the sum this rank gets.
+        count: usize,
+        /// Their type.
+        dtype: DType,
+        /// Whether every rank gets all of them.
+        is_whole: bool,
+    },
 }
 
 impl StreamOp {
@@ -120,7 +139,9 @@ impl StreamOp {
         };
         match self {
             StreamOp::Clear { at, .. } => vec![at.buffer],
-            StreamOp::Copy(Transfer { from, to, .. }) | StreamOp::Exchange { from, to, .. } => {
+            StreamOp::Copy(Transfer { from, to, .. })
+            | StreamOp::Exchange { from, to, .. }
+            | StreamOp::Sum { from, to, .. } => {
                 vec![from.buffer, to.buffer]
             }
             StreamOp::Gather { at, .. } => vec![at.buffer],

@@ -74,7 +74,7 @@ pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use grid::MOST_BLOCKS;
 pub use kernfusion_codegen::Candidates;
-use kernfusion_codegen::Communicator;
+use kernfusion_codegen::{Collectives, Communicator};
 pub use launches::{Argument, Function, Launch, Launches, LibraryProduct, Parameter, StreamOp};
 pub use lower::Renderer;
 pub use matrices::{Algorithm, Matrix, MatrixProduct};
@@ -113,6 +113,8 @@ pub struct Options {
     pub candidates: Candidates,
     /// The way to the other ranks of programs that exchange.
     pub communicator: Option<Arc<dyn Communicator>>,
+    /// Who sums what they exchange.
+    pub collectives: Collectives,
 }
 
 impl Default for Options {
@@ -125,6 +127,7 @@ impl Default for Options {
             tile: None,
             candidates: Candidates::None,
             communicator: None,
+            collectives: Collectives::Ordered,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! NCCL, NVIDIA's library that moves bytes between GPUs: loaded when a program of several ranks is compiled, since a rank alone needs none.
-//! It moves parts and nothing else; sums are taken by a function of our own (`collective`).
+//! It moves parts and, unless its own sums are asked for, nothing else; sums are taken by a function of our own (`collective`).
 //!
 //! ```text
 //! rank 0: id ──Communicator::gather──► all ranks ──ncclCommInitRank──► a Nccl for each, on its device and stream
@@ -10,6 +10,7 @@
 use super::error::CudaError;
 use cudarc::driver::{CudaContext, CudaStream};
 use kernfusion_codegen::{Communicator, part_of};
+use kernfusion_ir::DType;
 use libloading::Library as Loaded;
 use std::error::Error;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
@@ -30,6 +31,13 @@ const SUCCESS: c_int = 0;
 
 /// `ncclUint8`: parts are bytes.
 const BYTE: c_int = 1;
+
+/// `ncclFloat32` and `ncclBfloat16`.
+const FLOAT: c_int = 7;
+const BFLOAT: c_int = 9;
+
+/// `ncclSum`.
+const SUM: c_int = 0;
 
 /// How long a rank waits until it asks again whether a run is over, or another rank has failed.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -66,7 +74,11 @@ struct Library {
     send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Handle, Stream) -> c_int,
     receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Handle, Stream) -> c_int,
     all_gather: unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Handle, Stream) -> c_int,
+    all_reduce: Reduce,
+    reduce_scatter: Reduce,
 }
+
+type Reduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Stream) -> c_int;
 
 /// The process's library.
 ///
@@ -117,6 +129,8 @@ impl Library {
                 send: *library.get(b"ncclSend")?,
                 receive: *library.get(b"ncclRecv")?,
                 all_gather: *library.get(b"ncclAllGather")?,
+                all_reduce: *library.get(b"ncclAllReduce")?,
+                reduce_scatter: *library.get(b"ncclReduceScatter")?,
             };
             // It stays loaded as long as the process.
             std::mem::forget(library);
@@ -267,6 +281,26 @@ impl Nccl {
         });
         // SAFETY: the caller's promise.
         unsafe { self.send(WHAT, others) }
+    }
+
+    /// Starts, behind what runs on the device, the library's own sum of what all ranks have at `from`, in an order of its own: all of it for every rank, or for
+    /// each its part, `count` elements.
+    ///
+    /// # Safety
+    /// The memory is there until it is over: `count` elements at `to`, and at `from`, there for each rank if each gets its part.
+    pub(super) unsafe fn sum(
+        &self,
+        from: u64,
+        to: u64,
+        (count, dtype): (usize, DType),
+        is_whole: bool,
+    ) -> Result<(), CudaError> {
+        let dtype = if dtype == DType::BF16 { BFLOAT } else { FLOAT };
+        self.call("summing", |library, handle| {
+            let sum = if is_whole { library.all_reduce } else { library.reduce_scatter };
+            // SAFETY: the caller's promise.
+            unsafe { sum(from as _, to as _, count, dtype, SUM, handle, self.cu_stream()) }
+        })
     }
 
     /// Starts all messages at once; those without bytes are none.

@@ -171,7 +171,8 @@ impl Tuner<'_> {
                 StreamOp::Clear { .. }
                 | StreamOp::Copy(_)
                 | StreamOp::Exchange { .. }
-                | StreamOp::Gather { .. } => Ok(()),
+                | StreamOp::Gather { .. }
+                | StreamOp::Sum { .. } => Ok(()),
                 // SAFETY: the function was rendered for buffers of these sizes.
                 StreamOp::Launch(launch) => unsafe { code.launch(launch, &address) },
                 // SAFETY: the product is one of buffers of these sizes.
@@ -227,7 +228,8 @@ impl Memory {
             StreamOp::Clear { .. }
             | StreamOp::Copy(_)
             | StreamOp::Exchange { .. }
-            | StreamOp::Gather { .. } => &[],
+            | StreamOp::Gather { .. }
+            | StreamOp::Sum { .. } => &[],
             StreamOp::Launch(launch) => &launch.arguments[..],
             StreamOp::Product(product) => &product.arguments[..],
         });

@@ -1,13 +1,14 @@
-//! Ranks as processes of MPI. The library is loaded at run time: Open MPI, MPICH (and what has its binary interface: Intel MPI, MVAPICH), or one with that of MPI 5,
-//! whichever has started this process.
+//! Ranks as processes of MPI. The library is loaded at run time: Open MPI, MPICH (and what has its binary interface: Intel MPI, MVAPICH), or one
+//! with that of MPI 5, whichever has started this process.
 //!
 //! ```text
 //! mpirun -n 4 program          Mpi::launched() ──► Some(rank r of 4), a Communicator
 //! program                      Mpi::launched() ──► None
 //! ```
 //!
-//! Of MPI it takes `MPI_Isend` and `MPI_Irecv` alone to move bytes: in step s of N − 1, a rank sends to the one that is s after it, and receives from
-//! the one that is s before it. That is what MPI does itself for large messages, it takes no more memory, and no sum is MPI's.
+//! Of MPI it takes `MPI_Isend` and `MPI_Irecv` to move bytes: in step s of N − 1, a rank sends to the one that is s after it, and receives from
+//! the one that is s before it. That is what MPI does itself for large messages, it takes no more memory, and no sum is MPI's, unless somebody asks
+//! for that (`MPI_Iallreduce`, `MPI_Ireduce_scatter_block`, `MPI_Iallgather`).
 
 mod heartbeat;
 mod library;
@@ -15,7 +16,7 @@ mod library;
 pub use heartbeat::{Hang, Watch};
 
 use heartbeat::{Heart, within};
-use kernfusion_codegen::{CommunicationError, Communicator, part_of};
+use kernfusion_codegen::{CommunicationError, Communicator, LibraryCollectives, part_of};
 use library::{Family, Library};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -218,9 +219,33 @@ impl Mpi {
             let (sent, place) = (&sent[piece(sent.len())], piece(received.len()));
             let received = &mut received[place];
             let swapped = self.library.send_and_receive((to, sent), (from, received));
-            swapped.map_err(|error| CommunicationError::Library { what: error.to_string() })?;
+            swapped.map_err(failed)?;
         }
         Ok(())
+    }
+}
+
+fn failed(error: MpiError) -> CommunicationError {
+    CommunicationError::Library { what: error.to_string() }
+}
+
+impl LibraryCollectives for Mpi {
+    fn all_reduce(&self, given: &[f32], sum: &mut [f32]) -> Result<(), CommunicationError> {
+        assert_eq!(given.len(), sum.len(), "every number has a sum");
+        let _coming = self.come();
+        self.library.all_reduce(given, sum).map_err(failed)
+    }
+
+    fn reduce_scatter(&self, given: &[f32], sum: &mut [f32]) -> Result<(), CommunicationError> {
+        assert_eq!(given.len(), self.ranks * sum.len(), "every rank has as many numbers");
+        let _coming = self.come();
+        self.library.reduce_scatter(given, sum).map_err(failed)
+    }
+
+    fn all_gather(&self, own: &[u8], all: &mut [u8]) -> Result<(), CommunicationError> {
+        assert_eq!(all.len(), self.ranks * own.len(), "every rank has as many bytes");
+        let _coming = self.come();
+        self.library.all_gather(own, all).map_err(failed)
     }
 }
 
@@ -243,6 +268,10 @@ impl Communicator for Mpi {
 
     fn ranks(&self) -> usize {
         self.ranks
+    }
+
+    fn library(&self) -> Option<&dyn LibraryCollectives> {
+        Some(self)
     }
 
     fn exchange(

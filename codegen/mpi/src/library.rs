@@ -112,6 +112,19 @@ type BeginSend =
     unsafe extern "C" fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
 type BeginReceive =
     unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+/// `MPI_Iallreduce` and `MPI_Ireduce_scatter_block`.
+type BeginSum =
+    unsafe extern "C" fn(*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle) -> c_int;
+type BeginGather = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    Handle,
+    *mut c_void,
+    c_int,
+    Handle,
+    Handle,
+    *mut Handle,
+) -> c_int;
 type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
 type Cancel = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
@@ -128,6 +141,9 @@ pub(super) struct Library {
     set_handler: SetHandler,
     send: BeginSend,
     receive: BeginReceive,
+    all_reduce: BeginSum,
+    reduce_scatter: BeginSum,
+    all_gather: BeginGather,
     test: Test,
     cancel: Cancel,
     finalize: Finalize,
@@ -137,6 +153,8 @@ pub(super) struct Library {
     /// All processes, as the library names them.
     world: Handle,
     byte: Handle,
+    float: Handle,
+    sum: Handle,
     errors_return: Handle,
     interface: Interface,
     /// Held by whoever makes a call.
@@ -202,6 +220,9 @@ impl Library {
                 set_handler: function!("MPI_Comm_set_errhandler"),
                 send: function!("MPI_Isend"),
                 receive: function!("MPI_Irecv"),
+                all_reduce: function!("MPI_Iallreduce"),
+                reduce_scatter: function!("MPI_Ireduce_scatter_block"),
+                all_gather: function!("MPI_Iallgather"),
                 test: function!("MPI_Test"),
                 cancel: function!("MPI_Cancel"),
                 finalize: function!("MPI_Finalize"),
@@ -210,6 +231,8 @@ impl Library {
                 error_text: function!("MPI_Error_string"),
                 world: constant(b"ompi_mpi_comm_world\0", 0x4400_0000, 0x101)?,
                 byte: constant(b"ompi_mpi_byte\0", 0x4c00_010d, 0x247)?,
+                float: constant(b"ompi_mpi_float\0", 0x4c00_040a, 0x210)?,
+                sum: constant(b"ompi_mpi_op_sum\0", 0x5800_0003, 0x21)?,
                 errors_return: constant(b"ompi_mpi_errors_return\0", 0x5400_0001, 0x143)?,
                 interface,
                 call: Mutex::default(),
@@ -269,6 +292,45 @@ impl Library {
             unsafe { self.begin_send(to, Tag::Part, sent) }.inspect_err(|_| self.give_up(&mut receiving))?;
         let over = self.sleep_until(&mut receiving).and_then(|()| self.sleep_until(&mut sending));
         over.inspect_err(|_| [&mut receiving, &mut sending].into_iter().for_each(|it| self.give_up(it)))
+    }
+
+    /// The sum of what all processes give.
+    pub(super) fn all_reduce(&self, given: &[f32], sum: &mut [f32]) -> Result<(), MpiError> {
+        let (from, to) = (given.as_ptr().cast(), sum.as_mut_ptr().cast());
+        let count = count(sum.len())?;
+        self.collective(|request| {
+            // SAFETY: both have as many numbers, and are lent until the request is over.
+            unsafe { (self.all_reduce)(from, to, count, self.float, self.sum, self.world, request) }
+        })
+    }
+
+    /// This process' part of it.
+    pub(super) fn reduce_scatter(&self, given: &[f32], sum: &mut [f32]) -> Result<(), MpiError> {
+        let (from, to) = (given.as_ptr().cast(), sum.as_mut_ptr().cast());
+        let count = count(sum.len())?;
+        self.collective(|request| {
+            // SAFETY: the sum has as many numbers, and what is given has them for each process; both are lent until the request is over.
+            unsafe { (self.reduce_scatter)(from, to, count, self.float, self.sum, self.world, request) }
+        })
+    }
+
+    /// What all processes have.
+    pub(super) fn all_gather(&self, own: &[u8], all: &mut [u8]) -> Result<(), MpiError> {
+        let (from, to) = (own.as_ptr().cast(), all.as_mut_ptr().cast());
+        let (count, byte) = (count(own.len())?, self.byte);
+        self.collective(|request| {
+            // SAFETY: the first one has as many bytes, and the second one has them for each process; both are lent until the request is over.
+            unsafe { (self.all_gather)(from, count, byte, to, count, byte, self.world, request) }
+        })
+    }
+
+    /// Begins something and waits for it. It cannot be given up: after an error its memory is not touched any more, since the library has ended it.
+    fn collective(&self, begin: impl FnOnce(&mut Handle) -> c_int) -> Result<(), MpiError> {
+        let mut request = null_mut();
+        let call = self.call();
+        self.done(begin(&mut request))?;
+        drop(call);
+        self.sleep_until(&mut Request(Some(request)))
     }
 
     /// Begins to send to a process.
@@ -386,6 +448,16 @@ impl Library {
         // SAFETY: as in `version`.
         Err(MpiError::Call(text(|buffer, length| unsafe { (self.error_text)(code, buffer, length) })))
     }
+}
+
+/// A count of MPI's.
+///
+/// # Errors
+/// It is more than an `int` can say.
+fn count(length: usize) -> Result<c_int, MpiError> {
+    let most =
+        |_| MpiError::Call(format!("{length} elements are more than one collective of the library takes"));
+    c_int::try_from(length).map_err(most)
 }
 
 /// A text that a function writes.

@@ -12,7 +12,7 @@ const BLOCK: usize = 1 << 10;
 /// The parts and `sum` have these elements, aligned, in memory that does not overlap.
 pub unsafe fn sum_f32(parts: *const u8, stride: usize, number: usize, sum: *mut u8, count: usize) {
     // SAFETY: the caller's contract.
-    unsafe { summed::<F32>(parts, stride, number, sum.cast(), count) }
+    unsafe { summed::<F32, F32>(parts, stride, number, sum.cast(), count) }
 }
 
 /// As [`sum_f32`], of `bf16`: added as `f32`, and rounded once.
@@ -21,14 +21,33 @@ pub unsafe fn sum_f32(parts: *const u8, stride: usize, number: usize, sum: *mut 
 /// As [`sum_f32`].
 pub unsafe fn sum_bf16(parts: *const u8, stride: usize, number: usize, sum: *mut u8, count: usize) {
     // SAFETY: the caller's contract.
-    unsafe { summed::<Bf16>(parts, stride, number, sum.cast(), count) }
+    unsafe { summed::<Bf16, Bf16>(parts, stride, number, sum.cast(), count) }
 }
 
-unsafe fn summed<E: Element<Lane = f32>>(
+/// As [`sum_bf16`], with the rounded sums written as `f32`.
+///
+/// # Safety
+/// As [`sum_f32`].
+pub unsafe fn sum_bf16_to_f32(parts: *const u8, stride: usize, number: usize, sum: *mut u8, count: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { summed::<Bf16, F32>(parts, stride, number, sum.cast(), count) }
+}
+
+/// Writes `count` elements of `f32` as `bf16`.
+///
+/// # Safety
+/// Both have these elements, aligned, in memory that does not overlap.
+pub unsafe fn narrow_f32(from: *const u8, to: *mut u8, count: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { summed::<F32, Bf16>(from, 0, 1, to.cast(), count) }
+}
+
+/// Sums are rounded to the parts' type, then to that of the result.
+unsafe fn summed<E: Element<Lane = f32>, R: Element<Lane = f32>>(
     parts: *const u8,
     stride: usize,
     number: usize,
-    sum: *mut E::Stored,
+    sum: *mut R::Stored,
     count: usize,
 ) {
     let mut lanes = [0.0; BLOCK];
@@ -44,7 +63,7 @@ unsafe fn summed<E: Element<Lane = f32>>(
         }
         for (i, &lane) in lanes.iter().enumerate() {
             // SAFETY: as above.
-            unsafe { *sum.add(first + i) = E::narrow(lane) };
+            unsafe { *sum.add(first + i) = R::narrow(E::widen(E::narrow(lane))) };
         }
     }
 }
@@ -68,5 +87,14 @@ mod tests {
         // SAFETY: three parts of one element.
         unsafe { sum_bf16(parts.as_ptr().cast(), 2, 3, (&raw mut sum).cast(), 1) };
         assert_eq!(sum, 0x3f81);
+        let mut wide = 0.0f32;
+        // SAFETY: as above.
+        unsafe { sum_bf16_to_f32(parts.as_ptr().cast(), 2, 3, (&raw mut wide).cast(), 1) };
+        assert_eq!(wide, 1.0 + 2f32.powi(-7));
+        // Halfway between two numbers of bf16 the even one is taken.
+        let (given, mut narrow) = ([1.0 + 2f32.powi(-8), 1.0 + 3.0 * 2f32.powi(-8)], [0u16; 2]);
+        // SAFETY: two elements.
+        unsafe { narrow_f32(given.as_ptr().cast(), narrow.as_mut_ptr().cast(), 2) };
+        assert_eq!(narrow, [0x3f80, 0x3f82]);
     }
 }

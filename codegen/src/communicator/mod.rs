@@ -1,7 +1,7 @@
 //! What ranks exchange and how: the processes that run one program side by side, each on its part of the batch.
 //!
-//! A communicator only moves bytes. Its caller does the summing, in ascending order of ranks, so results do not depend on a library's order of
-//! sums.
+//! A communicator moves bytes, and its caller does the summing, in ascending order of ranks, so results do not depend on a library's order of
+//! sums. Who prefers that has the [library's sums](LibraryCollectives).
 
 mod planned;
 mod threads;
@@ -10,6 +10,37 @@ pub use planned::planned;
 pub use threads::{threads, threads_within};
 
 use std::fmt;
+
+/// Who sums what ranks exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Collectives {
+    /// Our own code, in ascending order of ranks: no bit depends on what connects them.
+    #[default]
+    Ordered,
+    /// What connects them, MPI or NCCL, in an order of its own.
+    Library,
+}
+
+/// Sums and gathers that a library takes by itself. All ranks make the same calls in the same order, those of [`Communicator`] among them.
+pub trait LibraryCollectives {
+    /// The sum of what all ranks give, on each of them.
+    ///
+    /// # Errors
+    /// As [`Communicator::exchange`]; or there are more numbers than the library takes.
+    fn all_reduce(&self, given: &[f32], sum: &mut [f32]) -> Result<(), CommunicationError>;
+
+    /// This rank's part of the sum; `given` has as many numbers for each rank.
+    ///
+    /// # Errors
+    /// As [`LibraryCollectives::all_reduce`].
+    fn reduce_scatter(&self, given: &[f32], sum: &mut [f32]) -> Result<(), CommunicationError>;
+
+    /// What each rank has, one after another.
+    ///
+    /// # Errors
+    /// As [`LibraryCollectives::all_reduce`].
+    fn all_gather(&self, own: &[u8], all: &mut [u8]) -> Result<(), CommunicationError>;
+}
 
 /// One rank's way to the others. All ranks make the same calls in the same order.
 pub trait Communicator: Send + Sync + fmt::Debug {
@@ -37,6 +68,11 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`Communicator::exchange`].
     fn gather(&self, all: &mut [u8], part: usize) -> Result<(), CommunicationError>;
+
+    /// What the library that connects ranks does by itself, if there is one that does.
+    fn library(&self) -> Option<&dyn LibraryCollectives> {
+        None
+    }
 
     /// The number that each rank has.
     ///

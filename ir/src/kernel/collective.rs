@@ -1,7 +1,7 @@
 //! Collectives: what ranks exchange, as a kernel of its own.
 
 use super::BufferId;
-use crate::{Collective, Exchange, TensorType};
+use crate::{Collective, DType, Exchange, TensorType};
 use serde::Serialize;
 
 /// Alignment of what each rank sends, in bytes.
@@ -21,7 +21,8 @@ pub struct CollectiveCall {
     pub from: BufferId,
     /// What it gets.
     pub to: BufferId,
-    /// Memory for the parts that are summed here, one of each rank. It is a buffer of its own, unless nothing is summed.
+    /// Memory for the parts that are summed here, one of each rank, and for what is sent if that is rounded. It is a buffer of its own, unless
+    /// nothing is summed.
     pub scratch: Option<BufferId>,
 }
 
@@ -46,9 +47,20 @@ impl Collective {
         }
     }
 
-    /// Bytes of memory for the parts of all ranks that a rank sums.
+    /// The type of what is sent.
+    pub fn sent_dtype(self, operand: &TensorType) -> DType {
+        if self.in_bf16 { DType::BF16 } else { operand.dtype }
+    }
+
+    /// Bytes from one rank's part to that of the next, of those that a rank sums.
+    pub fn stride(self, operand: &TensorType) -> usize {
+        (self.part(operand) * self.sent_dtype(operand).size()).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Bytes of memory for the parts of all ranks that a rank sums; before them, if it is rounded, for what it sends.
     pub fn scratch_bytes(self, operand: &TensorType) -> usize {
-        self.ranks * (self.part(operand) * operand.dtype.size()).next_multiple_of(ALIGNMENT)
+        let times = if self.in_bf16 { 2 } else { 1 };
+        times * self.ranks * self.stride(operand)
     }
 
     /// Messages that a rank sends: each other one gets its part of what is summed, and the sum of what is gathered.
@@ -62,7 +74,7 @@ impl Collective {
 
     /// Bytes that a rank sends to others.
     pub fn bytes_sent(self, operand: &TensorType) -> usize {
-        let (bytes, others) = (operand.bytes(), self.ranks - 1);
+        let (bytes, others) = (operand.elements() * self.sent_dtype(operand).size(), self.ranks - 1);
         match self.exchange {
             Exchange::AllReduce => 2 * bytes / self.ranks * others,
             Exchange::ReduceScatter => bytes / self.ranks * others,

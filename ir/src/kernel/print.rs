@@ -126,7 +126,8 @@ impl Text<'_> {
         let sent = self.graph.map(|graph| graph.bytes_sent(kernel));
         let sent = sent.map(|bytes| format!(", {} sent", Bytes(bytes)));
         let [from, to] = [call.from, call.to].map(|buffer| self.buffer(buffer));
-        writeln!(f, "  {exchange} {from} → {to}{}", sent.unwrap_or_default())
+        let rounded = if call.op.in_bf16 { " as bf16" } else { "" };
+        writeln!(f, "  {exchange} {from} → {to}{rounded}{}", sent.unwrap_or_default())
     }
 
     /// What lies where, then the kernels of the body.

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! Sums are taken in ascending order of ranks, beginning with +0; those of `bf16` in `f32`, rounded once. So they do not depend on who computes them.
+//! An exchange in `bf16` of numbers of `f32` rounds what each rank gives, and the sums.
 
 use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
 use crate::evaluate::Array;
@@ -47,15 +48,24 @@ pub struct Collective {
     pub exchange: Exchange,
     /// How many ranks there are; 1 exchanges nothing.
     pub ranks: usize,
+    /// Whether sums of `f32` are exchanged as `bf16`.
+    pub in_bf16: bool,
 }
 
 impl Collective {
+    /// An exchange of numbers as they are.
+    pub fn new(exchange: Exchange, ranks: usize) -> Self {
+        Collective { exchange, ranks, in_bf16: false }
+    }
+
     /// The result of every rank, from the operand of every rank.
     pub(crate) fn exchanged(self, operands: &[&Array]) -> Vec<Vec<f64>> {
         assert_eq!(operands.len(), self.ranks, "each rank gives one operand");
+        let round = |x: f64| if self.in_bf16 { DType::BF16.round(x) } else { x };
         let sum = || {
             let elements = operands[0].values.len();
-            (0..elements).map(|i| operands.iter().fold(0.0, |sum, x| sum + x.values[i])).collect::<Vec<f64>>()
+            let sum = |i: usize| operands.iter().fold(0.0, |sum, x| sum + round(x.values[i]));
+            (0..elements).map(|i| round(sum(i))).collect::<Vec<f64>>()
         };
         match self.exchange {
             Exchange::AllReduce => vec![sum(); self.ranks],
@@ -75,17 +85,29 @@ impl Stanza for Collective {
         self.exchange.name()
     }
     fn attributes(&self) -> Attributes {
-        Attributes::default().number("ranks", self.ranks as f64)
+        let attributes = Attributes::default().number("ranks", self.ranks as f64);
+        if self.in_bf16 { attributes.word("as", DType::BF16.name()) } else { attributes }
     }
     fn parse(name: &str, attributes: &mut Attributes) -> Option<std::result::Result<Self, String>> {
         let exchange = Exchange::ALL.into_iter().find(|exchange| exchange.name() == name)?;
-        Some(attributes.take_count("ranks").map(|ranks| Collective { exchange, ranks }))
+        let mut parse = || {
+            let ranks = attributes.take_count("ranks")?;
+            let in_bf16 = attributes.has("as");
+            if in_bf16 && attributes.take_word("as")? != DType::BF16.name() {
+                return Err("sums of f32 are exchanged as bf16 or as they are".into());
+            }
+            Ok(Collective { exchange, ranks, in_bf16 })
+        };
+        Some(parse())
     }
     fn infer(&self, operands: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [x] = arity(operands)?;
         ensure(self.ranks > 0, || "needs one rank at least".into())?;
         ensure(matches!(x.dtype, DType::F32 | DType::BF16), || {
             format!("exchanges f32 or bf16, not {}", x.dtype)
+        })?;
+        ensure(!self.in_bf16 || (x.dtype == DType::F32 && self.exchange != Exchange::AllGather), || {
+            "exchanges as bf16 sums of f32 alone".into()
         })?;
         if self.exchange == Exchange::AllReduce {
             return Ok(x.clone());
@@ -113,7 +135,7 @@ impl Stanza for Collective {
             Exchange::ReduceScatter => Exchange::AllGather,
             Exchange::AllGather => Exchange::ReduceScatter,
         };
-        Ok(vec![Some(v.b.op(Collective { exchange, ..*self }, &[v.dy])?)])
+        Ok(vec![Some(v.b.op(Collective::new(exchange, self.ranks), &[v.dy])?)])
     }
     fn entry(&self) -> KernelEntry {
         KernelEntry::Collective

@@ -38,6 +38,9 @@ pub struct Settings {
     /// Which parameters are trained.
     #[serde(default)]
     pub adaptation: Adaptation,
+    /// As what several ranks exchange gradients.
+    #[serde(default)]
+    pub exchange: ExchangeType,
     /// Which windows of the text a step takes.
     #[serde(with = "OrderForm")]
     pub order: Order,
@@ -57,6 +60,17 @@ pub struct Settings {
     pub sample_top_k: Option<usize>,
     /// Steps between checkpoints; 0: only at the end.
     pub checkpoint_every: u64,
+}
+
+/// As what several ranks exchange gradients; of a process alone, nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExchangeType {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded: [`Target::bf16_exchange`](kernfusion::compile::Target::bf16_exchange).
+    Bf16,
 }
 
 /// The form of [`Order`] in JSON.
@@ -100,6 +114,7 @@ impl Default for Settings {
             schedule: Schedule::Constant,
             clip: Some(1.0),
             adaptation: Adaptation::default(),
+            exchange: ExchangeType::F32,
             order: Order::Random,
             validate_every: 100,
             validation_batches: 8,

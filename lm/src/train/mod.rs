@@ -35,7 +35,7 @@ pub use writer::Sample;
 
 use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointError, read_tensors};
 use crate::record::parameters::{self, OPTIMIZER, Shapes};
-use crate::record::{Record, TextRecord};
+use crate::record::{ExchangeType, Record, TextRecord};
 use crate::sample::SampleError;
 use crate::text::{CharTokenizer, Corpus, Order, Split, Tokenizer, Windows, validation_windows};
 use crate::{Error, Result};
@@ -213,6 +213,7 @@ impl Trainer {
             return Err(Error::Configuration("only decoders have adapters".into()));
         }
         let step = TrainStep::new(&loss, &settings.optimizer, settings.clip)?;
+        let target = target.bf16_exchange(settings.exchange == ExchangeType::Bf16);
         let (states, target) = (target.states(), target.start());
         fill(&states, &step)?;
         let start = Instant::now();

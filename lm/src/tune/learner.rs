@@ -1,7 +1,7 @@
 //! The steps that all methods take: a traced loss, its update, the parameters.
 
 use crate::checkpoint::{Meta, Tensor32};
-use crate::record::{Adaptation, parameters};
+use crate::record::{Adaptation, ExchangeType, parameters};
 use crate::text::shuffled;
 use crate::train::own_microbatches;
 use crate::{Error, Result};
@@ -34,6 +34,8 @@ pub struct Tuning {
     pub clip: Option<f64>,
     /// Which parameters are trained.
     pub adaptation: Adaptation,
+    /// As what several ranks exchange gradients.
+    pub exchange: ExchangeType,
     /// In how many microbatches a batch is computed, by all ranks together; 0: in as few as memory allows.
     pub microbatches: usize,
 }
@@ -48,6 +50,7 @@ impl Default for Tuning {
             schedule: Schedule::Constant,
             clip: Some(1.0),
             adaptation: Adaptation::default(),
+            exchange: ExchangeType::F32,
             microbatches: 0,
         }
     }
@@ -92,6 +95,7 @@ impl Learner {
             0 => target.clone(),
             microbatches => target.clone().microbatches(microbatches),
         };
+        let target = target.bf16_exchange(settings.exchange == ExchangeType::Bf16);
         let program = compile(&step.program.graph, &states, &target)?;
         let products = target.products()?;
         let microbatches = program.report().memory.microbatches * target.rank_count();

@@ -44,7 +44,8 @@ pub(super) fn check(graph: &Graph, dependences: &Classes) -> std::result::Result
 }
 
 /// Lets a simplified tail begin with the sums of all ranks, instead of one process' own. If `shard`, each rank keeps and updates its part of the
-/// states that are the tail's alone and of which every element is updated by itself, as an optimizer's moments are; these are returned.
+/// states that are the tail's alone and of which every element is updated by itself, as an optimizer's moments are; these are returned. If
+/// `in_bf16`, sums are exchanged as `bf16`, but for single numbers, as a loss is.
 ///
 /// # Errors
 /// If a node breaks a type rule.
@@ -52,7 +53,7 @@ pub fn exchange(
     body: &Graph,
     tail: &mut Graph,
     Division { microbatches, ranks }: Division,
-    shard: bool,
+    (shard, in_bf16): (bool, bool),
 ) -> Result<Vec<Shard>> {
     if ranks == 1 {
         return Ok(vec![]);
@@ -66,7 +67,7 @@ pub fn exchange(
     let rows: Vec<_> = rows.collect();
     let cuts = !(sharded.states.is_empty() && rows.is_empty());
     let rank = cuts.then(|| rank(&mut new, microbatches)).transpose()?;
-    let mut writer = Writer { ranks, rank, new, places: BTreeMap::new() };
+    let mut writer = Writer { ranks, rank, in_bf16, new, places: BTreeMap::new() };
     for (&id, forms) in &wanted {
         for &form in forms {
             let value = writer.value(id, &tail[id], sharded.recipe(tail, id, form, forms))?;
@@ -109,6 +110,7 @@ struct Writer {
     ranks: usize,
     /// Its number, where parts are cut.
     rank: Option<ValueId>,
+    in_bf16: bool,
     new: Graph,
     places: BTreeMap<(ValueId, Form), ValueId>,
 }
@@ -122,7 +124,7 @@ impl Writer {
         let mut sizes = updated.ty.shape.clone();
         sizes[0] /= ranks;
         let own = rows(&mut b, state, rank, sizes)?;
-        let all = b.op(Collective { exchange: Exchange::AllGather, ranks }, &[own])?;
+        let all = b.op(Collective::new(Exchange::AllGather, ranks), &[own])?;
         self.new.update(name, all);
         Ok(())
     }
@@ -130,7 +132,8 @@ impl Writer {
     fn value(&mut self, id: ValueId, node: &Node, recipe: Recipe) -> Result<ValueId> {
         let (ranks, rank) = (self.ranks, self.rank);
         let part = Shard::part_of(&node.ty, ranks);
-        let of = |exchange| Collective { exchange, ranks };
+        let of = |exchange| Collective::new(exchange, ranks);
+        let sum = |exchange| Collective { in_bf16: self.in_bf16 && node.ty.rank() > 0, ..of(exchange) };
         let place = |id: ValueId, form: Form| self.places[&(id, form)];
         let operands = |form| node.operands.iter().map(|&operand| place(operand, form)).collect::<Vec<_>>();
         let mut b = Builder::new(&mut self.new, node.origin.helping());
@@ -148,12 +151,12 @@ impl Writer {
             }
             Recipe::AllReduce => {
                 let own = b.op(node.op.clone(), &[])?;
-                b.op(of(Exchange::AllReduce), &[own])
+                b.op(sum(Exchange::AllReduce), &[own])
             }
             Recipe::ReduceScatter => {
                 let own = b.op(node.op.clone(), &[])?;
                 let own = divisible(&mut b, own, &part, ranks)?;
-                b.op(of(Exchange::ReduceScatter), &[own])
+                b.op(sum(Exchange::ReduceScatter), &[own])
             }
             Recipe::Cut => {
                 let whole = divisible(&mut b, place(id, Form::Whole), &part, ranks)?;

@@ -119,7 +119,7 @@ impl Model {
             StreamOp::Clear { bytes, .. } => Ok(self.moved(*bytes)),
             StreamOp::Copy(Transfer { bytes, .. }) => Ok(self.moved(2 * bytes)),
             StreamOp::Product(_) => Err(ModelError::Unknown { what: "products of a library" }),
-            StreamOp::Exchange { .. } | StreamOp::Gather { .. } => {
+            StreamOp::Exchange { .. } | StreamOp::Gather { .. } | StreamOp::Sum { .. } => {
                 Err(ModelError::Unknown { what: "exchanges among ranks" })
             }
         };

@@ -17,7 +17,7 @@ pub(crate) fn sum(dtype: DType) -> Plan {
     let mut graph = Graph::new("exchange");
     let mut b = Builder::new(&mut graph, Origin::default());
     let x = b.input("x", InputRole::Data, TensorType::new(dtype, [45])).expect("a fresh name");
-    let y = b.op(Collective { exchange: Exchange::AllReduce, ranks: 4 }, &[x]).expect("of floats");
+    let y = b.op(Collective::new(Exchange::AllReduce, 4), &[x]).expect("of floats");
     graph.output("y", y);
     planned(&graph, Fusion::Full)
 }

@@ -59,7 +59,8 @@ fn kernels(program: &Launches) -> Vec<Vec<usize>> {
         | StreamOp::Copy(_)
         | StreamOp::Product(_)
         | StreamOp::Exchange { .. }
-        | StreamOp::Gather { .. } => None,
+        | StreamOp::Gather { .. }
+        | StreamOp::Sum { .. } => None,
     });
     launches.collect()
 }

@@ -220,7 +220,7 @@ fn ranks_need_nccl_and_say_so() {
         let mut graph = Graph::new("sum");
         let mut b = Builder::new(&mut graph, Origin::default());
         let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [COUNT])).unwrap();
-        let y = b.op(Collective { exchange: Exchange::AllReduce, ranks }, &[x]).unwrap();
+        let y = b.op(Collective::new(Exchange::AllReduce, ranks), &[x]).unwrap();
         graph.output("y", y);
         let plan = plan(fuse(&graph, Fusion::Full, any_kernel).expect("fuses"));
         let folder = TempDir::new().unwrap();

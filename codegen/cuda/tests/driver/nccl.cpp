@@ -24,10 +24,10 @@ extern "C" int simulatedAwait(int (*is_met)(void*), void* data);
 extern "C" int cuCtxGetCurrent(void** context);
 
 enum Result { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
-enum { UINT8 = 1, NOT_READY = 600 };
+enum { UINT8 = 1, FLOAT32 = 7, BFLOAT16 = 9, SUM = 0, NOT_READY = 600 };
 
 // By which calls bytes go from rank to rank.
-enum Call { SEND_AND_RECV, ALL_GATHER };
+enum Call { SEND_AND_RECV, ALL_GATHER, REDUCE };
 
 // What one rank has posted for another one.
 struct Post {
@@ -60,12 +60,21 @@ struct Message {
   Call call;
 };
 
+// What one rank sums when it has the parts of all.
+struct Reduction {
+  std::shared_ptr<std::vector<char>> parts;
+  char* to;
+  size_t ranks, count;
+  int type;
+};
+
 // What one communicator starts together.
 struct Group {
   std::shared_ptr<World> world;
   int rank;
   std::vector<Message> messages;
   std::vector<Posted> posts;
+  std::vector<Reduction> reductions;
 };
 
 struct Id {
@@ -128,6 +137,37 @@ int post(Group& group) {
   return SUCCESS;
 }
 
+float widened(const char* at, int type) {
+  if (type == FLOAT32) return *(const float*)at;
+  const uint32_t bits = (uint32_t) * (const uint16_t*)at << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+void store(char* at, int type, float value) {
+  if (type == FLOAT32) {
+    *(float*)at = value;
+    return;
+  }
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  *(uint16_t*)at = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+size_t size_of(int type) { return type == FLOAT32 ? 4 : 2; }
+
+// In another order than that of ranks, as a library may.
+void sum(const Reduction& reduction) {
+  const size_t size = size_of(reduction.type);
+  for (size_t i = 0; i < reduction.count; i++) {
+    float sum = 0;
+    for (size_t rank = reduction.ranks; rank-- > 0;)
+      sum += widened(reduction.parts->data() + (rank * reduction.count + i) * size, reduction.type);
+    store(reduction.to + i * size, reduction.type, sum);
+  }
+}
+
 // An operation of a stream.
 int run(void* data) {
   Group& group = *(Group*)data;
@@ -135,13 +175,21 @@ int run(void* data) {
     if (int result = post(group)) return result;
   // Kernels of a communicator that is aborted end at once, whatever they have.
   const bool is_over = std::all_of(group.posts.begin(), group.posts.end(), [](auto& post) { return post->is_done; });
+  if (is_over)
+    for (const Reduction& reduction : group.reductions) sum(reduction);
   return is_over || group.world->is_broken ? (int)SUCCESS : (int)NOT_READY;
 }
 
 int enqueue(void* stream, Group* group) {
   std::vector<Address> starts;
   std::vector<size_t> sizes;
+  for (const Reduction& reduction : group->reductions) {
+    starts.push_back((Address)reduction.to);
+    sizes.push_back(reduction.count * size_of(reduction.type));
+  }
   for (const Message& message : group->messages) {
+    // Parts that are summed lie in memory of the library's.
+    if (message.call == REDUCE && !message.is_sent) continue;
     starts.push_back((Address)message.at);
     sizes.push_back(message.bytes);
   }
@@ -160,7 +208,7 @@ int end_group() {
 }
 
 // Adds messages to the group of this thread, or starts them by themselves.
-int add(Communicator* communicator, void* stream, std::vector<Message> messages) {
+int add(Communicator* communicator, void* stream, std::vector<Message> messages, std::vector<Reduction> reductions = {}) {
   World& world = *communicator->world;
   void* context = nullptr;
   cuCtxGetCurrent(&context);
@@ -173,8 +221,9 @@ int add(Communicator* communicator, void* stream, std::vector<Message> messages)
   auto same = std::find_if(groups.begin(), groups.end(), [&](auto& group) {
     return group.first == stream && group.second->world == communicator->world;
   });
-  if (same == groups.end()) same = groups.insert(groups.end(), {stream, new Group{communicator->world, communicator->rank, {}, {}}});
+  if (same == groups.end()) same = groups.insert(groups.end(), {stream, new Group{communicator->world, communicator->rank, {}, {}, {}}});
   same->second->messages.insert(same->second->messages.end(), messages.begin(), messages.end());
+  same->second->reductions.insert(same->second->reductions.end(), reductions.begin(), reductions.end());
   return depth ? SUCCESS : end_group();
 }
 
@@ -182,6 +231,20 @@ int point_to_point(const char* call, bool is_sent, void* at, size_t count, int t
   if (fails(call)) return group_error = say(SYSTEM_ERROR, "told to fail");
   if (type != UINT8 || count == 0) return group_error = say(INVALID_ARGUMENT, "no bytes");
   return add(communicator, stream, {{is_sent, (char*)at, count, peer, SEND_AND_RECV}});
+}
+
+// Every rank gets the sum of `count` numbers, of what all give, or of its part of that.
+int reduce(const char* call, bool is_whole, char* from, char* to, size_t count, int type, int op, Communicator* communicator, void* stream) {
+  if (fails(call)) return say(SYSTEM_ERROR, "told to fail");
+  if ((type != FLOAT32 && type != BFLOAT16) || op != SUM || count == 0) return say(INVALID_ARGUMENT, "no sum of floats");
+  const size_t ranks = communicator->world->ranks, bytes = count * size_of(type);
+  auto parts = std::make_shared<std::vector<char>>(ranks * bytes);
+  std::vector<Message> messages;
+  for (int peer = 0; peer < (int)ranks; peer++) {
+    messages.push_back({true, is_whole ? from : from + peer * bytes, bytes, peer, REDUCE});
+    messages.push_back({false, parts->data() + peer * bytes, bytes, peer, REDUCE});
+  }
+  return add(communicator, stream, messages, {{parts, to, ranks, count, type}});
 }
 }  // namespace
 
@@ -293,4 +356,12 @@ EXPORT ncclAllGather(char* from, char* to, size_t count, int type, Communicator*
     messages.push_back({false, to + peer * count, count, peer, ALL_GATHER});
   }
   return add(communicator, stream, messages);
+}
+
+EXPORT ncclAllReduce(char* from, char* to, size_t count, int type, int op, Communicator* communicator, void* stream) {
+  return reduce("ncclAllReduce", true, from, to, count, type, op, communicator, stream);
+}
+
+EXPORT ncclReduceScatter(char* from, char* to, size_t count, int type, int op, Communicator* communicator, void* stream) {
+  return reduce("ncclReduceScatter", false, from, to, count, type, op, communicator, stream);
 }

@@ -6,7 +6,7 @@
 mod driver;
 
 use kernfusion_codegen::{
-    CodegenError, CommunicationError, Communicator, Executable, Outputs, Temporaries, threads,
+    CodegenError, Collectives, CommunicationError, Communicator, Executable, Outputs, Temporaries, threads,
 };
 use kernfusion_cpu::CpuExecutable;
 use kernfusion_cuda::{Cache, CudaError, CudaExecutable, Device, Options};
@@ -70,14 +70,24 @@ fn compiled(
     communicator: &Arc<dyn Communicator>,
     temporaries: Temporaries,
 ) -> Result<CudaExecutable, CodegenError> {
+    compiled_for(plan, device, communicator, temporaries, Collectives::Ordered)
+}
+
+fn compiled_for(
+    plan: &Plan,
+    device: &Device,
+    communicator: &Arc<dyn Communicator>,
+    temporaries: Temporaries,
+    collectives: Collectives,
+) -> Result<CudaExecutable, CodegenError> {
     let folder = TempDir::new().unwrap();
-    let options = Options { communicator: Some(Arc::clone(communicator)), ..Options::default() };
+    let options = Options { communicator: Some(Arc::clone(communicator)), collectives, ..Options::default() };
     let cache = Cache::at(folder.path());
     let program = ProgramPlan::whole(plan.clone());
     CudaExecutable::compile(program, &device.states(), device, options, temporaries, &cache)
 }
 
-/// A program that exchanges twice what it is given, once in each way, for each of these shapes in `f32` and in `bf16`.
+/// A program that exchanges twice what it is given, once in each way, for each of these shapes in `f32`, in `bf16`, and in `f32` as `bf16`.
 fn program(ranks: usize, shapes: &[&[usize]]) -> Plan {
     let mut graph = Graph::new("exchanges");
     for exchange in Exchange::ALL {
@@ -85,13 +95,16 @@ fn program(ranks: usize, shapes: &[&[usize]]) -> Plan {
             if exchange == Exchange::ReduceScatter && !shape[0].is_multiple_of(ranks) {
                 continue;
             }
-            for dtype in [DType::F32, DType::BF16] {
+            for (dtype, in_bf16) in [(DType::F32, false), (DType::BF16, false), (DType::F32, true)] {
+                if exchange == Exchange::AllGather && in_bf16 {
+                    continue;
+                }
                 let mut b = Builder::new(&mut graph, Origin::default());
-                let name = format!("{}{number}{dtype}", exchange.name());
+                let name = format!("{}{number}{dtype}{in_bf16}", exchange.name());
                 let x = b.input(&name, InputRole::Data, TensorType::new(dtype, *shape)).unwrap();
                 // So that an operand is computed.
                 let doubled = b.add(x, x).unwrap();
-                let y = b.op(Collective { exchange, ranks }, &[doubled]).unwrap();
+                let y = b.op(Collective { exchange, ranks, in_bf16 }, &[doubled]).unwrap();
                 graph.output(format!("{name}y"), y);
             }
         }
@@ -171,6 +184,49 @@ fn all_exchanges_have_the_bits_of_the_cpu() {
             }
         }
     }
+}
+
+/// NCCL adds up in an order of its own: of what is no sum, bits are the same, of sums they are not all.
+#[test]
+fn the_librarys_sums_are_ours_within_rounding() {
+    if nccl().is_none() {
+        return;
+    }
+    let mut graph = Graph::new("sums");
+    for exchange in Exchange::ALL {
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let ty = TensorType::new(DType::F32, [12, 5]);
+        let x = b.input(exchange.name(), InputRole::Data, ty).unwrap();
+        let doubled = b.add(x, x).unwrap();
+        let y = b.op(Collective::new(exchange, 3), &[doubled]).unwrap();
+        graph.output(format!("{}y", exchange.name()), y);
+    }
+    let plan = plan(fuse(&graph, Fusion::Full, any_kernel).expect("fuses"));
+    let expected = on_cpus(&plan, 3, 0);
+    let found = on_devices(3, |device, communicator| {
+        let given = given(&plan, communicator.rank(), 0);
+        [Temporaries::Arena, Temporaries::Fresh].map(|temporaries| {
+            let program = compiled_for(&plan, device, communicator, temporaries, Collectives::Library);
+            bytes(&plan, &run(&mut program.unwrap(), &given).unwrap())
+        })
+    });
+    let mut differ = 0;
+    for (rank, found) in found.iter().enumerate() {
+        assert!(found[0] == found[1]);
+        for (number, (found, expected)) in found[0].iter().zip(&expected[rank]).enumerate() {
+            if Exchange::ALL[number] == Exchange::AllGather {
+                assert!(found == expected, "rank {rank}");
+                continue;
+            }
+            for (found, expected) in found.chunks(4).zip(expected.chunks(4)) {
+                let [found, expected] = [found, expected].map(|x| f32::from_le_bytes(x.try_into().unwrap()));
+                differ += u32::from(found != expected);
+                // Three numbers below 2 · 2 · 4096, each addition rounded.
+                assert!((found - expected).abs() <= 2.0 * 3.0 * 16384.0 * f32::EPSILON, "{found} {expected}");
+            }
+        }
+    }
+    assert!(differ > 0, "the simulation adds up in another order");
 }
 
 #[test]
