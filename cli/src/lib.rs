@@ -87,8 +87,12 @@ pub fn main() -> ExitCode {
             let ranks = Ranks::launched(args.exchange().watch());
             ranks.and_then(|ranks| training::tune::run(&args, &ranks, &mut screen))
         }
+        Command::Profile(args) => {
+            let ranks = Ranks::launched(args.exchange.watch());
+            ranks.and_then(|ranks| measurement::profile::run(&args, &ranks, &mut screen))
+        }
         _ if launched_rank().is_some() => {
-            let what = "several processes run `kernfusion train` and `kernfusion tune sft` together, and nothing else";
+            let what = "several processes run `kernfusion train`, `tune sft` and `profile` together, and nothing else";
             refused(what, &mut screen)
         }
         Command::Launch(args) => training::launch::run(&args, &mut screen),
@@ -105,7 +109,6 @@ pub fn main() -> ExitCode {
         Command::Opt(args) => inspection::opt::run(args, &mut screen),
         Command::Run(args) => running::run::run(args, &mut screen),
         Command::Explain(args) => inspection::explain::run(args, &mut screen),
-        Command::Profile(args) => measurement::profile::run(args, &mut screen),
         Command::Selftest(args) => measurement::selftest::run(args, &mut screen),
         Command::Data(args) => training::data::run(args, &mut screen),
         Command::Presets(args) => inspection::presets::run(args, &mut screen),

@@ -1,9 +1,9 @@
 //! A program under measurement: compiled, with parameters and synthetic batches.
 
 use crate::common::error::CliError;
-use crate::common::model::{MemoryArgs, Model, TargetArgs, Work, benchmark_optimizer};
+use crate::common::model::{MemoryArgs, Model, Work, benchmark_optimizer};
 use kernfusion::HostTensor;
-use kernfusion::compile::{Compiled, Mode, compile};
+use kernfusion::compile::{Compiled, Target, compile};
 use kernfusion::models::ModelConfig;
 use kernfusion::optim::TrainStep;
 use kernfusion_codegen::Outputs;
@@ -52,14 +52,12 @@ pub(crate) fn windows<'t>(model: &Model, tokens: &'t [i32]) -> Result<Windows<'t
 impl Workload {
     /// Compiles it with parameters as a run of training begins with.
     pub(crate) fn new(
-        mode: Mode,
         work: Work,
-        target: &TargetArgs,
+        target: Target,
         memory: Option<&MemoryArgs>,
         model: &Model,
     ) -> Result<Self, CliError> {
         batches::check(&model.config)?;
-        let target = target.target(mode)?;
         // Without a word about memory the whole batch at once, whose kernels have one time and one floor each.
         let target = match memory {
             Some(memory) => memory.limit(target),

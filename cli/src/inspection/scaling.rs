@@ -216,7 +216,7 @@ const OPERATIONS: [(&str, f64); 3] = [("GFLOP/s", 1e9), ("TFLOP/s", 1e12), ("PFL
 const TIMES: [(&str, f64); 5] = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
 /// `25GB/s,5us`.
-fn link(text: &str) -> Result<Link, String> {
+pub(crate) fn link(text: &str) -> Result<Link, String> {
     let (bandwidth, latency) = text.split_once(',').ok_or(
         "no link: write the rate and the time of a message with a comma between them, such as 25GB/s,5us",
     )?;

@@ -160,7 +160,7 @@ impl Contender {
     fn new(mode: Mode, args: &Args, model: &Model) -> Result<Self, CliError> {
         // The baseline computes every op on the whole batch.
         let memory = (mode == Mode::Compiled).then_some(&args.memory);
-        let workload = Workload::new(mode, args.work, &args.target, memory, model)?;
+        let workload = Workload::new(args.work, args.target.target(mode)?, memory, model)?;
         Ok(Contender { mode, workload, seconds: vec![], losses: vec![] })
     }
 

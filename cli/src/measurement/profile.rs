@@ -6,18 +6,24 @@
 
 use crate::common::destination::write_derived;
 use crate::common::machine;
-use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
-use crate::common::screen::{Screen, progress};
+use crate::common::model::{Model, ModelArgs, TargetArgs, WeightsArgs, Work};
+use crate::common::screen::{Screen, grouped, progress};
 use crate::common::workload::{Workload, median, synthetic_tokens, windows};
+use crate::inspection::scaling::link;
 #[cfg(feature = "cuda")]
 use crate::measurement::modelled;
 use crate::measurement::profile_table::{self, Group};
+use crate::training::ranks::{self, ExchangeArgs, Facts, Rank, Ranks, agreed};
 use crate::{CliError, Outcome};
+use indicatif::ProgressBar;
 use kernfusion::compile::{F32Products, Mode, Target};
 use kernfusion::roofline::{Floor, floor};
+use kernfusion::scaling::{Link, Machine, StepTime};
 use kernfusion_codegen::Peaks;
 use kernfusion_cpu::MemoryMeter;
-use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Product};
+use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Plan, Product};
+use kernfusion_lm::record::ExchangeType;
+use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,12 +33,16 @@ use std::process::ExitCode;
 ///
 /// The floor is the longest of: bytes over bandwidth, products over the peak of the matrix kernels, other arithmetic over
 /// half of that of f32; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
+///
+/// Several ranks (mpirun, or kernfusion launch) run a step of training together, and the first one shows its kernels. The time of a
+/// collective is what nothing has hidden of an exchange; with --link, what `explain` predicts of it stands beside that.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion profile --preset tiny
   kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json
   kernfusion profile --preset thesis --device cuda
-  kernfusion profile --preset gpt2-small --dtype bf16 --device cuda --model h200")]
+  kernfusion profile --preset gpt2-small --dtype bf16 --device cuda --model h200
+  mpirun -n 2 kernfusion profile --preset thesis --batch-size 8 --link 1GB/s,50us")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) model: ModelArgs,
@@ -56,6 +66,15 @@ pub(crate) struct Args {
     /// and read it
     #[arg(long = "model", value_name = "CARD", num_args = 0..=1, default_missing_value = "h200")]
     card: Option<String>,
+    /// Of several ranks, each keeps and updates its part alone of the optimizer's state
+    #[arg(long)]
+    shard_optimizer: bool,
+    #[command(flatten)]
+    pub(crate) exchange: ExchangeArgs,
+    /// Of several ranks: what connects them, to predict the exchange: bytes that each sends in a second, and what a message takes beside
+    /// them, such as 25GB/s,5us
+    #[arg(long, value_name = "RATE,TIME", value_parser = link)]
+    link: Option<Link>,
     /// Lines shown at most; 0: all
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(super) lines: usize,
@@ -64,25 +83,84 @@ pub(crate) struct Args {
     pub(super) json: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
+    let is_alone = matches!(ranks, Ranks::Alone);
+    if let Some(refusal) = args.refusal(is_alone) {
+        return ranks.run(screen, |_, _| Err(CliError::Usage(refusal.into())));
+    }
     #[cfg(feature = "cuda")]
     if let Some(card) = &args.card {
-        return modelled::run(&args, &model, card, screen);
+        let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+        return modelled::run(args, &model, card, screen);
     }
     #[cfg(not(feature = "cuda"))]
     if args.card.is_some() {
         return Err(kernfusion_cuda::CudaError::NotBuilt.into());
     }
-    let target = args.target.target(args.mode)?;
-    // Before the program takes its memory.
-    let peaks = target.peaks()?;
-    let mut workload = Workload::new(args.mode, args.work, &args.target, None, &model)?;
-    let tokens = synthetic_tokens(&model)?;
+    ranks.run(screen, |rank, screen| measured(args, rank, screen))
+}
+
+impl Args {
+    /// What does not go together with several ranks, or without.
+    fn refusal(&self, is_alone: bool) -> Option<&'static str> {
+        match is_alone {
+            true if self.link.is_some() => {
+                Some("--link is what connects several ranks, and this is one process")
+            }
+            false if self.card.is_some() => Some("--model needs no card and no ranks: one process runs it"),
+            false if self.work != Work::Train => {
+                Some("several ranks run --work train: one process runs other works")
+            }
+            _ => None,
+        }
+    }
+
+    /// What to compile for, by a process alone or by one of several ranks.
+    fn target(&self, rank: Option<&Rank>) -> Result<Target, CliError> {
+        let target = self.target.target_of(self.mode, ranks::number_here(rank))?;
+        let target = target.shard_optimizer(self.shard_optimizer).collectives(self.exchange.collectives());
+        let target = target.bf16_exchange(self.exchange.exchange() == Some(ExchangeType::Bf16));
+        Ok(ranks::target(target, rank, self.target.chooses_threads()))
+    }
+
+    /// What has to be the same on every rank.
+    fn facts(&self, model: &Model, target: &Target) -> Facts {
+        let is_bf16 = self.exchange.exchange() == Some(ExchangeType::Bf16);
+        let isa = target.instruction_set().map(|isa| isa.to_string()).ok();
+        vec![
+            ("another instruction set", json!(isa)),
+            ("another model", json!([json!(model.config), model.batch])),
+            ("other flags", json!([self.mode.to_string(), self.target.products(), self.steps, self.warmup])),
+            ("another exchange", json!([self.shard_optimizer, is_bf16])),
+            self.exchange.fact(),
+        ]
+    }
+}
+
+/// A process alone, or the first of several ranks, shows what it has measured.
+fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Outcome {
+    let made = || -> Result<_, CliError> {
+        let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+        let target = args.target(rank)?;
+        // Before the program takes its memory.
+        let peaks = target.peaks()?;
+        let workload = Workload::new(args.work, target.clone(), None, &model)?;
+        let tokens = synthetic_tokens(&model)?;
+        Ok((model, target, peaks, workload, tokens))
+    };
+    let (model, target, peaks, mut workload, tokens) =
+        agreed(rank, made(), |(model, target, ..)| args.facts(model, target))?;
     let windows = windows(&model, &tokens)?;
-    let bar = progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left");
+    let bar = match &screen {
+        Some(_) => progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left"),
+        None => ProgressBar::hidden(),
+    };
     let (mut steps, mut times, mut reads) = (vec![], vec![], vec![]);
-    let meter = meter(&target, workload.program.kernels())?;
+    // Ranks begin their steps together: none has anything else to do.
+    let meter = match rank {
+        None => meter(&target, workload.program.kernels())?,
+        Some(_) => None,
+    };
     for step in 0..args.warmup + args.steps {
         let (kernels, time) = workload.step_by_kernels(&windows)?;
         if step >= args.warmup {
@@ -93,9 +171,11 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         bar.inc(1);
     }
     bar.finish_and_clear();
+    let Some(screen) = screen else { return Ok(ExitCode::SUCCESS) };
+    let plans = workload.program.plans();
     let seconds =
         |kernel: usize| median(&times.iter().map(|times| times[kernel].as_secs_f64()).collect::<Vec<_>>());
-    let groups = groups(workload.program.kernels(), seconds, (&peaks, wide(&target)));
+    let groups = groups(&plans, seconds, (&peaks, wide(&target)));
     let (work, dtype, step) = (args.work.name(), args.target.products(), median(&steps));
     screen.line(format!(
         "{} {work}, {}, {dtype} products, medians of {} steps, {}",
@@ -105,6 +185,8 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         machine::place(&target)
     ));
     profile_table::show(&groups, (&peaks, wide(&target)), step, args.lines, screen);
+    let exchanged = rank.map(|rank| Exchanged::new(&plans, rank, &peaks, args.link, &groups));
+    exchanged.iter().for_each(|exchanged| exchanged.show(step, screen));
     let moved: usize = groups.iter().map(|group| group.bytes).sum();
     let in_turn = (!reads.is_empty()).then(|| median(&reads));
     if let Some(reads) = in_turn {
@@ -117,8 +199,9 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         ));
     }
     if let Some(path) = &args.json {
-        let kernels = workload.program.kernels().kernels.iter().enumerate();
-        let each: BTreeMap<_, _> = kernels.map(|(number, kernel)| (&kernel.name, seconds(number))).collect();
+        let kernels = plans.iter().flat_map(|plan| &plan.graph.kernels).enumerate();
+        let mut each: BTreeMap<_, f64> = BTreeMap::new();
+        kernels.for_each(|(number, kernel)| *each.entry(&kernel.name).or_default() += seconds(number));
         let document = json!({
             "machine": machine::describe(&target),
             "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype,
@@ -127,6 +210,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
             "reads_bytes_per_s": peaks.reads, "reads_in_turn_bytes_per_s": in_turn,
             "f32_products_per_s": peaks.f32_products,
             "bf16_products_per_s": peaks.bf16_products,
+            "ranks": exchanged,
             "kernels": groups,
             "each": each,
         });
@@ -153,9 +237,11 @@ fn wide(target: &Target) -> &'static str {
 }
 
 /// Kernels that are equal but for the layer, the most time first.
-fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, rates: Rates<'_>) -> Vec<Group> {
+fn groups(plans: &[&Plan], seconds: impl Fn(usize) -> f64, rates: Rates<'_>) -> Vec<Group> {
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
-    for (number, kernel) in graph.kernels.iter().enumerate() {
+    let graphs = plans.iter().map(|plan| &plan.graph);
+    let kernels = graphs.flat_map(|graph| graph.kernels.iter().map(move |kernel| (graph, kernel)));
+    for (number, (graph, kernel)) in kernels.enumerate() {
         let (name, shape) = (folded(&kernel.name), shape(kernel));
         let (peaks, wide) = rates;
         let Floor { seconds: floor_s, bound } = floor(graph, kernel, peaks, wide);
@@ -176,6 +262,81 @@ fn groups(graph: &KernelGraph, seconds: impl Fn(usize) -> f64, rates: Rates<'_>)
     let mut groups: Vec<_> = groups.into_values().collect();
     groups.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.name.cmp(&b.name)));
     groups
+}
+
+/// What a rank exchanges in a step.
+#[derive(Serialize)]
+struct Exchanged {
+    ranks: usize,
+    collectives: usize,
+    exchanges: usize,
+    messages: usize,
+    bytes_sent: usize,
+    /// Seconds of collectives: what the step waits for exchanges, and adds up itself.
+    not_hidden_s: f64,
+    /// What `explain` says of a link, with floors at the share of this rank's time that was measured.
+    predicted: Option<PredictedExchange>,
+}
+
+#[derive(Serialize)]
+struct PredictedExchange {
+    link_bytes_per_s: f64,
+    link_latency_s: f64,
+    communication_s: f64,
+    not_hidden_s: f64,
+    step_s: f64,
+}
+
+impl Exchanged {
+    fn new(plans: &[&Plan], rank: &Rank, peaks: &Peaks, link: Option<Link>, groups: &[Group]) -> Self {
+        let sum = |is_exchange: bool, of: fn(&Group) -> f64| -> f64 {
+            groups.iter().filter(|group| (group.form == "collective") == is_exchange).map(of).sum()
+        };
+        let efficiency = sum(false, |group| group.floor_s) / sum(false, |group| group.seconds);
+        let machine = Machine { peaks: *peaks, efficiency: efficiency.clamp(f64::MIN_POSITIVE, 1.0) };
+        let plans: Vec<_> = plans.iter().map(|&plan| (plan, 1)).collect();
+        let nothing = Link { bandwidth: f64::INFINITY, latency: 0.0 };
+        let time = StepTime::new(&plans, &machine, &link.unwrap_or(nothing));
+        let predicted = link.map(|link| PredictedExchange {
+            link_bytes_per_s: link.bandwidth,
+            link_latency_s: link.latency,
+            communication_s: time.communication,
+            not_hidden_s: (1.0 - time.hidden_share()) * time.communication,
+            step_s: time.seconds(),
+        });
+        let StepTime { collectives, exchanges, messages, bytes_sent, .. } = time;
+        let not_hidden_s = sum(true, |group| group.seconds);
+        Exchanged {
+            ranks: rank.ranks(),
+            collectives,
+            exchanges,
+            messages,
+            bytes_sent,
+            not_hidden_s,
+            predicted,
+        }
+    }
+
+    fn show(&self, step: f64, screen: &mut Screen) {
+        let Exchanged { ranks, collectives, exchanges, messages, bytes_sent, not_hidden_s, predicted } = self;
+        let sent = grouped(*bytes_sent as u64);
+        screen.line(format!(
+            "rank 0 of {ranks}: {collectives} collectives in {exchanges} exchanges, {messages} messages, {sent} B sent"
+        ));
+        screen.line(format!(
+            "exchange that nothing hid: {:.2} ms, {:.1} % of the step",
+            1e3 * not_hidden_s,
+            100.0 * not_hidden_s / step
+        ));
+        if let Some(PredictedExchange { communication_s, not_hidden_s, step_s, .. }) = predicted {
+            screen.line(format!(
+                "predicted of this link: {:.2} ms, of {:.2} ms of exchange; step {:.2} ms",
+                1e3 * not_hidden_s,
+                1e3 * communication_s,
+                1e3 * step_s
+            ));
+        }
+    }
 }
 
 /// A name with * for the numbers in its module path, without the number that makes it unique.

@@ -59,7 +59,7 @@ pub(crate) fn show(groups: &[Group], (peaks, wide): Rates<'_>, step: f64, lines:
         "\n{:>9} {:>6} {:>9} {:>6} {:>7} {:>10}  form",
         "ms", "share", "floor ms", "of it", "count", "moved MiB"
     ));
-    for form in ["contraction", "reduce", "map"] {
+    for form in ["contraction", "reduce", "map", "collective"] {
         let of: Vec<_> = groups.iter().filter(|group| group.form == form).collect();
         family(form, &of, total, screen);
     }

@@ -4,6 +4,7 @@ use super::ranks::Ranks;
 use super::{train, tune};
 use crate::Outcome;
 use crate::common::screen::Screen;
+use crate::measurement::profile;
 use clap::Subcommand;
 
 /// Train with several ranks on this machine, without MPI
@@ -17,6 +18,7 @@ use clap::Subcommand;
     subcommand_required = true,
     after_help = "Examples:
   kernfusion launch -n 4 train --preset thesis --shard-optimizer
+  kernfusion launch -n 2 profile --preset thesis --batch-size 8
   kernfusion launch -n 2 tune sft --checkpoint runs/tiny --data answers.jsonl --out runs/sft"
 )]
 pub(crate) struct Args {
@@ -31,12 +33,14 @@ pub(crate) struct Args {
 enum Training {
     Train(Box<train::Args>),
     Tune(tune::Args),
+    Profile(Box<profile::Args>),
 }
 
 pub(crate) fn run(args: &Args, screen: &mut Screen) -> Outcome {
     let ranks = |exchange| Ranks::threads(args.ranks.into(), exchange);
     match &args.command {
         Training::Train(args) => train::run(args, &ranks(&args.exchange), screen),
+        Training::Profile(args) => profile::run(args, &ranks(&args.exchange), screen),
         Training::Tune(args) => tune::run(args, &ranks(args.exchange()), screen),
     }
 }

@@ -263,6 +263,59 @@ fn a_library_sums_if_that_is_asked_for() {
     assert!(work.fail("train --collectives mpi").contains("'mpi' for '--collectives <WHO>'"));
 }
 
+/// The first rank shows what it has waited for, and what `explain` says of that.
+#[test]
+fn ranks_profile_a_step() {
+    let work = Workplace::new();
+    let model = "--config small.json --batch-size 4";
+    let flags =
+        format!("profile {model} --steps 2 --threads 1 --lines 0 --link 1GB/s,50us --json profile.json");
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(work.path(name)).unwrap()).unwrap()
+    };
+    let check = |out: &str, more: &str| {
+        assert_eq!(out.lines().filter(|line| line.starts_with("rank 0 of 2: ")).count(), 1, "{out}");
+        assert!(
+            out.contains("exchange that nothing hid: ") && out.contains("predicted of this link: "),
+            "{out}"
+        );
+        assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
+        let explain = format!(
+            "explain {model} --ranks 2 --link 1GB/s,50us --microbatches 2 {more} --json explain.json"
+        );
+        work.succeed(&explain);
+        let (profile, explained) = (json("profile.json"), json("explain.json"));
+        let exchanged = &profile["ranks"];
+        for field in ["collectives", "exchanges", "messages", "bytes_sent"] {
+            assert_eq!(exchanged[field], explained["prediction"][field], "{field}, {more}");
+        }
+        let communication = explained["prediction"]["communication_s"].as_f64().unwrap();
+        let found = exchanged["predicted"]["communication_s"].as_f64().unwrap();
+        assert!((found - communication).abs() < 1e-9, "{found} instead of {communication}");
+        let kernels = profile["kernels"].as_array().unwrap();
+        let collectives = kernels.iter().filter(|kernel| kernel["form"] == "collective");
+        let seconds: f64 = collectives.clone().map(|kernel| kernel["seconds"].as_f64().unwrap()).sum();
+        let count: u64 = collectives.map(|kernel| kernel["count"].as_u64().unwrap()).sum();
+        assert!((exchanged["not_hidden_s"].as_f64().unwrap() - seconds).abs() < 1e-9 && seconds > 0.0);
+        assert_eq!(exchanged["collectives"], count);
+    };
+    for more in ["", "--shard-optimizer", "--exchange bf16"] {
+        check(&work.succeed(&format!("launch -n 2 {flags} {more}")), more);
+        launchers()
+            .into_iter()
+            .for_each(|it| check(&succeed(&work, it, 2, &format!("{flags} {more}")), more));
+    }
+    for launcher in launchers() {
+        let said = |ended: Ended, what: &str| said_once(ended, launcher.0, what);
+        let forward = under(&work, launcher, [(2, "profile --work forward"), (0, "")]);
+        said(forward, "several ranks run --work train");
+        let one = [(1, &*flags), (1, &*format!("{flags} --shard-optimizer"))];
+        said(under(&work, launcher, one), "rank 1 has another exchange than rank 0");
+    }
+    assert!(work.fail(&flags).contains("--link is what connects several ranks"));
+    assert!(json("profile.json")["ranks"].is_object());
+}
+
 /// All ranks end, and one says why.
 fn said_once(ended: Ended, launcher: &str, what: &str) {
     assert_ne!(ended.code, Some(0));
