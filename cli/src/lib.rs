@@ -92,7 +92,8 @@ pub fn main() -> ExitCode {
             ranks.and_then(|ranks| measurement::profile::run(&args, &ranks, &mut screen))
         }
         _ if launched_rank().is_some() => {
-            let what = "several processes run `kernfusion train`, `tune sft` and `profile` together, and nothing else";
+            let what =
+                "several processes run `kernfusion train`, `tune` and `profile` together, and nothing else";
             refused(what, &mut screen)
         }
         Command::Launch(args) => training::launch::run(&args, &mut screen),

@@ -35,7 +35,7 @@ use std::process::ExitCode;
 /// half of that of f32; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
 ///
 /// Several ranks (mpirun, or kernfusion launch) run a step of training together, and the first one shows its kernels. The time of a
-/// collective is what nothing has hidden of an exchange; with --link, what `explain` predicts of it stands beside that.
+/// collective is what nothing has hidden of an exchange, a wait for a slower rank included; with --link, what `explain` predicts of it stands beside that.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion profile --preset tiny

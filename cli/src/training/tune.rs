@@ -16,9 +16,11 @@ use kernfusion_lm::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use kernfusion_lm::jsonl::JsonLines;
 use kernfusion_lm::jsonl::read_rows;
 use kernfusion_lm::tune::{
-    Demonstration, Ppo, PpoSettings, Pretrained, Prompt, RewardModel, Scorer, Supervised, Tuning,
+    Demonstration, Ppo, PpoSettings, Preference, Pretrained, Prompt, RewardModel, Scorer, Supervised, Tuning,
 };
-use serde_json::json;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -46,7 +48,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Method {
     /// Learn responses: rows {"prompt": …, "response": …}; the loss is on the responses alone
-    Sft(Box<SupervisedArgs>),
+    Sft(Box<StepsArgs>),
     /// Learn a reward: rows {"prompt": …, "chosen": …, "rejected": …}
     Reward(Box<StepsArgs>),
     /// Learn from rewards of own responses to prompts: rows {"prompt": …}
@@ -100,12 +102,6 @@ struct StepsArgs {
     /// Steps
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-}
-
-#[derive(clap::Args)]
-struct SupervisedArgs {
-    #[command(flatten)]
-    steps: StepsArgs,
     #[command(flatten)]
     memory: MemoryArgs,
 }
@@ -141,8 +137,7 @@ impl Args {
     /// How ranks exchange.
     pub(crate) fn exchange(&self) -> &ExchangeArgs {
         match &self.method {
-            Method::Sft(args) => &args.steps.common.exchange,
-            Method::Reward(args) => &args.common.exchange,
+            Method::Sft(args) | Method::Reward(args) => &args.common.exchange,
             Method::Ppo(args) => &args.common.exchange,
         }
     }
@@ -151,34 +146,96 @@ impl Args {
 pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
     match (&args.method, ranks) {
         (Method::Sft(args), _) => ranks.run(screen, |rank, screen| supervised(args, rank, screen)),
-        (Method::Reward(args), Ranks::Alone) => reward(args, screen),
+        (Method::Reward(args), _) => ranks.run(screen, |rank, screen| reward(args, rank, screen)),
         (Method::Ppo(args), Ranks::Alone) => ppo(args, screen),
-        (Method::Reward(_) | Method::Ppo(_), _) => {
-            let refuse = || CliError::Usage("of `tune`, several ranks run sft alone".into());
+        (Method::Ppo(_), _) => {
+            let refuse = || CliError::Usage("of `tune`, several ranks run sft and reward alone".into());
             ranks.run(screen, |_, _| Err(refuse()))
         }
     }
 }
 
-/// Of several ranks, the one that has the screen writes.
-fn supervised(args: &SupervisedArgs, rank: Option<&Rank>, mut screen: Option<&mut Screen>) -> Outcome {
-    let SupervisedArgs { steps: StepsArgs { common, steps }, memory } = args;
+fn supervised(args: &StepsArgs, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Outcome {
+    learn::<Supervised>(args, "responses", &|_, _| Ok(String::new()), rank, screen)
+}
+
+fn reward(args: &StepsArgs, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Outcome {
+    let ranked = |run: &RewardModel, target: &Target| {
+        Ok(format!("{:.1} % of the rows are ranked as they are; ", 100.0 * run.accuracy(target)?))
+    };
+    learn::<RewardModel>(args, "preferences", &ranked, rank, screen)
+}
+
+/// A method that learns from rows, step by step.
+trait Learning: Sized {
+    /// What a row says.
+    type Row: DeserializeOwned + Serialize;
+    fn begin(
+        model: Pretrained,
+        rows: &[Self::Row],
+        tuning: Tuning,
+        target: &Target,
+    ) -> kernfusion_lm::Result<Self>;
+    fn step(&mut self) -> kernfusion_lm::Result<f32>;
+    fn save(&self, directory: &Path) -> kernfusion_lm::Result<()>;
+    /// The model and the settings, which are the same on every rank.
+    fn facts(&self) -> [Value; 2];
+}
+
+macro_rules! learning {
+    ($method:ty, $row:ty) => {
+        impl Learning for $method {
+            type Row = $row;
+            fn begin(
+                model: Pretrained,
+                rows: &[$row],
+                tuning: Tuning,
+                target: &Target,
+            ) -> kernfusion_lm::Result<Self> {
+                <$method>::new(model, rows, tuning, target)
+            }
+            fn step(&mut self) -> kernfusion_lm::Result<f32> {
+                <$method>::step(self)
+            }
+            fn save(&self, directory: &Path) -> kernfusion_lm::Result<()> {
+                <$method>::save(self, directory)
+            }
+            fn facts(&self) -> [Value; 2] {
+                [self.model(), self.record()]
+            }
+        }
+    };
+}
+learning!(Supervised, Demonstration);
+learning!(RewardModel, Preference);
+
+/// Learns from rows, of which there are so many of a kind, and says at the end what the learner has to say. Of several ranks, the one that has the
+/// screen writes.
+fn learn<L: Learning>(
+    args: &StepsArgs,
+    kind: &str,
+    last_words: &dyn Fn(&L, &Target) -> kernfusion_lm::Result<String>,
+    rank: Option<&Rank>,
+    mut screen: Option<&mut Screen>,
+) -> Outcome {
+    let StepsArgs { common, steps, memory } = args;
     let mut begun = || -> Result<_, CliError> {
         let directory = screen.as_mut().map(|screen| common.claim(&[], screen)).transpose()?;
         let (model, target) = common.begin(ranks::number_here(rank))?;
         let target = ranks::target(memory.limit(target), rank, common.target.chooses_threads());
-        let rows: Vec<Demonstration> = rows(&common.data)?;
+        let rows: Vec<L::Row> = rows(&common.data)?;
         let tuning = Tuning { microbatches: memory.microbatches().unwrap_or(0), ..common.tuning(*steps) };
-        Ok((Supervised::new(model, &rows, tuning, &target)?, rows, target, directory))
+        Ok((L::begin(model, &rows, tuning, &target)?, rows, target, directory))
     };
     let begun = begun();
-    let (mut run, rows, _, directory) = agreed(rank, begun, |(run, rows, target, _)| {
+    let (mut run, rows, target, directory) = agreed(rank, begun, |(run, rows, target, _)| {
         let isa = target.instruction_set().map(|isa| isa.to_string()).ok();
+        let [model, record] = run.facts();
         vec![
             ("another instruction set", json!(isa)),
             ("other rows", json!(rows)),
-            ("another model", run.model()),
-            ("other settings", run.record()),
+            ("another model", model),
+            ("other settings", record),
             common.exchange.fact(),
         ]
     })?;
@@ -192,34 +249,15 @@ fn supervised(args: &SupervisedArgs, rank: Option<&Rank>, mut screen: Option<&mu
         }
         return Ok(ExitCode::SUCCESS);
     };
-    screen.line(format!("rows:  {} responses", rows.len()));
+    screen.line(format!("rows:  {} {kind}", rows.len()));
     common.repeat(screen, *steps, rank, &mut |step| {
         let loss = run.step()?;
         Ok((format!("loss {loss:.4}"), json!({"step": step, "loss": loss})))
     })?;
     run.save(directory.path())?;
     directory.clear(&[CHECKPOINT_FILE])?;
-    screen.line(format!("checkpoint in {}", common.out.display()));
-    Ok(ExitCode::SUCCESS)
-}
-
-fn reward(args: &StepsArgs, screen: &mut Screen) -> Outcome {
-    let directory = args.common.claim(&[], screen)?;
-    let (model, target) = args.common.begin(0)?;
-    let rows = rows(&args.common.data)?;
-    let mut run = RewardModel::new(model, &rows, args.common.tuning(args.steps), &target)?;
-    screen.line(format!("rows:  {} preferences", rows.len()));
-    args.common.repeat(screen, args.steps, None, &mut |step| {
-        let loss = run.step()?;
-        Ok((format!("loss {loss:.4}"), json!({"step": step, "loss": loss})))
-    })?;
-    run.save(directory.path())?;
-    directory.clear(&[CHECKPOINT_FILE])?;
-    let right = 100.0 * run.accuracy(&target)?;
-    screen.line(format!(
-        "{right:.1} % of the rows are ranked as they are; checkpoint in {}",
-        args.common.out.display()
-    ));
+    let words = last_words(&run, &target)?;
+    screen.line(format!("{words}checkpoint in {}", common.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -324,6 +362,6 @@ impl CommonArgs {
 /// Lines of a run in a pipe, about.
 const LINES: u64 = 10;
 
-fn rows<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>, CliError> {
+fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, CliError> {
     Ok(read_rows(path).map_err(kernfusion_lm::Error::from)?)
 }

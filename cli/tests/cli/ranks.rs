@@ -182,6 +182,32 @@ fn ranks_learn_responses_as_one_process_does() {
 }
 
 #[test]
+fn so_they_learn_rewards() {
+    let work = Workplace::new();
+    work.succeed(&flags("run", ""));
+    let row = |prompt: &str, chosen: &str, rejected: &str| {
+        format!("{{\"prompt\": \"{prompt}\", \"chosen\": \"{chosen}\", \"rejected\": \"{rejected}\"}}\n")
+    };
+    work.write(
+        "rows.jsonl",
+        row("a", "to be", "b") + &row("be", "so", "or") + &row("c", "it is", "no") + &row("d", "e", "f"),
+    );
+    let flags = |out: &str, more: &str| {
+        let fixed = "tune reward --checkpoint run --data rows.jsonl --batch-size 4 --steps 3 --microbatches 2 --overwrite";
+        format!("{fixed} --out {out} {more}")
+    };
+    let alone = work.succeed(&flags("alone", ""));
+    let last = |out: &str, run: &str| out.lines().last().unwrap().replace(run, "");
+    for launcher in launchers() {
+        let out = succeed(&work, launcher, 2, &flags("ranks", ""));
+        assert_eq!(last(&out, "ranks"), last(&alone, "alone"));
+        assert!(content(&work, "ranks") == content(&work, "alone"), "{} has another checkpoint", launcher.0);
+    }
+    work.succeed(&format!("launch -n 2 {}", flags("ranks", "--exchange bf16")));
+    assert!(content(&work, "ranks") != content(&work, "alone"));
+}
+
+#[test]
 fn a_run_goes_on_with_another_number_of_ranks() {
     let work = Workplace::new();
     work.succeed(&flags("alone", "--microbatches 2 --steps 5"));
@@ -438,8 +464,8 @@ fn wrong_use_is_said_once() {
         let one = under(&work, launcher, [(1, &flags("c", "")), (1, "train --none")]);
         said(one, "rank 1: unexpected argument '--none'");
         said(under(&work, launcher, [(2, "presets"), (0, "")]), "and nothing else");
-        let rewards = "tune reward --checkpoint a --data b --out c";
-        said(under(&work, launcher, [(2, rewards), (0, "")]), "several ranks run sft alone");
+        let rewards = "tune ppo --checkpoint a --reward b --data c --out d";
+        said(under(&work, launcher, [(2, rewards), (0, "")]), "several ranks run sft and reward alone");
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Demonstration {
 }
 
 /// A prompt and two responses.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preference {
     /// What is given.

@@ -16,7 +16,7 @@ use kernfusion::models::{Gpt, GptConfig};
 use kernfusion::nn::Linear;
 use kernfusion::trace::{Program, Tensor, Trace};
 use kernfusion_ir::DType;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// The name of the head's matrix, `[1, width]`.
@@ -26,7 +26,6 @@ const HEAD: &str = "reward.weight";
 pub struct RewardModel {
     model: Pretrained,
     pairs: Vec<[Example; 2]>,
-    settings: Tuning,
     learner: Learner,
 }
 
@@ -49,7 +48,7 @@ impl RewardModel {
             ["chosen", "rejected"].map(|name| head.inputs(&trace, name, settings.batch, context));
         let loss = pairwise_loss(&chosen, &rejected);
         let learner = Learner::new(&loss, &settings, &model.tensors, &[HEAD], target)?;
-        Ok(RewardModel { model, pairs, settings, learner })
+        Ok(RewardModel { model, pairs, learner })
     }
 
     /// Does the next step and returns the loss of its batch; ln 2 is that of a model that does not know.
@@ -69,12 +68,13 @@ impl RewardModel {
         ])
     }
 
-    /// The share of all rows in which the better response has the higher reward.
+    /// The share of all rows in which the better response has the higher reward; one rank alone can say it.
     ///
     /// # Errors
     /// If the program cannot be compiled.
     pub fn accuracy(&self, target: &Target) -> Result<f64> {
-        let mut scorer = self.scorer(target)?;
+        // Of one text at a time.
+        let mut scorer = self.scorer(&target.clone().alone().microbatches(1))?;
         let mut right = 0;
         for [chosen, rejected] in &self.pairs {
             right += usize::from(scorer.score(&chosen.tokens)? > scorer.score(&rejected.tokens)?);
@@ -87,21 +87,29 @@ impl RewardModel {
     /// # Errors
     /// If the program cannot be compiled.
     pub fn scorer(&self, target: &Target) -> Result<Scorer> {
-        let trace = self.settings.adaptation.evaluating();
+        let trace = self.learner.settings().adaptation.evaluating();
         let program = scores(&trace, &self.model.config)?;
         let program = compile(&program.graph, &self.learner.states, target)?;
         let Pretrained { config, tokenizer, .. } = &self.model;
         Ok(Scorer { program, tokenizer: tokenizer.clone(), context: config.context })
     }
 
-    /// Writes a checkpoint of the model as it is now.
+    /// The shape of the model, as checkpoints have it.
+    pub fn model(&self) -> Value {
+        json!(self.model.config)
+    }
+
+    /// What a checkpoint says of this training: its settings, and what products multiply.
+    pub fn record(&self) -> Value {
+        self.learner.record("reward", json!(self.learner.settings()))
+    }
+
+    /// Writes a checkpoint of the model as it is now. Of several ranks, one does.
     ///
     /// # Errors
     /// If it cannot be written; the one before it is then untouched.
     pub fn save(&self, directory: &Path) -> Result<()> {
-        let Tuning { seed, .. } = self.settings;
-        let training = self.learner.record("reward", json!(self.settings));
-        let meta = self.model.meta(training, self.learner.steps_done(), seed);
+        let meta = self.model.meta(self.record(), self.learner.steps_done(), self.learner.settings().seed);
         self.learner.save(directory, &meta, &[])
     }
 }
