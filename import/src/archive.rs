@@ -15,6 +15,7 @@ use kernfusion::input_file;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
 /// An open archive.
@@ -37,7 +38,10 @@ impl Archive {
         let file = input_file::open(path).map_err(read)?;
         let length = file.metadata().map_err(read)?.len();
         let wrong = |reason: String| ImportError::Archive { path: path.into(), reason };
-        let zip = ZipArchive::new(BufReader::new(file))
+        // The directory is where the file says: nothing stands in front of an archive. Where this is found out, the zip64 record that
+        // PyTorch writes behind a directory is taken for its first entry, if that has the same length.
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let zip = ZipArchive::with_config(config, BufReader::new(file))
             .map_err(|error| wrong(format!("it is no whole archive of torch.export.save: {error}")))?;
         let mut names = zip.file_names().filter_map(Result::ok);
         let root = names.find_map(|name| Some(name.strip_suffix("/archive_format")?.to_string()));

@@ -146,6 +146,20 @@ impl Call<'_> {
         }
     }
 
+    /// A list of numbers, or nothing.
+    pub(crate) fn optional_numbers(&self, name: &str) -> Result<Option<Vec<f64>>, Fault> {
+        let wrong = || format!("{name} is no list of numbers");
+        match self.argument(name) {
+            None => Ok(None),
+            Some(Argument::Floats(numbers)) => numbers
+                .iter()
+                .map(|number| number.number().ok_or_else(wrong))
+                .collect::<Result<_, _>>()
+                .map(Some),
+            Some(_) => Err(wrong()),
+        }
+    }
+
     fn size(&self, number: &SymInt) -> Result<i64, Fault> {
         match number {
             SymInt::Int(number) => Ok(*number),
@@ -171,6 +185,11 @@ impl Call<'_> {
         }
     }
 
+    /// Whether an argument is a word.
+    pub(crate) fn is_word(&self, name: &str) -> bool {
+        matches!(self.argument(name), Some(Argument::Text(_)))
+    }
+
     /// A tensor or a number, as a tensor; a number is a scalar of `dtype`.
     pub(crate) fn operand(&self, name: &str, dtype: DType) -> Result<Tensor, Fault> {
         match self.argument(name) {
@@ -179,6 +198,11 @@ impl Call<'_> {
             }
             _ => Ok(self.trace.full([], self.number(name)?, dtype)),
         }
+    }
+
+    /// Whether an argument is given.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.argument(name).is_some()
     }
 
     /// Whether an argument is a tensor.

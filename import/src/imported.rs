@@ -3,9 +3,10 @@
 use crate::archive::Archive;
 use crate::constants::closed_form;
 use crate::error::{ImportError, UnknownOperator};
+use crate::in_place::Renamed;
 use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature, Size};
 use crate::weights::{Weight, Weights, tensor_type};
-use crate::{Result, operators};
+use crate::{Result, in_place};
 use kernfusion::HostTensor;
 use kernfusion::compile::States;
 use kernfusion::passes::ClosedForm;
@@ -62,7 +63,7 @@ impl Imported {
             let major = program.schema_version.major;
             return Err(archive.wrong(format!("its schema has version {major}, and {MAJOR} is read")));
         }
-        let graph = program.graph_module.graph;
+        let (mut graph, signature) = (program.graph_module.graph, program.graph_module.signature);
         // First, since operators that compute extents would be listed otherwise.
         let open = graph
             .tensor_values
@@ -72,8 +73,13 @@ impl Imported {
             return Err(archive.wrong(format!("\"{name}\": {reason}")));
         }
         check_operators(path.as_ref(), &graph)?;
+        let results: Vec<_> = signature.output_specs.iter().filter_map(OutputSpec::value).collect();
+        let renamed =
+            in_place::without_changes(&mut graph, &results).map_err(|(operator, place, reason)| {
+                ImportError::Node { path: path.as_ref().into(), operator, place: place.into(), reason }
+            })?;
         let weights = Weights::open(&mut archive, &model)?;
-        Reader { archive, weights }.imported(path.as_ref(), graph, &program.graph_module.signature)
+        Reader { archive, weights, renamed }.imported(path.as_ref(), graph, &signature)
     }
 
     /// The names and types of the inputs, in the order in which the model is called with them.
@@ -135,7 +141,7 @@ fn check_operators(path: &Path, graph: &Graph) -> Result<()> {
     let mut places: HashMap<&str, usize> = HashMap::new();
     for node in graph.nodes.iter() {
         let name = operator_name(&node.target);
-        if operators::find(name).is_some() {
+        if in_place::is_known(&node.target) {
             continue;
         }
         let at = *places.entry(name).or_insert_with(|| {
@@ -153,20 +159,18 @@ fn check_operators(path: &Path, graph: &Graph) -> Result<()> {
 /// The inputs of a graph, and whether they are parameters, or none if they are given; the names of those that are not given.
 type Inputs<'s> = (Vec<(String, Option<bool>)>, Vec<&'s str>);
 
-/// The values that are results, and those that states take.
-type Outcome = (Vec<String>, Vec<(String, usize)>);
-
 /// Brings the parts of an archive together.
 struct Reader {
     archive: Archive,
     weights: Weights,
+    renamed: Renamed,
 }
 
 impl Reader {
     fn imported(mut self, path: &Path, graph: Graph, signature: &Signature) -> Result<Imported> {
         let (inputs, names) = self.inputs(signature)?;
         let mut weights = names.iter().zip(self.weights.read(&mut self.archive, &names)?);
-        let changed: Vec<_> = signature.output_specs.iter().filter_map(OutputSpec::changed_buffer).collect();
+        let changed = self.changed_buffers(signature)?;
         let (mut states, mut sources) = (vec![], vec![]);
         let (mut by_identity, mut by_name) = (HashMap::new(), BTreeMap::new());
         for (value, is_parameter) in inputs {
@@ -181,7 +185,7 @@ impl Reader {
                 continue;
             };
             let (&name, weight) = weights.next().expect("one for each name");
-            let is_constant = !is_parameter && !changed.contains(&name);
+            let is_constant = !is_parameter && !changed.iter().any(|(_, changed)| *changed == name);
             if is_constant && let Some(form) = closed_form(&weight.value) {
                 sources.push((value, Source::ClosedForm(weight.value.ty(), form)));
                 continue;
@@ -193,7 +197,12 @@ impl Reader {
             by_name.insert(name, at);
             sources.push((value, Source::State(at)));
         }
-        let (results, updates) = self.outcome(signature, &by_name)?;
+        let results = self.results(signature)?;
+        let updates = changed.into_iter().map(|(value, name)| match by_name.get(name) {
+            Some(&state) => Ok((value, state)),
+            None => Err(self.archive.wrong(format!("it changes \"{name}\", which it does not have"))),
+        });
+        let updates = updates.collect::<Result<_>>()?;
         let path = path.into();
         Ok(Imported { path, graph, sources, states, results, updates })
     }
@@ -221,43 +230,71 @@ impl Reader {
         Ok((inputs, names))
     }
 
-    /// What the signature says of the outputs.
-    fn outcome(&self, signature: &Signature, states: &BTreeMap<&str, usize>) -> Result<Outcome> {
-        let (mut results, mut updates) = (vec![], vec![]);
+    /// The values that are results.
+    fn results(&self, signature: &Signature) -> Result<Vec<String>> {
+        let mut results = vec![];
         for spec in &signature.output_specs {
             match spec {
                 OutputSpec::UserOutput { arg: Argument::Tensor(value) }
                 | OutputSpec::LossOutput { arg: value } => {
-                    results.push(value.name.clone());
+                    results.push(self.renamed.last(&value.name).to_string());
                 }
-                OutputSpec::UserOutput { arg: Argument::None(_) } => {}
+                OutputSpec::UserOutput { arg: Argument::None(_) } | OutputSpec::BufferMutation { .. } => {}
                 OutputSpec::UserOutput { .. } => {
                     return Err(self.archive.wrong(format!("result {} is no tensor", results.len())));
-                }
-                OutputSpec::BufferMutation { arg, buffer_name } => {
-                    let missing = || {
-                        self.archive.wrong(format!("it changes \"{buffer_name}\", which it does not have"))
-                    };
-                    updates.push((arg.name.clone(), *states.get(buffer_name.as_str()).ok_or_else(missing)?));
                 }
                 OutputSpec::GradientToParameter(_)
                 | OutputSpec::GradientToUserInput(_)
                 | OutputSpec::UserInputMutation(_)
                 | OutputSpec::ParameterMutation(_)
-                | OutputSpec::Token(_) => {
-                    let reason = "it changes inputs or parameters, or has gradients in it: export the forward pass alone";
-                    return Err(self.archive.wrong(reason.into()));
-                }
+                | OutputSpec::Token(_) => return Err(self.archive.wrong(CHANGES.into())),
             }
         }
-        Ok((results, updates))
+        Ok(results)
+    }
+
+    /// Buffers that the model changes, each with the value that it takes: those of which the signature says so, and those that nodes
+    /// change in place.
+    fn changed_buffers<'s>(&self, signature: &'s Signature) -> Result<Vec<(String, &'s str)>> {
+        let said = signature.output_specs.iter().filter_map(|spec| match spec {
+            OutputSpec::BufferMutation { arg, buffer_name } => {
+                Some((self.renamed.last(&arg.name).to_string(), buffer_name.as_str()))
+            }
+            _ => None,
+        });
+        let mut changed: Vec<_> = said.collect();
+        for spec in &signature.input_specs {
+            let (value, buffer) = match spec {
+                InputSpec::Buffer { arg, buffer_name } => (arg, Some(buffer_name)),
+                InputSpec::TensorConstant { arg, tensor_constant_name } => (arg, Some(tensor_constant_name)),
+                InputSpec::UserInput { arg: Argument::Tensor(value) } => (value, None),
+                InputSpec::Parameter { arg, .. } => (arg, None),
+                InputSpec::UserInput { .. }
+                | InputSpec::ConstantInput(_)
+                | InputSpec::CustomObj(_)
+                | InputSpec::Token(_) => continue,
+            };
+            let last = self.renamed.last(&value.name);
+            match buffer {
+                _ if last == value.name => {}
+                Some(name) => changed.push((last.into(), name)),
+                None => return Err(self.archive.wrong(CHANGES.into())),
+            }
+        }
+        Ok(changed)
     }
 }
 
+const CHANGES: &str =
+    "it changes inputs or parameters, or has gradients in it: export the forward pass alone";
+
 impl OutputSpec {
-    fn changed_buffer(&self) -> Option<&str> {
+    /// The value that a result is, or that a buffer takes.
+    fn value(&self) -> Option<&str> {
         match self {
-            OutputSpec::BufferMutation { buffer_name, .. } => Some(buffer_name),
+            OutputSpec::UserOutput { arg: Argument::Tensor(value) }
+            | OutputSpec::LossOutput { arg: value }
+            | OutputSpec::BufferMutation { arg: value, .. } => Some(&value.name),
             _ => None,
         }
     }

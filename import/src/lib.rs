@@ -26,6 +26,7 @@ mod call;
 mod constants;
 mod error;
 mod imported;
+mod in_place;
 mod model;
 mod operators;
 mod origin;

@@ -167,7 +167,7 @@ impl<'a> Model<'a> {
 
 impl Node {
     /// The names of the tensors that it gives.
-    fn results(&self) -> Vec<&str> {
+    pub(crate) fn results(&self) -> Vec<&str> {
         let mut names = vec![];
         for output in &self.outputs {
             match output {

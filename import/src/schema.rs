@@ -90,7 +90,7 @@ pub(crate) enum Argument {
     #[serde(rename = "as_float")]
     Float(Float),
     #[serde(rename = "as_floats")]
-    Floats(IgnoredAny),
+    Floats(Vec<Float>),
     #[serde(rename = "as_bool")]
     Bool(bool),
     #[serde(rename = "as_bools")]

@@ -1,11 +1,12 @@
 //! Archives that are not as they must be: one clear error each, and never a panic.
 
+use crate::fixture;
 use kernfusion_import::Imported;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tempfile::TempDir;
 
-fn fixture() -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/linear.pt2")).unwrap()
+fn linear() -> Vec<u8> {
+    fixture::content("linear.pt2")
 }
 
 /// A place for one archive.
@@ -100,7 +101,7 @@ fn with_entry(bytes: &[u8], name: &str, content: &str) -> Vec<u8> {
 #[test]
 fn what_is_no_archive_is_refused() {
     let place = Place::new();
-    let whole = fixture();
+    let whole = linear();
     place.read(&whole).unwrap();
     place.read(&with_checksums(whole.clone())).unwrap();
     for bytes in [&[][..], b"PK", b"no archive at all", &whole[..whole.len() / 2], &whole[..whole.len() - 30]]
@@ -126,7 +127,7 @@ fn what_is_no_archive_is_refused() {
 #[test]
 fn an_entry_that_is_not_as_it_was_written_is_named() {
     let place = Place::new();
-    let whole = fixture();
+    let whole = linear();
     let at = find(&whole, "\"nodes\"");
     let mut flipped = whole.clone();
     flipped[at] ^= 1;
@@ -150,7 +151,7 @@ fn an_entry_that_is_not_as_it_was_written_is_named() {
 #[test]
 fn a_graph_that_does_not_fit_is_refused_with_its_place() {
     let place = Place::new();
-    let whole = fixture();
+    let whole = linear();
     let refused = |text: &str, other: &str| place.refused(&with(&whole, text, other));
     let message = refused("\"torch.ops.aten.addmm.default\"", "\"torch.ops.aten.addmn.default\"");
     assert!(message.contains("1 operator is not known: aten.addmn.default (in up, "), "{message}");
@@ -181,25 +182,60 @@ fn a_graph_that_does_not_fit_is_refused_with_its_place() {
 /// Bytes, words of JSON and numbers of the zip's directory are changed at random; whatever comes of it is a program or an error.
 #[test]
 fn random_mutations_end_in_a_program_or_one_error() {
-    const INPUTS: usize = 1000;
-    let (place, whole) = (Place::new(), fixture());
-    let mut random = fastrand::Rng::with_seed(19);
-    let (mut read, mut refused) = (0, 0);
-    for _ in 0..INPUTS {
-        let mut bytes = whole.clone();
+    let mutated = |whole: &[u8], random: &mut fastrand::Rng| {
+        let mut bytes = whole.to_vec();
         for _ in 0..random.usize(1..4) {
-            mutate(&mut bytes, &mut random);
+            mutate(&mut bytes, random);
         }
         // Half of them have valid checksums, so that what is behind them is met.
-        if random.bool() {
-            bytes = with_checksums(bytes);
+        if random.bool() { with_checksums(bytes) } else { bytes }
+    };
+    let (read, refused) = outcomes(&linear(), 1000, mutated);
+    assert!(read > 10 && refused > 500, "{read} read, {refused} refused");
+}
+
+/// Numbers and words of one node are changed in an archive that has all operators.
+#[test]
+fn changed_arguments_of_operators_end_in_a_program_or_one_error() {
+    let whole = fixture::content("operators.pt2");
+    let nodes = find(&whole, "\"nodes\": [")..find(&whole, "\"tensor_values\"");
+    let mutated = |whole: &[u8], random: &mut fastrand::Rng| {
+        let mut bytes = whole.to_vec();
+        let node = random.usize(nodes.clone());
+        let node = &mut bytes[node..(node + 400).min(nodes.end)];
+        for _ in 0..random.usize(1..4) {
+            let digits: Vec<_> = (0..node.len()).filter(|&at| node[at].is_ascii_digit()).collect();
+            match random.choice(digits) {
+                Some(digit) if random.u8(0..4) > 0 => node[digit] = random.u8(b'0'..=b'9'),
+                _ => {
+                    let length = random.usize(1..30).min(node.len());
+                    let [from, to] = [0; 2].map(|_| random.usize(0..=node.len() - length));
+                    node.copy_within(from..from + length, to);
+                }
+            }
         }
-        match place.read(&bytes) {
+        with_checksums(bytes)
+    };
+    let (read, refused) = outcomes(&whole, 100, mutated);
+    assert!(read > 10 && refused > 10, "{read} read, {refused} refused");
+}
+
+/// How many of an archive's mutations are read, and how many are not.
+fn outcomes(
+    whole: &[u8],
+    inputs: usize,
+    mutated: impl Fn(&[u8], &mut fastrand::Rng) -> Vec<u8>,
+) -> (usize, usize) {
+    let place = Place::new();
+    let mut random = fastrand::Rng::with_seed(19);
+    let (mut read, mut refused) = (0, 0);
+    for _ in 0..inputs {
+        match place.read(&mutated(whole, &mut random)) {
             Ok(()) => read += 1,
             Err(_) => refused += 1,
         }
     }
-    assert!(read > 10 && refused > INPUTS / 2, "{read} read, {refused} refused");
+    (read, refused)
 }
 
 fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {

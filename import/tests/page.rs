@@ -1,12 +1,14 @@
 //! The table of operators in `docs/import.md` is that of the code, and each operator has a judge: a fixture that has it.
 //! `KERNFUSION_BLESS=1` writes the table again.
 
-use kernfusion_import::{Imported, operators};
+use crate::fixture;
+use kernfusion_import::operators;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-const BEGIN: &str = "<!-- the table of `import/src/operators`: KERNFUSION_BLESS=1 cargo test -p kernfusion-import --test page -->\n";
+const BEGIN: &str =
+    "<!-- the table of `import/src/operators`: KERNFUSION_BLESS=1 cargo test -p kernfusion-import page -->\n";
 const END: &str = "<!-- end of the table -->\n";
 
 fn root() -> &'static Path {
@@ -15,15 +17,10 @@ fn root() -> &'static Path {
 
 /// For each operator the fixtures that have it.
 fn judges() -> BTreeMap<String, Vec<String>> {
-    let entries = std::fs::read_dir(root().join("tests/fixtures")).unwrap();
-    let mut archives: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    archives.retain(|path| path.extension().is_some_and(|extension| extension == "pt2"));
-    archives.sort();
     let mut judges: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for path in archives {
-        let fixture = path.file_stem().unwrap().to_str().unwrap();
-        for name in Imported::open(&path).unwrap().operators().into_keys() {
-            judges.entry(name.into()).or_default().push(fixture.into());
+    for fixture in fixture::names() {
+        for name in fixture::archive(&fixture).operators().into_keys() {
+            judges.entry(name.into()).or_default().push(fixture.clone());
         }
     }
     judges

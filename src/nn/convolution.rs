@@ -196,32 +196,7 @@ impl<const N: usize> TransposedConvolution<N> {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        // A window that moves by one over the stretched input and looks backward.
-        let reach: [usize; N] = std::array::from_fn(|axis| self.window.reach(axis) - 1);
-        if x.rank() != N + 2 || (0..N).any(|axis| self.window.padding[axis] > reach[axis]) {
-            let reason = format!("takes [batch, channels], {N} axes, and no more padding than {reach:?}");
-            x.expect("transposed convolution", |_| Some(reason));
-            return x.clone();
-        }
-        let padding = std::array::from_fn(|axis| reach[axis] - self.window.padding[axis]);
-        let backward = Window { stride: [1; N], padding, ..self.window };
-        let mut stretched = x.clone();
-        for axis in 0..N {
-            stretched = apart(&stretched, axis + 2, self.window.stride[axis]);
-        }
-        let Some(mut views) = backward.views("transposed convolution", &stretched, 0.0) else {
-            return x.clone();
-        };
-        views.reverse();
-        let [inputs, outputs] = [self.weight.dim(0), self.bias.dim(0)];
-        let weight = self.weight.reshape([inputs, outputs, self.window.places()]).permute(&[1, 0, 2]);
-        product(
-            &patches(&views),
-            &views[0].shape(),
-            &weight.reshape([outputs as isize, -1]),
-            Some(&self.bias),
-            1,
-        )
+        x.transposed_convolution(&self.weight, Some(&self.bias), self.window, [0; N], 1)
     }
 }
 
@@ -258,6 +233,15 @@ fn product(
         y = y + bias;
     }
     y.transpose(1, 2).reshape([&[shape[0], outputs], &shape[2..]].concat())
+}
+
+/// The sum over places of what they see, times the weight `[outputs, inputs / groups · places]`, plus the bias.
+#[track_caller]
+fn over(views: &[Tensor], weight: &Tensor, bias: Option<&Tensor>, groups: usize) -> Tensor {
+    match groups > 1 && weight.dim(1) == views.len() {
+        true => depthwise(views, weight, bias),
+        false => product(&patches(views), &views[0].shape(), weight, bias, groups),
+    }
 }
 
 /// A convolution whose outputs each see one input alone: a sum over places, without a product of matrices. The weight is
@@ -321,9 +305,61 @@ impl Tensor {
         }
         match window.views("convolution", self, 0.0) {
             None => self.clone(),
-            Some(views) if groups > 1 && weight.dim(1) == 1 => depthwise(&views, &flat, bias),
-            Some(views) => product(&patches(&views), &views[0].shape(), &flat, bias, groups),
+            Some(views) => over(&views, &flat, bias, groups),
         }
+    }
+
+    /// The transpose of a convolution with the window: of `[batch, inputs, positions..]` with a weight `[inputs, outputs / groups, kernel..]`,
+    /// plus a bias `[outputs]`, as `[batch, outputs, results..]`. Results are as many as [`TransposedConvolution::forward`] says, and `added`
+    /// ones more at the end of each axis, fewer than the stride.
+    #[track_caller]
+    pub fn transposed_convolution<const N: usize>(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        window: Window<N>,
+        added: [usize; N],
+        groups: usize,
+    ) -> Tensor {
+        const OP: &str = "transposed convolution";
+        // A window that moves by one over the stretched input and looks backward.
+        let reach: [usize; N] = std::array::from_fn(|axis| window.reach(axis).saturating_sub(1));
+        let mut fits = false;
+        self.expect_of([self, weight], OP, |[x, weight]| {
+            fits = x.rank() == N + 2
+                && weight.rank() == N + 2
+                && weight.shape[2..] == window.kernel
+                && window.kernel.iter().chain(&window.stride).all(|&extent| extent > 0)
+                && (0..N).all(|axis| window.padding[axis] <= reach[axis] && x.shape[axis + 2] > 0)
+                && groups > 0
+                && weight.shape[0].is_multiple_of(groups)
+                && x.shape[1] == weight.shape[0];
+            let reason = || {
+                format!(
+                    "takes [batch, inputs], {N} axes, a weight [inputs, outputs / {groups}, {:?}], and no more padding than {reach:?}",
+                    window.kernel
+                )
+            };
+            (!fits).then(reason)
+        });
+        if !fits {
+            return self.clone();
+        }
+        let padding = std::array::from_fn(|axis| reach[axis] - window.padding[axis]);
+        let backward = Window { stride: [1; N], padding, ..window };
+        let mut stretched = self.clone();
+        for axis in 0..N {
+            stretched = apart(&stretched, axis + 2, window.stride[axis]);
+        }
+        if added != [0; N] {
+            let around: Vec<_> = [(0, 0); 2].into_iter().chain(added.map(|count| (0, count))).collect();
+            stretched = stretched.pad(&around, 0.0);
+        }
+        let Some(mut views) = backward.views(OP, &stretched, 0.0) else { return self.clone() };
+        views.reverse();
+        let [inputs, outputs] = [weight.dim(0) / groups, weight.dim(1)];
+        let apart = weight.reshape([groups, inputs, outputs, window.places()]).permute(&[0, 2, 1, 3]);
+        over(&views, &apart.reshape([groups * outputs, inputs * window.places()]), bias, groups)
     }
 
     /// The mean in a window that slides over the last N axes of `[batch, channels, positions..]`, as `[batch, channels, results..]`; padding

@@ -48,4 +48,4 @@ pub use low_rank::{Lora, is_adapter};
 pub use mixture::{Mixture, MixtureConfig, balancing_loss};
 pub use norm::{LayerNorm, Norm, Normalization, RmsNorm};
 pub use positions::{BASE, Pairing, RelativePositions, RelativeShape, Rope, RopeScaling};
-pub use recurrent::{Cell, Recurred, Recurrent, RecurrentConfig};
+pub use recurrent::{Cell, CellWeights, Recurred, Recurrent, RecurrentConfig};

@@ -58,19 +58,41 @@ pub struct RecurrentConfig {
     pub weight_drop: f64,
 }
 
-/// One layer's weights.
-struct Layer {
-    inputs: Tensor,
-    hidden: Tensor,
-    input_bias: Tensor,
-    hidden_bias: Tensor,
+/// One layer's weights, whoever declared them.
+#[derive(Clone)]
+pub struct CellWeights {
+    /// `[gates·hidden, inputs]`.
+    pub inputs: Tensor,
+    /// `[gates·hidden, hidden]`.
+    pub hidden: Tensor,
+    /// `[gates·hidden]` both: what is added to x·W_ihᵀ, and to h·W_hhᵀ.
+    pub biases: Option<[Tensor; 2]>,
+}
+
+impl CellWeights {
+    /// One layer over `[length, batch, inputs]`, in either order. `first` has h and (of an LSTM) C before the first position that is
+    /// read, `[batch, hidden]`. It [carries](Iteration::carried) the same after the last one, and gives the output of each position,
+    /// `[length, batch, hidden]`.
+    #[track_caller]
+    pub fn scan(&self, cell: Cell, order: ScanOrder, x: &Tensor, first: &[&Tensor]) -> Iteration {
+        let inputs = x.linear(&self.inputs);
+        let (inputs, hidden_bias) = match &self.biases {
+            Some([input, hidden]) => (inputs + input, Some(hidden)),
+            None => (inputs, None),
+        };
+        x.trace().scan(order, x.dim(0), first, &[&inputs], |carried, slices| {
+            let hidden = carried[0].linear(&self.hidden);
+            let hidden = hidden_bias.map_or_else(|| hidden.clone(), |bias| &hidden + bias);
+            iteration(cell, &slices[0], &hidden, carried)
+        })
+    }
 }
 
 /// Stacked recurrent layers.
 pub struct Recurrent {
     path: Arc<str>,
     config: RecurrentConfig,
-    layers: Vec<Layer>,
+    layers: Vec<CellWeights>,
 }
 
 /// What stacked recurrent layers compute.
@@ -93,11 +115,11 @@ impl Recurrent {
             let [inputs, hidden] = config.widths(k);
             let init = Init::Uniform { bound: 1.0 / (hidden as f64).sqrt() };
             let named = |kind: &str| format!("{kind}_l{k}");
-            layers.push(Layer {
+            let bias = |kind| trace.parameter(&named(kind), [gates * hidden], init);
+            layers.push(CellWeights {
                 inputs: trace.parameter(&named("weight_ih"), [gates * hidden, inputs], init),
                 hidden: trace.parameter(&named("weight_hh"), [gates * hidden, hidden], init),
-                input_bias: trace.parameter(&named("bias_ih"), [gates * hidden], init),
-                hidden_bias: trace.parameter(&named("bias_hh"), [gates * hidden], init),
+                biases: Some([bias("bias_ih"), bias("bias_hh")]),
             });
         }
         Recurrent { path: trace.path(), config: config.clone(), layers }
@@ -135,16 +157,10 @@ impl Recurrent {
 
     /// One layer over `[length, batch, inputs]`.
     #[track_caller]
-    fn layer(&self, layer: &Layer, x: &Tensor, first: &[Tensor]) -> Iteration {
-        let length = x.dim(0);
-        let inputs = x.linear(&layer.inputs) + &layer.input_bias;
-        let weight = DropConnect { probability: self.config.weight_drop }.forward(&layer.hidden);
-        let first: Vec<_> = first.iter().collect();
-        let cell = self.config.cell;
-        x.trace().scan(ScanOrder::Forward, length, &first, &[&inputs], |carried, slices| {
-            let hidden = carried[0].linear(&weight) + &layer.hidden_bias;
-            iteration(cell, &slices[0], &hidden, carried)
-        })
+    fn layer(&self, layer: &CellWeights, x: &Tensor, first: &[Tensor]) -> Iteration {
+        let hidden = DropConnect { probability: self.config.weight_drop }.forward(&layer.hidden);
+        let layer = CellWeights { hidden, ..layer.clone() };
+        layer.scan(self.config.cell, ScanOrder::Forward, x, &first.iter().collect::<Vec<_>>())
     }
 
     /// Dropout with one mask for all positions of `[length, batch, width]`.

@@ -1,5 +1,6 @@
 //! Attention that was not taken apart.
 
+use super::elementwise::dropped;
 use super::{Operator, row};
 use crate::call::{Built, Call, Fault};
 use kernfusion::trace::Tensor;
@@ -14,9 +15,6 @@ pub(super) const OPERATORS: &[Operator] = &[
 fn attention(call: &Call<'_>) -> Built {
     let [query, key, value] = ["query", "key", "value"].map(|name| call.tensor(name));
     let (query, key, value) = (query?, key?, value?);
-    if call.number_or("dropout_p", 0.0)? != 0.0 {
-        return Err("attention with dropout is not known: export the model after `.eval()`".into());
-    }
     if query.rank() < 2 || key.rank() != query.rank() || value.rank() != query.rank() {
         return Err("query, key and value are not stacks of matrices of one rank".into());
     }
@@ -35,7 +33,8 @@ fn attention(call: &Call<'_>) -> Built {
     if call.flag_or("is_causal", false)? {
         scores = causal(&scores).select(&scores, f64::NEG_INFINITY);
     }
-    Ok(vec![scores.softmax(-1).matmul(&value)])
+    let shares = dropped(call, &scores.softmax(-1), call.number_or("dropout_p", 0.0)?)?;
+    Ok(vec![shares.matmul(&value)])
 }
 
 /// `bool[queries, keys]`: whether a key is not behind its query, both counted from the first.

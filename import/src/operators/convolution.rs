@@ -1,4 +1,4 @@
-//! Convolution and pooling.
+//! Convolution.
 
 use super::{Operator, one, row};
 use crate::call::{Built, Call, Fault};
@@ -7,19 +7,21 @@ use kernfusion::trace::Tensor;
 
 #[rustfmt::skip]
 pub(super) const OPERATORS: &[Operator] = &[
-    row("aten.convolution.default", "windows of input times weight, plus bias; not transposed", convolution),
+    row("aten.convolution.default", "windows of input times weight, plus bias, or the transpose of that", convolution),
     row("aten.conv1d.default",      "windows of input times weight, plus bias",     convolution),
+    row("aten.conv1d.padding",      "conv1d, with as many results as positions, or without padding", convolution),
     row("aten.conv2d.default",      "windows of input times weight, plus bias",     convolution),
-    row("aten.max_pool2d.default",  "the largest in each window",                   |call| pooled(call, |x, window| x.max_pool(window))),
-    row("aten.max_pool2d_with_indices.default", "the largest in each window; not where it is", |call| pooled(call, |x, window| x.max_pool(window))),
-    row("aten.avg_pool2d.default",  "the mean in each window; padding counts",      |call| pooled(call, |x, window| x.mean_pool(window))),
+    row("aten.conv2d.padding",      "conv2d, with as many results as positions, or without padding", convolution),
+    row("aten.conv3d.default",      "windows of input times weight, plus bias",     convolution),
+    row("aten.conv_transpose1d.default", "the transpose of conv1d, plus bias",      convolution),
+    row("aten.conv_transpose2d.input", "the transpose of conv2d, plus bias",        convolution),
 ];
 
 /// The most that a window may move, be apart or be padded, and the most places that it may have: each is a view.
 const MOST: usize = 1 << 12;
 
 /// One number for each of N axes; one alone is for all of them.
-fn each<const N: usize>(call: &Call<'_>, name: &str, default: usize) -> Result<[usize; N], Fault> {
+pub(super) fn each<const N: usize>(call: &Call<'_>, name: &str, default: usize) -> Result<[usize; N], Fault> {
     let given = call.optional_ints(name)?.unwrap_or_default();
     let number = |at: usize| match given.as_slice() {
         [] => Ok(default),
@@ -34,50 +36,61 @@ fn each<const N: usize>(call: &Call<'_>, name: &str, default: usize) -> Result<[
     Ok(numbers)
 }
 
-fn window<const N: usize>(
+pub(super) fn window<const N: usize>(
     call: &Call<'_>,
     kernel: [usize; N],
     stride: [usize; N],
+    padding: [usize; N],
 ) -> Result<Window<N>, Fault> {
-    if kernel
-        .iter()
-        .try_fold(1, |places: usize, &extent| places.checked_mul(extent))
-        .is_none_or(|places| places > MOST)
-    {
+    let places = kernel.iter().try_fold(1, |places: usize, &extent| places.checked_mul(extent));
+    if places.is_none_or(|places| places > MOST) {
         return Err(format!("a window of {kernel:?} has more than {MOST} places"));
     }
-    Ok(Window { kernel, stride, padding: each(call, "padding", 0)?, dilation: each(call, "dilation", 1)? })
+    Ok(Window { kernel, stride, padding, dilation: each(call, "dilation", 1)? })
 }
 
 fn convolution(call: &Call<'_>) -> Built {
-    if call.flag_or("transposed", false)? {
-        return Err("transposed convolution is not known".into());
-    }
     match call.tensor("weight")?.rank() {
         3 => convolved::<1>(call),
         4 => convolved::<2>(call),
+        5 => convolved::<3>(call),
         rank => Err(format!("a window over {} axes is not known", rank.saturating_sub(2))),
     }
 }
 
 fn convolved<const N: usize>(call: &Call<'_>) -> Built {
-    let (x, weight, bias) = (call.tensor("input")?, call.tensor("weight")?, call.optional_tensor("bias")?);
-    let kernel: Result<[usize; N], _> = weight.shape()[2..].try_into();
-    let window = window(call, kernel.map_err(|_| "the weight has other axes")?, each(call, "stride", 1)?)?;
+    let (mut x, weight, bias) =
+        (call.tensor("input")?, call.tensor("weight")?, call.optional_tensor("bias")?);
+    let kernel: [usize; N] = weight.shape()[2..].try_into().map_err(|_| "the weight has other axes")?;
+    let padding = match call.is_word("padding") {
+        false => each(call, "padding", 0)?,
+        true => {
+            if call.word_or("padding", "valid")? == "same" {
+                x = around(&x, kernel, each(call, "dilation", 1)?)?;
+            }
+            [0; N]
+        }
+    };
+    let window = window(call, kernel, each(call, "stride", 1)?, padding)?;
     let groups = usize::try_from(call.int_or("groups", 1)?).unwrap_or(0);
-    one(x.convolution(&weight, bias.as_ref(), window, groups))
+    let is_transposed = call.flag_or("transposed", false)? || call.node.target.contains("conv_transpose");
+    one(match is_transposed {
+        true => {
+            x.transposed_convolution(&weight, bias.as_ref(), window, each(call, "output_padding", 0)?, groups)
+        }
+        false => x.convolution(&weight, bias.as_ref(), window, groups),
+    })
 }
 
-fn pooled(call: &Call<'_>, f: fn(&Tensor, Window<2>) -> Tensor) -> Built {
-    let x = call.tensor("self")?;
-    let flags = call.flag_or("ceil_mode", false)?
-        || !call.flag_or("count_include_pad", true)?
-        || call.optional_int("divisor_override")?.is_some();
-    if flags || x.rank() != 4 {
-        return Err("only plain windows over [batch, channels, rows, columns] are known".into());
+/// Zeros around positions, so that a window that moves by one has as many results; the odd one stands behind.
+fn around<const N: usize>(x: &Tensor, kernel: [usize; N], dilation: [usize; N]) -> Result<Tensor, Fault> {
+    if x.rank() != N + 2 {
+        return Err(format!("it takes [batch, channels] and {N} axes"));
     }
-    let kernel = each(call, "kernel_size", 1)?;
-    let stride = each::<2>(call, "stride", 0)?;
-    let stride = if stride == [0; 2] { kernel } else { stride };
-    one(f(&x, window(call, kernel, stride)?))
+    let mut around = vec![(0, 0); 2];
+    for axis in 0..N {
+        let total = kernel[axis].saturating_sub(1).saturating_mul(dilation[axis]);
+        around.push((total / 2, total - total / 2));
+    }
+    Ok(x.pad(&around, 0.0))
 }

@@ -1,8 +1,8 @@
 //! Operators that compute each element by itself.
 
-use super::{Operator, one, row};
+use super::{Operator, one, row, view};
 use crate::call::{Built, Call, Fault, as_dtype};
-use kernfusion::trace::{Operand, Tensor};
+use kernfusion::trace::Tensor;
 use kernfusion_ir::DType;
 
 #[rustfmt::skip]
@@ -17,21 +17,21 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.reciprocal.default",      "1/self",                                  |call| unary(call, Tensor::recip)),
     row("aten.sin.default",             "the sine",                                |call| unary(call, Tensor::sin)),
     row("aten.cos.default",             "the cosine",                              |call| unary(call, Tensor::cos)),
+    row("aten.exp2.default",            "2 to the power of self",                  |call| unary(call, |x| (x * std::f64::consts::LN_2).exp())),
+    row("aten.expm1.default",           "e to the power of self, less 1",          |call| unary(call, |x| x.exp() - 1.0)),
+    row("aten.log1p.default",           "the natural logarithm of 1 + self",       |call| unary(call, |x| (x + 1.0).log())),
+    row("aten.log2.default",            "the logarithm to base 2",                 |call| unary(call, |x| x.log() * std::f64::consts::LOG2_E)),
+    row("aten.square.default",          "self²",                                   |call| unary(call, Tensor::square)),
+    row("aten.trunc.default",           "self without its fraction",               |call| unary(call, truncated)),
+    row("aten.round.default",           "the nearest whole number, of two the even one", |call| unary(call, rounded)),
     row("aten.erf.default",             "the error function",                      |call| unary(call, Tensor::erf)),
     row("aten.floor.default",           "⌊self⌋",                                  |call| unary(call, Tensor::floor)),
     row("aten.ceil.default",            "⌈self⌉",                                  |call| unary(call, |x| -(-x).floor())),
     row("aten.tanh.default",            "the hyperbolic tangent",                  |call| unary(call, Tensor::tanh)),
-    row("aten.sigmoid.default",         "1/(1 + e to the power of −self)",         |call| unary(call, Tensor::sigmoid)),
-    row("aten.relu.default",            "max(self, 0)",                            |call| unary(call, Tensor::relu)),
-    row("aten.silu.default",            "self · sigmoid(self)",                    |call| unary(call, Tensor::swish)),
-    row("aten.gelu.default",            "self · Φ(self), or its approximation by tanh", gelu),
-    row("aten.softplus.default",        "ln(1 + e to the power of beta·self)/beta", softplus),
-    row("aten.leaky_relu.default",      "self, or negative_slope · self below 0",  leaky_relu),
-    row("aten.elu.default",             "self, or alpha · (eˢᵉˡᶠ − 1) below 0",    elu),
-    row("aten.hardtanh.default",        "self between min_val and max_val",        |call| clamped(call, "min_val", "max_val", Some(-1.0), Some(1.0))),
-    row("aten.clamp.default",           "self between min and max",                |call| clamped(call, "min", "max", None, None)),
-    row("aten.clamp_min.default",       "max(self, min)",                          |call| clamped(call, "min", "max", None, None)),
-    row("aten.clamp_max.default",       "min(self, max)",                          |call| clamped(call, "min", "max", None, None)),
+    row("aten.clamp.default",           "self between min and max",                clamped),
+    row("aten.clamp.Tensor",            "self between min and max",                clamped),
+    row("aten.clamp_min.default",       "max(self, min)",                          clamped),
+    row("aten.clamp_max.default",       "min(self, max)",                          clamped),
     row("aten.add.Tensor",              "self + alpha · other",                    add),
     row("aten.add.Scalar",              "self + alpha · other",                    add),
     row("aten.sub.Tensor",              "self − alpha · other",                    subtract),
@@ -41,10 +41,23 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.mul.Scalar",              "self · other",                            multiply),
     row("aten.div.Tensor",              "self / other",                            |call| arithmetic(call, |x, y| x / y)),
     row("aten.div.Scalar",              "self / other",                            |call| arithmetic(call, |x, y| x / y)),
+    row("aten.div.Tensor_mode",         "self / other, rounded as rounding_mode says", |call| divided(call, call.word_or("rounding_mode", "none")?)),
+    row("aten.div.Scalar_mode",         "self / other, rounded as rounding_mode says", |call| divided(call, call.word_or("rounding_mode", "none")?)),
+    row("aten.floor_divide.default",    "⌊self / other⌋",                          |call| divided(call, "floor")),
+    row("aten.remainder.Tensor",        "self − other · ⌊self / other⌋",           |call| rest(call, "floor")),
+    row("aten.remainder.Scalar",        "self − other · ⌊self / other⌋",           |call| rest(call, "floor")),
+    row("aten.fmod.Tensor",             "self − other · (self / other without its fraction)", |call| rest(call, "trunc")),
+    row("aten.fmod.Scalar",             "self − other · (self / other without its fraction)", |call| rest(call, "trunc")),
+    row("aten.addcmul.default",         "self + value · tensor1 · tensor2",        |call| three(call, |x, y| x * y)),
+    row("aten.addcdiv.default",         "self + value · tensor1 / tensor2",        |call| three(call, |x, y| x / y)),
+    row("aten.lerp.Scalar",             "self + weight · (end − self)",            between),
+    row("aten.lerp.Tensor",             "self + weight · (end − self)",            between),
     row("aten.pow.Tensor_Scalar",       "self to the power of exponent",           |call| one(call.as_result("self")?.powf(call.number("exponent")?))),
     row("aten.pow.Tensor_Tensor",       "self to the power of exponent",           power),
     row("aten.pow.Scalar",              "self to the power of exponent",           power),
     row("aten.maximum.default",         "the larger of both",                      |call| arithmetic(call, |x, y| x.maximum(y))),
+    row("aten.max.other",               "the larger of both",                      |call| arithmetic(call, |x, y| x.maximum(y))),
+    row("aten.min.other",               "the smaller of both",                     |call| arithmetic(call, |x, y| x.minimum(y))),
     row("aten.minimum.default",         "the smaller of both",                     |call| arithmetic(call, |x, y| x.minimum(y))),
     row("aten.eq.Tensor",               "whether self = other",                    |call| compare(call, |x, y| x.eq(y))),
     row("aten.eq.Scalar",               "whether self = other",                    |call| compare(call, |x, y| x.eq(y))),
@@ -60,6 +73,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.ge.Scalar",               "whether self ≥ other",                    |call| compare(call, |x, y| x.ge(y))),
     row("aten.isinf.default",           "whether self is infinite",                |call| one(call.tensor("self")?.abs().eq(f64::INFINITY))),
     row("aten.isnan.default",           "whether self is NaN",                     |call| { let x = call.tensor("self")?; one(x.ne(&x)) }),
+    row("aten.isfinite.default",        "whether self is neither infinite nor NaN", |call| one(call.tensor("self")?.abs().lt(f64::INFINITY))),
+    row("aten.nan_to_num.default",      "self, but nan, posinf and neginf in place of what is no number", numbered),
     row("aten.logical_not.default",     "not self",                                |call| one(truth(&call.tensor("self")?).not())),
     row("aten.logical_and.default",     "self and other",                          |call| logical(call, |x, y| x.and(y))),
     row("aten.logical_or.default",      "self or other",                           |call| logical(call, |x, y| x.or(y))),
@@ -67,22 +82,28 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.bitwise_not.default",     "the bits of self inverted",               |call| unary(call, Tensor::not)),
     row("aten.bitwise_and.Tensor",      "the bits that both have",                 |call| arithmetic(call, |x, y| x.and(y))),
     row("aten.__and__.Tensor",          "the bits that both have",                 |call| arithmetic(call, |x, y| x.and(y))),
+    row("aten.bitwise_and.Scalar",      "the bits that both have",                 |call| arithmetic(call, |x, y| x.and(y))),
+    row("aten.__or__.Tensor",           "the bits that either has",                |call| arithmetic(call, |x, y| x.or(y))),
     row("aten.bitwise_or.Tensor",       "the bits that either has",                |call| arithmetic(call, |x, y| x.or(y))),
     row("aten.bitwise_xor.Tensor",      "the bits that one of both has",           |call| arithmetic(call, |x, y| x.xor(y))),
     row("aten.where.self",              "self where condition holds, else other",  choose),
     row("aten.where.ScalarOther",       "self where condition holds, else other",  choose),
+    row("aten.where.ScalarSelf",        "self where condition holds, else other",  choose),
+    row("aten.where.Scalar",            "self where condition holds, else other",  choose),
     row("aten.masked_fill.Scalar",      "value where mask holds, else self",       masked_fill),
     row("aten.masked_fill.Tensor",      "value where mask holds, else self",       masked_fill),
     row("aten._to_copy.default",        "self as dtype",                           |call| one(call.as_result("self")?)),
-    row("aten.to.dtype",                "self as dtype",                           |call| one(call.as_result("self")?)),
-    row("aten.to.dtype_layout",         "self as dtype",                           |call| one(call.as_result("self")?)),
-    row("aten.to.device",               "self as dtype",                           |call| one(call.as_result("self")?)),
+    view("aten.to.dtype",                "self as dtype",                           |call| one(call.as_result("self")?)),
+    view("aten.to.dtype_layout",         "self as dtype",                           |call| one(call.as_result("self")?)),
+    view("aten.to.device",               "self as dtype",                           |call| one(call.as_result("self")?)),
+    view("aten.type_as.default",         "self in the dtype of other",              |call| one(call.as_result("self")?)),
     row("aten.clone.default",           "self",                                    |call| one(call.tensor("self")?)),
-    row("aten.alias.default",           "self",                                    |call| one(call.tensor("self")?)),
-    row("aten.contiguous.default",      "self",                                    |call| one(call.tensor("self")?)),
+    view("aten.alias.default",           "self",                                    |call| one(call.tensor("self")?)),
+    view("aten.contiguous.default",      "self",                                    |call| one(call.tensor("self")?)),
     row("aten.lift_fresh_copy.default", "self",                                    |call| one(call.tensor("self")?)),
-    row("aten.detach.default",          "self, through which no gradient flows",   |call| one(call.tensor("self")?.stop_gradient())),
-    row("aten.dropout.default",         "input, in training with elements that are 0 with probability p and the others divided by 1 − p", dropout),
+    view("aten.detach.default",          "self, through which no gradient flows",   |call| one(call.tensor("self")?.stop_gradient())),
+    row("aten.native_dropout.default",  "dropout, and which elements it leaves",   native_dropout),
+    view("aten.dropout.default",         "input, in training with elements that are 0 with probability p and the others divided by 1 − p", dropout),
 ];
 
 fn unary(call: &Call<'_>, f: fn(&Tensor) -> Tensor) -> Built {
@@ -118,6 +139,64 @@ fn subtract_reversed(call: &Call<'_>) -> Built {
 
 fn multiply(call: &Call<'_>) -> Built {
     arithmetic(call, |x, y| if x.dtype() == DType::Bool { x.and(y) } else { x * y })
+}
+
+/// Without the fraction.
+fn truncated(x: &Tensor) -> Tensor {
+    x.sign() * x.abs().floor()
+}
+
+fn rounded(x: &Tensor) -> Tensor {
+    let up = (x + 0.5).floor();
+    let is_odd = (&up * 0.5).floor().ne(&up * 0.5);
+    let is_half = (x + 0.5).eq(&up);
+    is_half.and(is_odd).select(&up - 1.0, up)
+}
+
+/// The quotient of two operands of one dtype, rounded. That of whole numbers is taken in `f64`, which has each of them.
+fn quotient(x: &Tensor, y: &Tensor, mode: &str) -> Result<Tensor, Fault> {
+    let dtype = x.dtype();
+    let working = if dtype.is_float() { dtype } else { DType::F64 };
+    let quotient = as_dtype(x, working) / as_dtype(y, working);
+    let rounded = match mode {
+        "none" => quotient,
+        "floor" => quotient.floor(),
+        "trunc" => truncated(&quotient),
+        other => return Err(format!("there is no rounding by {other}")),
+    };
+    Ok(as_dtype(&rounded, dtype))
+}
+
+fn divided(call: &Call<'_>, mode: &str) -> Built {
+    let dtype = call.result()?.dtype;
+    one(quotient(&call.operand("self", dtype)?, &call.operand("other", dtype)?, mode)?)
+}
+
+/// What division leaves.
+fn rest(call: &Call<'_>, mode: &str) -> Built {
+    let dtype = call.result()?.dtype;
+    let (x, y) = (call.operand("self", dtype)?, call.operand("other", dtype)?);
+    one(&x - &y * quotient(&x, &y, mode)?)
+}
+
+fn three(call: &Call<'_>, f: fn(&Tensor, &Tensor) -> Tensor) -> Built {
+    let term = f(&call.as_result("tensor1")?, &call.as_result("tensor2")?);
+    let value = call.number_or("value", 1.0)?;
+    one(call.as_result("self")? + if value == 1.0 { term } else { term * value })
+}
+
+fn between(call: &Call<'_>) -> Built {
+    let (x, end) = (call.as_result("self")?, call.as_result("end")?);
+    let weight = call.operand("weight", x.dtype())?;
+    one(&x + weight * (end - &x))
+}
+
+fn numbered(call: &Call<'_>) -> Built {
+    let x = call.as_result("self")?;
+    let largest = f64::from(f32::MAX);
+    let number = x.eq(&x).select(&x, call.number_or("nan", 0.0)?);
+    let below = number.eq(f64::NEG_INFINITY).select(call.number_or("neginf", -largest)?, number);
+    one(below.eq(f64::INFINITY).select(call.number_or("posinf", largest)?, below))
 }
 
 fn power(call: &Call<'_>) -> Built {
@@ -178,54 +257,49 @@ fn masked_fill(call: &Call<'_>) -> Built {
     one(truth(&call.tensor("mask")?).select(value, x))
 }
 
-fn gelu(call: &Call<'_>) -> Built {
-    let x = call.as_result("self")?;
-    match call.word_or("approximate", "none")? {
-        "none" => one(x.gelu()),
-        "tanh" => one(x.gelu_tanh()),
-        other => Err(format!("there is no approximation {other}")),
-    }
-}
-
-fn softplus(call: &Call<'_>) -> Built {
-    let (x, beta) = (call.as_result("self")?, call.number_or("beta", 1.0)?);
-    // Above the threshold PyTorch gives x itself, which differs by less than the rounding.
-    one(if beta == 1.0 { x.softplus() } else { (x * beta).softplus() / beta })
-}
-
-fn leaky_relu(call: &Call<'_>) -> Built {
-    one(call.as_result("self")?.leaky_relu(call.number_or("negative_slope", 0.01)?))
-}
-
-fn elu(call: &Call<'_>) -> Built {
-    let x = call.as_result("self")?;
-    if call.number_or("scale", 1.0)? != 1.0 || call.number_or("input_scale", 1.0)? != 1.0 {
-        return Err("only the scales 1 are known".into());
-    }
-    let below = (x.minimum(0.0).exp() - 1.0) * call.number_or("alpha", 1.0)?;
-    one(x.gt(0.0).select(&x, below))
-}
-
 /// Between two bounds, each of which may be left out.
-fn clamped(call: &Call<'_>, low: &str, high: &str, lowest: Option<f64>, highest: Option<f64>) -> Built {
+fn clamped(call: &Call<'_>) -> Built {
     let mut x = call.as_result("self")?;
-    if let Some(low) = call.optional_number(low)?.or(lowest) {
-        x = x.maximum(Operand::Number(low));
+    if call.has("min") {
+        x = x.maximum(call.operand("min", x.dtype())?);
     }
-    if let Some(high) = call.optional_number(high)?.or(highest) {
-        x = x.minimum(Operand::Number(high));
+    if call.has("max") {
+        x = x.minimum(call.operand("max", x.dtype())?);
     }
     one(x)
 }
 
 fn dropout(call: &Call<'_>) -> Built {
-    let (x, p) = (call.tensor("input")?, call.number("p")?);
-    if !call.flag_or("train", false)? || p == 0.0 {
-        return one(x);
+    let x = call.tensor("input")?;
+    one(match call.flag_or("train", false)? {
+        true => dropped(call, &x, call.number("p")?)?,
+        false => x,
+    })
+}
+
+/// Elements that are 0 with a probability and else divided by that of being kept.
+pub(super) fn dropped(call: &Call<'_>, x: &Tensor, p: f64) -> Result<Tensor, Fault> {
+    if p == 0.0 {
+        return Ok(x.clone());
     }
+    let kept = kept(call, x, p)?;
+    Ok(kept.select(x * (1.0 / (1.0 - p)), 0.0))
+}
+
+/// Which elements dropout leaves.
+fn kept(call: &Call<'_>, x: &Tensor, p: f64) -> Result<Tensor, Fault> {
     if !(0.0..1.0).contains(&p) {
         return Err(format!("{p} is no probability below 1"));
     }
-    let kept = call.trace.random_bernoulli(1.0 - p, x.shape());
-    one(kept.select(x * (1.0 / (1.0 - p)), 0.0))
+    Ok(call.trace.random_bernoulli(1.0 - p, x.shape()))
+}
+
+/// Dropout, and which elements it leaves.
+fn native_dropout(call: &Call<'_>) -> Built {
+    let (x, p) = (call.tensor("input")?, call.number("p")?);
+    if !call.flag_or("train", true)? || p == 0.0 {
+        return Ok(vec![x.clone(), call.trace.full(x.shape(), 1.0, DType::Bool)]);
+    }
+    let kept = kept(call, &x, p)?;
+    Ok(vec![kept.select(x * (1.0 / (1.0 - p)), 0.0), kept])
 }

@@ -5,15 +5,20 @@
 //! of its name. A function reads its arguments from a [`Call`]; those that only say how something is computed or stored (`device`,
 //! `layout`, `memory_format`) are not read.
 
+mod activation;
 mod attention;
 mod convolution;
+mod einsum;
 mod elementwise;
 mod indexing;
 mod movement;
 mod normalization;
+mod pooling;
 mod product;
+mod recurrent;
 mod reduction;
 mod source;
+mod writing;
 
 use crate::call::{Built, Call};
 use kernfusion::trace::Tensor;
@@ -27,20 +32,27 @@ pub struct Operator {
     /// What it gives, in the names of its arguments.
     pub gives: &'static str,
     pub(crate) build: fn(&Call<'_>) -> Built,
+    /// Whether results may share memory with its first operand in PyTorch.
+    pub(crate) is_view: bool,
 }
 
 /// All operators that are known, family by family.
 pub fn operators() -> impl Iterator<Item = &'static Operator> {
-    let families: [&[Operator]; 9] = [
+    let families: [&[Operator]; 14] = [
         elementwise::OPERATORS,
+        activation::OPERATORS,
         source::OPERATORS,
         movement::OPERATORS,
         indexing::OPERATORS,
+        writing::OPERATORS,
         reduction::OPERATORS,
         product::OPERATORS,
+        einsum::OPERATORS,
         normalization::OPERATORS,
         attention::OPERATORS,
         convolution::OPERATORS,
+        pooling::OPERATORS,
+        recurrent::OPERATORS,
     ];
     families.into_iter().flatten()
 }
@@ -54,7 +66,12 @@ pub(crate) fn find(name: &str) -> Option<&'static Operator> {
 
 /// A row.
 const fn row(name: &'static str, gives: &'static str, build: fn(&Call<'_>) -> Built) -> Operator {
-    Operator { name, gives, build }
+    Operator { name, gives, build, is_view: false }
+}
+
+/// A row of an operator whose results may share memory with its first operand.
+const fn view(name: &'static str, gives: &'static str, build: fn(&Call<'_>) -> Built) -> Operator {
+    Operator { name, gives, build, is_view: true }
 }
 
 /// One result.

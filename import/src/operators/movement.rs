@@ -1,32 +1,43 @@
 //! Operators that change shapes, and take tensors apart and together.
 
-use super::{Operator, one, row};
-use crate::call::{Built, Call, as_dtype};
+use super::{Operator, one, row, view};
+use crate::call::{Built, Call, Fault, as_dtype};
 use kernfusion::trace::Tensor;
 use kernfusion_ir::DType;
+use std::ops::Range;
 
 #[rustfmt::skip]
 pub(super) const OPERATORS: &[Operator] = &[
-    row("aten.view.default",         "the same elements in the shape size",        reshaped),
-    row("aten.reshape.default",      "the same elements in the shape shape",       reshaped),
-    row("aten._unsafe_view.default", "the same elements in the shape size",        reshaped),
-    row("aten.flatten.using_ints",   "axes start_dim to end_dim as one",           reshaped),
-    row("aten.unsqueeze.default",    "an axis of extent 1 at dim",                 reshaped),
-    row("aten.squeeze.dim",          "without the axis dim, if its extent is 1",   reshaped),
-    row("aten.squeeze.dims",         "without the axes dim of extent 1",           reshaped),
-    row("aten.expand.default",       "axes of extent 1 repeated",                  |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone()))),
-    row("aten.permute.default",      "the axes in the order dims",                 permuted),
-    row("aten.transpose.int",        "axes dim0 and dim1 exchanged",               transposed),
-    row("aten.t.default",            "a matrix transposed",                        |call| { let x = call.tensor("self")?; one(if x.rank() < 2 { x } else { x.transpose(0, 1) }) }),
-    row("aten.slice.Tensor",         "every step-th index of dim from start to end", sliced),
-    row("aten.select.int",           "the part at index along dim",                selected),
-    row("aten.split.Tensor",         "parts of split_size along dim",              pieces),
-    row("aten.split_with_sizes.default", "parts of split_sizes along dim",         pieces),
-    row("aten.chunk.default",        "chunks parts along dim",                     pieces),
-    row("aten.unbind.int",           "the parts at each index along dim",          unbound),
+    view("aten.view.default",         "the same elements in the shape size",        reshaped),
+    view("aten.reshape.default",      "the same elements in the shape shape",       reshaped),
+    view("aten._unsafe_view.default", "the same elements in the shape size",        reshaped),
+    view("aten.flatten.using_ints",   "axes start_dim to end_dim as one",           reshaped),
+    view("aten.unsqueeze.default",    "an axis of extent 1 at dim",                 reshaped),
+    view("aten.squeeze.dim",          "without the axis dim, if its extent is 1",   reshaped),
+    view("aten.squeeze.dims",         "without the axes dim of extent 1",           reshaped),
+    view("aten.squeeze.default",      "without the axes of extent 1",               reshaped),
+    view("aten.unflatten.int",        "the axis dim as axes sizes",                 reshaped),
+    view("aten.view_as.default",      "the same elements in the shape of other",    reshaped),
+    view("aten.expand_as.default",    "axes of extent 1 repeated, to the shape of other", |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone()))),
+    view("aten.expand.default",       "axes of extent 1 repeated",                  |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone()))),
+    view("aten.permute.default",      "the axes in the order dims",                 permuted),
+    view("aten.transpose.int",        "axes dim0 and dim1 exchanged",               transposed),
+    view("aten.movedim.int",          "the axis source moved to destination",       moved),
+    view("aten.numpy_T.default",      "the axes in reverse",                        |call| { let x = call.tensor("self")?; one(x.permute(&(0..x.rank()).rev().collect::<Vec<_>>())) }),
+    view("aten.t.default",            "a matrix transposed",                        |call| { let x = call.tensor("self")?; one(if x.rank() < 2 { x } else { x.transpose(0, 1) }) }),
+    view("aten.slice.Tensor",         "every step-th index of dim from start to end", sliced),
+    view("aten.narrow.default",       "length indices of dim from start",           narrowed),
+    view("aten.select.int",           "the part at index along dim",                selected),
+    view("aten.split.Tensor",         "parts of split_size along dim",              pieces),
+    view("aten.split_with_sizes.default", "parts of split_sizes along dim",         pieces),
+    view("aten.chunk.default",        "chunks parts along dim",                     pieces),
+    view("aten.unbind.int",           "the parts at each index along dim",          unbound),
     row("aten.cat.default",          "tensors one after another along dim",        joined),
     row("aten.stack.default",        "tensors side by side along a new axis dim",  stacked),
     row("aten.repeat.default",       "self repeats times along each axis",         repeated),
+    row("aten.repeat_interleave.self_int", "each index of dim repeats times, one after another", interleaved),
+    row("aten.roll.default",         "each index of dims moved by shifts, those beyond the end in front", rolled),
+    row("aten.pad.default",          "as mode says around self: value, the edge, or a reflection", padded),
     row("aten.constant_pad_nd.default", "value around self, pad before and after from the last axis on", padded),
     row("aten.flip.default",         "the axes dims in reverse",                   flipped),
 ];
@@ -50,16 +61,21 @@ fn transposed(call: &Call<'_>) -> Built {
 fn sliced(call: &Call<'_>) -> Built {
     let x = call.tensor("self")?;
     let axis = call.axis("dim", 0, x.rank())?;
-    let extent = x.dim(axis) as i64;
-    let place = |at: i64| if at < 0 { at.saturating_add(extent).max(0) } else { at.min(extent) };
-    let start = place(call.int_or("start", 0)?);
-    let end = place(call.int_or("end", i64::MAX)?).max(start);
-    let part = x.slice(axis, start as usize..end as usize);
+    let part = x.slice(axis, bounds(call, x.dim(axis))?);
     match call.int_or("step", 1)? {
         1 => one(part),
         step @ 2.. => one(every(&part, axis, step)),
         step => Err(format!("there is no step of {step}")),
     }
+}
+
+/// From start to end of an axis of that extent, each counted from its end if negative.
+pub(super) fn bounds(call: &Call<'_>, extent: usize) -> Result<Range<usize>, Fault> {
+    let extent = extent as i64;
+    let place = |at: i64| if at < 0 { at.saturating_add(extent).max(0) } else { at.min(extent) };
+    let start = place(call.int_or("start", 0)?);
+    let end = place(call.int_or("end", i64::MAX)?).max(start);
+    Ok(start as usize..end as usize)
 }
 
 /// The indices 0, step, 2·step, … of an axis.
@@ -147,8 +163,65 @@ fn repeated(call: &Call<'_>) -> Built {
     one(x.reshape(narrow).broadcast_to(wide).reshape(shape))
 }
 
+fn moved(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let place = |name| Ok::<_, Fault>(call.axis(name, 0, x.rank())?.unsigned_abs());
+    let mut axes: Vec<_> = (0..x.rank()).collect();
+    if axes.is_empty() {
+        return one(x);
+    }
+    let axis = axes.remove(place("source")?);
+    axes.insert(place("destination")?, axis);
+    one(x.permute(&axes))
+}
+
+fn narrowed(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dim", 0, x.rank())?;
+    let (start, length) = (call.int("start")?, call.int("length")?);
+    let start = if start < 0 { start.saturating_add(x.dim(axis) as i64) } else { start };
+    match (usize::try_from(start), usize::try_from(length)) {
+        (Ok(start), Ok(length)) => one(x.narrow(axis, start, length)),
+        _ => Err(format!("there are no {length} indices from {start}")),
+    }
+}
+
+fn interleaved(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let (x, axis) = match call.optional_int("dim")? {
+        Some(_) => (x.clone(), call.axis("dim", 0, x.rank())?),
+        None => (x.reshape([-1]), 0),
+    };
+    let times = usize::try_from(call.int("repeats")?).map_err(|_| "repeats is negative")?;
+    let mut wide = x.shape();
+    wide.insert(axis.unsigned_abs() + 1, times);
+    call.in_shape(&x.unsqueeze(axis + 1).broadcast_to(wide))
+}
+
+fn rolled(call: &Call<'_>) -> Built {
+    let mut x = call.tensor("self")?;
+    let (shifts, axes) = (call.ints("shifts")?, call.optional_ints("dims")?.unwrap_or_default());
+    if axes.len() != shifts.len() || axes.is_empty() {
+        return Err("each shift has a dim".into());
+    }
+    for (axis, shift) in call.axes("dims", x.rank())?.into_iter().zip(shifts) {
+        let extent = x.dim(axis);
+        let back = shift.rem_euclid(extent.max(1) as i64) as usize;
+        if back > 0 {
+            let parts = [x.slice(axis, extent - back..extent), x.slice(axis, 0..extent - back)];
+            x = call.trace.concat(&[&parts[0], &parts[1]], axis);
+        }
+    }
+    one(x)
+}
+
 fn padded(call: &Call<'_>) -> Built {
     let mut x = call.tensor("self")?;
+    match call.word_or("mode", "constant")? {
+        "constant" => {}
+        mode @ ("replicate" | "reflect") => return continued(call, &x, mode == "reflect"),
+        other => return Err(format!("padding by {other} is not known")),
+    }
     let (pad, value) = (call.ints("pad")?, call.number_or("value", 0.0)?);
     if pad.len() % 2 != 0 || pad.len() / 2 > x.rank() {
         return Err(format!("{} numbers of padding around {} axes", pad.len(), x.rank()));
@@ -174,6 +247,36 @@ fn flipped(call: &Call<'_>) -> Built {
         let extent = x.dim(axis);
         let backward = call.trace.arange(extent, DType::I32) * -1 + (extent as f64 - 1.0);
         x = x.gather(axis, &backward);
+    }
+    one(x)
+}
+
+/// Padding with the edge, or with what lies behind it in reverse.
+fn continued(call: &Call<'_>, x: &Tensor, is_reflected: bool) -> Built {
+    let (mut x, pad) = (x.clone(), call.ints("pad")?);
+    if pad.len() % 2 != 0 || pad.len() / 2 > x.rank() {
+        return Err(format!("{} numbers of padding around {} axes", pad.len(), x.rank()));
+    }
+    for (pair, axis) in pad.chunks(2).zip((0..x.rank()).rev()) {
+        let extent = x.dim(axis as isize);
+        let most = if is_reflected { extent.saturating_sub(1) } else { usize::MAX >> 1 };
+        let side = |count: i64| usize::try_from(count).ok().filter(|&count| count <= most);
+        let (Some(before), Some(after)) = (side(pair[0]), side(pair[1])) else {
+            return Err(format!("there is no padding of {pair:?} around {extent}"));
+        };
+        let total = call.result()?.shape.get(axis).copied().unwrap_or(0);
+        if Some(total) != before.checked_add(extent).and_then(|sum| sum.checked_add(after)) || extent == 0 {
+            return Err(format!("padding of {pair:?} around {extent} makes no {total}"));
+        }
+        if before + after == 0 {
+            continue;
+        }
+        let (place, last) = (call.trace.arange(total, DType::I32) - before as f64, extent as f64 - 1.0);
+        let place = match is_reflected {
+            true => last - (last - place.abs()).abs(),
+            false => place.maximum(0).minimum(last),
+        };
+        x = x.gather(axis as isize, &place);
     }
     one(x)
 }

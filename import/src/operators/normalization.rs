@@ -20,7 +20,9 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.native_group_norm.default", "layer_norm over each of group parts of the channels, and positions", group_norm),
     row("aten.group_norm.default",        "layer_norm over each of num_groups parts of the channels, and positions", group_norm),
     row("aten._native_batch_norm_legit_no_training.default", "(input − running_mean) / √(running_var + eps) · weight + bias", batch_norm),
-    row("aten.batch_norm.default",        "(input − running_mean) / √(running_var + eps) · weight + bias; not in training", batch_norm),
+    row("aten.batch_norm.default",        "(input − running_mean) / √(running_var + eps) · weight + bias; in training by the batch's own", batch_norm),
+    row("aten._native_batch_norm_legit_functional.default", "batch_norm by the batch's own mean and variance, these, and the running ones with momentum of them", batch_norm_in_training),
+    row("aten.instance_norm.default",     "layer_norm over the positions of each channel", instance_norm),
 ];
 
 /// A float that is computed with.
@@ -82,9 +84,21 @@ fn rms_norm(call: &Call<'_>) -> Built {
 }
 
 fn group_norm(call: &Call<'_>) -> Built {
-    let x = working(&call.tensor("input")?);
     let groups = call.optional_int("group")?.map_or_else(|| call.int("num_groups"), Ok)?;
-    let (shape, groups) = (x.shape(), usize::try_from(groups).unwrap_or(0));
+    normalized_groups(call, usize::try_from(groups).unwrap_or(0))
+}
+
+fn instance_norm(call: &Call<'_>) -> Built {
+    if !call.flag_or("use_input_stats", true)? {
+        return Err("running statistics of instances are not known".into());
+    }
+    let channels = call.tensor("input")?.shape().get(1).copied().unwrap_or(0);
+    normalized_groups(call, channels)
+}
+
+fn normalized_groups(call: &Call<'_>, groups: usize) -> Built {
+    let x = working(&call.tensor("input")?);
+    let shape = x.shape();
     let [batch, channels, ..] = shape[..] else { return Err("it takes [batch, channels, ..]".into()) };
     if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(format!("{channels} channels are not divided into {groups} groups"));
@@ -107,11 +121,9 @@ fn channel_shape(shape: &[usize]) -> Vec<usize> {
 }
 
 fn batch_norm(call: &Call<'_>) -> Built {
+    // Where running statistics follow the batch's, the node has become another one when the archive was read.
     if call.flag_or("training", false)? {
-        return Err(
-            "statistics of a batch that training keeps are not known: export the model after `.eval()`"
-                .into(),
-        );
+        return one(of_batch(call)?.y);
     }
     let x = working(&call.tensor("input")?);
     if x.rank() < 2 {
@@ -124,4 +136,49 @@ fn batch_norm(call: &Call<'_>) -> Built {
     // What follows is empty: the batch's own statistics.
     let empty = call.results.iter().skip(1).map(|ty| call.trace.full(ty.shape.clone(), 0.0, ty.dtype));
     Ok(std::iter::once(y).chain(empty).collect())
+}
+
+/// What batch norm makes of a batch.
+struct OfBatch {
+    y: Tensor,
+    mean: Tensor,
+    /// 1/√(var + eps).
+    scale: Tensor,
+    /// Of n − 1.
+    variance: Tensor,
+}
+
+fn of_batch(call: &Call<'_>) -> Result<OfBatch, Fault> {
+    let x = working(&call.tensor("input")?);
+    let shape = x.shape();
+    let count = match shape.as_slice() {
+        &[_, channels, ..] if channels > 0 => x.ty().elements() / channels,
+        _ => return Err("it takes [batch, channels, ..]".into()),
+    };
+    if count < 2 {
+        return Err("one value for each channel has no variance".into());
+    }
+    let axes: Vec<_> = (0..shape.len() as isize).filter(|&axis| axis != 1).collect();
+    let (mean, variance, channels) = (x.mean(&axes), x.var(&axes), channel_shape(&shape));
+    let scale = (&variance + call.number_or("eps", 1e-5)?).sqrt().recip();
+    let y = affine(call, (&x - mean.reshape(&channels)) * scale.reshape(&channels), &channels)?;
+    let variance = variance * (count as f64 / (count as f64 - 1.0));
+    Ok(OfBatch {
+        y,
+        mean: mean.stop_gradient(),
+        scale: scale.stop_gradient(),
+        variance: variance.stop_gradient(),
+    })
+}
+
+fn batch_norm_in_training(call: &Call<'_>) -> Built {
+    if !call.flag_or("training", true)? {
+        return Err("it is not in training".into());
+    }
+    let OfBatch { y, mean, scale, variance } = of_batch(call)?;
+    let momentum = call.number_or("momentum", 0.1)?;
+    let followed = |running: Tensor, new: &Tensor| running * (1.0 - momentum) + new * momentum;
+    let running =
+        [followed(call.tensor("running_mean")?, &mean), followed(call.tensor("running_var")?, &variance)];
+    Ok([y, mean, scale].into_iter().chain(running).collect())
 }

@@ -11,6 +11,9 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.addmm.default",   "beta · self + alpha · mat1 · mat2",       |call| sum(call, "mat1", "mat2")),
     row("aten.baddbmm.default", "beta · self + alpha · batch1 · batch2",   |call| sum(call, "batch1", "batch2")),
     row("aten.linear.default",  "input · weightᵀ + bias",                  linear),
+    row("aten.mv.default",      "self · vec",                              |call| call.in_shape(&call.tensor("self")?.matmul(&call.tensor("vec")?.unsqueeze(1)))),
+    row("aten.dot.default",     "Σ self · tensor",                         |call| one((call.tensor("self")? * call.tensor("tensor")?).sum(&[0]))),
+    row("aten.outer.default",   "each of self times each of vec2",         |call| one(call.tensor("self")?.unsqueeze(1) * call.tensor("vec2")?)),
     row("aten.matmul.default",  "self · other, of vectors, matrices or stacks", multiplied),
 ];
 

@@ -13,10 +13,18 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.mean.dim",            "the mean over dim",                  |call| reduced(call, Tensor::mean)),
     row("aten.amax.default",        "the largest over dim",               |call| reduced(call, Tensor::max)),
     row("aten.amin.default",        "the smallest over dim",              |call| reduced(call, Tensor::min)),
+    row("aten.max.default",         "the largest of all",                 |call| reduced(call, Tensor::max)),
+    row("aten.min.default",         "the smallest of all",                |call| reduced(call, Tensor::min)),
+    row("aten.logsumexp.default",   "ln Σ eˢᵉˡᶠ over dim",                log_sum),
+    row("aten.linalg_vector_norm.default", "the root of the sum of squares over dim, or of other powers", norm),
+    row("aten.all.default",         "whether no element is 0",            all),
+    row("aten.all.dim",             "whether no element over dim is 0",   all),
+    row("aten.argmin.default",      "the first index of the smallest along dim", |call| first_extreme(call, |x| -x)),
+    row("aten.std.correction",      "√var.correction",                    |call| call.in_shape(&variance(call)?.sqrt())),
     row("aten.any.default",         "whether any element is not 0",       |call| any(call, "dim")),
     row("aten.any.dim",             "whether any element over dim is not 0", |call| any(call, "dim")),
     row("aten.any.dims",            "whether any element over dim is not 0", |call| any(call, "dim")),
-    row("aten.argmax.default",      "the first index of the largest along dim", argmax),
+    row("aten.argmax.default",      "the first index of the largest along dim", |call| first_extreme(call, Clone::clone)),
     row("aten.max.dim",             "the largest along dim, and its first index", |call| extreme(call, Tensor::max, |x| x.clone())),
     row("aten.min.dim",             "the smallest along dim, and its first index", |call| extreme(call, Tensor::min, |x| -x)),
     row("aten.var.correction",      "Σ (self − mean)² / (n − correction) over dim", |call| call.in_shape(&variance(call)?)),
@@ -37,13 +45,42 @@ fn any(call: &Call<'_>, dim: &str) -> Built {
     call.in_shape(&any.cast(DType::Bool))
 }
 
-fn argmax(call: &Call<'_>) -> Built {
+fn all(call: &Call<'_>) -> Built {
+    let x = as_dtype(&call.tensor("self")?, DType::Bool);
+    let all = x.cast(DType::I32).min(&call.axes("dim", x.rank())?);
+    call.in_shape(&all.cast(DType::Bool))
+}
+
+fn log_sum(call: &Call<'_>) -> Built {
+    let x = call.as_result("self")?;
+    let axes = call.axes("dim", x.rank())?;
+    let largest = x.max_keep(&axes).stop_gradient();
+    let sum = (&x - &largest).exp().sum_keep(&axes);
+    call.in_shape(&(sum.log() + largest))
+}
+
+fn norm(call: &Call<'_>) -> Built {
+    let (x, order) = (call.as_result("self")?, call.number_or("ord", 2.0)?);
+    let axes = call.axes("dim", x.rank())?;
+    let size = x.abs();
+    let norm = match order {
+        2.0 => x.square().sum(&axes).sqrt(),
+        1.0 => size.sum(&axes),
+        f64::INFINITY => size.max(&axes),
+        order if order.is_finite() && order != 0.0 => size.powf(order).sum(&axes).powf(order.recip()),
+        order => return Err(format!("there is no norm of order {order}")),
+    };
+    call.in_shape(&norm)
+}
+
+/// The first index of the largest of what a function makes of the elements.
+fn first_extreme(call: &Call<'_>, rising: fn(&Tensor) -> Tensor) -> Built {
     let x = call.tensor("self")?;
     let (x, axis) = match call.optional_int("dim")? {
         Some(_) => (x.clone(), call.axis("dim", 0, x.rank())?),
         None => (x.reshape([-1]), 0),
     };
-    call.in_shape(&x.argmax(axis))
+    call.in_shape(&rising(&x).argmax(axis))
 }
 
 /// The extreme element along an axis and its index, that of the largest of `rising`.

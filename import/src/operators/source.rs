@@ -10,6 +10,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.full_like.default",    "fill_value everywhere",             |call| filled(call, call.number("fill_value")?)),
     row("aten.new_full.default",     "fill_value everywhere",             |call| filled(call, call.number("fill_value")?)),
     row("aten.scalar_tensor.default", "s as a scalar",                    |call| filled(call, call.number("s")?)),
+    row("aten.fill.Scalar",          "value everywhere",                  |call| filled(call, call.number("value")?)),
+    row("aten.zero.default",         "0 everywhere",                      |call| filled(call, 0.0)),
     row("aten.zeros.default",        "0 everywhere",                      |call| filled(call, 0.0)),
     row("aten.zeros_like.default",   "0 everywhere",                      |call| filled(call, 0.0)),
     row("aten.new_zeros.default",    "0 everywhere",                      |call| filled(call, 0.0)),

@@ -1,0 +1,148 @@
+//! Pooling with a window, and changes of the number of positions.
+
+use super::convolution::{each, window};
+use super::{Operator, one, row};
+use crate::call::{Built, Call, Fault, as_dtype};
+use kernfusion::trace::Tensor;
+use kernfusion_ir::DType;
+
+#[rustfmt::skip]
+pub(super) const OPERATORS: &[Operator] = &[
+    row("aten.max_pool1d.default",  "the largest in each window",                   pooled::<1, true>),
+    row("aten.max_pool2d.default",  "the largest in each window",                   pooled::<2, true>),
+    row("aten.max_pool2d_with_indices.default", "the largest in each window; not where it is", pooled::<2, true>),
+    row("aten.avg_pool1d.default",  "the mean in each window",                      pooled::<1, false>),
+    row("aten.avg_pool2d.default",  "the mean in each window",                      pooled::<2, false>),
+    row("aten.adaptive_avg_pool1d.default", "the means of output_size parts of the last axis", |call| resized::<1>(call, "self", parts)),
+    row("aten.adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", parts)),
+    row("aten._adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", parts)),
+    row("aten.upsample_nearest1d.vec", "the nearest position of the last axis for each of the result", |call| resized::<1>(call, "input", nearest)),
+    row("aten.upsample_nearest2d.vec", "the nearest position of the last two axes for each of the result", |call| resized::<2>(call, "input", nearest)),
+    row("aten.upsample_bilinear2d.vec", "a mean of the two nearest positions of the last two axes, by distance", |call| resized::<2>(call, "input", linear)),
+];
+
+/// A window's largest elements, or the means.
+fn pooled<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    if x.rank() != N + 2 {
+        return Err(format!("only [batch, channels] and {N} axes are known"));
+    }
+    let kernel = each(call, "kernel_size", 1)?;
+    let stride = each::<N>(call, "stride", 0)?;
+    let window =
+        window(call, kernel, if stride == [0; N] { kernel } else { stride }, each(call, "padding", 0)?)?;
+    // A window that begins inside may reach beyond the end.
+    let mut beyond = vec![(0, 0); N + 2];
+    if call.flag_or("ceil_mode", false)? {
+        for axis in 0..N {
+            beyond[axis + 2].1 = missing(
+                x.shape()[axis + 2],
+                window.dilation[axis] * window.kernel[axis].saturating_sub(1) + 1,
+                window.stride[axis],
+                window.padding[axis],
+            );
+        }
+    }
+    let is_whole = beyond.iter().all(|&around| around == (0, 0));
+    let extended = |x: &Tensor, fill: f64| if is_whole { x.clone() } else { x.pad(&beyond, fill) };
+    if LARGEST {
+        return one(extended(&x, f64::NEG_INFINITY).max_pool(window));
+    }
+    let mean = extended(&x, 0.0).mean_pool(window);
+    if let Some(divisor) = call.optional_number("divisor_override")? {
+        return one(mean * (window.kernel.iter().product::<usize>() as f64 / divisor));
+    }
+    let counts_padding = call.flag_or("count_include_pad", true)?;
+    if is_whole && (counts_padding || window.padding == [0; N]) {
+        return one(mean);
+    }
+    // The share of each window that counts.
+    let mut ones = call.trace.full([&[1, 1], &x.shape()[2..]].concat(), 1.0, x.dtype());
+    let mut counted = window;
+    if counts_padding {
+        let around: Vec<_> = [(0, 0); 2].into_iter().chain(window.padding.map(|p| (p, p))).collect();
+        (ones, counted.padding) = (ones.pad(&around, 1.0), [0; N]);
+    }
+    one(mean / extended(&ones, 0.0).mean_pool(counted))
+}
+
+/// How many positions a last window lacks that begins inside, or in the padding before.
+fn missing(extent: usize, reach: usize, stride: usize, padding: usize) -> usize {
+    let (whole, stride) = (extent + 2 * padding, stride.max(1));
+    let mut windows = whole.saturating_sub(reach).div_ceil(stride) + 1;
+    if (windows - 1) * stride >= extent + padding {
+        windows -= 1;
+    }
+    (windows.saturating_sub(1) * stride + reach).saturating_sub(whole)
+}
+
+/// An axis with so many positions: what becomes of it, and of how many positions of it one of the result is made.
+type Resize = fn(&Call<'_>, &Tensor, isize, usize, f64) -> Result<Tensor, Fault>;
+
+/// The last N axes as long as the result has them.
+fn resized<const N: usize>(call: &Call<'_>, name: &str, resize: Resize) -> Built {
+    let (mut x, shape) = (call.tensor(name)?, call.result()?.shape.clone());
+    if x.rank() != N + 2 || shape.len() != N + 2 || x.ty().elements() == 0 {
+        return Err(format!("only [batch, channels] and {N} axes are known"));
+    }
+    let factors = call.optional_numbers("scale_factors")?;
+    for at in 0..N {
+        let (extent, count) = (x.shape()[at + 2], shape[at + 2]);
+        let ratio = match factors.as_ref().and_then(|factors| factors.get(at)) {
+            Some(factor) => factor.recip(),
+            None => extent as f64 / count as f64,
+        };
+        if extent != count {
+            x = resize(call, &x, at as isize + 2, count, ratio)?;
+        }
+    }
+    one(x)
+}
+
+/// An axis times a matrix `[count, extent]`.
+fn mixed(x: &Tensor, axis: isize, matrix: &Tensor) -> Tensor {
+    x.transpose(axis, -1).linear(matrix).transpose(axis, -1)
+}
+
+/// The places 0, 1, … of the result down a matrix `[count, extent]`, and those of the operand across.
+fn places(x: &Tensor, axis: isize, count: usize) -> [Tensor; 2] {
+    let shape = [count, x.dim(axis)];
+    [0, 1].map(|axis| x.trace().iota(shape, axis, DType::F32))
+}
+
+/// Part i reaches from ⌊i·extent/count⌋ to ⌈(i + 1)·extent/count⌉.
+fn parts(_: &Call<'_>, x: &Tensor, axis: isize, count: usize, _: f64) -> Result<Tensor, Fault> {
+    if count == 1 {
+        return Ok(x.mean_keep(&[axis]));
+    }
+    let extent = x.dim(axis) as f64;
+    let [part, place] = places(x, axis, count);
+    let start = (&part * extent / count as f64).floor();
+    let end = -(-((part + 1.0) * extent / count as f64)).floor();
+    let is_inside = place.ge(&start).and(place.lt(&end));
+    let matrix = is_inside.cast(DType::F32) / (end - start);
+    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+}
+
+fn nearest(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> Result<Tensor, Fault> {
+    let extent = x.dim(axis);
+    if count.is_multiple_of(extent) && ratio == extent as f64 / count as f64 {
+        let (mut wide, mut shape) = (x.shape(), x.shape());
+        wide.insert(axis.unsigned_abs() + 1, count / extent);
+        shape[axis.unsigned_abs()] = count;
+        return Ok(x.unsqueeze(axis + 1).broadcast_to(wide).reshape(shape));
+    }
+    let place = (call.trace.arange(count, DType::F32) * ratio).floor().cast(DType::I32);
+    Ok(x.gather(axis, &place))
+}
+
+fn linear(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> Result<Tensor, Fault> {
+    let [result, place] = places(x, axis, count);
+    let last = x.dim(axis) as f64 - 1.0;
+    let source = match call.flag_or("align_corners", false)? {
+        true => result * (last / (count as f64 - 1.0).max(1.0)),
+        false => (result + 0.5) * ratio - 0.5,
+    };
+    let matrix = (1.0 - (source.clamp(0.0, last) - place).abs()).maximum(0.0);
+    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+}
