@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from export_models import CORE, MODELS, TRAINED
+from export_models import CORE, MODELS, SIZED, TRAINED
 from export_operators import operators
 
 OUT = Path(__file__).resolve().parents[2] / "import/tests/fixtures"
 # What tests of commands and of corrupt archives read as it is.
-PLAIN = ["linear", "gpt2"]
+PLAIN = ["linear", "linear_sized", "gpt2"]
 
 
 def write_operators():
@@ -69,7 +69,8 @@ def put(name, content):
 
 
 def export(name, model, inputs):
-    program = torch.export.export(model, (), inputs)
+    inputs, dynamic_shapes = SIZED.get(name, (inputs, None))
+    program = torch.export.export(model, (), inputs, dynamic_shapes=dynamic_shapes)
     program = program.run_decompositions() if name in CORE else program
     shorten(program)
     if name not in PLAIN:
@@ -91,7 +92,7 @@ def write(name, build):
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     outputs = outputs_of(model, inputs)
     shape = outputs[0].shape
-    target = torch.randn(shape) if name in ["linear", "unet"] else torch.randint(0, shape[-1], shape[:-1])
+    target = torch.randn(shape) if name in ["linear", "linear_sized", "unet"] else torch.randint(0, shape[-1], shape[:-1])
     tensors |= {f"output.{i}": value for i, value in enumerate(outputs)}
     loss_of(outputs[0], target).backward()
     tensors["target"] = target

@@ -137,9 +137,11 @@ class Small(nn.Module):
 
 MODELS = {
     "linear": lambda: (Small(), {"x": torch.randn(4, 3)}),
+    "linear_sized": lambda: (Small(), {"x": torch.randn(4, 3)}),
     "gpt2": text(hf.GPT2Config, hf.GPT2LMHeadModel, vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
                  n_positions=16, use_cache=False, bos_token_id=0, eos_token_id=1),
     "llama": text(hf.LlamaConfig, hf.LlamaForCausalLM, **LLAMA),
+    "llama_sized": text(hf.LlamaConfig, hf.LlamaForCausalLM, **LLAMA),
     "qwen2": padded(hf.Qwen2Config, hf.Qwen2ForCausalLM, **LLAMA),
     "qwen3": text(hf.Qwen3Config, hf.Qwen3ForCausalLM, **LLAMA, head_dim=6),
     "gemma": text(hf.GemmaConfig, hf.GemmaForCausalLM, **LLAMA, head_dim=6),
@@ -173,6 +175,10 @@ MODELS = {
 
 # Exported after `run_decompositions()`, so that core ATen operators are left. (Those of GPT-2 fail: PyTorch 2.13 views what attention gives
 # as another shape than it has.)
-CORE = ["linear", "bert", "roberta", "t5", "convnext", "unet", "resnet18_training"]
+CORE = ["llama_sized", "linear", "bert", "roberta", "t5", "convnext", "unet", "resnet18_training"]
 # Exported for training: normalised by statistics of the batch, which buffers follow.
 TRAINED = ["resnet18_training"]
+# Exported with extents that are open, from inputs of other extents than those that "input.N" has.
+SIZED = {"llama_sized": ({"input_ids": tokens(3, 5)},
+                         {"input_ids": {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=16)}}),
+         "linear_sized": ({"x": torch.randn(2, 3)}, {"x": {0: torch.export.Dim("batch")}})}

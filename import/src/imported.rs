@@ -4,9 +4,9 @@ use crate::archive::Archive;
 use crate::constants::closed_form;
 use crate::error::{ImportError, UnknownOperator};
 use crate::in_place::Renamed;
-use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature, Size};
+use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature};
 use crate::weights::{Weight, Weights, tensor_type};
-use crate::{Result, in_place};
+use crate::{Result, in_place, sizes};
 use kernfusion::HostTensor;
 use kernfusion::compile::States;
 use kernfusion::passes::ClosedForm;
@@ -51,27 +51,29 @@ impl Imported {
     ///
     /// # Errors
     /// It cannot be read; it is no such archive, not whole, or its parts do not fit; it has operators that [are not known](operators), all of
-    /// which are listed; or something else that is not read: pickled tensors, objects, dtypes without a counterpart.
+    /// which are listed; or something else that is not read: pickled tensors, objects, dtypes without a counterpart, open extents.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Imported::open_sized(path, &[])
+    }
+
+    /// As [`Imported::open`], with an extent for each that was left open when the model was exported (`dynamic_shapes`). It is named by the
+    /// archive's symbol, such as `s72`, or by an input's axis, such as `input_ids.0`; an error lists those that lack one.
+    ///
+    /// # Errors
+    /// As [`Imported::open`]; an extent is not chosen, chosen twice, out of the range for which the model was exported, or not there.
+    pub fn open_sized(path: impl AsRef<Path>, extents: &[(&str, usize)]) -> Result<Self> {
         let mut archive = Archive::open(path.as_ref())?;
         let model = only_model(&archive)?;
         let file = format!("models/{model}.json");
         let bytes = archive.read(&file)?;
-        let program: ExportedProgram =
+        let mut program: ExportedProgram =
             serde_json::from_slice(&bytes).map_err(|error| archive.wrong(format!("{file}: {error}")))?;
         if program.schema_version.major != MAJOR {
             let major = program.schema_version.major;
             return Err(archive.wrong(format!("its schema has version {major}, and {MAJOR} is read")));
         }
+        sizes::choose(&mut program, extents).map_err(|reason| archive.wrong(reason))?;
         let (mut graph, signature) = (program.graph_module.graph, program.graph_module.signature);
-        // First, since operators that compute extents would be listed otherwise.
-        let open = graph
-            .tensor_values
-            .iter()
-            .find(|(_, meta)| meta.sizes.iter().any(|size| matches!(size, Size::Expression(_))));
-        if let Some((Err(reason), name)) = open.map(|(name, meta)| (tensor_type(meta), name)) {
-            return Err(archive.wrong(format!("\"{name}\": {reason}")));
-        }
         check_operators(path.as_ref(), &graph)?;
         let results: Vec<_> = signature.output_specs.iter().filter_map(OutputSpec::value).collect();
         let renamed =

@@ -31,6 +31,7 @@ mod model;
 mod operators;
 mod origin;
 mod schema;
+mod sizes;
 mod weights;
 
 pub use error::{ImportError, Place, UnknownOperator};

@@ -13,6 +13,16 @@ pub(crate) const MAJOR: u64 = 8;
 pub(crate) struct ExportedProgram {
     pub(crate) graph_module: GraphModule,
     pub(crate) schema_version: SchemaVersion,
+    /// For each symbol the extents that it may be.
+    #[serde(default)]
+    pub(crate) range_constraints: BTreeMap<String, Range>,
+}
+
+/// A range of whole numbers, with both ends.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Range {
+    pub(crate) min_val: Option<i64>,
+    pub(crate) max_val: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -31,6 +41,9 @@ pub(crate) struct GraphModule {
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) tensor_values: BTreeMap<String, TensorMeta>,
+    /// Extents that nodes compute.
+    #[serde(default)]
+    pub(crate) sym_int_values: BTreeMap<String, Size>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,7 +157,7 @@ pub(crate) enum OptionalTensor {
 #[derive(Debug, Deserialize)]
 pub(crate) enum SymInt {
     #[serde(rename = "as_name")]
-    Name(IgnoredAny),
+    Name(String),
     #[serde(rename = "as_int")]
     Int(i64),
 }

@@ -171,12 +171,36 @@ fn a_graph_that_does_not_fit_is_refused_with_its_place() {
     );
     assert!(message.contains("tensor \"up.weight\": shape [5, 4] reaches out of its file"), "{message}");
     let message = refused("[{\"as_int\": 4}, {\"as_int\": 3}]", "[{\"as_expr\":{\"expr_str\":\"s\"}}]");
-    assert!(message.contains("\"x\": its extent s is open"), "{message}");
+    assert!(message.contains("extents of its inputs are open, s (x.0): choose each"), "{message}");
     let message = refused("\"major\": 8", "\"major\": 9");
     assert!(message.contains("its schema has version 9, and 8 is read"), "{message}");
     let message = refused("\"path_name\": \"weight_0\"", "\"path_name\": \"weight_9\"");
     assert!(message.contains("data/weights/weight_9"), "{message}");
     assert!(refused("\"nodes\": [", "\"nodes\": {").contains("models/model.json"), "JSON");
+}
+
+#[test]
+fn open_extents_are_chosen_one_by_one_and_within_their_range() {
+    let refused = |extents: &[(&str, usize)]| {
+        fixture::sized("llama_sized", extents).map(|_| ()).unwrap_err().to_string()
+    };
+    let message = refused(&[]);
+    assert!(
+        message.contains("(input_ids.0), ") && message.contains("(input_ids.1): choose each"),
+        "{message}"
+    );
+    let message = refused(&[("input_ids.0", 2)]);
+    assert!(!message.contains("input_ids.0") && message.contains("(input_ids.1): choose each"), "{message}");
+    let message = refused(&[("batch", 2)]);
+    assert!(message.contains("it has no open extent \"batch\", but s"), "{message}");
+    let message = refused(&[("input_ids.0", 65), ("input_ids.1", 6)]);
+    assert!(message.contains("to 64, not for 65"), "{message}");
+    let message = refused(&[("input_ids.0", 2), ("input_ids.0", 3)]);
+    assert!(message.contains("is chosen twice"), "{message}");
+    assert!(fixture::sized("llama", &[("input_ids.0", 2)]).is_err(), "nothing is open");
+    let other = fixture::sized("llama_sized", &[("input_ids.1", 16), ("input_ids.0", 1)]).unwrap();
+    assert_eq!(other.inputs().next().unwrap().1.shape, [1, 16]);
+    other.program().unwrap();
 }
 
 /// Bytes, words of JSON and numbers of the zip's directory are changed at random; whatever comes of it is a program or an error.

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::common::destination::{Destination, write_derived};
+use crate::common::error::CliError;
 use crate::common::imported;
 use crate::common::screen::{Screen, grouped};
 use crate::common::source::published;
@@ -18,11 +19,13 @@ use std::process::ExitCode;
 /// `score` take a model as it is, too (--model).
 ///
 /// A file: an archive of torch.export.save. The folder gets program.kir, weights.safetensors and signature.json, which says what the
-/// program takes and gives; `run`, `dump` and `opt` take the folder where they take a program.
+/// program takes and gives; `run`, `dump` and `opt` take the folder where they take a program. Extents that the export left open
+/// (dynamic_shapes) are chosen by --dim.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion import gpt2 -o runs/gpt2
-  kernfusion import model.pt2 -o model")]
+  kernfusion import model.pt2 -o model
+  kernfusion import model.pt2 -o model --dim input_ids.0=8 --dim input_ids.1=64")]
 pub(crate) struct Args {
     /// Directory of the model (config.json, model.safetensors or shards, tokenizer.json), or an archive
     #[arg(value_name = "DIR|FILE.pt2")]
@@ -30,8 +33,18 @@ pub(crate) struct Args {
     /// Directory of the checkpoint, or folder of the program
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
+    /// Of an archive with open extents: an axis of an input, and its extent; may be given several times
+    #[arg(long, value_name = "INPUT.AXIS=N", value_parser = extent)]
+    dim: Vec<(String, usize)>,
     #[command(flatten)]
     destination: Destination,
+}
+
+/// A name and an extent.
+fn extent(text: &str) -> Result<(String, usize), &'static str> {
+    let pair =
+        text.rsplit_once('=').and_then(|(name, extent)| Some((name.to_string(), extent.parse().ok()?)));
+    pair.filter(|(name, _)| !name.is_empty()).ok_or("it is INPUT.AXIS=N, such as input_ids.0=8")
 }
 
 /// The file of the model's shape.
@@ -44,7 +57,8 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
 }
 
 fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
-    let imported = Imported::open(&args.model)?;
+    let extents: Vec<_> = args.dim.iter().map(|(name, extent)| (name.as_str(), *extent)).collect();
+    let imported = Imported::open_sized(&args.model, &extents)?;
     let program = imported.program()?;
     imported::write(&args.out, &imported, &program, args.destination.overwrite)?;
     let (nodes, parameters) = (program.graph.len(), program.parameter_count());
@@ -57,6 +71,9 @@ fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
 }
 
 fn import_published(args: &Args, screen: &mut Screen) -> Outcome {
+    if !args.dim.is_empty() {
+        return Err(CliError::Usage("--dim is of an archive of torch.export.save".into()));
+    }
     let model = published(&args.model)?;
     let directory = args.destination.of_run(Some(&args.out), &args.out, &[], screen)?;
     model.import(&args.out)?;

@@ -75,3 +75,18 @@ fn what_cannot_be_imported_says_why() {
     assert!(!work.path("x").exists());
     assert!(work.fail("import nowhere.pt2 -o x").contains("nowhere.pt2: No such file"));
 }
+
+#[test]
+fn open_extents_are_chosen_on_the_command_line() {
+    let work = Workplace::new();
+    let import = format!("import {} -o x", fixture("linear_sized.pt2").display());
+    let message = work.fail(&import);
+    assert!(message.contains("(x.0): choose each (`--dim NAME=N`"), "{message}");
+    work.succeed(&format!("{import} --dim x.0=7"));
+    let signature: Value =
+        serde_json::from_slice(&std::fs::read(work.path("x/signature.json")).unwrap()).unwrap();
+    assert_eq!(signature["outputs"][0]["shape"], json!([7, 5]));
+    for wrong in ["x.0", "=7", "x.0=many", "x.0=-1"] {
+        assert!(work.fail(&format!("{import} --dim {wrong}")).contains("INPUT.AXIS=N"), "{wrong}");
+    }
+}
