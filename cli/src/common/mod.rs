@@ -7,4 +7,5 @@ pub(crate) mod machine;
 pub(crate) mod model;
 pub(crate) mod screen;
 pub(crate) mod source;
+pub(crate) mod subject;
 pub(crate) mod workload;

@@ -1,31 +1,77 @@
 //! A program under measurement: compiled, with parameters and synthetic batches.
 
 use crate::common::error::CliError;
+use crate::common::imported::weights_file;
 use crate::common::model::{MemoryArgs, Model, Work, benchmark_optimizer};
-use kernfusion::HostTensor;
-use kernfusion::compile::{Compiled, Target, compile};
+use crate::common::subject::Subject;
+use kernfusion::compile::{Compiled, Target, Tensors, compile};
 use kernfusion::models::ModelConfig;
 use kernfusion::optim::TrainStep;
+use kernfusion::{HostTensor, tensor_file};
 use kernfusion_codegen::Outputs;
 use kernfusion_ir::random::element_bits;
+use kernfusion_ir::samples::Draws;
+use kernfusion_ir::{Graph, InputRole, TensorType};
 use kernfusion_lm::text::{Order, Windows};
 use kernfusion_lm::train::batches;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Seed of parameters and tokens.
 const SEED: u64 = 1;
 
-/// One work of a model in one mode.
+/// One program in one mode.
 pub(crate) struct Workload {
     pub(crate) program: Compiled,
     /// For its scalar inputs, if it is a training step.
     step: Option<TrainStep>,
-    model: ModelConfig,
-    work: Work,
-    batch: usize,
-    /// Tokens of each row that a step reads.
-    length: usize,
     done: u64,
+}
+
+/// What the steps of a program read.
+pub(crate) enum Batches {
+    /// Windows of random tokens, for a work of a model.
+    OfModel { model: Box<Model>, work: Work, tokens: Vec<i32> },
+    /// The same random inputs in each step.
+    OfProgram(Tensors),
+}
+
+impl Batches {
+    /// Those of a model's work, or of a program's inputs.
+    pub(crate) fn new(subject: &Subject, work: Work) -> Result<Self, CliError> {
+        match subject {
+            Subject::Model(model) => {
+                let tokens = synthetic_tokens(model)?;
+                windows(model, &tokens)?;
+                Ok(Batches::OfModel { model: Box::new(model.clone()), work, tokens })
+            }
+            Subject::File(_, graph) => {
+                let mut inputs = Tensors::new();
+                fill(graph, &mut inputs, SEED);
+                inputs.retain(|name, _| role(graph, name) == Some(InputRole::Data));
+                Ok(Batches::OfProgram(inputs))
+            }
+        }
+    }
+
+    /// The inputs of a step.
+    fn step(&self, step: u64) -> Result<Vec<(String, HostTensor)>, CliError> {
+        match self {
+            Batches::OfModel { model, work, tokens } => {
+                let sizes = (model.batch, work.length(model));
+                let batch = inputs(&model.config, *work, sizes, step, &windows(model, tokens)?);
+                Ok(batch.into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect())
+            }
+            Batches::OfProgram(inputs) => {
+                Ok(inputs.iter().map(|(name, tensor)| (name.clone(), tensor.clone())).collect())
+            }
+        }
+    }
+}
+
+/// What an input of a program is.
+fn role(graph: &Graph, name: &str) -> Option<InputRole> {
+    graph.inputs().find(|(_, other, _)| *other == name).map(|(.., role)| role)
 }
 
 /// Random tokens, long enough that windows differ.
@@ -50,73 +96,95 @@ pub(crate) fn windows<'t>(model: &Model, tokens: &'t [i32]) -> Result<Windows<'t
 }
 
 impl Workload {
-    /// Compiles it with parameters as a run of training begins with.
+    /// Compiles it, a model's with parameters as a run of training begins with.
     pub(crate) fn new(
         work: Work,
         target: Target,
         memory: Option<&MemoryArgs>,
-        model: &Model,
+        subject: &Subject,
     ) -> Result<Self, CliError> {
-        batches::check(&model.config)?;
         // Without a word about memory the whole batch at once, whose kernels have one time and one floor each.
         let target = match memory {
             Some(memory) => memory.limit(target),
             None => target.microbatches(1),
         };
-        let (program, step) = match work {
-            Work::Train => {
-                let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;
-                (step.program.clone(), Some(step))
+        let states = target.states();
+        let (graph, step) = match subject {
+            Subject::Model(model) => {
+                batches::check(&model.config)?;
+                let (program, step) = match work {
+                    Work::Train => {
+                        let step = model.config.train_step(model.batch, &benchmark_optimizer(), None)?;
+                        (step.program.clone(), Some(step))
+                    }
+                    Work::Forward | Work::Prefill | Work::Decode => {
+                        (work.program(model, target.product_type())?, None)
+                    }
+                };
+                program.ensure_memory()?;
+                for (name, tensor) in program.initial_parameters(SEED) {
+                    states.set(&name, &tensor).map_err(kernfusion_lm::Error::from)?;
+                }
+                (program.graph, step)
             }
-            Work::Forward | Work::Prefill | Work::Decode => {
-                (work.program(model, target.product_type())?, None)
+            Subject::File(path, graph) => {
+                for (name, tensor) in states_of(path, graph)? {
+                    states.set(&name, &tensor).map_err(kernfusion_lm::Error::from)?;
+                }
+                (graph.clone(), None)
             }
         };
-        let states = target.states();
-        program.ensure_memory()?;
-        for (name, tensor) in program.initial_parameters(SEED) {
-            states.set(&name, &tensor).map_err(kernfusion_lm::Error::from)?;
-        }
-        let program = compile(&program.graph, &states, &target)?;
-        let (batch, length) = (model.batch, work.length(model));
-        Ok(Workload { program, step, model: model.config.clone(), work, batch, length, done: 0 })
+        Ok(Workload { program: compile(&graph, &states, &target)?, step, done: 0 })
     }
 
     /// The next step on the next batch, with the time that it takes. Preparing inputs is not timed.
-    pub(crate) fn step(&mut self, windows: &Windows<'_>) -> Result<(Outputs, Duration), CliError> {
-        self.timed(windows, |program, inputs| program.run(inputs))
+    pub(crate) fn step(&mut self, batches: &Batches) -> Result<(Outputs, Duration), CliError> {
+        self.timed(batches, |program, inputs| program.run(inputs))
     }
 
     /// As `step`, with the time of each kernel.
     pub(crate) fn step_by_kernels(
         &mut self,
-        windows: &Windows<'_>,
+        batches: &Batches,
     ) -> Result<(Vec<Duration>, Duration), CliError> {
-        let ((_, kernels), time) = self.timed(windows, |program, inputs| program.run_timed(inputs))?;
+        let ((_, kernels), time) = self.timed(batches, |program, inputs| program.run_timed(inputs))?;
         Ok((kernels, time))
-    }
-
-    /// The next batch.
-    fn inputs(&self, windows: &Windows<'_>) -> batches::Inputs {
-        inputs(&self.model, self.work, (self.batch, self.length), self.done, windows)
     }
 
     fn timed<R>(
         &mut self,
-        windows: &Windows<'_>,
+        batches: &Batches,
         run: impl FnOnce(&mut Compiled, &[(&str, &HostTensor)]) -> kernfusion::Result<R>,
     ) -> Result<(R, Duration), CliError> {
-        let batch = self.inputs(windows);
+        let batch = batches.step(self.done)?;
         let rate = benchmark_optimizer().learning_rate();
         let scalars = self.step.as_ref().map(|step| step.scalars(self.done, rate, SEED));
         let scalars = scalars.unwrap_or_default();
-        let inputs: Vec<_> = batch.iter().chain(&scalars).map(|(name, tensor)| (*name, tensor)).collect();
+        let batch = batch.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        let inputs: Vec<_> = batch.chain(scalars.iter().map(|(name, tensor)| (*name, tensor))).collect();
         let start = Instant::now();
         let result = run(&mut self.program, &inputs)?;
         let time = start.elapsed();
         self.done += 1;
         Ok((result, time))
     }
+}
+
+/// The values of a program's states: those of an imported model, else random ones.
+fn states_of(path: &Path, graph: &Graph) -> Result<Tensors, CliError> {
+    let mut states =
+        weights_file(path).map_or_else(|| Ok(Tensors::new()), |path| tensor_file::read(&path))?;
+    // Numbers are drawn as f64; to draw what there is no memory for would end the process.
+    let bytes = graph
+        .inputs()
+        .map(|(id, ..)| graph[id].ty.elements().saturating_mul(24))
+        .fold(0, usize::saturating_add);
+    let what = "numbers to measure with";
+    let cause = |_| CliError::System { what, cause: std::io::ErrorKind::OutOfMemory.into() };
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(cause)?;
+    fill(graph, &mut states, SEED);
+    states.retain(|name, _| role(graph, name) == Some(InputRole::State));
+    Ok(states)
 }
 
 /// What step `step` reads: `batch` rows with `length` tokens each.
@@ -148,4 +216,26 @@ pub(crate) fn median(seconds: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+/// Random numbers for the inputs that have none yet. States get small positive ones, which second moments of an optimizer
+/// must be.
+pub(crate) fn fill(graph: &Graph, given: &mut Tensors, seed: u64) {
+    let mut draws = Draws::new(seed);
+    for (id, name, role) in graph.inputs() {
+        if !given.contains_key(name) {
+            given.insert(name.to_string(), random(&graph[id].ty, role, &mut draws));
+        }
+    }
+}
+
+fn random(ty: &TensorType, role: InputRole, draws: &mut Draws) -> HostTensor {
+    let element = |draws: &mut Draws| match () {
+        // Most integers are places in a table, which may be short.
+        () if !ty.dtype.is_float() => draws.below(2) as f64,
+        () if role == InputRole::State => draws.between(1e-4, 1e-2),
+        () => draws.between(-1.0, 1.0),
+    };
+    let values: Vec<_> = (0..ty.elements()).map(|_| element(draws)).collect();
+    HostTensor::from_f64(ty, &values)
 }

@@ -5,15 +5,14 @@ use crate::common::error::{CliError, in_file};
 use crate::common::imported::weights_file;
 use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work, benchmark_optimizer};
 use crate::common::screen::{Screen, progress};
-use crate::common::workload::{inputs, synthetic_tokens, windows};
-use crate::inspection::opt::read_graph;
+use crate::common::subject::read_graph;
+use crate::common::workload::{fill, inputs, synthetic_tokens, windows};
 use kernfusion::HostTensor;
 use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};
 use kernfusion::compile::Tensors;
 use kernfusion::tensor_file;
+use kernfusion_ir::Graph;
 use kernfusion_ir::evaluate::ensure_memory;
-use kernfusion_ir::samples::Draws;
-use kernfusion_ir::{Graph, InputRole, TensorType};
 use kernfusion_lm::train::batches;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -141,26 +140,4 @@ impl Args {
         given.extend(program.initial_parameters(self.seed));
         Ok((program.graph, given))
     }
-}
-
-/// Random numbers for the inputs that have none yet. States get small positive ones, which second moments of an optimizer
-/// must be.
-fn fill(graph: &Graph, given: &mut Tensors, seed: u64) {
-    let mut draws = Draws::new(seed);
-    for (id, name, role) in graph.inputs() {
-        if !given.contains_key(name) {
-            given.insert(name.to_string(), random(&graph[id].ty, role, &mut draws));
-        }
-    }
-}
-
-fn random(ty: &TensorType, role: InputRole, draws: &mut Draws) -> HostTensor {
-    let element = |draws: &mut Draws| match () {
-        // Most integers are places in a table, which may be short.
-        () if !ty.dtype.is_float() => draws.below(2) as f64,
-        () if role == InputRole::State => draws.between(1e-4, 1e-2),
-        () => draws.between(-1.0, 1.0),
-    };
-    let values: Vec<_> = (0..ty.elements()).map(|_| element(draws)).collect();
-    HostTensor::from_f64(ty, &values)
 }

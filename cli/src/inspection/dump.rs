@@ -4,9 +4,9 @@ use super::view;
 use crate::Outcome;
 use crate::common::destination::write_derived;
 use crate::common::error::CliError;
-use crate::common::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
+use crate::common::model::{MemoryArgs, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, note};
-use crate::inspection::opt::read_graph;
+use crate::common::subject::Subject;
 use crate::inspection::stages::{
     PassArgs, RankArgs, Simplified, difference, simplified, stages, target, traced,
 };
@@ -120,10 +120,7 @@ enum Format {
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let args = Args { memory: args.memory.or_whole(), ..args };
     args.ranks.check(args.work)?;
-    let subject = match &args.file {
-        Some(path) => Subject::File(path.clone(), read_graph(path)?),
-        None => Subject::Model(args.model.resolve()?.keeping(&args.weights, args.work)?),
-    };
+    let subject = Subject::new(args.file.as_deref(), &args.model, &args.weights, args.work)?;
     let mut text = args.show(&subject)?;
     if let Some(part) = args.kernel.as_ref().filter(|_| text.is_empty()) {
         return Err(CliError::Usage(format!("no kernel has a name that contains {part:?}")));
@@ -141,20 +138,10 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whose stages are shown.
-enum Subject {
-    Model(Model),
-    /// A program in text form, and where it was read from.
-    File(PathBuf, Graph),
-}
-
 impl Args {
     /// The program, before any pass.
     fn program(&self, subject: &Subject) -> Result<Graph, CliError> {
-        match subject {
-            Subject::Model(model) => Ok(self.work.program(model, self.products.precision())?.graph),
-            Subject::File(_, graph) => Ok(graph.clone()),
-        }
+        subject.program(self.work, self.products.precision())
     }
 
     /// What was traced of it, before gradients.

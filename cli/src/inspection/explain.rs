@@ -5,6 +5,7 @@ use crate::common::destination::write_derived;
 use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, Model, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, grouped};
+use crate::common::subject::{ProgramArgs, Subject};
 use crate::inspection::scaling::{Prediction, Scenario, ScenarioArgs};
 use crate::inspection::stages::{PassArgs, Planned, RankArgs, target};
 use kernfusion::compile::Mode;
@@ -28,10 +29,13 @@ use std::process::ExitCode;
   kernfusion explain --preset tiny
   kernfusion explain --preset thesis --memory-limit 700MiB
   kernfusion explain --work forward blocks.0.attn ln1
+  kernfusion explain --program model
   kernfusion explain --preset gpt2-small --batch-size 64 --ranks 8 --link 25GB/s,5us")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    program: ProgramArgs,
     /// Which program of the model
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
@@ -66,9 +70,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     args.ranks.check(args.work)?;
-    let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+    let subject = args.program.subject(&args.model, &args.weights, args.work)?;
     let scenario = args.scenario.resolve(args.products.precision())?;
-    let planned = args.planned(&model)?;
+    if subject.model().is_none() && args.ranks.count() > 1 {
+        return Err(CliError::Usage("--ranks is for training steps of a model, not for --program".into()));
+    }
+    let planned = args.planned(&subject)?;
     if let (Some(a), Some(b)) = (&args.a, &args.b) {
         between(&planned.plans[0].graph, a, b, screen)?;
         return Ok(ExitCode::SUCCESS);
@@ -84,10 +91,13 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     }
     let totals = Totals::new(&planned);
     totals.show(args.ranks.count(), screen);
-    let prediction = scenario.map(|scenario| args.predict(&model, &planned, scenario)).transpose()?;
+    let prediction = match (scenario, subject.model()) {
+        (Some(scenario), Some(model)) => Some(args.predict(model, &planned, scenario)?),
+        _ => None,
+    };
     prediction.iter().for_each(|prediction| prediction.show(screen));
     if let Some(path) = &args.json {
-        let document = args.json(&model, &planned, &totals, prediction.as_ref());
+        let document = args.json(&subject, &planned, &totals, prediction.as_ref());
         let sources: Vec<_> = args.model.config.as_deref().into_iter().collect();
         write_derived(path, &format!("{document:#}\n"), &sources)?;
     }
@@ -96,9 +106,9 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
 
 impl Args {
     /// The plans of what one process or the first rank runs.
-    fn planned(&self, model: &Model) -> Result<Planned, CliError> {
+    fn planned(&self, subject: &Subject) -> Result<Planned, CliError> {
         let modes = (self.mode, self.products.precision());
-        let graph = self.work.program(model, modes.1)?.graph;
+        let graph = subject.program(self.work, modes.1)?;
         let target = target(&graph, modes, &self.memory, &self.ranks)?;
         Planned::new(&graph, &target, &self.passes)
     }
@@ -120,7 +130,7 @@ impl Args {
     /// Everything as `--json` writes it.
     fn json(
         &self,
-        model: &Model,
+        subject: &Subject,
         planned: &Planned,
         totals: &Totals,
         prediction: Option<&Prediction>,
@@ -136,8 +146,8 @@ impl Args {
             json!({"runs": runs, "kernels": kernels, "refusals": by_bytes(graph, |_| true)})
         };
         json!({
-            "preset": model.preset, "work": self.work.name(), "mode": self.mode.to_string(),
-            "dtype": self.products.precision().to_string(), "batch": model.batch,
+            "preset": subject.name(), "work": subject.work(self.work), "mode": self.mode.to_string(),
+            "dtype": self.products.precision().to_string(), "batch": subject.batch(),
             "ranks": self.ranks.count(), "shard_optimizer": self.ranks.shards_optimizer(),
             "exchange": self.ranks.exchange().name(),
             "microbatches": planned.microbatches,

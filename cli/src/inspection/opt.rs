@@ -1,12 +1,12 @@
 //! `kernfusion opt`: passes on a program in text form.
 
 use crate::Outcome;
-use crate::common::error::{CliError, read_text};
-use crate::common::imported::program_file;
+use crate::common::error::CliError;
 use crate::common::screen::{Screen, note};
+use crate::common::subject::read_graph;
 use kernfusion_ir::Graph;
 use kernfusion_passes::{MIXED_PRECISION, OTHERS, PIPELINE, Pass, PassReport, find, run as run_passes};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Run passes on a program in text form; the result goes to standard output in the same form
@@ -79,12 +79,4 @@ pub(crate) fn unknown_pass(name: &str) -> CliError {
 pub(crate) fn pass_line(report: &PassReport) -> String {
     let (before, after) = report.nodes;
     format!("{:<18} {before:>6} -> {after:>6} nodes {:>8.2} ms", report.pass, report.time.as_secs_f64() * 1e3)
-}
-
-/// Reads and verifies a program: a file, or that of an imported model in its folder.
-pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
-    let path = program_file(path);
-    let text = read_text(&path)?;
-    let content = |reason: String| CliError::Content { path: path.to_path_buf(), reason };
-    Graph::parse_verified(&text).map_err(|error| content(error.to_string()))
 }

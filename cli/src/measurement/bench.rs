@@ -5,12 +5,12 @@ use crate::Outcome;
 use crate::common::destination::write_derived;
 use crate::common::error::CliError;
 use crate::common::machine;
-use crate::common::model::{MemoryArgs, Model, ModelArgs, TargetArgs, WeightsArgs, Work};
+use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, grouped, mib, progress};
-use crate::common::workload::{Workload, median, synthetic_tokens, windows};
+use crate::common::subject::{ProgramArgs, Subject};
+use crate::common::workload::{Batches, Workload, median};
 use crate::report::{Measurements, bench_page};
 use kernfusion::compile::{Mode, Target};
-use kernfusion_lm::text::Windows;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -30,10 +30,13 @@ use std::process::{Command, ExitCode, Stdio};
 #[command(after_help = "Examples:
   kernfusion bench --preset thesis --mode compiled,eager --steps 5 --json bench.json
   kernfusion bench --preset thesis --mode compiled --memory-limit 700MiB
+  kernfusion bench --program model --mode compiled
   kernfusion bench --preset tiny --html bench.html --peers torch.json")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    program: ProgramArgs,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
@@ -80,7 +83,8 @@ struct Row {
     median_step_s: f64,
     fastest_step_s: f64,
     slowest_step_s: f64,
-    tokens_per_s: f64,
+    /// A program of a file does not say what tokens are.
+    tokens_per_s: Option<f64>,
     compile_s: f64,
     microbatches: usize,
     recompute: bool,
@@ -115,18 +119,17 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
             true
         }
     });
-    let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+    let subject = args.program.subject(&args.model, &args.weights, args.work)?;
     // What cannot be read is better known before anything is measured.
     let peers = args.peers.iter().map(|file| Measurements::read(file)).collect::<Result<Vec<_>, _>>()?;
     // Before anything is compiled here, so that the two never need memory at once.
     let peaks = peaks_alone(&modes)?;
     let mut contenders =
-        modes.iter().map(|&mode| Contender::new(mode, &args, &model)).collect::<Result<Vec<_>, _>>()?;
-    let tokens = synthetic_tokens(&model)?;
-    let windows = windows(&model, &tokens)?;
+        modes.iter().map(|&mode| Contender::new(mode, &args, &subject)).collect::<Result<Vec<_>, _>>()?;
+    let batches = Batches::new(&subject, args.work)?;
     if args.measure_memory {
         for _ in 0..=args.warmup {
-            contenders.iter_mut().try_for_each(|contender| contender.step(&windows))?;
+            contenders.iter_mut().try_for_each(|contender| contender.step(&batches))?;
         }
         screen.line(machine::peak_memory().unwrap_or(0));
         return Ok(ExitCode::SUCCESS);
@@ -135,12 +138,12 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let bar = progress(total, "{pos}/{len} steps of each mode, {eta} left");
     for _ in 0..total {
         for contender in &mut contenders {
-            contender.step(&windows)?;
+            contender.step(&batches)?;
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let rows = contenders.iter().zip(peaks).map(|(contender, peak)| contender.row(&args, &model, peak));
+    let rows = contenders.iter().zip(peaks).map(|(contender, peak)| contender.row(&args, &subject, peak));
     let rows: Vec<Row> = rows.collect();
     let target = args.target.target(modes[0])?;
     table(&rows, &target, screen);
@@ -157,28 +160,28 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
 }
 
 impl Contender {
-    fn new(mode: Mode, args: &Args, model: &Model) -> Result<Self, CliError> {
+    fn new(mode: Mode, args: &Args, subject: &Subject) -> Result<Self, CliError> {
         // The baseline computes every op on the whole batch.
         let memory = (mode == Mode::Compiled).then_some(&args.memory);
-        let workload = Workload::new(args.work, args.target.target(mode)?, memory, model)?;
+        let workload = Workload::new(args.work, args.target.target(mode)?, memory, subject)?;
         Ok(Contender { mode, workload, seconds: vec![], losses: vec![] })
     }
 
-    fn step(&mut self, windows: &Windows<'_>) -> Result<(), CliError> {
-        let (outputs, time) = self.workload.step(windows)?;
+    fn step(&mut self, batches: &Batches) -> Result<(), CliError> {
+        let (outputs, time) = self.workload.step(batches)?;
         self.seconds.push(time.as_secs_f64());
         self.losses.push(outputs.scalar("loss").ok());
         Ok(())
     }
 
-    fn row(&self, args: &Args, model: &Model, peak: Option<usize>) -> Row {
+    fn row(&self, args: &Args, subject: &Subject, peak: Option<usize>) -> Row {
         let report = self.workload.program.report();
         let timed = &self.seconds[args.warmup as usize..];
         let median = median(timed);
         Row {
             mode: self.mode.to_string(),
-            preset: model.preset.into(),
-            work: args.work.name(),
+            preset: subject.name(),
+            work: subject.work(args.work),
             dtype: args.target.products(),
             device: args.target.device_name(),
             threads: args.target.thread_count(),
@@ -186,7 +189,7 @@ impl Contender {
             median_step_s: median,
             fastest_step_s: timed.iter().copied().fold(f64::INFINITY, f64::min),
             slowest_step_s: timed.iter().copied().fold(0.0, f64::max),
-            tokens_per_s: (model.batch * args.work.length(model)) as f64 / median,
+            tokens_per_s: subject.tokens(args.work).map(|tokens| tokens as f64 / median),
             compile_s: report.total.as_secs_f64(),
             microbatches: report.memory.microbatches,
             recompute: report.memory.recompute,
@@ -257,7 +260,7 @@ fn table(rows: &[Row], target: &Target, screen: &mut Screen) {
             "{:<9} {:>10.3} {:>10} {:>9.2} {:>6} {:>9} {:>7} {:>10.1} {:>9.1} {peak:>9}  {}, {}",
             row.mode,
             1e3 * row.median_step_s,
-            grouped(row.tokens_per_s as u64),
+            row.tokens_per_s.map_or("-".into(), |rate| grouped(rate as u64)),
             row.compile_s,
             row.microbatches,
             if row.recompute { "yes" } else { "no" },

@@ -3,8 +3,8 @@
 use crate::Outcome;
 use crate::common::destination::write_derived;
 use crate::common::error::CliError;
-use crate::common::model::Model;
 use crate::common::screen::{Screen, grouped, mib};
+use crate::common::subject::Subject;
 use crate::measurement::profile::{Args, folded, shape};
 use crate::measurement::profile_table::shortened;
 use kernfusion::compile::{Stages, Target};
@@ -56,37 +56,39 @@ struct Line {
     longest: f64,
 }
 
-pub(super) fn run(args: &Args, model: &Model, card: &str, screen: &mut Screen) -> Outcome {
+pub(super) fn run(args: &Args, subject: &Subject, card: &str, screen: &mut Screen) -> Outcome {
     let tf32 = args.target.of_modelled_card()?;
     let names = || CARDS.map(|card| card.name).join(", ");
     let card = Card::named(card)
         .ok_or_else(|| CliError::Usage(format!("the model knows no card {card}, but {}", names())))?;
-    let plan = planned(args, model)?;
+    let plan = planned(args, subject)?;
     let mut renderer =
         Renderer::new(Options { tf32, warpgroups: has_warpgroups(card.architecture), ..Options::default() });
     let program = renderer.program(&plan).map_err(kernfusion_lm::Error::from)?;
     let steps = CardModel { card, cache: Cache::of_user() }.steps(&program, renderer.functions())?;
     let lines = lines(card, &plan.graph, &steps, renderer.functions());
-    let (work, dtype) = (args.work.name(), args.target.products());
-    let tokens = model.batch * args.work.length(model);
+    let (work, dtype) = (subject.work(args.work), args.target.products());
     let step: f64 = lines.iter().map(|line| line.seconds).sum();
     screen.line(format!(
         "{} {work}, {}, {dtype} products, on paper: a model of {}, not a measurement",
-        model.preset, args.mode, card.title
+        subject.name(),
+        args.mode,
+        card.title
     ));
     show(&lines, args.lines, screen);
+    let rate = subject.tokens(args.work).map(|tokens| tokens as f64 / step);
     screen.line(format!(
-        "\nstep {:.1} ms, of which {:.1} between {} launches; {} tokens/s",
+        "\nstep {:.1} ms, of which {:.1} between {} launches{}",
         1e3 * step,
         1e3 * LAUNCH_GAP * steps.len() as f64,
         grouped(steps.len() as u64),
-        grouped((tokens as f64 / step) as u64)
+        rate.map_or(String::new(), |rate| format!("; {} tokens/s", grouped(rate as u64)))
     ));
     if let Some(path) = &args.json {
         let document = json!({
-            "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype, "device": "cuda",
+            "preset": subject.name(), "work": work, "mode": args.mode.to_string(), "dtype": dtype, "device": "cuda",
             "model": card.name, "title": card.title, "is_measured": false,
-            "step_ms": 1e3 * step, "tokens_per_s": tokens as f64 / step, "launches": steps.len(),
+            "step_ms": 1e3 * step, "tokens_per_s": rate, "launches": steps.len(),
             "kernels": lines,
         });
         let sources: Vec<_> = args.model.config.as_deref().into_iter().collect();
@@ -96,11 +98,11 @@ pub(super) fn run(args: &Args, model: &Model, card: &str, screen: &mut Screen) -
 }
 
 /// The plan that a GPU would run, of the whole batch at once.
-fn planned(args: &Args, model: &Model) -> Result<Plan, CliError> {
+fn planned(args: &Args, subject: &Subject) -> Result<Plan, CliError> {
     let target = Target::cpu().mode(args.mode).precision(args.target.precision());
     let stages =
         Stages::new(&target, MemoryStrategy { microbatches: 1, recompute: false }).accepting(accepts);
-    let mut graph = args.work.program(model, args.target.precision())?.graph;
+    let mut graph = subject.program(args.work, args.target.precision())?;
     stages.simplify(&mut graph, None, &mut |_, _| {})?;
     Ok(stages.plan(stages.fuse(&graph)?))
 }

@@ -6,9 +6,10 @@
 
 use crate::common::destination::write_derived;
 use crate::common::machine;
-use crate::common::model::{Model, ModelArgs, TargetArgs, WeightsArgs, Work};
+use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
 use crate::common::screen::{Screen, grouped, progress};
-use crate::common::workload::{Workload, median, synthetic_tokens, windows};
+use crate::common::subject::{ProgramArgs, Subject};
+use crate::common::workload::{Batches, Workload, median};
 use crate::inspection::scaling::link;
 #[cfg(feature = "cuda")]
 use crate::measurement::modelled;
@@ -41,11 +42,14 @@ use std::process::ExitCode;
   kernfusion profile --preset tiny
   kernfusion profile --preset thesis --dtype bf16 --steps 3 --json profile.json
   kernfusion profile --preset thesis --device cuda
+  kernfusion profile --program model
   kernfusion profile --preset gpt2-small --dtype bf16 --device cuda --model h200
   mpirun -n 2 kernfusion profile --preset thesis --batch-size 8 --link 1GB/s,50us")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) model: ModelArgs,
+    #[command(flatten)]
+    program: ProgramArgs,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
     pub(super) work: Work,
@@ -90,8 +94,7 @@ pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
     }
     #[cfg(feature = "cuda")]
     if let Some(card) = &args.card {
-        let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
-        return modelled::run(args, &model, card, screen);
+        return modelled::run(args, &args.subject()?, card, screen);
     }
     #[cfg(not(feature = "cuda"))]
     if args.card.is_some() {
@@ -111,8 +114,15 @@ impl Args {
             false if self.work != Work::Train => {
                 Some("several ranks run --work train: one process runs other works")
             }
+            false if self.program.is_given() => {
+                Some("several ranks run a model's training step: one process runs --program")
+            }
             _ => None,
         }
+    }
+
+    fn subject(&self) -> Result<Subject, CliError> {
+        self.program.subject(&self.model, &self.weights, self.work)
     }
 
     /// What to compile for, by a process alone or by one of several ranks.
@@ -124,12 +134,13 @@ impl Args {
     }
 
     /// What has to be the same on every rank.
-    fn facts(&self, model: &Model, target: &Target) -> Facts {
+    fn facts(&self, subject: &Subject, target: &Target) -> Facts {
         let is_bf16 = self.exchange.exchange() == Some(ExchangeType::Bf16);
         let isa = target.instruction_set().map(|isa| isa.to_string()).ok();
+        let model = subject.model().map(|model| json!([json!(model.config), model.batch]));
         vec![
             ("another instruction set", json!(isa)),
-            ("another model", json!([json!(model.config), model.batch])),
+            ("another model", json!(model)),
             ("other flags", json!([self.mode.to_string(), self.target.products(), self.steps, self.warmup])),
             ("another exchange", json!([self.shard_optimizer, is_bf16])),
             self.exchange.fact(),
@@ -140,17 +151,16 @@ impl Args {
 /// A process alone, or the first of several ranks, shows what it has measured.
 fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Outcome {
     let made = || -> Result<_, CliError> {
-        let model = args.model.resolve()?.keeping(&args.weights, args.work)?;
+        let subject = args.subject()?;
         let target = args.target(rank)?;
         // Before the program takes its memory.
         let peaks = target.peaks()?;
-        let workload = Workload::new(args.work, target.clone(), None, &model)?;
-        let tokens = synthetic_tokens(&model)?;
-        Ok((model, target, peaks, workload, tokens))
+        let workload = Workload::new(args.work, target.clone(), None, &subject)?;
+        let batches = Batches::new(&subject, args.work)?;
+        Ok((subject, target, peaks, workload, batches))
     };
-    let (model, target, peaks, mut workload, tokens) =
-        agreed(rank, made(), |(model, target, ..)| args.facts(model, target))?;
-    let windows = windows(&model, &tokens)?;
+    let (subject, target, peaks, mut workload, batches) =
+        agreed(rank, made(), |(subject, target, ..)| args.facts(subject, target))?;
     let bar = match &screen {
         Some(_) => progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left"),
         None => ProgressBar::hidden(),
@@ -162,7 +172,7 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
         Some(_) => None,
     };
     for step in 0..args.warmup + args.steps {
-        let (kernels, time) = workload.step_by_kernels(&windows)?;
+        let (kernels, time) = workload.step_by_kernels(&batches)?;
         if step >= args.warmup {
             steps.push(time.as_secs_f64());
             times.push(kernels);
@@ -176,10 +186,10 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
     let seconds =
         |kernel: usize| median(&times.iter().map(|times| times[kernel].as_secs_f64()).collect::<Vec<_>>());
     let groups = groups(&plans, seconds, (&peaks, wide(&target)));
-    let (work, dtype, step) = (args.work.name(), args.target.products(), median(&steps));
+    let (work, dtype, step) = (subject.work(args.work), args.target.products(), median(&steps));
     screen.line(format!(
         "{} {work}, {}, {dtype} products, medians of {} steps, {}",
-        model.preset,
+        subject.name(),
         args.mode,
         args.steps,
         machine::place(&target)
@@ -204,7 +214,7 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
         kernels.for_each(|(number, kernel)| *each.entry(&kernel.name).or_default() += seconds(number));
         let document = json!({
             "machine": machine::describe(&target),
-            "preset": model.preset, "work": work, "mode": args.mode.to_string(), "dtype": dtype,
+            "preset": subject.name(), "work": work, "mode": args.mode.to_string(), "dtype": dtype,
             "device": args.target.device_name(), "threads": target.thread_count(), "steps": args.steps, "step_s": step,
             "bandwidth_bytes_per_s": peaks.bandwidth,
             "reads_bytes_per_s": peaks.reads, "reads_in_turn_bytes_per_s": in_turn,

@@ -6,7 +6,7 @@ use crate::common::error::{CliError, in_file};
 use crate::common::imported::{program_file, weights_file};
 use crate::common::model::TargetArgs;
 use crate::common::screen::Screen;
-use crate::inspection::opt::read_graph;
+use crate::common::subject::read_graph;
 use clap::ValueEnum;
 use kernfusion::HostTensor;
 use kernfusion::compile::Mode;

@@ -90,3 +90,31 @@ fn open_extents_are_chosen_on_the_command_line() {
         assert!(work.fail(&format!("{import} --dim {wrong}")).contains("INPUT.AXIS=N"), "{wrong}");
     }
 }
+
+#[test]
+fn its_program_is_measured_and_explained() {
+    let (work, _) = gpt2();
+    work.succeed(
+        "bench --program gpt2 --mode compiled,eager --steps 2 --warmup 1 --threads 1 --json bench.json",
+    );
+    let measured: Value = serde_json::from_slice(&std::fs::read(work.path("bench.json")).unwrap()).unwrap();
+    let kernels = |mode: usize| measured["results"][mode]["kernels"].as_u64().unwrap();
+    assert!(0 < kernels(0) && kernels(0) < kernels(1), "{measured}");
+    assert_eq!(measured["results"][0]["preset"], "gpt2");
+    assert_eq!(measured["results"][0]["work"], "program");
+    assert_eq!(measured["results"][0]["tokens_per_s"], Value::Null);
+    let explained = work.succeed("explain --program gpt2 --refusals 0");
+    assert!(explained.contains("transformer.h.1.attn") && explained.contains("plan:"), "{explained}");
+    let of_file = work.succeed("explain --program gpt2/program.kir --refusals 0");
+    assert_eq!(of_file, explained);
+    let profiled = work.succeed("profile --program gpt2 --steps 1 --threads 1 --lines 0");
+    assert!(
+        profiled.contains("gpt2 program, compiled") && profiled.contains("transformer.h.*"),
+        "{profiled}"
+    );
+    let message = work.fail("bench --program gpt2 --preset tiny");
+    assert!(message.contains("cannot be used with"), "{message}");
+    let message = work.fail("explain --program gpt2 --ranks 2");
+    assert!(message.contains("--ranks is for training steps of a model"), "{message}");
+    assert!(work.fail("profile --program nowhere").contains("nowhere"));
+}
