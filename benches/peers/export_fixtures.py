@@ -5,7 +5,7 @@
 For each model an archive NAME.pt2, and NAME.safetensors: "input.N" and "output.N" (the first is what the loss looks at), "target",
 the loss, "gradient.PARAMETER" for every parameter, "losses" of 50 steps of AdamW at 1e-3 on this one batch, and "buffer.NAME" after them
 for buffers that the model changes. With integer targets the loss is their cross-entropy, else the mean square of what lacks to them.
-"operators" has no target: its outputs are one operator each. Files are packed by zlib (.z) but for those of `PLAIN`.
+"operators" has no target: its outputs are one operator each. "dropout" is an archive alone. Files are packed by zlib (.z) but for those of `PLAIN`.
 """
 
 import sys
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 
 from export_models import CORE, MODELS, SIZED, TRAINED
-from export_operators import operators
+from export_operators import Dropout, operators
 
 OUT = Path(__file__).resolve().parents[2] / "import/tests/fixtures"
 # What tests of commands and of corrupt archives read as it is.
@@ -34,6 +34,7 @@ def write_operators():
     tensors |= {f"output.{i}": value for i, value in enumerate(outputs)}
     tensors |= {f"gradient.{key}": p.grad for key, p in model.named_parameters()}
     write_tensors("operators", tensors)
+    export("dropout", Dropout(), {"x": torch.ones(60, 50)})
 
 
 def loss_of(output, target):

@@ -133,6 +133,9 @@ class Operators(torch.nn.Module):
             o.conv_transpose2d.input(p, flat[:48].view(4, 2, 2, 3), s, [2, 1], [0, 1], [1, 0], 2),
             o.conv_transpose2d.input(p, flat[:32].view(4, 2, 2, 2), None, [2, 3], [0, 0], [0, 0], 4, [2, 1]),
             o.convolution.default(q, flat[:48].view(4, 3, 2, 2), None, [2, 2], [0, 0], [1, 1], True, [1, 1], 1),
+            # Of so many inputs that each place has a product of its own.
+            o.conv2d.default(p.view(1, 16, 2, 2), flat[:128].view(2, 16, 2, 2), v[:2], [1, 1], [1, 1]),
+            o.conv_transpose2d.input(p.view(1, 16, 2, 2), flat[:128].view(16, 2, 2, 2), None, [2, 2], [0, 1]),
             o.max_pool1d.default(line, [3], [2], [1], [1], True), o.max_pool2d.default(p, [3, 2], [2, 2], [1, 0], [1, 2], True),
             o.avg_pool1d.default(line, [3], [2], [1], True, False), o.avg_pool2d.default(p, [3, 3], [2, 2], [1, 1], True, True),
             o.avg_pool2d.default(p, [3, 3], [2, 2], [1, 1], False, False), o.avg_pool2d.default(p, [2, 2], [2, 2], [0, 0], False, True, 3),
@@ -174,3 +177,13 @@ class Operators(torch.nn.Module):
 
 def operators():
     return Operators(), {"i": torch.randint(0, 4, (2, 3, 4)), "m": torch.rand(2, 3, 4) > 0.4}
+
+
+class Dropout(torch.nn.Module):
+    """What draws random numbers: its results have no judge but their statistics."""
+
+    def forward(self, x):
+        o, (rows, columns) = torch.ops.aten, x.shape
+        equal = torch.zeros(1, 1, rows, 1)
+        shares = o.scaled_dot_product_attention.default(equal, torch.zeros(1, 1, columns, 1), torch.eye(columns)[None, None], None, 0.5)
+        return (o.dropout.default(x, 0.25, True), *o.native_dropout.default(x, 0.1, True), shares[0, 0] * columns)

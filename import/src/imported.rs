@@ -4,7 +4,9 @@ use crate::archive::Archive;
 use crate::constants::closed_form;
 use crate::error::{ImportError, UnknownOperator};
 use crate::in_place::Renamed;
-use crate::schema::{Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature};
+use crate::schema::{
+    Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature, operator_name,
+};
 use crate::weights::{Weight, Weights, tensor_type};
 use crate::{Result, in_place, sizes};
 use kernfusion::HostTensor;
@@ -130,11 +132,6 @@ fn only_model(archive: &Archive) -> Result<String> {
             Err(archive.wrong(format!("it has several models ({}), and one is read", several.join(", "))))
         }
     }
-}
-
-/// The name of an operator in the table.
-pub(crate) fn operator_name(target: &str) -> &str {
-    target.strip_prefix("torch.ops.").unwrap_or(target)
 }
 
 /// Lists all operators that are not known.

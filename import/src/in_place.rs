@@ -9,9 +9,8 @@
 //! change with it, which this does not follow: where one is read afterwards, the archive is refused.
 
 use crate::error::Place;
-use crate::imported::operator_name;
 use crate::operators;
-use crate::schema::{Argument, Graph, Name, Node, OptionalTensor};
+use crate::schema::{Argument, Graph, Name, Node, OptionalTensor, operator_name};
 use std::collections::{HashMap, HashSet};
 
 /// What became of a graph's values.
@@ -214,5 +213,82 @@ impl Node {
     fn position(&self, name: &str) -> Option<usize> {
         let found = self.inputs.iter().position(|input| input.name == name)?;
         Some(self.inputs[..found].iter().map(|input| input.arg.tensors().len()).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A graph of nodes `[operator, operand, .., result]`.
+    fn graph(nodes: &[&[&str]]) -> Graph {
+        let tensor = |name: &str| json!({"as_tensor": {"name": name}});
+        let node = |words: &&[&str]| {
+            let (target, rest) = words.split_first().unwrap();
+            let (result, operands) = rest.split_last().unwrap();
+            let named = |(at, name): (usize, &&str)| json!({"name": if at == 0 { "self" } else { "other" }, "arg": tensor(name)});
+            let inputs: Vec<Value> = operands.iter().enumerate().map(named).collect();
+            json!({"target": format!("torch.ops.aten.{target}"), "inputs": inputs, "outputs": [tensor(result)]})
+        };
+        let nodes: Vec<Value> = nodes.iter().map(node).collect();
+        serde_json::from_value(json!({"nodes": nodes, "tensor_values": {}})).unwrap()
+    }
+
+    /// The nodes, as they were given.
+    fn shown(graph: &Graph) -> Vec<String> {
+        let words = |node: &Node| {
+            let operands: Vec<_> = node.tensors().map(|name| name.name.as_str()).collect();
+            let target = node.target.trim_start_matches("torch.ops.aten.");
+            format!("{} = {target}({})", node.results().join(", "), operands.join(", "))
+        };
+        graph.nodes.iter().map(words).collect()
+    }
+
+    #[test]
+    fn who_reads_a_changed_tensor_gets_what_it_has_become() {
+        let mut graph = graph(&[
+            &["add_.Tensor", "x", "b", "y"],
+            &["mul_.Tensor", "y", "x", "z"],
+            &["mul.Tensor", "x", "y", "u"],
+            &["sub.Tensor", "z", "b", "v"],
+        ]);
+        let renamed = without_changes(&mut graph, &["x"]).unwrap();
+        let expected =
+            ["y = add.Tensor(x, b)", "z = mul.Tensor(y, y)", "u = mul.Tensor(z, z)", "v = sub.Tensor(z, b)"];
+        assert_eq!(shown(&graph), expected);
+        assert_eq!(["x", "y", "z", "b"].map(|name| renamed.last(name)), ["z", "z", "z", "b"]);
+    }
+
+    #[test]
+    fn a_view_that_is_read_after_a_change_is_refused() {
+        let viewed = |after: &[&'static str]| {
+            graph(&[
+                &["view.default", "x", "v"],
+                &["relu_.default", "x", "y"],
+                &["mul.Tensor", after[0], after[1], "z"],
+            ])
+        };
+        assert!(without_changes(&mut viewed(&["x", "y"]), &["z"]).is_ok());
+        for (mut graph, results) in [(viewed(&["x", "v"]), ["z"]), (viewed(&["x", "y"]), ["v"])] {
+            let Err((operator, _, reason)) = without_changes(&mut graph, &results) else { panic!() };
+            assert_eq!(operator, "aten.relu_.default");
+            assert!(
+                reason.contains("changes \"x\" in place, and \"v\", which shares its memory"),
+                "{reason}"
+            );
+        }
+        // A change of a view, which alone is read.
+        let mut of_view =
+            graph(&[&["view.default", "x", "v"], &["relu_.default", "v", "y"], &["neg.default", "v", "z"]]);
+        assert!(without_changes(&mut of_view, &["z"]).is_ok());
+        assert_eq!(shown(&of_view)[2], "z = neg.default(y)");
+        let mut base =
+            graph(&[&["view.default", "x", "v"], &["relu_.default", "v", "y"], &["neg.default", "x", "z"]]);
+        assert!(without_changes(&mut base, &["z"]).is_err());
+        // A copy is no view.
+        let mut copied =
+            graph(&[&["clone.default", "x", "c"], &["relu_.default", "x", "y"], &["neg.default", "c", "z"]]);
+        assert!(without_changes(&mut copied, &["z"]).is_ok());
     }
 }

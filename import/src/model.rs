@@ -3,9 +3,9 @@
 use crate::Result;
 use crate::call::{Call, Values, as_dtype};
 use crate::error::ImportError;
-use crate::imported::{Imported, Source, operator_name};
+use crate::imported::{Imported, Source};
 use crate::operators;
-use crate::schema::{Argument, Node};
+use crate::schema::{Node, operator_name};
 use crate::weights::tensor_type;
 use kernfusion::init::Init;
 use kernfusion::trace::{Program, Tensor, Trace};
@@ -162,21 +162,6 @@ impl<'a> Model<'a> {
 
     fn wrong(&self, reason: String) -> ImportError {
         ImportError::Archive { path: self.imported.path.clone(), reason }
-    }
-}
-
-impl Node {
-    /// The names of the tensors that it gives.
-    pub(crate) fn results(&self) -> Vec<&str> {
-        let mut names = vec![];
-        for output in &self.outputs {
-            match output {
-                Argument::Tensor(value) => names.push(value.name.as_str()),
-                Argument::Tensors(values) => names.extend(values.iter().map(|value| value.name.as_str())),
-                _ => {}
-            }
-        }
-        names
     }
 }
 

@@ -56,6 +56,11 @@ pub(crate) struct Node {
     pub(crate) metadata: Metadata,
 }
 
+/// The name of an operator in the table.
+pub(crate) fn operator_name(target: &str) -> &str {
+    target.strip_prefix("torch.ops.").unwrap_or(target)
+}
+
 /// Where a node comes from.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Metadata {
@@ -65,6 +70,21 @@ pub(crate) struct Metadata {
     /// `key,path,class` of each open module, the innermost last, separated by `;`.
     #[serde(default)]
     pub(crate) nn_module_stack: String,
+}
+
+impl Node {
+    /// The names of the tensors that it gives.
+    pub(crate) fn results(&self) -> Vec<&str> {
+        let mut names = vec![];
+        for output in &self.outputs {
+            match output {
+                Argument::Tensor(value) => names.push(value.name.as_str()),
+                Argument::Tensors(values) => names.extend(values.iter().map(|value| value.name.as_str())),
+                _ => {}
+            }
+        }
+        names
+    }
 }
 
 #[derive(Debug, Deserialize)]

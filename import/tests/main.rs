@@ -2,5 +2,6 @@
 
 mod architectures;
 mod corrupt;
+mod dropout;
 mod fixture;
 mod page;

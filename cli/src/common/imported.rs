@@ -1,8 +1,8 @@
 //! The folder of an imported model: a program in text form, the values of its states, and what it takes and gives.
 
 use crate::common::error::CliError;
-use kernfusion::tensor_file;
 use kernfusion::trace::Program;
+use kernfusion::{HostTensor, tensor_file};
 use kernfusion_import::Imported;
 use kernfusion_ir::{InputRole, TensorType};
 use kernfusion_lm::NewFolder;
@@ -24,18 +24,53 @@ pub(crate) fn weights_file(path: &Path) -> Option<PathBuf> {
     path.is_dir().then(|| path.join(WEIGHTS))
 }
 
-/// Writes the folder of a model; it is there whole or not at all.
-pub(crate) fn write(
-    path: &Path,
-    imported: &Imported,
-    program: &Program,
-    replaces: bool,
-) -> Result<(), CliError> {
+/// Extents that an archive leaves open.
+#[derive(clap::Args)]
+pub(crate) struct ExtentArgs {
+    /// Of an archive with open extents (dynamic_shapes): an axis of an input, and its extent; may be given several times
+    #[arg(long, value_name = "INPUT.AXIS=N", value_parser = extent)]
+    dim: Vec<(String, usize)>,
+}
+
+impl ExtentArgs {
+    /// Opens an archive with these extents.
+    pub(crate) fn open(&self, archive: &Path) -> Result<Imported, CliError> {
+        let extents: Vec<_> = self.dim.iter().map(|(name, extent)| (name.as_str(), *extent)).collect();
+        Ok(Imported::open_sized(archive, &extents)?)
+    }
+
+    /// Refuses extents where there is no archive.
+    pub(crate) fn only_if(&self, is_archive: bool) -> Result<(), CliError> {
+        match is_archive || self.dim.is_empty() {
+            true => Ok(()),
+            false => Err(CliError::Usage("--dim is of an archive of torch.export.save".into())),
+        }
+    }
+}
+
+/// A name and an extent.
+fn extent(text: &str) -> Result<(String, usize), &'static str> {
+    let pair =
+        text.rsplit_once('=').and_then(|(name, extent)| Some((name.to_string(), extent.parse().ok()?)));
+    pair.filter(|(name, _)| !name.is_empty()).ok_or("it is INPUT.AXIS=N, such as input_ids.0=8")
+}
+
+/// The folder of a model that is about to be written, unless there is one that may not be replaced.
+pub(crate) fn claim(path: &Path, replaces: bool) -> Result<NewFolder, CliError> {
     let is_ours = |name: &str| [PROGRAM, WEIGHTS, SIGNATURE].contains(&name);
+    let folder = NewFolder::create(path, if replaces { Some(&is_ours) } else { None });
+    Ok(folder.map_err(kernfusion_lm::Error::from)?)
+}
+
+/// Writes the folder of a model; it is there whole or not at all.
+pub(crate) fn write<'t>(
+    folder: NewFolder,
+    states: impl IntoIterator<Item = (&'t str, &'t HostTensor)>,
+    program: &Program,
+) -> Result<(), CliError> {
     let put = || {
-        let folder = NewFolder::create(path, if replaces { Some(&is_ours) } else { None })?;
         folder.write(PROGRAM, program.graph.to_string().as_bytes())?;
-        folder.write(WEIGHTS, &tensor_file::content(imported.states()))?;
+        folder.write(WEIGHTS, &tensor_file::content(states))?;
         folder.write(SIGNATURE, format!("{:#}\n", signature(program)).as_bytes())?;
         folder.commit()
     };

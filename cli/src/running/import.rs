@@ -2,12 +2,10 @@
 
 use crate::Outcome;
 use crate::common::destination::{Destination, write_derived};
-use crate::common::error::CliError;
-use crate::common::imported;
+use crate::common::imported::{self, ExtentArgs};
 use crate::common::screen::{Screen, grouped};
 use crate::common::source::published;
 use kernfusion::models::ModelConfig;
-use kernfusion_import::Imported;
 use kernfusion_lm::checkpoint::CHECKPOINT_FILE;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,18 +31,10 @@ pub(crate) struct Args {
     /// Directory of the checkpoint, or folder of the program
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// Of an archive with open extents: an axis of an input, and its extent; may be given several times
-    #[arg(long, value_name = "INPUT.AXIS=N", value_parser = extent)]
-    dim: Vec<(String, usize)>,
+    #[command(flatten)]
+    extents: ExtentArgs,
     #[command(flatten)]
     destination: Destination,
-}
-
-/// A name and an extent.
-fn extent(text: &str) -> Result<(String, usize), &'static str> {
-    let pair =
-        text.rsplit_once('=').and_then(|(name, extent)| Some((name.to_string(), extent.parse().ok()?)));
-    pair.filter(|(name, _)| !name.is_empty()).ok_or("it is INPUT.AXIS=N, such as input_ids.0=8")
 }
 
 /// The file of the model's shape.
@@ -57,10 +47,9 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
 }
 
 fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
-    let extents: Vec<_> = args.dim.iter().map(|(name, extent)| (name.as_str(), *extent)).collect();
-    let imported = Imported::open_sized(&args.model, &extents)?;
+    let imported = args.extents.open(&args.model)?;
     let program = imported.program()?;
-    imported::write(&args.out, &imported, &program, args.destination.overwrite)?;
+    imported::write(imported::claim(&args.out, args.destination.overwrite)?, imported.states(), &program)?;
     let (nodes, parameters) = (program.graph.len(), program.parameter_count());
     screen.line(format!(
         "a program of {nodes} ops with {} parameters in {}",
@@ -71,9 +60,7 @@ fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
 }
 
 fn import_published(args: &Args, screen: &mut Screen) -> Outcome {
-    if !args.dim.is_empty() {
-        return Err(CliError::Usage("--dim is of an archive of torch.export.save".into()));
-    }
+    args.extents.only_if(false)?;
     let model = published(&args.model)?;
     let directory = args.destination.of_run(Some(&args.out), &args.out, &[], screen)?;
     model.import(&args.out)?;

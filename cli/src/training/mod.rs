@@ -4,6 +4,7 @@ pub(crate) mod adaptation;
 pub(crate) mod data;
 pub(crate) mod launch;
 pub(crate) mod live;
+pub(crate) mod program;
 pub(crate) mod ranks;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;

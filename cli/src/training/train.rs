@@ -9,6 +9,7 @@ use crate::common::model::{MemoryArgs, ModelArgs, TargetArgs};
 use crate::common::screen::{Screen, grouped, mib, progress};
 use crate::training::adaptation::AdaptationArgs;
 use crate::training::live::{self, State};
+use crate::training::program::{ArchiveArgs, Run};
 use crate::training::ranks::{self, ExchangeArgs, Facts, Rank, Ranks, agreed};
 use crate::training::stop;
 use crate::training::tokenizer::TokenizerArgs;
@@ -46,7 +47,8 @@ const DEFAULT_STEPS: u64 = 1500;
   kernfusion train --data verse.txt --init runs/tiny/checkpoint.safetensors --lora 8 --out runs/verse
   kernfusion train --preset thesis --tensorboard --sample-every 500     # then: tensorboard --logdir runs
   kernfusion train --preset thesis --ui
-  kernfusion train --resume runs/thesis --steps 10000")]
+  kernfusion train --resume runs/thesis --steps 10000
+  kernfusion train --program model.pt2 --data batches.safetensors --loss cross-entropy --out trained")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -134,6 +136,8 @@ pub(crate) struct Args {
     resume: Option<PathBuf>,
     #[command(flatten)]
     watch: WatchArgs,
+    #[command(flatten)]
+    archive: ArchiveArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -164,6 +168,12 @@ enum OrderArg {
 }
 
 pub(crate) fn run(args: &Args, ranks: &Ranks, screen: &mut Screen) -> Outcome {
+    if let Some(archive) = args.archive.archive()? {
+        return match ranks {
+            Ranks::Alone => args.archive.train(archive, &args.of_archive()?, screen),
+            _ => Err(CliError::Usage("--program is trained by one process".into())),
+        };
+    }
     ranks.run(screen, |rank, screen| match screen {
         Some(screen) => speaking(args, rank, screen),
         None => beside(args, rank),
@@ -372,6 +382,24 @@ impl Args {
         let target = self.memory.limit(target).shard_optimizer(self.shard_optimizer);
         let target = target.collectives(self.exchange.collectives());
         Ok(ranks::target(target, rank, self.target.chooses_threads()))
+    }
+
+    /// The run of a model that PyTorch exported.
+    fn of_archive(&self) -> Result<Run<'_>, CliError> {
+        let defaults = Settings::default();
+        let given = "the flag is asked for beside --program";
+        let steps = self.steps.unwrap_or(DEFAULT_STEPS);
+        Ok(Run {
+            data: self.data.as_deref().expect(given),
+            out: self.out.as_deref().expect(given),
+            overwrite: self.destination.overwrite,
+            steps,
+            optimizer: self.optimizer(&defaults.optimizer),
+            schedule: self.schedule(defaults.schedule, steps),
+            clip: self.clip.map_or(defaults.clip, |clip| Some(clip).filter(|&clip| clip != 0.0)),
+            seed: self.seed.unwrap_or(defaults.seed),
+            target: self.target(None)?,
+        })
     }
 
     /// The directory of the run.

@@ -118,3 +118,66 @@ fn its_program_is_measured_and_explained() {
     assert!(message.contains("--ranks is for training steps of a model"), "{message}");
     assert!(work.fail("profile --program nowhere").contains("nowhere"));
 }
+
+/// Batches of one, of the tensors of GPT-2's fixture.
+fn write_batches(work: &Workplace, names: &[(&str, &str)]) {
+    let tensors = tensor_file::read(&fixture("gpt2.safetensors")).unwrap();
+    let batch = |name: &str| {
+        let ty = tensors[name].ty();
+        let ty = ty.with_shape([&[1], &ty.shape[..]].concat());
+        HostTensor::from_bytes(&ty, &tensors[name].to_bytes()).unwrap()
+    };
+    let batches = names.iter().map(|(name, of)| (name.to_string(), batch(of)));
+    tensor_file::write(&work.path("batches.safetensors"), &batches.collect()).unwrap();
+}
+
+#[test]
+fn an_archive_is_trained_as_pytorch_trains_it() {
+    let (work, first) = gpt2();
+    write_batches(&work, &[("input_ids", "input.0"), ("target", "target")]);
+    let train = format!(
+        "train --program {} --data batches.safetensors --loss cross-entropy --clip 0 --lr 0.001 --optimizer adamw",
+        fixture("gpt2.pt2").display()
+    );
+    let said = work.succeed(&format!("{train} --steps 50 --out trained"));
+    let losses = tensor_file::read(&fixture("gpt2.safetensors")).unwrap()["losses"].to_f64();
+    for (step, expected) in [(1, losses[0]), (48, losses[47]), (50, losses[49])] {
+        let line = said.lines().find(|line| line.starts_with(&format!("step {step:>6}"))).unwrap();
+        let loss: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((loss - expected).abs() < 1e-4 * expected, "{line}: {expected}");
+    }
+    // The folder has what was trained.
+    work.succeed("run trained --inputs in.safetensors --outputs out.safetensors");
+    let logits = &tensor_file::read(&work.path("out.safetensors")).unwrap()["output.0"];
+    assert!(logits.ty() == first.ty() && *logits != first);
+    assert!(work.fail(&format!("{train} --out trained")).contains("not empty"));
+}
+
+#[test]
+fn what_cannot_be_trained_says_why() {
+    let (work, _) = gpt2();
+    write_batches(&work, &[("input_ids", "input.0"), ("losses", "losses")]);
+    let train = |flags: &str| {
+        let archive = fixture("gpt2.pt2");
+        work.fail(&format!(
+            "train --program {} --data batches.safetensors --out x {flags}",
+            archive.display()
+        ))
+    };
+    assert!(train("").contains("--loss"));
+    assert!(train("--loss sum").contains("cross-entropy, mse or output:N"));
+    assert!(train("--loss mse --preset tiny").contains("cannot be used with"));
+    let message = train("--loss mse");
+    assert!(message.contains("batches.safetensors: the tensor \"target\" is missing"), "{message}");
+    let message = train("--loss output:0");
+    assert!(message.contains("the step takes no tensor \"losses\""), "{message}");
+    assert!(train("--loss output:7").contains("the model has 1 outputs"));
+    write_batches(&work, &[("input_ids", "target"), ("target", "losses")]);
+    let message = train("--loss cross-entropy");
+    assert!(message.contains("cross_entropy"), "{message}");
+    write_batches(&work, &[("input_ids", "losses"), ("target", "target")]);
+    let message = train("--loss cross-entropy");
+    assert!(message.contains("batches are of i32[2,6] with an axis more in front"), "{message}");
+    assert!(!work.path("x").exists());
+    assert!(work.fail("train --dim x.0=3 --steps 1").contains("--dim is of an archive"));
+}

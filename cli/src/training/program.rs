@@ -1,0 +1,220 @@
+//! `kernfusion train --program`: a model that PyTorch exported, trained on batches of a file.
+
+use crate::Outcome;
+use crate::common::error::{CliError, in_file};
+use crate::common::imported::{self, ExtentArgs};
+use crate::common::screen::{Screen, grouped, progress};
+use crate::training::stop;
+use kernfusion::compile::{Target, Tensors};
+use kernfusion::loss::{cross_entropy, mse};
+use kernfusion::optim::{Optimizer, Schedule, TrainStep};
+use kernfusion::trace::{Tensor, Trace};
+use kernfusion::{HostTensor, tensor_file};
+use kernfusion_ir::TensorType;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+
+/// What `train` takes for a model that PyTorch exported.
+#[derive(clap::Args)]
+pub(crate) struct ArchiveArgs {
+    /// Train a model that PyTorch exported, an archive of torch.export.save, instead of one of a preset. --data is then a file of tensors:
+    /// for each input of the model one with an axis more in front, over which batches are taken in turn, and so for "target"
+    #[arg(long = "program", value_name = "FILE.pt2", requires_all = ["data", "loss", "out"], conflicts_with_all = OF_PRESETS)]
+    archive: Option<PathBuf>,
+    /// With --program: what becomes small, the cross-entropy or the mean square of the first output and "target", or output N, a scalar
+    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "archive")]
+    loss: Option<Loss>,
+    #[command(flatten)]
+    extents: ExtentArgs,
+}
+
+/// Flags of models that read a text.
+const OF_PRESETS: [&str; 25] = [
+    "preset",
+    "config",
+    "batch_size",
+    "dropout",
+    "tokenizer",
+    "vocabulary",
+    "align_vocabulary",
+    "accumulate",
+    "order",
+    "validate_every",
+    "validation_batches",
+    "sample_every",
+    "sample_tokens",
+    "sample_prompt",
+    "sample_top_k",
+    "checkpoint_every",
+    "freeze",
+    "lora",
+    "shard_optimizer",
+    "init",
+    "resume",
+    "log",
+    "tensorboard",
+    "ui",
+    "average_from",
+];
+
+/// What becomes small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    CrossEntropy,
+    Mse,
+    Output(usize),
+}
+
+impl FromStr for Loss {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.strip_prefix("output:").map(str::parse)) {
+            ("cross-entropy", _) => Ok(Loss::CrossEntropy),
+            ("mse", _) => Ok(Loss::Mse),
+            (_, Some(Ok(number))) => Ok(Loss::Output(number)),
+            _ => Err("it is cross-entropy, mse or output:N, such as output:0"),
+        }
+    }
+}
+
+/// The tensor of a file that outputs are compared with.
+const TARGET: &str = "target";
+
+/// What the other flags say of a run.
+pub(crate) struct Run<'a> {
+    pub(crate) data: &'a Path,
+    pub(crate) out: &'a Path,
+    pub(crate) overwrite: bool,
+    pub(crate) steps: u64,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) schedule: Schedule,
+    pub(crate) clip: Option<f64>,
+    pub(crate) seed: u64,
+    pub(crate) target: Target,
+}
+
+impl ArchiveArgs {
+    /// The archive, if one is to be trained.
+    pub(crate) fn archive(&self) -> Result<Option<&Path>, CliError> {
+        self.extents.only_if(self.archive.is_some())?;
+        Ok(self.archive.as_deref())
+    }
+
+    /// Trains the model of an archive, and writes its folder.
+    pub(crate) fn train(&self, archive: &Path, run: &Run<'_>, screen: &mut Screen) -> Outcome {
+        let imported = self.extents.open(archive)?;
+        let program = imported.program()?;
+        let folder = imported::claim(run.out, run.overwrite)?;
+        let data = tensor_file::read(run.data)?;
+        let trace = Trace::training();
+        let inputs: Vec<_> =
+            imported.inputs().map(|(name, ty)| trace.input(name, ty.shape.clone(), ty.dtype)).collect();
+        let outputs = imported.call(&trace, &inputs.iter().collect::<Vec<_>>())?;
+        let mut expected: Vec<_> =
+            imported.inputs().map(|(name, ty)| (name.to_string(), ty.clone())).collect();
+        let content = |reason: String| CliError::Content { path: run.data.into(), reason };
+        let target =
+            data.get(TARGET).map(HostTensor::ty).and_then(|ty| Some((ty.shape.get(1..)?.to_vec(), ty.dtype)));
+        let loss = match self.loss {
+            Some(Loss::Output(number)) => outputs.get(number).cloned().ok_or_else(|| {
+                CliError::Usage(format!("--loss output:{number}: the model has {} outputs", outputs.len()))
+            })?,
+            kind => {
+                let (shape, dtype) = target.ok_or_else(|| {
+                    content(format!("the tensor \"{TARGET}\" is missing, which --loss compares with"))
+                })?;
+                let target = trace.input(TARGET, shape, dtype);
+                expected.push((TARGET.into(), target.ty()));
+                let first =
+                    outputs.first().ok_or_else(|| CliError::Usage("the model has no output".into()))?;
+                compared(kind, first, &target)
+            }
+        };
+        if let Some(error) = trace.error() {
+            return Err(content(error.to_string().lines().next().unwrap_or_default().into()));
+        }
+        let batches = batches(&data, &expected).map_err(content)?;
+        let step =
+            TrainStep::new(&loss, &run.optimizer, run.clip).map_err(|error| in_file(archive, error))?;
+        let mut session = step.session(&run.target, run.seed)?.with_schedule(run.schedule)?;
+        imported.set(session.states())?;
+        screen.line(format!(
+            "model: {} parameters in {}; {} batches",
+            grouped(program.parameter_count() as u64),
+            archive.display(),
+            batches.len()
+        ));
+        let (stop, bar) = (stop::upon_signals()?, progress(run.steps, "{pos}/{len} steps, {eta} left"));
+        let every = run.steps.div_ceil(20);
+        for (step, batch) in (1..=run.steps).zip(batches.iter().cycle()) {
+            let inputs: Vec<_> = batch.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+            let loss = session.step(&inputs)?;
+            bar.inc(1);
+            let is_stopped = stop.load(Ordering::Relaxed);
+            if step == 1 || step % every == 0 || step == run.steps || is_stopped {
+                bar.suspend(|| screen.line(format!("step {step:>6}  loss {loss:.5}")));
+            }
+            if is_stopped {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        let states = imported.states().map(|(name, _)| Ok((name.to_string(), session.get(name)?)));
+        let states = states.collect::<kernfusion::Result<Tensors>>()?;
+        imported::write(folder, states.iter().map(|(name, value)| (name.as_str(), value)), &program)?;
+        let place = run.out.display();
+        screen.line(format!("model with its new parameters in {place}: kernfusion run {place}"));
+        Ok(match session.steps_done() < run.steps {
+            true => ExitCode::from(stop::exit_code()),
+            false => ExitCode::SUCCESS,
+        })
+    }
+}
+
+/// A loss of an output and what it should be.
+fn compared(kind: Option<Loss>, output: &Tensor, target: &Tensor) -> Tensor {
+    match kind {
+        Some(Loss::Mse) => mse(output, target),
+        _ => cross_entropy(output, target),
+    }
+}
+
+/// The inputs of a step by name.
+type Batch = Vec<(String, HostTensor)>;
+
+/// The batches of a file: slices of its tensors along their first axis.
+fn batches(data: &Tensors, expected: &[(String, TensorType)]) -> Result<Vec<Batch>, String> {
+    let unknown = data.keys().find(|name| expected.iter().all(|(other, _)| other != *name));
+    if let Some(name) = unknown {
+        return Err(format!("the step takes no tensor \"{name}\""));
+    }
+    let mut batches: Vec<Batch> = vec![];
+    for (at, (name, ty)) in expected.iter().enumerate() {
+        let all = data.get(name).ok_or_else(|| format!("the tensor \"{name}\" is missing"))?;
+        let found = all.ty();
+        let count = match found.shape.split_first() {
+            Some((&count, rest)) if rest == ty.shape && found.dtype == ty.dtype && count > 0 => count,
+            _ => {
+                return Err(format!(
+                    "\"{name}\" is {found}, and batches are of {ty} with an axis more in front"
+                ));
+            }
+        };
+        if at == 0 {
+            batches.resize(count, vec![]);
+        }
+        if batches.len() != count {
+            return Err(format!("\"{name}\" has {count} batches, \"{}\" {}", expected[0].0, batches.len()));
+        }
+        let bytes = all.to_bytes();
+        for (number, batch) in batches.iter_mut().enumerate() {
+            let own = &bytes[number * ty.bytes()..][..ty.bytes()];
+            let tensor = HostTensor::from_bytes(ty, own).expect("as many bytes as the type has");
+            batch.push((name.clone(), tensor));
+        }
+    }
+    Ok(batches)
+}
