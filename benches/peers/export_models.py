@@ -124,6 +124,17 @@ class UNet(nn.Module):
         return self.last(nn.functional.silu(self.norm(y)))
 
 
+class Normalized(nn.Module):
+    """A perceptron whose hidden layer is normalised over the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(3, 6, bias=False), nn.BatchNorm1d(6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.down(self.norm(self.up(x)).relu())
+
+
 class Small(nn.Module):
     """What corrupt archives are made of."""
 
@@ -137,6 +148,7 @@ class Small(nn.Module):
 
 MODELS = {
     "linear": lambda: (Small(), {"x": torch.randn(4, 3)}),
+    "batch_norm": lambda: (Normalized(), {"x": torch.randn(12, 3)}),
     "linear_sized": lambda: (Small(), {"x": torch.randn(4, 3)}),
     "gpt2": text(hf.GPT2Config, hf.GPT2LMHeadModel, vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
                  n_positions=16, use_cache=False, bos_token_id=0, eos_token_id=1),
@@ -175,9 +187,9 @@ MODELS = {
 
 # Exported after `run_decompositions()`, so that core ATen operators are left. (Those of GPT-2 fail: PyTorch 2.13 views what attention gives
 # as another shape than it has.)
-CORE = ["llama_sized", "linear", "bert", "roberta", "t5", "convnext", "unet", "resnet18_training"]
+CORE = ["llama_sized", "linear", "bert", "roberta", "t5", "convnext", "unet", "batch_norm"]
 # Exported for training: normalised by statistics of the batch, which buffers follow.
-TRAINED = ["resnet18_training"]
+TRAINED = ["resnet18_training", "batch_norm"]
 # Exported with extents that are open, from inputs of other extents than those that "input.N" has.
 SIZED = {"llama_sized": ({"input_ids": tokens(3, 5)},
                          {"input_ids": {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=16)}}),

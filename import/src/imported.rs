@@ -52,7 +52,7 @@ impl Imported {
     /// Reads an archive of `torch.export.save`, with all its parameters.
     ///
     /// # Errors
-    /// It cannot be read; it is no such archive, not whole, or its parts do not fit; it has operators that [are not known](operators), all of
+    /// It cannot be read; it is no such archive, not whole, or its parts do not fit; it has operators that [are not known](crate::operators), all of
     /// which are listed; or something else that is not read: pickled tensors, objects, dtypes without a counterpart, open extents.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Imported::open_sized(path, &[])

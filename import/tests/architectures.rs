@@ -148,7 +148,7 @@ macro_rules! architectures {
 }
 
 architectures! {
-    gpt2 llama llama_sized qwen2 qwen3 gemma
+    batch_norm gpt2 llama llama_sized qwen2 qwen3 gemma
     phi mixtral qwen2_moe mamba bert roberta distilbert
     t5 vit whisper resnet18 resnet18_training convnext lstm unet
 }
