@@ -4,7 +4,7 @@
 
 For each model an archive NAME.pt2, and NAME.safetensors: "input.N" and "output.N" (the first is what the loss looks at), "target",
 the loss, "gradient.PARAMETER" for every parameter, "losses" of 50 steps of AdamW at 1e-3 on this one batch, and "buffer.NAME" after them
-for buffers that the model changes. With integer targets the loss is their cross-entropy, else the mean square of what lacks to them.
+for buffers that the model changes. With integer targets the loss is their cross-entropy, else the mean square of what lacks to them; without targets the first output is the loss.
 "operators" has no target: its outputs are one operator each. "dropout" is an archive alone. Files are packed by zlib (.z) but for those of `PLAIN`.
 """
 
@@ -20,7 +20,7 @@ from export_operators import Dropout, operators
 
 OUT = Path(__file__).resolve().parents[2] / "import/tests/fixtures"
 # What tests of commands and of corrupt archives read as it is.
-PLAIN = ["linear", "linear_sized", "gpt2"]
+PLAIN = ["linear", "linear_sized", "linear_loss", "gpt2"]
 
 
 def write_operators():
@@ -38,6 +38,8 @@ def write_operators():
 
 
 def loss_of(output, target):
+    if target is None:
+        return output
     if target.dtype == torch.long:
         return torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
     return (output - target).square().mean()
@@ -93,10 +95,10 @@ def write(name, build):
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     outputs = outputs_of(model, inputs)
     shape = outputs[0].shape
-    target = torch.randn(shape) if name in ["linear", "linear_sized", "unet"] else torch.randint(0, shape[-1], shape[:-1])
+    target = None if shape == () else torch.randn(shape) if name in ["linear", "linear_sized", "unet"] else torch.randint(0, shape[-1], shape[:-1])
     tensors |= {f"output.{i}": value for i, value in enumerate(outputs)}
     loss_of(outputs[0], target).backward()
-    tensors["target"] = target
+    tensors |= {} if target is None else {"target": target}
     tensors |= {f"gradient.{key}": p.grad for key, p in model.named_parameters() if p.grad is not None}
     changed = [key for key, value in model.named_buffers() if not torch.equal(value, buffers[key])]
     model.load_state_dict(buffers, strict=False)

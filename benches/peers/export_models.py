@@ -19,6 +19,15 @@ def text(config_class, model_class, **settings):
     return lambda: (model_class(config_class(**settings)), {"input_ids": tokens(BATCH, LENGTH)})
 
 
+def labelled(config_class, model_class, **settings):
+    """As `text`, with labels, some of which do not count: the first result is the loss."""
+    def build():
+        labels = tokens(BATCH, LENGTH)
+        labels[0, :2] = -100
+        return model_class(config_class(**settings)), {"input_ids": tokens(BATCH, LENGTH), "labels": labels}
+    return build
+
+
 def padded(config_class, model_class, fill=0, **settings):
     """As `text`, with a mask of what is padding."""
     def build():
@@ -146,14 +155,23 @@ class Small(nn.Module):
         return self.up(x)
 
 
+class Lossy(Small):
+    """A loss is its result."""
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.up(x), y)
+
+
 MODELS = {
     "linear": lambda: (Small(), {"x": torch.randn(4, 3)}),
+    "linear_loss": lambda: (Lossy(), {"x": torch.randn(4, 3), "y": torch.randn(4, 5)}),
     "batch_norm": lambda: (Normalized(), {"x": torch.randn(12, 3)}),
     "linear_sized": lambda: (Small(), {"x": torch.randn(4, 3)}),
     "gpt2": text(hf.GPT2Config, hf.GPT2LMHeadModel, vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
                  n_positions=16, use_cache=False, bos_token_id=0, eos_token_id=1),
     "llama": text(hf.LlamaConfig, hf.LlamaForCausalLM, **LLAMA),
     "llama_sized": text(hf.LlamaConfig, hf.LlamaForCausalLM, **LLAMA),
+    "llama_loss": labelled(hf.LlamaConfig, hf.LlamaForCausalLM, **LLAMA),
     "qwen2": padded(hf.Qwen2Config, hf.Qwen2ForCausalLM, **LLAMA),
     "qwen3": text(hf.Qwen3Config, hf.Qwen3ForCausalLM, **LLAMA, head_dim=6),
     "gemma": text(hf.GemmaConfig, hf.GemmaForCausalLM, **LLAMA, head_dim=6),

@@ -74,13 +74,13 @@ class Operators(torch.nn.Module):
             o.avg_pool2d.default(p, [2, 2]), o.avg_pool2d.default(p, [3, 3], [2, 2], [1, 1]),
             o._scaled_dot_product_flash_attention_for_cpu.default(a[:, None], b[:, None], b[:, None])[0],
         ]
-        return (*results, *self.elementwise(i, m), *self.moved(i, m), *self.windows(), *self.recurrent(), *self.in_place(i, m))
+        return (*results, *self.elementwise(i, m), *self.moved(i, m), *self.windows(), *self.recurrent(), *self.losses(i, m), *self.in_place(i, m))
 
     def elementwise(self, i, m):
         o, a, b, c, w, v, s = torch.ops.aten, self.a, self.b, self.c, self.w, self.v, self.s
         inf = float("inf")
         return [
-            o.exp2.default(a), o.expm1.default(a), o.log1p.default(b), o.log2.default(b), o.square.default(a), o.trunc.default(a * 3),
+            o.log10.default(b), o.tan.default(a), o.rsub.Tensor(a, v, alpha=2), o.exp2.default(a), o.expm1.default(a), o.log1p.default(b), o.log2.default(b), o.square.default(a), o.trunc.default(a * 3),
             o.round.default(a * 3), o.round.default(i / 2 - 1), o.log_sigmoid.default(a), o.relu6.default(a * 4), o.mish.default(a),
             o.hardsigmoid.default(a * 3), o.hardswish.default(a * 3), o.prelu.default(c, s), o.prelu.default(a, s[:1]), o.elu.default(a, 0.5, 1.5),
             o.celu.default(a, 0.7), o.selu.default(a), o.threshold.default(a, 0.2, -1.0), o.glu.default(a, -1), o.clamp.Tensor(a, v - 1, s),
@@ -107,6 +107,8 @@ class Operators(torch.nn.Module):
         places, each = torch.tensor([4, 0, 4]), torch.tensor([3, 0, 4])
         order = torch.tensor([[[2, 0, 1, 2], [0, 1, 2, 0]]]).expand(2, -1, -1)
         return [
+            o.swapaxes.default(a, 0, -1), o.unfold.default(a, 2, 2, 1), o.unfold.default(a, 0, 1, 3), *o.meshgrid.indexing([v, b[0, 0]], indexing="ij"),
+            *o.meshgrid.indexing([v[:3], b[0, 0], v], indexing="xy"), o.argsort.default(a, 1, True), *o.sort.stable(a, stable=True, dim=1),
             o.squeeze.default(a[:1]), o.unflatten.int(a, 2, [2, 2]), o.view_as.default(c, a), o.expand_as.default(v, a), o.movedim.int(a, 0, -1),
             o.numpy_T.default(w), o.narrow.default(a, 2, -3, 2), o.repeat_interleave.self_int(a, 2, 1), o.repeat_interleave.self_int(v, 3),
             o.roll.default(a, [1, -2], [1, 2]), o.pad.default(a, [1, 2], "constant", 0.5), o.pad.default(a, [1, 2], "replicate"),
@@ -136,6 +138,7 @@ class Operators(torch.nn.Module):
             # Of so many inputs that each place has a product of its own.
             o.conv2d.default(p.view(1, 16, 2, 2), flat[:128].view(2, 16, 2, 2), v[:2], [1, 1], [1, 1]),
             o.conv_transpose2d.input(p.view(1, 16, 2, 2), flat[:128].view(16, 2, 2, 2), None, [2, 2], [0, 1]),
+            o.pixel_shuffle.default(p, 2), o.upsample_bicubic2d.vec(p, [7, 3], False, None), o.upsample_bicubic2d.vec(q, None, True, [2.0, 2.0]),
             o.max_pool1d.default(line, [3], [2], [1], [1], True), o.max_pool2d.default(p, [3, 2], [2, 2], [1, 0], [1, 2], True),
             o.avg_pool1d.default(line, [3], [2], [1], True, False), o.avg_pool2d.default(p, [3, 3], [2, 2], [1, 1], True, True),
             o.avg_pool2d.default(p, [3, 3], [2, 2], [1, 1], False, False), o.avg_pool2d.default(p, [2, 2], [2, 2], [0, 0], False, True, 3),
@@ -156,6 +159,19 @@ class Operators(torch.nn.Module):
             *o.lstm.input(c, [states, states + 0.5], lstm, True, 2, 0.0, False, True, True),
             *o.gru.input(c.transpose(0, 1), first, once, True, 1, 0.0, False, False, False),
             *o.rnn_tanh.input(c, first, [once[0][:4], once[1][:4]], False, 1, 0.0, False, False, True),
+        ]
+
+    def losses(self, i, m):
+        o, a, b, c, v = torch.ops.aten, self.a, self.b, self.c, self.v
+        classes = i[:, 0] % 3
+        truth, rows = m.float(), classes.flatten()
+        return [
+            o.cross_entropy_loss.default(a, classes), o.cross_entropy_loss.default(a, classes, b[0, :, 0].detach(), 0, 2),
+            o.cross_entropy_loss.default(a, classes, None, 2, 1, 0.2), o.cross_entropy_loss.default(a, classes, None, 1, 1, 0.1),
+            o.cross_entropy_loss.default(v, i[0, 0, 0]), o.nll_loss_nd.default(a, classes, b[0, :, 0].detach(), 1, 0),
+            *o.nll_loss_forward.default(c.reshape(8, 3), rows, None, 1, 2), o.mse_loss.default(a, b), o.mse_loss.default(a, b, 0),
+            o.l1_loss.default(a, b, 2), o.binary_cross_entropy_with_logits.default(a, truth),
+            o.binary_cross_entropy_with_logits.default(a, truth, b.detach(), v.detach().abs(), 0),
         ]
 
     def in_place(self, i, m):

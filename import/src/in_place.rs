@@ -70,7 +70,7 @@ pub(crate) fn without_changes(
             node.target = name;
         }
         let is_view = operators::find(operator_name(&node.target)).is_some_and(|operator| operator.is_view);
-        if let Some(viewed) = own.first().filter(|_| is_view) {
+        for viewed in own.iter().filter(|_| is_view) {
             node.results().into_iter().for_each(|result| aliases.add(result, viewed));
         }
     }
@@ -148,10 +148,17 @@ impl Aliases {
         self.first.get(name).map_or(name, String::as_str)
     }
 
+    /// Says that two values may share memory, and with them all that may share it with either.
     fn add(&mut self, name: &str, other: &str) {
-        let first = self.first(other).to_string();
-        self.all.entry(first.clone()).or_default().extend([name.to_string(), first.clone()]);
-        self.first.insert(name.into(), first);
+        let [first, joined] = [other, name].map(|name| self.first(name).to_string());
+        let mut all = self.all.remove(&joined).unwrap_or_default();
+        all.extend([name.to_string(), joined]);
+        for name in all.iter().filter(|name| **name != first) {
+            self.first.insert(name.clone(), first.clone());
+        }
+        let sharing = self.all.entry(first.clone()).or_default();
+        sharing.extend(all);
+        sharing.insert(first);
     }
 
     /// What may share memory with a value, but is not the same tensor.

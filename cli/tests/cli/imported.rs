@@ -119,9 +119,9 @@ fn its_program_is_measured_and_explained() {
     assert!(work.fail("profile --program nowhere").contains("nowhere"));
 }
 
-/// Batches of one, of the tensors of GPT-2's fixture.
-fn write_batches(work: &Workplace, names: &[(&str, &str)]) {
-    let tensors = tensor_file::read(&fixture("gpt2.safetensors")).unwrap();
+/// A batch alone, of the tensors of a fixture.
+fn write_batches(work: &Workplace, of: &str, names: &[(&str, &str)]) {
+    let tensors = tensor_file::read(&fixture(&format!("{of}.safetensors"))).unwrap();
     let batch = |name: &str| {
         let ty = tensors[name].ty();
         let ty = ty.with_shape([&[1], &ty.shape[..]].concat());
@@ -134,7 +134,7 @@ fn write_batches(work: &Workplace, names: &[(&str, &str)]) {
 #[test]
 fn an_archive_is_trained_as_pytorch_trains_it() {
     let (work, first) = gpt2();
-    write_batches(&work, &[("input_ids", "input.0"), ("target", "target")]);
+    write_batches(&work, "gpt2", &[("input_ids", "input.0"), ("target", "target")]);
     let train = format!(
         "train --program {} --data batches.safetensors --loss cross-entropy --clip 0 --lr 0.001 --optimizer adamw",
         fixture("gpt2.pt2").display()
@@ -154,9 +154,31 @@ fn an_archive_is_trained_as_pytorch_trains_it() {
 }
 
 #[test]
+fn a_model_may_give_its_loss_itself() {
+    let work = Workplace::new();
+    write_batches(&work, "linear_loss", &[("x", "input.0"), ("y", "input.1")]);
+    let archive = fixture("linear_loss.pt2");
+    let said = work.succeed(&format!(
+        "train --program {} --data batches.safetensors --loss output:0 --clip 0 --steps 50 --out trained",
+        archive.display()
+    ));
+    let losses = tensor_file::read(&fixture("linear_loss.safetensors")).unwrap()["losses"].to_f64();
+    let loss: f64 = said
+        .lines()
+        .find(|line| line.starts_with("step     50"))
+        .unwrap()
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((loss - losses[49]).abs() < 1e-4 * losses[49], "{loss} instead of {}", losses[49]);
+}
+
+#[test]
 fn what_cannot_be_trained_says_why() {
     let (work, _) = gpt2();
-    write_batches(&work, &[("input_ids", "input.0"), ("losses", "losses")]);
+    write_batches(&work, "gpt2", &[("input_ids", "input.0"), ("losses", "losses")]);
     let train = |flags: &str| {
         let archive = fixture("gpt2.pt2");
         work.fail(&format!(
@@ -172,10 +194,10 @@ fn what_cannot_be_trained_says_why() {
     let message = train("--loss output:0");
     assert!(message.contains("the step takes no tensor \"losses\""), "{message}");
     assert!(train("--loss output:7").contains("the model has 1 outputs"));
-    write_batches(&work, &[("input_ids", "target"), ("target", "losses")]);
+    write_batches(&work, "gpt2", &[("input_ids", "target"), ("target", "losses")]);
     let message = train("--loss cross-entropy");
     assert!(message.contains("cross_entropy"), "{message}");
-    write_batches(&work, &[("input_ids", "losses"), ("target", "target")]);
+    write_batches(&work, "gpt2", &[("input_ids", "losses"), ("target", "target")]);
     let message = train("--loss cross-entropy");
     assert!(message.contains("batches are of i32[2,6] with an axis more in front"), "{message}");
     assert!(!work.path("x").exists());

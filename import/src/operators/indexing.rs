@@ -17,6 +17,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.tril.default",         "matrices with zeros above the diagonal",         |call| one(call.tensor("self")?.tril(diagonal(call)?))),
     row("aten.triu.default",         "matrices with zeros below the diagonal",         |call| one(call.tensor("self")?.triu(diagonal(call)?))),
     row("aten.topk.default",         "the k largest along dim, and their indices",     largest),
+    row("aten.argsort.default",      "the indices of the elements along dim in order", |call| { let x = call.tensor("self")?; one(x.argsort(call.axis("dim", -1, x.rank())?, order(call, "descending", false)?)) }),
+    row("aten.sort.stable",          "sort, in which equal elements keep their order", sorted),
     row("aten.sort.default",         "the elements along dim in order, and their indices", sorted),
 ];
 

@@ -11,6 +11,7 @@ mod convolution;
 mod einsum;
 mod elementwise;
 mod indexing;
+mod loss;
 mod movement;
 mod normalization;
 mod pooling;
@@ -32,13 +33,13 @@ pub struct Operator {
     /// What it gives, in the names of its arguments.
     pub gives: &'static str,
     pub(crate) build: fn(&Call<'_>) -> Built,
-    /// Whether results may share memory with its first operand in PyTorch.
+    /// Whether results may share memory with operands in PyTorch.
     pub(crate) is_view: bool,
 }
 
 /// All operators that are known, family by family.
 pub fn operators() -> impl Iterator<Item = &'static Operator> {
-    let families: [&[Operator]; 14] = [
+    let families: [&[Operator]; 15] = [
         elementwise::OPERATORS,
         activation::OPERATORS,
         source::OPERATORS,
@@ -53,6 +54,7 @@ pub fn operators() -> impl Iterator<Item = &'static Operator> {
         convolution::OPERATORS,
         pooling::OPERATORS,
         recurrent::OPERATORS,
+        loss::OPERATORS,
     ];
     families.into_iter().flatten()
 }
@@ -69,7 +71,7 @@ const fn row(name: &'static str, gives: &'static str, build: fn(&Call<'_>) -> Bu
     Operator { name, gives, build, is_view: false }
 }
 
-/// A row of an operator whose results may share memory with its first operand.
+/// A row of an operator whose results may share memory with its operands.
 const fn view(name: &'static str, gives: &'static str, build: fn(&Call<'_>) -> Built) -> Operator {
     Operator { name, gives, build, is_view: true }
 }

@@ -3,7 +3,7 @@
 use super::{Operator, one, row, view};
 use crate::call::{Built, Call, Fault, as_dtype};
 use kernfusion::trace::Tensor;
-use kernfusion_ir::DType;
+use kernfusion_ir::{DType, TensorType};
 use std::ops::Range;
 
 #[rustfmt::skip]
@@ -22,6 +22,11 @@ pub(super) const OPERATORS: &[Operator] = &[
     view("aten.expand.default",       "axes of extent 1 repeated",                  |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone()))),
     view("aten.permute.default",      "the axes in the order dims",                 permuted),
     view("aten.transpose.int",        "axes dim0 and dim1 exchanged",               transposed),
+    view("aten.swapaxes.default",    "axes axis0 and axis1 exchanged",             |call| { let x = call.tensor("self")?; one(x.transpose(call.axis("axis0", 0, x.rank())?, call.axis("axis1", 1, x.rank())?)) }),
+    view("aten.unfold.default",      "windows of size along dimension, step apart, as a new last axis", unfolded),
+    row("aten.pixel_shuffle.default", "groups of upscale_factor² channels as squares of positions", shuffled),
+    view("aten.broadcast_tensors.default", "tensors, all in the shape to which they broadcast", spread),
+    view("aten.meshgrid.indexing",    "each of the vectors along an axis of its own, all of one shape", meshed),
     view("aten.movedim.int",          "the axis source moved to destination",       moved),
     view("aten.numpy_T.default",      "the axes in reverse",                        |call| { let x = call.tensor("self")?; one(x.permute(&(0..x.rank()).rev().collect::<Vec<_>>())) }),
     view("aten.t.default",            "a matrix transposed",                        |call| { let x = call.tensor("self")?; one(if x.rank() < 2 { x } else { x.transpose(0, 1) }) }),
@@ -173,6 +178,61 @@ fn moved(call: &Call<'_>) -> Built {
     let axis = axes.remove(place("source")?);
     axes.insert(place("destination")?, axis);
     one(x.permute(&axes))
+}
+
+fn unfolded(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axis = call.axis("dimension", 0, x.rank())?;
+    let number = |name| usize::try_from(call.int(name)?).map_err(|_| format!("{name} is negative"));
+    let (size, step, extent) = (number("size")?, number("step")?, x.dim(axis));
+    if step == 0 || size > extent {
+        return Err(format!("{extent} has no windows of {size}, {step} apart"));
+    }
+    let (windows, last) = ((extent - size) / step + 1, x.rank());
+    let place = |axis| call.trace.iota([windows, size], axis, DType::I32);
+    let places = place(0) * step as f64 + place(1);
+    let rows = x.gather(axis, &places);
+    let mut axes: Vec<_> = (0..=last).collect();
+    let window = axes.remove(axis.unsigned_abs() + 1);
+    axes.push(window);
+    one(rows.permute(&axes))
+}
+
+fn shuffled(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let factor = usize::try_from(call.int("upscale_factor")?).unwrap_or(0);
+    let shape = x.shape();
+    let [.., channels, rows, columns] = shape[..] else {
+        return Err("it takes [.., channels, rows, columns]".into());
+    };
+    match factor.checked_mul(factor) {
+        Some(square @ 1..) if channels.is_multiple_of(square) => {
+            let batch: usize = shape[..shape.len() - 3].iter().product();
+            let apart = x.reshape([batch, channels / square, factor, factor, rows, columns]);
+            call.in_shape(&apart.permute(&[0, 1, 4, 2, 5, 3]))
+        }
+        _ => Err(format!("{channels} channels are no squares of {factor}")),
+    }
+}
+
+fn spread(call: &Call<'_>) -> Built {
+    let tensors = call.tensors("tensors")?;
+    Ok(tensors.iter().zip(call.results).map(|(x, ty)| x.broadcast_to(ty.shape.clone())).collect())
+}
+
+fn meshed(call: &Call<'_>) -> Built {
+    let vectors = call.tensors("tensors")?;
+    let is_xy = call.word_or("indexing", "ij")? == "xy";
+    if call.results.len() != vectors.len() {
+        return Err(format!("{} results for {} vectors", call.results.len(), vectors.len()));
+    }
+    let along = |(at, (x, ty)): (usize, (&Tensor, &TensorType))| {
+        let axis = if is_xy && at < 2 && vectors.len() > 1 { 1 - at } else { at };
+        let mut column = vec![1; ty.rank()];
+        *column.get_mut(axis).ok_or("a result has fewer axes")? = x.ty().elements();
+        Ok(x.reshape(column).broadcast_to(ty.shape.clone()))
+    };
+    vectors.iter().zip(call.results).enumerate().map(along).collect()
 }
 
 fn narrowed(call: &Call<'_>) -> Built {

@@ -26,7 +26,7 @@ pub(super) const OPERATORS: &[Operator] = &[
 ];
 
 /// A float that is computed with.
-fn working(x: &Tensor) -> Tensor {
+pub(super) fn working(x: &Tensor) -> Tensor {
     if matches!(x.dtype(), DType::F16 | DType::BF16) { x.cast(DType::F32) } else { x.clone() }
 }
 

@@ -18,6 +18,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten._adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", parts)),
     row("aten.upsample_nearest1d.vec", "the nearest position of the last axis for each of the result", |call| resized::<1>(call, "input", nearest)),
     row("aten.upsample_nearest2d.vec", "the nearest position of the last two axes for each of the result", |call| resized::<2>(call, "input", nearest)),
+    row("aten.upsample_bicubic2d.vec", "a sum over four positions each of the last two axes (cubic convolution with a = −3/4: Keys, 1981)", |call| resized::<2>(call, "input", cubic)),
     row("aten.upsample_bilinear2d.vec", "a mean of the two nearest positions of the last two axes, by distance", |call| resized::<2>(call, "input", linear)),
 ];
 
@@ -137,12 +138,44 @@ fn nearest(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -
 }
 
 fn linear(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> Result<Tensor, Fault> {
+    let (source, place) = sources(call, x, axis, count, ratio)?;
+    let last = x.dim(axis) as f64 - 1.0;
+    let matrix = (1.0 - (source.clamp(0.0, last) - place).abs()).maximum(0.0);
+    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+}
+
+fn cubic(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> Result<Tensor, Fault> {
+    let (source, place) = sources(call, x, axis, count, ratio)?;
+    let (first, last) = (source.floor(), x.dim(axis) as f64 - 1.0);
+    let after = &source - &first;
+    // (a + 2)|t|³ − (a + 3)|t|² + 1 within a distance of 1, a|t|³ − 5a|t|² + 8a|t| − 4a within 2.
+    const A: f64 = -0.75;
+    let near = |t: &Tensor| (t * (A + 2.0) - (A + 3.0)) * t.square() + 1.0;
+    let far = |t: &Tensor| ((t - 5.0) * t + 8.0) * t * A - 4.0 * A;
+    let before = 1.0 - &after;
+    let weights = [far(&(&after + 1.0)), near(&after), near(&before), far(&(before + 1.0))];
+    let terms = weights.into_iter().enumerate().map(|(at, weight)| {
+        // What lies outside is the edge.
+        let position = (&first + (at as f64 - 1.0)).clamp(0.0, last);
+        position.eq(&place).select(weight, 0.0)
+    });
+    let matrix = terms.reduce(|sum, term| sum + term).expect("four terms");
+    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+}
+
+/// For each position of the result down a matrix the place in the operand, and the operand's places across.
+fn sources(
+    call: &Call<'_>,
+    x: &Tensor,
+    axis: isize,
+    count: usize,
+    ratio: f64,
+) -> Result<(Tensor, Tensor), Fault> {
     let [result, place] = places(x, axis, count);
     let last = x.dim(axis) as f64 - 1.0;
     let source = match call.flag_or("align_corners", false)? {
         true => result * (last / (count as f64 - 1.0).max(1.0)),
         false => (result + 0.5) * ratio - 0.5,
     };
-    let matrix = (1.0 - (source.clamp(0.0, last) - place).abs()).maximum(0.0);
-    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+    Ok((source, place))
 }
