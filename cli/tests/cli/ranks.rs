@@ -434,7 +434,7 @@ fn a_rank_that_waits_for_ever_ends_all() {
     assert!(Command::new("mkfifo").arg(work.path("said")).status().unwrap().success());
     let said = std::fs::OpenOptions::new().read(true).write(true).open(work.path("said")).unwrap();
     let flags = "train --config small.json --batch-size 8 --steps 100000 --validation-batches 0 --sample-every 1 --sample-tokens 300 \
-                 --exchange-timeout 2 --out run --overwrite";
+                 --exchange-timeout 12 --out run --overwrite";
     for launcher in launchers() {
         let mut command = Command::new(launcher.0);
         let program = env!("CARGO_BIN_EXE_kernfusion");
@@ -442,13 +442,13 @@ fn a_rank_that_waits_for_ever_ends_all() {
         command.args([":", "-n", "1", program]).args(flags.split_whitespace());
         command.current_dir(work.0.path()).env("KERNFUSION_DATA", work.0.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let late = "rank 0 lives, but has kept the others waiting in an exchange for 2 s";
+        let late = "rank 0 lives, but has kept the others waiting in an exchange for 12 s";
         said_once(end(command.spawn().unwrap()), launcher.0, late);
         assert!(work.path("run/log.jsonl").exists());
     }
     let mut command = work.command(&format!("launch -n 2 {flags}"));
     let ended = end(command.stdout(said.try_clone().unwrap()).spawn().unwrap());
-    said_once(ended, "launch", "rank 1: rank 0 has kept the others waiting in an exchange for 2 s");
+    said_once(ended, "launch", "rank 1: rank 0 has kept the others waiting in an exchange for 12 s");
 }
 
 #[test]
