@@ -132,7 +132,7 @@ fn check_mode(target: &Target) -> Result<()> {
             return Err(Error::Configuration(reason.into()));
         }
         if target.bf16_exchange {
-            let reason = "libraries sum what they exchange as bf16 in bf16: that needs ordered sums";
+            let reason = "what is exchanged as bf16 is added up in f32, as no library does it: that needs ordered sums";
             return Err(Error::Configuration(reason.into()));
         }
     }
