@@ -10,21 +10,25 @@ fn linear() -> Vec<u8> {
 }
 
 /// A place for one archive.
-struct Place(TempDir);
+struct Place {
+    folder: TempDir,
+    /// What is chosen of open extents.
+    extents: &'static [(&'static str, usize)],
+}
 
 impl Place {
     fn new() -> Self {
-        Place(tempfile::tempdir().unwrap())
+        Place { folder: tempfile::tempdir().unwrap(), extents: &[] }
     }
 
     fn path(&self) -> PathBuf {
-        self.0.path().join("model.pt2")
+        self.folder.path().join("model.pt2")
     }
 
     /// The program of these bytes, or the error in one line.
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         std::fs::write(self.path(), bytes).unwrap();
-        let program = Imported::open(self.path()).and_then(|imported| imported.program());
+        let program = Imported::open_sized(self.path(), self.extents).and_then(|imported| imported.program());
         let message = program.map(|_| ()).map_err(|error| error.to_string());
         if let Err(message) = &message {
             assert!(!message.is_empty() && !message.contains('\n'), "{message}");
@@ -244,13 +248,40 @@ fn changed_arguments_of_operators_end_in_a_program_or_one_error() {
     assert!(read > 10 && refused > 10, "{read} read, {refused} refused");
 }
 
+/// The expressions of open extents are changed.
+#[test]
+fn changed_extents_end_in_a_program_or_one_error() {
+    let whole = fixture::content("linear_sized.pt2");
+    let mutated = |whole: &[u8], random: &mut fastrand::Rng| {
+        let mut bytes = whole.to_vec();
+        let places: Vec<_> =
+            (0..whole.len()).filter(|&at| whole[at..].starts_with(b"\"expr_str\": ")).collect();
+        let at = random.choice(places).unwrap() + 12;
+        for _ in 0..random.usize(1..3) {
+            bytes[at + random.usize(0..50)] = *random.choice(b"0123456789(),'\"SymbolMul Addx").unwrap();
+        }
+        with_checksums(bytes)
+    };
+    let place = Place { extents: &[("x.0", 4)], ..Place::new() };
+    let (read, refused) = outcomes_at(&place, &whole, 300, mutated);
+    assert!(read > 10 && refused > 10, "{read} read, {refused} refused");
+}
+
 /// How many of an archive's mutations are read, and how many are not.
 fn outcomes(
     whole: &[u8],
     inputs: usize,
     mutated: impl Fn(&[u8], &mut fastrand::Rng) -> Vec<u8>,
 ) -> (usize, usize) {
-    let place = Place::new();
+    outcomes_at(&Place::new(), whole, inputs, mutated)
+}
+
+fn outcomes_at(
+    place: &Place,
+    whole: &[u8],
+    inputs: usize,
+    mutated: impl Fn(&[u8], &mut fastrand::Rng) -> Vec<u8>,
+) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(19);
     let (mut read, mut refused) = (0, 0);
     for _ in 0..inputs {
