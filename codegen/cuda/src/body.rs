@@ -5,6 +5,7 @@
 
 use super::source::{Axes, Code, Slot, expression, memory_type, narrowed, register_type, value_name};
 use kernfusion_ir::kernel::{Direction, Index, InstrKind, Region, Scalar, Store, StoreMode};
+use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
 
 /// A function's body in the making.
@@ -13,6 +14,8 @@ pub(super) struct Body<'a> {
     pub(super) region: &'a Region,
     pub(super) axes: Axes,
     pub(super) slots: &'a [Slot],
+    /// Whether exponentials and quotients of `f32` may be off by some units of the last place.
+    pub(super) approximates: bool,
     /// For each value of the region, whether it is known in the current block.
     known: Vec<bool>,
     pairs: Option<Pairs>,
@@ -35,22 +38,21 @@ impl Pairs {
 
 impl<'a> Body<'a> {
     pub(super) fn new(region: &'a Region, axes: Axes, slots: &'a [Slot]) -> Self {
-        Body {
-            code: Code::default(),
-            region,
-            axes,
-            slots,
-            known: vec![false; region.instrs.len()],
-            pairs: None,
-        }
+        let known = vec![false; region.instrs.len()];
+        Body { code: Code::default(), region, axes, slots, approximates: false, known, pairs: None }
     }
 
     /// The body goes on in a block that begins with this line.
     pub(super) fn block(&mut self, head: impl AsRef<str>, inside: impl FnOnce(&mut Self)) {
+        self.block_with(head, "", inside);
+    }
+
+    /// As `block`, with something after the block's end.
+    pub(super) fn block_with(&mut self, head: impl AsRef<str>, tail: &str, inside: impl FnOnce(&mut Self)) {
         let known = self.known.clone();
         self.code.open(head);
         inside(self);
-        self.code.close("");
+        self.code.close(tail);
         self.known = known;
     }
 
@@ -65,16 +67,22 @@ impl<'a> Body<'a> {
     pub(super) fn need(&mut self, roots: impl IntoIterator<Item = Scalar>) {
         let known = self.known.clone();
         for value in self.region.needed(roots, |value| known[value.0 as usize]) {
-            let text = match self.paired_load(value) {
-                Some((pairs, slot, index)) => {
-                    let element = format!("&{}[{}]", slot.read(), self.axes.affine(index));
-                    let got = pairs.call(&value_name(value), "get", &element);
-                    let is_same = memory_type(slot.dtype) == register_type(slot.dtype);
-                    if is_same { got } else { format!("widen({got})") }
-                }
-                None => expression(self.region, value, &self.axes, self.slots),
-            };
+            let text = self.got(value).or_else(|| self.approximated(value));
+            let text = text.unwrap_or_else(|| expression(self.region, value, &self.axes, self.slots));
             self.define(value, text);
+        }
+    }
+
+    /// A cheaper expression of a value, where that is allowed and known.
+    fn approximated(&self, value: Scalar) -> Option<String> {
+        let instr = self.region.instr(value);
+        match instr.kind {
+            _ if !self.approximates || instr.dtype != DType::F32 => None,
+            InstrKind::Unary(Unary::Exp, x) => Some(format!("fast_exp({})", value_name(x))),
+            InstrKind::Binary(Binary::Div, x, y) => {
+                Some(format!("{} * reciprocal({})", value_name(x), value_name(y)))
+            }
+            _ => None,
         }
     }
 
@@ -116,6 +124,15 @@ impl<'a> Body<'a> {
         });
         let lines: Vec<_> = loads.chain(stores).collect();
         lines.iter().for_each(|line| self.code.line(line));
+    }
+
+    /// The load of one of a pair, if that is what a value is.
+    fn got(&self, value: Scalar) -> Option<String> {
+        let (pairs, slot, index) = self.paired_load(value)?;
+        let element = format!("&{}[{}]", slot.read(), self.axes.affine(index));
+        let got = pairs.call(&value_name(value), "get", &element);
+        let is_same = memory_type(slot.dtype) == register_type(slot.dtype);
+        Some(if is_same { got } else { format!("widen({got})") })
     }
 
     fn paired_load(&self, value: Scalar) -> Option<(&Pairs, &'a Slot, &'a Index)> {

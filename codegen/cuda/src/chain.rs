@@ -27,6 +27,7 @@ use super::source::{
     Axes, Code, Slot, combiner, constant, coordinates, is_narrow, memory_type, narrowed, register_type,
     sum_type, value_name,
 };
+use super::strip::Strips;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
 use kernfusion_ir::DType;
@@ -109,12 +110,18 @@ impl Lowering<'_> {
             return Ok(());
         }
         let tiles = Tiles::of(self, kernel).expect("checked before");
+        let strips = Strips::of(kernel, self.slots());
+        let size = strips.as_ref().map_or([SIZE, SIZE], Strips::tile_size);
         let mut code = Code::default();
-        code.line(format!("const int first_row = blockIdx.x * {SIZE};"));
+        code.line(format!("const int first_row = blockIdx.x * {};", size[0]));
         let names = self.batch(&mut code, &kernel.domain);
-        tiles.declare(&mut code, SIZE, SIZE);
+        if strips.is_none() {
+            tiles.declare(&mut code, SIZE, SIZE);
+        }
         let tf32 = self.options.tf32;
-        let stream = Stream { kernel, tiles, tf32, outer: names.clone(), slots: self.slots() };
+        let is_in_strips = strips.is_some();
+        let stream =
+            Stream { kernel, tiles, size, tf32, is_in_strips, outer: names.clone(), slots: self.slots() };
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
         }
@@ -125,11 +132,23 @@ impl Lowering<'_> {
         let axes = Axes { names, extents: kernel.domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        stream.emit(&mut body);
-        let text = body.code.finish();
-        let grid = [rows.div_ceil(SIZE), 1, outer];
-        let block = Block { threads: THREADS, shared_bytes: 0, shares: true };
-        self.launch_blocks("", block, grid, text)?;
+        let grid = [rows.div_ceil(size[0]), 1, outer];
+        match strips {
+            Some(strips) => {
+                body.approximates = true;
+                stream.emit_strips(&mut body, &strips);
+                let block =
+                    Block { threads: strips.threads(), shared_bytes: strips.shared_bytes(), shares: true };
+                let text = body.code.finish();
+                self.launch_blocks_with("chain.cuh", "", block, grid, text)?;
+            }
+            None => {
+                stream.emit(&mut body);
+                let block = Block { threads: THREADS, shared_bytes: 0, shares: true };
+                let text = body.code.finish();
+                self.launch_blocks("", block, grid, text)?;
+            }
+        }
         Ok(())
     }
 }
@@ -143,13 +162,17 @@ fn of_rows(domain: &Domain) -> Index {
 }
 
 /// The function of a block of rows.
-struct Stream<'a> {
-    kernel: &'a Kernel,
+pub(super) struct Stream<'a> {
+    pub(super) kernel: &'a Kernel,
     tiles: Tiles,
+    /// Rows and columns of a tile.
+    size: [usize; 2],
     tf32: bool,
+    /// Whether its tiles are strips of warps.
+    is_in_strips: bool,
     /// Names of outer coordinates.
-    outer: Vec<String>,
-    slots: &'a [Slot],
+    pub(super) outer: Vec<String>,
+    pub(super) slots: &'a [Slot],
 }
 
 impl Stream<'_> {
@@ -184,8 +207,9 @@ impl Stream<'_> {
     }
 
     /// The columns that the block's rows need; all of them in the last sweep if something is stored at each.
-    fn band(&self, body: &mut Body<'_>, stores_all: bool) {
+    pub(super) fn band(&self, body: &mut Body<'_>, stores_all: bool) {
         let (rows, columns) = self.row_and_column_extents();
+        let [height, width] = self.size;
         let band = match &self.kernel.form {
             Form::Contraction(Contraction { band, .. }) => *band,
             Form::Map | Form::Reduce | Form::Loop(_) | Form::Collective(_) => None,
@@ -196,14 +220,14 @@ impl Stream<'_> {
             format!("clamped({from} {sign} {}, {columns} + 1)", by.abs())
         };
         let begin = band.and_then(|band| band.lower).map(|by| clamped("first_row", by));
-        let begin = begin.map_or("0".into(), |begin| format!("{begin} / {SIZE} * {SIZE}"));
-        let end_row = format!("(first_row + {SIZE} < {rows} ? first_row + {SIZE} : {rows})");
+        let begin = begin.map_or("0".into(), |begin| format!("{begin} / {width} * {width}"));
+        let end_row = format!("(first_row + {height} < {rows} ? first_row + {height} : {rows})");
         let end = band.and_then(|band| band.upper).map(|by| clamped(&end_row, by));
         let end = end.unwrap_or_else(|| columns.to_string());
         body.code.line(format!("const int begin = {begin}, end = {end};"));
     }
 
-    fn row_and_column_extents(&self) -> (usize, usize) {
+    pub(super) fn row_and_column_extents(&self) -> (usize, usize) {
         let domain = &self.kernel.domain;
         (domain.extent(domain.row_axes()), domain.extent(domain.column_axes()))
     }
@@ -292,7 +316,11 @@ impl Stream<'_> {
     }
 
     /// What values are made of, down to results of earlier reductions.
-    fn needed(&self, roots: impl IntoIterator<Item = Scalar>, reduced: &[Scalar]) -> BTreeSet<Scalar> {
+    pub(super) fn needed(
+        &self,
+        roots: impl IntoIterator<Item = Scalar>,
+        reduced: &[Scalar],
+    ) -> BTreeSet<Scalar> {
         let region = &self.kernel.region;
         let roots: Vec<_> = roots.into_iter().collect();
         let inner = region.needed(roots.iter().copied(), |value| reduced.contains(&value));
@@ -357,12 +385,16 @@ impl Stream<'_> {
     }
 
     /// Writes the sums of a second product.
-    fn store_consumer(&self, body: &mut Body<'_>, number: usize) {
+    pub(super) fn store_consumer(&self, body: &mut Body<'_>, number: usize) {
         let consumer = &self.kernel.consumers()[number];
         let (domain, (rows, _)) = (&self.kernel.domain, self.row_and_column_extents());
         let p: usize = consumer.p.iter().product();
+        // The slices of a loop begin at multiples of their size.
+        let is_aligned = self.slots[consumer.buffer.0 as usize].bytes.is_multiple_of(8);
+        let is_paired = self.is_in_strips && is_aligned && is_paired(domain, consumer);
+        let step = if is_paired { "at += 2" } else { "at++" };
         body.code.line("UNROLL");
-        body.block(format!("for (int at = 0; at < Out{number}::COUNT; at++)"), |body| {
+        body.block(format!("for (int at = 0; at < Out{number}::COUNT; {step})"), |body| {
             body.code.line(format!(
                 "const int row = first_row + Out{number}::row(at), column = Out{number}::column(at);"
             ));
@@ -373,13 +405,16 @@ impl Stream<'_> {
             names.extend(coordinates(&mut body.code, "column", 'p', &consumer.p));
             let axes = Axes { names, extents: [&domain.axes[..], &consumer.p].concat() };
             let name = self.slots[consumer.buffer.0 as usize].write();
-            let element = format!("{name}[{}]", axes.affine(&consumer.index));
-            let value = narrowed(&format!("out{number}.sums[at]"), consumer.dtype);
-            body.code.line(format!("{element} = {value};"));
+            let place = axes.affine(&consumer.index);
+            let sum = format!("out{number}.sums[at]");
+            body.code.line(match is_paired {
+                true => format!("store_pair({name} + {place}, {sum}, out{number}.sums[at + 1]);"),
+                false => format!("{name}[{place}] = {};", narrowed(&sum, consumer.dtype)),
+            });
         });
     }
 
-    fn is_in_loop(&self, store: &Store) -> bool {
+    pub(super) fn is_in_loop(&self, store: &Store) -> bool {
         let Kernel { region, domain, .. } = self.kernel;
         let columns = domain.column_axes();
         store.index.varies(columns.clone())
@@ -387,7 +422,7 @@ impl Stream<'_> {
     }
 
     /// Stores that happen once a row, by one thread of the row, after everyone has read what they may overwrite.
-    fn stores_of_rows(&self, body: &mut Body<'_>, reduced: &[Scalar]) {
+    pub(super) fn stores_of_rows(&self, body: &mut Body<'_>, reduced: &[Scalar]) {
         let of_rows: Vec<_> = self.kernel.stores.iter().filter(|store| !self.is_in_loop(store)).collect();
         if of_rows.is_empty() {
             return;
@@ -410,6 +445,22 @@ impl Stream<'_> {
             body.axes.names.truncate(outside);
         });
     }
+}
+
+/// Whether the results of a consumer at columns 2i and 2i + 1 are neighbours in memory, from an even place on.
+fn is_paired(domain: &Domain, consumer: &Consumer) -> bool {
+    let Index { offset, strides, indirect } = &consumer.index;
+    let rank = domain.axes.len();
+    let Some(last) = (0..consumer.p.len()).rev().find(|&axis| consumer.p[axis] > 1) else { return false };
+    let extents = [&domain.axes[..], &consumer.p].concat();
+    let mut others = (0..extents.len()).filter(|&axis| axis != rank + last && extents[axis] > 1);
+    let is_float = matches!(consumer.dtype, DType::F32 | DType::BF16 | DType::F16);
+    is_float
+        && indirect.is_empty()
+        && strides[rank + last] == 1
+        && consumer.p[last].is_multiple_of(2)
+        && offset % 2 == 0
+        && others.all(|axis| strides[axis] % 2 == 0)
 }
 
 /// Columns of the tile of a second product: two warps share them, each of which takes 16 at a time.

@@ -359,7 +359,8 @@ impl Lowering<'_> {
             shared_bytes: tiles.shared_bytes(down, along),
             shares: tiles.shares(down, along),
         };
-        self.launch_blocks("", block, grid, text)?;
+        let header = if tiles.by_warpgroups { "warpgroup.cuh" } else { "tile.cuh" };
+        self.launch_blocks_with(header, "", block, grid, text)?;
         Ok(())
     }
 
@@ -473,7 +474,7 @@ pub(super) struct OperandAxes<'a> {
 
 impl OperandAxes<'_> {
     /// Whether 16 bytes at a time along rows, or along the sum, are one aligned piece of memory, of which the last one may have fewer.
-    fn is_aligned(&self, index: &Index, dtype: DType, along_rows: bool) -> bool {
+    pub(super) fn is_aligned(&self, index: &Index, dtype: DType, along_rows: bool) -> bool {
         let together = 16 / dtype.size() as i64;
         let group = if along_rows { &self.rows } else { &self.depth };
         let Some(inner) = self.innermost(group) else { return false };
@@ -494,7 +495,7 @@ impl OperandAxes<'_> {
     }
 
     /// Whether neighbouring rows are neighbours in memory, and not neighbours in the sum.
-    fn is_along_rows(&self, operand: &Operand) -> bool {
+    pub(super) fn is_along_rows(&self, operand: &Operand) -> bool {
         let contiguous = |axes: &Range<usize>| {
             let last = self.innermost(axes);
             let loads = operand.region.instrs.iter().filter_map(|instr| match &instr.kind {

@@ -56,8 +56,10 @@ mod peaks;
 mod pending;
 mod rewrite;
 mod rows;
+mod running;
 mod scatter;
 mod source;
+mod strip;
 #[cfg(feature = "driver")]
 mod tune;
 
@@ -85,12 +87,13 @@ pub use peaks::peaks;
 use std::sync::Arc;
 
 /// The headers that generated source includes, by name.
-pub const HEADERS: [(&str, &str); 5] = [
+pub const HEADERS: [(&str, &str); 6] = [
     ("seam.cuh", include_str!("headers/seam.cuh")),
     ("numbers.cuh", include_str!("headers/numbers.cuh")),
     ("reduce.cuh", include_str!("headers/reduce.cuh")),
     ("tile.cuh", include_str!("headers/tile.cuh")),
     ("warpgroup.cuh", include_str!("headers/warpgroup.cuh")),
+    ("chain.cuh", include_str!("headers/chain.cuh")),
 ];
 
 /// The emulator's header, which the seam includes where there is no CUDA compiler.

@@ -439,6 +439,21 @@ impl Lowering<'_> {
         grid: [usize; 3],
         body: String,
     ) -> Result<Vec<String>, CodegenError> {
+        self.launch_blocks_with("tile.cuh", suffix, block, grid, body)
+    }
+
+    /// As `launch_blocks`, of a function that includes this header.
+    ///
+    /// # Errors
+    /// As `launch_blocks`.
+    pub(super) fn launch_blocks_with(
+        &mut self,
+        header: &str,
+        suffix: &str,
+        block: Block,
+        grid: [usize; 3],
+        body: String,
+    ) -> Result<Vec<String>, CodegenError> {
         let too_many = || self.unsupported(&format!("a grid of {grid:?} blocks"));
         let (grid, body) = arranged(grid, body).ok_or_else(too_many)?;
         let wanted = if suffix.is_empty() { self.name.clone() } else { format!("{}_{suffix}", self.name) };
@@ -462,7 +477,6 @@ impl Lowering<'_> {
         });
         let mut code = Code::default();
         self.comment.lines().for_each(|line| code.line(format!("// {line}").trim_end()));
-        let header = if body.contains("WarpgroupTile") { "warpgroup.cuh" } else { "tile.cuh" };
         code.line(format!("#include \"{header}\""));
         code.line("");
         let declared: Vec<String> = declared.collect();

@@ -40,6 +40,7 @@ template <class T> DEVICE float round_to(float x) { return widen(narrow<T>(x)); 
 
 // The larger and the smaller; NaN if either is.
 template <class T> DEVICE T larger(T x, T y) { return x > y ? x : y >= x ? y : x + y; }
+DEVICE float larger(float x, float y) { return maximum(x, y); }
 template <class T> DEVICE T smaller(T x, T y) { return x < y ? x : y <= x ? y : x + y; }
 
 // −1, 0 or 1; NaN of NaN.

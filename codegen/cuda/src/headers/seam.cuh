@@ -166,12 +166,20 @@ DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 bits_of_float(float x) { return __float_as_uint(x); }
 DEVICE double double_of_bits(u64 bits) { return __longlong_as_double((long long)bits); }
 
-// The bf16 nearest to x, ties to even; a NaN stays one.
-DEVICE u16 bf16_bits(float x) {
-  u16 bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+// Two numbers of 16 bits, the first one in the lower half.
+DEVICE u32 bf16_pair(float x, float y) {
+  u32 bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
   return bits;
 }
+DEVICE u32 half_pair(float x, float y) {
+  u32 bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+  return bits;
+}
+
+// The bf16 nearest to x, ties to even; a NaN stays one. Pairs are converted faster than single numbers.
+DEVICE u16 bf16_bits(float x) { return (u16)bf16_pair(x, 0.0f); }
 
 // The f16 nearest to x, ties to even.
 DEVICE u16 half_bits(float x) {
@@ -184,6 +192,27 @@ DEVICE float half_value(u16 bits) {
   float x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
   return x;
+}
+
+// The larger one; NaN if either is.
+DEVICE float maximum(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+// 2^x, off by two units of the last place; 0 for less than 2⁻¹²⁶.
+DEVICE float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1/x, off by a unit of the last place; 0 for more than 2¹²⁶.
+DEVICE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 #else

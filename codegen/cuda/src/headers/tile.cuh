@@ -79,11 +79,13 @@ template <class T> struct TensorCore;
 template <> struct TensorCore<bf16> {
   typedef bf16 Element;
   DEVICE static void multiply(float* d, const u32* a, const u32* b) { mma_bf16(d, a, b); }
+  DEVICE static u32 pack(float x, float y) { return bf16_pair(x, y); }
   DEVICE static u32 word(u32 bits) { return bits; }
 };
 template <> struct TensorCore<f16> {
   typedef f16 Element;
   DEVICE static void multiply(float* d, const u32* a, const u32* b) { mma_f16(d, a, b); }
+  DEVICE static u32 pack(float x, float y) { return half_pair(x, y); }
   DEVICE static u32 word(u32 bits) { return bits; }
 };
 // f32 rounded to 10 bits of fraction.

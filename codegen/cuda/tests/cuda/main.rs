@@ -13,6 +13,7 @@ mod products;
 mod samples;
 mod snapshots;
 mod splits;
+mod strips;
 #[allow(dead_code, reason = "kernels by hand need less of it than those of the CPU back end")]
 #[path = "../../../cpu/tests/kernels/support.rs"]
 mod support;

@@ -2,15 +2,16 @@
 //! some schedule.
 
 use crate::judge::{Case, failures, is_skipped};
-use crate::products;
 use crate::support::{Bench, Program, Random, at};
+use crate::{products, strips};
 use kernfusion_cuda::emulator::{Emulator, ThreadSchedule};
 use kernfusion_cuda::{Function, HEADERS, Options, Renderer};
 use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::kernel::{Buffer, BufferRole, Direction, Domain, Form, InstrKind, Place, interpret};
 use kernfusion_ir::{Binary, DType, ReduceOp, TensorType};
 
-const BARRIERS: [&str; 3] = ["__syncthreads();", "copy_wait<0>();", "copy_wait<AHEAD - 1>();"];
+const BARRIERS: [&str; 4] =
+    ["__syncthreads();", "copy_wait<0>();", "copy_wait<AHEAD - 1>();", "copy_wait<STAGES - 2>();"];
 
 /// Rows longer than a warp takes: two sums, one after the other, then a value of the row that is overwritten in place
 /// while all columns read it.
@@ -89,12 +90,14 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
         return;
     }
     let mut cases = products::few_small();
-    cases.extend([long_rows(), short_rows()]);
+    cases.extend([long_rows(), short_rows(), strips::few_small()]);
     let mut renderer = Renderer::new(Options::default());
     let same = |function: &Function| function.text.clone();
     assert!(!noticed(&cases, &mut renderer, &same, &|_, text| text.into()), "nothing is missing yet");
     let mut missed = vec![];
-    for (header, text) in HEADERS.iter().filter(|(name, _)| ["tile.cuh", "reduce.cuh"].contains(name)) {
+    for (header, text) in
+        HEADERS.iter().filter(|(name, _)| ["tile.cuh", "reduce.cuh", "chain.cuh"].contains(name))
+    {
         for word in BARRIERS {
             for number in 0..text.matches(word).count() {
                 let change = |name: &str, text: &str| {
@@ -109,18 +112,24 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
     assert!(missed.is_empty(), "taken out, and nothing fails: {missed:?}");
 }
 
-/// A text of `tile.cuh`, and what would be wrong in its place.
-const WRONG: [(&str, &str); 9] = [
-    ("copy_wait<AHEAD - 1>", "copy_wait<AHEAD>"),
-    ("fill_both(step + AHEAD)", "fill_both(step + AHEAD + 1)"),
-    ("load_matrices<P::ALONG_ROWS>", "load_matrices<false>"),
-    ("IS_SECOND ? matrix / 2 : matrix % 2", "IS_SECOND ? matrix % 2 : matrix / 2"),
-    ("IS_SECOND ? matrix % 2 : matrix / 2", "IS_SECOND ? matrix / 2 : matrix % 2"),
-    ("load<true>(y[j], b,", "load<false>(y[j], b,"),
-    ("at / 4 % 2 * 4", "at / 4 % 2 * 2"),
+/// A text of a header, and what would be wrong in its place.
+const WRONG: [(&str, &str, &str); 15] = [
+    ("tile.cuh", "copy_wait<AHEAD - 1>", "copy_wait<AHEAD>"),
+    ("tile.cuh", "fill_both(step + AHEAD)", "fill_both(step + AHEAD + 1)"),
+    ("tile.cuh", "load_matrices<P::ALONG_ROWS>", "load_matrices<false>"),
+    ("tile.cuh", "IS_SECOND ? matrix / 2 : matrix % 2", "IS_SECOND ? matrix % 2 : matrix / 2"),
+    ("tile.cuh", "IS_SECOND ? matrix % 2 : matrix / 2", "IS_SECOND ? matrix / 2 : matrix % 2"),
+    ("tile.cuh", "load<true>(y[j], b,", "load<false>(y[j], b,"),
+    ("tile.cuh", "at / 4 % 2 * 4", "at / 4 % 2 * 2"),
     // Without padding, results are the same, but lines of fragments lie in the same banks.
-    ("ROWS + (PIECE < 8 ? 8 : PIECE)", "ROWS"),
-    ("PADDED_ROWS : Tile::DEPTH + PIECE", "PADDED_ROWS : Tile::DEPTH"),
+    ("tile.cuh", "ROWS + (PIECE < 8 ? 8 : PIECE)", "ROWS"),
+    ("tile.cuh", "PADDED_ROWS : Tile::DEPTH + PIECE", "PADDED_ROWS : Tile::DEPTH"),
+    ("chain.cuh", "load<true>(words", "load<false>(words"),
+    ("chain.cuh", "copy_wait<STAGES - 2>", "copy_wait<STAGES - 1>"),
+    ("chain.cuh", "(stage + STAGES - 1) % STAGES", "stage"),
+    ("chain.cuh", "slot * 8 + threadIdx", "slot * 4 + threadIdx"),
+    ("chain.cuh", "fragments[at / 2]", "fragments[at / 2 ^ 1]"),
+    ("chain.cuh", "(ALONG_ROWS ? ROWS : DEPTH) + piece<T>()", "(ALONG_ROWS ? ROWS : DEPTH)"),
 ];
 
 #[test]
@@ -128,13 +137,17 @@ fn wrong_fragments_and_bank_conflicts_are_noticed() {
     if is_skipped() {
         return;
     }
-    let cases = products::few_small();
+    let mut cases = products::few_small();
+    cases.push(strips::few_small());
     let mut renderer = Renderer::new(Options::default());
     let same = |function: &Function| function.text.clone();
-    for (right, wrong) in WRONG {
-        let change = |name: &str, text: &str| {
-            assert!(name != "tile.cuh" || text.matches(right).count() == 1, "{right}");
-            text.replace(right, wrong)
+    for (header, right, wrong) in WRONG {
+        let change = |name: &str, text: &str| match name == header {
+            true => {
+                assert_eq!(text.matches(right).count(), 1, "{right}");
+                text.replace(right, wrong)
+            }
+            false => text.into(),
         };
         assert!(noticed(&cases, &mut renderer, &same, &change), "{wrong} in place of {right}");
     }

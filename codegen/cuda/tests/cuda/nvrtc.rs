@@ -1,7 +1,7 @@
 //! NVRTC accepts the functions of products, of chains and of sums over ranks, where it is installed.
 
 use crate::judge::Case;
-use crate::{collectives, groups, products};
+use crate::{collectives, groups, products, strips};
 use kernfusion_cuda::nvrtc::{Binary, Form, compile, is_present};
 use kernfusion_cuda::{Function, Options, Renderer};
 use kernfusion_ir::DType;
@@ -26,6 +26,7 @@ fn products_and_chains_compile_without_spills() {
             cases.truncate(7);
         }
         cases.push(groups::updates(true));
+        cases.extend(strips::every_width());
         cases.iter().for_each(|case| {
             renderer.program(&case.plan).expect("renders");
         });

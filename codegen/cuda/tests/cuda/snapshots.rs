@@ -1,7 +1,7 @@
 //! The source of each family of kernels, as people read it: `snapshots/*.cu`. `KERNFUSION_BLESS=1` rewrites them.
 
 use crate::judge::planned;
-use crate::{collectives, groups, products};
+use crate::{collectives, groups, products, strips};
 use kernfusion_cuda::{Options, Renderer};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::Plan;
@@ -40,6 +40,11 @@ fn the_source_of_each_family_is_as_it_was() {
         .collect();
     let names = ["product", "chain", "chain_bf16", "sums_and_product", "product_transposed"];
     plans.extend(names.into_iter().zip(products::few_small()).map(|(name, case)| (name.into(), case.plan)));
+    let shape = strips::Shape { heads: 2, queries: 256, keys: 256, width: 64 };
+    let causal = strips::Mask::Causal(f64::NEG_INFINITY);
+    for (name, is_backward) in [("attention_bf16", false), ("attention_bf16_gradients", true)] {
+        plans.push((name.into(), strips::attention(shape, causal, DType::BF16, is_backward).plan));
+    }
     plans.push(("product_in_parts".into(), products::in_parts().plan));
     plans.push(("group".into(), groups::updates(false).plan));
     let mut sources: Vec<_> =

@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
-#include "tile.cuh"
+#include "chain.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
     const bf16* __restrict__ g_q,
     const bf16* __restrict__ g_key,
     const bf16* __restrict__ g_u,
@@ -12,9 +12,7 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
     float* g_statistic,
     float* g_statistic_2)
 {
-  const int first_row = blockIdx.x * 64;
-  using Tile = TensorTile<bf16, 64, 64>;
-  SHARED(bf16, panels, panel_count<Tile>(2));
+  const int first_row = blockIdx.x * 128;
   const auto a0 = copied<false>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
@@ -30,92 +28,146 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
   const auto with0 = copied<true>([&](int row, int k) {
     return g_w + 24 * k + row;
   });
-  const int begin = 0, end = clamped((first_row + 64 < 70 ? first_row + 64 : 70) + 100, 140 + 1);
-  float sum_v8[Tile::SLOTS];
-  UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-  for (int first_column = begin; first_column < end; first_column += 64) {
-    Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      if (row >= 70 || column >= 140) continue;
-      const float v3 = product0.sums[at];
-      const int v0 = (int)(row);
-      const int v1 = (int)(column);
-      const int v2 = (int)((u32)v1 - (u32)v0);
-      const float v4 = -float_of_bits(POSITIVE_INFINITY);
-      const int v5 = 100;
-      const bool v6 = v2 <= v5;
-      const float v7 = v6 ? v3 : v4;
-      sum_v8[Tile::slot(at)] = Max::combine(sum_v8[Tile::slot(at)], v7);
-    }
-  }
-  Tile::combine<Max>(sum_v8);
+  using Tile = StripTile<bf16, 4, 2, 32>;
+  LAUNCHED_SHARED(bf16, panels, 0, 10240);
+  fill_rows<Tile, 48>(panels + 0, first_row, 70, 48, a0);
+  u32 rows0[24];
+  Tile::load_rows<48>(rows0, deep_panel<Tile::ROWS, 48>(panels + 0, a0));
+  __syncthreads();
+  fill_rows<Tile, 48>(panels + 0, first_row, 70, 48, a1);
+  u32 rows1[24];
+  Tile::load_rows<48>(rows1, deep_panel<Tile::ROWS, 48>(panels + 0, a1));
+  __syncthreads();
+  using Out0 = StripTile<bf16, 4, 2, 32>;
+  Out0 out0;
+  const int begin = 0, end = clamped((first_row + 128 < 70 ? first_row + 128 : 70) + 100, 140 + 1);
   float sum_v11[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
-  for (int first_column = begin; first_column < end; first_column += 64) {
-    Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      if (row >= 70 || column >= 140) continue;
-      const float v8 = sum_v8[Tile::slot(at)];
-      const float v3 = product0.sums[at];
-      const int v0 = (int)(row);
-      const int v1 = (int)(column);
-      const int v2 = (int)((u32)v1 - (u32)v0);
-      const float v4 = -float_of_bits(POSITIVE_INFINITY);
-      const int v5 = 100;
-      const bool v6 = v2 <= v5;
-      const float v7 = v6 ? v3 : v4;
-      const float v9 = v7 - v8;
-      const float v10 = expf(v9);
-      sum_v11[Tile::slot(at)] = Sum::combine(sum_v11[Tile::slot(at)], v10);
-    }
-  }
-  Tile::combine<Sum>(sum_v11);
-  using Out0 = TensorTile<bf16, 64, 32>;
-  Out0 out0;
-  SHARED(bf16, values_bf16, 4608);
-  for (int first_column = begin; first_column < end; first_column += 64) {
-    Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
-    Tile product1;
-    multiply<2>(product1, panels, first_row, 70, a1, first_column, 140, b1, 0, 48);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = bf16{};
-      if (row >= 70 || column >= 140) continue;
-      const float v8 = sum_v8[Tile::slot(at)];
-      const float v11 = sum_v11[Tile::slot(at)];
-      const float v3 = product0.sums[at];
-      const float v13 = product1.sums[at];
-      const int v0 = (int)(row);
-      const int v1 = (int)(column);
-      const int v2 = (int)((u32)v1 - (u32)v0);
-      const float v4 = -float_of_bits(POSITIVE_INFINITY);
-      const int v5 = 100;
-      const bool v6 = v2 <= v5;
-      const float v7 = v6 ? v3 : v4;
-      const float v9 = v7 - v8;
-      const float v10 = expf(v9);
-      const float v12 = v10 / v11;
-      const float v14 = v12 * v13;
-      const float v15 = round_to<bf16>((float)v14);
-      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v15);
-    }
-    multiply_values<64, 72>(out0, values_bf16, (bf16*)panels, 24, with0, first_column, 140);
-  }
+  float sum_v8[Tile::SLOTS];
   UNROLL
-  for (int at = 0; at < Out0::COUNT; at++) {
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+  const auto fill0 = [&](int first_column, bf16* stage) {
+    fill_deep<Tile::BLOCK, 32, 48>(stage + 0, first_column, 140, 0, 48, b0);
+    fill_deep<Tile::BLOCK, 32, 48>(stage + 1920, first_column, 140, 0, 48, b1);
+    fill_deep<Tile::BLOCK, 32, 32>(stage + 3840, 0, 24, first_column, 140, with0);
+  };
+  for_each_tile<2, 5120, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
+    Tile product0;
+    product0.multiply<48>(rows0, deep_panel<32, 48>(stage + 0, b0));
+    Tile product1;
+    product1.multiply<48>(rows1, deep_panel<32, 48>(stage + 1920, b1));
+    float values0[Tile::COUNT];
+    if (first_row + Tile::ROWS <= 70 && first_column + 31 < 140 && first_column + 31 <= first_row + 100) {
+      float of_tile_v8[Tile::SLOTS];
+      UNROLL
+      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        const int slot = Tile::slot(at);
+        const float v3 = product0.sums[at];
+        const int v0 = (int)(row);
+        const int v1 = (int)(column);
+        const int v2 = (int)((u32)v1 - (u32)v0);
+        const float v4 = -float_of_bits(POSITIVE_INFINITY);
+        const int v5 = 100;
+        const bool v6 = v2 <= v5;
+        const float v7 = v6 ? v3 : v4;
+        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
+      }
+      float factors[Tile::SLOTS];
+      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
+      UNROLL
+      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
+      out0.scale(factors);
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        values0[at] = 0.0f;
+        const int slot = Tile::slot(at);
+        const float v8 = finite_maximum(sum_v8[slot]);
+        const float v11 = 1.0f;
+        const float v3 = product0.sums[at];
+        const float v13 = product1.sums[at];
+        const int v0 = (int)(row);
+        const int v1 = (int)(column);
+        const int v2 = (int)((u32)v1 - (u32)v0);
+        const float v4 = -float_of_bits(POSITIVE_INFINITY);
+        const int v5 = 100;
+        const bool v6 = v2 <= v5;
+        const float v7 = v6 ? v3 : v4;
+        const float v9 = v7 - v8;
+        const float v10 = fast_exp(v9);
+        const float v12 = v10 * reciprocal(v11);
+        const float v14 = v12 * v13;
+        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+        values0[at] = v14;
+      }
+    }
+    else {
+      float of_tile_v8[Tile::SLOTS];
+      UNROLL
+      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        if (row >= 70 || column >= 140) continue;
+        const int slot = Tile::slot(at);
+        const float v3 = product0.sums[at];
+        const int v0 = (int)(row);
+        const int v1 = (int)(column);
+        const int v2 = (int)((u32)v1 - (u32)v0);
+        const float v4 = -float_of_bits(POSITIVE_INFINITY);
+        const int v5 = 100;
+        const bool v6 = v2 <= v5;
+        const float v7 = v6 ? v3 : v4;
+        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
+      }
+      float factors[Tile::SLOTS];
+      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
+      UNROLL
+      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
+      out0.scale(factors);
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        values0[at] = 0.0f;
+        if (row >= 70 || column >= 140) continue;
+        const int slot = Tile::slot(at);
+        const float v8 = finite_maximum(sum_v8[slot]);
+        const float v11 = 1.0f;
+        const float v3 = product0.sums[at];
+        const float v13 = product1.sums[at];
+        const int v0 = (int)(row);
+        const int v1 = (int)(column);
+        const int v2 = (int)((u32)v1 - (u32)v0);
+        const float v4 = -float_of_bits(POSITIVE_INFINITY);
+        const int v5 = 100;
+        const bool v6 = v2 <= v5;
+        const float v7 = v6 ? v3 : v4;
+        const float v9 = v7 - v8;
+        const float v10 = fast_exp(v9);
+        const float v12 = v10 * reciprocal(v11);
+        const float v14 = v12 * v13;
+        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+        values0[at] = v14;
+      }
+    }
+    u32 packed0[Tile::COUNT / 2];
+    Tile::pack(packed0, values0);
+    out0.multiply<32>(packed0, deep_panel<32, 32>(stage + 3840, with0));
+  });
+  Tile::combine<Sum>(sum_v11);
+  float inverse[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v11[slot];
+  out0.scale(inverse);
+  UNROLL
+  for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 70 || column >= 24) continue;
-    g_along[24 * row + column] = narrow<bf16>(out0.sums[at]);
+    store_pair(g_along + 24 * row + column, out0.sums[at], out0.sums[at + 1]);
   }
   __syncthreads();
   UNROLL
@@ -131,9 +183,9 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
 }
 
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
-#include "tile.cuh"
+#include "chain.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0_across(
+KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
     const bf16* __restrict__ g_q,
     const bf16* __restrict__ g_key,
     const bf16* __restrict__ g_u,
@@ -143,9 +195,7 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0_across(
     const float* g_statistic,
     const float* g_statistic_2)
 {
-  const int first_row = blockIdx.x * 64;
-  using Tile = TensorTile<bf16, 64, 64>;
-  SHARED(bf16, panels, panel_count<Tile>(2));
+  const int first_row = blockIdx.x * 128;
   const auto a0 = copied<false>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
@@ -161,40 +211,83 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0_across(
   const auto with0 = copied<true>([&](int row, int k) {
     return g_d + 24 * k + row;
   });
-  const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;
-  using Out0 = TensorTile<bf16, 64, 32>;
+  using Tile = StripTile<bf16, 4, 2, 32>;
+  LAUNCHED_SHARED(bf16, panels, 0, 10240);
+  fill_rows<Tile, 48>(panels + 0, first_row, 140, 48, a0);
+  u32 rows0[24];
+  Tile::load_rows<48>(rows0, deep_panel<Tile::ROWS, 48>(panels + 0, a0));
+  __syncthreads();
+  fill_rows<Tile, 48>(panels + 0, first_row, 140, 48, a1);
+  u32 rows1[24];
+  Tile::load_rows<48>(rows1, deep_panel<Tile::ROWS, 48>(panels + 0, a1));
+  __syncthreads();
+  using Out0 = StripTile<bf16, 4, 2, 32>;
   Out0 out0;
-  SHARED(bf16, values_bf16, 4608);
-  for (int first_column = begin; first_column < end; first_column += 64) {
+  const int begin = clamped(first_row - 100, 70 + 1) / 32 * 32, end = 70;
+  const auto fill0 = [&](int first_column, bf16* stage) {
+    fill_deep<Tile::BLOCK, 32, 48>(stage + 0, first_column, 70, 0, 48, b0);
+    fill_deep<Tile::BLOCK, 32, 48>(stage + 1920, first_column, 70, 0, 48, b1);
+    fill_deep<Tile::BLOCK, 32, 32>(stage + 3840, 0, 24, first_column, 70, with0);
+  };
+  for_each_tile<2, 5120, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 140, a0, first_column, 70, b0, 0, 48);
+    product0.multiply<48>(rows0, deep_panel<32, 48>(stage + 0, b0));
     Tile product1;
-    multiply<2>(product1, panels, first_row, 140, a1, first_column, 70, b1, 0, 48);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = bf16{};
-      if (row >= 140 || column >= 70) continue;
-      const float v3 = product0.sums[at];
-      const float v13 = product1.sums[at];
-      const int v0 = (int)(column);
-      const int v1 = (int)(row);
-      const int v2 = (int)((u32)v1 - (u32)v0);
-      const float v4 = -float_of_bits(POSITIVE_INFINITY);
-      const int v5 = 100;
-      const bool v6 = v2 <= v5;
-      const float v7 = v6 ? v3 : v4;
-      const float v8 = g_statistic[column];
-      const float v9 = v7 - v8;
-      const float v10 = expf(v9);
-      const float v11 = g_statistic_2[column];
-      const float v12 = v10 / v11;
-      const float v14 = v12 * v13;
-      const float v15 = round_to<bf16>((float)v14);
-      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v15);
+    product1.multiply<48>(rows1, deep_panel<32, 48>(stage + 1920, b1));
+    float values0[Tile::COUNT];
+    if (first_row + Tile::ROWS <= 140 && first_column + 31 < 70 && first_column >= first_row + Tile::ROWS - 1 + -100) {
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        values0[at] = 0.0f;
+        const int slot = Tile::slot(at);
+        const float v3 = product0.sums[at];
+        const float v13 = product1.sums[at];
+        const int v0 = (int)(column);
+        const int v1 = (int)(row);
+        const int v2 = (int)((u32)v1 - (u32)v0);
+        const float v4 = -float_of_bits(POSITIVE_INFINITY);
+        const int v5 = 100;
+        const bool v6 = v2 <= v5;
+        const float v7 = v6 ? v3 : v4;
+        const float v8 = g_statistic[column];
+        const float v9 = v7 - v8;
+        const float v10 = fast_exp(v9);
+        const float v11 = g_statistic_2[column];
+        const float v12 = v10 * reciprocal(v11);
+        const float v14 = v12 * v13;
+        values0[at] = v14;
+      }
     }
-    multiply_values<64, 72>(out0, values_bf16, (bf16*)panels, 24, with0, first_column, 70);
-  }
+    else {
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        values0[at] = 0.0f;
+        if (row >= 140 || column >= 70) continue;
+        const int slot = Tile::slot(at);
+        const float v3 = product0.sums[at];
+        const float v13 = product1.sums[at];
+        const int v0 = (int)(column);
+        const int v1 = (int)(row);
+        const int v2 = (int)((u32)v1 - (u32)v0);
+        const float v4 = -float_of_bits(POSITIVE_INFINITY);
+        const int v5 = 100;
+        const bool v6 = v2 <= v5;
+        const float v7 = v6 ? v3 : v4;
+        const float v8 = g_statistic[column];
+        const float v9 = v7 - v8;
+        const float v10 = fast_exp(v9);
+        const float v11 = g_statistic_2[column];
+        const float v12 = v10 * reciprocal(v11);
+        const float v14 = v12 * v13;
+        values0[at] = v14;
+      }
+    }
+    u32 packed0[Tile::COUNT / 2];
+    Tile::pack(packed0, values0);
+    out0.multiply<32>(packed0, deep_panel<32, 32>(stage + 3840, with0));
+  });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);

@@ -1,7 +1,7 @@
 // contraction kernel0 over rows [20] columns [72]
-#include "tile.cuh"
+#include "chain.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
     const bf16* __restrict__ g_a,
     const bf16* __restrict__ g_b,
     const bf16* __restrict__ g_w,
@@ -9,9 +9,7 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
     float* g_sum,
     float* g_squares)
 {
-  const int first_row = blockIdx.x * 64;
-  using Tile = TensorTile<bf16, 64, 64>;
-  SHARED(bf16, panels, panel_count<Tile>(2));
+  const int first_row = blockIdx.x * 128;
   const auto a0 = copied<false>([&](int row, int k) {
     return g_a + 16 * row + k;
   });
@@ -21,6 +19,14 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
   const auto with0 = copied<false>([&](int row, int k) {
     return g_w + k + 72 * row;
   });
+  using Tile = StripTile<bf16, 4, 2, 64>;
+  LAUNCHED_SHARED(bf16, panels, 0, 6144);
+  fill_rows<Tile, 16>(panels + 0, first_row, 20, 16, a0);
+  u32 rows0[8];
+  Tile::load_rows<16>(rows0, deep_panel<Tile::ROWS, 16>(panels + 0, a0));
+  __syncthreads();
+  using Out0 = StripTile<bf16, 4, 2, 16>;
+  Out0 out0;
   const int begin = 0, end = 72;
   float sum_v3[Tile::SLOTS];
   UNROLL
@@ -28,43 +34,52 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
   float sum_v4[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v4[slot] = 0.0f;
-  for (int first_column = begin; first_column < end; first_column += 64) {
+  const auto fill0 = [&](int first_column, bf16* stage) {
+    fill_deep<Tile::BLOCK, 64, 16>(stage + 0, first_column, 72, 0, 16, b0);
+    fill_deep<Tile::BLOCK, 16, 64>(stage + 1536, 0, 8, first_column, 72, with0);
+  };
+  for_each_tile<2, 3072, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 20, a0, first_column, 72, b0, 0, 16);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      if (row >= 20 || column >= 72) continue;
-      const float v0 = product0.sums[at];
-      const float v2 = v0 * v0;
-      sum_v3[Tile::slot(at)] = Sum::combine(sum_v3[Tile::slot(at)], v0);
-      sum_v4[Tile::slot(at)] = Sum::combine(sum_v4[Tile::slot(at)], v2);
+    product0.multiply<16>(rows0, deep_panel<64, 16>(stage + 0, b0));
+    float values0[Tile::COUNT];
+    if (first_row + Tile::ROWS <= 20 && first_column + 63 < 72) {
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        values0[at] = 0.0f;
+        const int slot = Tile::slot(at);
+        const float v0 = product0.sums[at];
+        const float v2 = v0 * v0;
+        sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
+        sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+        values0[at] = v0;
+      }
     }
-  }
+    else {
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        values0[at] = 0.0f;
+        if (row >= 20 || column >= 72) continue;
+        const int slot = Tile::slot(at);
+        const float v0 = product0.sums[at];
+        const float v2 = v0 * v0;
+        sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
+        sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+        values0[at] = v0;
+      }
+    }
+    u32 packed0[Tile::COUNT / 2];
+    Tile::pack(packed0, values0);
+    out0.multiply<64>(packed0, deep_panel<16, 64>(stage + 1536, with0));
+  });
   Tile::combine<Sum>(sum_v3);
   Tile::combine<Sum>(sum_v4);
-  using Out0 = TensorTile<bf16, 64, 32>;
-  Out0 out0;
-  SHARED(bf16, values_bf16, 4608);
-  for (int first_column = begin; first_column < end; first_column += 64) {
-    Tile product0;
-    multiply<2>(product0, panels, first_row, 20, a0, first_column, 72, b0, 0, 16);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = bf16{};
-      if (row >= 20 || column >= 72) continue;
-      const float v0 = product0.sums[at];
-      const float v1 = round_to<bf16>((float)v0);
-      values_bf16[Tile::row(at) * 72 + Tile::column(at)] = narrow<bf16>(v1);
-    }
-    multiply_values<64, 72>(out0, values_bf16, (bf16*)panels, 8, with0, first_column, 72);
-  }
   UNROLL
-  for (int at = 0; at < Out0::COUNT; at++) {
+  for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 20 || column >= 8) continue;
-    g_product[8 * row + column] = out0.sums[at];
+    store_pair(g_product + 8 * row + column, out0.sums[at], out0.sums[at + 1]);
   }
   __syncthreads();
   UNROLL

@@ -1,0 +1,176 @@
+// Tiles of chains on tensor cores: products whose sums are, in registers, the first operand of further products.
+//
+// Each warp has a strip of 16·DOWN rows, and all columns of a tile. So reductions along rows need no shared memory, and sums lie as the
+// fragments of a first operand do. Operands along the rows are held in registers. Those along the columns lie in panels in shared memory,
+// which are as deep as the sums are long; the panels of the next tiles are filled while a tile is multiplied.
+#pragma once
+#include "tile.cuh"
+
+// A panel of `ROWS` rows and `DEPTH` terms, both multiples of 16. Lines are an odd number of pieces apart, so that eight of them lie in
+// different banks.
+template <class T, int ROWS, int DEPTH, bool ALONG_ROWS>
+using DeepPanel = Panel<T, (ALONG_ROWS ? ROWS : DEPTH) + piece<T>(), ALONG_ROWS>;
+
+// The panel at `start`, which lies as the operand does.
+template <int ROWS, int DEPTH, class T, class Operand> DEVICE auto deep_panel(T* start, const Operand&) {
+  return DeepPanel<T, ROWS, DEPTH, Operand::ALONG_ROWS>{start};
+}
+
+// e^x, off by two units of the last place and by |x|·2⁻²³ of itself; 0 for less than 2⁻¹²⁶.
+DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
+
+// Fills a panel with `ROWS` rows from `first` on and `DEPTH` terms from `k0` on, zeros beyond `rows` and `depth`, and starts its copies.
+// The block has `BLOCK` threads.
+template <int BLOCK, int ROWS, int DEPTH, class T, class Operand>
+DEVICE void fill_deep(T* start, int first, int rows, int k0, int depth, const Operand& operand) {
+  constexpr bool ALONG_ROWS = Operand::ALONG_ROWS;
+  constexpr int TOGETHER = Operand::IS_COPIED ? piece<T>() : 1;
+  constexpr int OF_LINE = (ALONG_ROWS ? ROWS : DEPTH) / TOGETHER, COUNT = OF_LINE * (ALONG_ROWS ? DEPTH : ROWS);
+  const auto panel = deep_panel<ROWS, DEPTH>(start, operand);
+  UNROLL
+  for (int i = 0; i < (COUNT + BLOCK - 1) / BLOCK; i++) {
+    const int at = threadIdx.x + i * BLOCK;
+    if (COUNT % BLOCK != 0 && at >= COUNT) continue;
+    const int line = at / OF_LINE, along = at % OF_LINE * TOGETHER;
+    const int row = ALONG_ROWS ? along : line, term = ALONG_ROWS ? line : along;
+    const bool is_there = first + row < rows && k0 + term < depth;
+    if constexpr (Operand::IS_COPIED) {
+      const int left = ALONG_ROWS ? rows - first - row : depth - k0 - term, numbers = left < TOGETHER ? left : TOGETHER;
+      copy_async(panel.at(row, term), operand.place(first + row, k0 + term), is_there ? numbers * (int)sizeof(T) : 0);
+    } else {
+      *panel.at(row, term) = is_there ? operand.value(first + row, k0 + term) : T{};
+    }
+  }
+}
+
+// Starts the copies of `COUNT` numbers, of which `left` are there; zeros follow them.
+template <int BLOCK, int COUNT> DEVICE void fill_vector(float* start, const float* from, int left) {
+  static_assert(COUNT <= 4 * BLOCK);
+  const int at = 4 * threadIdx.x, numbers = left - at < 4 ? left - at : 4;
+  if (at < COUNT) copy_async(start + at, from + at, numbers > 0 ? numbers * (int)sizeof(float) : 0);
+}
+
+// A tile computed by tensor cores: `WARPS` warps, each with 16·DOWN rows and all columns.
+template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
+  typedef typename TensorCore<Core>::Element Element;
+  typedef TensorTile<Core, 64, 64> Loader;
+  static constexpr int BLOCK = WARPS * WARP, ROWS = 16 * DOWN * WARPS, COLUMNS = COLUMNS_;
+  static constexpr int ALONG = COLUMNS / 8, SLOTS = 2 * DOWN, COUNT = 4 * DOWN * ALONG;
+  float sums[COUNT];
+
+  DEVICE StripTile() {
+    UNROLL
+    for (int at = 0; at < COUNT; at++) sums[at] = 0.0f;
+  }
+  DEVICE static int member() { return threadIdx.x % 4; }
+  DEVICE static int first_row() { return threadIdx.x / WARP * 16 * DOWN; }
+  DEVICE static constexpr int slot(int at) { return at / (4 * ALONG) * 2 + at % 4 / 2; }
+  DEVICE static int slot_row(int slot) { return first_row() + slot * 8 + threadIdx.x % WARP / 4; }
+  DEVICE static int row(int at) { return slot_row(slot(at)); }
+  DEVICE static int column(int at) { return at / 4 % ALONG * 8 + 2 * member() + at % 2; }
+  DEVICE static bool owns_rows() { return member() == 0; }
+
+  // The fragments of this warp's rows of a panel.
+  template <int DEPTH, class P> DEVICE static void load_rows(u32* fragments, const P& panel) {
+    UNROLL
+    for (int i = 0; i < DOWN; i++)
+      UNROLL
+      for (int k = 0; k < DEPTH; k += 16)
+        Loader::template load<false>(fragments + i * DEPTH / 4 + k / 4, panel, first_row() + 16 * i, k);
+  }
+
+  // The fragments of numbers that lie as sums do.
+  DEVICE static void pack(u32* fragments, const float* values) {
+    UNROLL
+    for (int at = 0; at < COUNT; at += 2) fragments[at / 2] = TensorCore<Core>::pack(values[at], values[at + 1]);
+  }
+
+  // Adds the products of `DEPTH` terms.
+  template <int DEPTH, class P> DEVICE void multiply(const u32* fragments, const P& panel) {
+    u32 words[2][ALONG / 2][4];
+    const auto load = [&](int k) {
+      UNROLL
+      for (int j = 0; j < ALONG / 2; j++) Loader::template load<true>(words[k / 16 % 2][j], panel, 16 * j, k);
+    };
+    load(0);
+    UNROLL
+    for (int k = 0; k < DEPTH; k += 16) {
+      if (k + 16 < DEPTH) load(k + 16);
+      UNROLL
+      for (int j = 0; j < ALONG; j++)
+        UNROLL
+        for (int i = 0; i < DOWN; i++)
+          TensorCore<Core>::multiply(sums + 4 * (i * ALONG + j), fragments + i * DEPTH / 4 + k / 4, words[k / 16 % 2][j / 2] + j % 2 * 2);
+    }
+  }
+
+  // Multiplies the sums of each row by a number.
+  DEVICE void scale(const float* of_slots) {
+    UNROLL
+    for (int at = 0; at < COUNT; at++) sums[at] *= of_slots[slot(at)];
+  }
+
+  // Combines one number of each thread and slot along the rows; every thread gets those of its rows.
+  template <class Op, class V> DEVICE static void combine(V* of_slots) {
+    UNROLL
+    for (int slot = 0; slot < SLOTS; slot++)
+      UNROLL
+      for (int bits = 2; bits > 0; bits /= 2) of_slots[slot] = Op::combine(of_slots[slot], shuffle_xor(of_slots[slot], bits));
+  }
+};
+
+// Stores two numbers that are neighbours in memory, the first one at an even place.
+DEVICE void store_pair(float* to, float x, float y) {
+  struct alignas(8) Two {
+    float x, y;
+  };
+  *(Two*)to = Two{x, y};
+}
+DEVICE void store_pair(bf16* to, float x, float y) { *(u32*)to = bf16_pair(x, y); }
+DEVICE void store_pair(f16* to, float x, float y) { *(u32*)to = half_pair(x, y); }
+
+// Copies the block's rows of an operand to shared memory.
+template <class Tile, int DEPTH, class Operand>
+DEVICE void fill_rows(typename Tile::Element* start, int first, int rows, int depth, const Operand& operand) {
+  fill_deep<Tile::BLOCK, Tile::ROWS, DEPTH>(start, first, rows, 0, depth, operand);
+  copy_commit();
+  copy_wait<0>();
+  __syncthreads();
+}
+
+// Calls `act(first column, panels)` for each tile of the columns `begin` to `end`, after `fill(first column, panels)`. While one of the
+// stages of panels, of `SIZE` numbers, is read, the others are filled.
+template <int STAGES, int SIZE, class Tile, class Fill, class Act>
+DEVICE void for_each_tile(typename Tile::Element* panels, int begin, int end, const Fill& fill, const Act& act) {
+  // Every tile has a group of copies, if only an empty one.
+  const auto fill_tile = [&](int first, int stage) {
+    if (first < end) fill(first, panels + stage * SIZE);
+    copy_commit();
+  };
+  UNROLL
+  for (int stage = 0; stage < STAGES - 1; stage++) fill_tile(begin + stage * Tile::COLUMNS, stage);
+  int stage = 0;
+  ROLLED
+  for (int first = begin; first < end; first += Tile::COLUMNS) {
+    copy_wait<STAGES - 2>();
+    __syncthreads();
+    fill_tile(first + (STAGES - 1) * Tile::COLUMNS, (stage + STAGES - 1) % STAGES);
+    act(first, panels + stage * SIZE);
+    stage = (stage + 1) % STAGES;
+  }
+  __syncthreads();
+}
+
+// A maximum so far of a row, as it is subtracted: where nothing but −∞ was there, differences are −∞, too.
+DEVICE float finite_maximum(float x) { return x == -float_of_bits(POSITIVE_INFINITY) ? 0.0f : x; }
+
+// Takes the maxima of rows of a tile into those so far, whose sums are of e^(x − maximum): gives the factors that correct them.
+template <class Tile> DEVICE void raise_maxima(float* maxima, float* of_tile, float* factors) {
+  Tile::template combine<Max>(of_tile);
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) {
+    const float before = maxima[slot];
+    maxima[slot] = Max::combine(before, of_tile[slot]);
+    factors[slot] = fast_exp(before - finite_maximum(maxima[slot]));
+  }
+}

@@ -1,0 +1,171 @@
+//! Which reductions of a chain's rows one sweep finds, although some need the results of others.
+//!
+//! Where values are multiples of e^(x − m) for a row's maximum m, their sums may be taken with the maximum so far, and multiplied by
+//! e^(m before − m) whenever it rises. Where they are divided by one of these sums, n, they may be taken as if it were 1, and
+//! their sums divided by it in the end. So softmax, what is multiplied by it, and the sums of its derivative take one sweep. Nothing here knows
+//! of softmax: each value is followed as a multiple of e^−m and of 1/n, and what is no such multiple has to wait for another sweep.
+//! (The running maximum is Milakov and Gimelshein's, arXiv:1805.02867; second products with it are Rabe and Staats', arXiv:2112.05682.)
+//!
+//! ```text
+//! %m = max %x   %e = exp(%x − %m)   %n = sum %e   %p = %e / %n   O = %p · W
+//!                  e^−m               e^−m          e^−m / n       factors on the way; divided by n in the end
+//! ```
+
+use kernfusion_ir::kernel::{Direction, InstrKind, Region, Scalar};
+use kernfusion_ir::{Binary, ReduceOp, Unary};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a value is a multiple of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Factors {
+    /// e^−m, for the row's maximum m.
+    pub(super) shifted: bool,
+    /// 1/n, for the row's norm n.
+    pub(super) divided: bool,
+}
+
+/// What one sweep finds.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    /// The maximum whose rising is made up for on the way.
+    pub(super) maximum: Option<Scalar>,
+    /// The sum that is taken for 1 until the end.
+    pub(super) norm: Option<Scalar>,
+    /// Other reductions, with the factors of what they reduce.
+    pub(super) reductions: BTreeMap<Scalar, Factors>,
+    /// The factors of each value that the sweep can compute.
+    factors: BTreeMap<Scalar, Factors>,
+}
+
+/// A value while it is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// A multiple of these.
+    Multiple(Factors),
+    Maximum,
+    /// Something minus the maximum.
+    Difference,
+    Norm,
+    /// The sweep does not have it.
+    Later,
+}
+
+impl Running {
+    /// What a first sweep can find of these reductions.
+    pub(super) fn of(region: &Region, reductions: &BTreeSet<Scalar>) -> Running {
+        let maxima: Vec<_> = reductions
+            .iter()
+            .copied()
+            .filter(|&value| matches!(region.instr(value).kind, InstrKind::Reduce(ReduceOp::Max, ..)))
+            .collect();
+        let with_maximum = match maxima[..] {
+            [maximum] => Running::with(region, reductions, Some(maximum)),
+            _ => Running::default(),
+        };
+        // A maximum that nothing else of the sweep needs is a reduction like others.
+        match with_maximum.reductions.values().any(|factors| factors.shifted) {
+            true => with_maximum,
+            false => Running::with(region, reductions, None),
+        }
+    }
+
+    fn with(region: &Region, reductions: &BTreeSet<Scalar>, maximum: Option<Scalar>) -> Running {
+        let mut running = Running { maximum, ..Running::default() };
+        let mut known: Vec<Known> = vec![];
+        for (at, instr) in region.instrs.iter().enumerate() {
+            let value = Scalar(at as u32);
+            let result = match &instr.kind {
+                InstrKind::Reduce(op, Direction::Columns, x) if reductions.contains(&value) => {
+                    running.reduction(value, *op, known[x.0 as usize])
+                }
+                kind => follow(region, kind, &known),
+            };
+            if let Known::Multiple(factors) = result {
+                running.factors.insert(value, factors);
+            }
+            known.push(result);
+        }
+        running
+    }
+
+    fn reduction(&mut self, value: Scalar, op: ReduceOp, of: Known) -> Known {
+        match (op, of) {
+            (ReduceOp::Max, Known::Multiple(factors)) if self.maximum == Some(value) => {
+                match factors == Factors::default() {
+                    true => Known::Maximum,
+                    false => Known::Later,
+                }
+            }
+            (ReduceOp::Sum, Known::Multiple(factors)) => {
+                self.reductions.insert(value, factors);
+                if self.norm.is_some() || factors.divided {
+                    return Known::Later;
+                }
+                self.norm = Some(value);
+                Known::Norm
+            }
+            (ReduceOp::Max | ReduceOp::Min, Known::Multiple(factors)) if factors == Factors::default() => {
+                self.reductions.insert(value, factors);
+                Known::Later
+            }
+            _ => Known::Later,
+        }
+    }
+
+    /// The factors of a value, if the sweep can compute it.
+    pub(super) fn factors(&self, value: Scalar) -> Option<Factors> {
+        self.factors.get(&value).copied()
+    }
+
+    /// Every reduction that the sweep finds.
+    pub(super) fn found(&self) -> BTreeSet<Scalar> {
+        self.maximum.into_iter().chain(self.reductions.keys().copied()).collect()
+    }
+}
+
+/// What an instruction makes of its operands.
+fn follow(region: &Region, kind: &InstrKind, known: &[Known]) -> Known {
+    let of = |x: &Scalar| known[x.0 as usize];
+    let plain = Known::Multiple(Factors::default());
+    let is_zero = |x: &Scalar| matches!(&region.instr(*x).kind, InstrKind::Constant(c) if c.value() == 0.0);
+    match kind {
+        _ if kind.operands().iter().all(|x| of(x) == plain) => plain,
+        InstrKind::Binary(Binary::Sub, x, y) if of(x) == plain && of(y) == Known::Maximum => {
+            Known::Difference
+        }
+        InstrKind::Unary(Unary::Exp, x) if of(x) == Known::Difference => {
+            Known::Multiple(Factors { shifted: true, divided: false })
+        }
+        InstrKind::Unary(Unary::Neg | Unary::Abs, x) | InstrKind::Cast(x)
+            if matches!(of(x), Known::Multiple(_)) && region.instr(*x).dtype.is_float() =>
+        {
+            of(x)
+        }
+        InstrKind::Binary(Binary::Mul, x, y) => match (of(x), of(y)) {
+            (Known::Multiple(a), Known::Multiple(b))
+                if !(a.shifted && b.shifted) && !(a.divided && b.divided) =>
+            {
+                let [shifted, divided] = [a.shifted || b.shifted, a.divided || b.divided];
+                Known::Multiple(Factors { shifted, divided })
+            }
+            _ => Known::Later,
+        },
+        InstrKind::Binary(Binary::Div, x, y) => match (of(x), of(y)) {
+            (Known::Multiple(a), Known::Norm) if !a.divided => {
+                Known::Multiple(Factors { divided: true, ..a })
+            }
+            (Known::Multiple(a), y) if y == plain => Known::Multiple(a),
+            _ => Known::Later,
+        },
+        InstrKind::Binary(Binary::Add | Binary::Sub, x, y) if of(x) == of(y) => match of(x) {
+            Known::Multiple(a) => Known::Multiple(a),
+            _ => Known::Later,
+        },
+        InstrKind::Select(condition, x, y) if of(condition) == plain => match (of(x), of(y)) {
+            (Known::Multiple(a), Known::Multiple(b)) if a == b || is_zero(y) => Known::Multiple(a),
+            (Known::Multiple(_), Known::Multiple(b)) if is_zero(x) => Known::Multiple(b),
+            _ => Known::Later,
+        },
+        _ => Known::Later,
+    }
+}

@@ -1,0 +1,723 @@
+//! Chains on tensor cores, whose tiles stay in registers from the first product to the second one.
+//!
+//! Each warp has some rows and all columns of a tile (`chain.cuh`). Its rows of the products' first operands are held in registers. What
+//! columns need is in panels, one for each operand, or one for two that are the same numbers, such as the keys in q·kᵀ and in the
+//! gradient of q. The first sweep finds all reductions that it can ([`running`](super::running)), second products among them if nothing else is
+//! needed for their values.
+//!
+//! ```text
+//! forward                              gradient of q                         of k and v: rows are keys
+//! sweep 1: max, sum, O += e · V        sweep 1: max, sum, Σ p·dp             the only sweep: values from scores, max, sum and
+//! O / sum                              sweep 2: values, O += values · K        Σ p·dp;  O' += valuesᵀ · Q, O'' += pᵀ · dO
+//! ```
+
+use super::body::{Body, operands, sweeps};
+use super::chain::Stream;
+use super::contraction::{OperandAxes, define_entries, element_type, operand_type};
+use super::running::{Factors, Running};
+use super::source::{
+    Axes, Slot, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
+};
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{
+    Consumer, Contraction, Direction, Form, Instr, InstrKind, Kernel, Operand, Product, Scalar, Store,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Warps of a block.
+const WARPS: usize = 4;
+/// Rows of a warp, by 16, columns of a tile, and whether fragments of rows are held in registers. More rows need fewer loads of fragments
+/// from shared memory, more columns fewer barriers. The first of these that fits into registers is taken.
+const SIZES: [(usize, usize, bool); 5] =
+    [(2, 64, true), (2, 32, true), (1, 64, true), (1, 32, true), (1, 32, false)];
+/// Numbers of a thread in tiles of products, in sums and in fragments of rows, at most, unless those of the last size are more.
+const MOST_NUMBERS: usize = 192;
+
+/// Stages of panels.
+const STAGES: usize = 2;
+/// The longest sums of first products, and the widest second products: fragments and sums stay in registers.
+const DEEPEST: usize = 128;
+
+/// How a chain lies in registers and shared memory.
+pub(super) struct Strips {
+    dtype: DType,
+    /// Rows of a warp, by 16.
+    down: usize,
+    /// Columns of a tile.
+    columns: usize,
+    /// Whether fragments of rows are held in registers; otherwise the rows are in shared memory.
+    is_held: bool,
+    /// Terms of each product's sums, as they lie.
+    depths: Vec<usize>,
+    /// Columns of each second product, as they lie.
+    widths: Vec<usize>,
+    panels: Vec<Panel>,
+    /// The panel of each product's second operand.
+    of_product: Vec<usize>,
+    /// The panel of each second product's operand.
+    of_consumer: Vec<usize>,
+    /// Loads of a number for each column, such as statistics of rows in a transposed kernel.
+    vectors: Vec<Scalar>,
+}
+
+/// Numbers that a tile's columns need.
+struct Panel {
+    /// The operand that fills it.
+    operand: String,
+    /// Rows and terms of it as they lie: those of the operand, and the tile's columns.
+    size: [usize; 2],
+    /// The line of source that says which rows and terms these are, after the panel's own place.
+    range: String,
+    /// Where it is in a stage.
+    offset: usize,
+}
+
+impl Panel {
+    fn numbers(&self) -> usize {
+        numbers(self.size)
+    }
+}
+
+/// Numbers of a panel, whichever way it lies.
+fn numbers([rows, depth]: [usize; 2]) -> usize {
+    (rows * (depth + 8)).max(depth * (rows + 8))
+}
+
+impl Strips {
+    /// `None` if tensor cores do not multiply these, or sums are too long for registers.
+    pub(super) fn of(kernel: &Kernel, slots: &[Slot]) -> Option<Strips> {
+        let dtype = operand_type(&kernel.products().first()?.a);
+        let consumers = kernel.consumers();
+        let terms: Vec<usize> = kernel.products().iter().map(|product| product.k.iter().product()).collect();
+        let p: Vec<usize> = consumers.iter().map(|consumer| consumer.p.iter().product()).collect();
+        let lie = |extents: &[usize]| extents.iter().map(|extent| extent.next_multiple_of(16)).collect();
+        let (depths, widths): (Vec<usize>, Vec<usize>) = (lie(&terms), lie(&p));
+        let fits = terms.iter().chain(&p).all(|extent| (1..=DEEPEST).contains(extent));
+        let values = consumers.iter().map(|consumer| kernel.region.instr(consumer.value).dtype);
+        let types = kernel.operands().map(|(operand, _)| operand_type(operand)).chain(values);
+        if !fits || !is_narrow(dtype) || !types.into_iter().all(|other| other == dtype) {
+            return None;
+        }
+        let of_thread = |(down, columns, is_held): (usize, usize, bool)| {
+            let fragments = depths.iter().map(|depth| depth / 4);
+            let fragments = if is_held { fragments.sum() } else { fragments.max().unwrap_or(0) };
+            let sums = widths.iter().map(|width| width / 2).sum::<usize>();
+            down * (fragments + depths.len() * columns / 2 + sums)
+        };
+        let fitting = SIZES.into_iter().find(|size| of_thread(*size) <= MOST_NUMBERS);
+        let (down, columns, is_held) = fitting.unwrap_or(SIZES[SIZES.len() - 1]);
+        let vectors = vectors(kernel, slots);
+        let (panels, of_product, of_consumer) = (vec![], vec![], vec![]);
+        let mut strips = Strips {
+            dtype,
+            down,
+            columns,
+            is_held,
+            depths,
+            widths,
+            panels,
+            of_product,
+            of_consumer,
+            vectors,
+        };
+        strips.add_panels(kernel, &terms, &p);
+        Some(strips)
+    }
+
+    fn add_panels(&mut self, kernel: &Kernel, terms: &[usize], p: &[usize]) {
+        let columns = kernel.domain.extent(kernel.domain.column_axes());
+        let of_tile = self.columns;
+        let mut add = |operand: String, size, range| {
+            let offset = self.panels.iter().map(Panel::numbers).sum();
+            self.panels.push(Panel { operand, size, range, offset });
+            self.panels.len() - 1
+        };
+        for (number, depth) in self.depths.iter().enumerate() {
+            let range = format!("first_column, {columns}, 0, {}", terms[number]);
+            self.of_product.push(add(format!("b{number}"), [of_tile, *depth], range));
+        }
+        for (number, width) in self.widths.iter().enumerate() {
+            let consumer = &kernel.consumers()[number];
+            let product = kernel.products().iter().position(|product| is_same(kernel, product, consumer));
+            let place = match product {
+                Some(product) => self.of_product[product],
+                None => {
+                    let range = format!("0, {}, first_column, {columns}", p[number]);
+                    add(format!("with{number}"), [*width, of_tile], range)
+                }
+            };
+            self.of_consumer.push(place);
+        }
+    }
+
+    /// Rows of a block.
+    fn rows(&self) -> usize {
+        16 * self.down * WARPS
+    }
+
+    /// Rows and columns of a tile.
+    pub(super) fn tile_size(&self) -> [usize; 2] {
+        [self.rows(), self.columns]
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        32 * WARPS
+    }
+
+    /// Numbers of a stage of panels and vectors.
+    fn stage(&self) -> usize {
+        self.vector(self.vectors.len())
+    }
+
+    /// Where a vector is in a stage.
+    fn vector(&self, number: usize) -> usize {
+        let panels: usize = self.panels.iter().map(Panel::numbers).sum();
+        panels + number * self.columns * DType::F32.size() / self.dtype.size()
+    }
+
+    /// Numbers of rows of a product's first operand in shared memory.
+    fn of_rows(&self, product: usize) -> usize {
+        numbers([self.rows(), self.depths[product]])
+    }
+
+    /// Where the rows of a product's first operand are.
+    fn place_of_rows(&self, product: usize) -> usize {
+        match self.is_held {
+            true => 0,
+            false => STAGES * self.stage() + (0..product).map(|before| self.of_rows(before)).sum::<usize>(),
+        }
+    }
+
+    /// Numbers of shared memory: all stages, and the rows; those that are held go through it before.
+    fn memory(&self) -> usize {
+        let ends = (0..self.depths.len()).map(|product| self.place_of_rows(product) + self.of_rows(product));
+        ends.max().unwrap_or(0).max(STAGES * self.stage())
+    }
+
+    pub(super) fn shared_bytes(&self) -> usize {
+        self.memory() * self.dtype.size()
+    }
+
+    /// A type of tiles with these columns.
+    fn tile(&self, columns: usize) -> String {
+        format!("StripTile<{}, {WARPS}, {}, {columns}>", memory_type(self.dtype), self.down)
+    }
+}
+
+/// Whether the second operand of a product and that of a second product are the same numbers, one's terms along the other's rows.
+fn is_same(kernel: &Kernel, product: &Product, consumer: &Consumer) -> bool {
+    let load = |operand: &Operand| match &operand.region.instr(operand.value).kind {
+        InstrKind::Load { buffer, index, guard } if guard.is_empty() => Some((*buffer, index.clone())),
+        _ => None,
+    };
+    let rank = kernel.domain.axes.len();
+    let columns = kernel.domain.column_axes();
+    let others = rank..rank + consumer.p.len();
+    let lies_along_rows = |operand: &Operand, rows: &Range<usize>, depth: &Range<usize>| {
+        let extents = [&kernel.domain.axes[..], &consumer.p].concat();
+        OperandAxes { extents, outer: &[], rows: rows.clone(), depth: depth.clone() }.is_along_rows(operand)
+    };
+    product.k == consumer.p
+        && load(&product.b).is_some_and(|b| Some(b) == load(&consumer.with))
+        && lies_along_rows(&product.b, &columns, &others)
+            != lies_along_rows(&consumer.with, &others, &columns)
+}
+
+/// Loads that lie as columns do, in aligned pieces, and are the same for all rows.
+fn vectors(kernel: &Kernel, slots: &[Slot]) -> Vec<Scalar> {
+    let Kernel { domain, region, .. } = kernel;
+    let axes =
+        OperandAxes { extents: domain.axes.clone(), outer: &[], rows: domain.column_axes(), depth: 0..0 };
+    let is_one_axis = domain.column_axes().len() == 1;
+    let is_vector = |instr: &Instr| match &instr.kind {
+        InstrKind::Load { buffer, index, guard } => {
+            let slot = &slots[buffer.0 as usize];
+            is_one_axis
+                && guard.is_empty()
+                && slot.dtype == DType::F32
+                && slot.bytes.is_multiple_of(16)
+                && !index.varies(domain.row_axes())
+                && axes.is_aligned(index, DType::F32, true)
+        }
+        _ => false,
+    };
+    let numbers = (0..).map(Scalar);
+    numbers.zip(&region.instrs).filter(|(_, instr)| is_vector(instr)).map(|(value, _)| value).collect()
+}
+
+/// What a sweep over the columns finds.
+#[derive(Default)]
+struct Sweep {
+    /// A maximum whose rising is made up for on the way, and the sum that is taken for 1 until the end.
+    running: Running,
+    /// Other reductions, with the factors of what they reduce.
+    reductions: BTreeMap<Scalar, Factors>,
+    /// Whether it stores and multiplies values.
+    is_last: bool,
+}
+
+impl Stream<'_> {
+    pub(super) fn emit_strips(&self, body: &mut Body<'_>, strips: &Strips) {
+        let mut chain = StripChain { stream: self, strips, of_rows: BTreeSet::new() };
+        chain.declare(body);
+        chain.of_rows = chain.row_values(body);
+        let in_loop = self.kernel.stores.iter().any(|store| self.is_in_loop(store));
+        self.band(body, in_loop);
+        let mut reduced = vec![];
+        for (number, sweep) in chain.sweeps().iter().enumerate() {
+            chain.sweep(body, sweep, number, &reduced);
+            reduced.extend(sweep.running.maximum);
+            reduced.extend(sweep.reductions.keys());
+        }
+        (0..self.kernel.consumers().len()).for_each(|number| self.store_consumer(body, number));
+        self.stores_of_rows(body, &reduced);
+    }
+}
+
+/// A chain and how it lies.
+struct StripChain<'a> {
+    stream: &'a Stream<'a>,
+    strips: &'a Strips,
+    /// Values that are the same for all columns, and were computed before the first sweep.
+    of_rows: BTreeSet<Scalar>,
+}
+
+impl StripChain<'_> {
+    fn kernel(&self) -> &Kernel {
+        self.stream.kernel
+    }
+
+    fn stores_in_loop(&self) -> Vec<&Store> {
+        self.kernel().stores.iter().filter(|store| self.stream.is_in_loop(store)).collect()
+    }
+
+    /// Tiles, held rows and panels.
+    fn declare(&self, body: &mut Body<'_>) {
+        let Strips { dtype, depths, .. } = self.strips;
+        let element = element_type(*dtype);
+        body.code.line(format!("using Tile = {};", self.strips.tile(self.strips.columns)));
+        body.code.line(format!("LAUNCHED_SHARED({element}, panels, 0, {});", self.strips.memory()));
+        let (rows, _) = self.stream.row_and_column_extents();
+        for (number, depth) in depths.iter().enumerate() {
+            let terms: usize = self.kernel().products()[number].k.iter().product();
+            let place = self.strips.place_of_rows(number);
+            body.code.line(format!(
+                "fill_rows<Tile, {depth}>(panels + {place}, first_row, {rows}, {terms}, a{number});"
+            ));
+            if self.strips.is_held {
+                self.load_rows(body, number);
+                // The next rows, or the first tile, take their place.
+                body.code.line("__syncthreads();");
+            }
+        }
+        for (number, width) in self.strips.widths.iter().enumerate() {
+            body.code.line(format!("using Out{number} = {};", self.strips.tile(*width)));
+            body.code.line(format!("Out{number} out{number};"));
+        }
+    }
+
+    /// The fragments of a product's rows.
+    fn load_rows(&self, body: &mut Body<'_>, number: usize) {
+        let (depth, place) = (self.strips.depths[number], self.strips.place_of_rows(number));
+        body.code.line(format!("u32 rows{number}[{}];", self.strips.down * depth / 4));
+        body.code.line(format!(
+            "Tile::load_rows<{depth}>(rows{number}, deep_panel<Tile::ROWS, {depth}>(panels + {place}, a{number}));"
+        ));
+    }
+
+    /// Computes what is loaded for a row, and what follows from it alone, once for all columns.
+    fn row_values(&self, body: &mut Body<'_>) -> BTreeSet<Scalar> {
+        let Kernel { region, domain, .. } = self.kernel();
+        let is_of_row = |value: Scalar| {
+            let all = region.needed([value], |_| false);
+            let has = |is: fn(&InstrKind) -> bool| all.iter().any(|value| is(&region.instr(*value).kind));
+            !region.varies(value, domain.column_axes(), domain)
+                && has(|kind| matches!(kind, InstrKind::Load { .. }))
+                && !has(|kind| matches!(kind, InstrKind::Reduce(..)))
+        };
+        let all: Vec<_> = (0..region.instrs.len() as u32).map(Scalar).collect();
+        let of_row: BTreeSet<_> = all.iter().copied().filter(|value| is_of_row(*value)).collect();
+        let others = all.iter().filter(|value| !of_row.contains(value));
+        let used: BTreeSet<_> = others.flat_map(|value| region.instr(*value).kind.operands()).collect();
+        let found: BTreeSet<_> = of_row.intersection(&used).copied().collect();
+        if found.is_empty() {
+            return found;
+        }
+        for value in &found {
+            let ty = register_type(region.instr(*value).dtype);
+            body.code.line(format!("{ty} row_{}[Tile::SLOTS];", value_name(*value)));
+        }
+        let (rows, _) = self.stream.row_and_column_extents();
+        body.code.line("UNROLL");
+        body.block("for (int slot = 0; slot < Tile::SLOTS; slot++)", |body| {
+            body.code.line("const int any_row = first_row + Tile::slot_row(slot);");
+            body.code.line(format!("const int row = any_row < {rows} ? any_row : {rows} - 1;"));
+            let outside = body.axes.names.len();
+            body.axes.names.extend(coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]));
+            body.axes.names.resize(domain.axes.len(), "0".into());
+            body.need(found.iter().copied());
+            for name in found.iter().map(|value| value_name(*value)) {
+                body.code.line(format!("row_{name}[slot] = {name};"));
+            }
+            body.axes.names.truncate(outside);
+        });
+        found
+    }
+
+    /// The sweeps, of which the first one finds whatever it can.
+    fn sweeps(&self) -> Vec<Sweep> {
+        let Kernel { region, stores, .. } = self.kernel();
+        let values: Vec<_> = self.kernel().consumers().iter().map(|consumer| consumer.value).collect();
+        let roots = stores.iter().flat_map(operands).chain(values.iter().copied());
+        let live = region.needed(roots, |_| false);
+        let levels = sweeps(region, &live);
+        let running = Running::of(region, &levels.iter().flatten().copied().collect());
+        let found = running.found();
+        let reductions = running.reductions.clone();
+        let finds_values = values.iter().all(|value| running.factors(*value).is_some());
+        let is_last = finds_values && self.stores_in_loop().is_empty();
+        let mut result = vec![];
+        if !found.is_empty() || is_last {
+            result.push(Sweep { running, reductions, is_last });
+        }
+        for level in levels {
+            let rest = level.into_iter().filter(|value| !found.contains(value));
+            let reductions: BTreeMap<_, _> = rest.map(|value| (value, Factors::default())).collect();
+            if !reductions.is_empty() {
+                result.push(Sweep { reductions, ..Sweep::default() });
+            }
+        }
+        if !is_last && !(values.is_empty() && self.stores_in_loop().is_empty()) {
+            result.push(Sweep { is_last: true, ..Sweep::default() });
+        }
+        result
+    }
+
+    fn sweep(&self, body: &mut Body<'_>, sweep: &Sweep, number: usize, reduced: &[Scalar]) {
+        let region = &self.kernel().region;
+        let reductions = sweep.reductions.keys().chain(&sweep.running.maximum);
+        for value in reductions.clone() {
+            self.declare_reduction(body, *value, "sum");
+        }
+        let stores = if sweep.is_last { self.stores_in_loop() } else { vec![] };
+        let values = if sweep.is_last { self.values() } else { vec![] };
+        let roots = reductions.map(|value| reduced_value(self.kernel(), *value));
+        let roots =
+            roots.chain(stores.iter().flat_map(|store| operands(store))).chain(values.iter().copied());
+        let needed = self.stream.needed(roots, reduced);
+        let products: BTreeSet<usize> = needed
+            .iter()
+            .filter_map(|value| match region.instr(*value).kind {
+                InstrKind::Producer(number) => Some(number),
+                _ => None,
+            })
+            .collect();
+        let vectors = self.strips.vectors.iter().enumerate().filter(|(_, value)| needed.contains(value));
+        let vectors: Vec<_> = vectors.map(|(at, value)| (*value, self.strips.vector(at))).collect();
+        self.each_tile(body, number, &products, &vectors, sweep.is_last, |body| {
+            for (value, offset) in &vectors {
+                let name = value_name(*value);
+                body.code.line(format!("const float* of_columns_{name} = (const float*)(stage + {offset});"));
+            }
+            let columns = self.strips.columns;
+            for &number in &products {
+                let depth = self.strips.depths[number];
+                let panel = &self.strips.panels[self.strips.of_product[number]];
+                if !self.strips.is_held {
+                    self.load_rows(body, number);
+                }
+                body.code.line(format!("Tile product{number};"));
+                body.code.line(format!(
+                    "product{number}.multiply<{depth}>(rows{number}, deep_panel<{columns}, {depth}>(stage + {}, b{number}));",
+                    panel.offset
+                ));
+            }
+            for number in 0..values.len() {
+                body.code.line(format!("float values{number}[Tile::COUNT];"));
+            }
+            self.inside_and_at_borders(body, |body, is_inside| {
+                self.entries_of_tile(body, sweep, reduced, &stores, &values, is_inside);
+            });
+            if sweep.is_last {
+                self.second_products(body, &values);
+            }
+        });
+        self.finish(body, sweep);
+    }
+
+    /// The distinct values of second products, as they are before they are rounded to be multiplied.
+    fn values(&self) -> Vec<Scalar> {
+        let values: BTreeSet<_> = self.kernel().consumers().iter().map(|c| self.unrounded(c)).collect();
+        values.into_iter().collect()
+    }
+
+    fn unrounded(&self, consumer: &Consumer) -> Scalar {
+        let region = &self.kernel().region;
+        match region.instr(consumer.value).kind {
+            InstrKind::Cast(x) if region.instr(x).dtype == DType::F32 => x,
+            _ => consumer.value,
+        }
+    }
+
+    fn declare_reduction(&self, body: &mut Body<'_>, value: Scalar, prefix: &str) {
+        let region = &self.kernel().region;
+        let dtype = sum_type(region.instr(value).dtype);
+        let InstrKind::Reduce(op, ..) = region.instr(value).kind else { unreachable!("a reduction") };
+        let (ty, name) = (register_type(dtype), value_name(value));
+        let identity = constant(op.identity(dtype), dtype);
+        body.code.line(format!("{ty} {prefix}_{name}[Tile::SLOTS];"));
+        self.each_slot(body, &format!("{prefix}_{name}[slot] = {identity};"));
+    }
+
+    fn each_slot(&self, body: &mut Body<'_>, line: &str) {
+        body.code.line("UNROLL");
+        body.code.line(format!("for (int slot = 0; slot < Tile::SLOTS; slot++) {line}"));
+    }
+
+    /// A loop over tiles, whose panels are filled while the one before is at work.
+    fn each_tile(
+        &self,
+        body: &mut Body<'_>,
+        number: usize,
+        products: &BTreeSet<usize>,
+        vectors: &[(Scalar, usize)],
+        is_last: bool,
+        inside: impl FnOnce(&mut Body<'_>),
+    ) {
+        let Strips { dtype, columns: of_tile, panels, of_product, of_consumer, .. } = self.strips;
+        let consumers = if is_last { &of_consumer[..] } else { &[] };
+        let needed: BTreeSet<_> =
+            products.iter().map(|number| of_product[*number]).chain(consumers.iter().copied()).collect();
+        let element = element_type(*dtype);
+        body.code.open(format!("const auto fill{number} = [&](int first_column, {element}* stage)"));
+        for Panel { operand, size: [rows, depth], range, offset } in needed.iter().map(|at| &panels[*at]) {
+            body.code.line(format!(
+                "fill_deep<Tile::BLOCK, {rows}, {depth}>(stage + {offset}, {range}, {operand});"
+            ));
+        }
+        let domain = &self.kernel().domain;
+        let mut names = self.stream.outer.clone();
+        names.resize(domain.axes.len() - 1, "0".into());
+        names.push("first_column".into());
+        let axes = Axes { names, extents: domain.axes.clone() };
+        let (_, columns) = self.stream.row_and_column_extents();
+        for (value, offset) in vectors {
+            let InstrKind::Load { buffer, index, .. } = &self.kernel().region.instr(*value).kind else {
+                unreachable!("vectors are loads")
+            };
+            let name = self.stream.slots[buffer.0 as usize].read();
+            body.code.line(format!(
+                "fill_vector<Tile::BLOCK, {of_tile}>((float*)(stage + {offset}), {name} + {}, {columns} - first_column);",
+                axes.affine(index)
+            ));
+        }
+        body.code.close(";");
+        let head = format!(
+            "for_each_tile<{STAGES}, {}, Tile>(panels, begin, end, fill{number}, [&](int first_column, {element}* stage)",
+            self.strips.stage()
+        );
+        body.block_with(head, ");", inside);
+    }
+
+    /// Code for the entries of a tile, twice: without the checks that all entries pass where the tile lies inside of the domain and of the band.
+    fn inside_and_at_borders(&self, body: &mut Body<'_>, inside: impl Fn(&mut Body<'_>, bool)) {
+        let (rows, columns) = self.stream.row_and_column_extents();
+        let last = format!("first_column + {}", self.strips.columns - 1);
+        let mut conditions = vec![];
+        if rows % self.strips.rows() != 0 {
+            conditions.push(format!("first_row + Tile::ROWS <= {rows}"));
+        }
+        if columns % self.strips.columns != 0 {
+            conditions.push(format!("{last} < {columns}"));
+        }
+        if let Form::Contraction(Contraction { band: Some(band), .. }) = &self.kernel().form {
+            conditions.extend(band.upper.map(|upper| format!("{last} <= first_row + {upper}")));
+            conditions.extend(
+                band.lower.map(|lower| format!("first_column >= first_row + Tile::ROWS - 1 + {lower}")),
+            );
+        }
+        if conditions.is_empty() {
+            return inside(body, true);
+        }
+        body.block(format!("if ({})", conditions.join(" && ")), |body| inside(body, true));
+        body.block("else", |body| inside(body, false));
+    }
+
+    /// What becomes of a tile's entries: maxima, other reductions, stores, values that are multiplied again.
+    fn entries_of_tile(
+        &self,
+        body: &mut Body<'_>,
+        sweep: &Sweep,
+        reduced: &[Scalar],
+        stores: &[&Store],
+        values: &[Scalar],
+        is_inside: bool,
+    ) {
+        let kernel = self.kernel();
+        let mut known: BTreeMap<Scalar, String> =
+            reduced.iter().map(|value| (*value, format!("sum_{}[slot]", value_name(*value)))).collect();
+        known.extend(self.of_rows.iter().map(|value| (*value, format!("row_{}[slot]", value_name(*value)))));
+        let of_columns =
+            |value: &Scalar| (*value, format!("of_columns_{}[Tile::column(at)]", value_name(*value)));
+        known.extend(self.strips.vectors.iter().map(of_columns));
+        if let Some(maximum) = sweep.running.maximum {
+            self.raise(body, sweep, maximum, &known, is_inside);
+            known.insert(maximum, format!("finite_maximum(sum_{}[slot])", value_name(maximum)));
+            known.extend(sweep.running.norm.map(|norm| (norm, "1.0f".to_string())));
+        }
+        let of_reductions = || sweep.reductions.keys().map(|value| (*value, reduced_value(kernel, *value)));
+        let roots = of_reductions().map(|(_, x)| x).chain(stores.iter().flat_map(|store| operands(store)));
+        let roots: Vec<_> = roots.chain(values.iter().copied()).collect();
+        if roots.is_empty() {
+            return;
+        }
+        let zeros = (0..values.len()).map(|number| format!("values{number}[at] = 0.0f;"));
+        self.entries(body, &roots, &known, is_inside, &zeros.collect::<Vec<_>>(), |body| {
+            for (value, x) in of_reductions() {
+                let InstrKind::Reduce(op, ..) = kernel.region.instr(value).kind else { unreachable!() };
+                let sum = format!("sum_{}[slot]", value_name(value));
+                body.code.line(format!("{sum} = {}::combine({sum}, {});", combiner(op), value_name(x)));
+            }
+            body.stores(stores.iter().copied());
+            for (number, value) in values.iter().enumerate() {
+                body.code.line(format!("values{number}[at] = {};", value_name(*value)));
+            }
+        });
+    }
+
+    /// Takes the tile's maxima into those so far, and corrects sums.
+    fn raise(
+        &self,
+        body: &mut Body<'_>,
+        sweep: &Sweep,
+        maximum: Scalar,
+        known: &BTreeMap<Scalar, String>,
+        is_inside: bool,
+    ) {
+        let (x, name) = (reduced_value(self.kernel(), maximum), value_name(maximum));
+        self.declare_reduction(body, maximum, "of_tile");
+        self.entries(body, &[x], known, is_inside, &[], |body| {
+            let largest = format!("of_tile_{name}[slot]");
+            body.code.line(format!("{largest} = Max::combine({largest}, {});", value_name(x)));
+        });
+        body.code.line("float factors[Tile::SLOTS];");
+        body.code.line(format!("raise_maxima<Tile>(sum_{name}, of_tile_{name}, factors);"));
+        for (value, factors) in &sweep.reductions {
+            if factors.shifted {
+                self.each_slot(body, &format!("sum_{}[slot] *= factors[slot];", value_name(*value)));
+            }
+        }
+        if sweep.is_last {
+            for number in self.consumers_with(&sweep.running, |factors| factors.shifted) {
+                body.code.line(format!("out{number}.scale(factors);"));
+            }
+        }
+    }
+
+    /// The second products whose values have such factors.
+    fn consumers_with(&self, running: &Running, has: impl Fn(Factors) -> bool) -> Vec<usize> {
+        let consumers = self.kernel().consumers().iter().enumerate();
+        let having = consumers.filter(|(_, consumer)| running.factors(consumer.value).is_some_and(&has));
+        having.map(|(number, _)| number).collect()
+    }
+
+    /// A loop over this thread's entries of a tile, in which values are computed from those that are known.
+    fn entries(
+        &self,
+        body: &mut Body<'_>,
+        roots: &[Scalar],
+        known: &BTreeMap<Scalar, String>,
+        is_inside: bool,
+        before: &[String],
+        inside: impl FnOnce(&mut Body<'_>),
+    ) {
+        let (rows, columns) = self.stream.row_and_column_extents();
+        let kernel = self.kernel();
+        let domain = &kernel.domain;
+        let reduced: Vec<_> = known.keys().copied().collect();
+        let needed = self.stream.needed(roots.iter().copied(), &reduced);
+        body.code.line("UNROLL");
+        body.block("for (int at = 0; at < Tile::COUNT; at++)", |body| {
+            body.code
+                .line("const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);");
+            before.iter().for_each(|line| body.code.line(line));
+            let [height, width] = self.strips.tile_size();
+            let checks = [("row", rows, height), ("column", columns, width)];
+            let checks = checks.iter().filter(|(_, extent, of_tile)| extent % of_tile != 0);
+            let checks: Vec<_> = checks.map(|(name, extent, _)| format!("{name} >= {extent}")).collect();
+            if !is_inside && !checks.is_empty() {
+                body.code.line(format!("if ({}) continue;", checks.join(" || ")));
+            }
+            let outside = body.axes.names.len();
+            let row = coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]);
+            let column = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
+            body.axes.names.extend(row.into_iter().chain(column));
+            body.code.line("const int slot = Tile::slot(at);");
+            for (value, text) in known.iter().filter(|(value, _)| needed.contains(value)) {
+                body.define(*value, text);
+            }
+            define_entries(body, kernel, Some(&needed));
+            if let (true, Form::Contraction(Contraction { inside, .. })) = (is_inside, &kernel.form) {
+                inside
+                    .iter()
+                    .filter(|value| needed.contains(value))
+                    .for_each(|value| body.define(*value, "true"));
+            }
+            body.need(roots.iter().copied());
+            inside(body);
+            body.axes.names.truncate(outside);
+        });
+    }
+
+    /// Multiplies the values of a tile with the operands of their consumers.
+    fn second_products(&self, body: &mut Body<'_>, values: &[Scalar]) {
+        let columns = self.strips.columns;
+        for (number, value) in values.iter().enumerate() {
+            body.code.line(format!("u32 packed{number}[Tile::COUNT / 2];"));
+            body.code.line(format!("Tile::pack(packed{number}, values{number});"));
+            for (at, consumer) in self.kernel().consumers().iter().enumerate() {
+                if self.unrounded(consumer) == *value {
+                    let (width, panel) =
+                        (self.strips.widths[at], &self.strips.panels[self.strips.of_consumer[at]]);
+                    body.code.line(format!(
+                        "out{at}.multiply<{columns}>(packed{number}, deep_panel<{width}, {columns}>(stage + {}, with{at}));",
+                        panel.offset
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Brings reductions together, and divides by the norm what was not divided on the way.
+    fn finish(&self, body: &mut Body<'_>, sweep: &Sweep) {
+        let region = &self.kernel().region;
+        for (value, factors) in &sweep.reductions {
+            let (dtype, name) = (region.instr(*value).dtype, value_name(*value));
+            let InstrKind::Reduce(op, ..) = region.instr(*value).kind else { unreachable!("a reduction") };
+            body.code.line(format!("Tile::combine<{}>(sum_{name});", combiner(op)));
+            if let (true, Some(norm)) = (factors.divided, sweep.running.norm) {
+                self.each_slot(body, &format!("sum_{name}[slot] /= sum_{}[slot];", value_name(norm)));
+            }
+            if is_narrow(dtype) {
+                let rounded =
+                    format!("sum_{name}[slot] = round_to<{}>(sum_{name}[slot]);", memory_type(dtype));
+                self.each_slot(body, &rounded);
+            }
+        }
+        let divided = self.consumers_with(&sweep.running, |factors| factors.divided);
+        if let (true, Some(norm), false) = (sweep.is_last, sweep.running.norm, divided.is_empty()) {
+            body.code.line("float inverse[Tile::SLOTS];");
+            self.each_slot(body, &format!("inverse[slot] = 1.0f / sum_{}[slot];", value_name(norm)));
+            divided.iter().for_each(|number| body.code.line(format!("out{number}.scale(inverse);")));
+        }
+    }
+}
+
+/// What a reduction along the columns reduces.
+fn reduced_value(kernel: &Kernel, value: Scalar) -> Scalar {
+    match kernel.region.instr(value).kind {
+        InstrKind::Reduce(_, Direction::Columns, x) => x,
+        _ => unreachable!("chains reduce along columns"),
+    }
+}

@@ -1,0 +1,199 @@
+//! Chains whose tiles stay in the registers of warps: attention and its gradients as kernels have them, with masks of every kind, in one
+//! sweep and in two.
+
+use crate::judge::{Case, check};
+use crate::products::{case, operand};
+use crate::support::{Bench, Program, Random, at};
+use kernfusion_cuda::{Options, Renderer};
+use kernfusion_ir::kernel::{
+    Band, Consumer, Contraction, Direction, Domain, Form, Index, InstrKind, Product, Scalar,
+};
+use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Tensor, TensorType, Unary};
+
+/// Sizes of attention: heads, queries, keys, the width of a head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) heads: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) width: usize,
+}
+
+/// What hides keys from queries.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Mask {
+    /// Nothing.
+    None,
+    /// Keys after the query, by a number in place of their scores.
+    Causal(f64),
+    /// All keys but those up to so many before the query.
+    Window(i64),
+    /// A number for each key, −∞ for the first ones, and one for each query.
+    Biases,
+}
+
+impl Mask {
+    fn band(self) -> Option<Band> {
+        match self {
+            Mask::None | Mask::Biases => None,
+            Mask::Causal(_) => Some(Band { lower: None, upper: Some(0) }),
+            Mask::Window(before) => Some(Band { lower: Some(-before), upper: Some(0) }),
+        }
+    }
+}
+
+/// Forward: O = softmax(mask(Q·Kᵀ))·V, with the maximum and the sum of each row. Backward: the gradients of Q, K and V from dO, with the sum of
+/// P∘dP, all in one kernel, whose first launch is along the rows.
+pub(crate) fn attention(shape: Shape, mask: Mask, dtype: DType, is_backward: bool) -> Case {
+    let Shape { heads, queries, keys, width } = shape;
+    let (mut bench, mut random) = (Bench::default(), Random(13));
+    let mut input = |name: &str, rows: usize| {
+        bench.input(name, random.tensor(&TensorType::new(dtype, [heads, rows, width]), -1.0, 1.0))
+    };
+    let [q, d] = ["q", "d"].map(|name| input(name, queries));
+    let [k, v] = ["k", "v"].map(|name| input(name, keys));
+    let [ri, ci, wi] = [queries, keys, width].map(|extent| extent as i64);
+    let of_queries = at(&[ri * wi, wi, 0, 1]);
+    let of_keys = at(&[ci * wi, 0, wi, 1]);
+    let load = |buffer, index: &Index| operand(buffer, dtype, dtype, index.clone());
+    let product = |a, b| {
+        let (a, b) = (load(a, &of_queries), load(b, &of_keys));
+        Product { k: vec![width], a, b, dtype: DType::F32 }
+    };
+    let mut program = Program::default();
+    let score = program.push(InstrKind::Producer(0), DType::F32);
+    let score = masked(&mut program, &mut bench, &mut random, score, shape, mask);
+    let binary = |program: &mut Program, op, x, y| program.push(InstrKind::Binary(op, x, y), DType::F32);
+    let reduce =
+        |program: &mut Program, op, x| program.push(InstrKind::Reduce(op, Direction::Columns, x), DType::F32);
+    let largest = reduce(&mut program, ReduceOp::Max, score);
+    let shifted = binary(&mut program, Binary::Sub, score, largest);
+    let e = program.push(InstrKind::Unary(Unary::Exp, shifted), DType::F32);
+    let sum = reduce(&mut program, ReduceOp::Sum, e);
+    let weight = binary(&mut program, Binary::Div, e, sum);
+    let rounded = program.push(InstrKind::Cast(weight), dtype);
+    for (name, value) in [("largest", largest), ("sum", sum)] {
+        let buffer = bench.output(name, DType::F32, &[heads, queries]);
+        program.store(value, buffer, at(&[ri, 1, 0]));
+    }
+    let mut consumer = |name: &str, rows: usize, value, along, with, index: &Index, lies: &Index| {
+        let buffer = bench.output(name, DType::F32, &[heads, rows, width]);
+        let with = load(with, index);
+        Consumer { value, along, p: vec![width], with, dtype: DType::F32, buffer, index: lies.clone() }
+    };
+    let (products, consumers) = if is_backward {
+        let other = program.push(InstrKind::Producer(1), DType::F32);
+        let part = binary(&mut program, Binary::Mul, weight, other);
+        let all = reduce(&mut program, ReduceOp::Sum, part);
+        let rest = binary(&mut program, Binary::Sub, other, all);
+        let gradient = binary(&mut program, Binary::Mul, weight, rest);
+        let gradient = program.push(InstrKind::Cast(gradient), dtype);
+        let consumers = vec![
+            consumer("dq", queries, gradient, Direction::Columns, k, &of_keys, &of_queries),
+            consumer("dk", keys, gradient, Direction::Rows, q, &of_queries, &of_keys),
+            consumer("dv", keys, rounded, Direction::Rows, d, &of_queries, &of_keys),
+        ];
+        (vec![product(q, k), product(d, v)], consumers)
+    } else {
+        let consumers = vec![consumer("o", queries, rounded, Direction::Columns, v, &of_keys, &of_queries)];
+        (vec![product(q, k)], consumers)
+    };
+    let form = Form::Contraction(Contraction { products, consumers, band: mask.band(), inside: vec![] });
+    let domain = Domain { axes: vec![heads, queries, keys], outer: 1, rows: 1 };
+    bench.kernel(form, domain, program.region, program.stores);
+    case(format!("attention {dtype} {shape:?} {mask:?} {is_backward}"), bench, 0.04)
+}
+
+/// A score with what a mask adds to it, or puts in its place.
+fn masked(
+    program: &mut Program,
+    bench: &mut Bench,
+    random: &mut Random,
+    score: Scalar,
+    shape: Shape,
+    mask: Mask,
+) -> Scalar {
+    let [row, column] =
+        [1, 2].map(|axis| program.push(InstrKind::Coordinate(Index::axis(3, axis)), DType::I32));
+    let mut hide = |score, compare, distance: i64, hidden: f64| {
+        let bound = program.constant(distance as f64, DType::I32);
+        let difference = program.push(InstrKind::Binary(Binary::Sub, column, row), DType::I32);
+        let is_seen = program.push(InstrKind::Compare(compare, difference, bound), DType::Bool);
+        let hidden = program.constant(hidden, DType::F32);
+        program.push(InstrKind::Select(is_seen, score, hidden), DType::F32)
+    };
+    match mask {
+        Mask::None => score,
+        Mask::Causal(hidden) => hide(score, Compare::Le, 0, hidden),
+        Mask::Window(before) => {
+            let score = hide(score, Compare::Le, 0, f64::NEG_INFINITY);
+            hide(score, Compare::Ge, -before, f64::NEG_INFINITY)
+        }
+        Mask::Biases => {
+            let Shape { queries, keys, .. } = shape;
+            let mut of_keys = random.tensor(&TensorType::new(DType::F32, [keys]), -1.0, 1.0).to_f64();
+            of_keys[..keys - 3].fill(f64::NEG_INFINITY);
+            let of_keys = Tensor::from_f64(&TensorType::new(DType::F32, [keys]), &of_keys);
+            let of_keys = bench.input("of_keys", of_keys);
+            let of_queries = random.tensor(&TensorType::new(DType::F32, [queries]), -1.0, 1.0);
+            let of_queries = bench.input("of_queries", of_queries);
+            let of_key = program.load(of_keys, DType::F32, at(&[0, 0, 1]));
+            let of_query = program.load(of_queries, DType::F32, at(&[0, 1, 0]));
+            let score = program.push(InstrKind::Binary(Binary::Add, score, of_key), DType::F32);
+            program.push(InstrKind::Binary(Binary::Add, score, of_query), DType::F32)
+        }
+    }
+}
+
+/// A small one in which every barrier matters: two operands that are held, two sweeps with several tiles each.
+pub(crate) fn few_small() -> Case {
+    let shape = Shape { heads: 1, queries: 70, keys: 200, width: 48 };
+    attention(shape, Mask::None, DType::BF16, true)
+}
+
+/// Heads of 64 and 128 numbers, forward and backward.
+pub(crate) fn every_width() -> Vec<Case> {
+    let shape = Shape { heads: 1, queries: 128, keys: 128, width: 64 };
+    let mask = Mask::Causal(f64::NEG_INFINITY);
+    let wide = Shape { width: 128, ..shape };
+    let cases = [shape, wide].map(|shape| [false, true].map(|is| attention(shape, mask, DType::BF16, is)));
+    cases.into_iter().flatten().collect()
+}
+
+#[test]
+fn attention_and_its_gradients_under_every_mask() {
+    let shapes = [
+        Shape { heads: 2, queries: 130, keys: 150, width: 64 },
+        Shape { heads: 1, queries: 128, keys: 128, width: 16 },
+        Shape { heads: 1, queries: 33, keys: 200, width: 20 },
+        Shape { heads: 1, queries: 20, keys: 70, width: 128 },
+    ];
+    let masks =
+        [Mask::None, Mask::Causal(f64::NEG_INFINITY), Mask::Causal(-1e30), Mask::Window(30), Mask::Biases];
+    let mut cases = vec![];
+    for (number, shape) in shapes.into_iter().enumerate() {
+        for mask in masks {
+            let dtype = if number == 2 { DType::F16 } else { DType::BF16 };
+            cases.extend([false, true].map(|is_backward| attention(shape, mask, dtype, is_backward)));
+        }
+    }
+    check(&cases, &Options::default());
+}
+
+/// What a sweep computes again is what costs most: forward takes one sweep, the gradient of Q two, those of K and V one.
+#[test]
+fn forward_takes_one_sweep() {
+    let shape = Shape { heads: 1, queries: 256, keys: 256, width: 64 };
+    let mask = Mask::Causal(f64::NEG_INFINITY);
+    let sweeps = |is_backward| {
+        let mut renderer = Renderer::new(Options::default());
+        renderer.program(&attention(shape, mask, DType::BF16, is_backward).plan).expect("renders");
+        let count = |word: &str| {
+            let texts = renderer.functions().iter().map(|function| function.text.as_str());
+            texts.map(|text| text.matches(word).count()).collect::<Vec<_>>()
+        };
+        (count("for_each_tile<"), count(".multiply<"))
+    };
+    assert_eq!(sweeps(false), (vec![1], vec![2]));
+    assert_eq!(sweeps(true), (vec![2, 1], vec![2 + 3, 4]));
+}
