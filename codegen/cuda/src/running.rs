@@ -169,3 +169,82 @@ fn follow(region: &Region, kind: &InstrKind, known: &[Known]) -> Known {
         _ => Known::Later,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::{DType, Literal};
+
+    struct Rows(Region);
+
+    impl Rows {
+        fn push(&mut self, kind: InstrKind) -> Scalar {
+            self.0.push(kind, DType::F32)
+        }
+
+        fn reduce(&mut self, op: ReduceOp, x: Scalar) -> Scalar {
+            self.push(InstrKind::Reduce(op, Direction::Columns, x))
+        }
+
+        fn binary(&mut self, op: Binary, x: Scalar, y: Scalar) -> Scalar {
+            self.push(InstrKind::Binary(op, x, y))
+        }
+
+        fn running(&self) -> Running {
+            let is_reduction = |value: &Scalar| matches!(self.0.instr(*value).kind, InstrKind::Reduce(..));
+            let all = (0..self.0.instrs.len() as u32).map(Scalar);
+            Running::of(&self.0, &all.filter(is_reduction).collect())
+        }
+    }
+
+    /// softmax(x), its maximum and its sum.
+    fn softmax(rows: &mut Rows, x: Scalar) -> [Scalar; 3] {
+        let maximum = rows.reduce(ReduceOp::Max, x);
+        let difference = rows.binary(Binary::Sub, x, maximum);
+        let e = rows.push(InstrKind::Unary(Unary::Exp, difference));
+        let sum = rows.reduce(ReduceOp::Sum, e);
+        [rows.binary(Binary::Div, e, sum), maximum, sum]
+    }
+
+    #[test]
+    fn softmax_and_sums_of_what_it_weighs_take_one_sweep() {
+        let mut rows = Rows(Region::default());
+        let [x, y] = [0, 1].map(|product| rows.push(InstrKind::Producer(product)));
+        let [weight, maximum, norm] = softmax(&mut rows, x);
+        let weighed = rows.binary(Binary::Mul, weight, y);
+        let sum = rows.reduce(ReduceOp::Sum, weighed);
+        let rest = rows.binary(Binary::Sub, y, sum);
+        let running = rows.running();
+        assert_eq!((running.maximum, running.norm), (Some(maximum), Some(norm)));
+        let [shifted, divided] = [true, true];
+        assert_eq!(running.factors(weight), Some(Factors { shifted, divided }));
+        assert_eq!(running.reductions[&norm], Factors { shifted, divided: false });
+        assert_eq!(running.reductions[&sum], Factors { shifted, divided });
+        // It needs the whole sum.
+        assert_eq!(running.factors(rest), None);
+    }
+
+    #[test]
+    fn what_is_no_multiple_waits() {
+        let mut rows = Rows(Region::default());
+        let x = rows.push(InstrKind::Producer(0));
+        let [weight, maximum, _] = softmax(&mut rows, x);
+        let one = rows.push(InstrKind::Constant(Literal::new(1.0)));
+        let shifted = rows.binary(Binary::Add, weight, one);
+        let square = rows.binary(Binary::Mul, weight, weight);
+        let sums = [shifted, square].map(|value| rows.reduce(ReduceOp::Sum, value));
+        let running = rows.running();
+        assert_eq!([shifted, square].map(|value| running.factors(value)), [None; 2]);
+        assert!(sums.iter().all(|sum| !running.found().contains(sum)));
+        // The variance needs the mean first; neither needs a maximum that something else asks for.
+        let mut rows = Rows(Region::default());
+        let x = rows.push(InstrKind::Producer(0));
+        let [largest, mean] = [ReduceOp::Max, ReduceOp::Sum].map(|op| rows.reduce(op, x));
+        let difference = rows.binary(Binary::Sub, x, mean);
+        let square = rows.binary(Binary::Mul, difference, difference);
+        let variance = rows.reduce(ReduceOp::Sum, square);
+        let running = rows.running();
+        assert_eq!((running.maximum, running.found()), (None, BTreeSet::from([largest, mean])));
+        assert!(!running.found().contains(&variance));
+    }
+}

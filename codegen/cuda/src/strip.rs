@@ -29,11 +29,13 @@ use std::ops::Range;
 const WARPS: usize = 4;
 /// Rows of a warp, by 16, columns of a tile, and whether fragments of rows are held in registers. More rows need fewer loads of fragments
 /// from shared memory, more columns fewer barriers. The first of these that fits into registers is taken.
-const SIZES: [(usize, usize, bool); 5] =
-    [(2, 64, true), (2, 32, true), (1, 64, true), (1, 32, true), (1, 32, false)];
-/// Numbers of a thread in tiles of products, in sums and in fragments of rows, at most, unless those of the last size are more.
-const MOST_NUMBERS: usize = 192;
+const SIZES: [(usize, usize, bool); 6] =
+    [(2, 64, true), (2, 32, true), (2, 32, false), (1, 64, true), (1, 64, false), (1, 32, false)];
+/// Numbers of a thread in products, sums, held fragments and those under way, at most, unless those of the last size are more.
+const MOST_NUMBERS: usize = 208;
 
+/// Entries of a thread, at most, where random bits are drawn for each: that takes many instructions and registers.
+const MOST_RANDOM_ENTRIES: usize = 16;
 /// Stages of panels.
 const STAGES: usize = 2;
 /// The longest sums of first products, and the widest second products: fragments and sums stay in registers.
@@ -100,12 +102,15 @@ impl Strips {
             return None;
         }
         let of_thread = |(down, columns, is_held): (usize, usize, bool)| {
-            let fragments = depths.iter().map(|depth| depth / 4);
-            let fragments = if is_held { fragments.sum() } else { fragments.max().unwrap_or(0) };
+            let held = if is_held { depths.iter().map(|depth| depth / 4).sum() } else { 0 };
             let sums = widths.iter().map(|width| width / 2).sum::<usize>();
-            down * (fragments + depths.len() * columns / 2 + sums)
+            let under_way = depths.iter().max().map_or(0, |depth| depth / 4);
+            down * (held + depths.len() * columns / 2 + sums) + under_way
         };
-        let fitting = SIZES.into_iter().find(|size| of_thread(*size) <= MOST_NUMBERS);
+        let is_random = |instr: &Instr| matches!(instr.kind, InstrKind::Random { .. });
+        let draws = kernel.region.instrs.iter().any(is_random);
+        let is_short = |(down, columns, _)| !draws || down * columns / 2 <= MOST_RANDOM_ENTRIES;
+        let fitting = SIZES.into_iter().find(|size| is_short(*size) && of_thread(*size) <= MOST_NUMBERS);
         let (down, columns, is_held) = fitting.unwrap_or(SIZES[SIZES.len() - 1]);
         let vectors = vectors(kernel, slots);
         let (panels, of_product, of_consumer) = (vec![], vec![], vec![]);
@@ -306,7 +311,9 @@ impl StripChain<'_> {
                 "fill_rows<Tile, {depth}>(panels + {place}, first_row, {rows}, {terms}, a{number});"
             ));
             if self.strips.is_held {
-                self.load_rows(body, number);
+                let panel = self.panel_of_rows(number);
+                body.code.line(format!("u32 rows{number}[{}];", self.strips.down * depth / 4));
+                body.code.line(format!("Tile::load_rows<{depth}>(rows{number}, {panel});"));
                 // The next rows, or the first tile, take their place.
                 body.code.line("__syncthreads();");
             }
@@ -317,13 +324,10 @@ impl StripChain<'_> {
         }
     }
 
-    /// The fragments of a product's rows.
-    fn load_rows(&self, body: &mut Body<'_>, number: usize) {
+    /// The panel of a product's rows.
+    fn panel_of_rows(&self, number: usize) -> String {
         let (depth, place) = (self.strips.depths[number], self.strips.place_of_rows(number));
-        body.code.line(format!("u32 rows{number}[{}];", self.strips.down * depth / 4));
-        body.code.line(format!(
-            "Tile::load_rows<{depth}>(rows{number}, deep_panel<Tile::ROWS, {depth}>(panels + {place}, a{number}));"
-        ));
+        format!("deep_panel<Tile::ROWS, {depth}>(panels + {place}, a{number})")
     }
 
     /// Computes what is loaded for a row, and what follows from it alone, once for all columns.
@@ -424,17 +428,19 @@ impl StripChain<'_> {
             for &number in &products {
                 let depth = self.strips.depths[number];
                 let panel = &self.strips.panels[self.strips.of_product[number]];
-                if !self.strips.is_held {
-                    self.load_rows(body, number);
-                }
+                let offset = panel.offset;
+                let of_columns = format!("deep_panel<{columns}, {depth}>(stage + {offset}, b{number})");
                 body.code.line(format!("Tile product{number};"));
-                body.code.line(format!(
-                    "product{number}.multiply<{depth}>(rows{number}, deep_panel<{columns}, {depth}>(stage + {}, b{number}));",
-                    panel.offset
-                ));
+                body.code.line(match self.strips.is_held {
+                    true => format!("product{number}.multiply<{depth}>(rows{number}, {of_columns});"),
+                    false => {
+                        let of_rows = self.panel_of_rows(number);
+                        format!("product{number}.multiply_panels<{depth}>({of_rows}, {of_columns});")
+                    }
+                });
             }
             for number in 0..values.len() {
-                body.code.line(format!("float values{number}[Tile::COUNT];"));
+                body.code.line(format!("u32 packed{number}[Tile::COUNT / 2];"));
             }
             self.inside_and_at_borders(body, |body, is_inside| {
                 self.entries_of_tile(body, sweep, reduced, &stores, &values, is_inside);
@@ -572,8 +578,7 @@ impl StripChain<'_> {
         if roots.is_empty() {
             return;
         }
-        let zeros = (0..values.len()).map(|number| format!("values{number}[at] = 0.0f;"));
-        self.entries(body, &roots, &known, is_inside, &zeros.collect::<Vec<_>>(), |body| {
+        self.entries(body, &roots, &known, is_inside, values.len(), |body| {
             for (value, x) in of_reductions() {
                 let InstrKind::Reduce(op, ..) = kernel.region.instr(value).kind else { unreachable!() };
                 let sum = format!("sum_{}[slot]", value_name(value));
@@ -581,7 +586,7 @@ impl StripChain<'_> {
             }
             body.stores(stores.iter().copied());
             for (number, value) in values.iter().enumerate() {
-                body.code.line(format!("values{number}[at] = {};", value_name(*value)));
+                body.code.line(format!("value{number}[at % 2] = {};", value_name(*value)));
             }
         });
     }
@@ -597,7 +602,7 @@ impl StripChain<'_> {
     ) {
         let (x, name) = (reduced_value(self.kernel(), maximum), value_name(maximum));
         self.declare_reduction(body, maximum, "of_tile");
-        self.entries(body, &[x], known, is_inside, &[], |body| {
+        self.entries(body, &[x], known, is_inside, 0, |body| {
             let largest = format!("of_tile_{name}[slot]");
             body.code.line(format!("{largest} = Max::combine({largest}, {});", value_name(x)));
         });
@@ -622,60 +627,88 @@ impl StripChain<'_> {
         having.map(|(number, _)| number).collect()
     }
 
-    /// A loop over this thread's entries of a tile, in which values are computed from those that are known.
+    /// A loop over this thread's entries of a tile, in which values are computed from those that are known. `inside` sets so many values that are
+    /// multiplied again; those of two columns are packed as the fragments of an operand.
     fn entries(
         &self,
         body: &mut Body<'_>,
         roots: &[Scalar],
         known: &BTreeMap<Scalar, String>,
         is_inside: bool,
-        before: &[String],
+        values: usize,
         inside: impl FnOnce(&mut Body<'_>),
     ) {
-        let (rows, columns) = self.stream.row_and_column_extents();
+        let each = |body: &mut Body<'_>, head: &str| {
+            body.code.line("UNROLL");
+            body.block(head, |body| self.entry(body, roots, known, is_inside, inside));
+        };
+        if values == 0 {
+            return each(body, "for (int at = 0; at < Tile::COUNT; at++)");
+        }
+        body.code.line("UNROLL");
+        body.block("for (int pair = 0; pair < Tile::COUNT / 2; pair++)", |body| {
+            let declared = (0..values).map(|number| format!("value{number}[2] = {{}}"));
+            body.code.line(format!("float {};", declared.collect::<Vec<_>>().join(", ")));
+            each(body, "for (int at = 2 * pair; at < 2 * pair + 2; at++)");
+            for number in 0..values {
+                let [x, y] = [0, 1].map(|at| format!("value{number}[{at}]"));
+                body.code.line(format!("packed{number}[pair] = Tile::pack({x}, {y});"));
+            }
+        });
+    }
+
+    /// What happens at an entry.
+    fn entry(
+        &self,
+        body: &mut Body<'_>,
+        roots: &[Scalar],
+        known: &BTreeMap<Scalar, String>,
+        is_inside: bool,
+        inside: impl FnOnce(&mut Body<'_>),
+    ) {
         let kernel = self.kernel();
         let domain = &kernel.domain;
         let reduced: Vec<_> = known.keys().copied().collect();
         let needed = self.stream.needed(roots.iter().copied(), &reduced);
-        body.code.line("UNROLL");
-        body.block("for (int at = 0; at < Tile::COUNT; at++)", |body| {
-            body.code
-                .line("const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);");
-            before.iter().for_each(|line| body.code.line(line));
-            let [height, width] = self.strips.tile_size();
-            let checks = [("row", rows, height), ("column", columns, width)];
-            let checks = checks.iter().filter(|(_, extent, of_tile)| extent % of_tile != 0);
-            let checks: Vec<_> = checks.map(|(name, extent, _)| format!("{name} >= {extent}")).collect();
-            if !is_inside && !checks.is_empty() {
-                body.code.line(format!("if ({}) continue;", checks.join(" || ")));
-            }
-            let outside = body.axes.names.len();
-            let row = coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]);
-            let column = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
-            body.axes.names.extend(row.into_iter().chain(column));
-            body.code.line("const int slot = Tile::slot(at);");
-            for (value, text) in known.iter().filter(|(value, _)| needed.contains(value)) {
-                body.define(*value, text);
-            }
-            define_entries(body, kernel, Some(&needed));
-            if let (true, Form::Contraction(Contraction { inside, .. })) = (is_inside, &kernel.form) {
-                inside
-                    .iter()
-                    .filter(|value| needed.contains(value))
-                    .for_each(|value| body.define(*value, "true"));
-            }
-            body.need(roots.iter().copied());
-            inside(body);
-            body.axes.names.truncate(outside);
-        });
+        body.code
+            .line("const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);");
+        if !is_inside {
+            self.leave_out(body);
+        }
+        let outside = body.axes.names.len();
+        let row = coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]);
+        let column = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
+        body.axes.names.extend(row.into_iter().chain(column));
+        body.code.line("const int slot = Tile::slot(at);");
+        for (value, text) in known.iter().filter(|(value, _)| needed.contains(value)) {
+            body.define(*value, text);
+        }
+        define_entries(body, kernel, Some(&needed));
+        if let (true, Form::Contraction(Contraction { inside, .. })) = (is_inside, &kernel.form) {
+            let holding = inside.iter().filter(|value| needed.contains(value));
+            holding.for_each(|value| body.define(*value, "true"));
+        }
+        body.need(roots.iter().copied());
+        inside(body);
+        body.axes.names.truncate(outside);
+    }
+
+    /// Leaves out entries beyond the last row or column, where a tile may have such.
+    fn leave_out(&self, body: &mut Body<'_>) {
+        let (rows, columns) = self.stream.row_and_column_extents();
+        let [height, width] = self.strips.tile_size();
+        let checks = [("row", rows, height), ("column", columns, width)];
+        let checks = checks.iter().filter(|(_, extent, of_tile)| extent % of_tile != 0);
+        let checks: Vec<_> = checks.map(|(name, extent, _)| format!("{name} >= {extent}")).collect();
+        if !checks.is_empty() {
+            body.code.line(format!("if ({}) continue;", checks.join(" || ")));
+        }
     }
 
     /// Multiplies the values of a tile with the operands of their consumers.
     fn second_products(&self, body: &mut Body<'_>, values: &[Scalar]) {
         let columns = self.strips.columns;
         for (number, value) in values.iter().enumerate() {
-            body.code.line(format!("u32 packed{number}[Tile::COUNT / 2];"));
-            body.code.line(format!("Tile::pack(packed{number}, values{number});"));
             for (at, consumer) in self.kernel().consumers().iter().enumerate() {
                 if self.unrounded(consumer) == *value {
                     let (width, panel) =

@@ -79,28 +79,44 @@ template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
         Loader::template load<false>(fragments + i * DEPTH / 4 + k / 4, panel, first_row() + 16 * i, k);
   }
 
-  // The fragments of numbers that lie as sums do.
-  DEVICE static void pack(u32* fragments, const float* values) {
-    UNROLL
-    for (int at = 0; at < COUNT; at += 2) fragments[at / 2] = TensorCore<Core>::pack(values[at], values[at + 1]);
-  }
+  // A word of fragments of numbers that lie as sums do: those of the sums 2i and 2i + 1 are word i.
+  DEVICE static u32 pack(float x, float y) { return TensorCore<Core>::pack(x, y); }
 
-  // Adds the products of `DEPTH` terms.
+  // Adds the products of `DEPTH` terms of rows, whose fragments are in registers, or which lie in a panel, and those of a panel.
   template <int DEPTH, class P> DEVICE void multiply(const u32* fragments, const P& panel) {
-    u32 words[2][ALONG / 2][4];
-    const auto load = [&](int k) {
-      UNROLL
-      for (int j = 0; j < ALONG / 2; j++) Loader::template load<true>(words[k / 16 % 2][j], panel, 16 * j, k);
-    };
-    load(0);
     UNROLL
     for (int k = 0; k < DEPTH; k += 16) {
-      if (k + 16 < DEPTH) load(k + 16);
+      const u32* rows[DOWN];
       UNROLL
-      for (int j = 0; j < ALONG; j++)
+      for (int i = 0; i < DOWN; i++) rows[i] = fragments + i * DEPTH / 4 + k / 4;
+      step(rows, panel, k);
+    }
+  }
+  template <int DEPTH, class A, class P> DEVICE void multiply_panels(const A& of_rows, const P& panel) {
+    UNROLL
+    for (int k = 0; k < DEPTH; k += 16) {
+      u32 words[DOWN][4];
+      const u32* rows[DOWN];
+      UNROLL
+      for (int i = 0; i < DOWN; i++) {
+        Loader::template load<false>(words[i], of_rows, first_row() + 16 * i, k);
+        rows[i] = words[i];
+      }
+      step(rows, panel, k);
+    }
+  }
+
+  // Adds the products of 16 terms from k on.
+  template <class P> DEVICE void step(const u32* const* rows, const P& panel, int k) {
+    UNROLL
+    for (int j = 0; j < ALONG; j += 2) {
+      u32 words[4];
+      Loader::template load<true>(words, panel, 8 * j, k);
+      UNROLL
+      for (int i = 0; i < DOWN; i++)
         UNROLL
-        for (int i = 0; i < DOWN; i++)
-          TensorCore<Core>::multiply(sums + 4 * (i * ALONG + j), fragments + i * DEPTH / 4 + k / 4, words[k / 16 % 2][j / 2] + j % 2 * 2);
+        for (int half = 0; half < 2; half++)
+          TensorCore<Core>::multiply(sums + 4 * (i * ALONG + j + half), rows[i], words + 2 * half);
     }
   }
 

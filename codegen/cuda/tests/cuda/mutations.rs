@@ -124,11 +124,11 @@ const WRONG: [(&str, &str, &str); 15] = [
     // Without padding, results are the same, but lines of fragments lie in the same banks.
     ("tile.cuh", "ROWS + (PIECE < 8 ? 8 : PIECE)", "ROWS"),
     ("tile.cuh", "PADDED_ROWS : Tile::DEPTH + PIECE", "PADDED_ROWS : Tile::DEPTH"),
-    ("chain.cuh", "load<true>(words", "load<false>(words"),
+    ("chain.cuh", "load<true>(words, panel", "load<false>(words, panel"),
     ("chain.cuh", "copy_wait<STAGES - 2>", "copy_wait<STAGES - 1>"),
     ("chain.cuh", "(stage + STAGES - 1) % STAGES", "stage"),
     ("chain.cuh", "slot * 8 + threadIdx", "slot * 4 + threadIdx"),
-    ("chain.cuh", "fragments[at / 2]", "fragments[at / 2 ^ 1]"),
+    ("chain.cuh", "rows[i] = fragments + i * DEPTH / 4 + k / 4", "rows[i] = fragments + i * DEPTH / 4"),
     ("chain.cuh", "(ALONG_ROWS ? ROWS : DEPTH) + piece<T>()", "(ALONG_ROWS ? ROWS : DEPTH)"),
 ];
 

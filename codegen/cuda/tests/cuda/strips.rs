@@ -192,7 +192,7 @@ fn forward_takes_one_sweep() {
             let texts = renderer.functions().iter().map(|function| function.text.as_str());
             texts.map(|text| text.matches(word).count()).collect::<Vec<_>>()
         };
-        (count("for_each_tile<"), count(".multiply<"))
+        (count("for_each_tile<"), count(".multiply"))
     };
     assert_eq!(sweeps(false), (vec![1], vec![2]));
     assert_eq!(sweeps(true), (vec![2, 1], vec![2 + 3, 4]));

@@ -42,7 +42,7 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   for_each_tile<2, 9216, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
     product0.multiply<64>(rows0, deep_panel<64, 64>(stage + 0, b0));
-    float values0[Tile::COUNT];
+    u32 packed0[Tile::COUNT / 2];
     if (first_column + 63 <= first_row + 0) {
       float of_tile_v8[Tile::SLOTS];
       UNROLL
@@ -67,25 +67,29 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
       for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
       out0.scale(factors);
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v8 = finite_maximum(sum_v8[slot]);
-        const float v11 = 1.0f;
-        const float v0 = product0.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-        values0[at] = v12;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = finite_maximum(sum_v8[slot]);
+          const float v11 = 1.0f;
+          const float v0 = product0.sums[at];
+          const int v1 = (int)(row);
+          const int v2 = (int)(column);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+          value0[at % 2] = v12;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
     else {
@@ -112,29 +116,31 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
       for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
       out0.scale(factors);
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v8 = finite_maximum(sum_v8[slot]);
-        const float v11 = 1.0f;
-        const float v0 = product0.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-        values0[at] = v12;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = finite_maximum(sum_v8[slot]);
+          const float v11 = 1.0f;
+          const float v0 = product0.sums[at];
+          const int v1 = (int)(row);
+          const int v2 = (int)(column);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+          value0[at % 2] = v12;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
-    u32 packed0[Tile::COUNT / 2];
-    Tile::pack(packed0, values0);
     out0.multiply<64>(packed0, deep_panel<64, 64>(stage + 4608, with0));
   });
   Tile::combine<Sum>(sum_v11);

@@ -169,61 +169,67 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
     product0.multiply<64>(rows0, deep_panel<32, 64>(stage + 0, b0));
     Tile product1;
     product1.multiply<64>(rows1, deep_panel<32, 64>(stage + 2560, b1));
-    float values0[Tile::COUNT];
+    u32 packed0[Tile::COUNT / 2];
     if (first_column + 31 <= first_row + 0) {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v8 = sum_v8[slot];
-        const float v11 = sum_v11[slot];
-        const float v16 = sum_v16[slot];
-        const float v0 = product0.sums[at];
-        const float v14 = product1.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v17 = v14 - v16;
-        const float v18 = v12 * v17;
-        values0[at] = v18;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = sum_v8[slot];
+          const float v11 = sum_v11[slot];
+          const float v16 = sum_v16[slot];
+          const float v0 = product0.sums[at];
+          const float v14 = product1.sums[at];
+          const int v1 = (int)(row);
+          const int v2 = (int)(column);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v17 = v14 - v16;
+          const float v18 = v12 * v17;
+          value0[at % 2] = v18;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
     else {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v8 = sum_v8[slot];
-        const float v11 = sum_v11[slot];
-        const float v16 = sum_v16[slot];
-        const float v0 = product0.sums[at];
-        const float v14 = product1.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v17 = v14 - v16;
-        const float v18 = v12 * v17;
-        values0[at] = v18;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = sum_v8[slot];
+          const float v11 = sum_v11[slot];
+          const float v16 = sum_v16[slot];
+          const float v0 = product0.sums[at];
+          const float v14 = product1.sums[at];
+          const int v1 = (int)(row);
+          const int v2 = (int)(column);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v17 = v14 - v16;
+          const float v18 = v12 * v17;
+          value0[at % 2] = v18;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
-    u32 packed0[Tile::COUNT / 2];
-    Tile::pack(packed0, values0);
     out0.multiply<32>(packed0, deep_panel<64, 32>(stage + 0, with0));
   });
   UNROLL
@@ -262,7 +268,7 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
     const float* g_statistic_2,
     const float* g_statistic_3)
 {
-  const int first_row = blockIdx.x * 64;
+  const int first_row = blockIdx.x * 128;
   const int batch = blockIdx.z;
   const auto a0 = copied<false>([&](int row, int k) {
     return g_k + 16384 * batch + 64 * row + k;
@@ -282,100 +288,98 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
   const auto with1 = copied<true>([&](int row, int k) {
     return g_d + 16384 * batch + 64 * k + row;
   });
-  using Tile = StripTile<bf16, 4, 1, 64>;
-  LAUNCHED_SHARED(bf16, panels, 0, 19200);
-  fill_rows<Tile, 64>(panels + 0, first_row, 256, 64, a0);
-  u32 rows0[16];
-  Tile::load_rows<64>(rows0, deep_panel<Tile::ROWS, 64>(panels + 0, a0));
-  __syncthreads();
-  fill_rows<Tile, 64>(panels + 0, first_row, 256, 64, a1);
-  u32 rows1[16];
-  Tile::load_rows<64>(rows1, deep_panel<Tile::ROWS, 64>(panels + 0, a1));
-  __syncthreads();
-  using Out0 = StripTile<bf16, 4, 1, 64>;
+  using Tile = StripTile<bf16, 4, 2, 32>;
+  LAUNCHED_SHARED(bf16, panels, 0, 29056);
+  fill_rows<Tile, 64>(panels + 10624, first_row, 256, 64, a0);
+  fill_rows<Tile, 64>(panels + 19840, first_row, 256, 64, a1);
+  using Out0 = StripTile<bf16, 4, 2, 64>;
   Out0 out0;
-  using Out1 = StripTile<bf16, 4, 1, 64>;
+  using Out1 = StripTile<bf16, 4, 2, 64>;
   Out1 out1;
-  const int begin = clamped(first_row + 0, 256 + 1) / 64 * 64, end = 256;
+  const int begin = clamped(first_row + 0, 256 + 1) / 32 * 32, end = 256;
   const auto fill0 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 64, 64>(stage + 0, first_column, 256, 0, 64, b0);
-    fill_deep<Tile::BLOCK, 64, 64>(stage + 4608, first_column, 256, 0, 64, b1);
-    fill_vector<Tile::BLOCK, 64>((float*)(stage + 9216), g_statistic + 256 * batch + first_column, 256 - first_column);
-    fill_vector<Tile::BLOCK, 64>((float*)(stage + 9344), g_statistic_2 + 256 * batch + first_column, 256 - first_column);
-    fill_vector<Tile::BLOCK, 64>((float*)(stage + 9472), g_statistic_3 + 256 * batch + first_column, 256 - first_column);
+    fill_deep<Tile::BLOCK, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
+    fill_deep<Tile::BLOCK, 32, 64>(stage + 2560, first_column, 256, 0, 64, b1);
+    fill_vector<Tile::BLOCK, 32>((float*)(stage + 5120), g_statistic + 256 * batch + first_column, 256 - first_column);
+    fill_vector<Tile::BLOCK, 32>((float*)(stage + 5184), g_statistic_2 + 256 * batch + first_column, 256 - first_column);
+    fill_vector<Tile::BLOCK, 32>((float*)(stage + 5248), g_statistic_3 + 256 * batch + first_column, 256 - first_column);
   };
-  for_each_tile<2, 9600, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
-    const float* of_columns_v8 = (const float*)(stage + 9216);
-    const float* of_columns_v11 = (const float*)(stage + 9344);
-    const float* of_columns_v16 = (const float*)(stage + 9472);
+  for_each_tile<2, 5312, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
+    const float* of_columns_v8 = (const float*)(stage + 5120);
+    const float* of_columns_v11 = (const float*)(stage + 5184);
+    const float* of_columns_v16 = (const float*)(stage + 5248);
     Tile product0;
-    product0.multiply<64>(rows0, deep_panel<64, 64>(stage + 0, b0));
+    product0.multiply_panels<64>(deep_panel<Tile::ROWS, 64>(panels + 10624, a0), deep_panel<32, 64>(stage + 0, b0));
     Tile product1;
-    product1.multiply<64>(rows1, deep_panel<64, 64>(stage + 4608, b1));
-    float values0[Tile::COUNT];
-    float values1[Tile::COUNT];
+    product1.multiply_panels<64>(deep_panel<Tile::ROWS, 64>(panels + 19840, a1), deep_panel<32, 64>(stage + 2560, b1));
+    u32 packed0[Tile::COUNT / 2];
+    u32 packed1[Tile::COUNT / 2];
     if (first_column >= first_row + Tile::ROWS - 1 + 0) {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        values1[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v8 = of_columns_v8[Tile::column(at)];
-        const float v11 = of_columns_v11[Tile::column(at)];
-        const float v16 = of_columns_v16[Tile::column(at)];
-        const float v0 = product0.sums[at];
-        const float v14 = product1.sums[at];
-        const int v1 = (int)(column);
-        const int v2 = (int)(row);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v17 = v14 - v16;
-        const float v18 = v12 * v17;
-        values0[at] = v12;
-        values1[at] = v18;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {}, value1[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = of_columns_v8[Tile::column(at)];
+          const float v11 = of_columns_v11[Tile::column(at)];
+          const float v16 = of_columns_v16[Tile::column(at)];
+          const float v0 = product0.sums[at];
+          const float v14 = product1.sums[at];
+          const int v1 = (int)(column);
+          const int v2 = (int)(row);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v17 = v14 - v16;
+          const float v18 = v12 * v17;
+          value0[at % 2] = v12;
+          value1[at % 2] = v18;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
+        packed1[pair] = Tile::pack(value1[0], value1[1]);
       }
     }
     else {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        values1[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v8 = of_columns_v8[Tile::column(at)];
-        const float v11 = of_columns_v11[Tile::column(at)];
-        const float v16 = of_columns_v16[Tile::column(at)];
-        const float v0 = product0.sums[at];
-        const float v14 = product1.sums[at];
-        const int v1 = (int)(column);
-        const int v2 = (int)(row);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v17 = v14 - v16;
-        const float v18 = v12 * v17;
-        values0[at] = v12;
-        values1[at] = v18;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {}, value1[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = of_columns_v8[Tile::column(at)];
+          const float v11 = of_columns_v11[Tile::column(at)];
+          const float v16 = of_columns_v16[Tile::column(at)];
+          const float v0 = product0.sums[at];
+          const float v14 = product1.sums[at];
+          const int v1 = (int)(column);
+          const int v2 = (int)(row);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v17 = v14 - v16;
+          const float v18 = v12 * v17;
+          value0[at % 2] = v12;
+          value1[at % 2] = v18;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
+        packed1[pair] = Tile::pack(value1[0], value1[1]);
       }
     }
-    u32 packed0[Tile::COUNT / 2];
-    Tile::pack(packed0, values0);
-    out1.multiply<64>(packed0, deep_panel<64, 64>(stage + 4608, with1));
-    u32 packed1[Tile::COUNT / 2];
-    Tile::pack(packed1, values1);
-    out0.multiply<64>(packed1, deep_panel<64, 64>(stage + 0, with0));
+    out1.multiply<32>(packed0, deep_panel<64, 32>(stage + 2560, with1));
+    out0.multiply<32>(packed1, deep_panel<64, 32>(stage + 0, with0));
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {

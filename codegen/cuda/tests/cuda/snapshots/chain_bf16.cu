@@ -57,7 +57,7 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
     product0.multiply<48>(rows0, deep_panel<32, 48>(stage + 0, b0));
     Tile product1;
     product1.multiply<48>(rows1, deep_panel<32, 48>(stage + 1920, b1));
-    float values0[Tile::COUNT];
+    u32 packed0[Tile::COUNT / 2];
     if (first_row + Tile::ROWS <= 70 && first_column + 31 < 140 && first_column + 31 <= first_row + 100) {
       float of_tile_v8[Tile::SLOTS];
       UNROLL
@@ -82,27 +82,31 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
       for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
       out0.scale(factors);
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v8 = finite_maximum(sum_v8[slot]);
-        const float v11 = 1.0f;
-        const float v3 = product0.sums[at];
-        const float v13 = product1.sums[at];
-        const int v0 = (int)(row);
-        const int v1 = (int)(column);
-        const int v2 = (int)((u32)v1 - (u32)v0);
-        const float v4 = -float_of_bits(POSITIVE_INFINITY);
-        const int v5 = 100;
-        const bool v6 = v2 <= v5;
-        const float v7 = v6 ? v3 : v4;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v14 = v12 * v13;
-        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-        values0[at] = v14;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = finite_maximum(sum_v8[slot]);
+          const float v11 = 1.0f;
+          const float v3 = product0.sums[at];
+          const float v13 = product1.sums[at];
+          const int v0 = (int)(row);
+          const int v1 = (int)(column);
+          const int v2 = (int)((u32)v1 - (u32)v0);
+          const float v4 = -float_of_bits(POSITIVE_INFINITY);
+          const int v5 = 100;
+          const bool v6 = v2 <= v5;
+          const float v7 = v6 ? v3 : v4;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v14 = v12 * v13;
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+          value0[at % 2] = v14;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
     else {
@@ -130,32 +134,34 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
       for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
       out0.scale(factors);
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        if (row >= 70 || column >= 140) continue;
-        const int slot = Tile::slot(at);
-        const float v8 = finite_maximum(sum_v8[slot]);
-        const float v11 = 1.0f;
-        const float v3 = product0.sums[at];
-        const float v13 = product1.sums[at];
-        const int v0 = (int)(row);
-        const int v1 = (int)(column);
-        const int v2 = (int)((u32)v1 - (u32)v0);
-        const float v4 = -float_of_bits(POSITIVE_INFINITY);
-        const int v5 = 100;
-        const bool v6 = v2 <= v5;
-        const float v7 = v6 ? v3 : v4;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v14 = v12 * v13;
-        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-        values0[at] = v14;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          if (row >= 70 || column >= 140) continue;
+          const int slot = Tile::slot(at);
+          const float v8 = finite_maximum(sum_v8[slot]);
+          const float v11 = 1.0f;
+          const float v3 = product0.sums[at];
+          const float v13 = product1.sums[at];
+          const int v0 = (int)(row);
+          const int v1 = (int)(column);
+          const int v2 = (int)((u32)v1 - (u32)v0);
+          const float v4 = -float_of_bits(POSITIVE_INFINITY);
+          const int v5 = 100;
+          const bool v6 = v2 <= v5;
+          const float v7 = v6 ? v3 : v4;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v14 = v12 * v13;
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+          value0[at % 2] = v14;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
-    u32 packed0[Tile::COUNT / 2];
-    Tile::pack(packed0, values0);
     out0.multiply<32>(packed0, deep_panel<32, 32>(stage + 3840, with0));
   });
   Tile::combine<Sum>(sum_v11);
@@ -234,58 +240,64 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
     product0.multiply<48>(rows0, deep_panel<32, 48>(stage + 0, b0));
     Tile product1;
     product1.multiply<48>(rows1, deep_panel<32, 48>(stage + 1920, b1));
-    float values0[Tile::COUNT];
+    u32 packed0[Tile::COUNT / 2];
     if (first_row + Tile::ROWS <= 140 && first_column + 31 < 70 && first_column >= first_row + Tile::ROWS - 1 + -100) {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v3 = product0.sums[at];
-        const float v13 = product1.sums[at];
-        const int v0 = (int)(column);
-        const int v1 = (int)(row);
-        const int v2 = (int)((u32)v1 - (u32)v0);
-        const float v4 = -float_of_bits(POSITIVE_INFINITY);
-        const int v5 = 100;
-        const bool v6 = v2 <= v5;
-        const float v7 = v6 ? v3 : v4;
-        const float v8 = g_statistic[column];
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v11 = g_statistic_2[column];
-        const float v12 = v10 * reciprocal(v11);
-        const float v14 = v12 * v13;
-        values0[at] = v14;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v3 = product0.sums[at];
+          const float v13 = product1.sums[at];
+          const int v0 = (int)(column);
+          const int v1 = (int)(row);
+          const int v2 = (int)((u32)v1 - (u32)v0);
+          const float v4 = -float_of_bits(POSITIVE_INFINITY);
+          const int v5 = 100;
+          const bool v6 = v2 <= v5;
+          const float v7 = v6 ? v3 : v4;
+          const float v8 = g_statistic[column];
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v11 = g_statistic_2[column];
+          const float v12 = v10 * reciprocal(v11);
+          const float v14 = v12 * v13;
+          value0[at % 2] = v14;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
     else {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        if (row >= 140 || column >= 70) continue;
-        const int slot = Tile::slot(at);
-        const float v3 = product0.sums[at];
-        const float v13 = product1.sums[at];
-        const int v0 = (int)(column);
-        const int v1 = (int)(row);
-        const int v2 = (int)((u32)v1 - (u32)v0);
-        const float v4 = -float_of_bits(POSITIVE_INFINITY);
-        const int v5 = 100;
-        const bool v6 = v2 <= v5;
-        const float v7 = v6 ? v3 : v4;
-        const float v8 = g_statistic[column];
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v11 = g_statistic_2[column];
-        const float v12 = v10 * reciprocal(v11);
-        const float v14 = v12 * v13;
-        values0[at] = v14;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          if (row >= 140 || column >= 70) continue;
+          const int slot = Tile::slot(at);
+          const float v3 = product0.sums[at];
+          const float v13 = product1.sums[at];
+          const int v0 = (int)(column);
+          const int v1 = (int)(row);
+          const int v2 = (int)((u32)v1 - (u32)v0);
+          const float v4 = -float_of_bits(POSITIVE_INFINITY);
+          const int v5 = 100;
+          const bool v6 = v2 <= v5;
+          const float v7 = v6 ? v3 : v4;
+          const float v8 = g_statistic[column];
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v11 = g_statistic_2[column];
+          const float v12 = v10 * reciprocal(v11);
+          const float v14 = v12 * v13;
+          value0[at % 2] = v14;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
-    u32 packed0[Tile::COUNT / 2];
-    Tile::pack(packed0, values0);
     out0.multiply<32>(packed0, deep_panel<32, 32>(stage + 3840, with0));
   });
   UNROLL

@@ -41,36 +41,42 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   for_each_tile<2, 3072, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
     product0.multiply<16>(rows0, deep_panel<64, 16>(stage + 0, b0));
-    float values0[Tile::COUNT];
+    u32 packed0[Tile::COUNT / 2];
     if (first_row + Tile::ROWS <= 20 && first_column + 63 < 72) {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        const int slot = Tile::slot(at);
-        const float v0 = product0.sums[at];
-        const float v2 = v0 * v0;
-        sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
-        sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
-        values0[at] = v0;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v0 = product0.sums[at];
+          const float v2 = v0 * v0;
+          sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
+          sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+          value0[at % 2] = v0;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
     else {
       UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        values0[at] = 0.0f;
-        if (row >= 20 || column >= 72) continue;
-        const int slot = Tile::slot(at);
-        const float v0 = product0.sums[at];
-        const float v2 = v0 * v0;
-        sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
-        sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
-        values0[at] = v0;
+      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
+        float value0[2] = {};
+        UNROLL
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          if (row >= 20 || column >= 72) continue;
+          const int slot = Tile::slot(at);
+          const float v0 = product0.sums[at];
+          const float v2 = v0 * v0;
+          sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
+          sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+          value0[at % 2] = v0;
+        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
     }
-    u32 packed0[Tile::COUNT / 2];
-    Tile::pack(packed0, values0);
     out0.multiply<64>(packed0, deep_panel<16, 64>(stage + 1536, with0));
   });
   Tile::combine<Sum>(sum_v3);
