@@ -27,7 +27,7 @@ use super::source::{
     Axes, Code, Slot, combiner, constant, coordinates, is_narrow, memory_type, narrowed, register_type,
     sum_type, value_name,
 };
-use super::strip::Strips;
+use super::strip_layout::Strips;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
 use kernfusion_ir::DType;

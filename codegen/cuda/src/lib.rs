@@ -60,6 +60,7 @@ mod running;
 mod scatter;
 mod source;
 mod strip;
+mod strip_layout;
 #[cfg(feature = "driver")]
 mod tune;
 

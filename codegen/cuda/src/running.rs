@@ -143,7 +143,7 @@ fn follow(region: &Region, kind: &InstrKind, known: &[Known]) -> Known {
         }
         InstrKind::Binary(Binary::Mul, x, y) => match (of(x), of(y)) {
             (Known::Multiple(a), Known::Multiple(b))
-                if !(a.shifted && b.shifted) && !(a.divided && b.divided) =>
+                if !(a.shifted && b.shifted || a.divided && b.divided) =>
             {
                 let [shifted, divided] = [a.shifted || b.shifted, a.divided || b.divided];
                 Known::Multiple(Factors { shifted, divided })
@@ -228,7 +228,7 @@ mod tests {
     fn what_is_no_multiple_waits() {
         let mut rows = Rows(Region::default());
         let x = rows.push(InstrKind::Producer(0));
-        let [weight, maximum, _] = softmax(&mut rows, x);
+        let [weight, ..] = softmax(&mut rows, x);
         let one = rows.push(InstrKind::Constant(Literal::new(1.0)));
         let shifted = rows.binary(Binary::Add, weight, one);
         let square = rows.binary(Binary::Mul, weight, weight);

@@ -1,0 +1,232 @@
+//! How a chain on tensor cores lies in registers and shared memory: tiles, held rows, and panels of what columns need.
+
+use super::contraction::{OperandAxes, operand_type};
+use super::source::{Slot, is_narrow, memory_type};
+use kernfusion_ir::DType;
+use kernfusion_ir::kernel::{Consumer, Instr, InstrKind, Kernel, Operand, Product, Scalar};
+use std::ops::Range;
+
+/// Warps of a block.
+const WARPS: usize = 4;
+/// Rows of a warp, by 16, columns of a tile, and whether fragments of rows are held in registers. More rows need fewer loads of fragments
+/// from shared memory, more columns fewer barriers. The first of these that fits into registers is taken.
+const SIZES: [(usize, usize, bool); 6] =
+    [(2, 64, true), (2, 32, true), (2, 32, false), (1, 64, true), (1, 64, false), (1, 32, false)];
+/// Numbers of a thread in products, sums, held fragments and those under way, at most, unless those of the last size are more.
+const MOST_NUMBERS: usize = 208;
+/// Entries of a thread, at most, where random bits are drawn for each: that takes many instructions and registers.
+const MOST_RANDOM_ENTRIES: usize = 16;
+/// Stages of panels.
+pub(super) const STAGES: usize = 2;
+/// The longest sums of first products, and the widest second products: fragments and sums stay in registers.
+const DEEPEST: usize = 128;
+
+/// How a chain lies in registers and shared memory.
+pub(super) struct Strips {
+    pub(super) dtype: DType,
+    /// Rows of a warp, by 16.
+    pub(super) down: usize,
+    /// Columns of a tile.
+    pub(super) columns: usize,
+    /// Whether fragments of rows are held in registers; otherwise the rows are in shared memory.
+    pub(super) is_held: bool,
+    /// Terms of each product's sums, as they lie.
+    pub(super) depths: Vec<usize>,
+    /// Columns of each second product, as they lie.
+    pub(super) widths: Vec<usize>,
+    pub(super) panels: Vec<Panel>,
+    /// The panel of each product's second operand.
+    pub(super) of_product: Vec<usize>,
+    /// The panel of each second product's operand.
+    pub(super) of_consumer: Vec<usize>,
+    /// Loads of a number for each column, such as statistics of rows in a transposed kernel.
+    pub(super) vectors: Vec<Scalar>,
+}
+
+/// Numbers that a tile's columns need.
+pub(super) struct Panel {
+    /// The operand that fills it.
+    pub(super) operand: String,
+    /// Rows and terms of it as they lie: those of the operand, and the tile's columns.
+    pub(super) size: [usize; 2],
+    /// The line of source that says which rows and terms these are, after the panel's own place.
+    pub(super) range: String,
+    /// Where it is in a stage.
+    pub(super) offset: usize,
+}
+
+impl Panel {
+    pub(super) fn numbers(&self) -> usize {
+        numbers(self.size)
+    }
+}
+
+/// Numbers of a panel, whichever way it lies.
+fn numbers([rows, depth]: [usize; 2]) -> usize {
+    (rows * (depth + 8)).max(depth * (rows + 8))
+}
+
+impl Strips {
+    /// `None` if tensor cores do not multiply these, or sums are too long for registers.
+    pub(super) fn of(kernel: &Kernel, slots: &[Slot]) -> Option<Strips> {
+        let dtype = operand_type(&kernel.products().first()?.a);
+        let consumers = kernel.consumers();
+        let terms: Vec<usize> = kernel.products().iter().map(|product| product.k.iter().product()).collect();
+        let p: Vec<usize> = consumers.iter().map(|consumer| consumer.p.iter().product()).collect();
+        let lie = |extents: &[usize]| extents.iter().map(|extent| extent.next_multiple_of(16)).collect();
+        let (depths, widths): (Vec<usize>, Vec<usize>) = (lie(&terms), lie(&p));
+        let fits = terms.iter().chain(&p).all(|extent| (1..=DEEPEST).contains(extent));
+        let values = consumers.iter().map(|consumer| kernel.region.instr(consumer.value).dtype);
+        let types = kernel.operands().map(|(operand, _)| operand_type(operand)).chain(values);
+        if !fits || !is_narrow(dtype) || !types.into_iter().all(|other| other == dtype) {
+            return None;
+        }
+        let of_thread = |(down, columns, is_held): (usize, usize, bool)| {
+            let held = if is_held { depths.iter().map(|depth| depth / 4).sum() } else { 0 };
+            let sums = widths.iter().map(|width| width / 2).sum::<usize>();
+            let under_way = depths.iter().max().map_or(0, |depth| depth / 4);
+            down * (held + depths.len() * columns / 2 + sums) + under_way
+        };
+        let is_random = |instr: &Instr| matches!(instr.kind, InstrKind::Random { .. });
+        let draws = kernel.region.instrs.iter().any(is_random);
+        let is_short = |(down, columns, _)| !draws || down * columns / 2 <= MOST_RANDOM_ENTRIES;
+        let fitting = SIZES.into_iter().find(|size| is_short(*size) && of_thread(*size) <= MOST_NUMBERS);
+        let (down, columns, is_held) = fitting.unwrap_or(SIZES[SIZES.len() - 1]);
+        let vectors = vectors(kernel, slots);
+        let (panels, of_product, of_consumer) = (vec![], vec![], vec![]);
+        let mut strips = Strips {
+            dtype,
+            down,
+            columns,
+            is_held,
+            depths,
+            widths,
+            panels,
+            of_product,
+            of_consumer,
+            vectors,
+        };
+        strips.add_panels(kernel, &terms, &p);
+        Some(strips)
+    }
+
+    pub(super) fn add_panels(&mut self, kernel: &Kernel, terms: &[usize], p: &[usize]) {
+        let columns = kernel.domain.extent(kernel.domain.column_axes());
+        let of_tile = self.columns;
+        let mut add = |operand: String, size, range| {
+            let offset = self.panels.iter().map(Panel::numbers).sum();
+            self.panels.push(Panel { operand, size, range, offset });
+            self.panels.len() - 1
+        };
+        for (number, depth) in self.depths.iter().enumerate() {
+            let range = format!("first_column, {columns}, 0, {}", terms[number]);
+            self.of_product.push(add(format!("b{number}"), [of_tile, *depth], range));
+        }
+        for (number, width) in self.widths.iter().enumerate() {
+            let consumer = &kernel.consumers()[number];
+            let product = kernel.products().iter().position(|product| is_same(kernel, product, consumer));
+            let place = match product {
+                Some(product) => self.of_product[product],
+                None => {
+                    let range = format!("0, {}, first_column, {columns}", p[number]);
+                    add(format!("with{number}"), [*width, of_tile], range)
+                }
+            };
+            self.of_consumer.push(place);
+        }
+    }
+
+    /// Rows of a block.
+    pub(super) fn rows(&self) -> usize {
+        16 * self.down * WARPS
+    }
+
+    /// Rows and columns of a tile.
+    pub(super) fn tile_size(&self) -> [usize; 2] {
+        [self.rows(), self.columns]
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        32 * WARPS
+    }
+
+    /// Numbers of a stage of panels and vectors.
+    pub(super) fn stage(&self) -> usize {
+        self.vector(self.vectors.len())
+    }
+
+    /// Where a vector is in a stage.
+    pub(super) fn vector(&self, number: usize) -> usize {
+        let panels: usize = self.panels.iter().map(Panel::numbers).sum();
+        panels + number * self.columns * DType::F32.size() / self.dtype.size()
+    }
+
+    /// Numbers of rows of a product's first operand in shared memory.
+    pub(super) fn of_rows(&self, product: usize) -> usize {
+        numbers([self.rows(), self.depths[product]])
+    }
+
+    /// Where the rows of a product's first operand are.
+    pub(super) fn place_of_rows(&self, product: usize) -> usize {
+        match self.is_held {
+            true => 0,
+            false => STAGES * self.stage() + (0..product).map(|before| self.of_rows(before)).sum::<usize>(),
+        }
+    }
+
+    /// Numbers of shared memory: all stages, and the rows; those that are held go through it before.
+    pub(super) fn memory(&self) -> usize {
+        let ends = (0..self.depths.len()).map(|product| self.place_of_rows(product) + self.of_rows(product));
+        ends.max().unwrap_or(0).max(STAGES * self.stage())
+    }
+
+    pub(super) fn shared_bytes(&self) -> usize {
+        self.memory() * self.dtype.size()
+    }
+
+    /// A type of tiles with these columns.
+    pub(super) fn tile(&self, columns: usize) -> String {
+        format!("StripTile<{}, {WARPS}, {}, {columns}>", memory_type(self.dtype), self.down)
+    }
+}
+
+/// Whether the second operand of a product and that of a second product are the same numbers, one's terms along the other's rows.
+fn is_same(kernel: &Kernel, product: &Product, consumer: &Consumer) -> bool {
+    let load = |operand: &Operand| match &operand.region.instr(operand.value).kind {
+        InstrKind::Load { buffer, index, guard } if guard.is_empty() => Some((*buffer, index.clone())),
+        _ => None,
+    };
+    let rank = kernel.domain.axes.len();
+    let columns = kernel.domain.column_axes();
+    let others = rank..rank + consumer.p.len();
+    let lies_along_rows = |operand: &Operand, rows: &Range<usize>, depth: &Range<usize>| {
+        let extents = [&kernel.domain.axes[..], &consumer.p].concat();
+        OperandAxes { extents, outer: &[], rows: rows.clone(), depth: depth.clone() }.is_along_rows(operand)
+    };
+    product.k == consumer.p
+        && load(&product.b).is_some_and(|b| Some(b) == load(&consumer.with))
+        && lies_along_rows(&product.b, &columns, &others)
+            != lies_along_rows(&consumer.with, &others, &columns)
+}
+
+/// Loads that lie as columns do, in aligned pieces, and are the same for all rows.
+fn vectors(kernel: &Kernel, slots: &[Slot]) -> Vec<Scalar> {
+    let Kernel { domain, region, .. } = kernel;
+    let axes =
+        OperandAxes { extents: domain.axes.clone(), outer: &[], rows: domain.column_axes(), depth: 0..0 };
+    let is_one_axis = domain.column_axes().len() == 1;
+    let is_vector = |instr: &Instr| match &instr.kind {
+        InstrKind::Load { buffer, index, guard } => {
+            let slot = &slots[buffer.0 as usize];
+            is_one_axis
+                && guard.is_empty()
+                && slot.dtype == DType::F32
+                && slot.bytes.is_multiple_of(16)
+                && !index.varies(domain.row_axes())
+                && axes.is_aligned(index, DType::F32, true)
+        }
+        _ => false,
+    };
+    let numbers = (0..).map(Scalar);
+    numbers.zip(&region.instrs).filter(|(_, instr)| is_vector(instr)).map(|(value, _)| value).collect()
+}
