@@ -17,9 +17,7 @@
 //! ```
 
 use super::body::{Body, operands, sweeps};
-use super::contraction::{
-    OperandAxes, THREADS, Tiles, define_entries, element_type, operand_type, tile_type,
-};
+use super::contraction::{OperandAxes, define_entries, operand_type};
 use super::lower::{Block, Lowering};
 use super::rewrite::{dense, transposed};
 use super::rows::reduction;
@@ -28,6 +26,7 @@ use super::source::{
     sum_type, value_name,
 };
 use super::strip_layout::Strips;
+use super::tiles::{THREADS, Tiles, element_type, tile_type};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
 use kernfusion_ir::DType;

@@ -61,6 +61,7 @@ mod scatter;
 mod source;
 mod strip;
 mod strip_layout;
+mod tiles;
 #[cfg(feature = "driver")]
 mod tune;
 

@@ -13,12 +13,13 @@
 
 use super::body::{Body, operands, sweeps};
 use super::chain::Stream;
-use super::contraction::{define_entries, element_type};
+use super::contraction::define_entries;
 use super::running::{Factors, Running};
 use super::source::{
     Axes, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
 };
 use super::strip_layout::{Panel, STAGES, Strips};
+use super::tiles::element_type;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Consumer, Contraction, Direction, Form, InstrKind, Kernel, Scalar, Store};
 use std::collections::{BTreeMap, BTreeSet};

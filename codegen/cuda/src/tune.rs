@@ -13,7 +13,7 @@ use super::loaded::Loaded;
 use super::lower::ProductMethod;
 use super::matrices::{Algorithm, MatrixProduct};
 use super::nvrtc::whole_source;
-use super::{Cache, Renderer, contraction::TILES};
+use super::{Cache, Renderer, tiles::TILES};
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::kernel::{BufferId, BufferOffset, Form, Kernel, KernelGraph, Plan};
 use kernfusion_ir::{DType, Tensor, TensorType};
