@@ -67,7 +67,7 @@ fn numbers([rows, depth]: [usize; 2]) -> usize {
 }
 
 impl Strips {
-    /// `None` if tensor cores do not multiply these, or sums are too long for registers.
+    /// `None` if tensor cores do not multiply these, if sums are too long for registers, or if no value is multiplied again.
     pub(super) fn of(kernel: &Kernel, slots: &[Slot]) -> Option<Strips> {
         let dtype = operand_type(&kernel.products().first()?.a);
         let consumers = kernel.consumers();
@@ -78,7 +78,11 @@ impl Strips {
         let fits = terms.iter().chain(&p).all(|extent| (1..=DEEPEST).contains(extent));
         let values = consumers.iter().map(|consumer| kernel.region.instr(consumer.value).dtype);
         let types = kernel.operands().map(|(operand, _)| operand_type(operand)).chain(values);
-        if !fits || !is_narrow(dtype) || !types.into_iter().all(|other| other == dtype) {
+        if consumers.is_empty()
+            || !fits
+            || !is_narrow(dtype)
+            || !types.into_iter().all(|other| other == dtype)
+        {
             return None;
         }
         let of_thread = |(down, columns, is_held): (usize, usize, bool)| {
