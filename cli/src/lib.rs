@@ -9,6 +9,7 @@ mod common;
 pub mod experiment;
 pub mod fetch;
 mod inspection;
+mod launch;
 mod measurement;
 pub mod report;
 mod running;
@@ -45,7 +46,7 @@ struct Cli {
 enum Command {
     Train(Box<training::train::Args>),
     Tune(training::tune::Args),
-    Launch(training::launch::Args),
+    Launch(launch::Args),
     Generate(running::generate::Args),
     Score(running::score::Args),
     Import(running::import::Args),
@@ -96,7 +97,7 @@ pub fn main() -> ExitCode {
                 "several processes run `kernfusion train`, `tune` and `profile` together, and nothing else";
             refused(what, &mut screen)
         }
-        Command::Launch(args) => training::launch::run(&args, &mut screen),
+        Command::Launch(args) => launch::run(&args, &mut screen),
         Command::Generate(args) => running::generate::run(args, &mut screen),
         Command::Report(args) => measurement::report::run(args, &mut screen),
         Command::Experiment(args) => measurement::experiment::run(args, &mut screen),

@@ -1,8 +1,7 @@
-//! Commands that train: `train`, `tune`, `launch`, `data`.
+//! Commands that train: `train`, `tune`, `data`.
 
 pub(crate) mod adaptation;
 pub(crate) mod data;
-pub(crate) mod launch;
 pub(crate) mod live;
 pub(crate) mod program;
 pub(crate) mod ranks;

@@ -1,10 +1,10 @@
 //! `kernfusion launch`: several ranks on one machine, without MPI.
 
-use super::ranks::Ranks;
-use super::{train, tune};
 use crate::Outcome;
 use crate::common::screen::Screen;
 use crate::measurement::profile;
+use crate::training::ranks::Ranks;
+use crate::training::{train, tune};
 use clap::Subcommand;
 
 /// Train with several ranks on this machine, without MPI
