@@ -199,8 +199,8 @@ impl Args {
     fn stages(&self, subject: &Subject) -> Result<(Stages, Graph), CliError> {
         let program = self.program(subject)?;
         let stages = stages(&program, &self.target(&program)?)?;
-        let stages = match self.stage()? {
-            Stage::Cuda | Stage::Ptx => stages.accepting(kernfusion_cuda::accepts),
+        let stages = match self.stage {
+            Some(Stage::Cuda | Stage::Ptx) => stages.accepting(kernfusion_cuda::accepts),
             _ => stages,
         };
         Ok((stages, program))
