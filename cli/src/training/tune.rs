@@ -209,7 +209,7 @@ macro_rules! learning {
 learning!(Supervised, Demonstration);
 learning!(RewardModel, Preference);
 
-/// Learns from rows, of which there are so many of a kind, and says at the end what the learner has to say. Of several ranks, the one that has the
+/// Learns from rows of one kind, and ends with what the learner reports. Of several ranks, the one that has the
 /// screen writes.
 fn learn<L: Learning>(
     args: &StepsArgs,

@@ -153,13 +153,8 @@ impl<'a> Body<'a> {
     /// The pairs, if each lies side by side, at a multiple of its size.
     fn paired(&self, slot: &Slot, index: &Index) -> Option<&Pairs> {
         let pairs = self.pairs.as_ref()?;
-        let mut others = index.strides.iter().enumerate().filter(|(at, _)| *at != pairs.axis);
-        let are_aligned = index.indirect.is_empty()
-            && index.strides[pairs.axis] == 1
-            && index.offset % 2 == 0
-            && others.all(|(at, stride)| stride % 2 == 0 || self.axes.extents[at] == 1)
-            && slot.bytes.is_multiple_of(2 * slot.dtype.size());
-        are_aligned.then_some(pairs)
+        let is_aligned = slot.bytes.is_multiple_of(2 * slot.dtype.size());
+        (is_aligned && self.axes.has_pairs(index, pairs.axis)).then_some(pairs)
     }
 }
 

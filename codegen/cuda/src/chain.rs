@@ -448,18 +448,11 @@ impl Stream<'_> {
 
 /// Whether the results of a consumer at columns 2i and 2i + 1 are neighbours in memory, from an even place on.
 fn is_paired(domain: &Domain, consumer: &Consumer) -> bool {
-    let Index { offset, strides, indirect } = &consumer.index;
-    let rank = domain.axes.len();
     let Some(last) = (0..consumer.p.len()).rev().find(|&axis| consumer.p[axis] > 1) else { return false };
-    let extents = [&domain.axes[..], &consumer.p].concat();
-    let mut others = (0..extents.len()).filter(|&axis| axis != rank + last && extents[axis] > 1);
+    let axes = Axes { names: vec![], extents: [&domain.axes[..], &consumer.p].concat() };
     let is_float = matches!(consumer.dtype, DType::F32 | DType::BF16 | DType::F16);
-    is_float
-        && indirect.is_empty()
-        && strides[rank + last] == 1
-        && consumer.p[last].is_multiple_of(2)
-        && offset % 2 == 0
-        && others.all(|axis| strides[axis] % 2 == 0)
+    let is_even = consumer.p[last].is_multiple_of(2);
+    is_float && is_even && axes.has_pairs(&consumer.index, domain.axes.len() + last)
 }
 
 /// Columns of the tile of a second product: two warps share them, each of which takes 16 at a time.

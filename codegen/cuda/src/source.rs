@@ -225,6 +225,15 @@ impl Axes {
         strided.chain(indirect).map(reach).fold(index.offset.abs(), i64::saturating_add)
     }
 
+    /// Whether neighbours 2i and 2i + 1 along an axis are neighbours in memory, from an even place on.
+    pub(super) fn has_pairs(&self, index: &Index, axis: usize) -> bool {
+        let mut others = index.strides.iter().enumerate().filter(|(at, _)| *at != axis);
+        index.indirect.is_empty()
+            && index.strides[axis] == 1
+            && index.offset % 2 == 0
+            && others.all(|(at, stride)| stride % 2 == 0 || self.extents[at] == 1)
+    }
+
     fn bounds(&self, bounds: &[Bound]) -> String {
         let within = |bound: &Bound| format!("within({}, {})", self.affine(&bound.coordinate), bound.extent);
         bounds.iter().map(within).collect::<Vec<_>>().join(" && ")

@@ -401,7 +401,7 @@ impl StripChain<'_> {
         having.map(|(number, _)| number).collect()
     }
 
-    /// A loop over this thread's entries of a tile, in which values are computed from those that are known. `inside` sets so many values that are
+    /// A loop over this thread's entries of a tile, in which values are computed from those that are known. `inside` sets as many values as are
     /// multiplied again; those of two columns are packed as the fragments of an operand.
     fn entries(
         &self,

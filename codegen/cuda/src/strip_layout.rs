@@ -114,7 +114,7 @@ impl Strips {
         Some(strips)
     }
 
-    pub(super) fn add_panels(&mut self, kernel: &Kernel, terms: &[usize], p: &[usize]) {
+    fn add_panels(&mut self, kernel: &Kernel, terms: &[usize], p: &[usize]) {
         let columns = kernel.domain.extent(kernel.domain.column_axes());
         let of_tile = self.columns;
         let mut add = |operand: String, size, range| {

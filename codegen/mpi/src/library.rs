@@ -15,7 +15,7 @@ const EAGER: u32 = 50;
 /// How long it sleeps then. A library moves a large message piece by piece, whenever it is asked.
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long whoever ends all waits for a call that another thread is making.
+/// How long an abort waits for a call that another thread is making.
 const CALL: Duration = Duration::from_secs(1);
 
 /// Characters that a library's version and an error's text take at most.
@@ -157,7 +157,7 @@ pub(super) struct Library {
     sum: Handle,
     errors_return: Handle,
     interface: Interface,
-    /// Held by whoever makes a call.
+    /// Held during a call: calls are made one at a time.
     call: Mutex<()>,
 }
 

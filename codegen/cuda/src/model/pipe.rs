@@ -155,3 +155,25 @@ pub(super) fn result_registers(instruction: &Instruction) -> usize {
         _ => 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::sass::Sass;
+    use super::*;
+
+    /// A warp has a quarter of 64×128×16 multiplications and additions, and of operands of 64×16 and 128×16 numbers of two bytes; at the peak,
+    /// 4,096 operations of a multiprocessor in a cycle, its quarter is busy for 64 cycles.
+    #[test]
+    fn a_product_of_a_warpgroup_is_shared_by_four_warps() {
+        let listing = "/*0000*/ HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8].tnspB, R24, gsb0 ; /* 0x0000000000007918 */\n\
+                       /* 0x003fd80000000f00 */\n";
+        let product = Sass::parse(listing).expect("a product").instructions.remove(0);
+        assert_eq!(tensor_operations(&product), 2 * 64 * 128 * 16 / 4);
+        assert_eq!(operand_bytes(&product), (64 + 128) * 16 * 2 / 4);
+        assert_eq!((wait(&product), result_registers(&product)), (Wait::Warpgroup, 64));
+        let card = Card::named("h200").expect("a card");
+        let (pipe, cycles) = busy(&product, card).expect("a pipe");
+        assert_eq!(pipe, Pipe::Tensor);
+        assert!((cycles - 64.0 / 0.817).abs() < 1e-9, "{cycles}");
+    }
+}

@@ -357,7 +357,30 @@ pub(crate) fn few_small() -> Vec<Case> {
         // Too long sums for registers.
         chain(Shape { k: 136, ..shape }, band, bf16, false, 0.04),
         sums_and_product(bf16, 136),
+        product_and_residual(),
     ]
+}
+
+/// A product in `bf16` and a number of memory for each entry.
+fn product_and_residual() -> Case {
+    let (bf16, [m, n, k]) = (DType::BF16, [20, 72, 32]);
+    let (mut bench, mut random) = (Bench::default(), Random(15));
+    let mut input = |name: &str, shape: [usize; 2]| {
+        bench.input(name, random.tensor(&TensorType::new(bf16, shape), -1.0, 1.0))
+    };
+    let (a, b, residual) = (input("a", [m, k]), input("b", [n, k]), input("residual", [m, n]));
+    let a = operand(a, bf16, bf16, at(&[k as i64, 0, 1]));
+    let b = operand(b, bf16, bf16, at(&[0, k as i64, 1]));
+    let mut program = Program::default();
+    let sum = program.push(InstrKind::Producer(0), DType::F32);
+    let kept = program.load(residual, bf16, at(&[n as i64, 1]));
+    let kept = program.push(InstrKind::Cast(kept), DType::F32);
+    let value = program.push(InstrKind::Binary(Binary::Add, sum, kept), DType::F32);
+    let c = bench.output("c", DType::F32, &[m, n]);
+    program.store(value, c, at(&[n as i64, 1]));
+    let form = Form::Contraction(vec![Product { k: vec![k], a, b, dtype: DType::F32 }].into());
+    bench.kernel(form, Domain { axes: vec![m, n], outer: 0, rows: 1 }, program.region, program.stores);
+    case("product and residual".into(), bench, 2e-5)
 }
 
 /// A product whose sums are divided into parts.

@@ -26,7 +26,7 @@ pub(crate) enum Mask {
     None,
     /// Keys after the query, by a number in place of their scores.
     Causal(f64),
-    /// All keys but those up to so many before the query.
+    /// All keys but the query's own and this many before it.
     Window(i64),
     /// A number for each key, −∞ for the first ones, and one for each query.
     Biases,

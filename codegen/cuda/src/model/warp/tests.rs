@@ -1,3 +1,5 @@
+//! Warps of our own functions, whose counts were taken from the listings by hand.
+
 use super::*;
 
 /// Executes a warp of one of our functions, whose listing is in `listings`; the expected counts were taken from it by hand.
