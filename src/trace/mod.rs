@@ -18,6 +18,7 @@
 
 mod elementwise;
 mod indexing;
+mod insert;
 mod movement;
 mod product;
 mod quantised;
@@ -110,6 +111,8 @@ pub struct Program {
     pub parameters: Vec<Parameter>,
     /// States that are not trained and do not start from zero, such as the running statistics of a batch norm.
     pub buffers: Vec<Parameter>,
+    /// Values through which no gradient flows ([`Tensor::stop_gradient`]), which only [`Trace::insert`] needs: ascending.
+    pub stopped: Vec<ValueId>,
 }
 
 impl Program {
@@ -445,7 +448,8 @@ impl Trace {
         for parameter in parameters.iter_mut().filter(|parameter| narrow.contains(&parameter.name)) {
             (parameter.dtype, parameter.trained) = (inner.stored, false);
         }
-        Ok(Program { graph, parameters, buffers: inner.buffers.clone() })
+        let stopped = inner.stopped.iter().copied().collect();
+        Ok(Program { graph, parameters, buffers: inner.buffers.clone(), stopped })
     }
 
     /// The first mistake made so far.

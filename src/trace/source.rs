@@ -99,7 +99,7 @@ impl Trace {
     }
 
     #[track_caller]
-    fn random_key(&self, name: &str) -> Tensor {
+    pub(super) fn random_key(&self, name: &str) -> Tensor {
         let declared = self.inner.borrow().frames[0].graph.input(name);
         let ty = TensorType::scalar(DType::U32);
         declared.map_or_else(

@@ -248,6 +248,84 @@ fn stopped_values_pass_no_gradient_and_gradients_have_gradients() {
     assert_close(&value(&inputs, second), &[3.0, -6.0, 12.0], 1e-12);
 }
 
+/// A model with a parameter, a state that follows the mean, noise, a loop and a value that stops gradients.
+fn traced_model(trace: &Trace, x: &Tensor) -> Tensor {
+    let _scope = trace.scope("layer");
+    let weight = trace.parameter("weight", [3], Init::Ones);
+    let mean = trace.buffer("mean", [], Init::Zeros);
+    let noisy = trace.random_bernoulli(0.5, [4, 3]).select(x, 0.0) * &weight;
+    trace.update(&mean, &(&mean * 0.5 + noisy.mean_all()));
+    let sums = trace.scan(ScanOrder::Forward, 4, &[&trace.zeros([3])], &[&noisy], |carried, slices| {
+        let sum = &carried[0] * 0.5 + &slices[0];
+        Iteration { carried: vec![sum.clone()], each: vec![sum] }
+    });
+    &sums.each[0] * noisy.stop_gradient() + &mean
+}
+
+#[test]
+fn an_inserted_program_is_the_function_that_was_traced() {
+    let written = Trace::training();
+    let x = written.input("x", [4, 3], DType::F32);
+    let program = written.finish(&[("y", &traced_model(&written, &x))]).expect("correct");
+    let step = |model: &dyn Fn(&Trace, &Tensor) -> Tensor| {
+        let trace = Trace::training();
+        let x = trace.input("a", [4, 3], DType::F32);
+        let loss = model(&trace, &(&x * 2.0)).square().sum_all();
+        let parameters = trace.parameters();
+        let gradients = loss.grad(&[&parameters[0].1, &x]);
+        let names = ["loss", "weight", "a"].into_iter();
+        let outputs: Vec<_> = names.zip([&loss, &gradients[0], &gradients[1]]).collect();
+        trace.finish(&outputs).expect("correct")
+    };
+    let traced = step(&traced_model);
+    let inserted = step(&|trace, x| trace.insert(&program, &[("x", x)]).remove(0).1);
+    assert_eq!(inserted.parameters, traced.parameters);
+    assert_eq!(inserted.buffers, traced.buffers);
+    let values = [
+        ("a", random(3, 12, -1.0, 1.0)),
+        ("layer.weight", random(4, 3, -1.0, 1.0)),
+        ("layer.mean", vec![0.25]),
+        ("seed", vec![7.0]),
+        ("step", vec![2.0]),
+    ];
+    let expected = evaluate(&traced, &values);
+    assert_eq!(evaluate(&inserted, &values), expected);
+    assert!(expected.contains_key("layer.mean") && expected["weight"].iter().all(|x| *x != 0.0));
+    let scopes = |program: &Program| {
+        let at = |id| program.graph[id].origin.scope.to_string();
+        program.graph.ids().map(at).collect::<BTreeSet<_>>()
+    };
+    let trace = Trace::training();
+    let scope = trace.scope("outer");
+    let x = trace.input("x", [4, 3], DType::F32);
+    let y = trace.insert(&program, &[("x", &x)]).remove(0).1;
+    drop(scope);
+    let outer = trace.finish(&[("y", &y)]).expect("correct");
+    assert_eq!(outer.parameters[0].name, "outer.layer.weight");
+    assert!(scopes(&program).contains("layer") && scopes(&outer).contains("outer.layer"));
+}
+
+#[test]
+fn what_an_inserted_program_lacks_is_a_mistake() {
+    let written = Trace::new();
+    let x = written.input("x", [2], DType::F32);
+    let program = written.finish(&[("y", &x.exp())]).expect("correct");
+    let said = |given: &[(&str, usize)]| {
+        let trace = Trace::new();
+        let given: Vec<_> =
+            given.iter().map(|(name, extent)| (*name, trace.input(name, [*extent], DType::F32))).collect();
+        let given: Vec<_> = given.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        trace.insert(&program, &given);
+        message(&trace)
+    };
+    let missing = said(&[]);
+    assert!(missing.contains("the input \"x\" of the program, f32[2], is missing"), "{missing}");
+    let other = said(&[("x", 3)]);
+    assert!(other.contains("the input \"x\" is f32[3], and the program takes f32[2]"), "{other}");
+    let unknown = said(&[("x", 2), ("z", 2)]);
+    assert!(unknown.contains("the program has no input \"z\""), "{unknown}");
+}
+
 #[test]
 fn a_mistake_is_reported_with_both_shapes_at_the_users_line() {
     let trace = Trace::new();

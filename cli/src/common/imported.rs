@@ -1,12 +1,14 @@
 //! The folder of an imported model: a program in text form, the values of its states, and what it takes and gives.
 
-use crate::common::error::CliError;
-use kernfusion::trace::Program;
+use crate::common::error::{CliError, read_text};
+use kernfusion::compile::Tensors;
+use kernfusion::init::Init;
+use kernfusion::trace::{Parameter, Program, Trace};
 use kernfusion::{HostTensor, tensor_file};
 use kernfusion_import::Imported;
-use kernfusion_ir::{InputRole, TensorType};
+use kernfusion_ir::{DType, Graph, InputRole, TensorType, ValueId};
 use kernfusion_lm::NewFolder;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +27,7 @@ pub(crate) fn weights_file(path: &Path) -> Option<PathBuf> {
 }
 
 /// Extents that an archive leaves open.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct ExtentArgs {
     /// Of an archive with open extents (dynamic_shapes): an axis of an input, and its extent; may be given several times
     #[arg(long, value_name = "INPUT.AXIS=N", value_parser = extent)]
@@ -37,6 +39,17 @@ impl ExtentArgs {
     pub(crate) fn open(&self, archive: &Path) -> Result<Imported, CliError> {
         let extents: Vec<_> = self.dim.iter().map(|(name, extent)| (name.as_str(), *extent)).collect();
         Ok(Imported::open_sized(archive, &extents)?)
+    }
+
+    /// The model of an archive with these extents, or of the folder of an imported one.
+    pub(crate) fn model(&self, path: &Path) -> Result<ImportedModel, CliError> {
+        if path.is_dir() {
+            self.only_if(false)?;
+            return ImportedModel::of_folder(path);
+        }
+        let imported = self.open(path)?;
+        let states = imported.states().map(|(name, value)| (name.to_string(), value.clone())).collect();
+        Ok(ImportedModel { program: imported.program()?, states })
     }
 
     /// Refuses extents where there is no archive.
@@ -55,6 +68,55 @@ fn extent(text: &str) -> Result<(String, usize), &'static str> {
     pair.filter(|(name, _)| !name.is_empty()).ok_or("it is INPUT.AXIS=N, such as input_ids.0=8")
 }
 
+/// A model from elsewhere: its program, and the values of its states.
+pub(crate) struct ImportedModel {
+    pub(crate) program: Program,
+    pub(crate) states: Tensors,
+}
+
+impl ImportedModel {
+    /// The model of a folder.
+    fn of_folder(folder: &Path) -> Result<Self, CliError> {
+        let states = tensor_file::read(&folder.join(WEIGHTS))?;
+        let graph = read_graph(folder)?;
+        let path = folder.join(SIGNATURE);
+        let content = |reason: String| CliError::Content { path: path.clone(), reason };
+        let Signature { trained, stopped, .. } =
+            serde_json::from_str(&read_text(&path)?).map_err(|error| content(error.to_string()))?;
+        let parameter = |name: String| {
+            let ty = graph.inputs().find(|(_, other, _)| *other == name).map(|(id, ..)| &graph[id].ty);
+            let ty = ty.filter(|ty| ty.dtype == DType::F32);
+            let ty = ty.ok_or_else(|| content(format!("the program has no state \"{name}\" of f32")))?;
+            Ok(Parameter {
+                name,
+                shape: ty.shape.clone(),
+                init: Init::Zeros,
+                dtype: DType::F32,
+                trained: true,
+            })
+        };
+        let parameters = trained.into_iter().map(parameter).collect::<Result<_, CliError>>()?;
+        let stopped = stopped.into_iter().map(ValueId::from_index).collect();
+        Ok(ImportedModel { program: Program { graph, parameters, buffers: vec![], stopped }, states })
+    }
+
+    /// The names and types of the inputs, but for those that random numbers are drawn from.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        let graph = &self.program.graph;
+        let given = graph.inputs().filter(|(.., role)| *role == InputRole::Data);
+        let given = given.map(|(id, name, _)| (name, &graph[id].ty));
+        given.filter(|(name, ty)| !Trace::is_random_key(name, ty))
+    }
+}
+
+/// Reads and verifies a program: a file, or that of an imported model in its folder.
+pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
+    let path = program_file(path);
+    let text = read_text(&path)?;
+    let content = |reason: String| CliError::Content { path: path.to_path_buf(), reason };
+    Graph::parse_verified(&text).map_err(|error| content(error.to_string()))
+}
+
 /// The folder of a model that is about to be written, unless there is one that may not be replaced.
 pub(crate) fn claim(path: &Path, replaces: bool) -> Result<NewFolder, CliError> {
     let is_ours = |name: &str| [PROGRAM, WEIGHTS, SIGNATURE].contains(&name);
@@ -71,21 +133,48 @@ pub(crate) fn write<'t>(
     let put = || {
         folder.write(PROGRAM, program.graph.to_string().as_bytes())?;
         folder.write(WEIGHTS, &tensor_file::content(states))?;
-        folder.write(SIGNATURE, format!("{:#}\n", signature(program)).as_bytes())?;
+        let signature = serde_json::to_string_pretty(&Signature::new(program)).expect("names and numbers");
+        folder.write(SIGNATURE, format!("{signature}\n").as_bytes())?;
         folder.commit()
     };
     put().map_err(kernfusion_lm::Error::from)?;
     Ok(())
 }
 
-/// Inputs and outputs in their order: names, dtypes, shapes.
-fn signature(program: &Program) -> Value {
-    let graph = &program.graph;
-    let described =
-        |name: &str, ty: &TensorType| json!({"name": name, "dtype": ty.dtype.name(), "shape": ty.shape});
-    let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
-    let inputs: Vec<_> = data.map(|(id, name, _)| described(name, &graph[id].ty)).collect();
-    let given = graph.outputs().iter().filter(|output| !output.updates_state);
-    let outputs: Vec<_> = given.map(|output| described(&output.name, &graph[output.value].ty)).collect();
-    json!({"inputs": inputs, "outputs": outputs})
+/// What a program takes and gives, in this order, and what training has to know of it.
+#[derive(Serialize, Deserialize)]
+struct Signature {
+    inputs: Vec<Described>,
+    outputs: Vec<Described>,
+    /// The names of the states that are trained.
+    trained: Vec<String>,
+    /// The numbers of the values through which no gradient flows.
+    stopped: Vec<usize>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Described {
+    name: String,
+    dtype: String,
+    shape: Vec<usize>,
+}
+
+impl Signature {
+    fn new(program: &Program) -> Self {
+        let graph = &program.graph;
+        let described = |name: &str, ty: &TensorType| Described {
+            name: name.into(),
+            dtype: ty.dtype.name().into(),
+            shape: ty.shape.clone(),
+        };
+        let data = graph.inputs().filter(|(_, _, role)| *role == InputRole::Data);
+        let given = graph.outputs().iter().filter(|output| !output.updates_state);
+        let trained = program.parameters.iter().filter(|parameter| parameter.trained);
+        Signature {
+            inputs: data.map(|(id, name, _)| described(name, &graph[id].ty)).collect(),
+            outputs: given.map(|output| described(&output.name, &graph[output.value].ty)).collect(),
+            trained: trained.map(|parameter| parameter.name.clone()).collect(),
+            stopped: program.stopped.iter().map(|value| value.index()).collect(),
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! What a command works on: a program of a model, or one that a file has, such as that of an imported model.
 
-use crate::common::error::{CliError, read_text};
-use crate::common::imported::program_file;
-use crate::common::model::{Model, ModelArgs, WeightsArgs, Work};
-use kernfusion::compile::Precision;
+use crate::common::error::CliError;
+use crate::common::imported::{ExtentArgs, read_graph, weights_file};
+use crate::common::model::{Model, ModelArgs, WeightsArgs, Work, benchmark_optimizer};
+use crate::common::objective::Loss;
+use kernfusion::compile::{Precision, Tensors};
+use kernfusion::optim::TrainStep;
+use kernfusion::tensor_file;
 use kernfusion_ir::Graph;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +16,10 @@ pub(crate) struct ProgramArgs {
     /// A program in text form, or the folder of an imported model, instead of a program of a preset
     #[arg(long, value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
     program: Option<PathBuf>,
+    /// With the folder of an imported model: its training step with AdamW instead of its outputs, by the cross-entropy or the mean square of the
+    /// first output and an input "target", or output N, a scalar
+    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "program")]
+    loss: Option<Loss>,
 }
 
 impl ProgramArgs {
@@ -28,7 +35,10 @@ impl ProgramArgs {
         weights: &WeightsArgs,
         work: Work,
     ) -> Result<Subject, CliError> {
-        Subject::new(self.program.as_deref(), model, weights, work)
+        match (&self.program, self.loss) {
+            (Some(path), Some(loss)) => Ok(Subject::Given(Given::step(path, loss)?.into())),
+            (path, _) => Subject::new(path.as_deref(), model, weights, work),
+        }
     }
 }
 
@@ -36,8 +46,35 @@ impl ProgramArgs {
 pub(crate) enum Subject {
     /// A model's, by the flag `--work`.
     Model(Model),
-    /// One that was read from here.
-    File(PathBuf, Graph),
+    /// One that was read.
+    Given(Box<Given>),
+}
+
+/// A program that was read.
+pub(crate) struct Given {
+    path: PathBuf,
+    pub(crate) graph: Graph,
+    /// Of a training step.
+    pub(crate) step: Option<TrainStep>,
+}
+
+impl Given {
+    /// The training step of an imported model.
+    fn step(path: &Path, loss: Loss) -> Result<Self, CliError> {
+        if !path.is_dir() {
+            let reason =
+                "--loss: what is trained is said by the folder of an imported model, not by a program alone";
+            return Err(CliError::Usage(reason.into()));
+        }
+        let model = ExtentArgs::default().model(path)?;
+        let step = loss.training_step(&model, None, (&benchmark_optimizer(), None))?;
+        Ok(Given { path: path.into(), graph: step.program.graph.clone(), step: Some(step) })
+    }
+
+    /// The values of states that are known: those of an imported model.
+    pub(crate) fn weights(&self) -> Result<Tensors, CliError> {
+        weights_file(&self.path).map_or_else(|| Ok(Tensors::new()), |path| Ok(tensor_file::read(&path)?))
+    }
 }
 
 impl Subject {
@@ -49,7 +86,10 @@ impl Subject {
         work: Work,
     ) -> Result<Self, CliError> {
         match file {
-            Some(path) => Ok(Subject::File(path.into(), read_graph(path)?)),
+            Some(path) => {
+                let given = Given { path: path.into(), graph: read_graph(path)?, step: None };
+                Ok(Subject::Given(given.into()))
+            }
             None => Ok(Subject::Model(model.resolve()?.keeping(weights, work)?)),
         }
     }
@@ -58,7 +98,7 @@ impl Subject {
     pub(crate) fn name(&self) -> String {
         match self {
             Subject::Model(model) => model.preset.into(),
-            Subject::File(path, _) => path.display().to_string(),
+            Subject::Given(given) => given.path.display().to_string(),
         }
     }
 
@@ -66,7 +106,8 @@ impl Subject {
     pub(crate) fn work(&self, work: Work) -> String {
         match self {
             Subject::Model(_) => work.name(),
-            Subject::File(..) => "program".into(),
+            Subject::Given(given) if given.step.is_some() => Work::Train.name(),
+            Subject::Given(_) => "program".into(),
         }
     }
 
@@ -84,7 +125,7 @@ impl Subject {
     pub(crate) fn program(&self, work: Work, precision: Precision) -> Result<Graph, CliError> {
         match self {
             Subject::Model(model) => Ok(work.program(model, precision)?.graph),
-            Subject::File(_, graph) => Ok(graph.clone()),
+            Subject::Given(given) => Ok(given.graph.clone()),
         }
     }
 
@@ -92,15 +133,7 @@ impl Subject {
     pub(crate) fn model(&self) -> Option<&Model> {
         match self {
             Subject::Model(model) => Some(model),
-            Subject::File(..) => None,
+            Subject::Given(_) => None,
         }
     }
-}
-
-/// Reads and verifies a program: a file, or that of an imported model in its folder.
-pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
-    let path = program_file(path);
-    let text = read_text(&path)?;
-    let content = |reason: String| CliError::Content { path: path.to_path_buf(), reason };
-    Graph::parse_verified(&text).map_err(|error| content(error.to_string()))
 }

@@ -1,9 +1,8 @@
 //! A program under measurement: compiled, with parameters and synthetic batches.
 
 use crate::common::error::CliError;
-use crate::common::imported::weights_file;
 use crate::common::model::{MemoryArgs, Model, Work, benchmark_optimizer};
-use crate::common::subject::Subject;
+use crate::common::subject::{Given, Subject};
 use kernfusion::compile::{Compiled, Target, Tensors, compile};
 use kernfusion::models::ModelConfig;
 use kernfusion::optim::TrainStep;
@@ -37,18 +36,23 @@ pub(crate) enum Batches {
 }
 
 impl Batches {
-    /// Those of a model's work, or of a program's inputs.
-    pub(crate) fn new(subject: &Subject, work: Work) -> Result<Self, CliError> {
+    /// Those of a model's work, or of a program's inputs, of which a file may have some.
+    pub(crate) fn new(subject: &Subject, work: Work, given: Option<&Path>) -> Result<Self, CliError> {
         match subject {
             Subject::Model(model) => {
                 let tokens = synthetic_tokens(model)?;
                 windows(model, &tokens)?;
                 Ok(Batches::OfModel { model: Box::new(model.clone()), work, tokens })
             }
-            Subject::File(_, graph) => {
-                let mut inputs = Tensors::new();
+            Subject::Given(program) => {
+                let Given { graph, step, .. } = &**program;
+                let mut inputs = given.map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
                 fill(graph, &mut inputs, SEED);
-                inputs.retain(|name, _| role(graph, name) == Some(InputRole::Data));
+                let scalars = step.as_ref().map(|step| step.scalars(0, 0.0, SEED)).unwrap_or_default();
+                inputs.retain(|name, _| {
+                    role(graph, name) == Some(InputRole::Data)
+                        && scalars.iter().all(|(scalar, _)| scalar != name)
+                });
                 Ok(Batches::OfProgram(inputs))
             }
         }
@@ -127,11 +131,11 @@ impl Workload {
                 }
                 (program.graph, step)
             }
-            Subject::File(path, graph) => {
-                for (name, tensor) in states_of(path, graph)? {
+            Subject::Given(given) => {
+                for (name, tensor) in states_of(given)? {
                     states.set(&name, &tensor).map_err(kernfusion_lm::Error::from)?;
                 }
-                (graph.clone(), None)
+                (given.graph.clone(), given.step.clone())
             }
         };
         Ok(Workload { program: compile(&graph, &states, &target)?, step, done: 0 })
@@ -171,9 +175,8 @@ impl Workload {
 }
 
 /// The values of a program's states: those of an imported model, else random ones.
-fn states_of(path: &Path, graph: &Graph) -> Result<Tensors, CliError> {
-    let mut states =
-        weights_file(path).map_or_else(|| Ok(Tensors::new()), |path| tensor_file::read(&path))?;
+fn states_of(given: &Given) -> Result<Tensors, CliError> {
+    let (mut states, graph) = (given.weights()?, &given.graph);
     // Numbers are drawn as f64; to draw what there is no memory for would end the process.
     let bytes = graph
         .inputs()

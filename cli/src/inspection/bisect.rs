@@ -2,10 +2,10 @@
 
 use crate::Outcome;
 use crate::common::error::{CliError, in_file};
+use crate::common::imported::read_graph;
 use crate::common::imported::weights_file;
 use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work, benchmark_optimizer};
 use crate::common::screen::{Screen, progress};
-use crate::common::subject::read_graph;
 use crate::common::workload::{fill, inputs, synthetic_tokens, windows};
 use kernfusion::HostTensor;
 use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};

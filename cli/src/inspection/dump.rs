@@ -148,7 +148,7 @@ impl Args {
     fn traced(&self, subject: &Subject) -> Result<Graph, CliError> {
         match subject {
             Subject::Model(model) => traced(model, self.work, self.products.precision()),
-            Subject::File(..) => self.program(subject),
+            Subject::Given(_) => self.program(subject),
         }
     }
 
@@ -227,7 +227,7 @@ impl Args {
         let modes = (self.mode, self.products.precision());
         let title = match subject {
             Subject::Model(model) => format!("{} {}", model.preset, self.work.name()),
-            Subject::File(path, _) => path.display().to_string(),
+            Subject::Given(_) => subject.name(),
         };
         let part = self.part(stages.divide(&program)?.graphs)?;
         view::page(&part, title, modes, stages.memory(), self.times.as_deref())

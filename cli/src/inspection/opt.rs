@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use crate::common::error::CliError;
+use crate::common::imported::read_graph;
 use crate::common::screen::{Screen, note};
-use crate::common::subject::read_graph;
 use kernfusion_ir::Graph;
 use kernfusion_passes::{MIXED_PRECISION, OTHERS, PIPELINE, Pass, PassReport, find, run as run_passes};
 use std::path::PathBuf;

@@ -37,6 +37,9 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     program: ProgramArgs,
+    /// With a program: a file of tensors with values of its inputs, by name; those that it lacks are made up
+    #[arg(long, value_name = "FILE.safetensors", requires = "program")]
+    inputs: Option<PathBuf>,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
     work: Work,
@@ -126,7 +129,7 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     let peaks = peaks_alone(&modes)?;
     let mut contenders =
         modes.iter().map(|&mode| Contender::new(mode, &args, &subject)).collect::<Result<Vec<_>, _>>()?;
-    let batches = Batches::new(&subject, args.work)?;
+    let batches = Batches::new(&subject, args.work, args.inputs.as_deref())?;
     if args.measure_memory {
         for _ in 0..=args.warmup {
             contenders.iter_mut().try_for_each(|contender| contender.step(&batches))?;

@@ -50,6 +50,9 @@ pub(crate) struct Args {
     pub(super) model: ModelArgs,
     #[command(flatten)]
     program: ProgramArgs,
+    /// With a program: a file of tensors with values of its inputs, by name; those that it lacks are made up
+    #[arg(long, value_name = "FILE.safetensors", requires = "program")]
+    inputs: Option<PathBuf>,
     /// What is measured
     #[arg(long, value_enum, default_value = "train")]
     pub(super) work: Work,
@@ -156,7 +159,7 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
         // Before the program takes its memory.
         let peaks = target.peaks()?;
         let workload = Workload::new(args.work, target.clone(), None, &subject)?;
-        let batches = Batches::new(&subject, args.work)?;
+        let batches = Batches::new(&subject, args.work, args.inputs.as_deref())?;
         Ok((subject, target, peaks, workload, batches))
     };
     let (subject, target, peaks, mut workload, batches) =

@@ -3,10 +3,10 @@
 use crate::Outcome;
 use crate::common::destination::check_derived;
 use crate::common::error::{CliError, in_file};
+use crate::common::imported::read_graph;
 use crate::common::imported::{program_file, weights_file};
 use crate::common::model::TargetArgs;
 use crate::common::screen::Screen;
-use crate::common::subject::read_graph;
 use clap::ValueEnum;
 use kernfusion::HostTensor;
 use kernfusion::compile::Mode;

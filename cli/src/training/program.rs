@@ -1,27 +1,26 @@
-//! `kernfusion train --program`: a model that PyTorch exported, trained on batches of a file.
+//! `kernfusion train --program`: a model from elsewhere, trained on batches of a file.
 
 use crate::Outcome;
-use crate::common::error::{CliError, in_file};
+use crate::common::error::CliError;
 use crate::common::imported::{self, ExtentArgs};
+use crate::common::objective::{Loss, TARGET};
 use crate::common::screen::{Screen, grouped, progress};
 use crate::training::stop;
 use kernfusion::compile::{Target, Tensors};
-use kernfusion::loss::{cross_entropy, mse};
-use kernfusion::optim::{Optimizer, Schedule, TrainStep};
-use kernfusion::trace::{Tensor, Trace};
+use kernfusion::optim::{Optimizer, Schedule};
 use kernfusion::{HostTensor, tensor_file};
-use kernfusion_ir::TensorType;
+use kernfusion_ir::{InputRole, TensorType};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::atomic::Ordering;
 
-/// What `train` takes for a model that PyTorch exported.
+/// What `train` takes for a model from elsewhere.
 #[derive(clap::Args)]
 pub(crate) struct ArchiveArgs {
-    /// Train a model that PyTorch exported, an archive of torch.export.save, instead of one of a preset. --data is then a file of tensors:
-    /// for each input of the model one with an axis more in front, over which batches are taken in turn, and so for "target"
-    #[arg(long = "program", value_name = "FILE.pt2", requires_all = ["data", "loss", "out"], conflicts_with_all = OF_PRESETS)]
+    /// Train a model from elsewhere instead of one of a preset: an archive of torch.export.save, or the folder of an imported model. --data is
+    /// then a file of tensors: for each input of the model one with an axis more in front, over which batches are taken in turn, and so for
+    /// "target"
+    #[arg(long = "program", value_name = "FILE.pt2|DIR", requires_all = ["data", "loss", "out"], conflicts_with_all = OF_PRESETS)]
     archive: Option<PathBuf>,
     /// With --program: what becomes small, the cross-entropy or the mean square of the first output and "target", or output N, a scalar
     #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "archive")]
@@ -59,30 +58,6 @@ const OF_PRESETS: [&str; 25] = [
     "average_from",
 ];
 
-/// What becomes small.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Loss {
-    CrossEntropy,
-    Mse,
-    Output(usize),
-}
-
-impl FromStr for Loss {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match (text, text.strip_prefix("output:").map(str::parse)) {
-            ("cross-entropy", _) => Ok(Loss::CrossEntropy),
-            ("mse", _) => Ok(Loss::Mse),
-            (_, Some(Ok(number))) => Ok(Loss::Output(number)),
-            _ => Err("it is cross-entropy, mse or output:N, such as output:0"),
-        }
-    }
-}
-
-/// The tensor of a file that outputs are compared with.
-const TARGET: &str = "target";
-
 /// What the other flags say of a run.
 pub(crate) struct Run<'a> {
     pub(crate) data: &'a Path,
@@ -103,48 +78,37 @@ impl ArchiveArgs {
         Ok(self.archive.as_deref())
     }
 
-    /// Trains the model of an archive, and writes its folder.
-    pub(crate) fn train(&self, archive: &Path, run: &Run<'_>, screen: &mut Screen) -> Outcome {
-        let imported = self.extents.open(archive)?;
-        let program = imported.program()?;
+    /// Trains a model, and writes its folder.
+    pub(crate) fn train(&self, path: &Path, run: &Run<'_>, screen: &mut Screen) -> Outcome {
+        let model = self.extents.model(path)?;
         let folder = imported::claim(run.out, run.overwrite)?;
         let data = tensor_file::read(run.data)?;
-        let trace = Trace::training();
-        let inputs: Vec<_> =
-            imported.inputs().map(|(name, ty)| trace.input(name, ty.shape.clone(), ty.dtype)).collect();
-        let outputs = imported.call(&trace, &inputs.iter().collect::<Vec<_>>())?;
-        let mut expected: Vec<_> =
-            imported.inputs().map(|(name, ty)| (name.to_string(), ty.clone())).collect();
         let content = |reason: String| CliError::Content { path: run.data.into(), reason };
-        let target =
-            data.get(TARGET).map(HostTensor::ty).and_then(|ty| Some((ty.shape.get(1..)?.to_vec(), ty.dtype)));
-        let loss = match self.loss {
-            Some(Loss::Output(number)) => outputs.get(number).cloned().ok_or_else(|| {
-                CliError::Usage(format!("--loss output:{number}: the model has {} outputs", outputs.len()))
-            })?,
-            kind => {
-                let (shape, dtype) = target.ok_or_else(|| {
-                    content(format!("the tensor \"{TARGET}\" is missing, which --loss compares with"))
-                })?;
-                let target = trace.input(TARGET, shape, dtype);
-                expected.push((TARGET.into(), target.ty()));
-                let first =
-                    outputs.first().ok_or_else(|| CliError::Usage("the model has no output".into()))?;
-                compared(kind, first, &target)
-            }
-        };
-        if let Some(error) = trace.error() {
-            return Err(content(error.to_string().lines().next().unwrap_or_default().into()));
+        let loss = self.loss.expect("asked for beside a program");
+        let target = data.get(TARGET).map(HostTensor::ty).and_then(|ty| {
+            let (_, batch) = ty.shape.split_first()?;
+            Some(ty.with_shape(batch))
+        });
+        if target.is_none() && !matches!(loss, Loss::Output(_)) {
+            return Err(content(format!("the tensor \"{TARGET}\" is missing, which --loss compares with")));
         }
+        let step = loss.training_step(&model, target, (&run.optimizer, run.clip))?;
+        let graph = &step.program.graph;
+        let scalars = step.scalars(0, 0.0, 0);
+        let expected = graph.inputs().filter(|(_, name, role)| {
+            *role == InputRole::Data && scalars.iter().all(|(scalar, _)| scalar != name)
+        });
+        let expected: Vec<_> =
+            expected.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
         let batches = batches(&data, &expected).map_err(content)?;
-        let step =
-            TrainStep::new(&loss, &run.optimizer, run.clip).map_err(|error| in_file(archive, error))?;
         let mut session = step.session(&run.target, run.seed)?.with_schedule(run.schedule)?;
-        imported.set(session.states())?;
+        for (name, value) in &model.states {
+            session.states().set(name, value).map_err(kernfusion::Error::from)?;
+        }
         screen.line(format!(
             "model: {} parameters in {}; {} batches",
-            grouped(program.parameter_count() as u64),
-            archive.display(),
+            grouped(model.program.parameter_count() as u64),
+            path.display(),
             batches.len()
         ));
         let (stop, bar) = (stop::upon_signals()?, progress(run.steps, "{pos}/{len} steps, {eta} left"));
@@ -162,23 +126,15 @@ impl ArchiveArgs {
             }
         }
         bar.finish_and_clear();
-        let states = imported.states().map(|(name, _)| Ok((name.to_string(), session.get(name)?)));
+        let states = model.states.keys().map(|name| Ok((name.clone(), session.get(name)?)));
         let states = states.collect::<kernfusion::Result<Tensors>>()?;
-        imported::write(folder, states.iter().map(|(name, value)| (name.as_str(), value)), &program)?;
+        imported::write(folder, states.iter().map(|(name, value)| (name.as_str(), value)), &model.program)?;
         let place = run.out.display();
         screen.line(format!("model with its new parameters in {place}: kernfusion run {place}"));
         Ok(match session.steps_done() < run.steps {
             true => ExitCode::from(stop::exit_code()),
             false => ExitCode::SUCCESS,
         })
-    }
-}
-
-/// A loss of an output and what it should be.
-fn compared(kind: Option<Loss>, output: &Tensor, target: &Tensor) -> Tensor {
-    match kind {
-        Some(Loss::Mse) => mse(output, target),
-        _ => cross_entropy(output, target),
     }
 }
 

@@ -151,6 +151,59 @@ fn an_archive_is_trained_as_pytorch_trains_it() {
     let logits = &tensor_file::read(&work.path("out.safetensors")).unwrap()["output.0"];
     assert!(logits.ty() == first.ty() && *logits != first);
     assert!(work.fail(&format!("{train} --out trained")).contains("not empty"));
+    // So is the folder of an imported model, and what was trained goes on.
+    let train = train.replace(&fixture("gpt2.pt2").display().to_string(), "gpt2");
+    let again = work.succeed(&format!("{train} --steps 50 --out again"));
+    let losses =
+        |said: &str| said.lines().filter(|line| line.starts_with("step ")).collect::<Vec<_>>().join("\n");
+    assert_eq!(losses(&again), losses(&said));
+    let content = |folder: &str| std::fs::read(work.path(folder).join("weights.safetensors")).unwrap();
+    assert!(content("again") == content("trained"));
+    let on = work.succeed(&format!("{} --steps 1 --out on", train.replace("program gpt2", "program again")));
+    let first = |said: &str| losses(said).lines().next().unwrap().rsplit(' ').next().unwrap().to_string();
+    assert!(first(&on).parse::<f64>().unwrap() < first(&said).parse::<f64>().unwrap(), "{on}");
+    let message = work.fail(&format!("{train} --out on --overwrite --dim input_ids.0=2"));
+    assert!(message.contains("--dim is of an archive"), "{message}");
+    work.write("gpt2/signature.json", "{}");
+    let message = work.fail(&format!("{train} --out on --overwrite"));
+    assert!(message.contains("gpt2/signature.json: missing field"), "{message}");
+}
+
+#[test]
+fn its_training_step_is_measured() {
+    let (work, _) = gpt2();
+    let step = "--program gpt2 --loss cross-entropy --threads 1";
+    let inputs = tensor_file::read(&fixture("gpt2.safetensors")).unwrap();
+    let inputs = [("input_ids", "input.0"), ("target", "target")]
+        .map(|(name, of)| (name.to_string(), inputs[of].clone()));
+    tensor_file::write(&work.path("step.safetensors"), &BTreeMap::from(inputs)).unwrap();
+    work.succeed(&format!("bench {step} --inputs step.safetensors --steps 2 --warmup 1 --json bench.json"));
+    let measured: Value = serde_json::from_slice(&std::fs::read(work.path("bench.json")).unwrap()).unwrap();
+    let losses = tensor_file::read(&fixture("gpt2.safetensors")).unwrap()["losses"].to_f64();
+    for mode in 0..2 {
+        let row = &measured["results"][mode];
+        assert_eq!(row["work"], "train");
+        let loss = row["loss_first"].as_f64().unwrap();
+        assert!((loss - losses[0]).abs() < 1e-4 * losses[0], "{loss} instead of {}", losses[0]);
+        assert!(row["loss_last"].as_f64().unwrap() < loss, "{row}");
+    }
+    // Inputs may be made up.
+    assert!(work.succeed(&format!("profile {step} --steps 1 --lines 0")).contains("gpt2 train, compiled"));
+    assert!(work.succeed("explain --program gpt2 --loss mse --refusals 0").contains("optimizer"));
+    let refused = [
+        ("bench --program gpt2/program.kir --loss mse", "--loss: what is trained is said by the folder"),
+        (
+            "bench --program gpt2 --loss output:0",
+            "--loss output:0: it is f32[2,6,24], not a scalar of floats",
+        ),
+        ("bench --program gpt2 --loss output:7", "--loss output:7: the model has 1 outputs"),
+        ("bench --loss mse", "--program"),
+        ("bench --program gpt2 --loss most", "it is cross-entropy, mse or output:N"),
+    ];
+    for (flags, reason) in refused {
+        let message = work.fail(flags);
+        assert!(message.contains(reason), "{flags}: {message}");
+    }
 }
 
 #[test]
@@ -192,11 +245,14 @@ fn what_cannot_be_trained_says_why() {
     let message = train("--loss mse");
     assert!(message.contains("batches.safetensors: the tensor \"target\" is missing"), "{message}");
     let message = train("--loss output:0");
-    assert!(message.contains("the step takes no tensor \"losses\""), "{message}");
+    assert!(message.contains("--loss output:0: it is f32[2,6,24], not a scalar of floats"), "{message}");
     assert!(train("--loss output:7").contains("the model has 1 outputs"));
     write_batches(&work, "gpt2", &[("input_ids", "target"), ("target", "losses")]);
     let message = train("--loss cross-entropy");
     assert!(message.contains("cross_entropy"), "{message}");
+    write_batches(&work, "gpt2", &[("input_ids", "input.0"), ("target", "target"), ("losses", "losses")]);
+    let message = train("--loss cross-entropy");
+    assert!(message.contains("the step takes no tensor \"losses\""), "{message}");
     write_batches(&work, "gpt2", &[("input_ids", "losses"), ("target", "target")]);
     let message = train("--loss cross-entropy");
     assert!(message.contains("batches are of i32[2,6] with an axis more in front"), "{message}");

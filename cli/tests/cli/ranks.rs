@@ -45,18 +45,31 @@ fn command(work: &Workplace, launcher: (&str, &[&str]), ranks: [(usize, &str); 2
     command
 }
 
-/// The processes of a workplace with one of these variables, by what they were started with.
-fn ranks_of(work: &Workplace, variables: &[String]) -> Vec<String> {
+/// The processes that are this rank of a workplace.
+fn processes_of(work: &Workplace, rank: u64) -> Vec<String> {
     let place = format!("KERNFUSION_DATA={}", work.0.path().display());
+    let variables = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|name| format!("{name}={rank}"));
     let processes =
         std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let numbers = processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     let is_rank = |number: &String| {
         let started = std::fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
-        let has = |what: &str| started.split(|&byte| byte == 0).any(|entry| entry == what.as_bytes());
-        has(&place) && variables.iter().any(|variable| has(variable))
+        let has = |what: &String| started.split(|&byte| byte == 0).any(|entry| entry == what.as_bytes());
+        has(&place) && variables.iter().any(has)
     };
     numbers.filter(is_rank).collect()
+}
+
+/// A launcher may end before those that it has ended, and these lose their memory before the lock of their run.
+fn wait_for_ranks(work: &Workplace, run: &str) {
+    let since = Instant::now();
+    let lock = work.path(run).join(".kernfusion.lock");
+    let is_locked = || std::fs::File::open(&lock).is_ok_and(|file| file.try_lock().is_err());
+    let left = || [0, 1].map(|rank| processes_of(work, rank)).concat();
+    while is_locked() || !left().is_empty() {
+        assert!(since.elapsed().as_secs() < 60, "{:?} still run", left());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn succeed(work: &Workplace, launcher: (&str, &[&str]), ranks: usize, flags: &str) -> String {
@@ -391,9 +404,8 @@ fn a_rank_that_is_killed_or_stopped_ends_all() {
         }
         // From the first checkpoint on, at any moment.
         std::thread::sleep(Duration::from_micros(time * 7_919 % 400_000));
-        let of = |rank: u64| [format!("OMPI_COMM_WORLD_RANK={rank}"), format!("PMI_RANK={rank}")];
         let rank = time % 2;
-        let hurt = ranks_of(&work, &of(rank));
+        let hurt = processes_of(&work, rank);
         signal(if fault == Fault::Kill { "-KILL" } else { "-STOP" }, &hurt);
         if fault == Fault::Pause {
             std::thread::sleep(Duration::from_secs(2));
@@ -404,12 +416,7 @@ fn a_rank_that_is_killed_or_stopped_ends_all() {
         let seconds = since.elapsed().as_secs_f64();
         let what = format!("{}: {fault:?} {time} of rank {rank}", launcher.0);
         eprintln!("{what}: all ended after {seconds:.2} s");
-        // A launcher may end before those that it has ended.
-        let left = || ranks_of(&work, &[of(0), of(1)].concat());
-        while !left().is_empty() {
-            assert!(since.elapsed().as_secs() < 60, "{what}: {:?} still run", left());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for_ranks(&work, "hurt");
         let errors: Vec<_> = err.lines().filter(|line| line.contains("error: ")).collect();
         match fault {
             Fault::Pause => assert_eq!(code, Some(0), "{what}: {err}"),
@@ -444,6 +451,7 @@ fn a_rank_that_waits_for_ever_ends_all() {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let late = "rank 0 lives, but has kept the others waiting in an exchange for 12 s";
         said_once(end(command.spawn().unwrap()), launcher.0, late);
+        wait_for_ranks(&work, "run");
         assert!(work.path("run/log.jsonl").exists());
     }
     let mut command = work.command(&format!("launch -n 2 {flags}"));
