@@ -36,7 +36,7 @@ impl ProgramArgs {
         work: Work,
     ) -> Result<Subject, CliError> {
         match (&self.program, self.loss) {
-            (Some(path), Some(loss)) => Ok(Subject::Given(Given::step(path, loss)?.into())),
+            (Some(path), Some(loss)) => Ok(Subject::Given(Given::step(path, loss)?)),
             (path, _) => Subject::new(path.as_deref(), model, weights, work),
         }
     }
@@ -47,7 +47,7 @@ pub(crate) enum Subject {
     /// A model's, by the flag `--work`.
     Model(Model),
     /// One that was read.
-    Given(Box<Given>),
+    Given(Given),
 }
 
 /// A program that was read.
@@ -88,7 +88,7 @@ impl Subject {
         match file {
             Some(path) => {
                 let given = Given { path: path.into(), graph: read_graph(path)?, step: None };
-                Ok(Subject::Given(given.into()))
+                Ok(Subject::Given(given))
             }
             None => Ok(Subject::Model(model.resolve()?.keeping(weights, work)?)),
         }

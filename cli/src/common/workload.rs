@@ -44,8 +44,7 @@ impl Batches {
                 windows(model, &tokens)?;
                 Ok(Batches::OfModel { model: Box::new(model.clone()), work, tokens })
             }
-            Subject::Given(program) => {
-                let Given { graph, step, .. } = &**program;
+            Subject::Given(Given { graph, step, .. }) => {
                 let mut inputs = given.map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
                 fill(graph, &mut inputs, SEED);
                 let scalars = step.as_ref().map(|step| step.scalars(0, 0.0, SEED)).unwrap_or_default();
