@@ -70,11 +70,11 @@ MIXTURE = LLAMA | dict(experts_implementation="batched_mm", num_experts_per_tok=
 class Tagger(nn.Module):
     """A tag for each word, from two layers of LSTM that read in both directions (Huang, Xu, Yu, 2015, without the field of tags)."""
 
-    def __init__(self):
+    def __init__(self, vocabulary=VOCABULARY, width=WIDTH, hidden=6):
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.lstm = nn.LSTM(WIDTH, 6, num_layers=2, bidirectional=True, batch_first=True)
-        self.tags = nn.Linear(12, 5)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, hidden, num_layers=2, bidirectional=True, batch_first=True)
+        self.tags = nn.Linear(2 * hidden, 5)
 
     def forward(self, ids):
         return self.tags(self.lstm(self.embedding(ids))[0])
@@ -83,10 +83,10 @@ class Tagger(nn.Module):
 class ResidualBlock(nn.Module):
     """Two convolutions with group norm, the step's embedding in between, as in the U-Net of Ho, Jain, Abbeel (2020)."""
 
-    def __init__(self, inputs, outputs):
+    def __init__(self, inputs, outputs, width):
         super().__init__()
         self.norm1, self.conv1 = nn.GroupNorm(2, inputs), nn.Conv2d(inputs, outputs, 3, padding=1)
-        self.step = nn.Linear(WIDTH, outputs)
+        self.step = nn.Linear(width, outputs)
         self.norm2, self.conv2 = nn.GroupNorm(2, outputs), nn.Conv2d(outputs, outputs, 3, padding=1)
         self.shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
@@ -113,17 +113,19 @@ class Attention(nn.Module):
 class UNet(nn.Module):
     """One level down and up again around a middle block, for noise of step t."""
 
-    def __init__(self):
+    def __init__(self, outer=4, inner=8, width=WIDTH):
         super().__init__()
-        self.steps = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH))
-        self.first = nn.Conv2d(3, 4, 3, padding=1)
-        self.down1, self.shrink = ResidualBlock(4, 4), nn.Conv2d(4, 4, 3, stride=2, padding=1)
-        self.down2, self.attention, self.middle = ResidualBlock(4, 8), Attention(8), ResidualBlock(8, 8)
-        self.grow, self.up = nn.Conv2d(8, 4, 3, padding=1), ResidualBlock(8, 4)
-        self.norm, self.last = nn.GroupNorm(2, 4), nn.Conv2d(4, 3, 3, padding=1)
+        self.width = width
+        self.steps = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.first = nn.Conv2d(3, outer, 3, padding=1)
+        self.down1, self.shrink = ResidualBlock(outer, outer, width), nn.Conv2d(outer, outer, 3, stride=2, padding=1)
+        self.down2, self.attention = ResidualBlock(outer, inner, width), Attention(inner)
+        self.middle = ResidualBlock(inner, inner, width)
+        self.grow, self.up = nn.Conv2d(inner, outer, 3, padding=1), ResidualBlock(2 * outer, outer, width)
+        self.norm, self.last = nn.GroupNorm(2, outer), nn.Conv2d(outer, 3, 3, padding=1)
 
     def forward(self, x, t):
-        half = WIDTH // 2
+        half = self.width // 2
         angles = t[:, None].float() * torch.exp(-torch.log(torch.tensor(10000.0)) * torch.arange(half) / half)[None]
         step = self.steps(torch.cat([angles.sin(), angles.cos()], -1))
         x = self.down1(self.first(x), step)

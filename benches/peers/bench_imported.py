@@ -1,0 +1,180 @@
+"""Models from elsewhere at the size of a small experiment: exported for us, and timed as PyTorch runs them.
+
+    python bench_imported.py export NAME FOLDER      NAME.pt2, NAME.safetensors (inputs by name, and "target")
+    python bench_imported.py time NAME FOLDER [--work forward|train] [--compile] [--steps N] [--threads N] [--json FILE]
+
+A forward step gives the outputs of an evaluating model without gradients. A training step is the cross-entropy of the first output and
+"target" (the mean square where that has floats), its gradients and AdamW. Inputs are those of the file, the same in each step.
+Rows have the keys of `kernfusion bench --json`. imported.sh measures all of them beside ours, in turn.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from bench_torch import machine, peak_rss_mib
+from export_fixtures import loss_of, outputs_of
+from export_models import Tagger, UNet
+
+VOCABULARY, WIDTH, LAYERS, HEADS, BATCH, LENGTH = 8192, 512, 6, 8, 4, 128
+DECODER = dict(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=1376, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+               num_key_value_heads=2, max_position_embeddings=LENGTH, use_cache=False, pad_token_id=None, bos_token_id=0, eos_token_id=1)
+ENCODER = dict(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=2048, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+               max_position_embeddings=LENGTH + 2)
+EXPERTS = DECODER | dict(num_hidden_layers=4, intermediate_size=512, experts_implementation="batched_mm", num_experts_per_tok=2)
+
+
+def tokens(*shape):
+    return torch.randint(2, VOCABULARY, shape)
+
+
+def text(config, model, length=LENGTH):
+    return lambda: (model(config), {"input_ids": tokens(BATCH, length)})
+
+
+def masked(config, model):
+    """With a mask of what is padding: a quarter of one row."""
+    def build():
+        mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+        mask[-1, 3 * LENGTH // 4:] = 0
+        return model(config), {"input_ids": tokens(BATCH, LENGTH), "attention_mask": mask}
+    return build
+
+
+def images(config, model, size=224):
+    return lambda: (model(config), {"pixel_values": torch.randn(BATCH, 3, size, size)})
+
+
+def two_texts(config, model):
+    return lambda: (model(config), {"input_ids": tokens(BATCH, LENGTH), "decoder_input_ids": tokens(BATCH, LENGTH)})
+
+
+def speech(config, model):
+    return lambda: (model(config), {"input_features": torch.randn(BATCH, 80, 600), "decoder_input_ids": tokens(BATCH, 64)})
+
+
+MODELS = {
+    "gpt2": text(hf.GPT2Config(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=LENGTH, use_cache=False,
+                               bos_token_id=0, eos_token_id=1), hf.GPT2LMHeadModel),
+    "llama": text(hf.LlamaConfig(**DECODER), hf.LlamaForCausalLM),
+    "qwen2": text(hf.Qwen2Config(**DECODER), hf.Qwen2ForCausalLM),
+    "qwen3": text(hf.Qwen3Config(**DECODER, head_dim=64), hf.Qwen3ForCausalLM),
+    "gemma": text(hf.GemmaConfig(**DECODER, head_dim=64), hf.GemmaForCausalLM),
+    "phi": text(hf.PhiConfig(**DECODER | dict(num_key_value_heads=HEADS), partial_rotary_factor=0.5), hf.PhiForCausalLM),
+    "mixtral": text(hf.MixtralConfig(**EXPERTS, num_local_experts=8), hf.MixtralForCausalLM),
+    "mamba": text(hf.MambaConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, state_size=16, use_cache=False,
+                                 bos_token_id=0, eos_token_id=1, pad_token_id=0), hf.MambaForCausalLM, length=32),
+    "bert": masked(hf.BertConfig(**ENCODER), hf.BertForMaskedLM),
+    "roberta": masked(hf.RobertaConfig(**ENCODER, pad_token_id=1), hf.RobertaForMaskedLM),
+    "distilbert": masked(hf.DistilBertConfig(vocab_size=VOCABULARY, dim=WIDTH, hidden_dim=2048, n_layers=LAYERS, n_heads=HEADS,
+                                             max_position_embeddings=LENGTH), hf.DistilBertForMaskedLM),
+    "t5": two_texts(hf.T5Config(vocab_size=VOCABULARY, d_model=WIDTH, d_kv=64, d_ff=2048, num_layers=4, num_heads=HEADS, use_cache=False,
+                                decoder_start_token_id=0), hf.T5ForConditionalGeneration),
+    "whisper": speech(hf.WhisperConfig(vocab_size=VOCABULARY, num_mel_bins=80, d_model=384, encoder_layers=4, decoder_layers=4,
+                                       encoder_attention_heads=6, decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536,
+                                       max_source_positions=300, max_target_positions=64, use_cache=False, pad_token_id=0,
+                                       bos_token_id=0, eos_token_id=1, decoder_start_token_id=0), hf.WhisperForConditionalGeneration),
+    "vit": images(hf.ViTConfig(hidden_size=384, intermediate_size=1536, num_hidden_layers=LAYERS, num_attention_heads=6,
+                               num_labels=100), hf.ViTForImageClassification),
+    "convnext": images(hf.ConvNextConfig(depths=[2, 2, 4, 2], num_labels=100), hf.ConvNextForImageClassification),
+    "resnet18": images(hf.ResNetConfig(layer_type="basic", depths=[2, 2, 2, 2], embedding_size=64, hidden_sizes=[64, 128, 256, 512],
+                                       num_labels=100), hf.ResNetForImageClassification),
+    "lstm": lambda: (Tagger(VOCABULARY, 256, 256), {"ids": tokens(16, 64)}),
+    "unet": lambda: (UNet(64, 128, 128), {"x": torch.randn(BATCH, 3, 32, 32), "t": torch.arange(BATCH)}),
+}
+
+
+def build(name):
+    """The model in evaluating mode, its inputs, and a target for its first output."""
+    torch.manual_seed(sum(map(ord, name)))
+    model, inputs = MODELS[name]()
+    model.eval()
+    with torch.no_grad():
+        output = outputs_of(model, inputs)[0]
+    target = torch.randn(output.shape) if name == "unet" else torch.randint(0, output.shape[-1], output.shape[:-1])
+    return model, inputs, target
+
+
+def export(name, folder):
+    model, inputs, target = build(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    program = torch.export.export(model, (), inputs)
+    torch.export.save(program, folder / f"{name}.pt2")
+    tensors = {key: value.int() if value.dtype == torch.long else value for key, value in (inputs | {"target": target}).items()}
+    save_file(tensors, folder / f"{name}.safetensors")
+
+
+def measure(arguments):
+    torch.set_num_threads(arguments.threads)
+    model, _, _ = build(arguments.name)
+    wide = lambda value: value.long() if value.dtype == torch.int else value
+    tensors = {key: wide(value) for key, value in load_file(arguments.folder / f"{arguments.name}.safetensors").items()}
+    target = tensors.pop("target")
+
+    def first_output(inputs):
+        return outputs_of(model, inputs)[0]
+
+    def loss(inputs, target):
+        return loss_of(first_output(inputs), target)
+
+    if arguments.compile:
+        first_output, loss = torch.compile(first_output), torch.compile(loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def train():
+        value = loss(tensors, target)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        return value.item()
+
+    @torch.no_grad()
+    def forward():
+        first_output(tensors)
+
+    step = train if arguments.work == "train" else forward
+    seconds, losses = [], []
+    for _ in range(arguments.warmup + arguments.steps):
+        start = time.perf_counter()
+        losses.append(step())
+        seconds.append(time.perf_counter() - start)
+    timed = sorted(seconds[arguments.warmup:])
+    return {"mode": "torch-compile" if arguments.compile else "torch-eager", "preset": arguments.name, "work": arguments.work,
+            "dtype": "f32", "device": "cpu", "threads": arguments.threads, "steps": arguments.steps,
+            "median_step_s": timed[len(timed) // 2], "fastest_step_s": timed[0], "slowest_step_s": timed[-1],
+            "first_step_s": seconds[0], "peak_rss_mib": peak_rss_mib(), "loss_first": losses[0], "loss_last": losses[-1],
+            "torch": torch.__version__}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task", choices=["export", "time", "names"])
+    parser.add_argument("name", nargs="?", choices=[*MODELS])
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--work", default="forward", choices=["forward", "train"])
+    parser.add_argument("--compile", action="store_true", help="torch.compile the step")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before them, not timed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="file to write; without it the row goes to standard output")
+    arguments = parser.parse_args()
+    if arguments.task == "names":
+        return print(*MODELS)
+    if not arguments.folder:
+        parser.error("a name and a folder are needed")
+    if arguments.task == "export":
+        return export(arguments.name, arguments.folder)
+    document = json.dumps({"machine": machine(), "results": [measure(arguments)]}, indent=1)
+    if arguments.json:
+        arguments.json.write_text(document + "\n")
+    else:
+        print(document)
+
+
+if __name__ == "__main__":
+    main()

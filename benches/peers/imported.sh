@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Imported models against PyTorch: ours, eager and torch.compile in turn, round after round, forward and training, each in a fresh process.
+# Then one table of medians. Archives are exported and imported once and kept in the folder.
+#
+#   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train"] [-v "ours eager compile"] [-s steps] [-r rounds]
+#                             [-t threads] [-o folder]
+#
+# Without -m all models of bench_imported.py. Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch and transformers).
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+ours=${KERNFUSION:-$root/target/release/kernfusion} python=${PYTHON:-$root/target/peers/bin/python}
+models= works="forward train" peers="ours eager compile" steps=5 rounds=3 threads=2 out=$root/target/imported
+while getopts "m:w:v:s:r:t:o:h" option; do
+  case $option in
+    m) models=$OPTARG ;; w) works=$OPTARG ;; v) peers=$OPTARG ;; s) steps=$OPTARG ;; r) rounds=$OPTARG ;;
+    t) threads=$OPTARG ;; o) out=$OPTARG ;;
+    h) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) exit 2 ;;
+  esac
+done
+for program in "$ours" "$python"; do
+  [ -x "$program" ] || { echo "imported.sh: there is no $program (KERNFUSION, PYTHON)" >&2; exit 1; }
+done
+export PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore TRANSFORMERS_VERBOSITY=error
+bench=("$python" "$here/bench_imported.py")
+[ -n "$models" ] || models=$("${bench[@]}" names) || exit 1
+mkdir -p "$out" || exit 1
+
+say() { echo "$@" >&2; }
+attempt() { # log, command...: what fails is said, and the rest goes on
+  local log=$1
+  shift
+  "$@" >"$log" 2>&1 || { say "  failed: $(tail -n 1 "$log")"; return 1; }
+}
+
+for model in $models; do
+  archive=$out/$model.pt2
+  [ -f "$out/$model.safetensors" ] || { say "exporting $model"; attempt "$out/$model.log" "${bench[@]}" export "$model" "$out"; }
+  [ -d "$out/$model" ] || [ ! -f "$archive" ] || attempt "$out/$model.log" "$ours" import "$archive" -o "$out/$model"
+done
+
+measure() { # peer, model, work, JSON file
+  local common=(--steps "$steps" --threads "$threads" --json "$4") loss=()
+  say "  $1"
+  case $1 in
+    ours)
+      if [ "$3" = train ]; then loss=(--loss cross-entropy); fi
+      if [ "$3" = train ] && [ "$2" = unet ]; then loss=(--loss mse); fi
+      attempt "${4%.json}.log" "$ours" bench --program "$out/$2" --inputs "$out/$2.safetensors" --mode compiled ${loss[@]+"${loss[@]}"} "${common[@]}" ;;
+    eager) attempt "${4%.json}.log" "${bench[@]}" time "$2" "$out" --work "$3" "${common[@]}" ;;
+    compile) attempt "${4%.json}.log" "${bench[@]}" time "$2" "$out" --work "$3" --compile "${common[@]}" ;;
+  esac
+}
+
+for ((round = 1; round <= rounds; round++)); do
+  for work in $works; do
+    for model in $models; do
+      [ -d "$out/$model" ] || continue
+      say "round $round of $rounds, $model, $work"
+      mkdir -p "$out/runs/$model-$work"
+      for peer in $peers; do measure "$peer" "$model" "$work" "$out/runs/$model-$work/$round-$peer.json"; done
+    done
+  done
+done
+"$python" "$here/imported_table.py" "$out/runs"
