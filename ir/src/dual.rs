@@ -115,6 +115,7 @@ impl OpCall<'_> {
             | Op::Permute(_)
             | Op::Broadcast(_)
             | Op::Slice(_)
+            | Op::Windows(_)
             | Op::Concat(_)
             | Op::Collective(_) => self.moved(self.op, self.operands.len()),
             Op::Scan(_) => unreachable!("a loop is evaluated iteration by iteration"),

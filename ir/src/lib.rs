@@ -34,7 +34,7 @@ pub use graph::{Graph, Node, Output, ValueId};
 pub use op::{
     Attribute, Attributes, Binary, Body, Broadcast, Cast, Collective, Compare, Concat, Constant, DotGeneral,
     DynamicSlice, DynamicUpdate, Exchange, Gather, Input, InputRole, Iota, KernelEntry, Op, Pad, Permute,
-    RandomBits, Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice, Unary, Vjp,
+    RandomBits, Reduce, ReduceOp, Reshape, Scan, ScatterAdd, Select, Slice, Unary, Vjp, Windows,
 };
 pub use origin::{Lineage, Location, Origin};
 pub use tensor::{Data, Tensor};

@@ -210,9 +210,12 @@ impl OpCall<'_> {
             Op::Reduce(reduce) => self.reduce(reduce, values),
             Op::DotGeneral(dot) => self.dot(dot, values),
             Op::ScatterAdd(scatter) => self.scatter(scatter, values),
-            Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Concat(_) => {
-                self.moved(self.op)
-            }
+            Op::Reshape(_)
+            | Op::Permute(_)
+            | Op::Broadcast(_)
+            | Op::Slice(_)
+            | Op::Windows(_)
+            | Op::Concat(_) => self.moved(self.op),
             Op::Collective(op) => {
                 let exact = Collective { in_bf16: false, ..*op };
                 let rounding = |x: f64| if op.in_bf16 { 2.0 * self.rounding(DType::BF16, x) } else { 0.0 };

@@ -1,5 +1,5 @@
-//! Convolution and pooling in any number of dimensions: a window slides over positions. Both are made of shifted views of
-//! the input, one for each place in the window; a convolution is then one product with all of them.
+//! Convolution and pooling in any number of dimensions: a window slides over positions. A convolution is one product with what the window sees
+//! everywhere, a view that is never written to memory; pooling takes shifted views, one for each place in the window.
 //!
 //! What PyTorch calls convolution is meant, which is a cross-correlation: y[o] = Σ w[o, c, j] · x[c, stride·i + dilation·j −
 //! padding] over channels c and places j.
@@ -37,10 +37,9 @@ impl<const N: usize> Window<N> {
         self.dilation[axis] * self.kernel[axis].saturating_sub(1) + 1
     }
 
-    /// For each place in the window, row-major, what it sees from everywhere: `[batch, channels, results..]` each. Padding
-    /// is filled with `fill`. The mistake of a window that does not fit is put down to `op`.
+    /// The input with padding, if the window fits on it. The mistake of one that does not is put down to `op`.
     #[track_caller]
-    fn views(&self, op: &'static str, x: &Tensor, fill: f64) -> Option<Vec<Tensor>> {
+    fn padded(&self, op: &'static str, x: &Tensor, fill: f64) -> Option<Tensor> {
         let shape = x.shape();
         let positive = |extents: [usize; N]| extents.iter().all(|&extent| extent > 0);
         let fits = shape.len() == N + 2
@@ -51,12 +50,21 @@ impl<const N: usize> Window<N> {
             return None;
         }
         let around: Vec<_> = [(0, 0); 2].into_iter().chain(self.padding.map(|p| (p, p))).collect();
-        let padded = if self.padding == [0; N] { x.clone() } else { x.pad(&around, fill) };
-        let mut views = Vec::with_capacity(self.places());
-        for place in 0..self.places() {
-            views.push(self.view(&padded, place));
-        }
-        Some(views)
+        Some(if self.padding == [0; N] { x.clone() } else { x.pad(&around, fill) })
+    }
+
+    /// What it sees everywhere, as `[batch, channels, results.., places..]`.
+    #[track_caller]
+    fn seen(&self, op: &'static str, x: &Tensor) -> Option<Tensor> {
+        Some(self.padded(op, x, 0.0)?.windows(&self.kernel, &self.stride, &self.dilation))
+    }
+
+    /// For each place in the window, row-major, what it sees from everywhere: `[batch, channels, results..]` each. Padding is filled with
+    /// `fill`.
+    #[track_caller]
+    fn views(&self, op: &'static str, x: &Tensor, fill: f64) -> Option<Vec<Tensor>> {
+        let padded = self.padded(op, x, fill)?;
+        Some((0..self.places()).map(|place| self.view(&padded, place)).collect())
     }
 
     /// Whether each position is seen from one place.
@@ -80,35 +88,43 @@ impl<const N: usize> Window<N> {
         (patches, [&shape[..2], &results].concat())
     }
 
+    /// The weight `[outputs, inputs / groups · places]` times what it sees, plus the bias.
+    #[track_caller]
+    fn over(
+        &self,
+        op: &'static str,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        groups: usize,
+    ) -> Tensor {
+        let y = match groups > 1 && weight.dim(1) == self.places() {
+            true => self.views(op, x, 0.0).map(|views| depthwise(&views, weight, bias)),
+            false => self.seen(op, x).map(|seen| product::<N>(&seen, weight, bias, groups)),
+        };
+        y.unwrap_or_else(|| x.clone())
+    }
+
     /// What one place sees.
     #[track_caller]
     fn view(&self, padded: &Tensor, place: usize) -> Tensor {
         let (mut view, mut rest) = (padded.clone(), place);
+        let mut results = [0; N];
         for axis in (0..N).rev() {
             let (at, stride) = (rest % self.kernel[axis] * self.dilation[axis], self.stride[axis]);
             rest /= self.kernel[axis];
-            let results = (padded.shape()[axis + 2] - self.reach(axis)) / stride + 1;
-            view = every(&view.narrow(axis as isize + 2, at, (results - 1) * stride + 1), axis + 2, stride);
+            results[axis] = (padded.shape()[axis + 2] - self.reach(axis)) / stride + 1;
+            view = view.narrow(axis as isize + 2, at, (results[axis] - 1) * stride + 1);
         }
-        view
+        if self.stride == [1; N] {
+            return view;
+        }
+        let every = view.windows(&[1; N], &self.stride, &[1; N]);
+        every.reshape([&padded.shape()[..2], &results].concat())
     }
 }
 
-/// The indices 0, step, 2·step, … of an axis whose last index is one of them.
-#[track_caller]
-fn every(x: &Tensor, axis: usize, step: usize) -> Tensor {
-    if step == 1 {
-        return x.clone();
-    }
-    let mut shape = x.shape();
-    let mut around = vec![(0, 0); shape.len()];
-    around[axis].1 = step - 1;
-    shape[axis] = shape[axis].div_ceil(step);
-    shape.insert(axis + 1, step);
-    x.pad(&around, 0.0).reshape(shape).index(axis as isize + 1, 0)
-}
-
-/// The inverse of [`every`]: `step − 1` zeros between neighbours along an axis.
+/// `step − 1` zeros between neighbours along an axis.
 #[track_caller]
 fn apart(x: &Tensor, axis: usize, step: usize) -> Tensor {
     if step == 1 {
@@ -200,71 +216,25 @@ impl<const N: usize> TransposedConvolution<N> {
     }
 }
 
-/// What the places see, `[batch, inputs, results..]` each, side by side: `[batch, results, inputs · places]`.
-#[track_caller]
-fn patches(views: &[Tensor]) -> Tensor {
-    let trace = views[0].trace();
-    let [batch, inputs] = [views[0].dim(0), views[0].dim(1)];
-    // [batch, inputs, places, results..]
-    let stacked = trace.stack(&views.iter().collect::<Vec<_>>(), 2);
-    stacked.reshape([batch as isize, (inputs * views.len()) as isize, -1]).transpose(1, 2)
-}
-
 /// The weight `[outputs, inputs / groups · places]` times patches `[batch, results, inputs · places]`, plus the bias, as
 /// `[batch, outputs, results..]`; `shape` is `[batch, inputs, results..]`.
 #[track_caller]
-fn product(
-    patches: &Tensor,
-    shape: &[usize],
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    groups: usize,
-) -> Tensor {
-    let (outputs, results) = (weight.dim(0), patches.dim(1));
-    let mut y = match groups {
-        1 => patches.linear(weight),
-        _ => {
-            let grouped = patches.reshape([shape[0], results, groups, weight.dim(1)]).permute(&[0, 2, 1, 3]);
-            let weight = weight.reshape([groups, outputs / groups, weight.dim(1)]);
-            grouped.matmul_transposed(&weight).permute(&[0, 2, 1, 3]).reshape([shape[0], results, outputs])
-        }
-    };
-    if let Some(bias) = bias {
-        y = y + bias;
-    }
-    y.transpose(1, 2).reshape([&[shape[0], outputs], &shape[2..]].concat())
+fn of_patches(patches: &Tensor, shape: &[usize], weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let y = patches.linear(weight);
+    let y = bias.map_or(y.clone(), |bias| y + bias);
+    y.transpose(1, 2).reshape([&[shape[0], weight.dim(0)], &shape[2..]].concat())
 }
 
-/// Inputs from which on a product for each place is quicker than one with all places, whose operand is a tensor of its own.
-const MANY: usize = 16;
-
-/// The sum over places of what they see, times the weight `[outputs, inputs / groups · places]`, plus the bias.
+/// The weight `[outputs, inputs / groups · places]` times what a window with as many places [sees](Window::seen), plus the bias.
 #[track_caller]
-fn over(views: &[Tensor], weight: &Tensor, bias: Option<&Tensor>, groups: usize) -> Tensor {
-    match (groups, weight.dim(1) / views.len()) {
-        (2.., 1) => depthwise(views, weight, bias),
-        (1, MANY..) => place_by_place(views, weight, bias),
-        _ => product(&patches(views), &views[0].shape(), weight, bias, groups),
-    }
-}
-
-/// A product for each place, and their sum.
-#[track_caller]
-fn place_by_place(views: &[Tensor], weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
-    let shape = views[0].shape();
-    let [batch, inputs, outputs] = [shape[0], shape[1], weight.dim(0)];
-    let weight = weight.reshape([outputs, inputs, views.len()]);
-    let results: usize = shape[2..].iter().product();
-    let terms = views
-        .iter()
-        .enumerate()
-        .map(|(place, view)| weight.index(2, place).matmul(&view.reshape([batch, inputs, results])));
-    let sum = terms.reduce(|sum, term| sum + term).unwrap_or_else(|| views[0].clone());
-    let sum = match bias {
-        Some(bias) => sum + bias.unsqueeze(1),
-        None => sum,
-    };
-    sum.reshape([&[batch, outputs], &shape[2..]].concat())
+fn product<const N: usize>(seen: &Tensor, weight: &Tensor, bias: Option<&Tensor>, groups: usize) -> Tensor {
+    let shape = seen.shape();
+    let (outputs, results) = (weight.dim(0), &shape[2..2 + N]);
+    let order: Vec<_> = [0, 1].into_iter().chain(2 + N..2 + 2 * N).chain(2..2 + N).collect();
+    let columns = seen.permute(&order).reshape([shape[0], groups, weight.dim(1), results.iter().product()]);
+    let y = weight.reshape([groups, outputs / groups, weight.dim(1)]).matmul(&columns);
+    let y = y.reshape([&[shape[0], outputs], results].concat());
+    bias.map_or(y.clone(), |bias| y + bias.reshape([vec![outputs], vec![1; N]].concat()))
 }
 
 /// A convolution whose outputs each see one input alone: a sum over places, without a product of matrices. The weight is
@@ -324,12 +294,9 @@ impl Tensor {
         let flat = weight.reshape([weight.dim(0), weight.dim(1) * window.places()]);
         if groups == 1 && window.is_tiling(&self.shape()) {
             let (patches, shape) = window.tiles(self);
-            return product(&patches, &shape, &flat, bias, 1);
+            return of_patches(&patches, &shape, &flat, bias);
         }
-        match window.views("convolution", self, 0.0) {
-            None => self.clone(),
-            Some(views) => over(&views, &flat, bias, groups),
-        }
+        window.over("convolution", self, &flat, bias, groups)
     }
 
     /// The transpose of a convolution with the window: of `[batch, inputs, positions..]` with a weight `[inputs, outputs / groups, kernel..]`,
@@ -378,11 +345,12 @@ impl Tensor {
             let around: Vec<_> = [(0, 0); 2].into_iter().chain(added.map(|count| (0, count))).collect();
             stretched = stretched.pad(&around, 0.0);
         }
-        let Some(mut views) = backward.views(OP, &stretched, 0.0) else { return self.clone() };
-        views.reverse();
-        let [inputs, outputs] = [weight.dim(0) / groups, weight.dim(1)];
-        let apart = weight.reshape([groups, inputs, outputs, window.places()]).permute(&[0, 2, 1, 3]);
-        over(&views, &apart.reshape([groups * outputs, inputs * window.places()]), bias, groups)
+        let [inputs, outputs, places] = [weight.dim(0) / groups, weight.dim(1), window.places()];
+        let apart = weight.reshape([groups, inputs, outputs, places]).permute(&[0, 2, 1, 3]);
+        let backward_places: Vec<_> = (0..places).rev().map(|place| apart.narrow(3, place, 1)).collect();
+        let reversed = self.trace().concat(&backward_places.iter().collect::<Vec<_>>(), 3);
+        let flat = reversed.reshape([groups * outputs, inputs * places]);
+        backward.over(OP, &stretched, &flat, bias, groups)
     }
 
     /// The mean in a window that slides over the last N axes of `[batch, channels, positions..]`, as `[batch, channels, results..]`; padding

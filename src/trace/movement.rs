@@ -1,7 +1,7 @@
 //! Shapes: reshape, permute, broadcast, slice, pad, join.
 
 use super::{Built, Tensor, Trace};
-use kernfusion_ir::{Builder, Concat, ValueId};
+use kernfusion_ir::{Builder, Concat, ValueId, Windows};
 use std::ops::Range;
 
 /// An extent of a new shape: a count, or −1 for "whatever is left".
@@ -159,6 +159,25 @@ impl Tensor {
             let row = part(b, x, axis, index..index.saturating_add(1))?;
             Ok(b.reshape(row, &shape)?)
         })
+    }
+
+    /// What a window sees that slides over the last axes, as many as the lists have entries: of `[batch.., positions..]` the view
+    /// `[batch.., results.., places..]` with the element at position `stride · result + dilation · place`. Results are as many as fit.
+    ///
+    /// ```
+    /// use kernfusion::prelude::*;
+    /// let trace = Trace::new();
+    /// let x = trace.input("x", [2, 10], DType::F32);
+    /// let means = x.windows(&[4], &[2], &[1]).mean(&[-1]);
+    /// assert_eq!(means.shape(), [2, 4]);
+    /// # trace.finish(&[("means", &means)])?;
+    /// # Ok::<(), kernfusion::Error>(())
+    /// ```
+    #[doc(alias = "unfold")]
+    #[track_caller]
+    pub fn windows(&self, places: &[usize], stride: &[usize], dilation: &[usize]) -> Tensor {
+        let [places, stride, dilation] = [places, stride, dilation].map(<[usize]>::to_vec);
+        self.viewed("windows", |b, x| Ok(b.op(Windows { places, stride, dilation }, &[x])?))
     }
 
     /// Equal parts along an axis.

@@ -368,14 +368,29 @@ impl Region {
         &self.instrs[scalar.0 as usize]
     }
 
-    /// Appends an instruction, or finds an equal one that is already there.
+    /// Appends an instruction, or finds an equal one that is already there, or another one that has its value.
     pub fn push(&mut self, kind: InstrKind, dtype: DType) -> Scalar {
+        if let Some(loaded) = self.loaded_or_zero(&kind) {
+            return loaded;
+        }
         let instr = Instr { kind, dtype };
         let found = self.instrs.iter().position(|other| *other == instr);
         Scalar(found.unwrap_or_else(|| {
             self.instrs.push(instr);
             self.instrs.len() - 1
         }) as u32)
+    }
+
+    /// The load that a choice between it and zero is: outside of its guard it is zero itself.
+    fn loaded_or_zero(&self, kind: &InstrKind) -> Option<Scalar> {
+        let InstrKind::Select(condition, x, otherwise) = kind else { return None };
+        let kinds = [condition, x, otherwise].map(|&value| &self.instr(value).kind);
+        let [InstrKind::InRange(bounds), InstrKind::Load { guard, .. }, InstrKind::Constant(zero)] = kinds
+        else {
+            return None;
+        };
+        let is_zero = zero.value() == 0.0 && zero.value().is_sign_positive();
+        (is_zero && bounds.iter().all(|bound| guard.contains(bound))).then_some(*x)
     }
 
     /// The roots, and the values that are needed to compute them, except those that are known.

@@ -14,6 +14,7 @@ mod movement;
 mod reduction;
 mod scan;
 mod source;
+mod windows;
 
 pub use attributes::{Attribute, Attributes};
 pub use collective::{Collective, Exchange};
@@ -24,6 +25,7 @@ pub use movement::{Broadcast, Concat, Pad, Permute, Reshape, Slice};
 pub use reduction::{Reduce, ReduceOp};
 pub use scan::{Body, Scan};
 pub use source::{Constant, Input, InputRole, Iota, RandomBits};
+pub use windows::Windows;
 
 use crate::evaluate::Array;
 use crate::kernel::{Entered, Index, KernelWriter};
@@ -136,7 +138,7 @@ for_each_op! {
     Input, Constant, Iota, RandomBits,
     Unary, Binary, Compare, Select, Cast,
     Reduce,
-    Reshape, Permute, Broadcast, Slice, Pad, Concat,
+    Reshape, Permute, Broadcast, Slice, Windows, Pad, Concat,
     DotGeneral,
     Gather, ScatterAdd, DynamicSlice, DynamicUpdate,
     Scan,

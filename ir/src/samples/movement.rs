@@ -1,7 +1,7 @@
 //! Samples of views, pad and concat. Nothing is computed, so results are exact.
 
 use super::{Operand, Table, Values};
-use crate::{Broadcast, Concat, DType, Literal, Op, Pad, Permute, Reshape, Slice};
+use crate::{Broadcast, Concat, DType, Literal, Op, Pad, Permute, Reshape, Slice, Windows};
 
 /// The shapes of operands.
 type Shapes = &'static [&'static [usize]];
@@ -48,6 +48,10 @@ fn cases() -> Vec<Case> {
         let (low, high) = (low.to_vec(), high.to_vec());
         (case, Pad { low, high, value: Literal::new(value) }.into(), from)
     };
+    let windows = |case, from: Shapes, places: &[usize], stride: &[usize], dilation: &[usize]| {
+        let [places, stride, dilation] = [places, stride, dilation].map(<[usize]>::to_vec);
+        (case, Windows { places, stride, dilation }.into(), from)
+    };
     let concat = |case, axis, from: Shapes| (case, Concat { axis }.into(), from);
     vec![
         reshape("split", &[&[6, 10]], &[2, 3, 5, 2]),
@@ -73,10 +77,21 @@ fn cases() -> Vec<Case> {
         slice("all", &[&[7, 13]], &[0, 0], &[7, 13]),
         slice("one", &[&[7, 13]], &[6, 12], &[7, 13]),
         slice("third", &[&[2, 3, 8]], &[0, 1, 0], &[2, 2, 8]),
+        windows("sequence", &[&[3, 9]], &[3], &[1], &[1]),
+        windows("image", &[&[2, 5, 6]], &[2, 3], &[1, 1], &[1, 1]),
+        windows("stride", &[&[2, 7, 8]], &[3, 2], &[2, 3], &[1, 1]),
+        windows("dilation", &[&[2, 7, 8]], &[3, 2], &[1, 2], &[2, 3]),
+        windows("tiles", &[&[4, 6]], &[2, 3], &[2, 3], &[1, 1]),
+        windows("one", &[&[3, 5]], &[5], &[1], &[1]),
+        windows("apart", &[&[11]], &[2], &[4], &[1]),
+        windows("long_rows", &[&[2, 50]], &[7], &[1], &[2]),
+        windows("nothing", &[&[3, 5]], &[], &[], &[]),
         pad("around", &[&[3, 5]], &[1, 2], &[3, 0], 1.0),
         pad("infinite", &[&[3, 5]], &[0, 1], &[1, 1], f64::NEG_INFINITY),
         pad("nothing", &[&[3, 5]], &[0, 0], &[0, 0], 0.0),
         pad("vector", &[&[7]], &[2], &[2], -1.0),
+        pad("long_rows", &[&[2, 40]], &[1, 3], &[0, 7], 0.0),
+        pad("long_rows_of_ones", &[&[2, 40]], &[0, 17], &[1, 0], 1.0),
         pad("cube", &[&[2, 1, 3]], &[0, 1, 2], &[2, 1, 0], 0.0),
         concat("three", 1, &[&[3, 5], &[3, 1], &[3, 4]]),
         concat("rows", 0, &[&[2, 5], &[3, 5]]),

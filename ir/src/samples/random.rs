@@ -8,7 +8,7 @@ use super::{Draws, Values};
 use crate::{
     Binary, Broadcast, Cast, Compare, Concat, DType, DotGeneral, DynamicSlice, DynamicUpdate, Gather, Graph,
     Input, InputRole, Iota, Literal, Op, Origin, Pad, Permute, Reduce, ReduceOp, Reshape, ScatterAdd, Select,
-    Slice, Tensor, TensorType, Unary, ValueId,
+    Slice, Tensor, TensorType, Unary, ValueId, Windows,
 };
 use std::collections::BTreeMap;
 
@@ -271,9 +271,26 @@ impl Writer {
         self.moved(Broadcast { shape, axes }, x)
     }
 
-    /// A slice or a pad.
+    /// What a window sees that slides over some of the last axes.
+    fn windows(&mut self, x: ValueId) -> Drawn {
+        let shape = self.ty(x).shape;
+        let axes = self.draws.below(shape.len().min(2) + 1);
+        let extents = &shape[shape.len() - axes..];
+        let places: Vec<_> = extents.iter().map(|&extent| 1 + self.draws.below(extent.min(3))).collect();
+        let mut steps = || extents.iter().map(|_| 1 + self.draws.below(3)).collect::<Vec<_>>();
+        let (stride, mut dilation) = (steps(), steps());
+        for ((dilation, &places), &extent) in dilation.iter_mut().zip(&places).zip(extents) {
+            *dilation = (*dilation).min((extent - 1).checked_div(places - 1).unwrap_or(1).max(1));
+        }
+        self.moved(Windows { places, stride, dilation }, x)
+    }
+
+    /// A slice, a view of windows or a pad.
     fn cut(&mut self, x: ValueId) -> Drawn {
         let shape = self.ty(x).shape;
+        if self.draws.below(4) == 0 {
+            return self.windows(x);
+        }
         if self.draws.below(2) == 0 {
             let start: Vec<_> = shape.iter().map(|&extent| self.draws.below(extent)).collect();
             let mut size = |(start, extent): (&usize, &usize)| 1 + self.draws.below(extent - start);

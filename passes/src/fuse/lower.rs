@@ -458,7 +458,11 @@ impl Candidate<'_> {
             InstrKind::Load { index, guard, .. }
                 if guard.is_empty() && chooses_matrix(index, &region, space) =>
             {
-                if self.free[value.index()] && !is_matrix(index, space) {
+                let is_packed_fast = match self.free[value.index()] {
+                    true => is_matrix(index, space),
+                    false => computing.is_empty() || has_contiguous_axis(index, space),
+                };
+                if !is_packed_fast {
                     return materialise("an operand that is no matrix with one contiguous axis");
                 }
             }
@@ -478,6 +482,16 @@ fn chooses_matrix(index: &Index, region: &Region, space: &Space) -> bool {
 /// Whether an operand's rows (or columns) and summed axes each have one stride, one of them 1, so that packing it
 /// is fast.
 fn is_matrix(index: &Index, space: &Space) -> bool {
+    matches!(matrix_strides(index, space), [Some(1), Some(_)] | [Some(_), Some(1)])
+}
+
+/// Whether an operand lies contiguous along its rows (or columns) or along its summed axes, so that packing it copies whole lines.
+fn has_contiguous_axis(index: &Index, space: &Space) -> bool {
+    matrix_strides(index, space).contains(&Some(1))
+}
+
+/// The stride of an operand's rows (or columns), and of its summed axes; none where they have several.
+fn matrix_strides(index: &Index, space: &Space) -> [Option<i64>; 2] {
     let extents = space.extents();
     let domain = space.domain();
     let one = |axes: std::ops::Range<usize>| {
@@ -488,8 +502,7 @@ fn is_matrix(index: &Index, space: &Space) -> bool {
     };
     let rows =
         if space.strides_along(index, Role::Column) { domain.column_axes() } else { domain.row_axes() };
-    let summed = domain.axes.len()..extents.len();
-    matches!((one(rows), one(summed)), (Some(1), Some(_)) | (Some(_), Some(1)))
+    [one(rows), one(domain.axes.len()..extents.len())]
 }
 
 /// Whether a store writes every element of its buffer exactly once. Where the kernel has rows (there may be one, without

@@ -64,6 +64,10 @@ pub(crate) fn axis_map(
             moved(permute.axes.iter().position(|&from| from == axis).expect("a permutation has every axis"))
         }
         Op::Broadcast(Broadcast { axes, .. }) => moved(axes[axis]),
+        Op::Windows(windows) => match axis + windows.places.len() < shape.len() {
+            true => to(axis),
+            false => Err("a window slides over the batch"),
+        },
         Op::Slice(Slice { start, end }) => match start[axis] == 0 && end[axis] == shape[axis] {
             true => to(axis),
             false => Err("it takes a part of the batch"),
@@ -125,6 +129,7 @@ pub(crate) fn narrowed(op: &Op, result: ResultAxis, slices: usize) -> Op {
         | Op::Cast(_)
         | Op::Reduce(_)
         | Op::Permute(_)
+        | Op::Windows(_)
         | Op::Pad(_)
         | Op::Concat(_)
         | Op::DotGeneral(_)

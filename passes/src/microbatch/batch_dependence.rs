@@ -195,7 +195,7 @@ fn still_partial(op: &Op, operands: &[BatchDependence], is_float: bool) -> Optio
         }
         Op::Binary(Binary::Div) => (is_float && operands == [SUM, Whole]).then_some(ReduceOp::Sum),
         Op::Reduce(reduce) => same().filter(|op| *op == reduce.op),
-        Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => same(),
+        Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) | Op::Windows(_) => same(),
         Op::Unary(_)
         | Op::Binary(_)
         | Op::Input(_)

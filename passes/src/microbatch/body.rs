@@ -279,6 +279,7 @@ impl Planner<'_> {
             | Op::Constant(_)
             | Op::Reduce(_)
             | Op::Slice(_)
+            | Op::Windows(_)
             | Op::Pad(_)
             | Op::Concat(_)
             | Op::DotGeneral(_)

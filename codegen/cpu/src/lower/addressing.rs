@@ -147,6 +147,15 @@ impl Emitter<'_, '_, '_> {
         guard.iter().map(|bound| (self.walk(&bound.coordinate), bound.extent)).collect()
     }
 
+    /// As [`bounds`](Self::bounds), of those that are the same throughout a run.
+    pub(super) fn fixed_bounds(&mut self, guard: &[Bound]) -> Vec<(Walk, usize)> {
+        let looked_up =
+            |bound: &Bound| bound.coordinate.indirect.iter().any(|term| self.row.varies(term.value));
+        let fixed: Vec<_> =
+            guard.iter().filter(|bound| !self.row.moves(bound) && !looked_up(bound)).cloned().collect();
+        self.bounds(&fixed)
+    }
+
     /// The address if the condition holds, else that of zeros.
     pub(super) fn or_zeros(&mut self, holds: Option<Value>, address: Value) -> Value {
         match holds {

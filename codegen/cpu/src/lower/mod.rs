@@ -259,7 +259,8 @@ impl Lowering<'_> {
             if let InstrKind::Load { index, guard, .. } = &instr.kind
                 && !guard.is_empty()
             {
-                let elements = if row.access(index, guard) == Access::Contiguous { capacity } else { 1 };
+                let is_run = matches!(row.access(index, guard), Access::Contiguous | Access::Bounded);
+                let elements = if is_run { capacity } else { 1 };
                 self.program.zeros = self.program.zeros.max(elements * instr.dtype.size());
             }
         }

@@ -66,6 +66,8 @@ pub(super) enum WriteMode {
 pub(super) enum Access {
     /// One element after the other.
     Contiguous,
+    /// One element after the other, of which only those within bounds that vary are read.
+    Bounded,
     /// The same element throughout.
     Splat,
     /// Anything else, element by element.
@@ -121,13 +123,20 @@ impl Row {
         self.region.instrs.iter().any(|instr| instr.dtype == DType::F64)
     }
 
+    /// Whether a bound, none of whose coordinates is looked up, varies along the inner axis.
+    pub(super) fn moves(&self, bound: &Bound) -> bool {
+        bound.coordinate.strides[self.inner()] != 0
+    }
+
     /// How an index under a guard walks the inner axis.
     pub(super) fn access(&self, index: &Index, guard: &[Bound]) -> Access {
         let looked_up = |index: &Index| index.indirect.iter().any(|term| self.varies(term.value));
-        let moves =
-            |bound: &Bound| bound.coordinate.strides[self.inner()] != 0 || looked_up(&bound.coordinate);
+        let moves = |bound: &Bound| self.moves(bound);
+        let bounds_looked_up = guard.iter().any(|bound| looked_up(&bound.coordinate));
         match index.strides[self.inner()] {
-            _ if looked_up(index) || guard.iter().any(moves) => Access::Scattered,
+            _ if looked_up(index) || bounds_looked_up => Access::Scattered,
+            1 if guard.iter().any(moves) => Access::Bounded,
+            _ if guard.iter().any(moves) => Access::Scattered,
             1 => Access::Contiguous,
             0 => Access::Splat,
             _ => Access::Scattered,
@@ -176,7 +185,7 @@ impl Row {
     pub(super) fn load_cost(&self, value: Scalar) -> Option<usize> {
         let instr = self.region.instr(value);
         let InstrKind::Load { index, guard, .. } = &instr.kind else { return None };
-        let simple = self.access(index, guard) != Access::Scattered;
+        let simple = !matches!(self.access(index, guard), Access::Bounded | Access::Scattered);
         let cost = match instr.dtype {
             DType::F16 => 9,
             DType::BF16 | DType::I8 | DType::Bool => 2,

@@ -17,8 +17,8 @@ pub(super) enum Source {
     Contiguous(Value),
     /// The same value throughout.
     Splat(Value),
-    /// Elements anywhere, under bounds that may vary.
-    Scattered { base: Value, walk: Walk, guard: Vec<(Walk, usize)> },
+    /// Elements anywhere, under bounds that may vary; `first` is the address of the first one, or of zeros if bounds that do not vary fail.
+    Scattered { base: Value, walk: Walk, guard: Vec<(Walk, usize)>, first: Value },
     /// Coordinates.
     Walks(Vec<(Walk, usize)>),
 }
@@ -26,8 +26,10 @@ pub(super) enum Source {
 impl Source {
     /// Of contiguous elements, where they start.
     pub(super) fn address(&self) -> Value {
-        let Source::Contiguous(address) = self else { unreachable!("not contiguous") };
-        *address
+        match self {
+            Source::Contiguous(address) | Source::Scattered { first: address, .. } => *address,
+            Source::Splat(_) | Source::Walks(_) => unreachable!("not contiguous"),
+        }
     }
 
     /// The value that is the same throughout.
@@ -36,10 +38,12 @@ impl Source {
         *value
     }
 
-    /// The first of the coordinates with this number.
+    /// The first of the coordinates, or of the bounds' ones, with this number.
     pub(super) fn first(&self, number: usize) -> Value {
-        let Source::Walks(walks) = self else { unreachable!("not coordinates") };
-        walks[number].0.base
+        match self {
+            Source::Walks(walks) | Source::Scattered { guard: walks, .. } => walks[number].0.base,
+            Source::Contiguous(_) | Source::Splat(_) => unreachable!("not coordinates"),
+        }
     }
 }
 
@@ -143,18 +147,18 @@ impl Emitter<'_, '_, '_> {
             InstrKind::Load { buffer, index, guard } => {
                 let slot = buffer.0 as usize;
                 let access = self.row.access(index, guard);
-                let guard = self.bounds(guard);
-                if access == Access::Scattered {
-                    let (base, walk) = (self.memory.slots[slot], self.walk(index));
-                    return Some(Source::Scattered { base, walk, guard });
-                }
+                let (fixed, all) = (self.fixed_bounds(guard), self.bounds(guard));
                 let address = self.address(slot, instr.dtype, index);
-                let holds = self.holds(&guard, None);
+                let holds = self.holds(&fixed, None);
                 let address = self.or_zeros(holds, address);
-                if access == Access::Contiguous {
-                    return Some(Source::Contiguous(address));
-                }
-                Some(Source::Splat(self.code.read(instr.dtype, address, 0, 1)))
+                Some(match access {
+                    Access::Contiguous => Source::Contiguous(address),
+                    Access::Splat => Source::Splat(self.code.read(instr.dtype, address, 0, 1)),
+                    Access::Bounded | Access::Scattered => {
+                        let (base, walk) = (self.memory.slots[slot], self.walk(index));
+                        Source::Scattered { base, walk, guard: all, first: address }
+                    }
+                })
             }
             InstrKind::Coordinate(index) => Some(Source::Walks(vec![(self.walk(index), 0)])),
             InstrKind::InRange(bounds) => Some(Source::Walks(self.bounds(bounds))),
@@ -177,7 +181,9 @@ impl Emitter<'_, '_, '_> {
                 let lanes = self.code.read(dtype, address, (at.extra * dtype.size()) as i32, at.width);
                 if from_tile { self.code.convert(lanes, DType::F32, instr.dtype) } else { lanes }
             }
-            Some(Source::Scattered { base, walk, guard }) => self.gather(instr.dtype, *base, walk, guard, at),
+            Some(Source::Scattered { base, walk, guard, .. }) => {
+                self.gather(instr.dtype, *base, walk, guard, at)
+            }
             Some(Source::Walks(walks)) => match &instr.kind {
                 InstrKind::Coordinate(_) => {
                     let index = self.coordinates(&walks[0].0, at);
@@ -282,9 +288,9 @@ impl Emitter<'_, '_, '_> {
         let write = &self.row.writes[write];
         match (write.target, self.row.access(&write.index, &[])) {
             (Target::Tile, _) | (_, Access::Contiguous) => Source::Contiguous(self.first_address(write)),
-            (Target::Slot(slot), Access::Splat | Access::Scattered) => {
+            (Target::Slot(slot), Access::Splat | Access::Bounded | Access::Scattered) => {
                 let (base, walk) = (self.memory.slots[slot], self.walk(&write.index));
-                Source::Scattered { base, walk, guard: vec![] }
+                Source::Scattered { base, first: base, walk, guard: vec![] }
             }
         }
     }

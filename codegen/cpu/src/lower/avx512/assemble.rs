@@ -252,16 +252,19 @@ impl Assembler<'_> {
         if let (BROADCAST, Some(&from @ Place::Register(_))) = (step.code, operands.first()) {
             return self.copy(from, target);
         }
+        let reads = step.operands.iter().any(|operand| matches!(operand, Operand::Elements { .. }));
+        let writes = matches!(step.target, ResultPlace::Elements { .. });
+        let in_tail = self.is_tail && (reads || writes);
+        if in_tail && step.masking.is_some() {
+            let [rest, mask] = [Register::K1, Register::K2].map(Place::Register);
+            self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
+        }
         let instruction = self.emit(step.code, &all);
         instruction.set_is_broadcast(is_broadcast);
         if let Some(masking) = step.masking {
             instruction.set_op_mask(Register::K2);
             instruction.set_zeroing_masking(masking == Masking::Zero);
-        }
-        let reads = step.operands.iter().any(|operand| matches!(operand, Operand::Elements { .. }));
-        let writes = matches!(step.target, ResultPlace::Elements { .. });
-        if self.is_tail && (reads || writes) {
-            let Some(Line::Instruction(instruction, _)) = self.lines.last_mut() else { return };
+        } else if in_tail {
             instruction.set_op_mask(Register::K1);
             instruction.set_zeroing_masking(reads);
         }

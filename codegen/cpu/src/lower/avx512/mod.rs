@@ -93,12 +93,20 @@ enum Parameter {
 /// A stage's loop over a run. `inside` leaves out the conditions that hold there. `None` if it cannot be made of what there
 /// is.
 pub(super) fn record(row: &Row, steps: &Loop, inside: bool) -> Option<Recording> {
-    if row.axes[row.inner()] < SHORTEST {
+    if row.axes[row.inner()] < SHORTEST && !has_bounded_loads(row) {
         return None;
     }
     let recorder = Recorder { row, inside, recording: Recording::default(), values: BTreeMap::new() };
     let recording = recorder.record(steps)?;
     assign(&recording.program).map(|_| recording)
+}
+
+/// Whether loads have bounds along the row, which Cranelift's code looks at element by element.
+fn has_bounded_loads(row: &Row) -> bool {
+    row.region.instrs.iter().any(|instr| match &instr.kind {
+        InstrKind::Load { index, guard, .. } => row.access(index, guard) == Access::Bounded,
+        _ => false,
+    })
 }
 
 struct Recorder<'r> {
@@ -187,6 +195,7 @@ impl Recorder<'_> {
                     let pointer = self.pointer(Pointer::Load(value));
                     self.program().read(instr.dtype, pointer)
                 }
+                Access::Bounded => self.bounded(value, instr.dtype, guard),
             },
             InstrKind::Producer(_) => {
                 let pointer = self.pointer(Pointer::Load(value));
@@ -215,6 +224,16 @@ impl Recorder<'_> {
         let first = self.scalar(Parameter::First(value, number));
         let stride = index.strides[self.row.inner()] as u32;
         Some(self.program().coordinates(first, stride))
+    }
+
+    /// Elements within the bounds that vary, and zeros elsewhere. Where one of the others fails, the pointer is to zeros.
+    fn bounded(&mut self, value: Scalar, dtype: DType, guard: &[Bound]) -> Option<Lanes> {
+        let pointer = self.pointer(Pointer::Load(value));
+        let mut bounds = vec![];
+        for (number, bound) in guard.iter().enumerate().filter(|(_, bound)| self.row.moves(bound)) {
+            bounds.push((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32));
+        }
+        self.program().read_within(&bounds, dtype, pointer)
     }
 
     fn in_range(&mut self, value: Scalar, bounds: &[Bound]) -> Option<Lanes> {

@@ -383,6 +383,34 @@ impl LaneProgram {
 
     /// Elements at the current position; `None` if there is no code for them.
     pub(super) fn read(&mut self, dtype: DType, pointer: u32) -> Option<Lanes> {
+        self.read_masked(dtype, pointer, None)
+    }
+
+    /// As [`read`](Self::read), where each index is below its extent; the memory of other lanes need not be there, and they are zero.
+    pub(super) fn read_within(
+        &mut self,
+        bounds: &[(Lanes, u32)],
+        dtype: DType,
+        pointer: u32,
+    ) -> Option<Lanes> {
+        match bounds {
+            &[(index, extent)] => self.test_below(index, extent),
+            several => {
+                let fold = |all, &(index, extent): &(Lanes, u32)| Some(self.in_range(index, extent, all));
+                let all = several.iter().fold(None, fold)?;
+                self.test(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, all, all, None);
+            }
+        }
+        self.read_masked(dtype, pointer, Some(Masking::Zero))
+    }
+
+    /// Whether the index is below the extent, into the mask register.
+    fn test_below(&mut self, index: Lanes, extent: u32) {
+        let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
+        self.test(code, index, Constant(extent), Some(predicate::of_integers(Compare::Lt)));
+    }
+
+    fn read_masked(&mut self, dtype: DType, pointer: u32, masking: Option<Masking>) -> Option<Lanes> {
         let code = match dtype {
             DType::F32 | DType::I32 | DType::U32 => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
             DType::BF16 => Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256,
@@ -392,7 +420,8 @@ impl LaneProgram {
             DType::F64 => return None,
         };
         let (bits, target) = self.fresh();
-        self.push(code, target, &[Operand::Elements { pointer, size: dtype.size() as u32 }]);
+        let from = Operand::Elements { pointer, size: dtype.size() as u32 };
+        self.push(code, target, &[from]).masking = masking;
         Some(match dtype {
             DType::BF16 => self.op_by(Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, &[bits], Some(16)),
             DType::Bool => self.nonzero(bits),
@@ -439,7 +468,8 @@ impl LaneProgram {
 
     /// A mask of the lanes where the index is below the extent, and where `others` holds.
     pub(super) fn in_range(&mut self, index: Lanes, extent: u32, others: Option<Lanes>) -> Lanes {
-        let inside = self.compare(Compare::Lt, DType::U32, index, Constant(extent));
+        self.test_below(index, extent);
+        let inside = self.mask();
         others.map_or(inside, |others| self.and(inside, others))
     }
 
