@@ -21,13 +21,12 @@ mod kernels;
 
 pub use finding::{Culprit, Finding, Place};
 
-use crate::compile::{MemoryStrategy, Precision, Stages, Target};
+use crate::compile::{MemoryStrategy, Stages, Target};
 use crate::{Error, Result};
 use deviation::{Deviation, worst};
-use kernfusion_codegen::{CodegenError, States};
-use kernfusion_cpu::{Options, PlanExecutable};
+use kernfusion_codegen::{CodegenError, Executable, States, Temporaries};
 use kernfusion_ir::evaluate::{Array, Precision as Rounding, evaluate_all};
-use kernfusion_ir::kernel::Plan;
+use kernfusion_ir::kernel::{Plan, ProgramPlan};
 use kernfusion_ir::{Graph, Tensor};
 use kernfusion_passes::simplify::{self, RuleSet, simplify_by};
 use kernfusion_passes::{Pass, PassError, run as run_passes};
@@ -44,7 +43,7 @@ const SIMPLIFY: &str = "simplify";
 pub type FuseStep<'a> = Box<dyn Fn(&Graph) -> Result<Plan> + 'a>;
 
 /// From kernels to code over states.
-pub type GenerateStep<'a> = Box<dyn Fn(&Plan, &States) -> Result<PlanExecutable> + 'a>;
+pub type GenerateStep<'a> = Box<dyn Fn(&Plan, &States) -> Result<Box<dyn Executable>> + 'a>;
 
 /// The steps that are suspected, in the order in which they run.
 pub struct Pipeline<'a> {
@@ -54,21 +53,25 @@ pub struct Pipeline<'a> {
     pub rules: Box<dyn Fn() -> RuleSet + 'a>,
     /// From a graph to kernels with memory.
     pub fuse: FuseStep<'a>,
+    /// No states, and those to come where code finds them.
+    pub states: Box<dyn Fn() -> States + 'a>,
     /// From kernels to code.
     pub generate: GenerateStep<'a>,
 }
 
 impl Pipeline<'_> {
-    /// What compiling for the CPU does, with the whole batch at once.
-    pub fn of_cpu(precision: Precision, threads: usize) -> Self {
-        let stages = Stages::new(&Target::cpu().precision(precision), MemoryStrategy::NONE);
+    /// What compiling for a target does, with the whole batch at once.
+    pub fn of(target: &Target) -> Self {
+        let stages = Stages::new(target, MemoryStrategy::NONE);
+        let (target, place) = (target.clone(), target.clone());
         Pipeline {
             passes: stages.passes().to_vec(),
             rules: Box::new(RuleSet::all),
             fuse: Box::new(move |graph| Ok(stages.plan(stages.fuse(graph)?))),
+            states: Box::new(move || place.states()),
             generate: Box::new(move |plan, states| {
-                let options = Options { threads, ..Options::default() };
-                Ok(PlanExecutable::compile(plan.clone(), states, &options)?)
+                let program = ProgramPlan::whole(plan.clone());
+                Ok(target.backend().compile(program, states, Temporaries::Arena)?)
             }),
         }
     }

@@ -1,9 +1,8 @@
 //! Mistakes that are put into one step of compilation are found there, by name and line.
 
 use kernfusion::bisect::{Bisection, Culprit, Pipeline, TOLERANCE, bisect};
-use kernfusion::compile::Precision;
+use kernfusion::compile::{Precision, Target};
 use kernfusion::prelude::*;
-use kernfusion_cpu::{Options, PlanExecutable};
 use kernfusion_ir::kernel::{InstrKind, Plan};
 use kernfusion_ir::samples::Draws;
 use kernfusion_ir::{Graph, IrError, Literal, Op, Unary};
@@ -31,6 +30,10 @@ fn network() -> (Graph, BTreeMap<String, HostTensor>) {
     (graph, inputs)
 }
 
+fn cpu() -> Target {
+    Target::cpu().threads(1)
+}
+
 fn search(pipeline: &Pipeline<'_>) -> Bisection {
     let (graph, inputs) = network();
     bisect(&graph, &inputs, pipeline, TOLERANCE).unwrap()
@@ -43,7 +46,7 @@ fn stages(found: &Bisection) -> Vec<&str> {
 #[test]
 fn nothing_is_found_where_nothing_is_wrong() {
     for precision in [Precision::F32, Precision::Bf16] {
-        let pipeline = Pipeline::of_cpu(precision, 1);
+        let pipeline = Pipeline::of(&cpu().precision(precision));
         let found = search(&pipeline);
         assert_eq!((found.finding.as_ref(), found.not_finite.len()), (None, 0), "{found:?}");
         let names: Vec<_> = pipeline.passes.iter().map(|pass| pass.name).chain(["fusion", "code"]).collect();
@@ -72,7 +75,7 @@ fn wrong_pass(graph: &mut Graph) -> Result<Vec<String>, IrError> {
 
 #[test]
 fn a_wrong_pass_is_found() {
-    let mut pipeline = Pipeline::of_cpu(Precision::F32, 1);
+    let mut pipeline = Pipeline::of(&cpu());
     pipeline.passes.insert(3, Pass::new("gentle", "makes tanh a sine", wrong_pass));
     let found = search(&pipeline);
     let finding = found.finding.as_ref().unwrap();
@@ -89,7 +92,7 @@ fn a_wrong_pass_is_found() {
 
 #[test]
 fn a_wrong_rule_is_found_among_all_of_them() {
-    let mut pipeline = Pipeline::of_cpu(Precision::F32, 1);
+    let mut pipeline = Pipeline::of(&cpu());
     // Cheaper, so extraction takes it.
     pipeline.rules = Box::new(|| RuleSet::all().with("tanh-is-flat", "(tanh ?x)", "?x"));
     let found = search(&pipeline);
@@ -119,9 +122,9 @@ fn changed(plan: &Plan) -> (Plan, String) {
 
 #[test]
 fn a_wrong_fusion_is_found() {
-    let right = Pipeline::of_cpu(Precision::F32, 1);
+    let right = Pipeline::of(&cpu());
     let name = std::cell::RefCell::new(String::new());
-    let mut pipeline = Pipeline::of_cpu(Precision::F32, 1);
+    let mut pipeline = Pipeline::of(&cpu());
     pipeline.fuse = Box::new(|graph| {
         let (plan, kernel) = changed(&(right.fuse)(graph)?);
         *name.borrow_mut() = kernel;
@@ -136,13 +139,14 @@ fn a_wrong_fusion_is_found() {
 
 #[test]
 fn wrong_code_is_found() {
+    let right = Pipeline::of(&cpu());
     let name = std::cell::RefCell::new(String::new());
-    let mut pipeline = Pipeline::of_cpu(Precision::F32, 1);
+    let mut pipeline = Pipeline::of(&cpu());
     // The interpreter sees the right plan, and code is made of another one.
     pipeline.generate = Box::new(|plan, states| {
         let (plan, kernel) = changed(plan);
         *name.borrow_mut() = kernel;
-        Ok(PlanExecutable::compile(plan, states, &Options { threads: 1, ..Options::default() })?)
+        (right.generate)(&plan, states)
     });
     let found = search(&pipeline);
     let finding = found.finding.as_ref().unwrap();

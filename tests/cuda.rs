@@ -168,7 +168,7 @@ fn the_optimizer_is_one_launch() {
         let launches = program.steps.iter().filter_map(|step| match step {
             StreamOp::Launch(launch) => Some(launch.kernels.iter().filter(|kernel| updates(kernel)).count()),
             StreamOp::Clear { .. }
-            | StreamOp::Copy(_)
+            | StreamOp::Copy { .. }
             | StreamOp::Product(_)
             | StreamOp::Exchange { .. }
             | StreamOp::Gather { .. }

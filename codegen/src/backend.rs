@@ -2,7 +2,7 @@
 
 use crate::{CodegenError, Outputs, Peaks, States};
 use kernfusion_ir::Tensor;
-use kernfusion_ir::kernel::{Accepts, ProgramPlan};
+use kernfusion_ir::kernel::{Accepts, BufferId, ProgramPlan};
 use kernfusion_runtime::memory::SharedArena;
 use std::fmt::Debug;
 use std::time::Duration;
@@ -74,6 +74,19 @@ pub enum Candidates {
     Library,
 }
 
+/// Looks at a run after each of its kernels.
+pub type See<'a> = &'a mut dyn FnMut(&Moment<'_>) -> Result<(), CodegenError>;
+
+/// A moment of a run: a kernel has written its results, and no later one has taken the place of anything that it reads or writes.
+pub struct Moment<'a> {
+    /// The number of the kernel's plan: 0 for a body, 1 for a tail.
+    pub plan: usize,
+    /// The kernel's number in its plan.
+    pub kernel: usize,
+    /// What a buffer of the plan holds.
+    pub look: &'a dyn Fn(BufferId) -> Result<Tensor, CodegenError>,
+}
+
 /// A compiled program with its memory. It may be handed from thread to thread; only one runs it at a time.
 pub trait Executable: Debug + Send {
     /// Runs it once: inputs by name, outputs by name. States are updated.
@@ -88,6 +101,12 @@ pub trait Executable: Debug + Send {
     /// # Errors
     /// As [`run`](Self::run).
     fn run_timed(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Vec<Duration>), CodegenError>;
+
+    /// As [`run`](Self::run), with a look at it after each kernel of each plan, in order. An error of `see` ends the run.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and those of `see`.
+    fn run_seen(&mut self, inputs: &[(&str, &Tensor)], see: See<'_>) -> Result<Outputs, CodegenError>;
 
     /// Starts a run, and does not wait for it where the back end can go on by itself.
     ///

@@ -12,7 +12,7 @@ mod outputs;
 mod peaks;
 mod states;
 
-pub use backend::{Backend, Candidates, Executable, Listing, Pending, Running, Temporaries};
+pub use backend::{Backend, Candidates, Executable, Listing, Moment, Pending, Running, See, Temporaries};
 pub use communicator::{
     Collectives, CommunicationError, Communicator, LibraryCollectives, part_of, planned, threads,
     threads_within,

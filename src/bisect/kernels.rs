@@ -3,7 +3,7 @@
 use super::deviation::Deviation;
 use super::{Culprit, Finding, Place, Search, Stage};
 use crate::Result;
-use kernfusion_codegen::States;
+use kernfusion_codegen::CodegenError;
 use kernfusion_ir::evaluate::{Array, Precision as Rounding};
 use kernfusion_ir::kernel::{BufferId, Interpreter, KernelGraph, Plan};
 use kernfusion_ir::{Graph, InputRole, Tensor};
@@ -89,7 +89,7 @@ impl Search<'_> {
     /// one that is more than it may be.
     fn run(&self, plan: &Plan, inputs: &BTreeMap<String, Tensor>) -> Result<(Worst, Option<Worst>)> {
         let graph = &plan.graph;
-        let states = States::new();
+        let states = (self.pipeline.states)();
         for (name, tensor) in inputs.iter().filter(|(name, _)| self.role(graph, name) == InputRole::State) {
             states.set(name, tensor)?;
         }
@@ -98,15 +98,17 @@ impl Search<'_> {
         let mut executable = (self.pipeline.generate)(plan, &states)?;
         let mut exact = Interpreter::new(graph, &self.arrays, Rounding::Double)?;
         let (mut worst, mut wrong, mut failed) = (Worst::NONE, None, None);
-        executable.run_seen(&data, &mut |executable, kernel| {
+        executable.run_seen(&data, &mut |moment| {
             if wrong.is_some() || failed.is_some() {
-                return;
+                return Ok(());
             }
+            let kernel = moment.kernel;
             failed = exact.run(kernel).err();
             // What a loop needs for itself is no value.
             let writes = graph.kernels[kernel].writes().into_iter();
             let writes: Vec<_> = writes.filter(|buffer| graph.values.contains_key(buffer)).collect();
-            let found: Vec<_> = writes.iter().map(|&buffer| executable.look(buffer).to_f64()).collect();
+            let found = writes.iter().map(|&buffer| Ok((moment.look)(buffer)?.to_f64()));
+            let found = found.collect::<std::result::Result<Vec<_>, CodegenError>>()?;
             for (&buffer, found) in writes.iter().zip(&found) {
                 let deviation = Deviation::between(exact.get(buffer), found);
                 let mut here = Worst { kernel, buffer: Some(buffer), deviation, rounding: 0.0 };
@@ -117,7 +119,7 @@ impl Search<'_> {
                     }
                     if deviation > ROUNDING * here.rounding {
                         wrong = Some(here);
-                        return;
+                        return Ok(());
                     }
                 }
                 if deviation > worst.deviation {
@@ -125,6 +127,7 @@ impl Search<'_> {
                 }
             }
             writes.into_iter().zip(found).for_each(|(buffer, found)| exact.set(buffer, found));
+            Ok(())
         })?;
         match failed {
             Some(error) => Err(error.into()),

@@ -10,7 +10,6 @@
 use super::{Mode, Target, lower};
 use crate::error::{Error, Maker, NonFinite, Result};
 use kernfusion_codegen::{Outputs, States, Temporaries};
-use kernfusion_cpu::PlanExecutable;
 use kernfusion_ir::{Graph, Input, InputRole, Op, Origin, Tensor, ValueId};
 use kernfusion_passes::MemoryStrategy;
 use std::collections::BTreeMap;
@@ -63,25 +62,25 @@ impl FiniteCheck {
     fn repeat(&self, saved: &Saved, inputs: &[(&str, &Tensor)]) -> Result<BTreeMap<ValueId, Seen>> {
         let states = States::new();
         saved.iter().try_for_each(|(name, tensor)| states.set(name, tensor))?;
-        let plan = lower(&self.graph, &self.target, MemoryStrategy::NONE)?.program.body;
-        let options = self.target.cpu_options(Temporaries::Fresh);
-        let mut executable = PlanExecutable::compile(plan, &states, &options)?;
+        let program = lower(&self.graph, &self.target, MemoryStrategy::NONE)?.program;
+        let mut executable = self.target.backend().compile(program, &states, Temporaries::Fresh)?;
         let mut seen = BTreeMap::new();
         for (id, name, _) in self.graph.inputs() {
             let given = inputs.iter().find(|(other, _)| *other == name).map(|(_, tensor)| *tensor);
             let kept = saved.iter().find(|(other, _)| other == name).map(|(_, tensor)| tensor);
             seen.extend(given.or(kept).map(|tensor| (id, Seen::of(tensor))));
         }
-        let graph = executable.plan().graph.clone();
-        executable.run_seen(inputs, &mut |executable, kernel| {
-            for buffer in graph.kernels[kernel].writes() {
+        let graph = executable.program().body.graph.clone();
+        executable.run_seen(inputs, &mut |moment| {
+            for buffer in graph.kernels[moment.kernel].writes() {
                 let Some(node) = graph.values.get(&buffer).and_then(|value| graph.nodes.get(value)) else {
                     continue;
                 };
-                let here = Seen::of(&executable.look(buffer));
+                let here = Seen::of(&(moment.look)(buffer)?);
                 let sources = node.origin.sources().iter().filter(|source| node.origin.stands_for(**source));
                 seen.extend(sources.map(|&source| (source, here)));
             }
+            Ok(())
         })?;
         // Views and constants are computed where they are read.
         for id in self.graph.ids() {

@@ -3,7 +3,7 @@
 use super::judge::Check;
 use super::program::Case;
 use crate::bisect::{Pipeline, TOLERANCE, bisect};
-use crate::compile::{Mode, Precision};
+use crate::compile::{Mode, Precision, Target};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The pass, rule, fusion or kernel that `bisect` names; `None` where the check does not run the pipeline, or its steps deviate less than
@@ -24,7 +24,7 @@ pub fn culprit(program: &Case, check: &Check) -> Option<String> {
         | Check::Forms(..)
         | Check::Gradient(_) => return None,
     };
-    let pipeline = Pipeline::of_cpu(precision, 2);
+    let pipeline = Pipeline::of(&Target::cpu().precision(precision).threads(2));
     let found =
         catch_unwind(AssertUnwindSafe(|| bisect(&program.graph, &program.inputs, &pipeline, TOLERANCE)));
     let finding = found.ok()?.ok()?.finding?.to_string();

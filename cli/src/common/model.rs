@@ -397,6 +397,14 @@ impl TargetArgs {
         }
     }
 
+    /// Refuses `--check-finite`, for this reason.
+    pub(crate) fn refuse_check_finite(&self, reason: &str) -> std::result::Result<(), CliError> {
+        match self.check_finite {
+            true => Err(CliError::Usage(format!("--check-finite is for runs: {reason}"))),
+            false => Ok(()),
+        }
+    }
+
     /// The name of the device.
     pub(crate) fn device_name(&self) -> &'static str {
         match self.device {

@@ -4,12 +4,12 @@ use crate::Outcome;
 use crate::common::error::{CliError, in_file};
 use crate::common::imported::read_graph;
 use crate::common::imported::weights_file;
-use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work, benchmark_optimizer};
+use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work, benchmark_optimizer};
 use crate::common::screen::{Screen, progress};
 use crate::common::workload::{fill, inputs, synthetic_tokens, windows};
 use kernfusion::HostTensor;
 use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};
-use kernfusion::compile::Tensors;
+use kernfusion::compile::{Mode, Tensors};
 use kernfusion::tensor_file;
 use kernfusion_ir::Graph;
 use kernfusion_ir::evaluate::ensure_memory;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Find the pass, the rewrite rule, the fusion or the kernel that makes a result wrong
 ///
 /// A program is evaluated in f64 as it was traced and after every pass; then its kernels are interpreted in f64, and their code is
-/// run one kernel after another beside its interpretation. The first step whose results leave the tolerance is named, with the
+/// run one kernel after another beside its interpretation, on the device that --device names. The first step whose results leave the tolerance is named, with the
 /// op and the user's line. Evaluation is slow: models are taken with a batch of 1 unless --batch-size says otherwise.
 ///
 /// Exit code 0: nothing deviates; 1: a step was found.
@@ -29,7 +29,8 @@ use std::time::Duration;
 #[command(after_help = "Examples:
   kernfusion bisect step.kir
   kernfusion bisect step.kir --inputs in.safetensors --tolerance 1e-9
-  kernfusion bisect --preset tiny --work train --dtype bf16")]
+  kernfusion bisect --preset tiny --work train --dtype bf16
+  kernfusion bisect --preset tiny --device cuda")]
 pub(crate) struct Args {
     /// Program in text form, or the folder of an imported model
     #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
-    precision: PrecisionArgs,
+    target: TargetArgs,
     /// Inputs and states by name; those that are left out are random
     #[arg(long, value_name = "FILE.safetensors")]
     inputs: Option<PathBuf>,
@@ -52,15 +53,13 @@ pub(crate) struct Args {
     /// How far results in f64 may differ, as a share of the largest magnitude of their tensor
     #[arg(long, value_name = "X", default_value_t = TOLERANCE)]
     tolerance: f64,
-    /// Threads of the code that is run [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
 }
 
 pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     if !(args.tolerance >= 0.0 && args.tolerance.is_finite()) {
         return Err(CliError::Usage("--tolerance must be a number, 0 or above".into()));
     }
+    args.target.refuse_check_finite("bisect says by itself what is not finite")?;
     let (graph, mut given) = match &args.file {
         Some(file) => {
             let weights =
@@ -83,7 +82,7 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
     };
     ensure_memory(&graph).map_err(|error| named(error.into()))?;
     fill(&graph, &mut given, args.seed);
-    let pipeline = Pipeline::of_cpu(args.precision.precision(), args.threads.map_or(0, usize::from));
+    let pipeline = Pipeline::of(&args.target.target(Mode::Compiled)?);
     let bar = progress(0, "{elapsed} of evaluation");
     bar.enable_steady_tick(Duration::from_millis(200));
     let found = bisect(&graph, &given, &pipeline, args.tolerance);
@@ -131,7 +130,7 @@ impl Args {
                 add(step.scalars(0, optimizer.learning_rate(), self.seed));
                 step.program
             }
-            work => work.program(&model, self.precision.precision())?,
+            work => work.program(&model, self.target.precision())?,
         };
         let tokens = synthetic_tokens(&model)?;
         let size = (model.batch, self.work.length(&model));

@@ -18,7 +18,7 @@ fn command(work: &Workplace, flags: &str) -> Option<Command> {
 }
 
 /// A command for which the driver is simulated.
-fn simulated(work: &Workplace, flags: &str) -> Option<Command> {
+pub(crate) fn simulated(work: &Workplace, flags: &str) -> Option<Command> {
     let folder = driver::folder()?;
     let mut command = work.command(flags);
     command.env("LD_LIBRARY_PATH", folder).env("KERNFUSION_NVRTC", folder);
@@ -26,7 +26,7 @@ fn simulated(work: &Workplace, flags: &str) -> Option<Command> {
     Some(command)
 }
 
-fn succeed(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<String> {
+pub(crate) fn succeed(work: &Workplace, flags: &str, settings: &[(&str, &str)]) -> Option<String> {
     let mut command = command(work, flags)?;
     let ended = end(command.envs(settings.iter().copied()).spawn().unwrap());
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{flags} {settings:?}");

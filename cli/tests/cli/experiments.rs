@@ -1,5 +1,6 @@
 //! The experiments of the thesis on a small model, with references that were made here, and with PyTorch where there is one.
 
+use super::device::succeed;
 use super::workplace::{Workplace, end, message};
 use serde_json::{Value, json};
 
@@ -181,6 +182,34 @@ fn a_pre_training_that_was_interrupted_has_the_report_of_one_that_was_not() {
     );
     let out = work.succeed(&format!("{flags} --steps 2 --out two --prompt The --prompt A"));
     assert!(out.contains("sample:\n    The"), "{out}");
+}
+
+#[test]
+fn a_device_repeats_both_experiments() {
+    let work = Workplace::new();
+    let run = handed_over(&work);
+    work.write("reference.jsonl", reference(&run, &losses(&work)));
+    let Some(out) = succeed(&work, &format!("{VERIFY} --reference reference.jsonl"), &[]) else { return };
+    assert!(out.contains("within 1e-3"), "{out}");
+    let figures = |run: &str| {
+        let text = std::fs::read_to_string(work.path(run).join("figures.json")).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    assert!(figures("run")["kernfusion"]["peak_mib"].as_f64() > Some(0.0), "{}", figures("run"));
+    let flags = "experiment pretraining --config small.json --batch-size 2 --steps 4 --prompt The --out";
+    work.succeed(&format!("{flags} cpu"));
+    succeed(&work, &format!("{flags} cuda"), &[]).unwrap();
+    let losses = |run: &str| {
+        let losses = figures(run)["kernfusion"]["losses"].as_array().unwrap().clone();
+        losses.iter().map(|loss| loss.as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let [expected, found] = ["cpu", "cuda"].map(losses);
+    assert!(
+        expected.len() == 4 && expected.iter().zip(&found).all(|(a, b)| (a - b).abs() < 1e-3),
+        "{expected:?} {found:?}"
+    );
+    let page = std::fs::read_to_string(work.path("cuda/report.html")).unwrap();
+    assert!(page.contains("simulated device"), "the report says where it ran");
 }
 
 /// The real thing, where `KERNFUSION_PYTHON` names a Python that has PyTorch.

@@ -1,5 +1,6 @@
 //! A model is tuned in three steps, as a user would.
 
+use super::device::succeed;
 use super::workplace::Workplace;
 use serde_json::Value;
 
@@ -77,4 +78,40 @@ fn what_cannot_be_tuned_says_so_in_one_line() {
     work.succeed(&format!("{sft} answers.jsonl --steps 1"));
     let message = work.fail("train --resume tuned");
     assert!(message.contains("the checkpoint's entry \"training\""), "{message}");
+}
+
+#[test]
+fn a_device_tunes_as_the_cpu_does() {
+    let work = prepared();
+    let learning = "--lr 0.01 --overwrite --log";
+    let methods = [
+        (
+            format!(
+                "tune sft --checkpoint run --data answers.jsonl --out sft --steps 5 --microbatches 2 {learning}"
+            ),
+            "loss",
+        ),
+        (
+            format!(
+                "tune reward --checkpoint run --data preferences.jsonl --out reward --steps 5 {learning}"
+            ),
+            "loss",
+        ),
+        (
+            format!(
+                "tune ppo --checkpoint sft --reward reward --data prompts.jsonl --responses 8 --length 6 --out ppo --iterations 2 {learning}"
+            ),
+            "reward",
+        ),
+    ];
+    for (flags, field) in methods {
+        work.succeed(&format!("{flags} cpu.jsonl"));
+        let Some(_) = succeed(&work, &format!("{flags} cuda.jsonl"), &[]) else { return };
+        let [expected, found] = ["cpu.jsonl", "cuda.jsonl"].map(|log| logged(&work, log, field));
+        assert!(
+            expected.len() == found.len() && expected.iter().zip(&found).all(|(a, b)| (a - b).abs() < 1e-3),
+            "{flags}: {expected:?} {found:?}"
+        );
+    }
+    work.succeed("generate --checkpoint ppo --tokens 3");
 }

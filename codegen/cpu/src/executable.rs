@@ -4,7 +4,9 @@ use crate::collective::{Worker, bucket_bytes};
 use crate::pool::Pool;
 use crate::{Options, PlanExecutable, SharedArena};
 use kernfusion_codegen::States;
-use kernfusion_codegen::{CodegenError, Executable, Listing, Outputs, Temporaries, check_inputs};
+use kernfusion_codegen::{
+    CodegenError, Executable, Listing, Moment, Outputs, See, Temporaries, check_inputs,
+};
 use kernfusion_ir::Tensor;
 use kernfusion_ir::kernel::{Bucket, Buffer, ProgramPlan};
 use std::sync::Arc;
@@ -73,20 +75,23 @@ impl CpuExecutable {
         [&self.body].into_iter().chain(&self.tail)
     }
 
-    /// `tick` is called as that of a plan's executable, with whether it is the tail's.
+    /// `tick` is called as that of a plan's executable, with whether it is the tail's, and so is `see`, with the plan's number.
     fn run_with(
         &mut self,
         inputs: &[(&str, &Tensor)],
         tick: &mut dyn FnMut(bool, usize),
+        see: See<'_>,
     ) -> Result<Outputs, CodegenError> {
         check_inputs(&self.program.inputs(), inputs)?;
         let (states, arena) = (self.body.states().clone(), self.body.arena().clone());
         let (_held, _turn) = (states.hold(), arena.turn());
         let given = |name: &str| inputs.iter().find(|(other, _)| *other == name).expect("checked before").1;
-        let see = &mut |_: &PlanExecutable, _: usize| {};
+        let mut see = |plan: usize, executable: &PlanExecutable, kernel: usize| {
+            see(&Moment { plan, kernel, look: &|buffer| Ok(executable.look(buffer)) })
+        };
         let (Some(microbatches), Some(tail)) = (&self.program.microbatches, &mut self.tail) else {
             let locate = |buffer: &Buffer| given(&buffer.name).data().as_ptr();
-            return self.body.run_held(&locate, &mut |at| tick(false, at), see);
+            return self.body.run_held(&locate, &mut |at| tick(false, at), &mut |it, at| see(0, it, at));
         };
         // Of the parts of all ranks, ours begin here.
         let first = (self.rank * microbatches.count) as u32;
@@ -109,24 +114,28 @@ impl CpuExecutable {
             let tick = &mut |at| tick(false, at);
             let ahead = self.ahead.as_ref().filter(|_| number + 1 == microbatches.count as u32);
             let Some(ahead) = ahead else {
-                parts.push(self.body.run_held(&locate, tick, see)?);
+                parts.push(self.body.run_held(&locate, tick, &mut |it, at| see(0, it, at))?);
                 continue;
             };
-            let last = self.body.run_held(&locate, tick, &mut |_, at| ahead.begin(at, tail));
+            let last = self.body.run_held(&locate, tick, &mut |it, at| {
+                ahead.begin(at, tail);
+                see(0, it, at)
+            });
             if last.is_err() {
                 tail.finish_exchanges();
             }
             parts.push(last?);
             ahead.begin(self.body.plan().graph.kernels.len(), tail);
         }
-        let last = tail.run_held(&|buffer| locate(buffer, &first), &mut |at| tick(true, at), see)?;
+        let tick = &mut |at| tick(true, at);
+        let last = tail.run_held(&|buffer| locate(buffer, &first), tick, &mut |it, at| see(1, it, at))?;
         Ok(Outputs::joined(microbatches, &parts, &last))
     }
 }
 
 impl Executable for CpuExecutable {
     fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
-        self.run_with(inputs, &mut |_, _| {})
+        self.run_with(inputs, &mut |_, _| {}, &mut |_| Ok(()))
     }
 
     fn run_timed(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Vec<Duration>), CodegenError> {
@@ -134,14 +143,19 @@ impl Executable for CpuExecutable {
         let body = kernels(&self.body);
         let mut times = vec![Duration::ZERO; self.plans().map(kernels).sum()];
         let mut last = Instant::now();
-        let outputs = self.run_with(inputs, &mut |in_tail, at| {
+        let mut tick = |in_tail: bool, at: usize| {
             let now = Instant::now();
             if at > 0 {
                 times[if in_tail { body } else { 0 } + at - 1] += now - last;
             }
             last = now;
-        })?;
+        };
+        let outputs = self.run_with(inputs, &mut tick, &mut |_| Ok(()))?;
         Ok((outputs, times))
+    }
+
+    fn run_seen(&mut self, inputs: &[(&str, &Tensor)], see: See<'_>) -> Result<Outputs, CodegenError> {
+        self.run_with(inputs, &mut |_, _| {}, see)
     }
 
     fn program(&self) -> &ProgramPlan {

@@ -22,7 +22,7 @@ pub use backend::CpuBackend;
 pub use executable::CpuExecutable;
 pub use lower::accepts;
 pub use peaks::{MemoryMeter, peaks};
-pub use plan::{Options, PlanExecutable, See};
+pub use plan::{Options, PlanExecutable};
 pub use resident::resident_bytes;
 
 pub use kernfusion_runtime::memory::SharedArena;

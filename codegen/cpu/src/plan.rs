@@ -92,8 +92,8 @@ struct Launch {
     free: Vec<BufferId>,
 }
 
-/// Sees a run after each of its kernels.
-pub type See<'a> = &'a mut dyn FnMut(&PlanExecutable, usize);
+/// Sees a run of a plan after each of its kernels, whose number it is given.
+pub(super) type SeePlan<'a> = &'a mut dyn FnMut(&PlanExecutable, usize) -> Result<(), CodegenError>;
 
 impl PlanExecutable {
     /// Compiles a plan. States that it names and that do not exist are made and filled with zeros.
@@ -252,7 +252,7 @@ impl PlanExecutable {
     /// An input is missing, unknown or not of its type (nothing has happened then), fresh memory is short, or a
     /// thread panicked (states may be anything between before and after).
     pub fn run(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, CodegenError> {
-        self.run_with(inputs, &mut |_| {}, &mut |_, _| {})
+        self.run_with(inputs, &mut |_| {})
     }
 
     /// As [`run`](Self::run), with the time of every kernel.
@@ -272,23 +272,15 @@ impl PlanExecutable {
             }
             last = now;
         };
-        let outputs = self.run_with(inputs, &mut tick, &mut |_, _| {})?;
+        let outputs = self.run_with(inputs, &mut tick)?;
         Ok((outputs, times))
-    }
-
-    /// As [`run`](Self::run); after each kernel, `see` is given its number and may [`look`](Self::look) at what it wrote.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_seen(&mut self, inputs: &[(&str, &Tensor)], see: See<'_>) -> Result<Outputs, CodegenError> {
-        self.run_with(inputs, &mut |_| {}, see)
     }
 
     /// What a buffer holds at this moment of a run: after the kernel that wrote it, and before another one takes its place.
     ///
     /// # Panics
     /// If the buffer has no memory at this moment.
-    pub fn look(&self, buffer: BufferId) -> Tensor {
+    pub(super) fn look(&self, buffer: BufferId) -> Tensor {
         let ty = &self.plan.graph.buffer(buffer).ty;
         Tensor::from_bytes(ty, self.bytes(buffer, ty)).expect("the type's bytes")
     }
@@ -298,14 +290,13 @@ impl PlanExecutable {
         &mut self,
         inputs: &[(&str, &Tensor)],
         tick: &mut dyn FnMut(usize),
-        see: See<'_>,
     ) -> Result<Outputs, CodegenError> {
         let declared: Vec<_> = self.plan.inputs().map(|buffer| (buffer.name.as_str(), &buffer.ty)).collect();
         check_inputs(&declared, inputs)?;
         let (states, arena) = (self.states.clone(), self.arena.clone());
         let (_held, _turn) = (states.hold(), arena.turn());
         let given = |name: &str| inputs.iter().find(|(other, _)| *other == name).expect("checked before").1;
-        self.run_held(&|buffer| given(&buffer.name).data().as_ptr(), tick, see)
+        self.run_held(&|buffer| given(&buffer.name).data().as_ptr(), tick, &mut |_, _| Ok(()))
     }
 
     /// Runs all kernels while the caller holds the states and has the arena. `locate` says where the elements of an input
@@ -314,14 +305,14 @@ impl PlanExecutable {
         &mut self,
         locate: &dyn Fn(&Buffer) -> *const u8,
         tick: &mut dyn FnMut(usize),
-        see: See<'_>,
+        see: SeePlan<'_>,
     ) -> Result<Outputs, CodegenError> {
         self.take_inputs(locate);
         for at in 0..self.kernels.len() {
             tick(at);
             self.allocate(at)?;
             self.launch(at)?;
-            see(self, at);
+            see(self, at)?;
             for buffer in &self.kernels[at].free {
                 self.blocks[buffer.0 as usize] = None;
             }

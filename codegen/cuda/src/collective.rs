@@ -60,7 +60,8 @@ impl Renderer {
         let (from, to, scratch) = (spot(from), spot(to), scratch.map(spot));
         let behind = |start: BufferOffset, bytes| BufferOffset { offset: start.offset + bytes, ..start };
         if op.exchange == Exchange::AllGather {
-            program.steps.push(StreamOp::Copy(Transfer { from, to: behind(to, rank * bytes), bytes }));
+            let transfer = Transfer { from, to: behind(to, rank * bytes), bytes };
+            program.steps.push(StreamOp::Copy { kernel: number, transfer });
             let gather = StreamOp::Gather { kernel: number, at: to, bytes: bytes * ranks, part: bytes };
             program.steps.extend((ranks > 1).then_some(gather));
             return Ok(());
@@ -100,7 +101,7 @@ impl Renderer {
             launch(self, program, converted([ty.dtype, sent]), [from, given])?;
         }
         program.steps.push(match ranks {
-            1 => StreamOp::Copy(Transfer { from: given, to: parts, bytes }),
+            1 => StreamOp::Copy { kernel: number, transfer: Transfer { from: given, to: parts, bytes } },
             _ => StreamOp::Exchange { kernel: number, from: given, bytes, part, to: parts, stride },
         });
         // What was sent is not needed any more.

@@ -260,12 +260,12 @@ impl Commands {
         let places = self.inputs(plan, inputs);
         for step in &program.steps {
             match step {
-                StreamOp::Clear { at, bytes } => {
+                StreamOp::Clear { at, bytes, .. } => {
                     self.word(CLEAR);
                     self.words(places.address(*at));
                     self.word(*bytes as u64);
                 }
-                StreamOp::Copy(Transfer { from, to, bytes }) => {
+                StreamOp::Copy { transfer: Transfer { from, to, bytes }, .. } => {
                     self.word(COPY);
                     self.words(places.address(*to));
                     self.words(places.address(*from));

@@ -20,11 +20,11 @@ use super::pending::{PendingRun, Results, Slot};
 use super::{Candidates, Options, Renderer, has_warpgroups, tune};
 use cudarc::driver::{CudaGraph, sys};
 use kernfusion_codegen::{
-    CodegenError, Executable, Outputs, Pending, State, States, Temporaries, check_inputs,
+    CodegenError, Executable, Moment, Outputs, Pending, See, State, States, Temporaries, check_inputs,
 };
 use kernfusion_ir::Tensor;
 use kernfusion_ir::kernel::{BufferId, BufferOffset, BufferRole, Plan, ProgramPlan, Transfer};
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,24 +226,15 @@ impl CudaExecutable {
         Ok(PendingRun { slot, results: Arc::clone(&self.results) })
     }
 
-    /// Starts the launches of a part, and keeps a point in time after each that is a kernel's, with the kernels.
-    fn start_timed(&mut self, part: usize, times: &mut [Duration]) -> Result<(), CodegenError> {
+    /// Starts the launches of a part, and keeps a point in time after each, with its kernels.
+    fn start_timed(&self, part: usize, times: &mut [Duration]) -> Result<(), CodegenError> {
         let mut launches = vec![];
         let mut events = vec![self.device.event()?];
-        for at in 0..self.plans[part].steps.steps.len() {
-            self.step(part, at)?;
-            // What is cleared is cleared for the next launch.
-            let kernels = match &self.plans[part].steps.steps[at] {
-                StreamOp::Clear { .. } | StreamOp::Copy(_) => continue,
-                StreamOp::Launch(launch) => launch.kernels.clone(),
-                StreamOp::Product(product) => vec![product.kernel],
-                StreamOp::Exchange { kernel, .. }
-                | StreamOp::Gather { kernel, .. }
-                | StreamOp::Sum { kernel, .. } => vec![*kernel],
-            };
-            launches.push(kernels);
-            events.push(self.device.event()?);
-        }
+        self.launch_each(part, &mut |executable, at| {
+            launches.push(executable.plans[part].steps.steps[at].kernels().to_vec());
+            events.push(executable.device.event()?);
+            Ok(())
+        })?;
         self.device.wait("running the program")?;
         let plan = self.plan(part);
         for (kernels, pair) in launches.iter().zip(events.windows(2)) {
@@ -259,23 +250,53 @@ impl CudaExecutable {
         Ok(())
     }
 
-    /// The address of a buffer of a part.
-    fn address_of(&self, part: usize, buffer: BufferId) -> sys::CUdeviceptr {
+    /// Starts the launches of a part, and lets `see` look at it after each kernel.
+    fn start_seen(&self, part: usize, see: See<'_>) -> Result<(), CodegenError> {
+        let (plan, steps) = (self.plan(part), &self.plans[part].steps);
+        let ends = steps.ends(plan.graph.kernels.len());
+        let look = |buffer: BufferId| {
+            let ty = &plan.graph.buffer(buffer).ty;
+            let mut bytes = vec![0; ty.bytes()];
+            self.with_memory(part, buffer, |memory, start| memory.read(start, &mut bytes))?;
+            Ok(Tensor::from_bytes(ty, &bytes).expect("the type's bytes"))
+        };
+        let mut see_those_that_end = |steps: usize| {
+            let mut over = ends.iter().enumerate().filter(|(_, end)| **end == steps);
+            over.try_for_each(|(kernel, _)| see(&Moment { plan: part, kernel, look: &look }))
+        };
+        see_those_that_end(0)?;
+        self.launch_each(part, &mut |_, at| see_those_that_end(at + 1))
+    }
+
+    /// The memory in which a buffer of a part lies, and its first byte there.
+    fn with_memory<R>(
+        &self,
+        part: usize,
+        buffer: BufferId,
+        act: impl FnOnce(&DeviceMemory, usize) -> R,
+    ) -> R {
         let (plan, of) = (self.plan(part), &self.plans[part]);
         let memory = plan.memory_of(buffer);
         if let Some(state) = of.states.get(&memory).and_then(State::device::<DeviceMemory>) {
-            return state.address(0);
+            return act(state, 0);
         }
-        if let Some(fresh) =
-            of.fresh.as_ref().and_then(|fresh| Some(fresh.memory.borrow().get(&memory)?.address(0)))
+        if let Some(fresh) = of
+            .fresh
+            .as_ref()
+            .and_then(|fresh| Ref::filter_map(fresh.memory.borrow(), |all| all.get(&memory)).ok())
         {
-            return fresh;
+            return act(&fresh, 0);
         }
-        self.memory.address(of.layout.offset(plan, memory))
+        act(&self.memory, of.layout.offset(plan, memory))
+    }
+
+    /// The address of a buffer of a part.
+    fn address_of(&self, part: usize, buffer: BufferId) -> sys::CUdeviceptr {
+        self.with_memory(part, buffer, |memory, start| memory.address(start))
     }
 
     /// Starts all launches of a part: as a graph, unless each of them is waited for, memory comes and goes, or ranks exchange something.
-    fn start(&mut self, part: usize) -> Result<(), CudaError> {
+    fn start(&mut self, part: usize) -> Result<(), CodegenError> {
         let of = &self.plans[part];
         if self.device.waits_for_each || of.fresh.is_some() || of.steps.exchanges() {
             return self.launch_all(part);
@@ -284,7 +305,7 @@ impl CudaExecutable {
             self.plans[part].graph = self.capture(part)?;
         }
         match &self.plans[part].graph {
-            Some(CapturedGraph(graph)) => graph.launch().map_err(failed("running the program")),
+            Some(CapturedGraph(graph)) => Ok(graph.launch().map_err(failed("running the program"))?),
             None => Ok(()),
         }
     }
@@ -355,7 +376,7 @@ impl CudaExecutable {
     }
 
     /// All launches of a part as a graph.
-    fn capture(&self, part: usize) -> Result<Option<CapturedGraph>, CudaError> {
+    fn capture(&self, part: usize) -> Result<Option<CapturedGraph>, CodegenError> {
         let stream = &self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.begin_capture(mode).map_err(failed("capturing the program"))?;
@@ -365,18 +386,36 @@ impl CudaExecutable {
         Ok(graph.map_err(failed("capturing the program"))?.map(CapturedGraph))
     }
 
-    fn launch_all(&self, part: usize) -> Result<(), CudaError> {
-        (0..self.plans[part].steps.steps.len()).try_for_each(|at| self.step(part, at))
+    fn launch_all(&self, part: usize) -> Result<(), CodegenError> {
+        self.launch_each(part, &mut |_, _| Ok(()))
+    }
+
+    /// Starts the steps of a part, with what eager mode allocates before and frees after each; `then` is called in between.
+    fn launch_each(
+        &self,
+        part: usize,
+        then: &mut dyn FnMut(&Self, usize) -> Result<(), CodegenError>,
+    ) -> Result<(), CodegenError> {
+        let of = &self.plans[part];
+        for at in 0..of.steps.steps.len() {
+            if let Some(fresh) = &of.fresh {
+                for &buffer in &fresh.lives[at].0 {
+                    let memory =
+                        self.device.uninitialized(self.plan(part).graph.buffer(buffer).ty.bytes())?;
+                    fresh.memory.borrow_mut().insert(buffer, memory);
+                }
+            }
+            self.step(part, at)?;
+            then(self, at)?;
+            if let Some(fresh) = &of.fresh {
+                fresh.lives[at].1.iter().for_each(|buffer| _ = fresh.memory.borrow_mut().remove(buffer));
+            }
+        }
+        Ok(())
     }
 
     fn step(&self, part: usize, at: usize) -> Result<(), CudaError> {
         let of = &self.plans[part];
-        if let Some(fresh) = &of.fresh {
-            for &buffer in &fresh.lives[at].0 {
-                let memory = self.device.uninitialized(self.plan(part).graph.buffer(buffer).ty.bytes())?;
-                fresh.memory.borrow_mut().insert(buffer, memory);
-            }
-        }
         let spot = |spot: BufferOffset| self.address_of(part, spot.buffer) + spot.offset as u64;
         let argument = |argument: Argument| match argument {
             Argument::Buffer(at) => spot(at),
@@ -384,8 +423,8 @@ impl CudaExecutable {
         };
         match &of.steps.steps[at] {
             // SAFETY: the buffer has that many bytes at its address.
-            StreamOp::Clear { at, bytes } => unsafe { self.device.clear(spot(*at), *bytes) },
-            StreamOp::Copy(Transfer { from, to, bytes }) => {
+            StreamOp::Clear { at, bytes, .. } => unsafe { self.device.clear(spot(*at), *bytes) },
+            StreamOp::Copy { transfer: Transfer { from, to, bytes }, .. } => {
                 // SAFETY: both have that many bytes and do not overlap.
                 unsafe { self.device.copy(spot(*to), spot(*from), *bytes) }
             }
@@ -408,11 +447,7 @@ impl CudaExecutable {
                 unsafe { self.nccl().sum(spot(from), spot(to), (count, dtype), is_whole) }?;
                 self.device.settle("an exchange by NCCL")
             }
-        }?;
-        if let Some(fresh) = &of.fresh {
-            fresh.lives[at].1.iter().for_each(|buffer| _ = fresh.memory.borrow_mut().remove(buffer));
         }
-        Ok(())
     }
 
     fn nccl(&self) -> &Nccl {
@@ -455,8 +490,14 @@ impl Executable for CudaExecutable {
         Ok((Pending::Running(Box::new(run)).wait()?, times.concat()))
     }
 
+    /// As a timed run, waiting for each kernel that is looked at.
+    fn run_seen(&mut self, inputs: &[(&str, &Tensor)], see: See<'_>) -> Result<Outputs, CodegenError> {
+        let run = self.enqueue_with(inputs, &mut |executable, part| executable.start_seen(part, see))?;
+        Pending::Running(Box::new(run)).wait()
+    }
+
     fn enqueue(&mut self, inputs: &[(&str, &Tensor)]) -> Result<Pending, CodegenError> {
-        let run = self.enqueue_with(inputs, &mut |executable, part| Ok(executable.start(part)?))?;
+        let run = self.enqueue_with(inputs, &mut |executable, part| executable.start(part))?;
         Ok(Pending::Running(Box::new(run)))
     }
 

@@ -48,13 +48,24 @@ impl Launches {
         let launches = self.steps.iter().filter_map(|step| match step {
             StreamOp::Launch(launch) => Some(launch.function),
             StreamOp::Clear { .. }
-            | StreamOp::Copy(_)
+            | StreamOp::Copy { .. }
             | StreamOp::Product(_)
             | StreamOp::Exchange { .. }
             | StreamOp::Gather { .. }
             | StreamOp::Sum { .. } => None,
         });
         launches.collect()
+    }
+
+    /// For each kernel of a plan that has this many, after how many steps its results are there. One without steps ends with the one before it.
+    #[cfg(feature = "driver")]
+    pub(super) fn ends(&self, kernels: usize) -> Vec<usize> {
+        let mut ends = vec![0; kernels];
+        for (at, step) in self.steps.iter().enumerate() {
+            step.kernels().iter().for_each(|&kernel| ends[kernel] = at + 1);
+        }
+        (1..kernels).for_each(|kernel| ends[kernel] = ends[kernel].max(ends[kernel - 1]));
+        ends
     }
 
     /// Whether ranks exchange something in a run.
@@ -76,13 +87,20 @@ impl Launches {
 pub enum StreamOp {
     /// Sets a buffer to zeros.
     Clear {
+        /// The kernel of the plan that it belongs to.
+        kernel: usize,
         /// Where it begins.
         at: BufferOffset,
         /// All of its bytes.
         bytes: usize,
     },
     /// Copies from one buffer to another.
-    Copy(Transfer),
+    Copy {
+        /// The kernel of the plan that it belongs to.
+        kernel: usize,
+        /// What goes where.
+        transfer: Transfer,
+    },
     /// Runs a function.
     Launch(Launch),
     /// Lets a library multiply matrices.
@@ -131,6 +149,19 @@ pub enum StreamOp {
 }
 
 impl StreamOp {
+    /// The kernels of the plan that it does work of.
+    pub fn kernels(&self) -> &[usize] {
+        match self {
+            StreamOp::Launch(launch) => &launch.kernels,
+            StreamOp::Product(product) => std::slice::from_ref(&product.kernel),
+            StreamOp::Clear { kernel, .. }
+            | StreamOp::Copy { kernel, .. }
+            | StreamOp::Exchange { kernel, .. }
+            | StreamOp::Gather { kernel, .. }
+            | StreamOp::Sum { kernel, .. } => std::slice::from_ref(kernel),
+        }
+    }
+
     /// The buffers that it touches.
     pub fn buffers(&self) -> Vec<BufferId> {
         let of = |argument: &Argument| match argument {
@@ -139,7 +170,7 @@ impl StreamOp {
         };
         match self {
             StreamOp::Clear { at, .. } => vec![at.buffer],
-            StreamOp::Copy(Transfer { from, to, .. })
+            StreamOp::Copy { transfer: Transfer { from, to, .. }, .. }
             | StreamOp::Exchange { from, to, .. }
             | StreamOp::Sum { from, to, .. } => {
                 vec![from.buffer, to.buffer]

@@ -140,7 +140,9 @@ impl Renderer {
         };
         program.scratch_bytes = program.scratch_bytes.max(template.scratch_bytes);
         program.steps.extend(template.steps.iter().map(|step| match step {
-            TemplateOp::Clear { slot, bytes } => StreamOp::Clear { at: spot(slots[*slot]), bytes: *bytes },
+            TemplateOp::Clear { slot, bytes } => {
+                StreamOp::Clear { kernel: number, at: spot(slots[*slot]), bytes: *bytes }
+            }
             TemplateOp::Launch { function, grid, slots, bytes } => StreamOp::Launch(Launch {
                 kernels: vec![number],
                 function: *function,
@@ -174,8 +176,10 @@ impl Renderer {
             let start = spot(at.buffer);
             BufferOffset { buffer: start.buffer, offset: start.offset + at.offset }
         };
-        let copy =
-            |t: Transfer| StreamOp::Copy(Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes });
+        let copy = |t: Transfer| {
+            let transfer = Transfer { from: outer(t.from), to: outer(t.to), bytes: t.bytes };
+            StreamOp::Copy { kernel: number, transfer }
+        };
         for iteration in 0..repeated.iterations {
             let iteration = repeated.iteration(iteration);
             let inner = |buffer: BufferId| {

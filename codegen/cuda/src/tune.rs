@@ -169,7 +169,7 @@ impl Tuner<'_> {
         let run = || {
             program.steps.iter().try_for_each(|step| match step {
                 StreamOp::Clear { .. }
-                | StreamOp::Copy(_)
+                | StreamOp::Copy { .. }
                 | StreamOp::Exchange { .. }
                 | StreamOp::Gather { .. }
                 | StreamOp::Sum { .. } => Ok(()),
@@ -226,7 +226,7 @@ impl Memory {
         let steps = programs.clone().flat_map(|program| &program.steps);
         let arguments = steps.flat_map(|step| match step {
             StreamOp::Clear { .. }
-            | StreamOp::Copy(_)
+            | StreamOp::Copy { .. }
             | StreamOp::Exchange { .. }
             | StreamOp::Gather { .. }
             | StreamOp::Sum { .. } => &[],

@@ -117,7 +117,7 @@ impl Model {
                 estimate: of(launch),
             }),
             StreamOp::Clear { bytes, .. } => Ok(self.moved(*bytes)),
-            StreamOp::Copy(Transfer { bytes, .. }) => Ok(self.moved(2 * bytes)),
+            StreamOp::Copy { transfer: Transfer { bytes, .. }, .. } => Ok(self.moved(2 * bytes)),
             StreamOp::Product(_) => Err(ModelError::Unknown { what: "products of a library" }),
             StreamOp::Exchange { .. } | StreamOp::Gather { .. } | StreamOp::Sum { .. } => {
                 Err(ModelError::Unknown { what: "exchanges among ranks" })
@@ -385,7 +385,8 @@ mod tests {
         let program =
             Launches { steps: vec![StreamOp::Gather { kernel: 0, at, bytes: 8, part: 4 }], scratch_bytes: 0 };
         assert_eq!(model.steps(&program, &[]), Err(ModelError::Unknown { what: "exchanges among ranks" }));
-        let program = Launches { steps: vec![StreamOp::Clear { at, bytes: 4_800_000 }], scratch_bytes: 0 };
+        let program =
+            Launches { steps: vec![StreamOp::Clear { kernel: 0, at, bytes: 4_800_000 }], scratch_bytes: 0 };
         let steps = model.steps(&program, &[]).expect("a fill");
         assert_eq!(steps[0].estimate.bound, Bound::Memory);
         assert!((steps[0].estimate.seconds - 1.3e-6 - 1e-6 / 0.92).abs() < 1e-12);

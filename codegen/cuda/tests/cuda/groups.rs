@@ -56,7 +56,7 @@ fn kernels(program: &Launches) -> Vec<Vec<usize>> {
     let launches = program.steps.iter().filter_map(|step| match step {
         StreamOp::Launch(launch) => Some(launch.kernels.clone()),
         StreamOp::Clear { .. }
-        | StreamOp::Copy(_)
+        | StreamOp::Copy { .. }
         | StreamOp::Product(_)
         | StreamOp::Exchange { .. }
         | StreamOp::Gather { .. }

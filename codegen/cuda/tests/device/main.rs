@@ -136,6 +136,41 @@ fn timed_runs_give_the_same_results_and_a_time_for_each_kernel() {
     assert_eq!(program.run(&[("x", &numbers(2.0))]).unwrap().get("y"), Ok(&numbers(4.0)));
 }
 
+/// In memory of their own, too, temporaries are there while they are looked at.
+#[test]
+fn a_run_is_seen_after_each_kernel() {
+    let Some(device) = device() else { return };
+    for temporaries in [Temporaries::Arena, Temporaries::Fresh] {
+        let (states, folder) = (device.states(), TempDir::new().unwrap());
+        let mut bench = Bench::default();
+        let ty = TensorType::new(DType::F32, [COUNT]);
+        let x = bench.input("x", numbers(1.0));
+        let between = bench.buffer("between", ty, BufferRole::Temporary);
+        let y = bench.output("y", DType::F32, &[COUNT]);
+        for (from, to) in [(x, between), (between, y)] {
+            let mut p = Program::default();
+            let value = p.load(from, DType::F32, at(&[1]));
+            let twice = p.push(InstrKind::Binary(Binary::Add, value, value), DType::F32);
+            p.store(twice, to, at(&[1]));
+            bench.kernel(Form::Map, Domain::flat([COUNT]), p.region, p.stores);
+        }
+        let program = ProgramPlan::whole(bench.plan());
+        let cache = Cache::at(folder.path());
+        let options = Options { groups: false, ..Options::default() };
+        let program = CudaExecutable::compile(program, &states, &device, options, temporaries, &cache);
+        let (mut program, mut seen) = (program.expect("compiles"), vec![]);
+        let outputs = program.run_seen(&[("x", &numbers(1.0))], &mut |moment| {
+            let written = [between, y][moment.kernel];
+            seen.push((moment.plan, moment.kernel, (moment.look)(written)?));
+            Ok(())
+        });
+        assert_eq!(outputs.unwrap().get("y"), Ok(&numbers(4.0)));
+        assert_eq!(seen, [(0, 0, numbers(2.0)), (0, 1, numbers(4.0))], "{temporaries:?}");
+        let stopped = program.run_seen(&[("x", &numbers(1.0))], &mut |_| Err(CudaError::NoDriver.into()));
+        assert_eq!(stopped.unwrap_err(), CudaError::NoDriver.into());
+    }
+}
+
 /// The panels of a large tile are more shared memory than a block has whose function does not ask for it.
 #[test]
 fn functions_ask_for_their_shared_memory() {
