@@ -1,4 +1,5 @@
-//! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers. Where there are few
+//! Products without consumers: a block for each tile of rows × columns, whose region runs on sums in registers; those with few rows or columns are
+//! in [`gemv`](super::gemv). Where there are few
 //! tiles, and sums are long, each of several blocks has a part of a tile's sums, and a second function adds the parts up
 //! (split-k).
 //!
@@ -7,6 +8,7 @@
 //! ```
 
 use super::body::Body;
+use super::gemv::FewRows;
 use super::lower::{Block, Lowering, ProductMethod, count};
 use super::rewrite::dense;
 use super::source::{Axes, Code, coordinates, memory_type, narrowed, register_type, value_name};
@@ -56,6 +58,9 @@ impl Lowering<'_> {
         let [outer, rows, columns] = self.extents(&kernel.domain)?;
         if outer * rows * columns == 0 {
             return Ok(());
+        }
+        if let Some(few_rows) = FewRows::of(self, kernel) {
+            return self.few_rows(&few_rows);
         }
         let kernel = &self.with_converted_operands(kernel)?;
         let Some(tiles) = Tiles::of(self, kernel) else { return self.split_products(kernel) };
@@ -194,12 +199,7 @@ impl Lowering<'_> {
         for (name, operand, own) in
             [("a", &product.a, domain.row_axes()), ("b", &product.b, domain.column_axes())]
         {
-            let axes = OperandAxes {
-                extents: [&domain.axes[..], &product.k].concat(),
-                outer,
-                rows: own,
-                depth: domain.axes.len()..domain.axes.len() + product.k.len(),
-            };
+            let axes = OperandAxes::new(domain, &product.k, outer, own);
             self.operand(code, operand, &axes, &format!("{name}{number}"));
         }
     }
@@ -207,14 +207,7 @@ impl Lowering<'_> {
     /// An operand as a function of its row and of the number in the sum.
     pub(super) fn operand(&self, code: &mut Code, operand: &Operand, axes: &OperandAxes<'_>, name: &str) {
         let mut inner = Code::default();
-        let row_names = coordinates(&mut inner, "row", 'r', &axes.extents[axes.rows.clone()]);
-        let depth_names = coordinates(&mut inner, "k", 'k', &axes.extents[axes.depth.clone()]);
-        let mut names = vec!["0".to_string(); axes.extents.len()];
-        names[..axes.outer.len()].clone_from_slice(axes.outer);
-        names[axes.rows.clone()].clone_from_slice(&row_names);
-        names[axes.depth.clone()].clone_from_slice(&depth_names);
-        let all = Axes { names, extents: axes.extents.clone() };
-        let mut body = Body::new(&operand.region, all, self.slots());
+        let mut body = Body::new(&operand.region, axes.named(&mut inner), self.slots());
         body.code = inner;
         let dtype = operand_type(operand);
         let load = plain_load(operand);
@@ -259,7 +252,24 @@ pub(super) struct OperandAxes<'a> {
     pub(super) depth: Range<usize>,
 }
 
-impl OperandAxes<'_> {
+impl<'a> OperandAxes<'a> {
+    /// Those of an operand of a product with sums over `depth`, whose rows are these axes of the domain.
+    pub(super) fn new(domain: &Domain, depth: &[usize], outer: &'a [String], rows: Range<usize>) -> Self {
+        let extents = [&domain.axes[..], depth].concat();
+        OperandAxes { outer, rows, depth: domain.axes.len()..extents.len(), extents }
+    }
+
+    /// The axes where `row` and `k` number the rows and the sum, with the lines that find their coordinates.
+    pub(super) fn named(&self, code: &mut Code) -> Axes {
+        let row_names = coordinates(code, "row", 'r', &self.extents[self.rows.clone()]);
+        let depth_names = coordinates(code, "k", 'k', &self.extents[self.depth.clone()]);
+        let mut names = vec!["0".to_string(); self.extents.len()];
+        names[..self.outer.len()].clone_from_slice(self.outer);
+        names[self.rows.clone()].clone_from_slice(&row_names);
+        names[self.depth.clone()].clone_from_slice(&depth_names);
+        Axes { names, extents: self.extents.clone() }
+    }
+
     /// Whether 16 bytes at a time along rows, or along the sum, are one aligned piece of memory, of which the last one may have fewer.
     pub(super) fn is_aligned(&self, index: &Index, dtype: DType, along_rows: bool) -> bool {
         let together = 16 / dtype.size() as i64;
@@ -277,7 +287,7 @@ impl OperandAxes<'_> {
     }
 
     /// The last axis of a group that has more than one point.
-    fn innermost(&self, group: &Range<usize>) -> Option<usize> {
+    pub(super) fn innermost(&self, group: &Range<usize>) -> Option<usize> {
         group.clone().rev().find(|&axis| self.extents[axis] > 1)
     }
 
@@ -316,7 +326,7 @@ pub(super) fn define_entries(body: &mut Body<'_>, kernel: &Kernel, wanted: Optio
 }
 
 /// As `define_entries`, from the sum of each product that `sum_of` writes.
-fn define_entries_from(
+pub(super) fn define_entries_from(
     body: &mut Body<'_>,
     kernel: &Kernel,
     wanted: Option<&BTreeSet<Scalar>>,

@@ -32,6 +32,7 @@ pub mod emulator;
 mod error;
 #[cfg(feature = "driver")]
 mod executable;
+mod gemv;
 mod grid;
 mod group;
 mod launches;
@@ -89,13 +90,14 @@ pub use peaks::peaks;
 use std::sync::Arc;
 
 /// The headers that generated source includes, by name.
-pub const HEADERS: [(&str, &str); 6] = [
+pub const HEADERS: [(&str, &str); 7] = [
     ("seam.cuh", include_str!("headers/seam.cuh")),
     ("numbers.cuh", include_str!("headers/numbers.cuh")),
     ("reduce.cuh", include_str!("headers/reduce.cuh")),
     ("tile.cuh", include_str!("headers/tile.cuh")),
     ("warpgroup.cuh", include_str!("headers/warpgroup.cuh")),
     ("chain.cuh", include_str!("headers/chain.cuh")),
+    ("gemv.cuh", include_str!("headers/gemv.cuh")),
 ];
 
 /// The emulator's header, which the seam includes where there is no CUDA compiler.

@@ -395,6 +395,13 @@ inline float float_of_bits(u32 bits) {
   return x;
 }
 
+inline u32 bytes_of(u32 x, u32 y, u32 selector) {
+  const u64 bytes = (u64)y << 32 | x;
+  u32 result = 0;
+  for (int at = 0; at < 4; at++) result |= (u32)(bytes >> 8 * (selector >> 4 * at & 7) & 0xff) << 8 * at;
+  return result;
+}
+
 inline u32 bits_of_float(float x) {
   u32 bits;
   memcpy(&bits, &x, 4);

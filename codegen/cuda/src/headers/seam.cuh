@@ -163,6 +163,9 @@ DEVICE u32 tf32_bits(float x) {
 }
 
 DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
+
+// Four of the bytes of x, numbers 0 to 3, and of y, 4 to 7: each is chosen by half a byte of the selector, the lowest by the lowest.
+DEVICE u32 bytes_of(u32 x, u32 y, u32 selector) { return __byte_perm(x, y, selector); }
 DEVICE u32 bits_of_float(float x) { return __float_as_uint(x); }
 DEVICE double double_of_bits(u64 bits) { return __longlong_as_double((long long)bits); }
 

@@ -3,6 +3,7 @@
 
 mod banks;
 mod collectives;
+mod gemv;
 mod grids;
 mod groups;
 mod judge;

@@ -3,7 +3,7 @@
 
 use crate::judge::{Case, failures, is_skipped};
 use crate::support::{Bench, Program, Random, at};
-use crate::{products, strips};
+use crate::{gemv, products, strips};
 use kernfusion_cuda::emulator::{Emulator, ThreadSchedule};
 use kernfusion_cuda::{Function, HEADERS, Options, Renderer};
 use kernfusion_ir::evaluate::{Array, Precision};
@@ -91,12 +91,13 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
     }
     let mut cases = products::few_small();
     cases.extend([long_rows(), short_rows(), strips::few_small()]);
+    cases.extend(gemv::few_small());
     let mut renderer = Renderer::new(Options::default());
     let same = |function: &Function| function.text.clone();
     assert!(!noticed(&cases, &mut renderer, &same, &|_, text| text.into()), "nothing is missing yet");
     let mut missed = vec![];
     for (header, text) in
-        HEADERS.iter().filter(|(name, _)| ["tile.cuh", "reduce.cuh", "chain.cuh"].contains(name))
+        HEADERS.iter().filter(|(name, _)| ["tile.cuh", "reduce.cuh", "chain.cuh", "gemv.cuh"].contains(name))
     {
         for word in BARRIERS {
             for number in 0..text.matches(word).count() {
@@ -113,7 +114,7 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
 }
 
 /// A text of a header, and what would be wrong in its place.
-const WRONG: [(&str, &str, &str); 17] = [
+const WRONG: [(&str, &str, &str); 24] = [
     ("tile.cuh", "copy_wait<AHEAD - 1>", "copy_wait<AHEAD>"),
     ("tile.cuh", "fill_both(step + AHEAD)", "fill_both(step + AHEAD + 1)"),
     ("tile.cuh", "load_matrices<P::ALONG_ROWS>", "load_matrices<false>"),
@@ -132,6 +133,13 @@ const WRONG: [(&str, &str, &str); 17] = [
     ("chain.cuh", "slot * 8 + threadIdx", "slot * 4 + threadIdx"),
     ("chain.cuh", "rows[i] = fragments + i * DEPTH / 4 + k / 4", "rows[i] = fragments + i * DEPTH / 4"),
     ("chain.cuh", "(ALONG_ROWS ? ROWS : DEPTH) + piece<T>()", "(ALONG_ROWS ? ROWS : DEPTH)"),
+    ("gemv.cuh", "int bits = STEP; bits", "int bits = 2 * STEP; bits"),
+    ("gemv.cuh", "bits < STEP * TEAM && bits < WARP", "bits < STEP * TEAM / 2 && bits < WARP / 2"),
+    ("gemv.cuh", "warp / WARPS * WARPS * STEP", "0 * STEP"),
+    ("gemv.cuh", "int other = 1; other < WARPS", "int other = 1; other < WARPS - 1"),
+    ("gemv.cuh", "result = entry() == at ? sums[at] : result", "result = sums[at]"),
+    ("gemv.cuh", "piece >= PIECES) continue", "false) continue"),
+    ("gemv.cuh", "term >= DEPTH) continue", "false) continue"),
 ];
 
 #[test]
@@ -141,6 +149,7 @@ fn wrong_fragments_and_bank_conflicts_are_noticed() {
     }
     let mut cases = products::few_small();
     cases.push(strips::few_small());
+    cases.extend(gemv::few_small());
     let mut renderer = Renderer::new(Options::default());
     let same = |function: &Function| function.text.clone();
     for (header, right, wrong) in WRONG {

@@ -1,7 +1,7 @@
 //! NVRTC accepts the functions of products, of chains and of sums over ranks, where it is installed.
 
 use crate::judge::Case;
-use crate::{collectives, groups, products, strips};
+use crate::{collectives, gemv, groups, products, strips};
 use kernfusion_cuda::nvrtc::{Binary, Form, compile, is_present};
 use kernfusion_cuda::{Function, Options, Renderer};
 use kernfusion_ir::DType;
@@ -36,6 +36,21 @@ fn products_and_chains_compile_without_spills() {
                 check(function, architecture);
             }
         }
+    }
+}
+
+#[test]
+fn products_of_few_rows_compile_without_spills() {
+    if !is_present() {
+        println!("skipped: NVRTC is not installed");
+        return;
+    }
+    let mut renderer = Renderer::new(Options::default());
+    for plan in gemv::every_type() {
+        renderer.program(&plan).expect("renders");
+    }
+    for (number, function) in renderer.functions().iter().enumerate() {
+        check(function, ARCHITECTURES[number % ARCHITECTURES.len()]);
     }
 }
 

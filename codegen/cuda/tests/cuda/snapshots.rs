@@ -1,7 +1,7 @@
 //! The source of each family of kernels, as people read it: `snapshots/*.cu`. `KERNFUSION_BLESS=1` rewrites them.
 
 use crate::judge::planned;
-use crate::{collectives, groups, products, strips};
+use crate::{collectives, gemv, groups, products, strips};
 use kernfusion_cuda::{Options, Renderer};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::Plan;
@@ -46,6 +46,10 @@ fn the_source_of_each_family_is_as_it_was() {
         plans.push((name.into(), strips::attention(shape, causal, DType::BF16, is_backward).plan));
     }
     plans.push(("product_in_parts".into(), products::in_parts().plan));
+    let few_rows = gemv::few_small().into_iter().map(|case| case.plan);
+    plans.extend(
+        ["gemv_of_two_products", "gemv_along_columns", "gemv"].map(String::from).into_iter().zip(few_rows),
+    );
     plans.push(("group".into(), groups::updates(false).plan));
     let mut sources: Vec<_> =
         plans.into_iter().map(|(name, plan)| (name, source(&plan, Options::default()))).collect();
