@@ -417,6 +417,44 @@ fn a_run_goes_on_and_writes_texts() {
     assert_eq!(succeed(&work, flags, &[]).unwrap(), work.succeed(flags));
 }
 
+/// What a command has put into the streams of the simulated device, by kind.
+fn counts(work: &Workplace, flags: &str) -> Option<BTreeMap<String, usize>> {
+    let file = work.path("counts");
+    succeed(work, flags, &[("SIMULATED_COUNTS", file.to_str().unwrap())])?;
+    let text = std::fs::read_to_string(file).unwrap();
+    let count = |line: &str| {
+        let (name, number) = line.split_once(": ").unwrap();
+        (name.to_string(), number.parse().unwrap())
+    };
+    Some(text.lines().map(count).collect())
+}
+
+/// A token replays the graph that the first one has recorded, between three copies: the batch to the device, from there to where the program reads it,
+/// and the logits back.
+#[test]
+fn a_token_is_one_graph() {
+    let work = Workplace::new();
+    work.write("long.json", r#"{"layers": 1, "width": 8, "heads": 2, "context": 64}"#);
+    let train = TRAIN.replace("small.json", "long.json");
+    work.succeed(&format!("{train} --steps 1"));
+    let generate = |tokens: usize| {
+        counts(
+            &work,
+            &format!("generate --checkpoint run --prompt Compiler --tokens {tokens} --temperature 0"),
+        )
+    };
+    let Some(few) = generate(4) else { return };
+    let more = generate(12).unwrap();
+    let of = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name).copied().unwrap_or(0);
+    let added = |name: &str| of(&more, name) - of(&few, name);
+    assert_eq!((added("graphs"), added("copies")), (8, 24), "{few:?} {more:?}");
+    for name in ["launches", "fills", "recorded launches", "recorded copies", "recorded fills"] {
+        assert_eq!(added(name), 0, "{name}: {few:?} {more:?}");
+    }
+    // The prompt, and the first token after it.
+    assert!(of(&few, "launches") == 0 && of(&few, "recorded launches") > 20, "{few:?}");
+}
+
 /// Sums of squares of rows, and whatever is divided by their roots.
 const NORM: &str = r#"graph "norm" {
   %x = input {name = "x", dtype = f32, shape = [3, 4]} : f32[3,4]

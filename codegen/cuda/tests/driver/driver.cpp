@@ -9,7 +9,8 @@
 // from 0, that fails as a kernel with a wild pointer does), SIMULATED_CRASH, SIMULATED_HANG, SIMULATED_WRONG (none: text in the
 // names of functions whose launches end the process, never end, or do nothing), SIMULATED_KERNELS (`none`: code is taken as it is,
 // NVRTC's own too, and no kernel does anything, so that a command's cubins can be made without a GPU), SIMULATED_CUBINS (none: a
-// folder of cubins, all of which are built together when the first kernel is launched).
+// folder of cubins, all of which are built together when the first kernel is launched), SIMULATED_COUNTS (none: a file that says, when the process ends, how
+// many launches, graphs, copies and fills were started, and how many of each graphs have recorded).
 #include "simulator.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default"))) int
@@ -27,6 +28,20 @@ namespace {
 // The context of each device.
 char contexts[64];
 thread_local void* current;
+
+// Counts something that is put into a stream.
+void count(const char* what, void* stream) {
+  static std::map<std::string, size_t>* counts;
+  if (!getenv("SIMULATED_COUNTS")) return;
+  if (!counts) {
+    counts = new std::map<std::string, size_t>;
+    atexit([] {
+      std::ofstream file(getenv("SIMULATED_COUNTS"));
+      for (const auto& [name, number] : *counts) file << name << ": " << number << '\n';
+    });
+  }
+  ++(*counts)[device().stream(stream).capture ? std::string("recorded ") + what : what];
+}
 }  // namespace
 
 EXPORT cuInit(unsigned) { return setting("SIMULATED_DEVICES", 1) == 0 ? NO_DEVICE : SUCCESS; }
@@ -171,6 +186,7 @@ EXPORT cuGraphInstantiateWithFlags(Instance** instance, Graph* graph, unsigned l
 
 EXPORT cuGraphLaunch(Instance* instance, void* handle) {
   HEALTHY;
+  count("graphs", handle);
   return device().enqueue(device().stream(handle), [operations = instance->operations] {
     for (auto& operation : *operations)
       if (Result result = operation()) return result;
@@ -365,6 +381,7 @@ EXPORT cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* ha
   Stream& stream = device().stream(handle);
   if (!device().holder(to, bytes)) return outside("a copy", bytes);
   if (is_empty_node(stream, bytes)) return INVALID_VALUE;
+  count("copies", handle);
   return device().is_pinned(from, bytes) ? copy_late(stream, (void*)to, from, bytes, from)
                                          : copy_kept(stream, to, from, bytes);
 }
@@ -374,6 +391,7 @@ EXPORT cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* handle) 
   Stream& stream = device().stream(handle);
   if (!device().holder(from, bytes)) return outside("a copy", bytes);
   if (is_empty_node(stream, bytes)) return INVALID_VALUE;
+  count("copies", handle);
   const bool is_pinned = device().is_pinned(to, bytes);
   if (Result result = copy_late(stream, to, (void*)from, bytes, is_pinned ? to : nullptr)) return result;
   return is_pinned || stream.capture ? SUCCESS : device().finish(stream);
@@ -383,6 +401,7 @@ EXPORT cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* handle
   HEALTHY;
   if (!device().holder(to, bytes) || !device().holder(from, bytes)) return outside("a copy", bytes);
   if (is_empty_node(device().stream(handle), bytes)) return INVALID_VALUE;
+  count("copies", handle);
   return copy_late(device().stream(handle), (void*)to, (void*)from, bytes, nullptr);
 }
 
@@ -390,6 +409,7 @@ EXPORT cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void* hand
   HEALTHY;
   if (!device().holder(to, bytes)) return outside("a fill", bytes);
   if (is_empty_node(device().stream(handle), bytes)) return INVALID_VALUE;
+  count("fills", handle);
   return device().enqueue(device().stream(handle), [=] {
     if (runs_kernels()) memset((void*)to, value, bytes);
     return SUCCESS;
@@ -454,6 +474,7 @@ EXPORT cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, un
   if (8 * pointers.size() > most) return INVALID_VALUE;
   if (device().stream(handle).capture) device().stream(handle).capture->functions.insert(function);
   const Grid grid{x, y, z};
+  count("launches", handle);
   return device().enqueue(device().stream(handle),
                           [=] { return device().launch(*function, grid, threads, shared, pointers); });
 }
