@@ -20,7 +20,7 @@ use crate::hugging_face::Published;
 use crate::record::{Record, parameters};
 use crate::{Error, Result};
 use kernfusion::compile::{MemoryStrategy, Target, lower};
-use kernfusion::models::{GptConfig, ModelConfig};
+use kernfusion::models::{Chunk, GptConfig, ModelConfig};
 use kernfusion::trace::{Program, Trace};
 use kernfusion_codegen::States;
 use kernfusion_cpu::object::{ObjectFile, Reading, ReadingChunk};
@@ -131,8 +131,7 @@ impl AheadOfTime {
         let folder = NewFolder::create(path, if replaces { Some(&is_ours) } else { None })?;
         let start = Instant::now();
         let chunks = chunks(&self.config, self.prompts).into_iter().map(|chunk| {
-            let program = self.config.continuation(&trace(self.target.stored()), self.batch, chunk)?;
-            let plan = self.planned(&program)?;
+            let plan = self.planned(&self.program(chunk)?)?;
             Ok(ReadingChunk { plan, length: chunk.length, visible: chunk.visible })
         });
         let chunks = chunks.collect::<Result<Vec<_>>>()?;
@@ -151,6 +150,19 @@ impl AheadOfTime {
         let files = folder.commit()?;
         let (object_bytes, programs, chunks) = (object.bytes.len(), object.programs, chunks.len());
         Ok(Report { files, object_bytes, parameter_bytes, chunks, programs, compile })
+    }
+
+    /// The programs that read each kind of chunk, as a [`Generator`](crate::generate::Generator) compiles them.
+    ///
+    /// # Errors
+    /// If the shape is not valid.
+    pub fn programs(&self) -> Result<Vec<Program>> {
+        let program = |chunk| self.program(chunk);
+        chunks(&self.config, self.prompts).into_iter().map(program).collect()
+    }
+
+    fn program(&self, chunk: Chunk) -> Result<Program> {
+        Ok(self.config.continuation(&trace(self.target.stored()), self.batch, chunk)?)
     }
 
     fn planned(&self, program: &Program) -> Result<kernfusion_ir::kernel::Plan> {

@@ -1,4 +1,4 @@
-//! `kernfusion compile`: a model as an object file for programs in C and Rust.
+//! `kernfusion compile`: a model as an object file for programs in C and Rust, or the kernels that a GPU needs for it.
 
 use crate::Outcome;
 use crate::common::error::{CliError, in_file};
@@ -7,17 +7,25 @@ use crate::common::screen::Screen;
 use crate::common::source::published;
 use clap::ValueEnum;
 use kernfusion::compile::{Isa, Target};
+#[cfg(feature = "cuda")]
+use kernfusion::compile::{MemoryStrategy, Stages};
+#[cfg(feature = "cuda")]
+use kernfusion_cuda::{Cache, Options, Renderer, accepts, has_warpgroups};
 use kernfusion_lm::ahead_of_time::{AheadOfTime, RUNTIME};
 use kernfusion_lm::checkpoint::Checkpoint;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Compile a decoder to an object file that a program in C or Rust runs without the compiler
 ///
 /// The folder gets NAME.o, NAME.h, NAME.rs, the parameters as NAME.safetensors and, if it stands beside this program, the
 /// runtime for C as libkernfusion_runtime.a. It is there whole or not at all.
+///
+/// With --arch, the folder gets the kernels with which generate continues a text on a GPU (cubins). Where KERNFUSION_CUBINS names the folder,
+/// that takes no NVRTC.
 #[derive(clap::Args)]
 #[command(after_help = "Example: kernfusion compile --checkpoint runs/tiny --work decode -o artefact\n\
+                        Example: kernfusion compile --checkpoint runs/tiny --arch sm_90a -o kernels\n\
                         With decode each token takes a step; with prefill prompts are read up to 128 tokens at a time, too.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -38,6 +46,9 @@ pub(crate) struct Args {
     /// Processors that it is for
     #[arg(long, value_enum, value_name = "CPU", default_value = "host")]
     cpu: Cpu,
+    /// Instead of an object file, the kernels for GPUs of this architecture, such as sm_80 (A100) or sm_90a (H100, H200)
+    #[arg(long, value_name = "ARCH", conflicts_with_all = ["work", "cpu", "name", "overwrite", "runtime"])]
+    arch: Option<String>,
     /// Seed of new parameters
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -77,6 +88,9 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         Cpu::Baseline => target.isa(Isa::Portable),
     };
     let (model, default) = model(&args, &target)?;
+    if let Some(architecture) = &args.arch {
+        return cubins(&model.batch(1).prompts(true), &target, architecture, &args.output, screen);
+    }
     let name = args.name.as_deref().unwrap_or(&default);
     let model = model.named(name).map_err(|error| in_flag("--name", error))?;
     let model = model.batch(args.model.batch_size.unwrap_or(1)).prompts(args.work == Work::Prefill);
@@ -105,6 +119,47 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         screen.line("the runtime: cargo build --release -p kernfusion-runtime in Kernfusion's source");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the cubins of all kernels that read a text, each under the name by which it is looked up; what else is there stays.
+#[cfg(feature = "cuda")]
+fn cubins(
+    model: &AheadOfTime,
+    target: &Target,
+    architecture: &str,
+    folder: &Path,
+    screen: &mut Screen,
+) -> Outcome {
+    let stages = Stages::new(target, MemoryStrategy::NONE).accepting(accepts);
+    std::fs::create_dir_all(folder).map_err(|cause| CliError::Write { path: folder.into(), cause })?;
+    let cache = Cache::at(folder);
+    let programs = model.programs()?;
+    for program in &programs {
+        let mut graph = program.graph.clone();
+        stages.simplify(&mut graph, None, &mut |_, _| {})?;
+        let plan = stages.plan(stages.fuse(&graph)?);
+        let warpgroups = has_warpgroups(architecture);
+        // A program's functions have names of their own, as where it runs.
+        let mut renderer = Renderer::new(Options { warpgroups, ..Options::default() });
+        let launched = renderer.program(&plan).map_err(kernfusion_lm::Error::from)?.functions();
+        let functions: Vec<_> = launched.into_iter().map(|at| &renderer.functions()[at]).collect();
+        cache.cubins(&functions, architecture)?;
+    }
+    let written =
+        std::fs::read_dir(folder).map_err(|cause| CliError::Read { path: folder.into(), cause })?.count();
+    screen.line(format!(
+        "{}: {written} kernels for {architecture}, of {} kinds of chunks",
+        folder.display(),
+        programs.len()
+    ));
+    screen.line(format!("KERNFUSION_CUBINS={} kernfusion generate --device cuda …", folder.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This program was built without GPUs.
+#[cfg(not(feature = "cuda"))]
+fn cubins(_: &AheadOfTime, _: &Target, _: &str, _: &Path, _: &mut Screen) -> Outcome {
+    Err(kernfusion_cuda::CudaError::NotBuilt.into())
 }
 
 /// The model, and a name for it.

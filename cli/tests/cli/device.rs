@@ -417,6 +417,26 @@ fn a_run_goes_on_and_writes_texts() {
     assert_eq!(succeed(&work, flags, &[]).unwrap(), work.succeed(flags));
 }
 
+#[test]
+fn kernels_that_were_compiled_ahead_of_time_need_no_compiler() {
+    let work = Workplace::new();
+    work.succeed(&format!("{TRAIN} --steps 1"));
+    for flags in ["--dtype f32", "--dtype bf16 --weights int8"] {
+        let compile = format!("compile --checkpoint run {flags} --arch sm_90a -o kernels");
+        let Some(mut command) = simulated(&work, &compile) else { return };
+        let ended = end(command.spawn().unwrap());
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+        assert!(ended.out.contains(" kernels for sm_90a, of "), "{}", ended.out);
+        let generate = format!("generate --checkpoint run {flags} --prompt Comp --tokens 9 --temperature 0");
+        let nowhere = [("KERNFUSION_NVRTC", "nowhere"), ("KERNFUSION_CACHE", "new")];
+        let message = fail(&work, &generate, &nowhere).unwrap();
+        assert!(message.contains("KERNFUSION_NVRTC names nowhere"), "{message}");
+        let with_cubins = [nowhere[0], nowhere[1], ("KERNFUSION_CUBINS", "kernels")];
+        let text = succeed(&work, &generate, &with_cubins).unwrap();
+        assert_eq!(text, succeed(&work, &generate, &[]).unwrap(), "{flags}");
+    }
+}
+
 /// What a command has put into the streams of the simulated device, by kind.
 fn counts(work: &Workplace, flags: &str) -> Option<BTreeMap<String, usize>> {
     let file = work.path("counts");
