@@ -14,6 +14,7 @@
 //!
 //! Results are deterministic: every sum has one order, which depends on shapes alone, and there are no atomics.
 
+mod accepts;
 #[cfg(feature = "driver")]
 mod backend;
 mod body;
@@ -66,8 +67,9 @@ mod tiles;
 #[cfg(feature = "driver")]
 mod tune;
 
+pub use accepts::accepts;
 #[cfg(feature = "driver")]
-pub use backend::{CudaBackend, accepts};
+pub use backend::CudaBackend;
 #[cfg(feature = "driver")]
 pub use cache::Cache;
 #[cfg(feature = "driver")]
