@@ -2,10 +2,10 @@
 //! matrix takes to come from memory, so no tile is filled with rows that are not there: threads read the matrix in pieces of 16 bytes, each once.
 //!
 //! ```text
-//! 1×3072, sums of 768 terms in bf16: a warp has a column, a lane 3 pieces of 8 terms; lanes are added up by halves
+//! 1×3072, sums of 768 terms in bf16: a warp has two columns, a lane 3 pieces of 8 terms of each; lanes are added up by halves
 //! ```
 //!
-//! Who has which terms follows from shapes and types alone, so that a sum has the same order on every card, and tuning has nothing to choose.
+//! Numbers are multiplied as `f32`, which is exact for narrow types, and `f32` itself is not rounded to TF32. Who has which terms follows from shapes and types alone, so that a sum has the same order on every card, and tuning has nothing to choose.
 
 use super::body::{Body, operands};
 use super::contraction::{OperandAxes, define_entries_from, operand_type};
@@ -26,8 +26,8 @@ const WARP: usize = 32;
 const LEAST_BLOCKS: usize = 132;
 /// Columns of a team at most.
 const MOST_COLUMNS: usize = 4;
-/// Pieces that a thread has under way: with 512 threads on a multiprocessor, as many bytes as its share of the memory's bandwidth brings in
-/// 700 ns.
+/// Pieces that a thread has under way at most: 256 threads then have 32 KiB, and a multiprocessor's share of the bandwidth of an H200 is 25 KiB in the
+/// 700 ns that memory may take.
 const MOST_PIECES: usize = 8;
 
 /// A product with few rows, and who computes what of it.
