@@ -91,6 +91,13 @@ def write(name, build):
     model, inputs = build()
     model.train(name in TRAINED)
     export(name, model, inputs)
+    tensors = measured(name, model, inputs)
+    write_tensors(name, tensors)
+    print(name, [round(x, 4) for x in (tensors["losses"][0].item(), tensors["losses"][-1].item())], flush=True)
+
+
+def measured(name, model, inputs):
+    """What PyTorch makes of a model, which is trained then."""
     tensors = {f"input.{i}": value for i, value in enumerate(inputs.values())}
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     outputs = outputs_of(model, inputs)
@@ -103,9 +110,7 @@ def write(name, build):
     changed = [key for key, value in model.named_buffers() if not torch.equal(value, buffers[key])]
     model.load_state_dict(buffers, strict=False)
     tensors["losses"] = torch.tensor(train(model, inputs, target))
-    tensors |= {f"buffer.{key}": value for key, value in model.named_buffers() if key in changed}
-    write_tensors(name, tensors)
-    print(name, [round(x, 4) for x in (tensors["losses"][0].item(), tensors["losses"][-1].item())], flush=True)
+    return tensors | {f"buffer.{key}": value for key, value in model.named_buffers() if key in changed}
 
 
 def train(model, inputs, target):
@@ -120,10 +125,13 @@ def train(model, inputs, target):
     return losses
 
 
-def write_tensors(name, tensors):
+def packed(tensors):
     narrow = lambda value: value.int() if value.dtype == torch.long else value
-    tensors = {key: narrow(value.detach()).contiguous().clone() for key, value in tensors.items()}
-    put(f"{name}.safetensors", save(tensors))
+    return save({key: narrow(value.detach()).contiguous().clone() for key, value in tensors.items()})
+
+
+def write_tensors(name, tensors):
+    put(f"{name}.safetensors", packed(tensors))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ pub(crate) type Fault = String;
 pub(crate) type Built = Result<Vec<Tensor>, Fault>;
 
 /// Values by name.
-pub(crate) type Values<'a> = HashMap<&'a str, Tensor>;
+pub(crate) type Values = HashMap<String, Tensor>;
 
 /// A node that is about to be traced.
 pub(crate) struct Call<'a> {
     pub(crate) trace: &'a Trace,
     pub(crate) node: &'a Node,
-    pub(crate) values: &'a Values<'a>,
+    pub(crate) values: &'a Values,
     /// The recorded types of the results.
     pub(crate) results: &'a [TensorType],
 }
@@ -235,7 +235,8 @@ pub(crate) fn as_dtype(x: &Tensor, dtype: DType) -> Tensor {
     if x.dtype() == dtype { x.clone() } else { x.cast(dtype) }
 }
 
-fn axis(at: i64, rank: usize) -> Result<isize, Fault> {
+/// An axis of a tensor of that rank, which may be counted from the end.
+pub(crate) fn axis(at: i64, rank: usize) -> Result<isize, Fault> {
     let count = rank.max(1) as i64;
     match (-count..count).contains(&at) {
         true => Ok(at.rem_euclid(count) as isize),

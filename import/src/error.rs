@@ -93,7 +93,9 @@ fn unknown(operators: &[UnknownOperator]) -> String {
         _ => format!("{name} ({count} times, first {first})"),
     });
     let (count, list) = (operators.len(), each.collect::<Vec<_>>().join("; "));
-    let hint = "; `run_decompositions()` before `torch.export.save` leaves fewer";
+    let is_of_pytorch = operators.iter().any(|operator| operator.name.starts_with("aten."));
+    let hint =
+        if is_of_pytorch { "; `run_decompositions()` before `torch.export.save` leaves fewer" } else { "" };
     let noun = if count == 1 { "operator is" } else { "operators are" };
     format!("{count} {noun} not known: {list}{hint}")
 }

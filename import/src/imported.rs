@@ -1,11 +1,11 @@
-//! An archive that was read: a graph, the values of its states, and its signature.
+//! A file that was read: a graph, the values of its states, and its signature.
 
 use crate::archive::Archive;
 use crate::constants::closed_form;
 use crate::error::{ImportError, UnknownOperator};
 use crate::in_place::Renamed;
 use crate::schema::{
-    Argument, ExportedProgram, Graph, InputSpec, MAJOR, OutputSpec, Signature, operator_name,
+    Argument, ExportedProgram, Graph, InputSpec, MAJOR, Node, OutputSpec, Signature, operator_name,
 };
 use crate::weights::{Weight, Weights, tensor_type};
 use crate::{Result, in_place, sizes};
@@ -19,7 +19,10 @@ use std::path::{Path, PathBuf};
 /// A model that was exported elsewhere.
 pub struct Imported {
     pub(crate) path: PathBuf,
-    pub(crate) graph: Graph,
+    /// In the order in which they run.
+    pub(crate) nodes: Vec<Node>,
+    /// The type of each value, or why it has none.
+    pub(crate) types: BTreeMap<String, std::result::Result<TensorType, String>>,
     /// What each input of the graph is.
     pub(crate) sources: Vec<(String, Source)>,
     pub(crate) states: Vec<State>,
@@ -49,22 +52,9 @@ pub(crate) struct State {
 }
 
 impl Imported {
-    /// Reads an archive of `torch.export.save`, with all its parameters.
-    ///
-    /// # Errors
-    /// It cannot be read; it is no such archive, not whole, or its parts do not fit; it has operators that [are not known](crate::operators), all of
-    /// which are listed; or something else that is not read: pickled tensors, objects, dtypes without a counterpart, open extents.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Imported::open_sized(path, &[])
-    }
-
-    /// As [`Imported::open`], with an extent for each that was left open when the model was exported (`dynamic_shapes`). It is named by the
-    /// archive's symbol, such as `s72`, or by an input's axis, such as `input_ids.0`; an error lists those that lack one.
-    ///
-    /// # Errors
-    /// As [`Imported::open`]; an extent is not chosen, chosen twice, out of the range for which the model was exported, or not there.
-    pub fn open_sized(path: impl AsRef<Path>, extents: &[(&str, usize)]) -> Result<Self> {
-        let mut archive = Archive::open(path.as_ref())?;
+    /// Reads an archive of `torch.export.save`.
+    pub(crate) fn open_archive(path: &Path, extents: &[(&str, usize)]) -> Result<Self> {
+        let mut archive = Archive::open(path)?;
         let model = only_model(&archive)?;
         let file = format!("models/{model}.json");
         let bytes = archive.read(&file)?;
@@ -76,14 +66,14 @@ impl Imported {
         }
         sizes::choose(&mut program, extents).map_err(|reason| archive.wrong(reason))?;
         let (mut graph, signature) = (program.graph_module.graph, program.graph_module.signature);
-        check_operators(path.as_ref(), &graph)?;
+        check_operators(path, &graph)?;
         let results: Vec<_> = signature.output_specs.iter().filter_map(OutputSpec::value).collect();
         let renamed =
             in_place::without_changes(&mut graph, &results).map_err(|(operator, place, reason)| {
-                ImportError::Node { path: path.as_ref().into(), operator, place: place.into(), reason }
+                ImportError::Node { path: path.into(), operator, place: place.into(), reason }
             })?;
         let weights = Weights::open(&mut archive, &model)?;
-        Reader { archive, weights, renamed }.imported(path.as_ref(), graph, &signature)
+        Reader { archive, weights, renamed }.imported(path, graph, &signature)
     }
 
     /// The names and types of the inputs, in the order in which the model is called with them.
@@ -97,7 +87,7 @@ impl Imported {
     /// The operators of the graph, and how many nodes have each.
     pub fn operators(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
-        for node in self.graph.nodes.iter() {
+        for node in &self.nodes {
             *counts.entry(operator_name(&node.target)).or_default() += 1;
         }
         counts
@@ -203,7 +193,9 @@ impl Reader {
         });
         let updates = updates.collect::<Result<_>>()?;
         let path = path.into();
-        Ok(Imported { path, graph, sources, states, results, updates })
+        let types =
+            graph.tensor_values.iter().map(|(name, meta)| (name.clone(), tensor_type(meta))).collect();
+        Ok(Imported { path, nodes: graph.nodes, types, sources, states, results, updates })
     }
 
     /// What the signature says of the inputs.

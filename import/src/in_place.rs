@@ -169,7 +169,7 @@ impl Aliases {
 }
 
 impl Argument {
-    fn tensors(&self) -> Vec<&Name> {
+    pub(crate) fn tensors(&self) -> Vec<&Name> {
         match self {
             Argument::Tensor(name) | Argument::OptionalTensor(OptionalTensor::Tensor(name)) => vec![name],
             Argument::Tensors(names) => names.iter().collect(),
@@ -202,7 +202,7 @@ impl Argument {
 
 impl Node {
     /// The names of the tensors that it reads.
-    fn tensors(&self) -> impl Iterator<Item = &Name> {
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Name> {
         self.inputs.iter().flat_map(|input| input.arg.tensors())
     }
 

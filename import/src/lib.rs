@@ -1,4 +1,4 @@
-//! Models from elsewhere: archives that `torch.export.save` writes (`.pt2`), as functions over traced tensors.
+//! Models from elsewhere: archives that `torch.export.save` writes (`.pt2`) and ONNX files, as functions over traced tensors.
 //!
 //! ```no_run
 //! use kernfusion::prelude::*;
@@ -16,7 +16,7 @@
 //!
 //! * A file is read at run time. Its parameters and buffers are states under their own names, tied ones one state; nothing is folded into
 //!   the program, so that gradients, optimizers, simplification, fusion and memory limits apply as to a model that is written in Rust.
-//! * Nodes carry the module and the line of Python that the archive records, and so do mistakes.
+//! * Nodes carry the module and the line of Python that the file records, and so do mistakes.
 //! * Whatever is wrong with a file is an error; unknown operators are listed all at once.
 //!
 //! What is known: [`operators`].
@@ -28,6 +28,8 @@ mod error;
 mod imported;
 mod in_place;
 mod model;
+mod onnx;
+mod open;
 mod operators;
 mod origin;
 mod schema;

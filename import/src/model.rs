@@ -6,7 +6,6 @@ use crate::error::ImportError;
 use crate::imported::{Imported, Source};
 use crate::operators;
 use crate::schema::{Node, operator_name};
-use crate::weights::tensor_type;
 use kernfusion::init::Init;
 use kernfusion::trace::{Program, Tensor, Trace};
 use kernfusion_ir::TensorType;
@@ -77,7 +76,7 @@ impl<'a> Model<'a> {
     /// of Python; or the first mistake on the trace.
     pub fn call(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let mut values = self.given(inputs)?;
-        for node in &self.imported.graph.nodes {
+        for node in &self.imported.nodes {
             self.trace_node(node, &mut values)?;
         }
         let value = |name: &String| {
@@ -92,7 +91,7 @@ impl<'a> Model<'a> {
     }
 
     /// The inputs of the graph by name.
-    fn given(&self, inputs: &[&Tensor]) -> Result<Values<'a>> {
+    fn given(&self, inputs: &[&Tensor]) -> Result<Values> {
         let imported = self.imported;
         let names: Vec<_> = imported.inputs().map(|(name, _)| name).collect();
         if names.len() != inputs.len() {
@@ -119,20 +118,19 @@ impl<'a> Model<'a> {
                 Source::State(at) => as_dtype(&self.states[*at], imported.states[*at].dtype),
                 Source::ClosedForm(ty, form) => self.trace.closed_form(*form, ty),
             };
-            values.insert(name, value);
+            values.insert(name.clone(), value);
         }
         Ok(values)
     }
 
-    fn trace_node(&self, node: &'a Node, values: &mut Values<'a>) -> Result<()> {
+    fn trace_node(&self, node: &'a Node, values: &mut Values) -> Result<()> {
         let fault = |reason: String| ImportError::Node {
             path: self.imported.path.clone(),
             operator: operator_name(&node.target).into(),
             place: node.metadata.place().into(),
             reason,
         };
-        let operator =
-            operators::find(operator_name(&node.target)).expect("checked when the archive was read");
+        let operator = operators::find(operator_name(&node.target)).expect("checked when the file was read");
         let names = node.results();
         let types = names.iter().map(|name| self.recorded(name)).collect::<std::result::Result<Vec<_>, _>>();
         let types = types.map_err(fault)?;
@@ -147,17 +145,16 @@ impl<'a> Model<'a> {
         }
         for ((name, ty), result) in names.into_iter().zip(&types).zip(built) {
             if result.ty() != *ty {
-                return Err(fault(format!("it gives {}, and the archive says {ty}", result.ty())));
+                return Err(fault(format!("it gives {}, and the file says {ty}", result.ty())));
             }
-            values.insert(name, result);
+            values.insert(name.into(), result);
         }
         Ok(())
     }
 
-    /// The type that the archive records for a value.
+    /// The type that the file records for a value.
     fn recorded(&self, name: &str) -> std::result::Result<TensorType, String> {
-        let meta = self.imported.graph.tensor_values.get(name);
-        tensor_type(meta.ok_or_else(|| format!("\"{name}\" has no type"))?)
+        self.imported.types.get(name).cloned().unwrap_or_else(|| Err(format!("\"{name}\" has no type")))
     }
 
     fn wrong(&self, reason: String) -> ImportError {

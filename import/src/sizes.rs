@@ -32,9 +32,7 @@ pub(crate) fn choose(program: &mut ExportedProgram, chosen: &[Chosen<'_>]) -> Re
     }
     let left: Vec<_> = open.iter().filter(|(symbol, _)| !sizes.0.contains_key(symbol)).cloned().collect();
     if !left.is_empty() {
-        let hint =
-            "choose each (`--dim NAME=N`, `Imported::open_sized`), or export it without dynamic_shapes";
-        return Err(format!("extents of its inputs are open, {}: {hint}", listed(&left)));
+        return Err(format!("extents of its inputs are open, {}: {CHOOSE_EACH}", listed(&left)));
     }
     let graph = &mut program.graph_module.graph;
     for (name, meta) in &mut graph.tensor_values {
@@ -75,7 +73,12 @@ fn is_name(word: &str) -> bool {
         && !word.starts_with(|c: char| c.is_ascii_digit())
 }
 
-fn listed(open: &[(String, String)]) -> String {
+/// What to do about open extents.
+pub(crate) const CHOOSE_EACH: &str =
+    "choose each (`--dim NAME=N`, `Imported::open_sized`), or export it without dynamic_shapes";
+
+/// Open extents, each with its first place.
+pub(crate) fn listed(open: &[(String, String)]) -> String {
     match open {
         [] => "none".into(),
         open => {

@@ -13,18 +13,14 @@ type Tensors = BTreeMap<String, HostTensor>;
 /// What results may differ by, as a share of the largest magnitude of their tensor.
 const TOLERANCE: f64 = 1e-4;
 
-struct Fixture {
-    imported: Imported,
-    tensors: Tensors,
-}
-
-fn fixture(name: &str) -> Fixture {
-    Fixture { imported: fixture::archive(name), tensors: fixture::tensors(name) }
+pub(crate) struct Fixture {
+    pub(crate) imported: Imported,
+    pub(crate) tensors: Tensors,
 }
 
 impl Fixture {
     /// The tensors `prefix.0`, `prefix.1`, ….
-    fn numbered(&self, prefix: &str) -> Vec<&HostTensor> {
+    pub(crate) fn numbered(&self, prefix: &str) -> Vec<&HostTensor> {
         (0..).map_while(|at| self.tensors.get(&format!("{prefix}.{at}"))).collect()
     }
 
@@ -78,7 +74,7 @@ fn worst(deviations: impl Iterator<Item = f64>) -> f64 {
     deviations.fold(0.0, f64::max)
 }
 
-fn check_outputs(fixture: &Fixture) -> f64 {
+pub(crate) fn check_outputs(fixture: &Fixture) -> f64 {
     let program = fixture.imported.program().unwrap();
     let states = Target::cpu().states();
     fixture.imported.set(&states).unwrap();
@@ -129,12 +125,12 @@ fn check_training(fixture: &Fixture) -> f64 {
     worst(buffers).max(of_losses)
 }
 
-fn check(name: &str) {
-    let fixture = fixture(name);
-    let outputs = check_outputs(&fixture);
+/// Outputs, gradients and training.
+pub(crate) fn check(name: &str, fixture: &Fixture) {
+    let outputs = check_outputs(fixture);
     let (loss, inputs) = fixture.loss(&Trace::new());
-    let gradients = check_gradients(&fixture, &loss, &inputs);
-    let training = check_training(&fixture);
+    let gradients = check_gradients(fixture, &loss, &inputs);
+    let training = check_training(fixture);
     println!("{name}: outputs {outputs:.0e}, gradients {gradients:.0e}, 50 steps {training:.0e}");
 }
 
@@ -142,7 +138,8 @@ macro_rules! architectures {
     ($($name:ident)*) => {$(
         #[test]
         fn $name() {
-            check(stringify!($name));
+            let name = stringify!($name);
+            check(name, &Fixture { imported: fixture::archive(name), tensors: fixture::tensors(name) });
         }
     )*};
 }
@@ -156,7 +153,7 @@ architectures! {
 /// Each operator by itself: the loss is the sum of the mean squares of all outputs of floats.
 #[test]
 fn operators() {
-    let fixture = fixture("operators");
+    let fixture = Fixture { imported: fixture::archive("operators"), tensors: fixture::tensors("operators") };
     check_outputs(&fixture);
     let trace = Trace::new();
     let given = fixture.numbered("input");

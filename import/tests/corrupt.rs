@@ -293,7 +293,7 @@ fn outcomes_at(
     (read, refused)
 }
 
-fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+pub(crate) fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let [at, other] = [0; 2].map(|_| random.usize(0..bytes.len()));
     match random.u8(0..6) {
         0 => bytes[at] ^= 1 << random.u8(0..8),

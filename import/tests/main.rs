@@ -2,6 +2,8 @@
 
 mod architectures;
 mod corrupt;
+mod corrupt_onnx;
 mod dropout;
 mod fixture;
+mod onnx;
 mod page;

@@ -29,7 +29,7 @@ pub mod text;
 mod types;
 mod verify;
 
-pub use build::Builder;
+pub use build::{Builder, broadcast_shape};
 pub use graph::{Graph, Node, Output, ValueId};
 pub use op::{
     Attribute, Attributes, Binary, Body, Broadcast, Cast, Collective, Compare, Concat, Constant, DotGeneral,

@@ -18,7 +18,7 @@ pub(super) const OPERATORS: &[Operator] = &[
 ];
 
 /// The most that a window may move, be apart or be padded, and the most places that it may have: each is a view.
-const MOST: usize = 1 << 12;
+pub(super) const MOST: usize = 1 << 12;
 
 /// One number for each of N axes; one alone is for all of them.
 pub(super) fn each<const N: usize>(call: &Call<'_>, name: &str, default: usize) -> Result<[usize; N], Fault> {

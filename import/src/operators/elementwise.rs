@@ -170,13 +170,13 @@ fn quotient(x: &Tensor, y: &Tensor, mode: &str) -> Result<Tensor, Fault> {
     Ok(as_dtype(&rounded, dtype))
 }
 
-fn divided(call: &Call<'_>, mode: &str) -> Built {
+pub(super) fn divided(call: &Call<'_>, mode: &str) -> Built {
     let dtype = call.result()?.dtype;
     one(quotient(&call.operand("self", dtype)?, &call.operand("other", dtype)?, mode)?)
 }
 
 /// What division leaves.
-fn rest(call: &Call<'_>, mode: &str) -> Built {
+pub(super) fn rest(call: &Call<'_>, mode: &str) -> Built {
     let dtype = call.result()?.dtype;
     let (x, y) = (call.operand("self", dtype)?, call.operand("other", dtype)?);
     one(&x - &y * quotient(&x, &y, mode)?)
@@ -202,7 +202,7 @@ fn numbered(call: &Call<'_>) -> Built {
     one(below.eq(f64::INFINITY).select(call.number_or("posinf", largest)?, below))
 }
 
-fn power(call: &Call<'_>) -> Built {
+pub(super) fn power(call: &Call<'_>) -> Built {
     let dtype = call.result()?.dtype;
     one(call.operand("self", dtype)?.pow(call.operand("exponent", dtype)?))
 }

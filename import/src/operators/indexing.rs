@@ -39,11 +39,16 @@ fn index_select(call: &Call<'_>) -> Built {
 }
 
 fn gathered(call: &Call<'_>) -> Built {
-    let (mut x, index) = (call.tensor("self")?, call.tensor("index")?);
+    let x = call.tensor("self")?;
+    picked(&x, &call.tensor("index")?, call.axis("dim", 0, x.rank())?)
+}
+
+/// `x[index[i][j]][j]`, along an axis.
+pub(super) fn picked(x: &Tensor, index: &Tensor, axis: isize) -> Built {
     if x.rank() != index.rank() || x.rank() == 0 {
         return Err("self and index have other numbers of axes".into());
     }
-    let axis = call.axis("dim", 0, x.rank())?;
+    let mut x = x.clone();
     for other in (0..x.rank() as isize).filter(|&other| other != axis) {
         x = x.slice(other, 0..index.dim(other));
     }
@@ -127,7 +132,7 @@ impl Indexed {
         self.extents(&self.axes).iter().product()
     }
 
-    fn read(&self, x: &Tensor) -> Tensor {
+    pub(super) fn read(&self, x: &Tensor) -> Tensor {
         let order = [&self.before[..], &self.axes, &self.after].concat();
         let x = if order.is_sorted() { x.clone() } else { x.permute(&order) };
         let flat = [self.extents(&self.before), vec![self.count()], self.extents(&self.after)].concat();

@@ -16,7 +16,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.binary_cross_entropy_with_logits.default", "−target · ln sigmoid(self) − (1 − target) · ln(1 − sigmoid(self))", binary_cross_entropy),
 ];
 
-/// How losses become a result, as PyTorch numbers it.
+/// How losses become a result, as PyTorch numbers it and ONNX says it.
 #[derive(PartialEq)]
 enum Reduction {
     None,
@@ -25,6 +25,14 @@ enum Reduction {
 }
 
 fn reduction(call: &Call<'_>) -> Result<Reduction, Fault> {
+    if call.is_word("reduction") {
+        return match call.word_or("reduction", "mean")? {
+            "none" => Ok(Reduction::None),
+            "mean" => Ok(Reduction::Mean),
+            "sum" => Ok(Reduction::Sum),
+            other => Err(format!("there is no reduction {other}")),
+        };
+    }
     match call.int_or("reduction", 1)? {
         0 => Ok(Reduction::None),
         1 => Ok(Reduction::Mean),

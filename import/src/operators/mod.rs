@@ -1,4 +1,4 @@
-//! The operators of PyTorch that are known: one table, each row a name, a formula and a function over traced tensors.
+//! The operators that are known, of PyTorch and of [ONNX](onnx): one table, each row a name, a formula and a function over traced tensors.
 //!
 //! Names are those of the namespace `aten` with their overload, as `torch.export` writes them: core ATen operators, which are left after
 //! `run_decompositions()`, and some that are above them. What an operator computes is said in PyTorch's documentation of the function
@@ -14,6 +14,7 @@ mod indexing;
 mod loss;
 mod movement;
 mod normalization;
+pub(crate) mod onnx;
 mod pooling;
 mod product;
 mod recurrent;
@@ -35,10 +36,23 @@ pub struct Operator {
     pub(crate) build: fn(&Call<'_>) -> Built,
     /// Whether results may share memory with operands in PyTorch.
     pub(crate) is_view: bool,
+    /// What an operator of ONNX takes.
+    pub(crate) onnx: Option<onnx::Onnx>,
 }
 
-/// All operators that are known, family by family.
+impl Operator {
+    /// The version of the operator set of ONNX whose text the row follows; nothing of an operator of PyTorch.
+    pub fn onnx_version(&self) -> Option<u32> {
+        self.onnx.as_ref().map(|onnx| onnx.version)
+    }
+}
+
+/// All operators that are known: those of PyTorch family by family, then those of ONNX.
 pub fn operators() -> impl Iterator<Item = &'static Operator> {
+    of_pytorch().chain(onnx::operators())
+}
+
+fn of_pytorch() -> impl Iterator<Item = &'static Operator> {
     let families: [&[Operator]; 15] = [
         elementwise::OPERATORS,
         activation::OPERATORS,
@@ -68,12 +82,12 @@ pub(crate) fn find(name: &str) -> Option<&'static Operator> {
 
 /// A row.
 const fn row(name: &'static str, gives: &'static str, build: fn(&Call<'_>) -> Built) -> Operator {
-    Operator { name, gives, build, is_view: false }
+    Operator { name, gives, build, is_view: false, onnx: None }
 }
 
 /// A row of an operator whose results may share memory with its operands.
 const fn view(name: &'static str, gives: &'static str, build: fn(&Call<'_>) -> Built) -> Operator {
-    Operator { name, gives, build, is_view: true }
+    Operator { name, gives, build, is_view: true, onnx: None }
 }
 
 /// One result.

@@ -84,7 +84,7 @@ pub(super) fn bounds(call: &Call<'_>, extent: usize) -> Result<Range<usize>, Fau
 }
 
 /// The indices 0, step, 2·step, … of an axis.
-fn every(x: &Tensor, axis: isize, step: i64) -> Tensor {
+pub(super) fn every(x: &Tensor, axis: isize, step: i64) -> Tensor {
     let (extent, step) = (x.dim(axis), usize::try_from(step).unwrap_or(usize::MAX));
     if step >= extent {
         return x.slice(axis, 0..extent.min(1));
@@ -112,7 +112,7 @@ fn selected(call: &Call<'_>) -> Built {
 }
 
 /// Parts one after another along an axis; the recorded types say how long they are.
-fn pieces(call: &Call<'_>) -> Built {
+pub(super) fn pieces(call: &Call<'_>) -> Built {
     let x = call.tensor("self")?;
     let axis = call.axis("dim", 0, x.rank())?;
     let mut start = 0;
@@ -276,14 +276,19 @@ fn rolled(call: &Call<'_>) -> Built {
 }
 
 fn padded(call: &Call<'_>) -> Built {
-    let mut x = call.tensor("self")?;
-    match call.word_or("mode", "constant")? {
+    let (pad, value) = (call.ints("pad")?, call.number_or("value", 0.0)?);
+    padded_around(&call.tensor("self")?, &pad, call.word_or("mode", "constant")?, value)
+}
+
+/// As the mode says, around each axis from the last one on: how much before, and how much behind.
+pub(super) fn padded_around(x: &Tensor, pad: &[i64], mode: &str, value: f64) -> Built {
+    let mut x = x.clone();
+    match mode {
         "constant" => {}
-        mode @ ("replicate" | "reflect") => return continued(call, &x, mode == "reflect"),
+        "replicate" | "reflect" => return continued(&x, pad, mode == "reflect"),
         other => return Err(format!("padding by {other} is not known")),
     }
-    let (pad, value) = (call.ints("pad")?, call.number_or("value", 0.0)?);
-    if pad.len() % 2 != 0 || pad.len() / 2 > x.rank() {
+    if !pad.len().is_multiple_of(2) || pad.len() / 2 > x.rank() {
         return Err(format!("{} numbers of padding around {} axes", pad.len(), x.rank()));
     }
     let mut around = vec![(0, 0); x.rank()];
@@ -312,9 +317,9 @@ fn flipped(call: &Call<'_>) -> Built {
 }
 
 /// Padding with the edge, or with what lies behind it in reverse.
-fn continued(call: &Call<'_>, x: &Tensor, is_reflected: bool) -> Built {
-    let (mut x, pad) = (x.clone(), call.ints("pad")?);
-    if pad.len() % 2 != 0 || pad.len() / 2 > x.rank() {
+fn continued(x: &Tensor, pad: &[i64], is_reflected: bool) -> Built {
+    let mut x = x.clone();
+    if !pad.len().is_multiple_of(2) || pad.len() / 2 > x.rank() {
         return Err(format!("{} numbers of padding around {} axes", pad.len(), x.rank()));
     }
     for (pair, axis) in pad.chunks(2).zip((0..x.rank()).rev()) {
@@ -324,14 +329,14 @@ fn continued(call: &Call<'_>, x: &Tensor, is_reflected: bool) -> Built {
         let (Some(before), Some(after)) = (side(pair[0]), side(pair[1])) else {
             return Err(format!("there is no padding of {pair:?} around {extent}"));
         };
-        let total = call.result()?.shape.get(axis).copied().unwrap_or(0);
-        if Some(total) != before.checked_add(extent).and_then(|sum| sum.checked_add(after)) || extent == 0 {
-            return Err(format!("padding of {pair:?} around {extent} makes no {total}"));
-        }
+        let total = before.checked_add(extent).and_then(|sum| sum.checked_add(after));
+        let Some(total) = total.filter(|&total| extent > 0 && i32::try_from(total).is_ok()) else {
+            return Err(format!("there is no padding of {pair:?} around {extent}"));
+        };
         if before + after == 0 {
             continue;
         }
-        let (place, last) = (call.trace.arange(total, DType::I32) - before as f64, extent as f64 - 1.0);
+        let (place, last) = (x.trace().arange(total, DType::I32) - before as f64, extent as f64 - 1.0);
         let place = match is_reflected {
             true => last - (last - place.abs()).abs(),
             false => place.maximum(0).minimum(last),

@@ -64,22 +64,32 @@ fn normalized(call: &Call<'_>) -> Result<(Vec<isize>, Vec<usize>), Fault> {
 
 fn layer_norm(call: &Call<'_>) -> Built {
     let (axes, shape) = normalized(call)?;
+    layer_norm_over(call, &axes, &shape)
+}
+
+/// Over these axes, with a weight and a bias of this shape.
+pub(super) fn layer_norm_over(call: &Call<'_>, axes: &[isize], shape: &[usize]) -> Built {
     let (x, epsilon) = (working(&call.tensor("input")?), call.number_or("eps", 1e-5)?);
-    let y = affine(call, x.normalize(&axes, epsilon), &shape)?;
+    let y = affine(call, x.normalize(axes, epsilon), shape)?;
     if call.results.len() == 1 {
         return one(y);
     }
-    let deviation = (x.var_keep(&axes) + epsilon).sqrt().recip();
-    Ok(vec![y, x.mean_keep(&axes).stop_gradient(), deviation.stop_gradient()])
+    let deviation = (x.var_keep(axes) + epsilon).sqrt().recip();
+    Ok(vec![y, x.mean_keep(axes).stop_gradient(), deviation.stop_gradient()])
 }
 
 fn rms_norm(call: &Call<'_>) -> Built {
     let (axes, shape) = normalized(call)?;
+    rms_norm_over(call, &axes, &shape)
+}
+
+/// Over these axes, with a weight of this shape.
+pub(super) fn rms_norm_over(call: &Call<'_>, axes: &[isize], shape: &[usize]) -> Built {
     let x = working(&call.tensor("input")?);
     // Without a number PyTorch takes the distance from 1 to the next number.
     let smallest = if x.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
-    let scale = (x.square().mean_keep(&axes) + call.number_or("eps", smallest)?).sqrt().recip();
-    let y = affine(call, &x * &scale, &shape)?;
+    let scale = (x.square().mean_keep(axes) + call.number_or("eps", smallest)?).sqrt().recip();
+    let y = affine(call, &x * &scale, shape)?;
     Ok(if call.results.len() == 1 { vec![y] } else { vec![y, scale] })
 }
 
@@ -120,7 +130,7 @@ fn channel_shape(shape: &[usize]) -> Vec<usize> {
     [&shape[1..2], &vec![1; shape.len() - 2]].concat()
 }
 
-fn batch_norm(call: &Call<'_>) -> Built {
+pub(super) fn batch_norm(call: &Call<'_>) -> Built {
     // Where running statistics follow the batch's, the node has become another one when the archive was read.
     if call.flag_or("training", false)? {
         return one(of_batch(call)?.y);
@@ -139,16 +149,18 @@ fn batch_norm(call: &Call<'_>) -> Built {
 }
 
 /// What batch norm makes of a batch.
-struct OfBatch {
-    y: Tensor,
-    mean: Tensor,
+pub(super) struct OfBatch {
+    pub(super) y: Tensor,
+    pub(super) mean: Tensor,
     /// 1/√(var + eps).
     scale: Tensor,
     /// Of n − 1.
     variance: Tensor,
+    /// Of n.
+    pub(super) population_variance: Tensor,
 }
 
-fn of_batch(call: &Call<'_>) -> Result<OfBatch, Fault> {
+pub(super) fn of_batch(call: &Call<'_>) -> Result<OfBatch, Fault> {
     let x = working(&call.tensor("input")?);
     let shape = x.shape();
     let count = match shape.as_slice() {
@@ -162,12 +174,13 @@ fn of_batch(call: &Call<'_>) -> Result<OfBatch, Fault> {
     let (mean, variance, channels) = (x.mean(&axes), x.var(&axes), channel_shape(&shape));
     let scale = (&variance + call.number_or("eps", 1e-5)?).sqrt().recip();
     let y = affine(call, (&x - mean.reshape(&channels)) * scale.reshape(&channels), &channels)?;
-    let variance = variance * (count as f64 / (count as f64 - 1.0));
+    let unbiased = &variance * (count as f64 / (count as f64 - 1.0));
     Ok(OfBatch {
         y,
         mean: mean.stop_gradient(),
         scale: scale.stop_gradient(),
-        variance: variance.stop_gradient(),
+        variance: unbiased.stop_gradient(),
+        population_variance: variance.stop_gradient(),
     })
 }
 
@@ -175,7 +188,7 @@ fn batch_norm_in_training(call: &Call<'_>) -> Built {
     if !call.flag_or("training", true)? {
         return Err("it is not in training".into());
     }
-    let OfBatch { y, mean, scale, variance } = of_batch(call)?;
+    let OfBatch { y, mean, scale, variance, .. } = of_batch(call)?;
     let momentum = call.number_or("momentum", 0.1)?;
     let followed = |running: Tensor, new: &Tensor| running * (1.0 - momentum) + new * momentum;
     let running =

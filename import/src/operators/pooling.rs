@@ -3,6 +3,7 @@
 use super::convolution::{each, window};
 use super::{Operator, one, row};
 use crate::call::{Built, Call, Fault, as_dtype};
+use kernfusion::nn::Window;
 use kernfusion::trace::Tensor;
 use kernfusion_ir::DType;
 
@@ -13,13 +14,13 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.max_pool2d_with_indices.default", "the largest in each window; not where it is", pooled::<2, true>),
     row("aten.avg_pool1d.default",  "the mean in each window",                      pooled::<1, false>),
     row("aten.avg_pool2d.default",  "the mean in each window",                      pooled::<2, false>),
-    row("aten.adaptive_avg_pool1d.default", "the means of output_size parts of the last axis", |call| resized::<1>(call, "self", parts)),
-    row("aten.adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", parts)),
-    row("aten._adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", parts)),
-    row("aten.upsample_nearest1d.vec", "the nearest position of the last axis for each of the result", |call| resized::<1>(call, "input", nearest)),
-    row("aten.upsample_nearest2d.vec", "the nearest position of the last two axes for each of the result", |call| resized::<2>(call, "input", nearest)),
-    row("aten.upsample_bicubic2d.vec", "a sum over four positions each of the last two axes (cubic convolution with a = −3/4: Keys, 1981)", |call| resized::<2>(call, "input", cubic)),
-    row("aten.upsample_bilinear2d.vec", "a mean of the two nearest positions of the last two axes, by distance", |call| resized::<2>(call, "input", linear)),
+    row("aten.adaptive_avg_pool1d.default", "the means of output_size parts of the last axis", |call| resized::<1>(call, "self", Resampling::Parts)),
+    row("aten.adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", Resampling::Parts)),
+    row("aten._adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", Resampling::Parts)),
+    row("aten.upsample_nearest1d.vec", "the nearest position of the last axis for each of the result", |call| resized::<1>(call, "input", Resampling::Nearest)),
+    row("aten.upsample_nearest2d.vec", "the nearest position of the last two axes for each of the result", |call| resized::<2>(call, "input", Resampling::Nearest)),
+    row("aten.upsample_bicubic2d.vec", "a sum over four positions each of the last two axes (cubic convolution with a = −3/4: Keys, 1981)", |call| resized::<2>(call, "input", Resampling::Cubic { aligned: is_aligned(call)? })),
+    row("aten.upsample_bilinear2d.vec", "a mean of the two nearest positions of the last two axes, by distance", |call| resized::<2>(call, "input", Resampling::Linear { aligned: is_aligned(call)? })),
 ];
 
 /// A window's largest elements, or the means.
@@ -30,8 +31,15 @@ fn pooled<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
     }
     let kernel = each(call, "kernel_size", 1)?;
     let stride = each::<N>(call, "stride", 0)?;
-    let window =
-        window(call, kernel, if stride == [0; N] { kernel } else { stride }, each(call, "padding", 0)?)?;
+    let stride = if stride == [0; N] { kernel } else { stride };
+    pooled_in::<N, LARGEST>(call, &x, window(call, kernel, stride, each(call, "padding", 0)?)?)
+}
+
+pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
+    call: &Call<'_>,
+    x: &Tensor,
+    window: Window<N>,
+) -> Built {
     // A window that begins inside may reach beyond the end.
     let mut beyond = vec![(0, 0); N + 2];
     if call.flag_or("ceil_mode", false)? {
@@ -47,9 +55,9 @@ fn pooled<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
     let is_whole = beyond.iter().all(|&around| around == (0, 0));
     let extended = |x: &Tensor, fill: f64| if is_whole { x.clone() } else { x.pad(&beyond, fill) };
     if LARGEST {
-        return one(extended(&x, f64::NEG_INFINITY).max_pool(window));
+        return one(extended(x, f64::NEG_INFINITY).max_pool(window));
     }
-    let mean = extended(&x, 0.0).mean_pool(window);
+    let mean = extended(x, 0.0).mean_pool(window);
     if let Some(divisor) = call.optional_number("divisor_override")? {
         return one(mean * (window.kernel.iter().product::<usize>() as f64 / divisor));
     }
@@ -77,11 +85,20 @@ fn missing(extent: usize, reach: usize, stride: usize, padding: usize) -> usize 
     (windows.saturating_sub(1) * stride + reach).saturating_sub(whole)
 }
 
-/// An axis with so many positions: what becomes of it, and of how many positions of it one of the result is made.
-type Resize = fn(&Call<'_>, &Tensor, isize, usize, f64) -> Result<Tensor, Fault>;
+/// How positions of a result are made of those of an axis. Aligned: the first and the last ones are the same.
+pub(super) enum Resampling {
+    Parts,
+    Nearest,
+    Linear { aligned: bool },
+    Cubic { aligned: bool },
+}
+
+fn is_aligned(call: &Call<'_>) -> Result<bool, Fault> {
+    call.flag_or("align_corners", false)
+}
 
 /// The last N axes as long as the result has them.
-fn resized<const N: usize>(call: &Call<'_>, name: &str, resize: Resize) -> Built {
+fn resized<const N: usize>(call: &Call<'_>, name: &str, resampling: Resampling) -> Built {
     let (mut x, shape) = (call.tensor(name)?, call.result()?.shape.clone());
     if x.rank() != N + 2 || shape.len() != N + 2 || x.ty().elements() == 0 {
         return Err(format!("only [batch, channels] and {N} axes are known"));
@@ -94,10 +111,26 @@ fn resized<const N: usize>(call: &Call<'_>, name: &str, resize: Resize) -> Built
             None => extent as f64 / count as f64,
         };
         if extent != count {
-            x = resize(call, &x, at as isize + 2, count, ratio)?;
+            x = resampled(&x, at as isize + 2, count, ratio, &resampling);
         }
     }
     one(x)
+}
+
+/// An axis with so many positions; one of the result is made of `ratio` of the operand.
+pub(super) fn resampled(
+    x: &Tensor,
+    axis: isize,
+    count: usize,
+    ratio: f64,
+    resampling: &Resampling,
+) -> Tensor {
+    match *resampling {
+        Resampling::Parts => parts(x, axis, count),
+        Resampling::Nearest => nearest(x, axis, count, ratio),
+        Resampling::Linear { aligned } => linear(x, axis, count, ratio, aligned),
+        Resampling::Cubic { aligned } => cubic(x, axis, count, ratio, aligned),
+    }
 }
 
 /// An axis times a matrix `[count, extent]`.
@@ -112,9 +145,9 @@ fn places(x: &Tensor, axis: isize, count: usize) -> [Tensor; 2] {
 }
 
 /// Part i reaches from ⌊i·extent/count⌋ to ⌈(i + 1)·extent/count⌉.
-fn parts(_: &Call<'_>, x: &Tensor, axis: isize, count: usize, _: f64) -> Result<Tensor, Fault> {
+fn parts(x: &Tensor, axis: isize, count: usize) -> Tensor {
     if count == 1 {
-        return Ok(x.mean_keep(&[axis]));
+        return x.mean_keep(&[axis]);
     }
     let extent = x.dim(axis) as f64;
     let [part, place] = places(x, axis, count);
@@ -122,30 +155,30 @@ fn parts(_: &Call<'_>, x: &Tensor, axis: isize, count: usize, _: f64) -> Result<
     let end = -(-((part + 1.0) * extent / count as f64)).floor();
     let is_inside = place.ge(&start).and(place.lt(&end));
     let matrix = is_inside.cast(DType::F32) / (end - start);
-    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+    mixed(x, axis, &as_dtype(&matrix, x.dtype()))
 }
 
-fn nearest(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> Result<Tensor, Fault> {
+fn nearest(x: &Tensor, axis: isize, count: usize, ratio: f64) -> Tensor {
     let extent = x.dim(axis);
     if count.is_multiple_of(extent) && ratio == extent as f64 / count as f64 {
         let (mut wide, mut shape) = (x.shape(), x.shape());
         wide.insert(axis.unsigned_abs() + 1, count / extent);
         shape[axis.unsigned_abs()] = count;
-        return Ok(x.unsqueeze(axis + 1).broadcast_to(wide).reshape(shape));
+        return x.unsqueeze(axis + 1).broadcast_to(wide).reshape(shape);
     }
-    let place = (call.trace.arange(count, DType::F32) * ratio).floor().cast(DType::I32);
-    Ok(x.gather(axis, &place))
+    let place = (x.trace().arange(count, DType::F32) * ratio).floor().cast(DType::I32);
+    x.gather(axis, &place)
 }
 
-fn linear(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> Result<Tensor, Fault> {
-    let (source, place) = sources(call, x, axis, count, ratio)?;
+fn linear(x: &Tensor, axis: isize, count: usize, ratio: f64, aligned: bool) -> Tensor {
+    let (source, place) = sources(x, axis, count, ratio, aligned);
     let last = x.dim(axis) as f64 - 1.0;
     let matrix = (1.0 - (source.clamp(0.0, last) - place).abs()).maximum(0.0);
-    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+    mixed(x, axis, &as_dtype(&matrix, x.dtype()))
 }
 
-fn cubic(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> Result<Tensor, Fault> {
-    let (source, place) = sources(call, x, axis, count, ratio)?;
+fn cubic(x: &Tensor, axis: isize, count: usize, ratio: f64, aligned: bool) -> Tensor {
+    let (source, place) = sources(x, axis, count, ratio, aligned);
     let (first, last) = (source.floor(), x.dim(axis) as f64 - 1.0);
     let after = &source - &first;
     // (a + 2)|t|³ − (a + 3)|t|² + 1 within a distance of 1, a|t|³ − 5a|t|² + 8a|t| − 4a within 2.
@@ -160,22 +193,16 @@ fn cubic(call: &Call<'_>, x: &Tensor, axis: isize, count: usize, ratio: f64) -> 
         position.eq(&place).select(weight, 0.0)
     });
     let matrix = terms.reduce(|sum, term| sum + term).expect("four terms");
-    Ok(mixed(x, axis, &as_dtype(&matrix, x.dtype())))
+    mixed(x, axis, &as_dtype(&matrix, x.dtype()))
 }
 
 /// For each position of the result down a matrix the place in the operand, and the operand's places across.
-fn sources(
-    call: &Call<'_>,
-    x: &Tensor,
-    axis: isize,
-    count: usize,
-    ratio: f64,
-) -> Result<(Tensor, Tensor), Fault> {
+fn sources(x: &Tensor, axis: isize, count: usize, ratio: f64, aligned: bool) -> (Tensor, Tensor) {
     let [result, place] = places(x, axis, count);
     let last = x.dim(axis) as f64 - 1.0;
-    let source = match call.flag_or("align_corners", false)? {
+    let source = match aligned {
         true => result * (last / (count as f64 - 1.0).max(1.0)),
         false => (result + 0.5) * ratio - 0.5,
     };
-    Ok((source, place))
+    (source, place)
 }

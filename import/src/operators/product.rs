@@ -37,7 +37,13 @@ fn linear(call: &Call<'_>) -> Built {
 /// Vectors are rows on the left and columns on the right.
 fn multiplied(call: &Call<'_>) -> Built {
     let (x, y) = (call.tensor("self")?, call.tensor("other")?);
-    let left = if x.rank() == 1 { x.unsqueeze(0) } else { x };
-    let right = if y.rank() == 1 { y.unsqueeze(1) } else { y };
-    call.in_shape(&left.matmul(&right))
+    let (is_row, is_column) = (x.rank() == 1, y.rank() == 1);
+    let left = if is_row { x.unsqueeze(0) } else { x };
+    let right = if is_column { y.unsqueeze(1) } else { y };
+    let product = left.matmul(&right);
+    let product = if is_column { product.squeeze(-1) } else { product };
+    one(match is_row {
+        true => product.squeeze(if is_column { -1 } else { -2 }),
+        false => product,
+    })
 }

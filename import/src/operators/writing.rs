@@ -20,7 +20,7 @@ pub(super) const OPERATORS: &[Operator] = &[
 ];
 
 /// What is written to rows of a table.
-enum Rows {
+pub(super) enum Rows {
     /// Each its own, `[rows, ..]`.
     Each(Tensor),
     /// The same number everywhere.
@@ -28,7 +28,7 @@ enum Rows {
 }
 
 /// `[n, ..]` with rows at `places`, `i32[m]`.
-fn written(table: &Tensor, places: &Tensor, rows: Rows) -> Tensor {
+pub(super) fn written(table: &Tensor, places: &Tensor, rows: Rows) -> Tensor {
     let extent = table.dim(0);
     let column = [vec![extent], vec![1; table.rank() - 1]].concat();
     let hit = |counted: &Tensor, places: &Tensor| {
@@ -54,7 +54,7 @@ fn written(table: &Tensor, places: &Tensor, rows: Rows) -> Tensor {
 }
 
 /// The sums of rows at each of `extent` places.
-fn added(rows: &Tensor, places: &Tensor, extent: usize) -> Tensor {
+pub(super) fn added(rows: &Tensor, places: &Tensor, extent: usize) -> Tensor {
     match rows.dtype() {
         DType::Bool => rows.cast(DType::I32).scatter_add(0, extent, places).cast(DType::Bool),
         _ => rows.scatter_add(0, extent, places),
@@ -71,8 +71,13 @@ fn index_put(call: &Call<'_>) -> Built {
     {
         return masked(&x, mask, &values);
     }
-    let Some(indexed) = Indexed::new(&x, indices)? else { return Err("there is no index".into()) };
-    let table = indexed.table(&x);
+    put(&x, &values, indices, is_added)
+}
+
+/// `x` with values at indices, or with these added.
+pub(super) fn put(x: &Tensor, values: &Tensor, indices: Vec<Option<Tensor>>, is_added: bool) -> Built {
+    let Some(indexed) = Indexed::new(x, indices)? else { return Err("there is no index".into()) };
+    let table = indexed.table(x);
     let places = indexed.place.reshape([-1]);
     let rows = || {
         let all = indexed.as_rows(&values.broadcast_to(indexed.result_shape()));
@@ -80,7 +85,7 @@ fn index_put(call: &Call<'_>) -> Built {
     };
     let result = match (is_added, values.rank()) {
         (true, _) => &table + added(&rows(), &places, table.dim(0)),
-        (false, 0) => written(&table, &places, Rows::Number(values)),
+        (false, 0) => written(&table, &places, Rows::Number(values.clone())),
         (false, _) => written(&table, &places, Rows::Each(rows())),
     };
     one(indexed.restored(&result))
@@ -103,20 +108,22 @@ fn index_add(call: &Call<'_>) -> Built {
     one(&x + rows.scatter_add(axis, x.dim(axis), &index))
 }
 
+fn indexed_places(call: &Call<'_>, x: &Tensor) -> Result<(Tensor, Vec<usize>), Fault> {
+    places(x, &call.tensor("index")?, call.axis("dim", 0, x.rank())?.unsigned_abs())
+}
+
 /// Where `self[index[i][j]][j]` stands among all elements of self, for each element of the index.
-fn places(call: &Call<'_>, x: &Tensor) -> Result<(Tensor, Vec<usize>), Fault> {
-    let index = call.tensor("index")?;
+pub(super) fn places(x: &Tensor, index: &Tensor, axis: usize) -> Result<(Tensor, Vec<usize>), Fault> {
     let (shape, extents) = (index.shape(), x.shape());
-    let axis = call.axis("dim", 0, x.rank())?.unsigned_abs();
     let fits = shape.len() == extents.len()
         && !shape.is_empty()
         && (0..shape.len()).all(|at| at == axis || shape[at] <= extents[at]);
     if !fits {
         return Err(format!("an index {shape:?} for {extents:?}"));
     }
-    let (mut place, mut stride) = (call.trace.full(shape.clone(), 0.0, DType::I32), 1);
+    let (mut place, mut stride) = (x.trace().full(shape.clone(), 0.0, DType::I32), 1);
     for at in (0..shape.len()).rev() {
-        let along = if at == axis { index.clone() } else { call.trace.iota(shape.clone(), at, DType::I32) };
+        let along = if at == axis { index.clone() } else { x.trace().iota(shape.clone(), at, DType::I32) };
         place = place + if stride == 1 { along } else { along * stride as f64 };
         stride *= extents[at];
     }
@@ -137,7 +144,7 @@ fn sources(call: &Call<'_>, shape: &[usize]) -> Result<Tensor, Fault> {
 
 fn scatter(call: &Call<'_>) -> Built {
     let x = call.tensor("self")?;
-    let (places, shape) = places(call, &x)?;
+    let (places, shape) = indexed_places(call, &x)?;
     let rows = match call.optional_tensor("src")? {
         Some(_) => Rows::Each(sources(call, &shape)?),
         None => Rows::Number(call.operand("value", x.dtype())?),
@@ -147,7 +154,7 @@ fn scatter(call: &Call<'_>) -> Built {
 
 fn scatter_add(call: &Call<'_>) -> Built {
     let x = call.tensor("self")?;
-    let (places, shape) = places(call, &x)?;
+    let (places, shape) = indexed_places(call, &x)?;
     let sums = added(&sources(call, &shape)?, &places, x.ty().elements());
     one(&x + sums.reshape(x.shape()))
 }

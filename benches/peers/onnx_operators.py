@@ -1,0 +1,221 @@
+"""A model of ONNX with a node for each operator that the import knows, and what the reference evaluator of ONNX computes of it."""
+
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+OPSET = 24
+
+
+class Nodes:
+    """Nodes whose results are all outputs."""
+
+    def __init__(self):
+        self.nodes, self.inputs, self.constants, self.outputs = [], {}, [], []
+
+    def input(self, name, value):
+        self.inputs[name] = value
+        return name
+
+    def constant(self, value):
+        name = f"constant.{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def add(self, operator, *inputs, count=1, hidden=False, **attributes):
+        """A node; what is no name is a constant. Its first result, if there is but one."""
+        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+        results = [f"{operator}.{len(self.nodes)}.{at}" for at in range(count)]
+        self.nodes.append(helper.make_node(operator, names, results, **attributes))
+        self.outputs += [] if hidden else results
+        return results[0] if count == 1 else results
+
+
+def numbers(*shape, random=np.random.default_rng(19), step=16):
+    """Normal numbers of few digits, so that they pack."""
+    return ((random.standard_normal(shape) * step).round() / step).astype(np.float32)
+
+
+def whole(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def elementwise(g, x, y, positive, condition, other):
+    for name in ["Abs", "Neg", "Sign", "Exp", "Sin", "Cos", "Tan", "Tanh", "Erf", "Floor", "Ceil", "Round", "Identity", "IsNaN", "IsInf",
+                 "Sigmoid", "Relu", "Softplus", "Mish", "HardSwish", "HardSigmoid", "Gelu", "Swish", "LeakyRelu", "Elu", "Celu", "Selu",
+                 "Softmax", "LogSoftmax"]:
+        g.add(name, x)
+    for name in ["Log", "Sqrt", "Reciprocal"]:
+        g.add(name, positive)
+    for name in ["Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]:
+        g.add(name, x, y)
+    for name in ["And", "Or", "Xor"]:
+        g.add(name, condition, other)
+    g.add("Not", condition)
+    g.add("Gelu", x, approximate="tanh")
+    g.add("Swish", x, alpha=0.5)
+    g.add("HardSigmoid", x, alpha=0.3, beta=0.4)
+    g.add("LeakyRelu", x, alpha=0.2)
+    g.add("PRelu", x, numbers(3, 1))
+    g.add("Softmax", x, axis=1)
+    g.add("Pow", x, np.float32(3))
+    g.add("Pow", positive, y)
+    g.add("Where", condition, x, y)
+    g.add("Clip", x, np.float32(-0.5), np.float32(0.75))
+    g.add("Clip", x, "", np.float32(0.25))
+    g.add("Dropout", x)
+    g.add("Mod", x, positive, fmod=1)
+    g.add("Max", x, y, np.float32(0.5))
+
+
+def of_whole_numbers(g, x, i, j):
+    for name in ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Mod", "Add"]:
+        g.add(name, i, j)
+    g.add("BitwiseNot", i)
+    g.add("Mod", i, j, fmod=1)
+    g.add("Cast", i, to=TensorProto.FLOAT)
+    g.add("Cast", x, to=TensorProto.INT64)
+    g.add("Cast", x, to=TensorProto.BOOL)
+    g.add("CastLike", i, x)
+    g.add("ConstantOfShape", whole(2, 3), value=numpy_helper.from_array(np.array([1.5], dtype=np.float32)))
+    g.add("ConstantOfShape", whole(2))
+    g.add("Range", np.int64(2), np.int64(11), np.int64(3))
+    g.add("Range", np.float32(1), np.float32(-1), np.float32(-0.5))
+    g.add("CumSum", x, np.int64(1))
+    g.add("CumSum", i, whole(-1)[0])
+
+
+def movement(g, x):
+    shape = g.add("Shape", x)
+    g.add("Shape", x, start=1, end=-1)
+    g.add("Size", x)
+    last = g.add("Gather", shape, np.int64(-1))
+    rows = g.add("Concat", whole(-1), g.add("Unsqueeze", last, whole(0)), axis=0)
+    g.add("Reshape", x, rows)
+    g.add("Reshape", x, whole(0, -1))
+    g.add("Flatten", x)
+    g.add("Flatten", x, axis=-1)
+    wide = g.add("Unsqueeze", x, whole(0, -1))
+    g.add("Squeeze", wide)
+    g.add("Squeeze", wide, whole(-1))
+    g.add("Expand", x, whole(2, 1, 3, 1))
+    g.add("Transpose", x)
+    g.add("Transpose", x, perm=[1, 0, 2])
+    g.add("Slice", x, whole(1), whole(2**63 - 1), whole(-1))
+    g.add("Slice", x, whole(0, -1), whole(2, -(2**63)), whole(1, 2), whole(1, -2))
+    g.add("Slice", x, whole(0), whole(4), whole(2), whole(3))
+    g.add("Split", x, whole(1, 3), axis=2, count=2)
+    g.add("Split", x, axis=1, num_outputs=2, count=2)
+    parts = g.add("SplitToSequence", x, whole(3, 1), axis=-1, hidden=True)
+    g.add("SequenceAt", parts, np.int64(-1))
+    g.add("Tile", x, whole(1, 2, 3))
+    g.add("Pad", x, whole(0, 1, 0, 0, 0, 2), np.float32(0.5))
+    g.add("Pad", x, whole(1, 2), "", whole(2), mode="edge")
+    g.add("Pad", x, whole(2, 1), "", whole(-1), mode="reflect")
+
+
+def indexing(g, x, index):
+    g.add("Gather", x, index, axis=1)
+    g.add("GatherElements", x, g.input("places", np.array([[[0, -1, 1, 2]], [[1, 1, 0, 0]]])), axis=1)
+    g.add("GatherND", x, g.input("corners", np.array([[0, -1], [1, 1]])))
+    g.add("ScatterND", x, g.input("cells", np.array([[0, 1], [1, -1]])), numbers(2, 4))
+    g.add("ScatterND", x, np.array([[0], [0]]), numbers(2, 3, 4), reduction="add")
+    g.add("ScatterElements", x, np.array([[[0, 2, -2, 1]]]), numbers(1, 1, 4), axis=1)
+    g.add("ScatterElements", x, np.array([[[0, 0, 1, 1]]]), numbers(1, 1, 4), axis=2, reduction="add")
+    g.add("OneHot", index, np.int64(4), numbers(2))
+    g.add("OneHot", index, np.int64(4), numbers(2), axis=0)
+    g.add("Trilu", x)
+    g.add("Trilu", x, np.int64(-1), upper=0)
+    g.add("TopK", x, whole(2), count=2)
+    g.add("TopK", x, whole(1), axis=1, largest=0, count=2)
+
+
+def reductions(g, x):
+    for name in ["Sum", "Mean", "Max", "Min", "SumSquare", "L1", "L2", "LogSumExp"]:
+        g.add(f"Reduce{name}", x, whole(-1, 0))
+    g.add("ReduceSum", x, keepdims=0)
+    g.add("ReduceMean", x, whole(1), keepdims=0)
+    for name in ["ArgMax", "ArgMin"]:
+        g.add(name, x)
+        g.add(name, x, axis=-1, keepdims=0)
+
+
+def products(g, x):
+    g.add("MatMul", x, numbers(4, 2))
+    g.add("MatMul", x, numbers(4))
+    g.add("MatMul", numbers(3), x)
+    g.add("MatMul", numbers(3), numbers(3))
+    g.add("Gemm", numbers(3, 2), numbers(4, 3), numbers(4), transA=1, transB=1, alpha=0.5, beta=2.0)
+    g.add("Gemm", numbers(2, 3), numbers(3, 4))
+    g.add("Einsum", x, numbers(3, 5), equation="bij,ik->bkj")
+
+
+def normalizations(g, x, image):
+    g.add("LayerNormalization", x, numbers(4), numbers(4), count=3)
+    g.add("LayerNormalization", x, numbers(3, 4), axis=1, epsilon=1e-3)
+    g.add("RMSNormalization", x, numbers(4), epsilon=1e-3)
+    g.add("GroupNormalization", image, numbers(4), numbers(4), num_groups=2)
+    g.add("InstanceNormalization", image, numbers(4), numbers(4), epsilon=1e-3)
+    statistics = [numbers(4), numbers(4), numbers(4), numbers(4) ** 2 + np.float32(0.5)]
+    g.add("BatchNormalization", image, *statistics)
+    g.add("BatchNormalization", image, *statistics, training_mode=1, momentum=0.8, count=3)
+
+
+def windows(g, image):
+    g.add("Conv", image, numbers(2, 4, 3, 3), numbers(2), pads=[1, 1, 1, 1], strides=[2, 1])
+    g.add("Conv", image, numbers(4, 2, 2, 2), group=2, pads=[0, 1, 1, 0], dilations=[1, 2])
+    g.add("Conv", image, numbers(2, 4, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2])
+    g.add("ConvTranspose", image, numbers(4, 2, 3, 3), numbers(2), strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])
+    g.add("MaxPool", image, kernel_shape=[2, 3], strides=[2, 2])
+    g.add("MaxPool", image, kernel_shape=[3, 3], pads=[0, 1, 1, 0])
+    g.add("MaxPool", image, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+    g.add("AveragePool", image, kernel_shape=[2, 3])
+    g.add("AveragePool", image, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
+    g.add("AveragePool", image, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
+    g.add("GlobalAveragePool", image)
+    g.add("GlobalMaxPool", image)
+    g.add("DepthToSpace", image, blocksize=2)
+    g.add("DepthToSpace", image, blocksize=2, mode="CRD")
+    nearest = dict(mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    g.add("Resize", image, "", np.array([1, 1, 2, 3], dtype=np.float32), **nearest)
+    g.add("Resize", image, "", "", whole(2, 4, 8, 3), **nearest)
+    g.add("Resize", image, "", "", whole(2, 4, 9, 4), mode="linear")
+    g.add("Resize", image, "", np.array([1, 1, 2, 2], dtype=np.float32), mode="linear", coordinate_transformation_mode="align_corners")
+    g.add("Resize", image, "", np.array([1, 1, 2, 2], dtype=np.float32), mode="cubic", cubic_coeff_a=-0.75)
+
+
+def layers(g, words, classes):
+    gates = lambda count: (numbers(1, count * 2, 4), numbers(1, count * 2, 2), numbers(1, count * 4))
+    g.add("LSTM", words, *gates(4), hidden_size=2, count=3)
+    g.add("LSTM", words, *gates(4), "", numbers(1, 2, 2), numbers(1, 2, 2), hidden_size=2, count=3)
+    g.add("GRU", words, *gates(3), hidden_size=2, linear_before_reset=1, count=2)
+    scores = g.add("LogSoftmax", numbers(3, 4), hidden=True)
+    for reduction in ["mean", "sum", "none"]:
+        g.add("NegativeLogLikelihoodLoss", scores, classes, reduction=reduction)
+        g.add("SoftmaxCrossEntropyLoss", numbers(3, 4), classes, reduction=reduction)
+    g.add("SoftmaxCrossEntropyLoss", numbers(3, 4), classes, numbers(4) ** 2, ignore_index=1)
+
+
+def operators():
+    """The model, its inputs and its outputs; of `int64` what has none is of `int32` there."""
+    g = Nodes()
+    x, y = g.input("x", numbers(2, 3, 4)), g.input("y", numbers(3, 1) + np.float32(1 / 32))
+    image = g.input("image", numbers(2, 4, 4, 5))
+    condition = g.input("condition", np.array([True, False, True, True]))
+    elementwise(g, x, y, g.input("positive", numbers(2, 3, 4) ** 2 + np.float32(0.25)), condition, g.input("other", np.array([[True], [False]])))
+    of_whole_numbers(g, x, g.input("i", whole(7, -7, 12, -5)), g.input("j", whole(3, 3, -5, -2)))
+    movement(g, x)
+    indexing(g, x, g.input("index", np.array([[0, 2], [-1, 1]])))
+    reductions(g, x)
+    products(g, x)
+    normalizations(g, x, image)
+    windows(g, image)
+    layers(g, g.input("words", numbers(3, 2, 4)), g.input("classes", whole(0, 3, 1)))
+    declared = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+                for name, value in g.inputs.items()]
+    results = [helper.make_empty_tensor_value_info(name) for name in g.outputs]
+    graph = helper.make_graph(g.nodes, "operators", declared, results, g.constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    outputs = ReferenceEvaluator(model).run(None, g.inputs)
+    narrow = lambda value: np.array(value, dtype=np.int32 if value.dtype == np.int64 else value.dtype, order="C")
+    return model, [narrow(value) for value in g.inputs.values()], [narrow(np.asarray(value)) for value in outputs]

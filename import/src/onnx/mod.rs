@@ -1,0 +1,388 @@
+//! Files of ONNX: a graph of operators in protobuf.
+//!
+//! A file need not say of which types its values are. So it is traced once when it is read, node after node: that gives types, and finds
+//! mistakes. What follows from numbers of the file alone, or from shapes, is computed there, as operators take shapes and axes as tensors:
+//!
+//! ```text
+//! s = Shape(x)             [2, 6, 8]
+//! b = Gather(s, 0)         2
+//! r = Concat([b], [-1])    [2, -1]
+//! y = Reshape(x, r)        onnx.Reshape(self = x, size = [2, -1])
+//! ```
+//!
+//! Nodes become those of [the schema](crate::schema), with arguments by name; nodes that no result needs are left out.
+
+mod inputs;
+mod lowering;
+mod messages;
+mod tensors;
+
+use crate::Result;
+use crate::call::{Call, Fault, Values};
+use crate::constants::closed_form;
+use crate::error::{ImportError, UnknownOperator};
+use crate::imported::{Imported, Source, State};
+use crate::operators::onnx::signature::{self, Kind};
+use crate::operators::{self, Operator};
+use crate::schema::{Argument, Name, Node};
+use crate::sizes::Chosen;
+use kernfusion::HostTensor;
+use kernfusion::trace::{Tensor, Trace};
+use kernfusion_ir::evaluate::{Precision, evaluate};
+use kernfusion_ir::{DType, TensorType};
+use messages::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use prost::Message;
+use prost::bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use tensors::Constant;
+
+/// The versions of the operator set that are read.
+const FIRST: i64 = 13;
+const LAST: i64 = 28;
+
+/// The most elements of what is computed when a file is read: shapes, axes, and what they are made of.
+const MOST_FOLDED: usize = 1 << 10;
+
+/// Reads a model from the bytes of its file.
+///
+/// # Errors
+/// As [`Imported::open_sized`].
+pub(crate) fn read(path: &Path, bytes: Vec<u8>, extents: &[Chosen<'_>]) -> Result<Imported> {
+    let wrong = |reason: String| ImportError::Archive { path: path.into(), reason };
+    let neither = "it is no whole archive of torch.export.save, and no whole ONNX model";
+    let model = ModelProto::decode(Bytes::from(bytes)).map_err(|error| {
+        // Its explanation may have several lines.
+        wrong(format!("{neither}: {}", error.to_string().lines().next().unwrap_or_default()))
+    })?;
+    let (Some(graph), 1..) = (&model.graph, model.ir_version) else { return Err(wrong(neither.into())) };
+    let is_standard = |domain: &str| matches!(domain, "" | "ai.onnx");
+    match model.opset_import.iter().find(|set| is_standard(&set.domain)).map(|set| set.version) {
+        Some(FIRST..=LAST) => {}
+        Some(version) => {
+            return Err(wrong(format!(
+                "its operators have version {version}, and {FIRST} to {LAST} are read"
+            )));
+        }
+        None => return Err(wrong("it does not say which version its operators have".into())),
+    }
+    check_names(graph).map_err(wrong)?;
+    check_operators(path, graph)?;
+    if !graph.sparse_initializer.is_empty() {
+        return Err(wrong("it has sparse tensors".into()));
+    }
+    let mut reader = Reader::new(path, graph);
+    reader.initializers().map_err(wrong)?;
+    reader.inputs(extents).map_err(wrong)?;
+    for node in &graph.node {
+        reader.node(node)?;
+    }
+    reader.imported().map_err(wrong)
+}
+
+/// The name of a node's operator in the table.
+fn operator_name(node: &NodeProto) -> String {
+    match node.domain.as_str() {
+        "" | "ai.onnx" => format!("onnx.{}", node.op_type),
+        domain => format!("{domain}::{}", node.op_type),
+    }
+}
+
+/// Whether the reader itself does what a node does.
+fn is_of_reader(name: &str) -> bool {
+    matches!(name, "onnx.Constant" | "onnx.SequenceAt")
+}
+
+/// Refuses names that would not stand in a line of a message.
+fn check_names(graph: &GraphProto) -> std::result::Result<(), Fault> {
+    let of_node = |node: &NodeProto| {
+        let own = [&node.name, &node.op_type, &node.domain].into_iter();
+        let attributes = node.attribute.iter().map(|attribute| &attribute.name);
+        let mut names = own.chain(&node.input).chain(&node.output).chain(attributes);
+        names.find(|name| name.contains(char::is_control)).cloned()
+    };
+    let of_tensor = |tensor: &TensorProto| {
+        let external = tensor.external_data.iter().map(|entry| &entry.value);
+        [&tensor.name].into_iter().chain(external).find(|name| name.contains(char::is_control)).cloned()
+    };
+    let of_value =
+        |info: &ValueInfoProto| Some(info.name.clone()).filter(|name| name.contains(char::is_control));
+    let nodes = graph.node.iter().filter_map(of_node);
+    let tensors = graph.initializer.iter().filter_map(of_tensor);
+    let values = graph.input.iter().chain(&graph.output).filter_map(of_value);
+    match nodes.chain(tensors).chain(values).next() {
+        None => Ok(()),
+        Some(name) => Err(format!("the name {name:?} has a control character")),
+    }
+}
+
+/// Lists all operators that are not known.
+fn check_operators(path: &Path, graph: &GraphProto) -> Result<()> {
+    let mut unknown: Vec<UnknownOperator> = vec![];
+    for node in &graph.node {
+        let name = operator_name(node);
+        if is_of_reader(&name) || operators::find(&name).is_some() {
+            continue;
+        }
+        match unknown.iter_mut().find(|operator| operator.name == name) {
+            Some(operator) => operator.count += 1,
+            None => unknown.push(UnknownOperator { name, count: 1, first: lowering::metadata(node).place() }),
+        }
+    }
+    match unknown.is_empty() {
+        true => Ok(()),
+        false => Err(ImportError::Operators { path: path.into(), operators: unknown }),
+    }
+}
+
+/// What is known of a graph while its nodes are read one after another.
+struct Reader<'m> {
+    path: &'m Path,
+    graph: &'m GraphProto,
+    trace: Trace,
+    /// Values on that trace.
+    values: Values,
+    /// Initializers and inputs in the order in which they are declared.
+    sources: Vec<(String, Source)>,
+    states: Vec<State>,
+    /// Values whose numbers are known.
+    constants: HashMap<String, Constant>,
+    /// For each sequence the values that it has.
+    sequences: HashMap<String, Vec<String>>,
+    /// Names that stand for other ones.
+    aliases: HashMap<String, String>,
+    nodes: Vec<Node>,
+    types: BTreeMap<String, std::result::Result<TensorType, Fault>>,
+    /// What the file says of the types of values.
+    said: HashMap<&'m str, &'m ValueInfoProto>,
+}
+
+impl<'m> Reader<'m> {
+    fn new(path: &'m Path, graph: &'m GraphProto) -> Self {
+        let said = graph.value_info.iter().chain(&graph.output).map(|info| (info.name.as_str(), info));
+        Reader {
+            path,
+            graph,
+            trace: Trace::new(),
+            values: Values::new(),
+            sources: vec![],
+            states: vec![],
+            constants: HashMap::new(),
+            sequences: HashMap::new(),
+            aliases: HashMap::new(),
+            nodes: vec![],
+            types: BTreeMap::new(),
+            said: said.collect(),
+        }
+    }
+
+    /// Whether a value of that name is there.
+    fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+            || self.constants.contains_key(name)
+            || self.sequences.contains_key(name)
+            || self.aliases.contains_key(name)
+    }
+
+    /// The name of the value that a name stands for.
+    fn resolved<'n>(&'n self, name: &'n str) -> &'n str {
+        self.aliases.get(name).map_or(name, String::as_str)
+    }
+
+    /// A constant, which is an input of the graph that nobody gives, if a node reads it as a tensor.
+    fn constant(&mut self, name: &str, constant: Constant) {
+        self.constants.insert(name.into(), constant);
+    }
+
+    /// Puts a constant on the trace that a node reads as a tensor. One that is no tensor here, as its numbers are too large, has no source: it
+    /// may be a bound of a slice in the end.
+    fn use_constant(&mut self, name: &str) {
+        let Some(constant) = self.constants.get(name).filter(|_| !self.values.contains_key(name)) else {
+            return;
+        };
+        let ty = constant.ty.clone();
+        if let Ok(value) = constant.tensor() {
+            let source = match closed_form(&value) {
+                Some(form) => Source::ClosedForm(ty.clone(), form),
+                None => {
+                    self.states.push(untrained(name, value));
+                    Source::State(self.states.len() - 1)
+                }
+            };
+            self.sources.push((name.into(), source));
+        }
+        self.values.insert(name.into(), self.trace.input(name, ty.shape, ty.dtype));
+    }
+
+    fn node(&mut self, proto: &'m NodeProto) -> Result<()> {
+        self.traced(proto).map_err(|reason| ImportError::Node {
+            path: self.path.into(),
+            operator: operator_name(proto),
+            place: lowering::metadata(proto).place().into(),
+            reason,
+        })
+    }
+
+    fn traced(&mut self, proto: &'m NodeProto) -> std::result::Result<(), Fault> {
+        if let Some(name) = proto.output.iter().find(|name| !name.is_empty() && self.has(name)) {
+            return Err(format!("it gives \"{name}\", which is there already"));
+        }
+        let name = operator_name(proto);
+        match name.as_str() {
+            "onnx.Constant" => return self.constant_node(proto),
+            "onnx.SequenceAt" => return self.picked(proto),
+            _ => {}
+        }
+        let operator = operators::find(&name).expect("checked before");
+        let mut node = self.lowered(proto, operator)?;
+        node.tensors().for_each(|name| self.use_constant(&name.name));
+        let onnx = operator.onnx.as_ref().expect("a row of ONNX");
+        let unseen = Call { trace: &self.trace, node: &node, values: &self.values, results: &[] };
+        let types = (onnx.types)(&unseen)?;
+        if name == "onnx.SplitToSequence" {
+            let sequence = proto.output.first().ok_or("it has no result")?;
+            let parts: Vec<_> = (0..types.len()).map(|at| format!("{sequence}.{at}")).collect();
+            node.outputs = parts.iter().map(|part| tensor(part)).collect();
+            self.sequences.insert(sequence.clone(), parts);
+        }
+        let call = Call { trace: &self.trace, node: &node, values: &self.values, results: &types };
+        let built = (operator.build)(&call)?;
+        if let Some(error) = self.trace.error() {
+            return Err(error.to_string().lines().next().unwrap_or_default().into());
+        }
+        let names: Vec<_> = node.results().into_iter().map(String::from).collect();
+        if built.len() < names.len() {
+            return Err(format!("it gives {} results, and the file has {}", built.len(), names.len()));
+        }
+        let folded = self.folded(operator, &node, &types, &built);
+        for (at, (name, result)) in names.into_iter().zip(built).enumerate() {
+            self.check_type(&name, &result.ty())?;
+            if let Some(value) = folded.get(at) {
+                self.constants.insert(name.clone(), value.clone());
+            }
+            self.types.insert(name.clone(), Ok(result.ty()));
+            self.values.insert(name, result);
+        }
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// The results of a node all of whose operands are known, if they are small; nothing, if it cannot be computed.
+    fn folded(
+        &self,
+        operator: &Operator,
+        node: &Node,
+        types: &[TensorType],
+        built: &[Tensor],
+    ) -> Vec<Constant> {
+        const MOVES: [&str; 5] =
+            ["onnx.Cast", "onnx.Identity", "onnx.Reshape", "onnx.Squeeze", "onnx.Unsqueeze"];
+        if let ([first], true) = (built, MOVES.contains(&operator.name)) {
+            let operand = node.tensors().next().and_then(|name| self.constants.get(&name.name));
+            if let Some(moved) = operand.and_then(|operand| operand.reshaped(&first.ty())) {
+                return vec![moved];
+            }
+        }
+        let is_small = built.iter().all(|result| result.ty().elements() <= MOST_FOLDED);
+        let takes = operator.onnx.as_ref().map_or("", |onnx| onnx.takes);
+        let of_type: BTreeSet<_> =
+            signature::inputs(takes).filter(|(_, kind)| *kind == Kind::Type).map(|(name, _)| name).collect();
+        let trace = Trace::new();
+        let (mut values, mut known) = (Values::new(), BTreeMap::new());
+        for argument in node.inputs.iter() {
+            for name in argument.arg.tensors() {
+                if of_type.contains(argument.name.as_str()) {
+                    // Only its type counts.
+                    values.insert(name.name.clone(), self.values[&name.name].clone());
+                    continue;
+                }
+                let constant = self.constants.get(&name.name).and_then(|constant| constant.tensor().ok());
+                let Some(value) = constant.filter(|value| value.ty().elements() <= MOST_FOLDED) else {
+                    return vec![];
+                };
+                if !known.contains_key(&name.name) {
+                    let ty = value.ty();
+                    values.insert(name.name.clone(), trace.input(&name.name, ty.shape, ty.dtype));
+                    known.insert(name.name.clone(), value);
+                }
+            }
+        }
+        let call = Call { trace: &trace, node, values: &values, results: types };
+        let Some(built) = is_small.then(|| (operator.build)(&call).ok()).flatten() else { return vec![] };
+        let names: Vec<_> = (0..built.len()).map(|at| at.to_string()).collect();
+        let named: Vec<_> = names.iter().map(String::as_str).zip(&built).collect();
+        let Ok(program) = trace.finish(&named) else { return vec![] };
+        let is_random = known.len() != program.graph.inputs().count();
+        let results =
+            (!is_random).then(|| evaluate(&program.graph, &known, Precision::Declared).ok()).flatten();
+        let Some(mut results) = results else { return vec![] };
+        let value =
+            |name| results.remove(name).map(|array| HostTensor::from_f64(&array.ty, &array.values).into());
+        names.iter().map_while(value).collect()
+    }
+
+    /// The model of the nodes that its results need.
+    fn imported(mut self) -> std::result::Result<Imported, Fault> {
+        let mut results = vec![];
+        for output in &self.graph.output {
+            let name = self.resolved(&output.name).to_string();
+            self.use_constant(&name);
+            let Some(value) = self.values.get(&name) else {
+                return Err(format!("its result \"{}\" is nowhere, or no tensor", output.name));
+            };
+            self.check_type(&output.name, &value.ty())?;
+            results.push(name);
+        }
+        let mut needed: BTreeSet<String> = results.iter().cloned().collect();
+        let mut nodes: Vec<Node> = vec![];
+        for node in self.nodes.into_iter().rev() {
+            if node.results().into_iter().any(|name| needed.contains(name)) {
+                needed.extend(node.tensors().map(|name| name.name.clone()));
+                nodes.push(node);
+            }
+        }
+        nodes.reverse();
+        for (name, constant) in self.constants.iter().filter(|(name, _)| needed.contains(*name)) {
+            constant.tensor().map_err(|reason| format!("\"{name}\": {reason}"))?;
+        }
+        let (sources, states) = kept(self.sources, self.states, &needed);
+        let path = self.path.into();
+        Ok(Imported { path, nodes, types: self.types, sources, states, results, updates: vec![] })
+    }
+}
+
+/// The inputs, and those of the other sources that nodes need, with their states.
+fn kept(
+    sources: Vec<(String, Source)>,
+    states: Vec<State>,
+    needed: &BTreeSet<String>,
+) -> (Vec<(String, Source)>, Vec<State>) {
+    let (mut states, mut kept): (Vec<_>, _) = (states.into_iter().map(Some).collect(), vec![]);
+    let mut sources_kept = vec![];
+    for (name, source) in sources {
+        let source = match source {
+            Source::Given(_) => source,
+            _ if !needed.contains(&name) => continue,
+            Source::State(at) => {
+                kept.extend(states[at].take());
+                Source::State(kept.len() - 1)
+            }
+            Source::ClosedForm(..) => source,
+        };
+        sources_kept.push((name, source));
+    }
+    (sources_kept, kept)
+}
+
+fn tensor(name: &str) -> Argument {
+    Argument::Tensor(Name { name: name.into() })
+}
+
+fn untrained(name: &str, value: HostTensor) -> State {
+    State { name: name.into(), dtype: value.ty().dtype, value, trained: false }
+}
+
+/// A parameter, which is kept as `f32`.
+fn trained(name: &str, value: HostTensor) -> State {
+    State { name: name.into(), dtype: value.ty().dtype, value: value.to_dtype(DType::F32), trained: true }
+}

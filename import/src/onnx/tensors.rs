@@ -1,0 +1,159 @@
+//! Tensors of an ONNX file: initializers and constants, in the file itself or in others beside it.
+
+use super::messages::TensorProto;
+use crate::call::Fault;
+use crate::operators::onnx::element_type;
+use kernfusion::{HostTensor, input_file};
+use kernfusion_ir::{DType, TensorType};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path};
+
+/// A tensor whose numbers are known when the file is read.
+#[derive(Debug, Clone)]
+pub(crate) struct Constant {
+    pub(crate) ty: TensorType,
+    numbers: Numbers,
+}
+
+#[derive(Debug, Clone)]
+enum Numbers {
+    /// Of `int64`, which may be beyond `i32` where no tensor is made of them, as the end of a slice is.
+    Wide(Vec<i64>),
+    Tensor(HostTensor),
+}
+
+impl Constant {
+    /// A vector of whole numbers.
+    pub(crate) fn vector(numbers: Vec<i64>) -> Self {
+        Constant { ty: TensorType::new(DType::I32, [numbers.len()]), numbers: Numbers::Wide(numbers) }
+    }
+
+    /// A whole number.
+    pub(crate) fn scalar(number: i64) -> Self {
+        Constant { ty: TensorType::scalar(DType::I32), numbers: Numbers::Wide(vec![number]) }
+    }
+
+    /// The tensor; `int64` becomes `i32`.
+    ///
+    /// # Errors
+    /// A number is no `i32`.
+    pub(crate) fn tensor(&self) -> Result<HostTensor, Fault> {
+        match &self.numbers {
+            Numbers::Tensor(tensor) => Ok(tensor.clone()),
+            Numbers::Wide(numbers) => {
+                let narrow =
+                    |&x: &i64| i32::try_from(x).map_err(|_| format!("{x} is no i32, which int64 is read as"));
+                let narrow = numbers.iter().map(narrow).collect::<Result<Vec<_>, _>>()?;
+                Ok(HostTensor::new(self.ty.shape.clone(), narrow))
+            }
+        }
+    }
+
+    /// The same numbers of `int64` in another shape; nothing of others.
+    pub(crate) fn reshaped(&self, ty: &TensorType) -> Option<Self> {
+        let is_same = ty.dtype == self.ty.dtype && ty.elements() == self.ty.elements();
+        let is_wide = is_same && matches!(self.numbers, Numbers::Wide(_));
+        is_wide.then(|| Constant { ty: ty.clone(), numbers: self.numbers.clone() })
+    }
+
+    /// Its whole numbers or truth values, row-major; nothing of floats.
+    pub(crate) fn whole(&self) -> Option<Vec<i64>> {
+        match &self.numbers {
+            Numbers::Wide(numbers) => Some(numbers.clone()),
+            Numbers::Tensor(_) if self.ty.dtype.is_float() => None,
+            Numbers::Tensor(tensor) => Some(tensor.to_f64().into_iter().map(|x| x as i64).collect()),
+        }
+    }
+
+    /// Its numbers, row-major.
+    pub(crate) fn numbers(&self) -> Vec<f64> {
+        match &self.numbers {
+            Numbers::Wide(numbers) => numbers.iter().map(|&x| x as f64).collect(),
+            Numbers::Tensor(tensor) => tensor.to_f64(),
+        }
+    }
+}
+
+impl From<HostTensor> for Constant {
+    fn from(tensor: HostTensor) -> Self {
+        Constant { ty: tensor.ty(), numbers: Numbers::Tensor(tensor) }
+    }
+}
+
+const INT64: i32 = 7;
+
+/// Reads a tensor of a file in that folder.
+///
+/// # Errors
+/// It has no type here, or other bytes than its type has; the file that it names is not beside the model, or is too short.
+pub(super) fn read(proto: &TensorProto, folder: &Path) -> Result<Constant, Fault> {
+    let (dtype, size) = element_type(proto.data_type.into())?;
+    let shape: Result<Vec<_>, _> = proto.dims.iter().map(|&extent| usize::try_from(extent)).collect();
+    let ty = TensorType::new(dtype, shape.map_err(|_| "it has a negative extent")?);
+    ty.fault().map_or(Ok(()), Err)?;
+    let bytes = ty.elements().checked_mul(size).ok_or_else(|| format!("{ty} is larger than any memory"))?;
+    let content = match proto.data_location {
+        0 if proto.raw_data.is_empty() => listed(proto, dtype),
+        0 => proto.raw_data.to_vec(),
+        1 => external(proto, folder, bytes)?,
+        other => return Err(format!("its numbers are at the place {other}, which is not known")),
+    };
+    if content.len() != bytes {
+        return Err(format!("{ty} takes {bytes} bytes, and it has {}", content.len()));
+    }
+    if proto.data_type == INT64 {
+        let word = |word: &[u8]| i64::from_le_bytes(word.try_into().expect("eight bytes"));
+        return Ok(Constant { ty, numbers: Numbers::Wide(content.chunks_exact(8).map(word).collect()) });
+    }
+    Ok(HostTensor::from_bytes(&ty, &content).expect("as many bytes as the type has").into())
+}
+
+/// The bytes of numbers that are fields of the message.
+fn listed(proto: &TensorProto, dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F32 => proto.float_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        DType::F64 => proto.double_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        DType::U32 => proto.uint64_data.iter().flat_map(|&x| (x as u32).to_le_bytes()).collect(),
+        DType::I32 if proto.data_type == INT64 => {
+            proto.int64_data.iter().flat_map(|x| x.to_le_bytes()).collect()
+        }
+        DType::I32 => proto.int32_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        // The bits of a half are the low ones of a field.
+        DType::F16 | DType::BF16 => proto.int32_data.iter().flat_map(|&x| (x as u16).to_le_bytes()).collect(),
+        DType::I8 | DType::Bool => proto.int32_data.iter().map(|&x| x as u8).collect(),
+    }
+}
+
+/// The bytes of numbers in another file, which stands in the folder of the model or below.
+fn external(proto: &TensorProto, folder: &Path, bytes: usize) -> Result<Vec<u8>, Fault> {
+    let entry = |key: &str| proto.external_data.iter().find(|entry| entry.key == key);
+    let number = |key: &str| match entry(key) {
+        None => Ok(None),
+        Some(entry) => match entry.value.parse::<u64>() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(format!("its {key} in another file is \"{}\"", entry.value)),
+        },
+    };
+    let location = Path::new(entry("location").map_or("", |entry| &entry.value));
+    let is_inside =
+        location.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if location.as_os_str().is_empty() || !is_inside {
+        return Err(format!("its numbers are in \"{}\", which is not beside the model", location.display()));
+    }
+    let offset = number("offset")?.unwrap_or(0);
+    if number("length")?.is_some_and(|length| length != bytes as u64) {
+        return Err(format!("it takes {bytes} bytes, and its length is said to be another one"));
+    }
+    let unread = |cause: std::io::Error| format!("cannot read {}: {cause}", location.display());
+    let mut file = input_file::open(&folder.join(location)).map_err(unread)?;
+    let length = file.metadata().map_err(unread)?.len();
+    if offset.checked_add(bytes as u64).is_none_or(|end| end > length) {
+        let place = location.display();
+        return Err(format!("its {bytes} bytes from {offset} reach out of {place}, which has {length}"));
+    }
+    let mut content = vec![];
+    content.try_reserve_exact(bytes).map_err(|error| error.to_string())?;
+    file.seek(SeekFrom::Start(offset)).map_err(unread)?;
+    file.take(bytes as u64).read_to_end(&mut content).map_err(unread)?;
+    Ok(content)
+}
