@@ -26,16 +26,16 @@ pub(crate) fn weights_file(path: &Path) -> Option<PathBuf> {
     path.is_dir().then(|| path.join(WEIGHTS))
 }
 
-/// Extents that an archive leaves open.
+/// Extents that a file leaves open.
 #[derive(clap::Args, Default)]
 pub(crate) struct ExtentArgs {
-    /// Of an archive with open extents (dynamic_shapes): an axis of an input, and its extent; may be given several times
+    /// Of an archive or an ONNX file with open extents (dynamic_shapes): an axis of an input, and its extent; may be given several times
     #[arg(long, value_name = "INPUT.AXIS=N", value_parser = extent)]
     dim: Vec<(String, usize)>,
 }
 
 impl ExtentArgs {
-    /// Opens an archive with these extents.
+    /// Opens an archive or an ONNX file with these extents.
     pub(crate) fn open(&self, archive: &Path) -> Result<Imported, CliError> {
         let extents: Vec<_> = self.dim.iter().map(|(name, extent)| (name.as_str(), *extent)).collect();
         Ok(Imported::open_sized(archive, &extents)?)
@@ -56,7 +56,9 @@ impl ExtentArgs {
     pub(crate) fn only_if(&self, is_archive: bool) -> Result<(), CliError> {
         match is_archive || self.dim.is_empty() {
             true => Ok(()),
-            false => Err(CliError::Usage("--dim is of an archive of torch.export.save".into())),
+            false => {
+                Err(CliError::Usage("--dim is of an archive of torch.export.save, or of an ONNX file".into()))
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `kernfusion import`: writes a model in the layout of Hugging Face as a checkpoint, and one that PyTorch exported as a program.
+//! `kernfusion import`: writes a model in the layout of Hugging Face as a checkpoint, and an archive of PyTorch or an ONNX file as a program.
 
 use crate::Outcome;
 use crate::common::destination::{Destination, write_derived};
@@ -10,23 +10,24 @@ use kernfusion_lm::checkpoint::CHECKPOINT_FILE;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Make a checkpoint of a model in the layout of Hugging Face, or a program of one that PyTorch exported
+/// Make a checkpoint of a model in the layout of Hugging Face, or a program of an archive of PyTorch or an ONNX file
 ///
 /// A directory: GPT-2, Llama, Mistral, Mixtral, BERT or T5. The checkpoint can be tuned; to train the model further, give `train` the shape
 /// (--config DIR/shape.json), the tokenizer (--tokenizer) and the parameters (--init DIR/checkpoint.safetensors). `generate` and
 /// `score` take a model as it is, too (--model).
 ///
-/// A file: an archive of torch.export.save. The folder gets program.kir, weights.safetensors and signature.json, which says what the
+/// A file: an archive of torch.export.save, or of ONNX. The folder gets program.kir, weights.safetensors and signature.json, which says what the
 /// program takes and gives; `run`, `dump` and `opt` take the folder where they take a program. Extents that the export left open
 /// (dynamic_shapes) are chosen by --dim.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion import gpt2 -o runs/gpt2
   kernfusion import model.pt2 -o model
+  kernfusion import model.onnx -o model
   kernfusion import model.pt2 -o model --dim input_ids.0=8 --dim input_ids.1=64")]
 pub(crate) struct Args {
-    /// Directory of the model (config.json, model.safetensors or shards, tokenizer.json), or an archive
-    #[arg(value_name = "DIR|FILE.pt2")]
+    /// Directory of the model (config.json, model.safetensors or shards, tokenizer.json), or a file of a model
+    #[arg(value_name = "DIR|FILE.pt2|FILE.onnx")]
     model: PathBuf,
     /// Directory of the checkpoint, or folder of the program
     #[arg(short, long, value_name = "DIR")]
@@ -41,9 +42,12 @@ pub(crate) struct Args {
 const SHAPE: &str = "shape.json";
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let is_archive =
-        args.model.is_file() || args.model.extension().is_some_and(|extension| extension == "pt2");
-    if is_archive { import_archive(&args, screen) } else { import_published(&args, screen) }
+    let is_named = args.model.extension().is_some_and(|extension| extension == "pt2" || extension == "onnx");
+    if args.model.is_file() || is_named {
+        import_archive(&args, screen)
+    } else {
+        import_published(&args, screen)
+    }
 }
 
 fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {

@@ -17,10 +17,10 @@ use std::sync::atomic::Ordering;
 /// What `train` takes for a model from elsewhere.
 #[derive(clap::Args)]
 pub(crate) struct ArchiveArgs {
-    /// Train a model from elsewhere instead of one of a preset: an archive of torch.export.save, or the folder of an imported model. --data is
-    /// then a file of tensors: for each input of the model one with an axis more in front, over which batches are taken in turn, and so for
-    /// "target"
-    #[arg(long = "program", value_name = "FILE.pt2|DIR", requires_all = ["data", "loss", "out"], conflicts_with_all = OF_PRESETS)]
+    /// Train a model from elsewhere instead of one of a preset: an archive of torch.export.save, an ONNX file, or the folder of an imported
+    /// model. --data is then a file of tensors: for each input of the model one with an axis more in front, over which batches are taken in
+    /// turn, and so for "target"
+    #[arg(long = "program", value_name = "FILE.pt2|FILE.onnx|DIR", requires_all = ["data", "loss", "out"], conflicts_with_all = OF_PRESETS)]
     archive: Option<PathBuf>,
     /// With --program: what becomes small, the cross-entropy or the mean square of the first output and "target", or output N, a scalar
     #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "archive")]

@@ -1,4 +1,4 @@
-//! Models that PyTorch exported: imported, run and shown.
+//! Models that PyTorch exported and ONNX files: imported, run, trained and shown.
 
 use super::workplace::Workplace;
 use kernfusion::{HostTensor, tensor_file};
@@ -119,6 +119,42 @@ fn its_program_is_measured_and_explained() {
     assert!(work.fail("profile --program nowhere").contains("nowhere"));
 }
 
+#[test]
+fn an_onnx_file_is_imported_run_shown_and_trained() {
+    let work = Workplace::new();
+    let mut tensors = tensor_file::read(&fixture("linear.safetensors")).unwrap();
+    write_batches(&work, "linear", &[("x", "input.0"), ("target", "target")]);
+    let inputs = BTreeMap::from([("x".to_string(), tensors.remove("input.0").unwrap())]);
+    tensor_file::write(&work.path("in.safetensors"), &inputs).unwrap();
+    let file = fixture("linear.onnx");
+    let said = work.succeed(&format!("import {} -o model", file.display()));
+    assert!(said.ends_with(" with 20 parameters in model\n"), "{said}");
+    work.succeed("run model --inputs in.safetensors --outputs out.safetensors");
+    let found = tensor_file::read(&work.path("out.safetensors")).unwrap()["output.0"].to_f64();
+    for (found, expected) in found.into_iter().zip(tensors["output.0"].to_f64()) {
+        assert!((found - expected).abs() < 1e-5, "{found} instead of {expected}");
+    }
+    assert!(work.succeed("dump model --stage trace").contains("linear.py\""));
+    assert!(work.succeed("bisect model").contains("nothing deviates"));
+    let said = work.succeed(&format!(
+        "train --program {} --data batches.safetensors --loss mse --clip 0 --lr 0.001 --optimizer adamw --steps 50 --out trained",
+        file.display()
+    ));
+    let expected = tensors["losses"].to_f64()[49];
+    let loss = last_word(said.lines().find(|line| line.starts_with("step     50")).unwrap());
+    assert!((loss - expected).abs() < 1e-4 * expected, "{loss} instead of {expected}");
+    let message = work.fail(&format!("import {} -o x --dim x.0=7", file.display()));
+    assert!(message.contains("it has no open extent \"x.0\", but none"), "{message}");
+    work.write("none.onnx", "neither");
+    assert!(work.fail("import none.onnx -o x").contains("and no whole ONNX model"));
+    assert!(work.fail("import nowhere.onnx -o x").contains("nowhere.onnx: No such file"));
+}
+
+/// The number at the end of a line.
+fn last_word(line: &str) -> f64 {
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
 /// A batch alone, of the tensors of a fixture.
 fn write_batches(work: &Workplace, of: &str, names: &[(&str, &str)]) {
     let tensors = tensor_file::read(&fixture(&format!("{of}.safetensors"))).unwrap();
@@ -143,7 +179,7 @@ fn an_archive_is_trained_as_pytorch_trains_it() {
     let losses = tensor_file::read(&fixture("gpt2.safetensors")).unwrap()["losses"].to_f64();
     for (step, expected) in [(1, losses[0]), (48, losses[47]), (50, losses[49])] {
         let line = said.lines().find(|line| line.starts_with(&format!("step {step:>6}"))).unwrap();
-        let loss: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        let loss = last_word(line);
         assert!((loss - expected).abs() < 1e-4 * expected, "{line}: {expected}");
     }
     // The folder has what was trained.
@@ -216,15 +252,7 @@ fn a_model_may_give_its_loss_itself() {
         archive.display()
     ));
     let losses = tensor_file::read(&fixture("linear_loss.safetensors")).unwrap()["losses"].to_f64();
-    let loss: f64 = said
-        .lines()
-        .find(|line| line.starts_with("step     50"))
-        .unwrap()
-        .rsplit(' ')
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let loss = last_word(said.lines().find(|line| line.starts_with("step     50")).unwrap());
     assert!((loss - losses[49]).abs() < 1e-4 * losses[49], "{loss} instead of {}", losses[49]);
 }
 

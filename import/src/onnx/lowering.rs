@@ -129,6 +129,7 @@ impl Reader<'_> {
             kind::TENSOR => {
                 let output = proto.output.first().map_or("", String::as_str);
                 let name = format!("{output}.{}", given.name);
+                self.ensure_new(&name)?;
                 let value = self.attribute_tensor(given)?;
                 self.constant(&name, value);
                 tensor(&name)

@@ -12,6 +12,7 @@
 //!
 //! Nodes become those of [the schema](crate::schema), with arguments by name; nodes that no result needs are left out.
 
+mod folding;
 mod inputs;
 mod lowering;
 mod messages;
@@ -22,13 +23,11 @@ use crate::call::{Call, Fault, Values};
 use crate::constants::closed_form;
 use crate::error::{ImportError, UnknownOperator};
 use crate::imported::{Imported, Source, State};
-use crate::operators::onnx::signature::{self, Kind};
-use crate::operators::{self, Operator};
+use crate::operators;
 use crate::schema::{Argument, Name, Node};
 use crate::sizes::Chosen;
 use kernfusion::HostTensor;
 use kernfusion::trace::{Tensor, Trace};
-use kernfusion_ir::evaluate::{Precision, evaluate};
 use kernfusion_ir::{DType, TensorType};
 use messages::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use prost::Message;
@@ -40,9 +39,6 @@ use tensors::Constant;
 /// The versions of the operator set that are read.
 const FIRST: i64 = 13;
 const LAST: i64 = 28;
-
-/// The most elements of what is computed when a file is read: shapes, axes, and what they are made of.
-const MOST_FOLDED: usize = 1 << 10;
 
 /// Reads a model from the bytes of its file.
 ///
@@ -189,7 +185,7 @@ impl<'m> Reader<'m> {
         self.aliases.get(name).map_or(name, String::as_str)
     }
 
-    /// A constant, which is an input of the graph that nobody gives, if a node reads it as a tensor.
+    /// Adds a constant.
     fn constant(&mut self, name: &str, constant: Constant) {
         self.constants.insert(name.into(), constant);
     }
@@ -224,9 +220,7 @@ impl<'m> Reader<'m> {
     }
 
     fn traced(&mut self, proto: &'m NodeProto) -> std::result::Result<(), Fault> {
-        if let Some(name) = proto.output.iter().find(|name| !name.is_empty() && self.has(name)) {
-            return Err(format!("it gives \"{name}\", which is there already"));
-        }
+        proto.output.iter().filter(|name| !name.is_empty()).try_for_each(|name| self.ensure_new(name))?;
         let name = operator_name(proto);
         match name.as_str() {
             "onnx.Constant" => return self.constant_node(proto),
@@ -240,85 +234,56 @@ impl<'m> Reader<'m> {
         let unseen = Call { trace: &self.trace, node: &node, values: &self.values, results: &[] };
         let types = (onnx.types)(&unseen)?;
         if name == "onnx.SplitToSequence" {
-            let sequence = proto.output.first().ok_or("it has no result")?;
-            let parts: Vec<_> = (0..types.len()).map(|at| format!("{sequence}.{at}")).collect();
-            node.outputs = parts.iter().map(|part| tensor(part)).collect();
-            self.sequences.insert(sequence.clone(), parts);
+            node.outputs = self.sequence(proto, types.len())?;
         }
         let call = Call { trace: &self.trace, node: &node, values: &self.values, results: &types };
         let built = (operator.build)(&call)?;
         if let Some(error) = self.trace.error() {
             return Err(error.to_string().lines().next().unwrap_or_default().into());
         }
-        let names: Vec<_> = node.results().into_iter().map(String::from).collect();
-        if built.len() < names.len() {
-            return Err(format!("it gives {} results, and the file has {}", built.len(), names.len()));
-        }
         let folded = self.folded(operator, &node, &types, &built);
-        for (at, (name, result)) in names.into_iter().zip(built).enumerate() {
-            self.check_type(&name, &result.ty())?;
-            if let Some(value) = folded.get(at) {
-                self.constants.insert(name.clone(), value.clone());
-            }
-            self.types.insert(name.clone(), Ok(result.ty()));
-            self.values.insert(name, result);
-        }
+        self.keep_results(&node, built, folded)?;
         self.nodes.push(node);
         Ok(())
     }
 
-    /// The results of a node all of whose operands are known, if they are small; nothing, if it cannot be computed.
-    fn folded(
-        &self,
-        operator: &Operator,
+    /// Refuses a name that is there already.
+    fn ensure_new(&self, name: &str) -> std::result::Result<(), Fault> {
+        match self.has(name) {
+            true => Err(format!("it gives \"{name}\", which is there already")),
+            false => Ok(()),
+        }
+    }
+
+    /// The parts of the sequence that a node gives, as its results.
+    fn sequence(&mut self, proto: &NodeProto, count: usize) -> std::result::Result<Vec<Argument>, Fault> {
+        let sequence = proto.output.first().ok_or("it has no result")?;
+        let parts: Vec<_> = (0..count).map(|at| format!("{sequence}.{at}")).collect();
+        parts.iter().try_for_each(|part| self.ensure_new(part))?;
+        let outputs = parts.iter().map(|part| tensor(part)).collect();
+        self.sequences.insert(sequence.clone(), parts);
+        Ok(outputs)
+    }
+
+    /// Makes what a node gives values of the graph.
+    fn keep_results(
+        &mut self,
         node: &Node,
-        types: &[TensorType],
-        built: &[Tensor],
-    ) -> Vec<Constant> {
-        const MOVES: [&str; 5] =
-            ["onnx.Cast", "onnx.Identity", "onnx.Reshape", "onnx.Squeeze", "onnx.Unsqueeze"];
-        if let ([first], true) = (built, MOVES.contains(&operator.name)) {
-            let operand = node.tensors().next().and_then(|name| self.constants.get(&name.name));
-            if let Some(moved) = operand.and_then(|operand| operand.reshaped(&first.ty())) {
-                return vec![moved];
-            }
+        built: Vec<Tensor>,
+        folded: Vec<Constant>,
+    ) -> std::result::Result<(), Fault> {
+        let names = node.results();
+        if built.len() < names.len() {
+            return Err(format!("it gives {} results, and the file has {}", built.len(), names.len()));
         }
-        let is_small = built.iter().all(|result| result.ty().elements() <= MOST_FOLDED);
-        let takes = operator.onnx.as_ref().map_or("", |onnx| onnx.takes);
-        let of_type: BTreeSet<_> =
-            signature::inputs(takes).filter(|(_, kind)| *kind == Kind::Type).map(|(name, _)| name).collect();
-        let trace = Trace::new();
-        let (mut values, mut known) = (Values::new(), BTreeMap::new());
-        for argument in node.inputs.iter() {
-            for name in argument.arg.tensors() {
-                if of_type.contains(argument.name.as_str()) {
-                    // Only its type counts.
-                    values.insert(name.name.clone(), self.values[&name.name].clone());
-                    continue;
-                }
-                let constant = self.constants.get(&name.name).and_then(|constant| constant.tensor().ok());
-                let Some(value) = constant.filter(|value| value.ty().elements() <= MOST_FOLDED) else {
-                    return vec![];
-                };
-                if !known.contains_key(&name.name) {
-                    let ty = value.ty();
-                    values.insert(name.name.clone(), trace.input(&name.name, ty.shape, ty.dtype));
-                    known.insert(name.name.clone(), value);
-                }
-            }
+        let mut folded = folded.into_iter();
+        for (name, result) in names.into_iter().zip(built) {
+            self.check_type(name, &result.ty())?;
+            self.constants.extend(folded.next().map(|constant| (name.into(), constant)));
+            self.types.insert(name.into(), Ok(result.ty()));
+            self.values.insert(name.into(), result);
         }
-        let call = Call { trace: &trace, node, values: &values, results: types };
-        let Some(built) = is_small.then(|| (operator.build)(&call).ok()).flatten() else { return vec![] };
-        let names: Vec<_> = (0..built.len()).map(|at| at.to_string()).collect();
-        let named: Vec<_> = names.iter().map(String::as_str).zip(&built).collect();
-        let Ok(program) = trace.finish(&named) else { return vec![] };
-        let is_random = known.len() != program.graph.inputs().count();
-        let results =
-            (!is_random).then(|| evaluate(&program.graph, &known, Precision::Declared).ok()).flatten();
-        let Some(mut results) = results else { return vec![] };
-        let value =
-            |name| results.remove(name).map(|array| HostTensor::from_f64(&array.ty, &array.values).into());
-        names.iter().map_while(value).collect()
+        Ok(())
     }
 
     /// The model of the nodes that its results need.

@@ -70,6 +70,13 @@ pub const READERS: &[Reader] = &[
         commands: &["import model.pt2 --out imported"],
     },
     Reader {
+        name: "onnx",
+        seeds: seeds::onnx_files,
+        read: onnx,
+        share: 100,
+        commands: &["import model.onnx --out imported"],
+    },
+    Reader {
         name: "exported-program",
         seeds: seeds::exported_programs,
         read: exported_program,
@@ -178,6 +185,13 @@ fn checkpoint(folder: &Folder, place: &Path) -> Read {
 
 fn archive(folder: &Folder, place: &Path) -> Read {
     let imported = Imported::open(file(folder, place, "model.pt2")).map_err(shown)?;
+    imported.program().map_err(shown).map(|_| ())
+}
+
+/// An ONNX file, and the file that has its weights.
+fn onnx(folder: &Folder, place: &Path) -> Read {
+    put(folder, place);
+    let imported = Imported::open(place.join("model.onnx")).map_err(shown)?;
     imported.program().map_err(shown).map(|_| ())
 }
 

@@ -121,6 +121,13 @@ pub(crate) fn archives() -> Vec<Folder> {
         .into()
 }
 
+/// A small ONNX file and the archive that has its weights.
+pub(crate) fn onnx_files() -> Vec<Folder> {
+    let fixture = |name: &str| read(&repository(&format!("import/tests/fixtures/{name}")));
+    let names = [("model.onnx", "linear.onnx"), ("linear.pt2", "linear.pt2")];
+    vec![names.map(|(name, file)| (name.to_string(), fixture(file))).into()]
+}
+
 /// The files of such archives one by one, `:` in place of `/`.
 pub(crate) fn exported_programs() -> Vec<Folder> {
     let unpacked = |folder: Folder| {
