@@ -150,6 +150,15 @@ def products(g, x):
     g.add("Einsum", x, numbers(3, 5), equation="bij,ik->bkj")
 
 
+def attentions(g):
+    query, key, value = numbers(2, 4, 3, 2), numbers(2, 2, 5, 2), numbers(2, 2, 5, 2)
+    g.add("Attention", query, key, value)
+    g.add("Attention", query, key, value, numbers(3, 5), scale=0.5)
+    g.add("Attention", query, key, value, np.arange(15).reshape(3, 5) % 4 > 0)
+    g.add("Attention", query, query, query, is_causal=1)
+    g.add("Attention", numbers(2, 3, 8), numbers(2, 5, 4), numbers(2, 5, 4), q_num_heads=4, kv_num_heads=2)
+
+
 def normalizations(g, x, image):
     g.add("LayerNormalization", x, numbers(4), numbers(4), count=3)
     g.add("LayerNormalization", x, numbers(3, 4), axis=1, epsilon=1e-3)
@@ -209,6 +218,7 @@ def operators():
     reductions(g, x)
     products(g, x)
     normalizations(g, x, image)
+    attentions(g)
     windows(g, image)
     layers(g, g.input("words", numbers(3, 2, 4)), g.input("classes", whole(0, 3, 1)))
     declared = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)

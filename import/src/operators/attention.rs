@@ -14,13 +14,23 @@ pub(super) const OPERATORS: &[Operator] = &[
 
 fn attention(call: &Call<'_>) -> Built {
     let [query, key, value] = ["query", "key", "value"].map(|name| call.tensor(name));
-    let (query, key, value) = (query?, key?, value?);
+    attended(call, &query?, &key?, &value?, call.flag_or("enable_gqa", false)?)
+}
+
+/// Of stacks of matrices; heads of queries may share keys and values.
+pub(super) fn attended(
+    call: &Call<'_>,
+    query: &Tensor,
+    key: &Tensor,
+    value: &Tensor,
+    is_shared: bool,
+) -> Built {
     if query.rank() < 2 || key.rank() != query.rank() || value.rank() != query.rank() {
         return Err("query, key and value are not stacks of matrices of one rank".into());
     }
-    let (key, value) = match call.flag_or("enable_gqa", false)? {
-        true => (for_all_heads(&key, &query)?, for_all_heads(&value, &query)?),
-        false => (key, value),
+    let (key, value) = match is_shared {
+        true => (for_all_heads(key, query)?, for_all_heads(value, query)?),
+        false => (key.clone(), value.clone()),
     };
     let scale = call.number_or("scale", 1.0 / (query.dim(-1) as f64).sqrt())?;
     let mut scores = query.matmul_transposed(&key) * scale;

@@ -2,6 +2,7 @@
 //! library.
 
 use crate::call::{Built, Call, Fault, as_dtype};
+use crate::operators::attention::attended;
 use crate::operators::indexing::{Indexed, picked};
 use crate::operators::movement::{every, padded_around};
 use crate::operators::normalization::{self, of_batch};
@@ -343,6 +344,41 @@ fn normalized(call: &Call<'_>, x: &Tensor) -> Result<(Vec<isize>, Vec<usize>), F
     let first = call.axis("axis", -1, x.rank())?.unsigned_abs();
     let shape = x.shape().get(first..).ok_or("a scalar is not normalised")?.to_vec();
     Ok(((1..=shape.len() as isize).map(|from_end| -from_end).collect(), shape))
+}
+
+/// Of `[batch, heads, length, width]`, or of `[batch, length, heads · width]`, which the result is, too.
+pub(super) fn attention(call: &Call<'_>) -> Built {
+    let [query, key, value] = ["query", "key", "value"].map(|name| call.tensor(name));
+    let (query, key, value) = (query?, key?, value?);
+    let is_flat = query.rank() == 3;
+    if call.node.outputs.len() > 1 || [&query, &key, &value].iter().any(|x| x.rank() != query.rank()) {
+        return Err("past keys, scores as results and other numbers of axes are not known".into());
+    }
+    let (query, key, value) = match is_flat {
+        true => (
+            heads(call, &query, "q_num_heads")?,
+            heads(call, &key, "kv_num_heads")?,
+            heads(call, &value, "kv_num_heads")?,
+        ),
+        false => (query, key, value),
+    };
+    let is_shared = query.rank() > 2 && key.dim(-3) != query.dim(-3);
+    let y = attended(call, &query, &key, &value, is_shared)?.remove(0);
+    one(match is_flat {
+        true => y.transpose(1, 2).reshape([y.dim(0), y.dim(2), y.dim(1) * y.dim(3)]),
+        false => y,
+    })
+}
+
+/// `[batch, length, heads · width]` as `[batch, heads, length, width]`.
+fn heads(call: &Call<'_>, x: &Tensor, count: &str) -> Result<Tensor, Fault> {
+    let (count, width) = (extent(call.int(count)?)?, x.dim(2));
+    match count {
+        1.. if width.is_multiple_of(count) => {
+            Ok(x.reshape([x.dim(0), x.dim(1), count, width / count]).transpose(1, 2))
+        }
+        _ => Err(format!("{width} are not {count} heads")),
+    }
 }
 
 pub(super) fn layer_norm(call: &Call<'_>) -> Built {

@@ -191,6 +191,7 @@ const ROWS: &[Row] = &[
     row("onnx.InstanceNormalization", 22, "input weight bias; eps=epsilon", types::like_input, As("aten.instance_norm.default")),
     row("onnx.BatchNormalization", 15, "input weight bias running_mean running_var; eps=epsilon momentum training=training_mode?", types::like_input, Own("(input − running_mean) / √(running_var + eps) · weight + bias; in training by the batch's own, and the running ones with these", f::batch_norm)),
 
+    row("onnx.Attention",      23, "query key value attn_mask; is_causal? scale q_num_heads kv_num_heads !softcap=0 !qk_matmul_output_mode=0 -softmax_precision", unseen, Own("softmax(scale · query · keyᵀ + attn_mask) · value; heads share keys if these have fewer", f::attention)),
     row("onnx.Conv",           22, "input weight bias; stride=strides dilation=dilations groups=group pads auto_pad -kernel_shape", unseen, Own("windows of input times weight, plus bias", windows::convolution)),
     row("onnx.ConvTranspose",  22, "input weight bias; stride=strides dilation=dilations groups=group pads auto_pad output_padding -kernel_shape", unseen, Own("the transpose of Conv, plus bias", windows::transposed_convolution)),
     row("onnx.MaxPool",        22, "self; kernel_size=kernel_shape stride=strides dilation=dilations pads auto_pad ceil_mode? !storage_order=0", unseen, Own("the largest in each window", windows::pooled::<true>)),
