@@ -109,7 +109,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         let tiles = Tiles::of(self, kernel).expect("checked before");
-        let strips = Strips::of(kernel, self.slots());
+        let strips = Strips::of(kernel, self.slots(), self.options.warpgroups);
         let size = strips.as_ref().map_or([SIZE, SIZE], Strips::tile_size);
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.x * {};", size[0]));
@@ -139,7 +139,8 @@ impl Lowering<'_> {
                 let block =
                     Block { threads: strips.threads(), shared_bytes: strips.shared_bytes(), shares: true };
                 let text = body.code.finish();
-                self.launch_blocks_with("chain.cuh", "", block, grid, text)?;
+                let header = if strips.by_warpgroups { "warpgroup_chain.cuh" } else { "chain.cuh" };
+                self.launch_blocks_with(header, "", block, grid, text)?;
             }
             None => {
                 stream.emit(&mut body);

@@ -92,13 +92,14 @@ pub use peaks::peaks;
 use std::sync::Arc;
 
 /// The headers that generated source includes, by name.
-pub const HEADERS: [(&str, &str); 7] = [
+pub const HEADERS: [(&str, &str); 8] = [
     ("seam.cuh", include_str!("headers/seam.cuh")),
     ("numbers.cuh", include_str!("headers/numbers.cuh")),
     ("reduce.cuh", include_str!("headers/reduce.cuh")),
     ("tile.cuh", include_str!("headers/tile.cuh")),
     ("warpgroup.cuh", include_str!("headers/warpgroup.cuh")),
     ("chain.cuh", include_str!("headers/chain.cuh")),
+    ("warpgroup_chain.cuh", include_str!("headers/warpgroup_chain.cuh")),
     ("gemv.cuh", include_str!("headers/gemv.cuh")),
 ];
 

@@ -100,7 +100,7 @@ impl StripChain<'_> {
     /// The panel of a product's rows.
     fn panel_of_rows(&self, number: usize) -> String {
         let (depth, place) = (self.strips.depths[number], self.strips.place_of_rows(number));
-        format!("deep_panel<Tile::ROWS, {depth}>(panels + {place}, a{number})")
+        format!("Tile::panel<Tile::ROWS, {depth}>(panels + {place}, a{number})")
     }
 
     /// Computes what is loaded for a row, and what follows from it alone, once for all columns.
@@ -198,32 +198,48 @@ impl StripChain<'_> {
                 let name = value_name(*value);
                 body.code.line(format!("const float* of_columns_{name} = (const float*)(stage + {offset});"));
             }
-            let columns = self.strips.columns;
-            for &number in &products {
-                let depth = self.strips.depths[number];
-                let panel = &self.strips.panels[self.strips.of_product[number]];
-                let offset = panel.offset;
-                let of_columns = format!("deep_panel<{columns}, {depth}>(stage + {offset}, b{number})");
-                body.code.line(format!("Tile product{number};"));
-                body.code.line(match self.strips.is_held {
-                    true => format!("product{number}.multiply<{depth}>(rows{number}, {of_columns});"),
-                    false => {
-                        let of_rows = self.panel_of_rows(number);
-                        format!("product{number}.multiply_panels<{depth}>({of_rows}, {of_columns});")
-                    }
-                });
-            }
+            self.first_products(body, &products);
             for number in 0..values.len() {
                 body.code.line(format!("u32 packed{number}[Tile::COUNT / 2];"));
             }
-            self.inside_and_at_borders(body, |body, is_inside| {
-                self.entries_of_tile(body, sweep, reduced, &stores, &values, is_inside);
-            });
-            if sweep.is_last {
+            self.each_part(body, |body| {
+                // Groups of products end in their order: those of this part, when as many have been started since.
+                body.code.line("Tile::wait<Tile::PARTS - 1>();");
+                products.iter().for_each(|number| body.code.line(format!("product{number}.keep(part);")));
+                self.inside_and_at_borders(body, |body, is_inside| {
+                    self.entries_of_tile(body, sweep, reduced, &stores, &values, is_inside);
+                });
                 self.second_products(body, &values);
-            }
+            });
+            self.end_products(body, values.len());
         });
         self.finish(body, sweep);
+    }
+
+    fn each_part(&self, body: &mut Body<'_>, inside: impl FnOnce(&mut Body<'_>)) {
+        body.block_with("for_each_part<Tile>([&](auto part)", ");", inside);
+    }
+
+    /// Starts the products of a tile that values are made of, those of each part as a group.
+    fn first_products(&self, body: &mut Body<'_>, products: &BTreeSet<usize>) {
+        let columns = self.strips.columns;
+        products.iter().for_each(|number| body.code.line(format!("Tile product{number};")));
+        self.each_part(body, |body| {
+            body.code.line("Tile::begin();");
+            for &number in products {
+                let depth = self.strips.depths[number];
+                let offset = self.strips.panels[self.strips.of_product[number]].offset;
+                let of_columns = format!("Tile::panel<{columns}, {depth}>(stage + {offset}, b{number})");
+                body.code.line(match self.strips.is_held {
+                    true => format!("product{number}.multiply<{depth}>(part, rows{number}, {of_columns});"),
+                    false => {
+                        let of_rows = self.panel_of_rows(number);
+                        format!("product{number}.multiply_panels<{depth}>(part, {of_rows}, {of_columns});")
+                    }
+                });
+            }
+            body.code.line("Tile::commit();");
+        });
     }
 
     /// The distinct values of second products, as they are before they are rounded to be multiplied.
@@ -272,9 +288,8 @@ impl StripChain<'_> {
         let element = element_type(*dtype);
         body.code.open(format!("const auto fill{number} = [&](int first_column, {element}* stage)"));
         for Panel { operand, size: [rows, depth], range, offset } in needed.iter().map(|at| &panels[*at]) {
-            body.code.line(format!(
-                "fill_deep<Tile::BLOCK, {rows}, {depth}>(stage + {offset}, {range}, {operand});"
-            ));
+            body.code
+                .line(format!("fill_deep<Tile, {rows}, {depth}>(stage + {offset}, {range}, {operand});"));
         }
         let domain = &self.kernel().domain;
         let mut names = self.stream.outer.clone();
@@ -381,15 +396,18 @@ impl StripChain<'_> {
             body.code.line(format!("{largest} = Max::combine({largest}, {});", value_name(x)));
         });
         body.code.line("float factors[Tile::SLOTS];");
-        body.code.line(format!("raise_maxima<Tile>(sum_{name}, of_tile_{name}, factors);"));
+        body.code.line(format!("raise_maxima<Tile>(part, sum_{name}, of_tile_{name}, factors);"));
         for (value, factors) in &sweep.reductions {
             if factors.shifted {
-                self.each_slot(body, &format!("sum_{}[slot] *= factors[slot];", value_name(*value)));
+                let name = value_name(*value);
+                body.code.line(format!(
+                    "for_each_slot<Tile>(part, [&](int slot) {{ sum_{name}[slot] *= factors[slot]; }});"
+                ));
             }
         }
         if sweep.is_last {
             for number in self.consumers_with(&sweep.running, |factors| factors.shifted) {
-                body.code.line(format!("out{number}.scale(factors);"));
+                body.code.line(format!("scale_rows(part, out{number}, factors);"));
             }
         }
     }
@@ -417,10 +435,12 @@ impl StripChain<'_> {
             body.block(head, |body| self.entry(body, roots, known, is_inside, inside));
         };
         if values == 0 {
-            return each(body, "for (int at = 0; at < Tile::COUNT; at++)");
+            return each(body, "for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++)");
         }
         body.code.line("UNROLL");
-        body.block("for (int pair = 0; pair < Tile::COUNT / 2; pair++)", |body| {
+        let pairs =
+            "for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++)";
+        body.block(pairs, |body| {
             let declared = (0..values).map(|number| format!("value{number}[2] = {{}}"));
             body.code.line(format!("float {};", declared.collect::<Vec<_>>().join(", ")));
             each(body, "for (int at = 2 * pair; at < 2 * pair + 2; at++)");
@@ -479,21 +499,33 @@ impl StripChain<'_> {
         }
     }
 
-    /// Multiplies the values of a tile with the operands of their consumers.
+    /// Multiplies the values of a part with the operands of their consumers, in a group of products, if only an empty one.
     fn second_products(&self, body: &mut Body<'_>, values: &[Scalar]) {
         let columns = self.strips.columns;
+        body.code.line("Tile::begin();");
         for (number, value) in values.iter().enumerate() {
             for (at, consumer) in self.kernel().consumers().iter().enumerate() {
                 if self.unrounded(consumer) == *value {
                     let (width, panel) =
                         (self.strips.widths[at], &self.strips.panels[self.strips.of_consumer[at]]);
                     body.code.line(format!(
-                        "out{at}.multiply<{columns}>(packed{number}, deep_panel<{width}, {columns}>(stage + {}, with{at}));",
+                        "out{at}.multiply<{columns}>(part, packed{number}, Tile::panel<{width}, {columns}>(stage + {}, with{at}));",
                         panel.offset
                     ));
                 }
             }
         }
+        body.code.line("Tile::commit();");
+    }
+
+    /// Waits for second products: panels may be filled again, and values change.
+    fn end_products(&self, body: &mut Body<'_>, values: usize) {
+        body.code.line("Tile::wait<0>();");
+        let outs = if values > 0 { self.strips.widths.len() } else { 0 };
+        self.each_part(body, |body| {
+            (0..outs).for_each(|number| body.code.line(format!("out{number}.keep(part);")));
+        });
+        (0..values).for_each(|number| body.code.line(format!("Tile::keep_words(packed{number});")));
     }
 
     /// Brings reductions together, and divides by the norm what was not divided on the way.
@@ -502,7 +534,9 @@ impl StripChain<'_> {
         for (value, factors) in &sweep.reductions {
             let (dtype, name) = (region.instr(*value).dtype, value_name(*value));
             let InstrKind::Reduce(op, ..) = region.instr(*value).kind else { unreachable!("a reduction") };
-            body.code.line(format!("Tile::combine<{}>(sum_{name});", combiner(op)));
+            self.each_part(body, |body| {
+                body.code.line(format!("combine_rows<{}, Tile>(part, sum_{name});", combiner(op)));
+            });
             if let (true, Some(norm)) = (factors.divided, sweep.running.norm) {
                 self.each_slot(body, &format!("sum_{name}[slot] /= sum_{}[slot];", value_name(norm)));
             }
@@ -516,7 +550,10 @@ impl StripChain<'_> {
         if let (true, Some(norm), false) = (sweep.is_last, sweep.running.norm, divided.is_empty()) {
             body.code.line("float inverse[Tile::SLOTS];");
             self.each_slot(body, &format!("inverse[slot] = 1.0f / sum_{}[slot];", value_name(norm)));
-            divided.iter().for_each(|number| body.code.line(format!("out{number}.scale(inverse);")));
+            self.each_part(body, |body| {
+                let scaled = divided.iter().map(|number| format!("scale_rows(part, out{number}, inverse);"));
+                scaled.for_each(|line| body.code.line(line));
+            });
         }
     }
 }

@@ -12,10 +12,16 @@ const WARPS: usize = 4;
 /// from shared memory, more columns fewer barriers. The first of these that fits into registers is taken.
 const SIZES: [(usize, usize, bool); 6] =
     [(2, 64, true), (2, 32, true), (2, 32, false), (1, 64, true), (1, 64, false), (1, 32, false)];
+/// Rows of a warpgroup, by 64, and columns of a tile. Rows of first operands lie in shared memory, where products read them.
+const SIZES_OF_WARPGROUPS: [(usize, usize); 2] = [(2, 64), (1, 64)];
+/// Columns of second products that warpgroups compute.
+const WIDTHS_OF_WARPGROUPS: [usize; 2] = [64, 128];
 /// Numbers of a thread in products, sums, held fragments and those under way, at most, unless those of the last size are more.
 const MOST_NUMBERS: usize = 208;
 /// Entries of a thread, at most, where random bits are drawn for each: that takes many instructions and registers.
 const MOST_RANDOM_ENTRIES: usize = 16;
+/// Numbers of eight lines of a swizzled panel, at whose multiples panels of warpgroups begin.
+const PATTERN: usize = 8 * 64;
 /// Stages of panels.
 pub(super) const STAGES: usize = 2;
 /// The longest sums of first products, and the widest second products: fragments and sums stay in registers.
@@ -24,6 +30,8 @@ const DEEPEST: usize = 128;
 /// How a chain lies in registers and shared memory.
 pub(super) struct Strips {
     pub(super) dtype: DType,
+    /// Whether a warpgroup computes products, with panels as it wants them.
+    pub(super) by_warpgroups: bool,
     /// Rows of a warp, by 16.
     pub(super) down: usize,
     /// Columns of a tile.
@@ -56,19 +64,23 @@ pub(super) struct Panel {
 }
 
 impl Panel {
-    pub(super) fn numbers(&self) -> usize {
-        numbers(self.size)
+    fn numbers(&self, by_warpgroups: bool) -> usize {
+        numbers(self.size, by_warpgroups)
     }
 }
 
-/// Numbers of a panel, whichever way it lies.
-fn numbers([rows, depth]: [usize; 2]) -> usize {
-    (rows * (depth + 8)).max(depth * (rows + 8))
+/// Numbers of a panel, whichever way it lies: with padded lines, or in lines of 64.
+fn numbers([rows, depth]: [usize; 2], by_warpgroups: bool) -> usize {
+    let of_lines = |lines: usize, length: usize| match by_warpgroups {
+        true => lines * length.next_multiple_of(64),
+        false => lines * (length + 8),
+    };
+    of_lines(rows, depth).max(of_lines(depth, rows))
 }
 
 impl Strips {
     /// `None` if tensor cores do not multiply these, if sums are too long for registers, or if no value is multiplied again.
-    pub(super) fn of(kernel: &Kernel, slots: &[Slot]) -> Option<Strips> {
+    pub(super) fn of(kernel: &Kernel, slots: &[Slot], has_warpgroups: bool) -> Option<Strips> {
         let dtype = operand_type(&kernel.products().first()?.a);
         let consumers = kernel.consumers();
         let terms: Vec<usize> = kernel.products().iter().map(|product| product.k.iter().product()).collect();
@@ -85,21 +97,36 @@ impl Strips {
         {
             return None;
         }
+        let of_products = |(down, columns): (usize, usize)| {
+            down * (depths.len() * columns / 2 + widths.iter().map(|width| width / 2).sum::<usize>())
+        };
         let of_thread = |(down, columns, is_held): (usize, usize, bool)| {
-            let held = if is_held { depths.iter().map(|depth| depth / 4).sum() } else { 0 };
-            let sums = widths.iter().map(|width| width / 2).sum::<usize>();
+            let held = if is_held { down * depths.iter().map(|depth| depth / 4).sum::<usize>() } else { 0 };
             let under_way = depths.iter().max().map_or(0, |depth| depth / 4);
-            down * (held + depths.len() * columns / 2 + sums) + under_way
+            held + of_products((down, columns)) + under_way
         };
         let is_random = |instr: &Instr| matches!(instr.kind, InstrKind::Random { .. });
         let draws = kernel.region.instrs.iter().any(is_random);
-        let is_short = |(down, columns, _)| !draws || down * columns / 2 <= MOST_RANDOM_ENTRIES;
-        let fitting = SIZES.into_iter().find(|size| is_short(*size) && of_thread(*size) <= MOST_NUMBERS);
-        let (down, columns, is_held) = fitting.unwrap_or(SIZES[SIZES.len() - 1]);
+        let is_short = |down, columns| !draws || down * columns / 2 <= MOST_RANDOM_ENTRIES;
+        let may_be_wide = has_warpgroups && widths.iter().all(|width| WIDTHS_OF_WARPGROUPS.contains(width));
+        let is_reduction = |instr: &&Instr| matches!(instr.kind, InstrKind::Reduce(..));
+        let reductions = kernel.region.instrs.iter().filter(is_reduction).count();
+        let of_warpgroups = SIZES_OF_WARPGROUPS.into_iter().find(|&(down, columns)| {
+            // Of each row, what is reduced so far and in a tile.
+            let numbers = of_products((down, columns)) + 4 * down * reductions;
+            may_be_wide && is_short(down, columns) && numbers <= MOST_NUMBERS
+        });
+        let fits = |size: &(usize, usize, bool)| is_short(size.0, size.1) && of_thread(*size) <= MOST_NUMBERS;
+        let (down, columns, is_held) = match of_warpgroups {
+            Some((down, columns)) => (down, columns, false),
+            None => SIZES.into_iter().find(fits).unwrap_or(SIZES[SIZES.len() - 1]),
+        };
+        let by_warpgroups = of_warpgroups.is_some();
         let vectors = vectors(kernel, slots);
         let (panels, of_product, of_consumer) = (vec![], vec![], vec![]);
         let mut strips = Strips {
             dtype,
+            by_warpgroups,
             down,
             columns,
             is_held,
@@ -116,9 +143,9 @@ impl Strips {
 
     fn add_panels(&mut self, kernel: &Kernel, terms: &[usize], p: &[usize]) {
         let columns = kernel.domain.extent(kernel.domain.column_axes());
-        let of_tile = self.columns;
+        let (of_tile, by_warpgroups) = (self.columns, self.by_warpgroups);
         let mut add = |operand: String, size, range| {
-            let offset = self.panels.iter().map(Panel::numbers).sum();
+            let offset = self.panels.iter().map(|panel| panel.numbers(by_warpgroups)).sum();
             self.panels.push(Panel { operand, size, range, offset });
             self.panels.len() - 1
         };
@@ -156,18 +183,19 @@ impl Strips {
 
     /// Numbers of a stage of panels and vectors.
     pub(super) fn stage(&self) -> usize {
-        self.vector(self.vectors.len())
+        let end = self.vector(self.vectors.len());
+        if self.by_warpgroups { end.next_multiple_of(PATTERN) } else { end }
     }
 
     /// Where a vector is in a stage.
     pub(super) fn vector(&self, number: usize) -> usize {
-        let panels: usize = self.panels.iter().map(Panel::numbers).sum();
+        let panels: usize = self.panels.iter().map(|panel| panel.numbers(self.by_warpgroups)).sum();
         panels + number * self.columns * DType::F32.size() / self.dtype.size()
     }
 
     /// Numbers of rows of a product's first operand in shared memory.
     pub(super) fn of_rows(&self, product: usize) -> usize {
-        numbers([self.rows(), self.depths[product]])
+        numbers([self.rows(), self.depths[product]], self.by_warpgroups)
     }
 
     /// Where the rows of a product's first operand are.
@@ -190,7 +218,11 @@ impl Strips {
 
     /// A type of tiles with these columns.
     pub(super) fn tile(&self, columns: usize) -> String {
-        format!("StripTile<{}, {WARPS}, {}, {columns}>", memory_type(self.dtype), self.down)
+        let (ty, down) = (memory_type(self.dtype), self.down);
+        match self.by_warpgroups {
+            true => format!("WarpgroupStrip<{ty}, {down}, {columns}>"),
+            false => format!("StripTile<{ty}, {WARPS}, {down}, {columns}>"),
+        }
     }
 }
 

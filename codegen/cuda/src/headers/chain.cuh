@@ -11,22 +11,18 @@
 template <class T, int ROWS, int DEPTH, bool ALONG_ROWS>
 using DeepPanel = Panel<T, (ALONG_ROWS ? ROWS : DEPTH) + piece<T>(), ALONG_ROWS>;
 
-// The panel at `start`, which lies as the operand does.
-template <int ROWS, int DEPTH, class T, class Operand> DEVICE auto deep_panel(T* start, const Operand&) {
-  return DeepPanel<T, ROWS, DEPTH, Operand::ALONG_ROWS>{start};
-}
-
 // e^x, off by two units of the last place and by |x|·2⁻²³ of itself; 0 for less than 2⁻¹²⁶.
 DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
 
-// Fills a panel with `ROWS` rows from `first` on and `DEPTH` terms from `k0` on, zeros beyond `rows` and `depth`, and starts its copies.
-// The block has `BLOCK` threads.
-template <int BLOCK, int ROWS, int DEPTH, class T, class Operand>
+// Fills a panel of a tile with `ROWS` rows from `first` on and `DEPTH` terms from `k0` on, zeros beyond `rows` and `depth`, and starts its
+// copies.
+template <class Tile, int ROWS, int DEPTH, class T, class Operand>
 DEVICE void fill_deep(T* start, int first, int rows, int k0, int depth, const Operand& operand) {
   constexpr bool ALONG_ROWS = Operand::ALONG_ROWS;
+  constexpr int BLOCK = Tile::BLOCK;
   constexpr int TOGETHER = Operand::IS_COPIED ? piece<T>() : 1;
   constexpr int OF_LINE = (ALONG_ROWS ? ROWS : DEPTH) / TOGETHER, COUNT = OF_LINE * (ALONG_ROWS ? DEPTH : ROWS);
-  const auto panel = deep_panel<ROWS, DEPTH>(start, operand);
+  const auto panel = Tile::template panel<ROWS, DEPTH>(start, operand);
   UNROLL
   for (int i = 0; i < (COUNT + BLOCK - 1) / BLOCK; i++) {
     const int at = threadIdx.x + i * BLOCK;
@@ -50,12 +46,14 @@ template <int BLOCK, int COUNT> DEVICE void fill_vector(float* start, const floa
   if (at < COUNT) copy_async(start + at, from + at, numbers > 0 ? numbers * (int)sizeof(float) : 0);
 }
 
-// A tile computed by tensor cores: `WARPS` warps, each with 16·DOWN rows and all columns.
+// A tile computed by tensor cores: `WARPS` warps, each with 16·DOWN rows and all columns. Its rows are computed in PARTS parts, each with as
+// many entries and slots, so that products of one may be under way while another one's entries are computed.
 template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
   typedef typename TensorCore<Core>::Element Element;
   typedef TensorTile<Core, 64, 64> Loader;
   static constexpr int BLOCK = WARPS * WARP, ROWS = 16 * DOWN * WARPS, COLUMNS = COLUMNS_;
   static constexpr int ALONG = COLUMNS / 8, SLOTS = 2 * DOWN, COUNT = 4 * DOWN * ALONG;
+  static constexpr int PARTS = 1, OF_PART = COUNT;
   float sums[COUNT];
 
   DEVICE StripTile() {
@@ -69,6 +67,18 @@ template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
   DEVICE static int row(int at) { return slot_row(slot(at)); }
   DEVICE static int column(int at) { return at / 4 % ALONG * 8 + 2 * member() + at % 2; }
   DEVICE static bool owns_rows() { return member() == 0; }
+  // Nothing goes on while the threads do.
+  DEVICE static void publish() {}
+  DEVICE static void begin() {}
+  DEVICE static void commit() {}
+  template <int GROUPS> DEVICE static void wait() {}
+  DEVICE void keep(int) {}
+  template <int COUNT> DEVICE static void keep_words(u32 (&)[COUNT]) {}
+
+  // The panel at `start`, which lies as the operand does.
+  template <int ROWS, int DEPTH, class Operand> DEVICE static auto panel(Element* start, const Operand&) {
+    return DeepPanel<Element, ROWS, DEPTH, Operand::ALONG_ROWS>{start};
+  }
 
   // The fragments of this warp's rows of a panel.
   template <int DEPTH, class P> DEVICE static void load_rows(u32* fragments, const P& panel) {
@@ -83,7 +93,7 @@ template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
   DEVICE static u32 pack(float x, float y) { return TensorCore<Core>::pack(x, y); }
 
   // Adds the products of `DEPTH` terms of rows, whose fragments are in registers, or which lie in a panel, and those of a panel.
-  template <int DEPTH, class P> DEVICE void multiply(const u32* fragments, const P& panel) {
+  template <int DEPTH, class P> DEVICE void multiply(int, const u32* fragments, const P& panel) {
     UNROLL
     for (int k = 0; k < DEPTH; k += 16) {
       const u32* rows[DOWN];
@@ -92,7 +102,7 @@ template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
       step(rows, panel, k);
     }
   }
-  template <int DEPTH, class A, class P> DEVICE void multiply_panels(const A& of_rows, const P& panel) {
+  template <int DEPTH, class A, class P> DEVICE void multiply_panels(int, const A& of_rows, const P& panel) {
     UNROLL
     for (int k = 0; k < DEPTH; k += 16) {
       u32 words[DOWN][4];
@@ -120,20 +130,40 @@ template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
     }
   }
 
-  // Multiplies the sums of each row by a number.
-  DEVICE void scale(const float* of_slots) {
-    UNROLL
-    for (int at = 0; at < COUNT; at++) sums[at] *= of_slots[slot(at)];
-  }
-
-  // Combines one number of each thread and slot along the rows; every thread gets those of its rows.
-  template <class Op, class V> DEVICE static void combine(V* of_slots) {
-    UNROLL
-    for (int slot = 0; slot < SLOTS; slot++)
-      UNROLL
-      for (int bits = 2; bits > 0; bits /= 2) of_slots[slot] = Op::combine(of_slots[slot], shuffle_xor(of_slots[slot], bits));
-  }
 };
+
+// The number of a part, which is known when code is compiled.
+template <int NUMBER> struct Part {
+  constexpr operator int() const { return NUMBER; }
+};
+
+// Calls `act(part)` for each part of a tile's rows.
+template <class Tile, int FIRST = 0, class Act> DEVICE void for_each_part(const Act& act) {
+  act(Part<FIRST>());
+  if constexpr (FIRST + 1 < Tile::PARTS) for_each_part<Tile, FIRST + 1>(act);
+}
+
+// Calls `act(slot)` for each slot of a part.
+template <class Tile, class Act> DEVICE void for_each_slot(int part, const Act& act) {
+  constexpr int OF_PART = Tile::SLOTS / Tile::PARTS;
+  UNROLL
+  for (int slot = part * OF_PART; slot < (part + 1) * OF_PART; slot++) act(slot);
+}
+
+// Combines one number of each thread and slot of a part along the rows; every thread gets those of its rows.
+template <class Op, class Tile, class V> DEVICE void combine_rows(int part, V* of_slots) {
+  for_each_slot<Tile>(part, [&](int slot) {
+    UNROLL
+    for (int bits = 2; bits > 0; bits /= 2) of_slots[slot] = Op::combine(of_slots[slot], shuffle_xor(of_slots[slot], bits));
+  });
+}
+
+// Multiplies the sums of each row of a part by a number.
+template <class Tile> DEVICE void scale_rows(int part, Tile& tile, const float* of_slots) {
+  constexpr int OF_PART = Tile::COUNT / Tile::PARTS;
+  UNROLL
+  for (int at = part * OF_PART; at < (part + 1) * OF_PART; at++) tile.sums[at] *= of_slots[Tile::slot(at)];
+}
 
 // Stores two numbers that are neighbours in memory, the first one at an even place.
 DEVICE void store_pair(float* to, float x, float y) {
@@ -148,7 +178,7 @@ DEVICE void store_pair(f16* to, float x, float y) { *(u32*)to = half_pair(x, y);
 // Copies the block's rows of an operand to shared memory.
 template <class Tile, int DEPTH, class Operand>
 DEVICE void fill_rows(typename Tile::Element* start, int first, int rows, int depth, const Operand& operand) {
-  fill_deep<Tile::BLOCK, Tile::ROWS, DEPTH>(start, first, rows, 0, depth, operand);
+  fill_deep<Tile, Tile::ROWS, DEPTH>(start, first, rows, 0, depth, operand);
   copy_commit();
   copy_wait<0>();
   __syncthreads();
@@ -169,6 +199,7 @@ DEVICE void for_each_tile(typename Tile::Element* panels, int begin, int end, co
   ROLLED
   for (int first = begin; first < end; first += Tile::COLUMNS) {
     copy_wait<STAGES - 2>();
+    Tile::publish();
     __syncthreads();
     fill_tile(first + (STAGES - 1) * Tile::COLUMNS, (stage + STAGES - 1) % STAGES);
     act(first, panels + stage * SIZE);
@@ -180,13 +211,12 @@ DEVICE void for_each_tile(typename Tile::Element* panels, int begin, int end, co
 // A maximum so far of a row, as it is subtracted: where nothing but −∞ was there, differences are −∞, too.
 DEVICE float finite_maximum(float x) { return x == -float_of_bits(POSITIVE_INFINITY) ? 0.0f : x; }
 
-// Takes the maxima of rows of a tile into those so far, whose sums are of e^(x − maximum): gives the factors that correct them.
-template <class Tile> DEVICE void raise_maxima(float* maxima, float* of_tile, float* factors) {
-  Tile::template combine<Max>(of_tile);
-  UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) {
+// Takes the maxima of rows of a tile's part into those so far, whose sums are of e^(x − maximum): gives the factors that correct them.
+template <class Tile> DEVICE void raise_maxima(int part, float* maxima, float* of_tile, float* factors) {
+  combine_rows<Max, Tile>(part, of_tile);
+  for_each_slot<Tile>(part, [&](int slot) {
     const float before = maxima[slot];
     maxima[slot] = Max::combine(before, of_tile[slot]);
     factors[slot] = fast_exp(before - finite_maximum(maxima[slot]));
-  }
+  });
 }

@@ -4,6 +4,7 @@
 // aligned are reported, too.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -50,11 +51,29 @@ struct Copy {
   int group;
 };
 
-// A product of a warpgroup, whose operands are in shared memory; none if it has been done.
+// The first operand of a product of a warpgroup: a matrix in shared memory, or fragments in registers, with the rows that this thread's
+// sums are of: 16 terms of each.
+struct Rows {
+  u64 matrix;
+  const u32* words;
+  u32 fragments[4];
+  u16 numbers[2][16];
+};
+
+// A product of a warpgroup; `add` is none if it has been done.
 struct Product {
-  void (*add)(float* results, u64 a, u64 b);
-  u64 a, b;
+  void (*add)(float* results, const Rows& a, u64 b);
+  Rows a;
+  u64 b;
+  bool adds;
   int group;
+  float* sums;
+};
+
+// Sums of products under way: where they will be, and what they will be.
+struct Sums {
+  float* place;
+  std::vector<float> results;
 };
 
 struct Thread {
@@ -71,15 +90,14 @@ struct Thread {
   int group;
   std::vector<Product> products;
   int product_group;
-  // Of products under way: where they will be, and what they will be.
-  float* sums;
-  std::vector<float> results;
+  std::vector<Sums> sums;
   bool has_begun, has_published;
 };
 
 struct Warp {
   int arrived;
   u64 exchanged[32];
+  u32 words[32][4];
   float a[32][8], b[32][4];
 };
 
@@ -211,6 +229,7 @@ inline void run_block() {
     thread.group = 0;
     thread.products.clear();
     thread.product_group = 0;
+    thread.sums.clear();
     thread.has_begun = thread.has_published = false;
     prepare(thread);
   }
@@ -504,18 +523,47 @@ inline void products_commit() {
 }
 
 inline void keep_in_place(float&) {}
+inline void keep_in_place(u32&) {}
+
+namespace emulator {
+
+// Does a product, and checks that registers of its first operand are as they were.
+inline void multiply(Thread& thread, const Product& product) {
+  if (product.a.words && memcmp(product.a.words, product.a.fragments, sizeof product.a.fragments))
+    stop(11, "an operand of a product of a warpgroup", "changes while the product is under way");
+  for (auto& sums : thread.sums) {
+    if (sums.place != product.sums || !product.add) continue;
+    if (!product.adds) std::fill(sums.results.begin(), sums.results.end(), 0.0f);
+    product.add(sums.results.data(), product.a, product.b);
+  }
+}
+
+// Writes sums of which no product is under way any more.
+inline void write_sums(Thread& thread) {
+  size_t kept = 0;
+  for (auto& sums : thread.sums) {
+    bool is_under_way = false;
+    for (const auto& product : thread.products) is_under_way |= product.sums == sums.place;
+    for (size_t at = 0; at < sums.results.size(); at++)
+      if (sums.place[at] == sums.place[at]) stop(11, "a sum of a product of a warpgroup", "changes while the product is under way");
+    if (is_under_way)
+      std::swap(thread.sums[kept++], sums);
+    else
+      memcpy(sums.place, sums.results.data(), sums.results.size() * sizeof(float));
+  }
+  thread.sums.resize(kept);
+}
+
+}  // namespace emulator
 
 template <int GROUPS> void products_wait() {
   auto& thread = *emulator::current;
   auto& products = thread.products;
-  if (products.empty()) return;
   size_t done = 0;
-  for (; done < products.size() && products[done].group < thread.product_group - GROUPS; done++) {
-    const auto& product = products[done];
-    if (product.add) product.add(thread.results.data(), product.a, product.b);
-  }
+  for (; done < products.size() && products[done].group < thread.product_group - GROUPS; done++)
+    emulator::multiply(thread, products[done]);
   products.erase(products.begin(), products.begin() + done);
-  if (products.empty()) memcpy(thread.sums, thread.results.data(), thread.results.size() * sizeof(float));
+  emulator::write_sums(thread);
 }
 
 struct bf16;
@@ -548,13 +596,15 @@ inline float value_of(const f16*, u16 bits) { return half_value(bits); }
 template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct {
   static constexpr int COUNT = COLUMNS / 2, TERMS = 16;
 
-  static void add(float* results, u64 a_matrix, u64 b_matrix) {
+  static void add(float* results, const emulator::Rows& a_rows, u64 b_matrix) {
     const int thread = emulator::current->number % 128, g = thread % 32 / 4, q = thread % 4;
     const auto value = [](u16 bits) { return emulator::value_of((const T*)nullptr, bits); };
     float a[2][TERMS];
     for (int half = 0; half < 2; half++)
-      for (int k = 0; k < TERMS; k++)
-        a[half][k] = value(emulator::number<A_ALONG_ROWS>(a_matrix, thread / 32 * 16 + half * 8 + g, k));
+      for (int k = 0; k < TERMS; k++) {
+        const int row = thread / 32 * 16 + half * 8 + g;
+        a[half][k] = value(a_rows.words ? a_rows.numbers[half][k] : emulator::number<A_ALONG_ROWS>(a_rows.matrix, row, k));
+      }
     for (int column = 0; column < COLUMNS; column++) {
       if (column % 8 / 2 != q) continue;
       for (int k = 0; k < TERMS; k++) {
@@ -564,17 +614,40 @@ template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct War
     }
   }
 
-  static void start(float* sums, u64 a, u64 b) {
+  template <bool ADDS = true> static void start(float* sums, u64 a, u64 b) {
+    emulator::Rows rows{};
+    rows.matrix = a;
+    start_rows(sums, rows, b, ADDS);
+  }
+
+  // Lane 4g + q has, of the rows g and g + 8, the terms 2q and 2q + 1 as words 0 and 1, and 2q + 8 and 2q + 9 as words 2 and 3.
+  static void start(float* sums, const u32* a, u64 b) {
+    auto& warp = emulator::own_warp();
+    const int lane = emulator::current->number % 32, g = lane / 4;
+    emulator::Rows rows{};
+    rows.words = a;
+    memcpy(rows.fragments, a, sizeof rows.fragments);
+    for (int i = 0; i < 4; i++) warp.words[lane][i] = a[i];
+    emulator::wait_for_warp();
+    for (int half = 0; half < 2; half++)
+      for (int k = 0; k < TERMS; k++)
+        rows.numbers[half][k] = (u16)(warp.words[4 * g + k % 8 / 2][k / 8 * 2 + half] >> (k % 2 * 16));
+    emulator::wait_for_warp();
+    start_rows(sums, rows, b, true);
+  }
+
+  static void start_rows(float* place, const emulator::Rows& a, u64 b, bool adds) {
     auto& thread = *emulator::current;
     if (!thread.has_begun) emulator::stop(11, "a product of a warpgroup", "does not wait for its sums");
-    if (thread.products.empty()) {
-      thread.sums = sums;
-      thread.results.assign(sums, sums + COUNT);
+    bool is_known = false;
+    for (auto& sums : thread.sums) is_known |= sums.place == place;
+    if (!is_known) thread.sums.push_back({place, {place, place + COUNT}});
+    for (int at = 0; at < COUNT; at++) place[at] = NAN;
+    emulator::Product product{add, a, b, adds, thread.product_group, place};
+    if (emulator::schedule.warp_greedy) {
+      emulator::multiply(thread, product);
+      product.add = nullptr;
     }
-    if (thread.sums != sums) emulator::stop(11, "products of a warpgroup", "have several sums under way");
-    for (int at = 0; at < COUNT; at++) sums[at] = NAN;
-    const bool is_eager = emulator::schedule.warp_greedy;
-    if (is_eager) add(thread.results.data(), a, b);
-    thread.products.push_back({is_eager ? nullptr : add, a, b, thread.product_group});
+    thread.products.push_back(product);
   }
 };

@@ -118,6 +118,7 @@ template <int GROUPS> DEVICE void products_wait() { asm volatile("wgmma.wait_gro
 
 // Keeps the compiler from computing with a sum before a wait that it does not know to change it, or after a product begins.
 DEVICE void keep_in_place(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+DEVICE void keep_in_place(u32& word) { asm volatile("" : "+r"(word)::"memory"); }
 
 #define NAMES_32                                                                                              \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28," \
@@ -129,29 +130,45 @@ DEVICE void keep_in_place(float& sum) { asm volatile("" : "+f"(sum)::"memory"); 
   NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,"    \
            "%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108," \
            "%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define SUMS_4(d, at) "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3])
-#define SUMS_16(d, at) SUMS_4(d, at), SUMS_4(d, at + 4), SUMS_4(d, at + 8), SUMS_4(d, at + 12)
-#define SUMS_32(d) SUMS_16(d, 0), SUMS_16(d, 16)
-#define SUMS_64(d) SUMS_32(d), SUMS_16(d, 32), SUMS_16(d, 48)
-#define SUMS_128(d) SUMS_64(d), SUMS_16(d, 64), SUMS_16(d, 80), SUMS_16(d, 96), SUMS_16(d, 112)
+#define SUMS_4(how, d, at) how(d[at]), how(d[at + 1]), how(d[at + 2]), how(d[at + 3])
+#define SUMS_16(how, d, at) SUMS_4(how, d, at), SUMS_4(how, d, at + 4), SUMS_4(how, d, at + 8), SUMS_4(how, d, at + 12)
+#define SUMS_32(how, d) SUMS_16(how, d, 0), SUMS_16(how, d, 16)
+#define SUMS_64(how, d) SUMS_32(how, d), SUMS_16(how, d, 32), SUMS_16(how, d, 48)
+#define SUMS_128(how, d) SUMS_64(how, d), SUMS_16(how, d, 64), SUMS_16(how, d, 80), SUMS_16(how, d, 96), SUMS_16(how, d, 112)
 
-// Starts d += a·b of a warpgroup, 64×16 by 16×COLUMNS, sums of f32. Lane 4g + q of warp w has, for each eight columns j, the sums of
-// row 16w + g and columns 8j + 2q, 8j + 2q + 1, then those of row 16w + g + 8.
+// Starts d += a·b of a warpgroup, 64×16 by 16×COLUMNS, sums of f32, or d = a·b. Lane 4g + q of warp w has, for each eight columns j, the
+// sums of row 16w + g and columns 8j + 2q, 8j + 2q + 1, then those of row 16w + g + 8. The first operand lies in shared memory or in
+// registers, where each warp has its 16 rows as `mma_bf16` takes them, and which stay as they are until the product is waited for.
 template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct;
-#define WARPGROUP_PRODUCT(TYPE, COLUMNS, NAMES, SUMS, OPERANDS)                                               \
+#define WARPGROUP_PRODUCT(TYPE, COLUMNS, NAMES, SUMS, MATRICES, FRAGMENTS)                                             \
   template <bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct<TYPE, COLUMNS, A_ALONG_ROWS, B_ALONG_ROWS> { \
-    DEVICE static void start(float* d, u64 a, u64 b) {                                                        \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." #TYPE "." #TYPE " {" NAMES "}, " OPERANDS ";" \
-                   : SUMS(d)                                                                                  \
-                   : "l"(a), "l"(b), "n"(A_ALONG_ROWS), "n"(B_ALONG_ROWS)                                     \
-                   : "memory");                                                                               \
-    }                                                                                                         \
+    template <bool ADDS = true> DEVICE static void start(float* d, u64 a, u64 b) {                                     \
+      if constexpr (ADDS)                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." #TYPE "." #TYPE " {" NAMES "}, " MATRICES ";"\
+                     : SUMS("+f", d)                                                                                   \
+                     : "l"(a), "l"(b), "n"(1), "n"(A_ALONG_ROWS), "n"(B_ALONG_ROWS)                                    \
+                     : "memory");                                                                                      \
+      else                                                                                                             \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." #TYPE "." #TYPE " {" NAMES "}, " MATRICES ";"\
+                     : SUMS("=f", d)                                                                                   \
+                     : "l"(a), "l"(b), "n"(0), "n"(A_ALONG_ROWS), "n"(B_ALONG_ROWS)                                    \
+                     : "memory");                                                                                      \
+    }                                                                                                                  \
+    DEVICE static void start(float* d, const u32* a, u64 b) {                                                          \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." #TYPE "." #TYPE " {" NAMES "}, " FRAGMENTS ";"\
+                   : SUMS("+f", d)                                                                                     \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_ALONG_ROWS)                             \
+                   : "memory");                                                                                        \
+    }                                                                                                                  \
   };
-#define WARPGROUP_PRODUCTS(TYPE)                                                          \
-  struct TYPE;                                                                            \
-  WARPGROUP_PRODUCT(TYPE, 64, NAMES_32, SUMS_32, "%32, %33, 1, 1, 1, %34, %35")           \
-  WARPGROUP_PRODUCT(TYPE, 128, NAMES_64, SUMS_64, "%64, %65, 1, 1, 1, %66, %67")          \
-  WARPGROUP_PRODUCT(TYPE, 256, NAMES_128, SUMS_128, "%128, %129, 1, 1, 1, %130, %131")
+#define WARPGROUP_PRODUCTS(TYPE)                                                                                       \
+  struct TYPE;                                                                                                         \
+  WARPGROUP_PRODUCT(TYPE, 64, NAMES_32, SUMS_32,                                                                       \
+                    "%32, %33, %34, 1, 1, %35, %36", "{%32, %33, %34, %35}, %36, 1, 1, 1, %37")                        \
+  WARPGROUP_PRODUCT(TYPE, 128, NAMES_64, SUMS_64,                                                                      \
+                    "%64, %65, %66, 1, 1, %67, %68", "{%64, %65, %66, %67}, %68, 1, 1, 1, %69")                        \
+  WARPGROUP_PRODUCT(TYPE, 256, NAMES_128, SUMS_128,                                                                    \
+                    "%128, %129, %130, 1, 1, %131, %132", "{%128, %129, %130, %131}, %132, 1, 1, 1, %133")
 WARPGROUP_PRODUCTS(bf16)
 WARPGROUP_PRODUCTS(f16)
 

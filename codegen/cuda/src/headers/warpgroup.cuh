@@ -2,24 +2,27 @@
 // while their threads go on.
 //
 // A panel has lines of 64 numbers, 128 bytes; the eight pieces of line i change places, piece p with p xor i % 8, so that a column of
-// pieces has all banks ("128-byte swizzle"). A line has the terms of a row or, where neighbours lie along rows, 64 rows of a term.
+// pieces has all banks ("128-byte swizzle"). A line has 64 terms of a row or, where neighbours lie along rows, 64 rows of a term. After
+// `LINES` lines, those of all rows or of all terms, the next 64 terms or rows begin.
 #pragma once
 #include "tile.cuh"
 
-template <class T, bool ALONG_ROWS_> struct SwizzledPanel {
+template <class T, bool ALONG_ROWS_, int LINES = 64> struct SwizzledPanel {
   static constexpr bool ALONG_ROWS = ALONG_ROWS_;
   static constexpr int LINE = 64, PIECE = 8;
+  static_assert(LINES % 8 == 0, "the eight lines of a pattern belong together");
   T* start;
 
   DEVICE T* at(int row, int k) const {
-    const int line = ALONG_ROWS ? row / LINE * LINE + k : row, number = ALONG_ROWS ? row % LINE : k;
+    const int across = ALONG_ROWS ? k : row, along = ALONG_ROWS ? row : k, line = along / LINE * LINES + across, number = along % LINE;
     return start + LINE * line + (number / PIECE ^ line % PIECE) * PIECE + number % PIECE;
   }
   // The matrix of 16 terms from k on, of rows from `row` on, a multiple of 64: its address and, in units of 16 bytes, how far it is from
   // 64 rows to the next ones where neighbours lie along rows, and from eight lines to the next ones.
   DEVICE u64 matrix(int row, int k) const {
-    constexpr u64 NEXT_ROWS = LINE * LINE * sizeof(T) / 16, NEXT_LINES = 8 * LINE * sizeof(T) / 16, SWIZZLE = 1;
-    const u32 address = shared_address(start + (ALONG_ROWS ? row * LINE + k * LINE : row * LINE + k));
+    constexpr u64 NEXT_ROWS = LINES * LINE * sizeof(T) / 16, NEXT_LINES = 8 * LINE * sizeof(T) / 16, SWIZZLE = 1;
+    const int of_rows = ALONG_ROWS ? row * LINES : row * LINE, of_terms = ALONG_ROWS ? k * LINE : k / LINE * LINES * LINE + k % LINE;
+    const u32 address = shared_address(start + of_rows + of_terms);
     return (u64)(address & 0x3ffff) / 16 | NEXT_ROWS << 16 | NEXT_LINES << 32 | SWIZZLE << 62;
   }
 };

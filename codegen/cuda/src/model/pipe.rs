@@ -1,7 +1,7 @@
 //! Which part of a multiprocessor an instruction keeps busy, and for how long.
 
 use super::card::Card;
-use super::sass::Instruction;
+use super::sass::{Instruction, Place};
 
 /// A part of a multiprocessor that instructions share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,9 +102,14 @@ fn of_warpgroup(instruction: &Instruction) -> Option<[u64; 3]> {
     numbers.try_into().ok()
 }
 
-/// Bytes of 16-bit operands in shared memory that a warp's quarter of a product of a warpgroup reads.
+/// Bytes of 16-bit operands in shared memory that a warp's quarter of a product of a warpgroup reads. The first operand may be in registers.
 pub(super) fn operand_bytes(instruction: &Instruction) -> u64 {
-    of_warpgroup(instruction).map_or(0, |[rows, columns, terms]| (rows + columns) * terms * 2 / 4)
+    let is_in_registers =
+        matches!(instruction.operands.get(1).map(|operand| &operand.place), Some(Place::Register(_)));
+    of_warpgroup(instruction).map_or(0, |[rows, columns, terms]| {
+        let rows = if is_in_registers { 0 } else { rows };
+        (rows + columns) * terms * 2 / 4
+    })
 }
 
 /// Multiplications and additions, two operations each, of a product on tensor cores; of a warpgroup's, those of a warp.
@@ -171,6 +176,9 @@ mod tests {
         assert_eq!(tensor_operations(&product), 2 * 64 * 128 * 16 / 4);
         assert_eq!(operand_bytes(&product), (64 + 128) * 16 * 2 / 4);
         assert_eq!((wait(&product), result_registers(&product)), (Wait::Warpgroup, 64));
+        let of_registers = listing.replace("R24, gdesc", "R24, R8, gdesc");
+        let of_registers = Sass::parse(&of_registers).expect("a product").instructions.remove(0);
+        assert_eq!(operand_bytes(&of_registers), 128 * 16 * 2 / 4);
         let card = Card::named("h200").expect("a card");
         let (pipe, cycles) = busy(&product, card).expect("a pipe");
         assert_eq!(pipe, Pipe::Tensor);

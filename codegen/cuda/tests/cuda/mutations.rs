@@ -183,7 +183,7 @@ const WRONG_OF_WARPGROUPS: [(&str, &str, &str); 16] = [
     ("warpgroup.cuh", "products_wait<0>();", "products_wait<1>();"),
     ("warpgroup.cuh", "number / PIECE ^ line % PIECE", "number / PIECE"),
     ("warpgroup.cuh", "NEXT_LINES = 8 * LINE", "NEXT_LINES = LINE"),
-    ("warpgroup.cuh", "NEXT_ROWS = LINE * LINE", "NEXT_ROWS = LINE"),
+    ("warpgroup.cuh", "NEXT_ROWS = LINES * LINE", "NEXT_ROWS = LINES"),
     ("warpgroup.cuh", "SWIZZLE = 1", "SWIZZLE = 2"),
     ("warpgroup.cuh", "A::ALONG_ROWS, B::ALONG_ROWS>::start", "A::ALONG_ROWS, A::ALONG_ROWS>::start"),
     ("warpgroup.cuh", "warpgroup() / DOWN", "warpgroup() % DOWN"),
@@ -206,6 +206,64 @@ fn wrong_products_of_warpgroups_are_noticed() {
         };
         let is_noticed = is_noticed([128, 128], &change) || is_noticed([64, 128], &change);
         assert!(is_noticed, "{wrong} in place of {right} in {header}");
+    }
+}
+
+/// As above, where warpgroups compute chains.
+const WRONG_OF_WARPGROUP_CHAINS: [(&str, &str, &str); 15] = [
+    ("chain.cuh", "Tile::publish();", ""),
+    ("chain.cuh", "copy_wait<STAGES - 2>();", ""),
+    (
+        "chain.cuh",
+        "copy_wait<STAGES - 2>();\n    Tile::publish();",
+        "Tile::publish();\n    copy_wait<STAGES - 2>();",
+    ),
+    ("chain.cuh", "Tile::publish();\n    __syncthreads();", "Tile::publish();"),
+    ("warpgroup_chain.cuh", "products_begin();", ""),
+    ("warpgroup_chain.cuh", "products_commit();", ""),
+    ("warpgroup_chain.cuh", "products_wait<GROUPS>();", ""),
+    ("warpgroup_chain.cuh", "slot / 2 * 64", "slot / 2 * 16"),
+    ("warpgroup_chain.cuh", "of_rows.matrix(64 * part, k)", "of_rows.matrix(0, k)"),
+    ("warpgroup_chain.cuh", "fragments + part * DEPTH / 4 + k / 4", "fragments + k / 4"),
+    ("warpgroup_chain.cuh", "COLUMNS, false, P::ALONG_ROWS>", "COLUMNS, false, false>"),
+    ("warpgroup_chain.cuh", "ALONG_ROWS ? DEPTH : ROWS>", "ROWS>"),
+    ("warpgroup.cuh", "along / LINE * LINES", "along / LINE"),
+    ("warpgroup.cuh", "k / LINE * LINES * LINE", "k / LINE * LINE"),
+    ("warpgroup.cuh", "NEXT_ROWS = LINES * LINE", "NEXT_ROWS = LINES"),
+];
+
+/// What functions say of their chains' products, and what would be wrong in its place: entries that are read too early, and panels and
+/// values that change too early.
+const WRONG_IN_FUNCTIONS: [(&str, &str); 4] = [
+    ("Tile::wait<Tile::PARTS - 1>();", "Tile::wait<Tile::PARTS>();"),
+    ("Tile::wait<0>();", ""),
+    ("Tile::begin();", ""),
+    ("Tile::commit();", ""),
+];
+
+#[test]
+fn wrong_chains_of_warpgroups_are_noticed() {
+    if is_skipped() {
+        return;
+    }
+    let cases = strips::few_of_warpgroups();
+    let same = |function: &Function| function.text.clone();
+    let unchanged = |_: &str, text: &str| text.to_string();
+    let renderer = || Renderer::new(strips::by_warpgroups());
+    assert!(!noticed(&cases, &mut renderer(), &same, &unchanged), "nothing is wrong yet");
+    for (header, right, wrong) in WRONG_OF_WARPGROUP_CHAINS {
+        let change = |name: &str, text: &str| {
+            assert!(name != header || text.matches(right).count() == 1, "{right}");
+            if name == header { text.replace(right, wrong) } else { text.into() }
+        };
+        assert!(noticed(&cases, &mut renderer(), &same, &change), "{wrong} in place of {right} in {header}");
+    }
+    for (right, wrong) in WRONG_IN_FUNCTIONS {
+        let change = |function: &Function| {
+            assert!(function.text.contains(right), "{right}");
+            function.text.replace(right, wrong)
+        };
+        assert!(noticed(&cases, &mut renderer(), &change, &unchanged), "{wrong} in place of {right}");
     }
 }
 

@@ -66,11 +66,28 @@ fn products_of_warpgroups_compile_without_spills_and_go_on() {
         for case in products::warpgroup_products() {
             renderer.program(&case.plan).expect("renders");
         }
-        for function in renderer.functions() {
-            let binary = check(function, "sm_90a");
-            assert!(!binary.log.contains("serialized"), "{}", binary.log);
-        }
+        renderer.functions().iter().for_each(goes_on);
     }
+}
+
+/// As above, of attention and its gradients.
+#[test]
+fn chains_of_warpgroups_compile_without_spills_and_go_on() {
+    if !is_present() {
+        println!("skipped: NVRTC is not installed");
+        return;
+    }
+    let mut renderer = Renderer::new(strips::by_warpgroups());
+    for plan in strips::of_long_sequences() {
+        renderer.program(&plan).expect("renders");
+    }
+    renderer.functions().iter().for_each(goes_on);
+}
+
+/// The function is compiled without a spill, and without waits beside its own.
+fn goes_on(function: &Function) {
+    let binary = check(function, "sm_90a");
+    assert!(!binary.log.contains("serialized"), "{}", binary.log);
 }
 
 fn check(function: &Function, architecture: &str) -> Binary {

@@ -1,6 +1,7 @@
 //! The source of each family of kernels, as people read it: `snapshots/*.cu`. `KERNFUSION_BLESS=1` rewrites them.
 
 use crate::judge::planned;
+use crate::strips::Part;
 use crate::{collectives, gemv, groups, products, strips};
 use kernfusion_cuda::{Options, Renderer};
 use kernfusion_ir::DType;
@@ -42,8 +43,8 @@ fn the_source_of_each_family_is_as_it_was() {
     plans.extend(names.into_iter().zip(products::few_small()).map(|(name, case)| (name.into(), case.plan)));
     let shape = strips::Shape { heads: 2, queries: 256, keys: 256, width: 64 };
     let causal = strips::Mask::Causal(f64::NEG_INFINITY);
-    for (name, is_backward) in [("attention_bf16", false), ("attention_bf16_gradients", true)] {
-        plans.push((name.into(), strips::attention(shape, causal, DType::BF16, is_backward).plan));
+    for (name, part) in [("attention_bf16", Part::Forward), ("attention_bf16_gradients", Part::Backward)] {
+        plans.push((name.into(), strips::attention(shape, causal, DType::BF16, part).plan));
     }
     plans.push(("product_in_parts".into(), products::in_parts().plan));
     let few_rows = gemv::few_small().into_iter().map(|case| case.plan);
@@ -53,6 +54,8 @@ fn the_source_of_each_family_is_as_it_was() {
     plans.push(("group".into(), groups::updates(false).plan));
     let mut sources: Vec<_> =
         plans.into_iter().map(|(name, plan)| (name, source(&plan, Options::default()))).collect();
+    let attention = strips::attention(shape, causal, DType::BF16, Part::Forward);
+    sources.push(("attention_by_warpgroups".into(), source(&attention.plan, strips::by_warpgroups())));
     let sum = source(&collectives::sum(DType::BF16), collectives::second_of_four());
     sources.push(("collective".into(), sum));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/snapshots");

@@ -6,7 +6,7 @@ use crate::products::{case, operand};
 use crate::support::{Bench, Program, Random, at};
 use kernfusion_cuda::{Options, Renderer};
 use kernfusion_ir::kernel::{
-    Band, Consumer, Contraction, Direction, Domain, Form, Index, InstrKind, Product, Scalar,
+    Band, Consumer, Contraction, Direction, Domain, Form, Index, InstrKind, Plan, Product, Scalar,
 };
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Tensor, TensorType, Unary};
 
@@ -42,9 +42,35 @@ impl Mask {
     }
 }
 
-/// Forward: O = softmax(mask(Q·Kᵀ))·V, with the maximum and the sum of each row. Backward: the gradients of Q, K and V from dO, with the sum of
-/// P∘dP, all in one kernel, whose first launch is along the rows.
-pub(crate) fn attention(shape: Shape, mask: Mask, dtype: DType, is_backward: bool) -> Case {
+/// What a kernel of attention computes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Part {
+    /// O = softmax(mask(Q·Kᵀ))·V, with the maximum and the sum of each row.
+    Forward,
+    /// The gradients of Q, K and V from dO, with the maximum and the sum of each row and the sum of P∘dP, all in one kernel, whose first launch
+    /// is along the rows.
+    Backward,
+    /// The same gradients where memory has the maximum and the sums of each row.
+    Gradients,
+}
+
+pub(crate) const PARTS: [Part; 3] = [Part::Forward, Part::Backward, Part::Gradients];
+
+/// A kernel of attention, with what it should compute.
+pub(crate) fn attention(shape: Shape, mask: Mask, dtype: DType, part: Part) -> Case {
+    let bench = kernel(shape, mask, dtype, part);
+    case(format!("attention {dtype} {shape:?} {mask:?} {part:?}"), bench, 0.04)
+}
+
+/// Attention and its gradients over 1,024 tokens, causal and not, in heads of 64 and 128 numbers.
+pub(crate) fn of_long_sequences() -> Vec<Plan> {
+    let shapes = [64, 128].map(|width| Shape { heads: 1, queries: 1024, keys: 1024, width });
+    let masks = [Mask::None, Mask::Causal(f64::NEG_INFINITY)];
+    let kinds = shapes.into_iter().flat_map(|shape| masks.map(|mask| (shape, mask)));
+    kinds.flat_map(|(shape, mask)| PARTS.map(|part| kernel(shape, mask, DType::BF16, part).plan())).collect()
+}
+
+fn kernel(shape: Shape, mask: Mask, dtype: DType, part: Part) -> Bench {
     let Shape { heads, queries, keys, width } = shape;
     let (mut bench, mut random) = (Bench::default(), Random(13));
     let mut input = |name: &str, rows: usize| {
@@ -62,29 +88,41 @@ pub(crate) fn attention(shape: Shape, mask: Mask, dtype: DType, is_backward: boo
     };
     let mut program = Program::default();
     let score = program.push(InstrKind::Producer(0), DType::F32);
-    let score = masked(&mut program, &mut bench, &mut random, score, shape, mask);
+    let (score, inside) = masked(&mut program, &mut bench, &mut random, score, shape, mask);
     let binary = |program: &mut Program, op, x, y| program.push(InstrKind::Binary(op, x, y), DType::F32);
     let reduce =
         |program: &mut Program, op, x| program.push(InstrKind::Reduce(op, Direction::Columns, x), DType::F32);
-    let largest = reduce(&mut program, ReduceOp::Max, score);
+    let mut given = |program: &mut Program, bench: &mut Bench, name: &str, range: [f64; 2]| {
+        let numbers = random.tensor(&TensorType::new(DType::F32, [heads, queries]), range[0], range[1]);
+        program.load(bench.input(name, numbers), DType::F32, at(&[ri, 1, 0]))
+    };
+    let is_given = part == Part::Gradients;
+    let largest = match is_given {
+        true => given(&mut program, &mut bench, "largest", [4.0, 5.0]),
+        false => reduce(&mut program, ReduceOp::Max, score),
+    };
     let shifted = binary(&mut program, Binary::Sub, score, largest);
     let e = program.push(InstrKind::Unary(Unary::Exp, shifted), DType::F32);
-    let sum = reduce(&mut program, ReduceOp::Sum, e);
+    let sum = match is_given {
+        true => given(&mut program, &mut bench, "sum", [1.0, 2.0]),
+        false => reduce(&mut program, ReduceOp::Sum, e),
+    };
     let weight = binary(&mut program, Binary::Div, e, sum);
     let rounded = program.push(InstrKind::Cast(weight), dtype);
-    for (name, value) in [("largest", largest), ("sum", sum)] {
+    for (name, value) in [("largest", largest), ("sum", sum)].into_iter().filter(|_| !is_given) {
         let buffer = bench.output(name, DType::F32, &[heads, queries]);
         program.store(value, buffer, at(&[ri, 1, 0]));
     }
+    let of_weighed = is_given.then(|| given(&mut program, &mut bench, "of_weighed", [-1.0, 1.0]));
     let mut consumer = |name: &str, rows: usize, value, along, with, index: &Index, lies: &Index| {
         let buffer = bench.output(name, DType::F32, &[heads, rows, width]);
         let with = load(with, index);
         Consumer { value, along, p: vec![width], with, dtype: DType::F32, buffer, index: lies.clone() }
     };
-    let (products, consumers) = if is_backward {
+    let (products, consumers) = if part != Part::Forward {
         let other = program.push(InstrKind::Producer(1), DType::F32);
-        let part = binary(&mut program, Binary::Mul, weight, other);
-        let all = reduce(&mut program, ReduceOp::Sum, part);
+        let weighed = binary(&mut program, Binary::Mul, weight, other);
+        let all = of_weighed.unwrap_or_else(|| reduce(&mut program, ReduceOp::Sum, weighed));
         let rest = binary(&mut program, Binary::Sub, other, all);
         let gradient = binary(&mut program, Binary::Mul, weight, rest);
         let gradient = program.push(InstrKind::Cast(gradient), dtype);
@@ -98,13 +136,13 @@ pub(crate) fn attention(shape: Shape, mask: Mask, dtype: DType, is_backward: boo
         let consumers = vec![consumer("o", queries, rounded, Direction::Columns, v, &of_keys, &of_queries)];
         (vec![product(q, k)], consumers)
     };
-    let form = Form::Contraction(Contraction { products, consumers, band: mask.band(), inside: vec![] });
+    let form = Form::Contraction(Contraction { products, consumers, band: mask.band(), inside });
     let domain = Domain { axes: vec![heads, queries, keys], outer: 1, rows: 1 };
     bench.kernel(form, domain, program.region, program.stores);
-    case(format!("attention {dtype} {shape:?} {mask:?} {is_backward}"), bench, 0.04)
+    bench
 }
 
-/// A score with what a mask adds to it, or puts in its place.
+/// A score with what a mask adds to it, or puts in its place, and what holds for all keys that are seen.
 fn masked(
     program: &mut Program,
     bench: &mut Bench,
@@ -112,17 +150,19 @@ fn masked(
     score: Scalar,
     shape: Shape,
     mask: Mask,
-) -> Scalar {
+) -> (Scalar, Vec<Scalar>) {
+    let mut inside = vec![];
     let [row, column] =
         [1, 2].map(|axis| program.push(InstrKind::Coordinate(Index::axis(3, axis)), DType::I32));
     let mut hide = |score, compare, distance: i64, hidden: f64| {
         let bound = program.constant(distance as f64, DType::I32);
         let difference = program.push(InstrKind::Binary(Binary::Sub, column, row), DType::I32);
         let is_seen = program.push(InstrKind::Compare(compare, difference, bound), DType::Bool);
+        inside.push(is_seen);
         let hidden = program.constant(hidden, DType::F32);
         program.push(InstrKind::Select(is_seen, score, hidden), DType::F32)
     };
-    match mask {
+    let score = match mask {
         Mask::None => score,
         Mask::Causal(hidden) => hide(score, Compare::Le, 0, hidden),
         Mask::Window(before) => {
@@ -142,13 +182,14 @@ fn masked(
             let score = program.push(InstrKind::Binary(Binary::Add, score, of_key), DType::F32);
             program.push(InstrKind::Binary(Binary::Add, score, of_query), DType::F32)
         }
-    }
+    };
+    (score, inside)
 }
 
 /// A small one in which every barrier matters: two operands that are held, two sweeps with several tiles each.
 pub(crate) fn few_small() -> Case {
     let shape = Shape { heads: 1, queries: 70, keys: 200, width: 48 };
-    attention(shape, Mask::None, DType::BF16, true)
+    attention(shape, Mask::None, DType::BF16, Part::Backward)
 }
 
 /// Heads of 64 and 128 numbers, forward and backward.
@@ -156,7 +197,7 @@ pub(crate) fn every_width() -> Vec<Case> {
     let shape = Shape { heads: 1, queries: 128, keys: 128, width: 64 };
     let mask = Mask::Causal(f64::NEG_INFINITY);
     let wide = Shape { width: 128, ..shape };
-    let cases = [shape, wide].map(|shape| [false, true].map(|is| attention(shape, mask, DType::BF16, is)));
+    let cases = [shape, wide].map(|shape| PARTS.map(|part| attention(shape, mask, DType::BF16, part)));
     cases.into_iter().flatten().collect()
 }
 
@@ -174,10 +215,46 @@ fn attention_and_its_gradients_under_every_mask() {
     for (number, shape) in shapes.into_iter().enumerate() {
         for mask in masks {
             let dtype = if number == 2 { DType::F16 } else { DType::BF16 };
-            cases.extend([false, true].map(|is_backward| attention(shape, mask, dtype, is_backward)));
+            cases.extend(PARTS.map(|part| attention(shape, mask, dtype, part)));
         }
     }
     check(&cases, &Options::default());
+}
+
+/// Sizes that warpgroups compute: one part of rows and two, ends of rows and columns, both types.
+pub(crate) fn of_warpgroups() -> Vec<Case> {
+    let (bf16, f16, infinity) = (DType::BF16, DType::F16, f64::NEG_INFINITY);
+    let shape = Shape { heads: 2, queries: 130, keys: 150, width: 64 };
+    let wide = Shape { heads: 1, queries: 70, keys: 136, width: 128 };
+    let narrow = Shape { heads: 1, queries: 128, keys: 128, width: 52 };
+    let cases = [
+        (shape, Mask::Causal(infinity), bf16),
+        (shape, Mask::Biases, bf16),
+        (shape, Mask::Window(30), bf16),
+        (wide, Mask::None, f16),
+        (narrow, Mask::Causal(-1e30), bf16),
+    ];
+    let parts = |(shape, mask, dtype)| PARTS.map(|part| attention(shape, mask, dtype, part));
+    cases.into_iter().flat_map(parts).collect()
+}
+
+/// Small ones in which every wait matters: rows in two parts and in one, panels of several lengths, several tiles.
+pub(crate) fn few_of_warpgroups() -> Vec<Case> {
+    let shape = Shape { heads: 1, queries: 100, keys: 200, width: 128 };
+    [Part::Forward, Part::Gradients].map(|part| attention(shape, Mask::None, DType::BF16, part)).into()
+}
+
+pub(crate) fn by_warpgroups() -> Options {
+    Options { warpgroups: true, ..Options::default() }
+}
+
+#[test]
+fn attention_and_its_gradients_by_warpgroups() {
+    let cases = of_warpgroups();
+    let mut renderer = Renderer::new(by_warpgroups());
+    cases.iter().for_each(|case| drop(renderer.program(&case.plan).expect("renders")));
+    assert!(renderer.functions().iter().all(|function| function.text.contains("WarpgroupStrip")));
+    check(&cases, &by_warpgroups());
 }
 
 /// What a sweep computes again is what costs most: forward takes one sweep, the gradient of Q two, those of K and V one.
@@ -185,15 +262,16 @@ fn attention_and_its_gradients_under_every_mask() {
 fn forward_takes_one_sweep() {
     let shape = Shape { heads: 1, queries: 256, keys: 256, width: 64 };
     let mask = Mask::Causal(f64::NEG_INFINITY);
-    let sweeps = |is_backward| {
+    let sweeps = |part| {
         let mut renderer = Renderer::new(Options::default());
-        renderer.program(&attention(shape, mask, DType::BF16, is_backward).plan).expect("renders");
+        renderer.program(&attention(shape, mask, DType::BF16, part).plan).expect("renders");
         let count = |word: &str| {
             let texts = renderer.functions().iter().map(|function| function.text.as_str());
             texts.map(|text| text.matches(word).count()).collect::<Vec<_>>()
         };
         (count("for_each_tile<"), count(".multiply"))
     };
-    assert_eq!(sweeps(false), (vec![1], vec![2]));
-    assert_eq!(sweeps(true), (vec![2, 1], vec![2 + 3, 4]));
+    assert_eq!(sweeps(Part::Forward), (vec![1], vec![2]));
+    assert_eq!(sweeps(Part::Backward), (vec![2, 1], vec![2 + 3, 4]));
+    assert_eq!(sweeps(Part::Gradients), (vec![1, 1], vec![3, 4]));
 }

@@ -24,7 +24,7 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   LAUNCHED_SHARED(bf16, panels, 0, 18432);
   fill_rows<Tile, 64>(panels + 0, first_row, 256, 64, a0);
   u32 rows0[32];
-  Tile::load_rows<64>(rows0, deep_panel<Tile::ROWS, 64>(panels + 0, a0));
+  Tile::load_rows<64>(rows0, Tile::panel<Tile::ROWS, 64>(panels + 0, a0));
   __syncthreads();
   using Out0 = StripTile<bf16, 4, 2, 64>;
   Out0 out0;
@@ -36,45 +36,68 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   const auto fill0 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 64, 64>(stage + 0, first_column, 256, 0, 64, b0);
-    fill_deep<Tile::BLOCK, 64, 64>(stage + 4608, 0, 64, first_column, 256, with0);
+    fill_deep<Tile, 64, 64>(stage + 0, first_column, 256, 0, 64, b0);
+    fill_deep<Tile, 64, 64>(stage + 4608, 0, 64, first_column, 256, with0);
   };
   for_each_tile<2, 9216, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
-    product0.multiply<64>(rows0, deep_panel<64, 64>(stage + 0, b0));
+    for_each_part<Tile>([&](auto part) {
+      Tile::begin();
+      product0.multiply<64>(part, rows0, Tile::panel<64, 64>(stage + 0, b0));
+      Tile::commit();
+    });
     u32 packed0[Tile::COUNT / 2];
-    if (first_column + 63 <= first_row + 0) {
-      float of_tile_v8[Tile::SLOTS];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        const int slot = Tile::slot(at);
-        const float v0 = product0.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
-      }
-      float factors[Tile::SLOTS];
-      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
-      out0.scale(factors);
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+    for_each_part<Tile>([&](auto part) {
+      Tile::wait<Tile::PARTS - 1>();
+      product0.keep(part);
+      if (first_column + 63 <= first_row + 0) {
+        float of_tile_v8[Tile::SLOTS];
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
           const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
           const int slot = Tile::slot(at);
-          const float v8 = finite_maximum(sum_v8[slot]);
-          const float v11 = 1.0f;
+          const float v0 = product0.sums[at];
+          const bool v5 = true;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
+        }
+        float factors[Tile::SLOTS];
+        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
+        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
+        scale_rows(part, out0, factors);
+        UNROLL
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v8 = finite_maximum(sum_v8[slot]);
+            const float v11 = 1.0f;
+            const float v0 = product0.sums[at];
+            const bool v5 = true;
+            const float v6 = -float_of_bits(POSITIVE_INFINITY);
+            const float v7 = v5 ? v0 : v6;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+            value0[at % 2] = v12;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
+        }
+      }
+      else {
+        float of_tile_v8[Tile::SLOTS];
+        UNROLL
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
           const float v0 = product0.sums[at];
           const int v1 = (int)(row);
           const int v2 = (int)(column);
@@ -83,71 +106,57 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
           const bool v5 = v4 <= v3;
           const float v6 = -float_of_bits(POSITIVE_INFINITY);
           const float v7 = v5 ? v0 : v6;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-          value0[at % 2] = v12;
+          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
-      }
-    }
-    else {
-      float of_tile_v8[Tile::SLOTS];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        const int slot = Tile::slot(at);
-        const float v0 = product0.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
-      }
-      float factors[Tile::SLOTS];
-      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
-      out0.scale(factors);
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+        float factors[Tile::SLOTS];
+        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
+        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
+        scale_rows(part, out0, factors);
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v8 = finite_maximum(sum_v8[slot]);
-          const float v11 = 1.0f;
-          const float v0 = product0.sums[at];
-          const int v1 = (int)(row);
-          const int v2 = (int)(column);
-          const int v3 = 0;
-          const int v4 = (int)((u32)v2 - (u32)v1);
-          const bool v5 = v4 <= v3;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v5 ? v0 : v6;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-          value0[at % 2] = v12;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v8 = finite_maximum(sum_v8[slot]);
+            const float v11 = 1.0f;
+            const float v0 = product0.sums[at];
+            const int v1 = (int)(row);
+            const int v2 = (int)(column);
+            const int v3 = 0;
+            const int v4 = (int)((u32)v2 - (u32)v1);
+            const bool v5 = v4 <= v3;
+            const float v6 = -float_of_bits(POSITIVE_INFINITY);
+            const float v7 = v5 ? v0 : v6;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+            value0[at % 2] = v12;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
-    }
-    out0.multiply<64>(packed0, deep_panel<64, 64>(stage + 4608, with0));
+      Tile::begin();
+      out0.multiply<64>(part, packed0, Tile::panel<64, 64>(stage + 4608, with0));
+      Tile::commit();
+    });
+    Tile::wait<0>();
+    for_each_part<Tile>([&](auto part) {
+      out0.keep(part);
+    });
+    Tile::keep_words(packed0);
   });
-  Tile::combine<Sum>(sum_v11);
+  for_each_part<Tile>([&](auto part) {
+    combine_rows<Sum, Tile>(part, sum_v11);
+  });
   float inverse[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v11[slot];
-  out0.scale(inverse);
+  for_each_part<Tile>([&](auto part) {
+    scale_rows(part, out0, inverse);
+  });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);

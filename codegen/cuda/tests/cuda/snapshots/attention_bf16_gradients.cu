@@ -34,11 +34,11 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   LAUNCHED_SHARED(bf16, panels, 0, 10240);
   fill_rows<Tile, 64>(panels + 0, first_row, 256, 64, a0);
   u32 rows0[32];
-  Tile::load_rows<64>(rows0, deep_panel<Tile::ROWS, 64>(panels + 0, a0));
+  Tile::load_rows<64>(rows0, Tile::panel<Tile::ROWS, 64>(panels + 0, a0));
   __syncthreads();
   fill_rows<Tile, 64>(panels + 0, first_row, 256, 64, a1);
   u32 rows1[32];
-  Tile::load_rows<64>(rows1, deep_panel<Tile::ROWS, 64>(panels + 0, a1));
+  Tile::load_rows<64>(rows1, Tile::panel<Tile::ROWS, 64>(panels + 0, a1));
   __syncthreads();
   using Out0 = StripTile<bf16, 4, 2, 64>;
   Out0 out0;
@@ -53,184 +53,202 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   const auto fill0 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
-    fill_deep<Tile::BLOCK, 32, 64>(stage + 2560, first_column, 256, 0, 64, b1);
+    fill_deep<Tile, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
+    fill_deep<Tile, 32, 64>(stage + 2560, first_column, 256, 0, 64, b1);
   };
   for_each_tile<2, 5120, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
-    product0.multiply<64>(rows0, deep_panel<32, 64>(stage + 0, b0));
     Tile product1;
-    product1.multiply<64>(rows1, deep_panel<32, 64>(stage + 2560, b1));
-    if (first_column + 31 <= first_row + 0) {
-      float of_tile_v8[Tile::SLOTS];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        const int slot = Tile::slot(at);
-        const float v0 = product0.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
+    for_each_part<Tile>([&](auto part) {
+      Tile::begin();
+      product0.multiply<64>(part, rows0, Tile::panel<32, 64>(stage + 0, b0));
+      product1.multiply<64>(part, rows1, Tile::panel<32, 64>(stage + 2560, b1));
+      Tile::commit();
+    });
+    for_each_part<Tile>([&](auto part) {
+      Tile::wait<Tile::PARTS - 1>();
+      product0.keep(part);
+      product1.keep(part);
+      if (first_column + 31 <= first_row + 0) {
+        float of_tile_v8[Tile::SLOTS];
+        UNROLL
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v0 = product0.sums[at];
+          const bool v5 = true;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
+        }
+        float factors[Tile::SLOTS];
+        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
+        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
+        for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = finite_maximum(sum_v8[slot]);
+          const float v11 = 1.0f;
+          const float v0 = product0.sums[at];
+          const float v14 = product1.sums[at];
+          const bool v5 = true;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v15 = v12 * v14;
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+          sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
+        }
       }
-      float factors[Tile::SLOTS];
-      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v16[slot] *= factors[slot];
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        const int slot = Tile::slot(at);
-        const float v8 = finite_maximum(sum_v8[slot]);
-        const float v11 = 1.0f;
-        const float v0 = product0.sums[at];
-        const float v14 = product1.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v15 = v12 * v14;
-        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-        sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
+      else {
+        float of_tile_v8[Tile::SLOTS];
+        UNROLL
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v0 = product0.sums[at];
+          const int v1 = (int)(row);
+          const int v2 = (int)(column);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
+        }
+        float factors[Tile::SLOTS];
+        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
+        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
+        for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v8 = finite_maximum(sum_v8[slot]);
+          const float v11 = 1.0f;
+          const float v0 = product0.sums[at];
+          const float v14 = product1.sums[at];
+          const int v1 = (int)(row);
+          const int v2 = (int)(column);
+          const int v3 = 0;
+          const int v4 = (int)((u32)v2 - (u32)v1);
+          const bool v5 = v4 <= v3;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v5 ? v0 : v6;
+          const float v9 = v7 - v8;
+          const float v10 = fast_exp(v9);
+          const float v12 = v10 * reciprocal(v11);
+          const float v15 = v12 * v14;
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+          sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
+        }
       }
-    }
-    else {
-      float of_tile_v8[Tile::SLOTS];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        const int slot = Tile::slot(at);
-        const float v0 = product0.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
-      }
-      float factors[Tile::SLOTS];
-      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v16[slot] *= factors[slot];
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        const int slot = Tile::slot(at);
-        const float v8 = finite_maximum(sum_v8[slot]);
-        const float v11 = 1.0f;
-        const float v0 = product0.sums[at];
-        const float v14 = product1.sums[at];
-        const int v1 = (int)(row);
-        const int v2 = (int)(column);
-        const int v3 = 0;
-        const int v4 = (int)((u32)v2 - (u32)v1);
-        const bool v5 = v4 <= v3;
-        const float v6 = -float_of_bits(POSITIVE_INFINITY);
-        const float v7 = v5 ? v0 : v6;
-        const float v9 = v7 - v8;
-        const float v10 = fast_exp(v9);
-        const float v12 = v10 * reciprocal(v11);
-        const float v15 = v12 * v14;
-        sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-        sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-      }
-    }
+      Tile::begin();
+      Tile::commit();
+    });
+    Tile::wait<0>();
+    for_each_part<Tile>([&](auto part) {
+    });
   });
-  Tile::combine<Sum>(sum_v11);
-  Tile::combine<Sum>(sum_v16);
+  for_each_part<Tile>([&](auto part) {
+    combine_rows<Sum, Tile>(part, sum_v11);
+  });
+  for_each_part<Tile>([&](auto part) {
+    combine_rows<Sum, Tile>(part, sum_v16);
+  });
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v16[slot] /= sum_v11[slot];
   const auto fill1 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
-    fill_deep<Tile::BLOCK, 32, 64>(stage + 2560, first_column, 256, 0, 64, b1);
+    fill_deep<Tile, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
+    fill_deep<Tile, 32, 64>(stage + 2560, first_column, 256, 0, 64, b1);
   };
   for_each_tile<2, 5120, Tile>(panels, begin, end, fill1, [&](int first_column, bf16* stage) {
     Tile product0;
-    product0.multiply<64>(rows0, deep_panel<32, 64>(stage + 0, b0));
     Tile product1;
-    product1.multiply<64>(rows1, deep_panel<32, 64>(stage + 2560, b1));
+    for_each_part<Tile>([&](auto part) {
+      Tile::begin();
+      product0.multiply<64>(part, rows0, Tile::panel<32, 64>(stage + 0, b0));
+      product1.multiply<64>(part, rows1, Tile::panel<32, 64>(stage + 2560, b1));
+      Tile::commit();
+    });
     u32 packed0[Tile::COUNT / 2];
-    if (first_column + 31 <= first_row + 0) {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+    for_each_part<Tile>([&](auto part) {
+      Tile::wait<Tile::PARTS - 1>();
+      product0.keep(part);
+      product1.keep(part);
+      if (first_column + 31 <= first_row + 0) {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v8 = sum_v8[slot];
-          const float v11 = sum_v11[slot];
-          const float v16 = sum_v16[slot];
-          const float v0 = product0.sums[at];
-          const float v14 = product1.sums[at];
-          const int v1 = (int)(row);
-          const int v2 = (int)(column);
-          const int v3 = 0;
-          const int v4 = (int)((u32)v2 - (u32)v1);
-          const bool v5 = v4 <= v3;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v5 ? v0 : v6;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          const float v17 = v14 - v16;
-          const float v18 = v12 * v17;
-          value0[at % 2] = v18;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v8 = sum_v8[slot];
+            const float v11 = sum_v11[slot];
+            const float v16 = sum_v16[slot];
+            const float v0 = product0.sums[at];
+            const float v14 = product1.sums[at];
+            const bool v5 = true;
+            const float v6 = -float_of_bits(POSITIVE_INFINITY);
+            const float v7 = v5 ? v0 : v6;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            const float v17 = v14 - v16;
+            const float v18 = v12 * v17;
+            value0[at % 2] = v18;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
-    }
-    else {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+      else {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v8 = sum_v8[slot];
-          const float v11 = sum_v11[slot];
-          const float v16 = sum_v16[slot];
-          const float v0 = product0.sums[at];
-          const float v14 = product1.sums[at];
-          const int v1 = (int)(row);
-          const int v2 = (int)(column);
-          const int v3 = 0;
-          const int v4 = (int)((u32)v2 - (u32)v1);
-          const bool v5 = v4 <= v3;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v5 ? v0 : v6;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          const float v17 = v14 - v16;
-          const float v18 = v12 * v17;
-          value0[at % 2] = v18;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v8 = sum_v8[slot];
+            const float v11 = sum_v11[slot];
+            const float v16 = sum_v16[slot];
+            const float v0 = product0.sums[at];
+            const float v14 = product1.sums[at];
+            const int v1 = (int)(row);
+            const int v2 = (int)(column);
+            const int v3 = 0;
+            const int v4 = (int)((u32)v2 - (u32)v1);
+            const bool v5 = v4 <= v3;
+            const float v6 = -float_of_bits(POSITIVE_INFINITY);
+            const float v7 = v5 ? v0 : v6;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            const float v17 = v14 - v16;
+            const float v18 = v12 * v17;
+            value0[at % 2] = v18;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
-    }
-    out0.multiply<32>(packed0, deep_panel<64, 32>(stage + 0, with0));
+      Tile::begin();
+      out0.multiply<32>(part, packed0, Tile::panel<64, 32>(stage + 0, with0));
+      Tile::commit();
+    });
+    Tile::wait<0>();
+    for_each_part<Tile>([&](auto part) {
+      out0.keep(part);
+    });
+    Tile::keep_words(packed0);
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
@@ -298,8 +316,8 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
   Out1 out1;
   const int begin = clamped(first_row + 0, 256 + 1) / 32 * 32, end = 256;
   const auto fill0 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
-    fill_deep<Tile::BLOCK, 32, 64>(stage + 2560, first_column, 256, 0, 64, b1);
+    fill_deep<Tile, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
+    fill_deep<Tile, 32, 64>(stage + 2560, first_column, 256, 0, 64, b1);
     fill_vector<Tile::BLOCK, 32>((float*)(stage + 5120), g_statistic + 256 * batch + first_column, 256 - first_column);
     fill_vector<Tile::BLOCK, 32>((float*)(stage + 5184), g_statistic_2 + 256 * batch + first_column, 256 - first_column);
     fill_vector<Tile::BLOCK, 32>((float*)(stage + 5248), g_statistic_3 + 256 * batch + first_column, 256 - first_column);
@@ -309,77 +327,91 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
     const float* of_columns_v11 = (const float*)(stage + 5184);
     const float* of_columns_v16 = (const float*)(stage + 5248);
     Tile product0;
-    product0.multiply_panels<64>(deep_panel<Tile::ROWS, 64>(panels + 10624, a0), deep_panel<32, 64>(stage + 0, b0));
     Tile product1;
-    product1.multiply_panels<64>(deep_panel<Tile::ROWS, 64>(panels + 19840, a1), deep_panel<32, 64>(stage + 2560, b1));
+    for_each_part<Tile>([&](auto part) {
+      Tile::begin();
+      product0.multiply_panels<64>(part, Tile::panel<Tile::ROWS, 64>(panels + 10624, a0), Tile::panel<32, 64>(stage + 0, b0));
+      product1.multiply_panels<64>(part, Tile::panel<Tile::ROWS, 64>(panels + 19840, a1), Tile::panel<32, 64>(stage + 2560, b1));
+      Tile::commit();
+    });
     u32 packed0[Tile::COUNT / 2];
     u32 packed1[Tile::COUNT / 2];
-    if (first_column >= first_row + Tile::ROWS - 1 + 0) {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {}, value1[2] = {};
+    for_each_part<Tile>([&](auto part) {
+      Tile::wait<Tile::PARTS - 1>();
+      product0.keep(part);
+      product1.keep(part);
+      if (first_column >= first_row + Tile::ROWS - 1 + 0) {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v8 = of_columns_v8[Tile::column(at)];
-          const float v11 = of_columns_v11[Tile::column(at)];
-          const float v16 = of_columns_v16[Tile::column(at)];
-          const float v0 = product0.sums[at];
-          const float v14 = product1.sums[at];
-          const int v1 = (int)(column);
-          const int v2 = (int)(row);
-          const int v3 = 0;
-          const int v4 = (int)((u32)v2 - (u32)v1);
-          const bool v5 = v4 <= v3;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v5 ? v0 : v6;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          const float v17 = v14 - v16;
-          const float v18 = v12 * v17;
-          value0[at % 2] = v12;
-          value1[at % 2] = v18;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {}, value1[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v8 = of_columns_v8[Tile::column(at)];
+            const float v11 = of_columns_v11[Tile::column(at)];
+            const float v16 = of_columns_v16[Tile::column(at)];
+            const float v0 = product0.sums[at];
+            const float v14 = product1.sums[at];
+            const bool v5 = true;
+            const float v6 = -float_of_bits(POSITIVE_INFINITY);
+            const float v7 = v5 ? v0 : v6;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            const float v17 = v14 - v16;
+            const float v18 = v12 * v17;
+            value0[at % 2] = v12;
+            value1[at % 2] = v18;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
+          packed1[pair] = Tile::pack(value1[0], value1[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
-        packed1[pair] = Tile::pack(value1[0], value1[1]);
       }
-    }
-    else {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {}, value1[2] = {};
+      else {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v8 = of_columns_v8[Tile::column(at)];
-          const float v11 = of_columns_v11[Tile::column(at)];
-          const float v16 = of_columns_v16[Tile::column(at)];
-          const float v0 = product0.sums[at];
-          const float v14 = product1.sums[at];
-          const int v1 = (int)(column);
-          const int v2 = (int)(row);
-          const int v3 = 0;
-          const int v4 = (int)((u32)v2 - (u32)v1);
-          const bool v5 = v4 <= v3;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v5 ? v0 : v6;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          const float v17 = v14 - v16;
-          const float v18 = v12 * v17;
-          value0[at % 2] = v12;
-          value1[at % 2] = v18;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {}, value1[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v8 = of_columns_v8[Tile::column(at)];
+            const float v11 = of_columns_v11[Tile::column(at)];
+            const float v16 = of_columns_v16[Tile::column(at)];
+            const float v0 = product0.sums[at];
+            const float v14 = product1.sums[at];
+            const int v1 = (int)(column);
+            const int v2 = (int)(row);
+            const int v3 = 0;
+            const int v4 = (int)((u32)v2 - (u32)v1);
+            const bool v5 = v4 <= v3;
+            const float v6 = -float_of_bits(POSITIVE_INFINITY);
+            const float v7 = v5 ? v0 : v6;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            const float v17 = v14 - v16;
+            const float v18 = v12 * v17;
+            value0[at % 2] = v12;
+            value1[at % 2] = v18;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
+          packed1[pair] = Tile::pack(value1[0], value1[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
-        packed1[pair] = Tile::pack(value1[0], value1[1]);
       }
-    }
-    out1.multiply<32>(packed0, deep_panel<64, 32>(stage + 2560, with1));
-    out0.multiply<32>(packed1, deep_panel<64, 32>(stage + 0, with0));
+      Tile::begin();
+      out1.multiply<32>(part, packed0, Tile::panel<64, 32>(stage + 2560, with1));
+      out0.multiply<32>(part, packed1, Tile::panel<64, 32>(stage + 0, with0));
+      Tile::commit();
+    });
+    Tile::wait<0>();
+    for_each_part<Tile>([&](auto part) {
+      out0.keep(part);
+      out1.keep(part);
+    });
+    Tile::keep_words(packed0);
+    Tile::keep_words(packed1);
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {

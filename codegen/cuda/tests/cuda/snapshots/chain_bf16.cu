@@ -32,11 +32,11 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   LAUNCHED_SHARED(bf16, panels, 0, 10240);
   fill_rows<Tile, 48>(panels + 0, first_row, 70, 48, a0);
   u32 rows0[24];
-  Tile::load_rows<48>(rows0, deep_panel<Tile::ROWS, 48>(panels + 0, a0));
+  Tile::load_rows<48>(rows0, Tile::panel<Tile::ROWS, 48>(panels + 0, a0));
   __syncthreads();
   fill_rows<Tile, 48>(panels + 0, first_row, 70, 48, a1);
   u32 rows1[24];
-  Tile::load_rows<48>(rows1, deep_panel<Tile::ROWS, 48>(panels + 0, a1));
+  Tile::load_rows<48>(rows1, Tile::panel<Tile::ROWS, 48>(panels + 0, a1));
   __syncthreads();
   using Out0 = StripTile<bf16, 4, 2, 32>;
   Out0 out0;
@@ -48,50 +48,33 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   const auto fill0 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 32, 48>(stage + 0, first_column, 140, 0, 48, b0);
-    fill_deep<Tile::BLOCK, 32, 48>(stage + 1920, first_column, 140, 0, 48, b1);
-    fill_deep<Tile::BLOCK, 32, 32>(stage + 3840, 0, 24, first_column, 140, with0);
+    fill_deep<Tile, 32, 48>(stage + 0, first_column, 140, 0, 48, b0);
+    fill_deep<Tile, 32, 48>(stage + 1920, first_column, 140, 0, 48, b1);
+    fill_deep<Tile, 32, 32>(stage + 3840, 0, 24, first_column, 140, with0);
   };
   for_each_tile<2, 5120, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
-    product0.multiply<48>(rows0, deep_panel<32, 48>(stage + 0, b0));
     Tile product1;
-    product1.multiply<48>(rows1, deep_panel<32, 48>(stage + 1920, b1));
+    for_each_part<Tile>([&](auto part) {
+      Tile::begin();
+      product0.multiply<48>(part, rows0, Tile::panel<32, 48>(stage + 0, b0));
+      product1.multiply<48>(part, rows1, Tile::panel<32, 48>(stage + 1920, b1));
+      Tile::commit();
+    });
     u32 packed0[Tile::COUNT / 2];
-    if (first_row + Tile::ROWS <= 70 && first_column + 31 < 140 && first_column + 31 <= first_row + 100) {
-      float of_tile_v8[Tile::SLOTS];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        const int slot = Tile::slot(at);
-        const float v3 = product0.sums[at];
-        const int v0 = (int)(row);
-        const int v1 = (int)(column);
-        const int v2 = (int)((u32)v1 - (u32)v0);
-        const float v4 = -float_of_bits(POSITIVE_INFINITY);
-        const int v5 = 100;
-        const bool v6 = v2 <= v5;
-        const float v7 = v6 ? v3 : v4;
-        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
-      }
-      float factors[Tile::SLOTS];
-      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
-      out0.scale(factors);
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+    for_each_part<Tile>([&](auto part) {
+      Tile::wait<Tile::PARTS - 1>();
+      product0.keep(part);
+      product1.keep(part);
+      if (first_row + Tile::ROWS <= 70 && first_column + 31 < 140 && first_column + 31 <= first_row + 100) {
+        float of_tile_v8[Tile::SLOTS];
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
           const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
           const int slot = Tile::slot(at);
-          const float v8 = finite_maximum(sum_v8[slot]);
-          const float v11 = 1.0f;
           const float v3 = product0.sums[at];
-          const float v13 = product1.sums[at];
           const int v0 = (int)(row);
           const int v1 = (int)(column);
           const int v2 = (int)((u32)v1 - (u32)v0);
@@ -99,52 +82,50 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
           const int v5 = 100;
           const bool v6 = v2 <= v5;
           const float v7 = v6 ? v3 : v4;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          const float v14 = v12 * v13;
-          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-          value0[at % 2] = v14;
+          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
-      }
-    }
-    else {
-      float of_tile_v8[Tile::SLOTS];
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-      UNROLL
-      for (int at = 0; at < Tile::COUNT; at++) {
-        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-        if (row >= 70 || column >= 140) continue;
-        const int slot = Tile::slot(at);
-        const float v3 = product0.sums[at];
-        const int v0 = (int)(row);
-        const int v1 = (int)(column);
-        const int v2 = (int)((u32)v1 - (u32)v0);
-        const float v4 = -float_of_bits(POSITIVE_INFINITY);
-        const int v5 = 100;
-        const bool v6 = v2 <= v5;
-        const float v7 = v6 ? v3 : v4;
-        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
-      }
-      float factors[Tile::SLOTS];
-      raise_maxima<Tile>(sum_v8, of_tile_v8, factors);
-      UNROLL
-      for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] *= factors[slot];
-      out0.scale(factors);
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+        float factors[Tile::SLOTS];
+        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
+        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
+        scale_rows(part, out0, factors);
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v8 = finite_maximum(sum_v8[slot]);
+            const float v11 = 1.0f;
+            const float v3 = product0.sums[at];
+            const float v13 = product1.sums[at];
+            const int v0 = (int)(row);
+            const int v1 = (int)(column);
+            const int v2 = (int)((u32)v1 - (u32)v0);
+            const float v4 = -float_of_bits(POSITIVE_INFINITY);
+            const int v5 = 100;
+            const bool v6 = v2 <= v5;
+            const float v7 = v6 ? v3 : v4;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            const float v14 = v12 * v13;
+            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+            value0[at % 2] = v14;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
+        }
+      }
+      else {
+        float of_tile_v8[Tile::SLOTS];
+        UNROLL
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
           const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
           if (row >= 70 || column >= 140) continue;
           const int slot = Tile::slot(at);
-          const float v8 = finite_maximum(sum_v8[slot]);
-          const float v11 = 1.0f;
           const float v3 = product0.sums[at];
-          const float v13 = product1.sums[at];
           const int v0 = (int)(row);
           const int v1 = (int)(column);
           const int v2 = (int)((u32)v1 - (u32)v0);
@@ -152,23 +133,60 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
           const int v5 = 100;
           const bool v6 = v2 <= v5;
           const float v7 = v6 ? v3 : v4;
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v12 = v10 * reciprocal(v11);
-          const float v14 = v12 * v13;
-          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-          value0[at % 2] = v14;
+          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
+        float factors[Tile::SLOTS];
+        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
+        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
+        scale_rows(part, out0, factors);
+        UNROLL
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            if (row >= 70 || column >= 140) continue;
+            const int slot = Tile::slot(at);
+            const float v8 = finite_maximum(sum_v8[slot]);
+            const float v11 = 1.0f;
+            const float v3 = product0.sums[at];
+            const float v13 = product1.sums[at];
+            const int v0 = (int)(row);
+            const int v1 = (int)(column);
+            const int v2 = (int)((u32)v1 - (u32)v0);
+            const float v4 = -float_of_bits(POSITIVE_INFINITY);
+            const int v5 = 100;
+            const bool v6 = v2 <= v5;
+            const float v7 = v6 ? v3 : v4;
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v12 = v10 * reciprocal(v11);
+            const float v14 = v12 * v13;
+            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+            value0[at % 2] = v14;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
+        }
       }
-    }
-    out0.multiply<32>(packed0, deep_panel<32, 32>(stage + 3840, with0));
+      Tile::begin();
+      out0.multiply<32>(part, packed0, Tile::panel<32, 32>(stage + 3840, with0));
+      Tile::commit();
+    });
+    Tile::wait<0>();
+    for_each_part<Tile>([&](auto part) {
+      out0.keep(part);
+    });
+    Tile::keep_words(packed0);
   });
-  Tile::combine<Sum>(sum_v11);
+  for_each_part<Tile>([&](auto part) {
+    combine_rows<Sum, Tile>(part, sum_v11);
+  });
   float inverse[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v11[slot];
-  out0.scale(inverse);
+  for_each_part<Tile>([&](auto part) {
+    scale_rows(part, out0, inverse);
+  });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
@@ -221,84 +239,100 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
   LAUNCHED_SHARED(bf16, panels, 0, 10240);
   fill_rows<Tile, 48>(panels + 0, first_row, 140, 48, a0);
   u32 rows0[24];
-  Tile::load_rows<48>(rows0, deep_panel<Tile::ROWS, 48>(panels + 0, a0));
+  Tile::load_rows<48>(rows0, Tile::panel<Tile::ROWS, 48>(panels + 0, a0));
   __syncthreads();
   fill_rows<Tile, 48>(panels + 0, first_row, 140, 48, a1);
   u32 rows1[24];
-  Tile::load_rows<48>(rows1, deep_panel<Tile::ROWS, 48>(panels + 0, a1));
+  Tile::load_rows<48>(rows1, Tile::panel<Tile::ROWS, 48>(panels + 0, a1));
   __syncthreads();
   using Out0 = StripTile<bf16, 4, 2, 32>;
   Out0 out0;
   const int begin = clamped(first_row - 100, 70 + 1) / 32 * 32, end = 70;
   const auto fill0 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 32, 48>(stage + 0, first_column, 70, 0, 48, b0);
-    fill_deep<Tile::BLOCK, 32, 48>(stage + 1920, first_column, 70, 0, 48, b1);
-    fill_deep<Tile::BLOCK, 32, 32>(stage + 3840, 0, 24, first_column, 70, with0);
+    fill_deep<Tile, 32, 48>(stage + 0, first_column, 70, 0, 48, b0);
+    fill_deep<Tile, 32, 48>(stage + 1920, first_column, 70, 0, 48, b1);
+    fill_deep<Tile, 32, 32>(stage + 3840, 0, 24, first_column, 70, with0);
   };
   for_each_tile<2, 5120, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
-    product0.multiply<48>(rows0, deep_panel<32, 48>(stage + 0, b0));
     Tile product1;
-    product1.multiply<48>(rows1, deep_panel<32, 48>(stage + 1920, b1));
+    for_each_part<Tile>([&](auto part) {
+      Tile::begin();
+      product0.multiply<48>(part, rows0, Tile::panel<32, 48>(stage + 0, b0));
+      product1.multiply<48>(part, rows1, Tile::panel<32, 48>(stage + 1920, b1));
+      Tile::commit();
+    });
     u32 packed0[Tile::COUNT / 2];
-    if (first_row + Tile::ROWS <= 140 && first_column + 31 < 70 && first_column >= first_row + Tile::ROWS - 1 + -100) {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+    for_each_part<Tile>([&](auto part) {
+      Tile::wait<Tile::PARTS - 1>();
+      product0.keep(part);
+      product1.keep(part);
+      if (first_row + Tile::ROWS <= 140 && first_column + 31 < 70 && first_column >= first_row + Tile::ROWS - 1 + -100) {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v3 = product0.sums[at];
-          const float v13 = product1.sums[at];
-          const int v0 = (int)(column);
-          const int v1 = (int)(row);
-          const int v2 = (int)((u32)v1 - (u32)v0);
-          const float v4 = -float_of_bits(POSITIVE_INFINITY);
-          const int v5 = 100;
-          const bool v6 = v2 <= v5;
-          const float v7 = v6 ? v3 : v4;
-          const float v8 = g_statistic[column];
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v11 = g_statistic_2[column];
-          const float v12 = v10 * reciprocal(v11);
-          const float v14 = v12 * v13;
-          value0[at % 2] = v14;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v3 = product0.sums[at];
+            const float v13 = product1.sums[at];
+            const int v0 = (int)(column);
+            const int v1 = (int)(row);
+            const int v2 = (int)((u32)v1 - (u32)v0);
+            const float v4 = -float_of_bits(POSITIVE_INFINITY);
+            const int v5 = 100;
+            const bool v6 = v2 <= v5;
+            const float v7 = v6 ? v3 : v4;
+            const float v8 = g_statistic[column];
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v11 = g_statistic_2[column];
+            const float v12 = v10 * reciprocal(v11);
+            const float v14 = v12 * v13;
+            value0[at % 2] = v14;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
-    }
-    else {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+      else {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          if (row >= 140 || column >= 70) continue;
-          const int slot = Tile::slot(at);
-          const float v3 = product0.sums[at];
-          const float v13 = product1.sums[at];
-          const int v0 = (int)(column);
-          const int v1 = (int)(row);
-          const int v2 = (int)((u32)v1 - (u32)v0);
-          const float v4 = -float_of_bits(POSITIVE_INFINITY);
-          const int v5 = 100;
-          const bool v6 = v2 <= v5;
-          const float v7 = v6 ? v3 : v4;
-          const float v8 = g_statistic[column];
-          const float v9 = v7 - v8;
-          const float v10 = fast_exp(v9);
-          const float v11 = g_statistic_2[column];
-          const float v12 = v10 * reciprocal(v11);
-          const float v14 = v12 * v13;
-          value0[at % 2] = v14;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            if (row >= 140 || column >= 70) continue;
+            const int slot = Tile::slot(at);
+            const float v3 = product0.sums[at];
+            const float v13 = product1.sums[at];
+            const int v0 = (int)(column);
+            const int v1 = (int)(row);
+            const int v2 = (int)((u32)v1 - (u32)v0);
+            const float v4 = -float_of_bits(POSITIVE_INFINITY);
+            const int v5 = 100;
+            const bool v6 = v2 <= v5;
+            const float v7 = v6 ? v3 : v4;
+            const float v8 = g_statistic[column];
+            const float v9 = v7 - v8;
+            const float v10 = fast_exp(v9);
+            const float v11 = g_statistic_2[column];
+            const float v12 = v10 * reciprocal(v11);
+            const float v14 = v12 * v13;
+            value0[at % 2] = v14;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
-    }
-    out0.multiply<32>(packed0, deep_panel<32, 32>(stage + 3840, with0));
+      Tile::begin();
+      out0.multiply<32>(part, packed0, Tile::panel<32, 32>(stage + 3840, with0));
+      Tile::commit();
+    });
+    Tile::wait<0>();
+    for_each_part<Tile>([&](auto part) {
+      out0.keep(part);
+    });
+    Tile::keep_words(packed0);
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {

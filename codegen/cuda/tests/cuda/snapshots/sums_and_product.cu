@@ -23,7 +23,7 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   LAUNCHED_SHARED(bf16, panels, 0, 6144);
   fill_rows<Tile, 16>(panels + 0, first_row, 20, 16, a0);
   u32 rows0[8];
-  Tile::load_rows<16>(rows0, deep_panel<Tile::ROWS, 16>(panels + 0, a0));
+  Tile::load_rows<16>(rows0, Tile::panel<Tile::ROWS, 16>(panels + 0, a0));
   __syncthreads();
   using Out0 = StripTile<bf16, 4, 2, 16>;
   Out0 out0;
@@ -35,52 +35,71 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v4[slot] = 0.0f;
   const auto fill0 = [&](int first_column, bf16* stage) {
-    fill_deep<Tile::BLOCK, 64, 16>(stage + 0, first_column, 72, 0, 16, b0);
-    fill_deep<Tile::BLOCK, 16, 64>(stage + 1536, 0, 8, first_column, 72, with0);
+    fill_deep<Tile, 64, 16>(stage + 0, first_column, 72, 0, 16, b0);
+    fill_deep<Tile, 16, 64>(stage + 1536, 0, 8, first_column, 72, with0);
   };
   for_each_tile<2, 3072, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
     Tile product0;
-    product0.multiply<16>(rows0, deep_panel<64, 16>(stage + 0, b0));
+    for_each_part<Tile>([&](auto part) {
+      Tile::begin();
+      product0.multiply<16>(part, rows0, Tile::panel<64, 16>(stage + 0, b0));
+      Tile::commit();
+    });
     u32 packed0[Tile::COUNT / 2];
-    if (first_row + Tile::ROWS <= 20 && first_column + 63 < 72) {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+    for_each_part<Tile>([&](auto part) {
+      Tile::wait<Tile::PARTS - 1>();
+      product0.keep(part);
+      if (first_row + Tile::ROWS <= 20 && first_column + 63 < 72) {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v0 = product0.sums[at];
-          const float v2 = v0 * v0;
-          sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
-          sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
-          value0[at % 2] = v0;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            const int slot = Tile::slot(at);
+            const float v0 = product0.sums[at];
+            const float v2 = v0 * v0;
+            sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
+            sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+            value0[at % 2] = v0;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
-    }
-    else {
-      UNROLL
-      for (int pair = 0; pair < Tile::COUNT / 2; pair++) {
-        float value0[2] = {};
+      else {
         UNROLL
-        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          if (row >= 20 || column >= 72) continue;
-          const int slot = Tile::slot(at);
-          const float v0 = product0.sums[at];
-          const float v2 = v0 * v0;
-          sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
-          sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
-          value0[at % 2] = v0;
+        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+          float value0[2] = {};
+          UNROLL
+          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+            if (row >= 20 || column >= 72) continue;
+            const int slot = Tile::slot(at);
+            const float v0 = product0.sums[at];
+            const float v2 = v0 * v0;
+            sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
+            sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+            value0[at % 2] = v0;
+          }
+          packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
-        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
-    }
-    out0.multiply<64>(packed0, deep_panel<16, 64>(stage + 1536, with0));
+      Tile::begin();
+      out0.multiply<64>(part, packed0, Tile::panel<16, 64>(stage + 1536, with0));
+      Tile::commit();
+    });
+    Tile::wait<0>();
+    for_each_part<Tile>([&](auto part) {
+      out0.keep(part);
+    });
+    Tile::keep_words(packed0);
   });
-  Tile::combine<Sum>(sum_v3);
-  Tile::combine<Sum>(sum_v4);
+  for_each_part<Tile>([&](auto part) {
+    combine_rows<Sum, Tile>(part, sum_v3);
+  });
+  for_each_part<Tile>([&](auto part) {
+    combine_rows<Sum, Tile>(part, sum_v4);
+  });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
