@@ -20,6 +20,7 @@ use std::ops::Range;
 /// A program with its inputs, and what it should compute.
 struct Case {
     name: String,
+    graph: Graph,
     plan: Plan,
     inputs: BTreeMap<String, HostTensor>,
     expected: BTreeMap<String, Array>,
@@ -85,7 +86,16 @@ fn case(
     }
     let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
     let plan = lower(&graph, target, MemoryStrategy::NONE).expect("lowers").program.body;
-    Case { name, plan, inputs, expected, tolerance }
+    Case { name, graph, plan, inputs, expected, tolerance }
+}
+
+/// With the plan that a GPU runs: passes of its own take part.
+fn of_gpu(mut case: Case, target: &Target) -> Case {
+    let stages = Stages::of_gpu(target, MemoryStrategy::NONE, target.accepts());
+    let mut graph = case.graph.clone();
+    stages.simplify(&mut graph, None, &mut |_, _| {}).expect("passes");
+    case.plan = stages.plan(stages.fuse(&graph).expect("fuses"));
+    case
 }
 
 /// The results of each case.
@@ -120,14 +130,16 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
     // Heads whose scores take several tiles, and operands that lie aligned in memory.
     let long = GptConfig { context: 70, layers: 1, width: 32, dropout: 0.0, ..config.clone() };
     let compiled = Target::cpu().mode(Mode::Compiled);
+    let narrow = compiled.clone().precision(ProductType::Bf16);
     let cases = [
         training_step(long.clone(), &compiled, 2e-4),
         training_step(long.clone(), &compiled.clone().precision(ProductType::Bf16), 1e-2),
         training_step(GptConfig { dropout: 0.2, ..config.clone() }, &Target::cpu().mode(Mode::Eager), 2e-4),
         training_step(config, &compiled.clone().precision(ProductType::Bf16), 1e-2),
+        of_gpu(training_step(long.clone(), &compiled, 2e-4), &compiled),
+        of_gpu(training_step(long, &narrow, 1e-2), &narrow),
     ];
     let others = samples().into_iter().map(|(_, config)| training_step(config, &compiled, 5e-4));
-    let narrow = compiled.clone().precision(ProductType::Bf16);
     let parts = samples().into_iter().flat_map(|(name, config)| {
         [&compiled, &narrow]
             .into_iter()
@@ -148,6 +160,37 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     // Every sum has one order: whatever the schedule, the results are the same bits.
     assert!(others.iter().all(|other| *other == first), "results depend on the schedule");
+}
+
+/// Of attention, its gradients and the classifier. The gradient of the queries does not compute all scores once more to find what their gradients sum up to: that is Σ dO·O.
+#[test]
+fn gradients_of_attention_take_one_sweep() {
+    let config = GptConfig {
+        vocabulary: 11,
+        context: 256,
+        layers: 1,
+        heads: 2,
+        width: 128,
+        dropout: 0.0,
+        ..GptConfig::default()
+    };
+    let narrow = Target::cpu().precision(ProductType::Bf16);
+    let step = ModelConfig::from(config).train_step(2, &Optimizer::adamw(1e-2), None).expect("a step");
+    let sweeps = |stages: Stages| {
+        let mut graph = step.program.graph.clone();
+        stages.simplify(&mut graph, None, &mut |_, _| {}).expect("passes");
+        let plan = stages.plan(stages.fuse(&graph).expect("fuses"));
+        let mut renderer = Renderer::new(Options::default());
+        renderer.program(&plan).expect("renders");
+        let texts =
+            renderer.functions().iter().map(|function| function.text.matches("for_each_tile<").count());
+        let mut sweeps: Vec<_> = texts.filter(|count| *count > 0).collect();
+        sweeps.sort();
+        sweeps
+    };
+    let memory = MemoryStrategy::NONE;
+    assert_eq!(sweeps(Stages::new(&narrow, memory)), [1, 1, 1, 2]);
+    assert_eq!(sweeps(Stages::of_gpu(&narrow, memory, narrow.accepts())), [1, 1, 1, 1]);
 }
 
 /// With clipping no update can begin before all gradients are there, and then they all can. Without it, updates of matrices

@@ -9,6 +9,7 @@
 //! * [`GraphDiff`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
+//! * [`OF_GPUS`]: sums that one sweep does not find there.
 //! * [`quantize_weights`]: parameters kept as `bf16`, `f16` or `i8`, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
@@ -33,6 +34,7 @@ mod mixed_precision;
 pub mod plan;
 mod quantize_weights;
 mod rebuild;
+mod reuse_products;
 mod runner;
 pub mod simplify;
 mod split_reductions;
@@ -43,4 +45,6 @@ pub use graph_diff::GraphDiff;
 pub use memory_strategy::MemoryStrategy;
 pub use quantize_weights::{quantize_weights, scale_of};
 pub use rebuild::Rebuild;
-pub use runner::{MIXED_PRECISION, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run};
+pub use runner::{
+    MIXED_PRECISION, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run,
+};

@@ -1,7 +1,8 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, simplify, split_reductions,
+    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products, simplify,
+    split_reductions,
 };
 use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
@@ -82,6 +83,22 @@ pub const PIPELINE: &[Pass] = &[
     },
 ];
 
+/// Passes for GPUs, where a kernel that multiplies twice has to compute all entries of its products once more before it knows what they sum
+/// up to. They stand after [`PIPELINE`] and [`MIXED_PRECISION`], and so read what is in memory.
+pub const OF_GPUS: &[Pass] = &[
+    Pass {
+        name: "reuse-products",
+        about: "takes sums of a product's weighed entries from the product of the weights",
+        run: |graph| quiet(reuse_products::reuse_products(graph)),
+    },
+    // It leaves the weighed entries without readers.
+    Pass {
+        name: "dce",
+        about: "removes values that no output needs",
+        run: |graph| quiet(dce::remove_dead_code(graph)),
+    },
+];
+
 /// The passes that make an `f32` program one of mixed precision. They stand after [`PIPELINE`]: conversions would hide
 /// what its passes look for.
 pub const MIXED_PRECISION: &[Pass] = &[
@@ -138,7 +155,13 @@ fn narrowed(graph: &mut Graph, dtype: DType) -> Result<Notes, IrError> {
 
 /// The pass of this name.
 pub fn find(name: &str) -> Option<Pass> {
-    PIPELINE.iter().chain(MIXED_PRECISION).chain(OTHERS).find(|pass| pass.name == name).copied()
+    PIPELINE
+        .iter()
+        .chain(OF_GPUS)
+        .chain(MIXED_PRECISION)
+        .chain(OTHERS)
+        .find(|pass| pass.name == name)
+        .copied()
 }
 
 /// A pass that failed.

@@ -6,7 +6,7 @@ use kernfusion_ir::samples::{all, difference, random_graph};
 use kernfusion_ir::{Graph, Op, Tensor};
 use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::plan::plan;
-use kernfusion_passes::{MIXED_PRECISION, PIPELINE, run};
+use kernfusion_passes::{MIXED_PRECISION, OF_GPUS, PIPELINE, run};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,11 @@ fn check(name: &str, graph: &Graph, inputs: &BTreeMap<String, Tensor>, tolerance
     let mut mixed = simplified.clone();
     run(&mut mixed, MIXED_PRECISION, None, &mut |_, _| {}).unwrap_or_else(|error| panic!("{name}: {error}"));
     compare(&format!("{name} in mixed precision\n{mixed}"), &evaluated(&mixed), &expected, tolerance);
+    for before in [&simplified, &mixed] {
+        let mut of_gpu = before.clone();
+        run(&mut of_gpu, OF_GPUS, None, &mut |_, _| {}).unwrap_or_else(|error| panic!("{name}: {error}"));
+        compare(&format!("{name} after the passes for GPUs"), &evaluated(&of_gpu), &expected, tolerance);
+    }
     let programs = [(graph, Fusion::None), (&simplified, Fusion::Full), (&mixed, Fusion::Full)];
     for (graph, fusion) in programs {
         let kernels =

@@ -16,7 +16,9 @@ use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan, Shard};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
 use kernfusion_passes::plan::plan;
-use kernfusion_passes::{MIXED_PRECISION, MemoryStrategy, Observer, PIPELINE, Pass, PassReport, run};
+use kernfusion_passes::{
+    MIXED_PRECISION, MemoryStrategy, OF_GPUS, Observer, PIPELINE, Pass, PassReport, run,
+};
 
 /// The stages for one target and one way to keep the program small.
 #[derive(Debug, Clone)]
@@ -45,6 +47,15 @@ impl Stages {
     /// The stages that compile a program for a target. The target's own limits and microbatches are not looked at: `memory` says how the
     /// program is kept small.
     pub fn new(target: &Target, memory: MemoryStrategy) -> Self {
+        Stages::with(target, memory, target.is_on_gpu(), target.accepts())
+    }
+
+    /// As [`Stages::new`], of a GPU in place of where the target's programs run, making kernels that its back end has code for.
+    pub fn of_gpu(target: &Target, memory: MemoryStrategy, accepts: Accepts) -> Self {
+        Stages::with(target, memory, true, accepts)
+    }
+
+    fn with(target: &Target, memory: MemoryStrategy, is_on_gpu: bool, accepts: Accepts) -> Self {
         let fusion = match target.mode {
             Mode::Compiled if memory.recompute => Fusion::Thrifty,
             Mode::Compiled => Fusion::Full,
@@ -56,15 +67,10 @@ impl Stages {
             ranks,
             shards_optimizer: target.shards_optimizer(),
             bf16_exchange: target.bf16_exchange,
-            passes: passes(target.mode, target.precision),
+            passes: passes(target.mode, target.precision, is_on_gpu),
             fusion,
-            accepts: target.accepts(),
+            accepts,
         }
-    }
-
-    /// Making kernels that another back end than the target's has code for.
-    pub fn accepting(self, accepts: Accepts) -> Self {
-        Stages { accepts, ..self }
     }
 
     /// How the program is kept small.
@@ -138,9 +144,11 @@ impl Stages {
 }
 
 /// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
-fn passes(mode: Mode, precision: Precision) -> Vec<Pass> {
+fn passes(mode: Mode, precision: Precision, is_on_gpu: bool) -> Vec<Pass> {
     let (simplify, narrow) = (mode == Mode::Compiled, precision == Precision::Bf16);
     let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
     let pipeline = PIPELINE.iter().filter(|_| simplify);
-    pipeline.chain(MIXED_PRECISION.iter().filter(|_| narrow).filter(eager)).copied().collect()
+    let mixed_precision = MIXED_PRECISION.iter().filter(|_| narrow).filter(eager);
+    let of_gpus = OF_GPUS.iter().filter(|_| simplify && is_on_gpu);
+    pipeline.chain(mixed_precision).chain(of_gpus).copied().collect()
 }

@@ -198,9 +198,12 @@ impl Args {
     /// The program, and the stages that it goes through: on a GPU, kernels are other ones.
     fn stages(&self, subject: &Subject) -> Result<(Stages, Graph), CliError> {
         let program = self.program(subject)?;
-        let stages = stages(&program, &self.target(&program)?)?;
+        let target = self.target(&program)?;
+        let stages = stages(&program, &target)?;
         let stages = match self.stage {
-            Some(Stage::Cuda | Stage::Ptx) => stages.accepting(kernfusion_cuda::accepts),
+            Some(Stage::Cuda | Stage::Ptx) => {
+                Stages::of_gpu(&target, stages.memory(), kernfusion_cuda::accepts)
+            }
             _ => stages,
         };
         Ok((stages, program))

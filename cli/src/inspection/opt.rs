@@ -5,7 +5,9 @@ use crate::common::error::CliError;
 use crate::common::imported::read_graph;
 use crate::common::screen::{Screen, note};
 use kernfusion_ir::Graph;
-use kernfusion_passes::{MIXED_PRECISION, OTHERS, PIPELINE, Pass, PassReport, find, run as run_passes};
+use kernfusion_passes::{
+    MIXED_PRECISION, OF_GPUS, OTHERS, PIPELINE, Pass, PassReport, find, run as run_passes,
+};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,6 +41,10 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         for (number, pass) in MIXED_PRECISION.iter().enumerate() {
             screen.line(format!("{} {:<18} {}", PIPELINE.len() + number + 1, pass.name, pass.about));
         }
+        screen.line("on a GPU also, after them:");
+        for pass in OF_GPUS {
+            screen.line(format!("- {:<18} {}", pass.name, pass.about));
+        }
         screen.line("only when they are named:");
         for pass in OTHERS {
             screen.line(format!("- {:<18} {}", pass.name, pass.about));
@@ -69,7 +75,7 @@ fn chosen(names: Option<&[String]>) -> Result<Vec<Pass>, CliError> {
 /// The error of a name that is no pass.
 pub(crate) fn unknown_pass(name: &str) -> CliError {
     let mut known: Vec<_> =
-        PIPELINE.iter().chain(MIXED_PRECISION).chain(OTHERS).map(|pass| pass.name).collect();
+        PIPELINE.iter().chain(MIXED_PRECISION).chain(OF_GPUS).chain(OTHERS).map(|pass| pass.name).collect();
     known.sort_unstable();
     known.dedup();
     CliError::Usage(format!("there is no pass \"{name}\"; there are {}", known.join(", ")))

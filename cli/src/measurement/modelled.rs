@@ -100,8 +100,7 @@ pub(super) fn run(args: &Args, subject: &Subject, card: &str, screen: &mut Scree
 /// The plan that a GPU would run, of the whole batch at once.
 fn planned(args: &Args, subject: &Subject) -> Result<Plan, CliError> {
     let target = Target::cpu().mode(args.mode).precision(args.target.precision());
-    let stages =
-        Stages::new(&target, MemoryStrategy { microbatches: 1, recompute: false }).accepting(accepts);
+    let stages = Stages::of_gpu(&target, MemoryStrategy { microbatches: 1, recompute: false }, accepts);
     let mut graph = subject.program(args.work, args.target.precision())?;
     stages.simplify(&mut graph, None, &mut |_, _| {})?;
     Ok(stages.plan(stages.fuse(&graph)?))
