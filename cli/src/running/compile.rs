@@ -130,7 +130,7 @@ fn cubins(
     folder: &Path,
     screen: &mut Screen,
 ) -> Outcome {
-    let stages = Stages::new(target, MemoryStrategy::NONE).accepting(accepts);
+    let stages = Stages::of_gpu(target, MemoryStrategy::NONE, accepts);
     std::fs::create_dir_all(folder).map_err(|cause| CliError::Write { path: folder.into(), cause })?;
     let cache = Cache::at(folder);
     let programs = model.programs()?;
