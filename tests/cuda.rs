@@ -89,13 +89,16 @@ fn case(
     Case { name, graph, plan, inputs, expected, tolerance }
 }
 
-/// With the plan that a GPU runs: passes of its own take part.
-fn of_gpu(mut case: Case, target: &Target) -> Case {
-    let stages = Stages::of_gpu(target, MemoryStrategy::NONE, target.accepts());
-    let mut graph = case.graph.clone();
+/// The plan that a GPU runs: passes of its own take part, and kernels are those that it has code for.
+fn plan_of_gpu(graph: &Graph, target: &Target) -> Plan {
+    let stages = Stages::of_gpu(target, MemoryStrategy::NONE, kernfusion_cuda::accepts);
+    let mut graph = graph.clone();
     stages.simplify(&mut graph, None, &mut |_, _| {}).expect("passes");
-    case.plan = stages.plan(stages.fuse(&graph).expect("fuses"));
-    case
+    stages.plan(stages.fuse(&graph).expect("fuses"))
+}
+
+fn of_gpu(case: Case, target: &Target) -> Case {
+    Case { plan: plan_of_gpu(&case.graph, target), ..case }
 }
 
 /// The results of each case.
@@ -241,6 +244,9 @@ mod presets_compile {
     /// Those of A100, H100 and B200.
     const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100a"];
 
+    /// The one with products of warpgroups.
+    const HOPPER: &str = "sm_90a";
+
     /// Presets whose kernels have the form of those of another one.
     const EQUAL_IN_FORM: [&str; 7] =
         ["gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "bert-base", "rnn-tiny", "gru-tiny"];
@@ -277,7 +283,14 @@ mod presets_compile {
             println!("skipped: NVRTC is not installed");
             return;
         }
-        let mut renderer = Renderer::new(Options::default());
+        // Products of warpgroups are those of H100 alone.
+        let [mut renderer, mut of_warpgroups] =
+            [false, true].map(|warpgroups| Renderer::new(Options { warpgroups, ..Options::default() }));
+        let mut render = |name: &str, plan: &Plan| {
+            for renderer in [&mut renderer, &mut of_warpgroups] {
+                renderer.program(plan).unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+        };
         for preset in presets().into_iter().filter(|preset| !EQUAL_IN_FORM.contains(&preset.name)) {
             // Layers are equal: two have the same kernels as twelve, unless dropout gives each its own random numbers.
             for (precision, layers, dropout) in
@@ -287,12 +300,13 @@ mod presets_compile {
                 let config = preset.config.with_json(&fields).expect("valid");
                 let step =
                     config.train_step(preset.batch, &Optimizer::adamw(1e-3), Some(1.0)).expect("a step");
-                let plan =
-                    lower(&step.program.graph, &Target::cpu().precision(precision), MemoryStrategy::NONE)
-                        .expect("lowers")
-                        .program
-                        .body;
-                renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+                let (graph, target) = (&step.program.graph, Target::cpu().precision(precision));
+                // With dropout it is a CPU's plan: a GPU's has kernels that draw more bits, and some of those spill.
+                let plan = match dropout {
+                    0.0 => plan_of_gpu(graph, &target),
+                    _ => lower(graph, &target, MemoryStrategy::NONE).expect("lowers").program.body,
+                };
+                render(preset.name, &plan);
             }
             let mut forward = vec![preset.config.evaluation(1).expect("forward")];
             let (two, context) =
@@ -302,25 +316,30 @@ mod presets_compile {
                 forward.extend(two.continuation(&Trace::new(), 1, chunk).expect("a program"));
             }
             for program in forward {
-                let plan =
-                    lower(&program.graph, &Target::cpu(), MemoryStrategy::NONE).expect("lowers").program.body;
-                renderer.program(&plan).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+                render(preset.name, &plan_of_gpu(&program.graph, &Target::cpu()));
             }
         }
         let mut seen = BTreeSet::new();
-        let different: Vec<_> =
-            renderer.functions().iter().filter(|function| seen.insert(anonymous(function))).collect();
-        let files: Vec<_> = different.chunks(FUNCTIONS_OF_A_FILE).map(file).collect();
+        let [different, of_hopper] = [&renderer, &of_warpgroups].map(|renderer| {
+            let functions = renderer.functions().iter();
+            functions.filter(|function| seen.insert(anonymous(function))).collect::<Vec<_>>()
+        });
         let all = std::env::var_os("KERNFUSION_ARCHITECTURES").is_some_and(|value| value == "all");
+        let in_turn = |number: usize| match all {
+            true => ARCHITECTURES.to_vec(),
+            false => vec![ARCHITECTURES[number % ARCHITECTURES.len()]],
+        };
+        let files = different.chunks(FUNCTIONS_OF_A_FILE).enumerate();
+        let files = files.map(|(number, functions)| (file(functions), in_turn(number)));
+        let of_hopper = of_hopper.chunks(FUNCTIONS_OF_A_FILE);
+        let files: Vec<_> = files.chain(of_hopper.map(|functions| (file(functions), vec![HOPPER]))).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             let mut spills = BTreeSet::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some(file) = files.get(number) else { break };
-                let turn = |at: usize| all || (number + at).is_multiple_of(ARCHITECTURES.len());
-                let chosen = ARCHITECTURES.iter().enumerate().filter(|(at, _)| turn(*at));
-                for (_, architecture) in chosen {
+                let Some((file, architectures)) = files.get(number) else { break };
+                for architecture in architectures {
                     let binary =
                         compile(file, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
                     if binary.resources().spills > 0 {

@@ -9,7 +9,7 @@
 //! * [`GraphDiff`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
-//! * [`OF_GPUS`]: sums that one sweep does not find there.
+//! * [`OF_GPUS`]: what kernels of two products would otherwise compute or keep twice there.
 //! * [`quantize_weights`]: parameters kept as `bf16`, `f16` or `i8`, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
@@ -36,6 +36,7 @@ mod quantize_weights;
 mod rebuild;
 mod reuse_products;
 mod runner;
+mod scale_products;
 pub mod simplify;
 mod split_reductions;
 

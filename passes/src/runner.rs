@@ -1,8 +1,8 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products, simplify,
-    split_reductions,
+    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products,
+    scale_products, simplify, split_reductions,
 };
 use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
@@ -83,9 +83,20 @@ pub const PIPELINE: &[Pass] = &[
     },
 ];
 
-/// Passes for GPUs, where a kernel that multiplies twice has to compute all entries of its products once more before it knows what they sum
-/// up to. They stand after [`PIPELINE`] and [`MIXED_PRECISION`], and so read what is in memory.
+/// Passes for GPUs, where a kernel that multiplies twice keeps operands in shared memory, and has to compute all entries of its products once
+/// more before it knows what they sum up to. They stand after [`PIPELINE`] and [`MIXED_PRECISION`], and so read what is in memory.
 pub const OF_GPUS: &[Pass] = &[
+    Pass {
+        name: "scale-products",
+        about: "multiplies products by the factors of their operands",
+        run: |graph| quiet(scale_products::scale_products(graph)),
+    },
+    // It reads operands in the form in which others read them.
+    Pass {
+        name: "cse",
+        about: "computes equal expressions once",
+        run: |graph| quiet(cse::merge_common_subexpressions(graph)),
+    },
     Pass {
         name: "reuse-products",
         about: "takes sums of a product's weighed entries from the product of the weights",

@@ -2,8 +2,8 @@
 
 use super::contraction::{OperandAxes, operand_type};
 use super::source::{Slot, is_narrow, memory_type};
-use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Consumer, Instr, InstrKind, Kernel, Operand, Product, Scalar};
+use kernfusion_ir::{DType, Unary};
 use std::ops::Range;
 
 /// Warps of a block.
@@ -18,6 +18,8 @@ const SIZES_OF_WARPGROUPS: [(usize, usize); 2] = [(2, 64), (1, 64)];
 const WIDTHS_OF_WARPGROUPS: [usize; 2] = [64, 128];
 /// Numbers of a thread in products, sums, held fragments and those under way, at most, unless those of the last size are more.
 const MOST_NUMBERS: usize = 208;
+/// Numbers of a thread beside these where entries take a polynomial with many coefficients.
+const OF_POLYNOMIALS: usize = 24;
 /// Entries of a thread, at most, where random bits are drawn for each: that takes many instructions and registers.
 const MOST_RANDOM_ENTRIES: usize = 16;
 /// Numbers of eight lines of a swizzled panel, at whose multiples panels of warpgroups begin.
@@ -100,10 +102,13 @@ impl Strips {
         let of_products = |(down, columns): (usize, usize)| {
             down * (depths.len() * columns / 2 + widths.iter().map(|width| width / 2).sum::<usize>())
         };
+        let is_polynomial =
+            |instr: &Instr| matches!(instr.kind, InstrKind::Unary(Unary::Erf | Unary::Tanh, _));
+        let beside = if kernel.region.instrs.iter().any(is_polynomial) { OF_POLYNOMIALS } else { 0 };
         let of_thread = |(down, columns, is_held): (usize, usize, bool)| {
             let held = if is_held { down * depths.iter().map(|depth| depth / 4).sum::<usize>() } else { 0 };
             let under_way = depths.iter().max().map_or(0, |depth| depth / 4);
-            held + of_products((down, columns)) + under_way
+            held + of_products((down, columns)) + under_way + beside
         };
         let is_random = |instr: &Instr| matches!(instr.kind, InstrKind::Random { .. });
         let draws = kernel.region.instrs.iter().any(is_random);
@@ -113,7 +118,7 @@ impl Strips {
         let reductions = kernel.region.instrs.iter().filter(is_reduction).count();
         let of_warpgroups = SIZES_OF_WARPGROUPS.into_iter().find(|&(down, columns)| {
             // Of each row, what is reduced so far and in a tile.
-            let numbers = of_products((down, columns)) + 4 * down * reductions;
+            let numbers = of_products((down, columns)) + 4 * down * reductions + beside;
             may_be_wide && is_short(down, columns) && numbers <= MOST_NUMBERS
         });
         let fits = |size: &(usize, usize, bool)| is_short(size.0, size.1) && of_thread(*size) <= MOST_NUMBERS;
