@@ -460,7 +460,7 @@ impl Candidate<'_> {
             {
                 let is_packed_fast = match self.free[value.index()] {
                     true => is_matrix(index, space),
-                    false => computing.is_empty() || has_contiguous_axis(index, space),
+                    false => computing.is_empty() || is_matrix(index, space) || !overlaps(index, space),
                 };
                 if !is_packed_fast {
                     return materialise("an operand that is no matrix with one contiguous axis");
@@ -485,9 +485,14 @@ fn is_matrix(index: &Index, space: &Space) -> bool {
     matches!(matrix_strides(index, space), [Some(1), Some(_)] | [Some(_), Some(1)])
 }
 
-/// Whether an operand lies contiguous along its rows (or columns) or along its summed axes, so that packing it copies whole lines.
-fn has_contiguous_axis(index: &Index, space: &Space) -> bool {
-    matrix_strides(index, space).contains(&Some(1))
+/// Whether an operand reads elements several times, as a window does that slides: there are more points than elements from the first
+/// to the last.
+fn overlaps(index: &Index, space: &Space) -> bool {
+    let moving = || index.strides.iter().zip(space.extents()).filter(|(stride, _)| **stride != 0);
+    let points: usize = moving().map(|(_, extent)| extent).product();
+    let span =
+        moving().map(|(stride, extent)| stride.unsigned_abs() as usize * (extent - 1)).sum::<usize>() + 1;
+    points > span
 }
 
 /// The stride of an operand's rows (or columns), and of its summed axes; none where they have several.
