@@ -9,6 +9,7 @@
 //! for next to nothing.
 
 use crate::Rebuild;
+use crate::fuse::chain::number;
 use kernfusion_ir::{Binary, Builder, Cast, DType, Graph, Op, Result, ValueId};
 
 pub(crate) fn scale_products(graph: &mut Graph) -> Result<()> {
@@ -59,8 +60,8 @@ fn scaled(graph: &Graph, operand: ValueId) -> Option<Scaled> {
     let Op::Binary(Binary::Mul) = graph[product].op else { return None };
     let [x, y] = graph[product].operands[..] else { return None };
     let (x, factor) = match (number(graph, x), number(graph, y)) {
-        (None, Some(factor)) => (x, factor),
-        (Some(factor), None) => (y, factor),
+        (None, Some(factor)) => (x, factor.value()),
+        (Some(factor), None) => (y, factor.value()),
         _ => return None,
     };
     let seen = root(graph, x);
@@ -75,15 +76,6 @@ fn scaled(graph: &Graph, operand: ValueId) -> Option<Scaled> {
         }
     };
     graph.ids().any(is_there).then_some(Scaled { x, factor })
-}
-
-/// The number that a value is everywhere.
-fn number(graph: &Graph, value: ValueId) -> Option<f64> {
-    match &graph[value].op {
-        Op::Constant(constant) => Some(constant.value.value()),
-        Op::Broadcast(_) => number(graph, graph[value].operands[0]),
-        _ => None,
-    }
 }
 
 /// Whether an op is a view, through which a conversion may be taken.

@@ -86,7 +86,8 @@ impl ImportedModel {
         let Signature { trained, stopped, .. } =
             serde_json::from_str(&read_text(&path)?).map_err(|error| content(error.to_string()))?;
         let parameter = |name: String| {
-            let ty = graph.inputs().find(|(_, other, _)| *other == name).map(|(id, ..)| &graph[id].ty);
+            let mut states = graph.inputs().filter(|(.., role)| *role == InputRole::State);
+            let ty = states.find(|(_, other, _)| *other == name).map(|(id, ..)| &graph[id].ty);
             let ty = ty.filter(|ty| ty.dtype == DType::F32);
             let ty = ty.ok_or_else(|| content(format!("the program has no state \"{name}\" of f32")))?;
             Ok(Parameter {

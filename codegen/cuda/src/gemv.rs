@@ -128,7 +128,7 @@ struct Work {
 }
 
 impl Work {
-    /// Blocks of teams with so many columns.
+    /// How many blocks there are if a team has this many columns.
     fn blocks(&self, team: usize, columns: usize) -> usize {
         self.outer * self.columns.div_ceil(THREADS / team * columns)
     }

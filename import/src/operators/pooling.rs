@@ -117,7 +117,7 @@ fn resized<const N: usize>(call: &Call<'_>, name: &str, resampling: Resampling) 
     one(x)
 }
 
-/// An axis with so many positions; one of the result is made of `ratio` of the operand.
+/// An axis of the result with this many positions, each of which stands for `ratio` positions of the operand.
 pub(super) fn resampled(
     x: &Tensor,
     axis: isize,

@@ -323,7 +323,7 @@ fn may_come_first(number: Literal, rounded: DType) -> bool {
 }
 
 /// The number that all elements of a value are, if that is a constant.
-fn number(graph: &Graph, value: ValueId) -> Option<Literal> {
+pub(crate) fn number(graph: &Graph, value: ValueId) -> Option<Literal> {
     let node = &graph[value];
     match &node.op {
         Op::Constant(constant) => Some(constant.value),

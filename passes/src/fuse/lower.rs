@@ -482,21 +482,6 @@ fn chooses_matrix(index: &Index, region: &Region, space: &Space) -> bool {
 /// Whether an operand's rows (or columns) and summed axes each have one stride, one of them 1, so that packing it
 /// is fast.
 fn is_matrix(index: &Index, space: &Space) -> bool {
-    matches!(matrix_strides(index, space), [Some(1), Some(_)] | [Some(_), Some(1)])
-}
-
-/// Whether an operand reads elements several times, as a window does that slides: there are more points than elements from the first
-/// to the last.
-fn overlaps(index: &Index, space: &Space) -> bool {
-    let moving = || index.strides.iter().zip(space.extents()).filter(|(stride, _)| **stride != 0);
-    let points: usize = moving().map(|(_, extent)| extent).product();
-    let span =
-        moving().map(|(stride, extent)| stride.unsigned_abs() as usize * (extent - 1)).sum::<usize>() + 1;
-    points > span
-}
-
-/// The stride of an operand's rows (or columns), and of its summed axes; none where they have several.
-fn matrix_strides(index: &Index, space: &Space) -> [Option<i64>; 2] {
     let extents = space.extents();
     let domain = space.domain();
     let one = |axes: std::ops::Range<usize>| {
@@ -507,7 +492,18 @@ fn matrix_strides(index: &Index, space: &Space) -> [Option<i64>; 2] {
     };
     let rows =
         if space.strides_along(index, Role::Column) { domain.column_axes() } else { domain.row_axes() };
-    [one(rows), one(domain.axes.len()..extents.len())]
+    let summed = domain.axes.len()..extents.len();
+    matches!((one(rows), one(summed)), (Some(1), Some(_)) | (Some(_), Some(1)))
+}
+
+/// Whether an operand reads elements several times, as a window does that slides: there are more points than elements from the first
+/// to the last.
+fn overlaps(index: &Index, space: &Space) -> bool {
+    let moving = || index.strides.iter().zip(space.extents()).filter(|(stride, _)| **stride != 0);
+    let points: usize = moving().map(|(_, extent)| extent).product();
+    let span =
+        moving().map(|(stride, extent)| stride.unsigned_abs() as usize * (extent - 1)).sum::<usize>() + 1;
+    points > span
 }
 
 /// Whether a store writes every element of its buffer exactly once. Where the kernel has rows (there may be one, without

@@ -16,7 +16,7 @@
 
 mod assemble;
 mod band;
-mod chain;
+pub(crate) mod chain;
 pub(crate) mod cost;
 mod empty;
 mod loops;
