@@ -23,6 +23,11 @@ pub(super) const PATTERNS: &[PatternRow] = &[
     ("div-minus-one",       Exact,         "(div ?x -1)",                    "(neg ?x)",                      ANY),
     ("pow-one",             Exact,         "(pow ?x 1)",                     "?x",                            ANY),
     ("pow-two",             Reassociating, "(pow ?x 2)",                     "(mul ?x ?x)",                   ANY),
+    ("pow-three",           Reassociating, "(pow ?x 3)",                     "(mul ?x (mul ?x ?x))",          ANY),
+    ("pow-minus-one",       Reassociating, "(pow ?x -1)",                    "(div 1 ?x)",                    FLOAT),
+    // The power of −∞ is ∞, its root NaN.
+    ("pow-half",            Finite,        "(pow ?x 0.5)",                   "(sqrt ?x)",                     FLOAT),
+    ("pow-minus-half",      Finite,        "(pow ?x -0.5)",                  "(div 1 (sqrt ?x))",             FLOAT),
     // 0 · ∞ is NaN, 0 · −1 is −0.
     ("mul-zero-integer",    Exact,         "(mul ?x 0)",                     "0",                             INTEGER),
     ("mul-zero",            Finite,        "(mul ?x 0)",                     "0",                             FLOAT),
