@@ -1,6 +1,6 @@
 //! Models compiled ahead of time: an object file that a program in C or Rust links, and runs without the compiler.
 //!
-//! [`AheadOfTime::write`] makes a folder of
+//! [`AheadOfTime::write`], for decoders, and [`FunctionAheadOfTime::write`], for programs as functions of tensors, make a folder of
 //!
 //! | file | what it has |
 //! |---|---|
@@ -9,9 +9,12 @@
 //! | `NAME.safetensors` | its parameters, which are used where they lie in the file |
 //! | `libkernfusion_runtime.a` | for C: tile primitives, matrix products, threads; for Rust that is the crate `kernfusion-runtime` |
 //!
-//! Code and launches are those of [`Generator`](crate::generate::Generator), and so are results, bit by bit.
+//! Code and launches are those of [`Generator`](crate::generate::Generator), or of the compiled program, and so are results, bit by bit.
 
+mod function;
 mod weights;
+
+pub use function::FunctionAheadOfTime;
 
 use crate::checkpoint::Checkpoint;
 use crate::folder::NewFolder;
@@ -100,12 +103,7 @@ impl AheadOfTime {
     /// # Errors
     /// If it is not made of letters, digits and underscores, or begins with a digit.
     pub fn named(self, name: &str) -> Result<Self> {
-        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        if !begins || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            let reason = format!("\"{name}\" is not a name in C: letters, digits and underscores");
-            return Err(Error::Configuration(reason));
-        }
-        Ok(AheadOfTime { name: name.into(), ..self })
+        Ok(AheadOfTime { name: checked_name(name)?, ..self })
     }
 
     /// Reads `batch` texts of the same length at once; 1 by default.
@@ -125,10 +123,7 @@ impl AheadOfTime {
     /// If the shape is not valid, a kernel cannot be compiled, the folder has files and is not to be replaced, or it cannot be
     /// written.
     pub fn write(&self, path: &Path, runtime: Option<&Path>, replaces: bool) -> Result<Report> {
-        let file = |ending: &str| format!("{}.{ending}", self.name);
-        let own = ["o", "h", "rs", "safetensors"].map(file);
-        let is_ours = |name: &str| name == RUNTIME || own.iter().any(|own| own == name);
-        let folder = NewFolder::create(path, if replaces { Some(&is_ours) } else { None })?;
+        let folder = Folder::create(path, &self.name, replaces)?;
         let start = Instant::now();
         let chunks = chunks(&self.config, self.prompts).into_iter().map(|chunk| {
             let plan = self.planned(&self.program(chunk)?)?;
@@ -139,17 +134,10 @@ impl AheadOfTime {
         let reading = Reading { name: self.name.clone(), batch: self.batch, vocabulary, context };
         let object = ObjectFile::compile(&reading, &chunks, self.target.instruction_set()?)?;
         let compile = start.elapsed();
-        let [code, header, rust, parameters] = &own;
-        folder.write(code, &object.bytes)?;
-        folder.write(header, self.filled(include_str!("ahead_of_time/model.h")).as_bytes())?;
-        folder.write(rust, self.filled(include_str!("ahead_of_time/model.rs.txt")).as_bytes())?;
-        let parameter_bytes = weights::write(&folder, parameters, &object.states, &self.states)?;
-        if let Some(runtime) = runtime {
-            folder.copy(runtime, RUNTIME)?;
-        }
-        let files = folder.commit()?;
-        let (object_bytes, programs, chunks) = (object.bytes.len(), object.programs, chunks.len());
-        Ok(Report { files, object_bytes, parameter_bytes, chunks, programs, compile })
+        let texts = [include_str!("ahead_of_time/model.h"), include_str!("ahead_of_time/model.rs.txt")];
+        let texts = texts.map(|template| self.filled(template));
+        let written = folder.write(&object, &texts, &self.states, runtime)?;
+        Ok(Report { chunks: chunks.len(), compile, ..written })
     }
 
     /// The programs that read each kind of chunk, as a [`Generator`](crate::generate::Generator) compiles them.
@@ -169,19 +157,61 @@ impl AheadOfTime {
         Ok(lower(&program.graph, &self.target, MemoryStrategy::NONE)?.program.body)
     }
 
-    /// A template with this model's name and numbers in place of what stands between `@`.
+    /// A template with this model's numbers in place of what stands between `@`.
     fn filled(&self, template: &str) -> String {
         let numbers = [self.config.vocabulary, self.config.context, self.batch].map(|n| n.to_string());
         let [vocabulary, context, batch] = &numbers;
-        let values = [
-            ("@name@", &self.name),
-            ("@NAME@", &self.name.to_uppercase()),
-            ("@vocabulary@", vocabulary),
-            ("@context@", context),
-            ("@batch@", batch),
-        ];
+        let values = [("@vocabulary@", vocabulary), ("@context@", context), ("@batch@", batch)];
         values.into_iter().fold(template.into(), |text, (key, value)| text.replace(key, value))
     }
+}
+
+/// The folder of what was compiled.
+struct Folder<'a> {
+    name: &'a str,
+    /// The files of the code, for C, for Rust, and of the parameters.
+    own: [String; 4],
+    folder: NewFolder,
+}
+
+impl<'a> Folder<'a> {
+    /// Begins a folder. One that has files of this name and nothing else is replaced if `replaces` says so.
+    fn create(path: &Path, name: &'a str, replaces: bool) -> Result<Self> {
+        let own = ["o", "h", "rs", "safetensors"].map(|ending| format!("{name}.{ending}"));
+        let is_ours = |name: &str| name == RUNTIME || own.iter().any(|own| own == name);
+        let folder = NewFolder::create(path, if replaces { Some(&is_ours) } else { None })?;
+        Ok(Folder { name, own, folder })
+    }
+
+    /// Writes everything: `texts` are those for C and for Rust, but for the name. The report lacks what only the caller knows.
+    fn write(
+        self,
+        object: &ObjectFile,
+        texts: &[String; 2],
+        states: &States,
+        runtime: Option<&Path>,
+    ) -> Result<Report> {
+        let Folder { name, own: [code, header, rust, parameters], folder } = self;
+        let named = |text: &str| text.replace("@name@", name).replace("@NAME@", &name.to_uppercase());
+        folder.write(&code, &object.bytes)?;
+        folder.write(&header, named(&texts[0]).as_bytes())?;
+        folder.write(&rust, named(&texts[1]).as_bytes())?;
+        let parameter_bytes = weights::write(&folder, &parameters, &object.states, states)?;
+        if let Some(runtime) = runtime {
+            folder.copy(runtime, RUNTIME)?;
+        }
+        let (files, object_bytes, programs) = (folder.commit()?, object.bytes.len(), object.programs);
+        Ok(Report { files, object_bytes, parameter_bytes, chunks: 0, programs, compile: Duration::ZERO })
+    }
+}
+
+/// A name, if it is one in C.
+fn checked_name(name: &str) -> Result<String> {
+    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if begins && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Ok(name.into());
+    }
+    Err(Error::Configuration(format!("\"{name}\" is not a name in C: letters, digits and underscores")))
 }
 
 /// Where programs are traced whose matrices are kept so.

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::common::error::{CliError, in_file};
+use crate::common::imported::ExtentArgs;
 use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::Screen;
 use crate::common::source::published;
@@ -11,20 +12,23 @@ use kernfusion::compile::{Isa, Target};
 use kernfusion::compile::{MemoryStrategy, Stages};
 #[cfg(feature = "cuda")]
 use kernfusion_cuda::{Cache, Options, Renderer, accepts, has_warpgroups};
-use kernfusion_lm::ahead_of_time::{AheadOfTime, RUNTIME};
+use kernfusion_lm::ahead_of_time::{AheadOfTime, FunctionAheadOfTime, RUNTIME, Report};
 use kernfusion_lm::checkpoint::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Compile a decoder to an object file that a program in C or Rust runs without the compiler
+/// Compile a decoder, or a model from elsewhere, to an object file that a program in C or Rust runs without the compiler
 ///
 /// The folder gets NAME.o, NAME.h, NAME.rs, the parameters as NAME.safetensors and, if it stands beside this program, the
 /// runtime for C as libkernfusion_runtime.a. It is there whole or not at all.
+///
+/// With --program, the object file is the model as a function: its inputs and outputs are those of the program.
 ///
 /// With --arch, the folder gets the kernels with which generate continues a text on a GPU (cubins). Where KERNFUSION_CUBINS names the folder,
 /// that takes no NVRTC.
 #[derive(clap::Args)]
 #[command(after_help = "Example: kernfusion compile --checkpoint runs/tiny --work decode -o artefact\n\
+                        Example: kernfusion compile --program gpt2 -o artefact\n\
                         Example: kernfusion compile --checkpoint runs/tiny --arch sm_90a -o kernels\n\
                         With decode each token takes a step; with prefill prompts are read up to 128 tokens at a time, too.")]
 pub(crate) struct Args {
@@ -36,6 +40,11 @@ pub(crate) struct Args {
     /// Directory of a model in the layout of Hugging Face
     #[arg(long = "model", value_name = "DIR", conflicts_with_all = ["checkpoint", "preset", "config", "dropout"])]
     published: Option<PathBuf>,
+    /// A model from elsewhere: the folder of an imported one, an archive of torch.export.save, or an ONNX file
+    #[arg(long = "program", value_name = "DIR|FILE.pt2|FILE.onnx", conflicts_with_all = OF_DECODERS)]
+    imported: Option<PathBuf>,
+    #[command(flatten)]
+    extents: ExtentArgs,
     /// What the object file can do: decode, or prefill, which can both
     #[arg(long, value_enum, value_name = "WORK", default_value = "decode")]
     work: Work,
@@ -66,6 +75,20 @@ pub(crate) struct Args {
     runtime: Option<PathBuf>,
 }
 
+/// Flags of models that read a text.
+const OF_DECODERS: [&str; 10] = [
+    "preset",
+    "config",
+    "batch_size",
+    "dropout",
+    "checkpoint",
+    "published",
+    "work",
+    "weights",
+    "arch",
+    "seed",
+];
+
 /// Kinds of processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Cpu {
@@ -78,6 +101,7 @@ enum Cpu {
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
+    args.extents.only_if(args.imported.is_some())?;
     if !matches!(args.work, Work::Decode | Work::Prefill) {
         return Err(CliError::Usage("--work: only decode and prefill are compiled ahead of time".into()));
     }
@@ -87,6 +111,19 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         Cpu::Avx2 => target.isa(Isa::Avx2),
         Cpu::Baseline => target.isa(Isa::Portable),
     };
+    let runtime = args.runtime.clone().or_else(beside);
+    if let Some(path) = &args.imported {
+        let model = args.extents.model(path)?;
+        let name = args.name.clone().unwrap_or_else(|| match path.is_dir() {
+            true => name_of(path),
+            false => name_of(&path.with_extension("")),
+        });
+        let model = FunctionAheadOfTime::new(model.program, &model.states, &target)?.named(&name);
+        let model = model.map_err(|error| in_flag("--name", error))?;
+        let report = model.write(&args.output, runtime.as_deref(), args.overwrite)?;
+        say(&args, &name, "a function", &report, runtime.is_some(), screen);
+        return Ok(ExitCode::SUCCESS);
+    }
     let (model, default) = model(&args, &target)?;
     if let Some(architecture) = &args.arch {
         return cubins(&model.batch(1).prompts(true), &target, architecture, &args.output, screen);
@@ -94,16 +131,20 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let name = args.name.as_deref().unwrap_or(&default);
     let model = model.named(name).map_err(|error| in_flag("--name", error))?;
     let model = model.batch(args.model.batch_size.unwrap_or(1)).prompts(args.work == Work::Prefill);
-    let runtime = args.runtime.clone().or_else(beside);
     let report = model.write(&args.output, runtime.as_deref(), args.overwrite)?;
+    let chunks = match report.chunks {
+        1 => "one kind of chunk".into(),
+        chunks => format!("{chunks} kinds of chunks"),
+    };
+    say(&args, name, &chunks, &report, runtime.is_some(), screen);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what was written, and how a program links it.
+fn say(args: &Args, name: &str, what: &str, report: &Report, has_runtime: bool, screen: &mut Screen) {
     screen.line(format!(
-        "{name}: {} different kernels for {}, compiled in {:.2} s",
+        "{name}: {} different kernels for {what}, compiled in {:.2} s",
         report.programs,
-        if report.chunks == 1 {
-            "one kind of chunk".into()
-        } else {
-            format!("{} kinds of chunks", report.chunks)
-        },
         report.compile.as_secs_f64()
     ));
     screen.line(format!(
@@ -113,12 +154,11 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         report.object_bytes as f64 / 1024.0,
         report.parameter_bytes as f64 / (1 << 20) as f64
     ));
-    let runtime = if runtime.is_some() { RUNTIME.into() } else { format!("path/to/{RUNTIME}") };
+    let runtime = if has_runtime { RUNTIME.into() } else { format!("path/to/{RUNTIME}") };
     screen.line(format!("cc program.c {name}.o {runtime} -lm -lpthread -ldl"));
     if !report.files.iter().any(|file| file == RUNTIME) {
         screen.line("the runtime: cargo build --release -p kernfusion-runtime in Kernfusion's source");
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the cubins of all kernels that read a text, each under the name by which it is looked up; what else is there stays.
@@ -178,10 +218,15 @@ fn model(args: &Args, target: &Target) -> Result<(AheadOfTime, String), CliError
         }
     };
     let model = model.map_err(|error| in_file(folder, error))?;
-    let last = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok((model, name_of(folder)))
+}
+
+/// A name in C after that of a folder or a file.
+fn name_of(path: &Path) -> String {
+    let last = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name: String = last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    Ok((model, if is_name { name } else { "model".into() }))
+    if is_name { name } else { "model".into() }
 }
 
 /// The runtime where Cargo puts it: beside the program or, the newest, among what the program was built from.

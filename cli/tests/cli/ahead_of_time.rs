@@ -1,10 +1,12 @@
-//! Models compiled ahead of time, as programs in C and Rust run them: the two examples, linked with what `compile` writes.
+//! Models compiled ahead of time, as programs in C and Rust run them: the examples, linked with what `compile` writes.
 
 use super::workplace::{Ended, Workplace, end};
 use kernfusion::compile::{Precision, Target};
+use kernfusion::{HostTensor, tensor_file};
 use kernfusion_ir::DType;
 use kernfusion_lm::checkpoint::Checkpoint;
 use kernfusion_lm::generate::Generator;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -44,11 +46,12 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/ahead_of_time").join(name)
 }
 
-fn build_c(work: &Workplace) {
+fn build_c(work: &Workplace, source: &Path, model: &str) {
     let mut command = Command::new("cc");
-    let files = ["artefact/tiny.o", "artefact/libkernfusion_runtime.a"].map(|name| work.path(name));
+    let files =
+        [&format!("artefact/{model}.o"), "artefact/libkernfusion_runtime.a"].map(|name| work.path(name));
     command.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-I"]).arg(work.path("artefact"));
-    command.arg(example("continue_text.c")).args(files).args(["-lm", "-lpthread", "-ldl", "-o"]);
+    command.arg(source).args(files).args(["-lm", "-lpthread", "-ldl", "-o"]);
     command.arg(work.path("c"));
     build(command);
 }
@@ -65,13 +68,13 @@ fn runtime() -> (PathBuf, PathBuf) {
     (newest.expect("a dependency of the program"), deps)
 }
 
-fn build_rust(work: &Workplace) {
+fn build_rust(work: &Workplace, source: &Path, model: &str) {
     let (library, deps) = runtime();
     let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
-    command.arg("--edition=2024").arg(example("continue_text.rs")).arg("-o").arg(work.path("rust"));
+    command.arg("--edition=2024").arg(source).arg("-o").arg(work.path("rust"));
     command.arg("--extern").arg(format!("kernfusion_runtime={}", library.display()));
     command.arg("-L").arg(format!("dependency={}", deps.display()));
-    command.arg("-C").arg(format!("link-arg={}", work.path("artefact/tiny.o").display()));
+    command.arg("-C").arg(format!("link-arg={}", work.path(&format!("artefact/{model}.o")).display()));
     command.env("ARTEFACT", work.path("artefact"));
     build(command);
 }
@@ -99,8 +102,8 @@ fn c_and_rust_continue_a_text_as_the_generator_does() {
     let work = workplace();
     let out = work.succeed("compile --checkpoint run --work prefill --name tiny -o artefact");
     assert!(out.contains("tiny.h, tiny.o, tiny.rs, tiny.safetensors"), "{out}");
-    build_c(&work);
-    build_rust(&work);
+    build_c(&work, &example("continue_text.c"), "tiny");
+    build_rust(&work, &example("continue_text.rs"), "tiny");
     // 71 tokens at once, then enough more that the number of visible positions doubles twice.
     let first: Vec<i32> = (0..71).map(|i| i * i % 60).collect();
     let expected = expected(&work, Precision::F32, DType::F32, &first, 79);
@@ -135,7 +138,7 @@ fn one_token_after_another_with_narrow_weights_and_for_other_processors() {
         ("--cpu baseline", None),
     ] {
         work.succeed(&format!("compile --checkpoint run {flags} --name tiny -o artefact --overwrite"));
-        build_c(&work);
+        build_c(&work, &example("continue_text.c"), "tiny");
         let ended = run_c(&work, "artefact/tiny.safetensors 2 20 5");
         match kept {
             Some((precision, stored)) => {
@@ -150,7 +153,7 @@ fn one_token_after_another_with_narrow_weights_and_for_other_processors() {
 fn what_is_wrong_is_said_in_one_line() {
     let work = workplace();
     work.succeed("compile --checkpoint run --name tiny -o artefact");
-    build_c(&work);
+    build_c(&work, &example("continue_text.c"), "tiny");
     for (arguments, expected) in [
         ("none.safetensors 1 1 5", "cannot read none.safetensors: No such file"),
         ("model.json 1 1 5", "model.json is not a whole safetensors file"),
@@ -168,6 +171,9 @@ fn what_is_wrong_is_said_in_one_line() {
         ("--preset bert-tiny -o bert", "only a decoder"),
         ("--preset tiny --work train -o x", "--work: only decode and prefill"),
         ("--preset tiny --name a-b -o x", "--name: \"a-b\" is not a name in C"),
+        ("--program run -o x", "run/weights.safetensors"),
+        ("--program run --preset tiny -o x", "cannot be used with"),
+        ("--preset tiny --dim x.0=2 -o x", "--dim is of an archive"),
         ("--preset tiny -o run", "run is not empty; nothing was written"),
         ("--preset tiny -o x --runtime none.a", "cannot read none.a"),
     ] {
@@ -175,4 +181,99 @@ fn what_is_wrong_is_said_in_one_line() {
         assert!(message.contains(expected), "{message}");
     }
     assert!(!work.path("x").exists() && !work.path("bert").exists());
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures").join(name)
+}
+
+#[test]
+fn c_and_rust_call_a_model_of_pytorch() {
+    let work = Workplace::new();
+    let mut tensors = tensor_file::read(&fixture("gpt2.safetensors")).unwrap();
+    let (ids, expected) = (tensors.remove("input.0").unwrap(), tensors.remove("output.0").unwrap());
+    let tokens: Vec<_> = ids.to_f64().iter().map(|id| format!("{id}")).collect();
+    tensor_file::write(&work.path("in.safetensors"), &BTreeMap::from([("input_ids".into(), ids)])).unwrap();
+    work.succeed(&format!("import {} -o gpt2", fixture("gpt2.pt2").display()));
+    work.succeed("run gpt2 --inputs in.safetensors --outputs out.safetensors");
+    let compiled = &tensor_file::read(&work.path("out.safetensors")).unwrap()["output.0"];
+    let said = work.succeed("compile --program gpt2 -o artefact");
+    assert!(said.contains("gpt2.h, gpt2.o, gpt2.rs, gpt2.safetensors"), "{said}");
+    let header = std::fs::read_to_string(work.path("artefact/gpt2.h")).unwrap();
+    for line in [
+        "/* input_ids: i32[2,6] */\n    KF_GPT2_IN_INPUT_IDS = 12,",
+        "/* output.0: f32[2,6,24] */\n    KF_GPT2_OUT_OUTPUT_0 = 288\n",
+        "kf_gpt2_call(kf_gpt2 *model, const int32_t *in_input_ids, float *out_output_0)",
+    ] {
+        assert!(header.contains(line), "{header}");
+    }
+    build_c(&work, &example("call_function.c"), "gpt2");
+    build_rust(&work, &example("call_function.rs"), "gpt2");
+    let scale = expected.to_f64().into_iter().fold(0.0, |scale: f64, x| scale.max(x.abs()));
+    for program in ["c", "rust"] {
+        for threads in ["1", "2"] {
+            let mut command = Command::new(work.path(program));
+            command.args(["artefact/gpt2.safetensors", threads]).args(&tokens).current_dir(work.0.path());
+            let ended = end(command.piped().spawn().unwrap());
+            let found: Vec<f32> = ended.out.lines().map(|line| line.parse().unwrap()).collect();
+            let found = HostTensor::new(expected.ty().shape, found);
+            assert!(found == *compiled, "{program}: other bits than the compiled program, {}", ended.err);
+            for (found, expected) in found.to_f64().into_iter().zip(expected.to_f64()) {
+                assert!((found - expected).abs() < 1e-4 * scale, "{program}: {found} instead of {expected}");
+            }
+        }
+    }
+    // An archive is compiled as its folder is.
+    let folder = std::fs::read(work.path("artefact/gpt2.o")).unwrap();
+    work.succeed(&format!("compile --program {} -o artefact --overwrite", fixture("gpt2.pt2").display()));
+    assert!(folder == std::fs::read(work.path("artefact/gpt2.o")).unwrap());
+}
+
+/// Calls twice: the second time with what the first one left.
+const CALLS_TWICE: &str = r#"
+#include "count.h"
+#include <stdio.h>
+int main(void) {
+    char error[256];
+    kf_count *model = kf_count_open("artefact/count.safetensors", 2, error, sizeof error);
+    if (!model) return puts(error), 1;
+    float x[KF_COUNT_IN_INT] = {1, 2}, y[KF_COUNT_OUT_Y_] = {0}, before[KF_COUNT_OUT_BEFORE];
+    for (int call = 0; call < 2; call++) {
+        if (kf_count_call(model, x, y, before)) return puts(kf_count_error(model)), 1;
+        printf("%g %g, %g %g\n", y[0], y[1], before[0], before[1]);
+    }
+    if (!kf_count_call(model, x, NULL, before)) return 1;
+    puts(kf_count_error(model));
+    kf_count_close(model);
+    return 0;
+}
+"#;
+
+#[test]
+fn states_that_a_function_updates_begin_with_the_file_and_stay() {
+    let work = Workplace::new();
+    std::fs::create_dir(work.path("model")).unwrap();
+    work.write(
+        "model/program.kir",
+        r#"graph "count" {
+  %x = input {name = "int", dtype = f32, shape = [2]} : f32[2]
+  %sum = state {name = "sum", dtype = f32, shape = [2]} : f32[2]
+  %scale = state {name = "scale", dtype = f32, shape = [2]} : f32[2]
+  %next = add %sum, %x : f32[2]
+  %y = mul %next, %scale : f32[2]
+  output "y*" = %y
+  output "before" = %sum
+  update "sum" = %next
+}
+"#,
+    );
+    work.write("model/signature.json", r#"{"inputs": [], "outputs": [], "trained": [], "stopped": []}"#);
+    let state = |value: [f32; 2]| HostTensor::new([2], value);
+    let states = BTreeMap::from([("sum".into(), state([10.0, 20.0])), ("scale".into(), state([2.0, 3.0]))]);
+    tensor_file::write(&work.path("model/weights.safetensors"), &states).unwrap();
+    work.succeed("compile --program model --name count -o artefact");
+    work.write("count.c", CALLS_TWICE);
+    build_c(&work, &work.path("count.c"), "count");
+    let expected = "22 66, 10 20\n24 72, 11 22\nthere is no memory for \"y*\"\n";
+    assert_eq!(run_c(&work, "").out, expected);
 }

@@ -9,10 +9,11 @@ use super::lower::Compiler;
 use super::plan::share_memory;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::Temporaries;
-use kernfusion_ir::DType;
+use kernfusion_ir::TensorType;
 use kernfusion_ir::kernel::{BufferId, BufferRole, Kernel, Place, Plan};
 use kernfusion_runtime::artefact::{
-    self, ChunkProgram, Description, Input, Launch, Move, StateDescription, Storage,
+    self, ChunkProgram, Description, Function, Input, Launch, Move, PlanProgram, StateDescription, Storage,
+    TensorDescription, Work,
 };
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::KernelProgram;
@@ -65,25 +66,32 @@ impl ObjectFile {
         let mut launches = Launches::default();
         let described = chunks.iter().map(|chunk| launches.chunk(chunk, &mut compiler));
         let chunks = described.collect::<Result<Vec<_>, _>>()?;
-        let programs = launches.programs.len();
-        let description = Description {
-            format: artefact::FORMAT,
-            name: reading.name.clone(),
-            isa,
-            features: compiler.features(),
-            batch: reading.batch,
-            vocabulary: reading.vocabulary,
-            context: reading.context,
-            states: launches.states,
-            programs: launches.programs,
-            chunks,
-        };
-        let bytes = compiler.into_object(&reading.name, description.to_bytes())?;
-        Ok(ObjectFile { bytes, states: description.states, programs })
+        // Caches begin as zeros.
+        launches.states.iter_mut().for_each(|state| state.is_stored = !state.is_written);
+        let &Reading { batch, vocabulary, context, .. } = reading;
+        let work = Work::Reading(artefact::Reading { batch, vocabulary, context, chunks });
+        launches.object(&reading.name, work, isa, compiler)
+    }
+
+    /// Compiles a plan as a function of its inputs, which its outputs are given for. All states begin with values of the file.
+    ///
+    /// # Errors
+    /// As [`ObjectFile::compile`].
+    pub fn compile_function(name: &str, plan: &Plan, isa: Isa) -> Result<ObjectFile, CodegenError> {
+        let mut compiler = Compiler::for_object(isa, name)?;
+        let mut launches = Launches::default();
+        let inputs: Vec<_> = plan.inputs().map(|buffer| described(&buffer.name, &buffer.ty)).collect();
+        let number = |name: &str| inputs.iter().position(|input| input.name == name);
+        let program = launches.plan(plan, &number, &mut compiler)?;
+        let output =
+            |(name, buffer, ty): &(String, BufferId, TensorType)| (described(name, ty), buffer.0 as usize);
+        let outputs = plan.graph.outputs.iter().map(output).collect();
+        let work = Work::Function(Function { inputs, outputs, plan: program });
+        launches.object(name, work, isa, compiler)
     }
 }
 
-/// What the chunks have in common.
+/// What plans have in common.
 #[derive(Default)]
 struct Launches {
     states: Vec<StateDescription>,
@@ -92,18 +100,54 @@ struct Launches {
 }
 
 impl Launches {
+    fn object(
+        self,
+        name: &str,
+        work: Work,
+        isa: Isa,
+        compiler: Compiler,
+    ) -> Result<ObjectFile, CodegenError> {
+        let programs = self.programs.len();
+        let description = Description {
+            format: artefact::FORMAT,
+            name: name.into(),
+            isa,
+            features: compiler.features(),
+            states: self.states,
+            programs: self.programs,
+            work,
+        };
+        let bytes = compiler.into_object(name, description.to_bytes())?;
+        Ok(ObjectFile { bytes, states: description.states, programs })
+    }
+
     fn chunk(&mut self, chunk: &ReadingChunk, compiler: &mut Compiler) -> Result<ChunkProgram, CodegenError> {
-        let plan = &chunk.plan;
+        let &ReadingChunk { ref plan, length, visible } = chunk;
+        let number = |name: &str| match name {
+            "x" => Some(Input::Tokens as usize),
+            "position" => Some(Input::Position as usize),
+            "last" => Some(Input::Last as usize),
+            _ => None,
+        };
+        let program = self.plan(plan, &number, compiler)?;
+        let (_, logits, _) =
+            plan.graph.outputs.iter().find(|output| output.0 == "logits").expect("a reading chunk");
+        Ok(ChunkProgram { length, visible, plan: program, logits: logits.0 as usize })
+    }
+
+    /// How a plan runs, whose inputs have these numbers.
+    fn plan(
+        &mut self,
+        plan: &Plan,
+        number: &dyn Fn(&str) -> Option<usize>,
+        compiler: &mut Compiler,
+    ) -> Result<PlanProgram, CodegenError> {
         let works = KernelCode::compile(plan, Temporaries::Arena, Exchanging::default(), compiler)?;
         let kernels = plan.graph.kernels.iter().zip(works);
         let launches = kernels.map(|(kernel, work)| self.launch(kernel, work)).collect::<Result<_, _>>()?;
-        let buffers = (0..plan.places.len() as u32).map(|at| self.storage(plan, BufferId(at))).collect();
-        let (_, logits, _) =
-            plan.graph.outputs.iter().find(|output| output.0 == "logits").expect("a reading chunk");
-        let moves = moves(plan)?;
-        let (length, visible, arena_bytes, logits) =
-            (chunk.length, chunk.visible, plan.arena_bytes, logits.0 as usize);
-        Ok(ChunkProgram { length, visible, arena_bytes, buffers, launches, moves, logits })
+        let places = 0..plan.places.len() as u32;
+        let buffers = places.map(|at| self.storage(plan, BufferId(at), number)).collect();
+        Ok(PlanProgram { arena_bytes: plan.arena_bytes, buffers, launches, moves: moves(plan)? })
     }
 
     fn launch(&mut self, kernel: &Kernel, work: KernelCode) -> Result<Launch, CodegenError> {
@@ -118,18 +162,15 @@ impl Launches {
         Ok(Launch { program, slots })
     }
 
-    /// Where a buffer is when its chunk runs.
-    fn storage(&mut self, plan: &Plan, buffer: BufferId) -> Storage {
+    /// Where a buffer is when its plan runs.
+    fn storage(&mut self, plan: &Plan, buffer: BufferId, number: &dyn Fn(&str) -> Option<usize>) -> Storage {
         let memory = plan.memory_of(buffer);
         let buffer = plan.graph.buffer(memory);
         match (buffer.role, plan.place(memory)) {
             (BufferRole::State, _) => Storage::State(self.state(plan, memory)),
-            (BufferRole::Input, _) => Storage::Input(match buffer.name.as_str() {
-                "x" => Input::Tokens,
-                "position" => Input::Position,
-                "last" => Input::Last,
-                other => panic!("\"{other}\" is no input of a reading chunk"),
-            }),
+            (BufferRole::Input, _) => {
+                Storage::Input(number(&buffer.name).expect("the inputs of the plan have numbers"))
+            }
             (BufferRole::Temporary, Place::Arena { offset }) => Storage::Arena(offset),
             (BufferRole::Temporary, _) => Storage::Nowhere,
         }
@@ -137,29 +178,24 @@ impl Launches {
 
     fn state(&mut self, plan: &Plan, id: BufferId) -> usize {
         let buffer = plan.graph.buffer(id);
-        if let Some(known) = self.states.iter().position(|state| state.name == buffer.name) {
+        if let Some(known) = self.states.iter().position(|state| state.tensor.name == buffer.name) {
             return known;
         }
-        let is_written =
-            plan.graph.kernels.iter().flat_map(Kernel::writes).any(|to| plan.memory_of(to) == id);
-        let is_updated = is_written || plan.graph.updates.iter().any(|(state, _)| *state == id);
-        self.states.push(StateDescription {
-            name: buffer.name.clone(),
-            dtype: name(buffer.ty.dtype),
-            shape: buffer.ty.shape.clone(),
-            bytes: buffer.ty.bytes(),
-            is_parameter: !is_updated,
-        });
+        let by_kernel = plan.graph.kernels.iter().flat_map(Kernel::writes).any(|to| plan.memory_of(to) == id);
+        let is_written = by_kernel || plan.graph.updates.iter().any(|(state, _)| *state == id);
+        let tensor = described(&buffer.name, &buffer.ty);
+        self.states.push(StateDescription { tensor, is_stored: true, is_written });
         self.states.len() - 1
     }
 }
 
-/// A type's name in the file of parameters.
-fn name(dtype: DType) -> String {
-    dtype.to_string().to_uppercase()
+fn described(name: &str, ty: &TensorType) -> TensorDescription {
+    // As the file of parameters spells it.
+    let dtype = ty.dtype.to_string().to_uppercase();
+    TensorDescription { name: name.into(), dtype, shape: ty.shape.clone(), bytes: ty.bytes() }
 }
 
-/// The states that take values from elsewhere when a chunk has run.
+/// The states that take values from elsewhere when a plan has run.
 fn moves(plan: &Plan) -> Result<Vec<Move>, CodegenError> {
     let graph = &plan.graph;
     let moved =

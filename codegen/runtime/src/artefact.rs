@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The first bytes of an [`Artefact`].
 pub const MAGIC: [u8; 8] = *b"kernfus\x01";
 /// The version of descriptions. It changes with everything in a [`Description`].
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 /// How the names of artefacts begin that a linker knows them by.
 pub const PREFIX: &str = "kernfusion_artefact_";
 
@@ -47,7 +47,7 @@ impl Artefact {
     }
 }
 
-/// A model that reads a text chunk by chunk.
+/// A model: its code, its states, and what it does with them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Description {
     /// [`FORMAT`].
@@ -58,59 +58,96 @@ pub struct Description {
     pub isa: Isa,
     /// What code takes of the processor beside that.
     pub features: Vec<String>,
+    /// Parameters, caches and other states, which all plans share.
+    pub states: Vec<StateDescription>,
+    /// The programs, which all plans share.
+    pub programs: Vec<Arc<KernelProgram>>,
+    /// What it does.
+    pub work: Work,
+}
+
+/// What a model does.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Work {
+    /// It reads a text.
+    Reading(Reading),
+    /// It gives tensors for tensors.
+    Function(Function),
+}
+
+/// A text is read chunk by chunk.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reading {
     /// Rows of a chunk.
     pub batch: usize,
     /// The number of tokens there are.
     pub vocabulary: usize,
     /// The most tokens of a text.
     pub context: usize,
-    /// Parameters and caches, which chunks share.
-    pub states: Vec<StateDescription>,
-    /// The programs, which chunks share.
-    pub programs: Vec<Arc<KernelProgram>>,
     /// The kinds of chunks that it reads: one of one token at least.
-    #[serde(rename = "parts")]
     pub chunks: Vec<ChunkProgram>,
+}
+
+/// Tensors for tensors.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Function {
+    /// What it is given. [`Storage::Input`] has their numbers.
+    pub inputs: Vec<TensorDescription>,
+    /// What it gives, and the buffer of each.
+    pub outputs: Vec<(TensorDescription, usize)>,
+    /// How.
+    pub plan: PlanProgram,
 }
 
 impl Description {
     /// The first contradiction in it, given the number of functions: an index of something that is not there, or no chunk that reads
     /// one token of the whole context. Without one, computing with these numbers stays in bounds.
     pub(crate) fn fault(&self, functions: usize) -> Option<&'static str> {
-        let longest = self.chunks.iter().map(|chunk| chunk.length).max().unwrap_or(0);
-        let reads_any = |chunk: &ChunkProgram| chunk.length == 1 && chunk.visible >= self.context;
-        let is_there = |storage: &Storage, chunk: &ChunkProgram| match *storage {
-            Storage::State(state) => state < self.states.len(),
-            Storage::Arena(offset) => offset <= chunk.arena_bytes,
-            Storage::Input(_) | Storage::Nowhere => true,
-        };
-        let runs = |chunk: &ChunkProgram, launch: &Launch| {
-            launch.program < self.programs.len()
-                && launch.slots.iter().all(|slot| *slot < chunk.buffers.len())
-        };
-        let fits = |chunk: &ChunkProgram| {
-            let moved = chunk.moves.iter().flat_map(|step| [step.from, step.to]);
-            chunk.buffers.iter().all(|storage| is_there(storage, chunk))
-                && chunk.launches.iter().all(|launch| runs(chunk, launch))
-                && moved.chain([chunk.logits]).all(|buffer| buffer < chunk.buffers.len())
-        };
-        let numbers = [self.batch, self.vocabulary, self.context, longest];
+        if self.programs.iter().flat_map(|program| program.functions()).any(|it| it >= functions) {
+            return Some("a program calls a function that is not there");
+        }
+        match &self.work {
+            Work::Reading(reading) => self.reading_fault(reading),
+            Work::Function(Function { inputs, outputs, plan }) => {
+                let is_there = |(_, buffer): &(_, usize)| plan.has_place(*buffer);
+                let fits = self.fits(plan, inputs.len()) && outputs.iter().all(is_there);
+                (!fits).then_some("the function needs a buffer or a program that is not there")
+            }
+        }
+    }
+
+    fn reading_fault(&self, reading: &Reading) -> Option<&'static str> {
+        let Reading { batch, vocabulary, context, chunks } = reading;
+        let longest = chunks.iter().map(|chunk| chunk.length).max().unwrap_or(0);
+        let reads_any = |chunk: &ChunkProgram| chunk.length == 1 && chunk.visible >= *context;
+        let fits =
+            |chunk: &ChunkProgram| self.fits(&chunk.plan, Input::COUNT) && chunk.plan.has_place(chunk.logits);
+        let numbers = [*batch, *vocabulary, *context, longest];
         match () {
             () if !numbers.iter().all(|extent| (1..=i32::MAX as usize).contains(extent)) => {
                 Some("an extent is out of range")
             }
-            () if self.batch.checked_mul(longest.max(self.vocabulary)).is_none() => {
-                Some("an extent is out of range")
-            }
-            () if !self.chunks.iter().any(reads_any) => Some("no chunk reads one token of the whole context"),
-            () if !self.chunks.iter().all(fits) => {
-                Some("a chunk needs a buffer or a program that is not there")
-            }
-            () if self.programs.iter().flat_map(|program| program.functions()).any(|it| it >= functions) => {
-                Some("a program calls a function that is not there")
-            }
+            () if batch.checked_mul(longest.max(*vocabulary)).is_none() => Some("an extent is out of range"),
+            () if !chunks.iter().any(reads_any) => Some("no chunk reads one token of the whole context"),
+            () if !chunks.iter().all(fits) => Some("a chunk needs a buffer or a program that is not there"),
             () => None,
         }
+    }
+
+    /// Whether all that a plan names is there.
+    fn fits(&self, plan: &PlanProgram, inputs: usize) -> bool {
+        let is_there = |storage: &Storage| match *storage {
+            Storage::State(state) => state < self.states.len(),
+            Storage::Arena(offset) => offset <= plan.arena_bytes,
+            Storage::Input(input) => input < inputs,
+            Storage::Nowhere => true,
+        };
+        let runs = |launch: &Launch| {
+            launch.program < self.programs.len() && launch.slots.iter().all(|slot| *slot < plan.buffers.len())
+        };
+        plan.buffers.iter().all(is_there)
+            && plan.launches.iter().all(runs)
+            && plan.moves.iter().flat_map(|step| [step.from, step.to]).all(|buffer| plan.has_place(buffer))
     }
 
     /// As bytes in an object file.
@@ -119,10 +156,10 @@ impl Description {
     }
 }
 
-/// A parameter or a cache.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct StateDescription {
-    /// Its module path.
+/// A tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorDescription {
+    /// Its name; of a state, its module path.
     pub name: String,
     /// Its element type, as safetensors spells it.
     pub dtype: String,
@@ -130,8 +167,17 @@ pub struct StateDescription {
     pub shape: Vec<usize>,
     /// Its size.
     pub bytes: usize,
-    /// Whether it is read from a file and never written; a cache begins as zeros.
-    pub is_parameter: bool,
+}
+
+/// A parameter, a buffer or a cache.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StateDescription {
+    /// Its name and type.
+    pub tensor: TensorDescription,
+    /// Whether the file has its first value; otherwise it begins as zeros.
+    pub is_stored: bool,
+    /// Whether kernels write it.
+    pub is_written: bool,
 }
 
 /// How a chunk of a text is read.
@@ -141,6 +187,15 @@ pub struct ChunkProgram {
     pub length: usize,
     /// How many positions it sees.
     pub visible: usize,
+    /// How.
+    pub plan: PlanProgram,
+    /// The buffer of the logits.
+    pub logits: usize,
+}
+
+/// How a plan runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PlanProgram {
     /// Bytes of the arena.
     pub arena_bytes: usize,
     /// Where each buffer is.
@@ -149,8 +204,13 @@ pub struct ChunkProgram {
     pub launches: Vec<Launch>,
     /// What states take when the kernels have run.
     pub moves: Vec<Move>,
-    /// The buffer of the logits.
-    pub logits: usize,
+}
+
+impl PlanProgram {
+    /// Whether there is such a buffer, and it has memory.
+    fn has_place(&self, buffer: usize) -> bool {
+        self.buffers.get(buffer).is_some_and(|storage| *storage != Storage::Nowhere)
+    }
 }
 
 /// Where a buffer is.
@@ -158,8 +218,8 @@ pub struct ChunkProgram {
 pub enum Storage {
     /// A state: its number.
     State(usize),
-    /// An input.
-    Input(Input),
+    /// An input: its number; those of a chunk are the numbers of [`Input`].
+    Input(usize),
     /// In the arena, this many bytes from its start.
     Arena(usize),
     /// No kernel touches it.
@@ -167,7 +227,7 @@ pub enum Storage {
 }
 
 /// What a chunk is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// `i32[batch, length]`.
     Tokens,
@@ -175,6 +235,11 @@ pub enum Input {
     Position,
     /// `i32[]`: the place in the chunk of the token after which logits are wanted.
     Last,
+}
+
+impl Input {
+    /// How many there are.
+    pub const COUNT: usize = 3;
 }
 
 /// A kernel.

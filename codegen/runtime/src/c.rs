@@ -1,16 +1,35 @@
 //! The runtime as a C program sees it. The header that the compiler writes beside an object file says what each function does.
 
-use crate::artefact::Artefact;
-use crate::model::{Model, message};
-use std::ffi::{CStr, CString, c_char, c_int};
+use crate::artefact::{Artefact, TensorDescription, Work};
+use crate::error::ModelError;
+use crate::function::TensorFunction;
+use crate::loaded::{describe, message};
+use crate::model::Model;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// A model, and what went wrong last.
 #[derive(Debug)]
 pub struct Handle {
-    model: Model,
+    opened: Opened,
     error: CString,
+}
+
+/// What an object file has.
+#[derive(Debug)]
+enum Opened {
+    Model(Model),
+    Function(TensorFunction),
+}
+
+impl Opened {
+    fn open(artefact: &Artefact, weights: &Path, threads: usize) -> Result<Self, ModelError> {
+        Ok(match describe(artefact)?.1 {
+            Work::Reading(_) => Opened::Model(Model::open(artefact, weights, threads)?),
+            Work::Function(_) => Opened::Function(TensorFunction::open(artefact, weights, threads)?),
+        })
+    }
 }
 
 /// Opens a model; a null pointer if that is not possible, and then why in `error`, of `error_size` bytes.
@@ -32,10 +51,10 @@ pub unsafe extern "C" fn kernfusion_open(
         // SAFETY: the caller's contract.
         let (artefact, weights) = unsafe { (&*artefact, path(CStr::from_ptr(weights))) };
         let threads = usize::try_from(threads).unwrap_or(0);
-        Model::open(artefact, weights?, threads).map_err(|error| error.to_string())
+        Opened::open(artefact, weights?, threads).map_err(|error| error.to_string())
     };
     match caught(open) {
-        Ok(model) => Box::into_raw(Box::new(Handle { model, error: CString::default() })),
+        Ok(opened) => Box::into_raw(Box::new(Handle { opened, error: CString::default() })),
         Err(reason) => {
             // SAFETY: the caller's contract.
             unsafe { write(&reason, error, error_size) };
@@ -58,8 +77,9 @@ pub unsafe extern "C" fn kernfusion_read(
 ) -> c_int {
     // SAFETY: the caller's contract.
     let Some(handle) = (unsafe { handle.as_mut() }) else { return 1 };
-    let Handle { model, error } = handle;
+    let Handle { opened, error } = handle;
     let read = || {
+        let Opened::Model(model) = opened else { return Err("it reads no text".to_string()) };
         if tokens.is_null() || logits.is_null() {
             return Err("there are no tokens, or no place for logits".to_string());
         }
@@ -73,7 +93,64 @@ pub unsafe extern "C" fn kernfusion_read(
         };
         model.read(tokens, position, logits).map_err(|error| error.to_string())
     };
-    match caught(read) {
+    ended(caught(read), error)
+}
+
+/// As [`TensorFunction::call`]; 0 if all went well.
+///
+/// # Safety
+/// The function is open, and there is a pointer for each of its tensors, to as many bytes as the tensor has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kernfusion_call(
+    handle: *mut Handle,
+    inputs: *const *const c_void,
+    outputs: *const *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let Some(handle) = (unsafe { handle.as_mut() }) else { return 1 };
+    let Handle { opened, error } = handle;
+    let call = || {
+        let Opened::Function(function) = opened else { return Err("it reads a text".to_string()) };
+        // SAFETY: the caller's contract.
+        let inputs = unsafe { pointers(inputs, function.inputs()) }?;
+        // SAFETY: the caller's contract.
+        let outputs = unsafe { pointers(outputs.cast(), function.outputs()) }?;
+        let inputs = inputs.into_iter().map(|(at, bytes)| {
+            // SAFETY: the caller's contract.
+            unsafe { std::slice::from_raw_parts(at.cast::<u8>(), bytes) }
+        });
+        let outputs = outputs.into_iter().map(|(at, bytes)| {
+            // SAFETY: the caller's contract.
+            unsafe { std::slice::from_raw_parts_mut(at.cast_mut().cast::<u8>(), bytes) }
+        });
+        let (inputs, mut outputs): (Vec<_>, Vec<_>) = (inputs.collect(), outputs.collect());
+        function.call(&inputs, &mut outputs).map_err(|error| error.to_string())
+    };
+    ended(caught(call), error)
+}
+
+/// The pointers to tensors, and how many bytes each has.
+///
+/// # Safety
+/// If `at` is not null, there are as many pointers as tensors.
+unsafe fn pointers<'t>(
+    at: *const *const c_void,
+    tensors: impl ExactSizeIterator<Item = &'t TensorDescription>,
+) -> Result<Vec<(*const c_void, usize)>, String> {
+    let missing = |name: &str| format!("there is no memory for \"{name}\"");
+    let mut found = vec![];
+    for (number, tensor) in tensors.enumerate() {
+        // SAFETY: the caller's contract.
+        let pointer = (!at.is_null()).then(|| unsafe { *at.add(number) });
+        let pointer = pointer.filter(|pointer| !pointer.is_null()).ok_or_else(|| missing(&tensor.name))?;
+        found.push((pointer, tensor.bytes));
+    }
+    Ok(found)
+}
+
+/// What C gets: 0 if all went well, or 1 and the reason in `error`.
+fn ended(result: Result<(), String>, error: &mut CString) -> c_int {
+    match result {
         Ok(()) => 0,
         Err(reason) => {
             *error = CString::new(reason.replace('\0', " ")).unwrap_or_default();
@@ -152,6 +229,7 @@ mod tests {
         // SAFETY: null pointers are allowed.
         unsafe {
             assert_eq!(kernfusion_read(std::ptr::null_mut(), &0, 1, 0, &mut 0.0), 1);
+            assert_eq!(kernfusion_call(std::ptr::null_mut(), std::ptr::null(), std::ptr::null()), 1);
             assert_eq!(CStr::from_ptr(kernfusion_error(std::ptr::null())), c"there is no model");
             kernfusion_close(std::ptr::null_mut());
         }

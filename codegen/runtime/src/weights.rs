@@ -1,6 +1,6 @@
 //! Parameters in a safetensors file, used where they lie: the file is mapped, not read.
 
-use crate::artefact::StateDescription;
+use crate::artefact::TensorDescription;
 use crate::error::ModelError;
 use safetensors::SafeTensors;
 use safetensors::tensor::Metadata;
@@ -28,7 +28,7 @@ impl Weights {
     }
 
     /// Where a parameter begins.
-    pub(crate) fn find(&self, parameter: &StateDescription) -> Result<*const u8, ModelError> {
+    pub(crate) fn find(&self, parameter: &TensorDescription) -> Result<*const u8, ModelError> {
         let unfit = |reason: String| {
             let (path, name) = (self.path.clone(), parameter.name.clone());
             Err(ModelError::Parameter { path, name, reason })
@@ -36,7 +36,7 @@ impl Weights {
         let Some(info) = self.metadata.info(&parameter.name) else { return unfit("is missing".into()) };
         let found = (info.dtype.to_string(), &info.shape);
         if (&found.0, found.1) != (&parameter.dtype, &parameter.shape) {
-            let StateDescription { dtype, shape, .. } = parameter;
+            let TensorDescription { dtype, shape, .. } = parameter;
             return unfit(format!("is {}{:?}, the model has {dtype}{shape:?}", found.0, found.1));
         }
         let (from, to) = info.data_offsets;

@@ -19,7 +19,8 @@ pub(super) fn write(
     described: &[StateDescription],
     states: &States,
 ) -> Result<usize, FolderError> {
-    let mut parameters: Vec<_> = described.iter().filter(|state| state.is_parameter).collect();
+    let mut parameters: Vec<_> =
+        described.iter().filter(|state| state.is_stored).map(|state| &state.tensor).collect();
     // The format has no gaps, so what would shift others stands at the end, and there the smallest elements last.
     parameters.sort_by_key(|state| {
         let size = states.ty(&state.name).map_or(1, |ty| ty.dtype.size());
