@@ -46,6 +46,12 @@ pub enum ImportError {
     /// Tensors that the program does not take.
     #[error("{0}")]
     Inputs(String),
+    /// A program whose forward pass ONNX cannot have.
+    #[error("it cannot be exported as ONNX: {0}")]
+    Export(String),
+    /// A program with ops that ONNX has no counterpart for: all of them.
+    #[error("it cannot be exported as ONNX: no counterpart has {}", each(.0))]
+    ExportOps(Vec<UnknownOperator>),
     /// A program that cannot be traced, compiled or run, or states that it does not have.
     #[error(transparent)]
     Library(#[from] kernfusion::Error),
@@ -87,12 +93,17 @@ impl fmt::Display for Place {
     }
 }
 
-fn unknown(operators: &[UnknownOperator]) -> String {
+/// Each operator with its count and its first place.
+fn each(operators: &[UnknownOperator]) -> String {
     let each = operators.iter().map(|UnknownOperator { name, count, first }| match count {
         1 => format!("{name} ({first})"),
         _ => format!("{name} ({count} times, first {first})"),
     });
-    let (count, list) = (operators.len(), each.collect::<Vec<_>>().join("; "));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+fn unknown(operators: &[UnknownOperator]) -> String {
+    let (count, list) = (operators.len(), each(operators));
     let is_of_pytorch = operators.iter().any(|operator| operator.name.starts_with("aten."));
     let hint =
         if is_of_pytorch { "; `run_decompositions()` before `torch.export.save` leaves fewer" } else { "" };

@@ -19,6 +19,8 @@
 //! * Nodes carry the module and the line of Python that the file records, and so do mistakes.
 //! * Whatever is wrong with a file is an error; unknown operators are listed all at once.
 //!
+//! * [`OnnxFile`] writes the forward pass of a program as ONNX.
+//!
 //! What is known: [`operators`].
 
 mod archive;
@@ -39,6 +41,7 @@ mod weights;
 pub use error::{ImportError, Place, UnknownOperator};
 pub use imported::Imported;
 pub use model::Model;
+pub use onnx::{LARGE, OnnxFile};
 pub use operators::{Operator, operators};
 
 /// A result of this crate.

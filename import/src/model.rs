@@ -144,12 +144,21 @@ impl<'a> Model<'a> {
             return Err(fault(error.to_string().lines().next().unwrap_or_default().into()));
         }
         for ((name, ty), result) in names.into_iter().zip(&types).zip(built) {
-            if result.ty() != *ty {
+            // Exporters record the states of an LSTM as a kernel of theirs gives them, in another shape.
+            if result.ty() != *ty && self.is_read(name) {
                 return Err(fault(format!("it gives {}, and the file says {ty}", result.ty())));
             }
             values.insert(name.into(), result);
         }
         Ok(())
+    }
+
+    /// Whether a node reads a value, or it is a result or what a buffer takes.
+    fn is_read(&self, name: &str) -> bool {
+        let Imported { nodes, results, updates, .. } = self.imported;
+        let mut inputs = nodes.iter().flat_map(|node| &node.inputs);
+        inputs.any(|input| input.arg.tensors().iter().any(|value| value.name == name))
+            || results.iter().chain(updates.iter().map(|(value, _)| value)).any(|value| value == name)
     }
 
     /// The type that the file records for a value.

@@ -4,6 +4,7 @@ mod architectures;
 mod corrupt;
 mod corrupt_onnx;
 mod dropout;
+mod export;
 mod fixture;
 mod onnx;
 mod page;

@@ -150,6 +150,35 @@ fn an_onnx_file_is_imported_run_shown_and_trained() {
     assert!(work.fail("import nowhere.onnx -o x").contains("nowhere.onnx: No such file"));
 }
 
+#[test]
+fn a_model_is_exported_as_onnx() {
+    let (work, _) = gpt2();
+    let said = work.succeed("export gpt2 --format onnx -o onnx");
+    assert_eq!(said, "onnx: model.onnx\n");
+    work.succeed("import onnx/model.onnx -o again");
+    let names = ["gpt2", "again"].map(|model| {
+        work.succeed(&format!("run {model} --inputs in.safetensors --outputs {model}.safetensors"));
+        let tensors = tensor_file::read(&work.path(&format!("{model}.safetensors"))).unwrap();
+        tensors["output.0"].to_f64()
+    });
+    let [first, again] = &names;
+    let scale = first.iter().fold(0.0f64, |scale, x| scale.max(x.abs()));
+    assert!(first.iter().zip(again).all(|(x, y)| (x - y).abs() < 1e-5 * scale));
+    assert!(
+        work.fail("export gpt2 --format onnx -o onnx").contains("onnx is not empty; nothing was written")
+    );
+    work.succeed("export gpt2 --format onnx -o onnx --overwrite");
+    for (flags, reason) in [
+        ("export gpt2 -o x --dim input_ids.0=2", "--dim is of an archive"),
+        ("export gpt2 --format onnx --dtype bf16 -o x", "are of --format hugging-face"),
+        ("export nowhere --format onnx -o x", "nowhere"),
+    ] {
+        let message = work.fail(flags);
+        assert!(message.contains(reason), "{message}");
+    }
+    assert!(!work.path("x").exists());
+}
+
 /// The number at the end of a line.
 fn last_word(line: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()

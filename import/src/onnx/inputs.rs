@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 /// What PyTorch's exporter says of an initializer.
-const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+pub(super) const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
 
 impl<'m> Reader<'m> {
     /// Reads the initializers: floats with axes are states, unless a node must know them; all else are constants.

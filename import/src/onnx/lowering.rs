@@ -213,10 +213,15 @@ fn text(given: &AttributeProto) -> Result<String, Fault> {
     text.ok_or_else(|| format!("its attribute {} is no text", given.name))
 }
 
+/// What PyTorch's exporter calls the open modules of a node.
+pub(super) const SCOPES: &str = "pkg.torch.onnx.name_scopes";
+/// What it calls the traceback.
+pub(super) const STACK: &str = "pkg.torch.onnx.stack_trace";
+
 /// Where a node comes from: PyTorch's exporter writes module and traceback; others write paths as names, such as `/h.0/attn/MatMul`.
 pub(super) fn metadata(proto: &NodeProto) -> Metadata {
     let entry = |key: &str| proto.metadata_props.iter().find(|entry| entry.key == key);
-    let module = match entry("pkg.torch.onnx.name_scopes") {
+    let module = match entry(SCOPES) {
         // A list in Python's spelling, of which the last is the operator.
         Some(scopes) => {
             let mut scopes = scopes.value.trim_matches(['[', ']']).rsplit(", ").skip(1);
@@ -228,7 +233,7 @@ pub(super) fn metadata(proto: &NodeProto) -> Metadata {
             None => String::new(),
         },
     };
-    let innermost = entry("pkg.torch.onnx.stack_trace").and_then(|entry| {
+    let innermost = entry(STACK).and_then(|entry| {
         let (_, last) = entry.value.rsplit_once("File \"")?;
         Some(format!("File \"{}", last.lines().next()?.replace(char::is_control, " ")))
     });

@@ -1,5 +1,5 @@
 //! The messages of an ONNX file, only those that are needed. Names and numbers of fields are those of `onnx/onnx.proto`; fields that are
-//! not read may come and go.
+//! neither read nor written may come and go.
 
 use prost::bytes::Bytes;
 
@@ -28,6 +28,8 @@ pub(super) struct OperatorSetIdProto {
 pub(super) struct GraphProto {
     #[prost(message, repeated, tag = "1")]
     pub(super) node: Vec<NodeProto>,
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
     #[prost(message, repeated, tag = "5")]
     pub(super) initializer: Vec<TensorProto>,
     #[prost(message, repeated, tag = "11")]

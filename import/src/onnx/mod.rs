@@ -17,6 +17,9 @@ mod inputs;
 mod lowering;
 mod messages;
 mod tensors;
+mod writing;
+
+pub use writing::{LARGE, OnnxFile};
 
 use crate::Result;
 use crate::call::{Call, Fault, Values};
