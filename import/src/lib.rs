@@ -34,6 +34,7 @@ mod onnx;
 mod open;
 mod operators;
 mod origin;
+mod pickle;
 mod schema;
 mod sizes;
 mod weights;

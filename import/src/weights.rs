@@ -2,6 +2,7 @@
 
 use crate::archive::Archive;
 use crate::error::ImportError;
+use crate::pickle;
 use crate::schema::{Payload, PayloadConfig, Size, TensorMeta};
 use kernfusion::HostTensor;
 use kernfusion_ir::{DType, TensorType};
@@ -11,6 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) struct Weights {
     /// For each name the folder of its file, and how it lies there.
     places: BTreeMap<String, (&'static str, Payload)>,
+    /// The folders that are archives of their own.
+    saved: BTreeMap<&'static str, Archive>,
 }
 
 /// One tensor of the archive.
@@ -29,27 +32,33 @@ const CONSTANTS: &str = "data/constants";
 impl Weights {
     /// Reads where the tensors of a model are.
     pub(crate) fn open(archive: &mut Archive, model: &str) -> Result<Self, ImportError> {
-        let mut places = BTreeMap::new();
+        let (mut places, mut saved) = (BTreeMap::new(), BTreeMap::new());
         for (folder, kind) in [(CONSTANTS, "constants"), (WEIGHTS, "weights")] {
             let file = format!("{folder}/{model}_{kind}_config.json");
-            if !archive.has(&file) && archive.has(&format!("{folder}/{model}.pt")) {
-                let reason = "its weights are a pickle, as PyTorch 2.8 and older write them: load it with torch.export.load and save it \
-                              with PyTorch 2.9 or newer";
-                return Err(archive.wrong(reason.into()));
+            let pickled = format!("{folder}/{model}.pt");
+            if !archive.has(&file) && archive.has(&pickled) {
+                let mut own = archive.open_saved(&pickled)?;
+                let program = own.read("data.pkl")?;
+                let tensors = pickle::tensors(&program).map_err(|reason| {
+                    archive.wrong(format!("{pickled}: its pickle is not of tensors: {reason}"))
+                })?;
+                places.extend(tensors.into_iter().map(|(name, payload)| (name, (folder, payload))));
+                saved.insert(folder, own);
+                continue;
             }
             let bytes = archive.read(&file)?;
             let config: PayloadConfig =
                 serde_json::from_slice(&bytes).map_err(|error| archive.wrong(format!("{file}: {error}")))?;
             places.extend(config.config.into_iter().map(|(name, payload)| (name, (folder, payload))));
         }
-        Ok(Weights { places })
+        Ok(Weights { places, saved })
     }
 
     /// Reads tensors; a file that several share is read once.
     ///
     /// # Errors
     /// A tensor is missing, pickled, of a dtype that no tensor here has, or reaches out of its file.
-    pub(crate) fn read(&self, archive: &mut Archive, names: &[&str]) -> Result<Vec<Weight>, ImportError> {
+    pub(crate) fn read(&mut self, archive: &mut Archive, names: &[&str]) -> Result<Vec<Weight>, ImportError> {
         let mut by_file: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
         for (at, name) in names.iter().enumerate() {
             let missing = || archive.wrong(format!("the archive has no tensor \"{name}\""));
@@ -58,7 +67,10 @@ impl Weights {
         }
         let mut weights: HashMap<usize, Weight> = HashMap::new();
         for ((folder, file), users) in by_file {
-            let bytes = archive.read(&format!("{folder}/{file}"))?;
+            let bytes = match self.saved.get_mut(folder) {
+                Some(saved) => saved.read(file)?,
+                None => archive.read(&format!("{folder}/{file}"))?,
+            };
             for at in users {
                 let (_, payload) = &self.places[names[at]];
                 let weight = weight(payload, folder, &bytes);

@@ -8,3 +8,4 @@ mod export;
 mod fixture;
 mod onnx;
 mod page;
+mod saved;
