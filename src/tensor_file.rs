@@ -5,7 +5,8 @@
 
 use crate::atomic_file::AtomicFile;
 use kernfusion_ir::{DType, Tensor, TensorType};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -75,24 +76,38 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, TensorFileError> {
 /// # Errors
 /// [`TensorFileError::Write`]; a file that was there before is then untouched.
 pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), TensorFileError> {
-    let content = content(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)));
     let put = || {
         let mut file = AtomicFile::create(path)?;
-        file.write_all(&content)?;
+        write_to(&mut file, tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
         file.commit()
     };
     put().map_err(|cause| TensorFileError::Write { path: path.into(), cause })
 }
 
-/// What a file of tensors under these names has in it.
-pub fn content<'t>(tensors: impl IntoIterator<Item = (&'t str, &'t Tensor)>) -> Vec<u8> {
-    let bytes: Vec<_> =
-        tensors.into_iter().map(|(name, tensor)| (name, tensor.ty(), tensor.to_bytes())).collect();
-    let views = bytes.iter().map(|(name, ty, bytes)| {
-        let view = TensorView::new(to_stored(ty.dtype), ty.shape.clone(), bytes);
-        (*name, view.expect("a tensor has as many bytes as its type says"))
-    });
-    safetensors::serialize(views, None).expect("tensors of whole bytes can be written")
+/// Writes what a file of tensors under these names has in it, one tensor after another.
+///
+/// # Errors
+/// Those of `file`.
+pub fn write_to<'t>(
+    file: &mut dyn Write,
+    tensors: impl IntoIterator<Item = (&'t str, &'t Tensor)>,
+) -> io::Result<()> {
+    let stored = |(name, tensor): (&'t str, &'t Tensor)| (to_stored(tensor.ty().dtype), name, tensor);
+    let mut tensors: Vec<_> = tensors.into_iter().map(stored).collect();
+    // As the format's own writer has it: larger elements stand first, so that all lie at multiples of their size.
+    tensors.sort_by(|(left, a, _), (right, b, _)| right.cmp(left).then(a.cmp(b)));
+    let mut end = 0;
+    let info = |&(dtype, name, tensor): &(Dtype, &str, &Tensor)| {
+        let data_offsets = (end, end + tensor.ty().bytes());
+        end = data_offsets.1;
+        (name.to_string(), TensorInfo { dtype, shape: tensor.shape().to_vec(), data_offsets })
+    };
+    let header = Metadata::new(None, tensors.iter().map(info).collect());
+    let mut header = serde_json::to_vec(&header.expect("tensors of whole bytes lie one after another"))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
+    tensors.iter().try_for_each(|(_, _, tensor)| file.write_all(&tensor.to_bytes()))
 }
 
 /// What the format calls a dtype.
@@ -116,6 +131,7 @@ fn from_stored(dtype: Dtype) -> Option<DType> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use safetensors::tensor::TensorView;
 
     #[test]
     fn every_dtype_and_rank_survives_the_round_trip() {
@@ -136,6 +152,12 @@ mod tests {
         }
         write(&path, &tensors).unwrap();
         assert_eq!(read(&path).unwrap(), tensors);
+        // The format's own writer has the same bytes.
+        let bytes: Vec<_> = tensors.values().map(Tensor::to_bytes).collect();
+        let views = tensors.iter().zip(&bytes).map(|((name, tensor), bytes)| {
+            (name, TensorView::new(to_stored(tensor.ty().dtype), tensor.shape().to_vec(), bytes).unwrap())
+        });
+        assert!(std::fs::read(&path).unwrap() == safetensors::serialize(views, None).unwrap());
     }
 
     #[test]

@@ -133,9 +133,10 @@ pub(crate) fn write<'t>(
     states: impl IntoIterator<Item = (&'t str, &'t HostTensor)>,
     program: &Program,
 ) -> Result<(), CliError> {
+    let states: Vec<_> = states.into_iter().collect();
     let put = || {
         folder.write(PROGRAM, program.graph.to_string().as_bytes())?;
-        folder.write(WEIGHTS, &tensor_file::content(states))?;
+        folder.write_with(WEIGHTS, &mut |file| tensor_file::write_to(file, states.iter().copied()))?;
         let signature = serde_json::to_string_pretty(&Signature::new(program)).expect("names and numbers");
         folder.write(SIGNATURE, format!("{signature}\n").as_bytes())?;
         folder.commit()
