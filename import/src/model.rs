@@ -61,7 +61,7 @@ impl<'a> Model<'a> {
         for state in &imported.states {
             let ty = state.value.ty();
             states.push(match state.trained {
-                true => trace.parameter(&state.name, ty.shape, Init::Zeros),
+                true => trace.adapted(&state.name, &trace.parameter(&state.name, ty.shape, Init::Zeros)),
                 false => trace.state(&state.name, ty.shape, ty.dtype),
             });
         }

@@ -6,6 +6,7 @@ mod corrupt_onnx;
 mod dropout;
 mod export;
 mod fixture;
+mod lora;
 mod onnx;
 mod page;
 mod saved;

@@ -57,6 +57,25 @@ impl Lora {
         self.alpha / self.rank as f64
     }
 
+    /// Adds the change of a pair to a matrix, W + (α/r)·B·A, summed in `f64`.
+    ///
+    /// # Panics
+    /// If A, `[r, inputs]`, and B, `[outputs, r]`, do not fit the matrix, `[outputs, inputs]`.
+    pub fn merge(&self, weight: &mut [f32], a: &[f32], b: &[f32]) {
+        let inputs = a.len() / self.rank;
+        assert_eq!(weight.len() * self.rank, b.len() * inputs, "a pair fits its matrix");
+        if inputs == 0 {
+            return;
+        }
+        for (row, b) in weight.chunks_mut(inputs).zip(b.chunks(self.rank)) {
+            for (column, w) in row.iter_mut().enumerate() {
+                let product = |(i, b): (usize, &f32)| f64::from(*b) * f64::from(a[i * inputs + column]);
+                let sum: f64 = b.iter().enumerate().map(product).sum();
+                *w = (f64::from(*w) + self.scale() * sum) as f32;
+            }
+        }
+    }
+
     fn adapts(&self, path: &str) -> bool {
         // Whole segments: `blocks.1` is not part of `blocks.12`.
         let path = format!(".{path}.");
@@ -65,10 +84,21 @@ impl Lora {
 }
 
 impl Trace {
-    /// Gives the linear layers that are declared from now on adapters where they are targets, and freezes everything else.
+    /// Gives the linear layers that are declared from now on adapters where they are targets, and so the matrices of programs that are
+    /// [inserted](Trace::insert), and freezes everything else.
     pub fn adapt(&self, lora: &Lora) {
         self.tell_layers(lora.clone());
         self.train_only(is_adapter);
+    }
+
+    /// A parameter of a model that another program describes: if it is a matrix whose name has a target in it, with the change of a pair.
+    /// The pair is `NAME.lora_a` and `NAME.lora_b`. Which inputs the matrix is given is not known, so none are dropped.
+    #[track_caller]
+    pub fn adapted(&self, name: &str, parameter: &Tensor) -> Tensor {
+        let &[outputs, inputs] = parameter.ty().shape.as_slice() else { return parameter.clone() };
+        let _scope = self.scope(name);
+        Adapter::new(self, inputs, outputs)
+            .map_or_else(|| parameter.clone(), |adapter| parameter + adapter.change())
     }
 }
 

@@ -70,7 +70,9 @@ impl Trace {
             let mut parameters = program.parameters.iter().chain(&program.buffers);
             let shape = ty.shape.clone();
             return match parameters.find(|parameter| parameter.name == *name) {
-                Some(parameter) if parameter.trained => self.parameter(name, shape, parameter.init),
+                Some(parameter) if parameter.trained => {
+                    self.adapted(name, &self.parameter(name, shape, parameter.init))
+                }
                 Some(parameter) if ty.dtype == DType::F32 => self.buffer(name, shape, parameter.init),
                 _ => self.state(name, shape, ty.dtype),
             };

@@ -3,6 +3,7 @@
 use crate::common::error::CliError;
 use crate::common::imported::ImportedModel;
 use kernfusion::loss::{cross_entropy, mse};
+use kernfusion::nn::{Lora, is_adapter};
 use kernfusion::optim::{Optimizer, TrainStep};
 use kernfusion::trace::{Tensor, Trace};
 use kernfusion_ir::{DType, TensorType};
@@ -58,22 +59,28 @@ impl Loss {
     }
 
     /// The step that makes this loss of a model small. The data inputs of its program are the model's and, if there is one, [`TARGET`], whose
-    /// type follows from the first output unless it is given.
+    /// type follows from the first output unless it is given. With `lora` adapters of its matrices are trained, and nothing else.
     ///
     /// # Errors
-    /// The model lacks the output; the target does not fit; the loss is no scalar.
+    /// The model lacks the output; the target does not fit; the loss is no scalar; no matrix is adapted.
     pub(crate) fn training_step(
         self,
         model: &ImportedModel,
         target: Option<TensorType>,
         (optimizer, clip): (&Optimizer, Option<f64>),
+        lora: Option<&Lora>,
     ) -> Result<TrainStep, CliError> {
         let trace = Trace::training();
+        lora.into_iter().for_each(|lora| trace.adapt(lora));
         let given = model.inputs().map(|(name, ty)| (name, trace.input(name, ty.shape.clone(), ty.dtype)));
         let given: Vec<_> = given.collect();
         let given: Vec<_> = given.iter().map(|(name, tensor)| (*name, tensor)).collect();
         let outputs = trace.insert(&model.program, &given).into_iter().map(|(_, output)| output);
         let outputs: Vec<_> = outputs.collect();
+        let is_adapted = trace.parameters().iter().any(|(parameter, _)| is_adapter(&parameter.name));
+        if lora.is_some() && !is_adapted {
+            return Err(CliError::Usage("--lora-targets: no matrix of the model has such a name".into()));
+        }
         let number = if let Loss::Output(number) = self { number } else { 0 };
         let Some(output) = outputs.get(number) else {
             let reason = format!("--loss output:{number}: the model has {} outputs", outputs.len());

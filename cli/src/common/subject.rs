@@ -67,7 +67,7 @@ impl Given {
             return Err(CliError::Usage(reason.into()));
         }
         let model = ExtentArgs::default().model(path)?;
-        let step = loss.training_step(&model, None, (&benchmark_optimizer(), None))?;
+        let step = loss.training_step(&model, None, (&benchmark_optimizer(), None), None)?;
         Ok(Given { path: path.into(), graph: step.program.graph.clone(), step: Some(step) })
     }
 

@@ -1,5 +1,6 @@
 //! The flags that say which part of a model is trained.
 
+use crate::common::error::CliError;
 use kernfusion::nn::Lora;
 use kernfusion_lm::record::Adaptation;
 
@@ -18,7 +19,7 @@ pub(crate) struct AdaptationArgs {
     /// Probability with which inputs of adapters are dropped [default: 0]
     #[arg(long, value_name = "P", requires = "lora", allow_negative_numbers = true)]
     lora_dropout: Option<f64>,
-    /// Module paths, or parts of them, of the layers with adapters [default: attn.qkv]
+    /// Module paths, or parts of them, of the layers with adapters [default: attn.qkv]; with --program names of matrices, or parts of them
     #[arg(long, value_name = "PATH,…", requires = "lora", value_delimiter = ',')]
     lora_targets: Vec<String>,
 }
@@ -26,7 +27,27 @@ pub(crate) struct AdaptationArgs {
 impl AdaptationArgs {
     /// What the flags say, if they say anything.
     pub(crate) fn adaptation(&self) -> Option<Adaptation> {
-        let lora = self.lora.map(|rank| {
+        let lora = self.lora();
+        let adaptation = Adaptation { frozen: self.freeze.clone(), lora };
+        (adaptation != Adaptation::default()).then_some(adaptation)
+    }
+
+    /// What the flags say of a model from elsewhere.
+    pub(crate) fn of_matrices(&self) -> Result<Option<Lora>, CliError> {
+        let Some(lora) = self.lora() else { return Ok(None) };
+        if self.lora_targets.is_empty() {
+            let reason = "--lora: with --program --lora-targets says which matrices have adapters";
+            return Err(CliError::Usage(reason.into()));
+        }
+        if lora.dropout != 0.0 {
+            return Err(CliError::Usage("--lora-dropout is of models of a preset".into()));
+        }
+        lora.validate()?;
+        Ok(Some(lora))
+    }
+
+    fn lora(&self) -> Option<Lora> {
+        self.lora.map(|rank| {
             let default = Lora::new(rank);
             Lora {
                 alpha: self.lora_alpha.unwrap_or(default.alpha),
@@ -38,8 +59,6 @@ impl AdaptationArgs {
                 },
                 rank,
             }
-        });
-        let adaptation = Adaptation { frozen: self.freeze.clone(), lora };
-        (adaptation != Adaptation::default()).then_some(adaptation)
+        })
     }
 }

@@ -7,7 +7,8 @@ use crate::common::objective::{Loss, TARGET};
 use crate::common::screen::{Screen, grouped, progress};
 use crate::training::stop;
 use kernfusion::compile::{Target, Tensors};
-use kernfusion::optim::{Optimizer, Schedule};
+use kernfusion::nn::Lora;
+use kernfusion::optim::{Optimizer, Schedule, Session};
 use kernfusion::{HostTensor, tensor_file};
 use kernfusion_ir::{InputRole, TensorType};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub(crate) struct ArchiveArgs {
 }
 
 /// Flags of models that read a text.
-const OF_PRESETS: [&str; 25] = [
+const OF_PRESETS: [&str; 24] = [
     "preset",
     "config",
     "batch_size",
@@ -48,7 +49,6 @@ const OF_PRESETS: [&str; 25] = [
     "sample_top_k",
     "checkpoint_every",
     "freeze",
-    "lora",
     "shard_optimizer",
     "init",
     "resume",
@@ -68,6 +68,7 @@ pub(crate) struct Run<'a> {
     pub(crate) schedule: Schedule,
     pub(crate) clip: Option<f64>,
     pub(crate) seed: u64,
+    pub(crate) lora: Option<Lora>,
     pub(crate) target: Target,
 }
 
@@ -92,7 +93,7 @@ impl ArchiveArgs {
         if target.is_none() && !matches!(loss, Loss::Output(_)) {
             return Err(content(format!("the tensor \"{TARGET}\" is missing, which --loss compares with")));
         }
-        let step = loss.training_step(&model, target, (&run.optimizer, run.clip))?;
+        let step = loss.training_step(&model, target, (&run.optimizer, run.clip), run.lora.as_ref())?;
         let graph = &step.program.graph;
         let scalars = step.scalars(0, 0.0, 0);
         let expected = graph.inputs().filter(|(_, name, role)| {
@@ -127,7 +128,8 @@ impl ArchiveArgs {
         }
         bar.finish_and_clear();
         let states = model.states.keys().map(|name| Ok((name.clone(), session.get(name)?)));
-        let states = states.collect::<kernfusion::Result<Tensors>>()?;
+        let mut states = states.collect::<kernfusion::Result<Tensors>>()?;
+        run.lora.iter().try_for_each(|lora| merge(&mut states, lora, &session))?;
         imported::write(folder, states.iter().map(|(name, value)| (name.as_str(), value)), &model.program)?;
         let place = run.out.display();
         screen.line(format!("model with its new parameters in {place}: kernfusion run {place}"));
@@ -136,6 +138,23 @@ impl ArchiveArgs {
             false => ExitCode::SUCCESS,
         })
     }
+}
+
+/// Adds adapters to the matrices that they belong to.
+fn merge(states: &mut Tensors, lora: &Lora, session: &Session) -> kernfusion::Result<()> {
+    let kept = session.states().names();
+    for (name, value) in states.iter_mut() {
+        let [a, b] = ["lora_a", "lora_b"].map(|end| format!("{name}.{end}"));
+        if !kept.contains(&a) {
+            continue;
+        }
+        let (a, b) = (session.get(&a)?, session.get(&b)?);
+        let numbers = |tensor: &HostTensor| tensor.as_f32().expect("parameters are f32").to_vec();
+        let mut merged = numbers(value);
+        lora.merge(&mut merged, &numbers(&a), &numbers(&b));
+        *value = HostTensor::new(value.shape(), merged);
+    }
+    Ok(())
 }
 
 /// The inputs of a step by name.

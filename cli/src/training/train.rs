@@ -398,6 +398,7 @@ impl Args {
             schedule: self.schedule(defaults.schedule, steps),
             clip: self.clip.map_or(defaults.clip, |clip| Some(clip).filter(|&clip| clip != 0.0)),
             seed: self.seed.unwrap_or(defaults.seed),
+            lora: self.adaptation.of_matrices()?,
             target: self.target(None)?,
         })
     }

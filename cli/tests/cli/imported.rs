@@ -235,6 +235,36 @@ fn an_archive_is_trained_as_pytorch_trains_it() {
 }
 
 #[test]
+fn adapters_of_its_matrices_are_trained() {
+    let (work, _) = gpt2();
+    write_batches(&work, "gpt2", &[("input_ids", "input.0"), ("target", "target")]);
+    let train = "train --program gpt2 --data batches.safetensors --loss cross-entropy --lr 0.01 --steps 30";
+    let said = work.succeed(&format!("{train} --lora 2 --lora-targets attn.c_attn --out trained"));
+    let loss = |said: &str, step: &str| last_word(said.lines().find(|line| line.starts_with(step)).unwrap());
+    let first = tensor_file::read(&fixture("gpt2.safetensors")).unwrap()["losses"].to_f64()[0];
+    assert!((loss(&said, "step      1") - first).abs() < 1e-4 * first, "{said}");
+    assert!(loss(&said, "step     30") < first, "{said}");
+    let [before, after] = ["gpt2", "trained"]
+        .map(|folder| tensor_file::read(&work.path(folder).join("weights.safetensors")).unwrap());
+    let changed: Vec<_> = before.keys().filter(|name| before[*name] != after[*name]).collect();
+    assert_eq!(changed, ["transformer.h.0.attn.c_attn.weight", "transformer.h.1.attn.c_attn.weight"]);
+    assert!(before.keys().eq(after.keys()));
+    // The merged model goes on where its adapters ended.
+    let on = work
+        .succeed(&format!("{train} --lora 2 --lora-targets attn.c_attn --out on").replace("gpt2", "trained"));
+    assert!(loss(&on, "step      1") <= loss(&said, "step     30"), "{on}");
+    for (flags, reason) in [
+        ("--lora 2", "--lora-targets says which matrices"),
+        ("--lora 2 --lora-targets c_attn.bias", "no matrix of the model has such a name"),
+        ("--lora 0 --lora-targets c_attn", "the rank of adapters is 0"),
+        ("--lora 2 --lora-targets c_attn --lora-dropout 0.1", "--lora-dropout is of models of a preset"),
+    ] {
+        let message = work.fail(&format!("{train} {flags} --out x"));
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
+#[test]
 fn its_training_step_is_measured() {
     let (work, _) = gpt2();
     let step = "--program gpt2 --loss cross-entropy --threads 1";

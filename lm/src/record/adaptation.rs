@@ -78,25 +78,14 @@ pub fn merge(tensors: &mut BTreeMap<String, Tensor32>, lora: &Lora) -> Result<()
         let [a, b] = ["lora_a", "lora_b"].map(|end| tensors.remove(&format!("{path}.{end}")));
         let (a, b) = (a.ok_or_else(misfit)?, b.ok_or_else(misfit)?);
         let weight = tensors.get_mut(&format!("{path}.weight")).ok_or_else(misfit)?;
-        let fits = a.shape.len() == 2 && b.shape.len() == 2 && a.shape[0] == b.shape[1];
+        let fits =
+            a.shape.len() == 2 && b.shape.len() == 2 && a.shape[0] == b.shape[1] && a.shape[0] == lora.rank;
         if !fits || weight.shape != [b.shape[0], a.shape[1]] {
             return Err(misfit());
         }
-        add_product(weight, &a, &b, lora.scale());
+        lora.merge(&mut weight.data, &a.data, &b.data);
     }
     Ok(())
-}
-
-/// weight += scale·b·a, summed in `f64`.
-fn add_product(weight: &mut Tensor32, a: &Tensor32, b: &Tensor32, scale: f64) {
-    let (rank, inputs) = (a.shape[0], a.shape[1]);
-    for (row, b) in weight.data.chunks_mut(inputs).zip(b.data.chunks(rank)) {
-        for (column, w) in row.iter_mut().enumerate() {
-            let product = |(i, b): (usize, &f32)| f64::from(*b) * f64::from(a.data[i * inputs + column]);
-            let sum: f64 = b.iter().enumerate().map(product).sum();
-            *w = (f64::from(*w) + scale * sum) as f32;
-        }
-    }
 }
 
 /// Puts the adapters of a run into a checkpoint of the model that it began from, and merges them.
