@@ -407,8 +407,12 @@ impl<'a> Warp<'a> {
         // Comparisons have conditions alone.
         let mut has_result =
             instruction.name().contains("SETP") || matches!(instruction.name(), "FCHK" | "R2P");
-        // Votes have one; another one is their source.
-        let mut left = if instruction.name().starts_with("VOTE") { 1 } else { usize::MAX };
+        // Votes have one and logic of conditions two; others are their sources.
+        let mut left = match instruction.name() {
+            "VOTE" | "VOTEU" => 1,
+            "PLOP3" | "UPLOP3" => 2,
+            _ => usize::MAX,
+        };
         for operand in &instruction.operands {
             match operand.place {
                 Place::Predicate(_) | Place::UniformPredicate(_) if left == 0 => break,

@@ -91,6 +91,23 @@ fn time_goes_on_as_control_codes_say() {
     assert_eq!(alone(&[load, waits, second, waits_for_second, exit]), 2.0 * (card.latency.l2 + 1.0) + 1.0);
 }
 
+/// A condition that two instructions read is still known: 16 turns of five instructions, with one before and one after.
+#[test]
+fn a_loop_goes_on_whose_condition_is_read_twice() {
+    let logic = |to: &'static str| (to, control(1, 7, 0));
+    let loop_ = [
+        ("UMOV UR4, URZ", control(1, 7, 0)),
+        ("UIADD3 UR4, UR4, 0x40, URZ", control(1, 7, 0)),
+        ("UISETP.GE.U32.AND UP0, UPT, UR4, 0x400, UPT", control(1, 7, 0)),
+        logic("PLOP3.LUT P1, PT, PT, PT, UP0, 0x40, 0x0"),
+        logic("PLOP3.LUT P0, PT, PT, PT, UP0, 0x40, 0x0"),
+        ("@P0 BRA `(.L_x_0)", control(1, 7, 0)),
+        ("EXIT", control(1, 7, 0)),
+    ];
+    let found = trace(&listing(&loop_).replace("/*0010*/", ".L_x_0:\n/*0010*/"), "h200", [32, 1], [0, 0]);
+    assert_eq!((found.instructions, found.assumed), (1 + 16 * 5 + 1, 0));
+}
+
 /// A copy waits for its group: all but the last one have to be there.
 #[test]
 fn copies_are_waited_for_by_groups() {
