@@ -145,6 +145,7 @@ mod tests {
             parameters: vec![],
             threads: 32,
             shared_bytes: 0,
+            blocks: 1,
             is_packed: false,
         }
     }

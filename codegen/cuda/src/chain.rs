@@ -136,15 +136,14 @@ impl Lowering<'_> {
             Some(strips) => {
                 body.approximates = true;
                 stream.emit_strips(&mut body, &strips);
-                let block =
-                    Block { threads: strips.threads(), shared_bytes: strips.shared_bytes(), shares: true };
+                let block = strips.block();
                 let text = body.code.finish();
                 let header = if strips.by_warpgroups { "warpgroup_chain.cuh" } else { "chain.cuh" };
                 self.launch_blocks_with(header, "", block, grid, text)?;
             }
             None => {
                 stream.emit(&mut body);
-                let block = Block { threads: THREADS, shared_bytes: 0, shares: true };
+                let block = Block { threads: THREADS, shared_bytes: 0, blocks: 2 };
                 let text = body.code.finish();
                 self.launch_blocks("", block, grid, text)?;
             }

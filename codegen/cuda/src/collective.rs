@@ -161,6 +161,7 @@ impl Renderer {
             parameters,
             threads: THREADS,
             shared_bytes: 0,
+            blocks: 1,
             is_packed: false,
         });
         let function = self.functions.len() - 1;

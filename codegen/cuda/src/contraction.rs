@@ -149,7 +149,7 @@ impl Lowering<'_> {
         let block = Block {
             threads: THREADS,
             shared_bytes: tiles.shared_bytes(down, along),
-            shares: tiles.shares(down, along),
+            blocks: if tiles.shares(down, along) { 2 } else { 1 },
         };
         let header = if tiles.by_warpgroups { "warpgroup.cuh" } else { "tile.cuh" };
         self.launch_blocks_with(header, "", block, grid, text)?;

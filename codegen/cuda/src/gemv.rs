@@ -213,7 +213,7 @@ impl Lowering<'_> {
         define_entries_from(&mut body, kernel, None, |product| format!("sum{product}"));
         body.stores(&kernel.stores);
         let text = body.code.finish();
-        let block = Block { threads: THREADS, shared_bytes: 0, shares: true };
+        let block = Block { threads: THREADS, shared_bytes: 0, blocks: 2 };
         self.launch_blocks_with("gemv.cuh", "", block, [blocks, 1, outer], text)?;
         Ok(())
     }

@@ -200,7 +200,15 @@ impl Renderer {
         body.lines().for_each(|line| code.line(line));
         code.close("");
         let text = code.finish();
-        self.functions.push(Function { name, text, parameters, threads, shared_bytes: 0, is_packed: true });
+        self.functions.push(Function {
+            name,
+            text,
+            parameters,
+            threads,
+            shared_bytes: 0,
+            blocks: 1,
+            is_packed: true,
+        });
         let function = self.functions.len() - 1;
         self.groups.insert(body, function);
         function

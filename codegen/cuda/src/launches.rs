@@ -18,6 +18,8 @@ pub struct Function {
     pub threads: usize,
     /// Bytes of shared memory that a launch asks for, for each block, beside that of the function's arrays.
     pub shared_bytes: usize,
+    /// Blocks that should share a multiprocessor, if they leave enough registers.
+    pub blocks: usize,
     /// Whether it takes all of its pointers as one structure, by value.
     pub is_packed: bool,
 }

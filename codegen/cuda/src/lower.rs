@@ -279,17 +279,14 @@ pub(super) fn unique(names: &mut BTreeSet<String>, wanted: &str) -> String {
     name
 }
 
-/// What stands in a function's launch bounds if two of its blocks should share a multiprocessor.
-pub(super) const TWO_BLOCKS: &str = "TWO_BLOCKS";
-
 /// What a block of a function takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) threads: usize,
     /// Bytes of shared memory beside that of its arrays.
     pub(super) shared_bytes: usize,
-    /// Whether two of them should share a multiprocessor, which limits their registers.
-    pub(super) shares: bool,
+    /// How many of them should share a multiprocessor, which limits their registers.
+    pub(super) blocks: usize,
 }
 
 /// The lowering of one kernel.
@@ -428,7 +425,7 @@ impl Lowering<'_> {
         grid: [usize; 3],
         body: String,
     ) -> Result<Vec<String>, CodegenError> {
-        self.launch_blocks(suffix, Block { threads, shared_bytes: 0, shares: false }, grid, body)
+        self.launch_blocks(suffix, Block { threads, shared_bytes: 0, blocks: 1 }, grid, body)
     }
 
     /// Adds a function with this body, and a launch of it; gives the declarations of its parameters. There is at least one
@@ -486,8 +483,8 @@ impl Lowering<'_> {
         let declared: Vec<String> = declared.collect();
         let slots = accesses.iter().map(|(number, ..)| *number).collect();
         // With one block as the least, the compiler does not save registers for more blocks by spilling.
-        let Block { threads, shared_bytes, shares } = block;
-        let together = if shares { TWO_BLOCKS } else { "1" };
+        let Block { threads, shared_bytes, blocks } = block;
+        let together = if blocks > 1 { format!("BLOCKS({blocks})") } else { "1".into() };
         let head = format!("KERNEL __launch_bounds__({threads}, {together}) {name}(");
         let length = head.len() + declared.iter().map(|text| text.len() + 2).sum::<usize>();
         if length <= LINE {
@@ -501,7 +498,15 @@ impl Lowering<'_> {
         body.lines().for_each(|line| code.line(line));
         code.close("");
         let text = code.finish();
-        self.functions.push(Function { name, text, parameters, threads, shared_bytes, is_packed: false });
+        self.functions.push(Function {
+            name,
+            text,
+            parameters,
+            threads,
+            shared_bytes,
+            blocks,
+            is_packed: false,
+        });
         let function = self.functions.len() - 1;
         self.template.steps.push(TemplateOp::Launch { function, grid, slots, bytes: self.bytes });
         Ok(declared)

@@ -2,7 +2,6 @@
 
 use super::compiler::{Compiler, Contents, compiler};
 use super::error::CudaError;
-use super::lower::TWO_BLOCKS;
 use super::{Function, HEADERS};
 use cudarc::nvrtc::result::NvrtcError;
 use cudarc::nvrtc::sys::nvrtcProgram;
@@ -53,17 +52,20 @@ pub fn whole_source(function: &Function) -> String {
 pub const OPTIONS: [&str; 4] =
     ["--std=c++17", "-default-device", "-Xptxas=-v", "--extra-device-vectorization"];
 
-/// Compiles a function for an architecture such as `sm_90`. Where registers for two blocks of a multiprocessor are too few, so that some would be spilled,
-/// it gets those for one.
+/// Compiles a function for an architecture such as `sm_90`. Where as many blocks of a multiprocessor as it should have leave it too few registers, so that some
+/// would be spilled, it is compiled for the most that do not, or for one.
 ///
 /// # Errors
 /// NVRTC is not installed, or refuses the source or the architecture.
 pub fn compile(function: &Function, architecture: &str, form: Form) -> Result<Binary, CudaError> {
-    let binary = compile_with(function, architecture, form, &[])?;
-    match function.text.contains(TWO_BLOCKS) && binary.resources().spills > 0 {
-        true => compile_with(function, architecture, form, &["-DTWO_BLOCKS=1"]),
-        false => Ok(binary),
+    let mut binary = compile_with(function, architecture, form, &[])?;
+    for blocks in (1..function.blocks).rev() {
+        if binary.resources().spills == 0 {
+            break;
+        }
+        binary = compile_with(function, architecture, form, &[&format!("-DFEWER_BLOCKS={blocks}")])?;
     }
+    Ok(binary)
 }
 
 fn compile_with(

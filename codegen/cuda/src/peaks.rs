@@ -126,7 +126,7 @@ KERNEL __launch_bounds__({THREADS}, 1) {name}(float* results, const int* iterati
     let parameter = |name: &str, dtype, is_written| Parameter { name: name.into(), dtype, is_written };
     let parameters = vec![parameter("results", DType::F32, true), parameter("iterations", DType::I32, false)];
     let name = rate.name.into();
-    Function { name, text, parameters, threads: THREADS, shared_bytes: 0, is_packed: false }
+    Function { name, text, parameters, threads: THREADS, shared_bytes: 0, blocks: 1, is_packed: false }
 }
 
 #[cfg(test)]

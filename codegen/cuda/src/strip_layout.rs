@@ -1,6 +1,7 @@
 //! How a chain on tensor cores lies in registers and shared memory: tiles, held rows, and panels of what columns need.
 
 use super::contraction::{OperandAxes, operand_type};
+use super::lower::Block;
 use super::source::{Slot, is_narrow, memory_type};
 use kernfusion_ir::kernel::{Consumer, Instr, InstrKind, Kernel, Operand, Product, Scalar};
 use kernfusion_ir::{DType, Unary};
@@ -20,6 +21,10 @@ const WIDTHS_OF_WARPGROUPS: [usize; 2] = [64, 128];
 const MOST_NUMBERS: usize = 208;
 /// Numbers of a thread beside these where entries take a polynomial with many coefficients.
 const OF_POLYNOMIALS: usize = 24;
+/// Registers and bytes of shared memory of a multiprocessor (compute capability 8.0), and bytes of each block's that the system takes.
+const REGISTERS: usize = 65_536;
+const SHARED_BYTES: usize = 164 << 10;
+const OF_SYSTEM: usize = 1 << 10;
 /// Entries of a thread, at most, where random bits are drawn for each: that takes many instructions and registers.
 const MOST_RANDOM_ENTRIES: usize = 16;
 /// Numbers of eight lines of a swizzled panel, at whose multiples panels of warpgroups begin.
@@ -32,6 +37,8 @@ const DEEPEST: usize = 128;
 /// How a chain lies in registers and shared memory.
 pub(super) struct Strips {
     pub(super) dtype: DType,
+    /// Numbers of a thread in registers, beside addresses and what entries take.
+    numbers: usize,
     /// Whether a warpgroup computes products, with panels as it wants them.
     pub(super) by_warpgroups: bool,
     /// Rows of a warp, by 16.
@@ -116,21 +123,25 @@ impl Strips {
         let may_be_wide = has_warpgroups && widths.iter().all(|width| WIDTHS_OF_WARPGROUPS.contains(width));
         let is_reduction = |instr: &&Instr| matches!(instr.kind, InstrKind::Reduce(..));
         let reductions = kernel.region.instrs.iter().filter(is_reduction).count();
+        // Of each row, what is reduced so far and in a tile.
+        let of_warpgroup = |(down, columns)| of_products((down, columns)) + 4 * down * reductions + beside;
         let of_warpgroups = SIZES_OF_WARPGROUPS.into_iter().find(|&(down, columns)| {
-            // Of each row, what is reduced so far and in a tile.
-            let numbers = of_products((down, columns)) + 4 * down * reductions + beside;
-            may_be_wide && is_short(down, columns) && numbers <= MOST_NUMBERS
+            may_be_wide && is_short(down, columns) && of_warpgroup((down, columns)) <= MOST_NUMBERS
         });
         let fits = |size: &(usize, usize, bool)| is_short(size.0, size.1) && of_thread(*size) <= MOST_NUMBERS;
-        let (down, columns, is_held) = match of_warpgroups {
-            Some((down, columns)) => (down, columns, false),
-            None => SIZES.into_iter().find(fits).unwrap_or(SIZES[SIZES.len() - 1]),
+        let ((down, columns, is_held), numbers) = match of_warpgroups {
+            Some(size) => ((size.0, size.1, false), of_warpgroup(size)),
+            None => {
+                let size = SIZES.into_iter().find(fits).unwrap_or(SIZES[SIZES.len() - 1]);
+                (size, of_thread(size))
+            }
         };
         let by_warpgroups = of_warpgroups.is_some();
         let vectors = vectors(kernel, slots);
         let (panels, of_product, of_consumer) = (vec![], vec![], vec![]);
         let mut strips = Strips {
             dtype,
+            numbers,
             by_warpgroups,
             down,
             columns,
@@ -182,8 +193,13 @@ impl Strips {
         [self.rows(), self.columns]
     }
 
-    pub(super) fn threads(&self) -> usize {
-        32 * WARPS
+    /// What a block takes. As many share a multiprocessor as its shared memory holds and as leave each thread more registers than its numbers:
+    /// two or three.
+    pub(super) fn block(&self) -> Block {
+        let (threads, shared_bytes) = (32 * WARPS, self.shared_bytes());
+        let in_memory = SHARED_BYTES / (shared_bytes + OF_SYSTEM);
+        let in_registers = REGISTERS / threads / (self.numbers + 1);
+        Block { threads, shared_bytes, blocks: in_memory.min(in_registers).clamp(2, 3) }
     }
 
     /// Numbers of a stage of panels and vectors.
@@ -217,7 +233,7 @@ impl Strips {
         ends.max().unwrap_or(0).max(STAGES * self.stage())
     }
 
-    pub(super) fn shared_bytes(&self) -> usize {
+    fn shared_bytes(&self) -> usize {
         self.memory() * self.dtype.size()
     }
 

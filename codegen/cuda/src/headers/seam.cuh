@@ -22,9 +22,11 @@ template <int COUNT> struct Pointers {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 #define KERNEL extern "C" __global__ void
-// How many blocks of a function a multiprocessor should run at once; it is compiled again with one where two leave too few registers.
-#ifndef TWO_BLOCKS
-#define TWO_BLOCKS 2
+// How many blocks of a function a multiprocessor should run at once; it is compiled again for fewer where so many leave too few registers.
+#ifdef FEWER_BLOCKS
+#define BLOCKS(most) FEWER_BLOCKS
+#else
+#define BLOCKS(most) most
 #endif
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")

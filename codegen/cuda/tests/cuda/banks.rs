@@ -41,6 +41,7 @@ KERNEL __launch_bounds__(32, 1) addresses(int* g_offsets) {{
         parameters: vec![parameter],
         threads: 32,
         shared_bytes: 0,
+        blocks: 1,
         is_packed: false,
     };
     let arguments = vec![Argument::Buffer(BufferOffset { buffer, offset: 0 })];

@@ -2,7 +2,7 @@
 //   dot_general, mul, select, reduce, sub, exp, reduce, div, dot_general in attention.causal
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_attention_causal_dot_general_mul_dot_general(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul_dot_general(
     const float* __restrict__ g_x0,
     const float* __restrict__ g_x1,
     const float* __restrict__ g_x2,

@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [2] rows [256] columns [256], column ≤ row
 #include "warpgroup_chain.cuh"
 
-KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     const bf16* __restrict__ g_q,
     const bf16* __restrict__ g_k,
     const bf16* __restrict__ g_v,

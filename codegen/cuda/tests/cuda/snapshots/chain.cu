@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
     const float* __restrict__ g_q,
     const float* __restrict__ g_key,
     const float* __restrict__ g_u,
@@ -132,7 +132,7 @@ KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0_across(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
     const float* __restrict__ g_q,
     const float* __restrict__ g_key,
     const float* __restrict__ g_u,

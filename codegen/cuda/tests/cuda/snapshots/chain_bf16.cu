@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
 #include "chain.cuh"
 
-KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     const bf16* __restrict__ g_q,
     const bf16* __restrict__ g_key,
     const bf16* __restrict__ g_u,
@@ -209,7 +209,7 @@ KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
 // contraction kernel0 over outer [1] rows [70] columns [140], column ≤ row + 100
 #include "chain.cuh"
 
-KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0_across(
+KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0_across(
     const bf16* __restrict__ g_q,
     const bf16* __restrict__ g_key,
     const bf16* __restrict__ g_u,

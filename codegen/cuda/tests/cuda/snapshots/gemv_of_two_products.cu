@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [1] rows [1] columns [20]
 #include "gemv.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
     const float* __restrict__ g_bias,
     const float* __restrict__ g_factor,
     const float* __restrict__ g_a0,

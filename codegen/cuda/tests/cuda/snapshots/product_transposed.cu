@@ -1,7 +1,7 @@
 // contraction kernel0 over outer [1] rows [40] columns [72]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
     const bf16* __restrict__ g_a,
     const bf16* __restrict__ g_b,
     float* g_c)

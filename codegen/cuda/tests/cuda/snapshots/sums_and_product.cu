@@ -1,7 +1,7 @@
 // contraction kernel0 over rows [20] columns [72]
 #include "chain.cuh"
 
-KERNEL __launch_bounds__(128, TWO_BLOCKS) kernel_kernel0(
+KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     const bf16* __restrict__ g_a,
     const bf16* __restrict__ g_b,
     const bf16* __restrict__ g_w,
