@@ -7,6 +7,8 @@ use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::Screen;
 use crate::common::source::published;
 use clap::ValueEnum;
+#[cfg(feature = "cuda")]
+use kernfusion::atomic_file;
 use kernfusion::compile::{Isa, Target};
 #[cfg(feature = "cuda")]
 use kernfusion::compile::{MemoryStrategy, Stages};
@@ -14,6 +16,8 @@ use kernfusion::compile::{MemoryStrategy, Stages};
 use kernfusion_cuda::{Cache, Options, Renderer, accepts, has_warpgroups};
 use kernfusion_lm::ahead_of_time::{AheadOfTime, FunctionAheadOfTime, RUNTIME, Report};
 use kernfusion_lm::checkpoint::Checkpoint;
+#[cfg(feature = "cuda")]
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -161,7 +165,8 @@ fn say(args: &Args, name: &str, what: &str, report: &Report, has_runtime: bool, 
     }
 }
 
-/// Writes the cubins of all kernels that read a text, each under the name by which it is looked up; what else is there stays.
+/// Writes the cubins of all kernels that read a text, each under the name by which it is looked up; what else is there stays. Nothing is written
+/// before all are compiled.
 #[cfg(feature = "cuda")]
 fn cubins(
     model: &AheadOfTime,
@@ -171,8 +176,8 @@ fn cubins(
     screen: &mut Screen,
 ) -> Outcome {
     let stages = Stages::of_gpu(target, MemoryStrategy::NONE, accepts);
-    std::fs::create_dir_all(folder).map_err(|cause| CliError::Write { path: folder.into(), cause })?;
-    let cache = Cache::at(folder);
+    let cache = Cache::of_user();
+    let mut files = BTreeMap::new();
     let programs = model.programs()?;
     for program in &programs {
         let mut graph = program.graph.clone();
@@ -183,13 +188,16 @@ fn cubins(
         let mut renderer = Renderer::new(Options { warpgroups, ..Options::default() });
         let launched = renderer.program(&plan).map_err(kernfusion_lm::Error::from)?.functions();
         let functions: Vec<_> = launched.into_iter().map(|at| &renderer.functions()[at]).collect();
-        cache.cubins(&functions, architecture)?;
+        files.extend(cache.files(&functions, architecture)?);
     }
-    let written =
-        std::fs::read_dir(folder).map_err(|cause| CliError::Read { path: folder.into(), cause })?.count();
+    for (name, code) in &files {
+        let path = folder.join(name);
+        atomic_file::write(&path, code).map_err(|cause| CliError::Write { path, cause })?;
+    }
     screen.line(format!(
-        "{}: {written} kernels for {architecture}, of {} kinds of chunks",
+        "{}: {} kernels for {architecture}, of {} kinds of chunks",
         folder.display(),
+        files.len(),
         programs.len()
     ));
     screen.line(format!("KERNFUSION_CUBINS={} kernfusion generate --device cuda …", folder.display()));

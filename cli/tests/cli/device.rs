@@ -437,6 +437,19 @@ fn kernels_that_were_compiled_ahead_of_time_need_no_compiler() {
     }
 }
 
+/// Kernels are written when all of them are compiled.
+#[test]
+fn kernels_without_a_compiler_leave_nothing_behind() {
+    let work = Workplace::new();
+    std::fs::create_dir(work.path("nowhere")).unwrap();
+    let flags = "compile --config small.json --arch sm_90a -o new/kernels";
+    let mut command = work.command(flags);
+    command.env("KERNFUSION_NVRTC", "nowhere").env("KERNFUSION_CACHE", work.path("cache"));
+    let said = message(end(command.spawn().unwrap()), flags);
+    assert!(said.contains("KERNFUSION_NVRTC names nowhere, which has no libnvrtc.so"), "{said}");
+    assert!(!work.path("new").exists());
+}
+
 /// What a command has put into the streams of the simulated device, by kind.
 fn counts(work: &Workplace, flags: &str) -> Option<BTreeMap<String, usize>> {
     let file = work.path("counts");

@@ -42,18 +42,32 @@ impl Cache {
     /// # Errors
     /// As [`compile`], of the first function that cannot be compiled.
     pub fn cubins(&self, functions: &[&Function], architecture: &str) -> Result<Vec<Vec<u8>>, CudaError> {
+        Ok(self.files(functions, architecture)?.into_iter().map(|(_, code)| code).collect())
+    }
+
+    /// As [`Cache::cubins`], each with the name that its file has in a folder for `KERNFUSION_CUBINS`.
+    ///
+    /// # Errors
+    /// As [`Cache::cubins`].
+    pub fn files(
+        &self,
+        functions: &[&Function],
+        architecture: &str,
+    ) -> Result<Vec<(String, Vec<u8>)>, CudaError> {
         in_parallel(functions.len(), |at| self.cubin(functions[at], architecture)).into_iter().collect()
     }
 
-    fn cubin(&self, function: &Function, architecture: &str) -> Result<Vec<u8>, CudaError> {
+    fn cubin(&self, function: &Function, architecture: &str) -> Result<(String, Vec<u8>), CudaError> {
         let identity = identity(function, architecture);
-        if let Some(code) = made_elsewhere().get(&identity).and_then(|file| read(file)) {
-            return Ok(code);
+        if let Some((name, code)) = made_elsewhere().get(&identity).and_then(|file| named(file)) {
+            return Ok((name, code));
         }
         let (major, minor) = version()?;
         let name = format!("{identity}-{major}.{minor}.cubin");
-        let file = self.folder.as_ref().map(|folder| folder.join(name));
-        self.file_or(file.as_deref(), || Ok(compile(function, architecture, Form::Cubin)?.code))
+        let file = self.folder.as_ref().map(|folder| folder.join(&name));
+        let code =
+            self.file_or(file.as_deref(), || Ok(compile(function, architecture, Form::Cubin)?.code))?;
+        Ok((name, code))
     }
 
     /// What was chosen among things with this identity on this architecture, chosen by `make` if that is not known.
@@ -107,6 +121,11 @@ fn made_elsewhere() -> &'static HashMap<String, PathBuf> {
         });
         named.collect()
     })
+}
+
+/// A file's name, and what it has, if anything.
+fn named(file: &Path) -> Option<(String, Vec<u8>)> {
+    Some((file.file_name()?.to_str()?.to_owned(), read(file)?))
 }
 
 /// What a file has, if anything.
