@@ -3,7 +3,7 @@
 
 use kernfusion::HostTensor;
 use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, lower};
-use kernfusion::models::{Chunk, GptConfig, ModelConfig, presets, samples};
+use kernfusion::models::{Chunk, GptConfig, ModelConfig, RecurrentLmConfig, presets, samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
 use kernfusion_cuda::emulator::{self, Emulator, Job, ThreadSchedule};
@@ -14,7 +14,7 @@ use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
 use kernfusion_ir::{DType, Graph, InputRole};
 use kernfusion_lm::train::batches;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A program with its inputs, and what it should compute.
@@ -231,6 +231,35 @@ fn the_optimizer_is_one_launch() {
     }
 }
 
+/// The body of a loop is compiled once: iterations are launches of its functions at other addresses.
+#[test]
+fn functions_do_not_depend_on_the_iterations_of_loops() {
+    let [few, many] = [16, 48].map(|context| {
+        let config = RecurrentLmConfig {
+            vocabulary: 11,
+            context,
+            width: 8,
+            hidden: 12,
+            dropout: 0.1,
+            ..RecurrentLmConfig::default()
+        };
+        let step = config.train_step(3, &Optimizer::adamw(1e-2), Some(1.0)).expect("a step");
+        let plan = plan_of_gpu(&step.program.graph, &Target::cpu());
+        let mut renderer = Renderer::new(Options::default());
+        let steps = renderer.program(&plan).expect("renders").steps;
+        let is_loop = |kernel: &usize| matches!(plan.graph.kernels[*kernel].form, Form::Loop(_));
+        let launched = steps.iter().filter_map(|step| match step {
+            StreamOp::Launch(launch) => launch.kernels.iter().any(is_loop).then_some(launch.function),
+            _ => None,
+        });
+        let launched: Vec<_> = launched.collect();
+        let distinct = launched.iter().collect::<BTreeSet<_>>().len();
+        (renderer.functions().len(), distinct, launched.len())
+    });
+    assert_eq!((few.0, few.1), (many.0, many.1));
+    assert!(few.1 > 0 && many.2 > 2 * few.2, "{few:?} {many:?}");
+}
+
 /// What the presets' own sizes ask for: every function, compiled for one of the architectures in turn, or for each of them if
 /// `KERNFUSION_ARCHITECTURES` is `all`, which takes three times as long.
 #[cfg(feature = "cuda")]
@@ -238,7 +267,6 @@ mod presets_compile {
     use super::*;
     use kernfusion_cuda::Function;
     use kernfusion_cuda::nvrtc::{Form, compile, is_present};
-    use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Those of A100, H100 and B200.

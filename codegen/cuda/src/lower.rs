@@ -62,6 +62,16 @@ struct Template {
     scratch_bytes: usize,
 }
 
+/// A kernel of a plan as functions, which are there once, however often they are launched.
+enum Lowered<'p> {
+    /// With the kernel's buffers, by slot.
+    Kernel(Arc<Template>, Vec<BufferId>),
+    /// With the kernels of its body.
+    Loop(&'p Loop, Vec<Lowered<'p>>),
+    /// An exchange, whose functions depend on the rank.
+    Collective(&'p KernelGraph, &'p Kernel),
+}
+
 #[derive(Debug)]
 enum TemplateOp {
     Clear { slot: usize, bytes: usize },
@@ -106,7 +116,8 @@ impl Renderer {
     pub fn program(&mut self, plan: &Plan) -> Result<Launches, CodegenError> {
         let mut program = Launches::default();
         for (number, kernel) in plan.graph.kernels.iter().enumerate() {
-            self.steps(&mut program, number, plan, kernel, &|buffer| BufferOffset { buffer, offset: 0 })?;
+            let lowered = self.lowered(plan, kernel)?;
+            self.steps(&mut program, number, &lowered, &|buffer| BufferOffset { buffer, offset: 0 })?;
         }
         if self.options.groups {
             program.steps = group::grouped(self, plan, program.steps);
@@ -114,22 +125,36 @@ impl Renderer {
         Ok(program)
     }
 
+    /// The functions of a kernel; those of a loop are its body's, whatever its iterations are.
+    fn lowered<'p>(&mut self, plan: &'p Plan, kernel: &'p Kernel) -> Result<Lowered<'p>, CodegenError> {
+        if let Some(repeated) = kernel.repeated() {
+            let kernels = repeated.body.graph.kernels.iter();
+            let body =
+                kernels.map(|kernel| self.lowered(&repeated.body, kernel)).collect::<Result<_, _>>()?;
+            return Ok(Lowered::Loop(repeated, body));
+        }
+        if kernel.collective().is_some() {
+            return Ok(Lowered::Collective(&plan.graph, kernel));
+        }
+        let (template, buffers) = self.kernel(plan, kernel)?;
+        Ok(Lowered::Kernel(template, buffers))
+    }
+
     /// Appends the steps of a kernel, or of a body's kernel in one iteration; `spot` says where its buffers lie.
     fn steps(
         &mut self,
         program: &mut Launches,
         number: usize,
-        plan: &Plan,
-        kernel: &Kernel,
+        lowered: &Lowered<'_>,
         spot: &dyn Fn(BufferId) -> BufferOffset,
     ) -> Result<(), CodegenError> {
-        if let Some(repeated) = kernel.repeated() {
-            return self.iterations(program, number, repeated, spot);
-        }
-        if kernel.collective().is_some() {
-            return self.collective(program, number, &plan.graph, kernel, spot);
-        }
-        let (template, slots) = self.kernel(plan, kernel)?;
+        let (template, slots) = match lowered {
+            Lowered::Loop(repeated, body) => return self.iterations(program, number, repeated, body, spot),
+            Lowered::Collective(graph, kernel) => {
+                return self.collective(program, number, graph, kernel, spot);
+            }
+            Lowered::Kernel(template, slots) => (template, slots),
+        };
         let argument = |slot: &usize| match slots.get(*slot) {
             Some(buffer) => Argument::Buffer(spot(*buffer)),
             None => Argument::Scratch { offset: template.scratch[slot - slots.len()] },
@@ -169,6 +194,7 @@ impl Renderer {
         program: &mut Launches,
         number: usize,
         repeated: &Loop,
+        body: &[Lowered<'_>],
         spot: &dyn Fn(BufferId) -> BufferOffset,
     ) -> Result<(), CodegenError> {
         let plan = &repeated.body;
@@ -192,8 +218,8 @@ impl Renderer {
                     (None, Place::Own | Place::Alias(_) | Place::Unused) => outer(in_scratch(0)),
                 }
             };
-            for kernel in &plan.graph.kernels {
-                self.steps(program, number, plan, kernel, &inner)?;
+            for lowered in body {
+                self.steps(program, number, lowered, &inner)?;
             }
             program.steps.extend(iteration.copies.iter().copied().map(copy));
         }
