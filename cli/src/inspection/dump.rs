@@ -10,6 +10,7 @@ use crate::common::subject::Subject;
 use crate::inspection::stages::{
     PassArgs, RankArgs, Simplified, difference, simplified, stages, target, traced,
 };
+use crate::viewer::Options;
 use clap::ValueEnum;
 use kernfusion::compile::{Mode, Stages, Target, compile};
 use kernfusion_codegen::{Listing, States};
@@ -20,11 +21,15 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// The architecture that CUDA C++ is for, unless one is named: every GPU that programs run on has it.
+const ARCHITECTURE: &str = "compute_80";
+
 /// Show a program at a stage of compilation
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion dump --stage simplify -o step.kir
   kernfusion dump --preset tiny --format html -o tiny.html
+  kernfusion dump --preset tiny --format html --arch compute_90a -o h100.html
   kernfusion dump --diff simplify
   kernfusion dump --work decode --diff weights-int8
   kernfusion dump step.kir --stage asm --kernel attn
@@ -61,12 +66,13 @@ pub(crate) struct Args {
     products: PrecisionArgs,
     #[command(flatten)]
     passes: PassArgs,
-    /// Of cuda and ptx: products of f32 on tensor cores, with operands rounded to 10 bits of fraction
+    /// Of a GPU: products of f32 on tensor cores, with operands rounded to 10 bits of fraction
     #[arg(long)]
     tf32: bool,
-    /// Of cuda and ptx: the architecture that they are for
-    #[arg(long, value_name = "NAME", default_value = "compute_80")]
-    arch: String,
+    /// Show what a GPU of this architecture runs, such as compute_90a, instead of what this CPU runs; cuda and ptx are a GPU's anyway
+    /// [default of these: compute_80]
+    #[arg(long, value_name = "NAME")]
+    arch: Option<String>,
     /// Of fuse, schedule, clif, asm, cuda and ptx as text: only kernels whose name contains this
     #[arg(long, value_name = "TEXT")]
     kernel: Option<String>,
@@ -191,7 +197,10 @@ impl Args {
             Stage::Clif => self.code(subject, |listing| listing.ir),
             Stage::Asm => self.code(subject, |listing| listing.assembly),
             Stage::Cuda => self.cuda(&planned()?, |function| Ok(function.text.clone())),
-            Stage::Ptx => self.cuda(&planned()?, |function| Ok(kernfusion_cuda::ptx(function, &self.arch)?)),
+            Stage::Ptx => {
+                let architecture = self.arch.as_deref().unwrap_or(ARCHITECTURE);
+                self.cuda(&planned()?, |function| Ok(kernfusion_cuda::ptx(function, architecture)?))
+            }
         }
     }
 
@@ -200,13 +209,25 @@ impl Args {
         let program = self.program(subject)?;
         let target = self.target(&program)?;
         let stages = stages(&program, &target)?;
-        let stages = match self.stage {
-            Some(Stage::Cuda | Stage::Ptx) => {
-                Stages::of_gpu(&target, stages.memory(), kernfusion_cuda::accepts)
-            }
-            _ => stages,
+        let stages = match self.is_of_gpu() {
+            true => Stages::of_gpu(&target, stages.memory(), kernfusion_cuda::accepts),
+            false => stages,
         };
         Ok((stages, program))
+    }
+
+    /// Whether a GPU's program is shown, instead of this CPU's.
+    fn is_of_gpu(&self) -> bool {
+        self.arch.is_some() || matches!(self.stage, Some(Stage::Cuda | Stage::Ptx))
+    }
+
+    /// How kernels become CUDA C++.
+    fn of_cuda(&self) -> kernfusion_cuda::Options {
+        kernfusion_cuda::Options {
+            tf32: self.tf32,
+            warpgroups: self.arch.as_deref().is_some_and(kernfusion_cuda::has_warpgroups),
+            ..kernfusion_cuda::Options::default()
+        }
     }
 
     fn target(&self, program: &Graph) -> Result<Target, CliError> {
@@ -227,13 +248,20 @@ impl Args {
             return Err(CliError::Usage("a page shows the program of one process: leave out --ranks".into()));
         }
         let (stages, program) = self.stages(subject)?;
-        let modes = (self.mode, self.products.precision());
         let title = match subject {
             Subject::Model(model) => format!("{} {}", model.preset, self.work.name()),
             Subject::Given(_) => subject.name(),
         };
         let part = self.part(stages.divide(&program)?.graphs)?;
-        view::page(&part, title, modes, stages.memory(), self.times.as_deref())
+        let options = Options {
+            title,
+            mode: self.mode,
+            precision: self.products.precision(),
+            memory: stages.memory(),
+            gpu: self.is_of_gpu().then(|| self.of_cuda()),
+            ..Options::default()
+        };
+        view::page(&part, options, self.times.as_deref())
     }
 
     /// Which of a program's parts is shown.
@@ -297,6 +325,9 @@ impl Args {
         if self.format != Format::Text {
             return Err(self.only_text("text only"));
         }
+        if self.is_of_gpu() {
+            return Err(self.only_cpu());
+        }
         if self.passes.stops_early() {
             return Err(CliError::Usage(
                 "code is made of the whole pipeline: leave out --after and --stop-after".into(),
@@ -323,11 +354,7 @@ impl Args {
         if self.format != Format::Text {
             return Err(self.only_text("text only"));
         }
-        let mut renderer = Renderer::new(kernfusion_cuda::Options {
-            tf32: self.tf32,
-            warpgroups: kernfusion_cuda::has_warpgroups(&self.arch),
-            ..kernfusion_cuda::Options::default()
-        });
+        let mut renderer = Renderer::new(self.of_cuda());
         let program = renderer.program(plan).map_err(kernfusion_lm::Error::from)?;
         let mut shown = BTreeSet::new();
         let mut parts = Vec::new();
@@ -344,6 +371,11 @@ impl Args {
 
     fn wants(&self, kernel: &Kernel) -> bool {
         self.kernel.as_ref().is_none_or(|text| kernel.name.contains(text))
+    }
+
+    fn only_cpu(&self) -> CliError {
+        let stage = self.stage.map(name).unwrap_or_default();
+        CliError::Usage(format!("--stage {stage} is of a CPU: leave out --arch, or say --stage cuda or ptx"))
     }
 
     fn only_text(&self, forms: &str) -> CliError {

@@ -2,7 +2,6 @@
 
 use crate::common::error::{CliError, read_text};
 use crate::viewer::{Options, View};
-use kernfusion::compile::{MemoryStrategy, Mode, Precision};
 use kernfusion::roofline::NOMINAL;
 use kernfusion_codegen::Peaks;
 use kernfusion_ir::Graph;
@@ -21,14 +20,7 @@ struct Profile {
 }
 
 /// The page of a program; its floors are those of the machine that was measured, or of a nominal one.
-pub(crate) fn page(
-    graph: &Graph,
-    title: String,
-    (mode, precision): (Mode, Precision),
-    memory: MemoryStrategy,
-    times: Option<&Path>,
-) -> Result<String, CliError> {
-    let mut options = Options { title, mode, precision, memory, ..Options::default() };
+pub(crate) fn page(graph: &Graph, mut options: Options, times: Option<&Path>) -> Result<String, CliError> {
     if let Some(path) = times {
         let content = |reason: String| CliError::Content { path: path.into(), reason };
         let profile: Profile = serde_json::from_str(&read_text(path)?)

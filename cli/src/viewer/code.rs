@@ -1,4 +1,4 @@
-//! The code of kernels: assembly of this CPU, and CUDA C++.
+//! The code of kernels: assembly of this CPU, or CUDA C++.
 
 use super::Options;
 use super::nodes::Numbers;
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Which code is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// Assembly of this machine's CPU, and CUDA C++.
+    /// Assembly of this machine's CPU, or a GPU's CUDA C++.
     All,
     /// None: kernels as text alone.
     Nothing,
@@ -47,18 +47,32 @@ impl Texts {
 /// The code of each kernel of a plan.
 pub(super) fn code(plan: &Plan, options: &Options, texts: &mut Texts) -> Result<Vec<KernelCode>> {
     let mut code = vec![KernelCode::default(); plan.graph.kernels.len()];
-    if options.code == Code::Nothing {
-        return Ok(code);
+    match (&options.gpu, options.code) {
+        (_, Code::Nothing) => {}
+        (Some(cuda), Code::All) => add_cuda(&mut code, plan, cuda, texts)?,
+        (None, Code::All) => add_assembly(&mut code, plan, options.mode, texts)?,
     }
-    let temporaries = if options.mode == Mode::Eager { Temporaries::Fresh } else { Temporaries::Arena };
+    Ok(code)
+}
+
+fn add_assembly(code: &mut [KernelCode], plan: &Plan, mode: Mode, texts: &mut Texts) -> Result<()> {
+    let temporaries = if mode == Mode::Eager { Temporaries::Fresh } else { Temporaries::Arena };
     let keep = kernfusion_cpu::Options { threads: 1, temporaries, keep_code: true, ..Default::default() };
     let executable = PlanExecutable::compile(plan.clone(), &States::new(), &keep)?;
-    for (kernel, code) in plan.graph.kernels.iter().zip(&mut code) {
+    for (kernel, code) in plan.graph.kernels.iter().zip(code) {
         code.assembly = executable.assembly(&kernel.name).map(|text| texts.add(text));
     }
-    let mut renderer = Renderer::new(kernfusion_cuda::Options::default());
-    let program = renderer.program(plan)?;
-    for step in &program.steps {
+    Ok(())
+}
+
+fn add_cuda(
+    code: &mut [KernelCode],
+    plan: &Plan,
+    options: &kernfusion_cuda::Options,
+    texts: &mut Texts,
+) -> Result<()> {
+    let mut renderer = Renderer::new(options.clone());
+    for step in &renderer.program(plan)?.steps {
         let StreamOp::Launch(launch) = step else { continue };
         let text = texts.add(renderer.functions()[launch.function].text.clone());
         for &kernel in &launch.kernels {
@@ -67,5 +81,5 @@ pub(super) fn code(plan: &Plan, options: &Options, texts: &mut Texts) -> Result<
             }
         }
     }
-    Ok(code)
+    Ok(())
 }

@@ -47,10 +47,12 @@ pub struct Options {
     pub times: BTreeMap<String, f64>,
     /// Which code is shown.
     pub code: Code,
+    /// How a GPU's kernels become CUDA C++; none shows the program of this CPU.
+    pub gpu: Option<kernfusion_cuda::Options>,
 }
 
 impl Default for Options {
-    /// Compiled, `f32`, with floors of a nominal machine and all code.
+    /// Compiled for this CPU, `f32`, with floors of a nominal machine and all code.
     fn default() -> Self {
         Options {
             title: "program".into(),
@@ -60,6 +62,7 @@ impl Default for Options {
             peaks: NOMINAL,
             times: BTreeMap::new(),
             code: Code::All,
+            gpu: None,
         }
     }
 }
@@ -69,7 +72,7 @@ impl Default for Options {
 pub struct View {
     /// What the page is called.
     pub title: String,
-    /// Mode and number type, in a few words.
+    /// Mode, number type and device, in a few words.
     pub how: String,
     /// Texts that rows refer to by number: ops, types, scopes, attributes.
     pub strings: Vec<String>,
@@ -113,7 +116,10 @@ impl View {
         let traced = tables.nodes(&graph);
         let mut observed = nodes::PassLog::new(&graph);
         let target = Target::cpu().mode(options.mode).precision(options.precision);
-        let stages = Stages::new(&target, options.memory);
+        let stages = match options.gpu {
+            Some(_) => Stages::of_gpu(&target, options.memory, kernfusion_cuda::accepts),
+            None => Stages::new(&target, options.memory),
+        };
         stages.simplify(&mut graph, None, &mut |report, graph| observed.add(report, graph))?;
         let simplified = tables.nodes(&graph);
         // From here on the sources are the simplified nodes.
@@ -125,7 +131,12 @@ impl View {
         let rules = simplify::rules().into_iter().filter(|(name, ..)| found.contains(name));
         Ok(View {
             title: options.title.clone(),
-            how: format!("{}, {} products", options.mode, options.precision),
+            how: format!(
+                "{}, {} products, {}",
+                options.mode,
+                options.precision,
+                if options.gpu.is_some() { "on a GPU" } else { "on this CPU" }
+            ),
             traced,
             simplified,
             passes: observed.rows(stages.passes()),

@@ -1,10 +1,11 @@
 //! Everything of `tiny`'s training step is in the page, and journeys arrive where they should.
 
 use super::{Code, Options, View};
-use kernfusion::compile::{MemoryStrategy, Stages, Target};
+use kernfusion::compile::{MemoryStrategy, Precision, Stages, Target};
 use kernfusion::models::preset;
 use kernfusion::optim::Optimizer;
 use kernfusion_ir::Graph;
+use kernfusion_ir::kernel::Plan;
 use std::collections::BTreeSet;
 
 fn tiny() -> Graph {
@@ -34,6 +35,42 @@ fn images(view: &View, node: usize) -> Vec<usize> {
 fn kernels(view: &View, node: usize) -> Vec<&str> {
     let covering = view.kernels.iter().filter(|kernel| kernel.covers.contains(&node));
     covering.map(|kernel| kernel.name.as_str()).collect()
+}
+
+/// The plan of the stages.
+fn planned(stages: &Stages, graph: &Graph) -> Plan {
+    let mut graph = graph.clone();
+    stages.simplify(&mut graph, None, &mut |_, _| {}).unwrap();
+    stages.plan(stages.fuse(&graph).unwrap())
+}
+
+/// A GPU's kernels are other ones, each with the source of all its functions.
+#[test]
+fn a_page_of_a_gpu_has_what_the_gpu_runs() {
+    let graph = tiny();
+    let cuda = kernfusion_cuda::Options { warpgroups: true, ..Default::default() };
+    let options = Options {
+        gpu: Some(cuda.clone()),
+        precision: Precision::Bf16,
+        code: Code::All,
+        ..Options::default()
+    };
+    let view = View::new(&graph, &options).unwrap();
+    let target = Target::cpu().precision(Precision::Bf16);
+    let plan = planned(&Stages::of_gpu(&target, MemoryStrategy::NONE, kernfusion_cuda::accepts), &graph);
+    let of_cpu = planned(&Stages::new(&target, MemoryStrategy::NONE), &graph);
+    let names = |plan: &Plan| plan.graph.kernels.iter().map(|kernel| kernel.name.clone()).collect::<Vec<_>>();
+    let shown: Vec<_> = view.kernels.iter().map(|kernel| kernel.name.clone()).collect();
+    assert!(shown == names(&plan) && shown != names(&of_cpu));
+    assert!(view.kernels.iter().all(|kernel| kernel.code.assembly.is_none()));
+    let mut renderer = kernfusion_cuda::Renderer::new(cuda);
+    renderer.program(&plan).unwrap();
+    let shown = view.kernels.iter().flat_map(|kernel| &kernel.code.cuda).map(|&at| view.texts[at].as_str());
+    let shown: BTreeSet<_> = shown.collect();
+    let launched = |text: &&str| shown.contains(text);
+    let functions = renderer.functions().iter().map(|function| function.text.as_str());
+    assert_eq!(functions.filter(launched).count(), shown.len());
+    assert!(shown.iter().any(|text| text.contains("WarpgroupStrip")), "products of warpgroups");
 }
 
 #[test]

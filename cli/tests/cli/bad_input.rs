@@ -65,6 +65,7 @@ fn wrong_flags_are_one_line() {
         ("dump --stage cuda --format json", "--stage cuda has no json form, but text only"),
         ("dump --stage cuda --kernel none", "no kernel has a name that contains \"none\""),
         ("dump --stage fuse --kernel none", "no kernel has a name that contains \"none\""),
+        ("dump --stage asm --arch compute_90a", "--stage asm is of a CPU: leave out --arch"),
         ("dump --format text", "say which --stage"),
         ("dump --stage trace --times times.json", "--times is for --format html"),
         ("dump --format html --kernel attn", "a page shows the whole pipeline"),
