@@ -329,12 +329,7 @@ mod presets_compile {
                 let step =
                     config.train_step(preset.batch, &Optimizer::adamw(1e-3), Some(1.0)).expect("a step");
                 let (graph, target) = (&step.program.graph, Target::cpu().precision(precision));
-                // With dropout it is a CPU's plan: a GPU's has kernels that draw more bits, and some of those spill.
-                let plan = match dropout {
-                    0.0 => plan_of_gpu(graph, &target),
-                    _ => lower(graph, &target, MemoryStrategy::NONE).expect("lowers").program.body,
-                };
-                render(preset.name, &plan);
+                render(preset.name, &plan_of_gpu(graph, &target));
             }
             let mut forward = vec![preset.config.evaluation(1).expect("forward")];
             let (two, context) =

@@ -15,7 +15,7 @@ use super::source::{
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
 use kernfusion_ir::kernel::{
-    BufferId, Direction, Domain, Form, Index, InstrKind, Kernel, Region, Scalar, Store, StoreMode,
+    BufferId, Direction, Domain, Form, Index, Instr, InstrKind, Kernel, Region, Scalar, Store, StoreMode,
 };
 use kernfusion_ir::{DType, ReduceOp};
 
@@ -41,8 +41,12 @@ enum Team {
 }
 
 impl Team {
-    fn of(columns: usize) -> Self {
-        match columns {
+    /// The team of the rows of a kernel. Where random bits are drawn for each column, a thread has half as many columns: the compiler draws
+    /// those of all columns at once, which takes many registers.
+    fn of(kernel: &Kernel, columns: usize) -> Self {
+        let is_random = |instr: &Instr| matches!(instr.kind, InstrKind::Random { .. });
+        let share = if kernel.region.instrs.iter().any(is_random) { 2 } else { 1 };
+        match columns * share {
             0..=WARP_COLUMNS => Team::Warp,
             columns if columns <= BLOCK_COLUMNS => Team::Block(THREADS),
             _ => Team::Block(1024),
@@ -99,7 +103,7 @@ impl Lowering<'_> {
         let domain = &kernel.domain;
         let columns = count(self, domain.extent(domain.column_axes()))?;
         let rows = count(self, domain.extent(0..domain.outer + domain.rows))?;
-        let team = Team::of(columns);
+        let team = Team::of(kernel, columns);
         if rows == 0 {
             return Ok(());
         }
@@ -174,7 +178,7 @@ impl Lowering<'_> {
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let shares = self.shares_columns(kernel, others);
-        let team = match Team::of(columns) {
+        let team = match Team::of(kernel, columns) {
             _ if shares => Team::Block(columns.next_multiple_of(32).min(THREADS)),
             Team::Warp if across.len() * columns.div_ceil(32) > MOST_SUMS => Team::Block(THREADS),
             team => team,
@@ -484,9 +488,7 @@ fn combination(kernel: &Kernel, across: &Across<'_>, partial: BufferId, chunks: 
 
 /// Whether a type can be reduced.
 pub(super) fn check_reductions(lowering: &Lowering<'_>, kernel: &Kernel) -> Result<(), CodegenError> {
-    let is_bool = |instr: &kernfusion_ir::kernel::Instr| {
-        matches!(instr.kind, InstrKind::Reduce(..)) && instr.dtype == DType::Bool
-    };
+    let is_bool = |instr: &Instr| matches!(instr.kind, InstrKind::Reduce(..)) && instr.dtype == DType::Bool;
     match kernel.region.instrs.iter().any(is_bool) {
         true => Err(lowering.unsupported("a reduction of bool")),
         false => Ok(()),

@@ -17,7 +17,7 @@ const SIZES: [(usize, usize, bool); 6] =
 const SIZES_OF_WARPGROUPS: [(usize, usize); 2] = [(2, 64), (1, 64)];
 /// Columns of second products that warpgroups compute.
 const WIDTHS_OF_WARPGROUPS: [usize; 2] = [64, 128];
-/// Numbers of a thread in products, sums, held fragments and those under way, at most, unless those of the last size are more.
+/// Numbers of a thread in products, sums, held fragments and those under way, at most.
 const MOST_NUMBERS: usize = 208;
 /// Numbers of a thread beside these where entries take a polynomial with many coefficients.
 const OF_POLYNOMIALS: usize = 24;
@@ -88,7 +88,7 @@ fn numbers([rows, depth]: [usize; 2], by_warpgroups: bool) -> usize {
 }
 
 impl Strips {
-    /// `None` if tensor cores do not multiply these, if sums are too long for registers, or if no value is multiplied again.
+    /// `None` if tensor cores do not multiply these, if sums are too long or too many for registers, or if no value is multiplied again.
     pub(super) fn of(kernel: &Kernel, slots: &[Slot], has_warpgroups: bool) -> Option<Strips> {
         let dtype = operand_type(&kernel.products().first()?.a);
         let consumers = kernel.consumers();
@@ -132,7 +132,7 @@ impl Strips {
         let ((down, columns, is_held), numbers) = match of_warpgroups {
             Some(size) => ((size.0, size.1, false), of_warpgroup(size)),
             None => {
-                let size = SIZES.into_iter().find(fits).unwrap_or(SIZES[SIZES.len() - 1]);
+                let size = SIZES.into_iter().find(fits)?;
                 (size, of_thread(size))
             }
         };

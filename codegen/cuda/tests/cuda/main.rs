@@ -11,6 +11,7 @@ mod mutations;
 #[cfg(feature = "driver")]
 mod nvrtc;
 mod products;
+mod rows;
 mod samples;
 mod snapshots;
 mod splits;

@@ -257,6 +257,55 @@ fn attention_and_its_gradients_by_warpgroups() {
     check(&cases, &by_warpgroups());
 }
 
+/// Two products whose values, and the products of these, are multiplied by matrices with 128 columns each.
+fn three_wide_sums() -> Case {
+    let (rows, columns, width) = (70, 90, 128);
+    let (mut bench, mut random) = (Bench::default(), Random(17));
+    let mut input = |name: &str, rows: usize| {
+        bench.input(name, random.tensor(&TensorType::new(DType::BF16, [rows, width]), -0.3, 0.3))
+    };
+    let ([a, c], [b, d]) =
+        (["a", "c"].map(|name| input(name, rows)), ["b", "d"].map(|name| input(name, columns)));
+    let (of_rows, of_columns) = (at(&[width as i64, 0, 1]), at(&[0, width as i64, 1]));
+    let load = |buffer, index: &Index| operand(buffer, DType::BF16, DType::BF16, index.clone());
+    let product = |a, b| {
+        let (a, b) = (load(a, &of_rows), load(b, &of_columns));
+        Product { k: vec![width], a, b, dtype: DType::F32 }
+    };
+    let mut program = Program::default();
+    let [x, y] = [0, 1].map(|number| program.push(InstrKind::Producer(number), DType::F32));
+    let both = program.push(InstrKind::Binary(Binary::Mul, x, y), DType::F32);
+    let values = [x, y, both].map(|value| program.push(InstrKind::Cast(value), DType::BF16));
+    let consumers = values.into_iter().zip([("of_x", b), ("of_y", d), ("of_both", b)]);
+    let consumers = consumers.map(|(value, (name, with))| {
+        let buffer = bench.output(name, DType::F32, &[rows, width]);
+        let (with, index) = (load(with, &of_columns), of_rows.clone());
+        Consumer { value, along: Direction::Columns, p: vec![width], with, dtype: DType::F32, buffer, index }
+    });
+    let consumers = consumers.collect();
+    let products = vec![product(a, b), product(c, d)];
+    let form = Form::Contraction(Contraction { products, consumers, band: None, inside: vec![] });
+    bench.kernel(
+        form,
+        Domain { axes: vec![rows, columns], outer: 0, rows: 1 },
+        program.region,
+        program.stores,
+    );
+    case("three wide sums".into(), bench, 0.04)
+}
+
+/// A thread's share of the sums would be 192 numbers, beside those of products: more than it has registers for.
+#[test]
+fn sums_that_do_not_fit_into_registers_take_other_tiles() {
+    let cases = [three_wide_sums()];
+    for options in [Options::default(), by_warpgroups()] {
+        let mut renderer = Renderer::new(options.clone());
+        renderer.program(&cases[0].plan).expect("renders");
+        assert!(renderer.functions().iter().all(|function| !function.text.contains("Strip")));
+        check(&cases, &options);
+    }
+}
+
 /// What a sweep computes again is what costs most: forward takes one sweep, the gradient of Q two, those of K and V one.
 #[test]
 fn forward_takes_one_sweep() {
