@@ -150,6 +150,10 @@ impl Functions {
     }
 
     /// Makes all functions executable.
+    #[cfg_attr(
+        not(feature = "object"),
+        expect(clippy::infallible_destructuring_match, reason = "there is another one with the feature")
+    )]
     pub(super) fn finish(self) -> Result<Machine, CodegenError> {
         let failed = |message: String| CodegenError::Backend { kernel: String::new(), message };
         let mut module = match self.module {
