@@ -459,7 +459,7 @@ impl Candidate<'_> {
                 if guard.is_empty() && chooses_matrix(index, &region, space) =>
             {
                 let is_packed_fast = match self.free[value.index()] {
-                    true => is_matrix(index, space),
+                    true => is_matrix(index, space) || overlaps(index, space) && lies_in_runs(index, space),
                     false => computing.is_empty() || is_matrix(index, space) || !overlaps(index, space),
                 };
                 if !is_packed_fast {
@@ -477,6 +477,21 @@ fn chooses_matrix(index: &Index, region: &Region, space: &Space) -> bool {
     let extents = Domain { axes: space.extents(), outer: 0, rows: 0 };
     let within = space.domain().outer..extents.axes.len();
     index.indirect.iter().all(|term| !region.varies(term.value, within.clone(), &extents))
+}
+
+/// Elements side by side from which on an operand is packed as it lies.
+const RUN: usize = 7;
+
+/// Whether an operand's rows (or columns), or what is summed of it, lie in runs that are long enough to be packed as they lie.
+fn lies_in_runs(index: &Index, space: &Space) -> bool {
+    let (extents, domain) = (space.extents(), space.domain());
+    let is_run = |axes: std::ops::Range<usize>| {
+        let inner = axes.rev().find(|&axis| extents[axis] > 1 && index.strides[axis] != 0);
+        inner.is_some_and(|axis| index.strides[axis] == 1 && extents[axis] >= RUN)
+    };
+    let columns = space.strides_along(index, Role::Column);
+    is_run(if columns { domain.column_axes() } else { domain.row_axes() })
+        || is_run(domain.axes.len()..extents.len())
 }
 
 /// Whether an operand's rows (or columns) and summed axes each have one stride, one of them 1, so that packing it

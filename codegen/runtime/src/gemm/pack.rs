@@ -1,10 +1,11 @@
 //! Packing: strided operands into the words that the register tiles read.
 //!
 //! The fast functions take `f32` blocks with one axis of unit stride (where words are pairs of bf16, blocks of bf16,
-//! too); everything else is first copied to such a block (`stage`). With AVX-512, two loaders (16 words
+//! too), those of B also columns in runs, as what a window sees of an image lies; everything else is first copied to such a block (`stage`). With AVX-512, two loaders (16 words
 //! along k, 16 words across it) and one 16×16 transpose serve both operands, both layouts and all kinds of words.
 
 use super::microkernel::{LDA, Load};
+use std::ops::Range;
 
 /// Where the elements of one axis lie, from the start of a block, in elements.
 #[derive(Clone, Copy)]
@@ -25,9 +26,33 @@ impl Offsets<'_> {
     pub(super) fn unit(self) -> bool {
         matches!(self, Offsets::Strided(1))
     }
+
+    /// How many of the first `count` elements lie side by side from the first on.
+    pub(super) fn run(self, count: usize) -> usize {
+        match self {
+            Offsets::Strided(1) => count,
+            Offsets::Strided(_) => 1.min(count),
+            Offsets::Table(table) => runs(&table[..count]).next().map_or(0, |run| run.len()),
+        }
+    }
 }
 
-/// A block of an operand, one of whose axes has unit stride. `outer` is m or n.
+/// Elements side by side from which on runs are packed as they lie.
+pub(super) const RUN: usize = 4;
+
+/// The parts of a table whose elements lie side by side.
+fn runs(table: &[isize]) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let rest = &table[start..];
+        let breaks = rest.windows(2).position(|pair| pair[1] != pair[0] + 1);
+        let run = start..start + breaks.map_or(rest.len(), |last| last + 1);
+        start = run.end;
+        (!run.is_empty()).then_some(run)
+    })
+}
+
+/// A block of an operand, one of whose axes has unit stride, or whose columns lie in runs. `outer` is m or n.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a, T = f32> {
     pub base: *const T,
@@ -44,6 +69,24 @@ impl<T> Block<'_, T> {
     #[inline(always)]
     fn depth(&self, k: usize) -> *const T {
         self.base.wrapping_offset(self.k.at(k))
+    }
+}
+
+impl<'a, T> Block<'a, T> {
+    /// Where columns lie, if they lie in runs that are long enough to be packed as they are.
+    fn columns_in_runs(&self, columns: usize) -> Option<&'a [isize]> {
+        match self.outer {
+            Offsets::Table(table) if !self.k.unit() && self.outer.run(columns) >= RUN => Some(table),
+            _ => None,
+        }
+    }
+
+    /// Where values of k lie, if a table says that.
+    fn k_table(&self) -> Option<&'a [isize]> {
+        match self.k {
+            Offsets::Table(table) => Some(table),
+            Offsets::Strided(_) => None,
+        }
     }
 }
 
@@ -125,10 +168,17 @@ pub(super) unsafe fn pack_b<const NR: usize>(
                         from.copy_to_nonoverlapping(out.add(k * NR), count);
                     }
                 }
+            } else if let Some(table) = block.columns_in_runs(columns) {
+                for run in runs(&table[j..j + count]) {
+                    for k in 0..depth {
+                        let from = block.depth(k).wrapping_offset(table[j + run.start]);
+                        from.copy_to_nonoverlapping(out.add(k * NR + run.start), run.len());
+                    }
+                }
             } else {
                 for c in 0..count {
                     let from = block.row(j + c);
-                    (0..depth).for_each(|k| *out.add(k * NR + c) = *from.add(k));
+                    (0..depth).for_each(|k| *out.add(k * NR + c) = *from.wrapping_offset(block.k.at(k)));
                 }
             }
         }
@@ -189,8 +239,8 @@ impl<'a> Source<'a> {
             match along {
                 Offsets::Strided(stride) => (self.load)(out, at(start), stride, count),
                 Offsets::Table(table) => {
-                    for (i, &offset) in table[..count].iter().enumerate() {
-                        (self.load)(out.add(i), at(start + offset), 1, 1);
+                    for run in runs(&table[..count]) {
+                        (self.load)(out.add(run.start), at(start + table[run.start]), 1, run.len());
                     }
                 }
             }
@@ -205,13 +255,12 @@ impl<'a> Source<'a> {
     /// `count` × `depth` elements of this part, widened into `stage`, as a block.
     ///
     /// # Safety
-    /// The operand has them; `stage` holds `count · LDA` values or, where the outer axis has unit stride,
-    /// `depth · count`.
+    /// The operand has them; `stage` holds `count · LDA` values, and `depth` is at most `LDA`.
     pub(super) unsafe fn staged(&self, count: usize, depth: usize, stage: *mut f32) -> Block<'a> {
         let unit = Offsets::Strided(1);
         // SAFETY: as promised.
         unsafe {
-            if self.outer.unit() {
+            if self.outer.run(count) > self.k.run(depth) {
                 (0..depth).for_each(|k| self.column(k, count, stage.add(k * count)));
                 Block { base: stage, outer: unit, k: Offsets::Strided(count as isize) }
             } else {
@@ -343,7 +392,7 @@ pub(super) mod pairs {
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    use super::{Block, LDA, PanelSize};
+    use super::{Block, LDA, PanelSize, runs};
     use std::arch::x86_64::*;
 
     /// Columns of a panel.
@@ -486,6 +535,70 @@ pub(super) mod x86 {
         unsafe { W::across_k(at(w * W::K), next, mask) }
     }
 
+    /// Sixteen places or fewer, in runs that lie side by side.
+    struct Pieces {
+        /// Where the first lane of a vector would lie if the run went on to both sides, and the lanes that belong to it.
+        pieces: [(isize, u16); 16],
+        count: usize,
+    }
+
+    impl Pieces {
+        /// The places of a table of sixteen entries at most.
+        fn of(table: &[isize]) -> Pieces {
+            let mut all = Pieces { pieces: [(0, 0); 16], count: 0 };
+            for run in runs(table) {
+                all.pieces[all.count] =
+                    (table[run.start] - run.start as isize, first(run.end) & !first(run.start));
+                all.count += 1;
+            }
+            all
+        }
+
+        /// As [`across`](self::across) for these places; zeros at a word behind the last.
+        #[inline(always)]
+        unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
+            &self,
+            block: &Block<'_, W::Stored>,
+            w: usize,
+            depth: usize,
+        ) -> [__m512i; PARTS] {
+            let mut lines = [zeros(); PARTS];
+            if w * W::K >= depth {
+                return lines;
+            }
+            for &(offset, mask) in &self.pieces[..self.count] {
+                let at = |k: usize| block.depth(k).wrapping_offset(offset);
+                let next = (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1));
+                // SAFETY: the caller's contract; places of other runs are masked.
+                let piece = unsafe { W::across_k(at(w * W::K), next, mask) };
+                for (line, piece) in lines.iter_mut().zip(piece) {
+                    // SAFETY: registers only.
+                    *line = unsafe { _mm512_or_si512(*line, piece) };
+                }
+            }
+            lines
+        }
+
+        /// Sixteen words of these places of k in a row (or column), where each word is one value.
+        #[inline(always)]
+        unsafe fn along_k<const PARTS: usize, W: Word<PARTS>>(
+            &self,
+            row: *const W::Stored,
+        ) -> [__m512i; PARTS] {
+            debug_assert_eq!(W::K, 1, "words of one value");
+            let mut lines = [zeros(); PARTS];
+            for &(offset, mask) in &self.pieces[..self.count] {
+                // SAFETY: the caller's contract; places of other runs are masked.
+                let piece = unsafe { W::across_k(row.wrapping_offset(offset), None, mask) };
+                for (line, piece) in lines.iter_mut().zip(piece) {
+                    // SAFETY: registers only.
+                    *line = unsafe { _mm512_or_si512(*line, piece) };
+                }
+            }
+            lines
+        }
+    }
+
     /// The first word of a part of the 16 that begin at `w`.
     fn at_part<const PARTS: usize>(w: usize, part: usize) -> usize {
         w * PARTS + part * 16
@@ -566,12 +679,29 @@ pub(super) mod x86 {
                 }
                 return;
             }
+            if let Some(table) = block.columns_in_runs(columns) {
+                for j in halves() {
+                    let pieces = Pieces::of(&table[j.min(columns)..columns.min(j + 16)]);
+                    for w in 0..all {
+                        let lines = pieces.across::<PARTS, W>(block, w, depth);
+                        for (part, line) in lines.into_iter().enumerate() {
+                            _mm512_storeu_si512(at(j, w, part), line);
+                        }
+                    }
+                }
+                return;
+            }
             for j in halves() {
                 for w in (0..all).step_by(16) {
                     let mut squares = [[zeros(); 16]; PARTS];
+                    let table = block.k_table().map(|table| &table[w.min(depth)..depth.min(w + 16)]);
+                    let pieces = table.map(Pieces::of);
                     for c in 0..16.min(columns.saturating_sub(j)) {
                         let k = w * W::K;
-                        let lines = W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k));
+                        let lines = match &pieces {
+                            Some(pieces) => pieces.along_k::<PARTS, W>(block.row(j + c)),
+                            None => W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k)),
+                        };
                         squares.iter_mut().zip(lines).for_each(|(square, line)| square[c] = line);
                     }
                     for (part, square) in squares.into_iter().enumerate() {

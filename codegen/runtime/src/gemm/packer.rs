@@ -2,7 +2,7 @@
 
 use super::blocking::{STAGED, chunks};
 use super::microkernel::{KC, Kernels, LDA, Step};
-use super::pack::{Block, Narrow, PanelSize, Source};
+use super::pack::{Block, Narrow, PanelSize, RUN, Source};
 use super::{Element, Precision};
 use std::ops::Range;
 
@@ -41,6 +41,11 @@ impl Packer {
         }
     }
 
+    /// Whether columns of B, or values of k in words of one value, lie in runs that are long enough to be packed as they lie.
+    fn lies_in_runs(self, source: &Source<'_>, columns: usize, depth: usize) -> bool {
+        source.outer.run(columns) >= RUN || self.kernels.step == Step::F32 && source.k.run(depth) >= RUN
+    }
+
     /// Packs the first `columns` columns of B, `depth` values of k deep, into panels.
     ///
     /// # Safety
@@ -60,6 +65,9 @@ impl Packer {
             match self.way(source, element) {
                 Way::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
                 Way::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
+                Way::Staged if element == Element::F32 && self.lies_in_runs(source, columns, depth) => {
+                    (kernels.pack_b)(&source.block(), columns, depth, out, panels);
+                }
                 Way::Staged => {
                     let stage = |j: Range<usize>, k: Range<usize>| {
                         source.from(j.start, k.start).staged(j.len(), k.len(), stage)

@@ -26,9 +26,14 @@ enum Lie {
     /// k by a table, rows contiguous.
     KTable,
     Tables,
+    /// Rows in runs of seven, k shuffled.
+    Runs,
+    /// k in runs of seven, rows shuffled.
+    KRuns,
 }
 
-const LIES: [Lie; 6] = [Lie::KUnit, Lie::OuterUnit, Lie::Sparse, Lie::RowTable, Lie::KTable, Lie::Tables];
+const LIES: [Lie; 8] =
+    [Lie::KUnit, Lie::OuterUnit, Lie::Sparse, Lie::RowTable, Lie::KTable, Lie::Tables, Lie::Runs, Lie::KRuns];
 
 fn table(stride: usize, len: usize, random: &mut Random) -> Axis {
     let mut offsets: Vec<isize> = (0..len).map(|i| (i * stride) as isize).collect();
@@ -69,6 +74,14 @@ impl Data {
             Lie::RowTable => (table(k, outer, random), strided(k, 1)),
             Lie::KTable => (strided(outer, 1), table(outer, k, random)),
             Lie::Tables => (table(1, outer, random), table(outer, k, random)),
+            Lie::Runs => (
+                Axis::Table((0..outer as isize).map(|i| i / 7 * 9 + i % 7).collect()),
+                table(2 * outer, k, random),
+            ),
+            Lie::KRuns => (
+                table(2 * k, outer, random),
+                Axis::Table((0..k as isize).map(|p| p / 7 * 9 + p % 7).collect()),
+            ),
         };
         let operand = Operand { element, outer: outer_axis, k: k_axis, batch: batches };
         let (mut bytes, mut values) = (vec![0xff; (batch * matrix + outer + k) * element.size()], Vec::new());
