@@ -285,7 +285,9 @@ mod presets_compile {
     /// Functions in one file, which NVRTC takes for one.
     fn file(functions: &[&Function]) -> Function {
         let text = functions.iter().map(|function| function.text.as_str()).collect::<Vec<_>>().join("\n");
-        Function { text, ..functions[0].clone() }
+        // What spills is compiled again for fewer blocks, as it is alone.
+        let blocks = functions.iter().map(|function| function.blocks).max().unwrap_or(1);
+        Function { text, blocks, ..functions[0].clone() }
     }
 
     /// A function's text with a number for each name of a buffer: layers have the same kernels but for names.
