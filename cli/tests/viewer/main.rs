@@ -97,7 +97,7 @@ fn a_journey_by_clicks() {
     assert!(view.kernels.iter().any(|row| row.name == kernel), "{kernel}");
     browser.awaits_text("[data-part=Code] pre", " = erf %");
     browser.click("[data-part=Code] details:nth-of-type(2) summary");
-    browser.awaits_text("[data-part=Code] details:nth-of-type(2) pre", "KERNEL");
+    browser.awaits_text("[data-part=Code] details:nth-of-type(2) pre", "ret");
     // A fused op by its row in a column, and back twice by the browser's own history.
     browser.click(".column[data-kind=node] .row.linked");
     browser.awaits_chosen("%");

@@ -309,8 +309,8 @@ fn unary(op: Unary, x: &str, dtype: DType) -> String {
         Unary::Sqrt => function("sqrt"),
         Unary::Tanh => function("tanh"),
         Unary::Erf => function("erf"),
-        Unary::Sin => function("sin"),
-        Unary::Cos => function("cos"),
+        Unary::Sin => format!("sine({x})"),
+        Unary::Cos => format!("cosine({x})"),
         Unary::Not if dtype == DType::Bool => format!("!{x}"),
         Unary::Not => format!("~{x}"),
     }

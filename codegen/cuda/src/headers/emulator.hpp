@@ -20,6 +20,7 @@
 #define DEVICE inline
 #define UNROLL
 #define ROLLED
+#define CONSTANT static const
 #define __launch_bounds__(...)
 #define __grid_constant__
 // Filled anew for each block with bytes that are NaN in every type of float.

@@ -31,6 +31,8 @@ template <int COUNT> struct Pointers {
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
+// A table that no thread writes.
+#define CONSTANT __constant__ const
 // An array in memory that the block's threads share; its content is anything until they have written it.
 #define SHARED(T, name, count) __shared__ __align__(16) T name[count]
 // As SHARED, in memory that launches ask for, as much as they like: from a number of bytes on.

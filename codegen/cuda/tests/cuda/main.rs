@@ -1,6 +1,7 @@
 //! The CUDA back end without a GPU: its generated source, compiled for the CPU, against the reference evaluator and the
 //! interpreter of kernels, under every schedule of threads and copies.
 
+mod angles;
 mod banks;
 mod collectives;
 mod gemv;
