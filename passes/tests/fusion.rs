@@ -5,7 +5,7 @@ use kernfusion_ir::kernel::{self, KernelGraph, interpret};
 use kernfusion_ir::random::philox4x32;
 use kernfusion_ir::{
     Binary, Builder, Compare, DType, DotGeneral, Gather, Graph, InputRole, Iota, Op, Origin, ReduceOp,
-    TensorType, Unary, ValueId,
+    TensorType, Unary, ValueId, Windows,
 };
 use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::{PIPELINE, grad, run};
@@ -262,4 +262,34 @@ fn a_small_transformer_and_its_gradients() {
     let dots = graph.ids().filter(|&id| matches!(graph[id].op, Op::DotGeneral(_))).count();
     println!("{} kernels for {dots} products\n{}", kernels.kernels.len(), show(&kernels));
     assert!(kernels.kernels.len() <= dots + 20, "{} kernels for {dots} products", kernels.kernels.len());
+}
+
+/// A convolution by one product whose operand is what a window of 3 × 3 sees.
+fn convolution(stride: usize) -> Graph {
+    let mut graph = build("convolution", |b| {
+        let (x, w) = (float(b, "x", &[2, 3, 11, 11]), float(b, "w", &[4, 27]));
+        let windows = Windows { places: vec![3; 2], stride: vec![stride; 2], dilation: vec![1; 2] };
+        let seen = b.op(windows, &[x]).unwrap();
+        let results = (11 - 3) / stride + 1;
+        let seen = b.permute(seen, &[1, 4, 5, 0, 2, 3]).unwrap();
+        let seen = b.reshape(seen, &[27, 2 * results * results]).unwrap();
+        let dot = DotGeneral {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![1],
+            rhs_contract: vec![0],
+            dtype: DType::F32,
+        };
+        b.op(dot, &[w, seen]).unwrap();
+    });
+    let last = graph.ids().last().expect("nodes");
+    graph.output("y", last);
+    graph
+}
+
+#[test]
+fn a_product_reads_what_a_window_that_moves_by_one_sees_as_it_lies() {
+    assert_eq!(check(&convolution(1)).kernels.len(), 1);
+    // Nothing lies side by side.
+    assert_eq!(check(&convolution(2)).kernels.len(), 2);
 }

@@ -52,8 +52,8 @@ pub fn whole_source(function: &Function) -> String {
 pub const OPTIONS: [&str; 4] =
     ["--std=c++17", "-default-device", "-Xptxas=-v", "--extra-device-vectorization"];
 
-/// Compiles a function for an architecture such as `sm_90`. Where as many blocks of a multiprocessor as it should have leave it too few registers, so that some
-/// would be spilled, it is compiled for the most that do not, or for one.
+/// Compiles a function for an architecture such as `sm_90`. Where its launch bounds leave a thread too few registers, so that some are
+/// spilled, it is compiled for fewer blocks of a multiprocessor: for the most with which none is, or for one.
 ///
 /// # Errors
 /// NVRTC is not installed, or refuses the source or the architecture.

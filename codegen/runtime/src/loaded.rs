@@ -35,8 +35,8 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Code of an object file with the parameters in this file, and an arena of so many bytes, on `threads` threads; 0: one for each
-    /// core.
+    /// Code of an object file with the parameters in this file and an arena of `arena_bytes` bytes, run by `threads` threads (0: one for
+    /// each core).
     ///
     /// # Errors
     /// The file is not there or has not the model's parameters, or memory is short.

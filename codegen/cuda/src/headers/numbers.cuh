@@ -86,9 +86,9 @@ DEVICE u32 random_bits(u32 seed, u32 step, u32 node, u64 element) {
   return word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3;
 }
 
-// The binary digits of 2/π behind those of its whole part.
-CONSTANT u32 TURNS[9] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
-                         0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
+// 32 zeros, then the binary digits of 2/π.
+CONSTANT u32 TWO_OVER_PI[9] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
+                               0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
 
 // An angle as quarter turns, of which the last two bits count, and the rest, π/4 at most.
 struct Angle {
@@ -96,8 +96,8 @@ struct Angle {
   float rest;
 };
 
-// Multiplied by 2/π, of which only those digits are taken that are no whole turns (Payne and Hanek, 1983): 24 digits of the angle
-// by 96, of which 64 are kept. CUDA's own function does the same with an array in local memory.
+// Argument reduction (Payne and Hanek, 1983): the angle's 24 digits times 96 digits of 2/π, from the first one that is no multiple of a
+// whole turn on; 64 digits of the product are kept. CUDA's own function does the same with an array in local memory.
 DEVICE Angle angle_of(float x) {
   const u32 bits = bits_of_float(x), size = bits & 0x7fffffffu;
   if (size < 0x3f490fdbu) return Angle{0, x};
@@ -106,7 +106,7 @@ DEVICE Angle angle_of(float x) {
   u32 digits[3];
   UNROLL
   for (int i = 0; i < 3; i++) {
-    const u64 both = (u64)TURNS[word + i] << 32 | TURNS[word + i + 1];
+    const u64 both = (u64)TWO_OVER_PI[word + i] << 32 | TWO_OVER_PI[word + i + 1];
     digits[i] = (u32)(both >> (32 - shift));
   }
   const u64 low = (u64)mantissa * digits[2];

@@ -22,7 +22,7 @@ template <int COUNT> struct Pointers {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 #define KERNEL extern "C" __global__ void
-// How many blocks of a function a multiprocessor should run at once; it is compiled again for fewer where so many leave too few registers.
+// How many blocks of a function a multiprocessor should run at once; it is compiled again for fewer where that many leave too few registers.
 #ifdef FEWER_BLOCKS
 #define BLOCKS(most) FEWER_BLOCKS
 #else

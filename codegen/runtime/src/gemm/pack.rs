@@ -27,18 +27,23 @@ impl Offsets<'_> {
         matches!(self, Offsets::Strided(1))
     }
 
-    /// How many of the first `count` elements lie side by side from the first on.
+    /// How many of the first `count` elements lie side by side at most, as far as [`LOOKED_AT`] of them tell: the first run may be the end
+    /// of one that another thread has begun.
     pub(super) fn run(self, count: usize) -> usize {
         match self {
             Offsets::Strided(1) => count,
-            Offsets::Strided(_) => 1.min(count),
-            Offsets::Table(table) => runs(&table[..count]).next().map_or(0, |run| run.len()),
+            Offsets::Strided(_) => 1,
+            Offsets::Table(table) => {
+                runs(&table[..count.min(LOOKED_AT)]).map(|run| run.len()).max().unwrap_or(0)
+            }
         }
     }
 }
 
 /// Elements side by side from which on runs are packed as they lie.
 pub(super) const RUN: usize = 4;
+/// Entries of a table that tell how long its runs are.
+const LOOKED_AT: usize = 32;
 
 /// The parts of a table whose elements lie side by side.
 fn runs(table: &[isize]) -> impl Iterator<Item = Range<usize>> {
@@ -554,6 +559,25 @@ pub(super) mod x86 {
             all
         }
 
+        /// Words of all runs, each from where [`Word::across_k`] reads it, given the run's offset.
+        #[inline(always)]
+        unsafe fn joined<const PARTS: usize, W: Word<PARTS>>(
+            &self,
+            at: impl Fn(isize) -> (*const W::Stored, Option<*const W::Stored>),
+        ) -> [__m512i; PARTS] {
+            let mut lines = [zeros(); PARTS];
+            for &(offset, mask) in &self.pieces[..self.count] {
+                let (p, next) = at(offset);
+                // SAFETY: the caller's contract; places of other runs are masked.
+                let piece = unsafe { W::across_k(p, next, mask) };
+                for (line, piece) in lines.iter_mut().zip(piece) {
+                    // SAFETY: registers only.
+                    *line = unsafe { _mm512_or_si512(*line, piece) };
+                }
+            }
+            lines
+        }
+
         /// As [`across`](self::across) for these places; zeros at a word behind the last.
         #[inline(always)]
         unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
@@ -562,21 +586,13 @@ pub(super) mod x86 {
             w: usize,
             depth: usize,
         ) -> [__m512i; PARTS] {
-            let mut lines = [zeros(); PARTS];
             if w * W::K >= depth {
-                return lines;
+                return [zeros(); PARTS];
             }
-            for &(offset, mask) in &self.pieces[..self.count] {
-                let at = |k: usize| block.depth(k).wrapping_offset(offset);
-                let next = (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1));
-                // SAFETY: the caller's contract; places of other runs are masked.
-                let piece = unsafe { W::across_k(at(w * W::K), next, mask) };
-                for (line, piece) in lines.iter_mut().zip(piece) {
-                    // SAFETY: registers only.
-                    *line = unsafe { _mm512_or_si512(*line, piece) };
-                }
-            }
-            lines
+            let at = |k: usize, offset: isize| block.depth(k).wrapping_offset(offset);
+            let next = |offset| (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1, offset));
+            // SAFETY: the caller's contract.
+            unsafe { self.joined::<PARTS, W>(|offset| (at(w * W::K, offset), next(offset))) }
         }
 
         /// Sixteen words of these places of k in a row (or column), where each word is one value.
@@ -586,16 +602,8 @@ pub(super) mod x86 {
             row: *const W::Stored,
         ) -> [__m512i; PARTS] {
             debug_assert_eq!(W::K, 1, "words of one value");
-            let mut lines = [zeros(); PARTS];
-            for &(offset, mask) in &self.pieces[..self.count] {
-                // SAFETY: the caller's contract; places of other runs are masked.
-                let piece = unsafe { W::across_k(row.wrapping_offset(offset), None, mask) };
-                for (line, piece) in lines.iter_mut().zip(piece) {
-                    // SAFETY: registers only.
-                    *line = unsafe { _mm512_or_si512(*line, piece) };
-                }
-            }
-            lines
+            // SAFETY: the caller's contract.
+            unsafe { self.joined::<PARTS, W>(|offset| (row.wrapping_offset(offset), None)) }
         }
     }
 
