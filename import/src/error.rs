@@ -50,7 +50,7 @@ pub enum ImportError {
     #[error("it cannot be exported as ONNX: {0}")]
     Export(String),
     /// A program with ops that ONNX has no counterpart for: all of them.
-    #[error("it cannot be exported as ONNX: no counterpart has {}", each(.0))]
+    #[error("it cannot be exported as ONNX, which has no counterpart of {}", each(.0))]
     ExportOps(Vec<UnknownOperator>),
     /// A program that cannot be traced, compiled or run, or states that it does not have.
     #[error(transparent)]

@@ -106,7 +106,7 @@ fn what_onnx_cannot_have_is_said() {
         file.map(|_| ()).unwrap_err().to_string()
     };
     let message = refused("dropout");
-    assert!(message.contains("no counterpart has random_bits ("), "{message}");
+    assert!(message.contains("no counterpart of random_bits ("), "{message}");
     let message = refused("lstm");
     assert!(
         message.contains("scan (4 times, first in lstm") && !message.contains("random_bits"),

@@ -79,7 +79,8 @@ impl Loss {
         let outputs: Vec<_> = outputs.collect();
         let is_adapted = trace.parameters().iter().any(|(parameter, _)| is_adapter(&parameter.name));
         if lora.is_some() && !is_adapted {
-            return Err(CliError::Usage("--lora-targets: no matrix of the model has such a name".into()));
+            let reason = "--lora-targets: no matrix of the model has such a name; `import` lists them in signature.json";
+            return Err(CliError::Usage(reason.into()));
         }
         let number = if let Loss::Output(number) = self { number } else { 0 };
         let Some(output) = outputs.get(number) else {
