@@ -1,7 +1,7 @@
 //! Fused kernels compute what the graph computes, and as few kernels as they should.
 
 use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
-use kernfusion_ir::kernel::{self, KernelGraph, interpret};
+use kernfusion_ir::kernel::{self, Direction, InstrKind, KernelGraph, interpret};
 use kernfusion_ir::random::philox4x32;
 use kernfusion_ir::{
     Binary, Builder, Compare, DType, DotGeneral, Gather, Graph, InputRole, Iota, Op, Origin, ReduceOp,
@@ -292,4 +292,26 @@ fn a_product_reads_what_a_window_that_moves_by_one_sees_as_it_lies() {
     assert_eq!(check(&convolution(1)).kernels.len(), 1);
     // Nothing lies side by side.
     assert_eq!(check(&convolution(2)).kernels.len(), 2);
+}
+
+/// Twelve sums of twelve rows: what follows them has as many elements as there are rows, but none for each row.
+#[test]
+fn sums_across_rows_read_rows_as_they_lie() {
+    let mut graph = build("sums", |b| {
+        let (x, w) = (float(b, "x", &[4, 3, 12]), float(b, "w", &[12]));
+        let sums = b.reduce(ReduceOp::Sum, &[0, 1], x).unwrap();
+        let squares = b.mul(sums, sums).unwrap();
+        b.add(squares, w).unwrap();
+    });
+    let last = graph.ids().last().expect("nodes");
+    graph.output("y", last);
+    let kernels = check(&graph);
+    let rows = |kernel: &kernel::Kernel| {
+        kernel
+            .region
+            .instrs
+            .iter()
+            .any(|instr| matches!(instr.kind, InstrKind::Reduce(_, Direction::Rows, _)))
+    };
+    assert!(kernels.kernels.iter().any(rows), "{}", show(&kernels));
 }

@@ -35,10 +35,7 @@ impl ProgramArgs {
         weights: &WeightsArgs,
         work: Work,
     ) -> Result<Subject, CliError> {
-        match (&self.program, self.loss) {
-            (Some(path), Some(loss)) => Ok(Subject::Given(Given::step(path, loss)?)),
-            (path, _) => Subject::new(path.as_deref(), model, weights, work),
-        }
+        Subject::new((self.program.as_deref(), self.loss), model, weights, work)
     }
 }
 
@@ -78,19 +75,20 @@ impl Given {
 }
 
 impl Subject {
-    /// The program of a file, or that of the model that the flags describe.
+    /// The program of a file or, with a loss, the training step of an imported model; or that of the model that the flags describe.
     pub(crate) fn new(
-        file: Option<&Path>,
+        (file, loss): (Option<&Path>, Option<Loss>),
         model: &ModelArgs,
         weights: &WeightsArgs,
         work: Work,
     ) -> Result<Self, CliError> {
-        match file {
-            Some(path) => {
+        match (file, loss) {
+            (Some(path), Some(loss)) => Ok(Subject::Given(Given::step(path, loss)?)),
+            (Some(path), None) => {
                 let given = Given { path: path.into(), graph: read_graph(path)?, step: None };
                 Ok(Subject::Given(given))
             }
-            None => Ok(Subject::Model(model.resolve()?.keeping(weights, work)?)),
+            (None, _) => Ok(Subject::Model(model.resolve()?.keeping(weights, work)?)),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::Outcome;
 use crate::common::destination::write_derived;
 use crate::common::error::CliError;
 use crate::common::model::{MemoryArgs, ModelArgs, PrecisionArgs, WeightsArgs, Work};
+use crate::common::objective::Loss;
 use crate::common::screen::{Screen, note};
 use crate::common::subject::Subject;
 use crate::inspection::stages::{
@@ -34,11 +35,16 @@ const ARCHITECTURE: &str = "compute_80";
   kernfusion dump --work decode --diff weights-int8
   kernfusion dump step.kir --stage asm --kernel attn
   kernfusion dump model --stage fuse
+  kernfusion dump model --loss cross-entropy --stage fuse
   kernfusion dump --preset tiny --work forward --stage fuse --format dot | dot -Tsvg > kernels.svg")]
 pub(crate) struct Args {
     /// A program in text form, or the folder of an imported model, instead of a program of a preset
     #[arg(value_name = "FILE.kir|DIR", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
     file: Option<PathBuf>,
+    /// With the folder of an imported model: its training step with AdamW instead of its outputs, by the cross-entropy or the mean square of the
+    /// first output and an input "target", or output N, a scalar
+    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "file")]
+    loss: Option<Loss>,
     #[command(flatten)]
     model: ModelArgs,
     /// Which program of the model
@@ -126,7 +132,7 @@ enum Format {
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let args = Args { memory: args.memory.or_whole(), ..args };
     args.ranks.check(args.work)?;
-    let subject = Subject::new(args.file.as_deref(), &args.model, &args.weights, args.work)?;
+    let subject = Subject::new((args.file.as_deref(), args.loss), &args.model, &args.weights, args.work)?;
     let mut text = args.show(&subject)?;
     if let Some(part) = args.kernel.as_ref().filter(|_| text.is_empty()) {
         return Err(CliError::Usage(format!("no kernel has a name that contains {part:?}")));
@@ -178,8 +184,11 @@ impl Args {
         };
         let planned = || fused().map(|(stages, kernels)| stages.plan(kernels));
         match self.stage()? {
+            Stage::Trace if self.loss.is_some() => Err(CliError::Usage(
+                "--stage grad shows the whole training step, --stage trace without --loss the model".into(),
+            )),
             Stage::Trace => self.graph(&self.traced(subject)?),
-            Stage::Grad if self.file.is_some() => Err(CliError::Usage(
+            Stage::Grad if self.file.is_some() && self.loss.is_none() => Err(CliError::Usage(
                 "a file holds what was derived already; --stage trace shows all of it".into(),
             )),
             Stage::Grad if self.work == Work::Train => {

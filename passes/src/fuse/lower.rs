@@ -318,6 +318,12 @@ impl Candidate<'_> {
     ) -> Option<Result<Vec<Index>, Refusal>> {
         let domain = space.domain();
         let rows = 0..domain.outer + domain.rows;
+        // Where rows are reduced and columns are not, nothing belongs to a row.
+        let reduced =
+            self.members.iter().filter(|&&member| self.graph[member].op.entry() == KernelEntry::Reduction);
+        if reduced.clone().next().is_some() && !reduced.clone().any(|&member| self.along_rows(member)) {
+            return None;
+        }
         if domain.column_axes().is_empty() || domain.extent(rows.clone()) != shape.iter().product::<usize>() {
             return None;
         }

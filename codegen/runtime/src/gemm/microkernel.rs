@@ -103,6 +103,8 @@ pub(super) struct Kernels {
     pub uses_tiles: bool,
     /// The register tile, of any number of rows up to `mr`.
     pub tile: Tile,
+    /// The left half of the register tile's columns, where that takes half the time.
+    pub half: Option<Tile>,
     pub pack_a: PackA,
     /// As `pack_a`, into words that are `f32`.
     pub pack_a_f32: PackA,
@@ -174,7 +176,8 @@ impl Kernels {
         self.uses_tiles.then(|| unsafe { Tiles::configured() })
     }
 
-    /// The tile of `rows` rows for the last panel's `columns`: computes a whole tile in scratch and copies what is valid.
+    /// The tile of `rows` rows for the last panel's `columns`: where these do not fill its registers, computes a whole tile in
+    /// scratch and copies what is valid.
     ///
     /// # Safety
     /// As the tile's, but only `columns` columns of C are touched.
@@ -186,17 +189,26 @@ impl Kernels {
         b: *const u32,
         target: &TileOutput,
     ) {
+        let (width, tile) = match self.half {
+            Some(half) if columns <= self.nr / 2 => (self.nr / 2, half),
+            _ => (self.nr, self.tile),
+        };
+        if columns == width {
+            // SAFETY: the caller's contract.
+            return unsafe { tile(rows, words, a, b, target) };
+        }
         let mut whole = [0.0; LARGEST_TILE];
         let c = whole.as_mut_ptr();
+        let at = |row: usize| (c.wrapping_add(row * width), target.c.wrapping_add(row * target.ldc));
         // SAFETY: `whole` holds a register tile, of which the part that exists is copied.
         unsafe {
-            let at = |i: usize, j: usize| target.c.add(i * target.ldc + j);
-            let valid = || (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j)));
-            if target.accumulate {
-                valid().for_each(|(i, j)| whole[i * self.nr + j] = at(i, j).read_unaligned());
+            for (scratch, c) in (0..rows).map(at).filter(|_| target.accumulate) {
+                scratch.copy_from_nonoverlapping(c, columns);
             }
-            (self.tile)(rows, words, a, b, &TileOutput { c, ldc: self.nr, ..*target });
-            valid().for_each(|(i, j)| at(i, j).write_unaligned(whole[i * self.nr + j]));
+            tile(rows, words, a, b, &TileOutput { c, ldc: width, ..*target });
+            for (scratch, c) in (0..rows).map(at) {
+                c.copy_from_nonoverlapping(scratch, columns);
+            }
         }
     }
 }
@@ -242,47 +254,47 @@ impl<L: Lanes> Arithmetic for L {
     }
 }
 
-/// The tile of R rows and two registers of columns.
+/// The tile of R rows and V registers of columns, of the two that a panel has.
 ///
 /// # Safety
 /// The instruction set is there; `a` has R rows of `words` words at stride `LDA`, `b` as many rows of NR words, the
-/// target R rows of NR values.
+/// target R rows of V registers of values.
 #[inline(always)]
-unsafe fn tile<A: Arithmetic, const R: usize>(
+unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     words: usize,
     a: *const u32,
     b: *const u32,
     target: &TileOutput,
 ) {
-    let (half, nr) = (A::Sum::LANES, 2 * A::Sum::LANES);
+    let (lanes, nr) = (A::Sum::LANES, 2 * A::Sum::LANES);
     // SAFETY: the caller's contract; prefetches may point anywhere.
     unsafe {
-        let mut sums = [[A::Sum::splat(0.0); 2]; R];
+        let mut sums = [[A::Sum::splat(0.0); V]; R];
         for p in 0..words {
             // One row of all that is written and read beside every 8 steps: in a burst they would occupy the miss
             // buffers that the stream of B needs.
             let (row, stream) = ((p / (2 * STREAMS)).min(R - 1), p % STREAMS);
-            for line in (0..nr * 4).step_by(LINE) {
+            for line in (0..V * lanes * 4).step_by(LINE) {
                 prefetch_to_write(target.writes[stream].at(row, line).ptr);
                 prefetch(target.reads[stream].at(row, line).ptr);
                 prefetch(b.wrapping_add((p + 8) * nr).cast::<u8>().wrapping_add(line));
             }
             let b = b.add(p * nr);
-            let columns = [A::words(b), A::words(b.add(half))];
-            for (i, [left, right]) in sums.iter_mut().enumerate() {
+            let mut columns = [A::words(b); V];
+            for (v, column) in columns.iter_mut().enumerate().skip(1) {
+                *column = A::words(b.add(v * lanes));
+            }
+            for (i, sums) in sums.iter_mut().enumerate() {
                 let x = A::broadcast(a.add(i * LDA + p));
-                *left = A::multiply_add(*left, x, columns[0]);
-                *right = A::multiply_add(*right, x, columns[1]);
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = A::multiply_add(*sum, x, column);
+                }
             }
         }
-        for (i, [left, right]) in sums.into_iter().enumerate() {
-            let c = target.c.add(i * target.ldc);
-            if target.accumulate {
-                (left + A::Sum::load(c)).store(c);
-                (right + A::Sum::load(c.add(half))).store(c.add(half));
-            } else {
-                left.store(c);
-                right.store(c.add(half));
+        for (i, sums) in sums.into_iter().enumerate() {
+            for (v, sum) in sums.into_iter().enumerate() {
+                let c = target.c.add(i * target.ldc + v * lanes);
+                (if target.accumulate { sum + A::Sum::load(c) } else { sum }).store(c);
             }
         }
     }
@@ -330,12 +342,17 @@ macro_rules! tiles {
         mod $module {
             use super::*;
             #$attribute
-            unsafe fn of<const R: usize>(words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
+            unsafe fn of<const R: usize, const V: usize>(
+                words: usize,
+                a: *const u32,
+                b: *const u32,
+                target: &TileOutput,
+            ) {
                 // SAFETY: the caller's contract.
-                unsafe { tile::<$arithmetic, R>(words, a, b, target) }
+                unsafe { tile::<$arithmetic, R, V>(words, a, b, target) }
             }
             /// One function per number of rows: a last strip of fewer rows wastes nothing.
-            pub(super) unsafe fn rows(
+            pub(super) unsafe fn rows<const V: usize>(
                 rows: usize,
                 words: usize,
                 a: *const u32,
@@ -345,7 +362,7 @@ macro_rules! tiles {
                 // SAFETY: the caller's contract.
                 unsafe {
                     match rows {
-                        $($rows => of::<$rows>(words, a, b, target),)*
+                        $($rows => of::<$rows, V>(words, a, b, target),)*
                         _ => unreachable!("a tile has fewer rows"),
                     }
                 }
@@ -445,7 +462,8 @@ static PORTABLE: Kernels = Kernels {
     kc: KC,
     step: Step::F32,
     uses_tiles: false,
-    tile: portable_f32::rows,
+    tile: portable_f32::rows::<2>,
+    half: Some(portable_f32::rows::<1>),
     pack_a: pack::pack_a,
     pack_a_f32: pack::pack_a,
     pack_b: pack::pack_b::<8>,
@@ -510,7 +528,8 @@ mod x86 {
         kc: KC,
         step: Step::F32,
         uses_tiles: false,
-        tile: avx512_f32::rows,
+        tile: avx512_f32::rows::<2>,
+        half: Some(avx512_f32::rows::<1>),
         pack_a: pack::x86::pack_a_f32,
         pack_a_f32: pack::x86::pack_a_f32,
         pack_b: pack::x86::pack_b_f32,
@@ -522,7 +541,8 @@ mod x86 {
     };
     pub(super) static AVX512_BF16: Kernels = Kernels {
         step: Step::PAIR,
-        tile: avx512_bf16::rows,
+        tile: avx512_bf16::rows::<2>,
+        half: Some(avx512_bf16::rows::<1>),
         pack_a: pack::x86::pack_a_bf16,
         pack_b: pack::x86::pack_b_bf16,
         narrow: Some(Narrow { a: pack::x86::pack_a_pairs, b: pack::x86::pack_b_pairs }),
@@ -537,6 +557,7 @@ mod x86 {
         step: Step { values: 32, words: tiles::STEP },
         uses_tiles: true,
         tile: tiles::bf16,
+        half: None,
         ..AVX512_BF16
     };
     pub(super) static AMX_X3: Kernels = Kernels {
@@ -587,7 +608,8 @@ mod x86 {
         kc: KC,
         step: Step::F32,
         uses_tiles: false,
-        tile: avx2_f32::rows,
+        tile: avx2_f32::rows::<2>,
+        half: Some(avx2_f32::rows::<1>),
         pack_a: pack::pack_a,
         pack_a_f32: pack::pack_a,
         pack_b: pack::pack_b::<16>,
