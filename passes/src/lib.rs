@@ -39,6 +39,7 @@ mod runner;
 mod scale_products;
 pub mod simplify;
 mod split_reductions;
+mod window_sums;
 
 pub use autodiff::grad;
 pub use closed_form::ClosedForm;

@@ -2,7 +2,7 @@
 
 use crate::{
     bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products,
-    scale_products, simplify, split_reductions,
+    scale_products, simplify, split_reductions, window_sums,
 };
 use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
@@ -69,6 +69,12 @@ pub const PIPELINE: &[Pass] = &[
         name: "cse",
         about: "computes equal expressions once",
         run: |graph| quiet(cse::merge_common_subexpressions(graph)),
+    },
+    // After simplify, which moves slices and pads.
+    Pass {
+        name: "window-sums",
+        about: "pads once what a sum reads at many places",
+        run: |graph| quiet(window_sums::sum_windows(graph)),
     },
     Pass {
         name: "split-reductions",

@@ -52,6 +52,8 @@ pub enum Fusion {
     None,
 }
 
+/// Readers of a transposed view from which on it is in memory.
+const TRANSPOSED: usize = 4;
 /// Nodes in one kernel at most: a bound on registers and code size.
 const LARGEST: usize = 64;
 /// Nodes in one kernel at most where they are small maps side by side, which need registers one after the other.
@@ -149,6 +151,9 @@ impl<'a> Planner<'a> {
         let outputs: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
         let symbols = Rc::new(memo.borrow_mut().symbols(graph));
         let mut forced = outputs.clone();
+        if fusion != Fusion::None {
+            forced.extend(graph.ids().filter(|&id| is_transposed_often(graph, id)));
+        }
         loop {
             let free = free_values(graph, &forced, fusion);
             let (reads, readers) = edges(graph, &free, &outputs);
@@ -556,6 +561,20 @@ fn is_kept(graph: &Graph, id: ValueId) -> bool {
         Op::DynamicUpdate(_) => continued_state(graph, id).is_some(),
         op => op.entry() == KernelEntry::View && is_kept(graph, node.operands[0]),
     }
+}
+
+/// Whether a permutation has another innermost axis than what it shows, and many readers that would all go through memory in strides; products
+/// pack any layout.
+fn is_transposed_often(graph: &Graph, id: ValueId) -> bool {
+    let Op::Permute(permute) = &graph[id].op else { return false };
+    let shape = &graph[graph[id].operands[0]].ty.shape;
+    let long = |axis: &usize| shape[*axis] > 1;
+    let innermost = (0..shape.len()).rfind(long);
+    let shown = permute.axes.iter().copied().rfind(long);
+    let reads = |(user, _): &(ValueId, usize)| {
+        !matches!(graph[*user].op.entry(), KernelEntry::Contraction | KernelEntry::View)
+    };
+    innermost != shown && graph.users(id).iter().filter(|user| reads(user)).count() >= TRANSPOSED
 }
 
 /// Whether a gather does nothing but say which matrix of a table each product of a batch reads.
