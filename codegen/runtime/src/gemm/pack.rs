@@ -1,7 +1,7 @@
 //! Packing: strided operands into the words that the register tiles read.
 //!
 //! The fast functions take `f32` blocks with one axis of unit stride (where words are pairs of bf16, blocks of bf16,
-//! too), those of B also columns in runs, as what a window sees of an image lies; everything else is first copied to such a block (`stage`). With AVX-512, two loaders (16 words
+//! too), also columns of B and values of k in runs, as what a window sees of an image lies; everything else is first copied to such a block (`stage`). With AVX-512, two loaders (16 words
 //! along k, 16 words across it) and one 16×16 transpose serve both operands, both layouts and all kinds of words.
 
 use super::microkernel::{LDA, Load};
@@ -57,7 +57,7 @@ fn runs(table: &[isize]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// A block of an operand, one of whose axes has unit stride, or whose columns lie in runs. `outer` is m or n.
+/// A block of an operand, one of whose axes has unit stride or lies in runs. `outer` is m or n.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a, T = f32> {
     pub base: *const T,
@@ -86,11 +86,11 @@ impl<'a, T> Block<'a, T> {
         }
     }
 
-    /// Where values of k lie, if a table says that.
-    fn k_table(&self) -> Option<&'a [isize]> {
+    /// Where values of k lie, if they lie in runs and nothing has unit stride.
+    fn k_in_runs(&self) -> Option<&'a [isize]> {
         match self.k {
-            Offsets::Table(table) => Some(table),
-            Offsets::Strided(_) => None,
+            Offsets::Table(table) if !self.outer.unit() => Some(table),
+            _ => None,
         }
     }
 }
@@ -131,6 +131,13 @@ pub(super) unsafe fn pack_a(block: &Block<'_>, rows: usize, depth: usize, out: *
         if block.k.unit() {
             for i in 0..rows {
                 block.row(i).copy_to_nonoverlapping(out.add(i * LDA), depth);
+            }
+        } else if let Some(table) = block.k_in_runs() {
+            for run in runs(&table[..depth]) {
+                for i in 0..rows {
+                    let from = block.row(i).wrapping_offset(table[run.start]);
+                    from.copy_to_nonoverlapping(out.add(i * LDA + run.start), run.len());
+                }
             }
         } else {
             // In squares, so that the lines of both sides stay in L1.
@@ -634,6 +641,17 @@ pub(super) mod x86 {
                 }
                 return;
             }
+            if let Some(table) = block.k_in_runs() {
+                for w in (0..words).step_by(16) {
+                    let pieces = Pieces::of(&table[w..depth.min(w + 16)]);
+                    for i in 0..rows {
+                        for (part, line) in pieces.along_k::<PARTS, W>(block.row(i)).into_iter().enumerate() {
+                            _mm512_storeu_si512(out.add(i * LDA + at_part::<PARTS>(w, part)).cast(), line);
+                        }
+                    }
+                }
+                return;
+            }
             for i in (0..rows).step_by(16) {
                 let mask = first(rows - i);
                 for w in (0..words).step_by(16) {
@@ -699,24 +717,49 @@ pub(super) mod x86 {
                 }
                 return;
             }
-            for j in halves() {
-                for w in (0..all).step_by(16) {
-                    let mut squares = [[zeros(); 16]; PARTS];
-                    let table = block.k_table().map(|table| &table[w.min(depth)..depth.min(w + 16)]);
-                    let pieces = table.map(Pieces::of);
-                    for c in 0..16.min(columns.saturating_sub(j)) {
-                        let k = w * W::K;
-                        let lines = match &pieces {
-                            Some(pieces) => pieces.along_k::<PARTS, W>(block.row(j + c)),
-                            None => W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k)),
-                        };
-                        squares.iter_mut().zip(lines).for_each(|(square, line)| square[c] = line);
-                    }
-                    for (part, square) in squares.into_iter().enumerate() {
-                        for (r, line) in transpose(square).into_iter().enumerate().take(all - w) {
-                            _mm512_storeu_si512(at(j, w + r, part), line);
+            match block.k_in_runs() {
+                Some(table) => {
+                    for w in (0..all).step_by(16) {
+                        let pieces = Pieces::of(&table[w.min(depth)..depth.min(w + 16)]);
+                        for j in halves() {
+                            square::<PARTS, W>(block, (j, columns), (w, all, depth), Some(&pieces), at);
                         }
                     }
+                }
+                None => {
+                    for j in halves() {
+                        for w in (0..all).step_by(16) {
+                            square::<PARTS, W>(block, (j, columns), (w, all, depth), None, at);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs 16 words of the 16 columns from `j` on, which lie along k, perhaps in pieces, to where `at` says.
+    #[inline(always)]
+    unsafe fn square<const PARTS: usize, W: Word<PARTS>>(
+        block: &Block<'_, W::Stored>,
+        (j, columns): (usize, usize),
+        (w, all, depth): (usize, usize, usize),
+        pieces: Option<&Pieces>,
+        at: impl Fn(usize, usize, usize) -> *mut __m512i,
+    ) {
+        let mut squares = [[zeros(); 16]; PARTS];
+        // SAFETY: the caller's contract; columns and values beyond the block are masked.
+        unsafe {
+            for c in 0..16.min(columns.saturating_sub(j)) {
+                let k = w * W::K;
+                let lines = match pieces {
+                    Some(pieces) => pieces.along_k::<PARTS, W>(block.row(j + c)),
+                    None => W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k)),
+                };
+                squares.iter_mut().zip(lines).for_each(|(square, line)| square[c] = line);
+            }
+            for (part, square) in squares.into_iter().enumerate() {
+                for (r, line) in transpose(square).into_iter().enumerate().take(all - w) {
+                    _mm512_storeu_si512(at(j, w + r, part), line);
                 }
             }
         }

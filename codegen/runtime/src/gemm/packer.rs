@@ -43,7 +43,12 @@ impl Packer {
 
     /// Whether columns of B, or values of k in words of one value, lie in runs that are long enough to be packed as they lie.
     fn lies_in_runs(self, source: &Source<'_>, columns: usize, depth: usize) -> bool {
-        source.outer.run(columns) >= RUN || self.kernels.step == Step::F32 && source.k.run(depth) >= RUN
+        source.outer.run(columns) >= RUN || self.k_lies_in_runs(source, depth)
+    }
+
+    /// Whether values of k lie in such runs, in words of one value.
+    pub(super) fn k_lies_in_runs(self, source: &Source<'_>, depth: usize) -> bool {
+        self.kernels.step == Step::F32 && source.k.run(depth) >= RUN
     }
 
     /// Packs the first `columns` columns of B, `depth` values of k deep, into panels.
@@ -133,6 +138,9 @@ impl Packer {
             match self.way(source, element) {
                 Way::Wide => (kernels.pack_a)(&source.block(), rows, depth, out),
                 Way::Narrow(narrow) => (narrow.a)(&source.block(), rows, depth, out),
+                Way::Staged if element == Element::F32 && self.k_lies_in_runs(source, depth) => {
+                    (kernels.pack_a)(&source.block(), rows, depth, out);
+                }
                 Way::Staged => {
                     let stage = |i: Range<usize>, k: Range<usize>| {
                         source.from(i.start, k.start).staged(i.len(), k.len(), stage)

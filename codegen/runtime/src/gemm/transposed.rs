@@ -1,14 +1,14 @@
 //! Products with few rows, but too many for `gemv` (tiles of a prompt): computed as Cᵀ = B · Aᵀ.
 //!
-//! Of the two operands one is packed by copying rows, the other one is transposed into panels. Here B is large and used for
-//! few rows of A, so that transposing it would take half as long as multiplying it. Rows of B are copied and A goes into panels
+//! Of the two operands one is packed by copying rows, or the runs of which they are made, the other one is transposed into panels. Here B is
+//! large and used for few rows of A, so that transposing it would take half as long as multiplying it. Rows of B are copied and A goes into panels
 //! instead; finished blocks of Cᵀ are transposed, which are smaller than B by the length of the sums. Each element is the same
 //! sum in the same order either way, so that no bit depends on it.
 
 use super::blocking::{GemmCall, Space};
 use super::microkernel::LDA;
-use super::pack::{Block, Offsets};
-use super::{Buffers, Contraction, Output, Precision, STREAMS, TILE_COLUMNS};
+use super::pack::{Block, Offsets, RUN};
+use super::{Buffers, Contraction, Element, Output, Precision, STREAMS, TILE_COLUMNS};
 use std::ops::Range;
 
 /// Packed words of A at most: 4 MiB.
@@ -22,7 +22,10 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
     let few = (LEAST_ROWS..=TILE_COLUMNS.min(job.n / 2)).contains(&job.m) && job.m * job.k <= MOST_WORDS;
     // Products of parts are added in an order that is another one when operands are exchanged.
     let same_bits = matches!(job.precision, Precision::F32 | Precision::Bf16);
-    let suits = few && same_bits && job.b.k.offsets().unit() && job.is_plain() && !adds && job.k > 0;
+    let (outer, k) = (job.b.outer.offsets(), job.b.k.offsets());
+    let is_f32 = job.b.element == Element::F32 && job.precision == Precision::F32;
+    let along_k = k.unit() || is_f32 && !outer.unit() && k.run(job.k) >= RUN;
+    let suits = few && same_bits && along_k && job.is_plain() && !adds && job.k > 0;
     suits.then(|| {
         let job = Contraction {
             m: job.n,
