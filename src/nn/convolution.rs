@@ -6,6 +6,7 @@
 
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A window that slides over N axes of positions.
@@ -64,7 +65,8 @@ impl<const N: usize> Window<N> {
     #[track_caller]
     fn views(&self, op: &'static str, x: &Tensor, fill: f64) -> Option<Vec<Tensor>> {
         let padded = self.padded(op, x, fill)?;
-        Some((0..self.places()).map(|place| self.view(&padded, place)).collect())
+        let mut phases = BTreeMap::new();
+        Some((0..self.places()).map(|place| self.view(&padded, place, &mut phases)).collect())
     }
 
     /// Whether each position is seen from one place.
@@ -105,22 +107,34 @@ impl<const N: usize> Window<N> {
         y.unwrap_or_else(|| x.clone())
     }
 
-    /// What one place sees.
+    /// What one place sees. Places a stride apart see parts of one phase: every `stride`-th position along each axis.
     #[track_caller]
-    fn view(&self, padded: &Tensor, place: usize) -> Tensor {
-        let (mut view, mut rest) = (padded.clone(), place);
-        let mut results = [0; N];
+    fn view(&self, padded: &Tensor, place: usize, phases: &mut BTreeMap<[usize; N], Tensor>) -> Tensor {
+        let (shape, mut rest) = (padded.shape(), place);
+        let (mut phase, mut further) = ([0; N], [0; N]);
         for axis in (0..N).rev() {
-            let (at, stride) = (rest % self.kernel[axis] * self.dilation[axis], self.stride[axis]);
+            let at = rest % self.kernel[axis] * self.dilation[axis];
             rest /= self.kernel[axis];
-            results[axis] = (padded.shape()[axis + 2] - self.reach(axis)) / stride + 1;
-            view = view.narrow(axis as isize + 2, at, (results[axis] - 1) * stride + 1);
+            (phase[axis], further[axis]) = (at % self.stride[axis], at / self.stride[axis]);
         }
-        if self.stride == [1; N] {
-            return view;
+        let of_phase = phases.entry(phase).or_insert_with(|| {
+            let mut positions = padded.clone();
+            for axis in 0..N {
+                positions = positions.narrow(axis as isize + 2, phase[axis], shape[axis + 2] - phase[axis]);
+            }
+            if self.stride == [1; N] {
+                return positions;
+            }
+            let every = positions.windows(&[1; N], &self.stride, &[1; N]);
+            let seen = every.shape();
+            every.reshape(&seen[..N + 2])
+        });
+        let mut view = of_phase.clone();
+        for axis in 0..N {
+            let results = (shape[axis + 2] - self.reach(axis)) / self.stride[axis] + 1;
+            view = view.narrow(axis as isize + 2, further[axis], results);
         }
-        let every = view.windows(&[1; N], &self.stride, &[1; N]);
-        every.reshape([&padded.shape()[..2], &results].concat())
+        view
     }
 }
 

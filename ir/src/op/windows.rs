@@ -1,6 +1,6 @@
 //! What a window sees that slides over the last axes: the view from which convolutions and pooling are made.
 
-use super::{Attributes, KernelEntry, Stanza, Vjp, arity, ensure};
+use super::{Attributes, Concat, KernelEntry, Stanza, Vjp, arity, ensure};
 use crate::evaluate::{Array, tabulate};
 use crate::kernel::{Entered, Index, KernelWriter};
 use crate::{Result, TensorType, ValueId};
@@ -43,33 +43,78 @@ impl Windows {
         })
     }
 
-    /// The gradient of what is seen from one place, at the positions where that is.
-    fn spread(&self, v: &mut Vjp<'_, '_>, place: &[usize]) -> Result<ValueId> {
+    /// Which of `stride` neighbouring positions a place sees along an axis, and how many strides further.
+    fn phase(&self, axis: usize, place: usize) -> (usize, usize) {
+        let offset = place * self.dilation[axis];
+        (offset % self.stride[axis], offset / self.stride[axis])
+    }
+
+    /// The gradient of every `stride`-th position along each axis, from those that are `phase` positions in: what is seen from all places that see
+    /// them. `None` if none does.
+    fn of_phase(&self, v: &mut Vjp<'_, '_>, phase: &[usize]) -> Result<Option<ValueId>> {
         let (whole, seen) = (v.b.ty(v.operands[0]).shape.clone(), v.b.ty(v.dy).shape.clone());
-        let (batch, rank) = (self.batch(whole.len()), whole.len());
-        let start = [&vec![0; rank], place].concat();
-        let ends = place.iter().map(|at| at + 1);
-        let end: Vec<_> = seen[..rank].iter().copied().chain(ends).collect();
-        let part = v.b.slice(v.dy, &start, &end)?;
-        let mut part = v.b.reshape(part, &seen[..rank])?;
-        let mut shape = seen[..rank].to_vec();
-        for (axis, &stride) in self.stride.iter().enumerate().filter(|(_, stride)| **stride > 1) {
-            // Zeros between neighbours.
-            let axis = batch + axis;
-            let apart = [&shape[..=axis], &[1], &shape[axis + 1..]].concat();
-            part = v.b.reshape(part, &apart)?;
-            let (low, mut high) = (vec![0; rank + 1], vec![0; rank + 1]);
-            high[axis + 1] = stride - 1;
-            part = v.b.pad(part, &low, &high, 0.0)?;
-            shape[axis] *= stride;
-            part = v.b.reshape(part, &shape)?;
-            shape[axis] -= stride - 1;
-            part = v.b.slice(part, &vec![0; rank], &shape)?;
+        let (rank, batch) = (whole.len(), self.batch(whole.len()));
+        let mut sum = None;
+        for place in self.all_places() {
+            let phases: Vec<_> = place.iter().enumerate().map(|(axis, &at)| self.phase(axis, at)).collect();
+            if phases.iter().map(|(phase, _)| phase).ne(phase) {
+                continue;
+            }
+            let start = [&vec![0; rank], place.as_slice()].concat();
+            let ends = place.iter().map(|at| at + 1);
+            let end: Vec<_> = seen[..rank].iter().copied().chain(ends).collect();
+            let part = v.b.slice(v.dy, &start, &end)?;
+            let part = v.b.reshape(part, &seen[..rank])?;
+            let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
+            for (axis, (_, further)) in phases.into_iter().enumerate() {
+                let positions = whole[batch + axis].div_ceil(self.stride[axis]);
+                low[batch + axis] = further;
+                high[batch + axis] = positions - further - seen[batch + axis];
+            }
+            let part = v.b.pad(part, &low, &high, 0.0)?;
+            sum = Some(match sum {
+                Some(sum) => v.b.add(sum, part)?,
+                None => part,
+            });
         }
-        let offsets = place.iter().zip(&self.dilation).map(|(at, dilation)| at * dilation);
-        let low: Vec<_> = std::iter::repeat_n(0, batch).chain(offsets).collect();
-        let high: Vec<_> = (0..rank).map(|axis| whole[axis] - low[axis] - shape[axis]).collect();
-        v.b.pad(part, &low, &high, 0.0)
+        Ok(sum)
+    }
+
+    /// The gradient from axis `axis` on, of the phases before it that are given.
+    fn interleaved(&self, v: &mut Vjp<'_, '_>, before: &[usize]) -> Result<Option<ValueId>> {
+        let axis = before.len();
+        let Some(&stride) = self.stride.get(axis) else { return self.of_phase(v, before) };
+        let parts: Vec<_> = (0..stride)
+            .map(|phase| self.interleaved(v, &[before, &[phase]].concat()))
+            .collect::<Result<_>>()?;
+        let Some(&any) = parts.iter().flatten().next().filter(|_| stride > 1) else { return Ok(parts[0]) };
+        let (mut shape, at) = (v.b.ty(any).shape.clone(), self.batch(v.b.ty(any).rank()) + axis);
+        let extent = v.b.ty(v.operands[0]).shape[at];
+        let apart = [&shape[..=at], &[1], &shape[at + 1..]].concat();
+        let there: Vec<_> =
+            parts.iter().enumerate().filter_map(|(phase, part)| Some((phase, (*part)?))).collect();
+        let together = if let [(phase, part)] = there[..] {
+            let (mut low, mut high) = (vec![0; apart.len()], vec![0; apart.len()]);
+            (low[at + 1], high[at + 1]) = (phase, stride - 1 - phase);
+            let part = v.b.reshape(part, &apart)?;
+            v.b.pad(part, &low, &high, 0.0)?
+        } else {
+            let mut all = vec![];
+            for part in parts {
+                all.push(match part {
+                    Some(part) => v.b.reshape(part, &apart)?,
+                    None => {
+                        let ty = v.b.ty(any).with_shape(apart.clone());
+                        v.b.full(0.0, &ty)?
+                    }
+                });
+            }
+            v.b.op(Concat { axis: at + 1 }, &all)?
+        };
+        shape[at] *= stride;
+        let together = v.b.reshape(together, &shape)?;
+        shape[at] = extent;
+        v.b.slice(together, &vec![0; shape.len()], &shape).map(Some)
     }
 }
 
@@ -119,15 +164,7 @@ impl Stanza for Windows {
         })
     }
     fn vjp(&self, v: &mut Vjp<'_, '_>) -> Result<Vec<Option<ValueId>>> {
-        let mut sum = None;
-        for place in self.all_places().collect::<Vec<_>>() {
-            let spread = self.spread(v, &place)?;
-            sum = Some(match sum {
-                Some(sum) => v.b.add(sum, spread)?,
-                None => spread,
-            });
-        }
-        Ok(vec![sum])
+        Ok(vec![self.interleaved(v, &[])?])
     }
     fn entry(&self) -> KernelEntry {
         KernelEntry::View
