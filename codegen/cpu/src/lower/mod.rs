@@ -28,6 +28,7 @@ mod prologue;
 mod reduce;
 mod row;
 mod schedule;
+mod short_rows;
 mod tile;
 mod vector_loop;
 
@@ -196,7 +197,7 @@ impl Lowering<'_> {
             let slot = store.buffer.0 as usize;
             self.program.steps.push(LaunchKind::Clear { slot, bytes: self.facts.sizes[slot] });
         }
-        let kernel = normalise(kernel);
+        let kernel = normalise(short_rows::written_out(kernel).as_ref().unwrap_or(kernel));
         if reduces(&kernel.region, Direction::Rows) {
             return self.row_reduction(&kernel);
         }

@@ -142,6 +142,37 @@ fn column_groups_run_by_run() {
     bench.check(1e-5);
 }
 
+/// Rows of a few columns, one or two axes of them, with what comes before and after their reductions; some stores are of points, some of
+/// rows.
+#[test]
+fn rows_of_a_few_columns() {
+    for (c1, c2) in [(1, 2), (3, 1), (2, 2), (5, 1), (2, 3)] {
+        let (mut bench, mut random, dtype) = (Bench::default(), Random(11), DType::F32);
+        let [r1, r2] = [7, 37];
+        let x = bench.input("x", random.tensor(&TensorType::new(dtype, [r1, c1, r2, c2]), -2.0, 2.0));
+        let shift = bench.input("shift", random.tensor(&TensorType::new(dtype, [r2]), -1.0, 1.0));
+        let y = bench.output("y", dtype, &[r1, r2, c1, c2]);
+        let sums = bench.output("sums", dtype, &[r1, r2]);
+        let mut p = Program::default();
+        let [r2i, c1i, c2i] = [r2, c1, c2].map(|x| x as i64);
+        let x = p.load(x, dtype, at(&[c1i * r2i * c2i, c2i, r2i * c2i, 1]));
+        let shift = p.load(shift, dtype, at(&[0, 1, 0, 0]));
+        let column = p.push(InstrKind::Coordinate(at(&[0, 0, c2i, 1])), dtype);
+        let x = binary(&mut p, Binary::Add, x, shift, dtype);
+        let x = binary(&mut p, Binary::Mul, x, column, dtype);
+        let max = reduce(&mut p, ReduceOp::Max, Direction::Columns, x, dtype);
+        let d = binary(&mut p, Binary::Sub, x, max, dtype);
+        let e = p.push(InstrKind::Unary(Unary::Exp, d), dtype);
+        let sum = reduce(&mut p, ReduceOp::Sum, Direction::Columns, e, dtype);
+        let q = binary(&mut p, Binary::Div, e, sum, dtype);
+        let shifted = binary(&mut p, Binary::Add, sum, shift, dtype);
+        p.store(q, y, at(&[r2i * c1i * c2i, c1i * c2i, c2i, 1]));
+        p.store(shifted, sums, at(&[r2i, 1, 0, 0]));
+        bench.kernel(Form::Reduce, rows(&[], &[r1, r2], &[c1, c2]), p.region, p.stores);
+        bench.check(1e-5);
+    }
+}
+
 /// Reductions of nothing, of one element, and of values that do not vary.
 #[test]
 fn reductions_at_the_edges() {
