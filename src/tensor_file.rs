@@ -107,7 +107,7 @@ pub fn write_to<'t>(
     header.resize(header.len().next_multiple_of(8), b' ');
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
-    tensors.iter().try_for_each(|(_, _, tensor)| file.write_all(&tensor.to_bytes()))
+    tensors.iter().try_for_each(|(_, _, tensor)| file.write_all(tensor.bytes()))
 }
 
 /// What the format calls a dtype.
@@ -153,7 +153,7 @@ mod tests {
         write(&path, &tensors).unwrap();
         assert_eq!(read(&path).unwrap(), tensors);
         // The format's own writer has the same bytes.
-        let bytes: Vec<_> = tensors.values().map(Tensor::to_bytes).collect();
+        let bytes: Vec<_> = tensors.values().map(Tensor::bytes).collect();
         let views = tensors.iter().zip(&bytes).map(|((name, tensor), bytes)| {
             (name, TensorView::new(to_stored(tensor.ty().dtype), tensor.shape().to_vec(), bytes).unwrap())
         });

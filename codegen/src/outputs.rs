@@ -69,7 +69,7 @@ fn joined(parts: Vec<&Tensor>, axis: usize) -> Tensor {
     let mut ty = part.clone();
     ty.shape[axis] *= parts.len();
     let rows: usize = part.shape[..axis].iter().product();
-    let bytes: Vec<_> = parts.iter().map(|part| part.to_bytes()).collect();
+    let bytes: Vec<_> = parts.iter().map(|part| part.bytes()).collect();
     let row = part.bytes() / rows.max(1);
     let rows = (0..rows).flat_map(|at| bytes.iter().map(move |part| &part[at * row..(at + 1) * row]));
     Tensor::from_bytes(&ty, &rows.collect::<Vec<_>>().concat()).expect("the parts' bytes are the whole's")

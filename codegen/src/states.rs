@@ -120,7 +120,7 @@ impl State {
             Memory::Host(allocation) => unsafe {
                 allocation.as_ptr().copy_from_nonoverlapping(value.data().as_ptr(), self.ty.bytes());
             },
-            Memory::Device(memory) => memory.write(&value.to_bytes())?,
+            Memory::Device(memory) => memory.write(value.bytes())?,
         }
         Ok(())
     }

@@ -2,7 +2,12 @@
 
 use crate::types::rounded_to_odd;
 use crate::{DType, TensorType};
+use bytemuck::allocation::pod_collect_to_vec;
+use bytemuck::cast_slice;
 use half::{bf16, f16};
+
+#[cfg(target_endian = "big")]
+compile_error!("files and kernels have little-endian numbers, as memory must have them");
 
 /// The elements of a tensor, row-major.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,29 +102,29 @@ impl Tensor {
             return None;
         }
         let data = match ty.dtype {
-            DType::F32 => Data::F32(elements(bytes, f32::from_le_bytes)),
-            DType::BF16 => Data::BF16(elements(bytes, bf16::from_le_bytes)),
-            DType::F16 => Data::F16(elements(bytes, f16::from_le_bytes)),
-            DType::F64 => Data::F64(elements(bytes, f64::from_le_bytes)),
-            DType::I32 => Data::I32(elements(bytes, i32::from_le_bytes)),
-            DType::U32 => Data::U32(elements(bytes, u32::from_le_bytes)),
-            DType::I8 => Data::I8(elements(bytes, i8::from_le_bytes)),
+            DType::F32 => Data::F32(pod_collect_to_vec(bytes)),
+            DType::BF16 => Data::BF16(pod_collect_to_vec(bytes)),
+            DType::F16 => Data::F16(pod_collect_to_vec(bytes)),
+            DType::F64 => Data::F64(pod_collect_to_vec(bytes)),
+            DType::I32 => Data::I32(pod_collect_to_vec(bytes)),
+            DType::U32 => Data::U32(pod_collect_to_vec(bytes)),
+            DType::I8 => Data::I8(pod_collect_to_vec(bytes)),
             DType::Bool => Data::Bool(bytes.iter().map(|&x| u8::from(x != 0)).collect()),
         };
         Some(Tensor { shape: ty.shape.clone(), data })
     }
 
     /// The elements as bytes in memory order (little-endian).
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> &[u8] {
         match &self.data {
-            Data::F32(v) => bytes_of(v, f32::to_le_bytes),
-            Data::BF16(v) => bytes_of(v, bf16::to_le_bytes),
-            Data::F16(v) => bytes_of(v, f16::to_le_bytes),
-            Data::F64(v) => bytes_of(v, f64::to_le_bytes),
-            Data::I32(v) => bytes_of(v, i32::to_le_bytes),
-            Data::U32(v) => bytes_of(v, u32::to_le_bytes),
-            Data::I8(v) => bytes_of(v, i8::to_le_bytes),
-            Data::Bool(v) => v.clone(),
+            Data::F32(v) => cast_slice(v),
+            Data::BF16(v) => cast_slice(v),
+            Data::F16(v) => cast_slice(v),
+            Data::F64(v) => cast_slice(v),
+            Data::I32(v) => cast_slice(v),
+            Data::U32(v) => cast_slice(v),
+            Data::I8(v) => cast_slice(v),
+            Data::Bool(v) => v,
         }
     }
 
@@ -166,17 +171,6 @@ impl Tensor {
     pub fn as_u32(&self) -> Option<&[u32]> {
         if let Data::U32(values) = &self.data { Some(values) } else { None }
     }
-}
-
-/// Numbers as bytes in memory order.
-fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
-    let mut all = vec![0; N * values.len()];
-    all.chunks_exact_mut(N).zip(values).for_each(|(place, &value)| place.copy_from_slice(&bytes(value)));
-    all
-}
-
-fn elements<T, const N: usize>(bytes: &[u8], read: fn([u8; N]) -> T) -> Vec<T> {
-    bytes.chunks_exact(N).map(|chunk| read(chunk.try_into().expect("chunks have N bytes"))).collect()
 }
 
 impl Data {

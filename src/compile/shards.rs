@@ -52,9 +52,9 @@ impl Shards {
         let (Some(shard), Some(communicator)) = (self.states.get(name), &self.communicator) else {
             return Ok(Some(own));
         };
-        let part = own.to_bytes();
+        let part = own.bytes();
         let mut all = vec![0; part.len() * communicator.ranks()];
-        all[part.len() * communicator.rank()..][..part.len()].copy_from_slice(&part);
+        all[part.len() * communicator.rank()..][..part.len()].copy_from_slice(part);
         communicator.gather(&mut all, part.len()).map_err(CodegenError::from)?;
         all.truncate(shard.whole.bytes());
         Ok(Tensor::from_bytes(&shard.whole, &all))

@@ -429,7 +429,6 @@ fn within<N: Numbers>(expected: &Expected, found: &BTreeMap<String, N>) -> Resul
 
 /// The name of a result that differs, if one does.
 fn same_bits(a: &Tensors, b: &Tensors) -> Result<(), String> {
-    let differs =
-        a.iter().find(|(name, tensor)| b.get(*name).map(Tensor::to_bytes) != Some(tensor.to_bytes()));
+    let differs = a.iter().find(|(name, tensor)| b.get(*name).map(Tensor::bytes) != Some(tensor.bytes()));
     differs.map_or(Ok(()), |(name, _)| Err(name.clone()))
 }

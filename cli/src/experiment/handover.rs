@@ -55,7 +55,7 @@ impl Handover {
         let mut tensors: BTreeMap<_, _> =
             parameters.into_iter().map(|(name, tensor)| (format!("{PARAMETER}{name}"), tensor)).collect();
         let mut hash = Sha256::new();
-        tensors.values().for_each(|tensor| hash.update(tensor.to_bytes()));
+        tensors.values().for_each(|tensor| hash.update(tensor.bytes()));
         let fingerprint: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         let context = record.config.context();
         let windows = Windows::new(tokens, settings.batch, context, settings.order, settings.seed)?;

@@ -184,7 +184,7 @@ fn batches(data: &Tensors, expected: &[(String, TensorType)]) -> Result<Vec<Batc
         if batches.len() != count {
             return Err(format!("\"{name}\" has {count} batches, \"{}\" {}", expected[0].0, batches.len()));
         }
-        let bytes = all.to_bytes();
+        let bytes = all.bytes();
         for (number, batch) in batches.iter_mut().enumerate() {
             let own = &bytes[number * ty.bytes()..][..ty.bytes()];
             let tensor = HostTensor::from_bytes(ty, own).expect("as many bytes as the type has");

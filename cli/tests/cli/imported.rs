@@ -190,7 +190,7 @@ fn write_batches(work: &Workplace, of: &str, names: &[(&str, &str)]) {
     let batch = |name: &str| {
         let ty = tensors[name].ty();
         let ty = ty.with_shape([&[1], &ty.shape[..]].concat());
-        HostTensor::from_bytes(&ty, &tensors[name].to_bytes()).unwrap()
+        HostTensor::from_bytes(&ty, tensors[name].bytes()).unwrap()
     };
     let batches = names.iter().map(|(name, of)| (name.to_string(), batch(of)));
     tensor_file::write(&work.path("batches.safetensors"), &batches.collect()).unwrap();

@@ -312,7 +312,7 @@ impl Commands {
             }
             let allocation = 2 + own.len() as u64;
             own.insert(id, allocation);
-            let bytes = inputs[&buffer.name].to_bytes();
+            let bytes = inputs[&buffer.name].bytes();
             self.words([ALLOCATE, bytes.len() as u64, WRITE, allocation, 0, bytes.len() as u64]);
             self.bytes.extend(bytes);
         }

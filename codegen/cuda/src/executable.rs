@@ -322,8 +322,8 @@ impl CudaExecutable {
         let bytes = own.batch()?;
         for (name, start) in &self.batch.inputs {
             let (_, tensor) = inputs.iter().find(|(other, _)| other == name).expect("checked before");
-            let tensor = tensor.to_bytes();
-            bytes[*start..start + tensor.len()].copy_from_slice(&tensor);
+            let tensor = tensor.bytes();
+            bytes[*start..start + tensor.len()].copy_from_slice(tensor);
         }
         if let Some((start, count)) = self.batch.indices {
             let first = self.batch.first as u32;

@@ -270,7 +270,7 @@ fn filled(ty: &TensorType, device: &Device) -> Result<DeviceMemory, CudaError> {
     let pattern = match ty.dtype {
         // The bytes of a truth are 0 and 1.
         DType::Bool => values.iter().map(|value| *value as u8 % 2).collect(),
-        dtype => Tensor::from_f64(&TensorType::new(dtype, [elements]), &values).to_bytes(),
+        dtype => Tensor::from_f64(&TensorType::new(dtype, [elements]), &values).bytes().to_vec(),
     };
     memory.write(0, &pattern)?;
     let mut done = pattern.len();

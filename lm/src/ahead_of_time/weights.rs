@@ -1,7 +1,6 @@
 //! Parameters in a file from which they are used without being copied.
 
 use crate::folder::{FolderError, NewFolder};
-use kernfusion::HostTensor;
 use kernfusion::tensor_file::to_stored;
 use kernfusion_codegen::States;
 use kernfusion_runtime::artefact::StateDescription;
@@ -42,8 +41,8 @@ pub(super) fn write(
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         parameters.iter().try_for_each(|state| {
-            let value = states.get(&state.name).as_ref().map(HostTensor::to_bytes);
-            file.write_all(&value.unwrap_or_default())
+            let value = states.get(&state.name);
+            file.write_all(value.as_ref().map_or(&[], |value| value.bytes()))
         })
     })?;
     Ok(end)

@@ -183,7 +183,7 @@ impl SavedTensor<'_> {
     fn data(&self) -> Vec<u8> {
         let numbers = self.parameter.take_apart(self.numbers.to_vec());
         let tensor = HostTensor::new(self.part.shape.clone(), numbers);
-        tensor.to_dtype(self.storage.dtype()).to_bytes()
+        tensor.to_dtype(self.storage.dtype()).bytes().to_vec()
     }
 
     fn bytes(&self) -> usize {

@@ -123,7 +123,7 @@ impl Bench {
             for threads in 2..=3 {
                 let more = self.run(&options(threads, Temporaries::Fresh));
                 for (name, tensor) in &one {
-                    assert_eq!(tensor.to_bytes(), more[name].to_bytes(), "{name} on {threads} threads");
+                    assert_eq!(tensor.bytes(), more[name].bytes(), "{name} on {threads} threads");
                 }
             }
         }

@@ -100,7 +100,7 @@ fn run(bench: &Bench, candidates: Candidates, tf32: bool, folder: &TempDir) -> O
     let (timed, times) = program.run_timed(&inputs).expect("runs");
     assert!(times.iter().all(|time| time.as_secs_f64() > 0.0));
     let again = program.run(&inputs).expect("runs").get("d").expect("an output").clone();
-    let compared = |tensor: &Tensor| written(bench, &tensor.to_bytes());
+    let compared = |tensor: &Tensor| written(bench, tensor.bytes());
     assert_eq!(compared(&first), compared(timed.get("d").expect("an output")));
     assert_eq!(compared(&first), compared(&again));
     Some((products, first))
@@ -132,7 +132,7 @@ fn expected(bench: &Bench) -> Tensor {
 
 /// The elements that the kernel stores, as numbers.
 fn numbers(bench: &Bench, tensor: &Tensor) -> Vec<f64> {
-    let bytes = written(bench, &tensor.to_bytes());
+    let bytes = written(bench, tensor.bytes());
     let elements = bench.graph.kernels[0].domain.points();
     let ty = TensorType::new(tensor.ty().dtype, [elements]);
     Tensor::from_bytes(&ty, &bytes).expect("the type's bytes").to_f64()

@@ -131,7 +131,7 @@ fn run(program: &mut dyn Executable, given: &[(String, Tensor)]) -> Result<Outpu
 /// The bytes of all outputs.
 fn bytes(plan: &Plan, outputs: &Outputs) -> Vec<Vec<u8>> {
     let names = plan.graph.outputs.iter().map(|(name, ..)| name);
-    names.map(|name| outputs.get(name).unwrap().to_bytes()).collect()
+    names.map(|name| outputs.get(name).unwrap().bytes().to_vec()).collect()
 }
 
 /// What each rank has on the CPU.

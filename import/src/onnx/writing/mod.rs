@@ -85,7 +85,7 @@ impl<'s> OnnxFile<'s> {
                 offset += value.ty().bytes().next_multiple_of(PAGE);
                 external.push(value);
             } else {
-                proto.raw_data = value.to_bytes().into();
+                proto.raw_data = value.bytes().to_vec().into();
             }
             writer.proto.initializer.push(proto);
             let kind = if is_trained { "PARAMETER" } else { "BUFFER" };
@@ -122,7 +122,7 @@ impl<'s> OnnxFile<'s> {
         for tensor in &self.external {
             let start = at.next_multiple_of(PAGE);
             file.write_all(&vec![0; start - at])?;
-            file.write_all(&tensor.to_bytes())?;
+            file.write_all(tensor.bytes())?;
             at = start + tensor.ty().bytes();
         }
         Ok(())
@@ -319,7 +319,7 @@ impl<'g> Writer<'g> {
     /// A constant tensor.
     fn constant(&mut self, value: &HostTensor) -> String {
         let ty = value.ty();
-        self.constant_of(element_code(ty.dtype), &ty.shape, value.to_bytes())
+        self.constant_of(element_code(ty.dtype), &ty.shape, value.bytes().to_vec())
     }
 
     /// Extents, axes or bounds, as nodes take them.
