@@ -32,6 +32,8 @@ pub struct Resources {
     pub registers: usize,
     /// Bytes that a thread writes to memory for want of registers, and reads back.
     pub spills: usize,
+    /// Bytes of a thread that lie in memory: spilled registers, and arrays whose numbers are not known when the function is compiled.
+    pub local: usize,
 }
 
 /// The whole source of a function: the headers, then the function.
@@ -106,7 +108,8 @@ impl Binary {
             numbers.max().unwrap_or(0)
         };
         let spills = number_before("bytes spill stores") + number_before("bytes spill loads");
-        Resources { registers: number_before("registers"), spills }
+        let local = number_before("bytes stack frame");
+        Resources { registers: number_before("registers"), spills, local }
     }
 }
 

@@ -171,20 +171,42 @@ template <int ROWS, int COLUMNS, int TEAM, int STEP, int MOST> struct FewRows {
     }
   }
 
-  // The sum of this thread's entry, of what all threads of its team have: lanes of a warp by halves, then warps one after another. All of the
+  // What COUNT takes when it is doubled from 1 on, and the lanes of a team in one warp.
+  static constexpr int doubled(int count) { return count <= 1 ? 1 : 2 * doubled((count + 1) / 2); }
+  static constexpr int ENTRIES = doubled(COUNT), LANES = STEP * TEAM < WARP ? TEAM : WARP / STEP;
+
+  // Adds up over lanes whose numbers differ in the bits from `BIT` on. Of the HAVE entries that are left, a lane keeps those with its own bit and gives
+  // the others away, so that it has ever fewer.
+  template <int HAVE, int BIT> DEVICE static void exchange(float* entries) {
+    if constexpr (BIT < LANES) {
+      if constexpr (HAVE > 1) {
+        const bool odd = threadIdx.x / STEP & BIT;
+        UNROLL
+        for (int at = 0; at < HAVE / 2; at++) {
+          const float even_one = entries[2 * at], odd_one = entries[2 * at + 1];
+          entries[at] = (odd ? odd_one : even_one) + shuffle_xor(odd ? even_one : odd_one, STEP * BIT);
+        }
+      } else {
+        entries[0] += shuffle_xor(entries[0], STEP * BIT);
+      }
+      exchange<(HAVE + 1) / 2, 2 * BIT>(entries);
+    }
+  }
+
+  // The sum of this thread's entry, of what all threads of its team have: lanes of a warp in pairs, then warps one after another. All of the
   // block's threads must call it.
   DEVICE float sum() {
+    float entries[ENTRIES];
     UNROLL
-    for (int bits = STEP; bits < STEP * TEAM && bits < WARP; bits *= 2)
-      UNROLL
-      for (int at = 0; at < COUNT; at++) sums[at] += shuffle_xor(sums[at], bits);
+    for (int at = 0; at < ENTRIES; at++) entries[at] = at < COUNT ? sums[at] : 0.0f;
+    exchange<ENTRIES, 1>(entries);
     if constexpr (STEP * TEAM > WARP) {
-      constexpr int WARPS = STEP * TEAM / WARP;
+      constexpr int WARPS = STEP * TEAM / WARP, EACH = ENTRIES > LANES ? ENTRIES / LANES : 1;
       SHARED(float, of_warps, THREADS / WARP * STEP * COUNT);
-      const int warp = threadIdx.x / WARP, beside = threadIdx.x % STEP;
-      if (threadIdx.x % WARP < STEP)
-        UNROLL
-        for (int at = 0; at < COUNT; at++) of_warps[(warp * STEP + beside) * COUNT + at] = sums[at];
+      const int warp = threadIdx.x / WARP, beside = threadIdx.x % STEP, own = threadIdx.x % WARP / STEP;
+      UNROLL
+      for (int at = 0; at < EACH; at++)
+        if (at * LANES + own < COUNT) of_warps[(warp * STEP + beside) * COUNT + at * LANES + own] = entries[at];
       __syncthreads();
       const float* first = of_warps + (warp / WARPS * WARPS * STEP + beside) * COUNT + entry();
       float result = first[0];
@@ -193,10 +215,7 @@ template <int ROWS, int COLUMNS, int TEAM, int STEP, int MOST> struct FewRows {
       __syncthreads();
       return result;
     } else {
-      float result = sums[0];
-      UNROLL
-      for (int at = 1; at < COUNT; at++) result = entry() == at ? sums[at] : result;
-      return result;
+      return entries[0];
     }
   }
 };

@@ -86,7 +86,7 @@ fn all_operands() -> Vec<Operands> {
 /// One row and as many as there may be, of few and of many columns, of every type and layout.
 #[cfg(feature = "driver")]
 pub(crate) fn every_type() -> Vec<Plan> {
-    let shapes = [[1, 1, 768, 768], [1, 1, 4300, 128], [1, 8, 4300, 128]];
+    let shapes = [[1, 1, 768, 768], [1, 1, 4300, 128], [1, 8, 4300, 128], [23, 8, 172, 128]];
     let of = |operands| shapes.into_iter().map(move |shape| bench(operands, shape, 1).plan());
     all_operands().into_iter().flat_map(of).collect()
 }

@@ -88,7 +88,7 @@ fn chains_of_warpgroups_compile_without_spills_and_go_on() {
     assert!(wanted >= 4 && binaries.iter().filter(lets_three_in).count() >= wanted, "{wanted}");
 }
 
-/// The function, compiled without a spill, and without waits beside its own.
+/// The function, compiled without a spill or local memory, and without waits beside its own.
 fn goes_on(function: &Function) -> Binary {
     let binary = check(function, "sm_90a");
     assert!(!binary.log.contains("serialized"), "{}", binary.log);
@@ -99,7 +99,8 @@ fn check(function: &Function, architecture: &str) -> Binary {
     let binary = compile(function, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
     let used = binary.resources();
     assert!(used.registers > 0, "{}", binary.log);
-    assert_eq!(used.spills, 0, "{} for {architecture}: {}\n{}", function.name, binary.log, function.text);
+    let in_memory = (used.spills, used.local);
+    assert_eq!(in_memory, (0, 0), "{} for {architecture}: {}\n{}", function.name, binary.log, function.text);
     binary
 }
 
