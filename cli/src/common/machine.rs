@@ -69,3 +69,28 @@ pub(crate) fn peak_memory() -> Option<usize> {
     let kibibytes: usize = line.split_whitespace().next()?.parse().ok()?;
     Some(kibibytes << 10)
 }
+
+/// The architecture of a GPU as a flag says it: `sm_80` or `compute_90a`, of an A100 or later.
+pub(crate) fn architecture(text: &str) -> Result<String, String> {
+    let digits = ["sm_", "compute_"].iter().find_map(|kind| text.strip_prefix(kind));
+    let number = digits.map(|digits| digits.strip_suffix(['a', 'f']).unwrap_or(digits));
+    match number.and_then(|number| number.parse::<u32>().ok()) {
+        Some(80..=999) => Ok(text.into()),
+        _ => Err("an architecture is sm_80, sm_90a or compute_90a, say: 80 or more, that of an A100".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::architecture;
+
+    #[test]
+    fn architectures_are_those_of_cards_with_asynchronous_copies() {
+        for text in ["sm_80", "sm_90a", "compute_90", "sm_100f", "sm_120a"] {
+            assert_eq!(architecture(text).as_deref(), Ok(text));
+        }
+        for text in ["sm_9", "sm_75", "90", "sm90", "sm_", "sm_90b", "sm_a", "compute_"] {
+            assert!(architecture(text).is_err(), "{text}");
+        }
+    }
+}

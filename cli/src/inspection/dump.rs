@@ -4,6 +4,7 @@ use super::view;
 use crate::Outcome;
 use crate::common::destination::write_derived;
 use crate::common::error::CliError;
+use crate::common::machine::architecture;
 use crate::common::model::{MemoryArgs, ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::objective::Loss;
 use crate::common::screen::{Screen, note};
@@ -77,7 +78,7 @@ pub(crate) struct Args {
     tf32: bool,
     /// Show what a GPU of this architecture runs, such as compute_90a, instead of what this CPU runs; cuda and ptx are a GPU's anyway
     /// [default of these: compute_80]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = architecture)]
     arch: Option<String>,
     /// Of fuse, schedule, clif, asm, cuda and ptx as text: only kernels whose name contains this
     #[arg(long, value_name = "TEXT")]

@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::common::error::{CliError, in_file};
 use crate::common::imported::ExtentArgs;
+use crate::common::machine::architecture;
 use crate::common::model::{ModelArgs, PrecisionArgs, WeightsArgs, Work};
 use crate::common::screen::Screen;
 use crate::common::source::published;
@@ -60,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "CPU", default_value = "host")]
     cpu: Cpu,
     /// Instead of an object file, the kernels for GPUs of this architecture, such as sm_80 (A100) or sm_90a (H100, H200)
-    #[arg(long, value_name = "ARCH", conflicts_with_all = ["work", "cpu", "name", "overwrite", "runtime"])]
+    #[arg(long, value_name = "ARCH", value_parser = architecture, conflicts_with_all = ["work", "cpu", "name", "overwrite", "runtime"])]
     arch: Option<String>,
     /// Seed of new parameters
     #[arg(long, value_name = "S", default_value_t = 1)]
