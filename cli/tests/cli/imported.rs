@@ -285,6 +285,14 @@ fn its_training_step_is_measured() {
     // Inputs may be made up.
     assert!(work.succeed(&format!("profile {step} --steps 1 --lines 0")).contains("gpt2 train, compiled"));
     assert!(work.succeed("explain --program gpt2 --loss mse --refusals 0").contains("optimizer"));
+    for stage in ["grad", "simplify", "fuse", "asm"] {
+        let shown = work.succeed(&format!("dump gpt2 --loss mse --stage {stage}"));
+        assert!(shown.contains("optimizer"), "{stage}");
+    }
+    let message = work.fail("dump gpt2 --loss mse --stage trace");
+    assert!(message.contains("--stage grad shows the whole training step"), "{message}");
+    let message = work.fail("dump --loss mse --stage grad");
+    assert!(message.contains("<FILE.kir|DIR>"), "{message}");
     let refused = [
         ("bench --program gpt2/program.kir --loss mse", "--loss: what is trained is said by the folder"),
         (
