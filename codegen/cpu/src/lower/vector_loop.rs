@@ -60,8 +60,11 @@ impl Emitter<'_, '_, '_> {
     /// The loop of a stage over one run.
     fn run_loop(&mut self, stage: usize, offset: Value) {
         let steps = &self.schedule.loops[stage];
+        let wide = self.schedule.wide[stage].as_ref();
+        let is_taken = |value: &&Scalar| wide.is_none_or(|wide| wide.takes(**value));
+        let taken: Vec<_> = steps.computes.iter().filter(is_taken).copied().collect();
         let sources: BTreeMap<_, _> =
-            steps.computes.iter().filter_map(|&value| Some((value, self.source(value)?))).collect();
+            taken.into_iter().filter_map(|value| Some((value, self.source(value)?))).collect();
         let rows: BTreeMap<_, _> = (steps.reads.union(&steps.spills))
             .map(|&value| {
                 let row = self.schedule.row[value.0 as usize].expect("kept values have rows");

@@ -145,7 +145,7 @@ enum Place {
     Register(Register),
     Immediate(u8),
     /// Base, index with scale, offset.
-    Memory(Register, Option<(Register, u32)>, u32),
+    Memory(Register, Option<(Register, u32)>, i32),
     Label(Label),
 }
 
@@ -176,7 +176,7 @@ impl Assembler<'_> {
 
     /// Jumps depending on how `first + 16` compares with the end.
     fn check(&mut self, jump: Code, to: Label) {
-        let next = Place::Memory(COUNTER, None, u32::from(WIDTH));
+        let next = Place::Memory(COUNTER, None, i32::from(WIDTH));
         self.emit(Code::Lea_r64_m, &[Place::Register(SCRATCH), next]);
         self.emit(Code::Cmp_r64_rm64, &[Place::Register(SCRATCH), Place::Register(END)]);
         self.jump(jump, to);
@@ -201,7 +201,7 @@ impl Assembler<'_> {
     }
 
     fn load_pointer(&mut self, register: Register, pointer: u32) {
-        let parameter = Place::Memory(PARAMETERS, None, pointer * 8);
+        let parameter = Place::Memory(PARAMETERS, None, (pointer * 8) as i32);
         self.emit(Code::Mov_r64_rm64, &[Place::Register(register), parameter]);
     }
 
@@ -227,7 +227,7 @@ impl Assembler<'_> {
         let target = match step.target {
             ResultPlace::Register(register) => self.vector(register),
             ResultPlace::Mask => Place::Register(Register::K2),
-            ResultPlace::Elements { pointer, size } => self.elements(pointer, size),
+            ResultPlace::Elements { pointer, size } => self.elements(pointer, size, 0),
         };
         let mut all = vec![target];
         if step.in_place {
@@ -247,7 +247,10 @@ impl Assembler<'_> {
         all.extend(step.immediate.map(Place::Immediate));
         // Of what is in memory, one number goes to all lanes.
         let is_broadcast = !matches!(operands.last(), Some(Place::Register(_)))
-            && matches!(step.operands.last(), Some(Operand::Lanes(Lanes::Scalar(_) | Lanes::Constant(_))))
+            && matches!(
+                step.operands.last(),
+                Some(Operand::Lanes(Lanes::Scalar(_) | Lanes::Same { .. } | Lanes::Constant(_)))
+            )
             && step.code != BROADCAST;
         if let (BROADCAST, Some(&from @ Place::Register(_))) = (step.code, operands.first()) {
             return self.copy(from, target);
@@ -282,7 +285,7 @@ impl Assembler<'_> {
     fn operand(&mut self, step: &LaneInstruction, operand: &Operand) -> Place {
         match *operand {
             Operand::Lanes(lanes) => self.value(lanes),
-            Operand::Elements { pointer, size } => self.elements(pointer, size),
+            Operand::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
             Operand::Mask => {
                 debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);
                 Place::Register(Register::K2)
@@ -302,7 +305,10 @@ impl Assembler<'_> {
         }
         match lanes {
             Lanes::Register(register) => self.vector(register),
-            Lanes::Scalar(scalar) => Place::Memory(PARAMETERS, None, self.program.pointers * 8 + scalar * 4),
+            Lanes::Scalar(scalar) => {
+                Place::Memory(PARAMETERS, None, (self.program.pointers * 8 + scalar * 4) as i32)
+            }
+            Lanes::Same { pointer, offset } => Place::Memory(self.base(pointer), None, offset),
             Lanes::Constant(bits) => self.datum(Label::Constant(bits), &[bits]),
             Lanes::Table(table) => self.datum(Label::Table(table), table),
         }
@@ -319,12 +325,16 @@ impl Assembler<'_> {
     }
 
     /// Elements at the current position.
-    fn elements(&mut self, pointer: u32, size: u32) -> Place {
-        let base = POINTERS.get(pointer as usize).copied().unwrap_or_else(|| {
+    fn elements(&mut self, pointer: u32, size: u32, offset: i32) -> Place {
+        Place::Memory(self.base(pointer), Some((COUNTER, size)), offset)
+    }
+
+    /// A register with a pointer, until another one is asked for.
+    fn base(&mut self, pointer: u32) -> Register {
+        POINTERS.get(pointer as usize).copied().unwrap_or_else(|| {
             self.load_pointer(SCRATCH, pointer);
             SCRATCH
-        });
-        Place::Memory(base, Some((COUNTER, size)), 0)
+        })
     }
 
     fn emit(&mut self, code: Code, places: &[Place]) -> &mut Instruction {
@@ -346,7 +356,7 @@ impl Assembler<'_> {
                 Place::Memory(base, index, offset) => {
                     instruction.set_op_kind(at, OpKind::Memory);
                     instruction.set_memory_base(base);
-                    instruction.set_memory_displacement64(u64::from(offset));
+                    instruction.set_memory_displacement64(i64::from(offset) as u64);
                     instruction.set_memory_displ_size(u32::from(offset != 0));
                     if let Some((register, scale)) = index {
                         instruction.set_memory_index(register);

@@ -18,11 +18,11 @@ use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
 use kernfusion_runtime::isa::Isa;
-use program::{LaneProgram, Lanes};
+use program::{At, LaneProgram, Lanes};
 use std::collections::{BTreeMap, HashMap};
 
-/// Rows shorter than a vector are not worth a call.
-const SHORTEST: usize = 16;
+/// Shorter rows are not worth a call.
+const SHORTEST: usize = 6;
 
 /// The functions of a module, each made once.
 #[derive(Default)]
@@ -71,8 +71,10 @@ pub(super) struct Recording {
 /// What a pointer of a program points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pointer {
-    /// The memory of a load, or the tile.
+    /// The memory of a load, or the tile. Other loads may lie at a fixed offset from it.
     Load(Scalar),
+    /// The element of a load that is the same throughout the run, and of others.
+    Same(Scalar),
     /// The scratch row of a value.
     Row(Scalar),
     /// Where one of the row's writes goes.
@@ -129,9 +131,9 @@ impl Recorder<'_> {
     fn record(mut self, steps: &Loop) -> Option<Recording> {
         for &value in steps.computes.union(&steps.reads) {
             let lanes = if steps.reads.contains(&value) {
-                let pointer = self.pointer(Pointer::Row(value));
+                let at = At::start(self.pointer(Pointer::Row(value)));
                 let dtype = as_lanes(self.instr(value).dtype);
-                self.program().read(dtype, pointer)
+                self.program().read(dtype, at)
             } else {
                 self.computed(value)
             };
@@ -164,6 +166,39 @@ impl Recorder<'_> {
         at
     }
 
+    /// Whether a load's memory is always there, and nothing writes it meanwhile.
+    fn is_fixed(&self, value: Scalar, guard: &[Bound]) -> bool {
+        guard.is_empty() && !self.row.is_clobbered(value)
+    }
+
+    /// Where a load's elements are: at a pointer of its own, or at a fixed offset from that of another load, which walks the same buffer alike.
+    fn place(&mut self, value: Scalar, kind: fn(Scalar) -> Pointer) -> At {
+        let row = self.row;
+        let load = |value: Scalar| match &row.region.instr(value).kind {
+            // Where a bound that does not vary fails, a pointer is to zeros.
+            InstrKind::Load { buffer, index, guard } if guard.iter().all(|bound| row.moves(bound)) => {
+                Some((buffer, index))
+            }
+            _ => None,
+        };
+        let offset = |known: &Pointer| {
+            let (Pointer::Load(other) | Pointer::Same(other)) = *known else { return None };
+            let ((buffer, index), (of_other, from)) = (load(value)?, load(other)?);
+            let alike = *known == kind(other)
+                && buffer == of_other
+                && index.strides == from.strides
+                && index.indirect == from.indirect;
+            let elements = i32::try_from(index.offset - from.offset).ok().filter(|_| alike)?;
+            elements.checked_mul(row.region.instr(value).dtype.size() as i32)
+        };
+        let known = self.recording.pointers.iter().enumerate();
+        let found = known.filter_map(|(at, known)| Some((at as u32, offset(known)?))).next();
+        match found {
+            Some((pointer, offset)) => At { pointer, offset },
+            None => At::start(self.pointer(kind(value))),
+        }
+    }
+
     fn scalar(&mut self, scalar: Parameter) -> Lanes {
         Lanes::Scalar(position(&mut self.recording.scalars, scalar))
     }
@@ -190,16 +225,22 @@ impl Recorder<'_> {
             _ if instr.dtype == DType::F64 => None,
             InstrKind::Load { index, guard, .. } => match row.access(index, guard) {
                 Access::Scattered => None,
-                Access::Splat => Some(self.scalar(Parameter::Load(value))),
+                Access::Splat => match self.is_fixed(value, guard) && instr.dtype.size() == 4 {
+                    true => {
+                        let At { pointer, offset } = self.place(value, Pointer::Same);
+                        Some(Lanes::Same { pointer, offset })
+                    }
+                    false => Some(self.scalar(Parameter::Load(value))),
+                },
                 Access::Contiguous => {
-                    let pointer = self.pointer(Pointer::Load(value));
-                    self.program().read(instr.dtype, pointer)
+                    let at = self.place(value, Pointer::Load);
+                    self.program().read(instr.dtype, at)
                 }
                 Access::Bounded => self.bounded(value, instr.dtype, guard),
             },
             InstrKind::Producer(_) => {
-                let pointer = self.pointer(Pointer::Load(value));
-                let lanes = self.program().read(DType::F32, pointer)?;
+                let at = At::start(self.pointer(Pointer::Load(value)));
+                let lanes = self.program().read(DType::F32, at)?;
                 self.program().convert(lanes, DType::F32, instr.dtype)
             }
             InstrKind::Coordinate(index) => {
@@ -228,12 +269,12 @@ impl Recorder<'_> {
 
     /// Elements within the bounds that vary, and zeros elsewhere. Where one of the others fails, the pointer is to zeros.
     fn bounded(&mut self, value: Scalar, dtype: DType, guard: &[Bound]) -> Option<Lanes> {
-        let pointer = self.pointer(Pointer::Load(value));
+        let at = self.place(value, Pointer::Load);
         let mut bounds = vec![];
         for (number, bound) in guard.iter().enumerate().filter(|(_, bound)| self.row.moves(bound)) {
             bounds.push((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32));
         }
-        self.program().read_within(&bounds, dtype, pointer)
+        self.program().read_within(&bounds, dtype, at)
     }
 
     fn in_range(&mut self, value: Scalar, bounds: &[Bound]) -> Option<Lanes> {
@@ -271,11 +312,11 @@ impl Recorder<'_> {
         let value = match mode {
             WriteMode::Set => value,
             WriteMode::Add => {
-                let old = program.read(*dtype, pointer)?;
+                let old = program.read(*dtype, At::start(pointer))?;
                 program.binary(Binary::Add, *dtype, old, value)?
             }
             WriteMode::Accumulate(op) => {
-                let old = program.read(*dtype, pointer)?;
+                let old = program.read(*dtype, At::start(pointer))?;
                 program.combine(*op, *dtype, old, value)?
             }
         };
@@ -309,6 +350,19 @@ pub(super) struct WideLoop {
     pub(super) inside: Option<Recording>,
 }
 
+impl WideLoop {
+    /// Whether a value's source is a parameter.
+    pub(super) fn takes(&self, value: Scalar) -> bool {
+        std::iter::once(&self.everywhere).chain(&self.inside).any(|recording| {
+            recording.pointers.contains(&Pointer::Load(value))
+                || recording.scalars.iter().any(|scalar| match *scalar {
+                    Parameter::Load(other) | Parameter::First(other, _) => other == value,
+                    Parameter::Uniform(_) => false,
+                })
+        })
+    }
+}
+
 impl Emitter<'_, '_, '_> {
     /// Runs a recorded loop over one run.
     pub(super) fn wide_loop(&mut self, wide: &WideLoop, ends: &Ends<'_>) {
@@ -320,6 +374,13 @@ impl Emitter<'_, '_, '_> {
         self.call_wide(&wide.everywhere, ends, start, end);
     }
 
+    /// Where the first element of a load is.
+    fn load_address(&mut self, value: Scalar) -> Value {
+        let instr = self.row.region.instr(value);
+        let InstrKind::Load { buffer, index, .. } = &instr.kind else { unreachable!("a load") };
+        self.address(buffer.0 as usize, instr.dtype, index)
+    }
+
     fn call_wide(&mut self, recording: &Recording, ends: &Ends<'_>, start: Value, end: Value) {
         let pointers = recording.pointers.len();
         let bytes = pointers * 8 + recording.scalars.len() * 4;
@@ -329,6 +390,7 @@ impl Emitter<'_, '_, '_> {
         for (at, pointer) in recording.pointers.iter().enumerate() {
             let address = match pointer {
                 Pointer::Load(value) => ends.sources[value].address(),
+                Pointer::Same(value) => self.load_address(*value),
                 Pointer::Row(value) => ends.rows[value],
                 Pointer::Write(at) => {
                     let target = ends.targets.iter().find(|(write, _)| write == at);

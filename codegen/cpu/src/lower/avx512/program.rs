@@ -34,10 +34,26 @@ pub(in super::super) enum Lanes {
     Register(u32),
     /// A parameter of the function, the same in every lane.
     Scalar(u32),
+    /// The element of four bytes at an offset, in bytes, from where a pointer points, the same in every lane.
+    Same { pointer: u32, offset: i32 },
     /// These bits in every lane.
     Constant(u32),
     /// The numbers of a table, one in each lane.
     Table(&'static Table),
+}
+
+/// A place in memory: an offset in bytes from where a pointer points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct At {
+    pub(super) pointer: u32,
+    pub(super) offset: i32,
+}
+
+impl At {
+    /// Where the pointer points.
+    pub(super) fn start(pointer: u32) -> At {
+        At { pointer, offset: 0 }
+    }
 }
 
 /// What an instruction reads.
@@ -45,8 +61,8 @@ pub(in super::super) enum Lanes {
 pub(super) enum Operand {
     /// A value; only the last operand of an instruction may be other than a register.
     Lanes(Lanes),
-    /// Elements of `size` bytes at the current position, relative to a pointer.
-    Elements { pointer: u32, size: u32 },
+    /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
+    Elements { pointer: u32, size: u32, offset: i32 },
     /// The first mask register for results.
     Mask,
     /// The loop's counter.
@@ -382,17 +398,12 @@ impl LaneProgram {
     }
 
     /// Elements at the current position; `None` if there is no code for them.
-    pub(super) fn read(&mut self, dtype: DType, pointer: u32) -> Option<Lanes> {
-        self.read_masked(dtype, pointer, None)
+    pub(super) fn read(&mut self, dtype: DType, at: At) -> Option<Lanes> {
+        self.read_masked(dtype, at, None)
     }
 
     /// As [`read`](Self::read), where each index is below its extent; the memory of other lanes need not be there, and they are zero.
-    pub(super) fn read_within(
-        &mut self,
-        bounds: &[(Lanes, u32)],
-        dtype: DType,
-        pointer: u32,
-    ) -> Option<Lanes> {
+    pub(super) fn read_within(&mut self, bounds: &[(Lanes, u32)], dtype: DType, at: At) -> Option<Lanes> {
         match bounds {
             &[(index, extent)] => self.test_below(index, extent),
             several => {
@@ -401,7 +412,7 @@ impl LaneProgram {
                 self.test(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, all, all, None);
             }
         }
-        self.read_masked(dtype, pointer, Some(Masking::Zero))
+        self.read_masked(dtype, at, Some(Masking::Zero))
     }
 
     /// Whether the index is below the extent, into the mask register.
@@ -410,7 +421,7 @@ impl LaneProgram {
         self.test(code, index, Constant(extent), Some(predicate::of_integers(Compare::Lt)));
     }
 
-    fn read_masked(&mut self, dtype: DType, pointer: u32, masking: Option<Masking>) -> Option<Lanes> {
+    fn read_masked(&mut self, dtype: DType, at: At, masking: Option<Masking>) -> Option<Lanes> {
         let code = match dtype {
             DType::F32 | DType::I32 | DType::U32 => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
             DType::BF16 => Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256,
@@ -420,7 +431,7 @@ impl LaneProgram {
             DType::F64 => return None,
         };
         let (bits, target) = self.fresh();
-        let from = Operand::Elements { pointer, size: dtype.size() as u32 };
+        let from = Operand::Elements { pointer: at.pointer, size: dtype.size() as u32, offset: at.offset };
         self.push(code, target, &[from]).masking = masking;
         Some(match dtype {
             DType::BF16 => self.op_by(Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, &[bits], Some(16)),
