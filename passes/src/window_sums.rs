@@ -17,13 +17,13 @@ use std::ops::Range;
 const PLACES: usize = 4;
 
 pub(crate) fn sum_windows(graph: &mut Graph) -> Result<()> {
-    let sums = Sums::of(graph);
-    if sums.0.is_empty() {
+    let sums = sums(graph);
+    if sums.is_empty() {
         return Ok(());
     }
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {
-        match sums.0.get(&id) {
+        match sums.get(&id) {
             Some(sum) => {
                 let new = sum.emit(graph, id, &mut rebuild)?;
                 rebuild.replace(id, new);
@@ -118,28 +118,24 @@ struct Sum {
     padded: BTreeMap<ValueId, Vec<[usize; 2]>>,
 }
 
-/// Sums by their last addition.
-struct Sums(BTreeMap<ValueId, Sum>);
-
-impl Sums {
-    fn of(graph: &Graph) -> Self {
-        let mut readers = vec![0usize; graph.len()];
-        let read = graph.ids().flat_map(|id| graph[id].operands.iter().copied());
-        read.chain(graph.outputs().iter().map(|output| output.value)).for_each(|id| readers[id.index()] += 1);
-        let mut inner = vec![false; graph.len()];
-        let mut sums = BTreeMap::new();
-        let is_sum =
-            |id: ValueId| matches!(graph[id].op, Op::Binary(Binary::Add)) && graph[id].ty.dtype.is_float();
-        for root in graph.ids().collect::<Vec<_>>().into_iter().rev() {
-            if is_sum(root) && !inner[root.index()] {
-                let sum = Sum::new(graph, root, &readers, &mut inner);
-                if !sum.padded.is_empty() {
-                    sums.insert(root, sum);
-                }
+/// Sums that read a value at many places, by their last addition.
+fn sums(graph: &Graph) -> BTreeMap<ValueId, Sum> {
+    let mut readers = vec![0usize; graph.len()];
+    let read = graph.ids().flat_map(|id| graph[id].operands.iter().copied());
+    read.chain(graph.outputs().iter().map(|output| output.value)).for_each(|id| readers[id.index()] += 1);
+    let mut inner = vec![false; graph.len()];
+    let mut sums = BTreeMap::new();
+    let is_sum =
+        |id: ValueId| matches!(graph[id].op, Op::Binary(Binary::Add)) && graph[id].ty.dtype.is_float();
+    for root in graph.ids().collect::<Vec<_>>().into_iter().rev() {
+        if is_sum(root) && !inner[root.index()] {
+            let sum = Sum::new(graph, root, &readers, &mut inner);
+            if !sum.padded.is_empty() {
+                sums.insert(root, sum);
             }
         }
-        Sums(sums)
     }
+    sums
 }
 
 impl Sum {
@@ -184,28 +180,10 @@ impl Sum {
         }
         let mut sum = None;
         for term in &self.terms {
-            let shown = match (padded.get(&term.base()), self.padded.get(&term.base())) {
-                (Some(&whole), Some(around)) => {
-                    let start =
-                        term.view.offset.iter().zip(around).map(|(offset, [low, _])| offset + *low as i64);
-                    let start: Vec<_> = start.map(|start| start as usize).collect();
-                    let end: Vec<_> = start.iter().zip(seen).map(|(start, extent)| start + extent).collect();
-                    let weight = term.factors.map(|(_, weight)| weight);
-                    let weight = match weight.map(|weight| (&graph[weight].op, graph[weight].operands[0])) {
-                        Some((Op::Broadcast(spread), w)) => Some((spread, rebuild.place(w))),
-                        _ => None,
-                    };
-                    let mut b = rebuild.builder(term.value);
-                    let x = b.slice(whole, &start, &end)?;
-                    match weight {
-                        Some((spread, w)) => {
-                            let w = b.broadcast(w, seen, &spread.axes)?;
-                            b.mul(x, w)?
-                        }
-                        None => x,
-                    }
-                }
-                _ => term.shown(graph, seen, rebuild)?,
+            let base = term.base();
+            let shown = match padded.get(&base) {
+                Some(&whole) => term.in_padded(graph, seen, (whole, &self.padded[&base]), rebuild)?,
+                None => term.shown(graph, seen, rebuild)?,
             };
             sum = Some(match sum {
                 Some(sum) => rebuild.builder(root).add(sum, shown)?,
@@ -217,6 +195,26 @@ impl Sum {
 }
 
 impl Term {
+    /// What it adds, as a window of its value, which has that padding.
+    fn in_padded(
+        &self,
+        graph: &Graph,
+        seen: &[usize],
+        (whole, around): (ValueId, &[[usize; 2]]),
+        rebuild: &mut Rebuild<'_>,
+    ) -> Result<ValueId> {
+        let start = self.view.offset.iter().zip(around).map(|(offset, [low, _])| offset + *low as i64);
+        let start: Vec<_> = start.map(|start| start as usize).collect();
+        let end: Vec<_> = start.iter().zip(seen).map(|(start, extent)| start + extent).collect();
+        let window = rebuild.builder(self.value).slice(whole, &start, &end)?;
+        let Some((_, weight)) = self.factors else { return Ok(window) };
+        let Op::Broadcast(spread) = &graph[weight].op else { unreachable!("weights are broadcasts") };
+        let weight = rebuild.place(graph[weight].operands[0]);
+        let mut b = rebuild.builder(self.value);
+        let weight = b.broadcast(weight, seen, &spread.axes)?;
+        b.mul(window, weight)
+    }
+
     /// What it adds, made for itself.
     fn shown(&self, graph: &Graph, seen: &[usize], rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
         let (view, shape) = (&self.view, &graph[self.value].ty.shape);

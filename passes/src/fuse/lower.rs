@@ -319,9 +319,9 @@ impl Candidate<'_> {
         let domain = space.domain();
         let rows = 0..domain.outer + domain.rows;
         // Where rows are reduced and columns are not, nothing belongs to a row.
-        let reduced =
-            self.members.iter().filter(|&&member| self.graph[member].op.entry() == KernelEntry::Reduction);
-        if reduced.clone().next().is_some() && !reduced.clone().any(|&member| self.along_rows(member)) {
+        let is_reduction = |member: &&ValueId| self.graph[**member].op.entry() == KernelEntry::Reduction;
+        let mut reductions = self.members.iter().filter(is_reduction).peekable();
+        if reductions.peek().is_some() && !reductions.any(|&member| self.along_rows(member)) {
             return None;
         }
         if domain.column_axes().is_empty() || domain.extent(rows.clone()) != shape.iter().product::<usize>() {
