@@ -44,7 +44,8 @@ pub(crate) struct Args {
     file: Option<PathBuf>,
     /// With the folder of an imported model: its training step with AdamW instead of its outputs, by the cross-entropy or the mean square of the
     /// first output and an input "target", or output N, a scalar
-    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "file")]
+    // Beside a flag that the file conflicts with, the file would not be required.
+    #[arg(long, value_name = "cross-entropy|mse|output:N", requires = "file", conflicts_with_all = ["preset", "config", "batch_size", "dropout", "work", "weights"])]
     loss: Option<Loss>,
     #[command(flatten)]
     model: ModelArgs,

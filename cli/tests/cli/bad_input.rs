@@ -65,6 +65,8 @@ fn wrong_flags_are_one_line() {
         ("dump --stage cuda --format json", "--stage cuda has no json form, but text only"),
         ("dump --stage cuda --kernel none", "no kernel has a name that contains \"none\""),
         ("dump --stage fuse --kernel none", "no kernel has a name that contains \"none\""),
+        ("dump --preset tiny --loss mse --stage fuse", "'--preset <NAME>' cannot be used with"),
+        ("explain --preset tiny --loss mse", "'--preset <NAME>' cannot be used with"),
         ("dump --stage fuse --arch sm_9", "an architecture is sm_80, sm_90a or compute_90a, say"),
         ("dump --stage asm --arch compute_90a", "--stage asm is of a CPU: leave out --arch"),
         ("dump --format text", "say which --stage"),
