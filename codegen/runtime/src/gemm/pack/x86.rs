@@ -1,0 +1,427 @@
+//! Packing with AVX-512: two loaders, one for each layout, and a transpose of 16 × 16 words.
+
+use super::{Block, LDA, PanelSize, runs};
+use std::arch::x86_64::*;
+
+/// Columns of a panel.
+const NR: usize = 32;
+
+/// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. The
+/// loaders are inlined into functions with the features: alone they would be calls.
+trait Word<const PARTS: usize> {
+    /// What memory holds.
+    type Stored;
+    /// Values of k in one word.
+    const K: usize;
+    /// 16 words of each part from values contiguous along k, of which `left` are there; the rest are zero.
+    unsafe fn along_k(p: *const Self::Stored, left: usize) -> [__m512i; PARTS];
+    /// One word of each part for each of 16 columns (those in `mask`): `p` at this k and, for pairs, `next` at the
+    /// following one, where there is one.
+    unsafe fn across_k(
+        p: *const Self::Stored,
+        next: Option<*const Self::Stored>,
+        mask: u16,
+    ) -> [__m512i; PARTS];
+}
+
+/// Words are `f32`, as memory.
+struct F32;
+/// Words are pairs of bf16, rounded from `f32`. Of several parts, each is what those before it left of the value.
+struct Bf16;
+/// Words are pairs of bf16, as memory.
+struct Pair;
+
+fn first(n: usize) -> u16 {
+    if n >= 16 { !0 } else { (1u16 << n) - 1 }
+}
+
+impl Word<1> for F32 {
+    type Stored = f32;
+    const K: usize = 1;
+    #[inline(always)]
+    unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; 1] {
+        // SAFETY: masked values are not read.
+        unsafe { [_mm512_castps_si512(_mm512_maskz_loadu_ps(first(left), p))] }
+    }
+    #[inline(always)]
+    unsafe fn across_k(p: *const f32, _next: Option<*const f32>, mask: u16) -> [__m512i; 1] {
+        // SAFETY: masked values are not read.
+        unsafe { [_mm512_castps_si512(_mm512_maskz_loadu_ps(mask, p))] }
+    }
+}
+
+impl<const PARTS: usize> Word<PARTS> for Bf16 {
+    type Stored = f32;
+    const K: usize = 2;
+    #[inline(always)]
+    unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; PARTS] {
+        let mut parts = [zeros(); PARTS];
+        // SAFETY: masked values are not read; the same 512 bits.
+        unsafe {
+            let mut low = _mm512_maskz_loadu_ps(first(left), p);
+            let mut high = _mm512_maskz_loadu_ps(first(left.saturating_sub(16)), p.wrapping_add(16));
+            for (number, part) in parts.iter_mut().enumerate() {
+                *part = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+                if number + 1 < PARTS {
+                    low = _mm512_sub_ps(low, as_f32(_mm512_castsi512_si256(*part)));
+                    high = _mm512_sub_ps(high, as_f32(_mm512_extracti64x4_epi64::<1>(*part)));
+                }
+            }
+        }
+        parts
+    }
+    #[inline(always)]
+    unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> [__m512i; PARTS] {
+        let mut parts = [zeros(); PARTS];
+        // SAFETY: masked values are not read; the same 256 bits.
+        unsafe {
+            let bf16 = |x| std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
+            let mut even = _mm512_maskz_loadu_ps(mask, p);
+            let mut odd = match next {
+                Some(next) => _mm512_maskz_loadu_ps(mask, next),
+                None => _mm512_setzero_ps(),
+            };
+            for (number, part) in parts.iter_mut().enumerate() {
+                let (low, high) = (bf16(even), bf16(odd));
+                let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
+                *part = _mm512_or_si512(_mm512_cvtepu16_epi32(low), upper);
+                if number + 1 < PARTS {
+                    even = _mm512_sub_ps(even, as_f32(low));
+                    odd = _mm512_sub_ps(odd, as_f32(high));
+                }
+            }
+        }
+        parts
+    }
+}
+
+impl Word<1> for Pair {
+    type Stored = u16;
+    const K: usize = 2;
+    #[inline(always)]
+    unsafe fn along_k(p: *const u16, left: usize) -> [__m512i; 1] {
+        let mask = if left >= 32 { !0 } else { (1u32 << left) - 1 };
+        // SAFETY: masked values are not read.
+        unsafe { [_mm512_maskz_loadu_epi16(mask, p.cast())] }
+    }
+    #[inline(always)]
+    unsafe fn across_k(p: *const u16, next: Option<*const u16>, mask: u16) -> [__m512i; 1] {
+        // SAFETY: masked values are not read.
+        unsafe {
+            let line = |p: *const u16| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
+            let odd = next.map_or(_mm512_setzero_si512(), |next| _mm512_slli_epi32::<16>(line(next)));
+            [_mm512_or_si512(line(p), odd)]
+        }
+    }
+}
+
+#[inline(always)]
+fn zeros() -> __m512i {
+    // SAFETY: inlined into functions with AVX-512.
+    unsafe { _mm512_setzero_si512() }
+}
+
+/// 16 numbers of bf16 as `f32`.
+#[inline(always)]
+unsafe fn as_f32(numbers: __m256i) -> __m512 {
+    // SAFETY: the caller's contract.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(numbers))) }
+}
+
+/// One word of each part for each of 16 places from `start` on the outer axis, at word `w` of k.
+#[inline(always)]
+unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
+    block: &Block<'_, W::Stored>,
+    start: usize,
+    w: usize,
+    depth: usize,
+    mask: u16,
+) -> [__m512i; PARTS] {
+    let at = |k: usize| block.depth(k).wrapping_add(start);
+    let next = (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1));
+    // SAFETY: the caller's contract.
+    unsafe { W::across_k(at(w * W::K), next, mask) }
+}
+
+/// Sixteen places or fewer, in runs that lie side by side.
+struct Pieces {
+    /// Where the first lane of a vector would lie if the run went on to both sides, and the lanes that belong to it.
+    pieces: [(isize, u16); 16],
+    count: usize,
+}
+
+impl Pieces {
+    /// The places of a table of sixteen entries at most.
+    fn of(table: &[isize]) -> Pieces {
+        let mut all = Pieces { pieces: [(0, 0); 16], count: 0 };
+        for run in runs(table) {
+            all.pieces[all.count] =
+                (table[run.start] - run.start as isize, first(run.end) & !first(run.start));
+            all.count += 1;
+        }
+        all
+    }
+
+    /// Words of all runs, each from where [`Word::across_k`] reads it, given the run's offset.
+    #[inline(always)]
+    unsafe fn joined<const PARTS: usize, W: Word<PARTS>>(
+        &self,
+        at: impl Fn(isize) -> (*const W::Stored, Option<*const W::Stored>),
+    ) -> [__m512i; PARTS] {
+        let mut lines = [zeros(); PARTS];
+        for &(offset, mask) in &self.pieces[..self.count] {
+            let (p, next) = at(offset);
+            // SAFETY: the caller's contract; places of other runs are masked.
+            let piece = unsafe { W::across_k(p, next, mask) };
+            for (line, piece) in lines.iter_mut().zip(piece) {
+                // SAFETY: registers only.
+                *line = unsafe { _mm512_or_si512(*line, piece) };
+            }
+        }
+        lines
+    }
+
+    /// As [`across`](self::across) for these places; zeros at a word behind the last.
+    #[inline(always)]
+    unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
+        &self,
+        block: &Block<'_, W::Stored>,
+        w: usize,
+        depth: usize,
+    ) -> [__m512i; PARTS] {
+        if w * W::K >= depth {
+            return [zeros(); PARTS];
+        }
+        let at = |k: usize, offset: isize| block.depth(k).wrapping_offset(offset);
+        let next = |offset| (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1, offset));
+        // SAFETY: the caller's contract.
+        unsafe { self.joined::<PARTS, W>(|offset| (at(w * W::K, offset), next(offset))) }
+    }
+
+    /// Sixteen words of these places of k in a row (or column), where each word is one value.
+    #[inline(always)]
+    unsafe fn along_k<const PARTS: usize, W: Word<PARTS>>(&self, row: *const W::Stored) -> [__m512i; PARTS] {
+        debug_assert_eq!(W::K, 1, "words of one value");
+        // SAFETY: the caller's contract.
+        unsafe { self.joined::<PARTS, W>(|offset| (row.wrapping_offset(offset), None)) }
+    }
+}
+
+/// The first word of a part of the 16 that begin at `w`.
+fn at_part<const PARTS: usize>(w: usize, part: usize) -> usize {
+    w * PARTS + part * 16
+}
+
+#[inline(always)]
+unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
+    block: &Block<'_, W::Stored>,
+    rows: usize,
+    depth: usize,
+    out: *mut u32,
+) {
+    // SAFETY: the caller's contract; rows and values beyond the block are masked.
+    unsafe {
+        let words = depth.div_ceil(W::K);
+        if block.k.unit() {
+            for i in 0..rows {
+                let (from, out) = (block.row(i), out.add(i * LDA));
+                for w in (0..words).step_by(16) {
+                    let k = w * W::K;
+                    for (part, line) in W::along_k(from.add(k), depth - k).into_iter().enumerate() {
+                        _mm512_storeu_si512(out.add(at_part::<PARTS>(w, part)).cast(), line);
+                    }
+                }
+            }
+            return;
+        }
+        if let Some(table) = block.k_in_runs() {
+            for w in (0..words).step_by(16) {
+                let pieces = Pieces::of(&table[w..depth.min(w + 16)]);
+                for i in 0..rows {
+                    for (part, line) in pieces.along_k::<PARTS, W>(block.row(i)).into_iter().enumerate() {
+                        _mm512_storeu_si512(out.add(i * LDA + at_part::<PARTS>(w, part)).cast(), line);
+                    }
+                }
+            }
+            return;
+        }
+        for i in (0..rows).step_by(16) {
+            let mask = first(rows - i);
+            for w in (0..words).step_by(16) {
+                let mut squares = [[zeros(); 16]; PARTS];
+                for p in 0..16.min(words - w) {
+                    let lines = across::<PARTS, W>(block, i, w + p, depth, mask);
+                    squares.iter_mut().zip(lines).for_each(|(square, line)| square[p] = line);
+                }
+                for (part, square) in squares.into_iter().enumerate() {
+                    for (r, line) in transpose(square).into_iter().enumerate() {
+                        let out = out.add((i + r) * LDA + at_part::<PARTS>(w, part));
+                        _mm512_storeu_si512(out.cast(), line);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
+    block: &Block<'_, W::Stored>,
+    columns: usize,
+    depth: usize,
+    out: *mut u32,
+    panels: PanelSize,
+) {
+    let (words, all) = (depth.div_ceil(W::K), panels.words / PARTS);
+    // Word `w` of a part in the half panel, 16 columns wide, that starts at column j.
+    let at = |j: usize, w: usize, part: usize| {
+        let line = at_part::<PARTS>(w / 16 * 16, part) + w % 16;
+        out.wrapping_add(j / NR * panels.stride + j % NR + line * NR).cast()
+    };
+    let halves = || (0..columns.next_multiple_of(NR)).step_by(16);
+    // SAFETY: the caller's contract; columns beyond the block are masked.
+    unsafe {
+        if block.outer.unit() {
+            // Along rows of memory, since this may come from far.
+            for w in 0..all {
+                for j in halves() {
+                    let mask = first(columns.saturating_sub(j));
+                    let lines = if w < words {
+                        across::<PARTS, W>(block, j, w, depth, mask)
+                    } else {
+                        [zeros(); PARTS]
+                    };
+                    for (part, line) in lines.into_iter().enumerate() {
+                        _mm512_storeu_si512(at(j, w, part), line);
+                    }
+                }
+            }
+            return;
+        }
+        if let Some(table) = block.columns_in_runs(columns) {
+            for j in halves() {
+                let pieces = Pieces::of(&table[j.min(columns)..columns.min(j + 16)]);
+                for w in 0..all {
+                    let lines = pieces.across::<PARTS, W>(block, w, depth);
+                    for (part, line) in lines.into_iter().enumerate() {
+                        _mm512_storeu_si512(at(j, w, part), line);
+                    }
+                }
+            }
+            return;
+        }
+        match block.k_in_runs() {
+            Some(table) => {
+                for w in (0..all).step_by(16) {
+                    let pieces = Pieces::of(&table[w.min(depth)..depth.min(w + 16)]);
+                    for j in halves() {
+                        square::<PARTS, W>(block, (j, columns), (w, all, depth), Some(&pieces), at);
+                    }
+                }
+            }
+            None => {
+                for j in halves() {
+                    for w in (0..all).step_by(16) {
+                        square::<PARTS, W>(block, (j, columns), (w, all, depth), None, at);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packs 16 words of the 16 columns from `j` on, which lie along k, perhaps in pieces, to where `at` says.
+#[inline(always)]
+unsafe fn square<const PARTS: usize, W: Word<PARTS>>(
+    block: &Block<'_, W::Stored>,
+    (j, columns): (usize, usize),
+    (w, all, depth): (usize, usize, usize),
+    pieces: Option<&Pieces>,
+    at: impl Fn(usize, usize, usize) -> *mut __m512i,
+) {
+    let mut squares = [[zeros(); 16]; PARTS];
+    // SAFETY: the caller's contract; columns and values beyond the block are masked.
+    unsafe {
+        for c in 0..16.min(columns.saturating_sub(j)) {
+            let k = w * W::K;
+            let lines = match pieces {
+                Some(pieces) => pieces.along_k::<PARTS, W>(block.row(j + c)),
+                None => W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k)),
+            };
+            squares.iter_mut().zip(lines).for_each(|(square, line)| square[c] = line);
+        }
+        for (part, square) in squares.into_iter().enumerate() {
+            for (r, line) in transpose(square).into_iter().enumerate().take(all - w) {
+                _mm512_storeu_si512(at(j, w + r, part), line);
+            }
+        }
+    }
+}
+
+macro_rules! instances {
+    ($features:literal $word:ident<$parts:literal> $stored:ident $a:ident $b:ident) => {
+        /// # Safety
+        /// As `PackA`; the block covers its elements.
+        #[target_feature(enable = $features)]
+        pub(in super::super) unsafe fn $a(
+            block: &Block<'_, $stored>,
+            rows: usize,
+            depth: usize,
+            out: *mut u32,
+        ) {
+            // SAFETY: the caller's contract.
+            unsafe { pack_a::<$parts, $word>(block, rows, depth, out) }
+        }
+
+        /// # Safety
+        /// As `PackB`; the block covers its elements.
+        #[target_feature(enable = $features)]
+        pub(in super::super) unsafe fn $b(
+            block: &Block<'_, $stored>,
+            columns: usize,
+            depth: usize,
+            out: *mut u32,
+            panels: PanelSize,
+        ) {
+            // SAFETY: the caller's contract.
+            unsafe { pack_b::<$parts, $word>(block, columns, depth, out, panels) }
+        }
+    };
+}
+instances!("avx512f,avx512bw" F32<1> f32 pack_a_f32 pack_b_f32);
+instances!("avx512f,avx512bw,avx512bf16" Bf16<1> f32 pack_a_bf16 pack_b_bf16);
+instances!("avx512f,avx512bw,avx512bf16" Bf16<2> f32 pack_a_two pack_b_two);
+instances!("avx512f,avx512bw,avx512bf16" Bf16<3> f32 pack_a_three pack_b_three);
+instances!("avx512f,avx512bw,avx512vl" Pair<1> u16 pack_a_pairs pack_b_pairs);
+
+/// 16×16 words: pairs, then quadruples within 128-bit lanes, then the lanes.
+#[inline(always)]
+unsafe fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: registers only.
+    unsafe {
+        let mut t = r;
+        for i in 0..8 {
+            t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+        }
+        let mut q = t;
+        for i in (0..16).step_by(4) {
+            for h in 0..2 {
+                q[i + 2 * h] = _mm512_unpacklo_epi64(t[i + h], t[i + 2 + h]);
+                q[i + 2 * h + 1] = _mm512_unpackhi_epi64(t[i + h], t[i + 2 + h]);
+            }
+        }
+        let mut out = q;
+        for c in 0..4 {
+            let even_top = _mm512_shuffle_i32x4::<0x88>(q[c], q[4 + c]);
+            let odd_top = _mm512_shuffle_i32x4::<0xdd>(q[c], q[4 + c]);
+            let even_low = _mm512_shuffle_i32x4::<0x88>(q[8 + c], q[12 + c]);
+            let odd_low = _mm512_shuffle_i32x4::<0xdd>(q[8 + c], q[12 + c]);
+            out[c] = _mm512_shuffle_i32x4::<0x88>(even_top, even_low);
+            out[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd_top, odd_low);
+            out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even_top, even_low);
+            out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd_top, odd_low);
+        }
+        out
+    }
+}
