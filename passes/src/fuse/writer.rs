@@ -111,12 +111,13 @@ impl<'a> Writer<'a> {
         Ok(scalar)
     }
 
-    /// What is the same at every point lies in memory whatever bounds hold: so the seed of guarded random numbers is one.
+    /// Bounds keep a load inside its tensor, and an index that never leaves it needs none: so what a channel has in common is read
+    /// without them, where its image is padded.
     fn load(&mut self, value: ValueId, index: Index, dtype: DType) -> Scalar {
         let buffer = BufferId(value.index() as u32);
-        let is_one = index.indirect.is_empty() && index.strides.iter().all(|&stride| stride == 0);
-        let elements = self.graph[value].ty.elements() as i64;
-        let guard = if is_one && (0..elements).contains(&index.offset) { vec![] } else { self.guard.clone() };
+        let (low, high) = index.range(&self.space.extents());
+        let is_inside = low >= 0 && high < self.graph[value].ty.elements() as i64;
+        let guard = if is_inside { vec![] } else { self.guard.clone() };
         self.region.push(InstrKind::Load { buffer, index, guard }, dtype)
     }
 

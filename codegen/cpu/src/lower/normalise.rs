@@ -82,12 +82,18 @@ pub(super) fn dependence(region: &Region, rank: usize) -> Vec<Vec<bool>> {
     depends
 }
 
-/// The axis of the columns along which most accesses are contiguous; stores count twice, short axes less.
+/// The axis of the columns along which most of what is moved is contiguous: an access counts as the elements that it reaches, so that
+/// the four vectors of a normalisation over channels do not outweigh its images. Stores count twice, short axes less.
 fn inner_axis(kernel: &Kernel) -> usize {
-    let accesses: Vec<_> = accesses(kernel).collect();
+    let axes = &kernel.domain.axes;
+    let reached = |index: &Index| -> usize {
+        let along = |(&stride, &extent): (&i64, &usize)| if stride == 0 { 1 } else { extent };
+        index.strides.iter().zip(axes).map(along).product()
+    };
+    let accesses: Vec<_> = accesses(kernel).map(|(index, weight)| (index, weight * reached(index))).collect();
     let score = |axis: usize| {
         let contiguous = accesses.iter().filter(|(index, _)| index.strides[axis] == 1);
-        contiguous.map(|(_, weight)| weight).sum::<usize>() * kernel.domain.axes[axis].min(32)
+        contiguous.map(|(_, weight)| weight).sum::<usize>() * axes[axis].min(32)
     };
     // The last of equals: usually the one that other kernels run along, too.
     kernel.domain.column_axes().max_by_key(|&axis| score(axis)).expect("there is always a column")
@@ -116,16 +122,26 @@ pub(super) fn regroup(kernel: &Kernel, groups: [Vec<usize>; 3]) -> Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernfusion_ir::DType;
     use kernfusion_ir::kernel::{BufferId, Domain, StoreMode};
+    use kernfusion_ir::{Binary, DType};
 
     /// `store[to] = load[from]` over a box.
     fn copy(extents: &[usize], from: &[i64], to: &[i64]) -> Kernel {
+        sum(extents, &[from], to)
+    }
+
+    /// `store[to]` is the sum of loads from several buffers.
+    fn sum(extents: &[usize], from: &[&[i64]], to: &[i64]) -> Kernel {
         let index = |strides: &[i64]| Index { strides: strides.to_vec(), ..Index::default() };
         let mut region = Region::default();
-        let load = InstrKind::Load { buffer: BufferId(0), index: index(from), guard: vec![] };
-        let value = region.push(load, DType::F32);
-        let store = Store { value, buffer: BufferId(1), index: index(to), mode: StoreMode::Set };
+        let loads = from.iter().zip(1..).map(|(from, buffer)| {
+            let load = InstrKind::Load { buffer: BufferId(buffer), index: index(from), guard: vec![] };
+            region.push(load, DType::F32)
+        });
+        let loads: Vec<_> = loads.collect();
+        let add = |x, y| region.push(InstrKind::Binary(Binary::Add, x, y), DType::F32);
+        let value = loads.into_iter().reduce(add).expect("one at least");
+        let store = Store { value, buffer: BufferId(0), index: index(to), mode: StoreMode::Set };
         Kernel {
             name: String::new(),
             form: Form::Map,
@@ -154,5 +170,14 @@ mod tests {
         check(&copy(&[2, 9, 3, 8], &[216, 24, 8, 1], &[216, 8, 72, 1]), &[2, 9, 3, 8], &[216, 8, 72, 1]);
         // A transpose runs along what it stores, and the other axis comes next to it.
         check(&copy(&[50, 2, 40], &[1, 2000, 50], &[40, 2000, 1]), &[2, 50, 40], &[2000, 40, 1]);
+    }
+
+    #[test]
+    fn vectors_over_channels_do_not_outweigh_images() {
+        // [n, c, h, w] into another layout of rows: four vectors run along c, one image and the store along w.
+        let (image, channel) = ([6400, 100, 10, 1], [0, 1, 0, 0]);
+        let kernel =
+            sum(&[2, 64, 10, 10], &[&image, &channel, &channel, &channel, &channel], &[7680, 120, 12, 1]);
+        check(&kernel, &[2, 64, 10, 10], &[7680, 120, 12, 1]);
     }
 }
