@@ -111,13 +111,17 @@ impl<'a> Writer<'a> {
         Ok(scalar)
     }
 
-    /// Bounds keep a load inside its tensor, and an index that never leaves it needs none: so what a channel has in common is read
-    /// without them, where its image is padded.
+    /// Bounds keep a load inside its tensor. One that does not move along the axes that they are about, and never leaves its tensor, needs
+    /// none: so what a channel has in common is read without them, where its image is padded.
     fn load(&mut self, value: ValueId, index: Index, dtype: DType) -> Scalar {
         let buffer = BufferId(value.index() as u32);
+        let moves = |bound: &Bound| {
+            let mut strides = index.strides.iter().zip(&bound.coordinate.strides);
+            strides.any(|(&own, &of_bound)| own != 0 && of_bound != 0)
+        };
         let (low, high) = index.range(&self.space.extents());
         let is_inside = low >= 0 && high < self.graph[value].ty.elements() as i64;
-        let guard = if is_inside { vec![] } else { self.guard.clone() };
+        let guard = if is_inside && !self.guard.iter().any(moves) { vec![] } else { self.guard.clone() };
         self.region.push(InstrKind::Load { buffer, index, guard }, dtype)
     }
 

@@ -260,8 +260,11 @@ impl Lowering<'_> {
             if let InstrKind::Load { index, guard, .. } = &instr.kind
                 && !guard.is_empty()
             {
-                let is_run = matches!(row.access(index, guard), Access::Contiguous | Access::Bounded);
-                let elements = if is_run { capacity } else { 1 };
+                let elements = match row.access(index, guard) {
+                    Access::Contiguous | Access::Bounded => capacity,
+                    Access::Alternate => 2 * capacity,
+                    Access::Splat | Access::Scattered => 1,
+                };
                 self.program.zeros = self.program.zeros.max(elements * instr.dtype.size());
             }
         }

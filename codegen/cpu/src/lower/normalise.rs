@@ -3,7 +3,7 @@
 //! After normalisation, of maps and reductions:
 //! * no axis has the extent 1, and neighbours that every index map walks as one axis are one axis;
 //! * *columns* are what one row covers: the whole group if columns are reduced, otherwise one axis. The last one is
-//!   the *inner* axis, chosen so that most accesses along it are contiguous;
+//!   the *inner* axis, chosen so that a point costs least: most accesses along it are contiguous;
 //! * *rows* must be walked in order by one thread: rows under a row reduction, the axes that a scatter-add may
 //!   hit twice; there are none otherwise;
 //! * *outer* is all the rest: independent units of work.
@@ -82,30 +82,42 @@ pub(super) fn dependence(region: &Region, rank: usize) -> Vec<Vec<bool>> {
     depends
 }
 
-/// The axis of the columns along which most of what is moved is contiguous: an access counts as the elements that it reaches, so that
-/// the four vectors of a normalisation over channels do not outweigh its images. Stores count twice, short axes less.
+/// What a row costs beside its points, as elements that are read one by one.
+const ROW: f64 = 12.0;
+
+/// The axis of the columns along which a point costs least: a row's own cost is divided among its points, and an access costs a vector's
+/// share where it is contiguous, three of them where it reads every other element, nothing where it stays, and a whole element elsewhere.
 fn inner_axis(kernel: &Kernel) -> usize {
-    let axes = &kernel.domain.axes;
-    let reached = |index: &Index| -> usize {
-        let along = |(&stride, &extent): (&i64, &usize)| if stride == 0 { 1 } else { extent };
-        index.strides.iter().zip(axes).map(along).product()
-    };
-    let accesses: Vec<_> = accesses(kernel).map(|(index, weight)| (index, weight * reached(index))).collect();
-    let score = |axis: usize| {
-        let contiguous = accesses.iter().filter(|(index, _)| index.strides[axis] == 1);
-        contiguous.map(|(_, weight)| weight).sum::<usize>() * axes[axis].min(32)
+    let cost = |axis: usize| {
+        let extent = kernel.domain.axes[axis] as f64;
+        let share = (extent / 16.0).ceil() / extent;
+        let access = |(index, weight): (&Index, usize)| {
+            let each = match index.strides[axis] {
+                0 => 0.0,
+                1 => share,
+                2 if weight == LOAD => 3.0 * share,
+                _ => 1.0,
+            };
+            each * weight as f64
+        };
+        ROW / extent + accesses(kernel).map(access).sum::<f64>()
     };
     // The last of equals: usually the one that other kernels run along, too.
-    kernel.domain.column_axes().max_by_key(|&axis| score(axis)).expect("there is always a column")
+    let columns = kernel.domain.column_axes().rev();
+    columns.min_by(|&a, &b| cost(a).total_cmp(&cost(b))).expect("there is always a column")
 }
 
-/// The index maps of loads, with weight 1, and of stores, with weight 2.
+/// The weights of accesses.
+const LOAD: usize = 1;
+const STORE: usize = 2;
+
+/// The index maps of loads and of stores, with their weights.
 fn accesses(kernel: &Kernel) -> impl Iterator<Item = (&Index, usize)> {
     let loads = kernel.region.instrs.iter().filter_map(|instr| match &instr.kind {
-        InstrKind::Load { index, .. } => Some((index, 1)),
+        InstrKind::Load { index, .. } => Some((index, LOAD)),
         _ => None,
     });
-    loads.chain(kernel.stores.iter().map(|Store { index, .. }| (index, 2)))
+    loads.chain(kernel.stores.iter().map(|Store { index, .. }| (index, STORE)))
 }
 
 /// The kernel with its axes in these groups and this order, merged where that can be ([`regrouped`]). There is always a column.

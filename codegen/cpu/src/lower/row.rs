@@ -68,6 +68,8 @@ pub(super) enum Access {
     Contiguous,
     /// One element after the other, of which only those within bounds that vary are read.
     Bounded,
+    /// Every other element, of which only those within bounds that vary are read.
+    Alternate,
     /// The same element throughout.
     Splat,
     /// Anything else, element by element.
@@ -136,6 +138,7 @@ impl Row {
         match index.strides[self.inner()] {
             _ if looked_up(index) || bounds_looked_up => Access::Scattered,
             1 if guard.iter().any(moves) => Access::Bounded,
+            2 => Access::Alternate,
             _ if guard.iter().any(moves) => Access::Scattered,
             1 => Access::Contiguous,
             0 => Access::Splat,
@@ -185,7 +188,7 @@ impl Row {
     pub(super) fn load_cost(&self, value: Scalar) -> Option<usize> {
         let instr = self.region.instr(value);
         let InstrKind::Load { index, guard, .. } = &instr.kind else { return None };
-        let simple = !matches!(self.access(index, guard), Access::Bounded | Access::Scattered);
+        let simple = matches!(self.access(index, guard), Access::Contiguous | Access::Splat);
         let cost = match instr.dtype {
             DType::F16 => 9,
             DType::BF16 | DType::I8 | DType::Bool => 2,

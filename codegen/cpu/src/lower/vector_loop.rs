@@ -157,7 +157,7 @@ impl Emitter<'_, '_, '_> {
                 Some(match access {
                     Access::Contiguous => Source::Contiguous(address),
                     Access::Splat => Source::Splat(self.code.read(instr.dtype, address, 0, 1)),
-                    Access::Bounded | Access::Scattered => {
+                    Access::Bounded | Access::Alternate | Access::Scattered => {
                         let (base, walk) = (self.memory.slots[slot], self.walk(index));
                         Source::Scattered { base, walk, guard: all, first: address }
                     }
@@ -291,7 +291,7 @@ impl Emitter<'_, '_, '_> {
         let write = &self.row.writes[write];
         match (write.target, self.row.access(&write.index, &[])) {
             (Target::Tile, _) | (_, Access::Contiguous) => Source::Contiguous(self.first_address(write)),
-            (Target::Slot(slot), Access::Splat | Access::Bounded | Access::Scattered) => {
+            (Target::Slot(slot), _) => {
                 let (base, walk) = (self.memory.slots[slot], self.walk(&write.index));
                 Source::Scattered { base, first: base, walk, guard: vec![] }
             }

@@ -48,6 +48,39 @@ fn strides_of_every_kind_and_dtype() {
     }
 }
 
+/// The largest of three neighbours of every other element, padded at both ends and along the outer axis: a pooling.
+#[test]
+fn every_other_element_under_bounds() {
+    for dtype in [DType::F32, DType::I32, DType::BF16] {
+        for n in [1, 5, 8, 16, 17, 30, 58] {
+            let rows = 3;
+            let width = 2 * n + 1;
+            let (mut bench, mut random) = (Bench::default(), Random(21));
+            let x = bench.input("x", random.tensor(&TensorType::new(dtype, [rows, width]), -9.0, 9.0));
+            let y = bench.output("y", dtype, &[rows + 1, n + 2]);
+            let every = bench.output("every", dtype, &[rows, n]);
+            let mut p = Program::default();
+            let row = |offset: i64| Bound { coordinate: Index::axis(2, 0).shifted(offset), extent: rows };
+            let column = Bound { coordinate: Index::axis(2, 1).shifted(-1), extent: n };
+            let guard = vec![row(-1), column];
+            let taken = (0..3).map(|tap| {
+                let index = at(&[width as i64, 2]).shifted(tap - 2 - width as i64);
+                p.push(InstrKind::Load { buffer: x, index, guard: guard.clone() }, dtype)
+            });
+            let taken: Vec<_> = taken.collect();
+            let max = |a, b| p.push(InstrKind::Binary(Binary::Max, a, b), dtype);
+            let largest = taken.into_iter().reduce(max).expect("three");
+            p.store(largest, y, at(&[n as i64 + 2, 1]));
+            bench.kernel(Form::Map, Domain::flat([rows + 1, n + 2]), p.region, p.stores);
+            let mut p = Program::default();
+            let value = p.load(x, dtype, at(&[width as i64, 2]));
+            p.store(value, every, at(&[n as i64, 1]));
+            bench.kernel(Form::Map, Domain::flat([rows, n]), p.region, p.stores);
+            bench.check(0.0);
+        }
+    }
+}
+
 /// A concatenation along the inner axis and padding along the outer one: guards of both kinds.
 #[test]
 fn guards_along_both_axes() {

@@ -8,7 +8,9 @@
 //!
 //! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
 
-use super::program::{BROADCAST, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace};
+use super::program::{
+    BROADCAST, Half, LOAD, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace,
+};
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
 use kernfusion_runtime::math::vector::Table;
 use std::cmp::Reverse;
@@ -208,7 +210,7 @@ impl Assembler<'_> {
     /// Loads what is the same in every iteration.
     fn load(&mut self, register: Register, lanes: Lanes) {
         let code = match lanes {
-            Lanes::Table(_) => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
+            Lanes::Table(_) => LOAD,
             _ => BROADCAST,
         };
         let from = self.value(lanes);
@@ -252,25 +254,50 @@ impl Assembler<'_> {
                 Some(Operand::Lanes(Lanes::Scalar(_) | Lanes::Same { .. } | Lanes::Constant(_)))
             )
             && step.code != BROADCAST;
-        if let (BROADCAST, Some(&from @ Place::Register(_))) = (step.code, operands.first()) {
+        if let (BROADCAST | LOAD, Some(&from @ Place::Register(_))) = (step.code, operands.first()) {
             return self.copy(from, target);
         }
-        let reads = step.operands.iter().any(|operand| matches!(operand, Operand::Elements { .. }));
+        let reads = step.operands.iter().find_map(|operand| match operand {
+            Operand::Elements { .. } => Some(None),
+            Operand::Alternate { half, .. } => Some(Some(*half)),
+            _ => None,
+        });
         let writes = matches!(step.target, ResultPlace::Elements { .. });
-        let in_tail = self.is_tail && (reads || writes);
+        let in_tail = self.is_tail && (reads.is_some() || writes);
         if in_tail && step.masking.is_some() {
             let [rest, mask] = [Register::K1, Register::K2].map(Place::Register);
             self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
         }
+        let mut mask = match step.masking {
+            Some(masking) => Some((Register::K2, masking == Masking::Zero)),
+            None => in_tail.then_some((Register::K1, reads.is_some())),
+        };
+        if let (Some((mask, _)), Some(Some(half))) = (&mut mask, reads) {
+            *mask = self.spread(*mask, half);
+        }
         let instruction = self.emit(step.code, &all);
         instruction.set_is_broadcast(is_broadcast);
-        if let Some(masking) = step.masking {
-            instruction.set_op_mask(Register::K2);
-            instruction.set_zeroing_masking(masking == Masking::Zero);
-        } else if in_tail {
-            instruction.set_op_mask(Register::K1);
-            instruction.set_zeroing_masking(reads);
+        if let Some((mask, is_zeroing)) = mask {
+            instruction.set_op_mask(mask);
+            instruction.set_zeroing_masking(is_zeroing);
         }
+    }
+
+    /// The mask of the elements of half of the lanes, in a register that is free again after the next instruction.
+    fn spread(&mut self, lanes: Register, half: Half) -> Register {
+        let bits = Place::Register(Register::ECX);
+        self.emit(Code::VEX_Kmovw_r32_kr, &[bits, Place::Register(lanes)]);
+        let places = match half {
+            Half::Lower => 0x5555,
+            Half::Upper => {
+                self.emit(Code::Shr_rm32_imm8, &[bits, Place::Immediate(WIDTH / 2)]);
+                0xaaaa
+            }
+        };
+        let places = self.datum(Label::Constant(places), &[places]);
+        self.emit(Code::VEX_Pdep_r32_r32_rm32, &[bits, bits, places]);
+        self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(Register::K3), bits]);
+        Register::K3
     }
 
     fn copy(&mut self, from: Place, to: Place) {
@@ -286,6 +313,10 @@ impl Assembler<'_> {
         match *operand {
             Operand::Lanes(lanes) => self.value(lanes),
             Operand::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
+            Operand::Alternate { pointer, offset, half } => {
+                let skipped = if half == Half::Upper { 15 * 4 } else { 0 };
+                self.elements(pointer, 2 * 4, offset + skipped)
+            }
             Operand::Mask => {
                 debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);
                 Place::Register(Register::K2)

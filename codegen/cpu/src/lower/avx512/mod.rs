@@ -106,7 +106,9 @@ pub(super) fn record(row: &Row, steps: &Loop, inside: bool) -> Option<Recording>
 /// Whether loads have bounds along the row, which Cranelift's code looks at element by element.
 fn has_bounded_loads(row: &Row) -> bool {
     row.region.instrs.iter().any(|instr| match &instr.kind {
-        InstrKind::Load { index, guard, .. } => row.access(index, guard) == Access::Bounded,
+        InstrKind::Load { index, guard, .. } => {
+            matches!(row.access(index, guard), Access::Bounded | Access::Alternate)
+        }
         _ => false,
     })
 }
@@ -236,7 +238,14 @@ impl Recorder<'_> {
                     let at = self.place(value, Pointer::Load);
                     self.program().read(instr.dtype, at)
                 }
-                Access::Bounded => self.bounded(value, instr.dtype, guard),
+                Access::Bounded => {
+                    let (at, bounds) = self.bounded(value, guard)?;
+                    self.program().read_within(&bounds, instr.dtype, at)
+                }
+                Access::Alternate => {
+                    let (at, bounds) = self.bounded(value, guard)?;
+                    self.program().read_alternate(&bounds, instr.dtype, at)
+                }
             },
             InstrKind::Producer(_) => {
                 let at = At::start(self.pointer(Pointer::Load(value)));
@@ -267,14 +276,14 @@ impl Recorder<'_> {
         Some(self.program().coordinates(first, stride))
     }
 
-    /// Elements within the bounds that vary, and zeros elsewhere. Where one of the others fails, the pointer is to zeros.
-    fn bounded(&mut self, value: Scalar, dtype: DType, guard: &[Bound]) -> Option<Lanes> {
+    /// Where a load begins, and its bounds that vary: their coordinates and extents. Where one of the others fails, the pointer is to zeros.
+    fn bounded(&mut self, value: Scalar, guard: &[Bound]) -> Option<(At, Vec<(Lanes, u32)>)> {
         let at = self.place(value, Pointer::Load);
         let mut bounds = vec![];
         for (number, bound) in guard.iter().enumerate().filter(|(_, bound)| self.row.moves(bound)) {
             bounds.push((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32));
         }
-        self.program().read_within(&bounds, dtype, at)
+        Some((at, bounds))
     }
 
     fn in_range(&mut self, value: Scalar, bounds: &[Bound]) -> Option<Lanes> {

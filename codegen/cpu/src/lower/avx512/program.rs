@@ -24,6 +24,10 @@ const NEAREST: u8 = 8;
 const MANTISSA: u8 = 4;
 /// One number from memory in all lanes.
 pub(super) const BROADCAST: Code = Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32;
+/// Sixteen numbers of memory.
+pub(super) const LOAD: Code = Code::EVEX_Vmovups_zmm_k1z_zmmm512;
+/// Of two registers, one after the other, as [`Half`] reads them: the places of the elements of a load of every other one.
+static ALTERNATE: Table = [0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31];
 /// The comparison of floats.
 const FLOATS: Code = Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae;
 
@@ -63,12 +67,23 @@ pub(super) enum Operand {
     Lanes(Lanes),
     /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
     Elements { pointer: u32, size: u32, offset: i32 },
+    /// Sixteen elements of four bytes, among which every other one of half of the lanes is.
+    Alternate { pointer: u32, offset: i32, half: Half },
     /// The first mask register for results.
     Mask,
     /// The loop's counter.
     Counter,
     /// The lane's number, as bytes.
     LaneNumbers,
+}
+
+/// Half of the lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Half {
+    /// Their elements are the even ones from the first on.
+    Lower,
+    /// Their elements are the odd ones from the fifteenth on, so that none behind the last one is read.
+    Upper,
 }
 
 /// Where an instruction leaves its result.
@@ -165,7 +180,11 @@ impl LaneProgram {
 
     /// The value in a register.
     fn register(&mut self, x: Lanes) -> Lanes {
-        if matches!(x, Lanes::Register(_)) { x } else { self.op(BROADCAST, &[x]) }
+        match x {
+            Lanes::Register(_) => x,
+            Lanes::Table(_) => self.op(LOAD, &[x]),
+            _ => self.op(BROADCAST, &[x]),
+        }
     }
 
     /// A comparison into the mask register.
@@ -404,15 +423,41 @@ impl LaneProgram {
 
     /// As [`read`](Self::read), where each index is below its extent; the memory of other lanes need not be there, and they are zero.
     pub(super) fn read_within(&mut self, bounds: &[(Lanes, u32)], dtype: DType, at: At) -> Option<Lanes> {
+        let masking = self.test_within(bounds);
+        self.read_masked(dtype, at, masking)
+    }
+
+    /// Every other element, under bounds as for [`read_within`](Self::read_within).
+    pub(super) fn read_alternate(&mut self, bounds: &[(Lanes, u32)], dtype: DType, at: At) -> Option<Lanes> {
+        if !matches!(dtype, DType::F32 | DType::I32 | DType::U32) {
+            return None;
+        }
+        let table = self.register(Lanes::Table(&ALTERNATE));
+        let masking = self.test_within(bounds);
+        let [lower, upper] = [Half::Lower, Half::Upper].map(|half| {
+            let (lanes, target) = self.fresh();
+            let from = Operand::Alternate { pointer: at.pointer, offset: at.offset, half };
+            self.push(LOAD, target, &[from]).masking = masking;
+            Operand::Lanes(lanes)
+        });
+        let (result, target) = self.fresh();
+        let operands = [lower, Operand::Lanes(table), upper];
+        self.push(Code::EVEX_Vpermt2ps_zmm_k1z_zmm_zmmm512b32, target, &operands).in_place = true;
+        Some(result)
+    }
+
+    /// Where each index is below its extent, into the mask register; the masking of a load of these lanes.
+    fn test_within(&mut self, bounds: &[(Lanes, u32)]) -> Option<Masking> {
         match bounds {
+            [] => return None,
             &[(index, extent)] => self.test_below(index, extent),
             several => {
                 let fold = |all, &(index, extent): &(Lanes, u32)| Some(self.in_range(index, extent, all));
-                let all = several.iter().fold(None, fold)?;
+                let all = several.iter().fold(None, fold).expect("several bounds");
                 self.test(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, all, all, None);
             }
         }
-        self.read_masked(dtype, at, Some(Masking::Zero))
+        Some(Masking::Zero)
     }
 
     /// Whether the index is below the extent, into the mask register.
@@ -423,7 +468,7 @@ impl LaneProgram {
 
     fn read_masked(&mut self, dtype: DType, at: At, masking: Option<Masking>) -> Option<Lanes> {
         let code = match dtype {
-            DType::F32 | DType::I32 | DType::U32 => Code::EVEX_Vmovups_zmm_k1z_zmmm512,
+            DType::F32 | DType::I32 | DType::U32 => LOAD,
             DType::BF16 => Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256,
             DType::F16 => Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae,
             DType::I8 => Code::EVEX_Vpmovsxbd_zmm_k1z_xmmm128,
