@@ -149,6 +149,43 @@ fn a_recurrent_network_forward_and_backward() {
     check(&[&[7, 5, 24], &[5, 24], &[24, 24]], build, false);
 }
 
+/// A factor that all turns share stays packed while the loop runs, not longer.
+#[test]
+fn a_weight_may_change_between_runs() {
+    const TURNS: usize = 4;
+    let program = |run: Run| {
+        let trace = Trace::new();
+        let w = trace.state("w", [96, 96], DType::F32);
+        let (x, h) = (trace.input("x", [TURNS, 12, 96], DType::F32), trace.input("h", [12, 96], DType::F32));
+        let iteration = |carried: &[Tensor], slices: &[Tensor]| {
+            let h = ((carried[0].linear(&w) + &slices[0]) * 0.3).tanh();
+            Iteration { carried: vec![h.clone()], each: vec![h] }
+        };
+        let all = run(&trace, ScanOrder::Forward, TURNS, &[&h], &[&x], &iteration);
+        trace.finish(&[("y", &all.each[0])]).expect("a correct program")
+    };
+    let [as_loop, as_turns] = [looped as Run, unrolled as Run].map(program);
+    let mut values = random(&as_turns.graph);
+    let weights = |scale: f32| {
+        let value = |at| scale * (element_bits(3, 1, 0, at) as f32 / 2f32.powi(31) - 1.0);
+        HostTensor::new([96, 96], (0..96 * 96).map(value).collect::<Vec<_>>())
+    };
+    let states = States::new();
+    states.set("w", &weights(0.0)).unwrap();
+    let mut compiled = as_loop.compile(&states, &Target::cpu().threads(2)).unwrap();
+    for scale in [0.1, 0.2, -0.1] {
+        states.set("w", &weights(scale)).unwrap();
+        values.insert("w".into(), weights(scale));
+        let expected = evaluate(&as_turns.graph, &values, Rounding::Double).unwrap();
+        let given = ["x", "h"].map(|name| (name, &values[name]));
+        let outputs = compiled.run(&given).unwrap();
+        let found = outputs.iter().next().expect("an output").1.to_f64();
+        if let Some(found) = difference(&expected["y"].values, &found, 1e-5) {
+            panic!("scale {scale}: {found}");
+        }
+    }
+}
+
 #[test]
 fn gradients_of_gradients() {
     type Next = fn(&Tensor, &Tensor, &[Tensor]) -> Tensor;

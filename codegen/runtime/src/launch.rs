@@ -25,6 +25,17 @@ pub struct KernelProgram {
 }
 
 impl KernelProgram {
+    /// The only product, if there is one and nothing else that needs workspaces.
+    pub fn lone_product(&self) -> Option<&ProductStep> {
+        let mut products = self.steps.iter().filter_map(|step| match step {
+            LaunchKind::Product(product) => Some(Some(&**product)),
+            LaunchKind::Chain(_) => Some(None),
+            LaunchKind::Clear { .. } | LaunchKind::Rows { .. } => None,
+        });
+        let first = products.next()??;
+        products.next().is_none().then_some(first)
+    }
+
     /// The functions that its steps call.
     pub fn functions(&self) -> impl Iterator<Item = usize> {
         self.steps.iter().flat_map(|step| match step {
@@ -145,20 +156,23 @@ impl Launcher {
         &self.pool
     }
 
-    /// Runs a program on these buffers.
+    /// Runs a program on these buffers; with the workspaces of its [only product](KernelProgram::lone_product), if there are some of its own.
     ///
     /// # Errors
     /// There is no memory for packed operands.
     ///
     /// # Safety
-    /// These are the program's functions, and `pointers` has memory for each of the buffers.
+    /// These are the program's functions, and `pointers` has memory for each of the buffers. Workspaces that
+    /// [keep](Workspaces::keeping) a factor forget it when it changes.
     pub unsafe fn run(
         &mut self,
         program: &KernelProgram,
         functions: &Functions,
         slots: &[usize],
         pointers: &Pointers,
+        own: Option<&Workspaces>,
     ) -> Result<(), OutOfMemory> {
+        let workspaces = own.unwrap_or(&self.workspaces);
         let table = &mut self.table.0;
         table.clear();
         table.push(self.zeros.as_ptr());
@@ -179,7 +193,7 @@ impl Launcher {
                 }
                 LaunchKind::Product(product) => {
                     // SAFETY: the caller's contract.
-                    unsafe { product.run(functions, &self.table.0, &self.pool, &self.workspaces)? };
+                    unsafe { product.run(functions, &self.table.0, &self.pool, workspaces)? };
                 }
                 LaunchKind::Chain(chain) => {
                     let start = self.scratch.as_ptr() as usize;

@@ -93,7 +93,7 @@ impl Loaded {
             let program = &self.code.programs[launch.program];
             let (launcher, functions) = (&mut self.launcher, &self.functions);
             // SAFETY: the compiler gave every buffer that the program touches memory of its size.
-            let run = || unsafe { launcher.run(program, functions, &launch.slots, pointers) };
+            let run = || unsafe { launcher.run(program, functions, &launch.slots, pointers, None) };
             catch_unwind(AssertUnwindSafe(run))
                 .map_err(|payload| ModelError::Panic(message(&*payload)))??;
         }

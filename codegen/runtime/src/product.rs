@@ -104,6 +104,14 @@ pub struct Divided {
 }
 
 impl ProductStep {
+    /// The slot that the second factor lies in, where it is a matrix of that buffer whatever happens at run time.
+    pub fn second_factor(&self) -> Option<usize> {
+        let [_, prologue] = &self.prologues;
+        let [_, choice, _] = &self.choices;
+        let is_driven = matches!(self.work, Method::Driver(_));
+        (is_driven && prologue.is_none() && choice.is_none()).then_some(self.b.slot)
+    }
+
     /// The functions that it calls.
     pub(crate) fn functions(&self) -> impl Iterator<Item = usize> {
         self.prologues.iter().flatten().map(|factor| factor.function).chain(self.epilogue)

@@ -3,7 +3,7 @@
 //! B is packed whole, for as many columns as fit into a cache (`b_words`); where k is so long that these would be few
 //! (weight gradients), one block of k at a time. Blocks of A in L2 and L1: `macrokernel.rs`; their sizes `kc` and `mc`: `microkernel.rs`.
 
-use super::macrokernel::Macrokernel;
+use super::macrokernel::{Macrokernel, Packed};
 use super::microkernel::{Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
@@ -92,11 +92,11 @@ impl<'a> GemmCall<'a> {
         (blocking.a + blocking.b + blocking.stage + blocking.sums + blocking.transposed) * 4
     }
 
-    /// Thread `t`'s part: consecutive strips (or panels) of consecutive matrices.
+    /// Thread `t`'s part: consecutive strips (or panels) of consecutive matrices. `packed` says which B the memory holds, before and after.
     ///
     /// # Safety
     /// As `Contraction::run`; the arena has `bytes()` bytes.
-    pub(super) unsafe fn part(&self, t: usize, threads: usize, memory: &Arena) {
+    pub(super) unsafe fn part(&self, t: usize, threads: usize, memory: &Arena, packed: &mut Option<Packed>) {
         let (job, space) = (self.job, self.blocking.divide(memory));
         // SAFETY: the machine has the instruction set.
         let _tiles = unsafe { self.kernels.configured() };
@@ -125,14 +125,13 @@ impl<'a> GemmCall<'a> {
             }
             return;
         }
-        let mut packed = None;
         for (batch, range) in pieces(share(job.batch * units, threads, t)) {
             let (rows, columns) = if by_rows { (range, 0..job.n) } else { (0..job.m, range) };
             // SAFETY: pieces of C are disjoint, between threads too.
             unsafe {
                 for columns in chunks(columns, self.blocking.columns) {
                     for rows in chunks(rows.clone(), self.blocking.rows) {
-                        Macrokernel::new(self, space, batch, rows, columns.clone()).run(&mut packed);
+                        Macrokernel::new(self, space, batch, rows, columns.clone()).run(packed);
                     }
                 }
             }

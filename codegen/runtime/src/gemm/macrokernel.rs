@@ -11,8 +11,8 @@ use super::packer::Way;
 use super::{Buffers, Output, Prologue, STREAMS, TILE_COLUMNS, Touched, transposed};
 use std::ops::Range;
 
-/// What identifies a packed B: its place in memory and its columns.
-pub(super) type Packed = (*const u8, Range<usize>);
+/// What identifies a packed B: the address of its matrix and its columns.
+pub(super) type Packed = (usize, Range<usize>);
 
 /// A part of one matrix of C.
 pub(super) struct Macrokernel<'r, 'a> {
@@ -69,7 +69,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         for outer in (0..k.max(1)).step_by(step) {
             let end = k.min(outer + step);
             let ks = || (outer..end.max(outer + 1)).step_by(self.block());
-            let key = whole.then(|| (self.b.base, self.columns.clone()));
+            let key = whole.then(|| (self.b.base as usize, self.columns.clone()));
             if key.is_none() || *packed != key {
                 for k in ks() {
                     // SAFETY: the buffer was sized for the packed blocks.

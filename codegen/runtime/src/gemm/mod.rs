@@ -290,7 +290,7 @@ impl Contraction {
     /// # Safety
     /// The machine has `isa`. The operands' and the output's axes stay inside the buffers, and C, whose elements
     /// are distinct, does not overlap the operands. Prologues and epilogue may be called from several threads
-    /// with these arguments.
+    /// with these arguments. Workspaces that [keep](Workspaces::keeping) B are used for this product only, and forget a B that changes.
     pub unsafe fn run(
         &self,
         buffers: &Buffers,
@@ -301,16 +301,17 @@ impl Contraction {
         if self.m == 0 || self.n == 0 || self.batch == 0 {
             return Ok(());
         }
-        let transposed = transposed::of(self, buffers);
+        // What is packed once is not worth another way.
+        let transposed = transposed::of(self, buffers).filter(|_| !workspaces.keeps());
         let call = match &transposed {
             Some((job, buffers)) => blocking::GemmCall::new(job, buffers, pool.threads(), Some(self)),
             None => blocking::GemmCall::new(self, buffers, pool.threads(), None),
         };
         workspaces.reserve(pool.threads(), call.bytes())?;
         pool.run(&|t| {
-            workspaces.with(t, |memory| {
+            workspaces.packing(t, |memory, packed| {
                 // SAFETY: the caller's contract; threads write disjoint parts of C.
-                unsafe { call.part(t, pool.threads(), memory) };
+                unsafe { call.part(t, pool.threads(), memory, packed) };
             });
         });
         Ok(())

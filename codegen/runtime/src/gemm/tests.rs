@@ -517,6 +517,38 @@ fn the_other_way_round_has_the_same_bits() {
     }
 }
 
+/// As a loop does it: A changes from run to run, B only where it is said.
+#[test]
+fn a_factor_that_stays_is_packed_once() {
+    for isa in Isa::available() {
+        for size in [(1, 16, 99, 300), (2, 20, 70, 40), (1, 5, 64, 900), (1, 40, 1700, 16)] {
+            for lie in [Lie::KUnit, Lie::OuterUnit] {
+                let variant = Variant { lies: (Lie::KUnit, lie), epilogue: true, ..PLAIN };
+                let mut case = Case::new(isa, size, variant, 9);
+                let mut keeping = Workspaces::keeping();
+                keeping.forget(2);
+                let check = |case: &mut Case, workspaces: &Workspaces| {
+                    let (kept, plain) = (case.run(2, workspaces), case.run(2, &Workspaces::new(2)));
+                    assert!(same_bits(&kept, &plain), "{isa} {size:?} {lie:?}");
+                    kept
+                };
+                check(&mut case, &keeping);
+                case.a.set(|k| k == 3, 0.5);
+                let before = check(&mut case, &keeping);
+                case.b.set(|k| k == 5, -0.25);
+                // One matrix in one piece, and not read where it lies.
+                if size == (1, 16, 99, 300) {
+                    assert!(same_bits(&case.run(2, &keeping), &before), "{isa} {lie:?}: packed again");
+                }
+                keeping.forget(2);
+                check(&mut case, &keeping);
+                keeping.forget(3);
+                case.run(3, &keeping);
+            }
+        }
+    }
+}
+
 /// What a text that is shorter than its cache has not written is not read: it may be no number.
 #[test]
 fn lines_at_the_ends_that_count_for_nothing_are_not_read() {
