@@ -29,6 +29,28 @@ const SUM_WORDS: usize = 1 << 20;
 /// Rows or columns of an operand that are staged at a time, a multiple of every panel width.
 pub(super) const STAGED: usize = 32;
 
+/// What threads divide among themselves: rows or columns of C, in units of so many.
+#[derive(Clone, Copy)]
+struct Division {
+    by_rows: bool,
+    unit: usize,
+}
+
+impl Division {
+    /// The longer side. A column's unit is the narrowest tile, so that shares differ as little as they can.
+    fn of(job: &Contraction, kernels: &Kernels) -> Self {
+        match job.m >= job.n || job.tiles == Tiles::Rows {
+            true => Division { by_rows: true, unit: kernels.mr },
+            false => Division { by_rows: false, unit: kernels.column_unit() },
+        }
+    }
+
+    /// How many of the side's elements there are.
+    fn length(self, job: &Contraction) -> usize {
+        if self.by_rows { job.m } else { job.n }
+    }
+}
+
 /// One call of a contraction.
 pub(super) struct GemmCall<'a> {
     pub job: &'a Contraction,
@@ -44,6 +66,7 @@ pub(super) struct GemmCall<'a> {
 /// Sizes of blocks and buffers; the latter in words.
 pub(super) struct Blocking {
     gemv: bool,
+    division: Division,
     /// Whether the packed B holds all of k.
     pub whole: bool,
     /// Columns and rows of C that are computed together.
@@ -100,12 +123,8 @@ impl<'a> GemmCall<'a> {
         let (job, space) = (self.job, self.blocking.divide(memory));
         // SAFETY: the machine has the instruction set.
         let _tiles = unsafe { self.kernels.configured() };
-        let by_rows = job.is_divided_by_rows() && !self.blocking.gemv;
-        let (length, unit) = match self.blocking.gemv {
-            true => (job.n, gemv::unit(job)),
-            false if by_rows => (job.m, self.kernels.mr),
-            false => (job.n, self.kernels.nr),
-        };
+        let Division { by_rows, unit } = self.blocking.division;
+        let length = self.blocking.division.length(job);
         let units = length.div_ceil(unit);
         if matches!(job.output, Output::Direct { adds: true, .. }) {
             let part = share(units, threads, t);
@@ -213,10 +232,10 @@ impl Blocking {
             1 => (length.div_ceil(unit).div_ceil(threads) * unit).min(length),
             _ => length,
         };
-        let (rows, columns) = if job.is_divided_by_rows() {
-            (most(job.m, kernels.mr), job.n)
-        } else {
-            (job.m, most(job.n, kernels.nr))
+        let division = Division::of(job, kernels);
+        let (rows, columns) = match division.by_rows {
+            true => (most(job.m, division.unit), job.n),
+            false => (job.m, most(job.n, division.unit)),
         };
         let b_words = b_words(kernels);
         let fitting = |words: usize| (b_words / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
@@ -241,6 +260,7 @@ impl Blocking {
         };
         Blocking {
             gemv: false,
+            division,
             whole,
             columns,
             rows,
@@ -263,6 +283,7 @@ impl Blocking {
         let (a, stage, sums) = gemv::words(job);
         Blocking {
             gemv: true,
+            division: Division { by_rows: false, unit: gemv::unit(job) },
             whole: true,
             columns: 0,
             rows: 0,

@@ -167,6 +167,11 @@ impl Kernels {
         self.kc / self.step.words * self.step.values
     }
 
+    /// Columns that a tile computes at least.
+    pub(super) fn column_unit(&self) -> usize {
+        if self.half.is_some() { self.nr / 2 } else { self.nr }
+    }
+
     /// The tile unit, configured for this thread as long as it is held; `None` where these kernels do without.
     ///
     /// # Safety

@@ -322,11 +322,6 @@ impl Contraction {
         self.prologues.iter().all(Option::is_none) && self.tiles == Tiles::Any
     }
 
-    /// Whether rows are divided among threads, else columns.
-    fn is_divided_by_rows(&self) -> bool {
-        self.m >= self.n || self.tiles == Tiles::Rows
-    }
-
     /// Columns of the widest tile.
     fn tile_columns(&self) -> usize {
         if self.tiles == Tiles::Rows { self.n } else { TILE_COLUMNS }
