@@ -7,6 +7,7 @@ use crate::atomic_file::AtomicFile;
 use kernfusion_ir::{DType, Tensor, TensorType};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -84,30 +85,53 @@ pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), Tens
     put().map_err(|cause| TensorFileError::Write { path: path.into(), cause })
 }
 
-/// Writes what a file of tensors under these names has in it, one tensor after another.
+/// What is written under a name: a tensor, or what knows where the bytes of one are.
+pub trait Writable {
+    /// The tensor's type.
+    fn ty(&self) -> TensorType;
+
+    /// Writes as many bytes as the type has: the elements in memory order (little-endian).
+    ///
+    /// # Errors
+    /// Those of `file`, or why there are no bytes.
+    fn write_to(&self, file: &mut dyn Write) -> io::Result<()>;
+}
+
+impl Writable for Tensor {
+    fn ty(&self) -> TensorType {
+        self.ty()
+    }
+
+    fn write_to(&self, file: &mut dyn Write) -> io::Result<()> {
+        file.write_all(self.bytes())
+    }
+}
+
+/// Writes what a file of tensors under these names has in it, one tensor after another: they are asked for their types first, and each for
+/// its bytes when the one before it is written.
 ///
 /// # Errors
-/// Those of `file`.
-pub fn write_to<'t>(
+/// Those of `file`, and of what is written.
+pub fn write_to<'t, T: Writable + 't>(
     file: &mut dyn Write,
-    tensors: impl IntoIterator<Item = (&'t str, &'t Tensor)>,
+    tensors: impl IntoIterator<Item = (&'t str, &'t T)>,
 ) -> io::Result<()> {
-    let stored = |(name, tensor): (&'t str, &'t Tensor)| (to_stored(tensor.ty().dtype), name, tensor);
-    let mut tensors: Vec<_> = tensors.into_iter().map(stored).collect();
+    let described = |(name, tensor): (&'t str, &'t T)| (name, tensor.ty(), tensor);
+    let mut tensors: Vec<_> = tensors.into_iter().map(described).collect();
     // As the format's own writer has it: larger elements stand first, so that all lie at multiples of their size.
-    tensors.sort_by(|(left, a, _), (right, b, _)| right.cmp(left).then(a.cmp(b)));
+    tensors.sort_by_cached_key(|(name, ty, _)| (Reverse(to_stored(ty.dtype)), *name));
     let mut end = 0;
-    let info = |&(dtype, name, tensor): &(Dtype, &str, &Tensor)| {
-        let data_offsets = (end, end + tensor.ty().bytes());
+    let info = |(name, ty, _): &(&str, TensorType, &T)| {
+        let data_offsets = (end, end + ty.bytes());
         end = data_offsets.1;
-        (name.to_string(), TensorInfo { dtype, shape: tensor.shape().to_vec(), data_offsets })
+        (name.to_string(), TensorInfo { dtype: to_stored(ty.dtype), shape: ty.shape.clone(), data_offsets })
     };
     let header = Metadata::new(None, tensors.iter().map(info).collect());
     let mut header = serde_json::to_vec(&header.expect("tensors of whole bytes lie one after another"))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
-    tensors.iter().try_for_each(|(_, _, tensor)| file.write_all(tensor.bytes()))
+    tensors.iter().try_for_each(|(_, _, tensor)| tensor.write_to(file))
 }
 
 /// What the format calls a dtype.

@@ -18,8 +18,9 @@
 //! ```
 
 use crate::error::ImportError;
+use crate::storage::{Section, Storage};
 use kernfusion::input_file;
-use std::io::{BufReader, Cursor, Read, Seek};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
@@ -27,17 +28,12 @@ use zip::{CompressionMethod, ZipArchive};
 /// An open archive.
 pub(crate) struct Archive {
     path: PathBuf,
-    zip: ZipArchive<Box<dyn Source>>,
+    zip: ZipArchive<BufReader<Section>>,
+    /// The file, or the entry of one.
+    section: Section,
     /// The name of the folder that has everything.
     root: String,
-    /// Bytes of the file: no entry has more.
-    length: u64,
 }
-
-/// A file, or an entry of one.
-trait Source: Read + Seek {}
-
-impl<S: Read + Seek> Source for S {}
 
 impl Archive {
     /// Opens a file.
@@ -47,9 +43,8 @@ impl Archive {
     pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
         let read = |cause| ImportError::Read { path: path.into(), cause };
         let file = input_file::open(path).map_err(read)?;
-        let length = file.metadata().map_err(read)?.len();
-        let kind = ("archive_format", "torch.export.save");
-        let mut archive = Archive::of(path, Box::new(BufReader::new(file)), length, kind)?;
+        let section = Section::of(file).map_err(read)?;
+        let mut archive = Archive::of(path, section, ("archive_format", "torch.export.save"))?;
         let order = if archive.has("byteorder") { archive.read("byteorder")? } else { b"little".to_vec() };
         match (archive.read("archive_format")?.as_slice(), order.as_slice()) {
             (b"pt2", b"little") => Ok(archive),
@@ -63,10 +58,8 @@ impl Archive {
     /// # Errors
     /// As of [`Archive::open`].
     pub(crate) fn open_saved(&mut self, entry: &str) -> Result<Archive, ImportError> {
-        let bytes = self.read(entry)?;
-        let (path, length) = (self.path.clone(), bytes.len() as u64);
-        let saved = Archive::of(&path, Box::new(Cursor::new(bytes)), length, ("data.pkl", "torch.save"));
-        let mut saved = saved?;
+        let section = self.storage(entry)?.section().clone();
+        let mut saved = Archive::of(&self.path, section, ("data.pkl", "torch.save"))?;
         match saved.has("byteorder") && saved.read("byteorder")? != b"little" {
             true => Err(saved.wrong(format!("{entry}: its numbers are not little-endian"))),
             false => Ok(saved),
@@ -74,24 +67,19 @@ impl Archive {
     }
 
     /// An archive that has an entry of this name in its folder, and what it is called.
-    fn of(
-        path: &Path,
-        source: Box<dyn Source>,
-        length: u64,
-        (entry, kind): (&str, &str),
-    ) -> Result<Archive, ImportError> {
+    fn of(path: &Path, section: Section, (entry, kind): (&str, &str)) -> Result<Archive, ImportError> {
         let wrong = |reason: String| ImportError::Archive { path: path.into(), reason };
         // The directory is where the file says: nothing stands in front of an archive. Where this is found out, the zip64 record that
         // PyTorch writes behind a directory is taken for its first entry, if that has the same length.
         let config = Config { archive_offset: ArchiveOffset::Known(0) };
-        let zip = ZipArchive::with_config(config, source)
+        let zip = ZipArchive::with_config(config, BufReader::new(section.clone()))
             .map_err(|error| wrong(format!("it is no whole archive of {kind}: {error}")))?;
         let mut names = zip.file_names().filter_map(Result::ok);
         let root = names.find_map(|name| Some(name.strip_suffix(entry)?.strip_suffix('/')?.to_string()));
         drop(names);
         let root =
             root.ok_or_else(|| wrong(format!("it is a zip, but not of {kind}: {entry} is missing")))?;
-        Ok(Archive { path: path.into(), zip, root, length })
+        Ok(Archive { path: path.into(), zip, section, root })
     }
 
     /// The error that the archive is not as it must be.
@@ -114,25 +102,31 @@ impl Archive {
         names
     }
 
+    /// Where the bytes of an entry are.
+    ///
+    /// # Errors
+    /// It is missing, compressed, or reaches out of the file.
+    pub(crate) fn storage(&mut self, name: &str) -> Result<Storage, ImportError> {
+        let path = &self.path;
+        let wrong =
+            |reason: String| ImportError::Archive { path: path.clone(), reason: format!("{name}: {reason}") };
+        let entry = self.zip.by_name(&format!("{}/{name}", self.root));
+        let entry = entry.map_err(|error| wrong(error.to_string()))?;
+        if entry.compression() != CompressionMethod::Stored || entry.compressed_size() != entry.size() {
+            return Err(wrong("it is compressed, which torch.export.save does not do".into()));
+        }
+        let start = entry.data_start().expect("known where an entry is open");
+        let section = self.section.part(start, entry.size());
+        let storage = section.and_then(|section| Storage::new(path, name, section, Some(entry.crc32())));
+        let length = self.section.length();
+        storage.ok_or_else(|| wrong(format!("its {} bytes reach out of a file of {length}", entry.size())))
+    }
+
     /// The bytes of an entry.
     ///
     /// # Errors
-    /// It is missing, compressed, cut off, or its checksum is another one.
+    /// As [`Archive::storage`]; it cannot be read, or its checksum is another one.
     pub(crate) fn read(&mut self, name: &str) -> Result<Vec<u8>, ImportError> {
-        let (path, length) = (self.path.clone(), self.length);
-        let wrong =
-            |reason: String| ImportError::Archive { path: path.clone(), reason: format!("{name}: {reason}") };
-        let mut entry =
-            self.zip.by_name(&format!("{}/{name}", self.root)).map_err(|error| wrong(error.to_string()))?;
-        if entry.compression() != CompressionMethod::Stored {
-            return Err(wrong("it is compressed, which torch.export.save does not do".into()));
-        }
-        if entry.size() > length {
-            return Err(wrong(format!("it has {} bytes in a file of {length}", entry.size())));
-        }
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(entry.size() as usize).map_err(|error| wrong(error.to_string()))?;
-        entry.read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
-        Ok(bytes)
+        self.storage(name)?.read().map_err(|error| ImportError::of_reading(&self.path, error))
     }
 }

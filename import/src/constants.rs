@@ -3,20 +3,25 @@
 
 use kernfusion::HostTensor;
 use kernfusion::passes::ClosedForm;
+use kernfusion_ir::TensorType;
 
-/// The form of a value of whole numbers or truth values, or of a scalar, if it has one.
+/// Whether a value of this type may have a form: whole numbers, truth values, and scalars.
+pub(crate) fn may_have_form(ty: &TensorType) -> bool {
+    !ty.dtype.is_float() || ty.rank() == 0
+}
+
+/// The form of a value, if it has one.
 pub(crate) fn closed_form(value: &HostTensor) -> Option<ClosedForm> {
     let ty = value.ty();
-    let may_have_one = !ty.dtype.is_float() || ty.rank() == 0;
-    may_have_one.then(|| ClosedForm::recognise(&ty, &value.to_f64())).flatten()
+    may_have_form(&ty).then(|| ClosedForm::recognise(&ty, &value.to_f64())).flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use kernfusion::trace::Trace;
+    use kernfusion_ir::DType;
     use kernfusion_ir::evaluate::{Precision, evaluate};
-    use kernfusion_ir::{DType, TensorType};
 
     #[test]
     fn buffers_are_traced_as_the_values_that_they_hold() {

@@ -1,7 +1,7 @@
 //! What can go wrong with an imported model.
 
-use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// Any failure of a file, or of what it is used for. `Debug` shows the message, too, so that a `main` that returns an error says what a
 /// person can read.
@@ -13,7 +13,7 @@ pub enum ImportError {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        cause: std::io::Error,
+        cause: io::Error,
     },
     /// The file is no archive of an exported program, or not whole.
     #[error("{}: {reason}", path.display())]
@@ -55,6 +55,13 @@ pub enum ImportError {
     /// A program that cannot be traced, compiled or run, or states that it does not have.
     #[error(transparent)]
     Library(#[from] kernfusion::Error),
+}
+
+impl ImportError {
+    /// What a reader of this crate said, or the system.
+    pub(crate) fn of_reading(path: &Path, error: io::Error) -> Self {
+        error.downcast().unwrap_or_else(|cause| ImportError::Read { path: path.into(), cause })
+    }
 }
 
 impl fmt::Debug for ImportError {

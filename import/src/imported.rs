@@ -1,18 +1,18 @@
-//! A file that was read: a graph, the values of its states, and its signature.
+//! A file that was read: a graph, its states, and its signature.
 
 use crate::archive::Archive;
-use crate::constants::closed_form;
+use crate::constants::{closed_form, may_have_form};
 use crate::error::{ImportError, UnknownOperator};
 use crate::in_place::Renamed;
 use crate::schema::{
     Argument, ExportedProgram, Graph, InputSpec, MAJOR, Node, OutputSpec, Signature, operator_name,
 };
+use crate::state::{State, Value};
 use crate::weights::{Weight, Weights, tensor_type};
 use crate::{Result, in_place, sizes};
-use kernfusion::HostTensor;
 use kernfusion::compile::States;
 use kernfusion::passes::ClosedForm;
-use kernfusion_ir::{DType, TensorType};
+use kernfusion_ir::TensorType;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -40,15 +40,6 @@ pub(crate) enum Source {
     State(usize),
     /// A tensor that is never another one, and follows from coordinates.
     ClosedForm(TensorType, ClosedForm),
-}
-
-/// A parameter or a buffer.
-pub(crate) struct State {
-    pub(crate) name: String,
-    pub(crate) value: HostTensor,
-    /// What the graph computes with; parameters are kept as `f32`.
-    pub(crate) dtype: DType,
-    pub(crate) trained: bool,
 }
 
 impl Imported {
@@ -93,19 +84,19 @@ impl Imported {
         counts
     }
 
-    /// Parameters and buffers by name, with the values that the archive has. Parameters are `f32`.
-    pub fn states(&self) -> impl Iterator<Item = (&str, &HostTensor)> {
-        self.states.iter().map(|state| (state.name.as_str(), &state.value))
+    /// Parameters and buffers, whose values the archive has.
+    pub fn states(&self) -> &[State] {
+        &self.states
     }
 
     /// Gives states the values that the archive has: those that a program or a [session](kernfusion::optim::Session::states) of this model
-    /// is compiled over.
+    /// is compiled over. They are read one after another.
     ///
     /// # Errors
-    /// The states are closed and lack one, or one has another type.
+    /// The states are closed and lack one, or one has another type; as [`State::read`].
     pub fn set(&self, states: &States) -> Result<()> {
-        for (name, value) in self.states() {
-            states.set(name, value).map_err(kernfusion::Error::from)?;
+        for state in self.states() {
+            states.set(state.name(), &state.read()?).map_err(kernfusion::Error::from)?;
         }
         Ok(())
     }
@@ -145,8 +136,8 @@ fn check_operators(path: &Path, graph: &Graph) -> Result<()> {
     }
 }
 
-/// The inputs of a graph, and whether they are parameters, or none if they are given; the names of those that are not given.
-type Inputs<'s> = (Vec<(String, Option<bool>)>, Vec<&'s str>);
+/// An input of a graph; the name of its state, and whether that is a parameter, unless it is given.
+type Input<'s> = (String, Option<(&'s str, bool)>);
 
 /// Brings the parts of an archive together.
 struct Reader {
@@ -157,13 +148,11 @@ struct Reader {
 
 impl Reader {
     fn imported(mut self, path: &Path, graph: Graph, signature: &Signature) -> Result<Imported> {
-        let (inputs, names) = self.inputs(signature)?;
-        let mut weights = names.iter().zip(self.weights.read(&mut self.archive, &names)?);
         let changed = self.changed_buffers(signature)?;
         let (mut states, mut sources) = (vec![], vec![]);
         let (mut by_identity, mut by_name) = (HashMap::new(), BTreeMap::new());
-        for (value, is_parameter) in inputs {
-            let Some(is_parameter) = is_parameter else {
+        for (value, state) in self.inputs(signature)? {
+            let Some((name, is_parameter)) = state else {
                 let ty = graph
                     .tensor_values
                     .get(&value)
@@ -173,14 +162,18 @@ impl Reader {
                 sources.push((value, Source::Given(ty)));
                 continue;
             };
-            let (&name, weight) = weights.next().expect("one for each name");
+            let Weight { view, identity, requires_grad } = self.weights.find(&mut self.archive, name)?;
             let is_constant = !is_parameter && !changed.iter().any(|(_, changed)| *changed == name);
-            if is_constant && let Some(form) = closed_form(&weight.value) {
-                sources.push((value, Source::ClosedForm(weight.value.ty(), form)));
-                continue;
+            if is_constant && may_have_form(view.ty()) {
+                let constant = view.read().map_err(|error| ImportError::of_reading(path, error))?;
+                if let Some(form) = closed_form(&constant) {
+                    sources.push((value, Source::ClosedForm(constant.ty(), form)));
+                    continue;
+                }
             }
-            let at = *by_identity.entry(weight.identity.clone()).or_insert_with(|| {
-                states.push(state(name, weight, is_parameter));
+            let at = *by_identity.entry(identity).or_insert_with(|| {
+                let trained = is_parameter && requires_grad && view.ty().dtype.is_float();
+                states.push(State::new(path.into(), name, Value::Stored(view), trained));
                 states.len() - 1
             });
             by_name.insert(name, at);
@@ -199,15 +192,15 @@ impl Reader {
     }
 
     /// What the signature says of the inputs.
-    fn inputs<'s>(&self, signature: &'s Signature) -> Result<Inputs<'s>> {
-        let (mut inputs, mut names) = (vec![], vec![]);
+    fn inputs<'s>(&self, signature: &'s Signature) -> Result<Vec<Input<'s>>> {
+        let mut inputs = vec![];
         for spec in &signature.input_specs {
-            let (value, is_parameter, name) = match spec {
-                InputSpec::UserInput { arg: Argument::Tensor(value) } => (value, None, None),
-                InputSpec::Parameter { arg, parameter_name } => (arg, Some(true), Some(parameter_name)),
-                InputSpec::Buffer { arg, buffer_name } => (arg, Some(false), Some(buffer_name)),
+            let (value, state) = match spec {
+                InputSpec::UserInput { arg: Argument::Tensor(value) } => (value, None),
+                InputSpec::Parameter { arg, parameter_name } => (arg, Some((parameter_name.as_str(), true))),
+                InputSpec::Buffer { arg, buffer_name } => (arg, Some((buffer_name.as_str(), false))),
                 InputSpec::TensorConstant { arg, tensor_constant_name } => {
-                    (arg, Some(false), Some(tensor_constant_name))
+                    (arg, Some((tensor_constant_name.as_str(), false)))
                 }
                 // What was no tensor is a part of the graph.
                 InputSpec::UserInput { .. } | InputSpec::ConstantInput(_) => continue,
@@ -215,10 +208,9 @@ impl Reader {
                     return Err(self.archive.wrong("it takes an object that is no tensor".into()));
                 }
             };
-            inputs.push((value.name.clone(), is_parameter));
-            names.extend(name.map(String::as_str));
+            inputs.push((value.name.clone(), state));
         }
-        Ok((inputs, names))
+        Ok(inputs)
     }
 
     /// The values that are results.
@@ -289,11 +281,4 @@ impl OutputSpec {
             _ => None,
         }
     }
-}
-
-fn state(name: &str, weight: Weight, is_parameter: bool) -> State {
-    let dtype = weight.value.ty().dtype;
-    let trained = is_parameter && weight.requires_grad && dtype.is_float();
-    let value = if trained { weight.value.to_dtype(DType::F32) } else { weight.value };
-    State { name: name.into(), value, dtype, trained }
 }

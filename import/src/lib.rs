@@ -16,6 +16,8 @@
 //!
 //! * A file is read at run time. Its parameters and buffers are states under their own names, tied ones one state; nothing is folded into
 //!   the program, so that gradients, optimizers, simplification, fusion and memory limits apply as to a model that is written in Rust.
+//! * Values of states stay in the file until they are asked for ([`Imported::set`], [`State::read`]), one at a time: a model may be larger than
+//!   memory. Whatever else is wrong with a file is found when it is opened.
 //! * Nodes carry the module and the line of Python that the file records, and so do mistakes.
 //! * Whatever is wrong with a file is an error; unknown operators are listed all at once.
 //!
@@ -37,6 +39,9 @@ mod origin;
 mod pickle;
 mod schema;
 mod sizes;
+mod state;
+mod storage;
+mod view;
 mod weights;
 
 pub use error::{ImportError, Place, UnknownOperator};
@@ -44,6 +49,7 @@ pub use imported::Imported;
 pub use model::Model;
 pub use onnx::{LARGE, OnnxFile};
 pub use operators::{Operator, operators};
+pub use state::State;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, ImportError>;

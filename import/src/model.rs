@@ -59,10 +59,10 @@ impl<'a> Model<'a> {
     pub(crate) fn new(imported: &'a Imported, trace: &Trace) -> Result<Self> {
         let mut states = vec![];
         for state in &imported.states {
-            let ty = state.value.ty();
+            let (name, TensorType { dtype, shape }) = (state.name(), state.ty().clone());
             states.push(match state.trained {
-                true => trace.adapted(&state.name, &trace.parameter(&state.name, ty.shape, Init::Zeros)),
-                false => trace.state(&state.name, ty.shape, ty.dtype),
+                true => trace.adapted(name, &trace.parameter(name, shape, Init::Zeros)),
+                false => trace.state(name, shape, dtype),
             });
         }
         checked(trace)?;

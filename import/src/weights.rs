@@ -1,12 +1,13 @@
-//! Tensors of an archive: views of the bytes of a storage, which several may share.
+//! Where the tensors of an archive lie.
 
 use crate::archive::Archive;
 use crate::error::ImportError;
 use crate::pickle;
 use crate::schema::{Payload, PayloadConfig, Size, TensorMeta};
-use kernfusion::HostTensor;
+use crate::storage::Storage;
+use crate::view::View;
 use kernfusion_ir::{DType, TensorType};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The tensors of an archive by name.
 pub(crate) struct Weights {
@@ -18,8 +19,8 @@ pub(crate) struct Weights {
 
 /// One tensor of the archive.
 pub(crate) struct Weight {
-    /// Its value, row-major.
-    pub(crate) value: HostTensor,
+    /// Where it lies.
+    pub(crate) view: View,
     /// What only tensors that are one and the same have in common.
     pub(crate) identity: String,
     /// Whether gradients were asked for.
@@ -54,35 +55,25 @@ impl Weights {
         Ok(Weights { places, saved })
     }
 
-    /// Reads tensors; a file that several share is read once.
+    /// Where a tensor lies.
     ///
     /// # Errors
-    /// A tensor is missing, pickled, of a dtype that no tensor here has, or reaches out of its file.
-    pub(crate) fn read(&mut self, archive: &mut Archive, names: &[&str]) -> Result<Vec<Weight>, ImportError> {
-        let mut by_file: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
-        for (at, name) in names.iter().enumerate() {
-            let missing = || archive.wrong(format!("the archive has no tensor \"{name}\""));
-            let (folder, payload) = self.places.get(*name).ok_or_else(missing)?;
-            by_file.entry((folder, &payload.path_name)).or_default().push(at);
-        }
-        let mut weights: HashMap<usize, Weight> = HashMap::new();
-        for ((folder, file), users) in by_file {
-            let bytes = match self.saved.get_mut(folder) {
-                Some(saved) => saved.read(file)?,
-                None => archive.read(&format!("{folder}/{file}"))?,
-            };
-            for at in users {
-                let (_, payload) = &self.places[names[at]];
-                let weight = weight(payload, folder, &bytes);
-                let wrong = |reason| archive.wrong(format!("tensor \"{}\": {reason}", names[at]));
-                weights.insert(at, weight.map_err(wrong)?);
-            }
-        }
-        Ok((0..names.len()).map(|at| weights.remove(&at).expect("read above")).collect())
+    /// It is missing, pickled, of a dtype that no tensor here has, or reaches out of its file.
+    pub(crate) fn find(&mut self, archive: &mut Archive, name: &str) -> Result<Weight, ImportError> {
+        let missing = || archive.wrong(format!("the archive has no tensor \"{name}\""));
+        let (folder, payload) = self.places.get(name).ok_or_else(missing)?;
+        let file = &payload.path_name;
+        let storage = match self.saved.get_mut(folder) {
+            Some(saved) => saved.storage(file)?,
+            None => archive.storage(&format!("{folder}/{file}"))?,
+        };
+        let storage = storage.named(format!("tensor \"{name}\" ({folder}/{file})"));
+        let weight = weight(payload, folder, storage);
+        weight.map_err(|reason| archive.wrong(format!("tensor \"{name}\": {reason}")))
     }
 }
 
-fn weight(payload: &Payload, folder: &str, storage: &[u8]) -> Result<Weight, String> {
+fn weight(payload: &Payload, folder: &str, storage: Storage) -> Result<Weight, String> {
     let meta = match (&payload.tensor_meta, payload.use_pickle) {
         (Some(meta), false) => meta,
         _ => return Err("it is pickled, and only plain tensors are read".into()),
@@ -90,9 +81,10 @@ fn weight(payload: &Payload, folder: &str, storage: &[u8]) -> Result<Weight, Str
     let numbers = |sizes: &[Size]| sizes.iter().map(number).collect::<Result<Vec<_>, _>>();
     let (shape, strides) = (numbers(&meta.sizes)?, numbers(&meta.strides)?);
     let offset = number(&meta.storage_offset)?;
-    let value = value(meta, &shape, &strides, offset, storage)?;
     let identity = format!("{folder}/{} {} {offset} {shape:?} {strides:?}", payload.path_name, meta.dtype);
-    Ok(Weight { value, identity, requires_grad: meta.requires_grad })
+    let (dtype, size) = stored(meta.dtype)?;
+    let view = View::new(storage, TensorType::new(dtype, shape), size, Some(strides), offset)?;
+    Ok(Weight { view, identity, requires_grad: meta.requires_grad })
 }
 
 fn number(size: &Size) -> Result<usize, String> {
@@ -105,71 +97,12 @@ fn number(size: &Size) -> Result<usize, String> {
     }
 }
 
-/// The elements of a view, row-major.
-fn value(
-    meta: &TensorMeta,
-    shape: &[usize],
-    strides: &[usize],
-    offset: usize,
-    storage: &[u8],
-) -> Result<HostTensor, String> {
-    let (dtype, size) = stored(meta.dtype)?;
-    let beyond = || format!("shape {shape:?} reaches out of its file of {} bytes", storage.len());
-    let elements =
-        shape.iter().try_fold(1, |product: usize, &extent| product.checked_mul(extent)).ok_or_else(beyond)?;
-    let bytes = elements.checked_mul(size).ok_or_else(beyond)?;
-    if shape.len() != strides.len() || bytes > storage.len() {
-        return Err(beyond());
-    }
-    let start = offset.checked_mul(size).ok_or_else(beyond)?;
-    let ty = TensorType::new(dtype, shape);
-    if is_row_major(shape, strides) {
-        let whole = start.checked_add(bytes).and_then(|end| storage.get(start..end)).ok_or_else(beyond)?;
-        return converted(meta.dtype, &ty, whole);
-    }
-    let mut gathered = Vec::with_capacity(bytes);
-    let mut at = vec![0; shape.len()];
-    for _ in 0..elements {
-        let place = at.iter().zip(strides).try_fold(offset, |sum: usize, (&i, &stride): (&usize, &usize)| {
-            sum.checked_add(i.checked_mul(stride)?)
-        });
-        let first = place.and_then(|place| place.checked_mul(size)).ok_or_else(beyond)?;
-        let end = first.checked_add(size).ok_or_else(beyond)?;
-        gathered.extend_from_slice(storage.get(first..end).ok_or_else(beyond)?);
-        advance(&mut at, shape);
-    }
-    converted(meta.dtype, &ty, &gathered)
-}
-
-fn is_row_major(shape: &[usize], strides: &[usize]) -> bool {
-    let mut expected = 1;
-    shape.iter().zip(strides).rev().all(|(&extent, &stride)| {
-        let fits = extent == 1 || stride == expected;
-        expected *= extent;
-        fits
-    })
-}
-
-/// The next coordinates, row-major.
-fn advance(at: &mut [usize], shape: &[usize]) {
-    for (coordinate, &extent) in at.iter_mut().zip(shape).rev() {
-        *coordinate += 1;
-        if *coordinate < extent {
-            return;
-        }
-        *coordinate = 0;
-    }
-}
-
-/// PyTorch's `int64`, which becomes `i32`.
-const LONG: u64 = 5;
-
-/// What a scalar type of the schema is here, and how many bytes an element takes in the archive.
+/// What a scalar type of the schema is here, and how many bytes an element takes in the archive: `int64` becomes `i32`.
 pub(crate) fn stored(scalar_type: u64) -> Result<(DType, usize), String> {
     match scalar_type {
         2 => Ok((DType::I8, 1)),
         4 => Ok((DType::I32, 4)),
-        LONG => Ok((DType::I32, 8)),
+        5 => Ok((DType::I32, 8)),
         6 => Ok((DType::F16, 2)),
         7 => Ok((DType::F32, 4)),
         8 => Ok((DType::F64, 8)),
@@ -197,13 +130,4 @@ pub(crate) fn tensor_type(meta: &TensorMeta) -> Result<TensorType, String> {
     let shape = meta.sizes.iter().map(number).collect::<Result<Vec<_>, _>>()?;
     let ty = TensorType::new(stored(meta.dtype)?.0, shape);
     ty.fault().map_or(Ok(ty.clone()), Err)
-}
-
-fn converted(scalar_type: u64, ty: &TensorType, bytes: &[u8]) -> Result<HostTensor, String> {
-    if scalar_type != LONG {
-        return Ok(HostTensor::from_bytes(ty, bytes).expect("as many bytes as the type has"));
-    }
-    let wide = bytes.chunks_exact(8).map(|word| i64::from_le_bytes(word.try_into().expect("eight bytes")));
-    let narrow = |x: i64| i32::try_from(x).map_err(|_| format!("{x} is no i32, which int64 is read as"));
-    Ok(HostTensor::new(ty.shape.clone(), wide.map(narrow).collect::<Result<Vec<i32>, _>>()?))
 }

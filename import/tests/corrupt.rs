@@ -1,7 +1,7 @@
 //! Archives that are not as they must be: one clear error each, and never a panic.
 
 use crate::fixture;
-use kernfusion_import::Imported;
+use kernfusion_import::{Imported, Result};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -26,10 +26,10 @@ impl Place {
     }
 
     /// The program of these bytes, or the error in one line.
-    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+    fn read(&self, bytes: &[u8]) -> std::result::Result<(), String> {
         std::fs::write(self.path(), bytes).unwrap();
-        let program = Imported::open_sized(self.path(), self.extents).and_then(|imported| imported.program());
-        let message = program.map(|_| ()).map_err(|error| error.to_string());
+        let imported = Imported::open_sized(self.path(), self.extents);
+        let message = imported.and_then(|imported| used(&imported)).map_err(|error| error.to_string());
         if let Err(message) = &message {
             assert!(!message.is_empty() && !message.contains('\n'), "{message}");
         }
@@ -40,6 +40,12 @@ impl Place {
     fn refused(&self, bytes: &[u8]) -> String {
         self.read(bytes).unwrap_err()
     }
+}
+
+/// Does with a model what the command `import` does.
+pub(crate) fn used(imported: &Imported) -> Result<()> {
+    imported.program()?;
+    imported.states().iter().try_for_each(|state| state.read().map(drop))
 }
 
 /// Where a text stands in an archive, whose entries are stored as they are.
@@ -93,12 +99,16 @@ fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
+/// Where the bytes of an entry are.
+pub(crate) fn content_of(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
+    let is_named = |at: usize| bytes[at + 46..].starts_with(name.as_bytes());
+    entries(bytes).unwrap().into_iter().find(|(at, ..)| is_named(*at)).unwrap().2
+}
+
 /// The archive with other bytes in an entry, as many as there are.
 fn with_entry(bytes: &[u8], name: &str, content: &str) -> Vec<u8> {
-    let is_named = |at: usize| bytes[at + 46..].starts_with(name.as_bytes());
-    let (.., place) = entries(bytes).unwrap().into_iter().find(|(at, ..)| is_named(*at)).unwrap();
     let mut changed = bytes.to_vec();
-    changed[place].copy_from_slice(content.as_bytes());
+    changed[content_of(bytes, name)].copy_from_slice(content.as_bytes());
     with_checksums(changed)
 }
 
@@ -268,7 +278,7 @@ fn changed_extents_end_in_a_program_or_one_error() {
 }
 
 /// How many of an archive's mutations are read, and how many are not.
-fn outcomes(
+pub(crate) fn outcomes(
     whole: &[u8],
     inputs: usize,
     mutated: impl Fn(&[u8], &mut fastrand::Rng) -> Vec<u8>,

@@ -1,6 +1,6 @@
 //! ONNX files that are not as they must be: one clear error each, and never a panic.
 
-use crate::corrupt::mutate;
+use crate::corrupt::{mutate, used};
 use crate::fixture;
 use kernfusion_import::Imported;
 use tempfile::TempDir;
@@ -19,8 +19,8 @@ impl Place {
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         let path = self.0.path().join("model.onnx");
         std::fs::write(&path, bytes).unwrap();
-        let program = Imported::open(path).and_then(|imported| imported.program());
-        let message = program.map(|_| ()).map_err(|error| error.to_string());
+        let message =
+            Imported::open(path).and_then(|imported| used(&imported)).map_err(|error| error.to_string());
         if let Err(message) = &message {
             assert!(!message.is_empty() && !message.contains('\n'), "{message}");
         }

@@ -9,7 +9,7 @@ use kernfusion_ir::evaluate::{Precision, evaluate};
 use kernfusion_ir::samples::{self, Sample, difference};
 
 fn states(imported: &Imported) -> Tensors {
-    imported.states().map(|(name, value)| (name.to_string(), value.clone())).collect()
+    imported.states().iter().map(|state| (state.name().to_string(), state.read().unwrap())).collect()
 }
 
 /// A program, written with this limit and read again.

@@ -10,3 +10,4 @@ mod lora;
 mod onnx;
 mod page;
 mod saved;
+mod values;

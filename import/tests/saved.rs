@@ -1,6 +1,7 @@
 //! Archives as PyTorch 2.8 and older write them: all weights are one archive of `torch.save`, and so are all constants.
 
 use crate::architectures::{Fixture, check};
+use crate::corrupt::{mutate, outcomes};
 use crate::fixture;
 use kernfusion_import::Imported;
 use serde_json::Value;
@@ -9,9 +10,9 @@ use zip::write::SimpleFileOptions;
 use zip::{ZipArchive, ZipWriter};
 
 /// Entries by name.
-type Entries = Vec<(String, Vec<u8>)>;
+pub(crate) type Entries = Vec<(String, Vec<u8>)>;
 
-fn entries(archive: Vec<u8>) -> Entries {
+pub(crate) fn entries(archive: Vec<u8>) -> Entries {
     let mut zip = ZipArchive::new(Cursor::new(archive)).unwrap();
     let count = zip.len();
     let read = |at| {
@@ -23,7 +24,7 @@ fn entries(archive: Vec<u8>) -> Entries {
     (0..count).map(read).collect()
 }
 
-fn zipped(entries: &Entries) -> Vec<u8> {
+pub(crate) fn zipped(entries: &Entries) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(vec![]));
     let stored = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
     for (name, content) in entries {
@@ -114,11 +115,23 @@ fn weights_of_torch_save_are_those_of_plain_files() {
     // Tied parameters, and buffers that are updated.
     for name in ["gpt2", "batch_norm"] {
         let imported = opened(&older(fixture::content(&format!("{name}.pt2")))).unwrap();
-        let names =
-            |imported: &Imported| imported.states().map(|(name, _)| name.to_string()).collect::<Vec<_>>();
+        let names = |imported: &Imported| {
+            imported.states().iter().map(|state| state.name().to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(names(&imported), names(&fixture::archive(name)));
         check(name, &Fixture { imported, tensors: fixture::tensors(name) });
     }
+}
+
+#[test]
+fn random_mutations_end_in_a_program_or_one_error() {
+    let whole = zipped(&older(fixture::content("linear.pt2")));
+    let (read, refused) = outcomes(&whole, 1000, |whole, random| {
+        let mut bytes = whole.to_vec();
+        (0..random.usize(1..4)).for_each(|_| mutate(&mut bytes, random));
+        bytes
+    });
+    assert!(read > 10 && refused > 500, "{read} read, {refused} refused");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use crate::types::rounded_to_odd;
 use crate::{DType, TensorType};
-use bytemuck::allocation::pod_collect_to_vec;
-use bytemuck::cast_slice;
+use bytemuck::allocation::try_zeroed_slice_box;
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
+use std::io;
 
 #[cfg(target_endian = "big")]
 compile_error!("files and kernels have little-endian numbers, as memory must have them");
@@ -101,17 +102,34 @@ impl Tensor {
         if bytes.len() != ty.bytes() {
             return None;
         }
+        let copy = Tensor::filled(ty, |to| {
+            to.copy_from_slice(bytes);
+            Ok(())
+        });
+        Some(copy.expect("memory for a tensor"))
+    }
+
+    /// A tensor of `ty` whose bytes in memory order (little-endian) `fill` gives, such as those of a file, which need no memory beside it.
+    ///
+    /// # Errors
+    /// Those of `fill`; [`io::ErrorKind::OutOfMemory`] if there is no memory for it.
+    pub fn filled(ty: &TensorType, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<Self> {
+        let elements = ty.elements();
         let data = match ty.dtype {
-            DType::F32 => Data::F32(pod_collect_to_vec(bytes)),
-            DType::BF16 => Data::BF16(pod_collect_to_vec(bytes)),
-            DType::F16 => Data::F16(pod_collect_to_vec(bytes)),
-            DType::F64 => Data::F64(pod_collect_to_vec(bytes)),
-            DType::I32 => Data::I32(pod_collect_to_vec(bytes)),
-            DType::U32 => Data::U32(pod_collect_to_vec(bytes)),
-            DType::I8 => Data::I8(pod_collect_to_vec(bytes)),
-            DType::Bool => Data::Bool(bytes.iter().map(|&x| u8::from(x != 0)).collect()),
+            DType::F32 => Data::F32(filled(elements, fill)?),
+            DType::BF16 => Data::BF16(filled(elements, fill)?),
+            DType::F16 => Data::F16(filled(elements, fill)?),
+            DType::F64 => Data::F64(filled(elements, fill)?),
+            DType::I32 => Data::I32(filled(elements, fill)?),
+            DType::U32 => Data::U32(filled(elements, fill)?),
+            DType::I8 => Data::I8(filled(elements, fill)?),
+            DType::Bool => {
+                let mut values: Vec<u8> = filled(elements, fill)?;
+                values.iter_mut().for_each(|x| *x = u8::from(*x != 0));
+                Data::Bool(values)
+            }
         };
-        Some(Tensor { shape: ty.shape.clone(), data })
+        Ok(Tensor { shape: ty.shape.clone(), data })
     }
 
     /// The elements as bytes in memory order (little-endian).
@@ -171,6 +189,13 @@ impl Tensor {
     pub fn as_u32(&self) -> Option<&[u32]> {
         if let Data::U32(values) = &self.data { Some(values) } else { None }
     }
+}
+
+/// Numbers whose bytes `fill` gives. Their memory comes zeroed from the system, which takes no time.
+fn filled<T: Pod>(elements: usize, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<Vec<T>> {
+    let mut values = try_zeroed_slice_box::<T>(elements).map_err(|()| io::ErrorKind::OutOfMemory)?;
+    fill(cast_slice_mut(&mut values))?;
+    Ok(values.into_vec())
 }
 
 impl Data {
@@ -246,5 +271,36 @@ where
 {
     fn from(values: I) -> Self {
         I::Item::data(values.into_iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_make_the_tensor_that_has_them() {
+        for dtype in DType::ALL {
+            let ty = TensorType::new(dtype, [2, 2]);
+            let expected = Tensor::from_f64(&ty, &[0.0, 1.0, 3.0, 100.0]);
+            let filled = Tensor::filled(&ty, |bytes| {
+                bytes.copy_from_slice(expected.bytes());
+                Ok(())
+            });
+            assert_eq!(filled.unwrap(), expected);
+            assert_eq!(Tensor::from_bytes(&ty, expected.bytes()).unwrap(), expected);
+            assert_eq!(Tensor::from_bytes(&ty, &expected.bytes()[1..]), None);
+        }
+        let truth = TensorType::new(DType::Bool, [2]);
+        assert_eq!(Tensor::from_bytes(&truth, &[0, 7]).unwrap(), Tensor::new([2], [false, true]));
+    }
+
+    #[test]
+    fn what_does_not_fill_it_is_the_error() {
+        let kind = |extent, fill: fn(&mut [u8]) -> io::Result<()>| {
+            Tensor::filled(&TensorType::new(DType::F32, [extent]), fill).unwrap_err().kind()
+        };
+        assert_eq!(kind(1, |_| Err(io::ErrorKind::UnexpectedEof.into())), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind(usize::MAX / 8, |_| Ok(())), io::ErrorKind::OutOfMemory);
     }
 }

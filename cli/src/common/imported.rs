@@ -3,11 +3,11 @@
 use crate::common::error::{CliError, read_text};
 use kernfusion::compile::Tensors;
 use kernfusion::init::Init;
+use kernfusion::tensor_file::{self, Writable};
 use kernfusion::trace::{Parameter, Program, Trace};
-use kernfusion::{HostTensor, tensor_file};
-use kernfusion_import::Imported;
+use kernfusion_import::{ImportError, Imported};
 use kernfusion_ir::{DType, Graph, InputRole, TensorType, ValueId};
-use kernfusion_lm::NewFolder;
+use kernfusion_lm::{FolderError, NewFolder};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -48,8 +48,9 @@ impl ExtentArgs {
             return ImportedModel::of_folder(path);
         }
         let imported = self.open(path)?;
-        let states = imported.states().map(|(name, value)| (name.to_string(), value.clone())).collect();
-        Ok(ImportedModel { program: imported.program()?, states })
+        let program = imported.program()?;
+        let states = imported.states().iter().map(|state| Ok((state.name().to_string(), state.read()?)));
+        Ok(ImportedModel { program, states: states.collect::<Result<_, ImportError>>()? })
     }
 
     /// Refuses extents where there is no archive.
@@ -128,9 +129,9 @@ pub(crate) fn claim(path: &Path, replaces: bool) -> Result<NewFolder, CliError> 
 }
 
 /// Writes the folder of a model; it is there whole or not at all.
-pub(crate) fn write<'t>(
+pub(crate) fn write<'t, T: Writable + 't>(
     folder: NewFolder,
-    states: impl IntoIterator<Item = (&'t str, &'t HostTensor)>,
+    states: impl IntoIterator<Item = (&'t str, &'t T)>,
     program: &Program,
 ) -> Result<(), CliError> {
     let states: Vec<_> = states.into_iter().collect();
@@ -141,8 +142,20 @@ pub(crate) fn write<'t>(
         folder.write(SIGNATURE, format!("{signature}\n").as_bytes())?;
         folder.commit()
     };
-    put().map_err(kernfusion_lm::Error::from)?;
+    put().map_err(unwritten)?;
     Ok(())
+}
+
+/// Why a folder was not written: a value that was asked for while it was may not be readable.
+fn unwritten(error: FolderError) -> CliError {
+    let error = match error {
+        FolderError::Write { path, cause } => match cause.downcast::<ImportError>() {
+            Ok(unread) => return unread.into(),
+            Err(cause) => FolderError::Write { path, cause },
+        },
+        error => error,
+    };
+    kernfusion_lm::Error::from(error).into()
 }
 
 /// What a program takes and gives, in this order, and what training has to know of it.

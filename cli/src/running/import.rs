@@ -53,7 +53,8 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
 fn import_archive(args: &Args, screen: &mut Screen) -> Outcome {
     let imported = args.extents.open(&args.model)?;
     let program = imported.program()?;
-    imported::write(imported::claim(&args.out, args.destination.overwrite)?, imported.states(), &program)?;
+    let states = imported.states().iter().map(|state| (state.name(), state));
+    imported::write(imported::claim(&args.out, args.destination.overwrite)?, states, &program)?;
     let (nodes, parameters) = (program.graph.len(), program.parameter_count());
     screen.line(format!(
         "a program of {nodes} ops with {} parameters in {}",

@@ -76,6 +76,29 @@ fn what_cannot_be_imported_says_why() {
     assert!(work.fail("import nowhere.pt2 -o x").contains("nowhere.pt2: No such file"));
 }
 
+/// What comes to light when the folder is half written leaves nothing of it.
+#[test]
+fn an_archive_with_a_damaged_value_leaves_no_folder() {
+    let work = Workplace::new();
+    let mut archive = std::fs::read(fixture("linear.pt2")).unwrap();
+    // In the bytes of the weight, which follow its padded header.
+    let name = b"linear/data/weights/weight_0";
+    let header = archive.windows(name.len()).position(|window| window == name).unwrap();
+    let extra = u16::from_le_bytes([archive[header - 2], archive[header - 1]]);
+    archive[header + name.len() + usize::from(extra)] ^= 1;
+    work.write("model.pt2", archive);
+    for command in
+        ["import model.pt2 -o x", "export model.pt2 --format onnx -o x", "compile --program model.pt2 -o x"]
+    {
+        let message = work.fail(command);
+        let expected = "model.pt2: tensor \"up.weight\" (data/weights/weight_0): its checksum is another one";
+        assert!(message.contains(expected), "{command}: {message}");
+        let files = std::fs::read_dir(work.path(".")).unwrap();
+        let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 2, "{command}: {names:?}");
+    }
+}
+
 #[test]
 fn open_extents_are_chosen_on_the_command_line() {
     let work = Workplace::new();

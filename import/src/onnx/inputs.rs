@@ -1,17 +1,17 @@
 //! What a graph begins with: its initializers and its inputs.
 
 use super::messages::{Dimension, Extent, GraphProto, TensorTypeProto, ValueInfoProto};
-use super::tensors;
-use super::{Reader, operator_name, trained, untrained};
+use super::tensors::described;
+use super::{Reader, operator_name};
 use crate::call::Fault;
 use crate::imported::Source;
 use crate::operators;
 use crate::operators::onnx::element_type;
 use crate::operators::onnx::signature::{self, Kind};
 use crate::sizes::{CHOOSE_EACH, Chosen, listed};
+use crate::state::State;
 use kernfusion_ir::TensorType;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
 
 /// What PyTorch's exporter says of an initializer.
 pub(super) const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
@@ -19,7 +19,6 @@ pub(super) const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
 impl<'m> Reader<'m> {
     /// Reads the initializers: floats with axes are states, unless a node must know them; all else are constants.
     pub(super) fn initializers(&mut self) -> Result<(), Fault> {
-        let folder = self.path.parent().unwrap_or(Path::new(""));
         let graph: &'m GraphProto = self.graph;
         let (kinds, statistics, numbers) = (kinds(graph), running_statistics(graph), read_as_numbers(graph));
         for proto in &graph.initializer {
@@ -28,11 +27,11 @@ impl<'m> Reader<'m> {
             if name.is_empty() || self.has(name) {
                 return Err(fault("it has no name, or one that is there already".into()));
             }
-            let constant = tensors::read(proto, folder).map_err(fault)?;
-            let ty = constant.ty.clone();
+            let (ty, _) = described(proto).map_err(fault)?;
             let may_be_state = ty.rank() > 0 || kinds.get(name) == Some(&"PARAMETER");
             let is_state = ty.dtype.is_float() && may_be_state && !numbers.contains(name);
             if !is_state {
+                let constant = self.beside.read(proto).map_err(fault)?;
                 self.constant(name, constant);
                 continue;
             }
@@ -41,8 +40,8 @@ impl<'m> Reader<'m> {
                 true => !statistics.contains(name),
                 false => kinds.get(name) == Some(&"PARAMETER"),
             };
-            let value = constant.tensor().map_err(fault)?;
-            self.states.push(if is_trained { trained(name, value) } else { untrained(name, value) });
+            let value = self.beside.value(proto).map_err(fault)?;
+            self.states.push(State::new(self.path.into(), name, value, is_trained));
             self.sources.push((name.into(), Source::State(self.states.len() - 1)));
             self.values.insert(name.into(), self.trace.input(name, ty.shape.clone(), ty.dtype));
         }

@@ -1,14 +1,13 @@
 //! From a node of ONNX to one of the schema: arguments by name, numbers where they are known.
 
 use super::messages::{AttributeProto, NodeProto, kind};
-use super::tensors::{self, Constant};
+use super::tensors::Constant;
 use super::{Reader, tensor};
 use crate::call::Fault;
 use crate::operators::Operator;
 use crate::operators::onnx::signature::{self, Kind, Use};
 use crate::schema::{Argument, Float, Metadata, Name, NamedArgument, Node};
 use kernfusion::HostTensor;
-use std::path::Path;
 
 impl Reader<'_> {
     /// The node with its arguments by name.
@@ -143,9 +142,9 @@ impl Reader<'_> {
         })
     }
 
-    fn attribute_tensor(&self, given: &AttributeProto) -> Result<Constant, Fault> {
+    fn attribute_tensor(&mut self, given: &AttributeProto) -> Result<Constant, Fault> {
         let proto = given.t.as_ref().ok_or_else(|| format!("its attribute {} has no tensor", given.name))?;
-        tensors::read(proto, self.path.parent().unwrap_or(Path::new("")))
+        self.beside.read(proto)
     }
 
     /// The value of a `Constant`.

@@ -25,19 +25,19 @@ use crate::Result;
 use crate::call::{Call, Fault, Values};
 use crate::constants::closed_form;
 use crate::error::{ImportError, UnknownOperator};
-use crate::imported::{Imported, Source, State};
+use crate::imported::{Imported, Source};
 use crate::operators;
 use crate::schema::{Argument, Name, Node};
 use crate::sizes::Chosen;
-use kernfusion::HostTensor;
+use crate::state::{State, Value};
 use kernfusion::trace::{Tensor, Trace};
-use kernfusion_ir::{DType, TensorType};
+use kernfusion_ir::TensorType;
 use messages::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use prost::Message;
 use prost::bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use tensors::Constant;
+use tensors::{Beside, Constant};
 
 /// The versions of the operator set that are read.
 const FIRST: i64 = 13;
@@ -144,6 +144,7 @@ struct Reader<'m> {
     /// Initializers and inputs in the order in which they are declared.
     sources: Vec<(String, Source)>,
     states: Vec<State>,
+    beside: Beside<'m>,
     /// Values whose numbers are known.
     constants: HashMap<String, Constant>,
     /// For each sequence the values that it has.
@@ -166,6 +167,7 @@ impl<'m> Reader<'m> {
             values: Values::new(),
             sources: vec![],
             states: vec![],
+            beside: Beside::new(path),
             constants: HashMap::new(),
             sequences: HashMap::new(),
             aliases: HashMap::new(),
@@ -204,7 +206,7 @@ impl<'m> Reader<'m> {
             let source = match closed_form(&value) {
                 Some(form) => Source::ClosedForm(ty.clone(), form),
                 None => {
-                    self.states.push(untrained(name, value));
+                    self.states.push(State::new(self.path.into(), name, Value::Held(value), false));
                     Source::State(self.states.len() - 1)
                 }
             };
@@ -344,13 +346,4 @@ fn kept(
 
 fn tensor(name: &str) -> Argument {
     Argument::Tensor(Name { name: name.into() })
-}
-
-fn untrained(name: &str, value: HostTensor) -> State {
-    State { name: name.into(), dtype: value.ty().dtype, value, trained: false }
-}
-
-/// A parameter, which is kept as `f32`.
-fn trained(name: &str, value: HostTensor) -> State {
-    State { name: name.into(), dtype: value.ty().dtype, value: value.to_dtype(DType::F32), trained: true }
 }

@@ -3,9 +3,13 @@
 use super::messages::TensorProto;
 use crate::call::Fault;
 use crate::operators::onnx::element_type;
+use crate::state::Value;
+use crate::storage::{Section, Storage};
+use crate::view::View;
 use kernfusion::{HostTensor, input_file};
 use kernfusion_ir::{DType, TensorType};
-use std::io::{Read, Seek, SeekFrom};
+use std::collections::HashMap;
+use std::io;
 use std::path::{Component, Path};
 
 /// A tensor whose numbers are known when the file is read.
@@ -82,30 +86,105 @@ impl From<HostTensor> for Constant {
 
 const INT64: i32 = 7;
 
-/// Reads a tensor of a file in that folder.
+/// The files in the folder of a model that have tensors of it; each is opened once.
+pub(super) struct Beside<'m> {
+    model: &'m Path,
+    files: HashMap<String, Section>,
+}
+
+/// The type of a tensor of a file, and how many bytes an element has there.
 ///
 /// # Errors
-/// It has no type here, or other bytes than its type has; the file that it names is not beside the model, or is too short.
-pub(super) fn read(proto: &TensorProto, folder: &Path) -> Result<Constant, Fault> {
+/// There is no such type here.
+pub(super) fn described(proto: &TensorProto) -> Result<(TensorType, usize), Fault> {
     let (dtype, size) = element_type(proto.data_type.into())?;
     let shape: Result<Vec<_>, _> = proto.dims.iter().map(|&extent| usize::try_from(extent)).collect();
     let ty = TensorType::new(dtype, shape.map_err(|_| "it has a negative extent")?);
-    ty.fault().map_or(Ok(()), Err)?;
-    let bytes = ty.elements().checked_mul(size).ok_or_else(|| format!("{ty} is larger than any memory"))?;
-    let content = match proto.data_location {
-        0 if proto.raw_data.is_empty() => listed(proto, dtype),
-        0 => proto.raw_data.to_vec(),
-        1 => external(proto, folder, bytes)?,
-        other => return Err(format!("its numbers are at the place {other}, which is not known")),
-    };
-    if content.len() != bytes {
-        return Err(format!("{ty} takes {bytes} bytes, and it has {}", content.len()));
+    ty.fault().map_or(Ok((ty.clone(), size)), Err)
+}
+
+impl<'m> Beside<'m> {
+    /// None is open yet.
+    pub(super) fn new(model: &'m Path) -> Self {
+        Beside { model, files: HashMap::new() }
     }
-    if proto.data_type == INT64 {
-        let word = |word: &[u8]| i64::from_le_bytes(word.try_into().expect("eight bytes"));
-        return Ok(Constant { ty, numbers: Numbers::Wide(content.chunks_exact(8).map(word).collect()) });
+
+    /// Reads a tensor of the model.
+    ///
+    /// # Errors
+    /// It has no type here, or other bytes than its type has; the file that it names is not beside the model, or is too short.
+    pub(super) fn read(&mut self, proto: &TensorProto) -> Result<Constant, Fault> {
+        let (ty, size) = described(proto)?;
+        let bytes = ty.elements() * size;
+        let content = match proto.data_location {
+            0 if proto.raw_data.is_empty() => listed(proto, ty.dtype),
+            0 => proto.raw_data.to_vec(),
+            1 => self.storage(proto, bytes)?.read().map_err(|error| error.to_string())?,
+            other => return Err(format!("its numbers are at the place {other}, which is not known")),
+        };
+        if content.len() != bytes {
+            return Err(format!("{ty} takes {bytes} bytes, and it has {}", content.len()));
+        }
+        if proto.data_type == INT64 {
+            let word = |word: &[u8]| i64::from_le_bytes(word.try_into().expect("eight bytes"));
+            return Ok(Constant { ty, numbers: Numbers::Wide(content.chunks_exact(8).map(word).collect()) });
+        }
+        Ok(HostTensor::from_bytes(&ty, &content).expect("as many bytes as the type has").into())
     }
-    Ok(HostTensor::from_bytes(&ty, &content).expect("as many bytes as the type has").into())
+
+    /// The value of a state: one in another file stays there.
+    ///
+    /// # Errors
+    /// As [`Beside::read`].
+    pub(super) fn value(&mut self, proto: &TensorProto) -> Result<Value, Fault> {
+        if proto.data_location != 1 {
+            return Ok(Value::Held(self.read(proto)?.tensor()?));
+        }
+        let (ty, size) = described(proto)?;
+        let storage = self.storage(proto, ty.elements() * size)?;
+        Ok(Value::Stored(View::new(storage, ty, size, None, 0)?))
+    }
+
+    /// The bytes of numbers in another file, which stands in the folder of the model or below.
+    fn storage(&mut self, proto: &TensorProto, bytes: usize) -> Result<Storage, Fault> {
+        let entry = |key: &str| proto.external_data.iter().find(|entry| entry.key == key);
+        let number = |key: &str| match entry(key) {
+            None => Ok(None),
+            Some(entry) => match entry.value.parse::<u64>() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(format!("its {key} in another file is \"{}\"", entry.value)),
+            },
+        };
+        let location = entry("location").map_or("", |entry| entry.value.as_str());
+        let is_inside = Path::new(location)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        if location.is_empty() || !is_inside {
+            return Err(format!("its numbers are in \"{location}\", which is not beside the model"));
+        }
+        let offset = number("offset")?.unwrap_or(0);
+        if number("length")?.is_some_and(|length| length != bytes as u64) {
+            return Err(format!("it takes {bytes} bytes, and its length is said to be another one"));
+        }
+        let file = self.file(location).map_err(|cause| format!("cannot read {location}: {cause}"))?;
+        let storage = file.part(offset, bytes as u64).and_then(|section| {
+            Storage::new(self.model, &format!("tensor \"{}\" ({location})", proto.name), section, None)
+        });
+        let length = file.length();
+        storage.ok_or_else(|| {
+            format!("its {bytes} bytes from {offset} reach out of {location}, which has {length}")
+        })
+    }
+
+    fn file(&mut self, location: &str) -> io::Result<Section> {
+        if let Some(file) = self.files.get(location) {
+            return Ok(file.clone());
+        }
+        let folder = self.model.parent().unwrap_or(Path::new(""));
+        let file = Section::of(input_file::open(&folder.join(location))?)?;
+        self.files.insert(location.into(), file.clone());
+        Ok(file)
+    }
 }
 
 /// The bytes of numbers that are fields of the message.
@@ -122,38 +201,4 @@ fn listed(proto: &TensorProto, dtype: DType) -> Vec<u8> {
         DType::F16 | DType::BF16 => proto.int32_data.iter().flat_map(|&x| (x as u16).to_le_bytes()).collect(),
         DType::I8 | DType::Bool => proto.int32_data.iter().map(|&x| x as u8).collect(),
     }
-}
-
-/// The bytes of numbers in another file, which stands in the folder of the model or below.
-fn external(proto: &TensorProto, folder: &Path, bytes: usize) -> Result<Vec<u8>, Fault> {
-    let entry = |key: &str| proto.external_data.iter().find(|entry| entry.key == key);
-    let number = |key: &str| match entry(key) {
-        None => Ok(None),
-        Some(entry) => match entry.value.parse::<u64>() {
-            Ok(number) => Ok(Some(number)),
-            Err(_) => Err(format!("its {key} in another file is \"{}\"", entry.value)),
-        },
-    };
-    let location = Path::new(entry("location").map_or("", |entry| &entry.value));
-    let is_inside =
-        location.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if location.as_os_str().is_empty() || !is_inside {
-        return Err(format!("its numbers are in \"{}\", which is not beside the model", location.display()));
-    }
-    let offset = number("offset")?.unwrap_or(0);
-    if number("length")?.is_some_and(|length| length != bytes as u64) {
-        return Err(format!("it takes {bytes} bytes, and its length is said to be another one"));
-    }
-    let unread = |cause: std::io::Error| format!("cannot read {}: {cause}", location.display());
-    let mut file = input_file::open(&folder.join(location)).map_err(unread)?;
-    let length = file.metadata().map_err(unread)?.len();
-    if offset.checked_add(bytes as u64).is_none_or(|end| end > length) {
-        let place = location.display();
-        return Err(format!("its {bytes} bytes from {offset} reach out of {place}, which has {length}"));
-    }
-    let mut content = vec![];
-    content.try_reserve_exact(bytes).map_err(|error| error.to_string())?;
-    file.seek(SeekFrom::Start(offset)).map_err(unread)?;
-    file.take(bytes as u64).read_to_end(&mut content).map_err(unread)?;
-    Ok(content)
 }

@@ -184,15 +184,19 @@ fn checkpoint(folder: &Folder, place: &Path) -> Read {
 }
 
 fn archive(folder: &Folder, place: &Path) -> Read {
-    let imported = Imported::open(file(folder, place, "model.pt2")).map_err(shown)?;
-    imported.program().map_err(shown).map(|_| ())
+    used(&Imported::open(file(folder, place, "model.pt2")).map_err(shown)?)
 }
 
 /// An ONNX file, and the file that has its weights.
 fn onnx(folder: &Folder, place: &Path) -> Read {
     put(folder, place);
-    let imported = Imported::open(place.join("model.onnx")).map_err(shown)?;
-    imported.program().map_err(shown).map(|_| ())
+    used(&Imported::open(place.join("model.onnx")).map_err(shown)?)
+}
+
+/// Traces a model from elsewhere, and reads its values.
+fn used(imported: &Imported) -> Read {
+    imported.program().map_err(shown)?;
+    imported.states().iter().try_for_each(|state| state.read().map(drop)).map_err(shown)
 }
 
 /// The files of an archive, packed with the checksums that they have.
