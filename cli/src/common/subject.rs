@@ -59,7 +59,9 @@ pub(crate) struct Given {
 impl Given {
     /// The training step of an imported model.
     fn step(path: &Path, loss: Loss) -> Result<Self, CliError> {
-        if !path.is_dir() {
+        // What is not there at all is said as the commands without a loss do.
+        let kind = std::fs::metadata(path).map_err(|cause| CliError::Read { path: path.into(), cause })?;
+        if !kind.is_dir() {
             let reason =
                 "--loss: what is trained is said by the folder of an imported model, not by a program alone";
             return Err(CliError::Usage(reason.into()));

@@ -323,6 +323,8 @@ fn its_training_step_is_measured() {
             "--loss output:0: it is f32[2,6,24], not a scalar of floats",
         ),
         ("bench --program gpt2 --loss output:7", "--loss output:7: the model has 1 outputs"),
+        ("bench --program nowhere --loss mse", "cannot read nowhere: No such file"),
+        ("dump nowhere --loss mse --stage grad", "cannot read nowhere: No such file"),
         ("bench --loss mse", "--program"),
         ("bench --program gpt2 --loss most", "it is cross-entropy, mse or output:N"),
     ];
