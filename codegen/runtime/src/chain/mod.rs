@@ -8,15 +8,17 @@
 //!   along columns: O[rows] = R · W      across rows: O' += Rᵀ · W[rows]
 //! ```
 //!
-//! The scratch of a block stays in a core's cache, and columns outside the band are never visited. Where the batch is
-//! large, every thread computes whole matrices by itself, with `B` and `W` packed once for all blocks; where it
-//! is small, threads share each product. Which of the two, and the size of blocks, depend on shapes alone, so that
-//! results do not depend on the number of threads.
+//! The scratch of a block stays in a core's cache, and columns outside the band are never visited: by products as far as their tiles
+//! can leave them out, by the row program as far as registers can. Where the batch is large, every thread computes whole matrices by
+//! itself, with `B` and `W` packed once for all blocks, and fetches the factors of its next matrix meanwhile; where it is small,
+//! threads share each product. Which of the two, and the size of blocks, depend on shapes alone, so that results do not depend on the
+//! number of threads.
 
 mod run;
 
 pub(crate) use run::Scratch;
 
+use crate::gemm::single_thread::packed_stride;
 use crate::gemm::{Axis, Element, Operand, Precision};
 use crate::isa::Isa;
 use serde::{Deserialize, Serialize};
@@ -175,7 +177,8 @@ impl ChainStep {
     }
 }
 
-/// The distance between rows of a block of `columns` columns, in elements.
+/// The distance between rows of a block of `columns` columns, in elements: that of packed rows where it can be, so that consumers need
+/// not pack them.
 pub fn stride(columns: usize) -> usize {
-    columns.next_multiple_of(16) + PAD
+    packed_stride(columns).unwrap_or(columns.next_multiple_of(16) + PAD)
 }

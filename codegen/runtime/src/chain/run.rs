@@ -2,10 +2,11 @@
 
 use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
 use crate::functions::Functions;
-use crate::gemm::single_thread::{ALIGN, Matrix, Panels, Results, Room, SingleThread, Wedge};
+use crate::gemm::later::Later;
+use crate::gemm::single_thread::{ALIGN, LANES, Panels, Results, Room, SingleThread, Wedge};
 use crate::gemm::{
-    Axis, Buffers, Contraction, Element, Operand, Output, Precision, STREAMS, TileFn, Tiles, Workspaces,
-    store,
+    Axis, Buffers, Contraction, Element, Matrix, Operand, Output, Precision, STREAMS, TileFn, Tiles,
+    Workspaces, store,
 };
 use crate::isa::Isa;
 use crate::math::zero_upper;
@@ -56,7 +57,12 @@ impl ChainStep {
                     // SAFETY: the machine has the instruction set.
                     let _tiles =
                         unsafe { SingleThread::configured(self.precisions().map(|p| self.local(p))) };
-                    for matrix in share(self.batch, pool.threads(), t) {
+                    let mine = share(self.batch, pool.threads(), t);
+                    for matrix in mine.clone() {
+                        own.later = match mine.contains(&(matrix + 1)) {
+                            true => own.fetched(matrix + 1),
+                            false => Later::default(),
+                        };
                         // SAFETY: the caller's contract; matrices have results of their own.
                         unsafe { own.matrix(matrix) };
                     }
@@ -89,11 +95,69 @@ impl ChainStep {
         self.band.and_then(|band| band.upper).map(|upper| upper as isize)
     }
 
-    /// How many of these columns lie left of the band's upper edge in every one of the rows.
+    /// How many of these columns lie left of the band's upper edge in every one of the rows: whole registers, since a value that
+    /// is written across two is slow to read back.
     fn inside(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
         let upper = self.band.and_then(|band| band.upper).unwrap_or(0);
         let edge = (rows.start as i64 + upper + 1).clamp(columns.start as i64, columns.end as i64);
-        edge as usize - columns.start
+        (edge as usize - columns.start) / LANES * LANES
+    }
+
+    /// Runs the row program on these rows of a block, as many at a time as need the same columns of the block's, and sets the
+    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach.
+    ///
+    /// # Safety
+    /// The table is a thread's, and its blocks have these rows and columns.
+    unsafe fn rows(
+        &self,
+        function: TileFn,
+        table: &[*mut u8],
+        batch: usize,
+        mut rows: Range<usize>,
+        columns: &Range<usize>,
+    ) {
+        let none = std::ptr::null_mut();
+        let context = table.as_ptr().cast();
+        zero_upper();
+        while !rows.is_empty() {
+            let needed = self.needed_by_row(rows.start, columns);
+            let count = rows.clone().take_while(|&row| self.needed_by_row(row, columns) == needed).count();
+            let alike = rows.start..rows.start + count;
+            let inside = self.inside(&alike, &needed);
+            // SAFETY: the caller's contract.
+            unsafe {
+                function(none, inside, alike.start, needed.start, count, needed.len(), batch, context);
+                for beyond in [columns.start..needed.start, needed.end..columns.end] {
+                    self.clear(table, &alike, &beyond);
+                }
+            }
+            rows.start = alike.end;
+        }
+    }
+
+    /// Of a block's columns those that a row needs, in whole registers; one register at least, so that a row that needs none has the
+    /// statistics of nothing but masked entries.
+    fn needed_by_row(&self, row: usize, columns: &Range<usize>) -> Range<usize> {
+        let Some(band) = self.band else { return columns.clone() };
+        let needed = band.columns(row..row + 1, self.columns);
+        let last = columns.end.saturating_sub(1).max(columns.start);
+        let start = needed.start.clamp(columns.start, last) / LANES * LANES;
+        start..needed.end.max(start + 1).next_multiple_of(LANES).min(columns.end)
+    }
+
+    /// Sets columns of all blocks to zero.
+    unsafe fn clear(&self, table: &[*mut u8], rows: &Range<usize>, columns: &Range<usize>) {
+        if columns.is_empty() {
+            return;
+        }
+        for &slot in &self.blocks {
+            let block = table[1 + slot].cast::<f32>();
+            for row in rows.clone() {
+                let start = block.wrapping_add(row * self.stride() + columns.start);
+                // SAFETY: the caller's contract.
+                unsafe { start.write_bytes(0, columns.len()) };
+            }
+        }
     }
 
     /// Length of a consumer's sums over a whole matrix.
@@ -123,6 +187,24 @@ impl ChainStep {
         SingleThread::new(self.isa, precision)
     }
 
+    /// How many tiles the products of one matrix are, about.
+    fn tiles(&self) -> usize {
+        let of_block = |rows: Range<usize>| {
+            let (rows, columns) = (rows.len(), self.needed(&rows).len());
+            let products =
+                self.products.iter().map(|product| self.local(product.precision).count(rows, columns));
+            let consumers = self.consumers.iter().map(|consumer| {
+                let rows = match consumer.along {
+                    Along::Columns => rows,
+                    Along::Rows => columns,
+                };
+                self.local(consumer.precision).count(rows, consumer.p)
+            });
+            products.chain(consumers).sum::<usize>()
+        };
+        self.blocks().map(of_block).sum()
+    }
+
     /// Of all products.
     fn precisions(&self) -> impl Iterator<Item = Precision> {
         let consumers = self.consumers.iter().map(|consumer| consumer.precision);
@@ -144,6 +226,10 @@ struct Own<'a> {
     /// Results of consumers that are not written as they are computed.
     aside: Vec<*mut f32>,
     room: Room,
+    /// The factors of the next matrix.
+    later: Later,
+    /// How many tiles a matrix takes, about.
+    tiles: usize,
 }
 
 impl<'a> Own<'a> {
@@ -168,7 +254,22 @@ impl<'a> Own<'a> {
             with.push(Panels { words, columns: consumer.p, k });
             aside.push(take((step.rows_aside(consumer) * consumer.p).next_multiple_of(16)).cast());
         }
-        Own { step, table: table.to_vec(), function, blocks, panels, with, aside, room }
+        let (later, tiles) = (Later::default(), step.tiles());
+        Own { step, table: table.to_vec(), function, blocks, panels, with, aside, room, later, tiles }
+    }
+
+    /// What is fetched while a matrix is computed: the factors of the next one, each once.
+    fn fetched(&self, next: usize) -> Later {
+        let step = self.step;
+        let products = step.products.iter().flat_map(|product| [&product.a, &product.b]);
+        let factors = products.chain(step.consumers.iter().map(|consumer| &consumer.with));
+        let mut matrices: Vec<Matrix<'_>> = vec![];
+        for matrix in factors.map(|factor| self.factor(factor, next)) {
+            if matrices.iter().all(|known| known.start != matrix.start) {
+                matrices.push(matrix);
+            }
+        }
+        Later::of(&matrices, self.tiles)
     }
 
     /// One matrix of the batch.
@@ -213,25 +314,22 @@ impl<'a> Own<'a> {
                 let wedge =
                     step.upper().map_or(Wedge::None, |upper| Wedge::Columns(rows.start as isize + upper));
                 let k = 0..product.k;
-                local.multiply(&a, rows.clone(), k, panels, columns.clone(), wedge, &results, self.room);
+                local.multiply(
+                    &a,
+                    rows.clone(),
+                    k,
+                    panels,
+                    columns.clone(),
+                    wedge,
+                    &results,
+                    self.room,
+                    &mut self.later,
+                );
             }
             for (&slot, &block) in step.blocks.iter().zip(&self.blocks) {
                 self.table[1 + slot] = block.wrapping_sub(rows.start * stride).cast();
             }
-            zero_upper();
-            let context = self.table.as_ptr().cast();
-            let none = std::ptr::null_mut();
-            let inside = step.inside(&rows, &columns);
-            (self.function)(
-                none,
-                inside,
-                rows.start,
-                columns.start,
-                rows.len(),
-                columns.len(),
-                batch,
-                context,
-            );
+            step.rows(self.function, &self.table, batch, rows.clone(), &columns);
             for (at, consumer) in step.consumers.iter().enumerate() {
                 match consumer.along {
                     Along::Columns => self.along_columns(at, batch, &rows, &columns),
@@ -242,7 +340,7 @@ impl<'a> Own<'a> {
     }
 
     /// O[rows] = R · W
-    unsafe fn along_columns(&self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
+    unsafe fn along_columns(&mut self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
         let (step, consumer) = (self.step, &self.step.consumers[at]);
         let (outer, k) = (strided(rows.len(), step.stride()), strided(step.columns, 1));
         let start = self.blocks[consumer.block].cast::<u8>().cast_const();
@@ -261,7 +359,8 @@ impl<'a> Own<'a> {
             let panels = &self.with[at];
             let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::EndOfK(rows.start as isize + upper));
             let (r_rows, p) = (0..rows.len(), 0..consumer.p);
-            local.multiply(&r, r_rows, columns.clone(), panels, p, wedge, &results, self.room);
+            let later = &mut self.later;
+            local.multiply(&r, r_rows, columns.clone(), panels, p, wedge, &results, self.room, later);
             if consumer.out.direct().is_none() {
                 self.store(at, batch, rows.clone());
             }
@@ -269,7 +368,7 @@ impl<'a> Own<'a> {
     }
 
     /// O'[columns] += Rᵀ · W[rows]
-    unsafe fn across_rows(&self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
+    unsafe fn across_rows(&mut self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
         let (step, consumer) = (self.step, &self.step.consumers[at]);
         let local = step.local(consumer.precision);
         let panels = Panels { k: rows.len(), ..self.with[at] };
@@ -288,7 +387,8 @@ impl<'a> Own<'a> {
             let before = rows.start as isize - columns.start as isize;
             let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::StartOfK(before + upper));
             let (k, p) = (0..rows.len(), 0..consumer.p);
-            local.multiply(&r, columns.clone(), k, &panels, p, wedge, &results, self.room);
+            let later = &mut self.later;
+            local.multiply(&r, columns.clone(), k, &panels, p, wedge, &results, self.room, later);
         }
     }
 
@@ -400,15 +500,9 @@ impl Shared<'_> {
             }
             table[1 + step.scratch] = (scratch.start + t * scratch.bytes) as *mut u8;
             let mine = share(rows.len(), self.pool.threads(), t);
-            let context = table.as_ptr().cast();
-            let none = std::ptr::null_mut();
-            zero_upper();
+            let mine = rows.start + mine.start..rows.start + mine.end;
             // SAFETY: rows of different threads are disjoint.
-            unsafe {
-                let first = rows.start + mine.start;
-                let inside = step.inside(&(first..rows.end), columns);
-                function(none, inside, first, columns.start, mine.len(), columns.len(), batch, context);
-            }
+            unsafe { step.rows(function, &table, batch, mine, columns) };
         });
     }
 

@@ -5,7 +5,7 @@
 //! or B that is packed next.
 
 use super::blocking::{GemmCall, STAGED, Space, chunks};
-use super::microkernel::{Ahead, KC, LDA, TileOutput, prefetch_far, streams};
+use super::microkernel::{Ahead, KC, LDA, Strip, TileOutput, prefetch_far, streams};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
 use super::{Buffers, Output, Prologue, STREAMS, TILE_COLUMNS, Touched, transposed};
@@ -123,7 +123,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                         if j.len() == kernels.nr {
                             (kernels.tile)(i.len(), words, a, b, &target);
                         } else {
-                            kernels.edge((i.len(), j.len()), words, a, b, &target);
+                            kernels.multiply((i.len(), j.len()), words, Strip::Packed(a), b, &target);
                         }
                     }
                 }

@@ -46,6 +46,17 @@ impl Ahead {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
+/// How much a tile prefetches of each kind.
+#[derive(Clone, Copy)]
+pub(super) struct Reach {
+    /// Of how many streams.
+    pub streams: usize,
+    /// Rows of each.
+    pub rows: usize,
+    /// Bytes of each row.
+    pub bytes: usize,
+}
+
 /// Where a tile's results go, and what is prefetched beside.
 pub(super) struct TileOutput {
     pub c: *mut f32,
@@ -64,12 +75,33 @@ pub(super) fn streams(ahead: impl Iterator<Item = Ahead> + Clone, otherwise: Ahe
 
 /// `(rows, words of k, a, b, target)`: the words are those of whole steps.
 pub(super) type Tile = unsafe fn(usize, usize, *const u32, *const u32, &TileOutput);
+/// As [`Tile`], of a [`Strip::Across`] with its stride.
+pub(super) type Across = unsafe fn(usize, usize, *const u32, usize, *const u32, &TileOutput);
 /// `(dst, src, stride, n)`: widens elements to `f32`, as `math::element::load`.
 pub(super) type Load = unsafe fn(*mut f32, *const u8, isize, usize);
 /// `(dst, stride, src, n)`: narrows `f32` to elements, as `math::element::store`.
 pub(super) type Store = unsafe fn(*mut u8, isize, *const f32, usize);
 /// `(dst, src, n)`: rounds to bf16 and back.
 pub(super) type Round = unsafe fn(*mut f32, *const f32, usize);
+
+/// Rows of A, as a tile reads them.
+#[derive(Clone, Copy)]
+pub(super) enum Strip {
+    /// Packed: one row behind the other, `LDA` words apart.
+    Packed(*const u32),
+    /// Words as they lie in memory, the rows' side by side, so many words apart along k.
+    Across(*const u32, usize),
+}
+
+impl Strip {
+    /// From another row and another word of k on.
+    pub(super) fn from(self, row: usize, word: usize) -> Self {
+        match self {
+            Strip::Packed(a) => Strip::Packed(a.wrapping_add(row * LDA + word)),
+            Strip::Across(a, stride) => Strip::Across(a.wrapping_add(word * stride + row), stride),
+        }
+    }
+}
 
 /// The least of k that is multiplied at a time; beyond the end of k there are zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,6 +137,8 @@ pub(super) struct Kernels {
     pub tile: Tile,
     /// The left half of the register tile's columns, where that takes half the time.
     pub half: Option<Tile>,
+    /// Both for a [`Strip::Across`], where words are `f32`.
+    pub across: Option<[Across; 2]>,
     pub pack_a: PackA,
     /// As `pack_a`, into words that are `f32`.
     pub pack_a_f32: PackA,
@@ -167,7 +201,21 @@ impl Kernels {
         self.kc / self.step.words * self.step.values
     }
 
-    /// Columns that a tile computes at least.
+    /// How many tiles so many rows and columns of C are.
+    pub(super) fn tiles(&self, rows: usize, columns: usize) -> usize {
+        rows.div_ceil(self.mr) * columns.div_ceil(self.nr)
+    }
+
+    /// What a tile of so many rows and columns prefetches while it multiplies so many words.
+    pub(super) fn reach(&self, (rows, columns): (usize, usize), words: usize) -> Reach {
+        let bytes = LINE.max(4 * columns.next_multiple_of(self.column_unit()));
+        match self.is_tiled() {
+            true => Reach { streams: 1, rows: 2 * words / self.step.words, bytes },
+            false => Reach { streams: STREAMS, rows: (words / (2 * STREAMS)).min(rows), bytes },
+        }
+    }
+
+    /// The fewest columns that a tile computes.
     pub(super) fn column_unit(&self) -> usize {
         if self.half.is_some() { self.nr / 2 } else { self.nr }
     }
@@ -181,26 +229,35 @@ impl Kernels {
         self.uses_tiles.then(|| unsafe { Tiles::configured() })
     }
 
-    /// The tile of `rows` rows for the last panel's `columns`: where these do not fill its registers, computes a whole tile in
-    /// scratch and copies what is valid.
+    /// The tile of `rows` rows for `columns` of a panel: where these do not fill its registers, computes a whole tile in scratch and
+    /// copies what is valid.
     ///
     /// # Safety
     /// As the tile's, but only `columns` columns of C are touched.
-    pub(super) unsafe fn edge(
+    pub(super) unsafe fn multiply(
         &self,
         (rows, columns): (usize, usize),
         words: usize,
-        a: *const u32,
+        a: Strip,
         b: *const u32,
         target: &TileOutput,
     ) {
-        let (width, tile) = match self.half {
-            Some(half) if columns <= self.nr / 2 => (self.nr / 2, half),
-            _ => (self.nr, self.tile),
+        let (width, tile, number) = match self.half {
+            Some(half) if columns <= self.nr / 2 => (self.nr / 2, half, 1),
+            _ => (self.nr, self.tile, 0),
+        };
+        // SAFETY: the caller's contract.
+        let multiply = |target: &TileOutput| unsafe {
+            match a {
+                Strip::Packed(a) => tile(rows, words, a, b, target),
+                Strip::Across(a, stride) => {
+                    let across = self.across.expect("words are f32")[number];
+                    across(rows, words, a, stride, b, target);
+                }
+            }
         };
         if columns == width {
-            // SAFETY: the caller's contract.
-            return unsafe { tile(rows, words, a, b, target) };
+            return multiply(target);
         }
         let mut whole = [0.0; LARGEST_TILE];
         let c = whole.as_mut_ptr();
@@ -210,7 +267,7 @@ impl Kernels {
             for (scratch, c) in (0..rows).map(at).filter(|_| target.accumulate) {
                 scratch.copy_from_nonoverlapping(c, columns);
             }
-            tile(rows, words, a, b, &TileOutput { c, ldc: width, ..*target });
+            multiply(&TileOutput { c, ldc: width, ..*target });
             for (scratch, c) in (0..rows).map(at) {
                 c.copy_from_nonoverlapping(scratch, columns);
             }
@@ -262,12 +319,13 @@ impl<L: Lanes> Arithmetic for L {
 /// The tile of R rows and V registers of columns, of the two that a panel has.
 ///
 /// # Safety
-/// The instruction set is there; `a` has R rows of `words` words at stride `LDA`, `b` as many rows of NR words, the
-/// target R rows of V registers of values.
+/// The instruction set is there; `a` has R rows of `words` words at these strides from row to row and along k, `b` as many rows of NR
+/// words, the target R rows of V registers of values.
 #[inline(always)]
 unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     words: usize,
     a: *const u32,
+    (row_stride, stride): (usize, usize),
     b: *const u32,
     target: &TileOutput,
 ) {
@@ -284,13 +342,20 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
                 prefetch(target.reads[stream].at(row, line).ptr);
                 prefetch(b.wrapping_add((p + 8) * nr).cast::<u8>().wrapping_add(line));
             }
+            let a = a.add(p * stride);
+            if row_stride == 1 {
+                // A line or two of every step.
+                for i in [0, R - 1] {
+                    prefetch(a.wrapping_add(8 * stride + i).cast());
+                }
+            }
             let b = b.add(p * nr);
             let mut columns = [A::words(b); V];
             for (v, column) in columns.iter_mut().enumerate().skip(1) {
                 *column = A::words(b.add(v * lanes));
             }
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = A::broadcast(a.add(i * LDA + p));
+                let x = A::broadcast(a.add(i * row_stride));
                 for (sum, column) in sums.iter_mut().zip(columns) {
                     *sum = A::multiply_add(*sum, x, column);
                 }
@@ -354,7 +419,18 @@ macro_rules! tiles {
                 target: &TileOutput,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { tile::<$arithmetic, R, V>(words, a, b, target) }
+                unsafe { tile::<$arithmetic, R, V>(words, a, (LDA, 1), b, target) }
+            }
+            #$attribute
+            unsafe fn across_of<const R: usize, const V: usize>(
+                words: usize,
+                a: *const u32,
+                stride: usize,
+                b: *const u32,
+                target: &TileOutput,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { tile::<$arithmetic, R, V>(words, a, (1, stride), b, target) }
             }
             /// One function per number of rows: a last strip of fewer rows wastes nothing.
             pub(super) unsafe fn rows<const V: usize>(
@@ -368,6 +444,23 @@ macro_rules! tiles {
                 unsafe {
                     match rows {
                         $($rows => of::<$rows, V>(words, a, b, target),)*
+                        _ => unreachable!("a tile has fewer rows"),
+                    }
+                }
+            }
+            #[allow(dead_code, reason = "words of two values are always packed")]
+            pub(super) unsafe fn across<const V: usize>(
+                rows: usize,
+                words: usize,
+                a: *const u32,
+                stride: usize,
+                b: *const u32,
+                target: &TileOutput,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    match rows {
+                        $($rows => across_of::<$rows, V>(words, a, stride, b, target),)*
                         _ => unreachable!("a tile has fewer rows"),
                     }
                 }
@@ -469,6 +562,7 @@ static PORTABLE: Kernels = Kernels {
     uses_tiles: false,
     tile: portable_f32::rows::<2>,
     half: Some(portable_f32::rows::<1>),
+    across: Some([portable_f32::across::<2>, portable_f32::across::<1>]),
     pack_a: pack::pack_a,
     pack_a_f32: pack::pack_a,
     pack_b: pack::pack_b::<8>,
@@ -535,6 +629,7 @@ mod x86 {
         uses_tiles: false,
         tile: avx512_f32::rows::<2>,
         half: Some(avx512_f32::rows::<1>),
+        across: Some([avx512_f32::across::<2>, avx512_f32::across::<1>]),
         pack_a: pack::x86::pack_a_f32,
         pack_a_f32: pack::x86::pack_a_f32,
         pack_b: pack::x86::pack_b_f32,
@@ -548,6 +643,7 @@ mod x86 {
         step: Step::PAIR,
         tile: avx512_bf16::rows::<2>,
         half: Some(avx512_bf16::rows::<1>),
+        across: None,
         pack_a: pack::x86::pack_a_bf16,
         pack_b: pack::x86::pack_b_bf16,
         narrow: Some(Narrow { a: pack::x86::pack_a_pairs, b: pack::x86::pack_b_pairs }),
@@ -615,6 +711,7 @@ mod x86 {
         uses_tiles: false,
         tile: avx2_f32::rows::<2>,
         half: Some(avx2_f32::rows::<1>),
+        across: Some([avx2_f32::across::<2>, avx2_f32::across::<1>]),
         pack_a: pack::pack_a,
         pack_a_f32: pack::pack_a,
         pack_b: pack::pack_b::<16>,

@@ -8,6 +8,7 @@
 mod blocking;
 mod gemv;
 mod generic;
+pub(crate) mod later;
 mod macrokernel;
 mod microkernel;
 mod pack;
@@ -115,6 +116,28 @@ pub struct Operand {
     pub k: Axis,
     /// One matrix per element.
     pub batch: Axis,
+}
+
+/// A matrix of a factor in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    /// The first element.
+    pub(crate) start: *const u8,
+    /// What memory holds.
+    pub(crate) element: Element,
+    /// Rows of C for A, columns of C for B.
+    pub(crate) outer: &'a Axis,
+    /// The axis that is summed over.
+    pub(crate) k: &'a Axis,
+}
+
+impl<'a> Matrix<'a> {
+    /// Matrix `batch` of an operand that starts at `base`.
+    pub(crate) fn of(operand: &'a Operand, base: *const u8, batch: usize) -> Self {
+        let offset = operand.batch.at(batch).wrapping_mul(operand.element.size() as isize);
+        let (outer, k) = (&operand.outer, &operand.k);
+        Matrix { start: base.wrapping_offset(offset), element: operand.element, outer, k }
+    }
 }
 
 /// Where results go.

@@ -1,10 +1,13 @@
 //! Packing whole blocks of an operand of any layout and element type, as it lies where that can be.
 
 use super::blocking::{STAGED, chunks};
-use super::microkernel::{KC, Kernels, LDA, Step};
-use super::pack::{Block, Narrow, PanelSize, RUN, Source};
+use super::microkernel::{KC, Kernels, LDA, Step, Strip};
+use super::pack::{Block, Narrow, Offsets, PanelSize, RUN, Source};
 use super::{Element, Precision};
 use std::ops::Range;
+
+/// From row to row of packed rows.
+const ROW: isize = LDA as isize;
 
 /// Packs the operands of one precision.
 #[derive(Clone, Copy)]
@@ -118,6 +121,20 @@ impl Packer {
             let count = words * columns.next_multiple_of(self.kernels.nr);
             // SAFETY: packed by the caller.
             unsafe { (self.kernels.round)(out.cast(), out.cast(), count) };
+        }
+    }
+
+    /// Rows of A that a tile reads as they lie: at the distance of packed ones, or side by side.
+    pub(super) fn as_it_lies(self, source: &Source<'_>, element: Element) -> Option<Strip> {
+        if element != Element::F32 || self.rounds || self.kernels.across.is_none() {
+            return None;
+        }
+        match (source.outer, source.k) {
+            (Offsets::Strided(ROW), Offsets::Strided(1)) => Some(Strip::Packed(source.base.cast())),
+            (Offsets::Strided(1), Offsets::Strided(stride)) => {
+                Some(Strip::Across(source.base.cast(), usize::try_from(stride).ok()?))
+            }
+            _ => None,
         }
     }
 

@@ -5,43 +5,29 @@
 //! them it takes. An element of C is the sum of its products in the order of k, as everywhere.
 
 use super::blocking::{STAGED, chunks};
-use super::microkernel::{Ahead, Kernels, LDA, TileOutput};
+use super::later::Later;
+use super::microkernel::{Ahead, KC, Kernels, LDA, Strip, TileOutput};
 use super::pack::Source;
 use super::packer::Packer;
-use super::{Axis, Element, Operand, Precision, STREAMS};
+use super::{Matrix, Precision, STREAMS};
 use crate::amx::Tiles;
 use crate::isa::Isa;
 use std::ops::Range;
 
 /// Parts of columns and of k start at multiples of this: of every panel's width and of every word's values.
 pub(crate) const ALIGN: usize = 32;
+/// The distance between rows of so many values that tiles may read as rows of A without packing them, if there is one.
+pub(crate) fn packed_stride(columns: usize) -> Option<usize> {
+    (columns <= KC).then_some(LDA)
+}
+
+/// Columns of C are computed in whole runs of this many, which whoever reads them may read as a register of any instruction set.
+pub(crate) const LANES: usize = 16;
 
 /// The register tiles of one precision, for one thread.
 #[derive(Clone, Copy)]
 pub(crate) struct SingleThread {
     packer: Packer,
-}
-
-/// A matrix of a factor in memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a> {
-    /// The first element.
-    pub(crate) start: *const u8,
-    /// What memory holds.
-    pub(crate) element: Element,
-    /// Rows of C for A, columns of C for B.
-    pub(crate) outer: &'a Axis,
-    /// The axis that is summed over.
-    pub(crate) k: &'a Axis,
-}
-
-impl<'a> Matrix<'a> {
-    /// Matrix `batch` of an operand that starts at `base`.
-    pub(crate) fn of(operand: &'a Operand, base: *const u8, batch: usize) -> Self {
-        let offset = operand.batch.at(batch).wrapping_mul(operand.element.size() as isize);
-        let (outer, k) = (&operand.outer, &operand.k);
-        Matrix { start: base.wrapping_offset(offset), element: operand.element, outer, k }
-    }
 }
 
 /// Where results go: element (i, j) at `start + i · ld + j`.
@@ -64,12 +50,12 @@ pub(crate) struct Panels {
     pub(crate) k: usize,
 }
 
-/// What strips of rows leave out, since it is known to be zero: beyond a diagonal. Rows count from the first of a product.
+/// What strips of rows leave out: beyond a diagonal. Rows count from the first of a product.
 #[derive(Clone, Copy)]
 pub(crate) enum Wedge {
     /// Nothing.
     None,
-    /// Columns from this offset after a strip's end on; results there are zeros.
+    /// Columns from this offset after a strip's end on, in runs of [`LANES`]; results there are undefined.
     Columns(isize),
     /// Values of k from this offset after a strip's end on.
     EndOfK(isize),
@@ -78,16 +64,22 @@ pub(crate) enum Wedge {
 }
 
 impl Wedge {
-    /// Of the values `k` that a tile sums, those that it needs: the rows of its strip, and its first column.
-    fn needed(self, k: &Range<usize>, rows: &Range<usize>, column: usize) -> Range<usize> {
+    /// Of the values `k` that a strip of these rows sums, those that it needs.
+    fn needed(self, k: &Range<usize>, rows: &Range<usize>) -> Range<usize> {
         let inside = |at: isize| (at.max(0) as usize).clamp(k.start, k.end);
         match self {
-            Wedge::None => k.clone(),
-            Wedge::Columns(beyond) if (column as isize) < rows.end as isize + beyond => k.clone(),
-            Wedge::Columns(_) => k.start..k.start,
+            Wedge::None | Wedge::Columns(_) => k.clone(),
             Wedge::EndOfK(beyond) => k.start..inside(rows.end as isize + beyond),
             Wedge::StartOfK(before) => inside(rows.start as isize - before)..k.end,
         }
+    }
+
+    /// How many of a panel's columns a strip of these rows needs, computed `unit` at a time.
+    fn columns(self, panel: &Range<usize>, rows: &Range<usize>, unit: usize) -> usize {
+        let Wedge::Columns(beyond) = self else { return panel.len() };
+        let end = (rows.end as isize + beyond).max(0) as usize;
+        let whole = end.next_multiple_of(LANES).saturating_sub(panel.start).next_multiple_of(unit);
+        whole.min(panel.len())
     }
 }
 
@@ -129,6 +121,11 @@ impl SingleThread {
         all.map(SingleThread::kernels)
             .find(|kernels| kernels.uses_tiles)
             .and_then(|it| unsafe { it.configured() })
+    }
+
+    /// How many tiles so many rows and columns are.
+    pub(crate) fn count(self, rows: usize, columns: usize) -> usize {
+        self.kernels().tiles(rows, columns)
     }
 
     /// Words that packed columns take.
@@ -181,6 +178,7 @@ impl SingleThread {
         wedge: Wedge,
         results: &Results,
         room: Room,
+        later: &mut Later,
     ) {
         debug_assert!(columns.start.is_multiple_of(ALIGN) && k.start.is_multiple_of(ALIGN));
         if k.is_empty() && !results.adds {
@@ -202,19 +200,34 @@ impl SingleThread {
                 let results = Results { start, adds, ..*results };
                 // SAFETY: the caller's contract.
                 unsafe {
-                    let rows = (&source.from(i.start, part.start), a.element);
-                    self.packer.rows(rows, (i.len(), part.len()), room.block(), room.stage());
+                    let here = source.from(i.start, part.start);
+                    let strip = self.packer.as_it_lies(&here, a.element).unwrap_or_else(|| {
+                        let size = (i.len(), part.len());
+                        self.packer.rows((&here, a.element), size, room.block(), room.stage());
+                        Strip::Packed(room.block())
+                    });
                     let strips = i.start - rows_first..i.end - rows_first;
-                    self.tiles(strips, part.clone(), block, panels, columns.clone(), wedge, &results, room);
+                    self.tiles(
+                        strip,
+                        strips,
+                        part.clone(),
+                        block,
+                        panels,
+                        columns.clone(),
+                        wedge,
+                        &results,
+                        later,
+                    );
                 }
             }
         }
     }
 
-    /// Multiplies the packed rows with part of one block of the panels.
+    /// Multiplies rows of A, the first of which `a` has, with part of one block of the panels.
     #[allow(clippy::too_many_arguments, reason = "the parts of a product")]
     unsafe fn tiles(
         self,
+        a: Strip,
         rows: Range<usize>,
         part: Range<usize>,
         block: usize,
@@ -222,36 +235,36 @@ impl SingleThread {
         columns: Range<usize>,
         wedge: Wedge,
         results: &Results,
-        room: Room,
+        later: &mut Later,
     ) {
         let kernels = self.kernels();
         let width = panels.columns.next_multiple_of(kernels.nr);
         let depth = kernels.words(self.block().min(panels.k - block));
         let inside = panels.words.wrapping_add(kernels.words(block) * width);
         let inside = inside.wrapping_add(kernels.words(part.start - block) * kernels.nr);
+        let (first, unit) = (columns.start, kernels.column_unit());
         // A panel of B comes from a far cache and is used for all rows, which are near.
-        for j in chunks(columns.clone(), kernels.nr) {
+        for j in chunks(columns, kernels.nr) {
             let b = inside.wrapping_add(j.start * depth);
             for i in chunks(rows.clone(), kernels.mr) {
-                let needed = wedge.needed(&part, &i, j.start);
+                let columns = wedge.columns(&j, &i, unit);
+                if columns == 0 {
+                    continue;
+                }
+                let needed = wedge.needed(&part, &i);
                 // Whole steps: what is beside the needed values is zero in A.
                 let skipped = (needed.start - part.start) / kernels.step.values * kernels.step.words;
                 let words = kernels.words(needed.end - part.start) - skipped;
                 let down = i.start - rows.start;
-                let a = room.block().wrapping_add(down * LDA + skipped);
+                let a = a.from(down, skipped);
                 let b = b.wrapping_add(skipped * kernels.nr);
-                let c = results.start.wrapping_add(down * results.ld + j.start - columns.start);
+                let c = results.start.wrapping_add(down * results.ld + j.start - first);
                 let here = [Ahead { ptr: c.cast(), stride: 4 * results.ld }; STREAMS];
-                let target =
-                    TileOutput { c, ldc: results.ld, accumulate: results.adds, writes: here, reads: here };
+                let (accumulate, ldc) = (results.adds, results.ld);
+                let mut target = TileOutput { c, ldc, accumulate, writes: here, reads: here };
+                later.stream(kernels.reach((i.len(), columns), words), &mut target.reads);
                 // SAFETY: the caller's contract.
-                unsafe {
-                    if j.len() == kernels.nr {
-                        (kernels.tile)(i.len(), words, a, b, &target);
-                    } else {
-                        kernels.edge((i.len(), j.len()), words, a, b, &target);
-                    }
-                }
+                unsafe { kernels.multiply((i.len(), columns), words, a, b, &target) };
             }
         }
     }
