@@ -29,7 +29,7 @@ const SUM_WORDS: usize = 1 << 20;
 /// Rows or columns of an operand that are staged at a time, a multiple of every panel width.
 pub(super) const STAGED: usize = 32;
 
-/// What threads divide among themselves: rows or columns of C, in units of so many.
+/// Which side of C is divided among threads, and how many rows or columns a unit of it has.
 #[derive(Clone, Copy)]
 struct Division {
     by_rows: bool,

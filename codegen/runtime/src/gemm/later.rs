@@ -32,8 +32,8 @@ struct Rows {
 }
 
 impl Later {
-    /// Prefetches these matrices evenly while about so many tiles multiply, if they take a quarter of the second-level cache at
-    /// most. Those that do not lie in rows are left out.
+    /// Spreads the prefetching of these matrices over about `tiles` tiles, if they take at most a quarter of the second-level cache. Those
+    /// that do not lie in rows are left out.
     pub(crate) fn of(matrices: &[Matrix<'_>], tiles: usize) -> Self {
         let matrices: Vec<Rows> = matrices.iter().filter_map(Rows::of).collect();
         let bytes = matrices.iter().map(|matrix| matrix.rows * matrix.bytes).sum::<usize>();

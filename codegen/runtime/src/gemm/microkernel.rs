@@ -89,7 +89,7 @@ pub(super) type Round = unsafe fn(*mut f32, *const f32, usize);
 pub(super) enum Strip {
     /// Packed: one row behind the other, `LDA` words apart.
     Packed(*const u32),
-    /// Words as they lie in memory, the rows' side by side, so many words apart along k.
+    /// Read in place: the words of neighbouring rows are adjacent, and the second number is the stride along k, in words.
     Across(*const u32, usize),
 }
 
@@ -201,12 +201,12 @@ impl Kernels {
         self.kc / self.step.words * self.step.values
     }
 
-    /// How many tiles so many rows and columns of C are.
+    /// The number of tiles that cover these rows and columns of C.
     pub(super) fn tiles(&self, rows: usize, columns: usize) -> usize {
         rows.div_ceil(self.mr) * columns.div_ceil(self.nr)
     }
 
-    /// What a tile of so many rows and columns prefetches while it multiplies so many words.
+    /// What a tile of these rows and columns prefetches while it multiplies `words` words.
     pub(super) fn reach(&self, (rows, columns): (usize, usize), words: usize) -> Reach {
         let bytes = LINE.max(4 * columns.next_multiple_of(self.column_unit()));
         match self.is_tiled() {

@@ -16,13 +16,13 @@ use std::ops::Range;
 
 /// Parts of columns and of k start at multiples of this: of every panel's width and of every word's values.
 pub(crate) const ALIGN: usize = 32;
-/// The distance between rows of so many values that tiles may read as rows of A without packing them, if there is one.
+/// Columns of C are computed in multiples of this, so that they can be read back in whole registers of any instruction set.
+pub(crate) const LANES: usize = 16;
+
+/// The row stride at which tiles read rows of `columns` values without packing them, if there is one.
 pub(crate) fn packed_stride(columns: usize) -> Option<usize> {
     (columns <= KC).then_some(LDA)
 }
-
-/// Columns of C are computed in whole runs of this many, which whoever reads them may read as a register of any instruction set.
-pub(crate) const LANES: usize = 16;
 
 /// The register tiles of one precision, for one thread.
 #[derive(Clone, Copy)]
@@ -123,7 +123,7 @@ impl SingleThread {
             .and_then(|it| unsafe { it.configured() })
     }
 
-    /// How many tiles so many rows and columns are.
+    /// The number of tiles that cover these rows and columns.
     pub(crate) fn count(self, rows: usize, columns: usize) -> usize {
         self.kernels().tiles(rows, columns)
     }

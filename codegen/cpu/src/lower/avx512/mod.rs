@@ -95,7 +95,7 @@ enum Parameter {
 /// A stage's loop over a run. `inside` leaves out the conditions that hold there. `None` if it cannot be made of what there
 /// is.
 pub(super) fn record(row: &Row, steps: &Loop, inside: bool) -> Option<Recording> {
-    if row.axes[row.inner()] < SHORTEST && !has_bounded_loads(row) {
+    if row.axes[row.inner()] < SHORTEST && !reads_singly(row) {
         return None;
     }
     let recorder = Recorder { row, inside, recording: Recording::default(), values: BTreeMap::new() };
@@ -103,8 +103,8 @@ pub(super) fn record(row: &Row, steps: &Loop, inside: bool) -> Option<Recording>
     assign(&recording.program).map(|_| recording)
 }
 
-/// Whether loads have bounds along the row, which Cranelift's code looks at element by element.
-fn has_bounded_loads(row: &Row) -> bool {
+/// Whether Cranelift's code would read a load of the row element by element, which this code reads in vectors.
+fn reads_singly(row: &Row) -> bool {
     row.region.instrs.iter().any(|instr| match &instr.kind {
         InstrKind::Load { index, guard, .. } => {
             matches!(row.access(index, guard), Access::Bounded | Access::Alternate)
