@@ -27,6 +27,7 @@ mod fold;
 mod forward_set;
 pub mod fuse;
 mod graph_diff;
+mod group_rows;
 mod loops;
 mod memory_strategy;
 pub mod microbatch;

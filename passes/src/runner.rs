@@ -1,7 +1,7 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products,
+    bf16_activations, cse, dce, fold, group_rows, loops, mixed_precision, quantize_weights, reuse_products,
     scale_products, simplify, split_reductions, window_sums,
 };
 use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
@@ -57,6 +57,12 @@ pub const PIPELINE: &[Pass] = &[
         name: "loops",
         about: "runs all of these passes on the bodies of loops, which then compute what is read",
         run: |graph| quiet(simplify_bodies(graph)),
+    },
+    // After cse, so that rows are sorted once for all that choose alike; before simplify, which takes products apart and moves views.
+    Pass {
+        name: "group-rows",
+        about: "multiplies rows that choose the same matrix together",
+        run: |graph| quiet(group_rows::group_rows(graph)),
     },
     // After cse, so that it starts from a small graph, and before anything that fixes an order of summation.
     Pass {

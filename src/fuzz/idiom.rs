@@ -417,12 +417,23 @@ fn running_sum(a: &mut Author, x: ValueId) -> Written {
 
 /// Each row is multiplied with the matrix that it chooses of a table.
 fn experts(a: &mut Author, x: ValueId) -> Written {
+    let (count, outputs) = (2 + a.draws.below(3), *a.draws.choose(&[1, 8, 16, 17]));
+    rows_of_experts(a, x, count, outputs)
+}
+
+/// So many rows, and matrices so large, that rows which choose the same matrix are multiplied together.
+pub(super) fn many_rows_of_experts(a: &mut Author) -> Written {
+    let (rows, count, outputs) = (10 + a.draws.below(18), 2 + a.draws.below(3), *a.draws.choose(&[32, 33]));
+    let x = a.data(a.dtype, &[rows, 32], -2.0..2.0);
+    rows_of_experts(a, x, count, outputs)
+}
+
+fn rows_of_experts(a: &mut Author, x: ValueId, count: usize, outputs: usize) -> Written {
     let ty = a.ty(x);
     let (&rows, &width) = (ty.shape.first()?, ty.shape.last()?);
     if ty.rank() != 2 {
         return None;
     }
-    let (count, outputs) = (2 + a.draws.below(3), *a.draws.choose(&[1, 8, 16, 17]));
     let table = a.data(ty.dtype, &[count, outputs, width], -0.5..0.5);
     let chosen = a.indices(&[rows], count);
     let matrices = a.add(Gather { axis: 0 }, &[table, chosen])?;

@@ -135,11 +135,16 @@ fn largest(dtype: DType) -> f64 {
 
 impl Author {
     fn write(&mut self) {
-        // One in 8 begins with an attention of several blocks of rows and columns, which the others have no room for; mostly little
-        // follows that reads what lies within.
-        if self.draws.below(8) == 0 {
+        // One in 8 begins with an attention of several blocks of rows and columns, one in 32 with rows enough that choose matrices to be multiplied
+        // together, which the others have no room for; mostly little follows that reads what lies within.
+        let first = match self.draws.below(32) {
+            0..=3 => Some(idiom::attention as fn(&mut Author) -> Option<ValueId>),
+            4 => Some(idiom::many_rows_of_experts as _),
+            _ => None,
+        };
+        if let Some(write) = first {
             self.size = Size { nodes: usize::MAX, elements: 1 << 15, work: 2 << 20 };
-            idiom::attention(self);
+            write(self);
             self.size.nodes = self.graph.len() + self.draws.below(8);
         }
         for number in 0..2 + self.draws.below(3) {
