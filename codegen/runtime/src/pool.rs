@@ -1,8 +1,8 @@
 //! A fixed pool of threads for kernels: `run` hands the same closure to every thread and waits for all.
 //!
 //! Work is divided statically (`share`), so results never depend on timing. Workers spin for some
-//! microseconds after a kernel, since the next one usually follows at once, and then sleep. A panic in the
-//! work reaches the caller of `run`; the pool stays usable.
+//! microseconds after a kernel, since the next one usually follows at once, let others run for a millisecond, and then
+//! sleep. A panic in the work reaches the caller of `run`; the pool stays usable.
 
 use crate::sync::{self, Arc, AtomicBool, AtomicUsize, Mutex, thread};
 use std::any::Any;
@@ -13,8 +13,11 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a thread spins before it gives its core away.
+/// How long a thread spins before it gives its core to others.
 const SPIN: Duration = Duration::from_micros(20);
+/// How long a worker waits so before it sleeps. One that is done early with its share of a kernel is woken for the next one, which takes
+/// some 50 µs on a virtual machine.
+const AWAKE: Duration = Duration::from_millis(1);
 
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 type Payload = Box<dyn Any + Send>;
@@ -177,7 +180,7 @@ impl Shared {
 
     fn await_launch(&self, worker: usize, seen: usize) {
         let launched = || self.epoch.0.load(Ordering::SeqCst) != seen;
-        if spin(launched) {
+        if spin(launched) || yielding(launched) {
             return;
         }
         let asleep = &self.asleep[worker].0;
@@ -207,11 +210,30 @@ fn spin(ready: impl Fn() -> bool) -> bool {
     }
 }
 
+/// As `spin`, within `AWAKE`, for one who lets others run meanwhile.
+#[cfg(not(loom))]
+fn yielding(ready: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < AWAKE {
+        if ready() {
+            return true;
+        }
+        thread::yield_now();
+    }
+    false
+}
+
 /// There is no time where all orders are tried: looking once is one of them.
 #[cfg(loom)]
 fn spin(ready: impl Fn() -> bool) -> bool {
     let _: (Duration, fn() -> Instant) = (SPIN, Instant::now);
     ready()
+}
+
+#[cfg(loom)]
+fn yielding(_: impl Fn() -> bool) -> bool {
+    let _: Duration = AWAKE;
+    false
 }
 
 /// Thread `t`'s part of `units` equal units among `threads`: contiguous, in order, sizes differ by one at
