@@ -22,19 +22,24 @@ DEVICE void fill_deep(T* start, int first, int rows, int k0, int depth, const Op
   constexpr int BLOCK = Tile::BLOCK;
   constexpr int TOGETHER = Operand::IS_COPIED ? piece<T>() : 1;
   constexpr int OF_LINE = (ALONG_ROWS ? ROWS : DEPTH) / TOGETHER, COUNT = OF_LINE * (ALONG_ROWS ? DEPTH : ROWS);
+  // What is computed is in registers until it is stored: only so many at a time.
+  constexpr int ROUNDS = (COUNT + BLOCK - 1) / BLOCK, AT_ONCE = Operand::IS_COPIED || ROUNDS < 8 ? ROUNDS : 8;
   const auto panel = Tile::template panel<ROWS, DEPTH>(start, operand);
-  UNROLL
-  for (int i = 0; i < (COUNT + BLOCK - 1) / BLOCK; i++) {
-    const int at = threadIdx.x + i * BLOCK;
-    if (COUNT % BLOCK != 0 && at >= COUNT) continue;
-    const int line = at / OF_LINE, along = at % OF_LINE * TOGETHER;
-    const int row = ALONG_ROWS ? along : line, term = ALONG_ROWS ? line : along;
-    const bool is_there = first + row < rows && k0 + term < depth;
-    if constexpr (Operand::IS_COPIED) {
-      const int left = ALONG_ROWS ? rows - first - row : depth - k0 - term, numbers = left < TOGETHER ? left : TOGETHER;
-      copy_async(panel.at(row, term), operand.place(first + row, k0 + term), is_there ? numbers * (int)sizeof(T) : 0);
-    } else {
-      *panel.at(row, term) = is_there ? operand.value(first + row, k0 + term) : T{};
+  ROLLED
+  for (int round = 0; round < ROUNDS; round += AT_ONCE) {
+    UNROLL
+    for (int i = 0; i < AT_ONCE; i++) {
+      const int at = threadIdx.x + (round + i) * BLOCK;
+      if (COUNT % (BLOCK * AT_ONCE) != 0 && at >= COUNT) continue;
+      const int line = at / OF_LINE, along = at % OF_LINE * TOGETHER;
+      const int row = ALONG_ROWS ? along : line, term = ALONG_ROWS ? line : along;
+      const bool is_there = first + row < rows && k0 + term < depth;
+      if constexpr (Operand::IS_COPIED) {
+        const int left = ALONG_ROWS ? rows - first - row : depth - k0 - term, numbers = left < TOGETHER ? left : TOGETHER;
+        copy_async(panel.at(row, term), operand.place(first + row, k0 + term), is_there ? numbers * (int)sizeof(T) : 0);
+      } else {
+        *panel.at(row, term) = is_there ? operand.value(first + row, k0 + term) : T{};
+      }
     }
   }
 }

@@ -1,10 +1,11 @@
 //! NVRTC accepts the functions of products, of chains and of sums over ranks, where it is installed.
 
-use crate::judge::Case;
+use crate::judge::{Case, planned};
 use crate::{collectives, gemv, groups, products, strips};
 use kernfusion_cuda::nvrtc::{Binary, Form, compile, is_present};
 use kernfusion_cuda::{Function, Options, Renderer};
-use kernfusion_ir::DType;
+use kernfusion_ir::{DType, Graph};
+use kernfusion_passes::fuse::Fusion;
 
 /// The architectures of A100, H100 and B200.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
@@ -86,6 +87,38 @@ fn chains_of_warpgroups_compile_without_spills_and_go_on() {
     let lets_three_in = |binary: &&Binary| binary.resources().registers <= 168;
     let wanted = renderer.functions().iter().filter(|function| function.blocks == 3).count();
     assert!(wanted >= 4 && binaries.iter().filter(lets_three_in).count() >= wanted, "{wanted}");
+}
+
+/// A feed-forward network in one kernel, whose weights are converted while panels are filled: loads of all of a panel at once would not
+/// fit into registers.
+#[test]
+fn chains_of_converted_weights_compile_without_spills() {
+    if !is_present() {
+        println!("skipped: NVRTC is not installed");
+        return;
+    }
+    let graph = Graph::parse(
+        "graph \"network\" {
+  %x = input {name = \"x\", dtype = bf16, shape = [768, 128]} : bf16[768,128]
+  %up = input {name = \"up\", dtype = f32, shape = [512, 128]} : f32[512,128]
+  %down = input {name = \"down\", dtype = f32, shape = [128, 512]} : f32[128,512]
+  %a = cast %up {dtype = bf16} : bf16[512,128]
+  %h = dot_general %x, %a {lhs_batch = [], rhs_batch = [], lhs_contract = [1], rhs_contract = [1], dtype = f32} : f32[768,512]
+  %e = erf %h : f32[768,512]
+  %g = cast %e {dtype = bf16} : bf16[768,512]
+  %b = cast %down {dtype = bf16} : bf16[128,512]
+  %y = dot_general %g, %b {lhs_batch = [], rhs_batch = [], lhs_contract = [1], rhs_contract = [1], dtype = f32} : f32[768,128]
+  output \"y\" = %y
+}",
+    )
+    .expect("a graph");
+    for (options, architecture) in [(Options::default(), "sm_80"), (strips::by_warpgroups(), "sm_90a")] {
+        let mut renderer = Renderer::new(options);
+        renderer.program(&planned(&graph, Fusion::Full)).expect("renders");
+        let functions = renderer.functions();
+        assert!(functions.len() == 1 && functions[0].text.contains("fill_deep"), "a chain");
+        check(&functions[0], architecture);
+    }
 }
 
 /// The function, compiled without a spill or local memory, and without waits beside its own.
