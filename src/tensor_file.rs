@@ -5,11 +5,11 @@
 
 use crate::atomic_file::AtomicFile;
 use kernfusion_ir::{DType, Tensor, TensorType};
+use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use safetensors::{Dtype, SafeTensors};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What can go wrong with a file of tensors.
@@ -51,25 +51,57 @@ pub enum TensorFileError {
     },
 }
 
-/// Reads all tensors of a file, by name.
+/// The longest header that the format allows, in bytes.
+const LARGEST_HEADER: u64 = 100_000_000;
+
+/// Reads all tensors of a file, by name, one after another: beside them it takes no memory.
 ///
 /// # Errors
 /// [`TensorFileError`] for a file that is missing, in another format, or has a dtype that no tensor here has.
 pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, TensorFileError> {
-    let bytes =
-        crate::input_file::read(path).map_err(|cause| TensorFileError::Read { path: path.into(), cause })?;
-    let file = SafeTensors::deserialize(&bytes)
-        .map_err(|error| TensorFileError::Format { path: path.into(), reason: error.to_string() })?;
-    let tensors = file.iter().map(|(name, view)| {
-        let dtype = from_stored(view.dtype()).ok_or_else(|| TensorFileError::Dtype {
+    let unreadable = |cause| TensorFileError::Read { path: path.into(), cause };
+    let mut file = crate::input_file::open(path).map_err(unreadable)?;
+    let has = file.metadata().map_err(unreadable)?.len();
+    let header = read_header(&mut file, has).map_err(unreadable)?;
+    let header = header.map_err(|reason| TensorFileError::Format { path: path.into(), reason })?;
+    let mut tensors = BTreeMap::new();
+    for name in header.offset_keys() {
+        let info = header.info(&name).expect("a name of the header");
+        let dtype = from_stored(info.dtype).ok_or_else(|| TensorFileError::Dtype {
             path: path.into(),
-            name: name.into(),
-            dtype: view.dtype().to_string(),
+            name: name.clone(),
+            dtype: info.dtype.to_string(),
         })?;
-        let tensor = Tensor::from_bytes(&TensorType::new(dtype, view.shape()), view.data());
-        Ok((name.to_string(), tensor.expect("the format's reader compares lengths with shapes")))
-    });
-    tensors.collect()
+        let ty = TensorType::new(dtype, info.shape.as_slice());
+        let tensor = Tensor::filled(&ty, |bytes| file.read_exact(bytes)).map_err(unreadable)?;
+        tensors.insert(name, tensor);
+    }
+    Ok(tensors)
+}
+
+/// The header of a file of `has` bytes, whose tensors lie one after another up to its end; or where it departs from the format.
+fn read_header(file: &mut impl Read, has: u64) -> io::Result<Result<Metadata, String>> {
+    let mut length = [0; 8];
+    if has < 8 {
+        return Ok(Err(format!("{has} bytes have no room for a header")));
+    }
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER || length > has - 8 {
+        return Ok(Err(format!("its header would have {length} bytes")));
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header)?;
+    let header: Metadata = match serde_json::from_slice(&header) {
+        Ok(header) => header,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let (wanted, there) = (header.data_len() as u64, has - 8 - length);
+    Ok(if wanted == there {
+        Ok(header)
+    } else {
+        Err(format!("it has {there} bytes of tensors, not {wanted}"))
+    })
 }
 
 /// Writes tensors under their names; the file is there whole or not at all.
