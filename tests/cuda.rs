@@ -340,8 +340,10 @@ mod presets_compile {
                 let chunk = Chunk { length, visible, capacity: context };
                 forward.extend(two.continuation(&Trace::new(), 1, chunk).expect("a program"));
             }
-            for program in forward {
-                render(preset.name, &plan_of_gpu(&program.graph, &Target::cpu()));
+            for precision in [ProductType::F32, ProductType::Bf16] {
+                for program in &forward {
+                    render(preset.name, &plan_of_gpu(&program.graph, &Target::cpu().precision(precision)));
+                }
             }
         }
         let mut seen = BTreeSet::new();
@@ -367,7 +369,8 @@ mod presets_compile {
                 for architecture in architectures {
                     let binary =
                         compile(file, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
-                    if binary.resources().spills > 0 {
+                    let used = binary.resources();
+                    if (used.spills, used.local) != (0, 0) {
                         spills.insert(format!("for {architecture}: {}", binary.log));
                     }
                 }

@@ -115,7 +115,8 @@ impl Product {
             Kind::Gradient { .. } => node.ty.elements() / product.matrices.max(1),
         };
         let (block, blocks) = blocks(rows, product.matrices);
-        (matrix >= MATRIX && FEWER * blocks <= rows && blocks * block < EXACT).then_some(product)
+        (matrix >= MATRIX && (1..=rows / FEWER).contains(&blocks) && blocks * block < EXACT)
+            .then_some(product)
     }
 
     fn emit(&self, graph: &Graph, id: ValueId, rebuild: &mut Rebuild<'_>, route: &Route) -> Result<ValueId> {
