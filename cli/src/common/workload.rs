@@ -10,7 +10,7 @@ use kernfusion::{HostTensor, tensor_file};
 use kernfusion_codegen::Outputs;
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::Draws;
-use kernfusion_ir::{Graph, InputRole, TensorType};
+use kernfusion_ir::{Graph, InputRole, TensorType, ValueId};
 use kernfusion_lm::text::{Order, Windows};
 use kernfusion_lm::train::batches;
 use std::path::Path;
@@ -46,7 +46,7 @@ impl Batches {
             }
             Subject::Given(Given { graph, step, .. }) => {
                 let mut inputs = given.map_or_else(|| Ok(Tensors::new()), tensor_file::read)?;
-                fill(graph, &mut inputs, SEED);
+                fill(graph, &mut inputs, InputRole::Data, SEED)?;
                 let scalars = step.as_ref().map(|step| step.scalars(0, 0.0, SEED)).unwrap_or_default();
                 inputs.retain(|name, _| {
                     role(graph, name) == Some(InputRole::Data)
@@ -131,8 +131,12 @@ impl Workload {
                 (program.graph, step)
             }
             Subject::Given(given) => {
-                for (name, tensor) in states_of(given)? {
-                    states.set(&name, &tensor).map_err(kernfusion_lm::Error::from)?;
+                // One after another, so that a state is in memory twice only while it is set.
+                let mut weights = given.weights()?;
+                for (number, (id, name, _)) in inputs_of(&given.graph, InputRole::State) {
+                    let made = || random(&given.graph[id].ty, InputRole::State, SEED + number as u64);
+                    let value = weights.remove(name).map_or_else(made, Ok)?;
+                    states.set(name, &value).map_err(kernfusion_lm::Error::from)?;
                 }
                 (given.graph.clone(), given.step.clone())
             }
@@ -173,22 +177,6 @@ impl Workload {
     }
 }
 
-/// The values of a program's states: those of an imported model, else random ones.
-fn states_of(given: &Given) -> Result<Tensors, CliError> {
-    let (mut states, graph) = (given.weights()?, &given.graph);
-    // Numbers are drawn as f64; to draw what there is no memory for would end the process.
-    let bytes = graph
-        .inputs()
-        .map(|(id, ..)| graph[id].ty.elements().saturating_mul(24))
-        .fold(0, usize::saturating_add);
-    let what = "numbers to measure with";
-    let cause = |_| CliError::System { what, cause: std::io::ErrorKind::OutOfMemory.into() };
-    Vec::<u8>::new().try_reserve_exact(bytes).map_err(cause)?;
-    fill(graph, &mut states, SEED);
-    states.retain(|name, _| role(graph, name) == Some(InputRole::State));
-    Ok(states)
-}
-
 /// What step `step` reads: `batch` rows with `length` tokens each.
 pub(crate) fn inputs(
     model: &ModelConfig,
@@ -220,24 +208,39 @@ pub(crate) fn median(seconds: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-/// Random numbers for the inputs that have none yet. States get small positive ones, which second moments of an optimizer
-/// must be.
-pub(crate) fn fill(graph: &Graph, given: &mut Tensors, seed: u64) {
-    let mut draws = Draws::new(seed);
-    for (id, name, role) in graph.inputs() {
+/// Random numbers for the inputs of a role that have none yet.
+pub(crate) fn fill(graph: &Graph, given: &mut Tensors, role: InputRole, seed: u64) -> Result<(), CliError> {
+    for (number, (id, name, _)) in inputs_of(graph, role) {
         if !given.contains_key(name) {
-            given.insert(name.to_string(), random(&graph[id].ty, role, &mut draws));
+            given.insert(name.to_string(), random(&graph[id].ty, role, seed + number as u64)?);
         }
     }
+    Ok(())
 }
 
-fn random(ty: &TensorType, role: InputRole, draws: &mut Draws) -> HostTensor {
-    let element = |draws: &mut Draws| match () {
+/// The inputs of a role, numbered among all.
+fn inputs_of(graph: &Graph, role: InputRole) -> impl Iterator<Item = (usize, (ValueId, &str, InputRole))> {
+    graph.inputs().enumerate().filter(move |(_, (.., other))| *other == role)
+}
+
+/// Random numbers. States get small positive ones, which second moments of an optimizer must be.
+fn random(ty: &TensorType, role: InputRole, seed: u64) -> Result<HostTensor, CliError> {
+    /// Elements that are drawn, as `f64`, before they are converted.
+    const TOGETHER: usize = 1 << 16;
+    let mut draws = Draws::new(seed);
+    let mut element = || match () {
         // Most integers are places in a table, which may be short.
         () if !ty.dtype.is_float() => draws.below(2) as f64,
         () if role == InputRole::State => draws.between(1e-4, 1e-2),
         () => draws.between(-1.0, 1.0),
     };
-    let values: Vec<_> = (0..ty.elements()).map(|_| element(draws)).collect();
-    HostTensor::from_f64(ty, &values)
+    let drawn = HostTensor::filled(ty, |bytes| {
+        let size = ty.dtype.size();
+        for part in bytes.chunks_mut(TOGETHER * size) {
+            let values: Vec<_> = (0..part.len() / size).map(|_| element()).collect();
+            part.copy_from_slice(HostTensor::from_f64(&ty.with_shape([values.len()]), &values).bytes());
+        }
+        Ok(())
+    });
+    drawn.map_err(|cause| CliError::System { what: "numbers to measure with", cause })
 }

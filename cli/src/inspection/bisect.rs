@@ -11,8 +11,8 @@ use kernfusion::HostTensor;
 use kernfusion::bisect::{Bisection, Pipeline, TOLERANCE, bisect};
 use kernfusion::compile::{Mode, Tensors};
 use kernfusion::tensor_file;
-use kernfusion_ir::Graph;
 use kernfusion_ir::evaluate::ensure_memory;
+use kernfusion_ir::{Graph, InputRole};
 use kernfusion_lm::train::batches;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,7 +81,9 @@ pub(crate) fn run(mut args: Args, screen: &mut Screen) -> Outcome {
         None => error.into(),
     };
     ensure_memory(&graph).map_err(|error| named(error.into()))?;
-    fill(&graph, &mut given, args.seed);
+    for role in [InputRole::Data, InputRole::State] {
+        fill(&graph, &mut given, role, args.seed)?;
+    }
     let pipeline = Pipeline::of(&args.target.target(Mode::Compiled)?);
     let bar = progress(0, "{elapsed} of evaluation");
     bar.enable_steady_tick(Duration::from_millis(200));

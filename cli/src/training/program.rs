@@ -103,8 +103,9 @@ impl ArchiveArgs {
             expected.map(|(id, name, _)| (name.to_string(), graph[id].ty.clone())).collect();
         let batches = batches(&data, &expected).map_err(content)?;
         let mut session = step.session(&run.target, run.seed)?.with_schedule(run.schedule)?;
-        for (name, value) in &model.states {
-            session.states().set(name, value).map_err(kernfusion::Error::from)?;
+        let names: Vec<_> = model.states.keys().cloned().collect();
+        for (name, value) in model.states {
+            session.states().set(&name, &value).map_err(kernfusion::Error::from)?;
         }
         screen.line(format!(
             "model: {} parameters in {}; {} batches",
@@ -127,7 +128,7 @@ impl ArchiveArgs {
             }
         }
         bar.finish_and_clear();
-        let states = model.states.keys().map(|name| Ok((name.clone(), session.get(name)?)));
+        let states = names.into_iter().map(|name| session.get(&name).map(|value| (name, value)));
         let mut states = states.collect::<kernfusion::Result<Tensors>>()?;
         run.lora.iter().try_for_each(|lora| merge(&mut states, lora, &session))?;
         imported::write(folder, states.iter().map(|(name, value)| (name.as_str(), value)), &model.program)?;
