@@ -27,7 +27,6 @@ mod fold;
 mod forward_set;
 pub mod fuse;
 mod graph_diff;
-mod group_rows;
 mod loops;
 mod memory_strategy;
 pub mod microbatch;
@@ -39,6 +38,7 @@ mod reuse_products;
 mod runner;
 mod scale_products;
 pub mod simplify;
+mod sort_rows;
 mod split_reductions;
 mod window_sums;
 

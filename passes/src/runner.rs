@@ -1,8 +1,8 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    bf16_activations, cse, dce, fold, group_rows, loops, mixed_precision, quantize_weights, reuse_products,
-    scale_products, simplify, split_reductions, window_sums,
+    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products,
+    scale_products, simplify, sort_rows, split_reductions, window_sums,
 };
 use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
@@ -60,9 +60,9 @@ pub const PIPELINE: &[Pass] = &[
     },
     // After cse, so that rows are sorted once for all that choose alike; before simplify, which takes products apart and moves views.
     Pass {
-        name: "group-rows",
-        about: "multiplies rows that choose the same matrix together",
-        run: |graph| quiet(group_rows::group_rows(graph)),
+        name: "sort-rows",
+        about: "sorts rows by the matrix that they choose, and multiplies them in blocks",
+        run: |graph| quiet(sort_rows::sort_rows(graph)),
     },
     // After cse, so that it starts from a small graph, and before anything that fixes an order of summation.
     Pass {

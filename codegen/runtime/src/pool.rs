@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How long a thread spins before it gives its core to others.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long a worker waits so before it sleeps. One that is done early with its share of a kernel is woken for the next one, which takes
-/// some 50 µs on a virtual machine.
+/// How long a worker lets others run before it sleeps: one that is done early with its share of a kernel need not be woken for the next.
 const AWAKE: Duration = Duration::from_millis(1);
 
 type Work<'a> = dyn Fn(usize) + Sync + 'a;

@@ -6,7 +6,7 @@
 //! y = Y[place], Y[b] = X[b] · W[E[b]]ᵀ   E        0       1       1
 //! ```
 //!
-//! Each row for itself reads a whole matrix; a block of rows reads one. `X[b]` are the rows of block `b`, `E[b]` the matrix that all of these
+//! A row by itself reads a whole matrix; a block of rows reads one. Elsewhere this is called a grouped product. `X[b]` are the rows of block `b`, `E[b]` the matrix that all of these
 //! choose, and `place[i]` is where row `i` went. Shapes stay fixed: a matrix wastes less than one block, and rows that are left over are zero. The
 //! gradient of `W`, which adds up x[i] · dy[i]ᵀ at `e[i]`, is summed in blocks in the same way.
 //!
@@ -23,7 +23,7 @@ use std::collections::btree_map::Entry;
 
 /// The fewest and most rows of a block.
 const BLOCK: [usize; 2] = [8, 64];
-/// Blocks read at most one in so many of the matrices that rows would read each for itself.
+/// Rows are sorted only if single rows would read at least this many times as many matrices as blocks do.
 const FEWER: usize = 2;
 /// A matrix of fewer elements is read faster than rows are sorted.
 const MATRIX: usize = 1 << 10;
@@ -32,7 +32,7 @@ const CHUNK: usize = 64;
 /// Counts are exact in `f32` below this.
 const EXACT: usize = 1 << 24;
 
-pub(crate) fn group_rows(graph: &mut Graph) -> Result<()> {
+pub(crate) fn sort_rows(graph: &mut Graph) -> Result<()> {
     let products: BTreeMap<_, _> = graph.ids().filter_map(|id| Some((id, Product::of(graph, id)?))).collect();
     if products.is_empty() {
         return Ok(());
@@ -120,72 +120,87 @@ impl Product {
     }
 
     fn emit(&self, graph: &Graph, id: ValueId, rebuild: &mut Rebuild<'_>, route: &Route) -> Result<ValueId> {
-        let node = &graph[id];
         match &self.kind {
-            Kind::Rows { gathered } => {
-                let Op::DotGeneral(dot) = &node.op else { unreachable!("a product") };
-                let (table, x) = (graph[node.operands[*gathered]].operands[0], node.operands[1 - gathered]);
-                let mut sides = [(&dot.lhs_batch, &dot.lhs_contract), (&dot.rhs_batch, &dot.rhs_contract)];
-                sides.rotate_left(*gathered);
-                let [(chosen, of_table), (batch, contract)] = sides;
-                let free = free(graph, x, batch, contract);
-                let [table, x] = [table, x].map(|value| rebuild.place(value));
-                let mut b = rebuild.builder(id);
-                let x = b.permute(x, &[&batch[..], &free, contract].concat())?;
-                let x = route.in_blocks(&mut b, x, batch.len())?;
-                let table = b.op(Gather { axis: 0 }, &[table, route.matrix])?;
-                let inner = 2 + free.len();
-                let product = DotGeneral {
-                    lhs_batch: vec![0],
-                    rhs_batch: vec![0],
-                    lhs_contract: (inner..inner + contract.len()).collect(),
-                    rhs_contract: of_table.iter().map(|axis| axis + 1 - chosen.len()).collect(),
-                    dtype: dot.dtype,
-                };
-                let y = b.op(product, &[x, table])?;
-                let y = route.in_order(&mut b, y)?;
-                // Axes are now the row, those of `x`, those of the table.
-                let rank = b.ty(y).rank();
-                let split = 1 + free.len();
-                let y = match gathered {
-                    0 => {
-                        b.permute(y, &[0].into_iter().chain(split..rank).chain(1..split).collect::<Vec<_>>())?
-                    }
-                    _ => y,
-                };
-                b.reshape(y, &node.ty.shape)
-            }
+            Kind::Rows { gathered } => rows_times_matrices(graph, id, *gathered, rebuild, route),
             Kind::Gradient { product, order } => {
-                let Op::DotGeneral(dot) = &graph[*product].op else { unreachable!("a product") };
-                let [x, y] = graph[*product].operands[..] else { unreachable!("a product has two operands") };
-                let mut side = |value: ValueId, batch: &[usize], contract: &[usize]| {
-                    let free = free(graph, value, batch, contract);
-                    let value = rebuild.place(value);
-                    let mut b = rebuild.builder(*product);
-                    let value = b.permute(value, &[batch, contract, &free].concat())?;
-                    route.in_blocks(&mut b, value, batch.len())
-                };
-                let x = side(x, &dot.lhs_batch, &dot.lhs_contract)?;
-                let y = side(y, &dot.rhs_batch, &dot.rhs_contract)?;
-                let summed: Vec<_> = (1..2 + dot.lhs_contract.len()).collect();
-                let sum = DotGeneral {
-                    lhs_batch: vec![0],
-                    rhs_batch: vec![0],
-                    lhs_contract: summed.clone(),
-                    rhs_contract: summed,
-                    dtype: dot.dtype,
-                };
-                let sum = rebuild.builder(*product).op(sum, &[x, y])?;
+                let sum = sum_of_blocks(graph, *product, rebuild, route)?;
                 let mut b = rebuild.builder(id);
                 let sum = b.op(ScatterAdd { axis: 0, extent: self.matrices }, &[route.matrix, sum])?;
                 let Some(order) = order else { return Ok(sum) };
-                let rows = dot.lhs_batch.len();
-                let order: Vec<_> =
-                    [0].into_iter().chain(order[rows..].iter().map(|axis| axis + 1 - rows)).collect();
-                b.permute(sum, &order)
+                // The rows' axes, which stay in front, are now the one of matrices.
+                let rows = graph[self.choice].ty.rank();
+                let inner = order[rows..].iter().map(|axis| axis + 1 - rows);
+                b.permute(sum, &[0].into_iter().chain(inner).collect::<Vec<_>>())
             }
         }
     }
+}
+
+/// Product `id`, whose operand `gathered` is a matrix for each row, by blocks of rows.
+fn rows_times_matrices(
+    graph: &Graph,
+    id: ValueId,
+    gathered: usize,
+    rebuild: &mut Rebuild<'_>,
+    route: &Route,
+) -> Result<ValueId> {
+    let node = &graph[id];
+    let Op::DotGeneral(dot) = &node.op else { unreachable!("a product") };
+    let (table, x) = (graph[node.operands[gathered]].operands[0], node.operands[1 - gathered]);
+    let mut sides = [(&dot.lhs_batch, &dot.lhs_contract), (&dot.rhs_batch, &dot.rhs_contract)];
+    sides.rotate_left(gathered);
+    let [(chosen, of_table), (batch, contract)] = sides;
+    let free = free(graph, x, batch, contract);
+    let [table, x] = [table, x].map(|value| rebuild.place(value));
+    let mut b = rebuild.builder(id);
+    let x = b.permute(x, &[&batch[..], &free, contract].concat())?;
+    let x = route.in_blocks(&mut b, x, batch.len())?;
+    let table = b.op(Gather { axis: 0 }, &[table, route.matrix])?;
+    let inner = 2 + free.len();
+    let product = DotGeneral {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contract: (inner..inner + contract.len()).collect(),
+        rhs_contract: of_table.iter().map(|axis| axis + 1 - chosen.len()).collect(),
+        dtype: dot.dtype,
+    };
+    let y = b.op(product, &[x, table])?;
+    let mut y = route.in_order(&mut b, y)?;
+    // Its axes are the row, those of `x`, those of the table.
+    if gathered == 0 {
+        let (rank, split) = (b.ty(y).rank(), 1 + free.len());
+        y = b.permute(y, &[0].into_iter().chain(split..rank).chain(1..split).collect::<Vec<_>>())?;
+    }
+    b.reshape(y, &node.ty.shape)
+}
+
+/// What a product of two operands of each row adds up to over the rows of each block.
+fn sum_of_blocks(
+    graph: &Graph,
+    product: ValueId,
+    rebuild: &mut Rebuild<'_>,
+    route: &Route,
+) -> Result<ValueId> {
+    let Op::DotGeneral(dot) = &graph[product].op else { unreachable!("a product") };
+    let [x, y] = graph[product].operands[..] else { unreachable!("a product has two operands") };
+    let mut side = |value: ValueId, batch: &[usize], contract: &[usize]| {
+        let free = free(graph, value, batch, contract);
+        let value = rebuild.place(value);
+        let mut b = rebuild.builder(product);
+        let value = b.permute(value, &[batch, contract, &free].concat())?;
+        route.in_blocks(&mut b, value, batch.len())
+    };
+    let x = side(x, &dot.lhs_batch, &dot.lhs_contract)?;
+    let y = side(y, &dot.rhs_batch, &dot.rhs_contract)?;
+    let summed: Vec<_> = (1..2 + dot.lhs_contract.len()).collect();
+    let sum = DotGeneral {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contract: summed.clone(),
+        rhs_contract: summed,
+        dtype: dot.dtype,
+    };
+    rebuild.builder(product).op(sum, &[x, y])
 }
 
 /// The axes of a product's operand that are neither batch nor summed.
@@ -392,9 +407,9 @@ mod tests {
         }
     }
 
-    fn grouped(graph: &Graph) -> Graph {
+    fn sorted(graph: &Graph) -> Graph {
         let mut graph = graph.clone();
-        group_rows(&mut graph).and_then(|()| remove_dead_code(&mut graph)).expect("passes");
+        sort_rows(&mut graph).and_then(|()| remove_dead_code(&mut graph)).expect("passes");
         graph.verify().expect("a valid graph");
         graph
     }
@@ -429,7 +444,7 @@ mod tests {
         {
             let case = Case { matrices: 3, choosing, of_each, matrices_first };
             let before = case.graph();
-            let after = grouped(&before);
+            let after = sorted(&before);
             let rows = choosing.iter().product();
             assert!(read(&before) >= rows && read(&after) <= blocks(rows, 3).1.max(rows / 64 + 1), "{after}");
             for choice in choices {
@@ -445,7 +460,7 @@ mod tests {
     #[test]
     fn few_rows_read_their_matrices_themselves() {
         let case = Case { matrices: 8, choosing: &[16], of_each: 1, matrices_first: true };
-        assert_eq!(read(&grouped(&case.graph())), 16);
+        assert_eq!(read(&sorted(&case.graph())), 16);
     }
 
     #[test]
@@ -453,7 +468,7 @@ mod tests {
         let case = Case { matrices: 3, choosing: &[64], of_each: 1, matrices_first: true };
         let mut values = case.values(|at| if at == 0 { 1.0 } else { (at % 2 * 2) as f64 });
         values.get_mut("x").expect("the rows").values[0] = f64::INFINITY;
-        let after = grouped(&case.graph());
+        let after = sorted(&case.graph());
         let gradient = &results(&after, values)["of_table"];
         let (matrix, is_finite) = (SIZE[0] * SIZE[1], |part: &[f64]| part.iter().all(|x| x.is_finite()));
         let found: Vec<_> = gradient.chunks(matrix).map(is_finite).collect();
