@@ -51,7 +51,8 @@ pub enum TensorFileError {
     },
 }
 
-/// The longest header that the format allows, in bytes.
+/// Larger headers are refused, as the format itself has it; this also keeps an arbitrary file's first eight bytes from being taken for a
+/// length.
 const LARGEST_HEADER: u64 = 100_000_000;
 
 /// Reads all tensors of a file, by name, one after another: beside them it takes no memory.
@@ -62,8 +63,10 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, TensorFileError> {
     let unreadable = |cause| TensorFileError::Read { path: path.into(), cause };
     let mut file = crate::input_file::open(path).map_err(unreadable)?;
     let has = file.metadata().map_err(unreadable)?.len();
-    let header = read_header(&mut file, has).map_err(unreadable)?;
-    let header = header.map_err(|reason| TensorFileError::Format { path: path.into(), reason })?;
+    let (header, _) = read_header(&mut file, has).map_err(|error| match error {
+        HeaderError::Read(cause) => unreadable(cause),
+        error => TensorFileError::Format { path: path.into(), reason: error.to_string() },
+    })?;
     let mut tensors = BTreeMap::new();
     for name in header.offset_keys() {
         let info = header.info(&name).expect("a name of the header");
@@ -79,29 +82,49 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, TensorFileError> {
     Ok(tensors)
 }
 
-/// The header of a file of `has` bytes, whose tensors lie one after another up to its end; or where it departs from the format.
-fn read_header(file: &mut impl Read, has: u64) -> io::Result<Result<Metadata, String>> {
+/// Why a header is none.
+#[derive(Debug, thiserror::Error)]
+pub enum HeaderError {
+    /// What the operating system said.
+    #[error("{0}")]
+    Read(io::Error),
+    /// The file ends too early.
+    #[error("it has {has} bytes of {needs}")]
+    Truncated {
+        /// Its length in bytes.
+        has: u64,
+        /// The least length in bytes that it needs.
+        needs: u64,
+    },
+    /// Where it departs from the format.
+    #[error("{0}")]
+    Format(String),
+}
+
+/// Reads the header of a file of `has` bytes, compares the length that it implies with this one, and says where the first tensor is.
+///
+/// # Errors
+/// [`HeaderError`].
+pub fn read_header(file: &mut impl Read, has: u64) -> Result<(Metadata, usize), HeaderError> {
+    let need = |needs| if has < needs { Err(HeaderError::Truncated { has, needs }) } else { Ok(()) };
+    need(8)?;
     let mut length = [0; 8];
-    if has < 8 {
-        return Ok(Err(format!("{has} bytes have no room for a header")));
-    }
-    file.read_exact(&mut length)?;
+    file.read_exact(&mut length).map_err(HeaderError::Read)?;
     let length = u64::from_le_bytes(length);
-    if length > LARGEST_HEADER || length > has - 8 {
-        return Ok(Err(format!("its header would have {length} bytes")));
+    if length > LARGEST_HEADER {
+        return Err(HeaderError::Format(format!("its header would have {length} bytes")));
     }
+    need(8 + length)?;
     let mut header = vec![0; length as usize];
-    file.read_exact(&mut header)?;
-    let header: Metadata = match serde_json::from_slice(&header) {
-        Ok(header) => header,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
-    let (wanted, there) = (header.data_len() as u64, has - 8 - length);
-    Ok(if wanted == there {
-        Ok(header)
-    } else {
-        Err(format!("it has {there} bytes of tensors, not {wanted}"))
-    })
+    file.read_exact(&mut header).map_err(HeaderError::Read)?;
+    let header: Metadata =
+        serde_json::from_slice(&header).map_err(|error| HeaderError::Format(error.to_string()))?;
+    let needs = 8 + length + header.data_len() as u64;
+    need(needs)?;
+    if has > needs {
+        return Err(HeaderError::Format(format!("{} bytes follow the last tensor", has - needs)));
+    }
+    Ok((header, 8 + length as usize))
 }
 
 /// Writes tensors under their names; the file is there whole or not at all.

@@ -23,6 +23,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value};
 
 use kernfusion::atomic_file::AtomicFile;
+use kernfusion::tensor_file::{self, HeaderError};
 
 /// The name of the file in a checkpoint's directory.
 pub const CHECKPOINT_FILE: &str = "checkpoint.safetensors";
@@ -32,10 +33,6 @@ const VERSION: u64 = 1;
 
 /// The metadata entry that holds the version, and tells our files from others.
 const VERSION_ENTRY: &str = "kernfusion";
-
-/// Larger headers are refused, as the safetensors format itself has it; this also keeps an arbitrary file's first
-/// eight bytes from being taken for a length.
-const LARGEST_HEADER: u64 = 100_000_000;
 
 /// What can go wrong while checkpoints are written and read. Each names the file.
 #[derive(Debug, thiserror::Error)]
@@ -372,38 +369,17 @@ impl Reader {
     }
 }
 
-/// Reads the header of a safetensors file of `has` bytes, compares the length that it implies with this one, and says where the
-/// first number is.
+/// Reads the header of a safetensors file of `has` bytes, and says where the first number is.
 pub(crate) fn read_header(
     path: &Path,
     file: &mut impl Read,
     has: u64,
 ) -> Result<(Metadata, usize), CheckpointError> {
-    let read_error = |cause| CheckpointError::Read { path: path.into(), cause };
-    let not_safetensors = |reason| CheckpointError::NotSafetensors { path: path.into(), reason };
-    let need = |needs| if has < needs { Err(truncated(path, has, needs)) } else { Ok(()) };
-    need(8)?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(read_error)?;
-    let length = u64::from_le_bytes(length);
-    if length > LARGEST_HEADER {
-        return Err(not_safetensors(format!("its header would have {length} bytes")));
-    }
-    need(8 + length)?;
-    let mut header = vec![0; length as usize];
-    file.read_exact(&mut header).map_err(read_error)?;
-    let header: Metadata =
-        serde_json::from_slice(&header).map_err(|error| not_safetensors(error.to_string()))?;
-    let needs = 8 + length + header.data_len() as u64;
-    need(needs)?;
-    if has > needs {
-        return Err(not_safetensors(format!("{} bytes follow the last tensor", has - needs)));
-    }
-    Ok((header, 8 + length as usize))
-}
-
-fn truncated(path: &Path, has: u64, needs: u64) -> CheckpointError {
-    CheckpointError::Truncated { path: path.into(), has, needs }
+    tensor_file::read_header(file, has).map_err(|error| match error {
+        HeaderError::Read(cause) => CheckpointError::Read { path: path.into(), cause },
+        HeaderError::Truncated { has, needs } => CheckpointError::Truncated { path: path.into(), has, needs },
+        HeaderError::Format(reason) => CheckpointError::NotSafetensors { path: path.into(), reason },
+    })
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ impl Workload {
             Subject::Given(given) => {
                 // One after another, so that a state is in memory twice only while it is set.
                 let mut weights = given.weights()?;
-                for (number, (id, name, _)) in inputs_of(&given.graph, InputRole::State) {
+                for (number, id, name) in inputs_of(&given.graph, InputRole::State) {
                     let made = || random(&given.graph[id].ty, InputRole::State, SEED + number as u64);
                     let value = weights.remove(name).map_or_else(made, Ok)?;
                     states.set(name, &value).map_err(kernfusion_lm::Error::from)?;
@@ -210,7 +210,7 @@ pub(crate) fn median(seconds: &[f64]) -> f64 {
 
 /// Random numbers for the inputs of a role that have none yet.
 pub(crate) fn fill(graph: &Graph, given: &mut Tensors, role: InputRole, seed: u64) -> Result<(), CliError> {
-    for (number, (id, name, _)) in inputs_of(graph, role) {
+    for (number, id, name) in inputs_of(graph, role) {
         if !given.contains_key(name) {
             given.insert(name.to_string(), random(&graph[id].ty, role, seed + number as u64)?);
         }
@@ -219,8 +219,9 @@ pub(crate) fn fill(graph: &Graph, given: &mut Tensors, role: InputRole, seed: u6
 }
 
 /// The inputs of a role, numbered among all.
-fn inputs_of(graph: &Graph, role: InputRole) -> impl Iterator<Item = (usize, (ValueId, &str, InputRole))> {
-    graph.inputs().enumerate().filter(move |(_, (.., other))| *other == role)
+fn inputs_of(graph: &Graph, role: InputRole) -> impl Iterator<Item = (usize, ValueId, &str)> {
+    let of_role = graph.inputs().enumerate().filter(move |(_, (.., other))| *other == role);
+    of_role.map(|(number, (id, name, _))| (number, id, name))
 }
 
 /// Random numbers. States get small positive ones, which second moments of an optimizer must be.
