@@ -131,6 +131,8 @@ pub(super) struct Kernels {
     pub kc: usize,
     /// What is multiplied at a time.
     pub step: Step,
+    /// Rows that a tile on the tile unit prefetches with every step.
+    pub rows_ahead: usize,
     /// Whether it runs on the tile unit, which each thread configures.
     pub uses_tiles: bool,
     /// The register tile, of any number of rows up to `mr`.
@@ -210,7 +212,7 @@ impl Kernels {
     pub(super) fn reach(&self, (rows, columns): (usize, usize), words: usize) -> Reach {
         let bytes = LINE.max(4 * columns.next_multiple_of(self.column_unit()));
         match self.is_tiled() {
-            true => Reach { streams: 1, rows: 2 * words / self.step.words, bytes },
+            true => Reach { streams: 1, rows: words / self.step.words * self.rows_ahead, bytes },
             false => Reach { streams: STREAMS, rows: (words / (2 * STREAMS)).min(rows), bytes },
         }
     }
@@ -559,6 +561,7 @@ static PORTABLE: Kernels = Kernels {
     mc: 112,
     kc: KC,
     step: Step::F32,
+    rows_ahead: 0,
     uses_tiles: false,
     tile: portable_f32::rows::<2>,
     half: Some(portable_f32::rows::<1>),
@@ -626,6 +629,7 @@ mod x86 {
         mc: 112,
         kc: KC,
         step: Step::F32,
+        rows_ahead: 0,
         uses_tiles: false,
         tile: avx512_f32::rows::<2>,
         half: Some(avx512_f32::rows::<1>),
@@ -656,6 +660,7 @@ mod x86 {
         mc: 256,
         kc: TILES_KC,
         step: Step { values: 32, words: tiles::STEP },
+        rows_ahead: 2,
         uses_tiles: true,
         tile: tiles::bf16,
         half: None,
@@ -673,6 +678,7 @@ mod x86 {
     };
     pub(super) static AMX_X6: Kernels = Kernels {
         step: Step { values: 32, words: 3 * tiles::STEP },
+        rows_ahead: 8,
         tile: tiles::x6,
         pack_a: pack::x86::pack_a_three,
         pack_b: pack::x86::pack_b_three,
@@ -708,6 +714,7 @@ mod x86 {
         mc: 120,
         kc: KC,
         step: Step::F32,
+        rows_ahead: 0,
         uses_tiles: false,
         tile: avx2_f32::rows::<2>,
         half: Some(avx2_f32::rows::<1>),

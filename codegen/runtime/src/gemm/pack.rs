@@ -290,7 +290,7 @@ impl<'a> Source<'a> {
 #[cfg(target_arch = "x86_64")]
 pub(super) mod pairs {
     use super::{Block, LDA, PanelSize};
-    use crate::gemm::tiles::{SIDE, STEP, flushed};
+    use crate::gemm::tiles::{HALF, SIDE, STEP, flushed, rounds, split_places};
     use crate::math::element::{Bf16, Element as _};
 
     /// A value as a sum of `PARTS` numbers of bf16: each is the rest of the value, rounded.
@@ -305,18 +305,23 @@ pub(super) mod pairs {
     }
 
     impl<const PARTS: usize> Split<PARTS> for f32 {
-        /// As the processors that have tiles: subnormal numbers count as zero.
+        /// A single part as the processors that have tiles: subnormal numbers count as zero.
         fn split(self) -> [u16; PARTS] {
+            if PARTS == 1 {
+                return [Bf16::narrow(flushed(self)); PARTS];
+            }
             let mut rest = self;
-            std::array::from_fn(|_| {
-                let part = Bf16::narrow(flushed(rest));
+            std::array::from_fn(|part| {
+                let is_rounded = rounds(part, PARTS) && !(rest.is_nan() && part + 1 == PARTS);
+                let half = if is_rounded { HALF } else { 0 };
+                let part = (rest.to_bits().wrapping_add_signed(half) >> 16) as u16;
                 rest -= Bf16::widen(part);
                 part
             })
         }
     }
 
-    /// Words of each part, of the values at places 2 · `w` and after it along k.
+    /// Words of each part, number `w`: of two neighbours along k, or of [these](split_places).
     unsafe fn words<T: Split<PARTS>, const PARTS: usize>(
         block: &Block<'_, T>,
         outer: usize,
@@ -330,8 +335,9 @@ pub(super) mod pairs {
             // SAFETY: the caller's contract.
             unsafe { block.row(outer).wrapping_offset(block.k.at(k)).read_unaligned() }.split()
         };
-        let (even, odd) = (value(2 * w), value(2 * w + 1));
-        std::array::from_fn(|part| u32::from(even[part]) | u32::from(odd[part]) << 16)
+        let places = if PARTS == 1 { [2 * w, 2 * w + 1] } else { split_places(w) };
+        let [lower, upper] = places.map(value);
+        std::array::from_fn(|part| u32::from(lower[part]) | u32::from(upper[part]) << 16)
     }
 
     unsafe fn rows<T: Split<PARTS>, const PARTS: usize>(

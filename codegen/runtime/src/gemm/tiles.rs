@@ -4,7 +4,9 @@
 //! another one. Words beyond the end of k are zeros in both; rows beyond the end are multiplied, too, and not stored.
 //!
 //! Beside products of bf16 there are those of `f32` in parts, each of which is what those before it left of the value: a step has 16
-//! words of each part, and several products. Sums begin from what C holds, or from zero.
+//! words of each part, and several products. A word has value i of 32 in its lower half and value i + 16 in its upper one, so that whole
+//! registers are taken apart and put together without exchanging lanes; and parts are the upper halves of `f32`, rounded
+//! by one addition of integers. Sums begin from what C holds, or from zero.
 //!
 //! A step's sums are the same bits in the processor and in [`emulated`]: even and odd places of k are summed apart from zero, by
 //! fused multiply-adds in the order of k, both sums are added, and then added to what the tile holds. Subnormal operands and results
@@ -25,7 +27,23 @@ type Sums = [f32; SIDE * SIDE];
 type Products = &'static [(usize, usize)];
 const BF16: Products = &[(0, 0)];
 const X3: Products = &[(0, 1), (0, 0), (1, 0)];
-const X6: Products = &[(0, 2), (0, 1), (0, 0), (1, 0), (1, 1), (2, 0)];
+const X6: Products = &[(2, 0), (1, 0), (1, 1), (0, 1), (0, 0), (0, 2)];
+
+/// Which values of k are in the halves of word `w` of a part.
+pub(super) fn split_places(w: usize) -> [usize; 2] {
+    let lower = w / STEP * 2 * STEP + w % STEP;
+    [lower, lower + STEP]
+}
+
+/// What is added to the bits of an `f32`, to be rounded by keeping the upper ones. It may take away that something is no number, so
+/// that it is not added to what is no number in the last part.
+pub(super) const HALF: i32 = 0x8000;
+
+/// Whether this part of so many is rounded to the nearest number (away from zero where two are as near), and not towards zero. What the
+/// first leaves has either sign; two parts hold all digits but the last eight, which are the third's and need no rounding.
+pub(super) fn rounds(part: usize, parts: usize) -> bool {
+    part == 0 || part + 1 == parts && parts < 3
+}
 
 macro_rules! register_tiles {
     ($($name:ident $emulated:ident $work:ident $products:ident $parts:literal)*) => {$(
@@ -117,10 +135,24 @@ macro_rules! dots {
         "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
     };
 }
+// Prefetches of two rows of the first of what is written, and of the first of what is read.
+macro_rules! ahead {
+    () => {
+        "prefetchw [{writes}]
+        prefetchw [{writes} + 64]
+        prefetcht0 [{reads}]
+        prefetcht0 [{reads} + 64]
+        prefetchw [{writes} + {writes_stride}]
+        prefetchw [{writes} + {writes_stride} + 64]
+        prefetcht0 [{reads} + {reads_stride}]
+        prefetcht0 [{reads} + {reads_stride} + 64]
+        lea {writes}, [{writes} + 2*{writes_stride}]
+        lea {reads}, [{reads} + 2*{reads_stride}]\n"
+    };
+}
 
 /// All 32 rows. Tiles 0 to 3 are the sums, 4 and 5 rows of A, 6 and 7 columns of B. B streams from the L2 cache, and its loads
-/// carry the hint not to displace A from L1. With every step two rows are prefetched of the first of what is written, and of
-/// the first of what is read.
+/// carry the hint not to displace A from L1.
 macro_rules! multiply {
     ($name:ident $parts:literal: $($step:expr),*) => {
         unsafe fn $name(words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
@@ -139,16 +171,6 @@ macro_rules! multiply {
                         "jz 3f",
                         "2:",
                         concat!($($step),*),
-                        "prefetchw [{writes}]",
-                        "prefetchw [{writes} + 64]",
-                        "prefetcht0 [{reads}]",
-                        "prefetcht0 [{reads} + 64]",
-                        "prefetchw [{writes} + {writes_stride}]",
-                        "prefetchw [{writes} + {writes_stride} + 64]",
-                        "prefetcht0 [{reads} + {reads_stride}]",
-                        "prefetcht0 [{reads} + {reads_stride} + 64]",
-                        "lea {writes}, [{writes} + 2*{writes_stride}]",
-                        "lea {reads}, [{reads} + 2*{reads_stride}]",
                         "add {a}, {a_step}",
                         "add {b}, {b_step}",
                         "dec {steps}",
@@ -198,20 +220,20 @@ macro_rules! multiply {
 // The upper rows are multiplied while the lower ones are loaded.
 multiply! { multiply_bf16 1:
     columns!(0), upper!(0), "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\n",
-    lower!(0), "tdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7"
+    lower!(0), "tdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n", ahead!()
 }
 multiply! { multiply_x3 2:
     columns!(1), upper!(0), lower!(0), dots!(),
     columns!(0), dots!(),
-    upper!(1), lower!(1), dots!()
+    upper!(1), lower!(1), dots!(), ahead!()
 }
 multiply! { multiply_x6 3:
-    columns!(2), upper!(0), lower!(0), dots!(),
-    columns!(1), dots!(),
+    columns!(0), upper!(2), lower!(2), dots!(), ahead!(),
+    upper!(1), lower!(1), dots!(), ahead!(),
+    columns!(1), dots!(), ahead!(),
+    upper!(0), lower!(0), dots!(), ahead!(),
     columns!(0), dots!(),
-    upper!(1), lower!(1), dots!(),
-    columns!(1), dots!(),
-    columns!(0), upper!(2), lower!(2), dots!()
+    columns!(2), dots!()
 }
 
 /// So many rows in portable code.

@@ -1,6 +1,7 @@
 //! Packing with AVX-512: two loaders, one for each layout, and a transpose of 16 × 16 words.
 
 use super::{Block, LDA, PanelSize, runs};
+use crate::gemm::tiles;
 use std::arch::x86_64::*;
 
 /// Columns of a panel.
@@ -13,6 +14,8 @@ trait Word<const PARTS: usize> {
     type Stored;
     /// Values of k in one word.
     const K: usize;
+    /// Where the values of word `w` lie along k; there may be none at the second place.
+    fn places(w: usize) -> (usize, Option<usize>);
     /// 16 words of each part from values contiguous along k, of which `left` are there; the rest are zero.
     unsafe fn along_k(p: *const Self::Stored, left: usize) -> [__m512i; PARTS];
     /// One word of each part for each of 16 columns (those in `mask`): `p` at this k and, for pairs, `next` at the
@@ -26,8 +29,11 @@ trait Word<const PARTS: usize> {
 
 /// Words are `f32`, as memory.
 struct F32;
-/// Words are pairs of bf16, rounded from `f32`. Of several parts, each is what those before it left of the value.
+/// Words are pairs of bf16, rounded from `f32`.
 struct Bf16;
+/// Words are pairs of bf16 too, of values of `f32` in several parts, each of which is what those before it left of the value
+/// (`gemm/tiles.rs` says which pairs and how they are rounded).
+struct Split;
 /// Words are pairs of bf16, as memory.
 struct Pair;
 
@@ -38,6 +44,9 @@ fn first(n: usize) -> u16 {
 impl Word<1> for F32 {
     type Stored = f32;
     const K: usize = 1;
+    fn places(w: usize) -> (usize, Option<usize>) {
+        (w, None)
+    }
     #[inline(always)]
     unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; 1] {
         // SAFETY: masked values are not read.
@@ -50,54 +59,127 @@ impl Word<1> for F32 {
     }
 }
 
-impl<const PARTS: usize> Word<PARTS> for Bf16 {
+impl Word<1> for Bf16 {
     type Stored = f32;
     const K: usize = 2;
+    fn places(w: usize) -> (usize, Option<usize>) {
+        neighbours(w)
+    }
     #[inline(always)]
-    unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; PARTS] {
-        let mut parts = [zeros(); PARTS];
+    unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; 1] {
         // SAFETY: masked values are not read; the same 512 bits.
         unsafe {
-            let mut low = _mm512_maskz_loadu_ps(first(left), p);
-            let mut high = _mm512_maskz_loadu_ps(first(left.saturating_sub(16)), p.wrapping_add(16));
-            for (number, part) in parts.iter_mut().enumerate() {
-                *part = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
-                if number + 1 < PARTS {
-                    low = _mm512_sub_ps(low, as_f32(_mm512_castsi512_si256(*part)));
-                    high = _mm512_sub_ps(high, as_f32(_mm512_extracti64x4_epi64::<1>(*part)));
-                }
-            }
+            let [low, high] = two(p, left);
+            [std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))]
         }
-        parts
+    }
+    #[inline(always)]
+    unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> [__m512i; 1] {
+        // SAFETY: masked values are not read; the same 256 bits.
+        unsafe {
+            let (even, odd) = (_mm512_cvtneps_pbh(line(Some(p), mask)), _mm512_cvtneps_pbh(line(next, mask)));
+            let words = |numbers| _mm512_cvtepu16_epi32(std::mem::transmute::<__m256bh, __m256i>(numbers));
+            [_mm512_or_si512(words(even), _mm512_slli_epi32::<16>(words(odd)))]
+        }
+    }
+}
+
+impl<const PARTS: usize> Word<PARTS> for Split {
+    type Stored = f32;
+    const K: usize = 2;
+    fn places(w: usize) -> (usize, Option<usize>) {
+        let [lower, upper] = tiles::split_places(w);
+        (lower, Some(upper))
+    }
+    #[inline(always)]
+    unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; PARTS] {
+        // SAFETY: masked values are not read.
+        unsafe { split(two(p, left)) }
     }
     #[inline(always)]
     unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> [__m512i; PARTS] {
-        let mut parts = [zeros(); PARTS];
-        // SAFETY: masked values are not read; the same 256 bits.
-        unsafe {
-            let bf16 = |x| std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
-            let mut even = _mm512_maskz_loadu_ps(mask, p);
-            let mut odd = match next {
-                Some(next) => _mm512_maskz_loadu_ps(mask, next),
-                None => _mm512_setzero_ps(),
-            };
-            for (number, part) in parts.iter_mut().enumerate() {
-                let (low, high) = (bf16(even), bf16(odd));
-                let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
-                *part = _mm512_or_si512(_mm512_cvtepu16_epi32(low), upper);
-                if number + 1 < PARTS {
-                    even = _mm512_sub_ps(even, as_f32(low));
-                    odd = _mm512_sub_ps(odd, as_f32(high));
-                }
+        // SAFETY: masked values are not read.
+        unsafe { split([line(Some(p), mask), line(next, mask)]) }
+    }
+}
+
+/// The parts of values in the lower and in the upper halves of words, as `Split` of the portable packing. (Without closures, which would
+/// be calls.)
+#[inline(always)]
+unsafe fn split<const PARTS: usize>([mut lower, mut upper]: [__m512; 2]) -> [__m512i; PARTS] {
+    let mut parts = [zeros(); PARTS];
+    // SAFETY: registers only.
+    unsafe {
+        for (number, part) in parts.iter_mut().enumerate() {
+            let (rounds, is_last) = (tiles::rounds(number, PARTS), number + 1 == PARTS);
+            let (low, high) = (rounded(lower, rounds, is_last), rounded(upper, rounds, is_last));
+            *part = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high);
+            if !is_last {
+                lower = _mm512_sub_ps(lower, upper_half(low));
+                upper = _mm512_sub_ps(upper, upper_half(high));
             }
         }
-        parts
     }
+    parts
+}
+
+/// Bits of `f32` whose upper halves are the values as bf16, [rounded](tiles::rounds) or not.
+#[inline(always)]
+unsafe fn rounded(values: __m512, rounds: bool, is_last: bool) -> __m512i {
+    // SAFETY: registers only.
+    unsafe {
+        let (bits, half) = (_mm512_castps_si512(values), _mm512_set1_epi32(tiles::HALF));
+        match (rounds, is_last) {
+            (false, _) => bits,
+            (true, false) => _mm512_add_epi32(bits, half),
+            (true, true) => {
+                let numbers = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(values, values);
+                _mm512_mask_add_epi32(bits, numbers, bits, half)
+            }
+        }
+    }
+}
+
+/// The upper halves of words, as `f32`.
+#[inline(always)]
+unsafe fn upper_half(words: __m512i) -> __m512 {
+    // SAFETY: registers only.
+    unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(!0xffff))) }
+}
+
+/// Two words of one value each: `left` values from `p` on, and zeros.
+#[inline(always)]
+unsafe fn two(p: *const f32, left: usize) -> [__m512; 2] {
+    // SAFETY: the caller's contract; masked values are not read.
+    unsafe {
+        [
+            _mm512_maskz_loadu_ps(first(left), p),
+            _mm512_maskz_loadu_ps(first(left.saturating_sub(16)), p.wrapping_add(16)),
+        ]
+    }
+}
+
+/// 16 values across k, those in `mask`; zeros, where there is no such place.
+#[inline(always)]
+unsafe fn line(p: Option<*const f32>, mask: u16) -> __m512 {
+    // SAFETY: the caller's contract; masked values are not read.
+    match p {
+        Some(p) => unsafe { _mm512_maskz_loadu_ps(mask, p) },
+        None => unsafe { _mm512_setzero_ps() },
+    }
+}
+
+/// The places of word `w` where words are pairs of neighbours.
+fn neighbours(w: usize) -> (usize, Option<usize>) {
+    (2 * w, Some(2 * w + 1))
 }
 
 impl Word<1> for Pair {
     type Stored = u16;
     const K: usize = 2;
+    fn places(w: usize) -> (usize, Option<usize>) {
+        neighbours(w)
+    }
     #[inline(always)]
     unsafe fn along_k(p: *const u16, left: usize) -> [__m512i; 1] {
         let mask = if left >= 32 { !0 } else { (1u32 << left) - 1 };
@@ -121,14 +203,7 @@ fn zeros() -> __m512i {
     unsafe { _mm512_setzero_si512() }
 }
 
-/// 16 numbers of bf16 as `f32`.
-#[inline(always)]
-unsafe fn as_f32(numbers: __m256i) -> __m512 {
-    // SAFETY: the caller's contract.
-    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(numbers))) }
-}
-
-/// One word of each part for each of 16 places from `start` on the outer axis, at word `w` of k.
+/// One word of each part for each of 16 places from `start` on the outer axis, at word `w` of k; zeros behind the last value.
 #[inline(always)]
 unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
     block: &Block<'_, W::Stored>,
@@ -138,9 +213,12 @@ unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
     mask: u16,
 ) -> [__m512i; PARTS] {
     let at = |k: usize| block.depth(k).wrapping_add(start);
-    let next = (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1));
+    let (k, next) = W::places(w);
+    if k >= depth {
+        return [zeros(); PARTS];
+    }
     // SAFETY: the caller's contract.
-    unsafe { W::across_k(at(w * W::K), next, mask) }
+    unsafe { W::across_k(at(k), next.filter(|&k| k < depth).map(at), mask) }
 }
 
 /// Sixteen places or fewer, in runs that lie side by side.
@@ -181,7 +259,7 @@ impl Pieces {
         lines
     }
 
-    /// As [`across`](self::across) for these places; zeros at a word behind the last.
+    /// As [`across`](self::across) for these places.
     #[inline(always)]
     unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
         &self,
@@ -189,13 +267,14 @@ impl Pieces {
         w: usize,
         depth: usize,
     ) -> [__m512i; PARTS] {
-        if w * W::K >= depth {
+        let (k, next) = W::places(w);
+        if k >= depth {
             return [zeros(); PARTS];
         }
         let at = |k: usize, offset: isize| block.depth(k).wrapping_offset(offset);
-        let next = |offset| (W::K == 2 && w * 2 + 1 < depth).then(|| at(w * 2 + 1, offset));
+        let next = next.filter(|&k| k < depth);
         // SAFETY: the caller's contract.
-        unsafe { self.joined::<PARTS, W>(|offset| (at(w * W::K, offset), next(offset))) }
+        unsafe { self.joined::<PARTS, W>(|offset| (at(k, offset), next.map(|k| at(k, offset)))) }
     }
 
     /// Sixteen words of these places of k in a row (or column), where each word is one value.
@@ -249,7 +328,7 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
             let mask = first(rows - i);
             for w in (0..words).step_by(16) {
                 let mut squares = [[zeros(); 16]; PARTS];
-                for p in 0..16.min(words - w) {
+                for p in 0..16 {
                     let lines = across::<PARTS, W>(block, i, w + p, depth, mask);
                     squares.iter_mut().zip(lines).for_each(|(square, line)| square[p] = line);
                 }
@@ -272,7 +351,7 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
     out: *mut u32,
     panels: PanelSize,
 ) {
-    let (words, all) = (depth.div_ceil(W::K), panels.words / PARTS);
+    let all = panels.words / PARTS;
     // Word `w` of a part in the half panel, 16 columns wide, that starts at column j.
     let at = |j: usize, w: usize, part: usize| {
         let line = at_part::<PARTS>(w / 16 * 16, part) + w % 16;
@@ -286,11 +365,7 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
             for w in 0..all {
                 for j in halves() {
                     let mask = first(columns.saturating_sub(j));
-                    let lines = if w < words {
-                        across::<PARTS, W>(block, j, w, depth, mask)
-                    } else {
-                        [zeros(); PARTS]
-                    };
+                    let lines = across::<PARTS, W>(block, j, w, depth, mask);
                     for (part, line) in lines.into_iter().enumerate() {
                         _mm512_storeu_si512(at(j, w, part), line);
                     }
@@ -342,9 +417,11 @@ unsafe fn square<const PARTS: usize, W: Word<PARTS>>(
     let mut squares = [[zeros(); 16]; PARTS];
     // SAFETY: the caller's contract; columns and values beyond the block are masked.
     unsafe {
-        for c in 0..16.min(columns.saturating_sub(j)) {
+        // As many turns as there are registers, so that they are unrolled.
+        for c in 0..16 {
             let k = w * W::K;
             let lines = match pieces {
+                _ if j + c >= columns => [zeros(); PARTS],
                 Some(pieces) => pieces.along_k::<PARTS, W>(block.row(j + c)),
                 None => W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k)),
             };
@@ -390,8 +467,8 @@ macro_rules! instances {
 }
 instances!("avx512f,avx512bw" F32<1> f32 pack_a_f32 pack_b_f32);
 instances!("avx512f,avx512bw,avx512bf16" Bf16<1> f32 pack_a_bf16 pack_b_bf16);
-instances!("avx512f,avx512bw,avx512bf16" Bf16<2> f32 pack_a_two pack_b_two);
-instances!("avx512f,avx512bw,avx512bf16" Bf16<3> f32 pack_a_three pack_b_three);
+instances!("avx512f,avx512bw" Split<2> f32 pack_a_two pack_b_two);
+instances!("avx512f,avx512bw" Split<3> f32 pack_a_three pack_b_three);
 instances!("avx512f,avx512bw,avx512vl" Pair<1> u16 pack_a_pairs pack_b_pairs);
 
 /// 16×16 words: pairs, then quadruples within 128-bit lanes, then the lanes.
