@@ -227,7 +227,7 @@ struct Own<'a> {
     aside: Vec<*mut f32>,
     room: Room,
     /// The factors of the next matrix.
-    later: Later,
+    later: Later<'a>,
     /// How many tiles a matrix takes, about.
     tiles: usize,
 }
@@ -259,7 +259,7 @@ impl<'a> Own<'a> {
     }
 
     /// What is fetched while a matrix is computed: the factors of the next one, each once.
-    fn fetched(&self, next: usize) -> Later {
+    fn fetched(&self, next: usize) -> Later<'a> {
         let step = self.step;
         let products = step.products.iter().flat_map(|product| [&product.a, &product.b]);
         let factors = products.chain(step.consumers.iter().map(|consumer| &consumer.with));

@@ -1,15 +1,15 @@
-//! Matrices that are packed later: register tiles prefetch them meanwhile, a few lines with every step of k, so that they come from
-//! memory while others are multiplied. More of them at once would occupy the miss buffers that the tile needs.
+//! What is packed later: register tiles prefetch it meanwhile, a few lines with every step of k, so that it comes from
+//! memory while something else is multiplied. More of it at once would occupy the miss buffers that the tile needs.
 
+use super::Matrix;
 use super::microkernel::{Ahead, Reach};
 use super::pack::Offsets;
-use super::{Matrix, STREAMS};
 use crate::cache;
 
 /// What tiles of one product after the other prefetch.
 #[derive(Debug, Default)]
-pub(crate) struct Later {
-    matrices: Vec<Rows>,
+pub(crate) struct Later<'a> {
+    matrices: Vec<Lines<'a>>,
     /// How many tiles there will be, about, and how many there were.
     tiles: usize,
     seen: usize,
@@ -18,75 +18,86 @@ pub(crate) struct Later {
     done: usize,
 }
 
-/// A matrix that lies in rows.
+/// A matrix that lies in lines.
 #[derive(Debug)]
-struct Rows {
+pub(super) struct Lines<'a> {
     start: *const u8,
-    /// Bytes from row to row, and of a row.
-    stride: usize,
+    /// Where lines start, in elements of `size` bytes.
+    offsets: Offsets<'a>,
+    size: usize,
+    /// How many lines there are, and bytes of each.
+    count: usize,
     bytes: usize,
-    rows: usize,
-    /// The row and the byte in it that come next.
-    row: usize,
+    /// The line and the byte in it that come next.
+    line: usize,
     at: usize,
 }
 
-impl Later {
+impl<'a> Later<'a> {
     /// Spreads the prefetching of these matrices over about `tiles` tiles, if they take at most a quarter of the second-level cache. Those
-    /// that do not lie in rows are left out.
-    pub(crate) fn of(matrices: &[Matrix<'_>], tiles: usize) -> Self {
-        let matrices: Vec<Rows> = matrices.iter().filter_map(Rows::of).collect();
-        let bytes = matrices.iter().map(|matrix| matrix.rows * matrix.bytes).sum::<usize>();
-        if bytes > cache::second_level() / 4 {
-            return Later::default();
-        }
+    /// that do not lie in lines are left out.
+    pub(crate) fn of(matrices: &[Matrix<'a>], tiles: usize) -> Self {
+        let all = Later::lines(matrices.iter().filter_map(Lines::of).collect(), tiles);
+        if all.bytes > cache::second_level() / 4 { Later::default() } else { all }
+    }
+
+    /// Of matrices that lie in lines.
+    pub(super) fn lines(matrices: Vec<Lines<'a>>, tiles: usize) -> Self {
+        let bytes = matrices.iter().map(|matrix| matrix.count * matrix.bytes).sum::<usize>();
         Later { matrices, tiles, seen: 0, bytes, done: 0 }
     }
 
-    /// Puts what the next tile shall prefetch into its streams, if something is due.
-    pub(super) fn stream(&mut self, reach: Reach, streams: &mut [Ahead; STREAMS]) {
+    /// Another tile multiplies.
+    pub(super) fn next_tile(&mut self) {
         self.seen += 1;
-        if self.done * self.tiles >= self.bytes * self.seen || reach.rows == 0 {
-            return;
-        }
-        for stream in &mut streams[..reach.streams] {
-            let Some(ahead) = self.piece(reach) else { return };
-            *stream = ahead;
-        }
     }
 
-    /// The next piece of some rows.
-    fn piece(&mut self, reach: Reach) -> Option<Ahead> {
-        let matrix = self.matrices.last_mut()?;
-        let ahead = Ahead { ptr: matrix.start, stride: matrix.stride }.at(matrix.row, matrix.at);
-        self.done += reach.rows * reach.bytes;
-        matrix.at += reach.bytes;
-        if matrix.at >= matrix.bytes {
-            (matrix.row, matrix.at) = (matrix.row + reach.rows, 0);
+    /// A piece that this tile shall prefetch, if one is due.
+    pub(super) fn piece(&mut self, reach: Reach) -> Option<Ahead> {
+        if self.done * self.tiles >= self.bytes * self.seen || reach.rows == 0 {
+            return None;
         }
-        if matrix.row >= matrix.rows {
+        let matrix = self.matrices.last_mut()?;
+        let piece = matrix.piece(reach);
+        self.done += reach.rows * reach.bytes;
+        if matrix.line >= matrix.count {
             self.matrices.pop();
         }
-        Some(ahead)
+        Some(piece)
     }
 }
 
-impl Rows {
-    fn of(matrix: &Matrix<'_>) -> Option<Self> {
+impl<'a> Lines<'a> {
+    /// `count` lines of `length` elements of `size` bytes.
+    pub(super) fn new(
+        start: *const u8,
+        offsets: Offsets<'a>,
+        size: usize,
+        (count, length): (usize, usize),
+    ) -> Self {
+        Lines { start, offsets, size, count, bytes: length * size, line: 0, at: 0 }
+    }
+
+    fn of(matrix: &Matrix<'a>) -> Option<Self> {
         let (outer, k) = (matrix.outer, matrix.k);
         let (along, across) = if k.offsets().unit() { (k, outer) } else { (outer, k) };
-        let (true, Offsets::Strided(stride)) = (along.offsets().unit(), across.offsets()) else {
-            return None;
+        let lies_in_lines = along.offsets().unit() && matches!(across.offsets(), Offsets::Strided(_));
+        let size = (across.len(), along.len());
+        lies_in_lines.then(|| Lines::new(matrix.start, across.offsets(), matrix.element.size(), size))
+    }
+
+    /// Takes a piece: of lines at equal distances, a part of so many lines; of others, so many parts of one line.
+    fn piece(&mut self, Reach { rows, bytes }: Reach) -> Ahead {
+        let offset = self.offsets.at(self.line).wrapping_mul(self.size as isize);
+        let ptr = self.start.wrapping_offset(offset).wrapping_add(self.at);
+        let (stride, lines, parts) = match self.offsets {
+            Offsets::Strided(stride) => ((stride as usize).wrapping_mul(self.size), rows, 1),
+            Offsets::Table(_) => (bytes, 1, rows),
         };
-        let size = matrix.element.size();
-        let stride = usize::try_from(stride).ok()? * size;
-        Some(Rows {
-            start: matrix.start,
-            stride,
-            bytes: along.len() * size,
-            rows: across.len(),
-            row: 0,
-            at: 0,
-        })
+        self.at += parts * bytes;
+        if self.at >= self.bytes {
+            (self.line, self.at) = (self.line + lines, 0);
+        }
+        Ahead { ptr, stride }
     }
 }

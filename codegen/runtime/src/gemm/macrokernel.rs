@@ -5,7 +5,8 @@
 //! or B that is packed next.
 
 use super::blocking::{GemmCall, STAGED, Space, chunks};
-use super::microkernel::{Ahead, KC, LDA, Strip, TileOutput, prefetch_far, streams};
+use super::later::{Later, Lines};
+use super::microkernel::{Ahead, KC, LDA, Strip, TileOutput, streams};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
 use super::{Buffers, Output, Prologue, STREAMS, TILE_COLUMNS, Touched, transposed};
@@ -101,23 +102,23 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         k: usize,
         b: *const u32,
         next_b: Option<Touched>,
-        next: &mut Next<'_>,
+        next: &mut Later<'_>,
     ) {
         let (job, kernels, words) = (self.gemm.job, self.gemm.kernels, self.words(k));
         let is_last = k + self.depth(k) == job.k;
-        next.pace(rows.len().div_ceil(kernels.mr) * self.columns.len().div_ceil(kernels.nr));
         for n in chunks(self.columns.clone(), job.tile_columns()) {
             for i in chunks(rows.clone(), kernels.mr) {
                 let a = self.space.a.wrapping_add((i.start - rows.start) * LDA);
                 let (c, ldc) = self.strip(rows.start, i.start, n.start);
                 for j in chunks(n.clone(), kernels.nr) {
-                    next.prefetch();
                     let b = b.wrapping_add((j.start - self.columns.start) * words);
                     let c = c.wrapping_add(j.start - n.start);
                     let here = Ahead { ptr: c.cast(), stride: 4 * ldc };
-                    let (writes, reads) = self.ahead(here, (i.start, j.start), is_last, next_b);
+                    let (writes, reads, read) = self.ahead(here, (i.start, j.start), is_last, next_b);
                     let accumulate = k > 0 || self.adds();
-                    let target = TileOutput { c, ldc, accumulate, writes, reads };
+                    let later = Ahead { stride: 0, ..here };
+                    let mut target = TileOutput { c, ldc, accumulate, writes, reads, later };
+                    kernels.prefetch_later(next, (i.len(), words), read, &mut target);
                     // SAFETY: packed above; the strip has these rows and columns.
                     unsafe {
                         if j.len() == kernels.nr {
@@ -158,15 +159,16 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, whose sums go to `c`. While the last block of k
-    /// is added, what the epilogue writes and reads there; before that, the block of B that is packed next.
+    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, whose sums go to `c`, and how many of the latter
+    /// there are. While the last block of k is added, what the epilogue writes and reads there; before that, the block of B that is
+    /// packed next.
     fn ahead(
         &self,
         c: Ahead,
         (i, j): (usize, usize),
         is_last: bool,
         next_b: Option<Touched>,
-    ) -> ([Ahead; STREAMS], [Ahead; STREAMS]) {
+    ) -> ([Ahead; STREAMS], [Ahead; STREAMS], usize) {
         let at = |touched: Touched, row: usize| {
             let start = touched.start.wrapping_offset(touched.batch.wrapping_mul(self.batch as isize));
             Ahead { ptr: start, stride: touched.row }.at(row, j * touched.size)
@@ -175,11 +177,12 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
             let all =
                 |touched: &'r [Option<Touched>]| touched.iter().flatten().map(move |&touched| at(touched, i));
             let Buffers { writes, reads, .. } = self.gemm.buffers;
-            return (streams(all(writes).chain([c]), c), streams(all(reads), c));
+            return (streams(all(writes).chain([c]), c), streams(all(reads), c), all(reads).count());
         }
         // With the last rows, so that it is not there long before it is needed.
         let row = |next: Touched| (i + self.block()).checked_sub(self.rows.end).map(|row| at(next, row));
-        ([c; STREAMS], [next_b.and_then(row).unwrap_or(c); STREAMS])
+        let next = next_b.and_then(row);
+        ([c; STREAMS], [next.unwrap_or(c); STREAMS], next.iter().count())
     }
 
     /// The block of B that is packed next, from `end` on, if it is packed as it lies and row by row.
@@ -255,72 +258,29 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    /// The block of A that is packed after the one of `rows` and k, in the loops of `run`.
-    fn next_a(&self, rows: &Range<usize>, k: usize, packed: Range<usize>) -> Next<'a> {
-        let job = self.gemm.job;
+    /// The block of A that is packed after the one of `rows` and k, in the loops of `run`, if it is packed as it lies.
+    fn next_a(&self, rows: &Range<usize>, k: usize, packed: Range<usize>) -> Later<'a> {
+        let (job, kernels) = (self.gemm.job, self.gemm.kernels);
         let (row, k) = match (k + self.block() < packed.end, rows.end < self.rows.end) {
             (true, _) => (rows.start, k + self.block()),
             (_, true) => (rows.end, packed.start),
             _ => (self.rows.start, packed.end),
         };
-        let count = self.gemm.kernels.mc.min(self.rows.end - row);
-        let source = self.a.from(row, k.min(job.k.saturating_sub(1)));
-        let (base, size) = (source.base, source.size);
         if k >= job.k || matches!(self.gemm.packer().way(&self.a, job.a.element), Way::Staged) {
-            return Next { base, size, runs: source.k, left: 0, length: 0, run: 0, done: 0, pace: 0 };
+            return Later::default();
         }
-        let (runs, left, length) = match source.k.unit() {
-            true => (source.outer, count, self.depth(k)),
-            false => (source.k, self.depth(k), count),
+        let (count, depth) = (kernels.mc.min(self.rows.end - row), self.depth(k));
+        let source = self.a.from(row, k);
+        let (offsets, size) = match source.k.unit() {
+            true => (source.outer, (count, depth)),
+            false => (source.k, (depth, count)),
         };
-        Next { base, size, runs, left, length, run: 0, done: 0, pace: 0 }
+        let lines = Lines::new(source.base, offsets, source.size, size);
+        Later::lines(vec![lines], kernels.tiles(rows.len(), self.columns.len()))
     }
 }
 
 /// Rows (or columns) and values of k that are computed at a time.
 fn most(prologue: Prologue) -> (usize, usize) {
     if prologue.along_k { (STAGED, KC) } else { (TILE_COLUMNS, STAGED) }
-}
-
-/// Walks the block of A that is packed next, a few cache lines per register tile, so that it comes from memory
-/// while this block multiplies.
-struct Next<'a> {
-    base: *const u8,
-    /// Bytes per element.
-    size: usize,
-    /// Where the contiguous runs start, each `length` values long, of which `left` have not been fetched.
-    runs: Offsets<'a>,
-    left: usize,
-    length: usize,
-    /// The current run, and how many of its values have been fetched.
-    run: usize,
-    done: usize,
-    /// Cache lines per tile.
-    pace: usize,
-}
-
-impl Next<'_> {
-    /// Values in a cache line.
-    fn line(&self) -> usize {
-        64 / self.size
-    }
-
-    /// Divides the walk by the number of tiles.
-    fn pace(&mut self, tiles: usize) {
-        self.pace = (self.left * self.length.div_ceil(self.line())).div_ceil(tiles);
-    }
-
-    fn prefetch(&mut self) {
-        for _ in 0..self.pace {
-            if self.left == 0 {
-                return;
-            }
-            let offset = self.runs.at(self.run).wrapping_add(self.done as isize);
-            prefetch_far(self.base.wrapping_offset(offset.wrapping_mul(self.size as isize)).cast());
-            self.done += self.line();
-            if self.done >= self.length {
-                (self.run, self.left, self.done) = (self.run + 1, self.left - 1, 0);
-            }
-        }
-    }
 }

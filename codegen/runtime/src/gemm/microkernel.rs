@@ -6,6 +6,7 @@
 //! tile it is in; so results do not depend on how C is divided.
 
 use super::gemv::{self, Gemv};
+use super::later::Later;
 use super::pack::{self, Narrow, PackA, PackB};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
@@ -46,14 +47,10 @@ impl Ahead {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// How much a tile prefetches of each kind.
+/// What a tile prefetches at a time of what is packed later: so many bytes of so many rows.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
-    /// Of how many streams.
-    pub streams: usize,
-    /// Rows of each.
     pub rows: usize,
-    /// Bytes of each row.
     pub bytes: usize,
 }
 
@@ -65,6 +62,8 @@ pub(super) struct TileOutput {
     pub accumulate: bool,
     pub writes: [Ahead; STREAMS],
     pub reads: [Ahead; STREAMS],
+    /// What is packed later, on the tile unit; other kernels prefetch it as if it was read.
+    pub later: Ahead,
 }
 
 /// What there is to prefetch, again and again; `otherwise`, if there is nothing.
@@ -208,12 +207,25 @@ impl Kernels {
         rows.div_ceil(self.mr) * columns.div_ceil(self.nr)
     }
 
-    /// What a tile of these rows and columns prefetches while it multiplies `words` words.
-    pub(super) fn reach(&self, (rows, columns): (usize, usize), words: usize) -> Reach {
-        let bytes = LINE.max(4 * columns.next_multiple_of(self.column_unit()));
-        match self.is_tiled() {
-            true => Reach { streams: 1, rows: words / self.step.words * self.rows_ahead, bytes },
-            false => Reach { streams: STREAMS, rows: (words / (2 * STREAMS)).min(rows), bytes },
+    /// Has the next tile, of so many rows and words, prefetch what is packed later, beside the first `reads` of what is read.
+    pub(super) fn prefetch_later(
+        &self,
+        later: &mut Later<'_>,
+        (rows, words): (usize, usize),
+        reads: usize,
+        target: &mut TileOutput,
+    ) {
+        let bytes = LINE.max(4 * self.nr);
+        later.next_tile();
+        if self.is_tiled() {
+            let reach = Reach { rows: words / self.step.words * self.rows_ahead, bytes };
+            target.later = later.piece(reach).unwrap_or(target.later);
+            return;
+        }
+        let reach = Reach { rows: (words / (2 * STREAMS)).min(rows), bytes };
+        for stream in target.reads.iter_mut().skip(reads) {
+            let Some(piece) = later.piece(reach) else { return };
+            *stream = piece;
         }
     }
 
@@ -379,18 +391,6 @@ pub(super) fn prefetch(line: *const u8) {
     // SAFETY: part of the baseline, and it may point anywhere.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// Fetches a cache line into L2.
-#[inline(always)]
-pub(super) fn prefetch_far(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: part of the baseline, and it may point anywhere.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;

@@ -11,7 +11,7 @@ use super::microkernel::{LDA, Load};
 use std::ops::Range;
 
 /// Where the elements of one axis lie, from the start of a block, in elements.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Offsets<'a> {
     Strided(isize),
     Table(&'a [isize]),

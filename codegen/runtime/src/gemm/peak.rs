@@ -49,10 +49,11 @@ unsafe fn tiles(kernels: &Kernels) {
     // SAFETY: the caller's contract.
     let _tiles = unsafe { kernels.configured() };
     for _ in 0..TILES {
-        let (ptr, stride) = (c.as_mut_ptr(), kernels.nr);
-        let ahead = [Ahead { ptr: ptr.cast(), stride: 4 * stride }; STREAMS];
-        let target =
-            TileOutput { c: ptr.cast(), ldc: stride, accumulate: false, writes: ahead, reads: ahead };
+        let (c, ldc) = (c.as_mut_ptr().cast::<f32>(), kernels.nr);
+        let here = Ahead { ptr: c.cast(), stride: 4 * ldc };
+        let [writes, reads] = [[here; STREAMS]; 2];
+        let later = Ahead { stride: 0, ..here };
+        let target = TileOutput { c, ldc, accumulate: false, writes, reads, later };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
         unsafe { (kernels.tile)(kernels.mr, WORDS, a.as_ptr().cast(), b.as_ptr().cast(), &target) };
         black_box(&c);

@@ -178,7 +178,7 @@ impl SingleThread {
         wedge: Wedge,
         results: &Results,
         room: Room,
-        later: &mut Later,
+        later: &mut Later<'_>,
     ) {
         debug_assert!(columns.start.is_multiple_of(ALIGN) && k.start.is_multiple_of(ALIGN));
         if k.is_empty() && !results.adds {
@@ -235,7 +235,7 @@ impl SingleThread {
         columns: Range<usize>,
         wedge: Wedge,
         results: &Results,
-        later: &mut Later,
+        later: &mut Later<'_>,
     ) {
         let kernels = self.kernels();
         let width = panels.columns.next_multiple_of(kernels.nr);
@@ -261,8 +261,9 @@ impl SingleThread {
                 let c = results.start.wrapping_add(down * results.ld + j.start - first);
                 let here = [Ahead { ptr: c.cast(), stride: 4 * results.ld }; STREAMS];
                 let (accumulate, ldc) = (results.adds, results.ld);
-                let mut target = TileOutput { c, ldc, accumulate, writes: here, reads: here };
-                later.stream(kernels.reach((i.len(), columns), words), &mut target.reads);
+                let nothing = Ahead { stride: 0, ..here[0] };
+                let mut target = TileOutput { c, ldc, accumulate, writes: here, reads: here, later: nothing };
+                kernels.prefetch_later(later, (i.len(), words), 0, &mut target);
                 // SAFETY: the caller's contract.
                 unsafe { kernels.multiply((i.len(), columns), words, a, b, &target) };
             }

@@ -135,7 +135,7 @@ macro_rules! dots {
         "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
     };
 }
-// Prefetches of two rows of the first of what is written, and of the first of what is read.
+// Prefetches of two rows of the first of what is written, of the first of what is read, and of two pieces of what is packed later.
 macro_rules! ahead {
     () => {
         "prefetchw [{writes}]
@@ -147,7 +147,12 @@ macro_rules! ahead {
         prefetcht0 [{reads} + {reads_stride}]
         prefetcht0 [{reads} + {reads_stride} + 64]
         lea {writes}, [{writes} + 2*{writes_stride}]
-        lea {reads}, [{reads} + 2*{reads_stride}]\n"
+        lea {reads}, [{reads} + 2*{reads_stride}]
+        prefetcht1 [{later}]
+        prefetcht1 [{later} + 64]
+        prefetcht1 [{later} + {later_stride}]
+        prefetcht1 [{later} + {later_stride} + 64]
+        lea {later}, [{later} + 2*{later_stride}]\n"
     };
 }
 
@@ -162,7 +167,6 @@ macro_rules! multiply {
             const B: usize = SIDE * 4;
             const HALF: usize = 16 * A;
             let stride = target.ldc * 4;
-            let (upper, lower) = (target.c, target.c.wrapping_add(16 * target.ldc));
             macro_rules! product {
                 ($start:literal) => {
                     asm!(
@@ -176,10 +180,13 @@ macro_rules! multiply {
                         "dec {steps}",
                         "jnz 2b",
                         "3:",
-                        "tilestored [{upper} + {stride}], tmm0",
-                        "tilestored [{upper} + {stride} + 64], tmm1",
-                        "tilestored [{lower} + {stride}], tmm2",
-                        "tilestored [{lower} + {stride} + 64], tmm3",
+                        "tilestored [{c} + {stride}], tmm0",
+                        "tilestored [{c} + {stride} + 64], tmm1",
+                        "mov {a}, {stride}",
+                        "shl {a}, 4",
+                        "add {c}, {a}",
+                        "tilestored [{c} + {stride}], tmm2",
+                        "tilestored [{c} + {stride} + 64], tmm3",
                         steps = inout(reg) words / ($parts * STEP) => _,
                         a = inout(reg) a => _,
                         b = inout(reg) b => _,
@@ -188,13 +195,14 @@ macro_rules! multiply {
                         half = const HALF,
                         a_step = const $parts * STEP * 4,
                         b_step = const $parts * STEP * B,
-                        upper = in(reg) upper,
-                        lower = in(reg) lower,
-                        stride = in(reg) stride,
+                        c = inout(reg) target.c => _,
+                        stride = inout(reg) stride => _,
                         writes = inout(reg) target.writes[0].ptr => _,
                         writes_stride = in(reg) target.writes[0].stride,
                         reads = inout(reg) target.reads[0].ptr => _,
                         reads_stride = in(reg) target.reads[0].stride,
+                        later = inout(reg) target.later.ptr => _,
+                        later_stride = in(reg) target.later.stride,
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(nostack)
@@ -205,10 +213,16 @@ macro_rules! multiply {
             unsafe {
                 if target.accumulate {
                     product!(
-                        "tileloadd tmm0, [{upper} + {stride}]
-                        tileloadd tmm1, [{upper} + {stride} + 64]
-                        tileloadd tmm2, [{lower} + {stride}]
-                        tileloadd tmm3, [{lower} + {stride} + 64]"
+                        "tileloadd tmm0, [{c} + {stride}]
+                        tileloadd tmm1, [{c} + {stride} + 64]
+                        shl {stride}, 4
+                        add {c}, {stride}
+                        shr {stride}, 4
+                        tileloadd tmm2, [{c} + {stride}]
+                        tileloadd tmm3, [{c} + {stride} + 64]
+                        shl {stride}, 4
+                        sub {c}, {stride}
+                        shr {stride}, 4"
                     );
                 } else {
                     product!("tilezero tmm0\ntilezero tmm1\ntilezero tmm2\ntilezero tmm3");

@@ -163,9 +163,11 @@ unsafe fn two(p: *const f32, left: usize) -> [__m512; 2] {
 #[inline(always)]
 unsafe fn line(p: Option<*const f32>, mask: u16) -> __m512 {
     // SAFETY: the caller's contract; masked values are not read.
-    match p {
-        Some(p) => unsafe { _mm512_maskz_loadu_ps(mask, p) },
-        None => unsafe { _mm512_setzero_ps() },
+    unsafe {
+        match p {
+            Some(p) => _mm512_maskz_loadu_ps(mask, p),
+            None => _mm512_setzero_ps(),
+        }
     }
 }
 
