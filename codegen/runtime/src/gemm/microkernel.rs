@@ -339,7 +339,7 @@ impl<L: Lanes> Arithmetic for L {
 unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     words: usize,
     a: *const u32,
-    (row_stride, stride): (usize, usize),
+    strides: (usize, usize),
     b: *const u32,
     target: &TileOutput,
 ) {
@@ -347,38 +347,60 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     // SAFETY: the caller's contract; prefetches may point anywhere.
     unsafe {
         let mut sums = [[A::Sum::splat(0.0); V]; R];
-        for p in 0..words {
-            // One row of all that is written and read beside every 8 steps: in a burst they would occupy the miss
-            // buffers that the stream of B needs.
-            let (row, stream) = ((p / (2 * STREAMS)).min(R - 1), p % STREAMS);
+        // One row of all that is written and read beside every 8 words: in a burst they would occupy the miss buffers that the stream of
+        // B needs. Afterwards words are multiplied in a loop of their own, since what there is beside them takes as many instructions as they do.
+        let beside = words.min(R * 2 * STREAMS);
+        for word in 0..beside {
+            let (row, stream) = (word / (2 * STREAMS), word % STREAMS);
             for line in (0..V * lanes * 4).step_by(LINE) {
                 prefetch_to_write(target.writes[stream].at(row, line).ptr);
                 prefetch(target.reads[stream].at(row, line).ptr);
-                prefetch(b.wrapping_add((p + 8) * nr).cast::<u8>().wrapping_add(line));
             }
-            let a = a.add(p * stride);
-            if row_stride == 1 {
-                // A line or two of every step.
-                for i in [0, R - 1] {
-                    prefetch(a.wrapping_add(8 * stride + i).cast());
-                }
-            }
-            let b = b.add(p * nr);
-            let mut columns = [A::words(b); V];
-            for (v, column) in columns.iter_mut().enumerate().skip(1) {
-                *column = A::words(b.add(v * lanes));
-            }
-            for (i, sums) in sums.iter_mut().enumerate() {
-                let x = A::broadcast(a.add(i * row_stride));
-                for (sum, column) in sums.iter_mut().zip(columns) {
-                    *sum = A::multiply_add(*sum, x, column);
-                }
-            }
+            multiply_word::<A, R, V>(&mut sums, a.add(word * strides.1), strides, b.add(word * nr));
+        }
+        for word in beside..words {
+            multiply_word::<A, R, V>(&mut sums, a.add(word * strides.1), strides, b.add(word * nr));
         }
         for (i, sums) in sums.into_iter().enumerate() {
             for (v, sum) in sums.into_iter().enumerate() {
                 let c = target.c.add(i * target.ldc + v * lanes);
                 (if target.accumulate { sum + A::Sum::load(c) } else { sum }).store(c);
+            }
+        }
+    }
+}
+
+/// Multiplies one word of R rows of A with V registers of B.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn multiply_word<A: Arithmetic, const R: usize, const V: usize>(
+    sums: &mut [[A::Sum; V]; R],
+    a: *const u32,
+    (row_stride, stride): (usize, usize),
+    b: *const u32,
+) {
+    let lanes = A::Sum::LANES;
+    // SAFETY: the caller's contract; prefetches may point anywhere.
+    unsafe {
+        for line in (0..V * lanes * 4).step_by(LINE) {
+            prefetch(b.wrapping_add(8 * 2 * lanes).cast::<u8>().wrapping_add(line));
+        }
+        if row_stride == 1 {
+            // A line or two of every word.
+            for i in [0, R - 1] {
+                prefetch(a.wrapping_add(8 * stride + i).cast());
+            }
+        }
+        let mut columns = [A::words(b); V];
+        for (v, column) in columns.iter_mut().enumerate().skip(1) {
+            *column = A::words(b.add(v * lanes));
+        }
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let x = A::broadcast(a.add(i * row_stride));
+            for (sum, column) in sums.iter_mut().zip(columns) {
+                *sum = A::multiply_add(*sum, x, column);
             }
         }
     }
