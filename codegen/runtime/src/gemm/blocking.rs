@@ -4,7 +4,7 @@
 //! (weight gradients), one block of k at a time. Blocks of A in L2 and L1: `macrokernel.rs`; their sizes `kc` and `mc`: `microkernel.rs`.
 
 use super::macrokernel::{Macrokernel, Packed};
-use super::microkernel::{Kernels, LDA};
+use super::microkernel::{KC, Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
 use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, transposed};
@@ -15,10 +15,11 @@ use crate::pool::share;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Packed words of B per thread: 12 MiB, in the last cache. A tile unit is too fast for what that gives; for it, five
-/// eighths of L2.
+/// Packed words of B per thread: five eighths of L2, if that is a block of as many columns as are worth it, or for a tile unit, which is too
+/// fast for what the last cache gives; else 12 MiB, in the last cache.
 fn b_words(kernels: &Kernels) -> usize {
-    if kernels.is_tiled() { cache::second_level() / 4 / 8 * 5 } else { 3 << 20 }
+    let in_second = cache::second_level() / 4 / 8 * 5;
+    if kernels.is_tiled() || in_second >= FEWEST_COLUMNS * KC { in_second } else { 3 << 20 }
 }
 
 /// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than

@@ -699,6 +699,7 @@ mod x86 {
         ..AMX
     };
     pub(super) static AMX_X6: Kernels = Kernels {
+        mc: 128,
         step: Step { values: 32, words: 3 * tiles::STEP },
         rows_ahead: 8,
         tile: tiles::x6,
