@@ -347,8 +347,9 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     // SAFETY: the caller's contract; prefetches may point anywhere.
     unsafe {
         let mut sums = [[A::Sum::splat(0.0); V]; R];
-        // One row of all that is written and read beside every 8 words: in a burst they would occupy the miss buffers that the stream of
-        // B needs. Afterwards words are multiplied in a loop of their own, since what there is beside them takes as many instructions as they do.
+        // One row of all that is written and read beside every 8 words: in a burst they would occupy the miss buffers that the
+        // stream of B needs. Words behind the last row have a loop of their own: what stands beside a word is half as many instructions as
+        // the word, and a processor with two multipliers can hardly begin them all in its time.
         let beside = words.min(R * 2 * STREAMS);
         for word in 0..beside {
             let (row, stream) = (word / (2 * STREAMS), word % STREAMS);
