@@ -353,10 +353,9 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
         let beside = words.min(R * 2 * STREAMS);
         for word in 0..beside {
             let (row, stream) = (word / (2 * STREAMS), word % STREAMS);
-            for line in (0..V * lanes * 4).step_by(LINE) {
-                prefetch_to_write(target.writes[stream].at(row, line).ptr);
-                prefetch(target.reads[stream].at(row, line).ptr);
-            }
+            let line = if V * lanes * 4 > LINE { word / STREAMS % 2 * LINE } else { 0 };
+            prefetch_to_write(target.writes[stream].at(row, line).ptr);
+            prefetch(target.reads[stream].at(row, line).ptr);
             multiply_word::<A, R, V>(&mut sums, a.add(word * strides.1), strides, b.add(word * nr));
         }
         for word in beside..words {
