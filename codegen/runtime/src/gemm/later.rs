@@ -86,7 +86,7 @@ impl<'a> Lines<'a> {
         lies_in_lines.then(|| Lines::new(matrix.start, across.offsets(), matrix.element.size(), size))
     }
 
-    /// Takes a piece: of lines at equal distances, a part of so many lines; of others, so many parts of one line.
+    /// The next piece: the same part of several lines if these are equally far apart, else a longer part of one line.
     fn piece(&mut self, Reach { rows, bytes }: Reach) -> Ahead {
         let offset = self.offsets.at(self.line).wrapping_mul(self.size as isize);
         let ptr = self.start.wrapping_offset(offset).wrapping_add(self.at);

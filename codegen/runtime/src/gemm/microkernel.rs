@@ -44,10 +44,12 @@ impl Ahead {
     }
 }
 
+/// How many words ahead operands are prefetched.
+const WORDS_AHEAD: usize = 8;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// What a tile prefetches at a time of what is packed later: so many bytes of so many rows.
+/// How much a tile prefetches of what is packed later: `bytes` of each of `rows`.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
     pub rows: usize,
@@ -207,7 +209,8 @@ impl Kernels {
         rows.div_ceil(self.mr) * columns.div_ceil(self.nr)
     }
 
-    /// Has the next tile, of so many rows and words, prefetch what is packed later, beside the first `reads` of what is read.
+    /// Lets the next tile prefetch what is packed later. The tile has `rows` rows and `words` words, and keeps its first `reads` streams of
+    /// what is read.
     pub(super) fn prefetch_later(
         &self,
         later: &mut Later<'_>,
@@ -385,12 +388,12 @@ unsafe fn multiply_word<A: Arithmetic, const R: usize, const V: usize>(
     // SAFETY: the caller's contract; prefetches may point anywhere.
     unsafe {
         for line in (0..V * lanes * 4).step_by(LINE) {
-            prefetch(b.wrapping_add(8 * 2 * lanes).cast::<u8>().wrapping_add(line));
+            prefetch(b.wrapping_add(WORDS_AHEAD * 2 * lanes).cast::<u8>().wrapping_add(line));
         }
         if row_stride == 1 {
             // A line or two of every word.
             for i in [0, R - 1] {
-                prefetch(a.wrapping_add(8 * stride + i).cast());
+                prefetch(a.wrapping_add(WORDS_AHEAD * stride + i).cast());
             }
         }
         let mut columns = [A::words(b); V];

@@ -35,12 +35,12 @@ pub(super) fn split_places(w: usize) -> [usize; 2] {
     [lower, lower + STEP]
 }
 
-/// What is added to the bits of an `f32`, to be rounded by keeping the upper ones. It may take away that something is no number, so
-/// that it is not added to what is no number in the last part.
+/// Added to the bits of an `f32`, it rounds to the nearest number whose lower half is zero. It may turn a NaN into zero, so the last
+/// part, which must keep it, does not add it to a NaN.
 pub(super) const HALF: i32 = 0x8000;
 
-/// Whether this part of so many is rounded to the nearest number (away from zero where two are as near), and not towards zero. What the
-/// first leaves has either sign; two parts hold all digits but the last eight, which are the third's and need no rounding.
+/// Whether part number `part` is rounded to nearest (ties away from zero) and not towards zero. The first of several always is, so that
+/// what it leaves has either sign. Of three, the other two hold every digit that is left, so nothing is rounded away.
 pub(super) fn rounds(part: usize, parts: usize) -> bool {
     part == 0 || part + 1 == parts && parts < 3
 }

@@ -419,7 +419,7 @@ unsafe fn square<const PARTS: usize, W: Word<PARTS>>(
     let mut squares = [[zeros(); 16]; PARTS];
     // SAFETY: the caller's contract; columns and values beyond the block are masked.
     unsafe {
-        // As many turns as there are registers, so that they are unrolled.
+        // A fixed number of turns, so that they are unrolled.
         for c in 0..16 {
             let k = w * W::K;
             let lines = match pieces {
