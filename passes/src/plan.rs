@@ -132,7 +132,9 @@ fn alias_in_place(
     }
 }
 
-/// Whether a kernel may write `to` where `from` lies: it reads `from` only at the element that it writes, or has given it to all ranks before.
+/// Whether a kernel may write `to` where `from` lies: each of its points reads `from` only at the element that it writes, which is its own,
+/// or it has given `from` to all ranks before. What several points share is computed again for each block of them, and would be made of
+/// what the block before wrote.
 fn overwrites(graph: &KernelGraph, kernel: &Kernel, from: BufferId, to: BufferId) -> bool {
     if let Form::Collective(call) = &kernel.form {
         return call.op.exchange == Exchange::AllReduce && (call.from, call.to) == (from, to);
@@ -141,18 +143,19 @@ fn overwrites(graph: &KernelGraph, kernel: &Kernel, from: BufferId, to: BufferId
     if a.bytes() != b.bytes() || a.dtype.size() != b.dtype.size() {
         return false;
     }
-    let [index] = kernel.stores.iter().filter(|store| store.buffer == to).collect::<Vec<_>>()[..] else {
+    let [store] = kernel.stores.iter().filter(|store| store.buffer == to).collect::<Vec<_>>()[..] else {
         return false;
     };
     let in_product = kernel.operands().flat_map(|(operand, _)| &operand.region.instrs);
     let reads = |kind: &InstrKind| matches!(kind, InstrKind::Load { buffer, .. } if *buffer == from);
     let here = |kind: &InstrKind| match kind {
         InstrKind::Load { buffer, index: read, guard } if *buffer == from => {
-            *read == index.index && guard.is_empty()
+            *read == store.index && guard.is_empty()
         }
         _ => true,
     };
-    index.mode == StoreMode::Set
+    store.mode == StoreMode::Set
+        && store.index.fills(&kernel.domain.axes, a.elements())
         && !in_product.into_iter().any(|instr| reads(&instr.kind))
         && kernel.region.instrs.iter().all(|instr| here(&instr.kind))
 }
