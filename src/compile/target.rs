@@ -5,6 +5,7 @@ use crate::error::Result;
 use kernfusion_codegen::{
     Backend, Candidates, CodegenError, Collectives, Communicator, Peaks, SharedArena, States, Temporaries,
 };
+use kernfusion_cpu::MemoryMeter;
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
 use kernfusion_cpu::{CpuBackend, Options, gemm};
@@ -341,6 +342,16 @@ impl Target {
     /// The CPU's instruction set is not usable; NVRTC or the driver reports an error; memory is short.
     pub fn peaks(&self) -> Result<Peaks> {
         Ok(self.backend().peaks()?)
+    }
+
+    /// A meter of what memory gives the threads of programs that read `bytes` bytes; none on a GPU.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn memory_meter(&self, bytes: usize) -> Result<Option<MemoryMeter>> {
+        let pool = self.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(self.threads)));
+        let meter = (!self.is_on_gpu()).then(|| MemoryMeter::new(pool, bytes));
+        Ok(meter.transpose()?)
     }
 
     /// Whether programs can still run: a GPU on which one has gone wrong may fail until the process ends.

@@ -155,7 +155,7 @@ impl Args {
 fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Outcome {
     let made = || -> Result<_, CliError> {
         let subject = args.subject()?;
-        let target = args.target(rank)?;
+        let target = args.target(rank)?.start();
         // Before the program takes its memory.
         let peaks = target.peaks()?;
         let workload = Workload::new(args.work, target.clone(), None, &subject)?;
@@ -238,8 +238,7 @@ fn meter(target: &Target, graph: &KernelGraph) -> Result<Option<MemoryMeter>, Cl
     const LEAST: usize = 96 << 20;
     const MOST: usize = 512 << 20;
     let moved: usize = graph.kernels.iter().map(|kernel| graph.bytes_moved(kernel)).sum();
-    let meter = || MemoryMeter::new(target.thread_count(), moved.clamp(LEAST, MOST));
-    Ok(target.gpu_name().is_none().then(meter).transpose().map_err(kernfusion_lm::Error::from)?)
+    Ok(target.memory_meter(moved.clamp(LEAST, MOST)).map_err(kernfusion_lm::Error::from)?)
 }
 
 /// Rates, and what products of `f32` are called.

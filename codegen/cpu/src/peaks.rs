@@ -6,6 +6,7 @@ use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::memory::Arena;
 use kernfusion_runtime::pool::{Pool, share};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes that are read in one repetition, half of which are copied to the other half: more than most caches hold.
@@ -37,7 +38,7 @@ pub fn peaks(threads: usize) -> Result<Peaks, CodegenError> {
 }
 /// The best rates of copying and of reading, measured in turn.
 fn memory(threads: usize) -> Result<[f64; 2], CodegenError> {
-    let meter = MemoryMeter::new(threads, MEASURED)?;
+    let meter = MemoryMeter::new(Arc::new(Pool::new(threads)), MEASURED)?;
     let (start, mut best) = (Instant::now(), [0.0; 2]);
     while best[0] == 0.0 || start.elapsed() < 2 * TIME {
         best = [meter.copies().max(best[0]), meter.reads().max(best[1])];
@@ -50,18 +51,18 @@ fn memory(threads: usize) -> Result<[f64; 2], CodegenError> {
 pub struct MemoryMeter {
     memory: Arena,
     bytes: usize,
-    pool: Pool,
+    pool: Arc<Pool>,
 }
 
 impl MemoryMeter {
-    /// A meter of `bytes` bytes on `threads` threads. Parts of them stay in a large last cache from one reading to the next, so what is to
-    /// be compared should read as many.
+    /// A meter of `bytes` bytes on these threads. Parts of them stay in a large last cache from one reading to the next, so what is to
+    /// be compared should read as many, on the same threads: others would have to be woken.
     ///
     /// # Errors
     /// Memory is short.
-    pub fn new(threads: usize, bytes: usize) -> Result<MemoryMeter, CodegenError> {
+    pub fn new(pool: Arc<Pool>, bytes: usize) -> Result<MemoryMeter, CodegenError> {
         let bytes = bytes.next_multiple_of(2 * LINE);
-        let meter = MemoryMeter { memory: Arena::new(bytes)?, bytes, pool: Pool::new(threads) };
+        let meter = MemoryMeter { memory: Arena::new(bytes)?, bytes, pool };
         // SAFETY: the arena has these bytes, and threads touch disjoint ones.
         meter.seconds(bytes, &|from, bytes| unsafe { from.write_bytes(1, bytes) });
         Ok(meter)

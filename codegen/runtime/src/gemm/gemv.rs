@@ -1,8 +1,8 @@
 //! Products with few rows (decoding a token): B is read once, in its own order, and never packed.
 //!
 //! Where B is contiguous along k, an element of C is a dot product in the lanes of a few registers. On Zen 4 memory gives a thread almost
-//! twice as much along one row of B as along four. On Intel's processors with tiles it gives most along two that lie far from each other
-//! and are fetched ahead, along four if they are bytes. Where B is contiguous along n, rows of B are added up.
+//! twice as much along one row of B as along four. On Intel's processors with tiles it gives most along four that lie far from each other
+//! and are fetched ahead. Where B is contiguous along n, rows of B are added up.
 //! Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::blocking::{GemmCall, Space, chunks};
@@ -37,6 +37,8 @@ pub(super) struct Lines {
     /// In bytes.
     stride: isize,
     count: usize,
+    /// What is read after them, if lines are fetched ahead of their use.
+    next: Option<*const u8>,
 }
 
 impl Lines {
@@ -44,12 +46,18 @@ impl Lines {
     fn line(&self, i: usize) -> *const u8 {
         self.first.wrapping_offset(i as isize * self.stride)
     }
+
+    /// As [`line`](Self::line); beyond the last one, a line of what is read next.
+    #[inline(always)]
+    fn line_ahead(&self, i: usize, next: *const u8) -> *const u8 {
+        let (first, i) = if i < self.count { (self.first, i) } else { (next, i - self.count) };
+        first.wrapping_offset(i as isize * self.stride)
+    }
 }
 
 /// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16` and of `i8`.
 pub(super) struct Gemv {
     pub dot: [[Dot; ROWS]; 3],
-    pub dot_streams: [[Dot; ROWS]; 3],
     pub axpy: [[Axpy; ROWS]; 3],
 }
 
@@ -60,22 +68,19 @@ const fn chains(rows: usize) -> usize {
     if rows <= 2 { 4 } else { 2 }
 }
 
-/// Lines of B that are read side by side, with values of `size` bytes: as many as were fastest on an Intel Xeon with tiles
-/// (`docs/benchmarks.md`), and never more than have their sums in registers, of which there are 32.
-const fn streams(rows: usize, size: usize) -> usize {
-    if rows == 1 && size == 1 { 4 } else { 2 }
-}
-
-/// Bytes of a line of a cache, and how far ahead they are fetched in each of several streams.
+/// Bytes of a line of a cache, and how far ahead of their use they are fetched.
 const CACHE_LINE: usize = 64;
 const AHEAD: usize = 32 * CACHE_LINE;
+/// Bytes of a line of B up to which two are read side by side, since adding up lanes takes most of the time, and beyond which four are, if the
+/// sums fit into registers: what was fastest on an Intel Xeon with tiles (`docs/benchmarks.md`).
+const SHORT: usize = 512;
 
-/// With `STREAMS`, B is divided into several of them, which are read side by side and fetched ahead; the bits are the same.
+/// Where lines are fetched ahead, several are read side by side; the bits are the same.
 ///
 /// # Safety
 /// As `Dot`; the instruction set is there.
 #[inline(always)]
-pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line, const STREAMS: bool>(
+pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
     a: *const f32,
     lda: usize,
     lines: &Lines,
@@ -85,10 +90,11 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line, const STREAMS: bool>
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        let done = match (STREAMS, streams(R, size_of::<B::Stored>())) {
-            (false, _) => 0,
-            (true, 4) => side_by_side::<L, R, B, 4>(a, lda, lines, k, c, ldc),
-            (true, _) => side_by_side::<L, R, B, 2>(a, lda, lines, k, c, ldc),
+        let is_short = k * size_of::<B::Stored>() <= SHORT;
+        let done = match lines.next {
+            None => 0,
+            Some(_) if R == 1 && !is_short => side_by_side::<L, R, B, 4>(a, lda, lines, k, c, ldc),
+            Some(_) => side_by_side::<L, R, B, 2>(a, lda, lines, k, c, ldc),
         };
         let rest = Lines { first: lines.line(done), count: lines.count - done, ..*lines };
         side_by_side::<L, R, B, 1>(a, lda, &rest, k, c.add(done), ldc);
@@ -201,6 +207,8 @@ pub(super) unsafe fn axpy<L: Lanes, const R: usize, B: Line>(
     n: usize,
 ) {
     let (blocks, whole) = (n - n % (vectors(R) * L::LANES), n - n % L::LANES);
+    let size = size_of::<B::Stored>();
+    let lines_ahead = AHEAD / (vectors(R) * L::LANES * size);
     // SAFETY: rows of B and C have n values.
     unsafe {
         for j in (0..blocks).step_by(vectors(R) * L::LANES) {
@@ -211,6 +219,12 @@ pub(super) unsafe fn axpy<L: Lanes, const R: usize, B: Line>(
                 }
             }
             for p in 0..b.count {
+                if let Some(next) = b.next {
+                    let ahead = b.line_ahead(p + lines_ahead, next).wrapping_add(j * size);
+                    for line in (0..vectors(R) * L::LANES * size).step_by(CACHE_LINE) {
+                        prefetch(ahead.wrapping_add(line));
+                    }
+                }
                 for v in 0..vectors(R) {
                     let line: L = at::<L, B>(b.line(p), j + v * L::LANES, L::LANES);
                     for (i, sums) in sums.iter_mut().enumerate() {
@@ -378,7 +392,7 @@ pub(super) unsafe fn piece(
             if b.k.unit() {
                 columns_by_dots(gemm, &b, n.clone(), c, ldc, space);
             } else {
-                columns_by_lines(gemm, &b, n.clone(), c, ldc, space);
+                columns_by_lines(gemm, batch, n.clone(), c, ldc, space);
             }
             if let Some(hook) = job.epilogue {
                 gemm.call(hook, c, ldc, (0, n.start), (job.m, n.len()), batch);
@@ -451,11 +465,6 @@ unsafe fn columns_by_dots(
         }
         _ => 1,
     };
-    // The bits are the same.
-    let dots = match job.isa.has_tiles() {
-        true => &gemm.kernels.gemv.dot_streams,
-        false => &gemm.kernels.gemv.dot,
-    };
     for part in chunks(columns.clone(), together.max(1)) {
         // SAFETY: the stage holds k values.
         let first = unsafe { line(gemm, b.at(part.start, 0), job.k, space.stage) };
@@ -463,12 +472,13 @@ unsafe fn columns_by_dots(
             Offsets::Strided(stride) => stride * b.size as isize,
             Offsets::Table(_) => 0,
         };
-        let part_lines = Lines { first, stride, count: part.len() };
+        let end = first.wrapping_offset(part.len() as isize * stride);
+        let part_lines = Lines { first, stride, count: part.len(), next: job.isa.has_tiles().then_some(end) };
         for rows in chunks(0..job.m, ROWS) {
             let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
             let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
-            unsafe { dots[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
+            unsafe { gemm.kernels.gemv.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
         }
     }
 }
@@ -490,36 +500,44 @@ unsafe fn terms(job: &Contraction, a: *const f32) -> Range<usize> {
 
 unsafe fn columns_by_lines(
     gemm: &GemmCall<'_>,
-    b: &Source<'_>,
+    batch: usize,
     columns: Range<usize>,
     c: *mut f32,
     ldc: usize,
     space: &Space,
 ) {
     let (job, ld, n) = (gemm.job, stride(gemm.job), columns.len());
+    let b = gemm.source(&job.b, gemm.buffers.b, batch);
     let depth = match b.k {
         // All that C needs stays in registers.
         Offsets::Strided(_) if lies_ready(job) && n * size_of::<f32>() <= NARROW => job.k.max(1),
         Offsets::Table(_) if lies_ready(job) => 1,
         _ => DEPTH,
     };
+    // SAFETY: `stage_a` made the rows of A.
+    let terms = unsafe { terms(job, space.a.cast()) };
+    // If there is another matrix, most likely as many lines of it.
+    let next = (job.isa.has_tiles() && depth > DEPTH).then(|| {
+        let next = gemm.source(&job.b, gemm.buffers.b, (batch + 1).min(job.batch - 1));
+        next.at(columns.start, terms.start)
+    });
     // SAFETY: C has these rows and columns; `stage_a` made the rows of A; the stage holds `DEPTH` lines.
     unsafe {
         (0..job.m).for_each(|i| c.add(i * ldc).cast::<u8>().write_bytes(0, n * 4));
-        for k in chunks(terms(job, space.a.cast()), depth) {
+        for k in chunks(terms, depth) {
             let first = b.at(columns.start, k.start);
             let b_lines = match b.k {
                 Offsets::Strided(stride) if lies_ready(job) => {
-                    Lines { first, stride: stride * b.size as isize, count: k.len() }
+                    Lines { first, stride: stride * b.size as isize, count: k.len(), next }
                 }
-                Offsets::Table(_) if lies_ready(job) => Lines { first, stride: 0, count: 1 },
+                Offsets::Table(_) if lies_ready(job) => Lines { first, stride: 0, count: 1, next: None },
                 _ => {
                     for p in k.clone() {
                         let stage = space.stage.add((p - k.start) * TILE_COLUMNS);
                         line(gemm, b.at(columns.start, p), n, stage);
                     }
                     let stride = (TILE_COLUMNS * size_of::<f32>()) as isize;
-                    Lines { first: space.stage.cast(), stride, count: k.len() }
+                    Lines { first: space.stage.cast(), stride, count: k.len(), next: None }
                 }
             };
             for rows in chunks(0..job.m, ROWS) {

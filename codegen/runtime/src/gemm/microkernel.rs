@@ -503,7 +503,7 @@ macro_rules! lines {
         mod $module {
             use super::*;
             #$attribute
-            unsafe fn dot<L: Lanes, const R: usize, B: gemv::Line, const STREAMS: bool>(
+            unsafe fn dot<L: Lanes, const R: usize, B: gemv::Line>(
                 a: *const f32,
                 lda: usize,
                 b: &gemv::Lines,
@@ -512,7 +512,7 @@ macro_rules! lines {
                 ldc: usize,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { gemv::dot::<L, R, B, STREAMS>(a, lda, b, k, c, ldc) }
+                unsafe { gemv::dot::<L, R, B>(a, lda, b, k, c, ldc) }
             }
             #$attribute
             unsafe fn axpy<const R: usize, B: gemv::Line>(
@@ -528,14 +528,9 @@ macro_rules! lines {
             }
             pub(super) static GEMV: Gemv = Gemv {
                 dot: [
-                    [dot::<$dots, 1, F32, false>, dot::<$dots, 2, F32, false>, dot::<$dots, 3, F32, false>, dot::<$dots, 4, F32, false>],
-                    [dot::<$lanes, 1, Bf16, false>, dot::<$lanes, 2, Bf16, false>, dot::<$lanes, 3, Bf16, false>, dot::<$lanes, 4, Bf16, false>],
-                    [dot::<$lanes, 1, Byte, false>, dot::<$lanes, 2, Byte, false>, dot::<$lanes, 3, Byte, false>, dot::<$lanes, 4, Byte, false>],
-                ],
-                dot_streams: [
-                    [dot::<$dots, 1, F32, true>, dot::<$dots, 2, F32, true>, dot::<$dots, 3, F32, true>, dot::<$dots, 4, F32, true>],
-                    [dot::<$lanes, 1, Bf16, true>, dot::<$lanes, 2, Bf16, true>, dot::<$lanes, 3, Bf16, true>, dot::<$lanes, 4, Bf16, true>],
-                    [dot::<$lanes, 1, Byte, true>, dot::<$lanes, 2, Byte, true>, dot::<$lanes, 3, Byte, true>, dot::<$lanes, 4, Byte, true>],
+                    [dot::<$dots, 1, F32>, dot::<$dots, 2, F32>, dot::<$dots, 3, F32>, dot::<$dots, 4, F32>],
+                    [dot::<$lanes, 1, Bf16>, dot::<$lanes, 2, Bf16>, dot::<$lanes, 3, Bf16>, dot::<$lanes, 4, Bf16>],
+                    [dot::<$lanes, 1, Byte>, dot::<$lanes, 2, Byte>, dot::<$lanes, 3, Byte>, dot::<$lanes, 4, Byte>],
                 ],
                 axpy: [
                     [axpy::<1, F32>, axpy::<2, F32>, axpy::<3, F32>, axpy::<4, F32>],
