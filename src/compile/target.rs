@@ -5,7 +5,7 @@ use crate::error::Result;
 use kernfusion_codegen::{
     Backend, Candidates, CodegenError, Collectives, Communicator, Peaks, SharedArena, States, Temporaries,
 };
-use kernfusion_cpu::MemoryMeter;
+use kernfusion_cpu::Meter;
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
 use kernfusion_cpu::{CpuBackend, Options, gemm};
@@ -344,13 +344,13 @@ impl Target {
         Ok(self.backend().peaks()?)
     }
 
-    /// A meter of what memory gives the threads of programs that read `bytes` bytes; none on a GPU.
+    /// Measures what it can do in turn with programs that move `bytes` bytes, on their threads; `None` on a GPU.
     ///
     /// # Errors
-    /// Memory is short.
-    pub fn memory_meter(&self, bytes: usize) -> Result<Option<MemoryMeter>> {
-        let pool = self.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(self.threads)));
-        let meter = (!self.is_on_gpu()).then(|| MemoryMeter::new(pool, bytes));
+    /// The CPU's instruction set is not usable, or memory is short.
+    pub fn meter(&self, bytes: usize) -> Result<Option<Meter>> {
+        let pool = || self.pool.clone().unwrap_or_else(|| Arc::new(Pool::new(self.threads)));
+        let meter = (!self.is_on_gpu()).then(|| Meter::new(pool(), bytes));
         Ok(meter.transpose()?)
     }
 

@@ -21,7 +21,7 @@ use kernfusion::compile::{F32Products, Mode, Target};
 use kernfusion::roofline::{Floor, floor};
 use kernfusion::scaling::{Link, Machine, StepTime};
 use kernfusion_codegen::Peaks;
-use kernfusion_cpu::MemoryMeter;
+use kernfusion_cpu::Meter;
 use kernfusion_ir::kernel::{Form, Kernel, KernelGraph, Plan, Product};
 use kernfusion_lm::record::ExchangeType;
 use serde::Serialize;
@@ -29,11 +29,12 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Show each kernel's time beside its floor
 ///
 /// The floor is the longest of: bytes over bandwidth, products over the peak of the matrix kernels, other arithmetic over
-/// half of that of f32; all measured on this machine first. Equal kernels stand in one line, with * for the layer's number.
+/// half of that of f32; all measured on this machine first, and in turn with steps that take 0.1 s or more. Equal kernels stand in one line, with * for the layer's number.
 ///
 /// Several ranks (mpirun, or kernfusion launch) run a step of training together, and the first one shows its kernels. The time of a
 /// collective is what nothing has hidden of an exchange, a wait for a slower rank included; with --link, what `explain` predicts of it stands beside that.
@@ -168,7 +169,7 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
         Some(_) => progress(args.warmup + args.steps, "{pos}/{len} steps, {eta} left"),
         None => ProgressBar::hidden(),
     };
-    let (mut steps, mut times, mut reads) = (vec![], vec![], vec![]);
+    let (mut steps, mut times, mut reads, mut turns) = (vec![], vec![], vec![], vec![]);
     // Ranks begin their steps together: none has anything else to do.
     let meter = match rank {
         None => meter(&target, workload.program.kernels())?,
@@ -179,12 +180,14 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
         if step >= args.warmup {
             steps.push(time.as_secs_f64());
             times.push(kernels);
-            reads.extend(meter.as_ref().map(MemoryMeter::reads));
+            reads.extend(meter.as_ref().map(Meter::reads));
+            turns.extend(meter.as_ref().filter(|_| time >= LONG).map(|meter| meter.peaks(TURN)));
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
     let Some(screen) = screen else { return Ok(ExitCode::SUCCESS) };
+    let peaks = medians(&turns).unwrap_or(peaks);
     let plans = workload.program.plans();
     let seconds =
         |kernel: usize| median(&times.iter().map(|times| times[kernel].as_secs_f64()).collect::<Vec<_>>());
@@ -233,12 +236,29 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
     Ok(ExitCode::SUCCESS)
 }
 
+/// Steps that take at least this long are worth measuring all rates in turn with them.
+const LONG: Duration = Duration::from_millis(100);
+/// How long each rate is measured in turn.
+const TURN: Duration = Duration::from_millis(25);
+
+/// The median of each rate.
+fn medians(turns: &[Peaks]) -> Option<Peaks> {
+    let of = |rate: fn(&Peaks) -> f64| median(&turns.iter().map(rate).collect::<Vec<_>>());
+    (!turns.is_empty()).then(|| Peaks {
+        bandwidth: of(|peaks| peaks.bandwidth),
+        reads: of(|peaks| peaks.reads),
+        f32_products: of(|peaks| peaks.f32_products),
+        bf16_products: of(|peaks| peaks.bf16_products),
+        scalars: of(|peaks| peaks.scalars),
+    })
+}
+
 /// What a CPU's kernels are compared with: a loop that reads as many bytes as they move, but 96 MiB at least and 512 MiB at most.
-fn meter(target: &Target, graph: &KernelGraph) -> Result<Option<MemoryMeter>, CliError> {
+fn meter(target: &Target, graph: &KernelGraph) -> Result<Option<Meter>, CliError> {
     const LEAST: usize = 96 << 20;
     const MOST: usize = 512 << 20;
     let moved: usize = graph.kernels.iter().map(|kernel| graph.bytes_moved(kernel)).sum();
-    Ok(target.memory_meter(moved.clamp(LEAST, MOST)).map_err(kernfusion_lm::Error::from)?)
+    Ok(target.meter(moved.clamp(LEAST, MOST)).map_err(kernfusion_lm::Error::from)?)
 }
 
 /// Rates, and what products of `f32` are called.

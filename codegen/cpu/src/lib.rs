@@ -21,7 +21,7 @@ mod resident;
 pub use backend::CpuBackend;
 pub use executable::CpuExecutable;
 pub use lower::accepts;
-pub use peaks::{MemoryMeter, peaks};
+pub use peaks::{Meter, peaks};
 pub use plan::{Options, PlanExecutable};
 pub use resident::resident_bytes;
 

@@ -23,53 +23,52 @@ const TIME: Duration = Duration::from_millis(120);
 /// # Errors
 /// If the machine's instruction set is not usable, or memory is short.
 pub fn peaks(threads: usize) -> Result<Peaks, CodegenError> {
-    let (isa, pool) = (Isa::detect()?, Pool::new(threads));
-    // SAFETY: the instruction set was detected.
-    let products = |precision| unsafe { peak(isa, precision, &pool, TIME) };
-    let f32_products = products(Precision::F32);
-    let [bandwidth, reads] = memory(threads)?;
-    Ok(Peaks {
-        bandwidth,
-        reads,
-        f32_products,
-        bf16_products: products(Precision::Bf16),
-        scalars: f32_products / 2.0,
-    })
-}
-/// The best rates of copying and of reading, measured in turn.
-fn memory(threads: usize) -> Result<[f64; 2], CodegenError> {
-    let meter = MemoryMeter::new(Arc::new(Pool::new(threads)), MEASURED)?;
-    let (start, mut best) = (Instant::now(), [0.0; 2]);
-    while best[0] == 0.0 || start.elapsed() < 2 * TIME {
-        best = [meter.copies().max(best[0]), meter.reads().max(best[1])];
-    }
-    Ok(best)
+    Ok(Meter::new(Arc::new(Pool::new(threads)), MEASURED)?.peaks(TIME))
 }
 
-/// Measures what memory gives all threads together. That changes from moment to moment on machines that others use, too, so what
-/// is to be compared with it is timed in turn with it.
-pub struct MemoryMeter {
+/// Measures what memory and register tiles give all threads together. That changes from moment to moment on machines that others use,
+/// too, so what is to be compared with it is timed in turn with it.
+pub struct Meter {
+    isa: Isa,
     memory: Arena,
     bytes: usize,
     pool: Arc<Pool>,
 }
 
-impl MemoryMeter {
-    /// A meter of `bytes` bytes on these threads. Parts of them stay in a large last cache from one reading to the next, so what is to
-    /// be compared should read as many, on the same threads: others would have to be woken.
+impl Meter {
+    /// A meter with `bytes` bytes of memory on these threads. Parts of them stay in a large last cache from one reading to the next, so
+    /// what is to be compared should read as many, on the same threads: others would have to be woken.
     ///
     /// # Errors
-    /// Memory is short.
-    pub fn new(pool: Arc<Pool>, bytes: usize) -> Result<MemoryMeter, CodegenError> {
+    /// The machine's instruction set is not usable, or memory is short.
+    pub fn new(pool: Arc<Pool>, bytes: usize) -> Result<Meter, CodegenError> {
         let bytes = bytes.next_multiple_of(2 * LINE);
-        let meter = MemoryMeter { memory: Arena::new(bytes)?, bytes, pool };
+        let meter = Meter { isa: Isa::detect()?, memory: Arena::new(bytes)?, bytes, pool };
         // SAFETY: the arena has these bytes, and threads touch disjoint ones.
         meter.seconds(bytes, &|from, bytes| unsafe { from.write_bytes(1, bytes) });
         Ok(meter)
     }
 
+    /// All rates, the best of what each gets in about this time; of copies and readings together in twice of it.
+    pub fn peaks(&self, time: Duration) -> Peaks {
+        // SAFETY: the instruction set was detected.
+        let products = |precision| unsafe { peak(self.isa, precision, &self.pool, time) };
+        let f32_products = products(Precision::F32);
+        let (start, mut bandwidth, mut reads) = (Instant::now(), 0.0_f64, 0.0_f64);
+        while bandwidth == 0.0 || start.elapsed() < 2 * time {
+            (bandwidth, reads) = (bandwidth.max(self.copies()), reads.max(self.reads()));
+        }
+        Peaks {
+            bandwidth,
+            reads,
+            f32_products,
+            bf16_products: products(Precision::Bf16),
+            scalars: f32_products / 2.0,
+        }
+    }
+
     /// Bytes a second of a copy of one half to the other, read and written ones counted.
-    pub fn copies(&self) -> f64 {
+    fn copies(&self) -> f64 {
         let half = self.bytes / 2;
         // SAFETY: the arena has two halves, and threads copy disjoint parts.
         let seconds = self.seconds(half, &|from, bytes| unsafe {

@@ -1,6 +1,6 @@
 //! How fast the register tiles are when nothing holds them up.
 
-use super::microkernel::{Ahead, Kernels, LDA, TileOutput};
+use super::microkernel::{Ahead, Kernels, LDA, Step, TileOutput};
 use super::{Precision, STREAMS};
 use crate::isa::Isa;
 use crate::pool::Pool;
@@ -20,7 +20,8 @@ const WORDS: usize = 128;
 const TILES: usize = 200;
 
 /// Operations a second (a multiplication and an addition are two) of all threads together: the register tile of
-/// this precision on operands in L1, the best of several repetitions in so much time.
+/// this precision on random operands in L1, the best of several repetitions in so much time. With the same number everywhere processors
+/// need less power and run faster: by 4 % in `f32`, and by 19 % on a tile unit.
 ///
 /// # Safety
 /// The machine has `isa`.
@@ -42,8 +43,20 @@ pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) 
 /// # Safety
 /// The machine has the kernels' instruction set.
 unsafe fn tiles(kernels: &Kernels) {
-    // Small numbers in either precision.
-    let lines = |words: usize| vec![Line([0x3c00_3c00; LINE_WORDS]); words.div_ceil(LINE_WORDS)];
+    // Numbers between 1 and 2 of either sign, all bits of their fractions drawn: of one `f32`, or of a pair of bf16.
+    let (one, drawn) = match kernels.step == Step::F32 {
+        true => (0x3f80_0000, 0x807f_ffff),
+        false => (0x3f80_3f80, 0x807f_807f),
+    };
+    let mut state = 1_u64;
+    let mut lines = |words: usize| {
+        let mut word = || {
+            // Numerical Recipes, 3rd edition, section 7.1.
+            state = state.wrapping_mul(3_935_559_000_370_003_845).wrapping_add(2_691_343_689_449_507_681);
+            (state >> 32) as u32 & drawn | one
+        };
+        (0..words.div_ceil(LINE_WORDS)).map(|_| Line(std::array::from_fn(|_| word()))).collect::<Vec<_>>()
+    };
     let (a, b) = (lines(kernels.mr * LDA), lines(kernels.nr * WORDS));
     let mut c = lines(kernels.mr * kernels.nr);
     // SAFETY: the caller's contract.
