@@ -34,7 +34,8 @@ use std::time::Duration;
 /// Show each kernel's time beside its floor
 ///
 /// The floor is the longest of: bytes over bandwidth, products over the peak of the matrix kernels, other arithmetic over
-/// half of that of f32; all measured on this machine first, and in turn with steps that take 0.1 s or more. Equal kernels stand in one line, with * for the layer's number.
+/// half of that of f32; all measured on this machine first, and in turn with steps that take 0.1 s or more. Equal kernels stand in
+/// one line, with * for the layer's number.
 ///
 /// Several ranks (mpirun, or kernfusion launch) run a step of training together, and the first one shows its kernels. The time of a
 /// collective is what nothing has hidden of an exchange, a wait for a slower rank included; with --link, what `explain` predicts of it stands beside that.
