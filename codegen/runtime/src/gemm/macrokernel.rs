@@ -113,10 +113,16 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                 for j in chunks(n.clone(), kernels.nr) {
                     let b = b.wrapping_add((j.start - self.columns.start) * words);
                     let c = c.wrapping_add(j.start - n.start);
-                    let here = Ahead { ptr: c.cast(), stride: 4 * ldc };
-                    let (writes, reads, read) = self.ahead(here, (i.start, j.start), is_last, next_b);
+                    // Of a short tile the sums that it stores are fetched, of a long one those of the next.
+                    let fetched = match kernels.takes_apart() {
+                        false => c,
+                        true if j.end < n.end => c.wrapping_add(kernels.nr),
+                        true => self.strip(rows.start, i.end.min(rows.end - 1), n.start).0,
+                    };
+                    let sums = Ahead { ptr: fetched.cast(), stride: 4 * ldc };
+                    let (writes, reads, read) = self.ahead(sums, (i.start, j.start), is_last, next_b);
                     let accumulate = k > 0 || self.adds();
-                    let later = Ahead { stride: 0, ..here };
+                    let later = Ahead { stride: 0, ..sums };
                     let mut target = TileOutput { c, ldc, accumulate, writes, reads, later };
                     kernels.prefetch_later(next, (i.len(), words), read, &mut target);
                     // SAFETY: packed above; the strip has these rows and columns.
@@ -159,8 +165,8 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, whose sums go to `c`, and how many of the latter
-    /// there are. While the last block of k is added, what the epilogue writes and reads there; before that, the block of B that is
+    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, sums of a tile at `c` among it, and how many of
+    /// the latter there are. While the last block of k is added, what the epilogue writes and reads there; before that, the block of B that is
     /// packed next.
     fn ahead(
         &self,

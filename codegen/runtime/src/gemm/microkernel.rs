@@ -194,6 +194,11 @@ impl Kernels {
         self.step.values > Step::PAIR.values
     }
 
+    /// Whether values are taken apart, and parts multiplied, on a tile unit: a tile has several products.
+    pub(super) fn takes_apart(&self) -> bool {
+        self.is_tiled() && self.step.words * 2 > self.step.values
+    }
+
     /// How many words `depth` values of k are packed into.
     pub(super) fn words(&self, depth: usize) -> usize {
         depth.div_ceil(self.step.values) * self.step.words
