@@ -695,6 +695,7 @@ mod x86 {
         // A word is one value here: half as many would be added to C twice as often.
         kc: KC,
         step: Step { values: 32, words: 2 * tiles::STEP },
+        mc: 128,
         tile: tiles::x3,
         pack_a: pack::x86::pack_a_two,
         pack_b: pack::x86::pack_b_two,
