@@ -1,7 +1,7 @@
 //! Memory planning: a place for every buffer, before anything runs.
 //!
 //! A temporary lives from the kernel that writes it to the last one that reads it. A kernel may write over an operand
-//! that dies with it, if it reads the operand at the very element that it writes; so a state takes its new value in
+//! that dies with it, if each of its points reads the operand at the very element that it writes; so a state takes its new value in
 //! place. All other temporaries share one arena: the largest first, each at the lowest offset that is free for its
 //! whole life.
 

@@ -71,8 +71,8 @@ const fn chains(rows: usize) -> usize {
 /// Bytes of a line of a cache, and how far ahead of their use they are fetched.
 const CACHE_LINE: usize = 64;
 const AHEAD: usize = 32 * CACHE_LINE;
-/// Bytes of a line of B up to which two are read side by side, since adding up lanes takes most of the time, and beyond which four are, if the
-/// sums fit into registers: what was fastest on an Intel Xeon with tiles (`docs/benchmarks.md`).
+/// Bytes of a line of B up to which two are read side by side. Of longer ones four are, for one row, whose sums fit into registers. Both
+/// were fastest on an Intel Xeon with tiles (`docs/benchmarks.md`).
 const SHORT: usize = 512;
 
 /// Where lines are fetched ahead, several are read side by side; the bits are the same.
