@@ -20,8 +20,7 @@ const WORDS: usize = 128;
 const TILES: usize = 200;
 
 /// Operations a second (a multiplication and an addition are two) of all threads together: the register tile of
-/// this precision on random operands in L1, the best of several repetitions in so much time. With the same number everywhere an Intel
-/// Xeon needs less power and is faster, by a tenth in `f32` and by half on its tile unit.
+/// this precision on random operands in L1, the best of several repetitions in so much time.
 ///
 /// # Safety
 /// The machine has `isa`.
@@ -29,36 +28,37 @@ pub unsafe fn peak(isa: Isa, precision: Precision, pool: &Pool, time: Duration) 
     let kernels = Kernels::of(isa, precision);
     let values = WORDS / kernels.step.words * kernels.step.values;
     let operations = 2 * kernels.mr * kernels.nr * values * TILES * pool.threads();
+    let operands = [kernels.mr * LDA, kernels.nr * WORDS].map(|words| random(kernels, words));
     let start = Instant::now();
     let mut best = f64::INFINITY;
     while best.is_infinite() || start.elapsed() < time {
         let round = Instant::now();
         // SAFETY: the caller's contract.
-        pool.run(&|_| unsafe { tiles(kernels) });
+        pool.run(&|_| unsafe { tiles(kernels, &operands) });
         best = best.min(round.elapsed().as_secs_f64());
     }
     operations as f64 / best
 }
 
-/// # Safety
-/// The machine has the kernels' instruction set.
-unsafe fn tiles(kernels: &Kernels) {
-    // Numbers between 1 and 2 of either sign, all bits of their fractions drawn: of one `f32`, or of a pair of bf16.
+/// Words of numbers between 1 and 2 of either sign, all bits of their fractions drawn: of one `f32`, or of a pair of bf16.
+fn random(kernels: &Kernels, words: usize) -> Vec<Line> {
     let (one, drawn) = match kernels.step == Step::F32 {
         true => (0x3f80_0000, 0x807f_ffff),
         false => (0x3f80_3f80, 0x807f_807f),
     };
+    // Numerical Recipes, 3rd edition, section 7.1.
     let mut state = 1_u64;
-    let mut lines = |words: usize| {
-        let mut word = || {
-            // Numerical Recipes, 3rd edition, section 7.1.
-            state = state.wrapping_mul(3_935_559_000_370_003_845).wrapping_add(2_691_343_689_449_507_681);
-            (state >> 32) as u32 & drawn | one
-        };
-        (0..words.div_ceil(LINE_WORDS)).map(|_| Line(std::array::from_fn(|_| word()))).collect::<Vec<_>>()
+    let mut word = || {
+        state = state.wrapping_mul(3_935_559_000_370_003_845).wrapping_add(2_691_343_689_449_507_681);
+        (state >> 32) as u32 & drawn | one
     };
-    let (a, b) = (lines(kernels.mr * LDA), lines(kernels.nr * WORDS));
-    let mut c = lines(kernels.mr * kernels.nr);
+    (0..words.div_ceil(LINE_WORDS)).map(|_| Line(std::array::from_fn(|_| word()))).collect()
+}
+
+/// # Safety
+/// The machine has the kernels' instruction set; the operands are those of a whole tile.
+unsafe fn tiles(kernels: &Kernels, [a, b]: &[Vec<Line>; 2]) {
+    let mut c = vec![Line([0; LINE_WORDS]); (kernels.mr * kernels.nr).div_ceil(LINE_WORDS)];
     // SAFETY: the caller's contract.
     let _tiles = unsafe { kernels.configured() };
     for _ in 0..TILES {
