@@ -112,7 +112,7 @@ def export(name, folder):
 def measure(arguments):
     torch.set_num_threads(arguments.threads)
     model, _, _ = build(arguments.name)
-    if hasattr(model.config, "num_local_experts"):
+    if hasattr(getattr(model, "config", None), "num_local_experts"):
         # Exported as a copy of an expert's matrix for each token, which torch.export needs; PyTorch is timed in what is fastest for it.
         model.set_experts_implementation("grouped_mm" if arguments.compile else "eager")
     wide = lambda value: value.long() if value.dtype == torch.int else value

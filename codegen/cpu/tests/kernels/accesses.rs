@@ -54,7 +54,7 @@ fn strides_of_every_kind_and_dtype() {
 #[test]
 fn every_other_element_under_bounds() {
     for dtype in [DType::F32, DType::I32, DType::BF16] {
-        for n in [1, 5, 8, 16, 17, 30, 58] {
+        for n in [1, 5, 8, 16, 17, 30, 58, 79, 150] {
             let rows = 3;
             let width = 2 * n + 1;
             let (mut bench, mut random) = (Bench::default(), Random(21));
@@ -90,8 +90,9 @@ fn every_other_element_under_bounds() {
 /// A concatenation along the inner axis and padding along the outer one: guards of both kinds.
 #[test]
 fn guards_along_both_axes() {
-    for dtype in [DType::F32, DType::BF16, DType::I32, DType::Bool, DType::F64] {
-        let [m, n1, n2] = [9, 10, 23];
+    let lengths = [[9, 10, 23], [9, 70, 103]];
+    let dtypes = [DType::F32, DType::BF16, DType::I32, DType::Bool, DType::F64];
+    for (dtype, [m, n1, n2]) in dtypes.into_iter().flat_map(|dtype| lengths.map(|lengths| (dtype, lengths))) {
         let n = n1 + n2;
         let (mut bench, mut random) = (Bench::default(), Random(12));
         let x = bench.input("x", random.tensor(&TensorType::new(dtype, [m, n1]), 0.0, 5.0));

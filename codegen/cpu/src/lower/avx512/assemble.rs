@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! function(parameters, first, end):            rdi, rsi, rdx by the System V convention
+//!   while first + 64 ≤ end: steps of four vectors by turns; first += 64         (or of two, or no such loop)
 //!   while first + 16 ≤ end: steps; first += 16
 //!   if first < end: k1 = the lanes that are left; steps, with memory masked by k1
 //! ```
@@ -9,15 +10,13 @@
 //! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
 
 use super::program::{
-    BROADCAST, Half, LOAD, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace,
+    BROADCAST, Half, LOAD, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace, WIDTH,
 };
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
 use kernfusion_runtime::math::vector::Table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Lanes of a vector.
-const WIDTH: u8 = 16;
 /// Vector registers.
 const REGISTERS: u32 = 32;
 /// Registers that hold the first pointers.
@@ -26,6 +25,8 @@ const PARAMETERS: Register = Register::RDI;
 const COUNTER: Register = Register::RSI;
 const END: Register = Register::RDX;
 const SCRATCH: Register = Register::RAX;
+/// Of the lanes that a half of them is spread to.
+const SPREAD: Register = Register::K7;
 
 /// Machine code, and the same as text.
 pub(super) struct Assembled {
@@ -38,12 +39,38 @@ pub(super) struct Assembled {
 /// # Panics
 /// There are not enough registers, which [`assign`] tells.
 pub(super) fn assemble(program: &LaneProgram) -> Assembled {
-    let registers = assign(program).expect("a program that fits into the registers");
-    let kept = kept_in_registers(program, &registers);
-    let (lines, data) = (vec![], BTreeMap::new());
-    let mut assembler = Assembler { program, registers, kept, lines, data, is_tail: false };
-    assembler.function();
+    let single = Body::of(program, 1).expect("a program that fits into the registers");
+    let same = the_same_everywhere(program);
+    // As many vectors as leave room for all that is the same everywhere.
+    let fits = |body: &Body| body.used as usize + same.len() <= REGISTERS as usize;
+    let several = [4, 2].into_iter().filter_map(|vectors| Body::of(program, vectors)).find(fits);
+    let used = several.iter().map(|body| body.used).fold(single.used, u32::max);
+    let kept = same.into_iter().zip(used..REGISTERS).collect();
+    let mut assembler =
+        Assembler { body: &single, kept, lines: vec![], data: BTreeMap::new(), is_tail: false };
+    assembler.function(&single, several.as_ref());
     assembler.encoded()
+}
+
+/// The steps of a loop over so many vectors at a time.
+struct Body {
+    vectors: u8,
+    program: LaneProgram,
+    /// The machine's register of each of the program's.
+    registers: Vec<u32>,
+    /// How many of the machine's registers these are.
+    used: u32,
+}
+
+impl Body {
+    /// `None` if there are not enough registers.
+    fn of(program: &LaneProgram, vectors: u8) -> Option<Body> {
+        let program = program.side_by_side(vectors);
+        let registers = assign(&program)?;
+        let used =
+            registers.iter().filter(|&&register| register < REGISTERS).max().map_or(0, |&last| last + 1);
+        Some(Body { vectors, program, registers, used })
+    }
 }
 
 /// The machine's register of each register of a program; `None` if it needs more than there are.
@@ -85,8 +112,8 @@ pub(super) fn assign(program: &LaneProgram) -> Option<Vec<u32>> {
     Some(assigned)
 }
 
-/// What is the same in every iteration and is kept in registers that are left over, the most used first.
-fn kept_in_registers(program: &LaneProgram, assigned: &[u32]) -> HashMap<Lanes, u32> {
+/// What is the same in every iteration, the most used first.
+fn the_same_everywhere(program: &LaneProgram) -> Vec<Lanes> {
     let mut uses: Vec<(Lanes, usize)> = vec![];
     for operand in program.steps.iter().flat_map(|step| &step.operands) {
         let Operand::Lanes(lanes) = operand else { continue };
@@ -97,8 +124,7 @@ fn kept_in_registers(program: &LaneProgram, assigned: &[u32]) -> HashMap<Lanes, 
         }
     }
     uses.sort_by_key(|&(_, count)| Reverse(count));
-    let first = assigned.iter().filter(|&&register| register < REGISTERS).max().map_or(0, |&last| last + 1);
-    uses.into_iter().map(|(lanes, _)| lanes).zip(first..REGISTERS).collect()
+    uses.into_iter().map(|(lanes, _)| lanes).collect()
 }
 
 impl LaneInstruction {
@@ -114,12 +140,14 @@ impl LaneInstruction {
 /// Places that instructions refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
+    Several,
+    AfterSeveral,
     Loop,
     Tail,
     End,
     Constant(u32),
     Table(&'static Table),
-    LaneNumbers,
+    LaneNumbers(u8),
 }
 
 /// A line of the function.
@@ -130,9 +158,7 @@ enum Line {
 }
 
 struct Assembler<'p> {
-    program: &'p LaneProgram,
-    /// The machine's register of each of the program's.
-    registers: Vec<u32>,
+    body: &'p Body,
     /// Registers of what is the same in every iteration.
     kept: HashMap<Lanes, u32>,
     lines: Vec<Line>,
@@ -151,9 +177,10 @@ enum Place {
     Label(Label),
 }
 
-impl Assembler<'_> {
-    fn function(&mut self) {
-        for (at, &register) in POINTERS.iter().enumerate().take(self.program.pointers as usize) {
+impl<'p> Assembler<'p> {
+    /// First the loop over several vectors at a time, if there is one.
+    fn function(&mut self, single: &'p Body, several: Option<&'p Body>) {
+        for (at, &register) in POINTERS.iter().enumerate().take(single.program.pointers as usize) {
             self.load_pointer(register, at as u32);
         }
         let mut kept: Vec<_> = std::mem::take(&mut self.kept).into_iter().collect();
@@ -162,23 +189,32 @@ impl Assembler<'_> {
             self.load(Register::ZMM0 + register, lanes);
         }
         self.kept = kept.into_iter().collect();
-        self.check(Code::Ja_rel32_64, Label::Tail);
-        self.lines.push(Line::Place(Label::Loop));
-        self.steps();
-        self.emit(Code::Add_rm64_imm8, &[Place::Register(COUNTER), Place::Immediate(WIDTH)]);
-        self.check(Code::Jbe_rel32_64, Label::Loop);
-        self.lines.push(Line::Place(Label::Tail));
+        if let Some(body) = several {
+            self.repeat(body, Label::Several, Label::AfterSeveral);
+        }
+        self.repeat(single, Label::Loop, Label::Tail);
         self.mask_of_rest();
         self.is_tail = true;
-        self.steps();
+        self.steps(single);
         self.lines.push(Line::Place(Label::End));
         self.emit(Code::VEX_Vzeroupper, &[]);
         self.emit(Code::Retnq, &[]);
     }
 
-    /// Jumps depending on how `first + 16` compares with the end.
-    fn check(&mut self, jump: Code, to: Label) {
-        let next = Place::Memory(COUNTER, None, i32::from(WIDTH));
+    /// A loop, as long as the lanes of its vectors are left.
+    fn repeat(&mut self, body: &'p Body, start: Label, end: Label) {
+        let lanes = body.vectors * WIDTH;
+        self.check(lanes, Code::Ja_rel32_64, end);
+        self.lines.push(Line::Place(start));
+        self.steps(body);
+        self.emit(Code::Add_rm64_imm8, &[Place::Register(COUNTER), Place::Immediate(lanes)]);
+        self.check(lanes, Code::Jbe_rel32_64, start);
+        self.lines.push(Line::Place(end));
+    }
+
+    /// Jumps depending on how `first + lanes` compares with the end.
+    fn check(&mut self, lanes: u8, jump: Code, to: Label) {
+        let next = Place::Memory(COUNTER, None, i32::from(lanes));
         self.emit(Code::Lea_r64_m, &[Place::Register(SCRATCH), next]);
         self.emit(Code::Cmp_r64_rm64, &[Place::Register(SCRATCH), Place::Register(END)]);
         self.jump(jump, to);
@@ -217,9 +253,9 @@ impl Assembler<'_> {
         self.emit(code, &[Place::Register(register), from]);
     }
 
-    fn steps(&mut self) {
-        let program = self.program;
-        for step in &program.steps {
+    fn steps(&mut self, body: &'p Body) {
+        self.body = body;
+        for step in &body.program.steps {
             self.step(step);
         }
     }
@@ -228,8 +264,8 @@ impl Assembler<'_> {
         let operands: Vec<Place> = step.operands.iter().map(|operand| self.operand(step, operand)).collect();
         let target = match step.target {
             ResultPlace::Register(register) => self.vector(register),
-            ResultPlace::Mask => Place::Register(Register::K2),
-            ResultPlace::Elements { pointer, size } => self.elements(pointer, size, 0),
+            ResultPlace::Mask => Place::Register(mask_of(step)),
+            ResultPlace::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
         };
         let mut all = vec![target];
         if step.in_place {
@@ -265,11 +301,11 @@ impl Assembler<'_> {
         let writes = matches!(step.target, ResultPlace::Elements { .. });
         let in_tail = self.is_tail && (reads.is_some() || writes);
         if in_tail && step.masking.is_some() {
-            let [rest, mask] = [Register::K1, Register::K2].map(Place::Register);
+            let [rest, mask] = [Register::K1, mask_of(step)].map(Place::Register);
             self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
         }
         let mut mask = match step.masking {
-            Some(masking) => Some((Register::K2, masking == Masking::Zero)),
+            Some(masking) => Some((mask_of(step), masking == Masking::Zero)),
             None => in_tail.then_some((Register::K1, reads.is_some())),
         };
         if let (Some((mask, _)), Some(Some(half))) = (&mut mask, reads) {
@@ -296,8 +332,8 @@ impl Assembler<'_> {
         };
         let places = self.datum(Label::Constant(places), &[places]);
         self.emit(Code::VEX_Pdep_r32_r32_rm32, &[bits, bits, places]);
-        self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(Register::K3), bits]);
-        Register::K3
+        self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(SPREAD), bits]);
+        SPREAD
     }
 
     fn copy(&mut self, from: Place, to: Place) {
@@ -319,12 +355,12 @@ impl Assembler<'_> {
             }
             Operand::Mask => {
                 debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);
-                Place::Register(Register::K2)
+                Place::Register(mask_of(step))
             }
             Operand::Counter => Place::Register(Register::ESI),
-            Operand::LaneNumbers => {
-                self.data.insert(Label::LaneNumbers, (0..WIDTH).collect());
-                Place::Label(Label::LaneNumbers)
+            Operand::LaneNumbers { first } => {
+                self.data.insert(Label::LaneNumbers(first), (first..first + WIDTH).collect());
+                Place::Label(Label::LaneNumbers(first))
             }
         }
     }
@@ -337,7 +373,7 @@ impl Assembler<'_> {
         match lanes {
             Lanes::Register(register) => self.vector(register),
             Lanes::Scalar(scalar) => {
-                Place::Memory(PARAMETERS, None, (self.program.pointers * 8 + scalar * 4) as i32)
+                Place::Memory(PARAMETERS, None, (self.body.program.pointers * 8 + scalar * 4) as i32)
             }
             Lanes::Same { pointer, offset } => Place::Memory(self.base(pointer), None, offset),
             Lanes::Constant(bits) => self.datum(Label::Constant(bits), &[bits]),
@@ -352,7 +388,7 @@ impl Assembler<'_> {
     }
 
     fn vector(&self, register: u32) -> Place {
-        Place::Register(Register::ZMM0 + self.registers[register as usize])
+        Place::Register(Register::ZMM0 + self.body.registers[register as usize])
     }
 
     /// Elements at the current position.
@@ -470,6 +506,11 @@ impl Assembler<'_> {
         }
         text
     }
+}
+
+/// The mask register of an instruction's vector.
+fn mask_of(step: &LaneInstruction) -> Register {
+    Register::K2 + u32::from(step.vector)
 }
 
 /// The lower half of a vector register.

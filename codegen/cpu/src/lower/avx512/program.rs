@@ -10,6 +10,8 @@ use kernfusion_runtime::math::vector::{Table, Vector};
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Sub};
 
+/// Lanes of a vector.
+pub(super) const WIDTH: u8 = 16;
 /// The quiet bit of a NaN.
 const QUIET: u32 = 0x0040_0000;
 /// The sign bit.
@@ -73,8 +75,8 @@ pub(super) enum Operand {
     Mask,
     /// The loop's counter.
     Counter,
-    /// The lane's number, as bytes.
-    LaneNumbers,
+    /// The lane's number, as bytes, from that of the first lane on.
+    LaneNumbers { first: u8 },
 }
 
 /// Half of the lanes.
@@ -93,8 +95,8 @@ pub(super) enum ResultPlace {
     Register(u32),
     /// The mask register, which the next instruction reads.
     Mask,
-    /// Elements of `size` bytes at the current position.
-    Elements { pointer: u32, size: u32 },
+    /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
+    Elements { pointer: u32, size: u32, offset: i32 },
 }
 
 /// What becomes of lanes of a result that are not in the mask register.
@@ -117,6 +119,8 @@ pub(super) struct LaneInstruction {
     pub(super) in_place: bool,
     /// What the mask register means to it, if anything.
     pub(super) masking: Option<Masking>,
+    /// Which of the vectors [side by side](LaneProgram::side_by_side) it is for. Each has a mask register of its own.
+    pub(super) vector: u8,
 }
 
 /// A program under construction.
@@ -145,6 +149,7 @@ impl LaneProgram {
             immediate: None,
             in_place: false,
             masking: None,
+            vector: 0,
         };
         self.steps.push(step);
         self.steps.last_mut().expect("just pushed")
@@ -496,7 +501,7 @@ impl LaneProgram {
             DType::Bool => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, self.and(value, Constant(1))),
             DType::F64 => return None,
         };
-        let target = ResultPlace::Elements { pointer, size: dtype.size() as u32 };
+        let target = ResultPlace::Elements { pointer, size: dtype.size() as u32, offset: 0 };
         let step = self.push(code, target, &[Operand::Lanes(value)]);
         step.immediate = (dtype == DType::F16).then_some(0);
         Some(())
@@ -508,7 +513,7 @@ impl LaneProgram {
             Some(numbers) => numbers,
             None => {
                 let (lanes, target) = self.fresh();
-                self.push(Code::EVEX_Vpmovzxbd_zmm_k1z_xmmm128, target, &[Operand::LaneNumbers]);
+                self.push(Code::EVEX_Vpmovzxbd_zmm_k1z_xmmm128, target, &[Operand::LaneNumbers { first: 0 }]);
                 let (counter, target) = self.fresh();
                 self.push(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, target, &[Operand::Counter]);
                 let numbers = self.op(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, &[lanes, counter]);
@@ -527,6 +532,45 @@ impl LaneProgram {
         self.test_below(index, extent);
         let inside = self.mask();
         others.map_or(inside, |others| self.and(inside, others))
+    }
+
+    /// The same for this many vectors, each of which lies behind the one before it. Their steps alternate, so that a processor, which looks
+    /// only so far ahead, finds steps that do not wait for each other.
+    pub(super) fn side_by_side(&self, vectors: u8) -> LaneProgram {
+        let alternating =
+            self.steps.iter().flat_map(|step| (0..vectors).map(|vector| self.moved(step, vector)));
+        let steps = alternating.collect();
+        LaneProgram { steps, registers: self.registers * u32::from(vectors), ..self.clone() }
+    }
+
+    /// A step for another vector.
+    fn moved(&self, step: &LaneInstruction, vector: u8) -> LaneInstruction {
+        let renamed = |register: u32| register + u32::from(vector) * self.registers;
+        let behind = |offset: i32, size: u32| offset + i32::from(vector) * i32::from(WIDTH) * size as i32;
+        let operand = |operand: &Operand| match *operand {
+            Operand::Lanes(Lanes::Register(register)) => Operand::Lanes(Lanes::Register(renamed(register))),
+            Operand::Elements { pointer, size, offset } => {
+                Operand::Elements { pointer, size, offset: behind(offset, size) }
+            }
+            Operand::Alternate { pointer, offset, half } => {
+                Operand::Alternate { pointer, offset: behind(offset, 2 * 4), half }
+            }
+            Operand::LaneNumbers { first } => Operand::LaneNumbers { first: first + vector * WIDTH },
+            other @ (Operand::Lanes(_) | Operand::Mask | Operand::Counter) => other,
+        };
+        let target = match step.target {
+            ResultPlace::Register(register) => ResultPlace::Register(renamed(register)),
+            ResultPlace::Elements { pointer, size, offset } => {
+                ResultPlace::Elements { pointer, size, offset: behind(offset, size) }
+            }
+            ResultPlace::Mask => ResultPlace::Mask,
+        };
+        LaneInstruction {
+            target,
+            operands: step.operands.iter().map(operand).collect(),
+            vector,
+            ..step.clone()
+        }
     }
 
     /// Drops what no write needs.
