@@ -16,7 +16,7 @@ use kernfusion::{Error, HostTensor, Result};
 use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::{self, Sample, difference};
-use kernfusion_ir::{DType, Graph, InputRole};
+use kernfusion_ir::{Builder, DType, DotGeneral, Graph, InputRole, Origin, TensorType};
 use kernfusion_lm::train::batches;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -203,8 +203,48 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
             cases.extend(continuation(args.seed, name, &config, stored)?);
         }
     }
+    if args.target.device_name() == "cpu" {
+        for product in LARGE_PRODUCTS {
+            cases.push(large_product(args.seed, product)?);
+        }
+    }
     cases.sort_by(|a, b| a.group.cmp(&b.group));
     Ok(cases)
+}
+
+/// Rows, columns, length of the sums, and the axis that is summed in both factors: products that a cache does not hold. Into which blocks they are
+/// divided depends on the machine.
+const LARGE_PRODUCTS: [(usize, usize, usize, usize); 3] =
+    [(110, 600, 6_000, 1), (40, 18, 30_000, 0), (96, 1_024, 160, 1)];
+
+/// One of the large products.
+fn large_product(seed: u64, (rows, columns, k, summed): (usize, usize, usize, usize)) -> Result<Case> {
+    let mut graph = Graph::default();
+    let mut builder = Builder::new(&mut graph, Origin::default());
+    let mut factor = |name: &str, outer: usize| {
+        let shape = if summed == 0 { [k, outer] } else { [outer, k] };
+        builder.input(name, InputRole::State, TensorType::new(DType::F32, shape))
+    };
+    let factors = [factor("a", rows)?, factor("b", columns)?];
+    let contract = || vec![summed];
+    let dot = DotGeneral {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: contract(),
+        rhs_contract: contract(),
+        dtype: DType::F32,
+    };
+    let product = builder.op(dot, &factors)?;
+    graph.output("product", product);
+    let mut inputs = Tensors::new();
+    for (number, (id, name, _)) in (1..).zip(graph.inputs()) {
+        let number =
+            |at: u64| f64::from(element_bits(seed as u32, number, 0, at)) / f64::from(1_u32 << 31) - 1.0;
+        let values: Vec<_> = (0..graph[id].ty.elements() as u64).map(number).collect();
+        inputs.insert(name.into(), HostTensor::from_f64(&graph[id].ty, &values));
+    }
+    let name = format!("large product: {rows} x {k} x {columns}");
+    Ok(Case { group: "large product".into(), name, graph, inputs, tolerance: STEP_TOLERANCE })
 }
 
 /// A step of AdamW on a small model: loss, norm of the gradient, and every new parameter and moment.

@@ -430,8 +430,15 @@ fn strips_and_whole_rows() {
 #[test]
 fn few_rows_are_computed_the_other_way_round() {
     let elements = [Element::F32, Element::Bf16, Element::F16, Element::I8];
-    // One block of k and several; rows below and above a panel, and as many as a tile has columns.
-    let sizes = [(2, 9, 45, 19), (1, 37, 290, 390), (2, 64, 131, 800), (1, 384, 770, 40), (1, 33, 66, 384)];
+    // One block of k and several; rows below and above a panel, and as many as a tile has columns; more of A than a second-level cache holds.
+    let sizes = [
+        (2, 9, 45, 19),
+        (1, 37, 290, 390),
+        (2, 64, 131, 800),
+        (1, 384, 770, 40),
+        (1, 33, 66, 384),
+        (1, 18, 40, 30_000),
+    ];
     for isa in Isa::available() {
         for (number, size) in sizes.into_iter().enumerate() {
             for (place, lie) in LIES.into_iter().enumerate() {

@@ -8,7 +8,7 @@
 use super::blocking::{GemmCall, Space};
 use super::microkernel::LDA;
 use super::pack::{Block, Offsets, RUN};
-use super::{Buffers, Contraction, Element, Output, Precision, STREAMS, TILE_COLUMNS};
+use super::{Buffers, Contraction, Element, Output, Precision, STREAMS, TILE_COLUMNS, Tiles};
 use std::ops::Range;
 
 /// Packed words of A at most: 4 MiB.
@@ -33,6 +33,8 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
             a: job.b.clone(),
             b: job.a.clone(),
             output: Output::Tile,
+            // Rows of Cᵀ are handed over once they are whole, and finished.
+            tiles: Tiles::Rows,
             epilogue: None,
             ..job.clone()
         };
