@@ -25,6 +25,8 @@ fn b_words(kernels: &Kernels) -> usize {
 /// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than
 /// going over C once per block of k.
 const FEWEST_COLUMNS: usize = 768;
+/// How many elements of C are added to in the time of packing a row or a column, for each value of k.
+const PACKING: usize = 16;
 /// Accumulators of `Output::Tile` per thread, where k is packed in blocks: 4 MiB.
 const SUM_WORDS: usize = 1 << 20;
 /// Rows or columns of an operand that are staged at a time, a multiple of every panel width.
@@ -38,12 +40,27 @@ struct Division {
 }
 
 impl Division {
-    /// The longer side. A column's unit is the narrowest tile, so that shares differ as little as they can.
-    fn of(job: &Contraction, kernels: &Kernels) -> Self {
-        match job.m >= job.n || job.tiles == Tiles::Rows {
-            true => Division { by_rows: true, unit: kernels.mr },
-            false => Division { by_rows: false, unit: kernels.column_unit() },
-        }
+    /// By the side that leaves less to the thread that has most to do; if both do, by the longer one. Single rows are shared out where nobody
+    /// counts on whole strips and part of one takes less time; a column's unit is the narrowest tile.
+    fn of(job: &Contraction, kernels: &Kernels, threads: usize) -> Self {
+        let shares_rows = job.tiles == Tiles::Any && !kernels.is_tiled();
+        let rows = Division { by_rows: true, unit: if shares_rows { 1 } else { kernels.mr } };
+        let columns = Division { by_rows: false, unit: kernels.column_unit() };
+        let prefers_rows = match job.m >= job.n {
+            true => rows.work(job, threads) <= columns.work(job, threads),
+            false => rows.work(job, threads) < columns.work(job, threads),
+        };
+        if job.tiles == Tiles::Rows || prefers_rows { rows } else { columns }
+    }
+
+    /// What the thread with the largest share does for each value of k: the elements of C that it adds to, and the rows and columns that it
+    /// packs for them.
+    fn work(self, job: &Contraction, threads: usize) -> usize {
+        let (length, other) = if self.by_rows { (job.m, job.n) } else { (job.n, job.m) };
+        let units = (job.batch * length.div_ceil(self.unit)).div_ceil(threads);
+        let share = (units * self.unit).min(job.batch * length);
+        let matrices = share.div_ceil(length.max(1));
+        share * other + PACKING * (share + matrices * other)
     }
 
     /// How many of the side's elements there are.
@@ -233,7 +250,7 @@ impl Blocking {
             1 => (length.div_ceil(unit).div_ceil(threads) * unit).min(length),
             _ => length,
         };
-        let division = Division::of(job, kernels);
+        let division = Division::of(job, kernels, threads);
         let (rows, columns) = match division.by_rows {
             true => (most(job.m, division.unit), job.n),
             false => (job.m, most(job.n, division.unit)),
