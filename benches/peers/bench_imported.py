@@ -1,6 +1,7 @@
 """Models from elsewhere at the size of a small experiment: exported for us, and timed as PyTorch runs them.
 
     python bench_imported.py export NAME FOLDER      NAME.pt2, NAME.safetensors (inputs by name, and "target")
+    python bench_imported.py check NAME FOLDER       how far our outputs are from PyTorch's, by the program KERNFUSION; fails above 1e-4
     python bench_imported.py time NAME FOLDER [--work forward|train] [--compile] [--steps N] [--threads N] [--json FILE]
 
 A forward step gives the outputs of an evaluating model without gradients. A training step is the cross-entropy of the first output and
@@ -10,6 +11,9 @@ Rows have the keys of `kernfusion bench --json`. imported.sh measures all of the
 
 import argparse
 import json
+import os
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -109,15 +113,37 @@ def export(name, folder):
     save_file(tensors, folder / f"{name}.safetensors")
 
 
+def read(name, folder):
+    """The inputs of the file, and the target."""
+    wide = lambda value: value.long() if value.dtype == torch.int else value
+    tensors = {key: wide(value) for key, value in load_file(folder / f"{name}.safetensors").items()}
+    return tensors, tensors.pop("target")
+
+
+@torch.no_grad()
+def check(name, folder):
+    """The largest difference between an output of ours and PyTorch's, beside the largest number of that output."""
+    model, _, _ = build(name)
+    tensors, _ = read(name, folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        inputs, outputs = (f"{scratch}/{file}.safetensors" for file in ("inputs", "outputs"))
+        save_file({key: value.int() if value.dtype == torch.long else value for key, value in tensors.items()}, inputs)
+        subprocess.run([os.environ["KERNFUSION"], "run", folder / name, "--inputs", inputs, "--outputs", outputs], check=True)
+        ours = load_file(outputs)
+    pairs = [(ours[f"output.{number}"], output) for number, output in enumerate(outputs_of(model, tensors))]
+    worst = max(((found - expected).abs().max() / expected.abs().max()).item() for found, expected in pairs)
+    print(f"{name}: {worst:.1e} from PyTorch")
+    if not worst <= 1e-4:
+        raise SystemExit(f"{name}: outputs are not PyTorch's")
+
+
 def measure(arguments):
     torch.set_num_threads(arguments.threads)
     model, _, _ = build(arguments.name)
     if hasattr(getattr(model, "config", None), "num_local_experts"):
         # Exported as a copy of an expert's matrix for each token, which torch.export needs; PyTorch is timed in what is fastest for it.
         model.set_experts_implementation("grouped_mm" if arguments.compile else "eager")
-    wide = lambda value: value.long() if value.dtype == torch.int else value
-    tensors = {key: wide(value) for key, value in load_file(arguments.folder / f"{arguments.name}.safetensors").items()}
-    target = tensors.pop("target")
+    tensors, target = read(arguments.name, arguments.folder)
 
     def first_output(inputs):
         return outputs_of(model, inputs)[0]
@@ -156,7 +182,7 @@ def measure(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("task", choices=["export", "time", "names"])
+    parser.add_argument("task", choices=["export", "check", "time", "names"])
     parser.add_argument("name", nargs="?", choices=[*MODELS])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--work", default="forward", choices=["forward", "train"])
@@ -170,8 +196,8 @@ def main():
         return print(*MODELS)
     if not arguments.folder:
         parser.error("a name and a folder are needed")
-    if arguments.task == "export":
-        return export(arguments.name, arguments.folder)
+    if arguments.task in ("export", "check"):
+        return {"export": export, "check": check}[arguments.task](arguments.name, arguments.folder)
     document = json.dumps({"machine": machine(), "results": [measure(arguments)]}, indent=1)
     if arguments.json:
         arguments.json.write_text(document + "\n")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Imported models against PyTorch: ours, eager and torch.compile in turn, round after round, forward and training, each in a fresh process.
-# Then one table of medians. Archives are exported and imported once and kept in the folder.
+# Then one table of medians. Archives are exported and imported once and kept in the folder. A model whose outputs are not PyTorch's is not timed.
 #
 #   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train"] [-v "ours eager compile"] [-s steps] [-r rounds]
 #                             [-t threads] [-o folder]
@@ -35,10 +35,14 @@ attempt() { # log, command...: what fails is said, and the rest goes on
   "$@" >"$log" 2>&1 || { say "  failed: $(tail -n 1 "$log")"; return 1; }
 }
 
+alike=
 for model in $models; do
   archive=$out/$model.pt2
   [ -f "$out/$model.safetensors" ] || { say "exporting $model"; attempt "$out/$model.log" "${bench[@]}" export "$model" "$out"; }
   [ -d "$out/$model" ] || [ ! -f "$archive" ] || attempt "$out/$model.log" "$ours" import "$archive" -o "$out/$model"
+  if [ -d "$out/$model" ]; then
+    KERNFUSION=$ours attempt "$out/$model.log" "${bench[@]}" check "$model" "$out" && { tail -n 1 "$out/$model.log" >&2; alike+=" $model"; }
+  fi
 done
 
 measure() { # peer, model, work, JSON file
@@ -56,8 +60,7 @@ measure() { # peer, model, work, JSON file
 
 for ((round = 1; round <= rounds; round++)); do
   for work in $works; do
-    for model in $models; do
-      [ -d "$out/$model" ] || continue
+    for model in $alike; do
       say "round $round of $rounds, $model, $work"
       mkdir -p "$out/runs/$model-$work"
       for peer in $peers; do measure "$peer" "$model" "$work" "$out/runs/$model-$work/$round-$peer.json"; done

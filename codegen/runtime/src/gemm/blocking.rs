@@ -18,8 +18,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Packed words of B per thread: five eighths of L2, if that is a block of as many columns as are worth it, or for a tile unit, which is too
 /// fast for what the last cache gives; else 12 MiB, in the last cache.
 fn b_words(kernels: &Kernels) -> usize {
+    #[cfg(test)]
+    if let Some(words) = B_WORDS.get() {
+        return words;
+    }
     let in_second = cache::second_level() / 4 / 8 * 5;
     if kernels.is_tiled() || in_second >= FEWEST_COLUMNS * KC { in_second } else { 3 << 20 }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Instead of what fits into this machine's caches, for products that this thread asks for.
+    pub(super) static B_WORDS: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
 }
 
 /// B is packed whole if at least this many columns fit: else packing A again for every few columns costs more than

@@ -1,6 +1,7 @@
 //! Products of every shape, layout, element type and precision, with hooks, on every instruction set, against
 //! f64; and the same bits for any number of threads.
 
+use super::blocking::B_WORDS;
 use super::*;
 use crate::isa::Bf16Unit;
 use crate::testing::Random;
@@ -447,6 +448,33 @@ fn few_rows_are_computed_the_other_way_round() {
                 let precision = PRECISIONS[(place + number) % 4];
                 let lies = (lie, Lie::KUnit);
                 check(isa, size, Variant { lies, elements, precision, epilogue, direct, ..PLAIN });
+            }
+        }
+    }
+}
+
+/// On a machine whose caches hold next to nothing, B is never packed whole where it need not be.
+#[test]
+fn small_caches_change_no_bit() {
+    let sizes =
+        [(2, 40, 401, 60), (1, 131, 70, 800), (1, 37, 640, 900), (1, 300, 800, 410), (1, 18, 45, 1000)];
+    let lies = [(Lie::KUnit, Lie::OuterUnit), (Lie::KUnit, Lie::KUnit), (Lie::OuterUnit, Lie::RowTable)];
+    let tiles = [Tiles::Any, Tiles::Strips, Tiles::Rows];
+    let all = || lies.iter().flat_map(|&lies| tiles.map(|tiles| (lies, tiles))).enumerate();
+    for isa in Isa::available() {
+        for (precision, size) in precisions(isa).flat_map(|precision| sizes.map(|size| (precision, size))) {
+            for (number, (lies, tiles)) in all() {
+                let direct = number % 2 == 0;
+                let epilogue = !direct || tiles != Tiles::Any;
+                let variant = Variant { lies, precision, tiles, epilogue, direct, ..PLAIN };
+                let mut case = Case::new(isa, size, variant, 5);
+                let mut run = |words| {
+                    B_WORDS.set(words);
+                    case.run(2, &Workspaces::new(2))
+                };
+                let [as_it_is, small] = [None, Some(1000)].map(&mut run);
+                B_WORDS.set(None);
+                assert!(same_bits(&as_it_is, &small), "{isa} {size:?} {variant:?}");
             }
         }
     }
