@@ -1,8 +1,8 @@
 //! Matrix products `C[b, m, n] = epilogue(Σ_k A[b, m, k] · B[b, n, k])` on a pool of threads.
 //!
 //! Operands lie anywhere that an `Axis` can describe and are packed on the way; a prologue may compute an operand
-//! block by block while it is packed, an epilogue works on tiles of C while they are in cache. The batch and the longer side
-//! of C are divided among threads, k never is: every element of C has one order of summation, so that
+//! block by block while it is packed, an epilogue works on tiles of C while they are in cache. The batch and one side
+//! of C, mostly the longer, are divided among threads, k never is: every element of C has one order of summation, so that
 //! results are the same bits for any number of threads and in any place of a tile.
 
 mod blocking;
