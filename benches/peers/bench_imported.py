@@ -104,13 +104,17 @@ def build(name):
     return model, inputs, target
 
 
+def narrow(tensors):
+    """Whole numbers as our programs take them."""
+    return {key: value.int() if value.dtype == torch.long else value for key, value in tensors.items()}
+
+
 def export(name, folder):
     model, inputs, target = build(name)
     folder.mkdir(parents=True, exist_ok=True)
     program = torch.export.export(model, (), inputs)
     torch.export.save(program, folder / f"{name}.pt2")
-    tensors = {key: value.int() if value.dtype == torch.long else value for key, value in (inputs | {"target": target}).items()}
-    save_file(tensors, folder / f"{name}.safetensors")
+    save_file(narrow(inputs | {"target": target}), folder / f"{name}.safetensors")
 
 
 def read(name, folder):
@@ -127,8 +131,10 @@ def check(name, folder):
     tensors, _ = read(name, folder)
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = (f"{scratch}/{file}.safetensors" for file in ("inputs", "outputs"))
-        save_file({key: value.int() if value.dtype == torch.long else value for key, value in tensors.items()}, inputs)
-        subprocess.run([os.environ["KERNFUSION"], "run", folder / name, "--inputs", inputs, "--outputs", outputs], check=True)
+        save_file(narrow(tensors), inputs)
+        command = [os.environ["KERNFUSION"], "run", folder / name, "--inputs", inputs, "--outputs", outputs]
+        if subprocess.run(command).returncode:
+            raise SystemExit(f"{name}: our program gave no outputs")
         ours = load_file(outputs)
     pairs = [(ours[f"output.{number}"], output) for number, output in enumerate(outputs_of(model, tensors))]
     worst = max(((found - expected).abs().max() / expected.abs().max()).item() for found, expected in pairs)
@@ -196,6 +202,8 @@ def main():
         return print(*MODELS)
     if not arguments.folder:
         parser.error("a name and a folder are needed")
+    if arguments.task == "check" and "KERNFUSION" not in os.environ:
+        parser.error("check needs the path of our program in KERNFUSION")
     if arguments.task in ("export", "check"):
         return {"export": export, "check": check}[arguments.task](arguments.name, arguments.folder)
     document = json.dumps({"machine": machine(), "results": [measure(arguments)]}, indent=1)

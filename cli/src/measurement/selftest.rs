@@ -212,8 +212,8 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Rows, columns, length of the sums, and the axis that is summed in both factors: products that a cache does not hold. Into which blocks they are
-/// divided depends on the machine.
+/// Rows, columns, length of the sums, and the axis that is summed in both factors: products too large for a cache. How they are divided into
+/// blocks depends on the machine.
 const LARGE_PRODUCTS: [(usize, usize, usize, usize); 3] =
     [(110, 600, 6_000, 1), (40, 18, 30_000, 0), (96, 1_024, 160, 1)];
 
@@ -226,12 +226,11 @@ fn large_product(seed: u64, (rows, columns, k, summed): (usize, usize, usize, us
         builder.input(name, InputRole::State, TensorType::new(DType::F32, shape))
     };
     let factors = [factor("a", rows)?, factor("b", columns)?];
-    let contract = || vec![summed];
     let dot = DotGeneral {
         lhs_batch: vec![],
         rhs_batch: vec![],
-        lhs_contract: contract(),
-        rhs_contract: contract(),
+        lhs_contract: vec![summed],
+        rhs_contract: vec![summed],
         dtype: DType::F32,
     };
     let product = builder.op(dot, &factors)?;

@@ -50,8 +50,8 @@ struct Division {
 }
 
 impl Division {
-    /// By the side that leaves less to the thread that has most to do; if both do, by the longer one. Single rows are shared out where nobody
-    /// counts on whole strips and part of one takes less time; a column's unit is the narrowest tile.
+    /// By the side that gives the busiest thread less to do; if both give the same, by the longer one. Rows are shared out singly where the
+    /// epilogue takes any tile and part of a strip takes less time; the unit of columns is the narrowest tile.
     fn of(job: &Contraction, kernels: &Kernels, threads: usize) -> Self {
         let shares_rows = job.tiles == Tiles::Any && !kernels.is_tiled();
         let rows = Division { by_rows: true, unit: if shares_rows { 1 } else { kernels.mr } };

@@ -25,7 +25,7 @@ const PARAMETERS: Register = Register::RDI;
 const COUNTER: Register = Register::RSI;
 const END: Register = Register::RDX;
 const SCRATCH: Register = Register::RAX;
-/// Of the lanes that a half of them is spread to.
+/// The mask of a load of every other element.
 const SPREAD: Register = Register::K7;
 
 /// Machine code, and the same as text.
@@ -52,7 +52,7 @@ pub(super) fn assemble(program: &LaneProgram) -> Assembled {
     assembler.encoded()
 }
 
-/// The steps of a loop over so many vectors at a time.
+/// The body of a loop whose iterations compute one vector or several.
 struct Body {
     vectors: u8,
     program: LaneProgram,
