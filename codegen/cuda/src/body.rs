@@ -18,28 +18,60 @@ pub(super) struct Body<'a> {
     pub(super) approximates: bool,
     /// For each value of the region, whether it is known in the current block.
     known: Vec<bool>,
-    pairs: Option<Pairs>,
+    runs: Option<Runs>,
 }
 
-/// Neighbours along an axis that come in pairs, as entries number `at`, an even one, and the next: both are one access of memory.
-pub(super) struct Pairs {
+/// Neighbours along an axis that a thread has one after the other, as number `at` of so many: they are one access of memory.
+#[derive(Debug, Clone)]
+pub(super) struct Runs {
     pub(super) axis: usize,
-    /// Where the first one has no neighbour, if there is such a place.
+    pub(super) length: usize,
+    /// When the one at hand belongs to a run that is not whole, if there is such a run.
     pub(super) alone: Option<String>,
 }
 
-impl Pairs {
-    /// A call for the entry at hand.
-    fn call(&self, pair: &str, method: &str, arguments: &str) -> String {
+impl Runs {
+    /// Bytes of an access of memory, at most.
+    const BYTES: usize = 16;
+
+    /// Runs along an axis that are as long as these loads and stores let them be: each lies side by side, or is the same number. One number
+    /// is a run, too.
+    pub(super) fn of(region: &Region, stores: &[&Store], axes: &Axes, slots: &[Slot], axis: usize, most: usize) -> Self {
+        let loads = region.instrs.iter().filter_map(|instr| match &instr.kind {
+            InstrKind::Load { buffer, index, guard } => Some((*buffer, index, guard.is_empty())),
+            _ => None,
+        });
+        let stores = stores.iter().map(|store| (store.buffer, &store.index, store.mode == StoreMode::Set));
+        let moving: Vec<_> = loads.chain(stores).filter(|(_, index, _)| index.strides[axis] != 0).collect();
+        let is_whole = |length: usize| {
+            moving.iter().all(|&(buffer, index, is_plain)| {
+                let slot = &slots[buffer.0 as usize];
+                let is_aligned = slot.bytes.is_multiple_of(length * slot.dtype.size());
+                is_plain && is_aligned && axes.has_runs(index, axis, length)
+            })
+        };
+        let widest = moving.iter().map(|(buffer, ..)| slots[buffer.0 as usize].dtype.size()).max();
+        let most = widest.map_or(1, |size| most.min(Self::BYTES / size));
+        let length = [8, 4, 2].into_iter().find(|&length| length <= most && is_whole(length));
+        Runs { axis, length: length.unwrap_or(1), alone: None }
+    }
+
+    /// A call for the number at hand.
+    fn call(&self, run: &str, method: &str, arguments: &str) -> String {
         let alone = self.alone.as_deref().unwrap_or("false");
-        format!("pair_{pair}.{method}(at, {alone}, {arguments})")
+        format!("run_{run}.{method}(at, {alone}, {arguments})")
+    }
+
+    /// The type of a run of numbers of this type.
+    pub(super) fn of_type(&self, dtype: DType) -> String {
+        format!("Run<{}, {}>", memory_type(dtype), self.length)
     }
 }
 
 impl<'a> Body<'a> {
     pub(super) fn new(region: &'a Region, axes: Axes, slots: &'a [Slot]) -> Self {
         let known = vec![false; region.instrs.len()];
-        Body { code: Code::default(), region, axes, slots, approximates: false, known, pairs: None }
+        Body { code: Code::default(), region, axes, slots, approximates: false, known, runs: None }
     }
 
     /// The body goes on in a block that begins with this line.
@@ -93,9 +125,9 @@ impl<'a> Body<'a> {
             let slot = &self.slots[store.buffer.0 as usize];
             let element = format!("{}[{}]", slot.write(), self.axes.affine(&store.index));
             let value = value_name(store.value);
-            if let Some(pairs) = self.paired_store(store) {
+            if let Some(runs) = self.run_of_store(store) {
                 let arguments = format!("&{element}, {}", narrowed(&value, slot.dtype));
-                let call = pairs.call(&number.to_string(), "put", &arguments);
+                let call = runs.call(&number.to_string(), "put", &arguments);
                 self.code.line(format!("{call};"));
                 continue;
             }
@@ -109,52 +141,66 @@ impl<'a> Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// From now on, neighbours come in pairs, and loads and these stores are done for both at once where memory has them so.
-    pub(super) fn pair_up(&mut self, pairs: Pairs, stores: &[Store]) {
-        self.pairs = Some(pairs);
-        let values = (0..self.region.instrs.len()).map(|at| Scalar(at as u32));
-        let loads = values.filter_map(|value| {
-            let (_, slot, _) = self.paired_load(value)?;
-            Some(format!("Pair<{}> pair_{};", memory_type(slot.dtype), value_name(value)))
+    /// What is inside comes in runs: of these roots' loads and these stores, those that memory has so are done for a whole run at once. The
+    /// loop over a run is inside of what declares them.
+    pub(super) fn in_runs<'s>(
+        &mut self,
+        runs: Runs,
+        roots: impl IntoIterator<Item = Scalar>,
+        stores: impl IntoIterator<Item = &'s Store>,
+        inside: impl FnOnce(&mut Self),
+    ) {
+        let length = runs.length;
+        self.runs = Some(runs);
+        let known = self.known.clone();
+        let stores: Vec<_> = stores.into_iter().collect();
+        let roots = roots.into_iter().chain(stores.iter().flat_map(|store| operands(store)));
+        let loads = self.region.needed(roots, |value| known[value.0 as usize]);
+        let loads = loads.into_iter().filter_map(|value| {
+            let (runs, slot, _) = self.run_of_load(value)?;
+            Some(format!("{} run_{};", runs.of_type(slot.dtype), value_name(value)))
         });
-        let stores = stores.iter().enumerate().filter(|(_, store)| self.paired_store(store).is_some());
-        let stores = stores.map(|(number, store)| {
+        let stores = stores.iter().enumerate().filter_map(|(number, store)| {
+            let runs = self.run_of_store(store)?;
             let slot = &self.slots[store.buffer.0 as usize];
-            format!("Pair<{}> pair_{number};", memory_type(slot.dtype))
+            Some(format!("{} run_{number};", runs.of_type(slot.dtype)))
         });
         let lines: Vec<_> = loads.chain(stores).collect();
         lines.iter().for_each(|line| self.code.line(line));
+        self.code.line("UNROLL");
+        self.block(format!("for (int at = 0; at < {length}; at++)"), inside);
+        self.runs = None;
     }
 
-    /// The load of one of a pair, if that is what a value is.
+    /// The load of one of a run, if that is what a value is.
     fn got(&self, value: Scalar) -> Option<String> {
-        let (pairs, slot, index) = self.paired_load(value)?;
+        let (runs, slot, index) = self.run_of_load(value)?;
         let element = format!("&{}[{}]", slot.read(), self.axes.affine(index));
-        let got = pairs.call(&value_name(value), "get", &element);
+        let got = runs.call(&value_name(value), "get", &element);
         let is_same = memory_type(slot.dtype) == register_type(slot.dtype);
         Some(if is_same { got } else { format!("widen({got})") })
     }
 
-    fn paired_load(&self, value: Scalar) -> Option<(&Pairs, &'a Slot, &'a Index)> {
+    fn run_of_load(&self, value: Scalar) -> Option<(&Runs, &'a Slot, &'a Index)> {
         match &self.region.instr(value).kind {
             InstrKind::Load { buffer, index, guard } if guard.is_empty() => {
                 let slot = &self.slots[buffer.0 as usize];
-                Some((self.paired(slot, index)?, slot, index))
+                Some((self.run_in_memory(slot, index)?, slot, index))
             }
             _ => None,
         }
     }
 
-    fn paired_store(&self, store: &Store) -> Option<&Pairs> {
+    fn run_of_store(&self, store: &Store) -> Option<&Runs> {
         let slot = &self.slots[store.buffer.0 as usize];
-        self.paired(slot, &store.index).filter(|_| store.mode == StoreMode::Set)
+        self.run_in_memory(slot, &store.index).filter(|_| store.mode == StoreMode::Set)
     }
 
-    /// The pairs, if each lies side by side, at a multiple of its size.
-    fn paired(&self, slot: &Slot, index: &Index) -> Option<&Pairs> {
-        let pairs = self.pairs.as_ref()?;
-        let is_aligned = slot.bytes.is_multiple_of(2 * slot.dtype.size());
-        (is_aligned && self.axes.has_pairs(index, pairs.axis)).then_some(pairs)
+    /// The runs, if each lies side by side, at a multiple of its size.
+    fn run_in_memory(&self, slot: &Slot, index: &Index) -> Option<&Runs> {
+        let runs = self.runs.as_ref().filter(|runs| runs.length > 1)?;
+        let is_aligned = slot.bytes.is_multiple_of(runs.length * slot.dtype.size());
+        (is_aligned && self.axes.has_runs(index, runs.axis, runs.length)).then_some(runs)
     }
 }
 

@@ -452,7 +452,7 @@ fn is_paired(domain: &Domain, consumer: &Consumer) -> bool {
     let axes = Axes { names: vec![], extents: [&domain.axes[..], &consumer.p].concat() };
     let is_float = matches!(consumer.dtype, DType::F32 | DType::BF16 | DType::F16);
     let is_even = consumer.p[last].is_multiple_of(2);
-    is_float && is_even && axes.has_pairs(&consumer.index, domain.axes.len() + last)
+    is_float && is_even && axes.has_runs(&consumer.index, domain.axes.len() + last, 2)
 }
 
 /// Columns of the tile of a second product: two warps share them, each of which takes 16 at a time.

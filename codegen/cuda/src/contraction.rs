@@ -7,12 +7,12 @@
 //! gradient of a weight, 768×768, sums of 16,384 terms: 36 tiles × 7 parts of 2,368 terms, then a thread for each entry
 //! ```
 
-use super::body::Body;
+use super::body::{Body, Runs, operands};
 use super::gemv::FewRows;
 use super::lower::{Block, Lowering, ProductMethod, count};
 use super::rewrite::dense;
 use super::source::{Axes, Code, coordinates, memory_type, narrowed, register_type, value_name};
-use super::tiles::{LARGE, MANY_TILES, SMALL, THREADS, Tiles, WIDE, element_type, parts};
+use super::tiles::{LARGE, MANY_TILES, SMALL, THREADS, Tiles, WIDE, element_type, parts, place};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::indices_mut;
 use kernfusion_codegen::axes;
@@ -102,8 +102,8 @@ impl Lowering<'_> {
         let domain = &kernel.domain;
         let [outer, rows, columns] = self.extents(domain)?;
         let mut code = Code::default();
-        code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
-        let mut names = self.batch(&mut code, domain);
+        place(&mut code, [columns.div_ceil(along), rows.div_ceil(down)], [down, along]);
+        let names = self.batch(&mut code, domain);
         tiles.declare_launched(&mut code, down, along);
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
@@ -117,38 +117,17 @@ impl Lowering<'_> {
                 }
             }
         }
-        let axes = Axes { names: vec![], extents: domain.axes.clone() };
+        let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        if let Some(pairs) = tiles.pairs(domain) {
-            body.pair_up(pairs, &kernel.stores);
-        }
-        let code = &mut body.code;
-        code.line("UNROLL");
-        code.open(format!("for (int at = 0; at < {}::COUNT; at++)", tiles.name(0)));
-        code.line(
-            "const int row = first_row + product0.row(at), column = first_column + product0.column(at);",
-        );
-        // Without branches between them, entries are computed side by side.
-        let beyond = [("column", columns, along), ("row", rows, down)]
-            .into_iter()
-            .filter(|(_, extent, of_tile)| !extent.is_multiple_of(*of_tile))
-            .map(|(name, extent, _)| format!("{name} >= {extent}"))
-            .collect::<Vec<_>>();
-        if !beyond.is_empty() {
-            code.line(format!("if ({}) continue;", beyond.join(" || ")));
-        }
-        names.extend(coordinates(code, "row", 'r', &domain.axes[domain.row_axes()]));
-        names.extend(coordinates(code, "column", 'c', &domain.axes[domain.column_axes()]));
-        body.axes.names = names;
-        define_entries(&mut body, kernel, None);
-        body.stores(&kernel.stores);
-        body.code.close("");
+        let entries = EntriesOfTile::new(kernel, &body, [down, along]);
+        tiles.entries(&mut body.code, down, along, entries.runs.length);
+        entries.write(&mut body);
         let text = body.code.finish();
         let grid = [columns.div_ceil(along), rows.div_ceil(down), outer];
         let block = Block {
             threads: THREADS,
-            shared_bytes: tiles.shared_bytes(down, along),
+            shared_bytes: tiles.launched_bytes(down, along),
             blocks: if tiles.shares(down, along) { 2 } else { 1 },
         };
         let header = if tiles.by_warpgroups { "warpgroup.cuh" } else { "tile.cuh" };
@@ -213,11 +192,17 @@ impl Lowering<'_> {
         let load = plain_load(operand);
         let along_rows = axes.is_along_rows(operand);
         // The slices of a loop begin at multiples of their size.
-        let is_copied = load.is_some_and(|(index, slot)| {
-            axes.is_aligned(&index, dtype, along_rows) && self.slots()[slot].bytes.is_multiple_of(16)
+        let is_copied = load.as_ref().is_some_and(|(index, slot)| {
+            axes.is_aligned(index, dtype, along_rows) && self.slots()[*slot].bytes.is_multiple_of(16)
         });
         let ty = element_type(dtype);
-        let wrap = if is_copied { "copied" } else { "computed" };
+        let wrap = match load.filter(|_| is_copied) {
+            Some((index, _)) => {
+                let [row, term] = axes.strides(&index);
+                format!("copied<{along_rows}, {row}, {term}>")
+            }
+            None => format!("computed<{along_rows}>"),
+        };
         let returned = match plain_load(operand) {
             Some((index, slot)) => {
                 let name = self.slots()[slot].read();
@@ -235,11 +220,136 @@ impl Lowering<'_> {
             }
         };
         body.code.line(format!("return {returned};"));
-        code.open(format!("const auto {name} = {wrap}<{along_rows}>([&](int row, int k)"));
+        code.open(format!("const auto {name} = {wrap}([&](int row, int k)"));
         body.code.finish().lines().for_each(|line| code.line(line));
         code.close(");");
     }
 }
+
+/// What becomes of a tile's sums: the region runs on entries, which threads take from shared memory in runs of neighbours along a row.
+struct EntriesOfTile<'a> {
+    kernel: &'a Kernel,
+    runs: Runs,
+    /// Rows and columns of a tile.
+    tile: [usize; 2],
+}
+
+/// Entries that a thread has at a time: all that they load is under way at once.
+const ENTRIES_AT_A_TIME: usize = 16;
+
+impl<'a> EntriesOfTile<'a> {
+    fn new(kernel: &'a Kernel, body: &Body<'_>, tile: [usize; 2]) -> Self {
+        let domain = &kernel.domain;
+        let alone = Runs { axis: 0, length: 1, alone: None };
+        let Some(axis) = domain.column_axes().next_back() else { return EntriesOfTile { kernel, runs: alone, tile } };
+        let extent = domain.axes[axis];
+        let stores: Vec<_> = kernel.stores.iter().collect();
+        let runs_of = |most| Runs::of(body.region, &stores, &body.axes, body.slots, axis, most);
+        let is_single = domain.column_axes().len() == 1;
+        // Where the last run is not whole, its numbers are alone.
+        let most = [4, 2, 1].into_iter().find(|&length| is_single || extent.is_multiple_of(length)).unwrap_or(1);
+        let mut runs = runs_of(most);
+        let whole = extent / runs.length * runs.length;
+        runs.alone = (whole < extent).then(|| format!("column >= {whole}"));
+        EntriesOfTile { kernel, runs, tile }
+    }
+
+    fn write(&self, body: &mut Body<'_>) {
+        let [down, along] = self.tile;
+        let runs = ENTRIES_AT_A_TIME / self.runs.length;
+        let all = down * along / THREADS / self.runs.length;
+        body.code.line("ROLLED");
+        body.block(format!("for (int done = 0; done < {all}; done += {runs})"), |body| {
+            let early = self.loads_that_may_change(body);
+            for value in &early {
+                let ty = register_type(body.region.instr(*value).dtype);
+                body.code.line(format!("{ty} early_{}[{ENTRIES_AT_A_TIME}];", value_name(*value)));
+            }
+            let at = format!("i * {} + at", self.runs.length);
+            if !early.is_empty() {
+                self.each(body, runs, &early, &[], |body| {
+                    body.need(early.iter().copied());
+                    for name in early.iter().copied().map(value_name) {
+                        body.code.line(format!("early_{name}[{at}] = {name};"));
+                    }
+                });
+            }
+            self.each(body, runs, &[], &self.kernel.stores, |body| {
+                for value in &early {
+                    body.define(*value, format!("early_{}[{at}]", value_name(*value)));
+                }
+                define_entries_from(body, self.kernel, None, |product| format!("run_of_sums{product}.at[at]"));
+                body.stores(&self.kernel.stores);
+            });
+        });
+    }
+
+    /// A load that follows a store would wait for memory alone, where what it loads may be what is stored.
+    fn loads_that_may_change(&self, body: &Body<'_>) -> Vec<Scalar> {
+        let roots = self.kernel.stores.iter().flat_map(operands);
+        let needed = body.region.needed(roots, |_| false).into_iter();
+        let may_change = |value: &Scalar| match &body.region.instr(*value).kind {
+            InstrKind::Load { buffer, index, .. } => {
+                body.slots[buffer.0 as usize].is_clobbered && index.indirect.is_empty()
+            }
+            _ => false,
+        };
+        needed.filter(may_change).collect()
+    }
+
+    /// Loops over a thread's next entries, for these loads or for these stores.
+    fn each<'b>(
+        &self,
+        body: &mut Body<'b>,
+        runs: usize,
+        loads: &[Scalar],
+        stores: &[Store],
+        inside: impl FnOnce(&mut Body<'b>),
+    ) {
+        let domain = &self.kernel.domain;
+        let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
+        let [down, along] = self.tile;
+        body.code.line("UNROLL");
+        body.block(format!("for (int i = 0; i < {runs}; i++)"), |body| {
+            body.code.line(
+                "const int row = first_row + Entries0::row(done + i), first = first_column + Entries0::column(done + i);",
+            );
+            let is_ragged = |extent: usize, of_tile: usize| !extent.is_multiple_of(of_tile);
+            let beyond = [("first", columns, along), ("row", rows, down)].into_iter();
+            let beyond = beyond.filter(|(_, extent, of_tile)| is_ragged(*extent, *of_tile));
+            let beyond: Vec<_> = beyond.map(|(name, extent, _)| format!("{name} >= {extent}")).collect();
+            if !beyond.is_empty() {
+                body.code.line(format!("if ({}) continue;", beyond.join(" || ")));
+            }
+            let outside = body.axes.names.len();
+            let names = coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]);
+            body.axes.names.extend(names);
+            let mut names = coordinates(&mut body.code, "first", 'c', &domain.axes[domain.column_axes()]);
+            let first = names.pop();
+            body.axes.names.extend(names);
+            body.axes.names.extend(first.iter().map(|_| "column".to_string()));
+            if !stores.is_empty() {
+                for product in 0..self.kernel.products().len() {
+                    let run = format!("Run<Entries{product}::Sum, {}>::Numbers", self.runs.length);
+                    body.code.line(format!("const auto run_of_sums{product} = *(const {run}*)entries{product}.at(done + i);"));
+                }
+            }
+            body.in_runs(self.runs.clone(), loads.iter().copied(), stores, |body| {
+                if let Some(first) = &first {
+                    body.code.line(format!("const int column = {first} + at;"));
+                }
+                if self.runs.alone.is_some() {
+                    body.code.line(format!("if (column >= {columns}) continue;"));
+                }
+                inside(body);
+            });
+            body.axes.names.truncate(outside);
+        });
+    }
+}
+
+/// Panels begin at multiples of their rows and of their terms, all of which divide this number.
+const PANEL: usize = 256;
 
 /// The axes over which an operand is defined.
 pub(super) struct OperandAxes<'a> {
@@ -284,6 +394,19 @@ impl<'a> OperandAxes<'a> {
             && (is_alone || self.extents[inner] as i64 % together == 0)
             && index.offset % together == 0
             && others().all(|axis| index.strides[axis] % together == 0)
+    }
+
+    /// How far the rows of a panel lie apart in memory, and the terms; 0 where that is not one distance.
+    fn strides(&self, index: &Index) -> [i64; 2] {
+        [&self.rows, &self.depth].map(|group| match self.innermost(group) {
+            Some(axis) if self.is_alone(group, axis) || self.extents[axis].is_multiple_of(PANEL) => index.strides[axis],
+            _ => 0,
+        })
+    }
+
+    /// Whether no other axis of a group has more than one point.
+    fn is_alone(&self, group: &Range<usize>, axis: usize) -> bool {
+        !group.clone().any(|other| other != axis && self.extents[other] > 1)
     }
 
     /// The last axis of a group that has more than one point.

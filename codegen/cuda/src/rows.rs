@@ -7,8 +7,8 @@
 //! Reductions across rows take chunks of rows, whose sums another launch combines. Their number depends on the shape
 //! alone. Where rows are short, each warp of a block takes every eighth row of a chunk.
 
-use super::body::{Body, operands, sweeps};
-use super::lower::{Lowering, count};
+use super::body::{Body, Runs, operands, sweeps};
+use super::lower::{Block, Lowering, count};
 use super::source::{
     Axes, Code, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
 };
@@ -85,6 +85,8 @@ struct Rows<'a> {
     columns: usize,
     /// Columns of a thread.
     each: usize,
+    /// Neighbours that a thread has together.
+    runs: Runs,
 }
 
 /// A reduction across rows and the store of its result.
@@ -125,13 +127,30 @@ impl Lowering<'_> {
         let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        let this = Rows { kernel, team, lane: "lane", columns, each: columns.div_ceil(team.size()) };
-        this.reductions(&mut body);
         let stores: Vec<_> = kernel.stores.iter().collect();
+        let runs = self.runs(kernel, &stores, |length| is_filled(columns, team.size() * length));
+        let each = columns.div_ceil(team.size() * runs.length) * runs.length;
+        let this = Rows { kernel, team, lane: "lane", columns, each, runs };
+        this.reductions(&mut body);
         this.finish(&mut body, &[], &stores);
         let text = body.code.finish();
-        self.launch("", threads, [blocks, 1, 1], text)?;
+        self.launch_blocks("", Block { threads, shared_bytes: 0, blocks: shared_by(threads) }, [blocks, 1, 1], text)?;
         Ok(())
+    }
+
+    /// The runs of a row's columns, of the lengths that a team's threads may have.
+    fn runs(&self, kernel: &Kernel, stores: &[&Store], may_be: impl Fn(usize) -> bool) -> Runs {
+        let domain = &kernel.domain;
+        let alone = Runs { axis: 0, length: 1, alone: None };
+        let Some(axis) = domain.column_axes().next_back() else { return alone };
+        let (extent, is_single) = (domain.axes[axis], domain.column_axes().len() == 1);
+        let is_whole = |length: &usize| is_single || extent.is_multiple_of(*length);
+        let Some(most) = [8, 4, 2].into_iter().find(|length| is_whole(length) && may_be(*length)) else { return alone };
+        let axes = Axes { names: vec![], extents: domain.axes.clone() };
+        let mut runs = Runs::of(&kernel.region, stores, &axes, self.slots(), axis, most);
+        let whole = extent / runs.length * runs.length;
+        runs.alone = (whole < extent).then(|| format!("column >= {whole}"));
+        runs
     }
 
     /// A kernel in which rows are reduced, perhaps beside columns.
@@ -178,16 +197,21 @@ impl Lowering<'_> {
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let shares = self.shares_columns(kernel, others);
-        let team = match Team::of(kernel, columns) {
-            _ if shares => Team::Block(columns.next_multiple_of(32).min(THREADS)),
+        let usual = match Team::of(kernel, columns) {
             Team::Warp if across.len() * columns.div_ceil(32) > MOST_SUMS => Team::Block(THREADS),
             team => team,
         };
+        let runs = self.runs(kernel, others, |length| match shares {
+            true => is_filled(columns, 32 * length),
+            false => is_filled(columns, usual.size() * length),
+        });
+        let runs_of_row = columns.div_ceil(runs.length);
+        let parts = if shares { runs_of_row.div_ceil(THREADS) } else { 1 };
+        let team = if shares { Team::Block(runs_of_row.div_ceil(parts).next_multiple_of(32)) } else { usual };
         let size = team.size();
         // Teams of a block, each with rows of its own.
         let teams = if team == Team::Warp { THREADS / size } else { 1 };
-        let parts = if shares { columns.div_ceil(size) } else { 1 };
-        let each = columns.div_ceil(size * parts);
+        let each = runs_of_row.div_ceil(size * parts) * runs.length;
         let mut code = Code::default();
         code.line("const int unit = blockIdx.y, chunk = blockIdx.x;");
         let lane = if parts > 1 || teams > 1 { "lane" } else { "threadIdx.x" };
@@ -217,7 +241,8 @@ impl Lowering<'_> {
         let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        let this = Rows { kernel, team, lane, columns, each };
+        let length = runs.length;
+        let this = Rows { kernel, team, lane, columns, each, runs };
         this.reductions(&mut body);
         this.finish(&mut body, across, others);
         body.code.close("");
@@ -227,20 +252,25 @@ impl Lowering<'_> {
             if teams > 1 {
                 let ty = memory_type(sum_type(kernel.region.instr(*value).dtype));
                 let place = format!("{} + (unit * {chunks} + chunk) * {columns}", slot.write());
-                let combine = format!("combine_warps<{}, {ty}, {columns}, {THREADS}>", combiner(*op));
+                let combine = format!("combine_warps<{}, {ty}, {columns}, {length}, {THREADS}>", combiner(*op));
                 body.code.line(format!("{combine}(sum_{name}, {place});"));
                 continue;
             }
             let head = format!("for (int i = 0; i < {each}; i++)");
             body.code.line(unrolling_of_sums(each));
             body.block(head, |body| {
-                body.code.line(format!("const int column = {lane} + i * {size};"));
+                body.code.line(match length {
+                    1 => format!("const int column = {lane} + i * {size};"),
+                    _ => format!("const int column = ({lane} + i / {length} * {size}) * {length} + i % {length};"),
+                });
                 let element = format!("{}[(unit * {chunks} + chunk) * {columns} + column]", slot.write());
                 body.code.line(format!("if (column < {columns}) {element} = sum_{name}[i];"));
             });
         }
         let text = body.code.finish();
-        self.launch("chunks", size * teams, [chunks, outer, parts], text)?;
+        let threads = size * teams;
+        let block = Block { threads, shared_bytes: 0, blocks: shared_by(threads) };
+        self.launch_blocks("chunks", block, [chunks, outer, parts], text)?;
         Ok(())
     }
 
@@ -258,6 +288,16 @@ impl Lowering<'_> {
             && others.iter().all(|store| is_in_loop(kernel, store))
             && reads_own
     }
+}
+
+/// Whether a row leaves few threads without columns that take so many of them at once.
+fn is_filled(columns: usize, at_once: usize) -> bool {
+    8 * columns.next_multiple_of(at_once) <= 9 * columns
+}
+
+/// Blocks that share a multiprocessor at least, where registers suffice: while one waits for memory, another one computes.
+fn shared_by(threads: usize) -> usize {
+    if threads > THREADS { 1 } else { 2 }
 }
 
 /// Sums of a few columns stay in registers, which takes unrolled loops; more lie in local memory.
@@ -290,7 +330,7 @@ impl Rows<'_> {
             let identity = constant(op.identity(dtype), dtype);
             body.code.line(format!("{} sum_{} = {identity};", register_type(dtype), value_name(value)));
         }
-        self.each_column(body, |body| {
+        self.each_column(body, parts.iter().map(|(_, x)| *x), &[], |body| {
             body.need(parts.iter().map(|(_, x)| *x));
             for (&value, (op, x)) in reductions.iter().zip(&parts) {
                 let (sum, x) = (format!("sum_{}", value_name(value)), value_name(*x));
@@ -313,24 +353,48 @@ impl Rows<'_> {
 
     /// A loop over a thread's columns, the `i`-th of which is `column`. Few are unrolled, so that their loads are under way together and the values
     /// of one sweep stay in registers for the next.
-    fn each_column(&self, body: &mut Body<'_>, inside: impl FnOnce(&mut Body<'_>)) {
-        let Rows { lane, columns, each, .. } = *self;
-        let size = self.team.size();
-        if each <= MOST_UNROLLED {
-            body.code.line("UNROLL");
+    fn each_column(
+        &self,
+        body: &mut Body<'_>,
+        roots: impl IntoIterator<Item = Scalar>,
+        stores: &[&Store],
+        inside: impl FnOnce(&mut Body<'_>),
+    ) {
+        let Rows { lane, columns, each, runs, .. } = self;
+        let (size, length) = (self.team.size(), runs.length);
+        let axes = &self.kernel.domain.axes[self.kernel.domain.column_axes()];
+        body.code.line(if *each <= MOST_UNROLLED { "UNROLL" } else { "UNROLL_SOME" });
+        let outside = body.axes.names.len();
+        if length == 1 {
+            body.block(format!("for (int i = 0; i < {each}; i++)"), |body| {
+                body.code.line(format!("const int column = {lane} + i * {size};"));
+                if !columns.is_multiple_of(size) {
+                    body.code.line(format!("if (column >= {columns}) continue;"));
+                }
+                let names = coordinates(&mut body.code, "column", 'c', axes);
+                body.axes.names.extend(names);
+                inside(body);
+            });
+        } else {
+            body.block(format!("for (int run = 0; run < {}; run++)", each / length), |body| {
+                body.code.line(format!("const int first = ({lane} + run * {size}) * {length};"));
+                if !columns.is_multiple_of(size * length) {
+                    body.code.line(format!("if (first >= {columns}) continue;"));
+                }
+                let mut names = coordinates(&mut body.code, "first", 'c', axes);
+                let first = names.pop().expect("a run lies along an axis");
+                names.push("column".into());
+                body.axes.names.extend(names);
+                body.in_runs(runs.clone(), roots, stores.iter().copied(), |body| {
+                    body.code.line(format!("const int i = run * {length} + at, column = {first} + at;"));
+                    if runs.alone.is_some() {
+                        body.code.line(format!("if (column >= {columns}) continue;"));
+                    }
+                    inside(body);
+                });
+            });
         }
-        body.block(format!("for (int i = 0; i < {each}; i++)"), |body| {
-            body.code.line(format!("const int column = {lane} + i * {size};"));
-            if !columns.is_multiple_of(size) {
-                body.code.line(format!("if (column >= {columns}) continue;"));
-            }
-            let domain = &self.kernel.domain;
-            let names = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
-            let outside = body.axes.names.len();
-            body.axes.names.extend(names);
-            inside(body);
-            body.axes.names.truncate(outside);
-        });
+        body.axes.names.truncate(outside);
     }
 
     /// The last sweep: sums across rows, and all stores.
@@ -344,10 +408,7 @@ impl Rows<'_> {
             return;
         }
         let early = self.load_early(body, &values, &in_loop);
-        if self.each > MOST_UNROLLED && !across.is_empty() {
-            body.code.line("ROLLED");
-        }
-        self.each_column(body, |body| {
+        self.each_column(body, values.iter().copied(), &in_loop, |body| {
             for value in early {
                 body.define(value, format!("early_{}[i]", value_name(value)));
             }
@@ -382,7 +443,7 @@ impl Rows<'_> {
             let ty = register_type(body.region.instr(*value).dtype);
             body.code.line(format!("{ty} early_{}[{}];", value_name(*value), self.each));
         }
-        self.each_column(body, |body| {
+        self.each_column(body, early.iter().copied(), &[], |body| {
             body.need(early.iter().copied());
             for value in &early {
                 let name = value_name(*value);

@@ -225,13 +225,14 @@ impl Axes {
         strided.chain(indirect).map(reach).fold(index.offset.abs(), i64::saturating_add)
     }
 
-    /// Whether neighbours 2i and 2i + 1 along an axis are neighbours in memory, from an even place on.
-    pub(super) fn has_pairs(&self, index: &Index, axis: usize) -> bool {
+    /// Whether runs of so many neighbours along an axis are neighbours in memory, each from a multiple of its length on.
+    pub(super) fn has_runs(&self, index: &Index, axis: usize, length: usize) -> bool {
         let mut others = index.strides.iter().enumerate().filter(|(at, _)| *at != axis);
+        let length = length as i64;
         index.indirect.is_empty()
             && index.strides[axis] == 1
-            && index.offset % 2 == 0
-            && others.all(|(at, stride)| stride % 2 == 0 || self.extents[at] == 1)
+            && index.offset % length == 0
+            && others.all(|(at, stride)| stride % length == 0 || self.extents[at] == 1)
     }
 
     fn bounds(&self, bounds: &[Bound]) -> String {

@@ -1,11 +1,10 @@
 //! Tiles of products: their sizes and types, the shared memory of their panels, and how many parts a tile's sums are divided into.
 
-use super::body::Pairs;
 use super::contraction::operand_type;
 use super::lower::Lowering;
-use super::source::{Code, memory_type};
+use super::source::{Code, memory_type, sum_type};
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Domain, Kernel};
+use kernfusion_ir::kernel::Kernel;
 
 /// Rows and columns of tiles, the small one first. The widest one is for warpgroups alone: it takes all registers of a multiprocessor, and
 /// fewest bytes for a product.
@@ -34,6 +33,27 @@ const LEAST_TERMS: usize = 1024;
 /// 600 TFLOP/s.
 const TERMS_OF_PART: usize = 500;
 const MOST_PARTS: usize = 16;
+/// Numbers between rows of entries in shared memory, at most, as the headers have them.
+const MOST_ENTRY_PADDING: usize = 16;
+
+/// Rows of tiles in a band: blocks that run at once then read about as many rows of the first operand as of the second, which the second
+/// cache keeps.
+const BAND: usize = 16;
+
+/// Where a block's tile begins, of a grid of so many columns and rows of tiles: those of a row after one another or, where rows are long, band
+/// by band and column by column.
+pub(super) fn place(code: &mut Code, [columns, rows]: [usize; 2], [down, along]: [usize; 2]) {
+    if columns <= BAND || rows == 1 {
+        code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
+        return;
+    }
+    let band = BAND * columns;
+    code.line(format!("const int tile = blockIdx.y * {columns} + blockIdx.x, band = tile / {band} * {BAND};"));
+    code.line(format!("const int height = {rows} - band < {BAND} ? {rows} - band : {BAND};"));
+    code.line(format!(
+        "const int first_row = (band + tile % {band} % height) * {down}, first_column = tile % {band} / height * {along};"
+    ));
+}
 
 /// The types of the tiles of a kernel's products, and the shared memory of their panels.
 pub(super) struct Tiles {
@@ -105,8 +125,13 @@ impl Tiles {
         });
     }
 
+    /// Bytes of shared memory that a launch asks for: of all panels and, when these are done with, of entries.
+    pub(super) fn launched_bytes(&self, rows: usize, columns: usize) -> usize {
+        self.shared_bytes(rows, columns).max(self.entry_bytes(rows, columns))
+    }
+
     /// Bytes of shared memory of all panels.
-    pub(super) fn shared_bytes(&self, rows: usize, columns: usize) -> usize {
+    fn shared_bytes(&self, rows: usize, columns: usize) -> usize {
         self.distinct.len() * self.stages * (rows + columns) * PANEL_ROW[usize::from(self.by_warpgroups)]
     }
 
@@ -153,13 +178,26 @@ impl Tiles {
         rows * columns <= most[0] * most[1]
     }
 
-    /// The last axis of columns, if each thread has its entries in pairs of neighbours along it, and whether the last column is alone.
-    pub(super) fn pairs(&self, domain: &Domain) -> Option<Pairs> {
-        let axis = domain.column_axes().next_back()?;
-        let are_pairs = self.types.iter().all(|dtype| is_tensor(*dtype, self.tf32));
-        let is_even = domain.axes[axis].is_multiple_of(2);
-        let alone = (!is_even).then(|| format!("column == {}", domain.axes[axis] - 1));
-        (are_pairs && (is_even || domain.column_axes().len() == 1)).then_some(Pairs { axis, alone })
+    /// Bytes of shared memory through which the entries of all products go to where they are wanted (`Entries`).
+    fn entry_bytes(&self, rows: usize, columns: usize) -> usize {
+        self.types.len() * self.entry_bytes_of_one(rows, columns)
+    }
+
+    fn entry_bytes_of_one(&self, rows: usize, columns: usize) -> usize {
+        let sizes = self.types.iter().map(|&dtype| sum_type(dtype).size());
+        sizes.max().unwrap_or(0) * rows * (columns + MOST_ENTRY_PADDING)
+    }
+
+    /// The entries `entries<number>` of all products, in runs of so many neighbours.
+    pub(super) fn entries(&self, code: &mut Code, rows: usize, columns: usize, length: usize) {
+        for number in 0..self.types.len() {
+            let offset = number * self.entry_bytes_of_one(rows, columns);
+            let tile = self.name(number);
+            code.line(format!("using Entries{number} = Entries<{tile}, {length}>;"));
+            let count = format!("Entries{number}::STRIDE * {tile}::ROWS");
+            code.line(format!("LAUNCHED_SHARED(Entries{number}::Sum, sums{number}, {offset}, {count});"));
+            code.line(format!("const Entries{number} entries{number}(product{number}, sums{number});"));
+        }
     }
 
     /// The tile `product<number>`.

@@ -19,6 +19,7 @@
 #define KERNEL static void
 #define DEVICE inline
 #define UNROLL
+#define UNROLL_SOME
 #define ROLLED
 #define CONSTANT static const
 #define __launch_bounds__(...)
@@ -372,6 +373,8 @@ inline void copy_async(void* to, const void* from, int bytes) {
   else
     emulator::current->copies.push_back(copy);
 }
+
+inline void copy_async(void* to, const void* from) { copy_async(to, from, 16); }
 
 inline void copy_commit() { emulator::current->group++; }
 

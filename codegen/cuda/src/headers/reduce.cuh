@@ -31,15 +31,17 @@ template <class Op, int SIZE, class T> DEVICE T reduce_block(T x) {
   return result;
 }
 
-// Combines what the warps of a block have of each column, in their order, and writes it to memory. Lane l has the columns l + 32i.
-template <class Op, class T, int COLUMNS, int SIZE, class V> DEVICE void combine_warps(const V* of_lane, T* place) {
+// Combines what the warps of a block have of each column, in their order, and writes it to memory. Lanes have runs of LENGTH neighbours: lane l
+// has the runs l + 32i.
+template <class Op, class T, int COLUMNS, int LENGTH, int SIZE, class V> DEVICE void combine_warps(const V* of_lane, T* place) {
   SHARED(T, of_columns, COLUMNS);
+  constexpr int AT_ONCE = WARP * LENGTH;
   const int lane = threadIdx.x % WARP;
   for (int warp = 0; warp < SIZE / WARP; warp++) {
     if ((int)threadIdx.x / WARP == warp) {
       UNROLL
-      for (int i = 0; i < (COLUMNS + WARP - 1) / WARP; i++) {
-        const int column = lane + i * WARP;
+      for (int i = 0; i < (COLUMNS + AT_ONCE - 1) / AT_ONCE * LENGTH; i++) {
+        const int column = (lane + i / LENGTH * WARP) * LENGTH + i % LENGTH;
         if (column < COLUMNS) of_columns[column] = warp == 0 ? of_lane[i] : Op::combine(of_columns[column], of_lane[i]);
       }
     }

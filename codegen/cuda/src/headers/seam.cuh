@@ -30,6 +30,8 @@ template <int COUNT> struct Pointers {
 #endif
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+// A few turns at a time, whose loads are under way together.
+#define UNROLL_SOME _Pragma("unroll 4")
 #define ROLLED _Pragma("unroll 1")
 // A table that no thread writes.
 #define CONSTANT __constant__ const
@@ -51,6 +53,12 @@ DEVICE void copy_async(void* to, const void* from, int bytes) {
   const u32 address = (u32)__cvta_generic_to_shared(to);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
+}
+
+// The same of all 16 bytes.
+DEVICE void copy_async(void* to, const void* from) {
+  const u32 address = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
 // Ends this thread's group of copies.

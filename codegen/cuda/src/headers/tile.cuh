@@ -27,6 +27,8 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
   static constexpr int DEPTH = 64 / sizeof(T), PADDING = piece<T>(), BEHIND = 0;
   static constexpr int SLOTS = ROWS / 16, PER_SLOT = COLUMNS / 16, COUNT = SLOTS * PER_SLOT;
+  // Sums that are neighbours, and what lets those of a warp be written to different banks (`Entries`).
+  static constexpr int TOGETHER = 1, ENTRY_PADDING = 16;
   T sums[COUNT];
 
   DEVICE PlainTile() {
@@ -41,26 +43,27 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   DEVICE static bool owns_rows() { return threadIdx.x % 16 == 0; }
   // Nothing goes on while the threads do.
   DEVICE static void publish() {}
+  DEVICE void wait() {}
   DEVICE void finish() {}
 
   // Adds the products over DEPTH numbers.
   template <class A, class B> DEVICE void step(const A& a, const B& b) {
-    constexpr int TOGETHER = piece<T>();
+    constexpr int TERMS = piece<T>();
     UNROLL
-    for (int k = 0; k < DEPTH; k += TOGETHER) {
-      T x[SLOTS][TOGETHER], y[PER_SLOT][TOGETHER];
+    for (int k = 0; k < DEPTH; k += TERMS) {
+      T x[SLOTS][TERMS], y[PER_SLOT][TERMS];
       UNROLL
       for (int i = 0; i < SLOTS; i++)
         UNROLL
-        for (int j = 0; j < TOGETHER; j++) x[i][j] = *a.at(slot_row(i), k + j);
+        for (int j = 0; j < TERMS; j++) x[i][j] = *a.at(slot_row(i), k + j);
       UNROLL
       for (int i = 0; i < PER_SLOT; i++)
         UNROLL
-        for (int j = 0; j < TOGETHER; j++) y[i][j] = *b.at(column(i), k + j);
+        for (int j = 0; j < TERMS; j++) y[i][j] = *b.at(column(i), k + j);
       UNROLL
       for (int at = 0; at < COUNT; at++)
         UNROLL
-        for (int j = 0; j < TOGETHER; j++) sums[at] += x[slot(at)][j] * y[at % PER_SLOT][j];
+        for (int j = 0; j < TERMS; j++) sums[at] += x[slot(at)][j] * y[at % PER_SLOT][j];
     }
   }
 
@@ -103,6 +106,7 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
   static constexpr int DEPTH = 64 / sizeof(Element), PADDING = piece<Element>(), BEHIND = 0;
   static constexpr int DOWN = ROWS / 64, ALONG = COLUMNS / 16, SLOTS = 2 * DOWN, COUNT = 4 * DOWN * ALONG;
+  static constexpr int TOGETHER = 2, ENTRY_PADDING = 8;
   // Numbers of a row that one instruction multiplies.
   static constexpr int TERMS = 32 / sizeof(Element);
   float sums[COUNT];
@@ -121,6 +125,7 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   DEVICE static int column(int at) { return first_column() + at / 4 % ALONG * 8 + 2 * member() + at % 2; }
   DEVICE static bool owns_rows() { return threadIdx.x / WARP % 2 == 0 && member() == 0; }
   DEVICE static void publish() {}
+  DEVICE void wait() {}
   DEVICE void finish() {}
 
   // The fragments of 16 rows from `row` on, of TERMS terms from k on, in the order that an instruction wants: of the first operand, rows
@@ -177,28 +182,53 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   }
 };
 
-// Two neighbours that a thread has one after the other, as entries number `at`, an even one, and the next, are one access of memory; some
-// are alone.
-template <class T> struct Pair {
-  struct alignas(2 * sizeof(T)) Both {
-    T first, second;
+// The sums of a tile in shared memory, row after row, from where its threads take them in runs of LENGTH neighbours: warps then read and write
+// whole lines of memory, however a tile lays out its sums. All threads of the block must make it, and nobody may read the panels any more.
+template <class Tile, int LENGTH> struct Entries {
+  typedef typename Tile::Accumulator Sum;
+  static constexpr int STRIDE = Tile::COLUMNS + Tile::ENTRY_PADDING, PER_ROW = Tile::COLUMNS / LENGTH;
+  static constexpr int RUNS = Tile::ROWS * PER_ROW / THREADS;
+  static_assert(Tile::ROWS * PER_ROW % THREADS == 0);
+  const Sum* start;
+
+  DEVICE Entries(const Tile& tile, Sum* memory) : start(memory) {
+    UNROLL
+    for (int at = 0; at < Tile::COUNT; at += Tile::TOGETHER) {
+      struct alignas(sizeof(Sum) * Tile::TOGETHER) Neighbours {
+        Sum sums[Tile::TOGETHER];
+      } neighbours;
+      UNROLL
+      for (int i = 0; i < Tile::TOGETHER; i++) neighbours.sums[i] = tile.sums[at + i];
+      *(Neighbours*)(memory + STRIDE * tile.row(at) + tile.column(at)) = neighbours;
+    }
+    __syncthreads();
+  }
+  // The row and the first column of this thread's runs, and where its sums are.
+  DEVICE static int row(int run) { return (threadIdx.x + run * THREADS) / PER_ROW; }
+  DEVICE static int column(int run) { return (threadIdx.x + run * THREADS) % PER_ROW * LENGTH; }
+  DEVICE const Sum* at(int run) const { return start + STRIDE * row(run) + column(run); }
+};
+
+// Neighbours that a thread has one after the other, as number `at` of LENGTH, are one access of memory, or one for each 16 bytes; some are
+// alone.
+template <class T, int LENGTH> struct Run {
+  struct alignas(LENGTH * sizeof(T) < 16 ? LENGTH * sizeof(T) : 16) Numbers {
+    T at[LENGTH];
   };
-  Both both;
+  Numbers numbers;
 
   DEVICE T get(int at, bool is_alone, const T* place) {
     if (is_alone) return *place;
-    if (at % 2 == 0) both = *(const Both*)place;
-    return at % 2 == 0 ? both.first : both.second;
+    if (at == 0) numbers = *(const Numbers*)place;
+    return numbers.at[at];
   }
   DEVICE void put(int at, bool is_alone, T* place, T value) {
     if (is_alone) {
       *place = value;
-    } else if (at % 2 == 0) {
-      both.first = value;
-    } else {
-      both.second = value;
-      *(Both*)(place - 1) = both;
+      return;
     }
+    numbers.at[at] = value;
+    if (at == LENGTH - 1) *(Numbers*)(place - at) = numbers;
   }
 };
 
@@ -210,12 +240,16 @@ template <bool ALONG_ROWS_, class Value> struct Computed {
 template <bool ALONG_ROWS, class Value> DEVICE Computed<ALONG_ROWS, Value> computed(Value value) { return {value}; }
 
 // An operand that lies in memory, in aligned pieces of 16 bytes along k, or along rows: place(row, k) is the address. Of the last
-// piece, some numbers may not be there.
-template <bool ALONG_ROWS_, class Place> struct Copied {
-  static constexpr bool ALONG_ROWS = ALONG_ROWS_, IS_COPIED = true;
+// piece, some numbers may not be there. Rows and terms of a panel are so many numbers apart; 0 if these differ.
+template <bool ALONG_ROWS_, int ROW_STRIDE_, int TERM_STRIDE_, class Place> struct Copied {
+  static constexpr bool ALONG_ROWS = ALONG_ROWS_, IS_COPIED = true, IS_EVEN = ROW_STRIDE_ != 0 && TERM_STRIDE_ != 0;
+  static constexpr i64 ROW_STRIDE = ROW_STRIDE_, TERM_STRIDE = TERM_STRIDE_;
   Place place;
 };
-template <bool ALONG_ROWS, class Place> DEVICE Copied<ALONG_ROWS, Place> copied(Place place) { return {place}; }
+template <bool ALONG_ROWS, int ROW_STRIDE, int TERM_STRIDE, class Place>
+DEVICE Copied<ALONG_ROWS, ROW_STRIDE, TERM_STRIDE, Place> copied(Place place) {
+  return {place};
+}
 
 // How many of `COUNT` things each of the block's threads has.
 template <int COUNT> constexpr int share() { return (COUNT + THREADS - 1) / THREADS; }
@@ -248,6 +282,12 @@ template <class Tile, int ROWS, class Operand> struct PanelOf {
   DEVICE static int piece_term(int at) { return Operand::ALONG_ROWS ? at / (ROWS / PIECE) : at % 4 * PIECE; }
 };
 
+// Whether a thread's pieces are the same distance apart in memory, and in the panel, as those of all other threads.
+template <class Tile, int ROWS, class Operand> constexpr bool fills_evenly() {
+  if constexpr (Operand::IS_COPIED) return Operand::IS_EVEN && ROWS * Tile::DEPTH / PanelOf<Tile, ROWS, Operand>::PIECE % THREADS == 0;
+  return false;
+}
+
 // Fills a panel with `ROWS` rows from `first` on, zeros beyond `rows` and `depth`, and starts its copies.
 template <class Tile, int ROWS, class Operand>
 DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int depth, const Operand& operand) {
@@ -255,6 +295,20 @@ DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int
   typedef PanelOf<Tile, ROWS, Operand> Of;
   constexpr int DEPTH = Tile::DEPTH, PIECE = Of::PIECE;
   const auto panel = Of::at(start);
+  if constexpr (fills_evenly<Tile, ROWS, Operand>()) {
+    // All of the panel is there: two addresses, beside which all others are constants.
+    if (first + ROWS <= rows && k0 + DEPTH <= depth) {
+      const int row = Of::piece_row(threadIdx.x), term = Of::piece_term(threadIdx.x);
+      const Element* from = operand.place(first + row, k0 + term);
+      Element* to = panel.at(row, term);
+      UNROLL
+      for (int at = 0; at < ROWS * DEPTH / PIECE; at += THREADS) {
+        const int down = Of::piece_row(at), along = Of::piece_term(at);
+        copy_async(to + (panel.at(down, along) - start), from + Operand::ROW_STRIDE * down + Operand::TERM_STRIDE * along);
+      }
+      return;
+    }
+  }
   if constexpr (Operand::IS_COPIED) {
     for_each_share<ROWS * DEPTH / PIECE>([&](int, int at) {
       const int row = Of::piece_row(at), term = Of::piece_term(at);
@@ -309,9 +363,14 @@ DEVICE void multiply(Tile& tile, typename Tile::Element* panels, int row, int ro
     copy_wait<AHEAD - 1>();
     Tile::publish();
     __syncthreads();
-    fill_both(step + AHEAD);
     typename Tile::Element* start = panels + step % STAGES * SIZE;
-    tile.step(PanelOf<Tile, Tile::ROWS, A>::at(start), PanelOf<Tile, Tile::COLUMNS, B>::at(start + OF_A));
+    const auto of_a = PanelOf<Tile, Tile::ROWS, A>::at(start);
+    const auto of_b = PanelOf<Tile, Tile::COLUMNS, B>::at(start + OF_A);
+    // Products that go on by themselves are started before the threads have something else to do.
+    if constexpr (Tile::BEHIND > 0) tile.step(of_a, of_b);
+    fill_both(step + AHEAD);
+    if constexpr (Tile::BEHIND == 0) tile.step(of_a, of_b);
+    tile.wait();
   }
   tile.finish();
   __syncthreads();

@@ -35,7 +35,7 @@ template <class T, int ROWS_, int COLUMNS_> struct WarpgroupTile {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
   static constexpr int DEPTH = 64, PADDING = 0, BEHIND = 1, TERMS = 16;
   static constexpr int WARPGROUP = 4 * WARP, DOWN = ROWS / 64, OF_WARPGROUP = DOWN * COLUMNS / (THREADS / WARPGROUP);
-  static constexpr int COUNT = OF_WARPGROUP / 2;
+  static constexpr int COUNT = OF_WARPGROUP / 2, TOGETHER = 2, ENTRY_PADDING = 8;
   float sums[COUNT];
 
   DEVICE WarpgroupTile() {
@@ -57,7 +57,7 @@ template <class T, int ROWS_, int COLUMNS_> struct WarpgroupTile {
 
   DEVICE static void publish() { publish_shared(); }
 
-  // Starts the products over DEPTH numbers, and waits for those of the step before.
+  // Starts the products over DEPTH numbers.
   template <class A, class B> DEVICE void step(const A& a, const B& b) {
     products_begin();
     UNROLL
@@ -65,8 +65,9 @@ template <class T, int ROWS_, int COLUMNS_> struct WarpgroupTile {
       WarpgroupProduct<T, OF_WARPGROUP, A::ALONG_ROWS, B::ALONG_ROWS>::start(sums, a.matrix(first_row(), k),
                                                                               b.matrix(first_column(), k));
     products_commit();
-    products_wait<BEHIND>();
   }
+  // Waits for those of the step before.
+  DEVICE void wait() { products_wait<BEHIND>(); }
 
   DEVICE void finish() {
     products_wait<0>();

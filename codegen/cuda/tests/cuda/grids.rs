@@ -52,10 +52,10 @@ fn grids(graph: &Graph) -> Vec<[u32; 3]> {
 
 #[test]
 fn every_grid_is_one_that_a_card_takes() {
-    // The first of each pair is the last that needs no other arrangement: a block is 256 columns, a unit, a tile's rows.
+    // The first of each pair is the last that needs no other arrangement: a block is 256 runs of four columns, a unit, a tile's rows.
     let cases = [
         ("units", sum("65535, 9, 4", 1, "65535, 4"), sum("65536, 9, 4", 1, "65536, 4")),
-        ("parts", sum("2, 16776960", 0, "16776960"), sum("2, 16776961", 0, "16776961")),
+        ("parts", sum("2, 67107840", 0, "67107840"), sum("2, 67107844", 0, "67107844")),
         ("stack", products([65_535, 16], false), products([65_536, 16], false)),
         ("chains", products([65_535, 16], true), products([65_536, 16], true)),
         ("rows", products([1, 8_388_480], false), products([1, 8_388_481], false)),

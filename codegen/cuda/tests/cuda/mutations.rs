@@ -122,8 +122,8 @@ const WRONG: [(&str, &str, &str); 24] = [
     ("tile.cuh", "IS_SECOND ? matrix % 2 : matrix / 2", "IS_SECOND ? matrix / 2 : matrix % 2"),
     ("tile.cuh", "load<true>(y[j], b,", "load<false>(y[j], b,"),
     ("tile.cuh", "at / 4 % 2 * 4", "at / 4 % 2 * 2"),
-    ("tile.cuh", "return at % 2 == 0 ? both.first : both.second;", "return both.first;"),
-    ("tile.cuh", "both.second = value;", "both.second = both.first;"),
+    ("tile.cuh", "return numbers.at[at];", "return numbers.at[0];"),
+    ("tile.cuh", "numbers.at[at] = value;", "numbers.at[0] = value;"),
     // Without padding, results are the same, but lines of fragments lie in the same banks.
     ("tile.cuh", "ROWS + (PIECE < 8 ? 8 : PIECE)", "ROWS"),
     ("tile.cuh", "PADDED_ROWS : Tile::DEPTH + PIECE", "PADDED_ROWS : Tile::DEPTH"),

@@ -12,13 +12,13 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   const int batch = blockIdx.z;
   using Tile = PlainTile<float, 64, 64>;
   SHARED(float, panels, panel_count<Tile>(2));
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 4, 1>([&](int row, int k) {
     return g_x0 + 36 * batch + 4 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 4, 1>([&](int row, int k) {
     return g_x1 + 36 * batch + 4 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 4>([&](int row, int k) {
     return g_x2 + 36 * batch + 4 * k + row;
   });
   const int begin = 0, end = clamped((first_row + 64 < 9 ? first_row + 64 : 9) + 0, 9 + 1);

@@ -2,7 +2,7 @@
 //   tanh, mul, reduce in rows.bias_gradient
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(32, 1) kernel_rows_bias_gradient_tanh_mul_reduce_chunks(
+KERNEL __launch_bounds__(32, BLOCKS(2)) kernel_rows_bias_gradient_tanh_mul_reduce_chunks(
     const float* __restrict__ g_x0,
     float* g_partial)
 {
@@ -33,7 +33,7 @@ KERNEL __launch_bounds__(32, 1) kernel_rows_bias_gradient_tanh_mul_reduce_chunks
 //   tanh, mul, reduce in rows.bias_gradient
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel_rows_bias_gradient_tanh_mul_reduce_combine(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_rows_bias_gradient_tanh_mul_reduce_combine(
     float* g_rows_bias_gradient_reduce_3,
     const float* g_partial)
 {

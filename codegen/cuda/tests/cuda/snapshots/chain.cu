@@ -15,19 +15,19 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   const int first_row = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
   SHARED(float, panels, panel_count<Tile>(2));
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 48, 1>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 48, 1>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 48, 1>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 24>([&](int row, int k) {
     return g_w + 24 * k + row;
   });
   const int begin = 0, end = clamped((first_row + 64 < 70 ? first_row + 64 : 70) + 100, 140 + 1);
@@ -145,19 +145,19 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
   const int first_row = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
   SHARED(float, panels, panel_count<Tile>(2));
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 48, 1>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 48, 1>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 48, 1>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 24>([&](int row, int k) {
     return g_d + 24 * k + row;
   });
   const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;

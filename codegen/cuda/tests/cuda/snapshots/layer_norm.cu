@@ -2,7 +2,7 @@
 //   reduce, mul, sub, mul, reduce, mul, add, sqrt, div, mul in rows.layer_norm
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel_rows_layer_norm_reduce_mul_mul(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_rows_layer_norm_reduce_mul_mul(
     const float* __restrict__ g_x0,
     const float* __restrict__ g_x1,
     float* g_rows_layer_norm_mul_20)

@@ -9,21 +9,33 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   const int first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
   LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 112, 1>([&](int row, int k) {
     return g_a + 112 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 112, 1>([&](int row, int k) {
     return g_b + 112 * row + k;
   });
   Tile product0;
   multiply<4>(product0, panels, first_row, 33, a0, first_column, 20, b0, 0, 112);
-  UNROLL
-  for (int at = 0; at < Tile::COUNT; at++) {
-    const int row = first_row + product0.row(at), column = first_column + product0.column(at);
-    if (column >= 20 || row >= 33) continue;
-    const float v0 = product0.sums[at];
-    const float v1 = erff(v0);
-    const float v2 = v1 * v0;
-    g_c[20 * row + column] = v2;
+  using Entries0 = Entries<Tile, 4>;
+  LAUNCHED_SHARED(float, sums0, 0, Entries0::STRIDE * Tile::ROWS);
+  const Entries0 entries0(product0, sums0);
+  ROLLED
+  for (int done = 0; done < 4; done += 4) {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+      const int row = first_row + Entries0::row(done + i), first = first_column + Entries0::column(done + i);
+      if (first >= 20 || row >= 33) continue;
+      const auto run_of_sums0 = *(const Run<Entries0::Sum, 4>::Numbers*)entries0.at(done + i);
+      Run<float, 4> run_0;
+      UNROLL
+      for (int at = 0; at < 4; at++) {
+        const int column = first + at;
+        const float v0 = run_of_sums0.at[at];
+        const float v1 = erff(v0);
+        const float v2 = v1 * v0;
+        run_0.put(at, false, &g_c[20 * row + column], v2);
+      }
+    }
   }
 }

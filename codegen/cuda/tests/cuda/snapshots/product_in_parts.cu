@@ -11,22 +11,33 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_parts(
   const int o0 = batch / 2, o1 = batch % 2;
   using Tile = TensorTile<bf16, 64, 64>;
   LAUNCHED_SHARED(bf16, panels, 0, panel_count<Tile>(4));
-  const auto a0 = copied<true>([&](int row, int k) {
+  const auto a0 = copied<true, 1, 24>([&](int row, int k) {
     return g_a + 50400 * o1 + row + 24 * k;
   });
-  const auto b0 = copied<true>([&](int row, int k) {
+  const auto b0 = copied<true, 1, 40>([&](int row, int k) {
     return g_b + 84000 * o1 + row + 40 * k;
   });
   const int begin = o0 * 1088, rest = 2100 - begin;
   Tile product0;
   multiply<4>(product0, panels, first_row, 24, a0, first_column, 40, b0, begin, begin + (rest < 1088 ? rest : 1088));
-  Pair<float> pair_0;
-  UNROLL
-  for (int at = 0; at < Tile::COUNT; at++) {
-    const int row = first_row + product0.row(at), column = first_column + product0.column(at);
-    if (column >= 40 || row >= 24) continue;
-    const float v0 = product0.sums[at];
-    pair_0.put(at, false, &g_partial[1920 * o0 + 960 * o1 + 40 * row + column], v0);
+  using Entries0 = Entries<Tile, 4>;
+  LAUNCHED_SHARED(float, sums0, 0, Entries0::STRIDE * Tile::ROWS);
+  const Entries0 entries0(product0, sums0);
+  ROLLED
+  for (int done = 0; done < 4; done += 4) {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+      const int row = first_row + Entries0::row(done + i), first = first_column + Entries0::column(done + i);
+      if (first >= 40 || row >= 24) continue;
+      const auto run_of_sums0 = *(const Run<Entries0::Sum, 4>::Numbers*)entries0.at(done + i);
+      Run<float, 4> run_0;
+      UNROLL
+      for (int at = 0; at < 4; at++) {
+        const int column = first + at;
+        const float v0 = run_of_sums0.at[at];
+        run_0.put(at, false, &g_partial[1920 * o0 + 960 * o1 + 40 * row + column], v0);
+      }
+    }
   }
 }
 

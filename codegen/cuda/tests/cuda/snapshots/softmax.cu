@@ -2,7 +2,7 @@
 //   reduce, sub, exp, reduce, div in rows.softmax.[7, 13]
 #include "tile.cuh"
 
-KERNEL __launch_bounds__(256, 1) kernel_rows_softmax_7_13_reduce_sub_div(
+KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_rows_softmax_7_13_reduce_sub_div(
     const float* __restrict__ g_x0,
     float* g_rows_softmax_7_13_div_7)
 {
