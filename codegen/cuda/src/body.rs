@@ -4,7 +4,7 @@
 //! is a loop over the columns of a row, or over the entries of a tile.
 
 use super::source::{Axes, Code, Slot, expression, memory_type, narrowed, register_type, value_name};
-use kernfusion_ir::kernel::{Direction, Index, InstrKind, Region, Scalar, Store, StoreMode};
+use kernfusion_ir::kernel::{Bound, Direction, Index, InstrKind, Region, Scalar, Store, StoreMode};
 use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ impl Runs {
     /// is a run, too.
     pub(super) fn of(region: &Region, stores: &[&Store], axes: &Axes, slots: &[Slot], axis: usize, most: usize) -> Self {
         let loads = region.instrs.iter().filter_map(|instr| match &instr.kind {
-            InstrKind::Load { buffer, index, guard } => Some((*buffer, index, guard.is_empty())),
+            InstrKind::Load { buffer, index, guard } => Some((*buffer, index, is_of_run(guard, axis))),
             _ => None,
         });
         let stores = stores.iter().map(|store| (store.buffer, &store.index, store.mode == StoreMode::Set));
@@ -178,14 +178,17 @@ impl<'a> Body<'a> {
         let element = format!("&{}[{}]", slot.read(), self.axes.affine(index));
         let got = runs.call(&value_name(value), "get", &element);
         let is_same = memory_type(slot.dtype) == register_type(slot.dtype);
-        Some(if is_same { got } else { format!("widen({got})") })
+        let got = if is_same { got } else { format!("widen({got})") };
+        let InstrKind::Load { guard, .. } = &self.region.instr(value).kind else { return None };
+        Some(self.axes.guarded(got, guard, slot.dtype))
     }
 
     fn run_of_load(&self, value: Scalar) -> Option<(&Runs, &'a Slot, &'a Index)> {
         match &self.region.instr(value).kind {
-            InstrKind::Load { buffer, index, guard } if guard.is_empty() => {
+            InstrKind::Load { buffer, index, guard } => {
                 let slot = &self.slots[buffer.0 as usize];
-                Some((self.run_in_memory(slot, index)?, slot, index))
+                let runs = self.run_in_memory(slot, index)?;
+                is_of_run(guard, runs.axis).then_some((runs, slot, index))
             }
             _ => None,
         }
@@ -202,6 +205,11 @@ impl<'a> Body<'a> {
         let is_aligned = slot.bytes.is_multiple_of(runs.length * slot.dtype.size());
         (is_aligned && self.axes.has_runs(index, runs.axis, runs.length)).then_some(runs)
     }
+}
+
+/// Whether all of a run along an axis are within these bounds, or none.
+fn is_of_run(guard: &[Bound], axis: usize) -> bool {
+    guard.iter().all(|bound| bound.coordinate.strides[axis] == 0 && bound.coordinate.indirect.is_empty())
 }
 
 /// The values that a store needs: what it writes, and the terms of its index.

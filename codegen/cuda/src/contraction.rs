@@ -39,18 +39,6 @@ fn of_parts(kernel: &Kernel, parts: usize, partial: BufferId) -> Kernel {
     result
 }
 
-/// Whether the region loads something else for each row and column.
-fn loads_entries(kernel: &Kernel) -> bool {
-    let domain = &kernel.domain;
-    let moves = |index: &Index, axes: Range<usize>| index.strides[axes].iter().any(|stride| *stride != 0);
-    kernel.region.instrs.iter().any(|instr| match &instr.kind {
-        InstrKind::Load { index, .. } => {
-            moves(index, domain.row_axes()) && moves(index, domain.column_axes())
-        }
-        _ => false,
-    })
-}
-
 impl Lowering<'_> {
     /// Products and an elementwise region.
     pub(super) fn contraction(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
@@ -67,9 +55,8 @@ impl Lowering<'_> {
         let count = |[down, along]: [usize; 2]| outer * rows.div_ceil(down) * columns.div_ceil(along);
         let [parts, terms] = tiles.divisible_terms(kernel).map_or([1, 0], |terms| parts(terms, count(LARGE)));
         let may_be_wide = self.options.warpgroups && tiles.are_narrow();
-        // What is beyond the last column costs more than width saves, and no other block works while one waits for what its region loads.
-        let is_filled = 40 * count(WIDE) <= 21 * count(LARGE);
-        let is_wide = may_be_wide && is_filled && (parts > 1 || !loads_entries(kernel));
+        // What is beyond the last column costs more than width saves.
+        let is_wide = may_be_wide && 40 * count(WIDE) <= 21 * count(LARGE);
         let usual = match count(LARGE) * parts {
             tiles if tiles >= 2 * MANY_TILES && is_wide => WIDE,
             tiles if tiles >= MANY_TILES => LARGE,

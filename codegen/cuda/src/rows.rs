@@ -30,6 +30,8 @@ const CHUNKS: usize = 512;
 const CHUNK_ROWS: usize = 8;
 /// Columns of a row that a thread keeps in registers.
 const MOST_UNROLLED: usize = 32;
+/// Shorter rows are not shared by the threads of a block.
+const SHORT_COLUMNS: usize = 256;
 /// Sums across rows that a thread of a warp keeps in registers, if each warp of a block has rows of its own.
 const MOST_SUMS: usize = 96;
 
@@ -87,6 +89,8 @@ struct Rows<'a> {
     each: usize,
     /// Neighbours that a thread has together.
     runs: Runs,
+    /// Blocks that share a row.
+    parts: usize,
 }
 
 /// A reduction across rows and the store of its result.
@@ -130,7 +134,7 @@ impl Lowering<'_> {
         let stores: Vec<_> = kernel.stores.iter().collect();
         let runs = self.runs(kernel, &stores, |length| is_filled(columns, team.size() * length));
         let each = columns.div_ceil(team.size() * runs.length) * runs.length;
-        let this = Rows { kernel, team, lane: "lane", columns, each, runs };
+        let this = Rows { kernel, team, lane: "lane", columns, each, runs, parts: 1 };
         this.reductions(&mut body);
         this.finish(&mut body, &[], &stores);
         let text = body.code.finish();
@@ -197,17 +201,22 @@ impl Lowering<'_> {
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let shares = self.shares_columns(kernel, others);
+        // A block has a row of one run for each thread, a warp a short row: sums across rows stay in few registers, so that many rows are
+        // under way.
         let usual = match Team::of(kernel, columns) {
             Team::Warp if across.len() * columns.div_ceil(32) > MOST_SUMS => Team::Block(THREADS),
             team => team,
         };
-        let runs = self.runs(kernel, others, |length| match shares {
-            true => is_filled(columns, 32 * length),
-            false => is_filled(columns, usual.size() * length),
-        });
+        let is_short = usual == Team::Warp && columns < SHORT_COLUMNS;
+        let may_be = |length: usize| match usual {
+            Team::Warp => is_filled(columns, 32 * length),
+            Team::Block(size) => is_filled(columns, if shares { 32 } else { size } * length),
+        };
+        let runs = self.runs(kernel, others, may_be);
         let runs_of_row = columns.div_ceil(runs.length);
         let parts = if shares { runs_of_row.div_ceil(THREADS) } else { 1 };
-        let team = if shares { Team::Block(runs_of_row.div_ceil(parts).next_multiple_of(32)) } else { usual };
+        let threads = runs_of_row.div_ceil(parts).next_multiple_of(32);
+        let team = if shares || !is_short && threads <= THREADS { Team::Block(threads) } else { usual };
         let size = team.size();
         // Teams of a block, each with rows of its own.
         let teams = if team == Team::Warp { THREADS / size } else { 1 };
@@ -242,7 +251,7 @@ impl Lowering<'_> {
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
         let length = runs.length;
-        let this = Rows { kernel, team, lane, columns, each, runs };
+        let this = Rows { kernel, team, lane, columns, each, runs, parts };
         this.reductions(&mut body);
         this.finish(&mut body, across, others);
         body.code.close("");
@@ -360,38 +369,55 @@ impl Rows<'_> {
         stores: &[&Store],
         inside: impl FnOnce(&mut Body<'_>),
     ) {
-        let Rows { lane, columns, each, runs, .. } = self;
+        let Rows { lane, columns, each, runs, parts, .. } = self;
         let (size, length) = (self.team.size(), runs.length);
         let axes = &self.kernel.domain.axes[self.kernel.domain.column_axes()];
-        body.code.line(if *each <= MOST_UNROLLED { "UNROLL" } else { "UNROLL_SOME" });
+        let (turns, whole) = (each / length, columns / (size * length * parts));
         let outside = body.axes.names.len();
-        if length == 1 {
+        if *each <= MOST_UNROLLED && length == 1 {
+            body.code.line("UNROLL");
             body.block(format!("for (int i = 0; i < {each}; i++)"), |body| {
                 body.code.line(format!("const int column = {lane} + i * {size};"));
-                if !columns.is_multiple_of(size) {
+                if whole < turns {
                     body.code.line(format!("if (column >= {columns}) continue;"));
                 }
                 let names = coordinates(&mut body.code, "column", 'c', axes);
                 body.axes.names.extend(names);
                 inside(body);
             });
-        } else {
-            body.block(format!("for (int run = 0; run < {}; run++)", each / length), |body| {
-                body.code.line(format!("const int first = ({lane} + run * {size}) * {length};"));
-                if !columns.is_multiple_of(size * length) {
-                    body.code.line(format!("if (first >= {columns}) continue;"));
+            body.axes.names.truncate(outside);
+            return;
+        }
+        let turn = |body: &mut Body<'_>, [not_whole, leave]: [&str; 2]| {
+            body.code.line(format!("const int first = ({lane} + run * {size}) * {length};"));
+            if whole < turns {
+                body.code.line(format!("if ({not_whole}first >= {columns}) {leave};"));
+            }
+            let mut names = coordinates(&mut body.code, "first", 'c', axes);
+            let first = names.pop().expect("a run lies along an axis");
+            names.push("column".into());
+            body.axes.names.extend(names);
+            let alone = runs.alone.as_ref().map(|alone| format!("{not_whole}{alone}"));
+            body.in_runs(Runs { alone, ..runs.clone() }, roots, stores.iter().copied(), |body| {
+                body.code.line(format!("const int i = run * {length} + at, column = {first} + at;"));
+                if runs.alone.is_some() {
+                    body.code.line(format!("if ({not_whole}column >= {columns}) continue;"));
                 }
-                let mut names = coordinates(&mut body.code, "first", 'c', axes);
-                let first = names.pop().expect("a run lies along an axis");
-                names.push("column".into());
-                body.axes.names.extend(names);
-                body.in_runs(runs.clone(), roots, stores.iter().copied(), |body| {
-                    body.code.line(format!("const int i = run * {length} + at, column = {first} + at;"));
-                    if runs.alone.is_some() {
-                        body.code.line(format!("if (column >= {columns}) continue;"));
-                    }
-                    inside(body);
+                inside(body);
+            });
+        };
+        if *each <= MOST_UNROLLED {
+            body.code.line("UNROLL");
+            body.block(format!("for (int run = 0; run < {turns}; run++)"), |body| turn(body, ["", "continue"]));
+        } else {
+            // Without branches between them, the loads of several turns are under way together.
+            body.block("", |body| {
+                body.block_with("const auto turn = [&](int run, bool is_whole)", ";", |body| {
+                    turn(body, ["!is_whole && ", "return"]);
                 });
+                body.code.line("UNROLL_SOME");
+                body.code.line(format!("for (int run = 0; run < {whole}; run++) turn(run, true);"));
+                (whole..turns).for_each(|run| body.code.line(format!("turn({run}, false);")));
             });
         }
         body.axes.names.truncate(outside);

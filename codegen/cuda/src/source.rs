@@ -235,6 +235,14 @@ impl Axes {
             && others.all(|(at, stride)| stride % length == 0 || self.extents[at] == 1)
     }
 
+    /// What is loaded, or zero beyond these bounds.
+    pub(super) fn guarded(&self, element: String, guard: &[Bound], dtype: DType) -> String {
+        match guard {
+            [] => element,
+            _ => format!("{} ? {element} : {}", self.bounds(guard), constant(0.0, dtype)),
+        }
+    }
+
     fn bounds(&self, bounds: &[Bound]) -> String {
         let within = |bound: &Bound| format!("within({}, {})", self.affine(&bound.coordinate), bound.extent);
         bounds.iter().map(within).collect::<Vec<_>>().join(" && ")
@@ -261,10 +269,7 @@ pub(super) fn expression(region: &Region, value: Scalar, axes: &Axes, slots: &[S
             let element = format!("{}[{}]", slot.read(), axes.affine(index));
             let is_same = memory_type(slot.dtype) == register_type(slot.dtype);
             let element = if is_same { element } else { format!("widen({element})") };
-            if guard.is_empty() {
-                return element;
-            }
-            format!("{} ? {element} : {}", axes.bounds(guard), constant(0.0, slot.dtype))
+            axes.guarded(element, guard, slot.dtype)
         }
         InstrKind::Random { seed, step, node, element } => {
             let element = axes.affine(element);

@@ -18,7 +18,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   Tile product0;
   multiply<4>(product0, panels, first_row, 40, a0, first_column, 72, b0, 0, 48);
   using Entries0 = Entries<Tile, 4>;
-  LAUNCHED_SHARED(float, sums0, 0, Entries0::STRIDE * Tile::ROWS);
+  LAUNCHED_SHARED(Entries0::Sum, sums0, 0, Entries0::STRIDE * Tile::ROWS);
   const Entries0 entries0(product0, sums0);
   ROLLED
   for (int done = 0; done < 4; done += 4) {
