@@ -95,6 +95,11 @@ impl<'a> Body<'a> {
         self.code.line(format!("const {dtype} {} = {};", value_name(value), expression.as_ref()));
     }
 
+    /// Values that the block inside will define.
+    pub(super) fn promise(&mut self, values: &[Scalar]) {
+        values.iter().for_each(|value| self.known[value.0 as usize] = true);
+    }
+
     /// Computes values and whatever they are made of, in the region's order.
     pub(super) fn need(&mut self, roots: impl IntoIterator<Item = Scalar>) {
         let known = self.known.clone();

@@ -39,6 +39,26 @@ fn of_parts(kernel: &Kernel, parts: usize, partial: BufferId) -> Kernel {
     result
 }
 
+/// Whether the region loads something else for each row and column.
+fn loads_entries(kernel: &Kernel) -> bool {
+    let domain = &kernel.domain;
+    let moves = |index: &Index, axes: Range<usize>| index.strides[axes].iter().any(|stride| *stride != 0);
+    kernel.region.instrs.iter().any(|instr| match &instr.kind {
+        InstrKind::Load { index, .. } => {
+            moves(index, domain.row_axes()) && moves(index, domain.column_axes())
+        }
+        _ => false,
+    })
+}
+
+/// Whether computing a tile takes much longer than what becomes of it.
+fn has_long_sums(kernel: &Kernel) -> bool {
+    kernel.products().iter().all(|product| product.k.iter().product::<usize>() >= LONG_SUM)
+}
+
+/// Terms of a long sum.
+const LONG_SUM: usize = 1024;
+
 impl Lowering<'_> {
     /// Products and an elementwise region.
     pub(super) fn contraction(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
@@ -55,8 +75,10 @@ impl Lowering<'_> {
         let count = |[down, along]: [usize; 2]| outer * rows.div_ceil(down) * columns.div_ceil(along);
         let [parts, terms] = tiles.divisible_terms(kernel).map_or([1, 0], |terms| parts(terms, count(LARGE)));
         let may_be_wide = self.options.warpgroups && tiles.are_narrow();
-        // What is beyond the last column costs more than width saves.
-        let is_wide = may_be_wide && 40 * count(WIDE) <= 21 * count(LARGE);
+        // What is beyond the last column costs more than width saves; and where sums are short, no other block works while one waits for what
+        // its region loads.
+        let is_filled = 40 * count(WIDE) <= 21 * count(LARGE);
+        let is_wide = may_be_wide && is_filled && (has_long_sums(kernel) || !loads_entries(kernel));
         let usual = match count(LARGE) * parts {
             tiles if tiles >= 2 * MANY_TILES && is_wide => WIDE,
             tiles if tiles >= MANY_TILES => LARGE,
@@ -254,14 +276,14 @@ impl<'a> EntriesOfTile<'a> {
             }
             let at = format!("i * {} + at", self.runs.length);
             if !early.is_empty() {
-                self.each(body, runs, &early, &[], |body| {
+                self.each(body, runs, [&early, &[]], &[], |body| {
                     body.need(early.iter().copied());
                     for name in early.iter().copied().map(value_name) {
                         body.code.line(format!("early_{name}[{at}] = {name};"));
                     }
                 });
             }
-            self.each(body, runs, &[], &self.kernel.stores, |body| {
+            self.each(body, runs, [&[], &early], &self.kernel.stores, |body| {
                 for value in &early {
                     body.define(*value, format!("early_{}[{at}]", value_name(*value)));
                 }
@@ -284,12 +306,12 @@ impl<'a> EntriesOfTile<'a> {
         needed.filter(may_change).collect()
     }
 
-    /// Loops over a thread's next entries, for these loads or for these stores.
+    /// Loops over a thread's next entries, for these loads or, with others that are known, for these stores.
     fn each<'b>(
         &self,
         body: &mut Body<'b>,
         runs: usize,
-        loads: &[Scalar],
+        [loads, known]: [&[Scalar]; 2],
         stores: &[Store],
         inside: impl FnOnce(&mut Body<'b>),
     ) {
@@ -321,6 +343,7 @@ impl<'a> EntriesOfTile<'a> {
                     body.code.line(format!("const auto run_of_sums{product} = *(const {run}*)entries{product}.at(done + i);"));
                 }
             }
+            body.promise(known);
             body.in_runs(self.runs.clone(), loads.iter().copied(), stores, |body| {
                 if let Some(first) = &first {
                     body.code.line(format!("const int column = {first} + at;"));

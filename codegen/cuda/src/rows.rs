@@ -10,7 +10,7 @@
 use super::body::{Body, Runs, operands, sweeps};
 use super::lower::{Block, Lowering, count};
 use super::source::{
-    Axes, Code, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
+    Axes, Code, Slot, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
 };
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
@@ -32,6 +32,10 @@ const CHUNK_ROWS: usize = 8;
 const MOST_UNROLLED: usize = 32;
 /// Shorter rows are not shared by the threads of a block.
 const SHORT_COLUMNS: usize = 256;
+/// Numbers that a thread loads before it computes with the first of them.
+const MOST_EARLY: usize = 64;
+/// Rows whose loads are under way together where nothing is reduced along them.
+const ROWS_TOGETHER: usize = 4;
 /// Sums across rows that a thread of a warp keeps in registers, if each warp of a block has rows of its own.
 const MOST_SUMS: usize = 96;
 
@@ -91,6 +95,9 @@ struct Rows<'a> {
     runs: Runs,
     /// Blocks that share a row.
     parts: usize,
+    /// Loads that come before everything else, each with an array in registers, and the place in it of what is at hand.
+    early: Vec<Scalar>,
+    early_at: String,
 }
 
 /// A reduction across rows and the store of its result.
@@ -134,7 +141,11 @@ impl Lowering<'_> {
         let stores: Vec<_> = kernel.stores.iter().collect();
         let runs = self.runs(kernel, &stores, |length| is_filled(columns, team.size() * length));
         let each = columns.div_ceil(team.size() * runs.length) * runs.length;
-        let this = Rows { kernel, team, lane: "lane", columns, each, runs, parts: 1 };
+        let (early, early_at) = (vec![], "i".into());
+        let mut this = Rows { kernel, team, lane: "lane", columns, each, runs, parts: 1, early, early_at };
+        if this.loads_all_early(&body, 1) {
+            this.load_early(&mut body, 1, |body, load| load(body));
+        }
         this.reductions(&mut body);
         this.finish(&mut body, &[], &stores);
         let text = body.code.finish();
@@ -232,7 +243,7 @@ impl Lowering<'_> {
             code.line("const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;");
             first += " + warp";
         }
-        let mut names = coordinates(&mut code, "unit", 'o', &domain.axes[domain.outer_axes()]);
+        let names = coordinates(&mut code, "unit", 'o', &domain.axes[domain.outer_axes()]);
         for Across { op, value, .. } in across {
             let dtype = sum_type(kernel.region.instr(*value).dtype);
             let (ty, name) = (register_type(dtype), value_name(*value));
@@ -245,16 +256,40 @@ impl Lowering<'_> {
             "const int end = chunk * {chunk} + {chunk} < {rows} ? chunk * {chunk} + {chunk} : {rows};"
         );
         code.line(last);
-        code.open(format!("for (int row = {first}; row < end; row += {teams})"));
-        names.extend(coordinates(&mut code, "row", 'r', &domain.axes[domain.row_axes()]));
         let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
         let length = runs.length;
-        let this = Rows { kernel, team, lane, columns, each, runs, parts };
-        this.reductions(&mut body);
-        this.finish(&mut body, across, others);
-        body.code.close("");
+        let (early, early_at) = (vec![], "i".into());
+        let mut this = Rows { kernel, team, lane, columns, each, runs, parts, early, early_at };
+        let of_rows = &domain.axes[domain.row_axes()];
+        if shares && this.loads_all_early(&body, ROWS_TOGETHER) {
+            // What several rows load is under way together.
+            let each_row = |body: &mut Body<'_>, inside: &mut dyn FnMut(&mut Body<'_>)| {
+                body.code.line("UNROLL");
+                body.block(format!("for (int next = 0; next < {ROWS_TOGETHER}; next++)"), |body| {
+                    body.code.line("const int row = first_row + next;");
+                    body.code.line("if (row >= end) continue;");
+                    in_coordinates(body, "row", 'r', of_rows, inside);
+                });
+            };
+            this.early_at = format!("next * {each} + i");
+            let head = format!("for (int first_row = {first}; first_row < end; first_row += {ROWS_TOGETHER})");
+            body.block(head, |body| {
+                this.load_early(body, ROWS_TOGETHER, |body, load| each_row(body, load));
+                each_row(body, &mut |body| this.finish(body, across, others));
+            });
+        } else {
+            body.block(format!("for (int row = {first}; row < end; row += {teams})"), |body| {
+                in_coordinates(body, "row", 'r', of_rows, &mut |body| {
+                    if this.loads_all_early(body, 1) {
+                        this.load_early(body, 1, |body, load| load(body));
+                    }
+                    this.reductions(body);
+                    this.finish(body, across, others);
+                });
+            });
+        }
         let sums = across.iter().zip(partials);
         for (Across { op, value, .. }, partial) in sums {
             let (slot, name) = (&self.slots()[partial.0 as usize], value_name(*value));
@@ -299,6 +334,21 @@ impl Lowering<'_> {
     }
 }
 
+/// What is inside has the coordinates of these axes, by their number.
+fn in_coordinates(
+    body: &mut Body<'_>,
+    number: &str,
+    prefix: char,
+    axes: &[usize],
+    inside: &mut dyn FnMut(&mut Body<'_>),
+) {
+    let outside = body.axes.names.len();
+    let names = coordinates(&mut body.code, number, prefix, axes);
+    body.axes.names.extend(names);
+    inside(body);
+    body.axes.names.truncate(outside);
+}
+
 /// Whether a row leaves few threads without columns that take so many of them at once.
 fn is_filled(columns: usize, at_once: usize) -> bool {
     8 * columns.next_multiple_of(at_once) <= 9 * columns
@@ -320,6 +370,23 @@ fn live(kernel: &Kernel) -> std::collections::BTreeSet<Scalar> {
 }
 
 impl Rows<'_> {
+    /// Whether registers hold all that a thread loads of so many rows, each anew; then that is loaded early.
+    fn loads_all_early(&mut self, body: &Body<'_>, rows: usize) -> bool {
+        self.early = self.loads(body, |_| true);
+        if rows > 1 {
+            let of_rows = self.kernel.domain.row_axes();
+            self.early.retain(|value| match &body.region.instr(*value).kind {
+                InstrKind::Load { index, .. } => index.varies(of_rows.clone()),
+                _ => false,
+            });
+        }
+        let is_early = self.each <= MOST_UNROLLED && rows * self.each * self.early.len() <= MOST_EARLY;
+        if !is_early {
+            self.early.clear();
+        }
+        is_early
+    }
+
     fn varies(&self, value: Scalar) -> bool {
         varies(self.kernel, value)
     }
@@ -339,7 +406,8 @@ impl Rows<'_> {
             let identity = constant(op.identity(dtype), dtype);
             body.code.line(format!("{} sum_{} = {identity};", register_type(dtype), value_name(value)));
         }
-        self.each_column(body, parts.iter().map(|(_, x)| *x), &[], |body| {
+        let roots: Vec<_> = parts.iter().map(|(_, x)| *x).collect();
+        self.each_column(body, &roots, &[], |body| {
             body.need(parts.iter().map(|(_, x)| *x));
             for (&value, (op, x)) in reductions.iter().zip(&parts) {
                 let (sum, x) = (format!("sum_{}", value_name(value)), value_name(*x));
@@ -365,10 +433,19 @@ impl Rows<'_> {
     fn each_column(
         &self,
         body: &mut Body<'_>,
-        roots: impl IntoIterator<Item = Scalar>,
+        roots: &[Scalar],
         stores: &[&Store],
         inside: impl FnOnce(&mut Body<'_>),
     ) {
+        let roots_of_all = roots.iter().copied().chain(stores.iter().flat_map(|store| operands(store)));
+        let needed = body.region.needed(roots_of_all, |_| false);
+        let early: Vec<_> = self.early.iter().copied().filter(|value| needed.contains(value)).collect();
+        let inside = |body: &mut Body<'_>| {
+            for value in &early {
+                body.define(*value, format!("early_{}[{}]", value_name(*value), self.early_at));
+            }
+            inside(body);
+        };
         let Rows { lane, columns, each, runs, parts, .. } = self;
         let (size, length) = (self.team.size(), runs.length);
         let axes = &self.kernel.domain.axes[self.kernel.domain.column_axes()];
@@ -398,7 +475,8 @@ impl Rows<'_> {
             names.push("column".into());
             body.axes.names.extend(names);
             let alone = runs.alone.as_ref().map(|alone| format!("{not_whole}{alone}"));
-            body.in_runs(Runs { alone, ..runs.clone() }, roots, stores.iter().copied(), |body| {
+            body.promise(&early);
+            body.in_runs(Runs { alone, ..runs.clone() }, roots.iter().copied(), stores.iter().copied(), |body| {
                 body.code.line(format!("const int i = run * {length} + at, column = {first} + at;"));
                 if runs.alone.is_some() {
                     body.code.line(format!("if ({not_whole}column >= {columns}) continue;"));
@@ -424,7 +502,7 @@ impl Rows<'_> {
     }
 
     /// The last sweep: sums across rows, and all stores.
-    fn finish(&self, body: &mut Body<'_>, across: &[Across<'_>], stores: &[&Store]) {
+    fn finish(&mut self, body: &mut Body<'_>, across: &[Across<'_>], stores: &[&Store]) {
         let (in_loop, of_row): (Vec<&Store>, Vec<&Store>) =
             stores.iter().partition(|store| is_in_loop(self.kernel, store));
         let values: Vec<_> = across.iter().map(|across| across.value).collect();
@@ -433,11 +511,11 @@ impl Rows<'_> {
         if in_loop.is_empty() && across.is_empty() {
             return;
         }
-        let early = self.load_early(body, &values, &in_loop);
-        self.each_column(body, values.iter().copied(), &in_loop, |body| {
-            for value in early {
-                body.define(value, format!("early_{}[i]", value_name(value)));
-            }
+        if self.early.is_empty() && self.each <= MOST_UNROLLED && !in_loop.is_empty() {
+            self.early = self.loads(body, |slot| slot.is_clobbered);
+            self.load_early(body, 1, |body, load| load(body));
+        }
+        self.each_column(body, &values, &in_loop, |body| {
             body.need(values.iter().copied());
             for Across { op, value, .. } in across {
                 let sum = format!("sum_{}[i]", value_name(*value));
@@ -448,35 +526,41 @@ impl Rows<'_> {
         });
     }
 
-    /// Loads what stores may overwrite before the first of them, where registers are enough: a load that follows a store would wait for
-    /// memory alone.
-    fn load_early(&self, body: &mut Body<'_>, values: &[Scalar], stores: &[&Store]) -> Vec<Scalar> {
-        let roots = values.iter().copied().chain(stores.iter().flat_map(|store| operands(store)));
-        let may_change = |value: &Scalar| match &body.region.instr(*value).kind {
-            InstrKind::Load { buffer, .. } => body.slots[buffer.0 as usize].is_clobbered,
+    /// The loads from such memory that differ along a row.
+    fn loads(&self, body: &Body<'_>, is_from: impl Fn(&Slot) -> bool) -> Vec<Scalar> {
+        let loads = |value: &Scalar| match &body.region.instr(*value).kind {
+            InstrKind::Load { buffer, index, .. } => {
+                index.indirect.is_empty() && is_from(&body.slots[buffer.0 as usize])
+            }
             _ => false,
         };
-        let early: Vec<_> = body
-            .region
-            .needed(roots, |_| false)
-            .into_iter()
-            .filter(|value| self.varies(*value) && may_change(value))
-            .collect();
-        if self.each > MOST_UNROLLED || stores.is_empty() || early.is_empty() {
-            return vec![];
-        }
+        live(self.kernel).into_iter().filter(|value| self.varies(*value) && loads(value)).collect()
+    }
+
+    /// Loads before anything else, and before the first store, where a load that follows one would wait for memory alone. `each_row` does it for
+    /// each of so many rows.
+    fn load_early(
+        &mut self,
+        body: &mut Body<'_>,
+        rows: usize,
+        each_row: impl FnOnce(&mut Body<'_>, &mut dyn FnMut(&mut Body<'_>)),
+    ) {
+        let early = std::mem::take(&mut self.early);
         for value in &early {
             let ty = register_type(body.region.instr(*value).dtype);
-            body.code.line(format!("{ty} early_{}[{}];", value_name(*value), self.each));
+            body.code.line(format!("{ty} early_{}[{}];", value_name(*value), rows * self.each));
         }
-        self.each_column(body, early.iter().copied(), &[], |body| {
-            body.need(early.iter().copied());
-            for value in &early {
-                let name = value_name(*value);
-                body.code.line(format!("early_{name}[i] = {name};"));
-            }
-        });
-        early
+        if !early.is_empty() {
+            each_row(body, &mut |body| {
+                self.each_column(body, &early, &[], |body| {
+                    body.need(early.iter().copied());
+                    for name in early.iter().copied().map(value_name) {
+                        body.code.line(format!("early_{name}[{}] = {name};", self.early_at));
+                    }
+                });
+            });
+        }
+        self.early = early;
     }
 
     /// Stores that happen once a row, after every thread of the team has read what they may overwrite.

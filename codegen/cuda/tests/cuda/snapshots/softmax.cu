@@ -9,12 +9,20 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_rows_softmax_7_13_reduce_sub_div
   const int row = blockIdx.x * 8 + threadIdx.x / WARP;
   const int lane = threadIdx.x % WARP;
   if (row >= 7) return;
-  float sum_v1 = -float_of_bits(POSITIVE_INFINITY);
+  float early_v0[1];
   UNROLL
   for (int i = 0; i < 1; i++) {
     const int column = lane + i * 32;
     if (column >= 13) continue;
     const float v0 = g_x0[13 * row + column];
+    early_v0[i] = v0;
+  }
+  float sum_v1 = -float_of_bits(POSITIVE_INFINITY);
+  UNROLL
+  for (int i = 0; i < 1; i++) {
+    const int column = lane + i * 32;
+    if (column >= 13) continue;
+    const float v0 = early_v0[i];
     sum_v1 = Max::combine(sum_v1, v0);
   }
   const float v1 = reduce_warp<Max>(sum_v1);
@@ -23,7 +31,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_rows_softmax_7_13_reduce_sub_div
   for (int i = 0; i < 1; i++) {
     const int column = lane + i * 32;
     if (column >= 13) continue;
-    const float v0 = g_x0[13 * row + column];
+    const float v0 = early_v0[i];
     const float v2 = v0 - v1;
     const float v3 = expf(v2);
     sum_v4 = Sum::combine(sum_v4, v3);
@@ -33,7 +41,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_rows_softmax_7_13_reduce_sub_div
   for (int i = 0; i < 1; i++) {
     const int column = lane + i * 32;
     if (column >= 13) continue;
-    const float v0 = g_x0[13 * row + column];
+    const float v0 = early_v0[i];
     const float v2 = v0 - v1;
     const float v3 = expf(v2);
     const float v5 = v3 / v4;
