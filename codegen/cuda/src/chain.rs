@@ -108,14 +108,14 @@ impl Lowering<'_> {
         if outer * rows == 0 {
             return Ok(());
         }
-        let tiles = Tiles::of(self, kernel).expect("checked before");
+        let tiles = Tiles::of(self, kernel).expect("checked before").deepened_in_chain();
         let strips = Strips::of(kernel, self.slots(), self.options.warpgroups);
         let size = strips.as_ref().map_or([SIZE, SIZE], Strips::tile_size);
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.x * {};", size[0]));
         let names = self.batch(&mut code, &kernel.domain);
         if strips.is_none() {
-            tiles.declare(&mut code, SIZE, SIZE);
+            tiles.declare_launched(&mut code, SIZE, SIZE);
         }
         let tf32 = self.options.tf32;
         let is_in_strips = strips.is_some();
@@ -143,7 +143,8 @@ impl Lowering<'_> {
             }
             None => {
                 stream.emit(&mut body);
-                let block = Block { threads: THREADS, shared_bytes: 0, blocks: 2 };
+                let shared_bytes = stream.tiles.shared_bytes(SIZE, SIZE);
+                let block = Block { threads: THREADS, shared_bytes, blocks: 2 };
                 let text = body.code.finish();
                 self.launch_blocks("", block, grid, text)?;
             }
@@ -249,7 +250,7 @@ impl Stream<'_> {
         });
     }
 
-    /// A loop over this thread's entries of a tile.
+    /// A loop over this thread's entries of a tile. Where some may be beyond the last row or column, `before` comes first, for all of them.
     fn each_entry(
         &self,
         body: &mut Body<'_>,
@@ -264,8 +265,16 @@ impl Stream<'_> {
         body.block(format!("for (int at = 0; at < {tile}::COUNT; at++)"), |body| {
             let at = format!("row = first_row + {tile}::row(at), column = first_column + {tile}::column(at)");
             body.code.line(format!("const int {at};"));
-            before.into_iter().for_each(|line| body.code.line(line));
-            body.code.line(format!("if (row >= {rows} || column >= {columns}) continue;"));
+            // Without branches between them, entries are computed side by side.
+            let beyond = [("row", rows), ("column", columns)]
+                .into_iter()
+                .filter(|(_, extent)| !extent.is_multiple_of(SIZE))
+                .map(|(name, extent)| format!("{name} >= {extent}"))
+                .collect::<Vec<_>>();
+            if !beyond.is_empty() {
+                before.into_iter().for_each(|line| body.code.line(line));
+                body.code.line(format!("if ({}) continue;", beyond.join(" || ")));
+            }
             let outside = body.axes.names.len();
             let row = coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]);
             let column = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
@@ -367,19 +376,32 @@ impl Stream<'_> {
         let element = format!("{values}[{tile}::row(at) * {stride} + {tile}::column(at)]");
         let needed = self.needed([value], reduced);
         let zero = format!("{element} = {}{{}};", element_type(dtype));
+        let (_, columns) = self.row_and_column_extents();
+        let panels = format!("({}*){}", element_type(dtype), self.tiles.panels(0));
+        let bytes = self.tiles.panel_bytes(SIZE, SIZE);
+        let fill = |number: usize, consumer: &Consumer| {
+            let p: usize = consumer.p.iter().product();
+            format!(
+                "fill_for_values<Out{number}, {bytes}, {SIZE}>({panels}, {p}, with{number}, first_column, {columns});"
+            )
+        };
+        let of_value = self.kernel.consumers().iter().enumerate();
+        let mut of_value = of_value.filter(|(_, consumer)| consumer.value == value).peekable();
+        // The first operand comes while values are computed.
+        if let Some((number, consumer)) = of_value.peek() {
+            body.code.line(fill(*number, consumer));
+        }
         self.each_entry(body, &needed, reduced, Some(&zero), |body| {
             body.need([value]);
             body.code.line(format!("{element} = {};", narrowed(&value_name(value), dtype)));
         });
-        let (_, columns) = self.row_and_column_extents();
-        for (number, consumer) in self.kernel.consumers().iter().enumerate() {
-            if consumer.value == value {
-                let p: usize = consumer.p.iter().product();
-                let panels = format!("({}*){}", element_type(dtype), self.tiles.panels(0));
-                body.code.line(format!(
-                    "multiply_values<{SIZE}, {stride}>(out{number}, {values}, {panels}, {p}, with{number}, first_column, {columns});"
-                ));
+        for (at, (number, consumer)) in of_value.enumerate() {
+            if at > 0 {
+                body.code.line(fill(number, consumer));
             }
+            body.code.line(format!(
+                "multiply_values<{SIZE}, {stride}>(out{number}, {values}, {panels}, with{number});"
+            ));
         }
     }
 

@@ -213,11 +213,17 @@ impl Lowering<'_> {
         let load = plain_load(operand);
         let along_rows = axes.is_along_rows(operand);
         // The slices of a loop begin at multiples of their size.
-        let is_copied = load.is_some_and(|(index, slot)| {
-            axes.is_aligned(&index, dtype, along_rows) && self.slots()[slot].bytes.is_multiple_of(16)
+        let is_copied = load.as_ref().is_some_and(|(index, slot)| {
+            axes.is_aligned(index, dtype, along_rows) && self.slots()[*slot].bytes.is_multiple_of(16)
         });
         let ty = element_type(dtype);
-        let wrap = if is_copied { "copied" } else { "computed" };
+        let wrap = match load.filter(|_| is_copied) {
+            Some((index, _)) => {
+                let [row, term] = axes.strides(&index);
+                format!("copied<{along_rows}, {row}, {term}>")
+            }
+            None => format!("computed<{along_rows}>"),
+        };
         let returned = match plain_load(operand) {
             Some((index, slot)) => {
                 let name = self.slots()[slot].read();
@@ -235,11 +241,14 @@ impl Lowering<'_> {
             }
         };
         body.code.line(format!("return {returned};"));
-        code.open(format!("const auto {name} = {wrap}<{along_rows}>([&](int row, int k)"));
+        code.open(format!("const auto {name} = {wrap}([&](int row, int k)"));
         body.code.finish().lines().for_each(|line| code.line(line));
         code.close(");");
     }
 }
+
+/// Panels begin at multiples of their rows and of their terms, all of which divide this number.
+const PANEL: usize = 256;
 
 /// The axes over which an operand is defined.
 pub(super) struct OperandAxes<'a> {
@@ -284,6 +293,19 @@ impl<'a> OperandAxes<'a> {
             && (is_alone || self.extents[inner] as i64 % together == 0)
             && index.offset % together == 0
             && others().all(|axis| index.strides[axis] % together == 0)
+    }
+
+    /// How far the rows of a panel lie apart in memory, and the terms; 0 where that is not one distance.
+    fn strides(&self, index: &Index) -> [i64; 2] {
+        [&self.rows, &self.depth].map(|group| match self.innermost(group) {
+            Some(axis) if self.is_alone(group, axis) || self.extents[axis].is_multiple_of(PANEL) => index.strides[axis],
+            _ => 0,
+        })
+    }
+
+    /// Whether no other axis of a group has more than one point.
+    fn is_alone(&self, group: &Range<usize>, axis: usize) -> bool {
+        !group.clone().any(|other| other != axis && self.extents[other] > 1)
     }
 
     /// The last axis of a group that has more than one point.

@@ -11,14 +11,14 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   const int first_row = blockIdx.x * 64;
   const int batch = blockIdx.z;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>(2));
-  const auto a0 = copied<false>([&](int row, int k) {
+  LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
+  const auto a0 = copied<false, 4, 1>([&](int row, int k) {
     return g_x0 + 36 * batch + 4 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 4, 1>([&](int row, int k) {
     return g_x1 + 36 * batch + 4 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 4>([&](int row, int k) {
     return g_x2 + 36 * batch + 4 * k + row;
   });
   const int begin = 0, end = clamped((first_row + 64 < 9 ? first_row + 64 : 9) + 0, 9 + 1);
@@ -27,7 +27,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -49,7 +49,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -74,7 +74,8 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   SHARED(float, values_f32, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    fill_for_values<Out0, 40960, 64>((float*)panels, 4, with0, first_column, 9);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -95,7 +96,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
       const float v12 = v10 / v11;
       values_f32[Tile::row(at) * 68 + Tile::column(at)] = v12;
     }
-    multiply_values<64, 68>(out0, values_f32, (float*)panels, 4, with0, first_column, 9);
+    multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {

@@ -15,19 +15,19 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
 {
   const int first_row = blockIdx.x * 128;
   const int batch = blockIdx.z;
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 64, 1>([&](int row, int k) {
     return g_q + 16384 * batch + 64 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 64, 1>([&](int row, int k) {
     return g_k + 16384 * batch + 64 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 64, 1>([&](int row, int k) {
     return g_d + 16384 * batch + 64 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 64, 1>([&](int row, int k) {
     return g_v + 16384 * batch + 64 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 64>([&](int row, int k) {
     return g_k + 16384 * batch + 64 * k + row;
   });
   using Tile = StripTile<bf16, 4, 2, 32>;
@@ -288,22 +288,22 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0_across(
 {
   const int first_row = blockIdx.x * 128;
   const int batch = blockIdx.z;
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 64, 1>([&](int row, int k) {
     return g_k + 16384 * batch + 64 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 64, 1>([&](int row, int k) {
     return g_q + 16384 * batch + 64 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 64, 1>([&](int row, int k) {
     return g_v + 16384 * batch + 64 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 64, 1>([&](int row, int k) {
     return g_d + 16384 * batch + 64 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 64>([&](int row, int k) {
     return g_q + 16384 * batch + 64 * k + row;
   });
-  const auto with1 = copied<true>([&](int row, int k) {
+  const auto with1 = copied<true, 1, 64>([&](int row, int k) {
     return g_d + 16384 * batch + 64 * k + row;
   });
   using Tile = StripTile<bf16, 4, 2, 32>;

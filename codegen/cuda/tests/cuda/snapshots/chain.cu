@@ -14,20 +14,20 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
 {
   const int first_row = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>(2));
-  const auto a0 = copied<false>([&](int row, int k) {
+  LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
+  const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 48, 1>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 48, 1>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 48, 1>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 24>([&](int row, int k) {
     return g_w + 24 * k + row;
   });
   const int begin = 0, end = clamped((first_row + 64 < 70 ? first_row + 64 : 70) + 100, 140 + 1);
@@ -36,7 +36,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -58,7 +58,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -83,9 +83,10 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   SHARED(float, values_f32, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     Tile product1;
-    multiply<2>(product1, panels, first_row, 70, a1, first_column, 140, b1, 0, 48);
+    multiply<4>(product1, panels, first_row, 70, a1, first_column, 140, b1, 0, 48);
+    fill_for_values<Out0, 40960, 64>((float*)panels, 24, with0, first_column, 140);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -108,7 +109,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
       const float v14 = v12 * v13;
       values_f32[Tile::row(at) * 68 + Tile::column(at)] = v14;
     }
-    multiply_values<64, 68>(out0, values_f32, (float*)panels, 24, with0, first_column, 140);
+    multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {
@@ -144,20 +145,20 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
 {
   const int first_row = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>(2));
-  const auto a0 = copied<false>([&](int row, int k) {
+  LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
+  const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 48, 1>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 48, 1>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 48, 1>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 24>([&](int row, int k) {
     return g_d + 24 * k + row;
   });
   const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;
@@ -166,9 +167,10 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
   SHARED(float, values_f32, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 140, a0, first_column, 70, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 140, a0, first_column, 70, b0, 0, 48);
     Tile product1;
-    multiply<2>(product1, panels, first_row, 140, a1, first_column, 70, b1, 0, 48);
+    multiply<4>(product1, panels, first_row, 140, a1, first_column, 70, b1, 0, 48);
+    fill_for_values<Out0, 40960, 64>((float*)panels, 24, with0, first_column, 70);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -191,7 +193,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
       const float v14 = v12 * v13;
       values_f32[Tile::row(at) * 68 + Tile::column(at)] = v14;
     }
-    multiply_values<64, 68>(out0, values_f32, (float*)panels, 24, with0, first_column, 70);
+    multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {

@@ -13,19 +13,19 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     float* g_statistic_2)
 {
   const int first_row = blockIdx.x * 128;
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 48, 1>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 48, 1>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 48, 1>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 24>([&](int row, int k) {
     return g_w + 24 * k + row;
   });
   using Tile = StripTile<bf16, 4, 2, 32>;
@@ -220,19 +220,19 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0_across(
     const float* g_statistic_2)
 {
   const int first_row = blockIdx.x * 128;
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 48, 1>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
-  const auto a1 = copied<false>([&](int row, int k) {
+  const auto a1 = copied<false, 48, 1>([&](int row, int k) {
     return g_v + 48 * row + k;
   });
-  const auto b1 = copied<false>([&](int row, int k) {
+  const auto b1 = copied<false, 48, 1>([&](int row, int k) {
     return g_u + 48 * row + k;
   });
-  const auto with0 = copied<true>([&](int row, int k) {
+  const auto with0 = copied<true, 1, 24>([&](int row, int k) {
     return g_d + 24 * k + row;
   });
   using Tile = StripTile<bf16, 4, 2, 32>;

@@ -9,10 +9,10 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   const int first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
   LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 112, 1>([&](int row, int k) {
     return g_a + 112 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 112, 1>([&](int row, int k) {
     return g_b + 112 * row + k;
   });
   Tile product0;

@@ -11,10 +11,10 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_parts(
   const int o0 = batch / 2, o1 = batch % 2;
   using Tile = TensorTile<bf16, 64, 64>;
   LAUNCHED_SHARED(bf16, panels, 0, panel_count<Tile>(4));
-  const auto a0 = copied<true>([&](int row, int k) {
+  const auto a0 = copied<true, 1, 24>([&](int row, int k) {
     return g_a + 50400 * o1 + row + 24 * k;
   });
-  const auto b0 = copied<true>([&](int row, int k) {
+  const auto b0 = copied<true, 1, 40>([&](int row, int k) {
     return g_b + 84000 * o1 + row + 40 * k;
   });
   const int begin = o0 * 1088, rest = 2100 - begin;

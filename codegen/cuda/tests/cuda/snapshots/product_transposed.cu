@@ -9,10 +9,10 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   const int first_row = blockIdx.y * 64, first_column = blockIdx.x * 64;
   using Tile = TensorTile<bf16, 64, 64>;
   LAUNCHED_SHARED(bf16, panels, 0, panel_count<Tile>(4));
-  const auto a0 = copied<true>([&](int row, int k) {
+  const auto a0 = copied<true, 1, 40>([&](int row, int k) {
     return g_a + row + 40 * k;
   });
-  const auto b0 = copied<true>([&](int row, int k) {
+  const auto b0 = copied<true, 1, 72>([&](int row, int k) {
     return g_b + row + 72 * k;
   });
   Tile product0;

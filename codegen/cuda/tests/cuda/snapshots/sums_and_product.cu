@@ -10,13 +10,13 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     float* g_squares)
 {
   const int first_row = blockIdx.x * 128;
-  const auto a0 = copied<false>([&](int row, int k) {
+  const auto a0 = copied<false, 16, 1>([&](int row, int k) {
     return g_a + 16 * row + k;
   });
-  const auto b0 = copied<false>([&](int row, int k) {
+  const auto b0 = copied<false, 16, 1>([&](int row, int k) {
     return g_b + 16 * row + k;
   });
-  const auto with0 = copied<false>([&](int row, int k) {
+  const auto with0 = copied<false, 72, 1>([&](int row, int k) {
     return g_w + k + 72 * row;
   });
   using Tile = StripTile<bf16, 4, 2, 64>;
