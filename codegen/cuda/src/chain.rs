@@ -118,9 +118,7 @@ impl Lowering<'_> {
             tiles.declare_launched(&mut code, SIZE, SIZE);
         }
         let tf32 = self.options.tf32;
-        let is_in_strips = strips.is_some();
-        let stream =
-            Stream { kernel, tiles, size, tf32, is_in_strips, outer: names.clone(), slots: self.slots() };
+        let stream = Stream { kernel, tiles, size, tf32, outer: names.clone(), slots: self.slots() };
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
         }
@@ -143,7 +141,7 @@ impl Lowering<'_> {
             }
             None => {
                 stream.emit(&mut body);
-                let shared_bytes = stream.tiles.shared_bytes(SIZE, SIZE);
+                let shared_bytes = stream.place_of_values(None);
                 let block = Block { threads: THREADS, shared_bytes, blocks: 2 };
                 let text = body.code.finish();
                 self.launch_blocks("", block, grid, text)?;
@@ -168,8 +166,6 @@ pub(super) struct Stream<'a> {
     /// Rows and columns of a tile.
     size: [usize; 2],
     tf32: bool,
-    /// Whether its tiles are strips of warps.
-    is_in_strips: bool,
     /// Names of outer coordinates.
     pub(super) outer: Vec<String>,
     pub(super) slots: &'a [Slot],
@@ -349,10 +345,11 @@ impl Stream<'_> {
             body.code.line(format!("using Out{number} = {};", tile_type(dtype, self.tf32, SIZE, width)));
             body.code.line(format!("Out{number} out{number};"));
         }
-        let types: BTreeSet<_> = consumers.iter().map(|consumer| operand_type(&consumer.with)).collect();
-        for dtype in types {
-            let (values, element) = (values_name(dtype), element_type(dtype));
-            body.code.line(format!("SHARED({element}, {values}, {});", SIZE * values_stride(dtype)));
+        for dtype in self.types_of_values() {
+            let (values, element, place) =
+                (values_name(dtype), element_type(dtype), self.place_of_values(Some(dtype)));
+            let count = SIZE * values_stride(dtype);
+            body.code.line(format!("LAUNCHED_SHARED({element}, {values}, {place}, {count});"));
         }
         let roots = in_loop.iter().flat_map(|store| operands(store));
         let all = self.needed(roots.chain(consumers.iter().map(|consumer| consumer.value)), reduced);
@@ -367,6 +364,17 @@ impl Stream<'_> {
                 self.second_products(body, value, reduced);
             }
         });
+    }
+
+    fn types_of_values(&self) -> BTreeSet<DType> {
+        self.kernel.consumers().iter().map(|consumer| operand_type(&consumer.with)).collect()
+    }
+
+    /// Where in shared memory values of a type are, behind panels and values of other types; of none, where all of them end.
+    fn place_of_values(&self, dtype: Option<DType>) -> usize {
+        let before = self.types_of_values().into_iter().take_while(|other| Some(*other) != dtype);
+        let bytes = |dtype: DType| SIZE * values_stride(dtype) * dtype.size();
+        self.tiles.shared_bytes(SIZE, SIZE) + before.map(bytes).sum::<usize>()
     }
 
     /// Puts a value of the tile into shared memory and multiplies it with the operands of its consumers.
@@ -412,7 +420,7 @@ impl Stream<'_> {
         let p: usize = consumer.p.iter().product();
         // The slices of a loop begin at multiples of their size.
         let is_aligned = self.slots[consumer.buffer.0 as usize].bytes.is_multiple_of(8);
-        let is_paired = self.is_in_strips && is_aligned && is_paired(domain, consumer);
+        let is_paired = is_aligned && is_paired(domain, consumer);
         let step = if is_paired { "at += 2" } else { "at++" };
         body.code.line("UNROLL");
         body.block(format!("for (int at = 0; at < Out{number}::COUNT; {step})"), |body| {

@@ -298,7 +298,9 @@ impl<'a> OperandAxes<'a> {
     /// How far the rows of a panel lie apart in memory, and the terms; 0 where that is not one distance.
     fn strides(&self, index: &Index) -> [i64; 2] {
         [&self.rows, &self.depth].map(|group| match self.innermost(group) {
-            Some(axis) if self.is_alone(group, axis) || self.extents[axis].is_multiple_of(PANEL) => index.strides[axis],
+            Some(axis) if self.is_alone(group, axis) || self.extents[axis].is_multiple_of(PANEL) => {
+                index.strides[axis]
+            }
             _ => 0,
         })
     }

@@ -101,7 +101,8 @@ impl Tiles {
     /// With as many stages as there is memory for beside the values of a chain.
     pub(super) fn deepened_in_chain(self) -> Self {
         let one = Tiles { stages: 1, ..self };
-        let stages = (SHARED_BYTES_IN_CHAIN / one.shared_bytes(SMALL[0], SMALL[1])).clamp(STAGES[0], STAGES[1]);
+        let stages =
+            (SHARED_BYTES_IN_CHAIN / one.shared_bytes(SMALL[0], SMALL[1])).clamp(STAGES[0], STAGES[1]);
         Tiles { stages, ..one }
     }
 

@@ -13,12 +13,18 @@ template <class T> constexpr int piece() { return 16 / sizeof(T); }
 // Numbers in shared memory: that of a row and a term of the sum is STRIDE·row + term, or STRIDE·term + row if neighbours lie along
 // rows. The stride keeps lines aligned to 16 bytes, and eight lines of 16 bytes of a fragment in different banks: it is an odd number
 // of pieces, or two more than a multiple of eight where a fragment's words are read one by one.
-template <class T, int STRIDE_, bool ALONG_ROWS_> struct Panel {
+//
+// In a turned panel, one along rows whose operand lies along the sum, numbers are copied one by one. Of the terms 8 to 15, rows change places
+// by twos, so that 16 terms of two rows lie in different banks.
+template <class T, int STRIDE_, bool ALONG_ROWS_, bool IS_TURNED = false> struct Panel {
   static constexpr int STRIDE = STRIDE_;
   static constexpr bool ALONG_ROWS = ALONG_ROWS_;
   T* start;
-  DEVICE static constexpr int offset(int row, int k) { return ALONG_ROWS ? STRIDE * k + row : STRIDE * row + k; }
-  DEVICE T* at(int row, int k) const { return ALONG_ROWS ? start + row + STRIDE * k : start + STRIDE * row + k; }
+  // What changes in the number of a row.
+  DEVICE static constexpr int swap(int k) { return IS_TURNED ? k / 8 % 2 * 2 : 0; }
+  DEVICE T* at(int row, int k) const { return ALONG_ROWS ? line(k) + (row ^ swap(k)) : start + STRIDE * row + k; }
+  // Where the rows of a term begin.
+  DEVICE T* line(int k) const { return start + STRIDE * k; }
 };
 
 // How many neighbours a thread has together of `COUNT` rows or columns: as many as one access of shared memory takes, or two.
@@ -32,6 +38,16 @@ template <int COUNT, class T> DEVICE void load_together(T* numbers, const T* pla
   const Together together = *(const Together*)place;
   UNROLL
   for (int i = 0; i < COUNT; i++) numbers[i] = together.at[i];
+}
+
+// As load_together, neighbouring rows of a term in a panel.
+template <int COUNT, class T, class P> DEVICE void load_rows(T* numbers, const P& panel, int row, int k) {
+  constexpr bool HAS_BOTH = COUNT > 2;
+  T loaded[COUNT];
+  load_together<COUNT>(loaded, HAS_BOTH ? panel.line(k) + row : panel.at(row, k));
+  const int swap = HAS_BOTH ? panel.swap(k) : 0;
+  UNROLL
+  for (int i = 0; i < COUNT; i++) numbers[i] = loaded[i ^ swap];
 }
 
 // A tile whose sums are computed by ordinary arithmetic: thread (y, x) of 16×16 has neighbouring rows from DOWN·y on, 16·DOWN apart, and
@@ -72,13 +88,17 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
     for (int k = 0; k < DEPTH; k += TERMS) {
       T of_rows[SLOTS * TERMS];
       UNROLL
-      for (int i = 0; i < SLOTS; i += A::ALONG_ROWS ? DOWN : 1)
-        load_together<A::ALONG_ROWS ? DOWN : TERMS>(of_rows + i * TERMS, a.at(slot_row(i), k));
+      for (int i = 0; i < SLOTS; i += A::ALONG_ROWS ? DOWN : 1) {
+        if constexpr (A::ALONG_ROWS)
+          load_rows<DOWN>(of_rows + i, a, slot_row(i), k);
+        else
+          load_together<TERMS>(of_rows + i * TERMS, a.at(slot_row(i), k));
+      }
       UNROLL
       for (int term = 0; term < TERMS; term++) {
         T of_columns[PER_SLOT];
         UNROLL
-        for (int i = 0; i < PER_SLOT; i += ALONG) load_together<ALONG>(of_columns + i, b.at(slot_column(i), k + term));
+        for (int i = 0; i < PER_SLOT; i += ALONG) load_rows<ALONG>(of_columns + i, b, slot_column(i), k + term);
         UNROLL
         for (int at = 0; at < COUNT; at++) sums[at] += of_rows[slot(at) * TERMS + term] * of_columns[at % PER_SLOT];
       }
@@ -224,6 +244,16 @@ template <class T> struct Pair {
   }
 };
 
+// Stores two numbers that are neighbours in memory, the first one at an even place.
+DEVICE void store_pair(float* to, float x, float y) {
+  struct alignas(8) Two {
+    float x, y;
+  };
+  *(Two*)to = Two{x, y};
+}
+DEVICE void store_pair(bf16* to, float x, float y) { *(u32*)to = bf16_pair(x, y); }
+DEVICE void store_pair(f16* to, float x, float y) { *(u32*)to = half_pair(x, y); }
+
 // An operand whose numbers are computed: value(row, k). Neighbouring threads take neighbours along k, or along rows.
 template <bool ALONG_ROWS_, class Value> struct Computed {
   static constexpr bool ALONG_ROWS = ALONG_ROWS_, IS_COPIED = false;
@@ -267,7 +297,7 @@ template <class Tile, int ROWS, class Operand> struct PanelOf {
   static constexpr bool IS_TURNED = ALONG_ROWS != Operand::ALONG_ROWS;
   static constexpr int PIECE = piece<Element>(), PADDED_ROWS = Tile::ALONG_ROWS ? ROWS + PIECE : ROWS + (PIECE < 8 ? 8 : PIECE);
   static_assert(Tile::DEPTH * PADDED_ROWS <= panel_size<Tile, ROWS>());
-  typedef Panel<Element, ALONG_ROWS ? PADDED_ROWS : Tile::DEPTH + PIECE, ALONG_ROWS> Type;
+  typedef Panel<Element, ALONG_ROWS ? PADDED_ROWS : Tile::DEPTH + PIECE, ALONG_ROWS, IS_TURNED> Type;
 
   DEVICE static Type at(Element* start) { return Type{start}; }
   // The row and the term of the `at`-th piece. Eight neighbouring threads have pieces in different banks: rows r and r + 4.
@@ -275,11 +305,10 @@ template <class Tile, int ROWS, class Operand> struct PanelOf {
     return ALONG_ROWS ? at % (ROWS / PIECE) * PIECE : at / 32 * 8 + at % 32 / 8 + at / 4 % 2 * 4;
   }
   DEVICE static int piece_term(int at) { return ALONG_ROWS ? at / (ROWS / PIECE) : at % 4 * PIECE; }
-  // The row and the term of a thread's first number in a turned panel: lanes have eight terms of four rows, which are pieces of 32 bytes of
-  // memory, and in all banks.
-  static constexpr int TERMS_AT_ONCE = 8, ROWS_AT_ONCE = THREADS / TERMS_AT_ONCE;
-  DEVICE static int number_row() { return (int)threadIdx.x / TERMS_AT_ONCE % ROWS_AT_ONCE; }
-  DEVICE static int number_term() { return (int)threadIdx.x % TERMS_AT_ONCE; }
+  // The row and the term of a thread's first number in a turned panel: lanes have all terms of few rows.
+  static constexpr int ROWS_AT_ONCE = THREADS / Tile::DEPTH;
+  DEVICE static int number_row() { return (int)threadIdx.x / Tile::DEPTH % ROWS_AT_ONCE; }
+  DEVICE static int number_term() { return (int)threadIdx.x % Tile::DEPTH; }
 };
 
 // Fills a panel with `ROWS` rows from `first` on and DEPTH terms from `k0` on, zeros beyond `rows` of them and `terms`, and starts its
@@ -293,18 +322,14 @@ DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int
   if constexpr (Operand::IS_COPIED && Of::IS_TURNED) {
     const int row = Of::number_row(), term = Of::number_term();
     Element* const to = panel.at(row, term);
-    const auto from = [&](int down, int along) {
+    const auto from = [&](int down) {
       // One address, beside which all others are constants.
-      if (Operand::IS_EVEN) return operand.place(first + row, k0 + term) + (Operand::ROW_STRIDE * down + Operand::TERM_STRIDE * along);
-      return operand.place(first + row + down, k0 + term + along);
+      if (Operand::ROW_STRIDE != 0) return operand.place(first + row, k0 + term) + Operand::ROW_STRIDE * down;
+      return operand.place(first + row + down, k0 + term);
     };
     UNROLL
-    for (int along = 0; along < DEPTH; along += Of::TERMS_AT_ONCE)
-      UNROLL
-      for (int down = 0; down < ROWS; down += Of::ROWS_AT_ONCE) {
-        const bool is_there = row + down < rows && term + along < terms;
-        copy_number<sizeof(Element)>(to + panel.offset(down, along), from(down, along), is_there);
-      }
+    for (int down = 0; down < ROWS; down += Of::ROWS_AT_ONCE)
+      copy_number<sizeof(Element)>(to + down, from(down), row + down < rows && term < terms);
   } else if constexpr (Operand::IS_COPIED) {
     for_each_share<ROWS * DEPTH / PIECE>([&](int, int at) {
       const int row = Of::piece_row(at), term = Of::piece_term(at);

@@ -81,8 +81,7 @@ fn copies_and_words_have_banks_of_their_own() {
     for ty in ["bf16", "tf32"] {
         for (rows, along_rows) in layouts {
             let fragment = ["Tile::group()", "Tile::member()"];
-            let (pieces, words) =
-                offsets(&format!("TensorTile<{ty}, 64, 64>"), rows, along_rows, fragment);
+            let (pieces, words) = offsets(&format!("TensorTile<{ty}, 64, 64>"), rows, along_rows, fragment);
             let mut distinct = pieces.clone();
             distinct.sort_unstable();
             distinct.dedup();
@@ -97,7 +96,8 @@ fn copies_and_words_have_banks_of_their_own() {
     for (rows, along_rows) in layouts {
         let tile = "PlainTile<float, 128, 128>";
         let (_, words) = offsets(tile, rows, along_rows, ["Of::number_row()", "Of::number_term()"]);
-        assert_eq!(ways(&words, 32, 4), 1, "numbers that are copied one by one, {rows} {along_rows}");
+        // What lies along rows is copied by pieces.
+        assert!(along_rows || ways(&words, 32, 4) == 1, "numbers that are copied one by one, {rows}");
         // Half of a warp reads the same piece of rows twice, and all pieces of columns.
         for piece in ["Tile::slot_row(0)", "Tile::slot_column(0)"] {
             let (_, mut pieces) = offsets(tile, rows, along_rows, [piece, "0"]);

@@ -124,7 +124,7 @@ const WRONG: [(&str, &str, &str); 26] = [
     ("tile.cuh", "at / 4 % 2 * 4", "at / 4 % 2 * 2"),
     ("tile.cuh", "return at % 2 == 0 ? both.first : both.second;", "return both.first;"),
     ("tile.cuh", "both.second = value;", "both.second = both.first;"),
-    ("tile.cuh", "to + panel.offset(down, along)", "to + panel.offset(down, 0)"),
+    ("tile.cuh", "numbers[i] = loaded[i ^ swap]", "numbers[i] = loaded[i]"),
     ("tile.cuh", "of_rows[slot(at) * TERMS + term]", "of_rows[slot(at) * TERMS]"),
     // Without padding, results are the same, but lines of fragments lie in the same banks.
     ("tile.cuh", "ROWS + (PIECE < 8 ? 8 : PIECE)", "ROWS"),

@@ -71,7 +71,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   Tile::combine<Sum>(sum_v11);
   using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
-  SHARED(float, values_f32, 4352);
+  LAUNCHED_SHARED(float, values_f32, 40960, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
     multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
@@ -99,9 +99,9 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
     multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
-  for (int at = 0; at < Out0::COUNT; at++) {
+  for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 9 || column >= 4) continue;
-    g_attention_causal_dot_general_20[36 * batch + 4 * row + column] = out0.sums[at];
+    store_pair(g_attention_causal_dot_general_20 + 36 * batch + 4 * row + column, out0.sums[at], out0.sums[at + 1]);
   }
 }

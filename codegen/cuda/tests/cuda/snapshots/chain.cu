@@ -80,7 +80,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   Tile::combine<Sum>(sum_v11);
   using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
-  SHARED(float, values_f32, 4352);
+  LAUNCHED_SHARED(float, values_f32, 40960, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
     multiply<4>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
@@ -112,10 +112,10 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
     multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
-  for (int at = 0; at < Out0::COUNT; at++) {
+  for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 70 || column >= 24) continue;
-    g_along[24 * row + column] = out0.sums[at];
+    store_pair(g_along + 24 * row + column, out0.sums[at], out0.sums[at + 1]);
   }
   __syncthreads();
   UNROLL
@@ -164,7 +164,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
   const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;
   using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
-  SHARED(float, values_f32, 4352);
+  LAUNCHED_SHARED(float, values_f32, 40960, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
     multiply<4>(product0, panels, first_row, 140, a0, first_column, 70, b0, 0, 48);
