@@ -95,6 +95,20 @@ step() {
   return $code
 }
 
+# in_shares COMMAND…: as many processes as there are cores, each with its share of the cases, since the reference evaluator takes most of
+# the time; fails where one of them does.
+in_shares() {
+  local all share pid pids=() failed=0
+  all=$(nproc)
+  for ((share = 1; share <= all; share++)); do
+    "$@" --threads 1 --share "$share/$all" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  return $failed
+}
+export -f in_shares
+
 # Losses that differ from the CPU's, said and not judged by this script.
 compare_losses() {
   "$python" - "$1" "$2" <<'PYTHON'
@@ -155,7 +169,7 @@ call_correct() {
   done
   for dtype in $dtypes; do
     # shellcheck disable=SC2046 # lists of flags
-    step "selftest-$dtype" 150 "$ours" selftest --device cuda --random "$random" $(dtype_flags "$dtype")
+    step "selftest-$dtype" 150 bash -c 'in_shares "$@"' in_shares "$ours" selftest --device cuda --random "$random" $(dtype_flags "$dtype")
   done
   first=${presets%% *} preset=${first%%:*} batch=${first##*:}
   train cuda cuda "$preset" "$batch"
@@ -190,7 +204,7 @@ call_speed() {
       [ -n "$has_torch" ] || continue
       for peer in "" --compile; do
         # shellcheck disable=SC2086 # a flag or nothing
-        step "torch-$name$peer" 120 "$python" "$here/peers/bench_torch.py" "${flags[@]}" $peer --json "$folder/torch$peer.json"
+        step "torch-$name$peer" 120 "$python" "$here/peers/bench_torch.py" "${flags[@]}" --fused $peer --json "$folder/torch$peer.json"
       done
     done
   done

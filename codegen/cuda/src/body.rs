@@ -36,7 +36,14 @@ impl Runs {
 
     /// Runs along an axis that are as long as these loads and stores let them be: each lies side by side, or is the same number. One number
     /// is a run, too.
-    pub(super) fn of(region: &Region, stores: &[&Store], axes: &Axes, slots: &[Slot], axis: usize, most: usize) -> Self {
+    pub(super) fn of(
+        region: &Region,
+        stores: &[&Store],
+        axes: &Axes,
+        slots: &[Slot],
+        axis: usize,
+        most: usize,
+    ) -> Self {
         let loads = region.instrs.iter().filter_map(|instr| match &instr.kind {
             InstrKind::Load { buffer, index, guard } => Some((*buffer, index, is_of_run(guard, axis))),
             _ => None,

@@ -108,19 +108,17 @@ impl Lowering<'_> {
         if outer * rows == 0 {
             return Ok(());
         }
-        let tiles = Tiles::of(self, kernel).expect("checked before");
+        let tiles = Tiles::of(self, kernel).expect("checked before").deepened_in_chain();
         let strips = Strips::of(kernel, self.slots(), self.options.warpgroups);
         let size = strips.as_ref().map_or([SIZE, SIZE], Strips::tile_size);
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.x * {};", size[0]));
         let names = self.batch(&mut code, &kernel.domain);
         if strips.is_none() {
-            tiles.declare(&mut code, SIZE, SIZE);
+            tiles.declare_launched(&mut code, SIZE, SIZE);
         }
         let tf32 = self.options.tf32;
-        let is_in_strips = strips.is_some();
-        let stream =
-            Stream { kernel, tiles, size, tf32, is_in_strips, outer: names.clone(), slots: self.slots() };
+        let stream = Stream { kernel, tiles, size, tf32, outer: names.clone(), slots: self.slots() };
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
         }
@@ -143,7 +141,8 @@ impl Lowering<'_> {
             }
             None => {
                 stream.emit(&mut body);
-                let block = Block { threads: THREADS, shared_bytes: 0, blocks: 2 };
+                let shared_bytes = stream.place_of_values(None);
+                let block = Block { threads: THREADS, shared_bytes, blocks: 2 };
                 let text = body.code.finish();
                 self.launch_blocks("", block, grid, text)?;
             }
@@ -167,8 +166,6 @@ pub(super) struct Stream<'a> {
     /// Rows and columns of a tile.
     size: [usize; 2],
     tf32: bool,
-    /// Whether its tiles are strips of warps.
-    is_in_strips: bool,
     /// Names of outer coordinates.
     pub(super) outer: Vec<String>,
     pub(super) slots: &'a [Slot],
@@ -249,7 +246,7 @@ impl Stream<'_> {
         });
     }
 
-    /// A loop over this thread's entries of a tile.
+    /// A loop over this thread's entries of a tile. Where some may be beyond the last row or column, `before` comes first, for all of them.
     fn each_entry(
         &self,
         body: &mut Body<'_>,
@@ -264,8 +261,16 @@ impl Stream<'_> {
         body.block(format!("for (int at = 0; at < {tile}::COUNT; at++)"), |body| {
             let at = format!("row = first_row + {tile}::row(at), column = first_column + {tile}::column(at)");
             body.code.line(format!("const int {at};"));
-            before.into_iter().for_each(|line| body.code.line(line));
-            body.code.line(format!("if (row >= {rows} || column >= {columns}) continue;"));
+            // Without branches between them, entries are computed side by side.
+            let beyond = [("row", rows), ("column", columns)]
+                .into_iter()
+                .filter(|(_, extent)| !extent.is_multiple_of(SIZE))
+                .map(|(name, extent)| format!("{name} >= {extent}"))
+                .collect::<Vec<_>>();
+            if !beyond.is_empty() {
+                before.into_iter().for_each(|line| body.code.line(line));
+                body.code.line(format!("if ({}) continue;", beyond.join(" || ")));
+            }
             let outside = body.axes.names.len();
             let row = coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]);
             let column = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
@@ -340,10 +345,11 @@ impl Stream<'_> {
             body.code.line(format!("using Out{number} = {};", tile_type(dtype, self.tf32, SIZE, width)));
             body.code.line(format!("Out{number} out{number};"));
         }
-        let types: BTreeSet<_> = consumers.iter().map(|consumer| operand_type(&consumer.with)).collect();
-        for dtype in types {
-            let (values, element) = (values_name(dtype), element_type(dtype));
-            body.code.line(format!("SHARED({element}, {values}, {});", SIZE * values_stride(dtype)));
+        for dtype in self.types_of_values() {
+            let (values, element, place) =
+                (values_name(dtype), element_type(dtype), self.place_of_values(Some(dtype)));
+            let count = SIZE * values_stride(dtype);
+            body.code.line(format!("LAUNCHED_SHARED({element}, {values}, {place}, {count});"));
         }
         let roots = in_loop.iter().flat_map(|store| operands(store));
         let all = self.needed(roots.chain(consumers.iter().map(|consumer| consumer.value)), reduced);
@@ -360,6 +366,17 @@ impl Stream<'_> {
         });
     }
 
+    fn types_of_values(&self) -> BTreeSet<DType> {
+        self.kernel.consumers().iter().map(|consumer| operand_type(&consumer.with)).collect()
+    }
+
+    /// Where in shared memory values of a type are, behind panels and values of other types; of none, where all of them end.
+    fn place_of_values(&self, dtype: Option<DType>) -> usize {
+        let before = self.types_of_values().into_iter().take_while(|other| Some(*other) != dtype);
+        let bytes = |dtype: DType| SIZE * values_stride(dtype) * dtype.size();
+        self.tiles.shared_bytes(SIZE, SIZE) + before.map(bytes).sum::<usize>()
+    }
+
     /// Puts a value of the tile into shared memory and multiplies it with the operands of its consumers.
     fn second_products(&self, body: &mut Body<'_>, value: Scalar, reduced: &[Scalar]) {
         let dtype = self.kernel.region.instr(value).dtype;
@@ -367,19 +384,32 @@ impl Stream<'_> {
         let element = format!("{values}[{tile}::row(at) * {stride} + {tile}::column(at)]");
         let needed = self.needed([value], reduced);
         let zero = format!("{element} = {}{{}};", element_type(dtype));
+        let (_, columns) = self.row_and_column_extents();
+        let panels = format!("({}*){}", element_type(dtype), self.tiles.panels(0));
+        let bytes = self.tiles.panel_bytes(SIZE, SIZE);
+        let fill = |number: usize, consumer: &Consumer| {
+            let p: usize = consumer.p.iter().product();
+            format!(
+                "fill_for_values<Out{number}, {bytes}, {SIZE}>({panels}, {p}, with{number}, first_column, {columns});"
+            )
+        };
+        let of_value = self.kernel.consumers().iter().enumerate();
+        let mut of_value = of_value.filter(|(_, consumer)| consumer.value == value).peekable();
+        // The first operand comes while values are computed.
+        if let Some((number, consumer)) = of_value.peek() {
+            body.code.line(fill(*number, consumer));
+        }
         self.each_entry(body, &needed, reduced, Some(&zero), |body| {
             body.need([value]);
             body.code.line(format!("{element} = {};", narrowed(&value_name(value), dtype)));
         });
-        let (_, columns) = self.row_and_column_extents();
-        for (number, consumer) in self.kernel.consumers().iter().enumerate() {
-            if consumer.value == value {
-                let p: usize = consumer.p.iter().product();
-                let panels = format!("({}*){}", element_type(dtype), self.tiles.panels(0));
-                body.code.line(format!(
-                    "multiply_values<{SIZE}, {stride}>(out{number}, {values}, {panels}, {p}, with{number}, first_column, {columns});"
-                ));
+        for (at, (number, consumer)) in of_value.enumerate() {
+            if at > 0 {
+                body.code.line(fill(number, consumer));
             }
+            body.code.line(format!(
+                "multiply_values<{SIZE}, {stride}>(out{number}, {values}, {panels}, with{number});"
+            ));
         }
     }
 
@@ -390,7 +420,7 @@ impl Stream<'_> {
         let p: usize = consumer.p.iter().product();
         // The slices of a loop begin at multiples of their size.
         let is_aligned = self.slots[consumer.buffer.0 as usize].bytes.is_multiple_of(8);
-        let is_paired = self.is_in_strips && is_aligned && is_paired(domain, consumer);
+        let is_paired = is_aligned && is_paired(domain, consumer);
         let step = if is_paired { "at += 2" } else { "at++" };
         body.code.line("UNROLL");
         body.block(format!("for (int at = 0; at < Out{number}::COUNT; {step})"), |body| {

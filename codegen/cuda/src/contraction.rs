@@ -250,13 +250,16 @@ impl<'a> EntriesOfTile<'a> {
     fn new(kernel: &'a Kernel, body: &Body<'_>, tile: [usize; 2]) -> Self {
         let domain = &kernel.domain;
         let alone = Runs { axis: 0, length: 1, alone: None };
-        let Some(axis) = domain.column_axes().next_back() else { return EntriesOfTile { kernel, runs: alone, tile } };
+        let Some(axis) = domain.column_axes().next_back() else {
+            return EntriesOfTile { kernel, runs: alone, tile };
+        };
         let extent = domain.axes[axis];
         let stores: Vec<_> = kernel.stores.iter().collect();
         let runs_of = |most| Runs::of(body.region, &stores, &body.axes, body.slots, axis, most);
         let is_single = domain.column_axes().len() == 1;
         // Where the last run is not whole, its numbers are alone.
-        let most = [4, 2, 1].into_iter().find(|&length| is_single || extent.is_multiple_of(length)).unwrap_or(1);
+        let most =
+            [4, 2, 1].into_iter().find(|&length| is_single || extent.is_multiple_of(length)).unwrap_or(1);
         let mut runs = runs_of(most);
         let whole = extent / runs.length * runs.length;
         runs.alone = (whole < extent).then(|| format!("column >= {whole}"));
@@ -287,7 +290,9 @@ impl<'a> EntriesOfTile<'a> {
                 for value in &early {
                     body.define(*value, format!("early_{}[{at}]", value_name(*value)));
                 }
-                define_entries_from(body, self.kernel, None, |product| format!("run_of_sums{product}.at[at]"));
+                define_entries_from(body, self.kernel, None, |product| {
+                    format!("run_of_sums{product}.at[at]")
+                });
                 body.stores(&self.kernel.stores);
             });
         });
@@ -409,7 +414,9 @@ impl<'a> OperandAxes<'a> {
     /// How far the rows of a panel lie apart in memory, and the terms; 0 where that is not one distance.
     fn strides(&self, index: &Index) -> [i64; 2] {
         [&self.rows, &self.depth].map(|group| match self.innermost(group) {
-            Some(axis) if self.is_alone(group, axis) || self.extents[axis].is_multiple_of(PANEL) => index.strides[axis],
+            Some(axis) if self.is_alone(group, axis) || self.extents[axis].is_multiple_of(PANEL) => {
+                index.strides[axis]
+            }
             _ => 0,
         })
     }

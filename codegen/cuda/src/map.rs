@@ -70,7 +70,8 @@ fn runs(kernel: &Kernel, body: &Body<'_>, points: usize) -> Runs {
     let domain = &kernel.domain;
     let alone = Runs { axis: 0, length: 1, alone: None };
     let Some(axis) = domain.outer_axes().next_back().filter(|_| domain.rows == 0) else { return alone };
-    let divides = |length: &usize| domain.axes[axis].is_multiple_of(*length) && points / length >= MANY_POINTS;
+    let divides =
+        |length: &usize| domain.axes[axis].is_multiple_of(*length) && points / length >= MANY_POINTS;
     let Some(most) = [8, 4, 2].into_iter().find(divides) else { return alone };
     let stores: Vec<_> = kernel.stores.iter().collect();
     Runs::of(body.region, &stores, &body.axes, body.slots, axis, most)

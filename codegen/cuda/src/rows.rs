@@ -10,7 +10,8 @@
 use super::body::{Body, Runs, operands, sweeps};
 use super::lower::{Block, Lowering, count};
 use super::source::{
-    Axes, Code, Slot, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
+    Axes, Code, Slot, combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type,
+    value_name,
 };
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
@@ -149,7 +150,12 @@ impl Lowering<'_> {
         this.reductions(&mut body);
         this.finish(&mut body, &[], &stores);
         let text = body.code.finish();
-        self.launch_blocks("", Block { threads, shared_bytes: 0, blocks: shared_by(threads) }, [blocks, 1, 1], text)?;
+        self.launch_blocks(
+            "",
+            Block { threads, shared_bytes: 0, blocks: shared_by(threads) },
+            [blocks, 1, 1],
+            text,
+        )?;
         Ok(())
     }
 
@@ -160,7 +166,9 @@ impl Lowering<'_> {
         let Some(axis) = domain.column_axes().next_back() else { return alone };
         let (extent, is_single) = (domain.axes[axis], domain.column_axes().len() == 1);
         let is_whole = |length: &usize| is_single || extent.is_multiple_of(*length);
-        let Some(most) = [8, 4, 2].into_iter().find(|length| is_whole(length) && may_be(*length)) else { return alone };
+        let Some(most) = [8, 4, 2].into_iter().find(|length| is_whole(length) && may_be(*length)) else {
+            return alone;
+        };
         let axes = Axes { names: vec![], extents: domain.axes.clone() };
         let mut runs = Runs::of(&kernel.region, stores, &axes, self.slots(), axis, most);
         let whole = extent / runs.length * runs.length;
@@ -274,7 +282,8 @@ impl Lowering<'_> {
                 });
             };
             this.early_at = format!("next * {each} + i");
-            let head = format!("for (int first_row = {first}; first_row < end; first_row += {ROWS_TOGETHER})");
+            let head =
+                format!("for (int first_row = {first}; first_row < end; first_row += {ROWS_TOGETHER})");
             body.block(head, |body| {
                 this.load_early(body, ROWS_TOGETHER, |body, load| each_row(body, load));
                 each_row(body, &mut |body| this.finish(body, across, others));
@@ -296,7 +305,8 @@ impl Lowering<'_> {
             if teams > 1 {
                 let ty = memory_type(sum_type(kernel.region.instr(*value).dtype));
                 let place = format!("{} + (unit * {chunks} + chunk) * {columns}", slot.write());
-                let combine = format!("combine_warps<{}, {ty}, {columns}, {length}, {THREADS}>", combiner(*op));
+                let combine =
+                    format!("combine_warps<{}, {ty}, {columns}, {length}, {THREADS}>", combiner(*op));
                 body.code.line(format!("{combine}(sum_{name}, {place});"));
                 continue;
             }
@@ -305,7 +315,9 @@ impl Lowering<'_> {
             body.block(head, |body| {
                 body.code.line(match length {
                     1 => format!("const int column = {lane} + i * {size};"),
-                    _ => format!("const int column = ({lane} + i / {length} * {size}) * {length} + i % {length};"),
+                    _ => format!(
+                        "const int column = ({lane} + i / {length} * {size}) * {length} + i % {length};"
+                    ),
                 });
                 let element = format!("{}[(unit * {chunks} + chunk) * {columns} + column]", slot.write());
                 body.code.line(format!("if (column < {columns}) {element} = sum_{name}[i];"));
@@ -476,17 +488,24 @@ impl Rows<'_> {
             body.axes.names.extend(names);
             let alone = runs.alone.as_ref().map(|alone| format!("{not_whole}{alone}"));
             body.promise(&early);
-            body.in_runs(Runs { alone, ..runs.clone() }, roots.iter().copied(), stores.iter().copied(), |body| {
-                body.code.line(format!("const int i = run * {length} + at, column = {first} + at;"));
-                if runs.alone.is_some() {
-                    body.code.line(format!("if ({not_whole}column >= {columns}) continue;"));
-                }
-                inside(body);
-            });
+            body.in_runs(
+                Runs { alone, ..runs.clone() },
+                roots.iter().copied(),
+                stores.iter().copied(),
+                |body| {
+                    body.code.line(format!("const int i = run * {length} + at, column = {first} + at;"));
+                    if runs.alone.is_some() {
+                        body.code.line(format!("if ({not_whole}column >= {columns}) continue;"));
+                    }
+                    inside(body);
+                },
+            );
         };
         if *each <= MOST_UNROLLED {
             body.code.line("UNROLL");
-            body.block(format!("for (int run = 0; run < {turns}; run++)"), |body| turn(body, ["", "continue"]));
+            body.block(format!("for (int run = 0; run < {turns}; run++)"), |body| {
+                turn(body, ["", "continue"])
+            });
         } else {
             // Without branches between them, the loads of several turns are under way together.
             body.block("", |body| {

@@ -16,11 +16,12 @@ pub(super) const WIDE: [usize; 2] = TILES[4];
 pub(super) const THREADS: usize = 256;
 /// Bytes of a row of a panel, with its padding, as the headers have them, and of one for warpgroups.
 const PANEL_ROW: [usize; 2] = [80, 128];
-/// Stages of panels, one of which is read while the others are filled: at least, as in chains, whose values take shared memory, too,
-/// and at most.
+/// Stages of panels, one of which is read while the others are filled: at least and at most.
 const STAGES: [usize; 2] = [2, 4];
 /// Bytes of shared memory for panels: cards give a block at least 99 KiB, and 164 KiB to two that share a multiprocessor of an A100.
 const SHARED_BYTES: usize = 80 << 10;
+/// Those in chains, whose values take shared memory, too.
+const SHARED_BYTES_IN_CHAIN: usize = 40 << 10;
 /// Those of cards with warpgroups, for each of two blocks.
 const SHARED_BYTES_OF_WARPGROUPS: usize = 113 << 10;
 /// With this many large tiles, a large GPU is occupied.
@@ -48,7 +49,9 @@ pub(super) fn place(code: &mut Code, [columns, rows]: [usize; 2], [down, along]:
         return;
     }
     let band = BAND * columns;
-    code.line(format!("const int tile = blockIdx.y * {columns} + blockIdx.x, band = tile / {band} * {BAND};"));
+    code.line(format!(
+        "const int tile = blockIdx.y * {columns} + blockIdx.x, band = tile / {band} * {BAND};"
+    ));
     code.line(format!("const int height = {rows} - band < {BAND} ? {rows} - band : {BAND};"));
     code.line(format!(
         "const int first_row = (band + tile % {band} % height) * {down}, first_column = tile % {band} / height * {along};"
@@ -117,12 +120,28 @@ impl Tiles {
         self.types.iter().all(|dtype| matches!(dtype, DType::BF16 | DType::F16))
     }
 
+    /// With as many stages as there is memory for beside the values of a chain.
+    pub(super) fn deepened_in_chain(self) -> Self {
+        let one = Tiles { stages: 1, ..self };
+        let stages =
+            (SHARED_BYTES_IN_CHAIN / one.shared_bytes(SMALL[0], SMALL[1])).clamp(STAGES[0], STAGES[1]);
+        Tiles { stages, ..one }
+    }
+
     /// Tile types, and panels in memory that launches ask for.
     pub(super) fn declare_launched(&self, code: &mut Code, rows: usize, columns: usize) {
-        self.declare_with(code, [rows, columns], |at, element, panels, count| {
-            let offset = at * self.shared_bytes(rows, columns) / self.distinct.len();
-            format!("LAUNCHED_SHARED({element}, {panels}, {offset}, {count});")
-        });
+        let bytes = self.panel_bytes(rows, columns);
+        for (at, dtype) in self.distinct.iter().enumerate() {
+            let number = self.types.iter().position(|other| other == dtype).expect("a type of a product");
+            let (name, panels, element) = (self.name(number), self.panels(number), element_type(*dtype));
+            let ty = match self.by_warpgroups {
+                true => format!("WarpgroupTile<{}, {rows}, {columns}>", memory_type(*dtype)),
+                false => tile_type(*dtype, self.tf32, rows, columns),
+            };
+            code.line(format!("using {name} = {ty};"));
+            let (offset, count) = (at * bytes, format!("panel_count<{name}>({})", self.stages));
+            code.line(format!("LAUNCHED_SHARED({element}, {panels}, {offset}, {count});"));
+        }
     }
 
     /// Bytes of shared memory that a launch asks for: of all panels and, when these are done with, of entries.
@@ -131,35 +150,13 @@ impl Tiles {
     }
 
     /// Bytes of shared memory of all panels.
-    fn shared_bytes(&self, rows: usize, columns: usize) -> usize {
-        self.distinct.len() * self.stages * (rows + columns) * PANEL_ROW[usize::from(self.by_warpgroups)]
+    pub(super) fn shared_bytes(&self, rows: usize, columns: usize) -> usize {
+        self.distinct.len() * self.panel_bytes(rows, columns)
     }
 
-    /// Tile types and panels.
-    pub(super) fn declare(&self, code: &mut Code, rows: usize, columns: usize) {
-        self.declare_with(code, [rows, columns], |_, element, panels, count| {
-            format!("SHARED({element}, {panels}, {count});")
-        });
-    }
-
-    /// `memory` writes the line that declares the panels of the type of this number.
-    fn declare_with(
-        &self,
-        code: &mut Code,
-        [rows, columns]: [usize; 2],
-        memory: impl Fn(usize, &str, &str, &str) -> String,
-    ) {
-        for (at, dtype) in self.distinct.iter().enumerate() {
-            let number = self.types.iter().position(|other| other == dtype).expect("a type of a product");
-            let (name, panels) = (self.name(number), self.panels(number));
-            let ty = match self.by_warpgroups {
-                true => format!("WarpgroupTile<{}, {rows}, {columns}>", memory_type(*dtype)),
-                false => tile_type(*dtype, self.tf32, rows, columns),
-            };
-            code.line(format!("using {name} = {ty};"));
-            let count = format!("panel_count<{name}>({})", self.stages);
-            code.line(memory(at, element_type(*dtype), &panels, &count));
-        }
+    /// Those of the panels of one type.
+    pub(super) fn panel_bytes(&self, rows: usize, columns: usize) -> usize {
+        self.stages * (rows + columns) * PANEL_ROW[usize::from(self.by_warpgroups)]
     }
 
     /// The terms of the kernel's sums, if there is one product, which is summed in `f32`; sums of other types are not divided.
@@ -170,12 +167,9 @@ impl Tiles {
             .then(|| product.k.iter().product())
     }
 
-    /// Whether two blocks share a multiprocessor: one waits for memory while the other multiplies. Large tiles of plain arithmetic and the
-    /// widest ones take too many registers.
+    /// Whether two blocks share a multiprocessor: one waits for memory while the other multiplies. The widest tiles take too many registers.
     pub(super) fn shares(&self, rows: usize, columns: usize) -> bool {
-        let is_tensor = self.types.iter().any(|dtype| is_tensor(*dtype, self.tf32));
-        let most = if is_tensor { LARGE } else { SMALL };
-        rows * columns <= most[0] * most[1]
+        rows * columns <= LARGE[0] * LARGE[1]
     }
 
     /// Bytes of shared memory through which the entries of all products go to where they are wanted (`Entries`).

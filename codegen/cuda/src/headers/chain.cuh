@@ -170,16 +170,6 @@ template <class Tile> DEVICE void scale_rows(int part, Tile& tile, const float* 
   for (int at = part * OF_PART; at < (part + 1) * OF_PART; at++) tile.sums[at] *= of_slots[Tile::slot(at)];
 }
 
-// Stores two numbers that are neighbours in memory, the first one at an even place.
-DEVICE void store_pair(float* to, float x, float y) {
-  struct alignas(8) Two {
-    float x, y;
-  };
-  *(Two*)to = Two{x, y};
-}
-DEVICE void store_pair(bf16* to, float x, float y) { *(u32*)to = bf16_pair(x, y); }
-DEVICE void store_pair(f16* to, float x, float y) { *(u32*)to = half_pair(x, y); }
-
 // Copies the block's rows of an operand to shared memory.
 template <class Tile, int DEPTH, class Operand>
 DEVICE void fill_rows(typename Tile::Element* start, int first, int rows, int depth, const Operand& operand) {

@@ -49,7 +49,8 @@ enum Wait { NOTHING, FOR_WARP, FOR_BLOCK, FOREVER };
 struct Copy {
   void* to;
   const void* from;
-  int bytes;
+  // Bytes that are read, and those that are written, zeros after the others.
+  int bytes, size;
   int group;
 };
 
@@ -333,7 +334,7 @@ inline void* launched(size_t offset, size_t bytes) {
 inline Warp& own_warp() { return warps[current->number / 32]; }
 
 inline void write(void* to, const Copy& copy) {
-  memset(to, 0, 16);
+  memset(to, 0, copy.size);
   memcpy(to, copy.from, copy.bytes);
 }
 
@@ -365,16 +366,22 @@ template <class T> T shuffle_xor(T value, int bits) {
   return other;
 }
 
-inline void copy_async(void* to, const void* from, int bytes) {
-  if ((uintptr_t)to % 16 || (bytes && (uintptr_t)from % 16)) emulator::stop(8, "a copy of 16 bytes", "is not aligned");
-  const emulator::Copy copy{to, from, bytes, emulator::current->group};
+inline void start_copy(void* to, const void* from, int bytes, int size) {
+  if ((uintptr_t)to % size || (bytes && (uintptr_t)from % size)) emulator::stop(8, "a copy to shared memory", "is not aligned");
+  const emulator::Copy copy{to, from, bytes, size, emulator::current->group};
   if (emulator::schedule.eager_copies)
     emulator::copy(copy);
   else
     emulator::current->copies.push_back(copy);
 }
 
+inline void copy_async(void* to, const void* from, int bytes) { start_copy(to, from, bytes, 16); }
+
 inline void copy_async(void* to, const void* from) { copy_async(to, from, 16); }
+
+template <int BYTES> void copy_number(void* to, const void* from, bool is_there) {
+  start_copy(to, from, is_there ? BYTES : 0, BYTES);
+}
 
 inline void copy_commit() { emulator::current->group++; }
 

@@ -61,6 +61,13 @@ DEVICE void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
+// As copy_async, of one number of four or eight bytes, or of a zero.
+template <int BYTES> DEVICE void copy_number(void* to, const void* from, bool is_there) {
+  const u32 address = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES), "r"(is_there ? BYTES : 0)
+               : "memory");
+}
+
 // Ends this thread's group of copies.
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -13,34 +13,71 @@ template <class T> constexpr int piece() { return 16 / sizeof(T); }
 // Numbers in shared memory: that of a row and a term of the sum is STRIDE·row + term, or STRIDE·term + row if neighbours lie along
 // rows. The stride keeps lines aligned to 16 bytes, and eight lines of 16 bytes of a fragment in different banks: it is an odd number
 // of pieces, or two more than a multiple of eight where a fragment's words are read one by one.
-template <class T, int STRIDE_, bool ALONG_ROWS_> struct Panel {
+//
+// In a turned panel, one along rows whose operand lies along the sum, numbers are copied one by one. Of the terms 8 to 15, rows change places
+// by twos, so that 16 terms of two rows lie in different banks.
+template <class T, int STRIDE_, bool ALONG_ROWS_, bool IS_TURNED = false> struct Panel {
   static constexpr int STRIDE = STRIDE_;
   static constexpr bool ALONG_ROWS = ALONG_ROWS_;
   T* start;
-  DEVICE T* at(int row, int k) const { return start + (ALONG_ROWS ? STRIDE * k + row : STRIDE * row + k); }
+  // What changes in the number of a row.
+  DEVICE static constexpr int swap(int k) { return IS_TURNED ? k / 8 % 2 * 2 : 0; }
+  DEVICE T* at(int row, int k) const { return ALONG_ROWS ? line(k) + (row ^ swap(k)) : start + STRIDE * row + k; }
+  // Where the rows of a term begin.
+  DEVICE T* line(int k) const { return start + STRIDE * k; }
 };
 
-// A tile whose sums are computed by ordinary arithmetic: thread (y, x) of 16×16 has the rows y + 16i and columns x + 16j.
+// How many neighbours a thread has together of `COUNT` rows or columns: as many as one access of shared memory takes, or two.
+template <class T> constexpr int together(int count) { return count % piece<T>() == 0 ? piece<T>() : 2; }
+
+// Loads neighbours at an aligned place by one access.
+template <int COUNT, class T> DEVICE void load_together(T* numbers, const T* place) {
+  struct alignas(COUNT * sizeof(T)) Together {
+    T at[COUNT];
+  };
+  const Together together = *(const Together*)place;
+  UNROLL
+  for (int i = 0; i < COUNT; i++) numbers[i] = together.at[i];
+}
+
+// As load_together, neighbouring rows of a term in a panel.
+template <int COUNT, class T, class P> DEVICE void load_rows(T* numbers, const P& panel, int row, int k) {
+  constexpr bool HAS_BOTH = COUNT > 2;
+  T loaded[COUNT];
+  load_together<COUNT>(loaded, HAS_BOTH ? panel.line(k) + row : panel.at(row, k));
+  const int swap = HAS_BOTH ? panel.swap(k) : 0;
+  UNROLL
+  for (int i = 0; i < COUNT; i++) numbers[i] = loaded[i ^ swap];
+}
+
+// A tile whose sums are computed by ordinary arithmetic: thread (y, x) of 16×16 has neighbouring rows from DOWN·y on, 16·DOWN apart, and
+// columns likewise. Its panels lie along rows, so that the numbers of one term are few accesses of shared memory; lanes 2x and 2x + 1 have
+// different rows, so that two quarters of a warp are served as one.
 template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   typedef T Element;
   typedef T Accumulator;
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
   static constexpr int DEPTH = 64 / sizeof(T), PADDING = piece<T>(), BEHIND = 0;
+  static constexpr bool ALONG_ROWS = true;
   static constexpr int SLOTS = ROWS / 16, PER_SLOT = COLUMNS / 16, COUNT = SLOTS * PER_SLOT;
+  static constexpr int DOWN = together<T>(SLOTS), ALONG = together<T>(PER_SLOT);
   // Sums that are neighbours, and what lets those of a warp be written to different banks (`Entries`).
-  static constexpr int TOGETHER = 1, ENTRY_PADDING = 16;
+  static constexpr int TOGETHER = ALONG, ENTRY_PADDING = PADDING;
   T sums[COUNT];
 
   DEVICE PlainTile() {
     UNROLL
     for (int at = 0; at < COUNT; at++) sums[at] = T(0);
   }
+  DEVICE static int y() { return (int)threadIdx.x / WARP * 2 + (int)threadIdx.x % 2; }
+  DEVICE static int x() { return (int)threadIdx.x % WARP / 2; }
   DEVICE static constexpr int slot(int at) { return at / PER_SLOT; }
-  DEVICE static int slot_row(int slot) { return threadIdx.x / 16 + 16 * slot; }
+  DEVICE static int slot_row(int slot) { return DOWN * y() + slot / DOWN * 16 * DOWN + slot % DOWN; }
+  DEVICE static int slot_column(int slot) { return ALONG * x() + slot / ALONG * 16 * ALONG + slot % ALONG; }
   DEVICE static int row(int at) { return slot_row(slot(at)); }
-  DEVICE static int column(int at) { return threadIdx.x % 16 + 16 * (at % PER_SLOT); }
+  DEVICE static int column(int at) { return slot_column(at % PER_SLOT); }
   // Whether this thread speaks for its rows.
-  DEVICE static bool owns_rows() { return threadIdx.x % 16 == 0; }
+  DEVICE static bool owns_rows() { return x() == 0; }
   // Nothing goes on while the threads do.
   DEVICE static void publish() {}
   DEVICE void wait() {}
@@ -48,22 +85,26 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
 
   // Adds the products over DEPTH numbers.
   template <class A, class B> DEVICE void step(const A& a, const B& b) {
-    constexpr int TERMS = piece<T>();
+    // Terms of a row that are one access where a panel lies along the sum.
+    constexpr int TERMS = A::ALONG_ROWS ? 1 : piece<T>();
     UNROLL
     for (int k = 0; k < DEPTH; k += TERMS) {
-      T x[SLOTS][TERMS], y[PER_SLOT][TERMS];
+      T of_rows[SLOTS * TERMS];
       UNROLL
-      for (int i = 0; i < SLOTS; i++)
-        UNROLL
-        for (int j = 0; j < TERMS; j++) x[i][j] = *a.at(slot_row(i), k + j);
+      for (int i = 0; i < SLOTS; i += A::ALONG_ROWS ? DOWN : 1) {
+        if constexpr (A::ALONG_ROWS)
+          load_rows<DOWN>(of_rows + i, a, slot_row(i), k);
+        else
+          load_together<TERMS>(of_rows + i * TERMS, a.at(slot_row(i), k));
+      }
       UNROLL
-      for (int i = 0; i < PER_SLOT; i++)
+      for (int term = 0; term < TERMS; term++) {
+        T of_columns[PER_SLOT];
         UNROLL
-        for (int j = 0; j < TERMS; j++) y[i][j] = *b.at(column(i), k + j);
-      UNROLL
-      for (int at = 0; at < COUNT; at++)
+        for (int i = 0; i < PER_SLOT; i += ALONG) load_rows<ALONG>(of_columns + i, b, slot_column(i), k + term);
         UNROLL
-        for (int j = 0; j < TERMS; j++) sums[at] += x[slot(at)][j] * y[at % PER_SLOT][j];
+        for (int at = 0; at < COUNT; at++) sums[at] += of_rows[slot(at) * TERMS + term] * of_columns[at % PER_SLOT];
+      }
     }
   }
 
@@ -72,7 +113,7 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
     UNROLL
     for (int slot = 0; slot < SLOTS; slot++)
       UNROLL
-      for (int bits = 8; bits > 0; bits /= 2)
+      for (int bits = WARP / 2; bits > 1; bits /= 2)
         of_slots[slot] = Op::combine(of_slots[slot], shuffle_xor(of_slots[slot], bits));
   }
 };
@@ -105,6 +146,7 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   typedef float Accumulator;
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
   static constexpr int DEPTH = 64 / sizeof(Element), PADDING = piece<Element>(), BEHIND = 0;
+  static constexpr bool ALONG_ROWS = false;
   static constexpr int DOWN = ROWS / 64, ALONG = COLUMNS / 16, SLOTS = 2 * DOWN, COUNT = 4 * DOWN * ALONG;
   static constexpr int TOGETHER = 2, ENTRY_PADDING = 8;
   // Numbers of a row that one instruction multiplies.
@@ -232,6 +274,16 @@ template <class T, int LENGTH> struct Run {
   }
 };
 
+// Stores two numbers that are neighbours in memory, the first one at an even place.
+DEVICE void store_pair(float* to, float x, float y) {
+  struct alignas(8) Two {
+    float x, y;
+  };
+  *(Two*)to = Two{x, y};
+}
+DEVICE void store_pair(bf16* to, float x, float y) { *(u32*)to = bf16_pair(x, y); }
+DEVICE void store_pair(f16* to, float x, float y) { *(u32*)to = half_pair(x, y); }
+
 // An operand whose numbers are computed: value(row, k). Neighbouring threads take neighbours along k, or along rows.
 template <bool ALONG_ROWS_, class Value> struct Computed {
   static constexpr bool ALONG_ROWS = ALONG_ROWS_, IS_COPIED = false;
@@ -267,39 +319,57 @@ template <int COUNT, class Act> DEVICE void for_each_share(Act act) {
 // Numbers of shared memory that a panel of `ROWS` rows takes, however it lies.
 template <class Tile, int ROWS> constexpr int panel_size() { return ROWS * (Tile::DEPTH + Tile::PADDING); }
 
-// A panel of `ROWS` rows, which lies as its operand does.
+// A panel of `ROWS` rows, which lies along rows if its tile wants it to, or as its operand does.
 template <class Tile, int ROWS, class Operand> struct PanelOf {
   typedef typename Tile::Element Element;
-  static constexpr int PIECE = piece<Element>(), PADDED_ROWS = ROWS + (PIECE < 8 ? 8 : PIECE);
+  static constexpr bool ALONG_ROWS = Tile::ALONG_ROWS || Operand::ALONG_ROWS;
+  // Whether neighbours in the panel are none in memory.
+  static constexpr bool IS_TURNED = ALONG_ROWS != Operand::ALONG_ROWS;
+  static constexpr int PIECE = piece<Element>(), PADDED_ROWS = Tile::ALONG_ROWS ? ROWS + PIECE : ROWS + (PIECE < 8 ? 8 : PIECE);
   static_assert(Tile::DEPTH * PADDED_ROWS <= panel_size<Tile, ROWS>());
-  typedef Panel<Element, Operand::ALONG_ROWS ? PADDED_ROWS : Tile::DEPTH + PIECE, Operand::ALONG_ROWS> Type;
+  typedef Panel<Element, ALONG_ROWS ? PADDED_ROWS : Tile::DEPTH + PIECE, ALONG_ROWS, IS_TURNED> Type;
 
   DEVICE static Type at(Element* start) { return Type{start}; }
   // The row and the term of the `at`-th piece. Eight neighbouring threads have pieces in different banks: rows r and r + 4.
   DEVICE static int piece_row(int at) {
-    return Operand::ALONG_ROWS ? at % (ROWS / PIECE) * PIECE : at / 32 * 8 + at % 32 / 8 + at / 4 % 2 * 4;
+    return ALONG_ROWS ? at % (ROWS / PIECE) * PIECE : at / 32 * 8 + at % 32 / 8 + at / 4 % 2 * 4;
   }
-  DEVICE static int piece_term(int at) { return Operand::ALONG_ROWS ? at / (ROWS / PIECE) : at % 4 * PIECE; }
+  DEVICE static int piece_term(int at) { return ALONG_ROWS ? at / (ROWS / PIECE) : at % 4 * PIECE; }
+  // The row and the term of a thread's first number in a turned panel: lanes have all terms of few rows.
+  static constexpr int ROWS_AT_ONCE = THREADS / Tile::DEPTH;
+  DEVICE static int number_row() { return (int)threadIdx.x / Tile::DEPTH % ROWS_AT_ONCE; }
+  DEVICE static int number_term() { return (int)threadIdx.x % Tile::DEPTH; }
 };
 
 // Whether a thread's pieces are the same distance apart in memory, and in the panel, as those of all other threads.
 template <class Tile, int ROWS, class Operand> constexpr bool fills_evenly() {
-  if constexpr (Operand::IS_COPIED) return Operand::IS_EVEN && ROWS * Tile::DEPTH / PanelOf<Tile, ROWS, Operand>::PIECE % THREADS == 0;
-  return false;
+  return Operand::IS_EVEN && ROWS * Tile::DEPTH / PanelOf<Tile, ROWS, Operand>::PIECE % THREADS == 0;
 }
 
-// Fills a panel with `ROWS` rows from `first` on, zeros beyond `rows` and `depth`, and starts its copies.
+// Fills a panel with `ROWS` rows from `first` on and DEPTH terms from `k0` on, zeros beyond `rows` of them and `terms`, and starts its
+// copies.
 template <class Tile, int ROWS, class Operand>
-DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int depth, const Operand& operand) {
+DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int terms, const Operand& operand) {
   typedef typename Tile::Element Element;
   typedef PanelOf<Tile, ROWS, Operand> Of;
   constexpr int DEPTH = Tile::DEPTH, PIECE = Of::PIECE;
   const auto panel = Of::at(start);
-  if constexpr (fills_evenly<Tile, ROWS, Operand>()) {
+  if constexpr (Operand::IS_COPIED && Of::IS_TURNED) {
+    const int row = Of::number_row(), term = Of::number_term();
+    Element* const to = panel.at(row, term);
+    // One address, beside which all others are constants.
+    const auto from = [&](int down) {
+      if (Operand::ROW_STRIDE != 0) return operand.place(first + row, k0 + term) + Operand::ROW_STRIDE * down;
+      return operand.place(first + row + down, k0 + term);
+    };
+    UNROLL
+    for (int down = 0; down < ROWS; down += Of::ROWS_AT_ONCE)
+      copy_number<sizeof(Element)>(to + down, from(down), row + down < rows && term < terms);
+  } else if constexpr (Operand::IS_COPIED) {
     // All of the panel is there: two addresses, beside which all others are constants.
-    if (first + ROWS <= rows && k0 + DEPTH <= depth) {
+    if (fills_evenly<Tile, ROWS, Operand>() && ROWS <= rows && DEPTH <= terms) {
       const int row = Of::piece_row(threadIdx.x), term = Of::piece_term(threadIdx.x);
-      const Element* from = operand.place(first + row, k0 + term);
+      const auto from = operand.place(first + row, k0 + term);
       Element* to = panel.at(row, term);
       UNROLL
       for (int at = 0; at < ROWS * DEPTH / PIECE; at += THREADS) {
@@ -308,12 +378,10 @@ DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int
       }
       return;
     }
-  }
-  if constexpr (Operand::IS_COPIED) {
     for_each_share<ROWS * DEPTH / PIECE>([&](int, int at) {
       const int row = Of::piece_row(at), term = Of::piece_term(at);
-      const bool is_there = first + row < rows && k0 + term < depth;
-      const int left = Operand::ALONG_ROWS ? rows - first - row : depth - k0 - term, numbers = left < PIECE ? left : PIECE;
+      const int left = Operand::ALONG_ROWS ? rows - row : terms - term, numbers = left < PIECE ? left : PIECE;
+      const bool is_there = row < rows && term < terms;
       copy_async(panel.at(row, term), operand.place(first + row, k0 + term), is_there ? numbers * (int)sizeof(Element) : 0);
     });
   } else {
@@ -325,10 +393,11 @@ DEVICE void fill(typename Tile::Element* start, int first, int rows, int k0, int
     for (int done = 0; done < ALL; done += SOME) {
       Element values[share<SOME>()];
       for_each_share<SOME>([&](int i, int at) {
-        const int line = first + row(done + at), number = k0 + term(done + at);
+        const int line = row(done + at), number = term(done + at);
         // Without a branch around them, no load waits for another. Of no rows, none is loaded.
-        const Element value = rows > 0 ? operand.value(smaller(line, rows - 1), smaller(number, depth - 1)) : Element{};
-        values[i] = line < rows && number < depth ? value : Element{};
+        const Element value =
+            rows > 0 ? operand.value(first + smaller(line, rows - 1), k0 + smaller(number, terms - 1)) : Element{};
+        values[i] = line < rows && number < terms ? value : Element{};
       });
       for_each_share<SOME>([&](int i, int at) { *panel.at(row(done + at), term(done + at)) = values[i]; });
     }
@@ -340,19 +409,24 @@ template <class Tile> constexpr int panel_count(int stages) {
   return stages * (panel_size<Tile, Tile::ROWS>() + panel_size<Tile, Tile::COLUMNS>());
 }
 
-// Adds a product to a tile: rows from `row` of `rows`, columns from `column` of `columns`, the terms `begin` to `end` of sums. While
-// the panels of one stage are read, or of two where products go on by themselves, those of the others are filled.
+// How many of `size` things are there, where `left` are left of an extent: where it is a multiple of the size all of them, which takes no
+// comparison.
+DEVICE int left_of(int size, int extent, int left) { return extent > 0 && extent % size == 0 ? size : left; }
+
+// Adds a product to a tile: rows from `row` of `rows`, columns from `column` of `columns`, both multiples of the tile's, and the terms `begin`
+// to `end` of sums. While the panels of one stage are read, or of two where products go on by themselves, those of the others are filled.
 template <int STAGES, class Tile, class A, class B>
 DEVICE void multiply(Tile& tile, typename Tile::Element* panels, int row, int rows, const A& a, int column, int columns,
                      const B& b, int begin, int end) {
   constexpr int SIZE = panel_count<Tile>(1), OF_A = panel_size<Tile, Tile::ROWS>(), AHEAD = STAGES - 1 - Tile::BEHIND;
+  const int rows_left = left_of(Tile::ROWS, rows, rows - row), columns_left = left_of(Tile::COLUMNS, columns, columns - column);
   // Every step has a group of copies, if only an empty one.
   const auto fill_both = [&](int step) {
-    const int k = begin + step * Tile::DEPTH;
+    const int k = begin + step * Tile::DEPTH, terms_left = left_of(Tile::DEPTH, end - begin, end - k);
     if (k < end) {
       typename Tile::Element* start = panels + step % STAGES * SIZE;
-      fill<Tile, Tile::ROWS>(start, row, rows, k, end, a);
-      fill<Tile, Tile::COLUMNS>(start + OF_A, column, columns, k, end, b);
+      fill<Tile, Tile::ROWS>(start, row, rows_left, k, terms_left, a);
+      fill<Tile, Tile::COLUMNS>(start + OF_A, column, columns_left, k, terms_left, b);
     }
     copy_commit();
   };
@@ -376,17 +450,28 @@ DEVICE void multiply(Tile& tile, typename Tile::Element* panels, int row, int ro
   __syncthreads();
 }
 
-// Adds to a tile the product of values in shared memory, rows of them `STRIDE` apart, with an operand: sums over the values'
-// `WIDTH` columns, which are those from `first` on. The values may have been written just before.
+// Starts to fill panels, for which there are `BYTES` of memory, with an operand's terms from `first` on, a multiple of `WIDTH`, as
+// `multiply_values` wants them.
+template <class Tile, int BYTES, int WIDTH, class B>
+DEVICE void fill_for_values(typename Tile::Element* start, int columns, const B& b, int first, int depth) {
+  constexpr int SIZE = panel_size<Tile, Tile::COLUMNS>();
+  static_assert(WIDTH / Tile::DEPTH * SIZE * sizeof(typename Tile::Element) <= BYTES);
+  UNROLL
+  for (int k = 0; k < WIDTH; k += Tile::DEPTH)
+    fill<Tile, Tile::COLUMNS>(start + k / Tile::DEPTH * SIZE, 0, columns, first + k, depth % WIDTH == 0 ? Tile::DEPTH : depth - first - k, b);
+  copy_commit();
+}
+
+// Adds to a tile the product of values in shared memory, rows of them `STRIDE` apart, with an operand whose panels `fill_for_values` has
+// begun to fill: sums over the values' `WIDTH` columns. The values may have been written just before.
 template <int WIDTH, int STRIDE, class Tile, class B>
-DEVICE void multiply_values(Tile& tile, typename Tile::Element* values, typename Tile::Element* start, int columns, const B& b,
-                            int first, int depth) {
+DEVICE void multiply_values(Tile& tile, typename Tile::Element* values, typename Tile::Element* start, const B&) {
+  copy_wait<0>();
+  __syncthreads();
+  ROLLED
   for (int k = 0; k < WIDTH; k += Tile::DEPTH) {
-    fill<Tile, Tile::COLUMNS>(start, 0, columns, first + k, depth, b);
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();
-    tile.step(Panel<typename Tile::Element, STRIDE, false>{values + k}, PanelOf<Tile, Tile::COLUMNS, B>::at(start));
-    __syncthreads();
+    typename Tile::Element* of_step = start + k / Tile::DEPTH * panel_size<Tile, Tile::COLUMNS>();
+    tile.step(Panel<typename Tile::Element, STRIDE, false>{values + k}, PanelOf<Tile, Tile::COLUMNS, B>::at(of_step));
   }
+  __syncthreads();
 }

@@ -78,6 +78,7 @@ template <class T, int ROWS_, int COLUMNS_> struct WarpgroupTile {
 template <class T, int TILE_ROWS, int TILE_COLUMNS, int ROWS, class Operand>
 struct PanelOf<WarpgroupTile<T, TILE_ROWS, TILE_COLUMNS>, ROWS, Operand> {
   typedef SwizzledPanel<T, Operand::ALONG_ROWS> Type;
+  static constexpr bool IS_TURNED = false;
   static constexpr int PIECE = Type::PIECE, PER_LINE = Type::LINE / PIECE;
 
   DEVICE static Type at(T* start) { return Type{start}; }

@@ -9,10 +9,11 @@ use kernfusion_cuda::{Argument, Function, Launch, Launches, Parameter, StreamOp}
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::BufferOffset;
 
-/// Bytes from the start of a panel: of all pieces in the order of the threads that copy them, then of the words of a fragment that
-/// lanes read one by one.
-fn offsets(ty: &str, rows: usize, along_rows: bool) -> (Vec<usize>, Vec<usize>) {
+/// Bytes from the start of a panel: of all pieces in the order of the threads that copy them, then of those that each lane of a warp has in
+/// such a place.
+fn offsets(tile: &str, rows: usize, along_rows: bool, of_lane: [&str; 2]) -> (Vec<usize>, Vec<usize>) {
     let pieces = rows * 4;
+    let [row, term] = of_lane;
     let text = format!(
         "#include \"tile.cuh\"
 
@@ -21,14 +22,14 @@ struct Operand {{
 }};
 
 KERNEL __launch_bounds__(32, 1) addresses(int* g_offsets) {{
-  using Tile = TensorTile<{ty}, 64, 64>;
+  using Tile = {tile};
   using Of = PanelOf<Tile, {rows}, Operand>;
   SHARED(Tile::Element, memory, {rows} * 64);
   const auto panel = Of::at(memory);
   if (threadIdx.x == 0)
     for (int at = 0; at < {pieces}; at++)
       g_offsets[at] = (int)((u8*)panel.at(Of::piece_row(at), Of::piece_term(at)) - (u8*)memory);
-  g_offsets[{pieces} + threadIdx.x] = (int)((u8*)panel.at(Tile::group(), Tile::member()) - (u8*)memory);
+  g_offsets[{pieces} + threadIdx.x] = (int)((u8*)panel.at({row}, {term}) - (u8*)memory);
 }}
 "
     );
@@ -76,9 +77,11 @@ fn copies_and_words_have_banks_of_their_own() {
     if is_skipped() {
         return;
     }
+    let layouts = [(64, false), (128, false), (64, true), (128, true)];
     for ty in ["bf16", "tf32"] {
-        for (rows, along_rows) in [(64, false), (128, false), (64, true), (128, true)] {
-            let (pieces, words) = offsets(ty, rows, along_rows);
+        for (rows, along_rows) in layouts {
+            let fragment = ["Tile::group()", "Tile::member()"];
+            let (pieces, words) = offsets(&format!("TensorTile<{ty}, 64, 64>"), rows, along_rows, fragment);
             let mut distinct = pieces.clone();
             distinct.sort_unstable();
             distinct.dedup();
@@ -87,6 +90,22 @@ fn copies_and_words_have_banks_of_their_own() {
             // All others are read by `ldmatrix`.
             if ty == "tf32" && along_rows {
                 assert_eq!(ways(&words, 32, 4), 1, "words, {ty} {rows} {along_rows}");
+            }
+        }
+    }
+    for (rows, along_rows) in layouts {
+        let tile = "PlainTile<float, 128, 128>";
+        let (_, words) = offsets(tile, rows, along_rows, ["Of::number_row()", "Of::number_term()"]);
+        // What lies along rows is copied by pieces.
+        assert!(along_rows || ways(&words, 32, 4) == 1, "numbers that are copied one by one, {rows}");
+        // Half of a warp reads the same piece of rows twice, and all pieces of columns.
+        for piece in ["Tile::slot_row(0)", "Tile::slot_column(0)"] {
+            let (_, mut pieces) = offsets(tile, rows, along_rows, [piece, "0"]);
+            for half in pieces.chunks_mut(16) {
+                half.sort_unstable();
+                let mut distinct = half.to_vec();
+                distinct.dedup();
+                assert!(distinct.len() <= 8 && ways(&distinct, 8, 16) == 1, "{piece}, {rows} {along_rows}");
             }
         }
     }

@@ -114,7 +114,7 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
 }
 
 /// A text of a header, and what would be wrong in its place.
-const WRONG: [(&str, &str, &str); 24] = [
+const WRONG: [(&str, &str, &str); 26] = [
     ("tile.cuh", "copy_wait<AHEAD - 1>", "copy_wait<AHEAD>"),
     ("tile.cuh", "fill_both(step + AHEAD)", "fill_both(step + AHEAD + 1)"),
     ("tile.cuh", "load_matrices<P::ALONG_ROWS>", "load_matrices<false>"),
@@ -124,6 +124,8 @@ const WRONG: [(&str, &str, &str); 24] = [
     ("tile.cuh", "at / 4 % 2 * 4", "at / 4 % 2 * 2"),
     ("tile.cuh", "return numbers.at[at];", "return numbers.at[0];"),
     ("tile.cuh", "numbers.at[at] = value;", "numbers.at[0] = value;"),
+    ("tile.cuh", "numbers[i] = loaded[i ^ swap]", "numbers[i] = loaded[i]"),
+    ("tile.cuh", "of_rows[slot(at) * TERMS + term]", "of_rows[slot(at) * TERMS]"),
     // Without padding, results are the same, but lines of fragments lie in the same banks.
     ("tile.cuh", "ROWS + (PIECE < 8 ? 8 : PIECE)", "ROWS"),
     ("tile.cuh", "PADDED_ROWS : Tile::DEPTH + PIECE", "PADDED_ROWS : Tile::DEPTH"),

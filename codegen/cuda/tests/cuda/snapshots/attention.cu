@@ -11,7 +11,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   const int first_row = blockIdx.x * 64;
   const int batch = blockIdx.z;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>(2));
+  LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
   const auto a0 = copied<false, 4, 1>([&](int row, int k) {
     return g_x0 + 36 * batch + 4 * row + k;
   });
@@ -27,7 +27,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -49,7 +49,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -71,10 +71,11 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   Tile::combine<Sum>(sum_v11);
   using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
-  SHARED(float, values_f32, 4352);
+  LAUNCHED_SHARED(float, values_f32, 40960, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
+    fill_for_values<Out0, 40960, 64>((float*)panels, 4, with0, first_column, 9);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -95,12 +96,12 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
       const float v12 = v10 / v11;
       values_f32[Tile::row(at) * 68 + Tile::column(at)] = v12;
     }
-    multiply_values<64, 68>(out0, values_f32, (float*)panels, 4, with0, first_column, 9);
+    multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
-  for (int at = 0; at < Out0::COUNT; at++) {
+  for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 9 || column >= 4) continue;
-    g_attention_causal_dot_general_20[36 * batch + 4 * row + column] = out0.sums[at];
+    store_pair(g_attention_causal_dot_general_20 + 36 * batch + 4 * row + column, out0.sums[at], out0.sums[at + 1]);
   }
 }

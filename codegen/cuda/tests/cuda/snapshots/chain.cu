@@ -14,7 +14,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
 {
   const int first_row = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>(2));
+  LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
   const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_q + 48 * row + k;
   });
@@ -36,7 +36,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -58,7 +58,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -80,12 +80,13 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
   Tile::combine<Sum>(sum_v11);
   using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
-  SHARED(float, values_f32, 4352);
+  LAUNCHED_SHARED(float, values_f32, 40960, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 70, a0, first_column, 140, b0, 0, 48);
     Tile product1;
-    multiply<2>(product1, panels, first_row, 70, a1, first_column, 140, b1, 0, 48);
+    multiply<4>(product1, panels, first_row, 70, a1, first_column, 140, b1, 0, 48);
+    fill_for_values<Out0, 40960, 64>((float*)panels, 24, with0, first_column, 140);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -108,13 +109,13 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0(
       const float v14 = v12 * v13;
       values_f32[Tile::row(at) * 68 + Tile::column(at)] = v14;
     }
-    multiply_values<64, 68>(out0, values_f32, (float*)panels, 24, with0, first_column, 140);
+    multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
-  for (int at = 0; at < Out0::COUNT; at++) {
+  for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);
     if (row >= 70 || column >= 24) continue;
-    g_along[24 * row + column] = out0.sums[at];
+    store_pair(g_along + 24 * row + column, out0.sums[at], out0.sums[at + 1]);
   }
   __syncthreads();
   UNROLL
@@ -144,7 +145,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
 {
   const int first_row = blockIdx.x * 64;
   using Tile = PlainTile<float, 64, 64>;
-  SHARED(float, panels, panel_count<Tile>(2));
+  LAUNCHED_SHARED(float, panels, 0, panel_count<Tile>(4));
   const auto a0 = copied<false, 48, 1>([&](int row, int k) {
     return g_key + 48 * row + k;
   });
@@ -163,12 +164,13 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
   const int begin = clamped(first_row - 100, 70 + 1) / 64 * 64, end = 70;
   using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
-  SHARED(float, values_f32, 4352);
+  LAUNCHED_SHARED(float, values_f32, 40960, 4352);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
-    multiply<2>(product0, panels, first_row, 140, a0, first_column, 70, b0, 0, 48);
+    multiply<4>(product0, panels, first_row, 140, a0, first_column, 70, b0, 0, 48);
     Tile product1;
-    multiply<2>(product1, panels, first_row, 140, a1, first_column, 70, b1, 0, 48);
+    multiply<4>(product1, panels, first_row, 140, a1, first_column, 70, b1, 0, 48);
+    fill_for_values<Out0, 40960, 64>((float*)panels, 24, with0, first_column, 70);
     UNROLL
     for (int at = 0; at < Tile::COUNT; at++) {
       const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
@@ -191,7 +193,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_across(
       const float v14 = v12 * v13;
       values_f32[Tile::row(at) * 68 + Tile::column(at)] = v14;
     }
-    multiply_values<64, 68>(out0, values_f32, (float*)panels, 24, with0, first_column, 70);
+    multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
   }
   UNROLL
   for (int at = 0; at < Out0::COUNT; at++) {
