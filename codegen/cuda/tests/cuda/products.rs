@@ -285,6 +285,8 @@ fn chains_of_every_shape_band_and_type() {
     let shapes = [
         Shape { batch: 2, rows: 37, columns: 45, k: 9, p: 11 },
         Shape { batch: 2, rows: 130, columns: 130, k: 16, p: 64 },
+        // Sums of second products that end with a panel, but not with a tile.
+        Shape { batch: 1, rows: 48, columns: 80, k: 8, p: 8 },
         // Wider than the registers of a block: the same through memory.
         Shape { batch: 1, rows: 40, columns: 70, k: 24, p: 130 },
         Shape { batch: 1, rows: 20, columns: 40, k: 0, p: 6 },
