@@ -31,8 +31,6 @@ const CHUNKS: usize = 512;
 const CHUNK_ROWS: usize = 8;
 /// Columns of a row that a thread keeps in registers.
 const MOST_UNROLLED: usize = 32;
-/// Shorter rows are not shared by the threads of a block.
-const SHORT_COLUMNS: usize = 256;
 /// Numbers that a thread loads before it computes with the first of them.
 const MOST_EARLY: usize = 64;
 /// Rows whose loads are under way together where nothing is reduced along them.
@@ -220,13 +218,10 @@ impl Lowering<'_> {
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let shares = self.shares_columns(kernel, others);
-        // A block has a row of one run for each thread, a warp a short row: sums across rows stay in few registers, so that many rows are
-        // under way.
         let usual = match Team::of(kernel, columns) {
             Team::Warp if across.len() * columns.div_ceil(32) > MOST_SUMS => Team::Block(THREADS),
             team => team,
         };
-        let is_short = usual == Team::Warp && columns < SHORT_COLUMNS;
         let may_be = |length: usize| match usual {
             Team::Warp => is_filled(columns, 32 * length),
             Team::Block(size) => is_filled(columns, if shares { 32 } else { size } * length),
@@ -234,8 +229,7 @@ impl Lowering<'_> {
         let runs = self.runs(kernel, others, may_be);
         let runs_of_row = columns.div_ceil(runs.length);
         let parts = if shares { runs_of_row.div_ceil(THREADS) } else { 1 };
-        let threads = runs_of_row.div_ceil(parts).next_multiple_of(32);
-        let team = if shares || !is_short && threads <= THREADS { Team::Block(threads) } else { usual };
+        let team = if shares { Team::Block(runs_of_row.div_ceil(parts).next_multiple_of(32)) } else { usual };
         let size = team.size();
         // Teams of a block, each with rows of its own.
         let teams = if team == Team::Warp { THREADS / size } else { 1 };
@@ -291,9 +285,6 @@ impl Lowering<'_> {
         } else {
             body.block(format!("for (int row = {first}; row < end; row += {teams})"), |body| {
                 in_coordinates(body, "row", 'r', of_rows, &mut |body| {
-                    if this.loads_all_early(body, 1) {
-                        this.load_early(body, 1, |body, load| load(body));
-                    }
                     this.reductions(body);
                     this.finish(body, across, others);
                 });
