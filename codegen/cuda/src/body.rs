@@ -4,7 +4,7 @@
 //! is a loop over the columns of a row, or over the entries of a tile.
 
 use super::source::{Axes, Code, Slot, expression, memory_type, narrowed, register_type, value_name};
-use kernfusion_ir::kernel::{Bound, Direction, Index, InstrKind, Region, Scalar, Store, StoreMode};
+use kernfusion_ir::kernel::{Bound, Direction, Index, InstrKind, Kernel, Region, Scalar, Store, StoreMode};
 use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
 
@@ -31,6 +31,8 @@ pub(super) struct Runs {
 }
 
 impl Runs {
+    /// Each number by itself.
+    pub(super) const SINGLE: Runs = Runs { axis: 0, length: 1, alone: None };
     /// Bytes of an access of memory, at most.
     const BYTES: usize = 16;
 
@@ -61,6 +63,27 @@ impl Runs {
         let most = widest.map_or(1, |size| most.min(Self::BYTES / size));
         let length = [8, 4, 2].into_iter().find(|&length| length <= most && is_whole(length));
         Runs { axis, length: length.unwrap_or(1), alone: None }
+    }
+
+    /// Runs of a kernel's columns, of the lengths that may be. Where the last one is not whole, its numbers, those of `column`, are alone.
+    pub(super) fn of_columns(
+        kernel: &Kernel,
+        stores: &[&Store],
+        slots: &[Slot],
+        may_be: impl Fn(usize) -> bool,
+    ) -> Self {
+        let domain = &kernel.domain;
+        let Some(axis) = domain.column_axes().next_back() else { return Runs::SINGLE };
+        let (extent, is_single) = (domain.axes[axis], domain.column_axes().len() == 1);
+        let is_whole = |length: &usize| is_single || extent.is_multiple_of(*length);
+        let Some(most) = [8, 4, 2].into_iter().find(|length| is_whole(length) && may_be(*length)) else {
+            return Runs { axis, ..Runs::SINGLE };
+        };
+        let axes = Axes { names: vec![], extents: domain.axes.clone() };
+        let mut runs = Runs::of(&kernel.region, stores, &axes, slots, axis, most);
+        let whole = extent / runs.length * runs.length;
+        runs.alone = (whole < extent).then(|| format!("column >= {whole}"));
+        runs
     }
 
     /// A call for the number at hand.

@@ -129,7 +129,9 @@ impl Lowering<'_> {
         let axes = Axes { names, extents: domain.axes.clone() };
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
-        let entries = EntriesOfTile::new(kernel, &body, [down, along]);
+        let stores: Vec<_> = kernel.stores.iter().collect();
+        let runs = Runs::of_columns(kernel, &stores, self.slots(), |length| length <= MOST_TOGETHER);
+        let entries = EntriesOfTile { kernel, runs, tile: [down, along] };
         tiles.entries(&mut body.code, down, along, entries.runs.length);
         entries.write(&mut body);
         let text = body.code.finish();
@@ -243,29 +245,12 @@ struct EntriesOfTile<'a> {
     tile: [usize; 2],
 }
 
+/// Entries of a run at most: sums have four bytes.
+const MOST_TOGETHER: usize = 4;
 /// Entries that a thread has at a time: all that they load is under way at once.
 const ENTRIES_AT_A_TIME: usize = 16;
 
-impl<'a> EntriesOfTile<'a> {
-    fn new(kernel: &'a Kernel, body: &Body<'_>, tile: [usize; 2]) -> Self {
-        let domain = &kernel.domain;
-        let alone = Runs { axis: 0, length: 1, alone: None };
-        let Some(axis) = domain.column_axes().next_back() else {
-            return EntriesOfTile { kernel, runs: alone, tile };
-        };
-        let extent = domain.axes[axis];
-        let stores: Vec<_> = kernel.stores.iter().collect();
-        let runs_of = |most| Runs::of(body.region, &stores, &body.axes, body.slots, axis, most);
-        let is_single = domain.column_axes().len() == 1;
-        // Where the last run is not whole, its numbers are alone.
-        let most =
-            [4, 2, 1].into_iter().find(|&length| is_single || extent.is_multiple_of(length)).unwrap_or(1);
-        let mut runs = runs_of(most);
-        let whole = extent / runs.length * runs.length;
-        runs.alone = (whole < extent).then(|| format!("column >= {whole}"));
-        EntriesOfTile { kernel, runs, tile }
-    }
-
+impl EntriesOfTile<'_> {
     fn write(&self, body: &mut Body<'_>) {
         let [down, along] = self.tile;
         let runs = ENTRIES_AT_A_TIME / self.runs.length;

@@ -68,11 +68,12 @@ const MANY_POINTS: usize = 1 << 18;
 /// The runs of points that a thread has: neighbours along the last axis, where memory has them so.
 fn runs(kernel: &Kernel, body: &Body<'_>, points: usize) -> Runs {
     let domain = &kernel.domain;
-    let alone = Runs { axis: 0, length: 1, alone: None };
-    let Some(axis) = domain.outer_axes().next_back().filter(|_| domain.rows == 0) else { return alone };
+    let Some(axis) = domain.outer_axes().next_back().filter(|_| domain.rows == 0) else {
+        return Runs::SINGLE;
+    };
     let divides =
         |length: &usize| domain.axes[axis].is_multiple_of(*length) && points / length >= MANY_POINTS;
-    let Some(most) = [8, 4, 2].into_iter().find(divides) else { return alone };
+    let Some(most) = [8, 4, 2].into_iter().find(divides) else { return Runs::SINGLE };
     let stores: Vec<_> = kernel.stores.iter().collect();
     Runs::of(body.region, &stores, &body.axes, body.slots, axis, most)
 }

@@ -138,7 +138,8 @@ impl Lowering<'_> {
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
         let stores: Vec<_> = kernel.stores.iter().collect();
-        let runs = self.runs(kernel, &stores, |length| is_filled(columns, team.size() * length));
+        let may_be = |length: usize| is_filled(columns, team.size() * length);
+        let runs = Runs::of_columns(kernel, &stores, self.slots(), may_be);
         let each = columns.div_ceil(team.size() * runs.length) * runs.length;
         let (early, early_at) = (vec![], "i".into());
         let mut this = Rows { kernel, team, lane: "lane", columns, each, runs, parts: 1, early, early_at };
@@ -155,23 +156,6 @@ impl Lowering<'_> {
             text,
         )?;
         Ok(())
-    }
-
-    /// The runs of a row's columns, of the lengths that a team's threads may have.
-    fn runs(&self, kernel: &Kernel, stores: &[&Store], may_be: impl Fn(usize) -> bool) -> Runs {
-        let domain = &kernel.domain;
-        let alone = Runs { axis: 0, length: 1, alone: None };
-        let Some(axis) = domain.column_axes().next_back() else { return alone };
-        let (extent, is_single) = (domain.axes[axis], domain.column_axes().len() == 1);
-        let is_whole = |length: &usize| is_single || extent.is_multiple_of(*length);
-        let Some(most) = [8, 4, 2].into_iter().find(|length| is_whole(length) && may_be(*length)) else {
-            return alone;
-        };
-        let axes = Axes { names: vec![], extents: domain.axes.clone() };
-        let mut runs = Runs::of(&kernel.region, stores, &axes, self.slots(), axis, most);
-        let whole = extent / runs.length * runs.length;
-        runs.alone = (whole < extent).then(|| format!("column >= {whole}"));
-        runs
     }
 
     /// A kernel in which rows are reduced, perhaps beside columns.
@@ -226,7 +210,7 @@ impl Lowering<'_> {
             Team::Warp => is_filled(columns, 32 * length),
             Team::Block(size) => is_filled(columns, if shares { 32 } else { size } * length),
         };
-        let runs = self.runs(kernel, others, may_be);
+        let runs = Runs::of_columns(kernel, others, self.slots(), may_be);
         let runs_of_row = columns.div_ceil(runs.length);
         let parts = if shares { runs_of_row.div_ceil(THREADS) } else { 1 };
         let team = if shares { Team::Block(runs_of_row.div_ceil(parts).next_multiple_of(32)) } else { usual };

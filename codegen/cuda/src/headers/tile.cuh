@@ -22,7 +22,7 @@ template <class T, int STRIDE_, bool ALONG_ROWS_, bool IS_TURNED = false> struct
   T* start;
   // What changes in the number of a row.
   DEVICE static constexpr int swap(int k) { return IS_TURNED ? k / 8 % 2 * 2 : 0; }
-  DEVICE T* at(int row, int k) const { return ALONG_ROWS ? line(k) + (row ^ swap(k)) : start + STRIDE * row + k; }
+  DEVICE T* at(int row, int k) const { return ALONG_ROWS ? line(k) + (row ^ swap(k)) : start + (STRIDE * row + k); }
   // Where the rows of a term begin.
   DEVICE T* line(int k) const { return start + STRIDE * k; }
 };
