@@ -21,7 +21,7 @@ pub(super) struct Body<'a> {
     runs: Option<Runs>,
 }
 
-/// Neighbours along an axis that a thread has one after the other, as number `at` of so many: they are one access of memory.
+/// Neighbours along an axis that one thread handles in a loop over `at`, from 0 to `length`, and that are one access of memory.
 #[derive(Debug, Clone)]
 pub(super) struct Runs {
     pub(super) axis: usize,
@@ -128,6 +128,21 @@ impl<'a> Body<'a> {
     /// Values that the block inside will define.
     pub(super) fn promise(&mut self, values: &[Scalar]) {
         values.iter().for_each(|value| self.known[value.0 as usize] = true);
+    }
+
+    /// The loads from such memory, by no computed index, that these roots need.
+    pub(super) fn loads(
+        &self,
+        roots: impl IntoIterator<Item = Scalar>,
+        is_from: impl Fn(&Slot) -> bool,
+    ) -> Vec<Scalar> {
+        let is_load = |value: &Scalar| match &self.region.instr(*value).kind {
+            InstrKind::Load { buffer, index, .. } => {
+                index.indirect.is_empty() && is_from(&self.slots[buffer.0 as usize])
+            }
+            _ => false,
+        };
+        self.region.needed(roots, |_| false).into_iter().filter(is_load).collect()
     }
 
     /// Computes values and whatever they are made of, in the region's order.

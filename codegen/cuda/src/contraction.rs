@@ -257,7 +257,8 @@ impl EntriesOfTile<'_> {
         let all = down * along / THREADS / self.runs.length;
         body.code.line("ROLLED");
         body.block(format!("for (int done = 0; done < {all}; done += {runs})"), |body| {
-            let early = self.loads_that_may_change(body);
+            // A load that follows a store would wait for memory alone, where what it loads may be what is stored.
+            let early = body.loads(self.kernel.stores.iter().flat_map(operands), |slot| slot.is_clobbered);
             for value in &early {
                 let ty = register_type(body.region.instr(*value).dtype);
                 body.code.line(format!("{ty} early_{}[{ENTRIES_AT_A_TIME}];", value_name(*value)));
@@ -281,19 +282,6 @@ impl EntriesOfTile<'_> {
                 body.stores(&self.kernel.stores);
             });
         });
-    }
-
-    /// A load that follows a store would wait for memory alone, where what it loads may be what is stored.
-    fn loads_that_may_change(&self, body: &Body<'_>) -> Vec<Scalar> {
-        let roots = self.kernel.stores.iter().flat_map(operands);
-        let needed = body.region.needed(roots, |_| false).into_iter();
-        let may_change = |value: &Scalar| match &body.region.instr(*value).kind {
-            InstrKind::Load { buffer, index, .. } => {
-                body.slots[buffer.0 as usize].is_clobbered && index.indirect.is_empty()
-            }
-            _ => false,
-        };
-        needed.filter(may_change).collect()
     }
 
     /// Loops over a thread's next entries, for these loads or, with others that are known, for these stores.

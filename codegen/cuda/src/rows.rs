@@ -336,7 +336,7 @@ fn in_coordinates(
     body.axes.names.truncate(outside);
 }
 
-/// Whether a row leaves few threads without columns that take so many of them at once.
+/// Whether few threads are left without a column, where all of them together take `at_once` columns at a time.
 fn is_filled(columns: usize, at_once: usize) -> bool {
     8 * columns.next_multiple_of(at_once) <= 9 * columns
 }
@@ -357,7 +357,7 @@ fn live(kernel: &Kernel) -> std::collections::BTreeSet<Scalar> {
 }
 
 impl Rows<'_> {
-    /// Whether registers hold all that a thread loads of so many rows, each anew; then that is loaded early.
+    /// Whether a thread's registers hold all that it loads for `rows` rows and that differs between them; if so, that is loaded early.
     fn loads_all_early(&mut self, body: &Body<'_>, rows: usize) -> bool {
         self.early = self.loads(body, |_| true);
         if rows > 1 {
@@ -522,17 +522,12 @@ impl Rows<'_> {
 
     /// The loads from such memory that differ along a row.
     fn loads(&self, body: &Body<'_>, is_from: impl Fn(&Slot) -> bool) -> Vec<Scalar> {
-        let loads = |value: &Scalar| match &body.region.instr(*value).kind {
-            InstrKind::Load { buffer, index, .. } => {
-                index.indirect.is_empty() && is_from(&body.slots[buffer.0 as usize])
-            }
-            _ => false,
-        };
-        live(self.kernel).into_iter().filter(|value| self.varies(*value) && loads(value)).collect()
+        let loads = body.loads(self.kernel.stores.iter().flat_map(operands), is_from);
+        loads.into_iter().filter(|value| self.varies(*value)).collect()
     }
 
     /// Loads before anything else, and before the first store, where a load that follows one would wait for memory alone. `each_row` does it for
-    /// each of so many rows.
+    /// each of `rows` rows.
     fn load_early(
         &mut self,
         body: &mut Body<'_>,

@@ -225,7 +225,7 @@ impl Axes {
         strided.chain(indirect).map(reach).fold(index.offset.abs(), i64::saturating_add)
     }
 
-    /// Whether runs of so many neighbours along an axis are neighbours in memory, each from a multiple of its length on.
+    /// Whether `length` neighbours along an axis are neighbours in memory, too, and begin there at a multiple of `length`.
     pub(super) fn has_runs(&self, index: &Index, axis: usize, length: usize) -> bool {
         let mut others = index.strides.iter().enumerate().filter(|(at, _)| *at != axis);
         let length = length as i64;

@@ -34,15 +34,15 @@ const LEAST_TERMS: usize = 1024;
 /// 600 TFLOP/s.
 const TERMS_OF_PART: usize = 500;
 const MOST_PARTS: usize = 16;
-/// Numbers between rows of entries in shared memory, at most, as the headers have them.
+/// Numbers between rows of entries in shared memory: no tile of the headers has more.
 const MOST_ENTRY_PADDING: usize = 16;
 
 /// Rows of tiles in a band: blocks that run at once then read about as many rows of the first operand as of the second, which the second
 /// cache keeps.
 const BAND: usize = 16;
 
-/// Where a block's tile begins, of a grid of so many columns and rows of tiles: those of a row after one another or, where rows are long, band
-/// by band and column by column.
+/// Writes where a block's tile begins in a grid of tiles: blocks take row after row or, where rows are long, band after band, each column by
+/// column.
 pub(super) fn place(code: &mut Code, [columns, rows]: [usize; 2], [down, along]: [usize; 2]) {
     if columns <= BAND || rows == 1 {
         code.line(format!("const int first_row = blockIdx.y * {down}, first_column = blockIdx.x * {along};"));
@@ -182,7 +182,7 @@ impl Tiles {
         sizes.max().unwrap_or(0) * rows * (columns + MOST_ENTRY_PADDING)
     }
 
-    /// The entries `entries<number>` of all products, in runs of so many neighbours.
+    /// The entries `entries<number>` of all products, in runs of `length` neighbours.
     pub(super) fn entries(&self, code: &mut Code, rows: usize, columns: usize, length: usize) {
         for number in 0..self.types.len() {
             let offset = number * self.entry_bytes_of_one(rows, columns);
