@@ -6,10 +6,10 @@
 
 use super::blocking::{GemmCall, STAGED, Space, chunks};
 use super::later::{Later, Lines};
-use super::microkernel::{Ahead, KC, LDA, Strip, TileOutput, streams};
+use super::microkernel::{Ahead, KC, LDA, Streams, Strip, TileOutput};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
-use super::{Buffers, Output, Prologue, STREAMS, TILE_COLUMNS, Touched, transposed};
+use super::{Buffers, Output, Prologue, TILE_COLUMNS, Touched, transposed};
 use std::ops::Range;
 
 /// What identifies a packed B: the address of its matrix and its columns.
@@ -120,11 +120,11 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                         true => self.strip(rows.start, i.end.min(rows.end - 1), n.start).0,
                     };
                     let sums = Ahead { ptr: fetched.cast(), stride: 4 * ldc };
-                    let (writes, reads, read) = self.ahead(sums, (i.start, j.start), is_last, next_b);
+                    let (writes, reads) = self.ahead(sums, (i.start, j.start), is_last, next_b);
                     let accumulate = k > 0 || self.adds();
                     let later = Ahead { stride: 0, ..sums };
                     let mut target = TileOutput { c, ldc, accumulate, writes, reads, later };
-                    kernels.prefetch_later(next, (i.len(), words), read, &mut target);
+                    kernels.prefetch_later(next, (i.len(), words), &mut target);
                     // SAFETY: packed above; the strip has these rows and columns.
                     unsafe {
                         if j.len() == kernels.nr {
@@ -174,7 +174,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         (i, j): (usize, usize),
         is_last: bool,
         next_b: Option<Touched>,
-    ) -> ([Ahead; STREAMS], [Ahead; STREAMS], usize) {
+    ) -> (Streams, Streams) {
         let at = |touched: Touched, row: usize| {
             let start = touched.start.wrapping_offset(touched.batch.wrapping_mul(self.batch as isize));
             Ahead { ptr: start, stride: touched.row }.at(row, j * touched.size)
@@ -183,12 +183,11 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
             let all =
                 |touched: &'r [Option<Touched>]| touched.iter().flatten().map(move |&touched| at(touched, i));
             let Buffers { writes, reads, .. } = self.gemm.buffers;
-            return (streams(all(writes).chain([c]), c), streams(all(reads), c), all(reads).count());
+            return (Streams::new(all(writes).chain([c]), c), Streams::new(all(reads), c));
         }
         // With the last rows, so that it is not there long before it is needed.
         let row = |next: Touched| (i + self.block()).checked_sub(self.rows.end).map(|row| at(next, row));
-        let next = next_b.and_then(row);
-        ([c; STREAMS], [next.unwrap_or(c); STREAMS], next.iter().count())
+        (Streams::new([c], c), Streams::new(next_b.and_then(row), c))
     }
 
     /// The block of B that is packed next, from `end` on, if it is packed as it lies and row by row.

@@ -62,16 +62,43 @@ pub(super) struct TileOutput {
     pub ldc: usize,
     /// Adds to C instead of overwriting it.
     pub accumulate: bool,
-    pub writes: [Ahead; STREAMS],
-    pub reads: [Ahead; STREAMS],
+    pub writes: Streams,
+    pub reads: Streams,
     /// What is packed later, on the tile unit; other kernels prefetch it as if it was read.
     pub later: Ahead,
 }
 
-/// What there is to prefetch, again and again; `otherwise`, if there is nothing.
-pub(super) fn streams(ahead: impl Iterator<Item = Ahead> + Clone, otherwise: Ahead) -> [Ahead; STREAMS] {
-    let mut again = ahead.cycle();
-    std::array::from_fn(|_| again.next().unwrap_or(otherwise))
+/// What is prefetched with one tile: as many rows of each as the tile has.
+#[derive(Clone, Copy)]
+pub(super) struct Streams {
+    all: [Ahead; STREAMS],
+    count: usize,
+}
+
+impl Streams {
+    /// The first [`STREAMS`] of these. The tile unit, which always prefetches one, takes `otherwise` if there is none.
+    pub(super) fn new(ahead: impl IntoIterator<Item = Ahead>, otherwise: Ahead) -> Self {
+        let mut streams = Streams { all: [otherwise; STREAMS], count: 0 };
+        for it in ahead {
+            streams.push(it);
+        }
+        streams
+    }
+
+    fn push(&mut self, ahead: Ahead) {
+        if let Some(free) = self.all.get_mut(self.count) {
+            *free = ahead;
+            self.count += 1;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.count == self.all.len()
+    }
+
+    pub(super) fn first(&self) -> Ahead {
+        self.all[0]
+    }
 }
 
 /// `(rows, words of k, a, b, target)`: the words are those of whole steps.
@@ -214,13 +241,11 @@ impl Kernels {
         rows.div_ceil(self.mr) * columns.div_ceil(self.nr)
     }
 
-    /// Lets the next tile prefetch what is packed later. The tile has `rows` rows and `words` words, and keeps its first `reads` streams of
-    /// what is read.
+    /// Lets the next tile prefetch what is packed later. The tile has `rows` rows and `words` words.
     pub(super) fn prefetch_later(
         &self,
         later: &mut Later<'_>,
         (rows, words): (usize, usize),
-        reads: usize,
         target: &mut TileOutput,
     ) {
         let bytes = LINE.max(4 * self.nr);
@@ -230,10 +255,13 @@ impl Kernels {
             target.later = later.piece(reach).unwrap_or(target.later);
             return;
         }
-        let reach = Reach { rows: (words / (2 * STREAMS)).min(rows), bytes };
-        for stream in target.reads.iter_mut().skip(reads) {
+        let mut free = words / (bytes / LINE);
+        free = free.saturating_sub((target.writes.count + target.reads.count) * rows);
+        while free > 0 && !target.reads.is_full() {
+            let reach = Reach { rows: rows.min(free), bytes };
             let Some(piece) = later.piece(reach) else { return };
-            *stream = piece;
+            target.reads.push(piece);
+            free -= reach.rows;
         }
     }
 
@@ -355,18 +383,16 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     // SAFETY: the caller's contract; prefetches may point anywhere.
     unsafe {
         let mut sums = [[A::Sum::splat(0.0); V]; R];
-        // One row of all that is written and read beside every 8 words: in a burst they would occupy the miss buffers that the
-        // stream of B needs. Words behind the last row have a loop of their own: what stands beside a word is half as many instructions as
-        // the word, and a processor with two multipliers can hardly begin them all in its time.
-        let beside = words.min(R * 2 * STREAMS);
-        for word in 0..beside {
-            let (row, stream) = (word / (2 * STREAMS), word % STREAMS);
-            let line = if V * lanes * 4 > LINE { word / STREAMS % 2 * LINE } else { 0 };
-            prefetch_to_write(target.writes[stream].at(row, line).ptr);
-            prefetch(target.reads[stream].at(row, line).ptr);
-            multiply_word::<A, R, V>(&mut sums, a.add(word * strides.1), strides, b.add(word * nr));
-        }
-        for word in beside..words {
+        // At most one line with a word, or with two words if there are enough: in a burst they would occupy the miss buffers that the stream
+        // of B needs, and each takes the place of a load.
+        let mut fetched = Fetched::<R>::new(target, (V * lanes * 4).div_ceil(LINE));
+        let pace = fetched.pace(words);
+        let mut next = if fetched.is_done() { usize::MAX } else { 0 };
+        for word in 0..words {
+            if word == next {
+                fetched.line();
+                next = if fetched.is_done() { usize::MAX } else { word + pace };
+            }
             multiply_word::<A, R, V>(&mut sums, a.add(word * strides.1), strides, b.add(word * nr));
         }
         for (i, sums) in sums.into_iter().enumerate() {
@@ -374,6 +400,69 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
                 let c = target.c.add(i * target.ldc + v * lanes);
                 (if target.accumulate { sum + A::Sum::load(c) } else { sum }).store(c);
             }
+        }
+    }
+}
+
+/// The lines that a tile of R rows prefetches, one after the other.
+struct Fetched<'t, const R: usize> {
+    target: &'t TileOutput,
+    /// The stream, of all that are written and then of all that are read, and lines of it that are left.
+    stream: usize,
+    left: usize,
+    ptr: *const u8,
+    stride: usize,
+    /// Lines of a row: one or two.
+    lines: usize,
+}
+
+impl<'t, const R: usize> Fetched<'t, R> {
+    #[inline(always)]
+    fn new(target: &'t TileOutput, lines: usize) -> Self {
+        let mut new = Fetched { target, stream: 0, left: 0, ptr: std::ptr::null(), stride: 0, lines };
+        new.start();
+        new
+    }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.target.writes.count + self.target.reads.count
+    }
+
+    #[inline(always)]
+    fn is_done(&self) -> bool {
+        self.stream == self.count()
+    }
+
+    /// Words from one line to the next: one or two.
+    #[inline(always)]
+    fn pace(&self, words: usize) -> usize {
+        if 2 * self.count() * R * self.lines <= words { 2 } else { 1 }
+    }
+
+    /// Starts with a stream.
+    #[inline(always)]
+    fn start(&mut self) {
+        let TileOutput { writes, reads, .. } = self.target;
+        let of = match self.stream.checked_sub(writes.count) {
+            None => writes.all[self.stream],
+            Some(number) => reads.all[number % STREAMS],
+        };
+        (self.ptr, self.stride, self.left) = (of.ptr, of.stride, R * self.lines);
+    }
+
+    /// Fetches the next line.
+    #[inline(always)]
+    fn line(&mut self) {
+        prefetch(self.ptr);
+        let is_last_of_row = (self.left - 1).is_multiple_of(self.lines);
+        let back = (self.lines - 1) * LINE;
+        let step = if is_last_of_row { self.stride.wrapping_sub(back) } else { LINE };
+        self.ptr = self.ptr.wrapping_add(step);
+        self.left -= 1;
+        if self.left == 0 {
+            self.stream += 1;
+            self.start();
         }
     }
 }
@@ -421,18 +510,6 @@ pub(super) fn prefetch(line: *const u8) {
     // SAFETY: part of the baseline, and it may point anywhere.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// Fetches a cache line that is written soon.
-#[inline(always)]
-fn prefetch_to_write(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: without effect where the processor lacks it, and it may point anywhere.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(line.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;

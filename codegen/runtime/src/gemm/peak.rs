@@ -1,7 +1,7 @@
 //! How fast the register tiles are when nothing holds them up.
 
-use super::microkernel::{Ahead, Kernels, LDA, Step, TileOutput};
-use super::{Precision, STREAMS};
+use super::Precision;
+use super::microkernel::{Ahead, Kernels, LDA, Step, Streams, TileOutput};
 use crate::isa::Isa;
 use crate::pool::Pool;
 use std::hint::black_box;
@@ -64,7 +64,7 @@ unsafe fn tiles(kernels: &Kernels, [a, b]: &[Vec<Line>; 2]) {
     for _ in 0..TILES {
         let (c, ldc) = (c.as_mut_ptr().cast::<f32>(), kernels.nr);
         let here = Ahead { ptr: c.cast(), stride: 4 * ldc };
-        let [writes, reads] = [[here; STREAMS]; 2];
+        let (writes, reads) = (Streams::new([here], here), Streams::new([], here));
         let later = Ahead { stride: 0, ..here };
         let target = TileOutput { c, ldc, accumulate: false, writes, reads, later };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.

@@ -6,10 +6,10 @@
 
 use super::blocking::{STAGED, chunks};
 use super::later::Later;
-use super::microkernel::{Ahead, KC, Kernels, LDA, Strip, TileOutput};
+use super::microkernel::{Ahead, KC, Kernels, LDA, Streams, Strip, TileOutput};
 use super::pack::Source;
 use super::packer::Packer;
-use super::{Matrix, Precision, STREAMS};
+use super::{Matrix, Precision};
 use crate::amx::Tiles;
 use crate::isa::Isa;
 use std::ops::Range;
@@ -259,11 +259,12 @@ impl SingleThread {
                 let a = a.from(down, skipped);
                 let b = b.wrapping_add(skipped * kernels.nr);
                 let c = results.start.wrapping_add(down * results.ld + j.start - first);
-                let here = [Ahead { ptr: c.cast(), stride: 4 * results.ld }; STREAMS];
+                let here = Ahead { ptr: c.cast(), stride: 4 * results.ld };
                 let (accumulate, ldc) = (results.adds, results.ld);
-                let nothing = Ahead { stride: 0, ..here[0] };
-                let mut target = TileOutput { c, ldc, accumulate, writes: here, reads: here, later: nothing };
-                kernels.prefetch_later(later, (i.len(), words), 0, &mut target);
+                let nothing = Ahead { stride: 0, ..here };
+                let (writes, reads) = (Streams::new([here], here), Streams::new([], here));
+                let mut target = TileOutput { c, ldc, accumulate, writes, reads, later: nothing };
+                kernels.prefetch_later(later, (i.len(), words), &mut target);
                 // SAFETY: the caller's contract.
                 unsafe { kernels.multiply((i.len(), columns), words, a, b, &target) };
             }

@@ -1,11 +1,14 @@
 //! Packing with AVX-512: two loaders, one for each layout, and a transpose of 16 × 16 words.
 
 use super::{Block, LDA, PanelSize, runs};
+use crate::gemm::blocking::chunks;
 use crate::gemm::tiles;
 use std::arch::x86_64::*;
 
 /// Columns of a panel.
 const NR: usize = 32;
+/// Rows of memory of which one panel of B after the other is packed.
+const ROWS_TOGETHER: usize = 16;
 
 /// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. The
 /// loaders are inlined into functions with the features: alone they would be calls.
@@ -363,13 +366,18 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
     // SAFETY: the caller's contract; columns beyond the block are masked.
     unsafe {
         if block.outer.unit() {
-            // Along rows of memory, since this may come from far.
-            for w in 0..all {
-                for j in halves() {
-                    let mask = first(columns.saturating_sub(j));
-                    let lines = across::<PARTS, W>(block, j, w, depth, mask);
-                    for (part, line) in lines.into_iter().enumerate() {
-                        _mm512_storeu_si512(at(j, w, part), line);
+            // Along rows of memory, since this may come from far; several together, since lines of different panels fall into the same
+            // sets of L1.
+            for together in chunks(0..all, ROWS_TOGETHER / W::K) {
+                for panel in (0..columns).step_by(NR) {
+                    for w in together.clone() {
+                        for j in [panel, panel + 16] {
+                            let mask = first(columns.saturating_sub(j));
+                            let lines = across::<PARTS, W>(block, j, w, depth, mask);
+                            for (part, line) in lines.into_iter().enumerate() {
+                                _mm512_storeu_si512(at(j, w, part), line);
+                            }
+                        }
                     }
                 }
             }
