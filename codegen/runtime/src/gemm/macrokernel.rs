@@ -165,9 +165,8 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, sums of a tile at `c` among it, and how many of
-    /// the latter there are. While the last block of k is added, what the epilogue writes and reads there; before that, the block of B that is
-    /// packed next.
+    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, sums of a tile at `c` among it. While the last
+    /// block of k is added, what the epilogue writes and reads there; before that, the block of B that is packed next.
     fn ahead(
         &self,
         c: Ahead,

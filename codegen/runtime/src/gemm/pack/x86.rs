@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 /// Columns of a panel.
 const NR: usize = 32;
-/// Rows of memory of which one panel of B after the other is packed.
+/// How many rows of memory are packed together, one panel after the other.
 const ROWS_TOGETHER: usize = 16;
 
 /// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. The
