@@ -2,7 +2,7 @@
 //! memory while something else is multiplied. More of it at once would occupy the miss buffers that the tile needs.
 
 use super::Matrix;
-use super::microkernel::{Ahead, Reach};
+use super::ahead::{Ahead, Reach};
 use super::pack::Offsets;
 use crate::cache;
 

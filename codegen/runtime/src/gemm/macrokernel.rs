@@ -4,9 +4,10 @@
 //! from memory meanwhile is prefetched a little with every tile: C, what the epilogue reads, the block of A
 //! or B that is packed next.
 
+use super::ahead::{Ahead, Streams};
 use super::blocking::{GemmCall, STAGED, Space, chunks};
 use super::later::{Later, Lines};
-use super::microkernel::{Ahead, KC, LDA, Streams, Strip, TileOutput};
+use super::microkernel::{KC, LDA, Strip, TileOutput};
 use super::pack::{Block, Offsets, Source};
 use super::packer::Way;
 use super::{Buffers, Output, Prologue, TILE_COLUMNS, Touched, transposed};

@@ -5,12 +5,13 @@
 //! rows. B comes in panels `[k][NR]`. An element of C is the sum of its products in the order of k, whatever
 //! tile it is in; so results do not depend on how C is divided.
 
+use super::ahead::{Ahead, Fetched, LINE, Reach, Streams};
 use super::gemv::{self, Gemv};
 use super::later::Later;
 use super::pack::{self, Narrow, PackA, PackB};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
-use super::{Element, Precision, STREAMS};
+use super::{Element, Precision};
 use crate::amx::Tiles;
 use crate::isa::{Bf16Unit, Isa};
 use crate::math::element::{self, Bf16, Byte, F16, F32};
@@ -28,34 +29,8 @@ pub(super) const LDA: usize = KC + 16;
 /// Values of the largest register tile.
 const LARGEST_TILE: usize = 32 * 32;
 
-/// Rows of memory that are about to be read or written: tiles prefetch them while they multiply.
-#[derive(Clone, Copy)]
-pub(super) struct Ahead {
-    pub ptr: *const u8,
-    /// Bytes from row to row.
-    pub stride: usize,
-}
-
-impl Ahead {
-    /// `bytes` into a row.
-    pub(super) fn at(self, row: usize, bytes: usize) -> Self {
-        let offset = row.wrapping_mul(self.stride).wrapping_add(bytes);
-        Ahead { ptr: self.ptr.wrapping_add(offset), ..self }
-    }
-}
-
 /// How many words ahead operands are prefetched.
 const WORDS_AHEAD: usize = 8;
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// How much a tile prefetches of what is packed later: `bytes` of each of `rows`.
-#[derive(Clone, Copy)]
-pub(super) struct Reach {
-    pub rows: usize,
-    pub bytes: usize,
-}
-
 /// Where a tile's results go, and what is prefetched beside.
 pub(super) struct TileOutput {
     pub c: *mut f32,
@@ -66,39 +41,6 @@ pub(super) struct TileOutput {
     pub reads: Streams,
     /// What is packed later, on the tile unit; other kernels prefetch it as if it was read.
     pub later: Ahead,
-}
-
-/// What is prefetched with one tile: as many rows of each as the tile has.
-#[derive(Clone, Copy)]
-pub(super) struct Streams {
-    all: [Ahead; STREAMS],
-    count: usize,
-}
-
-impl Streams {
-    /// The first [`STREAMS`] of these. The tile unit, which always prefetches one, takes `otherwise` if there is none.
-    pub(super) fn new(ahead: impl IntoIterator<Item = Ahead>, otherwise: Ahead) -> Self {
-        let mut streams = Streams { all: [otherwise; STREAMS], count: 0 };
-        for it in ahead {
-            streams.push(it);
-        }
-        streams
-    }
-
-    fn push(&mut self, ahead: Ahead) {
-        if let Some(free) = self.all.get_mut(self.count) {
-            *free = ahead;
-            self.count += 1;
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.count == self.all.len()
-    }
-
-    pub(super) fn first(&self) -> Ahead {
-        self.all[0]
-    }
 }
 
 /// `(rows, words of k, a, b, target)`: the words are those of whole steps.
@@ -255,8 +197,8 @@ impl Kernels {
             target.later = later.piece(reach).unwrap_or(target.later);
             return;
         }
-        let mut free = words / (bytes / LINE);
-        free = free.saturating_sub((target.writes.count + target.reads.count) * rows);
+        let taken = (target.writes.count + target.reads.count) * rows;
+        let mut free = (words / (bytes / LINE)).saturating_sub(taken);
         while free > 0 && !target.reads.is_full() {
             let reach = Reach { rows: rows.min(free), bytes };
             let Some(piece) = later.piece(reach) else { return };
@@ -385,7 +327,7 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
         let mut sums = [[A::Sum::splat(0.0); V]; R];
         // At most one line with a word, or with two words if there are enough: in a burst they would occupy the miss buffers that the stream
         // of B needs, and each takes the place of a load.
-        let mut fetched = Fetched::<R>::new(target, (V * lanes * 4).div_ceil(LINE));
+        let mut fetched = Fetched::<R>::new([&target.writes, &target.reads], (V * lanes * 4).div_ceil(LINE));
         let pace = fetched.pace(words);
         let mut next = if fetched.is_done() { usize::MAX } else { 0 };
         for word in 0..words {
@@ -400,69 +342,6 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
                 let c = target.c.add(i * target.ldc + v * lanes);
                 (if target.accumulate { sum + A::Sum::load(c) } else { sum }).store(c);
             }
-        }
-    }
-}
-
-/// The lines that a tile of R rows prefetches, one after the other.
-struct Fetched<'t, const R: usize> {
-    target: &'t TileOutput,
-    /// The stream, of all that are written and then of all that are read, and lines of it that are left.
-    stream: usize,
-    left: usize,
-    ptr: *const u8,
-    stride: usize,
-    /// Lines of a row: one or two.
-    lines: usize,
-}
-
-impl<'t, const R: usize> Fetched<'t, R> {
-    #[inline(always)]
-    fn new(target: &'t TileOutput, lines: usize) -> Self {
-        let mut new = Fetched { target, stream: 0, left: 0, ptr: std::ptr::null(), stride: 0, lines };
-        new.start();
-        new
-    }
-
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.target.writes.count + self.target.reads.count
-    }
-
-    #[inline(always)]
-    fn is_done(&self) -> bool {
-        self.stream == self.count()
-    }
-
-    /// Words from one line to the next: one or two.
-    #[inline(always)]
-    fn pace(&self, words: usize) -> usize {
-        if 2 * self.count() * R * self.lines <= words { 2 } else { 1 }
-    }
-
-    /// Starts with a stream.
-    #[inline(always)]
-    fn start(&mut self) {
-        let TileOutput { writes, reads, .. } = self.target;
-        let of = match self.stream.checked_sub(writes.count) {
-            None => writes.all[self.stream],
-            Some(number) => reads.all[number % STREAMS],
-        };
-        (self.ptr, self.stride, self.left) = (of.ptr, of.stride, R * self.lines);
-    }
-
-    /// Fetches the next line.
-    #[inline(always)]
-    fn line(&mut self) {
-        prefetch(self.ptr);
-        let is_last_of_row = (self.left - 1).is_multiple_of(self.lines);
-        let back = (self.lines - 1) * LINE;
-        let step = if is_last_of_row { self.stride.wrapping_sub(back) } else { LINE };
-        self.ptr = self.ptr.wrapping_add(step);
-        self.left -= 1;
-        if self.left == 0 {
-            self.stream += 1;
-            self.start();
         }
     }
 }

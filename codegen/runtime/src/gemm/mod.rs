@@ -5,6 +5,7 @@
 //! of C, mostly the longer, are divided among threads, k never is: every element of C has one order of summation, so that
 //! results are the same bits for any number of threads and in any place of a tile.
 
+mod ahead;
 mod blocking;
 mod gemv;
 mod generic;

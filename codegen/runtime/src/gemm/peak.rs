@@ -1,7 +1,8 @@
 //! How fast the register tiles are when nothing holds them up.
 
 use super::Precision;
-use super::microkernel::{Ahead, Kernels, LDA, Step, Streams, TileOutput};
+use super::ahead::{Ahead, Streams};
+use super::microkernel::{Kernels, LDA, Step, TileOutput};
 use crate::isa::Isa;
 use crate::pool::Pool;
 use std::hint::black_box;

@@ -4,9 +4,10 @@
 //! columns (or that part of k) that the block needs: so panels of B are packed whole, and a product says which part of
 //! them it takes. An element of C is the sum of its products in the order of k, as everywhere.
 
+use super::ahead::{Ahead, Streams};
 use super::blocking::{STAGED, chunks};
 use super::later::Later;
-use super::microkernel::{Ahead, KC, Kernels, LDA, Streams, Strip, TileOutput};
+use super::microkernel::{KC, Kernels, LDA, Strip, TileOutput};
 use super::pack::Source;
 use super::packer::Packer;
 use super::{Matrix, Precision};
