@@ -3,7 +3,9 @@
 //! A value is computed in the innermost block that first needs it and is known in all blocks inside of that one. A block
 //! is a loop over the columns of a row, or over the entries of a tile.
 
-use super::source::{Axes, Code, Slot, expression, memory_type, narrowed, register_type, value_name};
+use super::source::{
+    Axes, Code, Slot, expression, is_narrow, memory_type, narrowed, register_type, value_name,
+};
 use kernfusion_ir::kernel::{Bound, Direction, Index, InstrKind, Kernel, Region, Scalar, Store, StoreMode};
 use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
@@ -159,7 +161,11 @@ impl<'a> Body<'a> {
     fn approximated(&self, value: Scalar) -> Option<String> {
         let instr = self.region.instr(value);
         match instr.kind {
-            _ if !self.approximates || instr.dtype != DType::F32 => None,
+            _ if instr.dtype != DType::F32 => None,
+            InstrKind::Unary(Unary::Tanh, x) if is_beside_one(self.region, value) => {
+                Some(format!("tanh_beside_one({})", value_name(x)))
+            }
+            _ if !self.approximates => None,
             InstrKind::Unary(Unary::Exp, x) => Some(format!("fast_exp({})", value_name(x))),
             InstrKind::Binary(Binary::Div, x, y) => {
                 Some(format!("{} * reciprocal({})", value_name(x), value_name(y)))
@@ -168,15 +174,34 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// What a store writes or, where that is something rounded to 16 bits as the store does itself, that.
+    fn unrounded(&self, store: &Store) -> Scalar {
+        let instr = self.region.instr(store.value);
+        match instr.kind {
+            InstrKind::Cast(x)
+                if is_narrow(instr.dtype)
+                    && !self.known[store.value.0 as usize]
+                    && self.region.instr(x).dtype == DType::F32 =>
+            {
+                x
+            }
+            _ => store.value,
+        }
+    }
+
     /// Writes stores, after all values that they write.
     pub(super) fn stores<'s>(&mut self, stores: impl IntoIterator<Item = &'s Store> + Clone) {
-        self.need(stores.clone().into_iter().flat_map(operands));
-        for (number, store) in stores.into_iter().enumerate() {
+        let stored: Vec<_> = stores.clone().into_iter().map(|store| self.unrounded(store)).collect();
+        let of_indices = stores.clone().into_iter().flat_map(|store| &store.index.indirect);
+        self.need(of_indices.map(|term| term.value).chain(stored.iter().copied()));
+        for (number, (store, value)) in stores.into_iter().zip(stored).enumerate() {
             let slot = &self.slots[store.buffer.0 as usize];
             let element = format!("{}[{}]", slot.write(), self.axes.affine(&store.index));
-            let value = value_name(store.value);
+            let value = value_name(value);
             if let Some(runs) = self.run_of_store(store) {
-                let arguments = format!("&{element}, {}", narrowed(&value, slot.dtype));
+                // Neighbours of 16 bits are rounded in pairs.
+                let text = if is_narrow(slot.dtype) { value } else { narrowed(&value, slot.dtype) };
+                let arguments = format!("&{element}, {text}");
                 let call = runs.call(&number.to_string(), "put", &arguments);
                 self.code.line(format!("{call};"));
                 continue;
@@ -255,6 +280,23 @@ impl<'a> Body<'a> {
         let is_aligned = slot.bytes.is_multiple_of(runs.length * slot.dtype.size());
         (is_aligned && self.axes.has_runs(index, runs.axis, runs.length)).then_some(runs)
     }
+}
+
+/// Whether a value, 1 at most, is wanted beside numbers that are no smaller than 1, or its square is: then its last digits do not count where it is
+/// small.
+fn is_beside_one(region: &Region, value: Scalar) -> bool {
+    let is_large = |x: Scalar| match region.instr(x).kind {
+        InstrKind::Constant(constant) => constant.value().abs() >= 1.0,
+        _ => false,
+    };
+    let users = region.instrs.iter().enumerate().filter(|(_, instr)| instr.kind.operands().contains(&value));
+    let mut users = users.peekable();
+    users.peek().is_some()
+        && users.all(|(number, instr)| match instr.kind {
+            InstrKind::Binary(Binary::Add | Binary::Sub, x, y) => is_large(x) || is_large(y),
+            InstrKind::Binary(Binary::Mul, x, y) => x == y && is_beside_one(region, Scalar(number as u32)),
+            _ => false,
+        })
 }
 
 /// Whether all of a run along an axis are within these bounds, or none.

@@ -149,21 +149,37 @@ impl Lowering<'_> {
     /// Adds up the parts of sums, in ascending order, and runs the region on them.
     fn sum_parts(&mut self, kernel: &Kernel, partial: BufferId, parts: usize) -> Result<(), CodegenError> {
         let (domain, points) = (&kernel.domain, kernel.domain.points());
+        let stores: Vec<_> = kernel.stores.iter().collect();
+        let most = |length: usize| length <= MOST_TOGETHER;
+        let runs = Runs::of_columns(kernel, &stores, self.slots(), most);
+        let (runs, length) = match runs.alone {
+            // Points are numbered without regard to rows.
+            Some(_) => (Runs::SINGLE, 1),
+            None => (runs.clone(), runs.length),
+        };
         let mut code = Code::default();
-        code.line(format!("const int point = block * {THREADS} + threadIdx.x;"));
+        code.line(format!("const int point = (block * {THREADS} + threadIdx.x) * {length};"));
         code.line(format!("if (point >= {points}) return;"));
         let name = self.slots()[partial.0 as usize].read();
-        code.line(format!("float sum = {name}[point];"));
+        code.line(format!("using Part = Run<float, {length}>::Numbers;"));
+        code.line(format!("Part sum = *(const Part*)&{name}[point];"));
         code.line("UNROLL");
-        code.line(format!(
-            "for (int part = 1; part < {parts}; part++) sum += {name}[part * {points} + point];"
-        ));
-        let names = coordinates(&mut code, "point", 'i', &domain.axes);
+        code.open(format!("for (int part = 1; part < {parts}; part++)"));
+        code.line(format!("const Part next = *(const Part*)&{name}[part * {points} + point];"));
+        code.line("UNROLL");
+        code.line(format!("for (int at = 0; at < {length}; at++) sum.at[at] += next.at[at];"));
+        code.close("");
+        let mut names = coordinates(&mut code, "point", 'i', &domain.axes);
+        let first = names.pop();
+        names.extend(first.iter().map(|_| "along".to_string()));
         let mut body = Body::new(&kernel.region, Axes { names, extents: domain.axes.clone() }, self.slots());
         body.code = code;
-        define_entries_from(&mut body, kernel, None, |_| "sum".into());
-        body.stores(&kernel.stores);
-        self.launch_piece(THREADS, points.div_ceil(THREADS), &body.code.finish())
+        body.in_runs(runs, [], &kernel.stores, |body| {
+            first.iter().for_each(|first| body.code.line(format!("const int along = {first} + at;")));
+            define_entries_from(body, kernel, None, |_| "sum.at[at]".into());
+            body.stores(&kernel.stores);
+        });
+        self.launch_piece(THREADS, (points / length).div_ceil(THREADS), &body.code.finish())
     }
 
     /// Outer points, rows and columns.
@@ -450,7 +466,16 @@ pub(super) fn define_entries_from(
         if let (InstrKind::Producer(product), true) = (&instr.kind, is_wanted) {
             let sum = sum_of(*product);
             let (ty, of) = (register_type(instr.dtype), operand_type(&kernel.products()[*product].a));
+            let is_used = kernel
+                .region
+                .instrs
+                .iter()
+                .any(|other| other.kind.operands().contains(&Scalar(number as u32)));
             let entry = match instr.dtype {
+                // A store rounds it anyway.
+                DType::BF16 | DType::F16 if !is_used && kernel.consumers().is_empty() => {
+                    format!("(float){sum}")
+                }
                 DType::BF16 | DType::F16 => format!("round_to<{}>((float){sum})", memory_type(instr.dtype)),
                 DType::F32 if of != DType::F64 => sum,
                 _ => format!("({ty}){sum}"),

@@ -36,6 +36,7 @@ mod executable;
 mod gemv;
 mod grid;
 mod group;
+mod kept;
 mod launches;
 #[cfg(feature = "driver")]
 mod layout;
@@ -56,6 +57,7 @@ mod parallel;
 mod peaks;
 #[cfg(feature = "driver")]
 mod pending;
+mod prefetch;
 mod rewrite;
 mod rows;
 mod running;
@@ -113,7 +115,8 @@ pub struct Options {
     pub tf32: bool,
     /// Whether warpgroups compute products of `bf16` and `f16`, which takes an architecture that has them ([`has_warpgroups`]).
     pub warpgroups: bool,
-    /// Where entries of products must be in memory, they are computed in slices of this many bytes; in sixteen at most.
+    /// Where values of products must be in memory, they are computed in slices of this many bytes, in sixteen at most, and their entries in pieces
+    /// of as many, in four of a slice at most.
     pub slice_bytes: usize,
     /// Whether maps that stand next to each other, and do not need each other, run as one launch.
     pub groups: bool,

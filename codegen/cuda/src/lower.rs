@@ -415,6 +415,17 @@ impl Lowering<'_> {
         Ok(BufferId(self.slots.len() as u32 - 1))
     }
 
+    /// An array of the function that is being written, until `remove_locals`.
+    pub(super) fn add_local(&mut self, name: String, dtype: DType, bytes: usize) -> BufferId {
+        self.slots.push(Slot::new(name, dtype, bytes, false));
+        BufferId(self.slots.len() as u32 - 1)
+    }
+
+    /// Forgets the last `count` arrays.
+    pub(super) fn remove_locals(&mut self, count: usize) {
+        self.slots.truncate(self.slots.len() - count);
+    }
+
     /// Lowers something whose functions have a longer name.
     pub(super) fn named<R>(&mut self, suffix: &str, lower: impl FnOnce(&mut Self) -> R) -> R {
         let length = self.name.len();

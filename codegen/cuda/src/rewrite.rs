@@ -2,6 +2,7 @@
 
 use super::body::operands;
 use super::lower::Lowering;
+use super::tiles::LARGE;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{indices_mut, reduces};
 use kernfusion_ir::kernel::{
@@ -10,6 +11,7 @@ use kernfusion_ir::kernel::{
 };
 use kernfusion_ir::{Binary, DType};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 impl Lowering<'_> {
     /// A kernel that adds to memory beside other work: it stores what is added and where, and a map adds it.
@@ -108,13 +110,14 @@ impl Lowering<'_> {
     }
 
     /// A contraction as its products, its region over their entries, and its consumers, slice of rows by slice of rows so
-    /// that what lies between them stays small.
+    /// that what lies between them stays small. Where values take less memory than entries, a slice's entries come in pieces: consumers
+    /// have long sums, and fewer of them go through memory.
     pub(super) fn split_products(&mut self, kernel: &Kernel) -> Result<(), CodegenError> {
         let kernel = &self.with_converted_operands(kernel)?;
         let Form::Contraction(contraction) = &kernel.form else {
             unreachable!("only contractions have products")
         };
-        let slices = slices(kernel, contraction, self.options.slice_bytes);
+        let [slices, pieces] = slices(kernel, contraction, self.options.slice_bytes);
         let axis = kernel.domain.outer;
         let rows = if slices == 1 { 0 } else { kernel.domain.axes[axis] };
         let height = rows.div_ceil(slices);
@@ -122,14 +125,18 @@ impl Lowering<'_> {
             1 => kernel.clone(),
             _ => sliced(kernel, axis, first, height.min(rows - first)),
         };
-        let domain = part(0).domain;
-        let elements = |dtype| domain.points() / row_length(&domain) * row_stride(&domain, dtype);
+        let slice = part(0);
+        let largest = cuts(&slice.domain, pieces).swap_remove(0);
+        let piece = cut(&slice, &largest).domain;
+        let elements =
+            |domain: &Domain, dtype| domain.points() / row_length(domain) * row_stride(domain, dtype);
         let mut between = Between::default();
         for product in &contraction.products {
-            between.entries.push(self.scratch("scores", product.dtype, elements(product.dtype))?);
+            let elements = elements(&piece, product.dtype);
+            between.entries.push(self.scratch("scores", product.dtype, elements)?);
         }
         // A value takes the place of entries, which are read where it is written and nowhere else.
-        let mut free = between.entries.clone();
+        let mut free = if pieces == 1 { between.entries.clone() } else { vec![] };
         for Consumer { value, .. } in &contraction.consumers {
             if between.values.contains_key(value) {
                 continue;
@@ -138,38 +145,47 @@ impl Lowering<'_> {
             let place = free.iter().position(|entry| self.slots()[entry.0 as usize].dtype == dtype);
             let buffer = match place {
                 Some(at) => free.swap_remove(at),
-                None => self.scratch("values", dtype, elements(dtype))?,
+                None => self.scratch("values", dtype, elements(&slice.domain, dtype))?,
             };
             between.values.insert(*value, buffer);
         }
         for first in (0..rows.max(1)).step_by(height.max(1)) {
-            self.split_slice(&part(first), &between, first > 0)?;
+            self.split_slice(&part(first), pieces, &between, first > 0)?;
         }
         Ok(())
     }
 
     /// One slice; `adds` if sums over rows have begun in an earlier one.
-    fn split_slice(&mut self, kernel: &Kernel, between: &Between, adds: bool) -> Result<(), CodegenError> {
-        for (product, entry) in kernel.products().iter().zip(&between.entries) {
-            let alone = product_alone(kernel, product.clone(), *entry);
-            self.named("scores", |lowering| lowering.form(&alone))?;
-        }
-        let mut region = kernel.region.clone();
-        for instr in &mut region.instrs {
-            if let InstrKind::Producer(number) = instr.kind {
-                let (buffer, index) = (between.entries[number], aligned(&kernel.domain, instr.dtype));
-                instr.kind = InstrKind::Load { buffer, index, guard: vec![] };
-            }
-        }
-        let mut stores = kernel.stores.clone();
-        stores.extend(between.values.iter().map(|(&value, &buffer)| Store {
+    fn split_slice(
+        &mut self,
+        kernel: &Kernel,
+        pieces: usize,
+        between: &Between,
+        adds: bool,
+    ) -> Result<(), CodegenError> {
+        let mut middle = Kernel { form: Form::Reduce, ..kernel.clone() };
+        middle.stores.extend(between.values.iter().map(|(&value, &buffer)| Store {
             value,
             buffer,
             index: aligned(&kernel.domain, kernel.region.instr(value).dtype),
             mode: StoreMode::Set,
         }));
-        if !stores.is_empty() {
-            let middle = Kernel { form: Form::Reduce, region, stores, ..kernel.clone() };
+        for ranges in cuts(&kernel.domain, pieces) {
+            let piece = cut(kernel, &ranges);
+            for (product, entry) in piece.products().iter().zip(&between.entries) {
+                let alone = product_alone(&piece, product.clone(), *entry);
+                self.named("scores", |lowering| lowering.form(&alone))?;
+            }
+            if middle.stores.is_empty() {
+                continue;
+            }
+            let mut middle = cut(&middle, &ranges);
+            for instr in &mut middle.region.instrs {
+                if let InstrKind::Producer(number) = instr.kind {
+                    let (buffer, index) = (between.entries[number], aligned(&piece.domain, instr.dtype));
+                    instr.kind = InstrKind::Load { buffer, index, guard: vec![] };
+                }
+            }
             self.named("values", |lowering| lowering.form(&middle))?;
         }
         for consumer in kernel.consumers() {
@@ -208,20 +224,70 @@ struct Between {
     values: BTreeMap<Scalar, BufferId>,
 }
 
-/// Each slice has functions of its own.
+/// Each slice has functions of its own, and each piece of one.
 const MOST_SLICES: usize = 16;
+const MOST_PIECES: usize = 4;
 
-/// How many slices of rows a contraction is computed in. Sums over rows must be exact enough to be added up.
-fn slices(kernel: &Kernel, contraction: &Contraction, slice_bytes: usize) -> usize {
+/// How many slices of rows a contraction is computed in, and in how many pieces the entries of each. Sums over rows must be exact enough to be
+/// added up.
+fn slices(kernel: &Kernel, contraction: &Contraction, slice_bytes: usize) -> [usize; 2] {
     let domain = &kernel.domain;
     let exact = |consumer: &Consumer| consumer.along == Direction::Columns || consumer.dtype == DType::F32;
     let across = reduces(&kernel.region, Direction::Rows);
     if domain.rows == 0 || across || !contraction.consumers.iter().all(exact) {
-        return 1;
+        return [1, 1];
     }
-    let bytes =
-        contraction.products.iter().map(|product| domain.points() * product.dtype.size()).sum::<usize>();
-    bytes.div_ceil(slice_bytes.max(1)).clamp(1, MOST_SLICES).min(domain.axes[domain.outer].max(1))
+    let parts = |bytes: usize| bytes.div_ceil(slice_bytes.max(1));
+    let [entries, values] = [
+        contraction.products.iter().map(|product| product.dtype.size()).sum::<usize>(),
+        contraction
+            .consumers
+            .iter()
+            .map(|consumer| kernel.region.instr(consumer.value).dtype.size())
+            .max()
+            .unwrap_or(0),
+    ];
+    let slices = |bytes: usize, most: usize| {
+        parts(bytes * domain.points()).clamp(1, most).min(domain.axes[domain.outer].max(1))
+    };
+    if values >= entries || values == 0 {
+        return [slices(entries, MOST_SLICES), 1];
+    }
+    let slices = slices(values, MOST_SLICES / 2);
+    [slices, parts(entries * domain.points() / slices).clamp(1, MOST_PIECES)]
+}
+
+/// The rows of some of a domain's axes: for each, the first one, and how many.
+type Ranges = Vec<(usize, Range<usize>)>;
+
+/// About so many pieces of a domain's rows, the largest first, none of which has a part of several rows of its first axis.
+fn cuts(domain: &Domain, pieces: usize) -> Vec<Ranges> {
+    let along = |axis: usize, pieces: usize, multiple: usize| {
+        let extent = domain.axes[axis];
+        let height = extent.div_ceil(pieces).next_multiple_of(multiple).min(extent).max(1);
+        (0..extent.max(1)).step_by(height).map(move |first| (axis, first..(first + height).min(extent)))
+    };
+    let axes = domain.row_axes();
+    let first = axes.start;
+    match domain.axes.get(first).copied() {
+        _ if pieces == 1 || axes.is_empty() => vec![vec![]],
+        Some(extent) if extent >= pieces || axes.len() == 1 => {
+            along(first, pieces, 1).map(|range| vec![range]).collect()
+        }
+        extent => {
+            let of_each = pieces.div_ceil(extent.unwrap_or(1).max(1));
+            let inner = along(first + 1, of_each, LARGE[0]);
+            let outer = along(first, extent.unwrap_or(1).max(1), 1);
+            outer.flat_map(|outer| inner.clone().map(move |inner| vec![outer.clone(), inner])).collect()
+        }
+    }
+}
+
+/// The kernel on some of its rows.
+fn cut(kernel: &Kernel, ranges: &Ranges) -> Kernel {
+    ranges
+        .iter()
+        .fold(kernel.clone(), |kernel, (axis, range)| sliced(&kernel, *axis, range.start, range.len()))
 }
 
 /// The kernel on some points of one of its axes.
@@ -254,11 +320,18 @@ fn row_length(domain: &Domain) -> usize {
     domain.extent(domain.column_axes()).max(1)
 }
 
-/// From a row to the next, where each begins at a multiple of 16 bytes, unless rows are shorter than that.
+/// From a row to the next, where each begins at a multiple of 16 bytes, unless rows are shorter than that, and long ones with a line of the caches.
 fn row_stride(domain: &Domain, dtype: DType) -> usize {
-    let (length, together) = (row_length(domain), 16 / dtype.size());
-    if length < together { length } else { length.next_multiple_of(together) }
+    let length = row_length(domain);
+    let multiple = if length < LONG_ROW { PIECE } else { CACHE_LINE } / dtype.size();
+    if length < multiple { length } else { length.next_multiple_of(multiple) }
 }
+
+/// Bytes that products copy at a time, and those of a line of the caches.
+const PIECE: usize = 16;
+const CACHE_LINE: usize = 128;
+/// Numbers of a row beside which those between its end and the next line are few.
+const LONG_ROW: usize = 1024;
 
 /// As `dense`, with rows that begin at multiples of 16 bytes, however long they are: products copy them in such pieces.
 fn aligned(domain: &Domain, dtype: DType) -> Index {

@@ -15,9 +15,7 @@ use super::source::{
 };
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
-use kernfusion_ir::kernel::{
-    BufferId, Direction, Domain, Form, Index, Instr, InstrKind, Kernel, Region, Scalar, Store, StoreMode,
-};
+use kernfusion_ir::kernel::{BufferId, Direction, Index, Instr, InstrKind, Kernel, Region, Scalar, Store};
 use kernfusion_ir::{DType, ReduceOp};
 
 /// Threads of a block of several teams.
@@ -29,6 +27,8 @@ const BLOCK_COLUMNS: usize = 8192;
 /// The most chunks of rows, about four blocks for each multiprocessor of a large card, and the fewest rows of one.
 const CHUNKS: usize = 512;
 const CHUNK_ROWS: usize = 8;
+/// With so many chunks, several warps share those of a column.
+const MANY_CHUNKS: usize = 64;
 /// Columns of a row that a thread keeps in registers.
 const MOST_UNROLLED: usize = 32;
 /// Numbers that a thread loads before it computes with the first of them.
@@ -99,6 +99,23 @@ struct Rows<'a> {
     early_at: String,
 }
 
+/// How a reduction across rows is laid out.
+struct Chunks {
+    /// Who works on a row of a chunk.
+    team: Team,
+    /// Teams of a block, each with rows of its own.
+    teams: usize,
+    /// Blocks that share out a row's columns, if they do.
+    parts: usize,
+    shares: bool,
+    runs: Runs,
+    /// Columns of a thread.
+    each: usize,
+    /// Rows of a chunk, and how many chunks there are.
+    rows: usize,
+    count: usize,
+}
+
 /// A reduction across rows and the store of its result.
 #[derive(Clone, Copy)]
 struct Across<'a> {
@@ -134,13 +151,19 @@ impl Lowering<'_> {
             }
         };
         let names = coordinates(&mut code, "row", 'r', &domain.axes[..domain.outer + domain.rows]);
-        let axes = Axes { names, extents: domain.axes.clone() };
-        let mut body = Body::new(&kernel.region, axes, self.slots());
-        body.code = code;
         let stores: Vec<_> = kernel.stores.iter().collect();
         let may_be = |length: usize| is_filled(columns, team.size() * length);
         let runs = Runs::of_columns(kernel, &stores, self.slots(), may_be);
         let each = columns.div_ceil(team.size() * runs.length) * runs.length;
+        // Where every sweep but the first would load the row again.
+        let may_be_kept = each > MOST_UNROLLED && !sweeps(&kernel.region, &live(kernel)).is_empty();
+        let kept = if may_be_kept { self.kept_rows(kernel, &names, team.size(), runs.length) } else { None };
+        let (shared_bytes, locals) = kept.as_ref().map_or((0, 0), |kept| (kept.bytes, kept.locals));
+        kept.iter().flat_map(|kept| kept.code.lines()).for_each(|line| code.line(line));
+        let kernel = kept.as_ref().map_or(kernel, |kept| &kept.kernel);
+        let axes = Axes { names, extents: domain.axes.clone() };
+        let mut body = Body::new(&kernel.region, axes, self.slots());
+        body.code = code;
         let (early, early_at) = (vec![], "i".into());
         let mut this = Rows { kernel, team, lane: "lane", columns, each, runs, parts: 1, early, early_at };
         if this.loads_all_early(&body, 1) {
@@ -149,12 +172,9 @@ impl Lowering<'_> {
         this.reductions(&mut body);
         this.finish(&mut body, &[], &stores);
         let text = body.code.finish();
-        self.launch_blocks(
-            "",
-            Block { threads, shared_bytes: 0, blocks: shared_by(threads) },
-            [blocks, 1, 1],
-            text,
-        )?;
+        self.remove_locals(locals);
+        let block = Block { threads, shared_bytes, blocks: shared_by(threads) };
+        self.launch_blocks("", block, [blocks, 1, 1], text)?;
         Ok(())
     }
 
@@ -166,27 +186,51 @@ impl Lowering<'_> {
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
         let [outer, rows, columns] = [count(self, outer)?, count(self, rows)?, count(self, columns)?];
         let (across, others) = split(kernel);
-        let chunk = rows.div_ceil(CHUNKS).max(CHUNK_ROWS);
-        let chunks = rows.div_ceil(chunk).max(1);
         // What is stored in several places is summed up once.
         let mut distinct: Vec<Across<'_>> = vec![];
-        let mut partials = vec![];
         for sum in &across {
             if distinct.iter().all(|other| other.value != sum.value) {
-                let dtype = sum_type(kernel.region.instr(sum.value).dtype);
-                partials.push(self.scratch("partial", dtype, outer * chunks * columns)?);
                 distinct.push(*sum);
             }
         }
-        if outer * columns > 0 {
-            self.chunks(kernel, &distinct, &partials, &others, [chunk, chunks])?;
+        let chunks = self.chunks_of(kernel, distinct.len(), &others, rows);
+        let partials = distinct.iter().map(|sum| {
+            let dtype = sum_type(kernel.region.instr(sum.value).dtype);
+            self.scratch("partial", dtype, outer * chunks.count * columns)
+        });
+        let partials = partials.collect::<Result<Vec<_>, _>>()?;
+        if outer * columns == 0 {
+            return Ok(());
         }
-        for across in &across {
-            let of_value = distinct.iter().zip(&partials).find(|(other, _)| other.value == across.value);
-            let (_, &partial) = of_value.expect("every value has a partial sum");
-            self.named("combine", |lowering| lowering.rows(&combination(kernel, across, partial, chunks)))?;
-        }
-        Ok(())
+        let count = chunks.count;
+        self.chunks(kernel, &distinct, &partials, &others, chunks)?;
+        let of_value = |value| distinct.iter().position(|other| other.value == value);
+        let sums = across.iter().map(|sum| (*sum, partials[of_value(sum.value).expect("a partial sum")]));
+        self.named("combine", |lowering| lowering.combine(kernel, &sums.collect::<Vec<_>>(), count))
+    }
+
+    /// How `sums` reductions across `rows` rows are laid out, beside other stores.
+    fn chunks_of(&self, kernel: &Kernel, sums: usize, others: &[&Store], rows: usize) -> Chunks {
+        let domain = &kernel.domain;
+        let columns = domain.extent(domain.column_axes());
+        let shares = self.shares_columns(kernel, others);
+        let usual = match Team::of(kernel, columns) {
+            Team::Warp if sums * columns.div_ceil(32) > MOST_SUMS => Team::Block(THREADS),
+            team => team,
+        };
+        let may_be = |length: usize| match usual {
+            Team::Warp => is_filled(columns, 32 * length),
+            Team::Block(size) => is_filled(columns, if shares { 32 } else { size } * length),
+        };
+        let runs = Runs::of_columns(kernel, others, self.slots(), may_be);
+        let runs_of_row = columns.div_ceil(runs.length);
+        let parts = if shares { runs_of_row.div_ceil(THREADS).max(1) } else { 1 };
+        let team = if shares { Team::Block(runs_of_row.div_ceil(parts).next_multiple_of(32)) } else { usual };
+        let teams = if team == Team::Warp { THREADS / team.size() } else { 1 };
+        let each = runs_of_row.div_ceil(team.size() * parts) * runs.length;
+        let rows_of_chunk = rows.div_ceil(CHUNKS).max(CHUNK_ROWS);
+        let count = rows.div_ceil(rows_of_chunk).max(1);
+        Chunks { team, teams, parts, shares, runs, each, rows: rows_of_chunk, count }
     }
 
     /// The launch that reduces chunks of rows.
@@ -196,28 +240,13 @@ impl Lowering<'_> {
         across: &[Across<'_>],
         partials: &[BufferId],
         others: &[&Store],
-        [chunk, chunks]: [usize; 2],
+        chunks: Chunks,
     ) -> Result<(), CodegenError> {
         let domain = &kernel.domain;
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
-        let shares = self.shares_columns(kernel, others);
-        let usual = match Team::of(kernel, columns) {
-            Team::Warp if across.len() * columns.div_ceil(32) > MOST_SUMS => Team::Block(THREADS),
-            team => team,
-        };
-        let may_be = |length: usize| match usual {
-            Team::Warp => is_filled(columns, 32 * length),
-            Team::Block(size) => is_filled(columns, if shares { 32 } else { size } * length),
-        };
-        let runs = Runs::of_columns(kernel, others, self.slots(), may_be);
-        let runs_of_row = columns.div_ceil(runs.length);
-        let parts = if shares { runs_of_row.div_ceil(THREADS) } else { 1 };
-        let team = if shares { Team::Block(runs_of_row.div_ceil(parts).next_multiple_of(32)) } else { usual };
+        let Chunks { team, teams, parts, shares, runs, each, rows: chunk, count: chunks } = chunks;
         let size = team.size();
-        // Teams of a block, each with rows of its own.
-        let teams = if team == Team::Warp { THREADS / size } else { 1 };
-        let each = runs_of_row.div_ceil(size * parts) * runs.length;
         let mut code = Code::default();
         code.line("const int unit = blockIdx.y, chunk = blockIdx.x;");
         let lane = if parts > 1 || teams > 1 { "lane" } else { "threadIdx.x" };
@@ -269,6 +298,7 @@ impl Lowering<'_> {
         } else {
             body.block(format!("for (int row = {first}; row < end; row += {teams})"), |body| {
                 in_coordinates(body, "row", 'r', of_rows, &mut |body| {
+                    body.prefetch_row(kernel, [&format!("row + {teams}"), "end"], lane, size);
                     this.reductions(body);
                     this.finish(body, across, others);
                 });
@@ -302,6 +332,55 @@ impl Lowering<'_> {
         let threads = size * teams;
         let block = Block { threads, shared_bytes: 0, blocks: shared_by(threads) };
         self.launch_blocks("chunks", block, [chunks, outer, parts], text)?;
+        Ok(())
+    }
+
+    /// The launch that combines what chunks have of each column: a thread for each of them or, where there are many chunks, several warps of a block
+    /// for 32.
+    fn combine(
+        &mut self,
+        kernel: &Kernel,
+        sums: &[(Across<'_>, BufferId)],
+        chunks: usize,
+    ) -> Result<(), CodegenError> {
+        let domain = &kernel.domain;
+        let [outer, columns] = [domain.outer_axes(), domain.column_axes()].map(|group| domain.extent(group));
+        let mut code = Code::default();
+        let warps = if chunks < MANY_CHUNKS { 1 } else { THREADS / 32 };
+        let of_block = THREADS / warps;
+        code.line(format!(
+            "const int unit = blockIdx.y, column = blockIdx.x * {of_block} + threadIdx.x % {of_block};"
+        ));
+        let mut names = coordinates(&mut code, "unit", 'o', &domain.axes[domain.outer_axes()]);
+        names.resize(domain.outer + domain.rows, "0".into());
+        names.extend(coordinates(&mut code, "column", 'c', &domain.axes[domain.column_axes()]));
+        for (number, (sum, partial)) in sums.iter().enumerate() {
+            let Across { op, value, store } = sum;
+            let dtype = sum_type(kernel.region.instr(*value).dtype);
+            let axes = Axes { names: names.clone(), extents: domain.axes.clone() };
+            let mut body = Body::new(&kernel.region, axes, self.slots());
+            let name = body.slots[partial.0 as usize].read();
+            let identity = constant(op.identity(dtype), dtype);
+            let combined = format!(
+                "combine_chunks<{}, {THREADS}, {warps}, {chunks}, {columns}>({name} + unit * {}, column, {identity})",
+                combiner(*op),
+                chunks * columns,
+            );
+            body.block(format!("if (blockIdx.z == {number})"), |body| {
+                body.code.line(format!("const {} combined = {combined};", register_type(dtype)));
+                body.block(format!("if (threadIdx.x < {of_block} && column < {columns})"), |body| {
+                    let reduced = body.region.instr(store.value).dtype;
+                    let is_rounded = is_narrow(reduced);
+                    let rounded = format!("round_to<{}>(combined)", memory_type(reduced));
+                    body.define(store.value, if is_rounded { rounded.as_str() } else { "combined" });
+                    body.stores([*store]);
+                });
+            });
+            body.code.finish().lines().for_each(|line| code.line(line));
+        }
+        let grid = [columns.div_ceil(of_block), outer, sums.len()];
+        let block = Block { threads: THREADS, shared_bytes: 0, blocks: 2 };
+        self.launch_blocks("", block, grid, code.finish())?;
         Ok(())
     }
 
@@ -602,48 +681,6 @@ fn split(kernel: &Kernel) -> (Vec<Across<'_>>, Vec<&Store>) {
         Across { op, value, store }
     });
     (across.collect(), others)
-}
-
-/// The kernel that combines the chunks' results: they are its columns.
-fn combination(kernel: &Kernel, across: &Across<'_>, partial: BufferId, chunks: usize) -> Kernel {
-    let domain = &kernel.domain;
-    let (outer, columns) = (domain.outer_axes(), domain.column_axes());
-    let kept: Vec<_> = outer.clone().chain(columns.clone()).collect();
-    let extents = |axes: &[usize]| axes.iter().map(|&axis| domain.axes[axis]).collect::<Vec<_>>();
-    let width = domain.extent(columns);
-    let mut index = Index::constant(kept.len() + 1, 0);
-    // partial[outer, chunk, column]
-    let mut stride = 1;
-    for (at, &axis) in kept.iter().enumerate().rev() {
-        index.strides[at] = stride;
-        stride *= domain.axes[axis] as i64;
-        if at == outer.len() {
-            stride = (width * chunks) as i64;
-        }
-    }
-    if kept.len() == outer.len() {
-        // Without columns, the innermost outer axis steps over the chunks.
-        index.strides[..kept.len()].iter_mut().for_each(|stride| *stride *= chunks as i64);
-    }
-    index.strides[kept.len()] = width as i64;
-    let dtype = kernel.region.instr(across.store.value).dtype;
-    let sum = sum_type(dtype);
-    let mut region = Region::default();
-    let load = region.push(InstrKind::Load { buffer: partial, index, guard: vec![] }, sum);
-    let mut value = region.push(InstrKind::Reduce(across.op, Direction::Columns, load), sum);
-    if dtype != sum {
-        value = region.push(InstrKind::Cast(value), dtype);
-    }
-    let strides = kept.iter().map(|&axis| across.store.index.strides[axis]).chain([0]).collect();
-    let index = Index { strides, ..across.store.index.clone() };
-    let store = Store { value, index, buffer: across.store.buffer, mode: StoreMode::Set };
-    Kernel {
-        form: Form::Reduce,
-        domain: Domain { axes: [extents(&kept), vec![chunks]].concat(), outer: 0, rows: kept.len() },
-        region,
-        stores: vec![store],
-        ..kernel.clone()
-    }
 }
 
 /// Whether a type can be reduced.

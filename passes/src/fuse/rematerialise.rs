@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A reader this many kernels later is far.
 const FAR: usize = 10;
+/// A kernel this many kernels before or after a reader may compute a value for it, beside its own.
+const NEAR: usize = 2;
 /// How many times the memory traffic that is saved computing again may cost.
 const PATIENCE: f64 = 6.0;
 /// Bytes of memory that a second of computing again is worth.
@@ -46,14 +48,16 @@ impl Clones {
         self.originals.contains_key(&value)
     }
 
-    /// Whether a kernel may have these members: no clone beside its original, and none away from the kernel that it was
+    /// Whether a kernel may have these members: no clone beside its original, and none far from the kernel that it was
     /// made for, where fusion would compute it as early as the original.
     pub(super) fn allow(&self, members: &BTreeSet<ValueId>) -> bool {
         let mut clones =
             members.iter().filter_map(|member| Some((self.originals.get(member)?, &self.readers[member])));
         let others: BTreeSet<_> = members.iter().filter_map(|m| self.kernel.get(m).copied()).collect();
+        let is_near =
+            |reader: &usize| others.range(reader.saturating_sub(NEAR)..=reader + NEAR).next().is_some();
         clones.all(|(original, readers)| {
-            !members.contains(original) && (others.is_empty() || !others.is_disjoint(readers))
+            !members.contains(original) && (others.is_empty() || readers.iter().any(is_near))
         })
     }
 }

@@ -20,6 +20,7 @@
 #define DEVICE inline
 #define UNROLL
 #define UNROLL_SOME
+#define UNROLL_MANY
 #define ROLLED
 #define CONSTANT static const
 #define __launch_bounds__(...)
@@ -383,6 +384,8 @@ template <int BYTES> void copy_number(void* to, const void* from, bool is_there)
   start_copy(to, from, is_there ? BYTES : 0, BYTES);
 }
 
+// Of memory that is there.
+inline void prefetch_line(const void* place) { (void)*(const volatile char*)place; }
 inline void copy_commit() { emulator::current->group++; }
 
 template <int GROUPS> void copy_wait() {

@@ -50,3 +50,25 @@ template <class Op, class T, int COLUMNS, int LENGTH, int SIZE, class V> DEVICE 
   for (int column = threadIdx.x; column < COLUMNS; column += SIZE) place[column] = of_columns[column];
   __syncthreads();
 }
+
+// Combines what CHUNKS chunks of rows have of a column, from one row of memory to the next: each of WARPS warps of the block every so many of them,
+// then the warps' results in their order, which the first of them gets. All threads of the block must call it.
+template <class Op, int SIZE, int WARPS, int CHUNKS, int COLUMNS, class T>
+DEVICE T combine_chunks(const T* partial, int column, T identity) {
+  T result = identity;
+  if (column < COLUMNS) {
+    UNROLL_MANY
+    for (int chunk = threadIdx.x / (SIZE / WARPS); chunk < CHUNKS; chunk += WARPS)
+      result = Op::combine(result, partial[COLUMNS * chunk + column]);
+  }
+  if constexpr (WARPS > 1) {
+    SHARED(T, of_warps, SIZE);
+    of_warps[threadIdx.x] = result;
+    __syncthreads();
+    if (threadIdx.x < SIZE / WARPS) {
+      UNROLL
+      for (int warp = 1; warp < WARPS; warp++) result = Op::combine(result, of_warps[warp * (SIZE / WARPS) + threadIdx.x]);
+    }
+  }
+  return result;
+}

@@ -32,6 +32,8 @@ template <int COUNT> struct Pointers {
 #define UNROLL _Pragma("unroll")
 // A few turns at a time, whose loads are under way together.
 #define UNROLL_SOME _Pragma("unroll 4")
+// As many as a thread should have loads under way at least.
+#define UNROLL_MANY _Pragma("unroll 16")
 #define ROLLED _Pragma("unroll 1")
 // A table that no thread writes.
 #define CONSTANT __constant__ const
@@ -67,6 +69,9 @@ template <int BYTES> DEVICE void copy_number(void* to, const void* from, bool is
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES), "r"(is_there ? BYTES : 0)
                : "memory");
 }
+
+// Asks the second cache for the line that has this address.
+DEVICE void prefetch_line(const void* place) { asm volatile("prefetch.global.L2 [%0];" ::"l"(place)); }
 
 // Ends this thread's group of copies.
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

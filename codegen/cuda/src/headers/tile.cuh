@@ -251,26 +251,51 @@ template <class Tile, int LENGTH> struct Entries {
   DEVICE const Sum* at(int run) const { return start + STRIDE * row(run) + column(run); }
 };
 
+// Two floats rounded to 16 bits, the first one in the lower half: how neighbours of such a type are stored.
+template <class T> struct Pair {
+  static constexpr bool EXISTS = false;
+};
+template <> struct Pair<bf16> {
+  static constexpr bool EXISTS = true;
+  DEVICE static u32 of(float x, float y) { return bf16_pair(x, y); }
+};
+template <> struct Pair<f16> {
+  static constexpr bool EXISTS = true;
+  DEVICE static u32 of(float x, float y) { return half_pair(x, y); }
+};
+
 // Neighbours that a thread has one after the other, as number `at` of LENGTH, are one access of memory, or one for each 16 bytes; some are
-// alone.
+// alone. What is stored with 16 bits is given as floats.
 template <class T, int LENGTH> struct Run {
-  struct alignas(LENGTH * sizeof(T) < 16 ? LENGTH * sizeof(T) : 16) Numbers {
+  static constexpr int BYTES = LENGTH * sizeof(T), ALIGNMENT = BYTES < 16 ? BYTES : 16;
+  struct alignas(ALIGNMENT) Numbers {
     T at[LENGTH];
   };
+  struct alignas(ALIGNMENT) Words {
+    u32 at[(BYTES + 3) / 4];
+  };
   Numbers numbers;
+  Words words;
+  float before;
 
   DEVICE T get(int at, bool is_alone, const T* place) {
     if (is_alone) return *place;
     if (at == 0) numbers = *(const Numbers*)place;
     return numbers.at[at];
   }
-  DEVICE void put(int at, bool is_alone, T* place, T value) {
+  template <class V> DEVICE void put(int at, bool is_alone, T* place, V value) {
     if (is_alone) {
-      *place = value;
+      *place = narrow<T>(value);
       return;
     }
-    numbers.at[at] = value;
-    if (at == LENGTH - 1) *(Numbers*)(place - at) = numbers;
+    if constexpr (Pair<T>::EXISTS) {
+      if (at % 2 == 1) words.at[at / 2] = Pair<T>::of(before, value);
+      before = value;
+      if (at == LENGTH - 1) *(Words*)(place - at) = words;
+    } else {
+      numbers.at[at] = value;
+      if (at == LENGTH - 1) *(Numbers*)(place - at) = numbers;
+    }
   }
 };
 
@@ -313,6 +338,26 @@ template <int COUNT, class Act> DEVICE void for_each_share(Act act) {
   for (int i = 0; i < share<COUNT>(); i++) {
     const int at = threadIdx.x + i * THREADS;
     if (COUNT % THREADS == 0 || at < COUNT) act(i, at);
+  }
+}
+
+// Bytes of a line of the caches.
+constexpr int CACHE_LINE = 128;
+
+// Asks the second cache for a row, by SIZE threads.
+template <class T, int COLUMNS, int SIZE> DEVICE void prefetch_row(int lane, const T* first) {
+  constexpr int OF_LINE = CACHE_LINE / sizeof(T);
+  UNROLL
+  for (int column = lane * OF_LINE; column < COLUMNS; column += SIZE * OF_LINE) prefetch_line(first + column);
+}
+
+// Starts copies of a row to shared memory, in pieces of 16 bytes, each by that of SIZE threads which has it as a run.
+template <int COLUMNS, int SIZE, class T> DEVICE void copy_row(T* to, const T* from, int lane) {
+  constexpr int OF_PIECE = 16 / sizeof(T);
+  UNROLL_MANY
+  for (int first = lane * OF_PIECE; first < COLUMNS; first += SIZE * OF_PIECE) {
+    const int left = COLUMNS - first;
+    copy_async(to + first, from + first, left < OF_PIECE ? left * (int)sizeof(T) : 16);
   }
 }
 

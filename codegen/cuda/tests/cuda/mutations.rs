@@ -64,6 +64,21 @@ fn short_rows() -> Case {
     products::case("short rows".into(), bench, 1e-4)
 }
 
+/// A sum across so many rows that warps share what its chunks have.
+fn many_rows() -> Case {
+    let [rows, columns] = [600, 5];
+    let (mut bench, mut random) = (Bench::default(), Random(7));
+    let x = bench.input("x", random.tensor(&TensorType::new(DType::F32, [rows, columns]), -1.0, 1.0));
+    let y = bench.output("y", DType::F32, &[columns]);
+    let mut p = Program::default();
+    let value = p.load(x, DType::F32, at(&[columns as i64, 1]));
+    let sum = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Rows, value), DType::F32);
+    p.store(sum, y, at(&[0, 1]));
+    let domain = Domain { axes: vec![rows, columns], outer: 0, rows: 1 };
+    bench.kernel(Form::Reduce, domain, p.region, p.stores);
+    products::case("many rows".into(), bench, 1e-4)
+}
+
 /// The text without the `number`-th of these words.
 fn without(text: &str, word: &str, number: usize) -> String {
     let (at, _) = text.match_indices(word).nth(number).expect("the text has that many");
@@ -90,7 +105,7 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
         return;
     }
     let mut cases = products::few_small();
-    cases.extend([long_rows(), short_rows(), strips::few_small()]);
+    cases.extend([long_rows(), short_rows(), many_rows(), strips::few_small()]);
     cases.extend(gemv::few_small());
     let mut renderer = Renderer::new(Options::default());
     let same = |function: &Function| function.text.clone();

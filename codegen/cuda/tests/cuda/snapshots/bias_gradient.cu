@@ -55,28 +55,12 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_rows_bias_gradient_tanh_mul_redu
     float* g_rows_bias_gradient_reduce_3,
     const float* g_partial)
 {
-  const int row = blockIdx.x * 8 + threadIdx.x / WARP;
-  const int lane = threadIdx.x % WARP;
-  if (row >= 17) return;
-  float early_v0[1];
-  UNROLL
-  for (int i = 0; i < 1; i++) {
-    const int column = lane + i * 32;
-    if (column >= 19) continue;
-    const float v0 = g_partial[row + 17 * column];
-    early_v0[i] = v0;
-  }
-  float sum_v1 = 0.0f;
-  UNROLL
-  for (int i = 0; i < 1; i++) {
-    const int column = lane + i * 32;
-    if (column >= 19) continue;
-    const float v0 = early_v0[i];
-    sum_v1 = Sum::combine(sum_v1, v0);
-  }
-  const float v1 = reduce_warp<Sum>(sum_v1);
-  __syncwarp();
-  if (lane == 0) {
-    g_rows_bias_gradient_reduce_3[row] = v1;
+  const int unit = blockIdx.y, column = blockIdx.x * 256 + threadIdx.x % 256;
+  if (blockIdx.z == 0) {
+    const float combined = combine_chunks<Sum, 256, 1, 19, 17>(g_partial + unit * 323, column, 0.0f);
+    if (threadIdx.x < 256 && column < 17) {
+      const float v3 = combined;
+      g_rows_bias_gradient_reduce_3[column] = v3;
+    }
   }
 }

@@ -46,14 +46,24 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_kernel0_parts(
 
 KERNEL __launch_bounds__(256, 1) kernel_kernel0(float* g_c, const float* g_partial) {
   const int block = blockIdx.x;
-  const int point = block * 256 + threadIdx.x;
+  const int point = (block * 256 + threadIdx.x) * 4;
   if (point >= 1920) return;
-  float sum = g_partial[point];
+  using Part = Run<float, 4>::Numbers;
+  Part sum = *(const Part*)&g_partial[point];
   UNROLL
-  for (int part = 1; part < 2; part++) sum += g_partial[part * 1920 + point];
+  for (int part = 1; part < 2; part++) {
+    const Part next = *(const Part*)&g_partial[part * 1920 + point];
+    UNROLL
+    for (int at = 0; at < 4; at++) sum.at[at] += next.at[at];
+  }
   const int i0 = point / 960, i1 = point / 40 % 24, i2 = point % 40;
-  const float v0 = sum;
-  const float v1 = erff(v0);
-  const float v2 = v1 * v0;
-  g_c[960 * i0 + 40 * i1 + i2] = v2;
+  Run<float, 4> run_0;
+  UNROLL
+  for (int at = 0; at < 4; at++) {
+    const int along = i2 + at;
+    const float v0 = sum.at[at];
+    const float v1 = erff(v0);
+    const float v2 = v1 * v0;
+    run_0.put(at, false, &g_c[960 * i0 + 40 * i1 + along], v2);
+  }
 }
