@@ -391,6 +391,11 @@ impl Lowering<'_> {
         });
     }
 
+    /// Launches from now on read and write so many bytes.
+    pub(super) fn moves_bytes(&mut self, read: usize, written: usize) {
+        self.bytes = [read, written];
+    }
+
     pub(super) fn slots(&self) -> &[Slot] {
         &self.slots
     }

@@ -378,6 +378,9 @@ impl Lowering<'_> {
             });
             body.code.finish().lines().for_each(|line| code.line(line));
         }
+        let bytes_of = |partial: BufferId| self.slots()[partial.0 as usize].bytes;
+        let read: usize = sums.iter().map(|(_, partial)| bytes_of(*partial)).sum();
+        self.moves_bytes(read, read / chunks);
         let grid = [columns.div_ceil(of_block), outer, sums.len()];
         let block = Block { threads: THREADS, shared_bytes: 0, blocks: 2 };
         self.launch_blocks("", block, grid, code.finish())?;

@@ -439,3 +439,22 @@ impl Rewriter<'_> {
         Ok(clone)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values 1 and 2 of kernels 4 and 5, 3 of kernel 21; value 9 is value 1, computed again for kernel 20.
+    #[test]
+    fn clones_are_computed_beside_their_reader_or_near_it() {
+        let id = ValueId::from_index;
+        let clones = Clones {
+            originals: BTreeMap::from([(id(9), id(1))]),
+            kernel: BTreeMap::from([(id(1), 4), (id(2), 5), (id(3), 21)]),
+            readers: BTreeMap::from([(id(9), BTreeSet::from([20]))]),
+        };
+        let allows = |members: &[usize]| clones.allow(&members.iter().map(|&member| id(member)).collect());
+        assert!(allows(&[9]) && allows(&[9, 3]) && allows(&[1, 2]));
+        assert!(!allows(&[9, 2]) && !allows(&[9, 1]));
+    }
+}

@@ -3,6 +3,7 @@
 use super::access::SECTOR;
 use super::card::Card;
 use super::occupancy::{Resources, WARP, resident_blocks};
+use super::pipe::is_of_registers;
 use super::warp::{Memory, Position, Trace, run};
 use super::{Bound, ModelError, Sass, Work, cubin, disassembler};
 use crate::launches::{Function, Launch, Launches, StreamOp};
@@ -207,6 +208,7 @@ fn estimate(card: &Card, Code { sass, resources }: &Code, shape: Shape) -> Estim
         }),
         l1: mean(|trace| trace.l1),
         alone: mean(|trace| trace.alone),
+        goes_on: goes_on(sass),
     };
     let beside = traces.iter().find_map(|trace| beside(sass, trace));
     Estimate { beside, ..Estimate::new(card, *resources, work, &traces) }
@@ -257,6 +259,13 @@ fn samples(sass: &Sass, card: &Card, shape: Shape, memory: Memory) -> Vec<Trace>
     // Those that run for long differ little.
     let count = if first.instructions > LONG { 1 } else { SAMPLES };
     std::iter::once(first).chain((1..count).map(sample)).collect()
+}
+
+/// Whether code has products of warpgroups, and none that waits for what a warp has computed for it.
+fn goes_on(sass: &Sass) -> bool {
+    let mut products =
+        sass.instructions.iter().filter(|instruction| instruction.name() == "HGMMA").peekable();
+    products.peek().is_some() && !products.any(is_of_registers)
 }
 
 fn mean(traces: &[Trace], of: fn(&Trace) -> f64) -> f64 {

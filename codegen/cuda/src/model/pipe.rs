@@ -102,12 +102,16 @@ fn of_warpgroup(instruction: &Instruction) -> Option<[u64; 3]> {
     numbers.try_into().ok()
 }
 
+/// Whether a product of a warpgroup has its first operand in registers.
+pub(super) fn is_of_registers(instruction: &Instruction) -> bool {
+    let first = instruction.operands.get(1).map(|operand| &operand.place);
+    instruction.name() == "HGMMA" && matches!(first, Some(Place::Register(_)))
+}
+
 /// Bytes of 16-bit operands in shared memory that a warp's quarter of a product of a warpgroup reads. The first operand may be in registers.
 pub(super) fn operand_bytes(instruction: &Instruction) -> u64 {
-    let is_in_registers =
-        matches!(instruction.operands.get(1).map(|operand| &operand.place), Some(Place::Register(_)));
     of_warpgroup(instruction).map_or(0, |[rows, columns, terms]| {
-        let rows = if is_in_registers { 0 } else { rows };
+        let rows = if is_of_registers(instruction) { 0 } else { rows };
         (rows + columns) * terms * 2 / 4
     })
 }

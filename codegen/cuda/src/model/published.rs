@@ -148,7 +148,7 @@ struct Counted {
 impl Counted {
     fn work(self, blocks: usize, threads: usize, resident: usize, bytes: f64) -> Work {
         let Counted { sectors, instructions, busy, l1, alone } = self;
-        Work { blocks, threads, resident, bytes, sectors, instructions, busy, l1, alone }
+        Work { blocks, threads, resident, bytes, sectors, instructions, busy, l1, alone, goes_on: false }
     }
 }
 
