@@ -50,7 +50,7 @@ pub(crate) struct Args {
     seed: u64,
     /// Instead of all that: N random programs at scale with everything that must hold of them, on the CPU. Each has a seed of its own,
     /// the numbers from --seed on
-    #[arg(long, value_name = "N", conflicts_with_all = ["random", "filter", "verbose", "device"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["random", "small", "filter", "verbose", "device"])]
     programs: Option<u64>,
     /// Stop after T seconds, even if programs are left
     #[arg(long, value_name = "T", requires = "programs")]
@@ -67,6 +67,9 @@ pub(crate) struct Args {
     /// Judge the programs of the seeds that come in
     #[arg(long, hide = true, requires = "programs")]
     worker: bool,
+    /// Without products that no cache holds, or that fill a GPU: on an emulator they take minutes
+    #[arg(long)]
+    small: bool,
     /// Only cases whose name contains this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -203,10 +206,13 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
             cases.extend(continuation(args.seed, name, &config, stored)?);
         }
     }
-    if args.target.device_name() == "cpu" {
-        for product in LARGE_PRODUCTS {
-            cases.push(large_product(args.seed, product)?);
-        }
+    let large = match args.target.device_name() {
+        _ if args.small => &[][..],
+        "cpu" => &LARGE_PRODUCTS,
+        _ => &LARGE_PRODUCTS_OF_GPUS,
+    };
+    for product in large {
+        cases.push(large_product(args.seed, *product)?);
     }
     cases.sort_by(|a, b| a.group.cmp(&b.group));
     Ok(cases)
@@ -216,6 +222,11 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
 /// blocks depends on the machine.
 const LARGE_PRODUCTS: [(usize, usize, usize, usize); 3] =
     [(110, 600, 6_000, 1), (40, 18, 30_000, 0), (96, 1_024, 160, 1)];
+
+/// The same for GPUs: products with so many tiles that these are large ones, of warpgroups where there are such. Both operands along the sum, both
+/// along their rows, sums that do not end with a step, sums in parts.
+const LARGE_PRODUCTS_OF_GPUS: [(usize, usize, usize, usize); 4] =
+    [(2_048, 2_048, 96, 1), (2_048, 2_048, 96, 0), (1_300, 1_500, 104, 1), (512, 1_024, 4_096, 0)];
 
 /// One of the large products.
 fn large_product(seed: u64, (rows, columns, k, summed): (usize, usize, usize, usize)) -> Result<Case> {

@@ -63,7 +63,7 @@ fn tally(out: &str) -> [usize; 2] {
 fn selftest(work: &Workplace, settings: &[(&str, &str)]) -> Option<Vec<Ended>> {
     let processes = std::thread::available_parallelism().map_or(1, usize::from);
     let start = |part: usize| {
-        let mut command = command(work, &format!("selftest --verbose --share {part}/{processes}"))?;
+        let mut command = command(work, &format!("selftest --small --verbose --share {part}/{processes}"))?;
         Some(command.envs(settings.iter().copied()).spawn().unwrap())
     };
     let running: Vec<_> = (1..=processes).map(start).collect::<Option<_>>()?;
@@ -93,8 +93,9 @@ fn selftest_passes() {
 #[test]
 fn selftest_passes_with_other_products() {
     let work = Workplace::new();
-    for flags in ["step --dtype bf16", "step --tf32"] {
-        let Some(out) = succeed(&work, &format!("selftest --filter {flags}"), &[]) else { return };
+    // Tiles of warpgroups among them.
+    for flags in ["--filter step --dtype bf16", "--filter step --tf32", "--filter 1300 --dtype bf16"] {
+        let Some(out) = succeed(&work, &format!("selftest {flags}"), &[]) else { return };
         assert!(tally(&out)[0] > 0 && tally(&out)[1] == 0, "{out}");
     }
 }

@@ -602,9 +602,6 @@ template <bool ALONG_ROWS> u16 number(u64 matrix, int row, int term) {
   return bits;
 }
 
-inline float value_of(const bf16*, u16 bits) { return float_of_bits((u32)bits << 16); }
-inline float value_of(const f16*, u16 bits) { return half_value(bits); }
-
 }  // namespace emulator
 
 template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct {
@@ -612,7 +609,8 @@ template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct War
 
   static void add(float* results, const emulator::Rows& a_rows, u64 b_matrix) {
     const int thread = emulator::current->number % 128, g = thread % 32 / 4, q = thread % 4;
-    const auto value = [](u16 bits) { return emulator::value_of((const T*)nullptr, bits); };
+    // That of `numbers.cuh`, which may lie in the namespace of a function.
+    const auto value = [](u16 bits) { return widen(T{bits}); };
     float a[2][TERMS];
     for (int half = 0; half < 2; half++)
       for (int k = 0; k < TERMS; k++) {
