@@ -43,6 +43,8 @@ pub enum Bound {
     Shared,
     /// Waits that resident warps do not hide.
     Latency,
+    /// Warps that wait for parts of a multiprocessor which others have.
+    Queues,
     /// Too few blocks: more than half of the multiprocessors' time is idle.
     Blocks,
 }
@@ -61,6 +63,7 @@ impl Bound {
             Bound::Tensor => "tensor",
             Bound::Shared => "shared",
             Bound::Latency => "latency",
+            Bound::Queues => "queues",
             Bound::Blocks => "blocks",
         }
     }
@@ -91,6 +94,9 @@ pub struct Work {
     pub goes_on: bool,
 }
 
+/// A launch that takes no longer than so many times what its busiest part does is said to come from that.
+const NEARLY_ALL: f64 = 1.1;
+
 /// Of each pipe, in its order.
 const OF_PIPES: [Bound; PIPES] =
     [Bound::F32, Bound::Integer, Bound::Integer, Bound::Special, Bound::F64, Bound::Tensor];
@@ -107,7 +113,10 @@ impl Work {
         let busiest = self.blocks.div_ceil(card.multiprocessors) * warps;
         let of_scheduler = busiest.div_ceil(SCHEDULERS) as f64;
         let all = (self.blocks * warps) as f64;
+        // Where one part alone is busy, the queue is for that.
+        let queues = if self.goes_on { 0.0 } else { self.queueing(card) };
         let cycles = [
+            (Bound::Queues, queues),
             (Bound::L2, self.sectors * SECTOR as f64 * all / card.l2_bytes),
             (Bound::Issue, self.instructions * of_scheduler),
             (Bound::Shared, self.l1 * busiest as f64),
@@ -118,7 +127,7 @@ impl Work {
         std::iter::once((Bound::Memory, self.bytes / (card.bandwidth * MEMORY_SHARE))).chain(timed).collect()
     }
 
-    /// Seconds of the multiprocessor with the most blocks, where a scheduler's warps queue for its parts.
+    /// Cycles of the multiprocessor with the most blocks, where a scheduler's warps queue for its parts.
     fn queueing(&self, card: &Card) -> f64 {
         let warps = self.threads.div_ceil(WARP);
         let of_multiprocessor = self.blocks.div_ceil(card.multiprocessors);
@@ -137,14 +146,19 @@ impl Work {
             round = waiting + at_parts.iter().sum::<f64>();
             waiting_before = at_parts.iter().map(|time| warps as f64 * time / round).collect();
         }
-        per_scheduler(of_multiprocessor) as f64 / at_once.max(1) as f64 * round / card.clock
+        per_scheduler(of_multiprocessor) as f64 / at_once.max(1) as f64 * round
     }
 
     /// Seconds from this launch to the next one, and what they come from.
     pub fn time(&self, card: &Card) -> (Bound, f64) {
-        let longest = self.bounds(card).into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
-        let (bound, longest) = longest.expect("there are bounds");
-        let seconds = if self.goes_on { longest } else { longest.max(self.queueing(card)) };
+        let bounds = self.bounds(card);
+        let (queues, parts): (Vec<_>, Vec<_>) =
+            bounds.into_iter().partition(|(bound, _)| *bound == Bound::Queues);
+        let longest = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let (busiest, longest) = longest.expect("there are bounds");
+        let queues = queues[0].1;
+        let bound = if queues > NEARLY_ALL * longest { Bound::Queues } else { busiest };
+        let seconds = longest.max(queues);
         let is_idle = 2 * self.blocks < self.blocks.div_ceil(card.multiprocessors) * card.multiprocessors;
         let is_everywhere = matches!(bound, Bound::Memory | Bound::L2);
         let bound = if is_idle && !is_everywhere { Bound::Blocks } else { bound };
@@ -202,7 +216,7 @@ mod tests {
         let mut work = Work { instructions: 100.0, ..idle() };
         work.busy[Pipe::Integer as usize] = 100.0;
         // 32 warps of each scheduler, four at a time.
-        check(work, Bound::Integer, 32.0 / 4.0 * 100.0 * 5.0);
+        check(work, Bound::Queues, 32.0 / 4.0 * 100.0 * 5.0);
         check(Work { goes_on: true, ..work }, Bound::Integer, 3200.0);
         // With a block alone that takes longer, there is waiting in which nobody is in the way.
         let alone = Work { resident: 1, threads: 128, alone: 1000.0, ..work };
