@@ -55,11 +55,14 @@ template <class Op, class T, int COLUMNS, int LENGTH, int SIZE, class V> DEVICE 
 // then the warps' results in their order, which the first of them gets. All threads of the block must call it.
 template <class Op, int SIZE, int WARPS, int CHUNKS, int COLUMNS, class T>
 DEVICE T combine_chunks(const T* partial, int column, T identity) {
+  const int first = WARPS > 1 ? threadIdx.x / (SIZE / WARPS) : 0;
   T result = identity;
   if (column < COLUMNS) {
     UNROLL_MANY
-    for (int chunk = threadIdx.x / (SIZE / WARPS); chunk < CHUNKS; chunk += WARPS)
-      result = Op::combine(result, partial[COLUMNS * chunk + column]);
+    for (int i = 0; i < (CHUNKS + WARPS - 1) / WARPS; i++) {
+      const int chunk = first + i * WARPS;
+      if (CHUNKS % WARPS == 0 || chunk < CHUNKS) result = Op::combine(result, partial[COLUMNS * chunk + column]);
+    }
   }
   if constexpr (WARPS > 1) {
     SHARED(T, of_warps, SIZE);
