@@ -67,7 +67,7 @@ pub(crate) struct Args {
     /// Judge the programs of the seeds that come in
     #[arg(long, hide = true, requires = "programs")]
     worker: bool,
-    /// Without products that no cache holds, or that fill a GPU: on an emulator they take minutes
+    /// Leave out products that no cache holds, or that fill a GPU: an emulator takes minutes for them
     #[arg(long)]
     small: bool,
     /// Only cases whose name contains this
@@ -223,8 +223,8 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
 const LARGE_PRODUCTS: [(usize, usize, usize, usize); 3] =
     [(110, 600, 6_000, 1), (40, 18, 30_000, 0), (96, 1_024, 160, 1)];
 
-/// The same for GPUs: products with so many tiles that these are large ones, of warpgroups where there are such. Both operands along the sum, both
-/// along their rows, sums that do not end with a step, sums in parts.
+/// The same for GPUs, with enough tiles that the lowering chooses large ones, which warpgroups compute where the card has them: both operands
+/// contiguous along the sum, both along their rows, a sum that ends within a step, a sum in parts.
 const LARGE_PRODUCTS_OF_GPUS: [(usize, usize, usize, usize); 4] =
     [(2_048, 2_048, 96, 1), (2_048, 2_048, 96, 0), (1_300, 1_500, 104, 1), (512, 1_024, 4_096, 0)];
 

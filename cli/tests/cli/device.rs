@@ -93,7 +93,7 @@ fn selftest_passes() {
 #[test]
 fn selftest_passes_with_other_products() {
     let work = Workplace::new();
-    // Tiles of warpgroups among them.
+    // The last one has tiles that warpgroups compute.
     for flags in ["--filter step --dtype bf16", "--filter step --tf32", "--filter 1300 --dtype bf16"] {
         let Some(out) = succeed(&work, &format!("selftest {flags}"), &[]) else { return };
         assert!(tally(&out)[0] > 0 && tally(&out)[1] == 0, "{out}");

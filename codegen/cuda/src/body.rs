@@ -282,8 +282,8 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Whether a value, 1 at most, is wanted beside numbers that are no smaller than 1, or its square is: then its last digits do not count where it is
-/// small.
+/// Whether a value of 1 at most is only added to constants of at least 1, itself or its square: then its absolute error matters, not the relative
+/// one.
 fn is_beside_one(region: &Region, value: Scalar) -> bool {
     let is_large = |x: Scalar| match region.instr(x).kind {
         InstrKind::Constant(constant) => constant.value().abs() >= 1.0,

@@ -391,7 +391,7 @@ impl Lowering<'_> {
         });
     }
 
-    /// Launches from now on read and write so many bytes.
+    /// As `moves`, with the bytes that later launches read and write.
     pub(super) fn moves_bytes(&mut self, read: usize, written: usize) {
         self.bytes = [read, written];
     }
@@ -420,13 +420,13 @@ impl Lowering<'_> {
         Ok(BufferId(self.slots.len() as u32 - 1))
     }
 
-    /// An array of the function that is being written, until `remove_locals`.
+    /// A buffer that stands for an array of the function at hand, until `remove_locals`.
     pub(super) fn add_local(&mut self, name: String, dtype: DType, bytes: usize) -> BufferId {
         self.slots.push(Slot::new(name, dtype, bytes, false));
         BufferId(self.slots.len() as u32 - 1)
     }
 
-    /// Forgets the last `count` arrays.
+    /// Removes the last `count` of these buffers.
     pub(super) fn remove_locals(&mut self, count: usize) {
         self.slots.truncate(self.slots.len() - count);
     }

@@ -10,7 +10,7 @@ use kernfusion_ir::kernel::{
     Operand, Product, Region, Scalar, Store, StoreMode,
 };
 use kernfusion_ir::{Binary, DType};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 impl Lowering<'_> {
@@ -238,48 +238,42 @@ fn slices(kernel: &Kernel, contraction: &Contraction, slice_bytes: usize) -> [us
         return [1, 1];
     }
     let parts = |bytes: usize| bytes.div_ceil(slice_bytes.max(1));
-    let [entries, values] = [
-        contraction.products.iter().map(|product| product.dtype.size()).sum::<usize>(),
-        contraction
-            .consumers
-            .iter()
-            .map(|consumer| kernel.region.instr(consumer.value).dtype.size())
-            .max()
-            .unwrap_or(0),
-    ];
-    let slices = |bytes: usize, most: usize| {
-        parts(bytes * domain.points()).clamp(1, most).min(domain.axes[domain.outer].max(1))
-    };
+    let most_slices = domain.axes[domain.outer].max(1);
+    // Of a point.
+    let entries: usize = contraction.products.iter().map(|product| product.dtype.size()).sum();
+    let distinct: BTreeSet<_> = contraction.consumers.iter().map(|consumer| consumer.value).collect();
+    let values: usize = distinct.into_iter().map(|value| kernel.region.instr(value).dtype.size()).sum();
     if values >= entries || values == 0 {
-        return [slices(entries, MOST_SLICES), 1];
+        return [parts(entries * domain.points()).clamp(1, MOST_SLICES.min(most_slices)), 1];
     }
-    let slices = slices(values, MOST_SLICES / 2);
+    let slices = parts(values * domain.points()).clamp(1, (MOST_SLICES / 2).min(most_slices));
     [slices, parts(entries * domain.points() / slices).clamp(1, MOST_PIECES)]
 }
 
 /// The rows of some of a domain's axes: for each, the first one, and how many.
 type Ranges = Vec<(usize, Range<usize>)>;
 
-/// About so many pieces of a domain's rows, the largest first, none of which has a part of several rows of its first axis.
+/// A domain's rows in about this many pieces, the largest first: along the first axis or, where that has too few points, each of these in pieces of
+/// the second one.
 fn cuts(domain: &Domain, pieces: usize) -> Vec<Ranges> {
-    let along = |axis: usize, pieces: usize, multiple: usize| {
+    let along = |axis: usize, pieces: usize| {
         let extent = domain.axes[axis];
-        let height = extent.div_ceil(pieces).next_multiple_of(multiple).min(extent).max(1);
+        let height = extent.div_ceil(pieces).max(1);
+        // Where a piece has several tiles, these are whole.
+        let height = if height > LARGE[0] { height.next_multiple_of(LARGE[0]) } else { height };
         (0..extent.max(1)).step_by(height).map(move |first| (axis, first..(first + height).min(extent)))
     };
-    let axes = domain.row_axes();
-    let first = axes.start;
-    match domain.axes.get(first).copied() {
-        _ if pieces == 1 || axes.is_empty() => vec![vec![]],
-        Some(extent) if extent >= pieces || axes.len() == 1 => {
-            along(first, pieces, 1).map(|range| vec![range]).collect()
-        }
-        extent => {
-            let of_each = pieces.div_ceil(extent.unwrap_or(1).max(1));
-            let inner = along(first + 1, of_each, LARGE[0]);
-            let outer = along(first, extent.unwrap_or(1).max(1), 1);
-            outer.flat_map(|outer| inner.clone().map(move |inner| vec![outer.clone(), inner])).collect()
-        }
+    let [first, rest @ ..] = &domain.axes[domain.row_axes()] else { return vec![vec![]] };
+    let axis = domain.outer;
+    if pieces == 1 {
+        vec![vec![]]
+    } else if *first >= pieces || rest.is_empty() {
+        along(axis, pieces).map(|range| vec![range]).collect()
+    } else {
+        let inner = along(axis + 1, pieces.div_ceil((*first).max(1)));
+        along(axis, *first)
+            .flat_map(|outer| inner.clone().map(move |inner| vec![outer.clone(), inner]))
+            .collect()
     }
 }
 
@@ -320,7 +314,7 @@ fn row_length(domain: &Domain) -> usize {
     domain.extent(domain.column_axes()).max(1)
 }
 
-/// From a row to the next, where each begins at a multiple of 16 bytes, unless rows are shorter than that, and long ones with a line of the caches.
+/// Numbers from a row to the next: rows begin at multiples of 16 bytes, unless they are shorter than that, and long ones at a line of the caches.
 fn row_stride(domain: &Domain, dtype: DType) -> usize {
     let length = row_length(domain);
     let multiple = if length < LONG_ROW { PIECE } else { CACHE_LINE } / dtype.size();
@@ -328,12 +322,12 @@ fn row_stride(domain: &Domain, dtype: DType) -> usize {
 }
 
 /// Bytes that products copy at a time, and those of a line of the caches.
-const PIECE: usize = 16;
+pub(super) const PIECE: usize = 16;
 const CACHE_LINE: usize = 128;
-/// Numbers of a row beside which those between its end and the next line are few.
+/// Numbers of a row that is so long that those up to the next line are few beside them.
 const LONG_ROW: usize = 1024;
 
-/// As `dense`, with rows that begin at multiples of 16 bytes, however long they are: products copy them in such pieces.
+/// As `dense`, with rows `row_stride` apart: products copy them in pieces of 16 bytes.
 fn aligned(domain: &Domain, dtype: DType) -> Index {
     let mut index = dense(domain);
     let (length, stride) = (row_length(domain) as i64, row_stride(domain, dtype) as i64);
@@ -442,6 +436,23 @@ mod tests {
     use kernfusion_ir::TensorType;
     use kernfusion_ir::evaluate::{Array, Precision};
     use kernfusion_ir::kernel::{Buffer, BufferRole, KernelGraph, interpret};
+
+    /// Every row is in one piece.
+    #[test]
+    fn pieces_are_of_whole_tiles() {
+        let pieces = |rows: &[usize], count| -> Vec<Vec<[usize; 2]>> {
+            let domain = Domain { axes: [&[3], rows, &[50]].concat(), outer: 1, rows: rows.len() };
+            let ends =
+                |ranges: Ranges| ranges.into_iter().map(|(_, range)| [range.start, range.end]).collect();
+            cuts(&domain, count).into_iter().map(ends).collect()
+        };
+        let of_two = [[[0, 1], [0, 512]], [[0, 1], [512, 1024]], [[1, 2], [0, 512]], [[1, 2], [512, 1024]]];
+        assert_eq!(pieces(&[2, 1024], 4), of_two);
+        assert_eq!(pieces(&[8, 20], 3), [[[0, 3]], [[3, 6]], [[6, 8]]]);
+        assert_eq!(pieces(&[700], 4), [[[0, 256]], [[256, 512]], [[512, 700]]]);
+        assert_eq!(pieces(&[7], 4), [[[0, 2]], [[2, 4]], [[4, 6]], [[6, 7]]]);
+        assert_eq!((pieces(&[7], 1), pieces(&[], 4)), (vec![vec![]], vec![vec![]]));
+    }
 
     /// Slices of rows add up to the whole: products along the columns and across the rows of x·yᵀ.
     #[test]

@@ -27,7 +27,7 @@ const BLOCK_COLUMNS: usize = 8192;
 /// The most chunks of rows, about four blocks for each multiprocessor of a large card, and the fewest rows of one.
 const CHUNKS: usize = 512;
 const CHUNK_ROWS: usize = 8;
-/// With so many chunks, several warps share those of a column.
+/// From this many chunks on, several warps combine those of a column.
 const MANY_CHUNKS: usize = 64;
 /// Columns of a row that a thread keeps in registers.
 const MOST_UNROLLED: usize = 32;
@@ -105,9 +105,9 @@ struct Chunks {
     team: Team,
     /// Teams of a block, each with rows of its own.
     teams: usize,
-    /// Blocks that share out a row's columns, if they do.
-    parts: usize,
+    /// Whether blocks share out a row's columns, and how many.
     shares: bool,
+    parts: usize,
     runs: Runs,
     /// Columns of a thread.
     each: usize,

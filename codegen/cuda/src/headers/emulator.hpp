@@ -384,7 +384,7 @@ template <int BYTES> void copy_number(void* to, const void* from, bool is_there)
   start_copy(to, from, is_there ? BYTES : 0, BYTES);
 }
 
-// Of memory that is there.
+// Reads a byte: where no memory is, that ends the run.
 inline void prefetch_line(const void* place) { (void)*(const volatile char*)place; }
 inline void copy_commit() { emulator::current->group++; }
 

@@ -43,8 +43,12 @@ template <class T> DEVICE T larger(T x, T y) { return x > y ? x : y >= x ? y : x
 DEVICE float larger(float x, float y) { return maximum(x, y); }
 template <class T> DEVICE T smaller(T x, T y) { return x < y ? x : y <= x ? y : x + y; }
 
-// tanh x, off by 3e-7 at most, which counts where x is small, unless 1 is added.
-DEVICE float tanh_beside_one(float x) { return 1.0f - 2.0f * reciprocal(1.0f + fast_exp2(x * 2.8853901f)); }
+// tanh x = ±(1 − 2 / (e^2|x| + 1)), with an absolute error of 4e-7 at most, by the errors of its parts, and less where |x| is large: enough
+// for what is added to 1.
+DEVICE float tanh_beside_one(float x) {
+  const float size = 1.0f - 2.0f * reciprocal(1.0f + fast_exp2(fabsf(x) * 2.8853901f));
+  return x < 0.0f ? -size : size;
+}
 
 // −1, 0 or 1; NaN of NaN.
 template <class T> DEVICE T sign_of(T x) { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x; }

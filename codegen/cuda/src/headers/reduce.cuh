@@ -51,8 +51,8 @@ template <class Op, class T, int COLUMNS, int LENGTH, int SIZE, class V> DEVICE 
   __syncthreads();
 }
 
-// Combines what CHUNKS chunks of rows have of a column, from one row of memory to the next: each of WARPS warps of the block every so many of them,
-// then the warps' results in their order, which the first of them gets. All threads of the block must call it.
+// Combines the results of CHUNKS chunks for one column, `COLUMNS` numbers apart in memory: each of the WARPS warps that share a column takes every
+// WARPS-th chunk, and the first of them combines the warps' results in their order. All threads of the block must call it.
 template <class Op, int SIZE, int WARPS, int CHUNKS, int COLUMNS, class T>
 DEVICE T combine_chunks(const T* partial, int column, T identity) {
   const int first = WARPS > 1 ? threadIdx.x / (SIZE / WARPS) : 0;

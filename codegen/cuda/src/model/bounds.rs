@@ -1,5 +1,5 @@
-//! From what a launch asks of a card to a time: the longest of what each part of the card needs, and what warps need that queue for the parts
-//! of a multiprocessor.
+//! From what a launch asks of a card to a time: the longest of what each part of the card needs, and of the time that warps take which queue for
+//! the parts of a multiprocessor.
 //!
 //! ```text
 //! memory    bytes / (bandwidth · share)
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Few warps keep no part of a multiprocessor busy all of the time: while one computes, another waits for what a third has. Mean value analysis of
-//! a closed network of queues (Reiser and Lavenberg, 1980) says how long they take. On an H100, kernels of attention took 1.5 to 2 times
-//! their longest part, and 0.9 to 1.1 times this (docs/benchmarks.md). Products of warpgroups whose operands all lie in shared memory go on by
+//! a closed network of queues (Reiser and Lavenberg, 1980) says how long they take. On an H100, attention took 1.5 and 1.9 times
+//! what the longest parts of its kernels do, and 1.09 and 0.96 times this (f32 and bf16, docs/benchmarks.md). Products of warpgroups whose operands all lie in shared memory go on by
 //! themselves, and no warp queues for them.
 
 use super::access::SECTOR;
@@ -94,7 +94,7 @@ pub struct Work {
     pub goes_on: bool,
 }
 
-/// A launch that takes no longer than so many times what its busiest part does is said to come from that.
+/// A launch is said to come from its busiest part where queues make it take no longer than this many times as long.
 const NEARLY_ALL: f64 = 1.1;
 
 /// Of each pipe, in its order.
@@ -107,16 +107,20 @@ impl Work {
         self.blocks as f64 / (card.multiprocessors * self.resident.max(1)) as f64
     }
 
-    /// Seconds that each part of the card needs.
+    /// Seconds that each part of the card needs, and those with queues.
     pub fn bounds(&self, card: &Card) -> Vec<(Bound, f64)> {
+        let mut bounds = self.parts(card);
+        bounds.push((Bound::Queues, self.queueing(card)));
+        bounds
+    }
+
+    /// Seconds that each part of the card needs.
+    fn parts(&self, card: &Card) -> Vec<(Bound, f64)> {
         let warps = self.threads.div_ceil(WARP);
         let busiest = self.blocks.div_ceil(card.multiprocessors) * warps;
         let of_scheduler = busiest.div_ceil(SCHEDULERS) as f64;
         let all = (self.blocks * warps) as f64;
-        // Where one part alone is busy, the queue is for that.
-        let queues = if self.goes_on { 0.0 } else { self.queueing(card) };
         let cycles = [
-            (Bound::Queues, queues),
             (Bound::L2, self.sectors * SECTOR as f64 * all / card.l2_bytes),
             (Bound::Issue, self.instructions * of_scheduler),
             (Bound::Shared, self.l1 * busiest as f64),
@@ -127,36 +131,36 @@ impl Work {
         std::iter::once((Bound::Memory, self.bytes / (card.bandwidth * MEMORY_SHARE))).chain(timed).collect()
     }
 
-    /// Cycles of the multiprocessor with the most blocks, where a scheduler's warps queue for its parts.
+    /// Seconds of the multiprocessor with the most blocks, where a scheduler's warps queue for its parts; none where products go on by themselves.
     fn queueing(&self, card: &Card) -> f64 {
+        if self.goes_on {
+            return 0.0;
+        }
         let warps = self.threads.div_ceil(WARP);
         let of_multiprocessor = self.blocks.div_ceil(card.multiprocessors);
         let per_scheduler = |blocks: usize| (blocks * warps).div_ceil(SCHEDULERS);
         let at_once = per_scheduler(self.resident.clamp(1, of_multiprocessor.max(1)));
         let parts: Vec<f64> =
             self.busy.into_iter().chain([self.instructions, self.l1 * SCHEDULERS as f64]).collect();
-        // A block alone takes as long; what no part does of that is waiting.
+        // The time of a block alone in which it keeps no part busy.
         let waiting = (self.alone - parts.iter().sum::<f64>()).max(0.0);
-        let mut waiting_before = vec![0.0; parts.len()];
+        let mut others_at_parts = vec![0.0; parts.len()];
         let mut round = 0.0;
         for warps in 1..=at_once {
-            // A warp that comes to a part finds there what one warp less leaves there on average.
+            // A warp that comes to a part finds as many others there as there are on average with one warp less.
             let at_parts: Vec<f64> =
-                parts.iter().zip(&waiting_before).map(|(part, others)| part * (1.0 + others)).collect();
+                parts.iter().zip(&others_at_parts).map(|(part, others)| part * (1.0 + others)).collect();
             round = waiting + at_parts.iter().sum::<f64>();
-            waiting_before = at_parts.iter().map(|time| warps as f64 * time / round).collect();
+            others_at_parts = at_parts.iter().map(|time| warps as f64 * time / round).collect();
         }
-        per_scheduler(of_multiprocessor) as f64 / at_once.max(1) as f64 * round
+        per_scheduler(of_multiprocessor) as f64 / at_once.max(1) as f64 * round / card.clock
     }
 
     /// Seconds from this launch to the next one, and what they come from.
     pub fn time(&self, card: &Card) -> (Bound, f64) {
-        let bounds = self.bounds(card);
-        let (queues, parts): (Vec<_>, Vec<_>) =
-            bounds.into_iter().partition(|(bound, _)| *bound == Bound::Queues);
-        let longest = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
-        let (busiest, longest) = longest.expect("there are bounds");
-        let queues = queues[0].1;
+        let longest = self.parts(card).into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let (busiest, longest) = longest.expect("there are parts");
+        let queues = self.queueing(card);
         let bound = if queues > NEARLY_ALL * longest { Bound::Queues } else { busiest };
         let seconds = longest.max(queues);
         let is_idle = 2 * self.blocks < self.blocks.div_ceil(card.multiprocessors) * card.multiprocessors;
@@ -210,7 +214,7 @@ mod tests {
         check(Work { bytes, ..idle() }, Bound::Memory, bytes / (3.35e12 * 0.92) * 1.83e9);
     }
 
-    /// Where customers have the same to do at each of two parts, one of n finds (n − 1) / 2 others at either: a round takes n + 1 times a part.
+    /// With equal work at each of two parts, one warp of n finds (n − 1) / 2 others at either: a round takes n + 1 times the work at one.
     #[test]
     fn warps_queue_for_parts_that_are_equally_busy() {
         let mut work = Work { instructions: 100.0, ..idle() };
@@ -218,7 +222,7 @@ mod tests {
         // 32 warps of each scheduler, four at a time.
         check(work, Bound::Queues, 32.0 / 4.0 * 100.0 * 5.0);
         check(Work { goes_on: true, ..work }, Bound::Integer, 3200.0);
-        // With a block alone that takes longer, there is waiting in which nobody is in the way.
+        // A block alone waits for most of its time, and keeps nobody waiting.
         let alone = Work { resident: 1, threads: 128, alone: 1000.0, ..work };
         check(alone, Bound::Latency, 16_000.0);
     }

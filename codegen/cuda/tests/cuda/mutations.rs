@@ -64,7 +64,7 @@ fn short_rows() -> Case {
     products::case("short rows".into(), bench, 1e-4)
 }
 
-/// A sum across so many rows that warps share what its chunks have.
+/// A sum across rows in enough chunks that several warps combine them.
 fn many_rows() -> Case {
     let [rows, columns] = [600, 5];
     let (mut bench, mut random) = (Bench::default(), Random(7));

@@ -317,7 +317,9 @@ fn wide_chains_in_slices() {
     let cases = [
         chain(Shape { rows: 37, ..shape }, band, DType::F32, true, 5e-5),
         chain(shape, None, DType::F32, false, 5e-5),
+        // Values of 16 bits, whose entries come in pieces of one slice, and of two.
         chain(shape, None, DType::BF16, false, 0.04),
+        chain(Shape { rows: 90, ..shape }, None, DType::BF16, false, 0.04),
     ];
     check(&cases, &Options { slice_bytes: 9000, ..Options::default() });
 }
