@@ -1,6 +1,6 @@
 //! What more than one back end asks about kernels.
 
-use kernfusion_ir::kernel::{BufferId, Direction, Index, InstrKind, Kernel, Region, StoreMode};
+use kernfusion_ir::kernel::{BufferId, Direction, Index, InstrKind, Kernel, Region, Scalar, StoreMode};
 
 /// Replaces buffers by the kernel's own numbers, in the order of first use, so that kernels that differ in nothing
 /// but buffers become equal. Names and covered nodes are dropped for the same reason.
@@ -69,6 +69,23 @@ pub fn indices(kind: &InstrKind) -> Vec<&Index> {
         | InstrKind::Select(..)
         | InstrKind::Cast(_)
         | InstrKind::Reduce(..) => vec![],
+    }
+}
+
+/// The operands of an instruction, those inside index maps included, to be changed.
+pub fn operands_mut(kind: &mut InstrKind) -> Vec<&mut Scalar> {
+    match kind {
+        InstrKind::Random { seed, step, element, .. } => {
+            let indirect = element.indirect.iter_mut().map(|term| &mut term.value);
+            [seed, step].into_iter().chain(indirect).collect()
+        }
+        InstrKind::Unary(_, x) | InstrKind::Cast(x) | InstrKind::Reduce(_, _, x) => vec![x],
+        InstrKind::Binary(_, x, y) | InstrKind::Compare(_, x, y) => vec![x, y],
+        InstrKind::Select(condition, x, y) => vec![condition, x, y],
+        kind => {
+            let terms = indices_mut(kind).into_iter().flat_map(|index| &mut index.indirect);
+            terms.map(|term| &mut term.value).collect()
+        }
     }
 }
 

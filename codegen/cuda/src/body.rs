@@ -149,29 +149,50 @@ impl<'a> Body<'a> {
 
     /// Computes values and whatever they are made of, in the region's order.
     pub(super) fn need(&mut self, roots: impl IntoIterator<Item = Scalar>) {
-        let known = self.known.clone();
-        for value in self.region.needed(roots, |value| known[value.0 as usize]) {
-            let text = self.got(value).or_else(|| self.approximated(value));
+        let mut needed = BTreeSet::new();
+        let mut open: Vec<_> = roots.into_iter().collect();
+        while let Some(value) = open.pop() {
+            if !self.known[value.0 as usize] && needed.insert(value) {
+                let operands = self.cheaper(value).map(|(_, operands)| operands);
+                open.extend(operands.unwrap_or_else(|| self.region.instr(value).kind.operands()));
+            }
+        }
+        for value in needed {
+            let text = self.got(value).or_else(|| self.cheaper(value).map(|(text, _)| text));
             let text = text.unwrap_or_else(|| expression(self.region, value, &self.axes, self.slots));
             self.define(value, text);
         }
     }
 
-    /// A cheaper expression of a value, where that is allowed and known.
-    fn approximated(&self, value: Scalar) -> Option<String> {
+    /// A cheaper expression of a value, where that is allowed and known, and the values that it takes.
+    fn cheaper(&self, value: Scalar) -> Option<(String, Vec<Scalar>)> {
         let instr = self.region.instr(value);
         match instr.kind {
             _ if instr.dtype != DType::F32 => None,
             InstrKind::Unary(Unary::Tanh, x) if is_beside_one(self.region, value) => {
-                Some(format!("tanh_beside_one({})", value_name(x)))
+                Some((format!("tanh_beside_one({})", value_name(x)), vec![x]))
             }
             _ if !self.approximates => None,
-            InstrKind::Unary(Unary::Exp, x) => Some(format!("fast_exp({})", value_name(x))),
+            InstrKind::Unary(Unary::Exp, x) => Some((format!("fast_exp({})", value_name(x)), vec![x])),
+            InstrKind::Binary(Binary::Pow, base, x) if self.is_two(base) => {
+                Some((format!("fast_exp2({})", value_name(x)), vec![x]))
+            }
             InstrKind::Binary(Binary::Div, x, y) => {
-                Some(format!("{} * reciprocal({})", value_name(x), value_name(y)))
+                Some((format!("{} * reciprocal({})", value_name(x), value_name(y)), vec![x, y]))
+            }
+            InstrKind::Binary(Binary::Sub, difference, z) => {
+                let InstrKind::Binary(Binary::Mul, x, y) = self.region.instr(difference).kind else {
+                    return None;
+                };
+                let [of_x, of_y, of_z] = [x, y, z].map(value_name);
+                Some((format!("fmaf({of_x}, {of_y}, -{of_z})"), vec![x, y, z]))
             }
             _ => None,
         }
+    }
+
+    fn is_two(&self, value: Scalar) -> bool {
+        matches!(&self.region.instr(value).kind, InstrKind::Constant(number) if number.value() == 2.0)
     }
 
     /// What a store writes or, where that is something rounded to 16 bits as the store does itself, that.

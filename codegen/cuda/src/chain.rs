@@ -25,6 +25,7 @@ use super::source::{
     Axes, Code, Slot, combiner, constant, coordinates, is_narrow, memory_type, narrowed, register_type,
     sum_type, value_name,
 };
+use super::strength;
 use super::strip_layout::Strips;
 use super::tiles::{THREADS, Tiles, element_type, tile_type};
 use kernfusion_codegen::CodegenError;
@@ -109,7 +110,12 @@ impl Lowering<'_> {
             return Ok(());
         }
         let tiles = Tiles::of(self, kernel).expect("checked before").deepened_in_chain();
-        let strips = Strips::of(kernel, self.slots(), self.options.warpgroups);
+        let (reduced, factors) = strength::reduced(kernel);
+        let strips = Strips::of(&reduced, self.slots(), self.options.warpgroups);
+        let (kernel, factors) = match strips {
+            Some(_) => (&reduced, factors),
+            None => (kernel, vec![1.0; kernel.consumers().len()]),
+        };
         let size = strips.as_ref().map_or([SIZE, SIZE], Strips::tile_size);
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.x * {};", size[0]));
@@ -118,7 +124,7 @@ impl Lowering<'_> {
             tiles.declare_launched(&mut code, SIZE, SIZE);
         }
         let tf32 = self.options.tf32;
-        let stream = Stream { kernel, tiles, size, tf32, outer: names.clone(), slots: self.slots() };
+        let stream = Stream { kernel, factors, tiles, size, tf32, outer: names.clone(), slots: self.slots() };
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
         }
@@ -162,6 +168,8 @@ fn of_rows(domain: &Domain) -> Index {
 /// The function of a block of rows.
 pub(super) struct Stream<'a> {
     pub(super) kernel: &'a Kernel,
+    /// By what the sums of each second product are multiplied in the end.
+    factors: Vec<f64>,
     tiles: Tiles,
     /// Rows and columns of a tile.
     size: [usize; 2],
@@ -435,9 +443,12 @@ impl Stream<'_> {
             let axes = Axes { names, extents: [&domain.axes[..], &consumer.p].concat() };
             let name = self.slots[consumer.buffer.0 as usize].write();
             let place = axes.affine(&consumer.index);
-            let sum = format!("out{number}.sums[at]");
+            let factor = self.factors[number];
+            let factor =
+                if factor == 1.0 { String::new() } else { format!(" * {}", constant(factor, DType::F32)) };
+            let [sum, next] = ["at", "at + 1"].map(|at| format!("out{number}.sums[{at}]{factor}"));
             body.code.line(match is_paired {
-                true => format!("store_pair({name} + {place}, {sum}, out{number}.sums[at + 1]);"),
+                true => format!("store_pair({name} + {place}, {sum}, {next});"),
                 false => format!("{name}[{place}] = {};", narrowed(&sum, consumer.dtype)),
             });
         });

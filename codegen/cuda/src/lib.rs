@@ -63,6 +63,7 @@ mod rows;
 mod running;
 mod scatter;
 mod source;
+mod strength;
 mod strip;
 mod strip_layout;
 mod tiles;

@@ -10,6 +10,9 @@
 //! %m = max %x   %e = exp(%x − %m)   %n = sum %e   %p = %e / %n   O = %p · W
 //!                  e^−m               e^−m          e^−m / n       factors on the way; divided by n in the end
 //! ```
+//!
+//! What is subtracted may be a multiple of the maximum, and the base 2 instead of e ([`strength`](super::strength)): then the correction
+//! is 2^(rate · (m before − m)).
 
 use kernfusion_ir::kernel::{Direction, InstrKind, Region, Scalar};
 use kernfusion_ir::{Binary, ReduceOp, Unary};
@@ -18,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a value is a multiple of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Factors {
-    /// e^−m, for the row's maximum m.
+    /// 2^(−rate · m), for the row's maximum m.
     pub(super) shifted: bool,
     /// 1/n, for the row's norm n.
     pub(super) divided: bool,
@@ -29,6 +32,8 @@ pub(super) struct Factors {
 pub(super) struct Running {
     /// The maximum whose rising is made up for on the way.
     pub(super) maximum: Option<Scalar>,
+    /// By how much a logarithm to the base of 2 falls when the maximum rises by 1.
+    pub(super) rate: f64,
     /// The sum that is taken for 1 until the end.
     pub(super) norm: Option<Scalar>,
     /// Other reductions, with the factors of what they reduce.
@@ -38,13 +43,14 @@ pub(super) struct Running {
 }
 
 /// A value while it is followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Known {
     /// A multiple of these.
     Multiple(Factors),
-    Maximum,
-    /// Something minus the maximum.
-    Difference,
+    /// The maximum times a positive number.
+    Maximum(f64),
+    /// Something minus so much of the maximum.
+    Difference(f64),
     Norm,
     /// The sweep does not have it.
     Later,
@@ -78,7 +84,7 @@ impl Running {
                 InstrKind::Reduce(op, Direction::Columns, x) if reductions.contains(&value) => {
                     running.reduction(value, *op, known[x.0 as usize])
                 }
-                kind => follow(region, kind, &known),
+                kind => running.follow(region, kind, &known),
             };
             if let Known::Multiple(factors) = result {
                 running.factors.insert(value, factors);
@@ -92,7 +98,7 @@ impl Running {
         match (op, of) {
             (ReduceOp::Max, Known::Multiple(factors)) if self.maximum == Some(value) => {
                 match factors == Factors::default() {
-                    true => Known::Maximum,
+                    true => Known::Maximum(1.0),
                     false => Known::Later,
                 }
             }
@@ -112,6 +118,75 @@ impl Running {
         }
     }
 
+    /// What an instruction makes of its operands.
+    fn follow(&mut self, region: &Region, kind: &InstrKind, known: &[Known]) -> Known {
+        let of = |x: &Scalar| known[x.0 as usize];
+        let plain = Known::Multiple(Factors::default());
+        let constant = |x: &Scalar| match &region.instr(*x).kind {
+            InstrKind::Constant(constant) => Some(constant.value()),
+            _ => None,
+        };
+        let is_zero = |x: &Scalar| constant(x) == Some(0.0);
+        let positive = |x: &Scalar| constant(x).filter(|x| *x > 0.0 && x.is_finite());
+        match kind {
+            _ if kind.operands().iter().all(|x| of(x) == plain) => plain,
+            InstrKind::Binary(Binary::Sub, x, y) if of(x) == plain && matches!(of(y), Known::Maximum(_)) => {
+                let Known::Maximum(factor) = of(y) else { unreachable!("a maximum") };
+                Known::Difference(factor)
+            }
+            InstrKind::Unary(Unary::Exp, x) => match of(x) {
+                Known::Difference(factor) => self.shifted(factor * std::f64::consts::LOG2_E),
+                _ => Known::Later,
+            },
+            InstrKind::Binary(Binary::Pow, base, x) if constant(base) == Some(2.0) => match of(x) {
+                Known::Difference(factor) => self.shifted(factor),
+                _ => Known::Later,
+            },
+            InstrKind::Unary(Unary::Neg | Unary::Abs, x) | InstrKind::Cast(x)
+                if matches!(of(x), Known::Multiple(_)) && region.instr(*x).dtype.is_float() =>
+            {
+                of(x)
+            }
+            InstrKind::Binary(Binary::Mul, x, y) => match (of(x), of(y)) {
+                (Known::Maximum(factor), _) => positive(y).map_or(Known::Later, |by| Known::Maximum(factor * by)),
+                (_, Known::Maximum(factor)) => positive(x).map_or(Known::Later, |by| Known::Maximum(factor * by)),
+                (Known::Multiple(a), Known::Multiple(b))
+                    if !(a.shifted && b.shifted || a.divided && b.divided) =>
+                {
+                    let [shifted, divided] = [a.shifted || b.shifted, a.divided || b.divided];
+                    Known::Multiple(Factors { shifted, divided })
+                }
+                _ => Known::Later,
+            },
+            InstrKind::Binary(Binary::Div, x, y) => match (of(x), of(y)) {
+                (Known::Multiple(a), Known::Norm) if !a.divided => {
+                    Known::Multiple(Factors { divided: true, ..a })
+                }
+                (Known::Multiple(a), y) if y == plain => Known::Multiple(a),
+                _ => Known::Later,
+            },
+            InstrKind::Binary(Binary::Add | Binary::Sub, x, y) if of(x) == of(y) => match of(x) {
+                Known::Multiple(a) => Known::Multiple(a),
+                _ => Known::Later,
+            },
+            InstrKind::Select(condition, x, y) if of(condition) == plain => match (of(x), of(y)) {
+                (Known::Multiple(a), Known::Multiple(b)) if a == b || is_zero(y) => Known::Multiple(a),
+                (Known::Multiple(_), Known::Multiple(b)) if is_zero(x) => Known::Multiple(b),
+                _ => Known::Later,
+            },
+            _ => Known::Later,
+        }
+    }
+
+    /// A power that falls so fast when the maximum rises: all powers of a sweep have one rate.
+    fn shifted(&mut self, rate: f64) -> Known {
+        if self.rate != 0.0 && self.rate != rate {
+            return Known::Later;
+        }
+        self.rate = rate;
+        Known::Multiple(Factors { shifted: true, divided: false })
+    }
+
     /// The factors of a value, if the sweep can compute it.
     pub(super) fn factors(&self, value: Scalar) -> Option<Factors> {
         self.factors.get(&value).copied()
@@ -120,53 +195,6 @@ impl Running {
     /// Every reduction that the sweep finds.
     pub(super) fn found(&self) -> BTreeSet<Scalar> {
         self.maximum.into_iter().chain(self.reductions.keys().copied()).collect()
-    }
-}
-
-/// What an instruction makes of its operands.
-fn follow(region: &Region, kind: &InstrKind, known: &[Known]) -> Known {
-    let of = |x: &Scalar| known[x.0 as usize];
-    let plain = Known::Multiple(Factors::default());
-    let is_zero = |x: &Scalar| matches!(&region.instr(*x).kind, InstrKind::Constant(c) if c.value() == 0.0);
-    match kind {
-        _ if kind.operands().iter().all(|x| of(x) == plain) => plain,
-        InstrKind::Binary(Binary::Sub, x, y) if of(x) == plain && of(y) == Known::Maximum => {
-            Known::Difference
-        }
-        InstrKind::Unary(Unary::Exp, x) if of(x) == Known::Difference => {
-            Known::Multiple(Factors { shifted: true, divided: false })
-        }
-        InstrKind::Unary(Unary::Neg | Unary::Abs, x) | InstrKind::Cast(x)
-            if matches!(of(x), Known::Multiple(_)) && region.instr(*x).dtype.is_float() =>
-        {
-            of(x)
-        }
-        InstrKind::Binary(Binary::Mul, x, y) => match (of(x), of(y)) {
-            (Known::Multiple(a), Known::Multiple(b))
-                if !(a.shifted && b.shifted || a.divided && b.divided) =>
-            {
-                let [shifted, divided] = [a.shifted || b.shifted, a.divided || b.divided];
-                Known::Multiple(Factors { shifted, divided })
-            }
-            _ => Known::Later,
-        },
-        InstrKind::Binary(Binary::Div, x, y) => match (of(x), of(y)) {
-            (Known::Multiple(a), Known::Norm) if !a.divided => {
-                Known::Multiple(Factors { divided: true, ..a })
-            }
-            (Known::Multiple(a), y) if y == plain => Known::Multiple(a),
-            _ => Known::Later,
-        },
-        InstrKind::Binary(Binary::Add | Binary::Sub, x, y) if of(x) == of(y) => match of(x) {
-            Known::Multiple(a) => Known::Multiple(a),
-            _ => Known::Later,
-        },
-        InstrKind::Select(condition, x, y) if of(condition) == plain => match (of(x), of(y)) {
-            (Known::Multiple(a), Known::Multiple(b)) if a == b || is_zero(y) => Known::Multiple(a),
-            (Known::Multiple(_), Known::Multiple(b)) if is_zero(x) => Known::Multiple(b),
-            _ => Known::Later,
-        },
-        _ => Known::Later,
     }
 }
 

@@ -178,6 +178,9 @@ impl StripChain<'_> {
         for value in reductions.clone() {
             self.declare_reduction(body, *value, "sum");
         }
+        if let Some(maximum) = sweep.running.maximum {
+            self.declare_reduction(body, maximum, "subtracted");
+        }
         let stores = if sweep.is_last { self.stores_in_loop() } else { vec![] };
         let values = if sweep.is_last { self.values() } else { vec![] };
         let roots = reductions.map(|value| reduced_value(self.kernel(), *value));
@@ -198,7 +201,14 @@ impl StripChain<'_> {
                 let name = value_name(*value);
                 body.code.line(format!("const float* of_columns_{name} = (const float*)(stage + {offset});"));
             }
+            // Products that go on by themselves are started before the threads have something else to do.
+            if !self.strips.by_warpgroups {
+                body.code.line("fill_next();");
+            }
             self.first_products(body, &products);
+            if self.strips.by_warpgroups {
+                body.code.line("fill_next();");
+            }
             for number in 0..values.len() {
                 body.code.line(format!("u32 packed{number}[Tile::COUNT / 2];"));
             }
@@ -309,7 +319,7 @@ impl StripChain<'_> {
         }
         body.code.close(";");
         let head = format!(
-            "for_each_tile<{STAGES}, {}, Tile>(panels, begin, end, fill{number}, [&](int first_column, {element}* stage)",
+            "for_each_tile<{STAGES}, {}, Tile>(panels, begin, end, fill{number}, [&](int first_column, {element}* stage, const auto& fill_next)",
             self.strips.stage()
         );
         body.block_with(head, ");", inside);
@@ -358,7 +368,7 @@ impl StripChain<'_> {
         known.extend(self.strips.vectors.iter().map(of_columns));
         if let Some(maximum) = sweep.running.maximum {
             self.raise(body, sweep, maximum, &known, is_inside);
-            known.insert(maximum, format!("finite_maximum(sum_{}[slot])", value_name(maximum)));
+            known.insert(maximum, format!("finite_maximum(subtracted_{}[slot])", value_name(maximum)));
             known.extend(sweep.running.norm.map(|norm| (norm, "1.0f".to_string())));
         }
         let of_reductions = || sweep.reductions.keys().map(|value| (*value, reduced_value(kernel, *value)));
@@ -396,19 +406,22 @@ impl StripChain<'_> {
             body.code.line(format!("{largest} = Max::combine({largest}, {});", value_name(x)));
         });
         body.code.line("float factors[Tile::SLOTS];");
-        body.code.line(format!("raise_maxima<Tile>(part, sum_{name}, of_tile_{name}, factors);"));
-        for (value, factors) in &sweep.reductions {
-            if factors.shifted {
-                let name = value_name(*value);
-                body.code.line(format!(
-                    "for_each_slot<Tile>(part, [&](int slot) {{ sum_{name}[slot] *= factors[slot]; }});"
-                ));
-            }
+        let rate = constant(sweep.running.rate, DType::F32);
+        let arguments = format!("part, sum_{name}, subtracted_{name}, of_tile_{name}, {rate}, factors");
+        body.block(format!("if (raise_maxima<Tile>({arguments}))"), |body| {
+            self.scale(body, sweep, "factors", |of| of.shifted);
+        });
+    }
+
+    /// Multiplies the sums of a part that were taken of such values.
+    fn scale(&self, body: &mut Body<'_>, sweep: &Sweep, by: &str, of: impl Fn(Factors) -> bool) {
+        for (value, _) in sweep.reductions.iter().filter(|(_, factors)| of(**factors)) {
+            let sum = format!("sum_{}[slot] *= {by}[slot];", value_name(*value));
+            body.code.line(format!("for_each_slot<Tile>(part, [&](int slot) {{ {sum} }});"));
         }
-        if sweep.is_last {
-            for number in self.consumers_with(&sweep.running, |factors| factors.shifted) {
-                body.code.line(format!("scale_rows(part, out{number}, factors);"));
-            }
+        let consumers = if sweep.is_last { self.consumers_with(&sweep.running, of) } else { vec![] };
+        for number in consumers {
+            body.code.line(format!("scale_rows(part, out{number}, {by});"));
         }
     }
 
@@ -528,32 +541,32 @@ impl StripChain<'_> {
         (0..values).for_each(|number| body.code.line(format!("Tile::keep_words(packed{number});")));
     }
 
-    /// Brings reductions together, and divides by the norm what was not divided on the way.
+    /// Brings reductions together, divides by the norm what was not divided on the way, and takes powers as if the maximum itself had been
+    /// subtracted; of what is divided by the norm, it does not matter what was.
     fn finish(&self, body: &mut Body<'_>, sweep: &Sweep) {
-        let region = &self.kernel().region;
-        for (value, factors) in &sweep.reductions {
-            let (dtype, name) = (region.instr(*value).dtype, value_name(*value));
+        let (region, running) = (&self.kernel().region, &sweep.running);
+        for value in sweep.reductions.keys() {
             let InstrKind::Reduce(op, ..) = region.instr(*value).kind else { unreachable!("a reduction") };
-            self.each_part(body, |body| {
-                body.code.line(format!("combine_rows<{}, Tile>(part, sum_{name});", combiner(op)));
-            });
-            if let (true, Some(norm)) = (factors.divided, sweep.running.norm) {
-                self.each_slot(body, &format!("sum_{name}[slot] /= sum_{}[slot];", value_name(norm)));
-            }
-            if is_narrow(dtype) {
-                let rounded =
-                    format!("sum_{name}[slot] = round_to<{}>(sum_{name}[slot]);", memory_type(dtype));
-                self.each_slot(body, &rounded);
-            }
+            let combine = format!("combine_rows<{}, Tile>(part, sum_{});", combiner(op), value_name(*value));
+            self.each_part(body, |body| body.code.line(combine));
         }
-        let divided = self.consumers_with(&sweep.running, |factors| factors.divided);
-        if let (true, Some(norm), false) = (sweep.is_last, sweep.running.norm, divided.is_empty()) {
+        if let Some(norm) = running.norm {
             body.code.line("float inverse[Tile::SLOTS];");
             self.each_slot(body, &format!("inverse[slot] = 1.0f / sum_{}[slot];", value_name(norm)));
+            self.each_part(body, |body| self.scale(body, sweep, "inverse", |of| of.divided));
+        }
+        if let Some(maximum) = running.maximum {
+            let (name, rate) = (value_name(maximum), constant(running.rate, DType::F32));
+            let correction = format!("correction(sum_{name}[slot], subtracted_{name}[slot], {rate})");
+            body.code.line("float corrections[Tile::SLOTS];");
+            self.each_slot(body, &format!("corrections[slot] = {correction};"));
             self.each_part(body, |body| {
-                let scaled = divided.iter().map(|number| format!("scale_rows(part, out{number}, inverse);"));
-                scaled.for_each(|line| body.code.line(line));
+                self.scale(body, sweep, "corrections", |of| of.shifted && !of.divided);
             });
+        }
+        for value in sweep.reductions.keys().filter(|value| is_narrow(region.instr(**value).dtype)) {
+            let (ty, name) = (memory_type(region.instr(*value).dtype), value_name(*value));
+            self.each_slot(body, &format!("sum_{name}[slot] = round_to<{ty}>(sum_{name}[slot]);"));
         }
     }
 }

@@ -14,8 +14,8 @@ using DeepPanel = Panel<T, (ALONG_ROWS ? ROWS : DEPTH) + piece<T>(), ALONG_ROWS>
 // e^x, off by two units of the last place and by |x|·2⁻²³ of itself; 0 for less than 2⁻¹²⁶.
 DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
 
-// Fills a panel of a tile with `ROWS` rows from `first` on and `DEPTH` terms from `k0` on, zeros beyond `rows` and `depth`, and starts its
-// copies.
+// Fills a panel of a tile with `ROWS` rows from `first` on and `DEPTH` terms from `k0` on, both multiples of these, zeros beyond `rows` and
+// `depth`, and starts its copies.
 template <class Tile, int ROWS, int DEPTH, class T, class Operand>
 DEVICE void fill_deep(T* start, int first, int rows, int k0, int depth, const Operand& operand) {
   constexpr bool ALONG_ROWS = Operand::ALONG_ROWS;
@@ -25,17 +25,34 @@ DEVICE void fill_deep(T* start, int first, int rows, int k0, int depth, const Op
   // What is computed is in registers until it is stored: only so many at a time.
   constexpr int ROUNDS = (COUNT + BLOCK - 1) / BLOCK, AT_ONCE = Operand::IS_COPIED || ROUNDS < 8 ? ROUNDS : 8;
   const auto panel = Tile::template panel<ROWS, DEPTH>(start, operand);
+  const int rows_left = left_of(ROWS, rows, rows - first), terms_left = left_of(DEPTH, depth, depth - k0);
+  const auto row_of = [](int at) { return ALONG_ROWS ? at % OF_LINE * TOGETHER : at / OF_LINE; };
+  const auto term_of = [](int at) { return ALONG_ROWS ? at / OF_LINE : at % OF_LINE * TOGETHER; };
+  if constexpr (Operand::IS_COPIED) {
+    // All of the panel is there: two addresses, beside which all others are constants. Eight lines are swizzled alike.
+    constexpr bool IS_EVEN = Operand::IS_EVEN && COUNT % BLOCK == 0 && BLOCK % (8 * OF_LINE) == 0;
+    if (IS_EVEN && ROWS <= rows_left && DEPTH <= terms_left) {
+      const int row = row_of(threadIdx.x), term = term_of(threadIdx.x);
+      const auto from = operand.place(first + row, k0 + term);
+      T* const to = panel.at(row, term);
+      UNROLL
+      for (int at = 0; at < COUNT; at += BLOCK) {
+        const int down = row_of(at), along = term_of(at);
+        copy_async(to + (panel.at(down, along) - start), from + Operand::ROW_STRIDE * down + Operand::TERM_STRIDE * along);
+      }
+      return;
+    }
+  }
   ROLLED
   for (int round = 0; round < ROUNDS; round += AT_ONCE) {
     UNROLL
     for (int i = 0; i < AT_ONCE; i++) {
       const int at = threadIdx.x + (round + i) * BLOCK;
       if (COUNT % (BLOCK * AT_ONCE) != 0 && at >= COUNT) continue;
-      const int line = at / OF_LINE, along = at % OF_LINE * TOGETHER;
-      const int row = ALONG_ROWS ? along : line, term = ALONG_ROWS ? line : along;
-      const bool is_there = first + row < rows && k0 + term < depth;
+      const int row = row_of(at), term = term_of(at);
+      const bool is_there = row < rows_left && term < terms_left;
       if constexpr (Operand::IS_COPIED) {
-        const int left = ALONG_ROWS ? rows - first - row : depth - k0 - term, numbers = left < TOGETHER ? left : TOGETHER;
+        const int left = ALONG_ROWS ? rows_left - row : terms_left - term, numbers = left < TOGETHER ? left : TOGETHER;
         copy_async(panel.at(row, term), operand.place(first + row, k0 + term), is_there ? numbers * (int)sizeof(T) : 0);
       } else {
         *panel.at(row, term) = is_there ? operand.value(first + row, k0 + term) : T{};
@@ -179,8 +196,8 @@ DEVICE void fill_rows(typename Tile::Element* start, int first, int rows, int de
   __syncthreads();
 }
 
-// Calls `act(first column, panels)` for each tile of the columns `begin` to `end`, after `fill(first column, panels)`. While one of the
-// stages of panels, of `SIZE` numbers, is read, the others are filled.
+// Calls `act(first column, panels, fill_next)` for each tile of the columns `begin` to `end`, after `fill(first column, panels)`. While one
+// of the stages of panels, of `SIZE` numbers, is read, the others are filled: `act` calls `fill_next()` where that is best.
 template <int STAGES, int SIZE, class Tile, class Fill, class Act>
 DEVICE void for_each_tile(typename Tile::Element* panels, int begin, int end, const Fill& fill, const Act& act) {
   // Every tile has a group of copies, if only an empty one.
@@ -196,8 +213,7 @@ DEVICE void for_each_tile(typename Tile::Element* panels, int begin, int end, co
     copy_wait<STAGES - 2>();
     Tile::publish();
     __syncthreads();
-    fill_tile(first + (STAGES - 1) * Tile::COLUMNS, (stage + STAGES - 1) % STAGES);
-    act(first, panels + stage * SIZE);
+    act(first, panels + stage * SIZE, [&] { fill_tile(first + (STAGES - 1) * Tile::COLUMNS, (stage + STAGES - 1) % STAGES); });
     stage = (stage + 1) % STAGES;
   }
   __syncthreads();
@@ -206,12 +222,31 @@ DEVICE void for_each_tile(typename Tile::Element* panels, int begin, int end, co
 // A maximum so far of a row, as it is subtracted: where nothing but −∞ was there, differences are −∞, too.
 DEVICE float finite_maximum(float x) { return x == -float_of_bits(POSITIVE_INFINITY) ? 0.0f : x; }
 
-// Takes the maxima of rows of a tile's part into those so far, whose sums are of e^(x − maximum): gives the factors that correct them.
-template <class Tile> DEVICE void raise_maxima(int part, float* maxima, float* of_tile, float* factors) {
+// Powers of 2 that sums are taken of are 2^MOST_RISE at most: what is subtracted follows the maximum only when that has risen by more.
+// (Ye et al., FlashAttention-4, leave out corrections so.)
+constexpr float MOST_RISE = 8.0f;
+
+// Takes the maxima of rows of a tile's part into those so far. Sums are of 2^(… − rate · subtracted): whether they have to be corrected, then
+// by these factors.
+template <class Tile>
+DEVICE bool raise_maxima(int part, float* maxima, float* subtracted, float* of_tile, float rate, float* factors) {
   combine_rows<Max, Tile>(part, of_tile);
+  bool rises = false;
   for_each_slot<Tile>(part, [&](int slot) {
-    const float before = maxima[slot];
-    maxima[slot] = Max::combine(before, of_tile[slot]);
-    factors[slot] = fast_exp(before - finite_maximum(maxima[slot]));
+    maxima[slot] = Max::combine(maxima[slot], of_tile[slot]);
+    // Where one of these is no number, it does.
+    rises |= !((maxima[slot] - subtracted[slot]) * rate <= MOST_RISE);
   });
+  if (!any_of_warp(rises)) return false;
+  for_each_slot<Tile>(part, [&](int slot) {
+    const float before = subtracted[slot];
+    subtracted[slot] = maxima[slot];
+    factors[slot] = fast_exp2((before - finite_maximum(maxima[slot])) * rate);
+  });
+  return true;
+}
+
+// The factor of a row's sums when its maximum itself is subtracted.
+DEVICE float correction(float maximum, float subtracted, float rate) {
+  return fast_exp2((finite_maximum(subtracted) - finite_maximum(maximum)) * rate);
 }

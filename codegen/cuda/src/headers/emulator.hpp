@@ -366,6 +366,10 @@ template <class T> T shuffle_xor(T value, int bits) {
   emulator::wait_for_warp();
   return other;
 }
+inline bool any_of_warp(bool holds) {
+  for (int bits = 16; bits > 0; bits /= 2) holds |= shuffle_xor(holds, bits);
+  return holds;
+}
 
 inline void start_copy(void* to, const void* from, int bytes, int size) {
   if ((uintptr_t)to % size || (bytes && (uintptr_t)from % size)) emulator::stop(8, "a copy to shared memory", "is not aligned");

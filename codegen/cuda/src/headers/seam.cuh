@@ -49,6 +49,9 @@ template <class T> DEVICE T shuffle_xor(T value, int bits) {
   return __shfl_xor_sync(0xffffffffu, value, bits);
 }
 
+// Whether this holds for any lane.
+DEVICE bool any_of_warp(bool holds) { return __any_sync(0xffffffffu, holds); }
+
 // Starts a copy of 16 aligned bytes from global to shared memory, of which the first `bytes` are read, and the others are zeros.
 // If there are none to be read, the source may be anywhere.
 DEVICE void copy_async(void* to, const void* from, int bytes) {

@@ -26,23 +26,27 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
   using Out0 = WarpgroupStrip<bf16, 2, 64>;
   Out0 out0;
   const int begin = 0, end = clamped((first_row + 128 < 256 ? first_row + 128 : 256) + 0, 256 + 1);
-  float sum_v11[Tile::SLOTS];
+  float sum_v16[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v16[slot] = 0.0f;
   float sum_v8[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+  float subtracted_v8[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) subtracted_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
   const auto fill0 = [&](int first_column, bf16* stage) {
     fill_deep<Tile, 64, 64>(stage + 0, first_column, 256, 0, 64, b0);
     fill_deep<Tile, 64, 64>(stage + 4096, 0, 64, first_column, 256, with0);
   };
-  for_each_tile<2, 8192, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
+  for_each_tile<2, 8192, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage, const auto& fill_next) {
     Tile product0;
     for_each_part<Tile>([&](auto part) {
       Tile::begin();
       product0.multiply_panels<64>(part, Tile::panel<Tile::ROWS, 64>(panels + 16384, a0), Tile::panel<64, 64>(stage + 0, b0));
       Tile::commit();
     });
+    fill_next();
     u32 packed0[Tile::COUNT / 2];
     for_each_part<Tile>([&](auto part) {
       Tile::wait<Tile::PARTS - 1>();
@@ -62,9 +66,10 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
           of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
         }
         float factors[Tile::SLOTS];
-        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
-        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
-        scale_rows(part, out0, factors);
+        if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
+          for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+          scale_rows(part, out0, factors);
+        }
         UNROLL
         for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
           float value0[2] = {};
@@ -72,17 +77,19 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
           for (int at = 2 * pair; at < 2 * pair + 2; at++) {
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
-            const float v8 = finite_maximum(sum_v8[slot]);
-            const float v11 = 1.0f;
+            const float v8 = finite_maximum(subtracted_v8[slot]);
+            const float v16 = 1.0f;
             const float v0 = product0.sums[at];
             const bool v5 = true;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v9 = v7 - v8;
-            const float v10 = fast_exp(v9);
-            const float v12 = v10 * reciprocal(v11);
-            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-            value0[at % 2] = v12;
+            const float v10 = 1.442695f;
+            const float v12 = v8 * v10;
+            const float v13 = fmaf(v7, v10, -v12);
+            const float v15 = fast_exp2(v13);
+            const float v17 = v15 * reciprocal(v16);
+            sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
+            value0[at % 2] = v17;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
@@ -106,9 +113,10 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
           of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
         }
         float factors[Tile::SLOTS];
-        raise_maxima<Tile>(part, sum_v8, of_tile_v8, factors);
-        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
-        scale_rows(part, out0, factors);
+        if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
+          for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+          scale_rows(part, out0, factors);
+        }
         UNROLL
         for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
           float value0[2] = {};
@@ -116,8 +124,8 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
           for (int at = 2 * pair; at < 2 * pair + 2; at++) {
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
-            const float v8 = finite_maximum(sum_v8[slot]);
-            const float v11 = 1.0f;
+            const float v8 = finite_maximum(subtracted_v8[slot]);
+            const float v16 = 1.0f;
             const float v0 = product0.sums[at];
             const int v1 = (int)(row);
             const int v2 = (int)(column);
@@ -126,11 +134,13 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
             const bool v5 = v4 <= v3;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v9 = v7 - v8;
-            const float v10 = fast_exp(v9);
-            const float v12 = v10 * reciprocal(v11);
-            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
-            value0[at % 2] = v12;
+            const float v10 = 1.442695f;
+            const float v12 = v8 * v10;
+            const float v13 = fmaf(v7, v10, -v12);
+            const float v15 = fast_exp2(v13);
+            const float v17 = v15 * reciprocal(v16);
+            sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
+            value0[at % 2] = v17;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
@@ -146,13 +156,19 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     Tile::keep_words(packed0);
   });
   for_each_part<Tile>([&](auto part) {
-    combine_rows<Sum, Tile>(part, sum_v11);
+    combine_rows<Sum, Tile>(part, sum_v16);
   });
   float inverse[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v11[slot];
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v16[slot];
   for_each_part<Tile>([&](auto part) {
     scale_rows(part, out0, inverse);
+  });
+  float corrections[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) corrections[slot] = correction(sum_v8[slot], subtracted_v8[slot], 1.442695f);
+  for_each_part<Tile>([&](auto part) {
+    for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= corrections[slot]; });
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
@@ -166,8 +182,8 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     const int row = first_row + Tile::slot_row(slot);
     if (row >= 256 || !Tile::owns_rows()) continue;
     const float v8 = sum_v8[slot];
-    const float v11 = sum_v11[slot];
+    const float v16 = sum_v16[slot];
     g_largest[256 * batch + row] = v8;
-    g_sum[256 * batch + row] = v11;
+    g_sum[256 * batch + row] = v16;
   }
 }

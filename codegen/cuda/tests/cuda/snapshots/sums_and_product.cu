@@ -28,17 +28,18 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
   using Out0 = StripTile<bf16, 4, 2, 16>;
   Out0 out0;
   const int begin = 0, end = 72;
+  float sum_v2[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v2[slot] = 0.0f;
   float sum_v3[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v3[slot] = 0.0f;
-  float sum_v4[Tile::SLOTS];
-  UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v4[slot] = 0.0f;
   const auto fill0 = [&](int first_column, bf16* stage) {
     fill_deep<Tile, 64, 16>(stage + 0, first_column, 72, 0, 16, b0);
     fill_deep<Tile, 16, 64>(stage + 1536, 0, 8, first_column, 72, with0);
   };
-  for_each_tile<2, 3072, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage) {
+  for_each_tile<2, 3072, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage, const auto& fill_next) {
+    fill_next();
     Tile product0;
     for_each_part<Tile>([&](auto part) {
       Tile::begin();
@@ -58,9 +59,9 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v0 = product0.sums[at];
-            const float v2 = v0 * v0;
-            sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
-            sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+            const float v1 = v0 * v0;
+            sum_v2[slot] = Sum::combine(sum_v2[slot], v0);
+            sum_v3[slot] = Sum::combine(sum_v3[slot], v1);
             value0[at % 2] = v0;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
@@ -76,9 +77,9 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
             if (row >= 20 || column >= 72) continue;
             const int slot = Tile::slot(at);
             const float v0 = product0.sums[at];
-            const float v2 = v0 * v0;
-            sum_v3[slot] = Sum::combine(sum_v3[slot], v0);
-            sum_v4[slot] = Sum::combine(sum_v4[slot], v2);
+            const float v1 = v0 * v0;
+            sum_v2[slot] = Sum::combine(sum_v2[slot], v0);
+            sum_v3[slot] = Sum::combine(sum_v3[slot], v1);
             value0[at % 2] = v0;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
@@ -95,10 +96,15 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     Tile::keep_words(packed0);
   });
   for_each_part<Tile>([&](auto part) {
-    combine_rows<Sum, Tile>(part, sum_v3);
+    combine_rows<Sum, Tile>(part, sum_v2);
   });
   for_each_part<Tile>([&](auto part) {
-    combine_rows<Sum, Tile>(part, sum_v4);
+    combine_rows<Sum, Tile>(part, sum_v3);
+  });
+  float inverse[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v2[slot];
+  for_each_part<Tile>([&](auto part) {
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
@@ -111,9 +117,9 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
   for (int slot = 0; slot < Tile::SLOTS; slot++) {
     const int row = first_row + Tile::slot_row(slot);
     if (row >= 20 || !Tile::owns_rows()) continue;
+    const float v2 = sum_v2[slot];
     const float v3 = sum_v3[slot];
-    const float v4 = sum_v4[slot];
-    g_sum[row] = v3;
-    g_squares[row] = v4;
+    g_sum[row] = v2;
+    g_squares[row] = v3;
   }
 }
