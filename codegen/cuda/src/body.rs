@@ -18,6 +18,8 @@ pub(super) struct Body<'a> {
     pub(super) slots: &'a [Slot],
     /// Whether exponentials and quotients of `f32` may be off by some units of the last place.
     pub(super) approximates: bool,
+    /// Whether powers of two may be.
+    pub(super) approximates_powers: bool,
     /// For each value of the region, whether it is known in the current block.
     known: Vec<bool>,
     runs: Option<Runs>,
@@ -103,7 +105,16 @@ impl Runs {
 impl<'a> Body<'a> {
     pub(super) fn new(region: &'a Region, axes: Axes, slots: &'a [Slot]) -> Self {
         let known = vec![false; region.instrs.len()];
-        Body { code: Code::default(), region, axes, slots, approximates: false, known, runs: None }
+        Body {
+            code: Code::default(),
+            region,
+            axes,
+            slots,
+            approximates: false,
+            approximates_powers: false,
+            known,
+            runs: None,
+        }
     }
 
     /// The body goes on in a block that begins with this line.
@@ -172,20 +183,20 @@ impl<'a> Body<'a> {
             InstrKind::Unary(Unary::Tanh, x) if is_beside_one(self.region, value) => {
                 Some((format!("tanh_beside_one({})", value_name(x)), vec![x]))
             }
-            _ if !self.approximates => None,
-            InstrKind::Unary(Unary::Exp, x) => Some((format!("fast_exp({})", value_name(x)), vec![x])),
-            InstrKind::Binary(Binary::Pow, base, x) if self.is_two(base) => {
+            InstrKind::Binary(Binary::Pow, base, x) if self.approximates_powers && self.is_two(base) => {
                 Some((format!("fast_exp2({})", value_name(x)), vec![x]))
             }
-            InstrKind::Binary(Binary::Div, x, y) => {
-                Some((format!("{} * reciprocal({})", value_name(x), value_name(y)), vec![x, y]))
-            }
-            InstrKind::Binary(Binary::Sub, difference, z) => {
+            InstrKind::Binary(Binary::Sub, difference, z) if self.approximates_powers => {
                 let InstrKind::Binary(Binary::Mul, x, y) = self.region.instr(difference).kind else {
                     return None;
                 };
                 let [of_x, of_y, of_z] = [x, y, z].map(value_name);
                 Some((format!("fmaf({of_x}, {of_y}, -{of_z})"), vec![x, y, z]))
+            }
+            _ if !self.approximates => None,
+            InstrKind::Unary(Unary::Exp, x) => Some((format!("fast_exp({})", value_name(x)), vec![x])),
+            InstrKind::Binary(Binary::Div, x, y) => {
+                Some((format!("{} * reciprocal({})", value_name(x), value_name(y)), vec![x, y]))
             }
             _ => None,
         }

@@ -17,17 +17,14 @@
 //! ```
 
 use super::body::{Body, operands, sweeps};
-use super::contraction::{OperandAxes, define_entries, operand_type};
+use super::contraction::{OperandAxes, operand_type};
 use super::lower::{Block, Lowering};
 use super::rewrite::{dense, transposed};
-use super::rows::reduction;
-use super::source::{
-    Axes, Code, Slot, combiner, constant, coordinates, is_narrow, memory_type, narrowed, register_type,
-    sum_type, value_name,
-};
+use super::source::{Axes, Code, Slot, constant, coordinates, narrowed, value_name};
 use super::strength;
 use super::strip_layout::Strips;
-use super::tiles::{THREADS, Tiles, element_type, tile_type};
+use super::through_memory::ThroughMemory;
+use super::tiles::{THREADS, Tiles};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::axes;
 use kernfusion_ir::DType;
@@ -38,7 +35,7 @@ use kernfusion_ir::kernel::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows and columns of a tile.
-const SIZE: usize = 64;
+pub(super) const SIZE: usize = 64;
 /// Second products are at most so wide: their sums stay in registers.
 const WIDEST: usize = 128;
 
@@ -110,12 +107,8 @@ impl Lowering<'_> {
             return Ok(());
         }
         let tiles = Tiles::of(self, kernel).expect("checked before").deepened_in_chain();
-        let (reduced, factors) = strength::reduced(kernel);
-        let strips = Strips::of(&reduced, self.slots(), self.options.warpgroups);
-        let (kernel, factors) = match strips {
-            Some(_) => (&reduced, factors),
-            None => (kernel, vec![1.0; kernel.consumers().len()]),
-        };
+        let (kernel, factors) = &strength::reduced(kernel);
+        let strips = Strips::of(kernel, self.slots(), self.options.warpgroups);
         let size = strips.as_ref().map_or([SIZE, SIZE], Strips::tile_size);
         let mut code = Code::default();
         code.line(format!("const int first_row = blockIdx.x * {};", size[0]));
@@ -123,8 +116,7 @@ impl Lowering<'_> {
         if strips.is_none() {
             tiles.declare_launched(&mut code, SIZE, SIZE);
         }
-        let tf32 = self.options.tf32;
-        let stream = Stream { kernel, factors, tiles, size, tf32, outer: names.clone(), slots: self.slots() };
+        let stream = Stream { kernel, factors, size, outer: names.clone(), slots: self.slots() };
         for number in 0..kernel.products().len() {
             self.product_operands(&mut code, kernel, number, &names);
         }
@@ -136,23 +128,22 @@ impl Lowering<'_> {
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
         let grid = [rows.div_ceil(size[0]), 1, outer];
-        match strips {
+        body.approximates_powers = true;
+        let (header, block) = match strips {
             Some(strips) => {
                 body.approximates = true;
-                stream.emit_strips(&mut body, &strips);
-                let block = strips.block();
-                let text = body.code.finish();
+                stream.emit(&mut body, &strips);
                 let header = if strips.by_warpgroups { "warpgroup_chain.cuh" } else { "chain.cuh" };
-                self.launch_blocks_with(header, "", block, grid, text)?;
+                (header, strips.block())
             }
             None => {
-                stream.emit(&mut body);
-                let shared_bytes = stream.place_of_values(None);
-                let block = Block { threads: THREADS, shared_bytes, blocks: 2 };
-                let text = body.code.finish();
-                self.launch_blocks("", block, grid, text)?;
+                let layout = ThroughMemory::new(&stream, tiles, self.options.tf32);
+                stream.emit(&mut body, &layout);
+                ("chain.cuh", Block { threads: THREADS, shared_bytes: layout.shared_bytes(), blocks: 2 })
             }
-        }
+        };
+        let text = body.code.finish();
+        self.launch_blocks_with(header, "", block, grid, text)?;
         Ok(())
     }
 }
@@ -169,11 +160,9 @@ fn of_rows(domain: &Domain) -> Index {
 pub(super) struct Stream<'a> {
     pub(super) kernel: &'a Kernel,
     /// By what the sums of each second product are multiplied in the end.
-    factors: Vec<f64>,
-    tiles: Tiles,
+    factors: &'a [f64],
     /// Rows and columns of a tile.
-    size: [usize; 2],
-    tf32: bool,
+    pub(super) size: [usize; 2],
     /// Names of outer coordinates.
     pub(super) outer: Vec<String>,
     pub(super) slots: &'a [Slot],
@@ -181,7 +170,7 @@ pub(super) struct Stream<'a> {
 
 impl Stream<'_> {
     /// The axes of a consumer's operand: its rows are the points of p, its sum goes over columns.
-    fn with_axes(&self, consumer: &Consumer) -> OperandAxes<'_> {
+    pub(super) fn with_axes(&self, consumer: &Consumer) -> OperandAxes<'_> {
         let domain = &self.kernel.domain;
         let rank = domain.axes.len();
         OperandAxes {
@@ -190,24 +179,6 @@ impl Stream<'_> {
             rows: rank..rank + consumer.p.len(),
             depth: domain.column_axes(),
         }
-    }
-
-    fn emit(&self, body: &mut Body<'_>) {
-        let Kernel { region, stores, .. } = self.kernel;
-        let consumers = self.kernel.consumers();
-        let roots = stores.iter().flat_map(operands).chain(consumers.iter().map(|consumer| consumer.value));
-        let live = region.needed(roots, |_| false);
-        self.band(body, stores.iter().any(|store| self.is_in_loop(store)));
-        let mut reduced = vec![];
-        for sweep in sweeps(region, &live) {
-            self.sweep(body, &sweep, &reduced);
-            reduced.extend(sweep);
-        }
-        self.last_sweep(body, &reduced);
-        for number in 0..consumers.len() {
-            self.store_consumer(body, number);
-        }
-        self.stores_of_rows(body, &reduced);
     }
 
     /// The columns that the block's rows need; all of them in the last sweep if something is stored at each.
@@ -236,97 +207,6 @@ impl Stream<'_> {
         (domain.extent(domain.row_axes()), domain.extent(domain.column_axes()))
     }
 
-    /// A loop over tiles of columns, with those products that these values need.
-    fn each_tile(&self, body: &mut Body<'_>, needed: &BTreeSet<Scalar>, inside: impl FnOnce(&mut Body<'_>)) {
-        let head = format!("for (int first_column = begin; first_column < end; first_column += {SIZE})");
-        body.block(head, |body| {
-            let kinds = needed.iter().map(|value| &self.kernel.region.instr(*value).kind);
-            let products: BTreeSet<_> = kinds
-                .filter_map(|kind| match kind {
-                    InstrKind::Producer(number) => Some(*number),
-                    _ => None,
-                })
-                .collect();
-            for number in products {
-                self.tiles.multiply(&mut body.code, self.kernel, number);
-            }
-            inside(body);
-        });
-    }
-
-    /// A loop over this thread's entries of a tile. Where some may be beyond the last row or column, `before` comes first, for all of them.
-    fn each_entry(
-        &self,
-        body: &mut Body<'_>,
-        needed: &BTreeSet<Scalar>,
-        reduced: &[Scalar],
-        before: Option<&str>,
-        inside: impl FnOnce(&mut Body<'_>),
-    ) {
-        let (rows, columns) = self.row_and_column_extents();
-        let (domain, tile) = (&self.kernel.domain, self.tiles.name(0));
-        body.code.line("UNROLL");
-        body.block(format!("for (int at = 0; at < {tile}::COUNT; at++)"), |body| {
-            let at = format!("row = first_row + {tile}::row(at), column = first_column + {tile}::column(at)");
-            body.code.line(format!("const int {at};"));
-            // Without branches between them, entries are computed side by side.
-            let beyond = [("row", rows), ("column", columns)]
-                .into_iter()
-                .filter(|(_, extent)| !extent.is_multiple_of(SIZE))
-                .map(|(name, extent)| format!("{name} >= {extent}"))
-                .collect::<Vec<_>>();
-            if !beyond.is_empty() {
-                before.into_iter().for_each(|line| body.code.line(line));
-                body.code.line(format!("if ({}) continue;", beyond.join(" || ")));
-            }
-            let outside = body.axes.names.len();
-            let row = coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]);
-            let column = coordinates(&mut body.code, "column", 'c', &domain.axes[domain.column_axes()]);
-            body.axes.names.extend(row.into_iter().chain(column));
-            for &value in reduced.iter().filter(|value| needed.contains(value)) {
-                body.define(value, format!("sum_{}[{tile}::slot(at)]", value_name(value)));
-            }
-            define_entries(body, self.kernel, Some(needed));
-            inside(body);
-            body.axes.names.truncate(outside);
-        });
-    }
-
-    /// One level of reductions.
-    fn sweep(&self, body: &mut Body<'_>, reductions: &[Scalar], reduced: &[Scalar]) {
-        let (region, tile) = (&self.kernel.region, self.tiles.name(0));
-        let parts: Vec<_> = reductions.iter().map(|&value| (value, reduction(region, value))).collect();
-        let needed = self.needed(parts.iter().map(|(_, (_, x))| *x), reduced);
-        for (value, (op, _)) in &parts {
-            let dtype = sum_type(region.instr(*value).dtype);
-            let (ty, name) = (register_type(dtype), value_name(*value));
-            let identity = constant(op.identity(dtype), dtype);
-            body.code.line(format!("{ty} sum_{name}[{tile}::SLOTS];"));
-            body.code.line("UNROLL");
-            body.code.line(format!(
-                "for (int slot = 0; slot < {tile}::SLOTS; slot++) sum_{name}[slot] = {identity};"
-            ));
-        }
-        self.each_tile(body, &needed, |body| {
-            self.each_entry(body, &needed, reduced, None, |body| {
-                body.need(parts.iter().map(|(_, (_, x))| *x));
-                for (value, (op, x)) in &parts {
-                    let sum = format!("sum_{}[{tile}::slot(at)]", value_name(*value));
-                    body.code.line(format!("{sum} = {}::combine({sum}, {});", combiner(*op), value_name(*x)));
-                }
-            });
-        });
-        for (value, (op, _)) in &parts {
-            let (dtype, name) = (region.instr(*value).dtype, value_name(*value));
-            body.code.line(format!("{tile}::combine<{}>(sum_{name});", combiner(*op)));
-            if is_narrow(dtype) {
-                let rounded =
-                    format!("sum_{name}[slot] = round_to<{}>(sum_{name}[slot]);", memory_type(dtype));
-                body.code.line(format!("for (int slot = 0; slot < {tile}::SLOTS; slot++) {rounded}"));
-            }
-        }
-    }
-
     /// What values are made of, down to results of earlier reductions.
     pub(super) fn needed(
         &self,
@@ -339,86 +219,6 @@ impl Stream<'_> {
         let operands = inner.iter().flat_map(|value| region.instr(*value).kind.operands());
         let results: Vec<_> = operands.chain(roots).filter(|value| reduced.contains(value)).collect();
         inner.iter().copied().chain(results).collect()
-    }
-
-    /// Stores at each entry, and second products.
-    fn last_sweep(&self, body: &mut Body<'_>, reduced: &[Scalar]) {
-        let in_loop: Vec<_> = self.kernel.stores.iter().filter(|store| self.is_in_loop(store)).collect();
-        let consumers = self.kernel.consumers();
-        if in_loop.is_empty() && consumers.is_empty() {
-            return;
-        }
-        for (number, consumer) in consumers.iter().enumerate() {
-            let (dtype, width) = (operand_type(&consumer.with), width(consumer));
-            body.code.line(format!("using Out{number} = {};", tile_type(dtype, self.tf32, SIZE, width)));
-            body.code.line(format!("Out{number} out{number};"));
-        }
-        for dtype in self.types_of_values() {
-            let (values, element, place) =
-                (values_name(dtype), element_type(dtype), self.place_of_values(Some(dtype)));
-            let count = SIZE * values_stride(dtype);
-            body.code.line(format!("LAUNCHED_SHARED({element}, {values}, {place}, {count});"));
-        }
-        let roots = in_loop.iter().flat_map(|store| operands(store));
-        let all = self.needed(roots.chain(consumers.iter().map(|consumer| consumer.value)), reduced);
-        self.each_tile(body, &all, |body| {
-            if !in_loop.is_empty() {
-                let needed = self.needed(in_loop.iter().flat_map(|store| operands(store)), reduced);
-                let stores = in_loop.iter().copied();
-                self.each_entry(body, &needed, reduced, None, |body| body.stores(stores));
-            }
-            let values: BTreeSet<_> = consumers.iter().map(|consumer| consumer.value).collect();
-            for value in values {
-                self.second_products(body, value, reduced);
-            }
-        });
-    }
-
-    fn types_of_values(&self) -> BTreeSet<DType> {
-        self.kernel.consumers().iter().map(|consumer| operand_type(&consumer.with)).collect()
-    }
-
-    /// Where in shared memory values of a type are, behind panels and values of other types; of none, where all of them end.
-    fn place_of_values(&self, dtype: Option<DType>) -> usize {
-        let before = self.types_of_values().into_iter().take_while(|other| Some(*other) != dtype);
-        let bytes = |dtype: DType| SIZE * values_stride(dtype) * dtype.size();
-        self.tiles.shared_bytes(SIZE, SIZE) + before.map(bytes).sum::<usize>()
-    }
-
-    /// Puts a value of the tile into shared memory and multiplies it with the operands of its consumers.
-    fn second_products(&self, body: &mut Body<'_>, value: Scalar, reduced: &[Scalar]) {
-        let dtype = self.kernel.region.instr(value).dtype;
-        let (tile, values, stride) = (self.tiles.name(0), values_name(dtype), values_stride(dtype));
-        let element = format!("{values}[{tile}::row(at) * {stride} + {tile}::column(at)]");
-        let needed = self.needed([value], reduced);
-        let zero = format!("{element} = {}{{}};", element_type(dtype));
-        let (_, columns) = self.row_and_column_extents();
-        let panels = format!("({}*){}", element_type(dtype), self.tiles.panels(0));
-        let bytes = self.tiles.panel_bytes(SIZE, SIZE);
-        let fill = |number: usize, consumer: &Consumer| {
-            let p: usize = consumer.p.iter().product();
-            format!(
-                "fill_for_values<Out{number}, {bytes}, {SIZE}>({panels}, {p}, with{number}, first_column, {columns});"
-            )
-        };
-        let of_value = self.kernel.consumers().iter().enumerate();
-        let mut of_value = of_value.filter(|(_, consumer)| consumer.value == value).peekable();
-        // The first operand comes while values are computed.
-        if let Some((number, consumer)) = of_value.peek() {
-            body.code.line(fill(*number, consumer));
-        }
-        self.each_entry(body, &needed, reduced, Some(&zero), |body| {
-            body.need([value]);
-            body.code.line(format!("{element} = {};", narrowed(&value_name(value), dtype)));
-        });
-        for (at, (number, consumer)) in of_value.enumerate() {
-            if at > 0 {
-                body.code.line(fill(number, consumer));
-            }
-            body.code.line(format!(
-                "multiply_values<{SIZE}, {stride}>(out{number}, {values}, {panels}, with{number});"
-            ));
-        }
     }
 
     /// Writes the sums of a second product.
@@ -467,14 +267,14 @@ impl Stream<'_> {
         if of_rows.is_empty() {
             return;
         }
-        let (domain, tile) = (&self.kernel.domain, self.tiles.name(0));
+        let domain = &self.kernel.domain;
         let (rows, _) = self.row_and_column_extents();
         let needed = self.needed(of_rows.iter().flat_map(|store| operands(store)), reduced);
         body.code.line("__syncthreads();");
         body.code.line("UNROLL");
-        body.block(format!("for (int slot = 0; slot < {tile}::SLOTS; slot++)"), |body| {
-            body.code.line(format!("const int row = first_row + {tile}::slot_row(slot);"));
-            body.code.line(format!("if (row >= {rows} || !{tile}::owns_rows()) continue;"));
+        body.block(format!("for (int slot = 0; slot < Tile::SLOTS; slot++)"), |body| {
+            body.code.line("const int row = first_row + Tile::slot_row(slot);");
+            body.code.line(format!("if (row >= {rows} || !Tile::owns_rows()) continue;"));
             let outside = body.axes.names.len();
             body.axes.names.extend(coordinates(&mut body.code, "row", 'r', &domain.axes[domain.row_axes()]));
             body.axes.names.resize(domain.axes.len(), "0".into());
@@ -494,18 +294,4 @@ fn is_paired(domain: &Domain, consumer: &Consumer) -> bool {
     let is_float = matches!(consumer.dtype, DType::F32 | DType::BF16 | DType::F16);
     let is_even = consumer.p[last].is_multiple_of(2);
     is_float && is_even && axes.has_runs(&consumer.index, domain.axes.len() + last, 2)
-}
-
-/// Columns of the tile of a second product: two warps share them, each of which takes 16 at a time.
-fn width(consumer: &Consumer) -> usize {
-    consumer.p.iter().product::<usize>().next_multiple_of(32).max(32)
-}
-
-fn values_name(dtype: DType) -> String {
-    format!("values_{}", dtype.name())
-}
-
-/// Distance of rows of values in shared memory.
-fn values_stride(dtype: DType) -> usize {
-    SIZE + 16 / dtype.size()
 }

@@ -66,6 +66,8 @@ mod source;
 mod strength;
 mod strip;
 mod strip_layout;
+mod sweeps;
+mod through_memory;
 mod tiles;
 #[cfg(feature = "driver")]
 mod tune;

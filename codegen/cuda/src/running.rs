@@ -148,8 +148,12 @@ impl Running {
                 of(x)
             }
             InstrKind::Binary(Binary::Mul, x, y) => match (of(x), of(y)) {
-                (Known::Maximum(factor), _) => positive(y).map_or(Known::Later, |by| Known::Maximum(factor * by)),
-                (_, Known::Maximum(factor)) => positive(x).map_or(Known::Later, |by| Known::Maximum(factor * by)),
+                (Known::Maximum(factor), _) => {
+                    positive(y).map_or(Known::Later, |by| Known::Maximum(factor * by))
+                }
+                (_, Known::Maximum(factor)) => {
+                    positive(x).map_or(Known::Later, |by| Known::Maximum(factor * by))
+                }
                 (Known::Multiple(a), Known::Multiple(b))
                     if !(a.shifted && b.shifted || a.divided && b.divided) =>
                 {

@@ -174,7 +174,9 @@ impl Reduction<'_> {
     /// Whether a value is the same for all rows, or for all columns.
     fn is_of_line(&self, value: Scalar) -> bool {
         let domain = &self.kernel.domain;
-        [domain.row_axes(), domain.column_axes()].into_iter().any(|axes| !self.region.varies(value, axes, domain))
+        [domain.row_axes(), domain.column_axes()]
+            .into_iter()
+            .any(|axes| !self.region.varies(value, axes, domain))
     }
 
     /// e^(x − b).
@@ -217,7 +219,8 @@ impl Reduction<'_> {
         let region = &self.kernel.region;
         let consumers = self.kernel.consumers().iter().filter(|consumer| consumer.value == value).count();
         let stores = self.kernel.stores.iter().filter(|store| store.value == value).count();
-        let users = region.instrs.iter().enumerate().filter(|(_, instr)| instr.kind.operands().contains(&value));
+        let users =
+            region.instrs.iter().enumerate().filter(|(_, instr)| instr.kind.operands().contains(&value));
         let users: usize = users
             .map(|(number, instr)| match instr.kind {
                 InstrKind::Cast(_) => self.uses(Scalar(number as u32)),
@@ -244,7 +247,8 @@ impl Reduction<'_> {
                 let multiple = self.multiple(plain).filter(|(_, factor)| is_scale(*factor));
                 let (plain, factor) = multiple.unwrap_or((plain, 1.0));
                 let is_typed = self.region.instr(plain).dtype == dtype;
-                consumer.value = if is_typed { plain } else { self.region.push(InstrKind::Cast(plain), dtype) };
+                consumer.value =
+                    if is_typed { plain } else { self.region.push(InstrKind::Cast(plain), dtype) };
                 factors.push(factor);
             }
         }

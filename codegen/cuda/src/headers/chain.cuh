@@ -68,6 +68,32 @@ template <int BLOCK, int COUNT> DEVICE void fill_vector(float* start, const floa
   if (at < COUNT) copy_async(start + at, from + at, numbers > 0 ? numbers * (int)sizeof(float) : 0);
 }
 
+// The number of a part, which is known when code is compiled.
+template <int NUMBER> struct Part {
+  constexpr operator int() const { return NUMBER; }
+};
+
+// Calls `act(part)` for each part of a tile's rows.
+template <class Tile, int FIRST = 0, class Act> DEVICE void for_each_part(const Act& act) {
+  act(Part<FIRST>());
+  if constexpr (FIRST + 1 < Tile::PARTS) for_each_part<Tile, FIRST + 1>(act);
+}
+
+// Calls `act(slot)` for each slot of a part.
+template <class Tile, class Act> DEVICE void for_each_slot(int part, const Act& act) {
+  constexpr int OF_PART = Tile::SLOTS / Tile::PARTS;
+  UNROLL
+  for (int slot = part * OF_PART; slot < (part + 1) * OF_PART; slot++) act(slot);
+}
+
+// Combines one number of each thread and slot of a part along the rows, which four lanes have; every thread gets those of its rows.
+template <class Op, class Tile, class V> DEVICE void combine_lanes(int part, V* of_slots) {
+  for_each_slot<Tile>(part, [&](int slot) {
+    UNROLL
+    for (int bits = 2; bits > 0; bits /= 2) of_slots[slot] = Op::combine(of_slots[slot], shuffle_xor(of_slots[slot], bits));
+  });
+}
+
 // A tile computed by tensor cores: `WARPS` warps, each with 16·DOWN rows and all columns. Its rows are computed in PARTS parts, each with as
 // many entries and slots, so that products of one may be under way while another one's entries are computed.
 template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
@@ -89,6 +115,7 @@ template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
   DEVICE static int row(int at) { return slot_row(slot(at)); }
   DEVICE static int column(int at) { return at / 4 % ALONG * 8 + 2 * member() + at % 2; }
   DEVICE static bool owns_rows() { return member() == 0; }
+  template <class Op, class V> DEVICE static void combine(int part, V* of_slots) { combine_lanes<Op, StripTile>(part, of_slots); }
   // Nothing goes on while the threads do.
   DEVICE static void publish() {}
   DEVICE static void begin() {}
@@ -154,32 +181,6 @@ template <class Core, int WARPS, int DOWN, int COLUMNS_> struct StripTile {
 
 };
 
-// The number of a part, which is known when code is compiled.
-template <int NUMBER> struct Part {
-  constexpr operator int() const { return NUMBER; }
-};
-
-// Calls `act(part)` for each part of a tile's rows.
-template <class Tile, int FIRST = 0, class Act> DEVICE void for_each_part(const Act& act) {
-  act(Part<FIRST>());
-  if constexpr (FIRST + 1 < Tile::PARTS) for_each_part<Tile, FIRST + 1>(act);
-}
-
-// Calls `act(slot)` for each slot of a part.
-template <class Tile, class Act> DEVICE void for_each_slot(int part, const Act& act) {
-  constexpr int OF_PART = Tile::SLOTS / Tile::PARTS;
-  UNROLL
-  for (int slot = part * OF_PART; slot < (part + 1) * OF_PART; slot++) act(slot);
-}
-
-// Combines one number of each thread and slot of a part along the rows; every thread gets those of its rows.
-template <class Op, class Tile, class V> DEVICE void combine_rows(int part, V* of_slots) {
-  for_each_slot<Tile>(part, [&](int slot) {
-    UNROLL
-    for (int bits = 2; bits > 0; bits /= 2) of_slots[slot] = Op::combine(of_slots[slot], shuffle_xor(of_slots[slot], bits));
-  });
-}
-
 // Multiplies the sums of each row of a part by a number.
 template <class Tile> DEVICE void scale_rows(int part, Tile& tile, const float* of_slots) {
   constexpr int OF_PART = Tile::COUNT / Tile::PARTS;
@@ -230,7 +231,7 @@ constexpr float MOST_RISE = 8.0f;
 // by these factors.
 template <class Tile>
 DEVICE bool raise_maxima(int part, float* maxima, float* subtracted, float* of_tile, float rate, float* factors) {
-  combine_rows<Max, Tile>(part, of_tile);
+  Tile::template combine<Max>(part, of_tile);
   bool rises = false;
   for_each_slot<Tile>(part, [&](int slot) {
     maxima[slot] = Max::combine(maxima[slot], of_tile[slot]);

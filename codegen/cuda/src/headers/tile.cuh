@@ -60,6 +60,7 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   static constexpr int DEPTH = 64 / sizeof(T), PADDING = piece<T>(), BEHIND = 0;
   static constexpr bool ALONG_ROWS = true;
   static constexpr int SLOTS = ROWS / 16, PER_SLOT = COLUMNS / 16, COUNT = SLOTS * PER_SLOT;
+  static constexpr int COLUMN_SLOTS = PER_SLOT, PARTS = 1, OF_PART = COUNT;
   static constexpr int DOWN = together<T>(SLOTS), ALONG = together<T>(PER_SLOT);
   // Sums that are neighbours, and what lets those of a warp be written to different banks (`Entries`).
   static constexpr int TOGETHER = ALONG, ENTRY_PADDING = PADDING;
@@ -75,7 +76,8 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   DEVICE static int slot_row(int slot) { return DOWN * y() + slot / DOWN * 16 * DOWN + slot % DOWN; }
   DEVICE static int slot_column(int slot) { return ALONG * x() + slot / ALONG * 16 * ALONG + slot % ALONG; }
   DEVICE static int row(int at) { return slot_row(slot(at)); }
-  DEVICE static int column(int at) { return slot_column(at % PER_SLOT); }
+  DEVICE static constexpr int column_slot(int at) { return at % PER_SLOT; }
+  DEVICE static int column(int at) { return slot_column(column_slot(at)); }
   // Whether this thread speaks for its rows.
   DEVICE static bool owns_rows() { return x() == 0; }
   // Nothing goes on while the threads do.
@@ -109,7 +111,7 @@ template <class T, int ROWS_, int COLUMNS_> struct PlainTile {
   }
 
   // Combines one number of each thread and slot along the rows; every thread gets those of its rows.
-  template <class Op, class V> DEVICE static void combine(V* of_slots) {
+  template <class Op, class V> DEVICE static void combine(int, V* of_slots) {
     UNROLL
     for (int slot = 0; slot < SLOTS; slot++)
       UNROLL
@@ -148,6 +150,7 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   static constexpr int DEPTH = 64 / sizeof(Element), PADDING = piece<Element>(), BEHIND = 0;
   static constexpr bool ALONG_ROWS = false;
   static constexpr int DOWN = ROWS / 64, ALONG = COLUMNS / 16, SLOTS = 2 * DOWN, COUNT = 4 * DOWN * ALONG;
+  static constexpr int COLUMN_SLOTS = 2 * ALONG, PARTS = 1, OF_PART = COUNT;
   static constexpr int TOGETHER = 2, ENTRY_PADDING = 8;
   // Numbers of a row that one instruction multiplies.
   static constexpr int TERMS = 32 / sizeof(Element);
@@ -164,7 +167,9 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
   DEVICE static constexpr int slot(int at) { return at / (4 * ALONG) * 2 + at % 4 / 2; }
   DEVICE static int slot_row(int slot) { return first_row() + slot / 2 * 16 + slot % 2 * 8 + group(); }
   DEVICE static int row(int at) { return slot_row(slot(at)); }
-  DEVICE static int column(int at) { return first_column() + at / 4 % ALONG * 8 + 2 * member() + at % 2; }
+  DEVICE static constexpr int column_slot(int at) { return at / 4 % ALONG * 2 + at % 2; }
+  DEVICE static int slot_column(int slot) { return first_column() + slot / 2 * 8 + 2 * member() + slot % 2; }
+  DEVICE static int column(int at) { return slot_column(column_slot(at)); }
   DEVICE static bool owns_rows() { return threadIdx.x / WARP % 2 == 0 && member() == 0; }
   DEVICE static void publish() {}
   DEVICE void wait() {}
@@ -206,7 +211,7 @@ template <class Core, int ROWS_, int COLUMNS_> struct TensorTile {
     }
   }
 
-  template <class Op, class V> DEVICE static void combine(V* of_slots) {
+  template <class Op, class V> DEVICE static void combine(int, V* of_slots) {
     SHARED(V, of_halves, 2 * ROWS);
     V* half = of_halves + threadIdx.x / WARP % 2 * ROWS;
     UNROLL

@@ -21,6 +21,7 @@ template <class T, int DOWN, int COLUMNS_> struct WarpgroupStrip {
   DEVICE static int row(int at) { return slot_row(slot(at)); }
   DEVICE static int column(int at) { return at / 4 % ALONG * 8 + 2 * member() + at % 2; }
   DEVICE static bool owns_rows() { return member() == 0; }
+  template <class Op, class V> DEVICE static void combine(int part, V* of_slots) { combine_lanes<Op, WarpgroupStrip>(part, of_slots); }
   DEVICE static void publish() { publish_shared(); }
   DEVICE static void begin() { products_begin(); }
   DEVICE static void commit() { products_commit(); }

@@ -1,6 +1,6 @@
 // contraction attention.causal/dot_general+mul+…+dot_general over outer [2] rows [9] columns [9], column ≤ row
 //   dot_general, mul, select, reduce, sub, exp, reduce, div, dot_general in attention.causal
-#include "tile.cuh"
+#include "chain.cuh"
 
 KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul_dot_general(
     const float* __restrict__ g_x0,
@@ -21,83 +21,133 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   const auto with0 = copied<true, 1, 4>([&](int row, int k) {
     return g_x2 + 36 * batch + 4 * k + row;
   });
-  const int begin = 0, end = clamped((first_row + 64 < 9 ? first_row + 64 : 9) + 0, 9 + 1);
-  float sum_v8[Tile::SLOTS];
-  UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-  for (int first_column = begin; first_column < end; first_column += 64) {
-    Tile product0;
-    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      if (row >= 9 || column >= 9) continue;
-      const float v3 = product0.sums[at];
-      const int v0 = (int)(row);
-      const int v1 = (int)(column);
-      const bool v2 = v0 >= v1;
-      const float v4 = 0.5f;
-      const float v5 = v3 * v4;
-      const float v6 = -float_of_bits(POSITIVE_INFINITY);
-      const float v7 = v2 ? v5 : v6;
-      sum_v8[Tile::slot(at)] = Max::combine(sum_v8[Tile::slot(at)], v7);
-    }
-  }
-  Tile::combine<Max>(sum_v8);
-  float sum_v11[Tile::SLOTS];
-  UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
-  for (int first_column = begin; first_column < end; first_column += 64) {
-    Tile product0;
-    multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      if (row >= 9 || column >= 9) continue;
-      const float v8 = sum_v8[Tile::slot(at)];
-      const float v3 = product0.sums[at];
-      const int v0 = (int)(row);
-      const int v1 = (int)(column);
-      const bool v2 = v0 >= v1;
-      const float v4 = 0.5f;
-      const float v5 = v3 * v4;
-      const float v6 = -float_of_bits(POSITIVE_INFINITY);
-      const float v7 = v2 ? v5 : v6;
-      const float v9 = v7 - v8;
-      const float v10 = expf(v9);
-      sum_v11[Tile::slot(at)] = Sum::combine(sum_v11[Tile::slot(at)], v10);
-    }
-  }
-  Tile::combine<Sum>(sum_v11);
   using Out0 = PlainTile<float, 64, 32>;
   Out0 out0;
   LAUNCHED_SHARED(float, values_f32, 40960, 4352);
+  const int begin = 0, end = clamped((first_row + 64 < 9 ? first_row + 64 : 9) + 0, 9 + 1);
+  float sum_v19[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v19[slot] = 0.0f;
+  float sum_v9[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
+  float subtracted_v9[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) subtracted_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
   for (int first_column = begin; first_column < end; first_column += 64) {
     Tile product0;
     multiply<4>(product0, panels, first_row, 9, a0, first_column, 9, b0, 0, 4);
     fill_for_values<Out0, 40960, 64>((float*)panels, 4, with0, first_column, 9);
-    UNROLL
-    for (int at = 0; at < Tile::COUNT; at++) {
-      const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-      values_f32[Tile::row(at) * 68 + Tile::column(at)] = float{};
-      if (row >= 9 || column >= 9) continue;
-      const float v8 = sum_v8[Tile::slot(at)];
-      const float v11 = sum_v11[Tile::slot(at)];
-      const float v3 = product0.sums[at];
-      const int v0 = (int)(row);
-      const int v1 = (int)(column);
-      const bool v2 = v0 >= v1;
-      const float v4 = 0.5f;
-      const float v5 = v3 * v4;
-      const float v6 = -float_of_bits(POSITIVE_INFINITY);
-      const float v7 = v2 ? v5 : v6;
-      const float v9 = v7 - v8;
-      const float v10 = expf(v9);
-      const float v12 = v10 / v11;
-      values_f32[Tile::row(at) * 68 + Tile::column(at)] = v12;
-    }
-    multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
+    float value0[Tile::COUNT] = {};
+    for_each_part<Tile>([&](auto part) {
+      if (first_row + Tile::ROWS <= 9 && first_column + 63 < 9 && first_column + 63 <= first_row + 0) {
+        float of_tile_v9[Tile::SLOTS];
+        UNROLL
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v3 = product0.sums[at];
+          const bool v2 = true;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v2 ? v3 : v6;
+          of_tile_v9[slot] = Max::combine(of_tile_v9[slot], v7);
+        }
+        float factors[Tile::SLOTS];
+        if (raise_maxima<Tile>(part, sum_v9, subtracted_v9, of_tile_v9, 0.7213475f, factors)) {
+          for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= factors[slot]; });
+          scale_rows(part, out0, factors);
+        }
+        UNROLL
+        for (int at = 0; at < Tile::COUNT; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          const int slot = Tile::slot(at);
+          const float v9 = finite_maximum(subtracted_v9[slot]);
+          const float v19 = 1.0f;
+          const float v3 = product0.sums[at];
+          const bool v2 = true;
+          const float v4 = 0.5f;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v2 ? v3 : v6;
+          const float v10 = v9 * v4;
+          const float v12 = 0.7213475f;
+          const float v14 = 1.442695f;
+          const float v15 = v10 * v14;
+          const float v16 = fmaf(v7, v12, -v15);
+          const float v18 = fast_exp2(v16);
+          const float v20 = v18 / v19;
+          sum_v19[slot] = Sum::combine(sum_v19[slot], v18);
+          value0[at] = v20;
+        }
+      }
+      else {
+        float of_tile_v9[Tile::SLOTS];
+        UNROLL
+        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
+        UNROLL
+        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          if (row >= 9 || column >= 9) continue;
+          const int slot = Tile::slot(at);
+          const float v3 = product0.sums[at];
+          const int v0 = (int)(row);
+          const int v1 = (int)(column);
+          const bool v2 = v0 >= v1;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v2 ? v3 : v6;
+          of_tile_v9[slot] = Max::combine(of_tile_v9[slot], v7);
+        }
+        float factors[Tile::SLOTS];
+        if (raise_maxima<Tile>(part, sum_v9, subtracted_v9, of_tile_v9, 0.7213475f, factors)) {
+          for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= factors[slot]; });
+          scale_rows(part, out0, factors);
+        }
+        UNROLL
+        for (int at = 0; at < Tile::COUNT; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          if (row >= 9 || column >= 9) continue;
+          const int slot = Tile::slot(at);
+          const float v9 = finite_maximum(subtracted_v9[slot]);
+          const float v19 = 1.0f;
+          const float v3 = product0.sums[at];
+          const int v0 = (int)(row);
+          const int v1 = (int)(column);
+          const bool v2 = v0 >= v1;
+          const float v4 = 0.5f;
+          const float v6 = -float_of_bits(POSITIVE_INFINITY);
+          const float v7 = v2 ? v3 : v6;
+          const float v10 = v9 * v4;
+          const float v12 = 0.7213475f;
+          const float v14 = 1.442695f;
+          const float v15 = v10 * v14;
+          const float v16 = fmaf(v7, v12, -v15);
+          const float v18 = fast_exp2(v16);
+          const float v20 = v18 / v19;
+          sum_v19[slot] = Sum::combine(sum_v19[slot], v18);
+          value0[at] = v20;
+        }
+      }
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) values_f32[Tile::row(at) * 68 + Tile::column(at)] = value0[at];
+      multiply_values<64, 68>(out0, values_f32, (float*)panels, with0);
+    });
   }
+  for_each_part<Tile>([&](auto part) {
+    Tile::template combine<Sum>(part, sum_v19);
+  });
+  float inverse[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v19[slot];
+  for_each_part<Tile>([&](auto part) {
+    scale_rows(part, out0, inverse);
+  });
+  float corrections[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) corrections[slot] = correction(sum_v9[slot], subtracted_v9[slot], 0.7213475f);
+  for_each_part<Tile>([&](auto part) {
+    for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= corrections[slot]; });
+  });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
     const int row = first_row + Out0::row(at), column = Out0::column(at);

@@ -189,7 +189,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     Tile::keep_words(packed0);
   });
   for_each_part<Tile>([&](auto part) {
-    combine_rows<Sum, Tile>(part, sum_v16);
+    Tile::template combine<Sum>(part, sum_v16);
   });
   float inverse[Tile::SLOTS];
   UNROLL
