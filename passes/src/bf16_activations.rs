@@ -35,6 +35,7 @@ pub(crate) fn narrow_kept_values(graph: &mut Graph) -> Result<()> {
         kept: &kept,
         rebuild: Rebuild::new(graph),
         narrow: BTreeMap::new(),
+        views: BTreeMap::new(),
         seen: BTreeMap::new(),
     };
     for id in graph.ids() {
@@ -175,6 +176,8 @@ struct Narrowing<'a> {
     rebuild: Rebuild<'a>,
     /// The `bf16` form of old values that have one by now.
     narrow: BTreeMap<ValueId, ValueId>,
+    /// Views of `bf16` values that there are, by what they show.
+    views: BTreeMap<ValueId, Vec<ValueId>>,
     /// Old values as backward sees them.
     seen: BTreeMap<ValueId, ValueId>,
 }
@@ -189,6 +192,11 @@ impl Narrowing<'_> {
         }
         let entry = node.op.entry();
         let is_view = entry == KernelEntry::View;
+        if is_view && node.ty.dtype == DType::BF16 && node.operands.len() == 1 {
+            let view = self.view(id, self.rebuild.place(node.operands[0]))?;
+            self.rebuild.replace(id, view);
+            return Ok(());
+        }
         if self.forward[id.index()] || is_view || entry == KernelEntry::Contraction {
             self.rebuild.copy(id)?;
         } else {
@@ -212,6 +220,31 @@ impl Narrowing<'_> {
         let narrow = self.rebuild.builder(wide).op(Cast { dtype: DType::BF16 }, &[place])?;
         self.narrow.insert(wide, narrow);
         Ok(narrow)
+    }
+
+    /// The `bf16` form of a view, as products read it, of what has one.
+    fn narrow_view(&mut self, value: ValueId) -> Result<Option<ValueId>> {
+        let node = &self.old[value];
+        if self.kept.narrow[value.index()] {
+            return self.narrow(value).map(Some);
+        }
+        if node.op.entry() != KernelEntry::View {
+            return Ok(None);
+        }
+        let Some(shown) = self.narrow_view(node.operands[0])? else { return Ok(None) };
+        self.view(value, shown).map(Some)
+    }
+
+    /// A view as another one is, of this `bf16` value: the same one for sums and for products.
+    fn view(&mut self, like: ValueId, shown: ValueId) -> Result<ValueId> {
+        let op = &self.old[like].op;
+        let known = self.views.entry(shown).or_default();
+        if let Some(&view) = known.iter().find(|view| self.rebuild.new[**view].op == *op) {
+            return Ok(view);
+        }
+        let view = self.rebuild.builder(like).op(op.clone(), &[shown])?;
+        self.views.entry(shown).or_default().push(view);
+        Ok(view)
     }
 
     /// The operands of a node as backward sees them. Either all or none that are compared are rounded: the largest element of
@@ -255,6 +288,8 @@ impl Narrowing<'_> {
         }
         let seen = if is_narrow {
             let narrow = self.narrow(value)?;
+            self.rebuild.builder(value).cast(narrow, DType::F32)?
+        } else if let Some(narrow) = if sums { self.narrow_view(value)? } else { None } {
             self.rebuild.builder(value).cast(narrow, DType::F32)?
         } else if is_view || self.kept.follows[value.index()] && node.ty.dtype != DType::BF16 {
             let operands = self.operands(value, sums)?;

@@ -305,6 +305,42 @@ fn gradients_of_parts_of_a_tensor_are_written_in_place() {
     assert_eq!(consumers.filter(|consumer| consumer.buffer == *gradient).count(), 3, "{kernels}");
 }
 
+/// Queries, keys and values are a product with a bias. Their gradients are read by products and by the sum that is the bias's
+/// gradient; backward puts them into place for all of these.
+#[test]
+fn gradients_that_products_and_sums_read_are_written_in_place() {
+    let (time, [batch, heads]) = (112, HEADS);
+    let mut graph = Graph::new("attention with a bias");
+    let mut builder = Builder::new(&mut graph, Origin::default());
+    let b = &mut builder;
+    let wide = 3 * heads * WIDTH;
+    let mut input = |name: &str, shape: &[usize]| {
+        b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input")
+    };
+    let (x, w) = (input("x", &[batch * time, 8]), input("w", &[8, wide]));
+    let (bias, weight) = (input("bias", &[wide]), input("weight", &[batch, heads, time, WIDTH]));
+    let all = b.matmul(x, w).expect("matmul");
+    let bias = b.broadcast(bias, &[batch * time, wide], &[1]).expect("broadcast");
+    let all = b.add(all, bias).expect("add");
+    let all = b.reshape(all, &[batch, time, 3 * heads, WIDTH]).expect("reshape");
+    let mut part = |at: usize| {
+        let (start, end) = ([0, 0, at * heads, 0], [batch, time, (at + 1) * heads, WIDTH]);
+        let part = b.slice(all, &start, &end).expect("slice");
+        b.permute(part, &[0, 2, 1, 3]).expect("permute")
+    };
+    let [q, k, v] = [0, 1, 2].map(&mut part);
+    let loss = loss_of(b, [q, k, v], weight, scaled, plain);
+    finish(&mut graph, loss, &["x", "w", "bias"]);
+    let kernels = check(&graph);
+    let mut written: BTreeMap<_, usize> = BTreeMap::new();
+    for consumer in kernels.kernels.iter().flat_map(|kernel| kernel.consumers()) {
+        *written.entry(consumer.buffer).or_default() += 1;
+    }
+    let together: Vec<_> = written.into_iter().filter(|(_, parts)| *parts == 3).collect();
+    let [(gradient, _)] = together[..] else { panic!("no tensor of three results\n{kernels}") };
+    assert_eq!(kernels.buffers[gradient.0 as usize].ty.elements(), batch * time * wide, "{kernels}");
+}
+
 /// A result of `f64` that is rounded to `f32` and back is not stored as it is.
 #[test]
 fn results_are_rounded_where_the_program_rounds_them() {

@@ -192,7 +192,7 @@ impl Chain {
         let new: Vec<_> = other.free.iter().map(|&axis| at_other[axis].clone()).collect();
         let result = batch.chain(if first { [kept, new].concat() } else { [new, kept].concat() }).collect();
         let with = whole(candidate.operand(w, at_other, &extended), space)?;
-        let (stored, View { at: result, factor, part }) = self.result(candidate, node, result, &extended)?;
+        let (stored, View { at: result, factor, part, .. }) = self.result(candidate, node, result, &extended)?;
         if let Some(factor) = factor {
             let dtype = writer.region.instr(value).dtype;
             let factor = writer.region.push(InstrKind::Constant(factor), dtype);
@@ -216,7 +216,7 @@ impl Chain {
         }
         let buffer = BufferId(stored.index() as u32);
         Ok((
-            Consumer { value, along, p, with, dtype: graph[node].ty.dtype, buffer, index },
+            Consumer { value, along, p, with, dtype: graph[stored].ty.dtype, buffer, index },
             part.map(|part| (part.of, part.slot)),
         ))
     }
@@ -231,15 +231,16 @@ impl Chain {
     ) -> Attempt<(ValueId, View)> {
         let graph = candidate.graph;
         let writer = Writer::new(graph, candidate, space, true);
-        let mut views = BTreeMap::from([(node, View { at, factor: None, part: None })]);
+        let rounded = graph[node].ty.dtype;
+        let mut views = BTreeMap::from([(node, View { at, factor: None, part: None, rounded })]);
         let last = candidate.members.last().map_or(0, |member| member.index());
         for id in (node.index() + 1..=last).map(ValueId::from_index).filter(|&id| candidate.is_inside(id)) {
-            let view = View::through(graph, id, graph[node].ty.dtype, &views, &writer);
+            let view = View::through(graph, id, &views, &writer);
             views.extend(view.map(|view| (id, view)));
         }
         let mut needed = views.into_iter().filter(|(id, _)| candidate.needed.contains(id));
         match (needed.next(), needed.next()) {
-            (Some(stored), None) if graph[stored.0].ty.dtype == graph[node].ty.dtype => Ok(stored),
+            (Some(stored), None) if graph[stored.0].ty.dtype == stored.1.rounded => Ok(stored),
             _ => {
                 let reason = "the result of a second product is needed in other than one form";
                 Err(Stop::Fault(Fault { node, reason }))
@@ -264,42 +265,46 @@ struct View {
     factor: Option<Literal>,
     /// Which part of the value it is, if not all.
     part: Option<Part>,
+    /// To which type it has been rounded. It may have been widened since.
+    rounded: DType,
 }
 
 impl View {
-    /// In the value of a node that moves the result, which is `rounded`, multiplies it by a number or puts it beside others, if it is one.
+    /// In the value of a node that moves the result, multiplies it by a number, rounds it or puts it beside others, if it is one.
     fn through(
         graph: &Graph,
         id: ValueId,
-        rounded: DType,
         views: &BTreeMap<ValueId, View>,
         writer: &Writer<'_>,
     ) -> Option<View> {
         let operands = &graph[id].operands;
         let mut known =
             operands.iter().enumerate().filter_map(|(slot, value)| Some((slot, views.get(value)?)));
-        let (slot, View { at, factor, part }) = known.next()?;
+        let (slot, &View { ref at, factor, ref part, rounded }) = known.next()?;
         if known.next().is_some() {
             return None;
         }
-        let (at, factor, part) = (at.clone(), *factor, part.clone());
+        let (at, part) = (at.clone(), part.clone());
         match &graph[id].op {
             Op::Permute(permute) => {
                 let at = permute.axes.iter().map(|&axis| at[axis].clone()).collect();
-                Some(View { at, factor, part })
+                Some(View { at, factor, part, rounded })
             }
             Op::Reshape(reshape) => {
                 let from = &graph[operands[0]].ty.shape;
                 let at = reshaped(writer, &at, from, &reshape.shape).ok()?;
-                Some(View { at, factor, part })
+                Some(View { at, factor, part, rounded })
             }
             Op::Binary(Binary::Mul) if factor.is_none() => {
                 let number = number(graph, operands[1 - slot])?;
-                may_come_first(number, rounded).then_some(View { at, factor: Some(number), part })
+                may_come_first(number, rounded).then_some(View { at, factor: Some(number), part, rounded })
             }
             // A wider type on the way changes nothing of a result that is rounded before and after.
             Op::Cast(cast) if rounded == DType::BF16 && [DType::F32, DType::BF16].contains(&cast.dtype) => {
-                Some(View { at, factor, part })
+                Some(View { at, factor, part, rounded })
+            }
+            Op::Cast(cast) if rounded == DType::F32 && cast.dtype == DType::BF16 => {
+                Some(View { at, factor, part, rounded: DType::BF16 })
             }
             Op::Concat(concat) if part.is_none() => {
                 let shape = &graph[operands[slot]].ty.shape;
@@ -307,7 +312,7 @@ impl View {
                 let mut shifted = at.clone();
                 shifted[concat.axis] = at[concat.axis].clone().shifted(lengths.take(slot).sum());
                 let part = Part { of: id, slot, place: Index::linear(at[0].strides.len(), &at, shape) };
-                Some(View { at: shifted, factor, part: Some(part) })
+                Some(View { at: shifted, factor, part: Some(part), rounded })
             }
             _ => None,
         }

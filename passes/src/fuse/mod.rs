@@ -314,12 +314,21 @@ impl<'a> Planner<'a> {
             clones.contains(producer) && !planner.is_product(producer)
         });
         self.merge_along_edges(|planner, producer, consumer| {
-            !planner.is_product(producer) && !planner.is_product(consumer)
+            !planner.is_product(producer)
+                && !planner.is_product(consumer)
+                && !planner.is_joined_operand(producer)
         });
         self.merge_chains();
+        self.merge_along_edges(|planner, producer, _| !planner.is_joined_operand(producer));
         self.merge_along_edges(|_, _, _| true);
         self.merge_siblings();
         self.merge_small_maps();
+    }
+
+    /// Whether a value puts results of products together, and a product reads it: a chain may write them there, and others read it from memory.
+    fn is_joined_operand(&self, value: ValueId) -> bool {
+        let is_read = |readers: &BTreeSet<ValueId>| readers.iter().any(|&reader| self.is_contraction(reader));
+        self.readers.get(&value).is_some_and(is_read) && joins_products(self.graph, value, false)
     }
 
     /// Merges producers into consumers, the largest tensors first, until nothing changes.
@@ -575,6 +584,23 @@ fn is_transposed_often(graph: &Graph, id: ValueId) -> bool {
         !matches!(graph[*user].op.entry(), KernelEntry::Contraction | KernelEntry::View)
     };
     innermost != shown && graph.users(id).iter().filter(|user| reads(user)).count() >= TRANSPOSED
+}
+
+/// Whether a value is results of products side by side, which at most were moved, rounded and multiplied by numbers.
+fn joins_products(graph: &Graph, value: ValueId, is_joined: bool) -> bool {
+    let node = &graph[value];
+    let all = |is_joined: bool| node.operands.iter().all(|&x| joins_products(graph, x, is_joined));
+    match node.op {
+        Op::Concat(_) => all(true),
+        Op::Cast(_) | Op::Permute(_) | Op::Reshape(_) => all(is_joined),
+        Op::Binary(Binary::Mul) => {
+            let [x, y] = node.operands[..] else { return false };
+            let is_product = |x, y| chain::number(graph, y).is_some() && joins_products(graph, x, is_joined);
+            is_product(x, y) || is_product(y, x)
+        }
+        Op::DotGeneral(_) => is_joined,
+        _ => false,
+    }
 }
 
 /// Whether a gather does nothing but say which matrix of a table each product of a batch reads.
