@@ -272,7 +272,7 @@ impl Stream<'_> {
         let needed = self.needed(of_rows.iter().flat_map(|store| operands(store)), reduced);
         body.code.line("__syncthreads();");
         body.code.line("UNROLL");
-        body.block(format!("for (int slot = 0; slot < Tile::SLOTS; slot++)"), |body| {
+        body.block("for (int slot = 0; slot < Tile::SLOTS; slot++)", |body| {
             body.code.line("const int row = first_row + Tile::slot_row(slot);");
             body.code.line(format!("if (row >= {rows} || !Tile::owns_rows()) continue;"));
             let outside = body.axes.names.len();

@@ -260,3 +260,200 @@ impl Reduction<'_> {
         (kernel, factors)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernfusion_ir::evaluate::{Array, Precision};
+    use kernfusion_ir::kernel::{
+        Buffer, BufferId, BufferRole, Consumer, Contraction, Domain, Index, KernelGraph, Operand, Product,
+        Store, StoreMode, interpret,
+    };
+    use kernfusion_ir::{Compare, TensorType};
+
+    /// Rows, columns, terms of the first products, columns of the second one.
+    const SIZES: [usize; 4] = [3, 5, 2, 4];
+    const INPUTS: usize = 6;
+
+    fn index(strides: [i64; 3]) -> Index {
+        Index { strides: strides.to_vec(), ..Index::default() }
+    }
+
+    /// A kernel of two products, whose second product multiplies what `value` makes of both entries, of a number of the row and of another
+    /// one; and the row's maximum, if it has one.
+    fn kernel(value: impl FnOnce(&mut Region, [Scalar; 4]) -> Scalar) -> Kernel {
+        let [rows, columns, terms, wide] = SIZES;
+        let [terms_i, wide_i] = [terms, wide].map(|extent| extent as i64);
+        let operand = |buffer, strides| {
+            let mut region = Region::default();
+            let load = InstrKind::Load { buffer: BufferId(buffer), index: index(strides), guard: vec![] };
+            let value = region.push(load, DType::F32);
+            Operand { region, value }
+        };
+        let (of_rows, of_columns) = ([terms_i, 0, 1], [0, terms_i, 1]);
+        let product = |a, b| {
+            let (a, b) = (operand(a, of_rows), operand(b, of_columns));
+            Product { k: vec![terms], a, b, dtype: DType::F32 }
+        };
+        let mut region = Region::default();
+        let [x, y] = [0, 1].map(|number| region.push(InstrKind::Producer(number), DType::F32));
+        let [b, r] = [3, 4].map(|buffer| {
+            let index = Index { strides: vec![1, 0], ..Index::default() };
+            region.push(InstrKind::Load { buffer: BufferId(buffer), index, guard: vec![] }, DType::F32)
+        });
+        let value = value(&mut region, [x, y, b, r]);
+        let consumer = Consumer {
+            value,
+            along: Direction::Columns,
+            p: vec![wide],
+            with: operand(5, [0, wide_i, 1]),
+            dtype: DType::F32,
+            buffer: BufferId(6),
+            index: index([wide_i, 0, 1]),
+        };
+        let products = vec![product(0, 1), product(1, 2)];
+        let form =
+            Form::Contraction(Contraction { products, consumers: vec![consumer], ..Contraction::default() });
+        let domain = Domain { axes: vec![rows, columns], outer: 0, rows: 1 };
+        let largest = region.instrs.iter().position(|instr| matches!(instr.kind, InstrKind::Reduce(..)));
+        let index = Index { strides: vec![1, 0], ..Index::default() };
+        let store = |at: usize| Store {
+            value: Scalar(at as u32),
+            buffer: BufferId(7),
+            index: index.clone(),
+            mode: StoreMode::Set,
+        };
+        let stores = largest.map(store).into_iter().collect();
+        Kernel { name: "chain".into(), form, domain, region, stores, covers: vec![] }
+    }
+
+    /// The second product and the row's maximum, 0 where it has none.
+    fn run(kernel: &Kernel) -> Vec<f64> {
+        let [rows, columns, _, wide] = SIZES;
+        let has_maximum = !kernel.stores.is_empty();
+        let extents = [15, 15, 15, rows, rows, columns * wide, rows * wide, rows];
+        let buffers = extents.iter().enumerate().map(|(at, extent)| Buffer {
+            name: format!("b{at}"),
+            ty: TensorType::new(DType::F32, [*extent]),
+            role: if at < INPUTS { BufferRole::Input } else { BufferRole::Temporary },
+            continues: None,
+        });
+        let output =
+            |at: usize| (format!("b{at}"), BufferId(at as u32), TensorType::new(DType::F32, [extents[at]]));
+        let outputs = if has_maximum { vec![output(6), output(7)] } else { vec![output(6)] };
+        let kernels = vec![kernel.clone()];
+        let graph = KernelGraph { buffers: buffers.collect(), kernels, outputs, ..KernelGraph::default() };
+        let numbers =
+            |at: usize, count: usize| (0..count).map(|i| ((i * 7 + at) % 11) as f64 / 4.0 - 1.2).collect();
+        let inputs = (0..INPUTS).map(|at| {
+            let ty = TensorType::new(DType::F32, [extents[at]]);
+            (format!("b{at}"), Array { values: numbers(at, extents[at]), ty })
+        });
+        interpret(&graph, &inputs.collect(), Precision::Double)
+            .expect("all inputs")
+            .into_values()
+            .flat_map(|a| a.values)
+            .collect()
+    }
+
+    /// Checks that the kernel still computes the same; returns the new one and how many instructions its value takes.
+    fn check(kernel: &Kernel) -> (Kernel, usize) {
+        let (reduced, factors) = reduced(kernel);
+        let (expected, got) = (run(kernel), run(&reduced));
+        let products = SIZES[0] * SIZES[3];
+        for (at, (x, y)) in got.iter().zip(&expected).enumerate() {
+            let x = if at < products { x * factors[0] } else { *x };
+            assert!((x - y).abs() <= 1e-9 * y.abs().max(1.0), "{at}: {x}, not {y}");
+        }
+        let needed = reduced.region.needed([reduced.consumers()[0].value], |_| false);
+        let is_operation = |value: &&Scalar| {
+            !matches!(
+                reduced.region.instr(**value).kind,
+                InstrKind::Constant(_) | InstrKind::Load { .. } | InstrKind::Producer(_)
+            )
+        };
+        let count = needed.iter().filter(is_operation).count();
+        (reduced, count)
+    }
+
+    fn float(region: &mut Region, kind: InstrKind) -> Scalar {
+        region.push(kind, DType::F32)
+    }
+
+    fn number(region: &mut Region, number: f64) -> Scalar {
+        float(region, InstrKind::Constant(Literal::new(number)))
+    }
+
+    fn binary(region: &mut Region, op: Binary, x: Scalar, y: Scalar) -> Scalar {
+        float(region, InstrKind::Binary(op, x, y))
+    }
+
+    /// e^(scale · x − max(scale · x)), where some entries are left out.
+    fn softmax(region: &mut Region, [x, y, ..]: [Scalar; 4], scale: f64) -> Scalar {
+        let scale = number(region, scale);
+        let scaled = binary(region, Binary::Mul, x, scale);
+        let is_there = region.push(InstrKind::Compare(Compare::Lt, x, y), DType::Bool);
+        let nothing = number(region, f64::NEG_INFINITY);
+        let chosen = float(region, InstrKind::Select(is_there, scaled, nothing));
+        let largest = float(region, InstrKind::Reduce(ReduceOp::Max, Direction::Columns, chosen));
+        let difference = binary(region, Binary::Sub, chosen, largest);
+        float(region, InstrKind::Unary(Unary::Exp, difference))
+    }
+
+    #[test]
+    fn a_positive_scale_is_the_maximum_s() {
+        let reduced_value = |scale| {
+            let (reduced, _) = check(&kernel(|region, values| softmax(region, values, scale)));
+            let of_reduction = |kind: &InstrKind| match kind {
+                InstrKind::Reduce(_, _, x) => Some(reduced.region.instr(*x).kind.clone()),
+                _ => None,
+            };
+            reduced.region.instrs.iter().find_map(|instr| of_reduction(&instr.kind)).expect("a maximum")
+        };
+        let is_of_entries = |kind: InstrKind| matches!(kind, InstrKind::Select(_, Scalar(0), _));
+        assert!(is_of_entries(reduced_value(0.125)));
+        // The largest of what falls is not the smallest.
+        assert!(!is_of_entries(reduced_value(-0.125)));
+    }
+
+    /// As the gradient of a score: (y − b) · (e^(x/8 − b) · r) / 8.
+    fn gradient(region: &mut Region, [x, y, b, r]: [Scalar; 4], is_rounded: bool) -> Scalar {
+        let scale = number(region, 0.125);
+        let scaled = binary(region, Binary::Mul, x, scale);
+        let difference = binary(region, Binary::Sub, scaled, b);
+        let power = float(region, InstrKind::Unary(Unary::Exp, difference));
+        let mut weight = binary(region, Binary::Mul, power, r);
+        if is_rounded {
+            let rounded = region.push(InstrKind::Cast(weight), DType::BF16);
+            weight = float(region, InstrKind::Cast(rounded));
+        }
+        let from = binary(region, Binary::Sub, y, b);
+        let product = binary(region, Binary::Mul, from, weight);
+        binary(region, Binary::Mul, product, scale)
+    }
+
+    #[test]
+    fn an_entry_of_a_gradient_takes_few_operations() {
+        // Of the entry: x · k − b', its power, y · r − b'', the product of both; of the row: b · log₂e and b · r.
+        let (_, count) = check(&kernel(|region, values| gradient(region, values, false)));
+        assert_eq!(count, 2 + 1 + 2 + 1 + 2);
+        let (reduced, rounded) = check(&kernel(|region, values| gradient(region, values, true)));
+        assert_eq!(rounded, count);
+        assert!(!reduced.region.instrs.iter().any(|instr| is_narrow(instr.dtype)));
+    }
+
+    #[test]
+    fn what_others_take_stays_as_it_is() {
+        // A weight that is summed, too, is rounded for the sum, and has its own factor.
+        let kernel = kernel(|region, values| {
+            let gradient = gradient(region, values, true);
+            let weight =
+                region.instrs.iter().position(|instr| instr.dtype == DType::BF16).expect("a rounding");
+            let weight = float(region, InstrKind::Cast(Scalar(weight as u32)));
+            let sum = float(region, InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, weight));
+            binary(region, Binary::Add, gradient, sum)
+        });
+        let (reduced, _) = check(&kernel);
+        assert_eq!(reduced.region.instrs.iter().filter(|instr| is_narrow(instr.dtype)).count(), 1);
+    }
+}

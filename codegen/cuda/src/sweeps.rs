@@ -276,12 +276,16 @@ impl Sweeps<'_> {
     /// Code for the entries of a tile, twice: without the checks that all entries pass where the tile lies inside of the domain and of the band.
     fn inside_and_at_borders(&self, body: &mut Body<'_>, inside: impl Fn(&mut Body<'_>, bool)) {
         let (rows, columns) = self.stream.row_and_column_extents();
-        let last = format!("first_column + {}", self.stream.size[1] - 1);
+        let [height, width] = self.stream.size;
+        if rows < height || columns < width {
+            return inside(body, false);
+        }
+        let last = format!("first_column + {}", width - 1);
         let mut conditions = vec![];
-        if rows % self.stream.size[0] != 0 {
+        if rows % height != 0 {
             conditions.push(format!("first_row + Tile::ROWS <= {rows}"));
         }
-        if columns % self.stream.size[1] != 0 {
+        if columns % width != 0 {
             conditions.push(format!("{last} < {columns}"));
         }
         if let Form::Contraction(Contraction { band: Some(band), .. }) = &self.kernel().form {

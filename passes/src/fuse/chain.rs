@@ -192,7 +192,8 @@ impl Chain {
         let new: Vec<_> = other.free.iter().map(|&axis| at_other[axis].clone()).collect();
         let result = batch.chain(if first { [kept, new].concat() } else { [new, kept].concat() }).collect();
         let with = whole(candidate.operand(w, at_other, &extended), space)?;
-        let (stored, View { at: result, factor, part, .. }) = self.result(candidate, node, result, &extended)?;
+        let (stored, View { at: result, factor, part, .. }) =
+            self.result(candidate, node, result, &extended)?;
         if let Some(factor) = factor {
             let dtype = writer.region.instr(value).dtype;
             let factor = writer.region.push(InstrKind::Constant(factor), dtype);

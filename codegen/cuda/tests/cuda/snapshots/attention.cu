@@ -40,93 +40,50 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
     fill_for_values<Out0, 40960, 64>((float*)panels, 4, with0, first_column, 9);
     float value0[Tile::COUNT] = {};
     for_each_part<Tile>([&](auto part) {
-      if (first_row + Tile::ROWS <= 9 && first_column + 63 < 9 && first_column + 63 <= first_row + 0) {
-        float of_tile_v9[Tile::SLOTS];
-        UNROLL
-        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
-        UNROLL
-        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v3 = product0.sums[at];
-          const bool v2 = true;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v2 ? v3 : v6;
-          of_tile_v9[slot] = Max::combine(of_tile_v9[slot], v7);
-        }
-        float factors[Tile::SLOTS];
-        if (raise_maxima<Tile>(part, sum_v9, subtracted_v9, of_tile_v9, 0.7213475f, factors)) {
-          for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= factors[slot]; });
-          scale_rows(part, out0, factors);
-        }
-        UNROLL
-        for (int at = 0; at < Tile::COUNT; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v9 = finite_maximum(subtracted_v9[slot]);
-          const float v19 = 1.0f;
-          const float v3 = product0.sums[at];
-          const bool v2 = true;
-          const float v4 = 0.5f;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v2 ? v3 : v6;
-          const float v10 = v9 * v4;
-          const float v12 = 0.7213475f;
-          const float v14 = 1.442695f;
-          const float v15 = v10 * v14;
-          const float v16 = fmaf(v7, v12, -v15);
-          const float v18 = fast_exp2(v16);
-          const float v20 = v18 / v19;
-          sum_v19[slot] = Sum::combine(sum_v19[slot], v18);
-          value0[at] = v20;
-        }
+      float of_tile_v9[Tile::SLOTS];
+      UNROLL
+      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
+      UNROLL
+      for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        if (row >= 9 || column >= 9) continue;
+        const int slot = Tile::slot(at);
+        const float v3 = product0.sums[at];
+        const int v0 = (int)(row);
+        const int v1 = (int)(column);
+        const bool v2 = v0 >= v1;
+        const float v6 = -float_of_bits(POSITIVE_INFINITY);
+        const float v7 = v2 ? v3 : v6;
+        of_tile_v9[slot] = Max::combine(of_tile_v9[slot], v7);
       }
-      else {
-        float of_tile_v9[Tile::SLOTS];
-        UNROLL
-        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
-        UNROLL
-        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          if (row >= 9 || column >= 9) continue;
-          const int slot = Tile::slot(at);
-          const float v3 = product0.sums[at];
-          const int v0 = (int)(row);
-          const int v1 = (int)(column);
-          const bool v2 = v0 >= v1;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v2 ? v3 : v6;
-          of_tile_v9[slot] = Max::combine(of_tile_v9[slot], v7);
-        }
-        float factors[Tile::SLOTS];
-        if (raise_maxima<Tile>(part, sum_v9, subtracted_v9, of_tile_v9, 0.7213475f, factors)) {
-          for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= factors[slot]; });
-          scale_rows(part, out0, factors);
-        }
-        UNROLL
-        for (int at = 0; at < Tile::COUNT; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          if (row >= 9 || column >= 9) continue;
-          const int slot = Tile::slot(at);
-          const float v9 = finite_maximum(subtracted_v9[slot]);
-          const float v19 = 1.0f;
-          const float v3 = product0.sums[at];
-          const int v0 = (int)(row);
-          const int v1 = (int)(column);
-          const bool v2 = v0 >= v1;
-          const float v4 = 0.5f;
-          const float v6 = -float_of_bits(POSITIVE_INFINITY);
-          const float v7 = v2 ? v3 : v6;
-          const float v10 = v9 * v4;
-          const float v12 = 0.7213475f;
-          const float v14 = 1.442695f;
-          const float v15 = v10 * v14;
-          const float v16 = fmaf(v7, v12, -v15);
-          const float v18 = fast_exp2(v16);
-          const float v20 = v18 / v19;
-          sum_v19[slot] = Sum::combine(sum_v19[slot], v18);
-          value0[at] = v20;
-        }
+      float factors[Tile::SLOTS];
+      if (raise_maxima<Tile>(part, sum_v9, subtracted_v9, of_tile_v9, 0.7213475f, factors)) {
+        for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= factors[slot]; });
+        scale_rows(part, out0, factors);
+      }
+      UNROLL
+      for (int at = 0; at < Tile::COUNT; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        if (row >= 9 || column >= 9) continue;
+        const int slot = Tile::slot(at);
+        const float v9 = finite_maximum(subtracted_v9[slot]);
+        const float v19 = 1.0f;
+        const float v3 = product0.sums[at];
+        const int v0 = (int)(row);
+        const int v1 = (int)(column);
+        const bool v2 = v0 >= v1;
+        const float v4 = 0.5f;
+        const float v6 = -float_of_bits(POSITIVE_INFINITY);
+        const float v7 = v2 ? v3 : v6;
+        const float v10 = v9 * v4;
+        const float v12 = 0.7213475f;
+        const float v14 = 1.442695f;
+        const float v15 = v10 * v14;
+        const float v16 = fmaf(v7, v12, -v15);
+        const float v18 = fast_exp2(v16);
+        const float v20 = v18 / v19;
+        sum_v19[slot] = Sum::combine(sum_v19[slot], v18);
+        value0[at] = v20;
       }
       UNROLL
       for (int at = 0; at < Tile::COUNT; at++) values_f32[Tile::row(at) * 68 + Tile::column(at)] = value0[at];

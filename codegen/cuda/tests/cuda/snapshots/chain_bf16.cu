@@ -70,69 +70,41 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
       Tile::wait<Tile::PARTS - 1>();
       product0.keep(part);
       product1.keep(part);
-      if (first_row + Tile::ROWS <= 70 && first_column + 31 < 140 && first_column + 31 <= first_row + 100) {
-        float of_tile_v8[Tile::SLOTS];
-        UNROLL
-        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-        UNROLL
-        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
-          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-          const int slot = Tile::slot(at);
-          const float v3 = product0.sums[at];
-          const int v0 = (int)(row);
-          const int v1 = (int)(column);
-          const int v2 = (int)((u32)v1 - (u32)v0);
-          const float v4 = -float_of_bits(POSITIVE_INFINITY);
-          const int v5 = 100;
-          const bool v6 = v2 <= v5;
-          const float v7 = v6 ? v3 : v4;
-          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
-        }
-        float factors[Tile::SLOTS];
-        if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
-          for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
-          scale_rows(part, out0, factors);
-        }
-        UNROLL
-        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
-          float value0[2] = {};
-          UNROLL
-          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-            const int slot = Tile::slot(at);
-            const float v8 = finite_maximum(subtracted_v8[slot]);
-            const float v16 = 1.0f;
-            const float v3 = product0.sums[at];
-            const float v18 = product1.sums[at];
-            const int v0 = (int)(row);
-            const int v1 = (int)(column);
-            const int v2 = (int)((u32)v1 - (u32)v0);
-            const float v4 = -float_of_bits(POSITIVE_INFINITY);
-            const int v5 = 100;
-            const bool v6 = v2 <= v5;
-            const float v7 = v6 ? v3 : v4;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            const float v19 = v17 * v18;
-            sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-            value0[at % 2] = v19;
-          }
-          packed0[pair] = Tile::pack(value0[0], value0[1]);
-        }
+      float of_tile_v8[Tile::SLOTS];
+      UNROLL
+      for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
+      UNROLL
+      for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+        const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+        if (row >= 70 || column >= 140) continue;
+        const int slot = Tile::slot(at);
+        const float v3 = product0.sums[at];
+        const int v0 = (int)(row);
+        const int v1 = (int)(column);
+        const int v2 = (int)((u32)v1 - (u32)v0);
+        const float v4 = -float_of_bits(POSITIVE_INFINITY);
+        const int v5 = 100;
+        const bool v6 = v2 <= v5;
+        const float v7 = v6 ? v3 : v4;
+        of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
       }
-      else {
-        float of_tile_v8[Tile::SLOTS];
+      float factors[Tile::SLOTS];
+      if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
+        for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+        scale_rows(part, out0, factors);
+      }
+      UNROLL
+      for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+        float value0[2] = {};
         UNROLL
-        for (int slot = 0; slot < Tile::SLOTS; slot++) of_tile_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
-        UNROLL
-        for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
           const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
           if (row >= 70 || column >= 140) continue;
           const int slot = Tile::slot(at);
+          const float v8 = finite_maximum(subtracted_v8[slot]);
+          const float v16 = 1.0f;
           const float v3 = product0.sums[at];
+          const float v18 = product1.sums[at];
           const int v0 = (int)(row);
           const int v1 = (int)(column);
           const int v2 = (int)((u32)v1 - (u32)v0);
@@ -140,43 +112,16 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
           const int v5 = 100;
           const bool v6 = v2 <= v5;
           const float v7 = v6 ? v3 : v4;
-          of_tile_v8[slot] = Max::combine(of_tile_v8[slot], v7);
+          const float v10 = 1.442695f;
+          const float v12 = v8 * v10;
+          const float v13 = fmaf(v7, v10, -v12);
+          const float v15 = fast_exp2(v13);
+          const float v17 = v15 * reciprocal(v16);
+          const float v19 = v17 * v18;
+          sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
+          value0[at % 2] = v19;
         }
-        float factors[Tile::SLOTS];
-        if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
-          for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
-          scale_rows(part, out0, factors);
-        }
-        UNROLL
-        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
-          float value0[2] = {};
-          UNROLL
-          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-            if (row >= 70 || column >= 140) continue;
-            const int slot = Tile::slot(at);
-            const float v8 = finite_maximum(subtracted_v8[slot]);
-            const float v16 = 1.0f;
-            const float v3 = product0.sums[at];
-            const float v18 = product1.sums[at];
-            const int v0 = (int)(row);
-            const int v1 = (int)(column);
-            const int v2 = (int)((u32)v1 - (u32)v0);
-            const float v4 = -float_of_bits(POSITIVE_INFINITY);
-            const int v5 = 100;
-            const bool v6 = v2 <= v5;
-            const float v7 = v6 ? v3 : v4;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            const float v19 = v17 * v18;
-            sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-            value0[at % 2] = v19;
-          }
-          packed0[pair] = Tile::pack(value0[0], value0[1]);
-        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
       Tile::begin();
       out0.multiply<32>(part, packed0, Tile::panel<32, 32>(stage + 3840, with0));

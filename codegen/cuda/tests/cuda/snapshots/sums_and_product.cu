@@ -50,40 +50,21 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     for_each_part<Tile>([&](auto part) {
       Tile::wait<Tile::PARTS - 1>();
       product0.keep(part);
-      if (first_row + Tile::ROWS <= 20 && first_column + 63 < 72) {
+      UNROLL
+      for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
+        float value0[2] = {};
         UNROLL
-        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
-          float value0[2] = {};
-          UNROLL
-          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-            const int slot = Tile::slot(at);
-            const float v0 = product0.sums[at];
-            const float v1 = v0 * v0;
-            sum_v2[slot] = Sum::combine(sum_v2[slot], v0);
-            sum_v3[slot] = Sum::combine(sum_v3[slot], v1);
-            value0[at % 2] = v0;
-          }
-          packed0[pair] = Tile::pack(value0[0], value0[1]);
+        for (int at = 2 * pair; at < 2 * pair + 2; at++) {
+          const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
+          if (row >= 20 || column >= 72) continue;
+          const int slot = Tile::slot(at);
+          const float v0 = product0.sums[at];
+          const float v1 = v0 * v0;
+          sum_v2[slot] = Sum::combine(sum_v2[slot], v0);
+          sum_v3[slot] = Sum::combine(sum_v3[slot], v1);
+          value0[at % 2] = v0;
         }
-      }
-      else {
-        UNROLL
-        for (int pair = part * Tile::OF_PART / 2; pair < (part + 1) * Tile::OF_PART / 2; pair++) {
-          float value0[2] = {};
-          UNROLL
-          for (int at = 2 * pair; at < 2 * pair + 2; at++) {
-            const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
-            if (row >= 20 || column >= 72) continue;
-            const int slot = Tile::slot(at);
-            const float v0 = product0.sums[at];
-            const float v1 = v0 * v0;
-            sum_v2[slot] = Sum::combine(sum_v2[slot], v0);
-            sum_v3[slot] = Sum::combine(sum_v3[slot], v1);
-            value0[at % 2] = v0;
-          }
-          packed0[pair] = Tile::pack(value0[0], value0[1]);
-        }
+        packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
       Tile::begin();
       out0.multiply<64>(part, packed0, Tile::panel<16, 64>(stage + 1536, with0));
