@@ -131,7 +131,9 @@ impl Readers {
                     }
                     _ => Readers { summed: true, ..Readers::default() },
                 },
-                KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective => {
+                // It adds them up, as to the rows of an embedding.
+                KernelEntry::Scatter => Readers { summed: true, ..Readers::default() },
+                KernelEntry::Loop | KernelEntry::Collective => {
                     Readers { delivered: true, ..Readers::default() }
                 }
                 KernelEntry::Contraction | KernelEntry::Generated | KernelEntry::Input => Readers::default(),
