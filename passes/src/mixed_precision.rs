@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 pub(crate) fn use_bf16_products(graph: &mut Graph) -> Result<()> {
     loops::change_bodies(graph, use_bf16_products)?;
-    let readers = Readers::of(graph);
+    let readers = Readers::of(graph, false);
     let mut narrowing = Narrowing { old: graph, rebuild: Rebuild::new(graph), narrow: BTreeMap::new() };
     for id in graph.ids() {
         match &graph[id].op {
@@ -33,6 +33,36 @@ pub(crate) fn use_bf16_products(graph: &mut Graph) -> Result<()> {
         }
     }
     *graph = narrowing.rebuild.finish();
+    Ok(())
+}
+
+/// Results of products that lie in memory before they are normalised backward are `bf16`, as `torch.autocast` has them. A CPU computes
+/// both in one kernel, and leaves them as they are.
+pub(crate) fn narrow_results(graph: &mut Graph) -> Result<()> {
+    loops::change_bodies(graph, narrow_results)?;
+    let readers = Readers::of(graph, true);
+    let mut rebuild = Rebuild::new(graph);
+    for id in graph.ids() {
+        let node = &graph[id];
+        let is_narrow = |operand: &ValueId| graph[*operand].ty.dtype == DType::BF16;
+        match &node.op {
+            Op::DotGeneral(dot)
+                if dot.dtype == DType::F32
+                    && node.operands.iter().all(is_narrow)
+                    && readers[id.index()].result_type(!dot.lhs_batch.is_empty()) == DType::BF16 =>
+            {
+                let operands: Vec<_> = node.operands.iter().map(|&operand| rebuild.place(operand)).collect();
+                let mut b = rebuild.builder(id);
+                let product = b.op(DotGeneral { dtype: DType::BF16, ..dot.clone() }, &operands)?;
+                let wide = b.cast(product, DType::F32)?;
+                rebuild.replace(id, wide);
+            }
+            _ => {
+                rebuild.copy(id)?;
+            }
+        }
+    }
+    *graph = rebuild.finish();
     Ok(())
 }
 
@@ -113,8 +143,8 @@ struct Readers {
 }
 
 impl Readers {
-    /// The readers of each value.
-    fn of(graph: &Graph) -> Vec<Readers> {
+    /// The readers of each value. What is added to the rows of an embedding either is like an output, or a sum of what lies in memory anyway.
+    fn of(graph: &Graph, scatters_read_memory: bool) -> Vec<Readers> {
         let forward = forward_set::forward(graph);
         let mut readers = vec![Readers::default(); graph.len()];
         graph.outputs().iter().for_each(|output| readers[output.value.index()].delivered = true);
@@ -131,9 +161,10 @@ impl Readers {
                     }
                     _ => Readers { summed: true, ..Readers::default() },
                 },
-                // It adds them up, as to the rows of an embedding.
-                KernelEntry::Scatter => Readers { summed: true, ..Readers::default() },
-                KernelEntry::Loop | KernelEntry::Collective => {
+                KernelEntry::Scatter if scatters_read_memory => {
+                    Readers { summed: true, ..Readers::default() }
+                }
+                KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective => {
                     Readers { delivered: true, ..Readers::default() }
                 }
                 KernelEntry::Contraction | KernelEntry::Generated | KernelEntry::Input => Readers::default(),

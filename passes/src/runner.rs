@@ -99,6 +99,11 @@ pub const PIPELINE: &[Pass] = &[
 /// more before it knows what they sum up to. They stand after [`PIPELINE`] and [`MIXED_PRECISION`], and so read what is in memory.
 pub const OF_GPUS: &[Pass] = &[
     Pass {
+        name: "narrow-results",
+        about: "keeps results of bf16 products in bf16 where they lie in memory",
+        run: |graph| quiet(mixed_precision::narrow_results(graph)),
+    },
+    Pass {
         name: "scale-products",
         about: "multiplies products by the factors of their operands",
         run: |graph| quiet(scale_products::scale_products(graph)),
