@@ -4,11 +4,12 @@
 //! is a loop over the columns of a row, or over the entries of a tile.
 
 use super::source::{
-    Axes, Code, Slot, expression, is_narrow, memory_type, narrowed, register_type, value_name,
+    Axes, Code, Slot, constant, expression, is_narrow, memory_type, narrowed, register_type, value_name,
 };
+use super::strength::Exponential;
 use kernfusion_ir::kernel::{Bound, Direction, Index, InstrKind, Kernel, Region, Scalar, Store, StoreMode};
 use kernfusion_ir::{Binary, DType, Unary};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A function's body in the making.
 pub(super) struct Body<'a> {
@@ -18,8 +19,8 @@ pub(super) struct Body<'a> {
     pub(super) slots: &'a [Slot],
     /// Whether exponentials and quotients of `f32` may be off by some units of the last place.
     pub(super) approximates: bool,
-    /// Whether powers of two may be.
-    pub(super) approximates_powers: bool,
+    /// Powers that may be, and what they are of.
+    pub(super) exponentials: BTreeMap<Scalar, Exponential>,
     /// For each value of the region, whether it is known in the current block.
     known: Vec<bool>,
     runs: Option<Runs>,
@@ -111,7 +112,7 @@ impl<'a> Body<'a> {
             axes,
             slots,
             approximates: false,
-            approximates_powers: false,
+            exponentials: BTreeMap::new(),
             known,
             runs: None,
         }
@@ -183,11 +184,13 @@ impl<'a> Body<'a> {
             InstrKind::Unary(Unary::Tanh, x) if is_beside_one(self.region, value) => {
                 Some((format!("tanh_beside_one({})", value_name(x)), vec![x]))
             }
-            InstrKind::Binary(Binary::Pow, base, x) if self.approximates_powers && self.is_two(base) => {
-                Some((format!("fast_exp2({})", value_name(x)), vec![x]))
+            InstrKind::Unary(Unary::Exp, _) if self.exponentials.contains_key(&value) => {
+                let Exponential { x, factor, b } = self.exponentials[&value];
+                let [of_x, of_b, factor] = [value_name(x), value_name(b), constant(factor, DType::F32)];
+                Some((format!("shifted_exp({of_x}, {factor}, {of_b})"), vec![x, b]))
             }
-            InstrKind::Binary(Binary::Sub, difference, z) if self.approximates_powers => {
-                let InstrKind::Binary(Binary::Mul, x, y) = self.region.instr(difference).kind else {
+            InstrKind::Binary(Binary::Sub, product, z) if !self.exponentials.is_empty() => {
+                let InstrKind::Binary(Binary::Mul, x, y) = self.region.instr(product).kind else {
                     return None;
                 };
                 let [of_x, of_y, of_z] = [x, y, z].map(value_name);
@@ -200,10 +203,6 @@ impl<'a> Body<'a> {
             }
             _ => None,
         }
-    }
-
-    fn is_two(&self, value: Scalar) -> bool {
-        matches!(&self.region.instr(value).kind, InstrKind::Constant(number) if number.value() == 2.0)
     }
 
     /// What a store writes or, where that is something rounded to 16 bits as the store does itself, that.

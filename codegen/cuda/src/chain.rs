@@ -128,7 +128,7 @@ impl Lowering<'_> {
         let mut body = Body::new(&kernel.region, axes, self.slots());
         body.code = code;
         let grid = [rows.div_ceil(size[0]), 1, outer];
-        body.approximates_powers = true;
+        body.exponentials = strength::exponentials(kernel);
         let (header, block) = match strips {
             Some(strips) => {
                 body.approximates = true;

@@ -11,8 +11,7 @@
 //!                  e^−m               e^−m          e^−m / n       factors on the way; divided by n in the end
 //! ```
 //!
-//! What is subtracted may be a multiple of the maximum, and the base 2 instead of e ([`strength`](super::strength)): then the correction
-//! is 2^(rate · (m before − m)).
+//! What is subtracted may be a multiple of the maximum ([`strength`](super::strength)): the correction is 2^(rate · (m before − m)).
 
 use kernfusion_ir::kernel::{Direction, InstrKind, Region, Scalar};
 use kernfusion_ir::{Binary, ReduceOp, Unary};
@@ -136,10 +135,6 @@ impl Running {
             }
             InstrKind::Unary(Unary::Exp, x) => match of(x) {
                 Known::Difference(factor) => self.shifted(factor * std::f64::consts::LOG2_E),
-                _ => Known::Later,
-            },
-            InstrKind::Binary(Binary::Pow, base, x) if constant(base) == Some(2.0) => match of(x) {
-                Known::Difference(factor) => self.shifted(factor),
                 _ => Known::Later,
             },
             InstrKind::Unary(Unary::Neg | Unary::Abs, x) | InstrKind::Cast(x)

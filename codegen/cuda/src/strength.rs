@@ -7,7 +7,7 @@
 //! ```text
 //! max(x · c)                    →  max(x) · c                        for c > 0: the same bits, since rounding keeps the order
 //! select(p, x · c, −∞)          →  select(p, x, −∞) · c              for c > 0
-//! e^(x · c − b)                 →  2^(x · (c · log₂e) − b · log₂e)   b of a row or a column: one operation beside the power
+//! e^(x · c − b)                 →  2^(x · (c · log₂e) − b · log₂e)   b of a row or a column: one operation beside the power (`exponentials`)
 //! (x − b) · (e · r)             →  (x · r − b · r) · e               b and r of a row or a column, e of nothing else
 //! R = round(x) and its like     →  x                                 where only values that are multiplied again take them
 //! Σ (x · c) · W                 →  c · Σ x · W                       a second product takes the constant in the end
@@ -16,12 +16,11 @@
 //! The last two leave out roundings to 16 bits between operations; what is multiplied is rounded, as tensor cores need it.
 
 use kernfusion_codegen::analysis::operands_mut;
-use kernfusion_ir::kernel::{Direction, Form, InstrKind, Kernel, Region, Scalar};
+use kernfusion_ir::kernel::{Direction, Domain, Form, InstrKind, Kernel, Region, Scalar};
 use kernfusion_ir::{Binary, DType, Literal, ReduceOp, Unary};
 
 use super::source::is_narrow;
-
-const LOG2_OF_E: f64 = std::f64::consts::LOG2_E;
+use std::collections::BTreeMap;
 
 /// A kernel with the same results, and by what the sums of each of its second products are to be multiplied.
 pub(super) fn reduced(kernel: &Kernel) -> (Kernel, Vec<f64>) {
@@ -71,6 +70,60 @@ fn needs_no_rounding(kernel: &Kernel) -> Vec<bool> {
     region.instrs.iter().enumerate().map(is_rounded).collect()
 }
 
+/// What is a power of e, less a number of its row or column: e^(x · factor − b).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Exponential {
+    pub(super) x: Scalar,
+    /// A power of two.
+    pub(super) factor: f64,
+    pub(super) b: Scalar,
+}
+
+/// The values of a kernel that are such powers.
+pub(super) fn exponentials(kernel: &Kernel) -> BTreeMap<Scalar, Exponential> {
+    let Kernel { region, domain, .. } = kernel;
+    let exponential = |kind: &InstrKind| {
+        let InstrKind::Unary(Unary::Exp, difference) = kind else { return None };
+        let InstrKind::Binary(Binary::Sub, x, b) = region.instr(*difference).kind else { return None };
+        if region.instr(x).dtype != DType::F32
+            || !is_of_line(region, b, domain)
+            || is_of_line(region, x, domain)
+        {
+            return None;
+        }
+        let is_power_of_two = |(_, factor): &(Scalar, f64)| *factor > 0.0 && factor.log2().fract() == 0.0;
+        let (x, factor) = multiple(region, x).filter(is_power_of_two).unwrap_or((x, 1.0));
+        Some(Exponential { x, factor, b })
+    };
+    let numbers = (0..).map(Scalar);
+    let all = numbers.zip(&region.instrs);
+    all.filter_map(|(value, instr)| Some((value, exponential(&instr.kind)?))).collect()
+}
+
+fn constant(region: &Region, value: Scalar) -> Option<f64> {
+    match &region.instr(value).kind {
+        InstrKind::Constant(number) => Some(number.value()),
+        _ => None,
+    }
+}
+
+/// What a value is a multiple of, by a constant.
+fn multiple(region: &Region, value: Scalar) -> Option<(Scalar, f64)> {
+    match region.instr(value).kind {
+        InstrKind::Binary(Binary::Mul, x, y) => match (constant(region, x), constant(region, y)) {
+            (None, Some(factor)) => Some((x, factor)),
+            (Some(factor), None) => Some((y, factor)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether a value is the same for all rows, or for all columns.
+fn is_of_line(region: &Region, value: Scalar, domain: &Domain) -> bool {
+    [domain.row_axes(), domain.column_axes()].into_iter().any(|axes| !region.varies(value, axes, domain))
+}
+
 struct Reduction<'a> {
     kernel: &'a Kernel,
     region: Region,
@@ -115,7 +168,6 @@ impl Reduction<'_> {
                 }
                 _ => self.float(kind),
             },
-            InstrKind::Unary(Unary::Exp, x) => self.power_of_two(x).unwrap_or_else(|| self.float(kind)),
             InstrKind::Binary(Binary::Mul, x, y) => {
                 let InstrKind::Binary(_, old_x, old_y) = instr.kind else { unreachable!("the same kind") };
                 let shared = self.shared_factor(x, y, old_y).or_else(|| self.shared_factor(y, x, old_x));
@@ -148,22 +200,11 @@ impl Reduction<'_> {
     }
 
     fn constant(&self, value: Scalar) -> Option<f64> {
-        match &self.region.instr(value).kind {
-            InstrKind::Constant(number) => Some(number.value()),
-            _ => None,
-        }
+        constant(&self.region, value)
     }
 
-    /// What a value is a multiple of, by a constant.
     fn multiple(&self, value: Scalar) -> Option<(Scalar, f64)> {
-        match self.region.instr(value).kind {
-            InstrKind::Binary(Binary::Mul, x, y) => match (self.constant(x), self.constant(y)) {
-                (None, Some(factor)) => Some((x, factor)),
-                (Some(factor), None) => Some((y, factor)),
-                _ => None,
-            },
-            _ => None,
-        }
+        multiple(&self.region, value)
     }
 
     /// As `multiple`, by a constant that keeps the order and −∞.
@@ -171,26 +212,8 @@ impl Reduction<'_> {
         self.multiple(value).filter(|(_, factor)| *factor > 0.0 && factor.is_finite())
     }
 
-    /// Whether a value is the same for all rows, or for all columns.
     fn is_of_line(&self, value: Scalar) -> bool {
-        let domain = &self.kernel.domain;
-        [domain.row_axes(), domain.column_axes()]
-            .into_iter()
-            .any(|axes| !self.region.varies(value, axes, domain))
-    }
-
-    /// e^(x − b).
-    fn power_of_two(&mut self, difference: Scalar) -> Option<Scalar> {
-        let InstrKind::Binary(Binary::Sub, x, b) = self.region.instr(difference).kind else { return None };
-        if !self.is_of_line(b) || self.is_of_line(x) {
-            return None;
-        }
-        let (x, factor) = self.scaled(x).unwrap_or((x, 1.0));
-        let x = self.times(x, factor * LOG2_OF_E);
-        let b = self.times(b, LOG2_OF_E);
-        let exponent = self.float(InstrKind::Binary(Binary::Sub, x, b));
-        let two = self.number(2.0);
-        Some(self.float(InstrKind::Binary(Binary::Pow, two, exponent)))
+        is_of_line(&self.region, value, &self.kernel.domain)
     }
 
     /// (x − b) · (e · r), where nothing else takes e · r, which was `old_product`.
@@ -266,8 +289,8 @@ mod tests {
     use super::*;
     use kernfusion_ir::evaluate::{Array, Precision};
     use kernfusion_ir::kernel::{
-        Buffer, BufferId, BufferRole, Consumer, Contraction, Domain, Index, KernelGraph, Operand, Product,
-        Store, StoreMode, interpret,
+        Buffer, BufferId, BufferRole, Consumer, Contraction, Index, KernelGraph, Operand, Product, Store,
+        StoreMode, interpret,
     };
     use kernfusion_ir::{Compare, TensorType};
 
@@ -434,9 +457,14 @@ mod tests {
 
     #[test]
     fn an_entry_of_a_gradient_takes_few_operations() {
-        // Of the entry: x · k − b', its power, y · r − b'', the product of both; of the row: b · log₂e and b · r.
-        let (_, count) = check(&kernel(|region, values| gradient(region, values, false)));
-        assert_eq!(count, 2 + 1 + 2 + 1 + 2);
+        // Of the entry: x · c − b and its power, y · r − b', the product of both; of the row: b' = b · r.
+        let (plain, count) = check(&kernel(|region, values| gradient(region, values, false)));
+        assert_eq!(count, 3 + 2 + 1 + 1);
+        let [Exponential { x: Scalar(0), factor: 0.125, .. }] =
+            exponentials(&plain).into_values().collect::<Vec<_>>()[..]
+        else {
+            panic!("not one power: {:?}", exponentials(&plain));
+        };
         let (reduced, rounded) = check(&kernel(|region, values| gradient(region, values, true)));
         assert_eq!(rounded, count);
         assert!(!reduced.region.instrs.iter().any(|instr| is_narrow(instr.dtype)));

@@ -14,6 +14,13 @@ using DeepPanel = Panel<T, (ALONG_ROWS ? ROWS : DEPTH) + piece<T>(), ALONG_ROWS>
 // e^x, off by two units of the last place and by |x|·2⁻²³ of itself; 0 for less than 2⁻¹²⁶.
 DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
 
+// e^(x · c − b), for a power c of two. So large a b would be rounded to more than an entry's share of it. Only masks are: then entries that
+// equal b, or are far from it, still give 1 and 0, those beside it powers of 2.
+DEVICE float shifted_exp(float x, float c, float b) {
+  const float base = fabsf(b) > 8388608.0f ? 1.0f : 1.4426950408889634f;
+  return fast_exp2(fmaf(x, c * base, -(b * base)));
+}
+
 // Fills a panel of a tile with `ROWS` rows from `first` on and `DEPTH` terms from `k0` on, both multiples of these, zeros beyond `rows` and
 // `depth`, and starts its copies.
 template <class Tile, int ROWS, int DEPTH, class T, class Operand>

@@ -28,14 +28,14 @@ pub(crate) enum Mask {
     Causal(f64),
     /// All keys but the query's own and this many before it.
     Window(i64),
-    /// A number for each key, −∞ for the first ones, and one for each query.
-    Biases,
+    /// A number for each key, this one for all but the last, and one for each query, of which one has it, too, if it is finite.
+    Biases(f64),
 }
 
 impl Mask {
     fn band(self) -> Option<Band> {
         match self {
-            Mask::None | Mask::Biases => None,
+            Mask::None | Mask::Biases(_) => None,
             Mask::Causal(_) => Some(Band { lower: None, upper: Some(0) }),
             Mask::Window(before) => Some(Band { lower: Some(-before), upper: Some(0) }),
         }
@@ -58,8 +58,12 @@ pub(crate) const PARTS: [Part; 3] = [Part::Forward, Part::Backward, Part::Gradie
 
 /// A kernel of attention, with what it should compute.
 pub(crate) fn attention(shape: Shape, mask: Mask, dtype: DType, part: Part) -> Case {
+    attention_within(shape, mask, dtype, part, 0.04)
+}
+
+fn attention_within(shape: Shape, mask: Mask, dtype: DType, part: Part, tolerance: f64) -> Case {
     let bench = kernel(shape, mask, dtype, part);
-    case(format!("attention {dtype} {shape:?} {mask:?} {part:?}"), bench, 0.04)
+    case(format!("attention {dtype} {shape:?} {mask:?} {part:?}"), bench, tolerance)
 }
 
 /// Attention and its gradients over 1,024 tokens, causal and not, in heads of 64 and 128 numbers.
@@ -169,13 +173,17 @@ fn masked(
             let score = hide(score, Compare::Le, 0, f64::NEG_INFINITY);
             hide(score, Compare::Ge, -before, f64::NEG_INFINITY)
         }
-        Mask::Biases => {
+        Mask::Biases(hidden) => {
             let Shape { queries, keys, .. } = shape;
             let mut of_keys = random.tensor(&TensorType::new(DType::F32, [keys]), -1.0, 1.0).to_f64();
-            of_keys[..keys - 3].fill(f64::NEG_INFINITY);
+            of_keys[..keys - 3].fill(hidden);
             let of_keys = Tensor::from_f64(&TensorType::new(DType::F32, [keys]), &of_keys);
             let of_keys = bench.input("of_keys", of_keys);
-            let of_queries = random.tensor(&TensorType::new(DType::F32, [queries]), -1.0, 1.0);
+            let mut of_queries = random.tensor(&TensorType::new(DType::F32, [queries]), -1.0, 1.0).to_f64();
+            if hidden.is_finite() {
+                of_queries[queries / 2] = hidden;
+            }
+            let of_queries = Tensor::from_f64(&TensorType::new(DType::F32, [queries]), &of_queries);
             let of_queries = bench.input("of_queries", of_queries);
             let of_key = program.load(of_keys, DType::F32, at(&[0, 0, 1]));
             let of_query = program.load(of_queries, DType::F32, at(&[0, 1, 0]));
@@ -201,6 +209,26 @@ pub(crate) fn every_width() -> Vec<Case> {
     cases.into_iter().flatten().collect()
 }
 
+const MASKS: [Mask; 6] = [
+    Mask::None,
+    Mask::Causal(f64::NEG_INFINITY),
+    Mask::Causal(-1e30),
+    Mask::Window(30),
+    Mask::Biases(f64::NEG_INFINITY),
+    Mask::Biases(-1e30),
+];
+
+/// Values go through shared memory: of `f32`, by ordinary arithmetic and on tensor cores.
+#[test]
+fn attention_in_f32_under_every_mask() {
+    let shape = Shape { heads: 2, queries: 130, keys: 150, width: 40 };
+    for (tf32, tolerance) in [(false, 1e-4), (true, 0.02)] {
+        let of_mask = |mask| PARTS.map(|part| attention_within(shape, mask, DType::F32, part, tolerance));
+        let cases: Vec<_> = MASKS.into_iter().flat_map(of_mask).collect();
+        check(&cases, &Options { tf32, ..Options::default() });
+    }
+}
+
 #[test]
 fn attention_and_its_gradients_under_every_mask() {
     let shapes = [
@@ -209,11 +237,9 @@ fn attention_and_its_gradients_under_every_mask() {
         Shape { heads: 1, queries: 33, keys: 200, width: 20 },
         Shape { heads: 1, queries: 20, keys: 70, width: 128 },
     ];
-    let masks =
-        [Mask::None, Mask::Causal(f64::NEG_INFINITY), Mask::Causal(-1e30), Mask::Window(30), Mask::Biases];
     let mut cases = vec![];
     for (number, shape) in shapes.into_iter().enumerate() {
-        for mask in masks {
+        for mask in MASKS {
             let dtype = if number == 2 { DType::F16 } else { DType::BF16 };
             cases.extend(PARTS.map(|part| attention(shape, mask, dtype, part)));
         }
@@ -229,7 +255,8 @@ pub(crate) fn of_warpgroups() -> Vec<Case> {
     let narrow = Shape { heads: 1, queries: 128, keys: 128, width: 52 };
     let cases = [
         (shape, Mask::Causal(infinity), bf16),
-        (shape, Mask::Biases, bf16),
+        (shape, Mask::Biases(f64::NEG_INFINITY), bf16),
+        (shape, Mask::Biases(-1e30), bf16),
         (shape, Mask::Window(30), bf16),
         (wide, Mask::None, f16),
         (narrow, Mask::Causal(-1e30), bf16),

@@ -25,9 +25,9 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   Out0 out0;
   LAUNCHED_SHARED(float, values_f32, 40960, 4352);
   const int begin = 0, end = clamped((first_row + 64 < 9 ? first_row + 64 : 9) + 0, 9 + 1);
-  float sum_v19[Tile::SLOTS];
+  float sum_v13[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v19[slot] = 0.0f;
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v13[slot] = 0.0f;
   float sum_v9[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v9[slot] = -float_of_bits(POSITIVE_INFINITY);
@@ -58,7 +58,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
       }
       float factors[Tile::SLOTS];
       if (raise_maxima<Tile>(part, sum_v9, subtracted_v9, of_tile_v9, 0.7213475f, factors)) {
-        for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= factors[slot]; });
+        for_each_slot<Tile>(part, [&](int slot) { sum_v13[slot] *= factors[slot]; });
         scale_rows(part, out0, factors);
       }
       UNROLL
@@ -67,7 +67,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
         if (row >= 9 || column >= 9) continue;
         const int slot = Tile::slot(at);
         const float v9 = finite_maximum(subtracted_v9[slot]);
-        const float v19 = 1.0f;
+        const float v13 = 1.0f;
         const float v3 = product0.sums[at];
         const int v0 = (int)(row);
         const int v1 = (int)(column);
@@ -76,14 +76,10 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
         const float v6 = -float_of_bits(POSITIVE_INFINITY);
         const float v7 = v2 ? v3 : v6;
         const float v10 = v9 * v4;
-        const float v12 = 0.7213475f;
-        const float v14 = 1.442695f;
-        const float v15 = v10 * v14;
-        const float v16 = fmaf(v7, v12, -v15);
-        const float v18 = fast_exp2(v16);
-        const float v20 = v18 / v19;
-        sum_v19[slot] = Sum::combine(sum_v19[slot], v18);
-        value0[at] = v20;
+        const float v12 = shifted_exp(v7, 0.5f, v10);
+        const float v14 = v12 / v13;
+        sum_v13[slot] = Sum::combine(sum_v13[slot], v12);
+        value0[at] = v14;
       }
       UNROLL
       for (int at = 0; at < Tile::COUNT; at++) values_f32[Tile::row(at) * 68 + Tile::column(at)] = value0[at];
@@ -91,11 +87,11 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
     });
   }
   for_each_part<Tile>([&](auto part) {
-    Tile::template combine<Sum>(part, sum_v19);
+    Tile::template combine<Sum>(part, sum_v13);
   });
   float inverse[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v19[slot];
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v13[slot];
   for_each_part<Tile>([&](auto part) {
     scale_rows(part, out0, inverse);
   });
@@ -103,7 +99,7 @@ KERNEL __launch_bounds__(256, BLOCKS(2)) kernel_attention_causal_dot_general_mul
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) corrections[slot] = correction(sum_v9[slot], subtracted_v9[slot], 0.7213475f);
   for_each_part<Tile>([&](auto part) {
-    for_each_slot<Tile>(part, [&](int slot) { sum_v19[slot] *= corrections[slot]; });
+    for_each_slot<Tile>(part, [&](int slot) { sum_v13[slot] *= corrections[slot]; });
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {

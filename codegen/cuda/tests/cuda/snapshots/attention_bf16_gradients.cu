@@ -43,12 +43,12 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
   using Out0 = StripTile<bf16, 4, 2, 64>;
   Out0 out0;
   const int begin = 0, end = clamped((first_row + 128 < 256 ? first_row + 128 : 256) + 0, 256 + 1);
+  float sum_v11[Tile::SLOTS];
+  UNROLL
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   float sum_v16[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v16[slot] = 0.0f;
-  float sum_v21[Tile::SLOTS];
-  UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v21[slot] = 0.0f;
   float sum_v8[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
@@ -89,28 +89,25 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
         }
         float factors[Tile::SLOTS];
         if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
+          for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
           for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
-          for_each_slot<Tile>(part, [&](int slot) { sum_v21[slot] *= factors[slot]; });
         }
         UNROLL
         for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
           const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
           const int slot = Tile::slot(at);
           const float v8 = finite_maximum(subtracted_v8[slot]);
-          const float v16 = 1.0f;
+          const float v11 = 1.0f;
           const float v0 = product0.sums[at];
-          const float v19 = product1.sums[at];
+          const float v14 = product1.sums[at];
           const bool v5 = true;
           const float v6 = -float_of_bits(POSITIVE_INFINITY);
           const float v7 = v5 ? v0 : v6;
-          const float v10 = 1.442695f;
-          const float v12 = v8 * v10;
-          const float v13 = fmaf(v7, v10, -v12);
-          const float v15 = fast_exp2(v13);
-          const float v17 = v15 * reciprocal(v16);
-          const float v20 = v17 * v19;
+          const float v10 = shifted_exp(v7, 1.0f, v8);
+          const float v12 = v10 * reciprocal(v11);
+          const float v15 = v12 * v14;
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
           sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-          sum_v21[slot] = Sum::combine(sum_v21[slot], v20);
         }
       }
       else {
@@ -133,17 +130,17 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
         }
         float factors[Tile::SLOTS];
         if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
+          for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
           for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
-          for_each_slot<Tile>(part, [&](int slot) { sum_v21[slot] *= factors[slot]; });
         }
         UNROLL
         for (int at = part * Tile::OF_PART; at < (part + 1) * Tile::OF_PART; at++) {
           const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
           const int slot = Tile::slot(at);
           const float v8 = finite_maximum(subtracted_v8[slot]);
-          const float v16 = 1.0f;
+          const float v11 = 1.0f;
           const float v0 = product0.sums[at];
-          const float v19 = product1.sums[at];
+          const float v14 = product1.sums[at];
           const int v1 = (int)(row);
           const int v2 = (int)(column);
           const int v3 = 0;
@@ -151,14 +148,11 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
           const bool v5 = v4 <= v3;
           const float v6 = -float_of_bits(POSITIVE_INFINITY);
           const float v7 = v5 ? v0 : v6;
-          const float v10 = 1.442695f;
-          const float v12 = v8 * v10;
-          const float v13 = fmaf(v7, v10, -v12);
-          const float v15 = fast_exp2(v13);
-          const float v17 = v15 * reciprocal(v16);
-          const float v20 = v17 * v19;
+          const float v10 = shifted_exp(v7, 1.0f, v8);
+          const float v12 = v10 * reciprocal(v11);
+          const float v15 = v12 * v14;
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
           sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-          sum_v21[slot] = Sum::combine(sum_v21[slot], v20);
         }
       }
       Tile::begin();
@@ -169,22 +163,22 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
     });
   });
   for_each_part<Tile>([&](auto part) {
-    Tile::template combine<Sum>(part, sum_v16);
+    Tile::template combine<Sum>(part, sum_v11);
   });
   for_each_part<Tile>([&](auto part) {
-    Tile::template combine<Sum>(part, sum_v21);
+    Tile::template combine<Sum>(part, sum_v16);
   });
   float inverse[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v16[slot];
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v11[slot];
   for_each_part<Tile>([&](auto part) {
-    for_each_slot<Tile>(part, [&](int slot) { sum_v21[slot] *= inverse[slot]; });
+    for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= inverse[slot]; });
   });
   float corrections[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) corrections[slot] = correction(sum_v8[slot], subtracted_v8[slot], 1.442695f);
   for_each_part<Tile>([&](auto part) {
-    for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= corrections[slot]; });
+    for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= corrections[slot]; });
   });
   const auto fill1 = [&](int first_column, bf16* stage) {
     fill_deep<Tile, 32, 64>(stage + 0, first_column, 256, 0, 64, b0);
@@ -214,21 +208,18 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v8 = sum_v8[slot];
+            const float v11 = sum_v11[slot];
             const float v16 = sum_v16[slot];
-            const float v21 = sum_v21[slot];
             const float v0 = product0.sums[at];
-            const float v19 = product1.sums[at];
+            const float v14 = product1.sums[at];
             const bool v5 = true;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            const float v22 = v19 - v21;
-            const float v23 = v17 * v22;
-            value0[at % 2] = v23;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v12 = v10 * reciprocal(v11);
+            const float v17 = v14 - v16;
+            const float v18 = v12 * v17;
+            value0[at % 2] = v18;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
@@ -242,10 +233,10 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v8 = sum_v8[slot];
+            const float v11 = sum_v11[slot];
             const float v16 = sum_v16[slot];
-            const float v21 = sum_v21[slot];
             const float v0 = product0.sums[at];
-            const float v19 = product1.sums[at];
+            const float v14 = product1.sums[at];
             const int v1 = (int)(row);
             const int v2 = (int)(column);
             const int v3 = 0;
@@ -253,14 +244,11 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
             const bool v5 = v4 <= v3;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            const float v22 = v19 - v21;
-            const float v23 = v17 * v22;
-            value0[at % 2] = v23;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v12 = v10 * reciprocal(v11);
+            const float v17 = v14 - v16;
+            const float v18 = v12 * v17;
+            value0[at % 2] = v18;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
@@ -287,13 +275,13 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0(
     const int row = first_row + Tile::slot_row(slot);
     if (row >= 256 || !Tile::owns_rows()) continue;
     const float v8 = sum_v8[slot];
+    const float v11 = sum_v11[slot];
     const float v16 = sum_v16[slot];
-    const float v21 = sum_v21[slot];
     g_largest[256 * batch + row] = v8;
-    g_sum[256 * batch + row] = v16;
+    g_sum[256 * batch + row] = v11;
     g_statistic[256 * batch + row] = v8;
-    g_statistic_2[256 * batch + row] = v16;
-    g_statistic_3[256 * batch + row] = v21;
+    g_statistic_2[256 * batch + row] = v11;
+    g_statistic_3[256 * batch + row] = v16;
   }
 }
 
@@ -349,8 +337,8 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0_across(
   };
   for_each_tile<2, 5312, Tile>(panels, begin, end, fill0, [&](int first_column, bf16* stage, const auto& fill_next) {
     const float* of_columns_v8 = (const float*)(stage + 5120);
-    const float* of_columns_v16 = (const float*)(stage + 5184);
-    const float* of_columns_v20 = (const float*)(stage + 5248);
+    const float* of_columns_v11 = (const float*)(stage + 5184);
+    const float* of_columns_v15 = (const float*)(stage + 5248);
     fill_next();
     Tile product0;
     Tile product1;
@@ -375,22 +363,19 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0_across(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v8 = of_columns_v8[Tile::column(at)];
-            const float v16 = of_columns_v16[Tile::column(at)];
-            const float v20 = of_columns_v20[Tile::column(at)];
+            const float v11 = of_columns_v11[Tile::column(at)];
+            const float v15 = of_columns_v15[Tile::column(at)];
             const float v0 = product0.sums[at];
-            const float v18 = product1.sums[at];
+            const float v13 = product1.sums[at];
             const bool v5 = true;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            const float v21 = v18 - v20;
-            const float v22 = v17 * v21;
-            value0[at % 2] = v17;
-            value1[at % 2] = v22;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v12 = v10 * reciprocal(v11);
+            const float v16 = v13 - v15;
+            const float v17 = v12 * v16;
+            value0[at % 2] = v12;
+            value1[at % 2] = v17;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
           packed1[pair] = Tile::pack(value1[0], value1[1]);
@@ -405,10 +390,10 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0_across(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v8 = of_columns_v8[Tile::column(at)];
-            const float v16 = of_columns_v16[Tile::column(at)];
-            const float v20 = of_columns_v20[Tile::column(at)];
+            const float v11 = of_columns_v11[Tile::column(at)];
+            const float v15 = of_columns_v15[Tile::column(at)];
             const float v0 = product0.sums[at];
-            const float v18 = product1.sums[at];
+            const float v13 = product1.sums[at];
             const int v1 = (int)(column);
             const int v2 = (int)(row);
             const int v3 = 0;
@@ -416,15 +401,12 @@ KERNEL __launch_bounds__(128, BLOCKS(2)) kernel_kernel0_across(
             const bool v5 = v4 <= v3;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            const float v21 = v18 - v20;
-            const float v22 = v17 * v21;
-            value0[at % 2] = v17;
-            value1[at % 2] = v22;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v12 = v10 * reciprocal(v11);
+            const float v16 = v13 - v15;
+            const float v17 = v12 * v16;
+            value0[at % 2] = v12;
+            value1[at % 2] = v17;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
           packed1[pair] = Tile::pack(value1[0], value1[1]);

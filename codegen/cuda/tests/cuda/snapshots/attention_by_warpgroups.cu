@@ -26,9 +26,9 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
   using Out0 = WarpgroupStrip<bf16, 2, 64>;
   Out0 out0;
   const int begin = 0, end = clamped((first_row + 128 < 256 ? first_row + 128 : 256) + 0, 256 + 1);
-  float sum_v16[Tile::SLOTS];
+  float sum_v11[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v16[slot] = 0.0f;
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   float sum_v8[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
@@ -67,7 +67,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
         }
         float factors[Tile::SLOTS];
         if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
-          for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+          for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
           scale_rows(part, out0, factors);
         }
         UNROLL
@@ -78,18 +78,15 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v8 = finite_maximum(subtracted_v8[slot]);
-            const float v16 = 1.0f;
+            const float v11 = 1.0f;
             const float v0 = product0.sums[at];
             const bool v5 = true;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-            value0[at % 2] = v17;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v12 = v10 * reciprocal(v11);
+            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+            value0[at % 2] = v12;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
@@ -114,7 +111,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
         }
         float factors[Tile::SLOTS];
         if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
-          for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+          for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
           scale_rows(part, out0, factors);
         }
         UNROLL
@@ -125,7 +122,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v8 = finite_maximum(subtracted_v8[slot]);
-            const float v16 = 1.0f;
+            const float v11 = 1.0f;
             const float v0 = product0.sums[at];
             const int v1 = (int)(row);
             const int v2 = (int)(column);
@@ -134,13 +131,10 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
             const bool v5 = v4 <= v3;
             const float v6 = -float_of_bits(POSITIVE_INFINITY);
             const float v7 = v5 ? v0 : v6;
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v17 = v15 * reciprocal(v16);
-            sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-            value0[at % 2] = v17;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v12 = v10 * reciprocal(v11);
+            sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+            value0[at % 2] = v12;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
@@ -156,11 +150,11 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     Tile::keep_words(packed0);
   });
   for_each_part<Tile>([&](auto part) {
-    Tile::template combine<Sum>(part, sum_v16);
+    Tile::template combine<Sum>(part, sum_v11);
   });
   float inverse[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v16[slot];
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v11[slot];
   for_each_part<Tile>([&](auto part) {
     scale_rows(part, out0, inverse);
   });
@@ -168,7 +162,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) corrections[slot] = correction(sum_v8[slot], subtracted_v8[slot], 1.442695f);
   for_each_part<Tile>([&](auto part) {
-    for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= corrections[slot]; });
+    for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= corrections[slot]; });
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
@@ -182,8 +176,8 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     const int row = first_row + Tile::slot_row(slot);
     if (row >= 256 || !Tile::owns_rows()) continue;
     const float v8 = sum_v8[slot];
-    const float v16 = sum_v16[slot];
+    const float v11 = sum_v11[slot];
     g_largest[256 * batch + row] = v8;
-    g_sum[256 * batch + row] = v16;
+    g_sum[256 * batch + row] = v11;
   }
 }

@@ -41,9 +41,9 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
   using Out0 = StripTile<bf16, 4, 2, 32>;
   Out0 out0;
   const int begin = 0, end = clamped((first_row + 128 < 70 ? first_row + 128 : 70) + 100, 140 + 1);
-  float sum_v16[Tile::SLOTS];
+  float sum_v11[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v16[slot] = 0.0f;
+  for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v11[slot] = 0.0f;
   float sum_v8[Tile::SLOTS];
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) sum_v8[slot] = -float_of_bits(POSITIVE_INFINITY);
@@ -90,7 +90,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
       }
       float factors[Tile::SLOTS];
       if (raise_maxima<Tile>(part, sum_v8, subtracted_v8, of_tile_v8, 1.442695f, factors)) {
-        for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= factors[slot]; });
+        for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= factors[slot]; });
         scale_rows(part, out0, factors);
       }
       UNROLL
@@ -102,9 +102,9 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
           if (row >= 70 || column >= 140) continue;
           const int slot = Tile::slot(at);
           const float v8 = finite_maximum(subtracted_v8[slot]);
-          const float v16 = 1.0f;
+          const float v11 = 1.0f;
           const float v3 = product0.sums[at];
-          const float v18 = product1.sums[at];
+          const float v13 = product1.sums[at];
           const int v0 = (int)(row);
           const int v1 = (int)(column);
           const int v2 = (int)((u32)v1 - (u32)v0);
@@ -112,14 +112,11 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
           const int v5 = 100;
           const bool v6 = v2 <= v5;
           const float v7 = v6 ? v3 : v4;
-          const float v10 = 1.442695f;
-          const float v12 = v8 * v10;
-          const float v13 = fmaf(v7, v10, -v12);
-          const float v15 = fast_exp2(v13);
-          const float v17 = v15 * reciprocal(v16);
-          const float v19 = v17 * v18;
-          sum_v16[slot] = Sum::combine(sum_v16[slot], v15);
-          value0[at % 2] = v19;
+          const float v10 = shifted_exp(v7, 1.0f, v8);
+          const float v12 = v10 * reciprocal(v11);
+          const float v14 = v12 * v13;
+          sum_v11[slot] = Sum::combine(sum_v11[slot], v10);
+          value0[at % 2] = v14;
         }
         packed0[pair] = Tile::pack(value0[0], value0[1]);
       }
@@ -134,11 +131,11 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     Tile::keep_words(packed0);
   });
   for_each_part<Tile>([&](auto part) {
-    Tile::template combine<Sum>(part, sum_v16);
+    Tile::template combine<Sum>(part, sum_v11);
   });
   float inverse[Tile::SLOTS];
   UNROLL
-  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v16[slot];
+  for (int slot = 0; slot < Tile::SLOTS; slot++) inverse[slot] = 1.0f / sum_v11[slot];
   for_each_part<Tile>([&](auto part) {
     scale_rows(part, out0, inverse);
   });
@@ -146,7 +143,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
   UNROLL
   for (int slot = 0; slot < Tile::SLOTS; slot++) corrections[slot] = correction(sum_v8[slot], subtracted_v8[slot], 1.442695f);
   for_each_part<Tile>([&](auto part) {
-    for_each_slot<Tile>(part, [&](int slot) { sum_v16[slot] *= corrections[slot]; });
+    for_each_slot<Tile>(part, [&](int slot) { sum_v11[slot] *= corrections[slot]; });
   });
   UNROLL
   for (int at = 0; at < Out0::COUNT; at += 2) {
@@ -160,10 +157,10 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0(
     const int row = first_row + Tile::slot_row(slot);
     if (row >= 70 || !Tile::owns_rows()) continue;
     const float v8 = sum_v8[slot];
-    const float v16 = sum_v16[slot];
+    const float v11 = sum_v11[slot];
     g_largest[row] = v8;
     g_statistic[row] = v8;
-    g_statistic_2[row] = v16;
+    g_statistic_2[row] = v11;
   }
 }
 
@@ -238,7 +235,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0_across(
             const int row = first_row + Tile::row(at), column = first_column + Tile::column(at);
             const int slot = Tile::slot(at);
             const float v3 = product0.sums[at];
-            const float v18 = product1.sums[at];
+            const float v13 = product1.sums[at];
             const int v0 = (int)(column);
             const int v1 = (int)(row);
             const int v2 = (int)((u32)v1 - (u32)v0);
@@ -247,14 +244,11 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0_across(
             const bool v6 = v2 <= v5;
             const float v7 = v6 ? v3 : v4;
             const float v8 = g_statistic[column];
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v16 = g_statistic_2[column];
-            const float v17 = v15 * reciprocal(v16);
-            const float v19 = v17 * v18;
-            value0[at % 2] = v19;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v11 = g_statistic_2[column];
+            const float v12 = v10 * reciprocal(v11);
+            const float v14 = v12 * v13;
+            value0[at % 2] = v14;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
@@ -269,7 +263,7 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0_across(
             if (row >= 140 || column >= 70) continue;
             const int slot = Tile::slot(at);
             const float v3 = product0.sums[at];
-            const float v18 = product1.sums[at];
+            const float v13 = product1.sums[at];
             const int v0 = (int)(column);
             const int v1 = (int)(row);
             const int v2 = (int)((u32)v1 - (u32)v0);
@@ -278,14 +272,11 @@ KERNEL __launch_bounds__(128, BLOCKS(3)) kernel_kernel0_across(
             const bool v6 = v2 <= v5;
             const float v7 = v6 ? v3 : v4;
             const float v8 = g_statistic[column];
-            const float v10 = 1.442695f;
-            const float v12 = v8 * v10;
-            const float v13 = fmaf(v7, v10, -v12);
-            const float v15 = fast_exp2(v13);
-            const float v16 = g_statistic_2[column];
-            const float v17 = v15 * reciprocal(v16);
-            const float v19 = v17 * v18;
-            value0[at % 2] = v19;
+            const float v10 = shifted_exp(v7, 1.0f, v8);
+            const float v11 = g_statistic_2[column];
+            const float v12 = v10 * reciprocal(v11);
+            const float v14 = v12 * v13;
+            value0[at % 2] = v14;
           }
           packed0[pair] = Tile::pack(value0[0], value0[1]);
         }
