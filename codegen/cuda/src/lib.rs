@@ -40,6 +40,7 @@ mod kept;
 mod launches;
 #[cfg(feature = "driver")]
 mod layout;
+mod lines;
 #[cfg(feature = "driver")]
 mod loaded;
 mod lower;

@@ -13,6 +13,7 @@
 use super::body::{Body, operands, sweeps};
 use super::chain::Stream;
 use super::contraction::define_entries;
+use super::lines::Line;
 use super::running::{Factors, Running};
 use super::source::{
     combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
@@ -20,7 +21,6 @@ use super::source::{
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Consumer, Contraction, Direction, Form, InstrKind, Kernel, Scalar, Store};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 /// How the tiles of a chain lie. Code has a type `Tile`, and of each second product a type `Out<number>` and a tile `out<number>`.
 pub(super) trait Layout {
@@ -81,9 +81,9 @@ impl Stream<'_> {
     /// The whole function of a chain, but the operands of its products.
     pub(super) fn emit(&self, body: &mut Body<'_>, layout: &dyn Layout) {
         layout.declare(self, body);
-        let of_rows = self.of_line(self.kernel.domain.column_axes());
+        let of_rows = Line::Row.values(self.kernel);
+        self.values_of_lines(body, Line::Row, &of_rows);
         let chain = Sweeps { stream: self, layout, of_rows };
-        chain.row_values(body);
         self.band(body, self.kernel.stores.iter().any(|store| self.is_in_loop(store)));
         let mut reduced = vec![];
         for (number, sweep) in chain.sweeps().iter().enumerate() {
@@ -93,64 +93,6 @@ impl Stream<'_> {
         }
         (0..self.kernel.consumers().len()).for_each(|number| self.store_consumer(body, number));
         self.stores_of_rows(body, &reduced);
-    }
-
-    /// Values that are loaded, or follow from such alone, are the same along these axes, and are taken by others that are not.
-    pub(super) fn of_line(&self, same_along: Range<usize>) -> BTreeSet<Scalar> {
-        let Kernel { region, domain, .. } = self.kernel;
-        let is_of_line = |value: Scalar| {
-            let all = region.needed([value], |_| false);
-            let has = |is: fn(&InstrKind) -> bool| all.iter().any(|value| is(&region.instr(*value).kind));
-            !region.varies(value, same_along.clone(), domain)
-                && has(|kind| matches!(kind, InstrKind::Load { .. }))
-                && !has(|kind| matches!(kind, InstrKind::Reduce(..)))
-        };
-        let all: Vec<_> = (0..region.instrs.len() as u32).map(Scalar).collect();
-        let of_line: BTreeSet<_> = all.iter().copied().filter(|value| is_of_line(*value)).collect();
-        let others = all.iter().filter(|value| !of_line.contains(value));
-        let used: BTreeSet<_> = others.flat_map(|value| region.instr(*value).kind.operands()).collect();
-        of_line.intersection(&used).copied().collect()
-    }
-
-    /// Computes values of rows, or of columns, `line`, for each of a thread's slots: of which there are `slots`, at the places that
-    /// `place` gives, of so many.
-    pub(super) fn values_of_line(
-        &self,
-        body: &mut Body<'_>,
-        values: &BTreeSet<Scalar>,
-        [line, slots, place]: [&str; 3],
-        extent: usize,
-    ) {
-        if values.is_empty() {
-            return;
-        }
-        let Kernel { region, domain, .. } = self.kernel;
-        for value in values {
-            let ty = register_type(region.instr(*value).dtype);
-            body.code.line(format!("{ty} {line}_{}[{slots}];", value_name(*value)));
-        }
-        body.code.line("UNROLL");
-        body.block(format!("for (int slot = 0; slot < {slots}; slot++)"), |body| {
-            body.code.line(format!("const int any = {place};"));
-            body.code.line(format!("const int {line} = any < {extent} ? any : {extent} - 1;"));
-            let outside = body.axes.names.len();
-            if line == "column" {
-                body.axes.names.resize(domain.column_axes().start, "0".into());
-            }
-            let axes = if line == "row" { domain.row_axes() } else { domain.column_axes() };
-            body.axes.names.extend(coordinates(
-                &mut body.code,
-                line,
-                line.chars().next().unwrap_or('l'),
-                &domain.axes[axes],
-            ));
-            body.axes.names.resize(domain.axes.len(), "0".into());
-            body.need(values.iter().copied());
-            for name in values.iter().map(|value| value_name(*value)) {
-                body.code.line(format!("{line}_{name}[slot] = {name};"));
-            }
-            body.axes.names.truncate(outside);
-        });
     }
 }
 
@@ -169,13 +111,6 @@ impl Sweeps<'_> {
 
     fn stores_in_loop(&self) -> Vec<&Store> {
         self.kernel().stores.iter().filter(|store| self.stream.is_in_loop(store)).collect()
-    }
-
-    /// Computes what is loaded for a row, and what follows from it alone, once for all columns.
-    fn row_values(&self, body: &mut Body<'_>) {
-        let (rows, _) = self.stream.row_and_column_extents();
-        let place = ["row", "Tile::SLOTS", "first_row + Tile::slot_row(slot)"];
-        self.stream.values_of_line(body, &self.of_rows, place, rows);
     }
 
     /// The sweeps, of which the first one finds whatever it can.

@@ -4,6 +4,7 @@
 use super::body::Body;
 use super::chain::{SIZE, Stream};
 use super::contraction::operand_type;
+use super::lines::Line;
 use super::source::{narrowed, value_name};
 use super::sweeps::{Layout, Needs, Value, each_part};
 use super::tiles::{Tiles, element_type, tile_type};
@@ -24,8 +25,7 @@ impl ThroughMemory {
     pub(super) fn new(stream: &Stream<'_>, tiles: Tiles, tf32: bool) -> Self {
         let consumers = stream.kernel.consumers().iter();
         let types = consumers.map(|consumer| operand_type(&consumer.with)).collect();
-        let of_columns = stream.of_line(stream.kernel.domain.row_axes());
-        ThroughMemory { tiles, tf32, types, of_columns }
+        ThroughMemory { tiles, tf32, types, of_columns: Line::Column.values(stream.kernel) }
     }
 
     pub(super) fn shared_bytes(&self) -> usize {
@@ -79,10 +79,8 @@ impl Layout for ThroughMemory {
     ) {
         let head = format!("for (int first_column = begin; first_column < end; first_column += {SIZE})");
         body.block(head, |body| {
-            let (_, columns) = stream.row_and_column_extents();
-            let of_columns: BTreeSet<_> = self.of_columns.intersection(&needs.all).copied().collect();
-            let place = ["column", "Tile::COLUMN_SLOTS", "first_column + Tile::slot_column(slot)"];
-            stream.values_of_line(body, &of_columns, place, columns);
+            let of_columns = self.of_columns.intersection(&needs.all).copied().collect();
+            stream.values_of_lines(body, Line::Column, &of_columns);
             for &number in &needs.products {
                 self.tiles.multiply(&mut body.code, stream.kernel, number);
             }
