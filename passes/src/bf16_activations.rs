@@ -286,10 +286,8 @@ impl Narrowing<'_> {
         if let Some(&seen) = shared.and_then(|value| self.seen.get(&value)) {
             return Ok(seen);
         }
-        let seen = if is_narrow {
-            let narrow = self.narrow(value)?;
-            self.rebuild.builder(value).cast(narrow, DType::F32)?
-        } else if let Some(narrow) = if sums { self.narrow_view(value)? } else { None } {
+        let narrow = if is_narrow || sums { self.narrow_view(value)? } else { None };
+        let seen = if let Some(narrow) = narrow {
             self.rebuild.builder(value).cast(narrow, DType::F32)?
         } else if is_view || self.kept.follows[value.index()] && node.ty.dtype != DType::BF16 {
             let operands = self.operands(value, sums)?;

@@ -9,17 +9,15 @@
 //! select(p, x · c, −∞)          →  select(p, x, −∞) · c              for c > 0
 //! e^(x · c − b)                 →  2^(x · (c · log₂e) − b · log₂e)   b of a row or a column: one operation beside the power (`exponentials`)
 //! (x − b) · (e · r)             →  (x · r − b · r) · e               b and r of a row or a column, e of nothing else
-//! R = round(x) and its like     →  x                                 where only values that are multiplied again take them
+//! round(x)                      →  x                                 where all that follows is multiplied again, which rounds it
 //! Σ (x · c) · W                 →  c · Σ x · W                       a second product takes the constant in the end
 //! ```
-//!
-//! The last two leave out roundings to 16 bits between operations; what is multiplied is rounded, as tensor cores need it.
 
-use kernfusion_codegen::analysis::operands_mut;
-use kernfusion_ir::kernel::{Direction, Domain, Form, InstrKind, Kernel, Region, Scalar};
-use kernfusion_ir::{Binary, DType, Literal, ReduceOp, Unary};
-
+use super::body::operands;
 use super::source::is_narrow;
+use kernfusion_codegen::analysis::operands_mut;
+use kernfusion_ir::kernel::{Direction, Domain, Form, Instr, InstrKind, Kernel, Region, Scalar};
+use kernfusion_ir::{Binary, DType, Literal, ReduceOp, Unary};
 use std::collections::BTreeMap;
 
 /// A kernel with the same results, and by what the sums of each of its second products are to be multiplied.
@@ -43,7 +41,7 @@ fn needs_no_rounding(kernel: &Kernel) -> Vec<bool> {
     for consumer in kernel.consumers() {
         is_used[consumer.value.0 as usize] = true;
     }
-    let stored = kernel.stores.iter().flat_map(super::body::operands);
+    let stored = kernel.stores.iter().flat_map(operands);
     stored.for_each(|value| ends_in_products[value.0 as usize] = false);
     for (number, instr) in region.instrs.iter().enumerate().rev() {
         let passes_on = match instr.kind {
@@ -58,7 +56,7 @@ fn needs_no_rounding(kernel: &Kernel) -> Vec<bool> {
             ends_in_products[operand.0 as usize] &= ends;
         }
     }
-    let is_rounded = |(number, instr): (usize, &kernfusion_ir::kernel::Instr)| {
+    let is_rounded = |(number, instr): (usize, &Instr)| {
         let is_arithmetic = match instr.kind {
             InstrKind::Cast(x) => region.instr(x).dtype == DType::F32 || is_narrow(region.instr(x).dtype),
             InstrKind::Binary(Binary::Add | Binary::Sub | Binary::Mul, ..) => true,

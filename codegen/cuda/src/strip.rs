@@ -79,10 +79,9 @@ impl Layout for Strips {
             each_part(body, |body| {
                 // Groups of products end in their order: those of this part, when as many have been started since.
                 body.code.line("Tile::wait<Tile::PARTS - 1>();");
-                needs
-                    .products
-                    .iter()
-                    .for_each(|number| body.code.line(format!("product{number}.keep(part);")));
+                for number in &needs.products {
+                    body.code.line(format!("product{number}.keep(part);"));
+                }
                 inside(body);
             });
             self.end_products(body, needs);
