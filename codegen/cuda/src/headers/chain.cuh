@@ -230,9 +230,14 @@ DEVICE void for_each_tile(typename Tile::Element* panels, int begin, int end, co
 // A maximum so far of a row, as it is subtracted: where nothing but −∞ was there, differences are −∞, too.
 DEVICE float finite_maximum(float x) { return x == -float_of_bits(POSITIVE_INFINITY) ? 0.0f : x; }
 
-// Powers of 2 that sums are taken of are 2^MOST_RISE at most: what is subtracted follows the maximum only when that has risen by more.
-// (Ye et al., FlashAttention-4, leave out corrections so.)
-constexpr float MOST_RISE = 8.0f;
+// Powers of 2 that sums are taken of are 2^VALUE at most: what is subtracted follows the maximum only when that has risen by more.
+// (FlashAttention-4, by Zadouri et al., leaves out corrections so.) Numbers of f16 have no room for more than 1.
+template <class T> struct MostRise {
+  static constexpr float VALUE = 8.0f;
+};
+template <> struct MostRise<f16> {
+  static constexpr float VALUE = 0.0f;
+};
 
 // Takes the maxima of rows of a tile's part into those so far. Sums are of 2^(… − rate · subtracted): whether they have to be corrected, then
 // by these factors.
@@ -243,7 +248,7 @@ DEVICE bool raise_maxima(int part, float* maxima, float* subtracted, float* of_t
   for_each_slot<Tile>(part, [&](int slot) {
     maxima[slot] = Max::combine(maxima[slot], of_tile[slot]);
     // Where one of these is no number, it does.
-    rises |= !((maxima[slot] - subtracted[slot]) * rate <= MOST_RISE);
+    rises |= !((maxima[slot] - subtracted[slot]) * rate <= MostRise<typename Tile::Element>::VALUE);
   });
   if (!any_of_warp(rises)) return false;
   for_each_slot<Tile>(part, [&](int slot) {

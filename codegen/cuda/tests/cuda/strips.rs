@@ -30,12 +30,14 @@ pub(crate) enum Mask {
     Window(i64),
     /// A number for each key, this one for all but the last, and one for each query, of which one has it, too, if it is finite.
     Biases(f64),
+    /// A number for each key that grows from key to key, so that maxima rise from tile to tile.
+    Rising,
 }
 
 impl Mask {
     fn band(self) -> Option<Band> {
         match self {
-            Mask::None | Mask::Biases(_) => None,
+            Mask::None | Mask::Biases(_) | Mask::Rising => None,
             Mask::Causal(_) => Some(Band { lower: None, upper: Some(0) }),
             Mask::Window(before) => Some(Band { lower: Some(-before), upper: Some(0) }),
         }
@@ -173,6 +175,14 @@ fn masked(
             let score = hide(score, Compare::Le, 0, f64::NEG_INFINITY);
             hide(score, Compare::Ge, -before, f64::NEG_INFINITY)
         }
+        Mask::Rising => {
+            let of_keys: Vec<_> =
+                (0..shape.keys).map(|key| 0.15 * (key as f64 - shape.keys as f64)).collect();
+            let of_keys = Tensor::from_f64(&TensorType::new(DType::F32, [shape.keys]), &of_keys);
+            let of_keys = bench.input("of_keys", of_keys);
+            let of_key = program.load(of_keys, DType::F32, at(&[0, 0, 1]));
+            program.push(InstrKind::Binary(Binary::Add, score, of_key), DType::F32)
+        }
         Mask::Biases(hidden) => {
             let Shape { queries, keys, .. } = shape;
             let mut of_keys = random.tensor(&TensorType::new(DType::F32, [keys]), -1.0, 1.0).to_f64();
@@ -209,13 +219,14 @@ pub(crate) fn every_width() -> Vec<Case> {
     cases.into_iter().flatten().collect()
 }
 
-const MASKS: [Mask; 6] = [
+const MASKS: [Mask; 7] = [
     Mask::None,
     Mask::Causal(f64::NEG_INFINITY),
     Mask::Causal(-1e30),
     Mask::Window(30),
     Mask::Biases(f64::NEG_INFINITY),
     Mask::Biases(-1e30),
+    Mask::Rising,
 ];
 
 /// Values go through shared memory: of `f32`, by ordinary arithmetic and on tensor cores.
@@ -257,6 +268,7 @@ pub(crate) fn of_warpgroups() -> Vec<Case> {
         (shape, Mask::Causal(infinity), bf16),
         (shape, Mask::Biases(f64::NEG_INFINITY), bf16),
         (shape, Mask::Biases(-1e30), bf16),
+        (shape, Mask::Rising, f16),
         (shape, Mask::Window(30), bf16),
         (wide, Mask::None, f16),
         (narrow, Mask::Causal(-1e30), bf16),
