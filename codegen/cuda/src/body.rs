@@ -161,16 +161,21 @@ impl<'a> Body<'a> {
 
     /// Computes values and whatever they are made of, in the region's order.
     pub(super) fn need(&mut self, roots: impl IntoIterator<Item = Scalar>) {
-        let mut needed = BTreeSet::new();
+        let mut needed = BTreeMap::new();
         let mut open: Vec<_> = roots.into_iter().collect();
         while let Some(value) = open.pop() {
-            if !self.known[value.0 as usize] && needed.insert(value) {
-                let operands = self.cheaper(value).map(|(_, operands)| operands);
-                open.extend(operands.unwrap_or_else(|| self.region.instr(value).kind.operands()));
+            if self.known[value.0 as usize] || needed.contains_key(&value) {
+                continue;
             }
+            let (text, operands) = match self.cheaper(value) {
+                Some((text, operands)) => (Some(text), operands),
+                None => (None, self.region.instr(value).kind.operands()),
+            };
+            open.extend(operands);
+            needed.insert(value, text);
         }
-        for value in needed {
-            let text = self.got(value).or_else(|| self.cheaper(value).map(|(text, _)| text));
+        for (value, cheaper) in needed {
+            let text = self.got(value).or(cheaper);
             let text = text.unwrap_or_else(|| expression(self.region, value, &self.axes, self.slots));
             self.define(value, text);
         }
@@ -189,6 +194,7 @@ impl<'a> Body<'a> {
                 let [of_x, of_b, factor] = [value_name(x), value_name(b), constant(factor, DType::F32)];
                 Some((format!("shifted_exp({of_x}, {factor}, {of_b})"), vec![x, b]))
             }
+            // Where powers may be off, so may differences of products, and which of two products is fused is not left to the compiler.
             InstrKind::Binary(Binary::Sub, product, z) if !self.exponentials.is_empty() => {
                 let InstrKind::Binary(Binary::Mul, x, y) = self.region.instr(product).kind else {
                     return None;

@@ -1,18 +1,16 @@
 //! Chains: products, a region that may reduce along their rows, and second products of its values.
 //!
-//! A block owns some rows and goes over their columns, tile by tile, as often as the region asks for: one sweep for each
-//! level of reductions over columns, whose entries are computed again in the next one, and a last sweep in which values
-//! go through shared memory into the second products. So nothing over the entries is in memory, and no value needs to be
-//! corrected later. Tiles outside of the band are left out.
+//! A block owns some rows and goes over their columns, tile by tile, as often as the region asks for ([`sweeps`](super::sweeps)): reductions
+//! that need no others' results are found in one sweep, in which values are multiplied again, too, if they need nothing else. So nothing over
+//! the entries is in memory. Tiles outside of the band are left out.
 //!
 //! Second products across the rows are those of the transposed kernel, in a launch of its own, where results of
 //! reductions come from memory. Every sum is one block's, so that results do not depend on the order of blocks.
 //!
 //! ```text
 //! first launch, for each block of rows       second launch, for each block of columns
-//! sweep 1: max over columns                  the only sweep: over rows
-//! sweep 2: sum over columns                    values from entries, max and sum
-//! sweep 3: values, O += values · W             O' += valuesᵀ · D
+//! sweeps along the columns: max, sum,        the only sweep, over rows: values from entries, max and sum,
+//!   O += values · W                            O' += valuesᵀ · D
 //! store max and sum
 //! ```
 
@@ -170,7 +168,7 @@ pub(super) struct Stream<'a> {
 
 impl Stream<'_> {
     /// The axes of a consumer's operand: its rows are the points of p, its sum goes over columns.
-    pub(super) fn with_axes(&self, consumer: &Consumer) -> OperandAxes<'_> {
+    fn with_axes(&self, consumer: &Consumer) -> OperandAxes<'_> {
         let domain = &self.kernel.domain;
         let rank = domain.axes.len();
         OperandAxes {

@@ -16,7 +16,7 @@
 use super::body::operands;
 use super::source::is_narrow;
 use kernfusion_codegen::analysis::operands_mut;
-use kernfusion_ir::kernel::{Direction, Domain, Form, Instr, InstrKind, Kernel, Region, Scalar};
+use kernfusion_ir::kernel::{Direction, Domain, Form, InstrKind, Kernel, Region, Scalar};
 use kernfusion_ir::{Binary, DType, Literal, ReduceOp, Unary};
 use std::collections::BTreeMap;
 
@@ -43,29 +43,28 @@ fn needs_no_rounding(kernel: &Kernel) -> Vec<bool> {
     }
     let stored = kernel.stores.iter().flat_map(operands);
     stored.for_each(|value| ends_in_products[value.0 as usize] = false);
+    let is_passed_on = |kind: &InstrKind| {
+        matches!(
+            kind,
+            InstrKind::Cast(_)
+                | InstrKind::Binary(Binary::Add | Binary::Sub | Binary::Mul, ..)
+                | InstrKind::Unary(Unary::Neg, _)
+                | InstrKind::Select(..)
+        )
+    };
+    let mut result = vec![false; count];
     for (number, instr) in region.instrs.iter().enumerate().rev() {
-        let passes_on = match instr.kind {
-            InstrKind::Cast(_) => instr.dtype.is_float(),
-            InstrKind::Binary(Binary::Add | Binary::Sub | Binary::Mul, ..) => instr.dtype.is_float(),
-            InstrKind::Unary(Unary::Neg, _) | InstrKind::Select(..) => instr.dtype.is_float(),
-            _ => false,
-        };
-        let ends = passes_on && is_used[number] && ends_in_products[number];
+        let ends = is_passed_on(&instr.kind)
+            && instr.dtype.is_float()
+            && is_used[number]
+            && ends_in_products[number];
+        result[number] = ends && is_narrow(instr.dtype);
         for operand in instr.kind.operands() {
             is_used[operand.0 as usize] = true;
             ends_in_products[operand.0 as usize] &= ends;
         }
     }
-    let is_rounded = |(number, instr): (usize, &Instr)| {
-        let is_arithmetic = match instr.kind {
-            InstrKind::Cast(x) => region.instr(x).dtype == DType::F32 || is_narrow(region.instr(x).dtype),
-            InstrKind::Binary(Binary::Add | Binary::Sub | Binary::Mul, ..) => true,
-            InstrKind::Unary(Unary::Neg, _) | InstrKind::Select(..) => true,
-            _ => false,
-        };
-        is_narrow(instr.dtype) && is_arithmetic && is_used[number] && ends_in_products[number]
-    };
-    region.instrs.iter().enumerate().map(is_rounded).collect()
+    result
 }
 
 /// What is a power of e, less a number of its row or column: e^(x · factor − b).
@@ -135,18 +134,12 @@ impl Reduction<'_> {
         let mut kind = instr.kind.clone();
         operands_mut(&mut kind).into_iter().for_each(|operand| *operand = self.of[operand.0 as usize]);
         if needs_no_rounding[old.0 as usize] {
+            for operand in operands_mut(&mut kind) {
+                *operand = self.widened(*operand);
+            }
             return match kind {
-                InstrKind::Cast(x) => self.widened(x),
-                InstrKind::Select(condition, x, y) => {
-                    let (x, y) = (self.widened(x), self.widened(y));
-                    self.float(InstrKind::Select(condition, x, y))
-                }
-                mut kind => {
-                    for operand in operands_mut(&mut kind) {
-                        *operand = self.widened(*operand);
-                    }
-                    self.float(kind)
-                }
+                InstrKind::Cast(x) if self.region.instr(x).dtype == DType::F32 => x,
+                kind => self.float(kind),
             };
         }
         match kind {
@@ -188,10 +181,10 @@ impl Reduction<'_> {
         self.float(InstrKind::Binary(Binary::Mul, x, factor))
     }
 
-    /// A value as `f32`, which has all numbers of 16 bits.
+    /// A value of 16 bits as `f32`, which has all of its numbers; others as they are.
     fn widened(&mut self, x: Scalar) -> Scalar {
         match &self.region.instr(x).kind {
-            _ if self.region.instr(x).dtype == DType::F32 => x,
+            _ if !is_narrow(self.region.instr(x).dtype) => x,
             InstrKind::Constant(number) => self.number(self.region.instr(x).dtype.round(number.value())),
             _ => self.float(InstrKind::Cast(x)),
         }

@@ -39,7 +39,7 @@ pub(super) trait Layout {
         inside: &mut dyn FnMut(&mut Body<'_>),
     );
 
-    /// A loop over a part's entries, at each of which so many values are written to the places with these names.
+    /// A loop over a part's entries. At each, `inside` writes `count` values to the places whose names it is given.
     fn each_value(&self, body: &mut Body<'_>, count: usize, inside: &mut dyn FnMut(&mut Body<'_>, &[String]));
 
     /// Multiplies the values of a part with the operands of their consumers.

@@ -12,6 +12,7 @@ use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{Consumer, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How such a chain lies: products are computed as those outside of chains, one after the other.
 pub(super) struct ThroughMemory {
     tiles: Tiles,
     tf32: bool,

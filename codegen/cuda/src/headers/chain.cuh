@@ -14,8 +14,8 @@ using DeepPanel = Panel<T, (ALONG_ROWS ? ROWS : DEPTH) + piece<T>(), ALONG_ROWS>
 // e^x, off by two units of the last place and by |x|·2⁻²³ of itself; 0 for less than 2⁻¹²⁶.
 DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
 
-// e^(x · c − b), for a power c of two. So large a b would be rounded to more than an entry's share of it. Only masks are: then entries that
-// equal b, or are far from it, still give 1 and 0, those beside it powers of 2.
+// e^(x · c − b), for a power c of two. Beyond 2²³, rounding b · log₂e would change the exponent by more than 1/2. Only masks are so large, and
+// then all that counts is whether an entry equals b: with the base 2, the products are exact.
 DEVICE float shifted_exp(float x, float c, float b) {
   const float base = fabsf(b) > 8388608.0f ? 1.0f : 1.4426950408889634f;
   return fast_exp2(fmaf(x, c * base, -(b * base)));
