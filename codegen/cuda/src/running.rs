@@ -251,6 +251,32 @@ mod tests {
         assert_eq!(running.factors(rest), None);
     }
 
+    /// Where the scale of scores is multiplied with their maximum, a power falls that much slower when the maximum rises; two that fall at different
+    /// rates take two sweeps.
+    #[test]
+    fn a_power_falls_as_its_maximum_is_scaled() {
+        let mut rows = Rows(Region::default());
+        let x = rows.push(InstrKind::Producer(0));
+        let maximum = rows.reduce(ReduceOp::Max, x);
+        let [e, f] = [0.125, 0.5].map(|scale| {
+            let scale = rows.push(InstrKind::Constant(Literal::new(scale)));
+            let [x, m] = [x, maximum].map(|value| rows.binary(Binary::Mul, value, scale));
+            let difference = rows.binary(Binary::Sub, x, m);
+            rows.push(InstrKind::Unary(Unary::Exp, difference))
+        });
+        let [of_e, of_f] = [e, f].map(|power| rows.reduce(ReduceOp::Sum, power));
+        let running = rows.running();
+        assert_eq!((running.maximum, running.rate), (Some(maximum), 0.125 * std::f64::consts::LOG2_E));
+        assert_eq!(running.found(), BTreeSet::from([maximum, of_e]));
+        assert!(!running.found().contains(&of_f));
+        // What grows when the maximum rises is no power of this kind.
+        let negative = rows.push(InstrKind::Constant(Literal::new(-1.0)));
+        let falling = rows.binary(Binary::Mul, maximum, negative);
+        let difference = rows.binary(Binary::Sub, x, falling);
+        let power = rows.push(InstrKind::Unary(Unary::Exp, difference));
+        assert_eq!(rows.running().factors(power), None);
+    }
+
     #[test]
     fn what_is_no_multiple_waits() {
         let mut rows = Rows(Region::default());
