@@ -36,11 +36,11 @@ mod executable;
 mod gemv;
 mod grid;
 mod group;
+mod invariants;
 mod kept;
 mod launches;
 #[cfg(feature = "driver")]
 mod layout;
-mod lines;
 #[cfg(feature = "driver")]
 mod loaded;
 mod lower;

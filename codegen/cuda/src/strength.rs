@@ -14,9 +14,10 @@
 //! ```
 
 use super::body::operands;
+use super::invariants::is_invariant;
 use super::source::is_narrow;
 use kernfusion_codegen::analysis::operands_mut;
-use kernfusion_ir::kernel::{Direction, Domain, Form, InstrKind, Kernel, Region, Scalar};
+use kernfusion_ir::kernel::{Direction, Form, InstrKind, Kernel, Region, Scalar};
 use kernfusion_ir::{Binary, DType, Literal, ReduceOp, Unary};
 use std::collections::BTreeMap;
 
@@ -83,8 +84,8 @@ pub(super) fn exponentials(kernel: &Kernel) -> BTreeMap<Scalar, Exponential> {
         let InstrKind::Unary(Unary::Exp, difference) = kind else { return None };
         let InstrKind::Binary(Binary::Sub, x, b) = region.instr(*difference).kind else { return None };
         if region.instr(x).dtype != DType::F32
-            || !is_of_line(region, b, domain)
-            || is_of_line(region, x, domain)
+            || !is_invariant(region, b, domain)
+            || is_invariant(region, x, domain)
         {
             return None;
         }
@@ -114,11 +115,6 @@ fn multiple(region: &Region, value: Scalar) -> Option<(Scalar, f64)> {
         },
         _ => None,
     }
-}
-
-/// Whether a value is the same for all rows, or for all columns.
-fn is_of_line(region: &Region, value: Scalar, domain: &Domain) -> bool {
-    [domain.row_axes(), domain.column_axes()].into_iter().any(|axes| !region.varies(value, axes, domain))
 }
 
 struct Reduction<'a> {
@@ -203,15 +199,15 @@ impl Reduction<'_> {
         self.multiple(value).filter(|(_, factor)| *factor > 0.0 && factor.is_finite())
     }
 
-    fn is_of_line(&self, value: Scalar) -> bool {
-        is_of_line(&self.region, value, &self.kernel.domain)
+    fn is_invariant(&self, value: Scalar) -> bool {
+        is_invariant(&self.region, value, &self.kernel.domain)
     }
 
     /// (x − b) · (e · r), where nothing else takes e · r, which was `old_product`.
     fn shared_factor(&mut self, difference: Scalar, product: Scalar, old_product: Scalar) -> Option<Scalar> {
         let InstrKind::Binary(Binary::Sub, x, b) = self.region.instr(difference).kind else { return None };
         let InstrKind::Binary(Binary::Mul, e, r) = self.region.instr(product).kind else { return None };
-        let is_sum_of_products = self.is_of_line(b) && self.is_of_line(r) && !self.is_of_line(e);
+        let is_sum_of_products = self.is_invariant(b) && self.is_invariant(r) && !self.is_invariant(e);
         if !is_sum_of_products || self.uses(self.before_casts(old_product)) > 1 {
             return None;
         }
@@ -280,8 +276,8 @@ mod tests {
     use super::*;
     use kernfusion_ir::evaluate::{Array, Precision};
     use kernfusion_ir::kernel::{
-        Buffer, BufferId, BufferRole, Consumer, Contraction, Index, KernelGraph, Operand, Product, Store,
-        StoreMode, interpret,
+        Buffer, BufferId, BufferRole, Consumer, Contraction, Domain, Index, KernelGraph, Operand, Product,
+        Store, StoreMode, interpret,
     };
     use kernfusion_ir::{Compare, TensorType};
 

@@ -13,7 +13,7 @@
 use super::body::{Body, operands, sweeps};
 use super::chain::Stream;
 use super::contraction::define_entries;
-use super::lines::Line;
+use super::invariants::invariants;
 use super::running::{Factors, Running};
 use super::source::{
     combiner, constant, coordinates, is_narrow, memory_type, register_type, sum_type, value_name,
@@ -81,8 +81,8 @@ impl Stream<'_> {
     /// The whole function of a chain, but the operands of its products.
     pub(super) fn emit(&self, body: &mut Body<'_>, layout: &dyn Layout) {
         layout.declare(self, body);
-        let of_rows = Line::Row.values(self.kernel);
-        self.values_of_lines(body, Line::Row, &of_rows);
+        let of_rows = invariants(self.kernel, Direction::Columns);
+        self.hoist(body, &of_rows, Direction::Columns);
         let chain = Sweeps { stream: self, layout, of_rows };
         self.band(body, self.kernel.stores.iter().any(|store| self.is_in_loop(store)));
         let mut reduced = vec![];

@@ -4,12 +4,12 @@
 use super::body::Body;
 use super::chain::{SIZE, Stream};
 use super::contraction::operand_type;
-use super::lines::Line;
+use super::invariants::invariants;
 use super::source::{narrowed, value_name};
 use super::sweeps::{Layout, Needs, Value, each_part};
 use super::tiles::{Tiles, element_type, tile_type};
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Consumer, Scalar};
+use kernfusion_ir::kernel::{Consumer, Direction, Scalar};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How such a chain lies: products are computed as those outside of chains, one after the other.
@@ -26,7 +26,7 @@ impl ThroughMemory {
     pub(super) fn new(stream: &Stream<'_>, tiles: Tiles, tf32: bool) -> Self {
         let consumers = stream.kernel.consumers().iter();
         let types = consumers.map(|consumer| operand_type(&consumer.with)).collect();
-        ThroughMemory { tiles, tf32, types, of_columns: Line::Column.values(stream.kernel) }
+        ThroughMemory { tiles, tf32, types, of_columns: invariants(stream.kernel, Direction::Rows) }
     }
 
     pub(super) fn shared_bytes(&self) -> usize {
@@ -81,7 +81,7 @@ impl Layout for ThroughMemory {
         let head = format!("for (int first_column = begin; first_column < end; first_column += {SIZE})");
         body.block(head, |body| {
             let of_columns = self.of_columns.intersection(&needs.all).copied().collect();
-            stream.values_of_lines(body, Line::Column, &of_columns);
+            stream.hoist(body, &of_columns, Direction::Rows);
             for &number in &needs.products {
                 self.tiles.multiply(&mut body.code, stream.kernel, number);
             }
