@@ -363,3 +363,32 @@ fn results_are_rounded_where_the_program_rounds_them() {
     let got = interpret(&kernels, &inputs_of(&graph), Precision::Declared).expect("interprets");
     assert!(got["result"].values.iter().all(|&x| x == f64::from(x as f32)), "{kernels}");
 }
+
+/// A result of `f32` that is wanted in `bf16` alone is rounded where the chain stores it, after it was multiplied by a number.
+#[test]
+fn results_are_stored_in_the_type_that_is_wanted() {
+    let mut graph = Graph::new("attention in bf16");
+    let mut builder = Builder::new(&mut graph, Origin::default());
+    let b = &mut builder;
+    let shape = [HEADS[0], HEADS[1], TIME, WIDTH];
+    let mut input =
+        |name: &str| b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input");
+    let [q, k, v] = ["q", "k", "v"].map(&mut input);
+    let transposed = b.permute(k, &[0, 1, 3, 2]).expect("permute");
+    let scores = b.matmul(q, transposed).expect("scores");
+    let weights = softmax(b, scores);
+    let mixed = b.matmul(weights, v).expect("mixed");
+    let scaled = b.scale(mixed, 0.3).expect("scale");
+    let rounded = b.cast(scaled, DType::BF16).expect("cast");
+    graph.output("result", rounded);
+    let kernels = fuse(&graph, Fusion::Full, any_kernel).expect("fuses");
+    let mut consumers = kernels.kernels.iter().flat_map(|kernel| kernel.consumers());
+    assert_eq!(consumers.next().map(|consumer| consumer.dtype), Some(DType::BF16), "{kernels}");
+    let inputs = inputs_of(&graph);
+    let got = interpret(&kernels, &inputs, Precision::Declared).expect("interprets");
+    let expected = evaluate_arrays(&graph, inputs, Precision::Declared).expect("evaluates");
+    for (x, y) in got["result"].values.iter().zip(&expected["result"].values) {
+        assert_eq!(*x, DType::BF16.round(*x));
+        assert!((x - y).abs() <= 0.01 * y.abs().max(0.01), "{x}, not {y}");
+    }
+}
