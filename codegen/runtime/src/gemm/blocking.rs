@@ -7,7 +7,7 @@ use super::macrokernel::{Macrokernel, Packed};
 use super::microkernel::{KC, Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
-use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, transposed};
+use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, reading, transposed};
 use crate::cache;
 use crate::math::zero_upper;
 use crate::memory::Arena;
@@ -87,6 +87,8 @@ pub(super) struct GemmCall<'a> {
     pub kernels: &'static Kernels,
     pub buffers: &'a Buffers,
     pub blocking: Blocking,
+    /// Whether a product of few rows reads lines of B side by side; `None` if that is still to be tried.
+    pub side_by_side: Option<bool>,
     /// Units of the last part of the work that threads have taken, in a product of few rows.
     taken: AtomicUsize,
 }
@@ -134,7 +136,15 @@ impl<'a> GemmCall<'a> {
             None => Blocking::new(job, kernels, threads),
             Some(_) => Blocking::new(job, kernels, threads).with_transposed_output(job, kernels),
         };
-        GemmCall { job, asked, kernels, buffers, blocking, taken: AtomicUsize::new(0) }
+        GemmCall {
+            job,
+            asked,
+            kernels,
+            buffers,
+            blocking,
+            side_by_side: reading::side_by_side(),
+            taken: AtomicUsize::new(0),
+        }
     }
 
     /// Memory that every thread needs.

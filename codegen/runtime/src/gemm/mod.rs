@@ -15,6 +15,7 @@ mod microkernel;
 mod pack;
 mod packer;
 mod peak;
+mod reading;
 pub(crate) mod single_thread;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //! f64; and the same bits for any number of threads.
 
 use super::blocking::B_WORDS;
+use super::reading::SIDE_BY_SIDE;
 use super::*;
 use crate::isa::Bf16Unit;
 use crate::testing::Random;
@@ -540,22 +541,26 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Where there are tiles, few rows are multiplied with several streams of B side by side.
+/// Few rows are multiplied with lines of B one after another, with several of them side by side, or in both ways to find out which is faster.
 #[test]
-fn streams_side_by_side_have_the_bits_of_lines_one_by_one() {
-    let unit = |bf16| Isa::Avx512 { bf16 };
-    let both = [Bf16Unit::None, Bf16Unit::EmulatedTiles].map(unit);
-    if !both.iter().all(|isa| isa.is_there()) {
-        return;
-    }
-    for element in [Element::F32, Element::Bf16, Element::I8] {
-        // Every number of rows; no stream, one line in each of them, and some left over; sums shorter and longer than what is added at a time.
-        for (m, n, k) in (1..=8).flat_map(|m| [(m, 3, 64), (m, 5, 17), (m, 403, 200), (m, 39, 7)]) {
+fn lines_side_by_side_have_the_bits_of_lines_one_by_one() {
+    let elements = [Element::F32, Element::Bf16, Element::I8];
+    for (isa, element) in Isa::available().into_iter().flat_map(|isa| elements.map(|element| (isa, element)))
+    {
+        // Every number of rows; no line for each stream, one, and some left over, and enough to try both ways; sums shorter and longer than
+        // what is added at a time.
+        let sizes = |m| [(m, 3, 64), (m, 5, 17), (m, 403, 200), (m, 39, 7), (m, 900, 800)];
+        for (m, n, k) in (1..=8).flat_map(sizes) {
             let variant =
                 Variant { lies: (Lie::KUnit, Lie::KUnit), elements: (Element::F32, element), ..PLAIN };
-            let [lines, streams] =
-                both.map(|isa| Case::new(isa, (2, m, n, k), variant, 17).run(2, &Workspaces::new(2)));
-            assert!(same_bits(&lines, &streams), "{element:?} {m} x {k} x {n}");
+            let mut case = Case::new(isa, (2, m, n, k), variant, 17);
+            let [by_trial, one_by_one, side_by_side] = [None, Some(false), Some(true)].map(|way| {
+                SIDE_BY_SIDE.set(Some(way));
+                case.run(2, &Workspaces::new(2))
+            });
+            SIDE_BY_SIDE.set(None);
+            assert!(same_bits(&one_by_one, &side_by_side), "{isa} {element:?} {m} x {k} x {n}");
+            assert!(same_bits(&one_by_one, &by_trial), "{isa} {element:?} {m} x {k} x {n}");
         }
     }
 }
