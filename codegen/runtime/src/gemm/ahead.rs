@@ -12,12 +12,14 @@ pub(super) struct Ahead {
     pub ptr: *const u8,
     /// Bytes from row to row.
     pub stride: usize,
+    /// Bytes of an element of a row.
+    pub size: usize,
 }
 
 impl Ahead {
-    /// `bytes` into a row.
-    pub(super) fn at(self, row: usize, bytes: usize) -> Self {
-        let offset = row.wrapping_mul(self.stride).wrapping_add(bytes);
+    /// From another row and element on.
+    pub(super) fn at(self, row: usize, column: usize) -> Self {
+        let offset = row.wrapping_mul(self.stride).wrapping_add(column * self.size);
         Ahead { ptr: self.ptr.wrapping_add(offset), ..self }
     }
 }
@@ -53,12 +55,28 @@ impl Streams {
         }
     }
 
+    /// The first `count` of them.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.count = self.count.min(count);
+    }
+
+    /// So many elements further on.
+    pub(super) fn advance(&mut self, columns: usize) {
+        for ahead in &mut self.all {
+            *ahead = ahead.at(0, columns);
+        }
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.count == self.all.len()
     }
 
     pub(super) fn first(&self) -> Ahead {
         self.all[0]
+    }
+
+    pub(super) fn first_mut(&mut self) -> &mut Ahead {
+        &mut self.all[0]
     }
 }
 

@@ -7,7 +7,8 @@ use super::macrokernel::{Macrokernel, Packed};
 use super::microkernel::{KC, Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
-use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, reading, transposed};
+use super::trial::{WAYS, Way};
+use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, transposed};
 use crate::cache;
 use crate::math::zero_upper;
 use crate::memory::Arena;
@@ -16,14 +17,32 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Packed words of B per thread: five eighths of L2, if that is a block of as many columns as are worth it, or for a tile unit, which is too
-/// fast for what the last cache gives; else 12 MiB, in the last cache.
-fn b_words(kernels: &Kernels) -> usize {
+/// fast for what the last cache gives. Else it is in the last cache: 12 MiB, or so much that two blocks of columns of a block of k fit, since other
+/// cores may have the rest.
+fn b_words(kernels: &Kernels, way: Way) -> usize {
     #[cfg(test)]
     if let Some(words) = B_WORDS.get() {
         return words;
     }
     let in_second = cache::second_level() / 4 / 8 * 5;
-    if kernels.is_tiled() || in_second >= FEWEST_COLUMNS * KC { in_second } else { 3 << 20 }
+    match way {
+        _ if kernels.is_tiled() || in_second >= FEWEST_COLUMNS * KC => in_second,
+        Way::First => 3 << 20,
+        Way::Second => 2 * FEWEST_COLUMNS * KC,
+    }
+}
+
+/// Bytes of B from which a product of few rows waits for memory and not for the processor.
+const LARGE: usize = 256 << 10;
+
+/// Whether it makes a difference to this product which way it is computed.
+pub(super) fn has_two_ways(job: &Contraction, threads: usize) -> bool {
+    if gemv::suits(job) {
+        return job.batch * job.n * job.k * job.b.element.size() >= LARGE;
+    }
+    let kernels = Kernels::of(job.isa, job.precision);
+    let [first, second] = WAYS.map(|way| Blocking::new(job, kernels, threads, way).b);
+    first != second
 }
 
 #[cfg(test)]
@@ -87,8 +106,7 @@ pub(super) struct GemmCall<'a> {
     pub kernels: &'static Kernels,
     pub buffers: &'a Buffers,
     pub blocking: Blocking,
-    /// Whether a product of few rows reads lines of B side by side; `None` if that is still to be tried.
-    pub side_by_side: Option<bool>,
+    pub way: Way,
     /// Units of the last part of the work that threads have taken, in a product of few rows.
     taken: AtomicUsize,
 }
@@ -129,22 +147,20 @@ impl<'a> GemmCall<'a> {
         buffers: &'a Buffers,
         threads: usize,
         asked: Option<&'a Contraction>,
+        way: Way,
     ) -> Self {
         let kernels = Kernels::of(job.isa, job.precision);
         let blocking = match asked {
             None if gemv::suits(job) => Blocking::gemv(job),
-            None => Blocking::new(job, kernels, threads),
-            Some(_) => Blocking::new(job, kernels, threads).with_transposed_output(job, kernels),
+            None => Blocking::new(job, kernels, threads, way),
+            Some(_) => Blocking::new(job, kernels, threads, way).with_transposed_output(job, kernels),
         };
-        GemmCall {
-            job,
-            asked,
-            kernels,
-            buffers,
-            blocking,
-            side_by_side: reading::side_by_side(),
-            taken: AtomicUsize::new(0),
-        }
+        GemmCall { job, asked, kernels, buffers, blocking, way, taken: AtomicUsize::new(0) }
+    }
+
+    /// Whether a product of few rows reads several lines of B side by side, and fetches them ahead of their use.
+    pub(super) fn reads_ahead(&self) -> bool {
+        self.way == Way::Second
     }
 
     /// Memory that every thread needs.
@@ -263,7 +279,7 @@ impl<'a> GemmCall<'a> {
 }
 
 impl Blocking {
-    fn new(job: &Contraction, kernels: &Kernels, threads: usize) -> Self {
+    fn new(job: &Contraction, kernels: &Kernels, threads: usize, way: Way) -> Self {
         let words = kernels.words(job.k).max(1);
         // The largest part of C that one thread gets of a matrix.
         let most = |length: usize, unit: usize| match job.batch {
@@ -275,7 +291,7 @@ impl Blocking {
             true => (most(job.m, division.unit), job.n),
             false => (job.m, most(job.n, division.unit)),
         };
-        let b_words = b_words(kernels);
+        let b_words = b_words(kernels, way);
         let fitting = |words: usize| (b_words / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
         let whole = match job.tiles {
             Tiles::Rows => columns <= fitting(words),

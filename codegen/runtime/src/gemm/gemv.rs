@@ -2,13 +2,13 @@
 //!
 //! Where B is contiguous along k, an element of C is a dot product in the lanes of a few registers. On Zen 4 memory gives a thread almost
 //! twice as much along one row of B as along four. On Intel's processors it gives most along four that lie far from each other
-//! and are fetched ahead. Which it is here is tried (`reading.rs`). Where B is contiguous along n, rows of B are added up.
+//! and are fetched ahead. Which it is here is tried (`trial.rs`). Where B is contiguous along n, rows of B are added up.
 //! Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::blocking::{GemmCall, Space, chunks};
 use super::microkernel::prefetch;
 use super::pack::{Offsets, Source};
-use super::{Contraction, Element, Output, Precision, TILE_COLUMNS, reading};
+use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
 use crate::math::element::{Bf16, Byte, F32};
 use crate::math::vector::Lanes;
 use std::ops::Range;
@@ -472,19 +472,14 @@ unsafe fn columns_by_dots(
             Offsets::Strided(stride) => stride * b.size as isize,
             Offsets::Table(_) => 0,
         };
-        reading::lines(gemm.side_by_side, (part.len(), job.k * b.size), |start, count, side_by_side| {
-            let at = |line: usize| first.wrapping_offset(line as isize * stride);
-            let next = side_by_side.then(|| at(start + count));
-            let part_lines = Lines { first: at(start), stride, count, next };
-            for rows in chunks(0..job.m, ROWS) {
-                let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
-                let c = c.wrapping_add(rows.start * ldc + part.start - columns.start + start);
-                // SAFETY: `stage_a` made the rows; C has these rows and columns.
-                unsafe {
-                    gemm.kernels.gemv.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc);
-                }
-            }
-        });
+        let end = first.wrapping_offset(part.len() as isize * stride);
+        let part_lines = Lines { first, stride, count: part.len(), next: gemm.reads_ahead().then_some(end) };
+        for rows in chunks(0..job.m, ROWS) {
+            let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
+            let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
+            // SAFETY: `stage_a` made the rows; C has these rows and columns.
+            unsafe { gemm.kernels.gemv.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
+        }
     }
 }
 
@@ -522,7 +517,7 @@ unsafe fn columns_by_lines(
     // SAFETY: `stage_a` made the rows of A.
     let terms = unsafe { terms(job, space.a.cast()) };
     // If there is another matrix, most likely as many lines of it.
-    let next = (depth > DEPTH && gemm.side_by_side == Some(true)).then(|| {
+    let next = (depth > DEPTH && gemm.reads_ahead()).then(|| {
         let next = gemm.source(&job.b, gemm.buffers.b, (batch + 1).min(job.batch - 1));
         next.at(columns.start, terms.start)
     });

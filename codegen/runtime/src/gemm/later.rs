@@ -98,6 +98,6 @@ impl<'a> Lines<'a> {
         if self.at >= self.bytes {
             (self.line, self.at) = (self.line + lines, 0);
         }
-        Ahead { ptr, stride }
+        Ahead { ptr, stride, size: self.size }
     }
 }

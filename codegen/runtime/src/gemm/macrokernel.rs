@@ -111,20 +111,21 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
             for i in chunks(rows.clone(), kernels.mr) {
                 let a = self.space.a.wrapping_add((i.start - rows.start) * LDA);
                 let (c, ldc) = self.strip(rows.start, i.start, n.start);
+                let accumulate = k > 0 || self.adds();
+                let sums = Ahead { ptr: c.cast(), stride: 4 * ldc, size: 4 };
+                let (writes, reads) = self.ahead(sums, (i.start, n.start), is_last, next_b);
+                let (nothing, known) = (Ahead { stride: 0, ..sums }, reads.count);
+                let mut target = TileOutput { c, ldc, accumulate, writes, reads, later: nothing };
                 for j in chunks(n.clone(), kernels.nr) {
                     let b = b.wrapping_add((j.start - self.columns.start) * words);
-                    let c = c.wrapping_add(j.start - n.start);
-                    // Of a short tile the sums that it stores are fetched, of a long one those of the next.
-                    let fetched = match kernels.takes_apart() {
-                        false => c,
-                        true if j.end < n.end => c.wrapping_add(kernels.nr),
-                        true => self.strip(rows.start, i.end.min(rows.end - 1), n.start).0,
-                    };
-                    let sums = Ahead { ptr: fetched.cast(), stride: 4 * ldc };
-                    let (writes, reads) = self.ahead(sums, (i.start, j.start), is_last, next_b);
-                    let accumulate = k > 0 || self.adds();
-                    let later = Ahead { stride: 0, ..sums };
-                    let mut target = TileOutput { c, ldc, accumulate, writes, reads, later };
+                    // Of a long tile the sums that the next one stores are fetched, where no epilogue writes.
+                    if kernels.takes_apart() && target.writes.count == 1 {
+                        let next = match j.end < n.end {
+                            true => target.c.wrapping_add(kernels.nr),
+                            false => self.strip(rows.start, i.end.min(rows.end - 1), n.start).0,
+                        };
+                        target.writes.first_mut().ptr = next.cast();
+                    }
                     kernels.prefetch_later(next, (i.len(), words), &mut target);
                     // SAFETY: packed above; the strip has these rows and columns.
                     unsafe {
@@ -134,6 +135,9 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                             kernels.multiply((i.len(), j.len()), words, Strip::Packed(a), b, &target);
                         }
                     }
+                    target.reads.truncate(known);
+                    target.later = nothing;
+                    target.advance(kernels.nr);
                 }
                 if let Some(hook) = job.epilogue.filter(|_| is_last) {
                     let (at, size) = ((i.start, n.start), (i.len(), n.len()));
@@ -166,7 +170,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, sums of a tile at `c` among it. While the last
+    /// What is prefetched to be written and to be read while the tile at (i, j) multiplies, last of what is written its sums at `c`. While the last
     /// block of k is added, what the epilogue writes and reads there; before that, the block of B that is packed next.
     fn ahead(
         &self,
@@ -177,7 +181,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
     ) -> (Streams, Streams) {
         let at = |touched: Touched, row: usize| {
             let start = touched.start.wrapping_offset(touched.batch.wrapping_mul(self.batch as isize));
-            Ahead { ptr: start, stride: touched.row }.at(row, j * touched.size)
+            Ahead { ptr: start, stride: touched.row, size: touched.size }.at(row, j)
         };
         if is_last {
             let all =

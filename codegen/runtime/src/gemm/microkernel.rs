@@ -43,6 +43,15 @@ pub(super) struct TileOutput {
     pub later: Ahead,
 }
 
+impl TileOutput {
+    /// So many columns further on.
+    pub(super) fn advance(&mut self, columns: usize) {
+        self.c = self.c.wrapping_add(columns);
+        self.writes.advance(columns);
+        self.reads.advance(columns);
+    }
+}
+
 /// `(rows, words of k, a, b, target)`: the words are those of whole steps.
 pub(super) type Tile = unsafe fn(usize, usize, *const u32, *const u32, &TileOutput);
 /// As [`Tile`], of a [`Strip::Across`] with its stride.

@@ -15,13 +15,13 @@ mod microkernel;
 mod pack;
 mod packer;
 mod peak;
-mod reading;
 pub(crate) mod single_thread;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 mod transposed;
+mod trial;
 mod workspace;
 
 pub use generic::{GenericContraction, Layout, Number};
@@ -83,7 +83,7 @@ impl Axis {
 }
 
 /// What an operand's memory holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Element {
     /// IEEE single precision.
     F32,
@@ -182,7 +182,7 @@ pub enum Tiles {
 }
 
 /// What is multiplied; sums are `f32` in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Precision {
     /// The operands as `f32`.
     #[default]
@@ -328,18 +328,23 @@ impl Contraction {
         }
         // What is packed once is not worth another way.
         let transposed = transposed::of(self, buffers).filter(|_| !workspaces.keeps());
-        let call = match &transposed {
-            Some((job, buffers)) => blocking::GemmCall::new(job, buffers, pool.threads(), Some(self)),
-            None => blocking::GemmCall::new(self, buffers, pool.threads(), None),
-        };
-        workspaces.reserve(pool.threads(), call.bytes())?;
-        pool.run(&|t| {
-            workspaces.packing(t, |memory, packed| {
-                // SAFETY: the caller's contract; threads write disjoint parts of C.
-                unsafe { call.part(t, pool.threads(), memory, packed) };
+        let (job, buffers) = transposed.as_ref().map_or((self, buffers), |(job, buffers)| (job, buffers));
+        let asked = transposed.is_some().then_some(self);
+        let run = |way| {
+            let call = blocking::GemmCall::new(job, buffers, pool.threads(), asked, way);
+            workspaces.reserve(pool.threads(), call.bytes())?;
+            pool.run(&|t| {
+                workspaces.packing(t, |memory, packed| {
+                    // SAFETY: the caller's contract; threads write disjoint parts of C.
+                    unsafe { call.part(t, pool.threads(), memory, packed) };
+                });
             });
-        });
-        Ok(())
+            Ok(())
+        };
+        match !workspaces.keeps() && blocking::has_two_ways(job, pool.threads()) {
+            true => trial::run(job, pool.threads(), run),
+            false => run(trial::Way::First),
+        }
     }
 
     /// Whether operands are packed as they lie in memory, and the epilogue takes any tile: what the ways for few rows can do.

@@ -64,7 +64,7 @@ unsafe fn tiles(kernels: &Kernels, [a, b]: &[Vec<Line>; 2]) {
     let _tiles = unsafe { kernels.configured() };
     for _ in 0..TILES {
         let (c, ldc) = (c.as_mut_ptr().cast::<f32>(), kernels.nr);
-        let here = Ahead { ptr: c.cast(), stride: 4 * ldc };
+        let here = Ahead { ptr: c.cast(), stride: 4 * ldc, size: 4 };
         let (writes, reads) = (Streams::new([here], here), Streams::new([], here));
         let later = Ahead { stride: 0, ..here };
         let target = TileOutput { c, ldc, accumulate: false, writes, reads, later };

@@ -260,7 +260,7 @@ impl SingleThread {
                 let a = a.from(down, skipped);
                 let b = b.wrapping_add(skipped * kernels.nr);
                 let c = results.start.wrapping_add(down * results.ld + j.start - first);
-                let here = Ahead { ptr: c.cast(), stride: 4 * results.ld };
+                let here = Ahead { ptr: c.cast(), stride: 4 * results.ld, size: 4 };
                 let (accumulate, ldc) = (results.adds, results.ld);
                 let nothing = Ahead { stride: 0, ..here };
                 let (writes, reads) = (Streams::new([here], here), Streams::new([], here));

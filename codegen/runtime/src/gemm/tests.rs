@@ -2,7 +2,7 @@
 //! f64; and the same bits for any number of threads.
 
 use super::blocking::B_WORDS;
-use super::reading::SIDE_BY_SIDE;
+use super::trial::{WAY, WAYS};
 use super::*;
 use crate::isa::Bf16Unit;
 use crate::testing::Random;
@@ -541,26 +541,29 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Few rows are multiplied with lines of B one after another, with several of them side by side, or in both ways to find out which is faster.
+/// Few rows are multiplied with lines of B one after another, or with several of them side by side; larger products with B in larger or
+/// smaller blocks.
 #[test]
-fn lines_side_by_side_have_the_bits_of_lines_one_by_one() {
+fn both_ways_have_the_same_bits() {
     let elements = [Element::F32, Element::Bf16, Element::I8];
     for (isa, element) in Isa::available().into_iter().flat_map(|isa| elements.map(|element| (isa, element)))
     {
-        // Every number of rows; no line for each stream, one, and some left over, and enough to try both ways; sums shorter and longer than
-        // what is added at a time.
-        let sizes = |m| [(m, 3, 64), (m, 5, 17), (m, 403, 200), (m, 39, 7), (m, 900, 800)];
-        for (m, n, k) in (1..=8).flat_map(sizes) {
+        // Every number of rows; no line for each stream, one, and some left over; sums shorter and longer than what is added at a time. B of
+        // more than two and of more than twelve mebibytes.
+        let few = (1..=8).flat_map(|m| [(m, 3, 64), (m, 5, 17), (m, 403, 200), (m, 39, 7)]);
+        let large = [(20, 801, 1900), (18, 40, 30_000)];
+        let large = large.into_iter().filter(|_| element == Element::F32 && isa != Isa::Portable);
+        for (m, n, k) in few.chain(large) {
             let variant =
                 Variant { lies: (Lie::KUnit, Lie::KUnit), elements: (Element::F32, element), ..PLAIN };
             let mut case = Case::new(isa, (2, m, n, k), variant, 17);
-            let [by_trial, one_by_one, side_by_side] = [None, Some(false), Some(true)].map(|way| {
-                SIDE_BY_SIDE.set(Some(way));
+            case.contraction.tiles = if m > 8 { Tiles::Strips } else { Tiles::Any };
+            let [first, second] = WAYS.map(|way| {
+                WAY.set(Some(way));
                 case.run(2, &Workspaces::new(2))
             });
-            SIDE_BY_SIDE.set(None);
-            assert!(same_bits(&one_by_one, &side_by_side), "{isa} {element:?} {m} x {k} x {n}");
-            assert!(same_bits(&one_by_one, &by_trial), "{isa} {element:?} {m} x {k} x {n}");
+            WAY.set(None);
+            assert!(same_bits(&first, &second), "{isa} {element:?} {m} x {k} x {n}");
         }
     }
 }
