@@ -9,7 +9,6 @@ use super::blocking::{GemmCall, STAGED, Space, chunks};
 use super::later::{Later, Lines};
 use super::microkernel::{KC, LDA, Strip, TileOutput};
 use super::pack::{Block, Offsets, Source};
-use super::packer::Way;
 use super::{Buffers, Output, Prologue, TILE_COLUMNS, Touched, transposed};
 use std::ops::Range;
 
@@ -194,14 +193,11 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         (Streams::new([c], c), Streams::new(next_b.and_then(row), c))
     }
 
-    /// The block of B that is packed next, from `end` on, if it is packed as it lies and row by row.
+    /// The block of B that is packed next, from `end` on, if it is packed row by row.
     fn next_b(&self, end: usize) -> Option<Touched> {
         let element = self.gemm.job.b.element;
-        let is_packed_as_it_lies = !matches!(self.gemm.packer().way(&self.b, element), Way::Staged);
         match self.b.k {
-            Offsets::Strided(stride)
-                if end < self.gemm.job.k && is_packed_as_it_lies && self.b.outer.unit() =>
-            {
+            Offsets::Strided(stride) if end < self.gemm.job.k && self.b.outer.unit() => {
                 let (size, row) = (element.size(), (stride as usize).wrapping_mul(element.size()));
                 Some(Touched { start: self.b.at(0, end), size, row, batch: 0 })
             }
@@ -267,7 +263,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         }
     }
 
-    /// The block of A that is packed after the one of `rows` and k, in the loops of `run`, if it is packed as it lies.
+    /// The block of A that is packed after the one of `rows` and k, in the loops of `run`, if it lies in lines.
     fn next_a(&self, rows: &Range<usize>, k: usize, packed: Range<usize>) -> Later<'a> {
         let (job, kernels) = (self.gemm.job, self.gemm.kernels);
         let (row, k) = match (k + self.block() < packed.end, rows.end < self.rows.end) {
@@ -275,7 +271,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
             (_, true) => (rows.end, packed.start),
             _ => (self.rows.start, packed.end),
         };
-        if k >= job.k || matches!(self.gemm.packer().way(&self.a, job.a.element), Way::Staged) {
+        if k >= job.k || !self.a.k.unit() && !self.a.outer.unit() {
             return Later::default();
         }
         let (count, depth) = (kernels.mc.min(self.rows.end - row), self.depth(k));

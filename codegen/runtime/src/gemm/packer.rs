@@ -9,6 +9,9 @@ use std::ops::Range;
 /// From row to row of packed rows.
 const ROW: isize = LDA as isize;
 
+/// Lines of memory that are widened into one panel after another: panels may share sets of L1.
+const SIDE_BY_SIDE: usize = 16;
+
 /// Packs the operands of one precision.
 #[derive(Clone, Copy)]
 pub(super) struct Packer {
@@ -19,11 +22,13 @@ pub(super) struct Packer {
 
 /// How blocks of an operand are packed.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+enum Way {
     /// From `f32` as it lies.
     Wide,
     /// From bf16 as it lies.
     Narrow(Narrow),
+    /// Widened to `f32` where it belongs.
+    Widened,
     /// By way of a stage of `f32`.
     Staged,
 }
@@ -34,14 +39,25 @@ impl Packer {
         Packer { kernels, rounds: precision == Precision::Bf16 && kernels.step == Step::F32 }
     }
 
-    /// How blocks of an operand of these elements are packed.
-    pub(super) fn way(self, source: &Source<'_>, element: Element) -> Way {
+    /// How blocks of an operand of these elements are packed, whose lines `along` (k for rows of A, columns for B) are copied.
+    fn way(self, source: &Source<'_>, element: Element, along: Offsets<'_>) -> Way {
         let unit = source.outer.unit() || source.k.unit();
         match (element, self.kernels.narrow) {
             (Element::F32, _) if unit => Way::Wide,
             (Element::Bf16, Some(narrow)) if unit => Way::Narrow(narrow),
+            (Element::Bf16 | Element::F16 | Element::I8, _)
+                if along.unit() && self.kernels.step == Step::F32 =>
+            {
+                Way::Widened
+            }
             _ => Way::Staged,
         }
+    }
+
+    /// The same, where memory has nothing but numbers of bf16 or smaller ones, which need no rounding.
+    fn of(self, element: Element) -> Packer {
+        let rounds = self.rounds && !matches!(element, Element::Bf16 | Element::I8);
+        Packer { rounds, ..self }
     }
 
     /// Whether columns of B, or values of k in words of one value, lie in runs that are long enough to be packed as they lie.
@@ -65,14 +81,26 @@ impl Packer {
         out: *mut u32,
         stage: *mut f32,
     ) {
-        let kernels = self.kernels;
+        let (kernels, packer) = (self.kernels, self.of(element));
         let words = kernels.words(depth);
         let panels = PanelSize { words, stride: words * kernels.nr };
         // SAFETY: the caller's contract.
         unsafe {
-            match self.way(source, element) {
+            match self.way(source, element, source.outer) {
                 Way::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
                 Way::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
+                Way::Widened => {
+                    for k in chunks(0..depth, SIDE_BY_SIDE) {
+                        for j in chunks(0..columns, kernels.nr) {
+                            let panel = source.from(j.start, 0);
+                            for k in k.clone() {
+                                let word = out.wrapping_add(j.start * words + k * kernels.nr);
+                                panel.column(k, j.len(), word.cast());
+                                word.add(j.len()).write_bytes(0, kernels.nr - j.len());
+                            }
+                        }
+                    }
+                }
                 Way::Staged if element == Element::F32 && self.lies_in_runs(source, columns, depth) => {
                     (kernels.pack_b)(&source.block(), columns, depth, out, panels);
                 }
@@ -80,10 +108,10 @@ impl Packer {
                     let stage = |j: Range<usize>, k: Range<usize>| {
                         source.from(j.start, k.start).staged(j.len(), k.len(), stage)
                     };
-                    return self.columns_from((columns, depth), (STAGED, KC), out, stage);
+                    return packer.columns_from((columns, depth), (STAGED, KC), out, stage);
                 }
             }
-            self.round_columns(columns, words, out);
+            packer.round_columns(columns, words, out);
         }
     }
 
@@ -149,12 +177,13 @@ impl Packer {
         out: *mut u32,
         stage: *mut f32,
     ) {
-        let kernels = self.kernels;
+        let (kernels, packer) = (self.kernels, self.of(element));
         // SAFETY: the caller's contract.
         unsafe {
-            match self.way(source, element) {
+            match self.way(source, element, source.k) {
                 Way::Wide => (kernels.pack_a)(&source.block(), rows, depth, out),
                 Way::Narrow(narrow) => (narrow.a)(&source.block(), rows, depth, out),
+                Way::Widened => (0..rows).for_each(|i| source.row(i, depth, out.add(i * LDA).cast())),
                 Way::Staged if element == Element::F32 && self.k_lies_in_runs(source, depth) => {
                     (kernels.pack_a)(&source.block(), rows, depth, out);
                 }
@@ -162,10 +191,10 @@ impl Packer {
                     let stage = |i: Range<usize>, k: Range<usize>| {
                         source.from(i.start, k.start).staged(i.len(), k.len(), stage)
                     };
-                    return self.rows_from((rows, depth), (STAGED, KC), out, stage);
+                    return packer.rows_from((rows, depth), (STAGED, KC), out, stage);
                 }
             }
-            self.round_rows(rows, depth, out);
+            packer.round_rows(rows, depth, out);
         }
     }
 
