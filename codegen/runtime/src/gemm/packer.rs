@@ -22,7 +22,7 @@ pub(super) struct Packer {
 
 /// How blocks of an operand are packed.
 #[derive(Clone, Copy)]
-enum Way {
+enum Packing {
     /// From `f32` as it lies.
     Wide,
     /// From bf16 as it lies.
@@ -40,17 +40,17 @@ impl Packer {
     }
 
     /// How blocks of an operand of these elements are packed, whose lines `along` (k for rows of A, columns for B) are copied.
-    fn way(self, source: &Source<'_>, element: Element, along: Offsets<'_>) -> Way {
+    fn packing(self, source: &Source<'_>, element: Element, along: Offsets<'_>) -> Packing {
         let unit = source.outer.unit() || source.k.unit();
         match (element, self.kernels.narrow) {
-            (Element::F32, _) if unit => Way::Wide,
-            (Element::Bf16, Some(narrow)) if unit => Way::Narrow(narrow),
+            (Element::F32, _) if unit => Packing::Wide,
+            (Element::Bf16, Some(narrow)) if unit => Packing::Narrow(narrow),
             (Element::Bf16 | Element::F16 | Element::I8, _)
                 if along.unit() && self.kernels.step == Step::F32 =>
             {
-                Way::Widened
+                Packing::Widened
             }
-            _ => Way::Staged,
+            _ => Packing::Staged,
         }
     }
 
@@ -86,10 +86,10 @@ impl Packer {
         let panels = PanelSize { words, stride: words * kernels.nr };
         // SAFETY: the caller's contract.
         unsafe {
-            match self.way(source, element, source.outer) {
-                Way::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
-                Way::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
-                Way::Widened => {
+            match self.packing(source, element, source.outer) {
+                Packing::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
+                Packing::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
+                Packing::Widened => {
                     for k in chunks(0..depth, SIDE_BY_SIDE) {
                         for j in chunks(0..columns, kernels.nr) {
                             let panel = source.from(j.start, 0);
@@ -101,10 +101,10 @@ impl Packer {
                         }
                     }
                 }
-                Way::Staged if element == Element::F32 && self.lies_in_runs(source, columns, depth) => {
+                Packing::Staged if element == Element::F32 && self.lies_in_runs(source, columns, depth) => {
                     (kernels.pack_b)(&source.block(), columns, depth, out, panels);
                 }
-                Way::Staged => {
+                Packing::Staged => {
                     let stage = |j: Range<usize>, k: Range<usize>| {
                         source.from(j.start, k.start).staged(j.len(), k.len(), stage)
                     };
@@ -180,14 +180,14 @@ impl Packer {
         let (kernels, packer) = (self.kernels, self.of(element));
         // SAFETY: the caller's contract.
         unsafe {
-            match self.way(source, element, source.k) {
-                Way::Wide => (kernels.pack_a)(&source.block(), rows, depth, out),
-                Way::Narrow(narrow) => (narrow.a)(&source.block(), rows, depth, out),
-                Way::Widened => (0..rows).for_each(|i| source.row(i, depth, out.add(i * LDA).cast())),
-                Way::Staged if element == Element::F32 && self.k_lies_in_runs(source, depth) => {
+            match self.packing(source, element, source.k) {
+                Packing::Wide => (kernels.pack_a)(&source.block(), rows, depth, out),
+                Packing::Narrow(narrow) => (narrow.a)(&source.block(), rows, depth, out),
+                Packing::Widened => (0..rows).for_each(|i| source.row(i, depth, out.add(i * LDA).cast())),
+                Packing::Staged if element == Element::F32 && self.k_lies_in_runs(source, depth) => {
                     (kernels.pack_a)(&source.block(), rows, depth, out);
                 }
-                Way::Staged => {
+                Packing::Staged => {
                     let stage = |i: Range<usize>, k: Range<usize>| {
                         source.from(i.start, k.start).staged(i.len(), k.len(), stage)
                     };

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// How often each way is tried; the fastest run of each counts.
 const TIMES: usize = 3;
+/// How many products are known at a time: a process that compiles forever begins anew.
+const MOST: usize = 1 << 12;
 
 /// One of two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +28,16 @@ thread_local! {
     pub(super) static WAY: std::cell::Cell<Option<Way>> = const { std::cell::Cell::new(None) };
 }
 
-/// Products that take the same time, but for where their operands are.
+/// What tells products apart, which is all but where their operands lie.
 #[derive(PartialEq, Eq, Hash)]
-struct Shape {
+struct Kind {
     size: [usize; 4],
     elements: [Element; 2],
     precision: Precision,
     /// Whether A and B lie in lines along k.
     along_k: [bool; 2],
+    /// Addresses of the prologues and of the epilogue.
+    hooks: [Option<usize>; 3],
     threads: usize,
 }
 
@@ -66,7 +70,7 @@ impl Trial {
     }
 }
 
-static TRIALS: LazyLock<Mutex<HashMap<Shape, Trial>>> = LazyLock::new(Mutex::default);
+static TRIALS: LazyLock<Mutex<HashMap<Kind, Trial>>> = LazyLock::new(Mutex::default);
 
 /// Runs a product in the way that is best for it, or that is to be tried.
 pub(super) fn run<R>(job: &Contraction, threads: usize, run: impl FnOnce(Way) -> R) -> R {
@@ -75,23 +79,29 @@ pub(super) fn run<R>(job: &Contraction, threads: usize, run: impl FnOnce(Way) ->
         return run(way);
     }
     let trials = || TRIALS.lock().unwrap_or_else(PoisonError::into_inner);
-    let shape = Shape::of(job, threads);
-    let (way, is_timed) = trials().get(&shape).map_or((Way::First, true), Trial::way);
+    let kind = Kind::of(job, threads);
+    let (way, is_timed) = trials().get(&kind).map_or((Way::First, true), Trial::way);
     let start = Instant::now();
     let result = run(way);
     if is_timed {
-        trials().entry(shape).or_default().took(way, start.elapsed());
+        let mut trials = trials();
+        if trials.len() >= MOST {
+            trials.clear();
+        }
+        trials.entry(kind).or_default().took(way, start.elapsed());
     }
     result
 }
 
-impl Shape {
+impl Kind {
     fn of(job: &Contraction, threads: usize) -> Self {
-        Shape {
+        let [a, b] = job.prologues.map(|prologue| prologue.map(|prologue| prologue.function));
+        Kind {
             size: [job.batch, job.m, job.n, job.k],
             elements: [job.a.element, job.b.element],
             precision: job.precision,
             along_k: [&job.a, &job.b].map(|operand| operand.k.offsets().unit()),
+            hooks: [a, b, job.epilogue].map(|hook| hook.map(|hook| hook as usize)),
             threads,
         }
     }
