@@ -106,6 +106,7 @@ pub(super) struct GemmCall<'a> {
     pub kernels: &'static Kernels,
     pub buffers: &'a Buffers,
     pub blocking: Blocking,
+    /// Which of two ways is taken, where there are two.
     pub way: Way,
     /// Units of the last part of the work that threads have taken, in a product of few rows.
     taken: AtomicUsize,

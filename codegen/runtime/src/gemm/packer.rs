@@ -9,8 +9,8 @@ use std::ops::Range;
 /// From row to row of packed rows.
 const ROW: isize = LDA as isize;
 
-/// Lines of memory that are widened into one panel after another: panels may share sets of L1.
-const SIDE_BY_SIDE: usize = 16;
+/// Lines of memory that are widened into one panel before the next one, since panels may share sets of L1.
+const TOGETHER: usize = 16;
 
 /// Packs the operands of one precision.
 #[derive(Clone, Copy)]
@@ -45,11 +45,7 @@ impl Packer {
         match (element, self.kernels.narrow) {
             (Element::F32, _) if unit => Packing::Wide,
             (Element::Bf16, Some(narrow)) if unit => Packing::Narrow(narrow),
-            (Element::Bf16 | Element::F16 | Element::I8, _)
-                if along.unit() && self.kernels.step == Step::F32 =>
-            {
-                Packing::Widened
-            }
+            _ if along.unit() && self.kernels.step == Step::F32 => Packing::Widened,
             _ => Packing::Staged,
         }
     }
@@ -89,18 +85,7 @@ impl Packer {
             match self.packing(source, element, source.outer) {
                 Packing::Wide => (kernels.pack_b)(&source.block(), columns, depth, out, panels),
                 Packing::Narrow(narrow) => (narrow.b)(&source.block(), columns, depth, out, panels),
-                Packing::Widened => {
-                    for k in chunks(0..depth, SIDE_BY_SIDE) {
-                        for j in chunks(0..columns, kernels.nr) {
-                            let panel = source.from(j.start, 0);
-                            for k in k.clone() {
-                                let word = out.wrapping_add(j.start * words + k * kernels.nr);
-                                panel.column(k, j.len(), word.cast());
-                                word.add(j.len()).write_bytes(0, kernels.nr - j.len());
-                            }
-                        }
-                    }
-                }
+                Packing::Widened => self.widen_columns(source, columns, depth, out),
                 Packing::Staged if element == Element::F32 && self.lies_in_runs(source, columns, depth) => {
                     (kernels.pack_b)(&source.block(), columns, depth, out, panels);
                 }
@@ -112,6 +97,27 @@ impl Packer {
                 }
             }
             packer.round_columns(columns, words, out);
+        }
+    }
+
+    /// Packs columns of B that lie side by side, of another type than `f32`, into words of `f32`.
+    ///
+    /// # Safety
+    /// As `columns`, without a stage.
+    unsafe fn widen_columns(self, source: &Source<'_>, columns: usize, depth: usize, out: *mut u32) {
+        let nr = self.kernels.nr;
+        for ks in chunks(0..depth, TOGETHER) {
+            for j in chunks(0..columns, nr) {
+                let panel = source.from(j.start, 0);
+                for k in ks.clone() {
+                    let word = out.wrapping_add(j.start * depth + k * nr);
+                    // SAFETY: the caller's contract.
+                    unsafe {
+                        panel.column(k, j.len(), word.cast());
+                        word.add(j.len()).write_bytes(0, nr - j.len());
+                    }
+                }
+            }
         }
     }
 
