@@ -104,7 +104,8 @@ impl ChainStep {
     }
 
     /// Runs the row program on these rows of a block, as many at a time as need the same columns of the block's, and sets the
-    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach.
+    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach. Values in the blocks of
+    /// the slots `rounded` are rounded to bf16 while they are near.
     ///
     /// # Safety
     /// The table is a thread's, and its blocks have these rows and columns.
@@ -115,6 +116,7 @@ impl ChainStep {
         batch: usize,
         mut rows: Range<usize>,
         columns: &Range<usize>,
+        rounded: &[usize],
     ) {
         let none = std::ptr::null_mut();
         let context = table.as_ptr().cast();
@@ -127,6 +129,9 @@ impl ChainStep {
             // SAFETY: the caller's contract.
             unsafe {
                 function(none, inside, alike.start, needed.start, count, needed.len(), batch, context);
+                for &slot in rounded {
+                    self.round(table[1 + slot].cast(), &alike, &needed);
+                }
                 for beyond in [columns.start..needed.start, needed.end..columns.end] {
                     self.clear(table, &alike, &beyond);
                 }
@@ -158,6 +163,26 @@ impl ChainStep {
                 unsafe { start.write_bytes(0, columns.len()) };
             }
         }
+    }
+
+    /// Rounds columns of a block to bf16.
+    unsafe fn round(&self, block: *mut f32, rows: &Range<usize>, columns: &Range<usize>) {
+        let local = self.local(Precision::Bf16);
+        for row in rows.clone() {
+            let start = block.wrapping_add(row * self.stride() + columns.start);
+            // SAFETY: the caller's contract.
+            unsafe { local.round(start, columns.len()) };
+        }
+    }
+
+    /// The slots of blocks whose values every consumer would round to bf16 in words of `f32`. They are rounded once instead, and
+    /// are read as they lie.
+    fn rounded(&self) -> Vec<usize> {
+        let is_rounded = |&(number, _): &(usize, &usize)| {
+            let mut consumers = self.consumers.iter().filter(|consumer| consumer.block == number).peekable();
+            consumers.peek().is_some() && consumers.all(|consumer| self.local(consumer.precision).rounds())
+        };
+        self.blocks.iter().enumerate().filter(is_rounded).map(|(_, &slot)| slot).collect()
     }
 
     /// Length of a consumer's sums over a whole matrix.
@@ -226,6 +251,8 @@ struct Own<'a> {
     /// Results of consumers that are not written as they are computed.
     aside: Vec<*mut f32>,
     room: Room,
+    /// The slots of blocks that hold numbers of bf16.
+    rounded: Vec<usize>,
     /// The factors of the next matrix.
     later: Later<'a>,
     /// How many tiles a matrix takes, about.
@@ -254,8 +281,8 @@ impl<'a> Own<'a> {
             with.push(Panels { words, columns: consumer.p, k });
             aside.push(take((step.rows_aside(consumer) * consumer.p).next_multiple_of(16)).cast());
         }
-        let (later, tiles) = (Later::default(), step.tiles());
-        Own { step, table: table.to_vec(), function, blocks, panels, with, aside, room, later, tiles }
+        let (table, rounded, later, tiles) = (table.to_vec(), step.rounded(), Later::default(), step.tiles());
+        Own { step, table, function, blocks, panels, with, aside, room, rounded, later, tiles }
     }
 
     /// What is fetched while a matrix is computed: the factors of the next one, each once.
@@ -329,7 +356,7 @@ impl<'a> Own<'a> {
             for (&slot, &block) in step.blocks.iter().zip(&self.blocks) {
                 self.table[1 + slot] = block.wrapping_sub(rows.start * stride).cast();
             }
-            step.rows(self.function, &self.table, batch, rows.clone(), &columns);
+            step.rows(self.function, &self.table, batch, rows.clone(), &columns, &self.rounded);
             for (at, consumer) in step.consumers.iter().enumerate() {
                 match consumer.along {
                     Along::Columns => self.along_columns(at, batch, &rows, &columns),
@@ -355,7 +382,7 @@ impl<'a> Own<'a> {
         };
         // SAFETY: the caller's contract.
         unsafe {
-            let local = step.local(consumer.precision);
+            let local = self.of_values(consumer);
             let panels = &self.with[at];
             let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::EndOfK(rows.start as isize + upper));
             let (r_rows, p) = (0..rows.len(), 0..consumer.p);
@@ -370,7 +397,7 @@ impl<'a> Own<'a> {
     /// O'[columns] += Rᵀ · W[rows]
     unsafe fn across_rows(&mut self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
         let (step, consumer) = (self.step, &self.step.consumers[at]);
-        let local = step.local(consumer.precision);
+        let local = self.of_values(consumer);
         let panels = Panels { k: rows.len(), ..self.with[at] };
         let with = self.factor(&consumer.with, batch);
         let (outer, k) = (strided(step.columns, 1), strided(rows.len(), step.stride()));
@@ -383,12 +410,21 @@ impl<'a> Own<'a> {
         let results = Results { start: start.wrapping_add(columns.start * ld), ld, adds: true };
         // SAFETY: the caller's contract.
         unsafe {
-            local.pack(&with, rows.start, &panels, self.room);
+            step.local(consumer.precision).pack(&with, rows.start, &panels, self.room);
             let before = rows.start as isize - columns.start as isize;
             let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::StartOfK(before + upper));
             let (k, p) = (0..rows.len(), 0..consumer.p);
             let later = &mut self.later;
             local.multiply(&r, columns.clone(), k, &panels, p, wedge, &results, self.room, later);
+        }
+    }
+
+    /// What multiplies the values of a consumer's block.
+    fn of_values(&self, consumer: &ChainConsumer) -> SingleThread {
+        let local = self.step.local(consumer.precision);
+        match self.rounded.contains(&self.step.blocks[consumer.block]) {
+            true => local.of_rounded(),
+            false => local,
         }
     }
 
@@ -502,7 +538,7 @@ impl Shared<'_> {
             let mine = share(rows.len(), self.pool.threads(), t);
             let mine = rows.start + mine.start..rows.start + mine.end;
             // SAFETY: rows of different threads are disjoint.
-            unsafe { step.rows(function, &table, batch, mine, columns) };
+            unsafe { step.rows(function, &table, batch, mine, columns, &[]) };
         });
     }
 

@@ -17,7 +17,7 @@ const TOGETHER: usize = 16;
 pub(super) struct Packer {
     pub kernels: &'static Kernels,
     /// Whether operands must be rounded to bf16 in their `f32` words.
-    rounds: bool,
+    pub rounds: bool,
 }
 
 /// How blocks of an operand are packed.
@@ -52,8 +52,12 @@ impl Packer {
 
     /// The same, where memory has nothing but numbers of bf16 or smaller ones, which need no rounding.
     fn of(self, element: Element) -> Packer {
-        let rounds = self.rounds && !matches!(element, Element::Bf16 | Element::I8);
-        Packer { rounds, ..self }
+        if matches!(element, Element::Bf16 | Element::I8) { self.of_rounded() } else { self }
+    }
+
+    /// The same, for operands that are rounded already.
+    pub(super) fn of_rounded(self) -> Packer {
+        Packer { rounds: false, ..self }
     }
 
     /// Whether columns of B, or values of k in words of one value, lie in runs that are long enough to be packed as they lie.

@@ -109,6 +109,25 @@ impl SingleThread {
         SingleThread { packer: Packer::new(Kernels::of(isa, precision), precision) }
     }
 
+    /// The same, for values that are rounded already.
+    pub(crate) fn of_rounded(self) -> Self {
+        SingleThread { packer: self.packer.of_rounded() }
+    }
+
+    /// Whether operands are rounded to bf16 in words of `f32`.
+    pub(crate) fn rounds(self) -> bool {
+        self.packer.rounds
+    }
+
+    /// Rounds values to bf16 in place.
+    ///
+    /// # Safety
+    /// They are there; the machine has the instruction set.
+    pub(crate) unsafe fn round(self, values: *mut f32, count: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { (self.kernels().round)(values, values, count) }
+    }
+
     fn kernels(self) -> &'static Kernels {
         self.packer.kernels
     }

@@ -224,7 +224,7 @@ pub(crate) unsafe fn gather<E: Element>(
 #[inline(always)]
 pub(crate) unsafe fn round<E: Element<Lane = f32>>(dst: *mut f32, src: *const f32, n: usize) {
     // Whole blocks are read before they are written, which vectorises in place too.
-    const BLOCK: usize = 32;
+    const BLOCK: usize = 16;
     let whole = n - n % BLOCK;
     // SAFETY: the caller's contract; memory of any alignment.
     unsafe {
