@@ -279,17 +279,6 @@ mod presets_compile {
     const EQUAL_IN_FORM: [&str; 7] =
         ["gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "bert-base", "rnn-tiny", "gru-tiny"];
 
-    /// Functions that are compiled at once: the headers take as long as some functions.
-    const FUNCTIONS_OF_A_FILE: usize = 12;
-
-    /// Functions in one file, which NVRTC takes for one.
-    fn file(functions: &[&Function]) -> Function {
-        let text = functions.iter().map(|function| function.text.as_str()).collect::<Vec<_>>().join("\n");
-        // What spills is compiled again for fewer blocks, as it is alone.
-        let blocks = functions.iter().map(|function| function.blocks).max().unwrap_or(1);
-        Function { text, blocks, ..functions[0].clone() }
-    }
-
     /// A function's text with a number for each name of a buffer: layers have the same kernels but for names.
     fn anonymous(function: &Function) -> String {
         let code: String =
@@ -356,19 +345,18 @@ mod presets_compile {
             true => ARCHITECTURES.to_vec(),
             false => vec![ARCHITECTURES[number % ARCHITECTURES.len()]],
         };
-        let files = different.chunks(FUNCTIONS_OF_A_FILE).enumerate();
-        let files = files.map(|(number, functions)| (file(functions), in_turn(number)));
-        let of_hopper = of_hopper.chunks(FUNCTIONS_OF_A_FILE);
-        let files: Vec<_> = files.chain(of_hopper.map(|functions| (file(functions), vec![HOPPER]))).collect();
+        let in_turn = different.iter().enumerate().map(|(number, function)| (*function, in_turn(number)));
+        let work: Vec<_> =
+            in_turn.chain(of_hopper.iter().map(|function| (*function, vec![HOPPER]))).collect();
         let next = AtomicUsize::new(0);
-        let work = || {
+        let worker = || {
             let mut spills = BTreeSet::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some((file, architectures)) = files.get(number) else { break };
+                let Some((function, architectures)) = work.get(number) else { break };
                 for architecture in architectures {
-                    let binary =
-                        compile(file, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
+                    let binary = compile(function, architecture, Form::Cubin);
+                    let binary = binary.unwrap_or_else(|error| panic!("{error}"));
                     let used = binary.resources();
                     if (used.spills, used.local) != (0, 0) {
                         spills.insert(format!("for {architecture}: {}", binary.log));
@@ -378,7 +366,7 @@ mod presets_compile {
             spills
         };
         let spills: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+            let threads: Vec<_> = (0..2).map(|_| scope.spawn(worker)).collect();
             threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
         });
         let (all, different) = (renderer.functions().len(), different.len());

@@ -384,7 +384,7 @@ fn signal(signal: &str, processes: &[String]) {
 #[test]
 fn a_rank_that_is_killed_or_stopped_ends_all() {
     let work = Workplace::new();
-    let more = "--microbatches 2 --steps 300 --checkpoint-every 1 --validate-every 0 --validation-batches 0 --sample-tokens 0";
+    let more = "--microbatches 2 --steps 100 --checkpoint-every 1 --validate-every 0 --validation-batches 0 --sample-tokens 0";
     let flags = |out: &str| {
         format!("train --config small.json --dropout 0.1 --batch-size 8 {more} --out {out} --overwrite")
     };
@@ -429,7 +429,7 @@ fn a_rank_that_is_killed_or_stopped_ends_all() {
             }
         }
         assert!(seconds < 30.0, "{what}: the others ended after {seconds} s");
-        work.succeed("train --resume hurt --steps 300");
+        work.succeed("train --resume hurt --steps 100");
         assert!(content(&work, "hurt") == content(&work, "alone"), "{what}: another end");
     }
 }

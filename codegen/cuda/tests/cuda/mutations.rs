@@ -9,6 +9,7 @@ use kernfusion_cuda::{Function, HEADERS, Options, Renderer};
 use kernfusion_ir::evaluate::{Array, Precision};
 use kernfusion_ir::kernel::{Buffer, BufferRole, Direction, Domain, Form, InstrKind, Place, interpret};
 use kernfusion_ir::{Binary, DType, ReduceOp, TensorType};
+use std::slice;
 
 const BARRIERS: [&str; 4] =
     ["__syncthreads();", "copy_wait<0>();", "copy_wait<AHEAD - 1>();", "copy_wait<STAGES - 2>();"];
@@ -85,18 +86,72 @@ fn without(text: &str, word: &str, number: usize) -> String {
     format!("{}{}", &text[..at], &text[at + word.len()..])
 }
 
-/// What fails in all of the cases, whatever the schedule.
-fn noticed(
+/// Cases that should notice what is wrong. The one that noticed something last is asked first, with its functions alone, since compiling
+/// takes longest, and a header's mistakes follow each other.
+struct Judges {
+    options: Options,
+    cases: Vec<Case>,
+}
+
+type ChangeFunction<'a> = &'a dyn Fn(&Function) -> String;
+type ChangeHeader<'a> = &'a dyn Fn(&str, &str) -> String;
+
+impl Judges {
+    fn new(options: Options, cases: Vec<Case>) -> Self {
+        Judges { options, cases }
+    }
+
+    /// Whether some case fails under some schedule.
+    fn notice(&mut self, change_function: ChangeFunction<'_>, change_header: ChangeHeader<'_>) -> bool {
+        let (first, others) = self.cases.split_at(1);
+        let failing = |cases| position_of_failing(&self.options, cases, change_function, change_header);
+        let found = failing(first).or_else(|| failing(others).map(|at| 1 + at));
+        if let Some(at) = found {
+            self.cases[..=at].rotate_right(1);
+        }
+        found.is_some()
+    }
+
+    /// As `notice`, where a header is wrong.
+    fn notice_header(&mut self, change: ChangeHeader<'_>) -> bool {
+        self.notice(&same, change)
+    }
+
+    /// As `notice`, where functions are wrong.
+    fn notice_functions(&mut self, change: ChangeFunction<'_>) -> bool {
+        self.notice(change, &unchanged)
+    }
+
+    fn notice_nothing(&mut self) {
+        assert!(!self.notice(&same, &unchanged), "nothing is wrong yet");
+    }
+}
+
+fn same(function: &Function) -> String {
+    function.text.clone()
+}
+
+fn unchanged(_: &str, text: &str) -> String {
+    text.into()
+}
+
+/// The first case that fails under some schedule.
+fn position_of_failing(
+    options: &Options,
     cases: &[Case],
-    renderer: &mut Renderer,
-    change_function: &dyn Fn(&Function) -> String,
-    change_header: &dyn Fn(&str, &str) -> String,
-) -> bool {
+    change_function: ChangeFunction<'_>,
+    change_header: ChangeHeader<'_>,
+) -> Option<usize> {
+    let mut renderer = Renderer::new(options.clone());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect("renders")).collect();
     let change = |function: &Function| Function { text: change_function(function), ..function.clone() };
     let functions: Vec<_> = renderer.functions().iter().map(change).collect();
     let emulator = Emulator::build_with(&functions, change_header).unwrap_or_else(|error| panic!("{error}"));
-    ThreadSchedule::ALL.iter().any(|schedule| !failures(&emulator, cases, &programs, *schedule).is_empty())
+    let fails = |(case, program)| {
+        let (case, program) = (slice::from_ref(case), slice::from_ref(program));
+        ThreadSchedule::ALL.iter().any(|schedule| !failures(&emulator, case, program, *schedule).is_empty())
+    };
+    cases.iter().zip(&programs).position(fails)
 }
 
 #[test]
@@ -107,9 +162,8 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
     let mut cases = products::few_small();
     cases.extend([long_rows(), short_rows(), many_rows(), strips::few_small()]);
     cases.extend(gemv::few_small());
-    let mut renderer = Renderer::new(Options::default());
-    let same = |function: &Function| function.text.clone();
-    assert!(!noticed(&cases, &mut renderer, &same, &|_, text| text.into()), "nothing is missing yet");
+    let mut judges = Judges::new(Options::default(), cases);
+    judges.notice_nothing();
     let mut missed = vec![];
     for (header, text) in
         HEADERS.iter().filter(|(name, _)| ["tile.cuh", "reduce.cuh", "chain.cuh", "gemv.cuh"].contains(name))
@@ -119,7 +173,7 @@ fn every_missing_barrier_of_the_headers_is_noticed() {
                 let change = |name: &str, text: &str| {
                     if name == *header { without(text, word, number) } else { text.into() }
                 };
-                if !noticed(&cases, &mut renderer, &same, &change) {
+                if !judges.notice_header(&change) {
                     missed.push(format!("{word} number {number} of {header}"));
                 }
             }
@@ -167,8 +221,7 @@ fn wrong_fragments_and_bank_conflicts_are_noticed() {
     let mut cases = products::few_small();
     cases.push(strips::few_small());
     cases.extend(gemv::few_small());
-    let mut renderer = Renderer::new(Options::default());
-    let same = |function: &Function| function.text.clone();
+    let mut judges = Judges::new(Options::default(), cases);
     for (header, right, wrong) in WRONG {
         let change = |name: &str, text: &str| match name == header {
             true => {
@@ -177,7 +230,7 @@ fn wrong_fragments_and_bank_conflicts_are_noticed() {
             }
             false => text.into(),
         };
-        assert!(noticed(&cases, &mut renderer, &same, &change), "{wrong} in place of {right}");
+        assert!(judges.notice_header(&change), "{wrong} in place of {right}");
     }
 }
 
@@ -211,17 +264,15 @@ fn wrong_products_of_warpgroups_are_noticed() {
     if is_skipped() {
         return;
     }
-    let cases = products::warpgroup_products();
-    let same = |function: &Function| function.text.clone();
-    let is_noticed = |tile, change: &dyn Fn(&str, &str) -> String| {
-        noticed(&cases, &mut Renderer::new(products::by_warpgroups(tile)), &same, change)
-    };
+    let mut judges = [[128, 128], [64, 128]]
+        .map(|tile| Judges::new(products::by_warpgroups(tile), products::warpgroup_products()));
+    judges.iter_mut().for_each(Judges::notice_nothing);
     for (header, right, wrong) in WRONG_OF_WARPGROUPS {
         let change = |name: &str, text: &str| {
             assert!(name != header || text.matches(right).count() == 1, "{right}");
             if name == header { text.replace(right, wrong) } else { text.into() }
         };
-        let is_noticed = is_noticed([128, 128], &change) || is_noticed([64, 128], &change);
+        let is_noticed = judges.iter_mut().any(|judges| judges.notice_header(&change));
         assert!(is_noticed, "{wrong} in place of {right} in {header}");
     }
 }
@@ -263,24 +314,21 @@ fn wrong_chains_of_warpgroups_are_noticed() {
     if is_skipped() {
         return;
     }
-    let cases = strips::few_of_warpgroups();
-    let same = |function: &Function| function.text.clone();
-    let unchanged = |_: &str, text: &str| text.to_string();
-    let renderer = || Renderer::new(strips::by_warpgroups());
-    assert!(!noticed(&cases, &mut renderer(), &same, &unchanged), "nothing is wrong yet");
+    let mut judges = Judges::new(strips::by_warpgroups(), strips::few_of_warpgroups());
+    judges.notice_nothing();
     for (header, right, wrong) in WRONG_OF_WARPGROUP_CHAINS {
         let change = |name: &str, text: &str| {
             assert!(name != header || text.matches(right).count() == 1, "{right}");
             if name == header { text.replace(right, wrong) } else { text.into() }
         };
-        assert!(noticed(&cases, &mut renderer(), &same, &change), "{wrong} in place of {right} in {header}");
+        assert!(judges.notice_header(&change), "{wrong} in place of {right} in {header}");
     }
     for (right, wrong) in WRONG_IN_FUNCTIONS {
         let change = |function: &Function| {
             assert!(function.text.contains(right), "{right}");
             function.text.replace(right, wrong)
         };
-        assert!(noticed(&cases, &mut renderer(), &change, &unchanged), "{wrong} in place of {right}");
+        assert!(judges.notice_functions(&change), "{wrong} in place of {right}");
     }
 }
 
@@ -290,10 +338,8 @@ fn a_missing_barrier_of_a_function_is_noticed() {
     if is_skipped() {
         return;
     }
-    let cases = [long_rows()];
-    let mut renderer = Renderer::new(Options::default());
     let change = |function: &Function| without(&function.text, BARRIERS[0], 0);
-    assert!(noticed(&cases, &mut renderer, &change, &|_, text| text.into()));
+    assert!(Judges::new(Options::default(), vec![long_rows()]).notice_functions(&change));
 }
 
 /// A program that is right keeps its buffers' fences; the emulator sees one that does not.
@@ -318,7 +364,5 @@ fn writes_outside_of_a_buffer_are_noticed() {
         expected: Default::default(),
         tolerance: 0.0,
     };
-    let mut renderer = Renderer::new(Options::default());
-    let same = |function: &Function| function.text.clone();
-    assert!(noticed(&[case], &mut renderer, &same, &|_, text| text.into()));
+    assert!(Judges::new(Options::default(), vec![case]).notice(&same, &unchanged));
 }
