@@ -52,9 +52,14 @@ impl<'a> Later<'a> {
         self.seen += 1;
     }
 
+    /// Whether this tile shall prefetch something.
+    pub(super) fn is_due(&self) -> bool {
+        self.done * self.tiles < self.bytes * self.seen
+    }
+
     /// A piece that this tile shall prefetch, if one is due.
     pub(super) fn piece(&mut self, reach: Reach) -> Option<Ahead> {
-        if self.done * self.tiles >= self.bytes * self.seen || reach.rows == 0 {
+        if !self.is_due() || reach.rows == 0 {
             return None;
         }
         let matrix = self.matrices.last_mut()?;

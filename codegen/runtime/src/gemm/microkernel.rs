@@ -44,6 +44,16 @@ pub(super) struct TileOutput {
 }
 
 impl TileOutput {
+    /// From another element of C on, which alone is prefetched.
+    pub(super) fn restart(&mut self, c: *mut f32) {
+        let ptr = c.cast_const().cast();
+        self.c = c;
+        self.writes.first_mut().ptr = ptr;
+        self.reads.truncate(0);
+        self.reads.first_mut().ptr = ptr;
+        self.later = Ahead { ptr, stride: 0, ..self.later };
+    }
+
     /// So many columns further on.
     pub(super) fn advance(&mut self, columns: usize) {
         self.c = self.c.wrapping_add(columns);
@@ -96,6 +106,17 @@ impl Step {
     pub(super) const F32: Step = Step { values: 1, words: 1 };
     /// Words are pairs of bf16.
     const PAIR: Step = Step { values: 2, words: 1 };
+
+    /// The words of the whole steps in so many values of k. Values of a step are a power of two: a division would take as long as
+    /// several multiplications of a tile.
+    pub(super) fn words_within(&self, values: usize) -> usize {
+        (values >> self.values.trailing_zeros()) * self.words
+    }
+
+    /// The words of the steps that cover so many values of k.
+    fn words_for(&self, values: usize) -> usize {
+        self.words_within(values + self.values - 1)
+    }
 }
 
 /// Everything that depends on the instruction set and the precision.
@@ -179,7 +200,7 @@ impl Kernels {
 
     /// How many words `depth` values of k are packed into.
     pub(super) fn words(&self, depth: usize) -> usize {
-        depth.div_ceil(self.step.values) * self.step.words
+        self.step.words_for(depth)
     }
 
     /// Values of k in a block.
@@ -199,8 +220,11 @@ impl Kernels {
         (rows, words): (usize, usize),
         target: &mut TileOutput,
     ) {
-        let bytes = LINE.max(4 * self.nr);
         later.next_tile();
+        if !later.is_due() {
+            return;
+        }
+        let bytes = LINE.max(4 * self.nr);
         if self.is_tiled() {
             let reach = Reach { rows: words / self.step.words * self.rows_ahead, bytes };
             target.later = later.piece(reach).unwrap_or(target.later);

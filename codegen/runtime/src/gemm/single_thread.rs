@@ -79,8 +79,9 @@ impl Wedge {
     fn columns(self, panel: &Range<usize>, rows: &Range<usize>, unit: usize) -> usize {
         let Wedge::Columns(beyond) = self else { return panel.len() };
         let end = (rows.end as isize + beyond).max(0) as usize;
-        let whole = end.next_multiple_of(LANES).saturating_sub(panel.start).next_multiple_of(unit);
-        whole.min(panel.len())
+        let whole = end.next_multiple_of(LANES).saturating_sub(panel.start);
+        // Units are powers of two.
+        ((whole + unit - 1) & !(unit - 1)).min(panel.len())
     }
 }
 
@@ -263,6 +264,15 @@ impl SingleThread {
         let inside = panels.words.wrapping_add(kernels.words(block) * width);
         let inside = inside.wrapping_add(kernels.words(part.start - block) * kernels.nr);
         let (first, unit) = (columns.start, kernels.column_unit());
+        let here = Ahead { ptr: results.start.cast(), stride: 4 * results.ld, size: 4 };
+        let mut target = TileOutput {
+            c: results.start,
+            ldc: results.ld,
+            accumulate: results.adds,
+            writes: Streams::new([here], here),
+            reads: Streams::new([], here),
+            later: here,
+        };
         // A panel of B comes from a far cache and is used for all rows, which are near.
         for j in chunks(columns, kernels.nr) {
             let b = inside.wrapping_add(j.start * depth);
@@ -273,17 +283,12 @@ impl SingleThread {
                 }
                 let needed = wedge.needed(&part, &i);
                 // Whole steps: what is beside the needed values is zero in A.
-                let skipped = (needed.start - part.start) / kernels.step.values * kernels.step.words;
+                let skipped = kernels.step.words_within(needed.start - part.start);
                 let words = kernels.words(needed.end - part.start) - skipped;
                 let down = i.start - rows.start;
                 let a = a.from(down, skipped);
                 let b = b.wrapping_add(skipped * kernels.nr);
-                let c = results.start.wrapping_add(down * results.ld + j.start - first);
-                let here = Ahead { ptr: c.cast(), stride: 4 * results.ld, size: 4 };
-                let (accumulate, ldc) = (results.adds, results.ld);
-                let nothing = Ahead { stride: 0, ..here };
-                let (writes, reads) = (Streams::new([here], here), Streams::new([], here));
-                let mut target = TileOutput { c, ldc, accumulate, writes, reads, later: nothing };
+                target.restart(results.start.wrapping_add(down * results.ld + j.start - first));
                 kernels.prefetch_later(later, (i.len(), words), &mut target);
                 // SAFETY: the caller's contract.
                 unsafe { kernels.multiply((i.len(), columns), words, a, b, &target) };
