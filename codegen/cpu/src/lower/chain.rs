@@ -153,7 +153,7 @@ impl Lowering<'_> {
         let mut of: Vec<Scalar> = vec![];
         for value in moved {
             let instr = region.instr(value).clone();
-            // Packing rounds to bf16 itself.
+            // The runtime rounds to bf16 itself.
             let lanes = match instr.kind {
                 InstrKind::Cast(x) if region.instr(x).dtype == DType::F32 => x,
                 _ if instr.dtype == DType::F32 => value,

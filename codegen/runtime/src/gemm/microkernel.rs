@@ -44,7 +44,7 @@ pub(super) struct TileOutput {
 }
 
 impl TileOutput {
-    /// From another element of C on, which alone is prefetched.
+    /// Starts another tile at `c`, and prefetches nothing but its rows of C.
     pub(super) fn restart(&mut self, c: *mut f32) {
         let ptr = c.cast_const().cast();
         self.c = c;
@@ -107,15 +107,10 @@ impl Step {
     /// Words are pairs of bf16.
     const PAIR: Step = Step { values: 2, words: 1 };
 
-    /// The words of the whole steps in so many values of k. Values of a step are a power of two: a division would take as long as
-    /// several multiplications of a tile.
+    /// Words of the whole steps that fit into `values` values of k. A step has a power of two of them, so this shifts: a 64-bit division for
+    /// each tile would cost as much as several of its steps.
     pub(super) fn words_within(&self, values: usize) -> usize {
         (values >> self.values.trailing_zeros()) * self.words
-    }
-
-    /// The words of the steps that cover so many values of k.
-    fn words_for(&self, values: usize) -> usize {
-        self.words_within(values + self.values - 1)
     }
 }
 
@@ -200,7 +195,7 @@ impl Kernels {
 
     /// How many words `depth` values of k are packed into.
     pub(super) fn words(&self, depth: usize) -> usize {
-        self.step.words_for(depth)
+        self.step.words_within(depth + self.step.values - 1)
     }
 
     /// Values of k in a block.
