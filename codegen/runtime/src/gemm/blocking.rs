@@ -16,17 +16,17 @@ use crate::pool::share;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Packed words of B per thread: five eighths of L2, if that is a block of as many columns as are worth it, or for a tile unit, which is too
-/// fast for what the last cache gives. Else it is in the last cache: 12 MiB, or so much that two blocks of columns of a block of k fit, since other
-/// cores may have the rest.
-fn b_words(kernels: &Kernels, way: Way) -> usize {
+/// Packed words of B per thread for so many rows of C: five eighths of L2, if that is a block of as many columns as are worth it, if all rows are
+/// one block of A, which costs little to be packed again, or for a tile unit, which is too fast for what the last cache gives. Else it is in the
+/// last cache: 12 MiB, or so much that two blocks of columns of a block of k fit, since other cores may have the rest.
+fn b_words(kernels: &Kernels, rows: usize, way: Way) -> usize {
     #[cfg(test)]
     if let Some(words) = B_WORDS.get() {
         return words;
     }
     let in_second = cache::second_level() / 4 / 8 * 5;
     match way {
-        _ if kernels.is_tiled() || in_second >= FEWEST_COLUMNS * KC => in_second,
+        _ if kernels.is_tiled() || rows <= kernels.mc || in_second >= FEWEST_COLUMNS * KC => in_second,
         Way::First => 3 << 20,
         Way::Second => 2 * FEWEST_COLUMNS * KC,
     }
@@ -292,7 +292,7 @@ impl Blocking {
             true => (most(job.m, division.unit), job.n),
             false => (job.m, most(job.n, division.unit)),
         };
-        let b_words = b_words(kernels, way);
+        let b_words = b_words(kernels, rows, way);
         let fitting = |words: usize| (b_words / words / TILE_COLUMNS).max(1) * TILE_COLUMNS;
         let whole = match job.tiles {
             Tiles::Rows => columns <= fitting(words),

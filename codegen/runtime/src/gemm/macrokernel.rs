@@ -9,7 +9,8 @@ use super::blocking::{GemmCall, STAGED, Space, chunks};
 use super::later::{Later, Lines};
 use super::microkernel::{KC, LDA, Strip, TileOutput};
 use super::pack::{Block, Offsets, Source};
-use super::{Buffers, Output, Prologue, TILE_COLUMNS, Touched, transposed};
+use super::{Buffers, Output, Prologue, TILE_COLUMNS, Tiles, Touched, transposed};
+use crate::pool::share;
 use std::ops::Range;
 
 /// What identifies a packed B: the address of its matrix and its columns.
@@ -37,6 +38,19 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         let a = gemm.source(&gemm.job.a, gemm.buffers.a, batch);
         let b = gemm.source(&gemm.job.b, gemm.buffers.b, batch);
         Macrokernel { gemm, space, batch, a, b, rows, columns }
+    }
+
+    /// Parts of these rows of at most `most`: where an epilogue takes any tile, of about the same length, since a tile of few rows waits for B.
+    fn parts(&self, rows: &Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let evenly = self.gemm.job.tiles == Tiles::Any && !self.gemm.kernels.is_tiled();
+        let (start, all, count) = (rows.start, rows.len(), rows.len().div_ceil(most));
+        (0..count).map(move |number| {
+            let part = match evenly {
+                true => share(all, count, number),
+                false => number * most..all.min((number + 1) * most),
+            };
+            start + part.start..start + part.end
+        })
     }
 
     /// Values of k per block.
@@ -78,7 +92,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                 }
                 *packed = key;
             }
-            for rows in chunks(self.rows.clone(), self.gemm.kernels.mc) {
+            for rows in self.parts(&self.rows, self.gemm.kernels.mc) {
                 for k in ks() {
                     let mut next = self.next_a(&rows, k, outer..end);
                     // SAFETY: as above; rows and columns stay inside this part.
@@ -107,7 +121,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         let (job, kernels, words) = (self.gemm.job, self.gemm.kernels, self.words(k));
         let is_last = k + self.depth(k) == job.k;
         for n in chunks(self.columns.clone(), job.tile_columns()) {
-            for i in chunks(rows.clone(), kernels.mr) {
+            for i in self.parts(&rows, kernels.mr) {
                 let a = self.space.a.wrapping_add((i.start - rows.start) * LDA);
                 let (c, ldc) = self.strip(rows.start, i.start, n.start);
                 let accumulate = k > 0 || self.adds();

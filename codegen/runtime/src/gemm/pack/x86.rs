@@ -4,11 +4,14 @@ use super::{Block, LDA, PanelSize, runs};
 use crate::gemm::blocking::chunks;
 use crate::gemm::tiles;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Columns of a panel.
 const NR: usize = 32;
 /// How many rows of memory are packed together, one panel after the other.
 const ROWS_TOGETHER: usize = 16;
+/// How many words of columns in runs are packed together, for one half of a panel after the other.
+const RUNS_TOGETHER: usize = 64;
 
 /// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. The
 /// loaders are inlined into functions with the features: alone they would be calls.
@@ -264,22 +267,32 @@ impl Pieces {
         lines
     }
 
-    /// As [`across`](self::across) for these places.
+    /// Packs words of these places to where `at` says: as [`across`], run after run.
     #[inline(always)]
-    unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
+    unsafe fn pack_across<const PARTS: usize, W: Word<PARTS>>(
         &self,
         block: &Block<'_, W::Stored>,
-        w: usize,
+        words: Range<usize>,
         depth: usize,
-    ) -> [__m512i; PARTS] {
-        let (k, next) = W::places(w);
-        if k >= depth {
-            return [zeros(); PARTS];
+        at: impl Fn(usize, usize) -> *mut __m512i,
+    ) {
+        let nothing = [(0, 0)];
+        let pieces = if self.count == 0 { &nothing } else { &self.pieces[..self.count] };
+        for (number, &(offset, mask)) in pieces.iter().enumerate() {
+            let run = Block { base: block.base.wrapping_offset(offset), ..*block };
+            for w in words.clone() {
+                // SAFETY: the caller's contract; places of other runs are masked.
+                unsafe {
+                    for (part, line) in across::<PARTS, W>(&run, 0, w, depth, mask).into_iter().enumerate() {
+                        // The first run's words have zeros in the lanes of those that follow.
+                        match number {
+                            0 => _mm512_storeu_si512(at(w, part), line),
+                            _ => _mm512_mask_storeu_epi32(at(w, part).cast(), mask, line),
+                        }
+                    }
+                }
+            }
         }
-        let at = |k: usize, offset: isize| block.depth(k).wrapping_offset(offset);
-        let next = next.filter(|&k| k < depth);
-        // SAFETY: the caller's contract.
-        unsafe { self.joined::<PARTS, W>(|offset| (at(k, offset), next.map(|k| at(k, offset)))) }
     }
 
     /// Sixteen words of these places of k in a row (or column), where each word is one value.
@@ -384,13 +397,12 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
             return;
         }
         if let Some(table) = block.columns_in_runs(columns) {
-            for j in halves() {
-                let pieces = Pieces::of(&table[j.min(columns)..columns.min(j + 16)]);
-                for w in 0..all {
-                    let lines = pieces.across::<PARTS, W>(block, w, depth);
-                    for (part, line) in lines.into_iter().enumerate() {
-                        _mm512_storeu_si512(at(j, w, part), line);
-                    }
+            // A few words of all panels: windows of neighbouring columns, and of neighbouring places of k, see the same part of an image.
+            for together in chunks(0..all, RUNS_TOGETHER) {
+                for j in halves() {
+                    let places = &table[j.min(columns)..columns.min(j + 16)];
+                    Pieces::of(places)
+                        .pack_across::<PARTS, W>(block, together.clone(), depth, |w, part| at(j, w, part));
                 }
             }
             return;
