@@ -16,9 +16,9 @@ use crate::pool::share;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Packed words of B per thread for so many rows of C: five eighths of L2, if that is a block of as many columns as are worth it, if all rows are
-/// one block of A, which costs little to be packed again, or for a tile unit, which is too fast for what the last cache gives. Else it is in the
-/// last cache: 12 MiB, or so much that two blocks of columns of a block of k fit, since other cores may have the rest.
+/// Packed words of B per thread for so many rows of C: five eighths of L2, if that is a block of as many columns as are worth it, or for a tile
+/// unit, which is too fast for what the last cache gives. Else it is in the last cache: 12 MiB, or less, since other cores may have the rest: so much
+/// that two blocks of columns of a block of k fit, and what fits into L2 if all rows are one block of A, which costs little to be packed again.
 fn b_words(kernels: &Kernels, rows: usize, way: Way) -> usize {
     #[cfg(test)]
     if let Some(words) = B_WORDS.get() {
@@ -26,8 +26,9 @@ fn b_words(kernels: &Kernels, rows: usize, way: Way) -> usize {
     }
     let in_second = cache::second_level() / 4 / 8 * 5;
     match way {
-        _ if kernels.is_tiled() || rows <= kernels.mc || in_second >= FEWEST_COLUMNS * KC => in_second,
+        _ if kernels.is_tiled() || in_second >= FEWEST_COLUMNS * KC => in_second,
         Way::First => 3 << 20,
+        Way::Second if rows <= kernels.mc => in_second,
         Way::Second => 2 * FEWEST_COLUMNS * KC,
     }
 }

@@ -14,7 +14,7 @@ const MOST: usize = 1 << 12;
 /// One of two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Lines of B one after another, in a product of few rows. In others, B packed whole where that takes 12 MiB.
+    /// Lines of B one after another, in a product of few rows. In others, B packed whole where that takes up to 12 MiB.
     First,
     /// Several lines of B side by side and fetched ahead. B packed in smaller blocks.
     Second,
