@@ -33,12 +33,25 @@ impl Offsets<'_> {
     /// How many of the first `count` elements lie side by side at most, as far as [`LOOKED_AT`] of them tell: the first run may be the end
     /// of one that another thread has begun.
     pub(super) fn run(self, count: usize) -> usize {
+        self.run_by(1, count)
+    }
+
+    /// The same for elements that lie `step` apart.
+    pub(super) fn run_by(self, step: isize, count: usize) -> usize {
         match self {
-            Offsets::Strided(1) => count,
+            Offsets::Strided(stride) if stride == step => count,
             Offsets::Strided(_) => 1,
             Offsets::Table(table) => {
-                runs(&table[..count.min(LOOKED_AT)]).map(|run| run.len()).max().unwrap_or(0)
+                runs(&table[..count.min(LOOKED_AT)], step).map(|run| run.len()).max().unwrap_or(0)
             }
+        }
+    }
+
+    /// How far apart columns in a table lie, one or two, in runs that are long enough to be packed as they lie.
+    pub(super) fn step_of_runs(self, count: usize) -> Option<isize> {
+        match self {
+            Offsets::Strided(_) => None,
+            Offsets::Table(_) => [1, 2].into_iter().find(|&step| self.run_by(step, count) >= RUN),
         }
     }
 }
@@ -48,12 +61,12 @@ pub(super) const RUN: usize = 4;
 /// Entries of a table that tell how long its runs are.
 const LOOKED_AT: usize = 32;
 
-/// The parts of a table whose elements lie side by side.
-fn runs(table: &[isize]) -> impl Iterator<Item = Range<usize>> {
+/// The parts of a table whose elements lie `step` apart.
+fn runs(table: &[isize], step: isize) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let rest = &table[start..];
-        let breaks = rest.windows(2).position(|pair| pair[1] != pair[0] + 1);
+        let breaks = rest.windows(2).position(|pair| pair[1] != pair[0] + step);
         let run = start..start + breaks.map_or(rest.len(), |last| last + 1);
         start = run.end;
         (!run.is_empty()).then_some(run)
@@ -81,10 +94,12 @@ impl<T> Block<'_, T> {
 }
 
 impl<'a, T> Block<'a, T> {
-    /// Where columns lie, if they lie in runs that are long enough to be packed as they are.
-    fn columns_in_runs(&self, columns: usize) -> Option<&'a [isize]> {
+    /// Where columns lie, and how far apart, if they lie in runs that are long enough to be packed as they are.
+    fn columns_in_runs(&self, columns: usize) -> Option<(&'a [isize], isize)> {
         match self.outer {
-            Offsets::Table(table) if !self.k.unit() && self.outer.run(columns) >= RUN => Some(table),
+            Offsets::Table(table) if !self.k.unit() => {
+                self.outer.step_of_runs(columns).map(|step| (table, step))
+            }
             _ => None,
         }
     }
@@ -136,7 +151,7 @@ pub(super) unsafe fn pack_a(block: &Block<'_>, rows: usize, depth: usize, out: *
                 block.row(i).copy_to_nonoverlapping(out.add(i * LDA), depth);
             }
         } else if let Some(table) = block.k_in_runs() {
-            for run in runs(&table[..depth]) {
+            for run in runs(&table[..depth], 1) {
                 for i in 0..rows {
                     let from = block.row(i).wrapping_offset(table[run.start]);
                     from.copy_to_nonoverlapping(out.add(i * LDA + run.start), run.len());
@@ -183,8 +198,8 @@ pub(super) unsafe fn pack_b<const NR: usize>(
                         from.copy_to_nonoverlapping(out.add(k * NR), count);
                     }
                 }
-            } else if let Some(table) = block.columns_in_runs(columns) {
-                for run in runs(&table[j..j + count]) {
+            } else if let Some((table, 1)) = block.columns_in_runs(columns) {
+                for run in runs(&table[j..j + count], 1) {
                     for k in 0..depth {
                         let from = block.depth(k).wrapping_offset(table[j + run.start]);
                         from.copy_to_nonoverlapping(out.add(k * NR + run.start), run.len());
@@ -254,7 +269,7 @@ impl<'a> Source<'a> {
             match along {
                 Offsets::Strided(stride) => (self.load)(out, at(start), stride, count),
                 Offsets::Table(table) => {
-                    for run in runs(&table[..count]) {
+                    for run in runs(&table[..count], 1) {
                         (self.load)(out.add(run.start), at(start + table[run.start]), 1, run.len());
                     }
                 }

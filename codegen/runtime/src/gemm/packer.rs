@@ -62,7 +62,7 @@ impl Packer {
 
     /// Whether columns of B, or values of k in words of one value, lie in runs that are long enough to be packed as they lie.
     fn lies_in_runs(self, source: &Source<'_>, columns: usize, depth: usize) -> bool {
-        source.outer.run(columns) >= RUN || self.k_lies_in_runs(source, depth)
+        source.outer.step_of_runs(columns).is_some() || self.k_lies_in_runs(source, depth)
     }
 
     /// Whether values of k lie in such runs, in words of one value.

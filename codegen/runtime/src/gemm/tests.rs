@@ -32,10 +32,21 @@ enum Lie {
     Runs,
     /// k in runs of seven, rows shuffled.
     KRuns,
+    /// Rows two apart in runs of twenty, k shuffled.
+    StepRuns,
 }
 
-const LIES: [Lie; 8] =
-    [Lie::KUnit, Lie::OuterUnit, Lie::Sparse, Lie::RowTable, Lie::KTable, Lie::Tables, Lie::Runs, Lie::KRuns];
+const LIES: [Lie; 9] = [
+    Lie::KUnit,
+    Lie::OuterUnit,
+    Lie::Sparse,
+    Lie::RowTable,
+    Lie::KTable,
+    Lie::Tables,
+    Lie::Runs,
+    Lie::KRuns,
+    Lie::StepRuns,
+];
 
 fn table(stride: usize, len: usize, random: &mut Random) -> Axis {
     let mut offsets: Vec<isize> = (0..len).map(|i| (i * stride) as isize).collect();
@@ -67,7 +78,7 @@ impl Data {
         random: &mut Random,
     ) -> Self {
         let strided = |len: usize, stride: usize| Axis::Strided { len, stride: stride as isize };
-        let matrix = 2 * outer * k + 3;
+        let matrix = 3 * outer * k + 48 * k + 3;
         let batches = strided(batch, matrix);
         let (outer_axis, k_axis) = match lie {
             Lie::KUnit => (strided(outer, k + 1), strided(k, 1)),
@@ -83,6 +94,10 @@ impl Data {
             Lie::KRuns => (
                 table(2 * k, outer, random),
                 Axis::Table((0..k as isize).map(|p| p / 7 * 9 + p % 7).collect()),
+            ),
+            Lie::StepRuns => (
+                Axis::Table((0..outer as isize).map(|i| i / 20 * 43 + i % 20 * 2).collect()),
+                table(9 * outer / 4 + 40, k, random),
             ),
         };
         let operand = Operand { element, outer: outer_axis, k: k_axis, batch: batches };

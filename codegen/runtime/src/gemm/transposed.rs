@@ -24,7 +24,12 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
     let same_bits = matches!(job.precision, Precision::F32 | Precision::Bf16);
     let (outer, k) = (job.b.outer.offsets(), job.b.k.offsets());
     let is_f32 = job.b.element == Element::F32 && job.precision == Precision::F32;
-    let along_k = k.unit() || is_f32 && !outer.unit() && k.run(job.k) >= RUN;
+    // Where B lies in runs both ways, the longer ones are copied.
+    let lies_in_runs = || {
+        let length = k.run(job.k);
+        length >= RUN && outer.step_of_runs(job.n).is_none_or(|step| outer.run_by(step, job.n) < length)
+    };
+    let along_k = k.unit() || is_f32 && !outer.unit() && lies_in_runs();
     let suits = few && same_bits && along_k && job.is_plain() && !adds && job.k > 0;
     suits.then(|| {
         let job = Contraction {

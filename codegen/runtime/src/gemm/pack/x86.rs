@@ -24,9 +24,9 @@ trait Word<const PARTS: usize> {
     fn places(w: usize) -> (usize, Option<usize>);
     /// 16 words of each part from values contiguous along k, of which `left` are there; the rest are zero.
     unsafe fn along_k(p: *const Self::Stored, left: usize) -> [__m512i; PARTS];
-    /// One word of each part for each of 16 columns (those in `mask`): `p` at this k and, for pairs, `next` at the
-    /// following one, where there is one.
-    unsafe fn across_k(
+    /// One word of each part for each of 16 columns (those in `mask`) that lie `STEP` apart, one or two: `p` at this k and, for pairs, `next` at
+    /// the following one, where there is one.
+    unsafe fn across_k<const STEP: usize>(
         p: *const Self::Stored,
         next: Option<*const Self::Stored>,
         mask: u16,
@@ -59,9 +59,13 @@ impl Word<1> for F32 {
         unsafe { [_mm512_castps_si512(_mm512_maskz_loadu_ps(first(left), p))] }
     }
     #[inline(always)]
-    unsafe fn across_k(p: *const f32, _next: Option<*const f32>, mask: u16) -> [__m512i; 1] {
+    unsafe fn across_k<const STEP: usize>(
+        p: *const f32,
+        _next: Option<*const f32>,
+        mask: u16,
+    ) -> [__m512i; 1] {
         // SAFETY: masked values are not read.
-        unsafe { [_mm512_castps_si512(_mm512_maskz_loadu_ps(mask, p))] }
+        unsafe { [_mm512_castps_si512(lanes::<STEP>(p, mask))] }
     }
 }
 
@@ -80,10 +84,17 @@ impl Word<1> for Bf16 {
         }
     }
     #[inline(always)]
-    unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> [__m512i; 1] {
+    unsafe fn across_k<const STEP: usize>(
+        p: *const f32,
+        next: Option<*const f32>,
+        mask: u16,
+    ) -> [__m512i; 1] {
         // SAFETY: masked values are not read; the same 256 bits.
         unsafe {
-            let (even, odd) = (_mm512_cvtneps_pbh(line(Some(p), mask)), _mm512_cvtneps_pbh(line(next, mask)));
+            let (even, odd) = (
+                _mm512_cvtneps_pbh(line::<STEP>(Some(p), mask)),
+                _mm512_cvtneps_pbh(line::<STEP>(next, mask)),
+            );
             let words = |numbers| _mm512_cvtepu16_epi32(std::mem::transmute::<__m256bh, __m256i>(numbers));
             [_mm512_or_si512(words(even), _mm512_slli_epi32::<16>(words(odd)))]
         }
@@ -103,9 +114,13 @@ impl<const PARTS: usize> Word<PARTS> for Split {
         unsafe { split(two(p, left)) }
     }
     #[inline(always)]
-    unsafe fn across_k(p: *const f32, next: Option<*const f32>, mask: u16) -> [__m512i; PARTS] {
+    unsafe fn across_k<const STEP: usize>(
+        p: *const f32,
+        next: Option<*const f32>,
+        mask: u16,
+    ) -> [__m512i; PARTS] {
         // SAFETY: masked values are not read.
-        unsafe { split([line(Some(p), mask), line(next, mask)]) }
+        unsafe { split([line::<STEP>(Some(p), mask), line::<STEP>(next, mask)]) }
     }
 }
 
@@ -165,13 +180,38 @@ unsafe fn two(p: *const f32, left: usize) -> [__m512; 2] {
     }
 }
 
-/// 16 values across k, those in `mask`; zeros, where there is no such place.
+/// 16 values that lie `STEP` apart, those in `mask`; the others are zero.
 #[inline(always)]
-unsafe fn line(p: Option<*const f32>, mask: u16) -> __m512 {
+unsafe fn lanes<const STEP: usize>(p: *const f32, mask: u16) -> __m512 {
+    // SAFETY: the caller's contract; masked values are not read.
+    unsafe {
+        if STEP == 1 {
+            return _mm512_maskz_loadu_ps(mask, p);
+        }
+        let spread = spread(mask);
+        let low = _mm512_maskz_loadu_ps(spread as u16, p);
+        let high = _mm512_maskz_loadu_ps((spread >> 16) as u16, p.wrapping_add(16));
+        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        _mm512_permutex2var_ps(low, even, high)
+    }
+}
+
+/// Bit i as bit 2 · i.
+fn spread(mask: u16) -> u32 {
+    let bits = u32::from(mask);
+    let bits = (bits | bits << 8) & 0x00ff_00ff;
+    let bits = (bits | bits << 4) & 0x0f0f_0f0f;
+    let bits = (bits | bits << 2) & 0x3333_3333;
+    (bits | bits << 1) & 0x5555_5555
+}
+
+/// 16 values across k, as [`lanes`]; zeros, where there is no such place.
+#[inline(always)]
+unsafe fn line<const STEP: usize>(p: Option<*const f32>, mask: u16) -> __m512 {
     // SAFETY: the caller's contract; masked values are not read.
     unsafe {
         match p {
-            Some(p) => _mm512_maskz_loadu_ps(mask, p),
+            Some(p) => lanes::<STEP>(p, mask),
             None => _mm512_setzero_ps(),
         }
     }
@@ -195,7 +235,12 @@ impl Word<1> for Pair {
         unsafe { [_mm512_maskz_loadu_epi16(mask, p.cast())] }
     }
     #[inline(always)]
-    unsafe fn across_k(p: *const u16, next: Option<*const u16>, mask: u16) -> [__m512i; 1] {
+    unsafe fn across_k<const STEP: usize>(
+        p: *const u16,
+        next: Option<*const u16>,
+        mask: u16,
+    ) -> [__m512i; 1] {
+        debug_assert_eq!(STEP, 1, "an axis has unit stride");
         // SAFETY: masked values are not read.
         unsafe {
             let line = |p: *const u16| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
@@ -211,9 +256,9 @@ fn zeros() -> __m512i {
     unsafe { _mm512_setzero_si512() }
 }
 
-/// One word of each part for each of 16 places from `start` on the outer axis, at word `w` of k; zeros behind the last value.
+/// One word of each part for each of 16 places from `start` on the outer axis, `STEP` apart, at word `w` of k; zeros behind the last value.
 #[inline(always)]
-unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
+unsafe fn across<const PARTS: usize, const STEP: usize, W: Word<PARTS>>(
     block: &Block<'_, W::Stored>,
     start: usize,
     w: usize,
@@ -226,10 +271,10 @@ unsafe fn across<const PARTS: usize, W: Word<PARTS>>(
         return [zeros(); PARTS];
     }
     // SAFETY: the caller's contract.
-    unsafe { W::across_k(at(k), next.filter(|&k| k < depth).map(at), mask) }
+    unsafe { W::across_k::<STEP>(at(k), next.filter(|&k| k < depth).map(at), mask) }
 }
 
-/// Sixteen places or fewer, in runs that lie side by side.
+/// Sixteen places or fewer, in runs.
 struct Pieces {
     /// Where the first lane of a vector would lie if the run went on to both sides, and the lanes that belong to it.
     pieces: [(isize, u16); 16],
@@ -237,12 +282,12 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// The places of a table of sixteen entries at most.
-    fn of(table: &[isize]) -> Pieces {
+    /// The places of a table of sixteen entries at most, which lie `step` apart in a run.
+    fn of(table: &[isize], step: isize) -> Pieces {
         let mut all = Pieces { pieces: [(0, 0); 16], count: 0 };
-        for run in runs(table) {
+        for run in runs(table, step) {
             all.pieces[all.count] =
-                (table[run.start] - run.start as isize, first(run.end) & !first(run.start));
+                (table[run.start] - run.start as isize * step, first(run.end) & !first(run.start));
             all.count += 1;
         }
         all
@@ -258,7 +303,7 @@ impl Pieces {
         for &(offset, mask) in &self.pieces[..self.count] {
             let (p, next) = at(offset);
             // SAFETY: the caller's contract; places of other runs are masked.
-            let piece = unsafe { W::across_k(p, next, mask) };
+            let piece = unsafe { W::across_k::<1>(p, next, mask) };
             for (line, piece) in lines.iter_mut().zip(piece) {
                 // SAFETY: registers only.
                 *line = unsafe { _mm512_or_si512(*line, piece) };
@@ -269,7 +314,7 @@ impl Pieces {
 
     /// Packs words of these places to where `at` says: as [`across`], run after run.
     #[inline(always)]
-    unsafe fn pack_across<const PARTS: usize, W: Word<PARTS>>(
+    unsafe fn pack_across<const PARTS: usize, const STEP: usize, W: Word<PARTS>>(
         &self,
         block: &Block<'_, W::Stored>,
         words: Range<usize>,
@@ -283,7 +328,9 @@ impl Pieces {
             for w in words.clone() {
                 // SAFETY: the caller's contract; places of other runs are masked.
                 unsafe {
-                    for (part, line) in across::<PARTS, W>(&run, 0, w, depth, mask).into_iter().enumerate() {
+                    for (part, line) in
+                        across::<PARTS, STEP, W>(&run, 0, w, depth, mask).into_iter().enumerate()
+                    {
                         // The first run's words have zeros in the lanes of those that follow.
                         match number {
                             0 => _mm512_storeu_si512(at(w, part), line),
@@ -333,7 +380,7 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
         }
         if let Some(table) = block.k_in_runs() {
             for w in (0..words).step_by(16) {
-                let pieces = Pieces::of(&table[w..depth.min(w + 16)]);
+                let pieces = Pieces::of(&table[w..depth.min(w + 16)], 1);
                 for i in 0..rows {
                     for (part, line) in pieces.along_k::<PARTS, W>(block.row(i)).into_iter().enumerate() {
                         _mm512_storeu_si512(out.add(i * LDA + at_part::<PARTS>(w, part)).cast(), line);
@@ -347,7 +394,7 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
             for w in (0..words).step_by(16) {
                 let mut squares = [[zeros(); 16]; PARTS];
                 for p in 0..16 {
-                    let lines = across::<PARTS, W>(block, i, w + p, depth, mask);
+                    let lines = across::<PARTS, 1, W>(block, i, w + p, depth, mask);
                     squares.iter_mut().zip(lines).for_each(|(square, line)| square[p] = line);
                 }
                 for (part, square) in squares.into_iter().enumerate() {
@@ -386,7 +433,7 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
                     for w in together.clone() {
                         for j in [panel, panel + 16] {
                             let mask = first(columns.saturating_sub(j));
-                            let lines = across::<PARTS, W>(block, j, w, depth, mask);
+                            let lines = across::<PARTS, 1, W>(block, j, w, depth, mask);
                             for (part, line) in lines.into_iter().enumerate() {
                                 _mm512_storeu_si512(at(j, w, part), line);
                             }
@@ -396,13 +443,16 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
             }
             return;
         }
-        if let Some(table) = block.columns_in_runs(columns) {
+        if let Some((table, step)) = block.columns_in_runs(columns) {
             // A few words of all panels: windows of neighbouring columns, and of neighbouring places of k, see the same part of an image.
             for together in chunks(0..all, RUNS_TOGETHER) {
                 for j in halves() {
-                    let places = &table[j.min(columns)..columns.min(j + 16)];
-                    Pieces::of(places)
-                        .pack_across::<PARTS, W>(block, together.clone(), depth, |w, part| at(j, w, part));
+                    let pieces = Pieces::of(&table[j.min(columns)..columns.min(j + 16)], step);
+                    let at = |w: usize, part: usize| at(j, w, part);
+                    match step {
+                        1 => pieces.pack_across::<PARTS, 1, W>(block, together.clone(), depth, at),
+                        _ => pieces.pack_across::<PARTS, 2, W>(block, together.clone(), depth, at),
+                    }
                 }
             }
             return;
@@ -410,7 +460,7 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
         match block.k_in_runs() {
             Some(table) => {
                 for w in (0..all).step_by(16) {
-                    let pieces = Pieces::of(&table[w.min(depth)..depth.min(w + 16)]);
+                    let pieces = Pieces::of(&table[w.min(depth)..depth.min(w + 16)], 1);
                     for j in halves() {
                         square::<PARTS, W>(block, (j, columns), (w, all, depth), Some(&pieces), at);
                     }
