@@ -16,9 +16,9 @@ use crate::pool::share;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Packed words of B per thread for so many rows of C: five eighths of L2, if that is a block of as many columns as are worth it, or for a tile
-/// unit, which is too fast for what the last cache gives. Else it is in the last cache: 12 MiB, or less, since other cores may have the rest: so much
-/// that two blocks of columns of a block of k fit, and what fits into L2 if all rows are one block of A, which costs little to be packed again.
+/// The most words of B that a thread packs at a time, for this many rows of C. Five eighths of L2, where those hold at least
+/// [`FEWEST_COLUMNS`] columns, and for a tile unit, which is faster than the last cache. Otherwise packed B lies in the last cache: 12 MiB of it,
+/// or, since other cores use it too, two blocks of `FEWEST_COLUMNS`; if all rows are one block of A, which is cheap to pack again, what L2 holds.
 fn b_words(kernels: &Kernels, rows: usize, way: Way) -> usize {
     #[cfg(test)]
     if let Some(words) = B_WORDS.get() {

@@ -293,25 +293,6 @@ impl Pieces {
         all
     }
 
-    /// Words of all runs, each from where [`Word::across_k`] reads it, given the run's offset.
-    #[inline(always)]
-    unsafe fn joined<const PARTS: usize, W: Word<PARTS>>(
-        &self,
-        at: impl Fn(isize) -> (*const W::Stored, Option<*const W::Stored>),
-    ) -> [__m512i; PARTS] {
-        let mut lines = [zeros(); PARTS];
-        for &(offset, mask) in &self.pieces[..self.count] {
-            let (p, next) = at(offset);
-            // SAFETY: the caller's contract; places of other runs are masked.
-            let piece = unsafe { W::across_k::<1>(p, next, mask) };
-            for (line, piece) in lines.iter_mut().zip(piece) {
-                // SAFETY: registers only.
-                *line = unsafe { _mm512_or_si512(*line, piece) };
-            }
-        }
-        lines
-    }
-
     /// Packs words of these places to where `at` says: as [`across`], run after run.
     #[inline(always)]
     unsafe fn pack_across<const PARTS: usize, const STEP: usize, W: Word<PARTS>>(
@@ -346,8 +327,16 @@ impl Pieces {
     #[inline(always)]
     unsafe fn along_k<const PARTS: usize, W: Word<PARTS>>(&self, row: *const W::Stored) -> [__m512i; PARTS] {
         debug_assert_eq!(W::K, 1, "words of one value");
-        // SAFETY: the caller's contract.
-        unsafe { self.joined::<PARTS, W>(|offset| (row.wrapping_offset(offset), None)) }
+        let mut lines = [zeros(); PARTS];
+        for &(offset, mask) in &self.pieces[..self.count] {
+            // SAFETY: the caller's contract; places of other runs are masked.
+            let piece = unsafe { W::across_k::<1>(row.wrapping_offset(offset), None, mask) };
+            for (line, piece) in lines.iter_mut().zip(piece) {
+                // SAFETY: registers only.
+                *line = unsafe { _mm512_or_si512(*line, piece) };
+            }
+        }
+        lines
     }
 }
 
