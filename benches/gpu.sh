@@ -18,8 +18,9 @@
 #
 # Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch), BUDGET (seconds, 530), PRESETS ("preset:batch …" or
 # "file.json:batch …", the first of which is trained), DTYPES, STEPS (of measurements, 20), TRAIN_STEPS (20), RANDOM_PROGRAMS (of
-# selftest, 50), ONLY (a regular expression: the steps with such names), STEP_LIMIT (seconds that no step may exceed), STRETCH (of all
-# other limits, 1), ARCHITECTURE (90), PROCESSES (that prepare at a time: the cores).
+# selftest, 50), CASES (what names of selftest's cases have in common: no others, but for the ladder's), ONLY (a regular expression: the
+# steps with such names), STEP_LIMIT (seconds that no step may exceed), STRETCH (of all other limits, 1), ARCHITECTURE (90), PROCESSES
+# (that prepare at a time: the cores).
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -30,6 +31,8 @@ budget=${BUDGET:-530}
 presets=${PRESETS:-thesis:64 gpt2-small:16}
 dtypes=${DTYPES:-f32 tf32 bf16}
 steps=${STEPS:-20} train_steps=${TRAIN_STEPS:-20} random=${RANDOM_PROGRAMS:-50}
+# All of selftest, or the cases that are asked for.
+cases="--random $random ${CASES:+--filter $CASES}"
 call=${1:-}
 out=${2:-$root/target/gpu-run}
 
@@ -168,8 +171,8 @@ call_correct() {
     esac
   done
   for dtype in $dtypes; do
-    # shellcheck disable=SC2046 # lists of flags
-    step "selftest-$dtype" 150 bash -c 'in_shares "$@"' in_shares "$ours" selftest --device cuda --random "$random" $(dtype_flags "$dtype")
+    # shellcheck disable=SC2046,SC2086 # lists of flags
+    step "selftest-$dtype" 150 bash -c 'in_shares "$@"' in_shares "$ours" selftest --device cuda $cases $(dtype_flags "$dtype")
   done
   first=${presets%% *} preset=${first%%:*} batch=${first##*:}
   train cuda cuda "$preset" "$batch"
@@ -225,7 +228,7 @@ make_cubins() {
   {
     for dtype in $dtypes; do
       for ((part = 1; part <= 4 * processes; part++)); do
-        echo "selftest --device cuda --random $random $(dtype_flags "$dtype") --share $part/$((4 * processes))"
+        echo "selftest --device cuda $cases $(dtype_flags "$dtype") --share $part/$((4 * processes))"
       done
       for pair in $presets; do
         flags="$(model_flags "${pair%%:*}") --batch-size ${pair##*:} --device cuda $(dtype_flags "$dtype")"

@@ -264,13 +264,13 @@ fn a_small_transformer_and_its_gradients() {
     assert!(kernels.kernels.len() <= dots + 20, "{} kernels for {dots} products", kernels.kernels.len());
 }
 
-/// A convolution by one product whose operand is what a window of 3 × 3 sees.
-fn convolution(stride: usize) -> Graph {
+/// A convolution by one product whose operand is what a window of 3 × 3 sees of images with rows of `size`.
+fn convolution(size: usize, stride: usize) -> Graph {
     let mut graph = build("convolution", |b| {
-        let (x, w) = (float(b, "x", &[2, 3, 11, 11]), float(b, "w", &[4, 27]));
+        let (x, w) = (float(b, "x", &[2, 3, size, size]), float(b, "w", &[4, 27]));
         let windows = Windows { places: vec![3; 2], stride: vec![stride; 2], dilation: vec![1; 2] };
         let seen = b.op(windows, &[x]).unwrap();
-        let results = (11 - 3) / stride + 1;
+        let results = (size - 3) / stride + 1;
         let seen = b.permute(seen, &[1, 4, 5, 0, 2, 3]).unwrap();
         let seen = b.reshape(seen, &[27, 2 * results * results]).unwrap();
         let dot = DotGeneral {
@@ -288,10 +288,11 @@ fn convolution(stride: usize) -> Graph {
 }
 
 #[test]
-fn a_product_reads_what_a_window_that_moves_by_one_sees_as_it_lies() {
-    assert_eq!(check(&convolution(1)).kernels.len(), 1);
-    // Nothing lies side by side.
-    assert_eq!(check(&convolution(2)).kernels.len(), 2);
+fn a_product_reads_what_a_window_sees_as_it_lies() {
+    assert_eq!(check(&convolution(11, 1)).kernels.len(), 1);
+    assert_eq!(check(&convolution(16, 2)).kernels.len(), 1);
+    // Runs of five.
+    assert_eq!(check(&convolution(11, 2)).kernels.len(), 2);
 }
 
 /// Twelve sums of twelve rows: what follows them has as many elements as there are rows, but none for each row.

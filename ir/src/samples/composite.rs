@@ -4,12 +4,13 @@
 use super::{Operand, Table, Values, summation};
 use crate::{
     Binary, Builder, Compare, DType, DotGeneral, Gather, Iota, ReduceOp, Result, ScatterAdd, TensorType,
-    Unary, ValueId,
+    Unary, ValueId, Windows,
 };
 
 pub(super) fn add(table: &mut Table) {
     views(table);
     view_operands(table);
+    window_operands(table);
     rows(table);
     guarded(table);
     attention(table);
@@ -73,6 +74,41 @@ fn view_operands(table: &mut Table) {
     };
     let rounded = table.graph("operands.rounded", &[tame(&[7, 9]), tame(&[9, 5])], bf16);
     rounded.tolerance = summation(DType::BF16);
+}
+
+/// Products with what a window sees of two images, which lies in runs as long as their rows: in columns, as in a convolution, in rows, and
+/// summed over, as in the gradient of a weight.
+fn window_operands(table: &mut Table) {
+    for step in [1, 2] {
+        let size = 16 / step + 1;
+        let seen = |b: &mut Builder<'_>, x: ValueId| {
+            let padded = b.pad(x, &[0, 0, 1, 1], &[0, 0, 1, 1], 0.0)?;
+            let windows = Windows { places: vec![3; 2], stride: vec![step; 2], dilation: vec![1; 2] };
+            let seen = b.op(windows, &[padded])?;
+            let places = b.permute(seen, &[1, 4, 5, 0, 2, 3])?;
+            b.reshape(places, &[27, 2 * size * size])
+        };
+        let columns = |b: &mut Builder<'_>, x: &[ValueId]| {
+            let seen = seen(b, x[0])?;
+            b.matmul(x[1], seen)
+        };
+        let rows = |b: &mut Builder<'_>, x: &[ValueId]| {
+            let seen = seen(b, x[0])?;
+            let seen = b.permute(seen, &[1, 0])?;
+            b.matmul(seen, x[1])
+        };
+        let image = tame(&[2, 3, 17, 17]);
+        let name = |product: &str| format!("operands.windows.{product}.{step}");
+        table.graph(&name("columns"), &[image.clone(), tame(&[5, 27])], columns).tolerance = 2e-5;
+        table.graph(&name("rows"), &[image.clone(), tame(&[27, 5])], rows).tolerance = 2e-5;
+        let summed = [image, tame(&[5, 2 * size * size])];
+        let sums = |b: &mut Builder<'_>, x: &[ValueId]| {
+            let seen = seen(b, x[0])?;
+            let seen = b.permute(seen, &[1, 0])?;
+            b.matmul(x[1], seen)
+        };
+        table.graph(&name("sums"), &summed, sums).tolerance = 5e-5;
+    }
 }
 
 fn softmax(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId> {

@@ -465,7 +465,7 @@ impl Candidate<'_> {
                 if guard.is_empty() && chooses_matrix(index, &region, space) =>
             {
                 let is_packed_fast = match self.free[value.index()] {
-                    true => is_matrix(index, space) || overlaps(index, space) && lies_in_runs(index, space),
+                    true => is_matrix(index, space) || lies_in_runs(index, space),
                     false => computing.is_empty() || is_matrix(index, space) || !overlaps(index, space),
                 };
                 if !is_packed_fast {
@@ -485,19 +485,23 @@ fn chooses_matrix(index: &Index, region: &Region, space: &Space) -> bool {
     index.indirect.iter().all(|term| !region.varies(term.value, within.clone(), &extents))
 }
 
-/// Elements side by side from which on an operand is packed as it lies.
+/// Elements in a run from which on an operand is packed as it lies.
 const RUN: usize = 7;
+/// How far apart columns of a run may lie: windows go one or two steps.
+const MOST_APART: i64 = 2;
 
 /// Whether an operand's rows (or columns), or what is summed of it, lie in runs that are long enough to be packed as they lie.
 fn lies_in_runs(index: &Index, space: &Space) -> bool {
     let (extents, domain) = (space.extents(), space.domain());
-    let is_run = |axes: std::ops::Range<usize>| {
+    let is_run = |axes: std::ops::Range<usize>, apart: i64| {
         let inner = axes.rev().find(|&axis| extents[axis] > 1 && index.strides[axis] != 0);
-        inner.is_some_and(|axis| index.strides[axis] == 1 && extents[axis] >= RUN)
+        inner.is_some_and(|axis| (1..=apart).contains(&index.strides[axis]) && extents[axis] >= RUN)
     };
-    let columns = space.strides_along(index, Role::Column);
-    is_run(if columns { domain.column_axes() } else { domain.row_axes() })
-        || is_run(domain.axes.len()..extents.len())
+    is_run(domain.axes.len()..extents.len(), 1)
+        || match space.strides_along(index, Role::Column) {
+            true => is_run(domain.column_axes(), MOST_APART),
+            false => is_run(domain.row_axes(), 1),
+        }
 }
 
 /// Whether an operand's rows (or columns) and summed axes each have one stride, one of them 1, so that packing it

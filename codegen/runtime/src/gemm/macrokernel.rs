@@ -248,8 +248,9 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                     packer.rows_from(size, most(prologue), out, block);
                 }
                 None => {
-                    let source = (&self.a.from(rows.start, k), self.gemm.job.a.element);
-                    packer.rows(source, size, out, stage);
+                    // Rows in runs lie evenly in most blocks.
+                    let block = self.a.from(rows.start, k).part(size.0, size.1);
+                    packer.rows((&block, self.gemm.job.a.element), size, out, stage);
                 }
             }
         }

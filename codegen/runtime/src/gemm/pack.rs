@@ -47,6 +47,18 @@ impl Offsets<'_> {
         }
     }
 
+    /// The distance between the first `count` elements, if it is the same for all of them.
+    fn stride_of(self, count: usize) -> Option<isize> {
+        match self {
+            Offsets::Strided(stride) => Some(stride),
+            Offsets::Table(table) => {
+                let mut distances = table[..count].windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+                let first = distances.next()?;
+                distances.all(|distance| distance == first).then_some(first)
+            }
+        }
+    }
+
     /// How far apart columns in a table lie, one or two, in runs that are long enough to be packed as they lie.
     pub(super) fn step_of_runs(self, count: usize) -> Option<isize> {
         match self {
@@ -234,6 +246,17 @@ impl<'a> Source<'a> {
             Offsets::Table(table) => (0, Offsets::Table(&table[i..])),
         };
         let ((outer_start, outer), (k_start, k)) = (start(self.outer, outer), start(self.k, k));
+        let bytes = outer_start.wrapping_add(k_start).wrapping_mul(self.size as isize);
+        Source { base: self.base.wrapping_offset(bytes), outer, k, ..*self }
+    }
+
+    /// The first `count` × `depth` elements of this part, with a stride in place of a table for each axis where they lie evenly.
+    pub(super) fn part(&self, count: usize, depth: usize) -> Source<'a> {
+        let even = |offsets: Offsets<'a>, count: usize| match offsets.stride_of(count) {
+            Some(stride) => (offsets.at(0), Offsets::Strided(stride)),
+            None => (0, offsets),
+        };
+        let ((outer_start, outer), (k_start, k)) = (even(self.outer, count), even(self.k, depth));
         let bytes = outer_start.wrapping_add(k_start).wrapping_mul(self.size as isize);
         Source { base: self.base.wrapping_offset(bytes), outer, k, ..*self }
     }

@@ -30,13 +30,15 @@ enum Lie {
     Tables,
     /// Rows in runs of seven, k shuffled.
     Runs,
+    /// Rows in runs of a hundred, in which whole blocks lie; k by a table that starts somewhere and is even.
+    LongRuns,
     /// k in runs of seven, rows shuffled.
     KRuns,
     /// Rows two apart in runs of twenty, k shuffled.
     StepRuns,
 }
 
-const LIES: [Lie; 9] = [
+const LIES: [Lie; 10] = [
     Lie::KUnit,
     Lie::OuterUnit,
     Lie::Sparse,
@@ -44,6 +46,7 @@ const LIES: [Lie; 9] = [
     Lie::KTable,
     Lie::Tables,
     Lie::Runs,
+    Lie::LongRuns,
     Lie::KRuns,
     Lie::StepRuns,
 ];
@@ -90,6 +93,10 @@ impl Data {
             Lie::Runs => (
                 Axis::Table((0..outer as isize).map(|i| i / 7 * 9 + i % 7).collect()),
                 table(2 * outer, k, random),
+            ),
+            Lie::LongRuns => (
+                Axis::Table((0..outer as isize).map(|i| i / 100 * 103 + i % 100).collect()),
+                Axis::Table((0..k as isize).map(|p| 2 * outer as isize * (p + 1)).collect()),
             ),
             Lie::KRuns => (
                 table(2 * k, outer, random),
