@@ -18,7 +18,7 @@
 #
 # Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch), BUDGET (seconds, 530), PRESETS ("preset:batch …" or
 # "file.json:batch …", the first of which is trained), DTYPES, STEPS (of measurements, 20), TRAIN_STEPS (20), RANDOM_PROGRAMS (of
-# selftest, 50), CASES (what names of selftest's cases have in common: no others, but for the ladder's), ONLY (a regular expression: the
+# selftest, 50), CASES (one word: selftest, but not the ladder, runs only cases whose names contain it), ONLY (a regular expression: the
 # steps with such names), STEP_LIMIT (seconds that no step may exceed), STRETCH (of all other limits, 1), ARCHITECTURE (90), PROCESSES
 # (that prepare at a time: the cores).
 set -uo pipefail

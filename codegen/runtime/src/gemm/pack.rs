@@ -245,9 +245,7 @@ impl<'a> Source<'a> {
             Offsets::Strided(_) => (offsets.at(i), offsets),
             Offsets::Table(table) => (0, Offsets::Table(&table[i..])),
         };
-        let ((outer_start, outer), (k_start, k)) = (start(self.outer, outer), start(self.k, k));
-        let bytes = outer_start.wrapping_add(k_start).wrapping_mul(self.size as isize);
-        Source { base: self.base.wrapping_offset(bytes), outer, k, ..*self }
+        self.starting(start(self.outer, outer), start(self.k, k))
     }
 
     /// The first `count` × `depth` elements of this part, with a stride in place of a table for each axis where they lie evenly.
@@ -256,9 +254,13 @@ impl<'a> Source<'a> {
             Some(stride) => (offsets.at(0), Offsets::Strided(stride)),
             None => (0, offsets),
         };
-        let ((outer_start, outer), (k_start, k)) = (even(self.outer, count), even(self.k, depth));
-        let bytes = outer_start.wrapping_add(k_start).wrapping_mul(self.size as isize);
-        Source { base: self.base.wrapping_offset(bytes), outer, k, ..*self }
+        self.starting(even(self.outer, count), even(self.k, depth))
+    }
+
+    /// The part with these axes, each of which starts so many elements further on.
+    fn starting(&self, outer: (isize, Offsets<'a>), k: (isize, Offsets<'a>)) -> Source<'a> {
+        let bytes = outer.0.wrapping_add(k.0).wrapping_mul(self.size as isize);
+        Source { base: self.base.wrapping_offset(bytes), outer: outer.1, k: k.1, ..*self }
     }
 
     /// Where one element lies.
