@@ -4,12 +4,12 @@
 //! back end if its results equal the interpretation.
 
 use super::{
-    Bound, Buffer, BufferId, BufferRole, CollectiveCall, Consumer, Contraction, Direction, Form, Index,
-    Instr, InstrKind, Kernel, KernelGraph, Loop, Operand, Product, Region, Scalar, StoreMode, Window,
+    Bound, Buffer, BufferId, BufferRole, CollectiveCall, Consumer, Contraction, Direction, Domain, Form,
+    Index, Instr, InstrKind, Kernel, KernelGraph, Loop, Operand, Product, Region, Scalar, StoreMode, Window,
 };
 use crate::evaluate::{Array, Precision, for_each_position, room};
 use crate::{Cast, DType, IrError, Op, ReduceOp, Result, Select, TensorType, random};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The values of buffers by number.
 type Memory = Vec<Vec<f64>>;
@@ -189,7 +189,7 @@ fn run(graph: &KernelGraph, kernel: &Kernel, memory: &mut Memory, precision: Pre
             InstrKind::Reduce(op, direction, x) => {
                 reduce(*op, *direction, instr.dtype, kernel, &points, &values[x.0 as usize])
             }
-            InstrKind::Producer(i) => product(&kernel.products()[*i], memory, &points, precision),
+            InstrKind::Producer(i) => product(&kernel.products()[*i], domain, memory, &points, precision),
             _ => column(instr, &kernel.region, memory, &points, &values, &is_there),
         };
         column.iter_mut().for_each(|x| *x = precision.round(instr.dtype, *x));
@@ -325,13 +325,8 @@ fn reduce(
         Direction::Columns => domain.column_axes(),
         Direction::Rows => domain.row_axes(),
     };
-    // The number, row-major, of the first point that is reduced with this one.
-    let first = |point: &[usize]| {
-        let axes = point.iter().zip(&domain.axes).enumerate();
-        axes.fold(0, |first, (axis, (&at, &extent))| {
-            first * extent.max(1) + if reduced.contains(&axis) { 0 } else { at }
-        })
-    };
+    // Of all points that are reduced together.
+    let first = |point: &[usize]| first_of(point, &domain.axes, |axis| !reduced.contains(&axis));
     let mut results = vec![op.identity(dtype); points.count];
     for (point, &value) in points.iter().zip(values).filter(|(point, _)| counts(kernel, point)) {
         let result = &mut results[first(point)];
@@ -368,18 +363,67 @@ fn consume(
     // Elements that no point adds to stay as they are.
     let mut sums: Vec<Option<f64>> = vec![None; memory[result].len()];
     let mut columns = Points::of(&vec![0; all.axes], &consumer.p);
+    let mut sides = Sides::new(&consumer.with, &kernel.domain, &consumer.p, precision);
     for (point, r) in all.iter().zip(r) {
         columns.begin_with(point);
-        let factors = counts(kernel, point).then(|| side(&consumer.with, memory, &columns, precision));
+        let factors = counts(kernel, point).then(|| sides.at(point, memory));
         for (at, column) in columns.iter().enumerate() {
             let place = position(&consumer.index, column, &|_| unreachable!("checked by the verifier"));
-            *sums[place as usize].get_or_insert(0.0) +=
-                factors.as_ref().map_or(0.0, |factors| r * factors[at]);
+            *sums[place as usize].get_or_insert(0.0) += factors.map_or(0.0, |factors| r * factors[at]);
         }
     }
     for (element, sum) in memory[result].iter_mut().zip(sums) {
         *element = sum.map_or(*element, |sum| precision.round(consumer.dtype, sum));
     }
+}
+
+/// The elements of an operand at all points of some axes, behind a point of the domain. They are computed once for points between which
+/// nothing differs that the operand depends on.
+struct Sides<'a> {
+    operand: &'a Operand,
+    domain: &'a Domain,
+    /// Whether the operand depends on each axis of the domain.
+    depends: Vec<bool>,
+    points: Points,
+    /// By the number, row-major, of the first point with these elements.
+    known: HashMap<usize, Vec<f64>>,
+    precision: Precision,
+}
+
+/// The most numbers of an operand that are kept.
+const KEPT: usize = 1 << 23;
+
+impl<'a> Sides<'a> {
+    fn new(operand: &'a Operand, domain: &'a Domain, extents: &[usize], precision: Precision) -> Self {
+        let axes = domain.axes.len();
+        let depends = |axis| operand.region.varies(operand.value, axis..axis + 1, domain);
+        Sides {
+            operand,
+            domain,
+            depends: (0..axes).map(depends).collect(),
+            points: Points::of(&vec![0; axes], extents),
+            known: HashMap::new(),
+            precision,
+        }
+    }
+
+    fn at(&mut self, point: &[usize], memory: &Memory) -> &[f64] {
+        let first = first_of(point, &self.domain.axes, |axis| self.depends[axis]);
+        if (self.known.len() + 1).saturating_mul(self.points.count) > KEPT {
+            self.known.clear();
+        }
+        let (points, operand, precision) = (&mut self.points, self.operand, self.precision);
+        self.known.entry(first).or_insert_with(|| {
+            points.begin_with(point);
+            side(operand, memory, points, precision)
+        })
+    }
+}
+
+/// The number, row-major, of the point that is where this one is along some axes, and first along the others.
+fn first_of(point: &[usize], extents: &[usize], is_kept: impl Fn(usize) -> bool) -> usize {
+    let axes = point.iter().zip(extents).enumerate();
+    axes.fold(0, |first, (axis, (&at, &extent))| first * extent.max(1) + if is_kept(axis) { at } else { 0 })
 }
 
 /// The elements of an operand at these points.
@@ -394,15 +438,19 @@ fn side(operand: &Operand, memory: &Memory, points: &Points, precision: Precisio
 }
 
 /// The entries of a product.
-fn product(product: &Product, memory: &Memory, points: &Points, precision: Precision) -> Vec<f64> {
-    let mut terms = Points::of(&vec![0; points.axes], &product.k);
+fn product(
+    product: &Product,
+    domain: &Domain,
+    memory: &Memory,
+    points: &Points,
+    precision: Precision,
+) -> Vec<f64> {
+    let sides = |operand| Sides::new(operand, domain, &product.k, precision);
+    let (mut a, mut b) = (sides(&product.a), sides(&product.b));
     let entry = |point: &[usize]| {
-        terms.begin_with(point);
-        let side = |operand| side(operand, memory, &terms, precision);
-        let (a, b) = (side(&product.a), side(&product.b));
-        let factors = a.into_iter().zip(b);
+        let factors = a.at(point, memory).iter().zip(b.at(point, memory));
         if product.dtype.is_integer() {
-            let sum = factors.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
+            let sum = factors.fold(0i64, |sum, (&a, &b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
             return product.dtype.round(f64::from(sum as u32));
         }
         precision.round(product.dtype, factors.map(|(a, b)| a * b).sum())
@@ -413,7 +461,7 @@ fn product(product: &Product, memory: &Memory, points: &Points, precision: Preci
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{Domain, Store};
+    use crate::kernel::Store;
     use crate::{Binary, Unary};
 
     /// Softmax of two rows, written by hand.

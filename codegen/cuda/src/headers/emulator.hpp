@@ -96,13 +96,22 @@ struct Thread {
   int product_group;
   std::vector<Sums> sums;
   bool has_begun, has_published;
+  int exchange;
 };
 
+// What the lanes of a warp show each other.
+struct Exchange {
+  u64 values[32];
+  u32 words[32][4];
+  // Of a product of a warp: the rows of its first operand, the columns of its second one.
+  float rows[16][16], columns[8][16];
+};
+
+// Exchanges take turns with two places: who writes to the next one may be ahead of who still reads the last one, and cannot be further
+// ahead, since every exchange waits for all lanes once.
 struct Warp {
   int arrived;
-  u64 exchanged[32];
-  u32 words[32][4];
-  float a[32][8], b[32][4];
+  Exchange exchanges[2];
 };
 
 inline Schedule schedule;
@@ -200,7 +209,10 @@ struct Order {
   bool is_backwards;
   explicit Order(int count)
       : count(count), first(shuffles() ? draw() % count : 0), is_backwards(shuffles() ? draw() % 2 : schedule.warp_greedy) {}
-  int operator[](int i) const { return (first + (is_backwards ? count - 1 - i : i)) % count; }
+  int operator[](int i) const {
+    const int at = first + (is_backwards ? count - 1 - i : i);
+    return at < count ? at : at - count;
+  }
 };
 
 // One turn for each thread of a warp, or as many as it can use.
@@ -235,6 +247,7 @@ inline void run_block() {
     thread.product_group = 0;
     thread.sums.clear();
     thread.has_begun = thread.has_published = false;
+    thread.exchange = 0;
     prepare(thread);
   }
   for (;;) {
@@ -332,7 +345,11 @@ inline void* launched(size_t offset, size_t bytes) {
   return launched_shared.data()->bytes + offset;
 }
 
-inline Warp& own_warp() { return warps[current->number / 32]; }
+// Where the lanes of this thread's warp show each other something next.
+inline Exchange& next_exchange() {
+  current->exchange ^= 1;
+  return warps[current->number / 32].exchanges[current->exchange];
+}
 
 inline void write(void* to, const Copy& copy) {
   memset(to, 0, copy.size);
@@ -357,13 +374,12 @@ inline void copy(const Copy& copy) {
 #define __syncwarp() emulator::wait_for_warp()
 
 template <class T> T shuffle_xor(T value, int bits) {
-  auto& warp = emulator::own_warp();
+  auto& exchange = emulator::next_exchange();
   const int lane = emulator::current->number % 32;
-  memcpy(&warp.exchanged[lane], &value, sizeof value);
+  memcpy(&exchange.values[lane], &value, sizeof value);
   emulator::wait_for_warp();
   T other;
-  memcpy(&other, &warp.exchanged[lane ^ bits], sizeof other);
-  emulator::wait_for_warp();
+  memcpy(&other, &exchange.values[lane ^ bits], sizeof other);
   return other;
 }
 inline bool any_of_warp(bool holds) {
@@ -408,13 +424,13 @@ template <int GROUPS> void copy_wait() {
 // As the PTX manual has `ldmatrix.m8n8.x4`, with and without `.trans`. Lines of a matrix are read together: each has to lie in banks
 // of its own, which costs nothing but time on a card, and is an error here.
 template <bool IS_TRANSPOSED> void load_matrices(u32* words, const void* line) {
-  auto& warp = emulator::own_warp();
+  auto& exchange = emulator::next_exchange();
   const int lane = emulator::current->number % 32, g = lane / 4, q = lane % 4;
   if ((uintptr_t)line % 16) emulator::stop(8, "a line of a matrix", "is not aligned");
-  memcpy(&warp.exchanged[lane], &line, sizeof line);
+  memcpy(&exchange.values[lane], &line, sizeof line);
   emulator::wait_for_warp();
   for (int i = 0; i < 4; i++) {
-    const u64* lines = &warp.exchanged[8 * i];
+    const u64* lines = &exchange.values[8 * i];
     unsigned banks = 0;
     for (int j = 0; j < 8; j++) banks |= 1u << lines[j] / 16 % 8;
     if (banks != 0xff) emulator::stop(10, "lines of a matrix", "lie in the same banks");
@@ -423,6 +439,7 @@ template <bool IS_TRANSPOSED> void load_matrices(u32* words, const void* line) {
       numbers[part] = IS_TRANSPOSED ? ((const u16*)lines[2 * q + part])[g] : ((const u16*)lines[g])[2 * q + part];
     memcpy(&words[i], numbers, 4);
   }
+  // No lane writes to what another one still reads.
   emulator::wait_for_warp();
 }
 
@@ -494,24 +511,28 @@ namespace emulator {
 // d += a·b of a warp. The layouts of operands and sums are those of the PTX manual, `mma.m16n8k16` and `mma.m16n8k8`:
 // lane 4g + q has of a the rows g and g + 8, of b the column g, of d the rows g and g + 8 and the columns 2q and 2q + 1.
 template <int DEPTH, class Value> void multiply(float* d, const u32* a, const u32* b, Value value) {
-  Warp& warp = own_warp();
+  Exchange& exchange = next_exchange();
   const int lane = current->number % 32, g = lane / 4, q = lane % 4;
   constexpr int PER_WORD = DEPTH / 8;  // Two numbers of 16 bits or one of 32.
-  for (int i = 0; i < 4 * PER_WORD; i++) warp.a[lane][i] = value(a[i / PER_WORD], i % PER_WORD);
-  for (int i = 0; i < 2 * PER_WORD; i++) warp.b[lane][i] = value(b[i / PER_WORD], i % PER_WORD);
-  wait_for_warp();
-  for (int i = 0; i < 4; i++) {
-    const int row = g + 8 * (i / 2), column = 2 * q + i % 2;
-    float sum = d[i];
-    for (int k = 0; k < DEPTH; k++) {
-      const int upper = k / (4 * PER_WORD), owner = k / PER_WORD % 4, part = k % PER_WORD;
-      sum += warp.a[row % 8 * 4 + owner][(row / 8 + 2 * upper) * PER_WORD + part] * warp.b[column * 4 + owner][upper * PER_WORD + part];
+  for (int half = 0; half < 2; half++)
+    for (int part = 0; part < PER_WORD; part++) {
+      const int k = (4 * half + q) * PER_WORD + part;
+      exchange.rows[g][k] = value(a[2 * half], part);
+      exchange.rows[g + 8][k] = value(a[2 * half + 1], part);
+      exchange.columns[g][k] = value(b[half], part);
     }
-    d[i] = sum;
-  }
   wait_for_warp();
+  const float *upper = exchange.rows[g], *lower = exchange.rows[g + 8];
+  const float *left = exchange.columns[2 * q], *right = exchange.columns[2 * q + 1];
+  float sums[4] = {d[0], d[1], d[2], d[3]};
+  for (int k = 0; k < DEPTH; k++) {
+    sums[0] += upper[k] * left[k];
+    sums[1] += upper[k] * right[k];
+    sums[2] += lower[k] * left[k];
+    sums[3] += lower[k] * right[k];
+  }
+  memcpy(d, sums, sizeof sums);
 }
-
 }  // namespace emulator
 
 inline void mma_bf16(float* d, const u32* a, const u32* b) {
@@ -589,44 +610,51 @@ struct f16;
 
 namespace emulator {
 
-// A number of an operand: its row and term count from those of the matrix. As the PTX manual has the layouts "128B swizzling" of K-major
+// The terms of a row of an operand; the row counts from that of the matrix. As the PTX manual has the layouts "128B swizzling" of K-major
 // and MN-major matrices, and the matrix descriptor.
-template <bool ALONG_ROWS> u16 number(u64 matrix, int row, int term) {
+template <bool ALONG_ROWS, int TERMS> void read_row(u16* terms, u64 matrix, int row) {
   if (matrix >> 62 != 1 || (matrix >> 49 & 7)) stop(11, "the matrix of a product", "is not swizzled as it should be");
   const auto offset = [&](int from) { return (matrix >> from & 0x3fff) * 16; };
-  u64 address = offset(0);
-  if (ALONG_ROWS)
-    address += row / 64 * offset(16) + term / 8 * offset(32) + term % 8 * 128 + row % 64 * 2;
-  else
-    address += row / 8 * offset(32) + row % 8 * 128 + term * 2;
-  address ^= address >> 3 & 0x70;
-  if (address + 2 > published.size() * sizeof(Piece)) stop(11, "the matrix of a product", "is outside of shared memory");
-  u16 bits;
-  memcpy(&bits, published.data()->bytes + address, 2);
-  return bits;
+  const u64 next_lines = offset(32), size = published.size() * sizeof(Piece);
+  u64 line = offset(0) + (ALONG_ROWS ? row / 64 * offset(16) + row % 64 * 2 : row / 8 * next_lines + row % 8 * 128);
+  // Terms that lie together: pieces of 16 bytes stay whole.
+  constexpr int TOGETHER = ALONG_ROWS ? 1 : 8;
+  for (int term = 0; term < TERMS; term += TOGETHER) {
+    u64 address = line + (ALONG_ROWS ? term / 8 * next_lines + term % 8 * 128 : term * 2);
+    address ^= address >> 3 & 0x70;
+    if (address + 2 * TOGETHER > size) stop(11, "the matrix of a product", "is outside of shared memory");
+    memcpy(terms + term, published.data()->bytes + address, 2 * TOGETHER);
+  }
 }
-
 }  // namespace emulator
 
 template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct WarpgroupProduct {
   static constexpr int COUNT = COLUMNS / 2, TERMS = 16;
 
+  // That of `numbers.cuh`, which may lie in the namespace of a function.
+  static void widen_row(float* values, const u16* bits) {
+    for (int k = 0; k < TERMS; k++) values[k] = widen(T{bits[k]});
+  }
+
   static void add(float* results, const emulator::Rows& a_rows, u64 b_matrix) {
     const int thread = emulator::current->number % 128, g = thread % 32 / 4, q = thread % 4;
-    // That of `numbers.cuh`, which may lie in the namespace of a function.
-    const auto value = [](u16 bits) { return widen(T{bits}); };
-    float a[2][TERMS];
-    for (int half = 0; half < 2; half++)
+    u16 bits[TERMS];
+    float upper[TERMS], lower[TERMS], b[TERMS];
+    for (int half = 0; half < 2; half++) {
+      if (!a_rows.words) emulator::read_row<A_ALONG_ROWS, TERMS>(bits, a_rows.matrix, thread / 32 * 16 + half * 8 + g);
+      widen_row(half ? lower : upper, a_rows.words ? a_rows.numbers[half] : bits);
+    }
+    for (int at = 0; at < COUNT; at += at % 4 ? 3 : 1) {
+      // Two sums of this column, in the upper and the lower row.
+      emulator::read_row<B_ALONG_ROWS, TERMS>(bits, b_matrix, at / 4 * 8 + 2 * q + at % 4);
+      widen_row(b, bits);
+      float first = results[at], second = results[at + 2];
       for (int k = 0; k < TERMS; k++) {
-        const int row = thread / 32 * 16 + half * 8 + g;
-        a[half][k] = value(a_rows.words ? a_rows.numbers[half][k] : emulator::number<A_ALONG_ROWS>(a_rows.matrix, row, k));
+        first += upper[k] * b[k];
+        second += lower[k] * b[k];
       }
-    for (int column = 0; column < COLUMNS; column++) {
-      if (column % 8 / 2 != q) continue;
-      for (int k = 0; k < TERMS; k++) {
-        const float b = value(emulator::number<B_ALONG_ROWS>(b_matrix, column, k));
-        for (int half = 0; half < 2; half++) results[column / 8 * 4 + half * 2 + column % 2] += a[half][k] * b;
-      }
+      results[at] = first;
+      results[at + 2] = second;
     }
   }
 
@@ -638,17 +666,16 @@ template <class T, int COLUMNS, bool A_ALONG_ROWS, bool B_ALONG_ROWS> struct War
 
   // Lane 4g + q has, of the rows g and g + 8, the terms 2q and 2q + 1 as words 0 and 1, and 2q + 8 and 2q + 9 as words 2 and 3.
   static void start(float* sums, const u32* a, u64 b) {
-    auto& warp = emulator::own_warp();
+    auto& exchange = emulator::next_exchange();
     const int lane = emulator::current->number % 32, g = lane / 4;
     emulator::Rows rows{};
     rows.words = a;
     memcpy(rows.fragments, a, sizeof rows.fragments);
-    for (int i = 0; i < 4; i++) warp.words[lane][i] = a[i];
+    for (int i = 0; i < 4; i++) exchange.words[lane][i] = a[i];
     emulator::wait_for_warp();
     for (int half = 0; half < 2; half++)
       for (int k = 0; k < TERMS; k++)
-        rows.numbers[half][k] = (u16)(warp.words[4 * g + k % 8 / 2][k / 8 * 2 + half] >> (k % 2 * 16));
-    emulator::wait_for_warp();
+        rows.numbers[half][k] = (u16)(exchange.words[4 * g + k % 8 / 2][k / 8 * 2 + half] >> (k % 2 * 16));
     start_rows(sums, rows, b, true);
   }
 
