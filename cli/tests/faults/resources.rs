@@ -4,6 +4,7 @@ use crate::files::{TRAIN, whole};
 use crate::shim::{Fault, NO_SPACE, Tried, library, run};
 use crate::workplace::{Workplace, end, message};
 use kernfusion_lm::checkpoint::CHECKPOINT_FILE;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What commands of each kind take.
 fn commands() -> [String; 4] {
@@ -27,28 +28,27 @@ fn workplace() -> Workplace {
     work
 }
 
-/// Lets one reservation after another fail, and says how many there were.
-fn each(calls: &str, judge: &mut dyn FnMut(&str, Tried)) -> usize {
+/// Lets one reservation after another fail, of all commands at the same time, and says how many there were.
+fn each(calls: &str, judge: &(dyn Fn(&str, Tried) + Sync)) -> usize {
     let Some(library) = library() else { return usize::MAX };
-    let (work, mut faults) = (workplace(), 0);
-    for flags in commands() {
-        for number in 1.. {
-            let fault = Fault { text: "", ..NO_SPACE };
-            let tried = run(&work, library, &flags, calls, &number.to_string(), fault);
-            if tried.failed.is_none() {
-                break;
-            }
-            faults += 1;
-            judge(&flags, tried);
-        }
-    }
+    let of_command = |flags: &str| {
+        let work = workplace();
+        let fault = Fault { text: "", ..NO_SPACE };
+        let tried = (1..).map(|number: usize| run(&work, library, flags, calls, &number.to_string(), fault));
+        tried.take_while(|tried| tried.failed.is_some()).map(|tried| judge(flags, tried)).count()
+    };
+    let commands = commands();
+    let faults = std::thread::scope(|scope| {
+        let threads: Vec<_> = commands.iter().map(|flags| scope.spawn(|| of_command(flags))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
     eprintln!("{faults} faults of {calls}");
     faults
 }
 
 #[test]
 fn memory_that_is_refused_is_an_error_with_its_size() {
-    let faults = each("mmap,posix_memalign", &mut |flags, Tried { ended, failed }| {
+    let faults = each("mmap,posix_memalign", &|flags, Tried { ended, failed }| {
         let (call, _) = failed.unwrap();
         if ended.code == Some(0) {
             return;
@@ -62,9 +62,9 @@ fn memory_that_is_refused_is_an_error_with_its_size() {
 #[test]
 fn threads_that_do_not_start_are_an_error_or_fewer_threads() {
     let whole = whole();
-    let mut fewer = 0;
-    let faults = each("pthread_create", &mut |flags, Tried { ended, .. }| match ended.code {
-        Some(0) => fewer += 1,
+    let fewer = AtomicUsize::new(0);
+    let faults = each("pthread_create", &|flags, Tried { ended, .. }| match ended.code {
+        Some(0) => drop(fewer.fetch_add(1, Ordering::Relaxed)),
         _ => assert!(message(ended, flags).contains("temporarily unavailable")),
     });
     assert!(faults > 2, "{faults}");
@@ -80,7 +80,7 @@ fn threads_that_do_not_start_are_an_error_or_fewer_threads() {
         .filter(|tried| tried.ended.code == Some(0))
         .map(|_| std::fs::read(work.path("run").join(CHECKPOINT_FILE)).unwrap())
         .collect();
-    assert!(ends.len() >= 2 && ends.iter().all(|bytes| *bytes == whole), "{} {fewer}", ends.len());
+    assert!(ends.len() >= 2 && ends.iter().all(|bytes| *bytes == whole), "{} {fewer:?}", ends.len());
 }
 
 #[test]
