@@ -390,7 +390,7 @@ struct Sides<'a> {
     precision: Precision,
 }
 
-/// The most numbers of an operand that are kept.
+/// The most numbers of an operand that are kept: 64 MiB.
 const KEPT: usize = 1 << 23;
 
 impl<'a> Sides<'a> {

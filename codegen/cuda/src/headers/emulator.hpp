@@ -616,7 +616,7 @@ template <bool ALONG_ROWS, int TERMS> void read_row(u16* terms, u64 matrix, int 
   if (matrix >> 62 != 1 || (matrix >> 49 & 7)) stop(11, "the matrix of a product", "is not swizzled as it should be");
   const auto offset = [&](int from) { return (matrix >> from & 0x3fff) * 16; };
   const u64 next_lines = offset(32), size = published.size() * sizeof(Piece);
-  u64 line = offset(0) + (ALONG_ROWS ? row / 64 * offset(16) + row % 64 * 2 : row / 8 * next_lines + row % 8 * 128);
+  const u64 line = offset(0) + (ALONG_ROWS ? row / 64 * offset(16) + row % 64 * 2 : row / 8 * next_lines + row % 8 * 128);
   // Terms that lie together: pieces of 16 bytes stay whole.
   constexpr int TOGETHER = ALONG_ROWS ? 1 : 8;
   for (int term = 0; term < TERMS; term += TOGETHER) {
