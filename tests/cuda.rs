@@ -262,7 +262,7 @@ fn functions_do_not_depend_on_the_iterations_of_loops() {
 
 /// What the presets' own sizes ask for: a quarter of the functions, each compiled for one of the architectures, others for each number that
 /// `KERNFUSION_SEED` is, which changes with the commit; or every function for each of them if `KERNFUSION_ARCHITECTURES` is `all`, which takes
-/// ten minutes.
+/// nine minutes.
 #[cfg(feature = "cuda")]
 mod presets_compile {
     use super::*;
