@@ -276,7 +276,7 @@ mod presets_compile {
     /// The one with products of warpgroups.
     const HOPPER: &str = "sm_90a";
 
-    /// The functions of one of so many shares are compiled.
+    /// One function in four is compiled, unless all are.
     const SHARES: usize = 4;
 
     /// Presets whose kernels have the form of those of another one.

@@ -257,7 +257,7 @@ impl<'a> Source<'a> {
         self.starting(even(self.outer, count), even(self.k, depth))
     }
 
-    /// The part with these axes, each of which starts so many elements further on.
+    /// The part that begins at an offset, in elements, along each axis, with the offsets of its own elements from there.
     fn starting(&self, outer: (isize, Offsets<'a>), k: (isize, Offsets<'a>)) -> Source<'a> {
         let bytes = outer.0.wrapping_add(k.0).wrapping_mul(self.size as isize);
         Source { base: self.base.wrapping_offset(bytes), outer: outer.1, k: k.1, ..*self }
