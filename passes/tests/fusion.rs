@@ -295,6 +295,35 @@ fn a_product_reads_what_a_window_sees_as_it_lies() {
     assert_eq!(check(&convolution(11, 2)).kernels.len(), 2);
 }
 
+/// Attention's product with the values, whose heads are joined, is written as the next product reads it: packing rows that lie in runs takes
+/// longer than packing a matrix.
+#[test]
+fn joined_heads_are_written_in_the_order_that_a_product_reads() {
+    let mut graph = build("heads", |b| {
+        let (weights, values) = (float(b, "weights", &[2, 3, 10, 10]), float(b, "values", &[2, 3, 10, 8]));
+        let w = float(b, "w", &[24, 5]);
+        let product = |lhs_contract: usize, batch: &[usize], rhs_contract: usize| DotGeneral {
+            lhs_batch: batch.to_vec(),
+            rhs_batch: batch.to_vec(),
+            lhs_contract: vec![lhs_contract],
+            rhs_contract: vec![rhs_contract],
+            dtype: DType::F32,
+        };
+        let heads = b.op(product(3, &[0, 1], 2), &[weights, values]).unwrap();
+        let heads = b.permute(heads, &[0, 2, 1, 3]).unwrap();
+        let joined = b.reshape(heads, &[20, 24]).unwrap();
+        b.op(product(1, &[], 0), &[joined, w]).unwrap();
+    });
+    let last = graph.ids().last().expect("nodes");
+    graph.output("y", last);
+    let kernels = check(&graph);
+    let [_, projection] = &kernels.kernels[..] else { panic!("{}", show(&kernels)) };
+    let rows = &projection.products()[0].a;
+    let InstrKind::Load { index, .. } = &rows.region.instr(rows.value).kind else { panic!("{rows:?}") };
+    // One row, one column, and what is summed.
+    assert_eq!(index.strides, [24, 0, 1], "{}", show(&kernels));
+}
+
 /// Twelve sums of twelve rows: what follows them has as many elements as there are rows, but none for each row.
 #[test]
 fn sums_across_rows_read_rows_as_they_lie() {

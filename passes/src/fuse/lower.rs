@@ -465,7 +465,9 @@ impl Candidate<'_> {
                 if guard.is_empty() && chooses_matrix(index, &region, space) =>
             {
                 let is_packed_fast = match self.free[value.index()] {
-                    true => is_matrix(index, space) || lies_in_runs(index, space),
+                    true => {
+                        is_matrix(index, space) || !rearranges(index, space) && lies_in_runs(index, space)
+                    }
                     false => computing.is_empty() || is_matrix(index, space) || !overlaps(index, space),
                 };
                 if !is_packed_fast {
@@ -521,14 +523,26 @@ fn is_matrix(index: &Index, space: &Space) -> bool {
     matches!((one(rows), one(summed)), (Some(1), Some(_)) | (Some(_), Some(1)))
 }
 
-/// Whether an operand reads elements several times, as a window does that slides: there are more points than elements from the first
-/// to the last.
+/// Whether an operand reads elements several times, as a window does that slides.
 fn overlaps(index: &Index, space: &Space) -> bool {
+    let (points, span) = reach(index, space);
+    points > span
+}
+
+/// Whether an operand reads neighbouring elements once each, in another order, as heads that are joined: whoever computes them writes them
+/// in this order for nothing.
+fn rearranges(index: &Index, space: &Space) -> bool {
+    let (points, span) = reach(index, space);
+    points == span
+}
+
+/// How many points an operand has, and how many elements there are from the first that it reads to the last.
+fn reach(index: &Index, space: &Space) -> (usize, usize) {
     let moving = || index.strides.iter().zip(space.extents()).filter(|(stride, _)| **stride != 0);
-    let points: usize = moving().map(|(_, extent)| extent).product();
+    let points = moving().map(|(_, extent)| extent).product();
     let span =
         moving().map(|(stride, extent)| stride.unsigned_abs() as usize * (extent - 1)).sum::<usize>() + 1;
-    points > span
+    (points, span)
 }
 
 /// Whether a store writes every element of its buffer exactly once. Where the kernel has rows (there may be one, without
