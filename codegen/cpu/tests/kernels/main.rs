@@ -5,6 +5,8 @@ mod chains;
 mod contractions;
 mod executables;
 mod maps;
+#[cfg(target_arch = "x86_64")]
+mod primitives;
 mod reductions;
 mod snapshots;
 mod support;

@@ -19,6 +19,17 @@ pub mod vector;
 
 use crate::isa::Isa;
 
+/// `[of(0), of(1), …]`. As `std::array::from_fn`, but for what happens in several codegen units, as in programs that use this crate with
+/// Cargo's own profile: functions of the standard library that take closures are then compiled apart from them, and call them.
+#[inline(always)]
+pub(crate) fn array<T: Copy, const N: usize>(of: impl Fn(usize) -> T) -> [T; N] {
+    let mut values = [of(0); N];
+    for (i, value) in values.iter_mut().enumerate() {
+        *value = of(i);
+    }
+    values
+}
+
 /// A primitive that compiled code may call.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbol {

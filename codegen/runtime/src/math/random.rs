@@ -2,6 +2,8 @@
 //!
 //! J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: Parallel random numbers: as easy as 1, 2, 3. SC 2011.
 
+use super::array;
+
 /// Blocks that are drawn side by side: two registers of AVX-512 per word.
 const BLOCKS: usize = 16;
 
@@ -34,7 +36,7 @@ fn rounds<const N: usize>(mut words: [[u64; N]; 4], mut key: [u32; 2]) -> [[u64;
 #[inline(always)]
 fn counters<const N: usize>(block: u64, step: u32) -> [[u64; N]; 4] {
     let at = |l: usize| block.wrapping_add(l as u64);
-    let (low, high) = (std::array::from_fn(|l| at(l) & LOW), std::array::from_fn(|l| at(l) >> 32));
+    let (low, high) = (array(|l| at(l) & LOW), array(|l| at(l) >> 32));
     [low, high, [u64::from(step); N], [0; N]]
 }
 
@@ -77,10 +79,11 @@ pub(super) unsafe fn philox(
         (0..head).for_each(|i| write(i, word(element(i), step, key)));
         i = head;
         while n - i >= 4 * BLOCKS {
-            let words = rounds(counters::<BLOCKS>(block(element(i)), step), key);
-            let blocks: [[u32; 4]; BLOCKS] = std::array::from_fn(|l| words.map(|word| word[l] as u32));
+            let [a, b, c, d] = rounds(counters::<BLOCKS>(block(element(i)), step), key);
+            // Two words in one, since joining them takes a shift in 64-bit lanes, and narrowing exchanges of lanes.
+            let blocks: [[u64; 2]; BLOCKS] = array(|l| [a[l] | b[l] << 32, c[l] | d[l] << 32]);
             // SAFETY: as many words are left; memory of any alignment.
-            unsafe { dst.add(i).cast::<[[u32; 4]; BLOCKS]>().write_unaligned(blocks) };
+            unsafe { dst.add(i).cast::<[[u64; 2]; BLOCKS]>().write_unaligned(blocks) };
             i += 4 * BLOCKS;
         }
         while n - i >= 4 {

@@ -7,7 +7,7 @@
 use super::Symbol;
 use super::element::{Bf16, Bool, F16, F32, F64, I8, I32, U32, gather, load, round, store};
 use super::random;
-use super::reduce::{Number, accumulate, reduce};
+use super::reduce::{Max, Min, Product, Sum, accumulate, reduce};
 use super::scalar::{self, map2};
 
 /// Functions with the given attribute, under names that object files link with, and `SYMBOLS`, which lists them by name.
@@ -29,7 +29,7 @@ macro_rules! functions {
 }
 
 macro_rules! primitives {
-    ($module:ident $attribute:tt $exp:expr, $log:expr, $tanh:expr, $erf:expr) => {
+    ($module:ident $attribute:tt $lanes:ty, $exp:expr, $log:expr, $tanh:expr, $erf:expr) => {
         pub(super) mod $module {
             use super::*;
             functions! {
@@ -49,39 +49,39 @@ macro_rules! primitives {
                 pow_f32(dst: *mut f32, x: *const f32, y: *const f32, n: usize) { map2(dst, x, y, n, f32::powf) }
                 pow_f64(dst: *mut f64, x: *const f64, y: *const f64, n: usize) { map2(dst, x, y, n, f64::powf) }
 
-                sum_f32(src: *const f32, n: usize) -> f32 { reduce(src, n, f32::ZERO, Number::plus) }
-                sum_f64(src: *const f64, n: usize) -> f64 { reduce(src, n, f64::ZERO, Number::plus) }
-                sum_i32(src: *const i32, n: usize) -> i32 { reduce(src, n, i32::ZERO, Number::plus) }
-                sum_u32(src: *const u32, n: usize) -> u32 { reduce(src, n, u32::ZERO, Number::plus) }
-                product_f32(src: *const f32, n: usize) -> f32 { reduce(src, n, f32::ONE, Number::times) }
-                product_f64(src: *const f64, n: usize) -> f64 { reduce(src, n, f64::ONE, Number::times) }
-                product_i32(src: *const i32, n: usize) -> i32 { reduce(src, n, i32::ONE, Number::times) }
-                product_u32(src: *const u32, n: usize) -> u32 { reduce(src, n, u32::ONE, Number::times) }
-                max_f32(src: *const f32, n: usize) -> f32 { reduce(src, n, f32::LOWEST, Number::maximum) }
-                max_f64(src: *const f64, n: usize) -> f64 { reduce(src, n, f64::LOWEST, Number::maximum) }
-                max_i32(src: *const i32, n: usize) -> i32 { reduce(src, n, i32::LOWEST, Number::maximum) }
-                max_u32(src: *const u32, n: usize) -> u32 { reduce(src, n, u32::LOWEST, Number::maximum) }
-                min_f32(src: *const f32, n: usize) -> f32 { reduce(src, n, f32::HIGHEST, Number::minimum) }
-                min_f64(src: *const f64, n: usize) -> f64 { reduce(src, n, f64::HIGHEST, Number::minimum) }
-                min_i32(src: *const i32, n: usize) -> i32 { reduce(src, n, i32::HIGHEST, Number::minimum) }
-                min_u32(src: *const u32, n: usize) -> u32 { reduce(src, n, u32::HIGHEST, Number::minimum) }
+                sum_f32(src: *const f32, n: usize) -> f32 { reduce::<$lanes, Sum>(src, n, 0.0) }
+                sum_f64(src: *const f64, n: usize) -> f64 { reduce::<[f64; 16], Sum>(src, n, 0.0) }
+                sum_i32(src: *const i32, n: usize) -> i32 { reduce::<[i32; 16], Sum>(src, n, 0) }
+                sum_u32(src: *const u32, n: usize) -> u32 { reduce::<[u32; 16], Sum>(src, n, 0) }
+                product_f32(src: *const f32, n: usize) -> f32 { reduce::<$lanes, Product>(src, n, 1.0) }
+                product_f64(src: *const f64, n: usize) -> f64 { reduce::<[f64; 16], Product>(src, n, 1.0) }
+                product_i32(src: *const i32, n: usize) -> i32 { reduce::<[i32; 16], Product>(src, n, 1) }
+                product_u32(src: *const u32, n: usize) -> u32 { reduce::<[u32; 16], Product>(src, n, 1) }
+                max_f32(src: *const f32, n: usize) -> f32 { reduce::<$lanes, Max>(src, n, f32::NEG_INFINITY) }
+                max_f64(src: *const f64, n: usize) -> f64 { reduce::<[f64; 16], Max>(src, n, f64::NEG_INFINITY) }
+                max_i32(src: *const i32, n: usize) -> i32 { reduce::<[i32; 16], Max>(src, n, i32::MIN) }
+                max_u32(src: *const u32, n: usize) -> u32 { reduce::<[u32; 16], Max>(src, n, u32::MIN) }
+                min_f32(src: *const f32, n: usize) -> f32 { reduce::<$lanes, Min>(src, n, f32::INFINITY) }
+                min_f64(src: *const f64, n: usize) -> f64 { reduce::<[f64; 16], Min>(src, n, f64::INFINITY) }
+                min_i32(src: *const i32, n: usize) -> i32 { reduce::<[i32; 16], Min>(src, n, i32::MAX) }
+                min_u32(src: *const u32, n: usize) -> u32 { reduce::<[u32; 16], Min>(src, n, u32::MAX) }
 
-                accumulate_sum_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate(acc, src, n, Number::plus) }
-                accumulate_sum_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate(acc, src, n, Number::plus) }
-                accumulate_sum_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate(acc, src, n, Number::plus) }
-                accumulate_sum_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate(acc, src, n, Number::plus) }
-                accumulate_product_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate(acc, src, n, Number::times) }
-                accumulate_product_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate(acc, src, n, Number::times) }
-                accumulate_product_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate(acc, src, n, Number::times) }
-                accumulate_product_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate(acc, src, n, Number::times) }
-                accumulate_max_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate(acc, src, n, Number::maximum) }
-                accumulate_max_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate(acc, src, n, Number::maximum) }
-                accumulate_max_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate(acc, src, n, Number::maximum) }
-                accumulate_max_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate(acc, src, n, Number::maximum) }
-                accumulate_min_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate(acc, src, n, Number::minimum) }
-                accumulate_min_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate(acc, src, n, Number::minimum) }
-                accumulate_min_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate(acc, src, n, Number::minimum) }
-                accumulate_min_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate(acc, src, n, Number::minimum) }
+                accumulate_sum_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate::<f32, Sum>(acc, src, n) }
+                accumulate_sum_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate::<f64, Sum>(acc, src, n) }
+                accumulate_sum_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate::<i32, Sum>(acc, src, n) }
+                accumulate_sum_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate::<u32, Sum>(acc, src, n) }
+                accumulate_product_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate::<f32, Product>(acc, src, n) }
+                accumulate_product_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate::<f64, Product>(acc, src, n) }
+                accumulate_product_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate::<i32, Product>(acc, src, n) }
+                accumulate_product_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate::<u32, Product>(acc, src, n) }
+                accumulate_max_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate::<f32, Max>(acc, src, n) }
+                accumulate_max_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate::<f64, Max>(acc, src, n) }
+                accumulate_max_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate::<i32, Max>(acc, src, n) }
+                accumulate_max_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate::<u32, Max>(acc, src, n) }
+                accumulate_min_f32(acc: *mut f32, src: *const f32, n: usize) { accumulate::<f32, Min>(acc, src, n) }
+                accumulate_min_f64(acc: *mut f64, src: *const f64, n: usize) { accumulate::<f64, Min>(acc, src, n) }
+                accumulate_min_i32(acc: *mut i32, src: *const i32, n: usize) { accumulate::<i32, Min>(acc, src, n) }
+                accumulate_min_u32(acc: *mut u32, src: *const u32, n: usize) { accumulate::<u32, Min>(acc, src, n) }
 
                 load_f32 (dst: *mut f32, src: *const u8, stride: isize, n: usize) { load::<F32>(dst, src, stride, n) }
                 load_bf16(dst: *mut f32, src: *const u8, stride: isize, n: usize) { load::<Bf16>(dst, src, stride, n) }
@@ -146,15 +146,16 @@ use super::vector::{
 #[cfg(target_arch = "x86_64")]
 primitives! {
     avx512 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-    map::<Avx512, Exp>, map::<Avx512, Log>, map::<Avx512, Tanh>, map::<Avx512, Erf>
+    Avx512, map::<Avx512, Exp>, map::<Avx512, Log>, map::<Avx512, Tanh>, map::<Avx512, Erf>
 }
 #[cfg(target_arch = "x86_64")]
 primitives! {
     avx2 [target_feature(enable = "avx2,fma")]
-    map::<Avx2, Exp>, map::<Avx2, Log>, map::<Avx2, Tanh>, map::<Avx2, Erf>
+    [Avx2; 2], map::<Avx2, Exp>, map::<Avx2, Log>, map::<Avx2, Tanh>, map::<Avx2, Erf>
 }
 primitives! {
     portable [inline(never)]
+    [f32; 16],
     |dst, src, n| scalar::map(dst, src, n, f32::exp),
     |dst, src, n| scalar::map(dst, src, n, f32::ln),
     |dst, src, n| scalar::map(dst, src, n, f32::tanh),

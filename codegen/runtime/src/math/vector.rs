@@ -4,6 +4,7 @@
 //! that reason, and everything that starts from an existing value is safe. All methods are inlined into
 //! functions that carry `#[target_feature]`, without which they would be calls.
 
+use super::array;
 use super::elementary::Function;
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -129,7 +130,7 @@ impl Add for Portable {
     type Output = Self;
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
+        Self(array(|i| self.0[i] + other.0[i]))
     }
 }
 
@@ -148,19 +149,19 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn load_first(source: *const f32, count: usize) -> Self {
         // SAFETY: only the first `count` values are read.
-        Self(std::array::from_fn(|i| if i < count { unsafe { source.add(i).read_unaligned() } } else { 0.0 }))
+        Self(array(|i| if i < count { unsafe { source.add(i).read_unaligned() } } else { 0.0 }))
     }
     #[inline(always)]
     unsafe fn widen(source: *const u16) -> Self {
         // SAFETY: the caller's contract.
         let bits = unsafe { source.cast::<[u16; 4]>().read_unaligned() };
-        Self(std::array::from_fn(|i| f32::from_bits(u32::from(bits[i]) << 16)))
+        Self(array(|i| f32::from_bits(u32::from(bits[i]) << 16)))
     }
     #[inline(always)]
     unsafe fn widen_bytes(source: *const i8) -> Self {
         // SAFETY: the caller's contract.
         let bytes = unsafe { source.cast::<[i8; 4]>().read_unaligned() };
-        Self(bytes.map(f32::from))
+        Self(array(|i| f32::from(bytes[i])))
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32) {
@@ -177,7 +178,7 @@ impl Lanes for Portable {
     // Not fused: without the instruction, `mul_add` is a call to a library.
     #[inline(always)]
     fn fma(a: Self, b: Self, c: Self) -> Self {
-        Self(std::array::from_fn(|i| a.0[i] * b.0[i] + c.0[i]))
+        Self(array(|i| a.0[i] * b.0[i] + c.0[i]))
     }
     #[inline(always)]
     fn sum(self) -> f32 {
@@ -198,7 +199,7 @@ pub(crate) mod x86 {
 
     /// Eight lanes.
     #[derive(Clone, Copy)]
-    pub(crate) struct Avx2(__m256);
+    pub(crate) struct Avx2(pub(crate) __m256);
 
     macro_rules! operators {
         ($type:ident: $($trait:ident $method:ident $intrinsic:ident),*) => {$(

@@ -3,6 +3,7 @@
 use super::{Block, LDA, PanelSize, runs};
 use crate::gemm::blocking::chunks;
 use crate::gemm::tiles;
+use crate::math::array;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -331,10 +332,8 @@ impl Pieces {
         for &(offset, mask) in &self.pieces[..self.count] {
             // SAFETY: the caller's contract; places of other runs are masked.
             let piece = unsafe { W::across_k::<1>(row.wrapping_offset(offset), None, mask) };
-            for (line, piece) in lines.iter_mut().zip(piece) {
-                // SAFETY: registers only.
-                *line = unsafe { _mm512_or_si512(*line, piece) };
-            }
+            // SAFETY: registers only.
+            lines = array(|part| unsafe { _mm512_or_si512(lines[part], piece[part]) });
         }
         lines
     }
@@ -381,13 +380,13 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
         for i in (0..rows).step_by(16) {
             let mask = first(rows - i);
             for w in (0..words).step_by(16) {
-                let mut squares = [[zeros(); 16]; PARTS];
-                for p in 0..16 {
-                    let lines = across::<PARTS, 1, W>(block, i, w + p, depth, mask);
-                    squares.iter_mut().zip(lines).for_each(|(square, line)| square[p] = line);
+                let mut lines = [[zeros(); PARTS]; 16];
+                for (p, lines) in lines.iter_mut().enumerate() {
+                    *lines = across::<PARTS, 1, W>(block, i, w + p, depth, mask);
                 }
-                for (part, square) in squares.into_iter().enumerate() {
-                    for (r, line) in transpose(square).into_iter().enumerate() {
+                for part in 0..PARTS {
+                    let square = transpose(&lines, part);
+                    for (r, line) in square.into_iter().enumerate() {
                         let out = out.add((i + r) * LDA + at_part::<PARTS>(w, part));
                         _mm512_storeu_si512(out.cast(), line);
                     }
@@ -475,21 +474,21 @@ unsafe fn square<const PARTS: usize, W: Word<PARTS>>(
     pieces: Option<&Pieces>,
     at: impl Fn(usize, usize, usize) -> *mut __m512i,
 ) {
-    let mut squares = [[zeros(); 16]; PARTS];
+    let mut lines = [[zeros(); PARTS]; 16];
     // SAFETY: the caller's contract; columns and values beyond the block are masked.
     unsafe {
         // A fixed number of turns, so that they are unrolled.
-        for c in 0..16 {
+        for (c, lines) in lines.iter_mut().enumerate() {
             let k = w * W::K;
-            let lines = match pieces {
+            *lines = match pieces {
                 _ if j + c >= columns => [zeros(); PARTS],
                 Some(pieces) => pieces.along_k::<PARTS, W>(block.row(j + c)),
                 None => W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k)),
             };
-            squares.iter_mut().zip(lines).for_each(|(square, line)| square[c] = line);
         }
-        for (part, square) in squares.into_iter().enumerate() {
-            for (r, line) in transpose(square).into_iter().enumerate().take(all - w) {
+        for part in 0..PARTS {
+            let square = transpose(&lines, part);
+            for (r, line) in square.into_iter().enumerate().take(all - w) {
                 _mm512_storeu_si512(at(j, w + r, part), line);
             }
         }
@@ -532,9 +531,10 @@ instances!("avx512f,avx512bw" Split<2> f32 pack_a_two pack_b_two);
 instances!("avx512f,avx512bw" Split<3> f32 pack_a_three pack_b_three);
 instances!("avx512f,avx512bw,avx512vl" Pair<1> u16 pack_a_pairs pack_b_pairs);
 
-/// 16×16 words: pairs, then quadruples within 128-bit lanes, then the lanes.
+/// 16×16 words of one part: pairs, then quadruples within 128-bit lanes, then the lanes.
 #[inline(always)]
-unsafe fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
+unsafe fn transpose<const PARTS: usize>(lines: &[[__m512i; PARTS]; 16], part: usize) -> [__m512i; 16] {
+    let r = array::<_, 16>(|i| lines[i][part]);
     // SAFETY: registers only.
     unsafe {
         let mut t = r;
