@@ -258,7 +258,7 @@ impl Lowering<'_> {
         let mut row = Row::new(merged.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
         row.inside = inside;
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
+        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
         let capacity = row.axes[row.inner()].next_multiple_of(16);
         self.needs_zeros(&row, capacity);
         let scratch = self.temporary(DType::F32, 0);

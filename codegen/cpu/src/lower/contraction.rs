@@ -173,7 +173,7 @@ impl Lowering<'_> {
         let fixed = axes.len() - 1;
         let row = Row::new(kernel.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
+        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
         let capacity = match reduces(&kernel.region, Direction::Columns) {
             true => row.axes[row.inner()].next_multiple_of(16),
             false => tile::capacity(&row),

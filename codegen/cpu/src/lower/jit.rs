@@ -88,7 +88,7 @@ impl Functions {
 
     pub(super) fn in_module(module: Backing, isa: Isa) -> Self {
         let (context, builder) = (module.module().make_context(), FunctionBuilderContext::new());
-        let wide = Wide::is_there(isa).then(Wide::default);
+        let wide = Wide::rounding(isa).map(|_| Wide::default());
         Functions { module, wide, context, builder, defined: vec![], keep_code: false, texts: vec![] }
     }
 

@@ -231,7 +231,7 @@ impl Lowering<'_> {
         let clobbered = self.facts.clobbered.clone();
         let row = Row::new(kernel.region.clone(), writes, domain.axes.clone(), fixed, clobbered);
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
+        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
         let nest = Nest::new(&row, &schedule, domain.outer, chunk, whole);
         let slots = self.facts.dtypes.len();
         let function = nest::build(self.functions, &self.facts.name, &row, &schedule, &nest, slots)?;

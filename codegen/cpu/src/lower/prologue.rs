@@ -189,7 +189,7 @@ impl Lowering<'_> {
         let (axes, fixed) = (merged.domain.axes.clone(), merged.domain.axes.len() - 1);
         let row = Row::new(merged.region.clone(), vec![write], axes, fixed, self.facts.clobbered.clone());
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::is_there(self.isa));
+        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
         let capacity = tile::capacity(&row);
         self.needs_zeros(&row, capacity);
         let (slots, name) = (self.facts.dtypes.len(), self.facts.name.clone());

@@ -13,7 +13,7 @@
 //! loop        %2 = x − %1, into row 0          store row 0 / %4
 //! ```
 
-use super::avx512::{self, WideLoop};
+use super::avx512::{self, Rounding, WideLoop};
 use super::row::{Row, Write, WriteMode};
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
@@ -61,10 +61,10 @@ impl RowSchedule {
     }
 
     /// Records each stage's loop by sixteen lanes; tells whether all of them can be made so.
-    fn widen(&mut self, row: &Row) -> bool {
+    fn widen(&mut self, row: &Row, rounding: Rounding) -> bool {
         let record = |steps: &Loop| {
-            let everywhere = avx512::record(row, steps, false)?;
-            let inside = avx512::record(row, steps, true).filter(|inside| *inside != everywhere);
+            let everywhere = avx512::record(row, steps, false, rounding)?;
+            let inside = avx512::record(row, steps, true, rounding).filter(|inside| *inside != everywhere);
             Some(WideLoop { everywhere, inside })
         };
         self.wide = self.loops.iter().map(record).collect();
@@ -151,20 +151,21 @@ fn is_elementary(kind: &InstrKind) -> bool {
     matches!(kind, InstrKind::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf, _))
 }
 
-/// The schedule of a row program, with loops by sixteen lanes where `is_wide` says that the machine can run them. Memory that a write may change is read again in a later stage only if all writes
-/// come later still.
-pub(super) fn schedule(row: &Row, is_wide: bool) -> RowSchedule {
-    if is_wide {
+/// The schedule of a row program, with loops by sixteen lanes where the machine can run them, which round like this. Memory that a write may
+/// change is read again in a later stage only if all writes come later still.
+pub(super) fn schedule(row: &Row, rounding: Option<Rounding>) -> RowSchedule {
+    if let Some(rounding) = rounding {
         let mut inlined = scheduled(row, true);
-        if inlined.widen(row) {
+        if inlined.widen(row, rounding) {
             return inlined;
         }
     }
     let mut plan = scheduled(row, false);
-    if is_wide {
-        plan.widen(row);
-    } else {
-        plan.wide.resize_with(plan.loops.len(), || None);
+    match rounding {
+        Some(rounding) => {
+            plan.widen(row, rounding);
+        }
+        None => plan.wide.resize_with(plan.loops.len(), || None),
     }
     plan
 }
@@ -423,7 +424,7 @@ mod tests {
             Write { value: y, target: Target::Slot(0), dtype: DType::F32, index, mode: WriteMode::Set };
         for clobbered in [false, true] {
             let row = Row::new(region.clone(), vec![write.clone()], vec![9, 64], 1, vec![clobbered]);
-            let plan = schedule(&row, false);
+            let plan = schedule(&row, None);
             assert_eq!(plan.ready, [0, 0, 0, 1, 1, 1]);
             assert_eq!(plan.rows, 1, "exp works in place");
             assert_eq!(plan.loops[0].spills, BTreeSet::from([d]));

@@ -274,13 +274,17 @@ impl<'p> Assembler<'p> {
         } else {
             all.extend(&operands);
         }
-        if let (Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, Place::Register(register)) =
-            (step.code, all[0])
-        {
-            all[0] = Place::Register(half(register));
-        }
-        if let (Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae, Place::Register(register)) = (step.code, all[1]) {
-            all[1] = Place::Register(half(register));
+        let in_half = match step.code {
+            Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae | Code::EVEX_Vcvtneps2bf16_ymm_k1z_zmmm512b32 => {
+                Some(0)
+            }
+            Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae
+            | Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256
+            | Code::EVEX_Vmovdqu16_ymmm256_k1z_ymm => Some(1),
+            _ => None,
+        };
+        if let Some(Place::Register(register)) = in_half.map(|at| &mut all[at]) {
+            *register = half(*register);
         }
         all.extend(step.immediate.map(Place::Immediate));
         // Of what is in memory, one number goes to all lanes.

@@ -17,7 +17,8 @@ use cranelift::module::{FuncId, Linkage, Module};
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
-use kernfusion_runtime::isa::Isa;
+use kernfusion_runtime::isa::{Bf16Unit, Isa};
+pub(super) use program::Rounding;
 use program::{At, LaneProgram, Lanes};
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,9 +33,14 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    /// Whether this machine can run them.
-    pub(super) fn is_there(isa: Isa) -> bool {
-        matches!(isa, Isa::Avx512 { .. })
+    /// How they round to bf16, if this machine can run them.
+    pub(super) fn rounding(isa: Isa) -> Option<Rounding> {
+        match isa {
+            Isa::Avx512 { bf16: Bf16Unit::Tiles | Bf16Unit::Pairs } => Some(Rounding::Instruction),
+            Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles } => Some(Rounding::Emulated),
+            Isa::Avx512 { bf16: Bf16Unit::None } => Some(Rounding::Exact),
+            Isa::Avx2 | Isa::Portable => None,
+        }
     }
 
     fn function(&mut self, module: &mut dyn Module, program: &LaneProgram) -> FuncId {
@@ -94,11 +100,12 @@ enum Parameter {
 
 /// A stage's loop over a run. `inside` leaves out the conditions that hold there. `None` if it cannot be made of what there
 /// is.
-pub(super) fn record(row: &Row, steps: &Loop, inside: bool) -> Option<Recording> {
+pub(super) fn record(row: &Row, steps: &Loop, inside: bool, rounding: Rounding) -> Option<Recording> {
     if row.axes[row.inner()] < SHORTEST && !reads_singly(row) {
         return None;
     }
-    let recorder = Recorder { row, inside, recording: Recording::default(), values: BTreeMap::new() };
+    let recording = Recording { program: LaneProgram::new(rounding), ..Recording::default() };
+    let recorder = Recorder { row, inside, recording, values: BTreeMap::new() };
     let recording = recorder.record(steps)?;
     assign(&recording.program).map(|_| recording)
 }

@@ -22,6 +22,8 @@ const CHOOSE: u8 = 0xca;
 const DOWN: u8 = 9;
 const NEAREST: u8 = 8;
 
+/// Of `vfpclassps`.
+const SUBNORMAL: u8 = 0x20;
 /// Of `vgetmantps`: from 1 to 2, without the sign.
 const MANTISSA: u8 = 4;
 /// One number from memory in all lanes.
@@ -102,7 +104,7 @@ pub(super) enum ResultPlace {
 /// What becomes of lanes of a result that are not in the mask register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Masking {
-    /// They are those of the first operand.
+    /// They are those of the first operand, if it is overwritten or the instruction chooses.
     Chosen,
     /// They are zero.
     Zero,
@@ -123,6 +125,18 @@ pub(super) struct LaneInstruction {
     pub(super) vector: u8,
 }
 
+/// How numbers are rounded to bf16: to the nearest, ties to even.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(in super::super) enum Rounding {
+    /// By integers.
+    #[default]
+    Exact,
+    /// By an instruction, for which subnormal numbers are zeros.
+    Instruction,
+    /// By integers, with the bits of the instruction.
+    Emulated,
+}
+
 /// A program under construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in super::super) struct LaneProgram {
@@ -131,6 +145,18 @@ pub(in super::super) struct LaneProgram {
     /// How many pointers its function takes.
     pub(super) pointers: u32,
     lane_numbers: Option<Lanes>,
+    rounding: Rounding,
+    /// Values that were rounded to bf16, and what a write needs of each.
+    narrow: Vec<(Lanes, Narrow)>,
+}
+
+/// A number of bf16 in each lane, before it is widened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Narrow {
+    /// Lanes of sixteen bits.
+    Half(Lanes),
+    /// The upper halves of lanes.
+    Upper(Lanes),
 }
 
 use Lanes::Constant;
@@ -141,6 +167,11 @@ fn float(value: f32) -> Lanes {
 }
 
 impl LaneProgram {
+    /// Without steps, for a machine where numbers are rounded like this.
+    pub(super) fn new(rounding: Rounding) -> LaneProgram {
+        LaneProgram { rounding, ..LaneProgram::default() }
+    }
+
     fn push(&mut self, code: Code, target: ResultPlace, operands: &[Operand]) -> &mut LaneInstruction {
         let step = LaneInstruction {
             code,
@@ -211,6 +242,14 @@ impl LaneProgram {
         let (result, target) = self.fresh();
         self.push(Code::EVEX_Vblendmps_zmm_k1z_zmm_zmmm512b32, target, &operands).masking =
             Some(Masking::Chosen);
+        result
+    }
+
+    /// An instruction on `x` and `y` where the mask register is set, else `no`, which is a register as `x` is.
+    fn where_mask(&mut self, no: Lanes, code: Code, x: Lanes, y: Lanes) -> Lanes {
+        let (result, target) = self.fresh();
+        let step = self.push(code, target, &[no, x, y].map(Operand::Lanes));
+        (step.in_place, step.masking) = (true, Some(Masking::Chosen));
         result
     }
 
@@ -402,16 +441,21 @@ impl LaneProgram {
         match dtype {
             DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I8 | DType::Bool => x,
             DType::BF16 => {
-                // Adds just under half of the last place that stays, and the rest of it where that place is odd.
                 let x = self.register(x);
-                let last = self.shifted_right(x, 16);
-                let odd = self.and(last, Constant(1));
-                let more = self.symmetric(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, odd, Constant(0x7fff));
-                let near = self.symmetric(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, x, more);
-                let nan = self.or(x, Constant(QUIET));
-                self.test(FLOATS, x, x, Some(predicate::UNORDERED));
-                let either = self.blend(near, nan);
-                self.and(either, Constant(0xffff_0000))
+                let (narrow, wide) = match self.rounding {
+                    Rounding::Instruction => {
+                        let half = self.op(Code::EVEX_Vcvtneps2bf16_ymm_k1z_zmmm512b32, &[x]);
+                        let wide = self.op(Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256, &[half]);
+                        let code = Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8;
+                        (Narrow::Half(half), self.op_by(code, &[wide], Some(16)))
+                    }
+                    Rounding::Exact | Rounding::Emulated => {
+                        let near = self.near_bf16(x);
+                        (Narrow::Upper(near), self.and(near, Constant(0xffff_0000)))
+                    }
+                };
+                self.narrow.push((wide, narrow));
+                wide
             }
             DType::F16 => {
                 let x = self.register(x);
@@ -419,6 +463,23 @@ impl LaneProgram {
                 self.op(Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae, &[half])
             }
         }
+    }
+
+    /// Numbers whose upper halves are those of bf16 that are the nearest.
+    fn near_bf16(&mut self, x: Lanes) -> Lanes {
+        // Adds just under half of the last place that stays, and the rest of it where that place is odd.
+        let add = Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32;
+        let near = self.symmetric(add, x, Constant(0x7fff));
+        self.test(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, x, Constant(0x1_0000), None);
+        let near = self.where_mask(near, add, near, Constant(1));
+        self.test(FLOATS, x, x, Some(predicate::UNORDERED));
+        let near = self.where_mask(near, Code::EVEX_Vpord_zmm_k1z_zmm_zmmm512b32, x, Constant(QUIET));
+        if self.rounding != Rounding::Emulated {
+            return near;
+        }
+        let class = Code::EVEX_Vfpclassps_kr_k1_zmmm512b32_imm8;
+        self.push(class, ResultPlace::Mask, &[Operand::Lanes(x)]).immediate = Some(SUBNORMAL);
+        self.where_mask(near, Code::EVEX_Vpandd_zmm_k1z_zmm_zmmm512b32, x, Constant(SIGN))
     }
 
     /// Elements at the current position; `None` if there is no code for them.
@@ -495,7 +556,15 @@ impl LaneProgram {
         let value = self.register(value);
         let (code, value) = match dtype {
             DType::F32 | DType::I32 | DType::U32 => (Code::EVEX_Vmovups_zmmm512_k1z_zmm, value),
-            DType::BF16 => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(value, 16)),
+            DType::BF16 => {
+                match self.narrow.iter().find(|(wide, _)| *wide == value).map(|&(_, narrow)| narrow) {
+                    Some(Narrow::Half(half)) => (Code::EVEX_Vmovdqu16_ymmm256_k1z_ymm, half),
+                    Some(Narrow::Upper(near)) => {
+                        (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(near, 16))
+                    }
+                    None => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(value, 16)),
+                }
+            }
             DType::F16 => (Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, value),
             DType::I8 => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, value),
             DType::Bool => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, self.and(value, Constant(1))),
