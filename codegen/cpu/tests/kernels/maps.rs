@@ -1,6 +1,8 @@
 //! Maps: every scalar instruction on vectors, tails and uniform operands.
 
 use crate::support::{Bench, FLOATS, Program, Random, at};
+use kernfusion_cpu::Options;
+use kernfusion_cpu::isa::{Bf16Unit, Isa};
 use kernfusion_ir::kernel::{Domain, Form, InstrKind};
 use kernfusion_ir::{Binary, Compare, DType, Tensor, TensorType, Unary};
 
@@ -112,6 +114,54 @@ fn selections_and_casts() {
         check_instr(&[DType::Bool, dtype, dtype], dtype, |x| InstrKind::Select(x[0], x[1], x[2]));
         for to in DType::ALL {
             check_instr(&[dtype], to, |x| InstrKind::Cast(x[0]));
+        }
+    }
+}
+
+/// Of every number of bf16, and of what lies between it and the next: ties, their neighbours, infinities, NaN. Both as it is stored and as it is computed with.
+#[test]
+fn numbers_are_rounded_to_the_nearest_of_bf16() {
+    const BETWEEN: [u32; 6] = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff];
+    let all =
+        (0..=u32::from(u16::MAX)).flat_map(|upper| BETWEEN.map(|lower| f32::from_bits(upper << 16 | lower)));
+    let numbers: Vec<f32> = all.collect();
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let ty = |dtype| TensorType::new(dtype, [numbers.len()]);
+    let mut bench = Bench::default();
+    let x = bench.input("x", Tensor::from_bytes(&ty(DType::F32), &bytes).expect("as many bytes"));
+    let mut program = Program::default();
+    let number = program.load(x, DType::F32, at(&[1]));
+    let rounded = program.push(InstrKind::Cast(number), DType::BF16);
+    let wide = program.push(InstrKind::Cast(rounded), DType::F32);
+    let (stored, computed) = (
+        bench.output("stored", DType::BF16, &[numbers.len()]),
+        bench.output("computed", DType::F32, &[numbers.len()]),
+    );
+    program.store(rounded, stored, at(&[1]));
+    program.store(wide, computed, at(&[1]));
+    bench.kernel(Form::Map, Domain::flat([numbers.len()]), program.region, program.stores);
+    for isa in Isa::available() {
+        let results = bench.run(&Options { threads: 1, isa: Some(isa), ..Options::default() });
+        let stored = results["stored"]
+            .bytes()
+            .chunks_exact(2)
+            .map(|half| u32::from(u16::from_le_bytes([half[0], half[1]])));
+        let computed = results["computed"]
+            .bytes()
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+        let has_instruction =
+            matches!(isa, Isa::Avx512 { bf16: Bf16Unit::Pairs | Bf16Unit::Tiles | Bf16Unit::EmulatedTiles });
+        for ((number, half), word) in numbers.iter().zip(stored).zip(computed) {
+            assert_eq!(half << 16, word, "{number:e} on {isa}");
+            if number.is_nan() {
+                assert!(f32::from_bits(word).is_nan(), "NaN on {isa}");
+                continue;
+            }
+            // For the instruction, subnormal numbers are zeros.
+            let is_zero = has_instruction && number.is_subnormal();
+            let near = half::bf16::from_f32(if is_zero { 0.0f32.copysign(*number) } else { *number });
+            assert_eq!(half, u32::from(near.to_bits()), "{number:e} on {isa}");
         }
     }
 }
