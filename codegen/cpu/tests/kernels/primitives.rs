@@ -6,7 +6,7 @@ use kernfusion_runtime::math::Tiles;
 use std::collections::BTreeSet;
 
 /// How many calls of functions of this program's own a function has: all instructions that may run are decoded, along every branch. Calls by way of a
-/// table are those of libraries, and of panics where arithmetic is checked.
+/// table are those of panics, where arithmetic is checked: nothing comes back from them.
 fn calls(function: *const u8) -> usize {
     let (mut open, mut seen, mut calls) = (vec![function as u64], BTreeSet::new(), 0);
     while let Some(mut address) = open.pop() {
@@ -15,7 +15,7 @@ fn calls(function: *const u8) -> usize {
             let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, 15) };
             let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
             match instruction.flow_control() {
-                FlowControl::Next | FlowControl::IndirectCall => {}
+                FlowControl::Next => {}
                 FlowControl::Call => calls += 1,
                 FlowControl::ConditionalBranch => open.push(instruction.near_branch_target()),
                 FlowControl::UnconditionalBranch => {
