@@ -5,6 +5,7 @@
 //! loops can be made so. Other loops, and loops on other machines, remain Cranelift's.
 
 mod assemble;
+mod predicate;
 mod program;
 
 use super::builder::{Code, flags};

@@ -3,6 +3,7 @@
 //! One instruction of a program is one instruction of AVX-512. Values are held as in [`super::super::builder`]: floats of at
 //! most 32 bits as `f32`, truth values as masks of 32 bits.
 
+use super::predicate;
 use iced_x86::Code;
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
 use kernfusion_runtime::math::elementary::{Erf, Exp, Function, Log, Tanh};
@@ -104,7 +105,7 @@ pub(super) enum ResultPlace {
 /// What becomes of lanes of a result that are not in the mask register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Masking {
-    /// They are those of the first operand, if it is overwritten or the instruction chooses.
+    /// They are those of the first operand: of one that is overwritten, or of a blend's.
     Chosen,
     /// They are zero.
     Zero,
@@ -771,38 +772,5 @@ impl Vector for Symbol<'_> {
         let limit = self.all(std::f32::consts::SQRT_2);
         let (half, next) = (m * self.all(0.5), e + self.all(1.0));
         (Self::where_less(limit, m, half, m), Self::where_less(limit, m, next, e))
-    }
-}
-
-/// Immediate operands of comparisons; those of floats are quiet.
-mod predicate {
-    use kernfusion_ir::Compare;
-
-    pub(super) const LT: u8 = 0x11;
-    pub(super) const GT: u8 = 0x1e;
-    pub(super) const UNORDERED: u8 = 0x03;
-    /// Also where an operand is NaN.
-    pub(super) const NOT_LESS: u8 = 0x15;
-
-    pub(super) fn of_floats(op: Compare) -> u8 {
-        match op {
-            Compare::Eq => 0x00,
-            Compare::Ne => 0x04,
-            Compare::Lt => LT,
-            Compare::Le => 0x12,
-            Compare::Gt => GT,
-            Compare::Ge => 0x1d,
-        }
-    }
-
-    pub(super) fn of_integers(op: Compare) -> u8 {
-        match op {
-            Compare::Eq => 0,
-            Compare::Ne => 4,
-            Compare::Lt => 1,
-            Compare::Le => 2,
-            Compare::Gt => 6,
-            Compare::Ge => 5,
-        }
     }
 }
