@@ -529,8 +529,8 @@ fn overlaps(index: &Index, space: &Space) -> bool {
     points > span
 }
 
-/// Whether an operand reads neighbouring elements once each, in another order, as heads that are joined: whoever computes them writes them
-/// in this order for nothing.
+/// Whether an operand reads all elements of a piece of memory once each, perhaps in another order, as when heads are joined. The kernel that
+/// computes them can write them in this order at no cost.
 fn rearranges(index: &Index, space: &Space) -> bool {
     let (points, span) = reach(index, space);
     points == span

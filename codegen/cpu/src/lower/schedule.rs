@@ -151,8 +151,8 @@ fn is_elementary(kind: &InstrKind) -> bool {
     matches!(kind, InstrKind::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf, _))
 }
 
-/// The schedule of a row program, with loops by sixteen lanes where the machine can run them, which round like this. Memory that a write may
-/// change is read again in a later stage only if all writes come later still.
+/// The schedule of a row program, with loops by sixteen lanes if the machine can run them: then `rounding` says how they round to bf16. Memory that
+/// a write may change is read again in a later stage only if all writes come later still.
 pub(super) fn schedule(row: &Row, rounding: Option<Rounding>) -> RowSchedule {
     if let Some(rounding) = rounding {
         let mut inlined = scheduled(row, true);

@@ -118,7 +118,7 @@ fn selections_and_casts() {
     }
 }
 
-/// Of every number of bf16, and of what lies between it and the next: ties, their neighbours, infinities, NaN. Both as it is stored and as it is computed with.
+/// All numbers of bf16, and numbers between each and the next (ties and their neighbours), as they are stored and as they are computed with.
 #[test]
 fn numbers_are_rounded_to_the_nearest_of_bf16() {
     const BETWEEN: [u32; 6] = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff];

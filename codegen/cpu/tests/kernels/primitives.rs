@@ -5,8 +5,8 @@ use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::math::Tiles;
 use std::collections::BTreeSet;
 
-/// How many calls of functions of this program's own a function has: all instructions that may run are decoded, along every branch. Calls by way of a
-/// table are those of panics, where arithmetic is checked: nothing comes back from them.
+/// How many direct calls a function has. Every branch is decoded, up to indirect calls: those are panics of checked arithmetic here, which do not
+/// return.
 fn calls(function: *const u8) -> usize {
     let (mut open, mut seen, mut calls) = (vec![function as u64], BTreeSet::new(), 0);
     while let Some(mut address) = open.pop() {
@@ -31,11 +31,10 @@ fn calls(function: *const u8) -> usize {
     calls
 }
 
-/// Functions of the standard library that take closures are compiled apart from what calls them, and called, unless a crate is one codegen unit. This
-/// test's profile has several, as that of a program has that depends on this project; with such calls, a step of a Transformer took up
-/// to a third longer.
+/// In several codegen units, which this test's profile has as Cargo's default profile does, functions of the standard library that take closures
+/// may remain calls. With them, a training step took up to a third longer.
 #[test]
-fn reductions_and_random_numbers_call_nothing() {
+fn primitives_call_nothing() {
     for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Portable) {
         for name in [
             "sum_f32",

@@ -19,8 +19,8 @@ pub mod vector;
 
 use crate::isa::Isa;
 
-/// `[of(0), of(1), …]`. As `std::array::from_fn`, but for what happens in several codegen units, as in programs that use this crate with
-/// Cargo's own profile: functions of the standard library that take closures are then compiled apart from them, and call them.
+/// `[of(0), of(1), …]`, always inlined. `std::array::from_fn` is not where a crate is compiled in several codegen units, as Cargo's default
+/// profile does: there it remains a call for every element.
 #[inline(always)]
 pub(crate) fn array<T: Copy, const N: usize>(of: impl Fn(usize) -> T) -> [T; N] {
     let mut values = [of(0); N];

@@ -80,7 +80,7 @@ pub(super) unsafe fn philox(
         i = head;
         while n - i >= 4 * BLOCKS {
             let [a, b, c, d] = rounds(counters::<BLOCKS>(block(element(i)), step), key);
-            // Two words in one, since joining them takes a shift in 64-bit lanes, and narrowing exchanges of lanes.
+            // Two words as one number: that takes a shift within a lane, where narrowing each word would move it to another lane.
             let blocks: [[u64; 2]; BLOCKS] = array(|l| [a[l] | b[l] << 32, c[l] | d[l] << 32]);
             // SAFETY: as many words are left; memory of any alignment.
             unsafe { dst.add(i).cast::<[[u64; 2]; BLOCKS]>().write_unaligned(blocks) };

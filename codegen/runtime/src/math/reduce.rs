@@ -15,17 +15,24 @@ pub(super) trait Number: Copy {
     fn minimum(self, other: Self) -> Self;
 }
 
+/// Methods of [`Number`] that operators give.
+macro_rules! plus_and_times {
+    () => {
+        #[inline(always)]
+        fn plus(self, other: Self) -> Self {
+            self + other
+        }
+        #[inline(always)]
+        fn times(self, other: Self) -> Self {
+            self * other
+        }
+    };
+}
+
 macro_rules! floats {
     ($($type:ident)*) => {$(
         impl Number for $type {
-            #[inline(always)]
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-            #[inline(always)]
-            fn times(self, other: Self) -> Self {
-                self * other
-            }
+            plus_and_times!();
             // Comparisons with a NaN in `other` are false, so it is chosen. In two steps, each of which is one
             // instruction per register.
             #[inline(always)]
@@ -67,7 +74,7 @@ macro_rules! integers {
 }
 integers!(i32 u32);
 
-/// How two numbers become one. A type and no closure, which would be [called](array).
+/// How two numbers become one. A type, since a closure might remain [a call](array()).
 pub(super) trait Fold {
     fn of<N: Number>(a: N, b: N) -> N;
 }
@@ -120,7 +127,7 @@ pub(super) trait Sixteen: Number {
     /// # Safety
     /// `count` values at `source`.
     unsafe fn load_first(self, source: *const Self::Value, count: usize) -> Self;
-    /// The lanes from `by` on, 8, 4, 2 or 1, moved to the front as far as there are as many of them; what follows may be anything.
+    /// Lane `by + i` in lane i, for i below `by` (8, 4, 2 or 1); the other lanes may hold anything.
     fn moved(self, by: usize) -> Self;
     /// The first lane.
     fn first(self) -> Self::Value;
@@ -164,7 +171,7 @@ pub(super) unsafe fn reduce<L: Sixteen, F: Fold>(
     }
 }
 
-/// `acc[i]` and `src[i]` become `acc[i]`, for n values.
+/// Folds `src[i]` into `acc[i]`, for n values.
 ///
 /// # Safety
 /// Both pointers cover n values and do not overlap.
@@ -235,17 +242,11 @@ mod x86 {
     use crate::math::vector::{Lanes, Vector};
     use std::arch::x86_64::*;
 
+    /// Numbers from an expression that is `a` where it is NaN, else `b`.
     macro_rules! numbers {
-        ($($type:ident: the $a:ident that are NaN, and others of $b:ident $unless_nan:expr;)*) => {$(
+        ($($type:ident: |$a:ident, $b:ident| $unless_nan:expr;)*) => {$(
             impl Number for $type {
-                #[inline(always)]
-                fn plus(self, other: Self) -> Self {
-                    self + other
-                }
-                #[inline(always)]
-                fn times(self, other: Self) -> Self {
-                    self * other
-                }
+                plus_and_times!();
                 #[inline(always)]
                 fn maximum(self, other: Self) -> Self {
                     let ($a, $b) = (self, Vector::max(self, other));
@@ -262,9 +263,9 @@ mod x86 {
         )*};
     }
     numbers! {
-        Avx512: the a that are NaN, and others of b
+        Avx512: |a, b|
             _mm512_mask_mov_ps(b.0, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a.0, a.0), a.0);
-        Avx2: the a that are NaN, and others of b
+        Avx2: |a, b|
             _mm256_blendv_ps(b.0, a.0, _mm256_cmp_ps::<_CMP_UNORD_Q>(a.0, a.0));
     }
 

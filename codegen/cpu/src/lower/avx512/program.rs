@@ -552,20 +552,21 @@ impl LaneProgram {
         })
     }
 
+    /// What a write needs of a value of bf16.
+    fn narrowed(&self, value: Lanes) -> Narrow {
+        let known = self.narrow.iter().find(|(wide, _)| *wide == value);
+        known.map_or(Narrow::Upper(value), |&(_, narrow)| narrow)
+    }
+
     /// Writes elements at the current position. Values of 16-bit floats are already rounded.
     pub(super) fn write(&mut self, dtype: DType, value: Lanes, pointer: u32) -> Option<()> {
         let value = self.register(value);
         let (code, value) = match dtype {
             DType::F32 | DType::I32 | DType::U32 => (Code::EVEX_Vmovups_zmmm512_k1z_zmm, value),
-            DType::BF16 => {
-                match self.narrow.iter().find(|(wide, _)| *wide == value).map(|&(_, narrow)| narrow) {
-                    Some(Narrow::Half(half)) => (Code::EVEX_Vmovdqu16_ymmm256_k1z_ymm, half),
-                    Some(Narrow::Upper(near)) => {
-                        (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(near, 16))
-                    }
-                    None => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(value, 16)),
-                }
-            }
+            DType::BF16 => match self.narrowed(value) {
+                Narrow::Half(half) => (Code::EVEX_Vmovdqu16_ymmm256_k1z_ymm, half),
+                Narrow::Upper(upper) => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, self.shifted_right(upper, 16)),
+            },
             DType::F16 => (Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, value),
             DType::I8 => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, value),
             DType::Bool => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, self.and(value, Constant(1))),

@@ -332,8 +332,10 @@ impl Pieces {
         for &(offset, mask) in &self.pieces[..self.count] {
             // SAFETY: the caller's contract; places of other runs are masked.
             let piece = unsafe { W::across_k::<1>(row.wrapping_offset(offset), None, mask) };
-            // SAFETY: registers only.
-            lines = array(|part| unsafe { _mm512_or_si512(lines[part], piece[part]) });
+            for (part, line) in lines.iter_mut().enumerate() {
+                // SAFETY: registers only.
+                *line = unsafe { _mm512_or_si512(*line, piece[part]) };
+            }
         }
         lines
     }
