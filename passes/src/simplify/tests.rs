@@ -105,6 +105,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("sum-scale",                "%1 = mul %a, %b0; %y = reduce %1 {op = sum, axes = [2]}"),
     ("sum-quotient",             "%1 = div %a, %b0; %y = reduce %1 {op = sum, axes = [2]}"),
     ("sum-of-products",          "%1 = broadcast %m {shape = [5, 3, 4], axes = [1, 2]}; %2 = permute %n {axes = [1, 0]}; %3 = broadcast %2 {shape = [5, 3, 4], axes = [0, 2]}; %4 = mul %1, %3; %y = reduce %4 {op = sum, axes = [2]}"),
+    ("sum-of-batched-dot",       "%1 = dot_general %a, %b {lhs_batch = [0, 1], rhs_batch = [0, 1], lhs_contract = [2], rhs_contract = [2], dtype = float}; %y = reduce %1 {op = sum, axes = [0]}; %2 = dot_general %b, %a {lhs_batch = [1], rhs_batch = [1], lhs_contract = [2], rhs_contract = [2], dtype = float}; %z = reduce %2 {op = sum, axes = [0, 2]}"),
     // Products.
     ("dot-of-permute",           "%1 = permute %a {axes = [1, 0, 2]}; %y = dot_general %1, %n LINEAR; %2 = permute %n {axes = [1, 0]}; %z = dot_general %a, %2 {lhs_batch = [], rhs_batch = [], lhs_contract = [2], rhs_contract = [1], dtype = float}"),
     ("dot-of-reshape",           "%1 = reshape %a {shape = [6, 4]}; %y = dot_general %1, %n MATRIX; %2 = reshape %b {shape = [6, 4]}; %z = dot_general %n, %2 {lhs_batch = [], rhs_batch = [], lhs_contract = [0], rhs_contract = [1], dtype = float}"),

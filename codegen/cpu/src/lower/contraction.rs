@@ -83,8 +83,7 @@ impl Lowering<'_> {
         let (a, of_a) = self.packed(kernel, product, Side::A)?;
         let (b, of_b) = self.packed(kernel, product, Side::B)?;
         let domain = &kernel.domain;
-        let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
-        let merged = regroup(kernel, groups.map(Iterator::collect));
+        let merged = on_results(kernel);
         let mut work = self.work(domain, product, &a, &b);
         work.tiles = tiles(kernel);
         let strip = gemm::register_rows(self.isa, work.precision);
@@ -327,8 +326,7 @@ pub(super) fn runs_in_tiles(kernel: &Kernel) -> bool {
     let [product] = kernel.products() else { return false };
     let domain = &kernel.domain;
     let reducible = || {
-        let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
-        let columns = regroup(kernel, groups.map(Iterator::collect)).domain.column_axes().len();
+        let columns = on_results(kernel).domain.column_axes().len();
         let is_short = domain.extent(domain.column_axes()) <= WHOLE_ROW;
         columns == 1 && (is_short || !reduces(&kernel.region, Direction::Columns))
     };
@@ -337,6 +335,22 @@ pub(super) fn runs_in_tiles(kernel: &Kernel) -> bool {
         && !scatters(kernel)
         && kernel.region.instrs.iter().all(|instr| instr.dtype != DType::F64)
         && (!is_reduced(kernel) || domain.points() > 0 && reducible())
+}
+
+/// A contraction's region as a kernel on results. Axes are merged as the region walks them, whatever operands do: a window's columns are read
+/// in runs, and an optimizer's parameters are one row.
+fn on_results(kernel: &Kernel) -> Kernel {
+    let domain = &kernel.domain;
+    let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
+    let region = Kernel {
+        name: kernel.name.clone(),
+        form: Form::Reduce,
+        domain: domain.clone(),
+        region: kernel.region.clone(),
+        stores: kernel.stores.clone(),
+        covers: vec![],
+    };
+    regroup(&region, groups.map(Iterator::collect))
 }
 
 /// Why rows or columns of a product should be reduced by another kernel, if they should.

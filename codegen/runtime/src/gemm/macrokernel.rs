@@ -230,8 +230,8 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                     packer.columns_from(size, most(prologue), out, block);
                 }
                 None => {
-                    let source = (&self.b.from(self.columns.start, k), self.gemm.job.b.element);
-                    packer.columns(source, size, out, stage);
+                    let block = self.b.from(self.columns.start, k).part(size.0, size.1);
+                    packer.columns((&block, self.gemm.job.b.element), size, out, stage);
                 }
             }
         }
@@ -286,11 +286,14 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
             (_, true) => (rows.end, packed.start),
             _ => (self.rows.start, packed.end),
         };
-        if k >= job.k || !self.a.k.unit() && !self.a.outer.unit() {
+        if k >= job.k {
             return Later::default();
         }
         let (count, depth) = (kernels.mc.min(self.rows.end - row), self.depth(k));
-        let source = self.a.from(row, k);
+        let source = self.a.from(row, k).part(count, depth);
+        if !source.k.unit() && !source.outer.unit() {
+            return Later::default();
+        }
         let (offsets, size) = match source.k.unit() {
             true => (source.outer, (count, depth)),
             false => (source.k, (depth, count)),

@@ -21,6 +21,7 @@ pub(super) const TERMS: &[TermRow] = &[
     ("sum-scale",             Reassociating, "Σ x·b(w) = (Σ x)·w, for w constant along the axes",      "reduce", sum_of_scaled),
     ("sum-quotient",          Reassociating, "Σ x/b(w) = (Σ x)/w, for w constant along the axes",      "reduce", sum_of_quotient),
     ("sum-of-products",       Reassociating, "Σₖ a[m,k]·b[k,n] written with broadcasts is a product",  "reduce", sum_of_products),
+    ("sum-of-batched-dot",    Reassociating, "Σ x·y over its batch is one x·y with more terms",         "reduce", sum_of_batched_dot),
 ];
 
 /// The reduction, its operand and that operand's shape.
@@ -219,4 +220,27 @@ fn product(
     let order: Vec<_> =
         kept.iter().map(|axis| placed.iter().position(|other| other == axis).expect("it stays")).collect();
     r.dot(dot, x, y, &order)
+}
+
+/// A gradient of what a batch of products shares: products would be in memory for each of the batch before they are added up.
+fn sum_of_batched_dot(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let (reduce, x, shape) = sum(r, term)?;
+    let (dot, of) = r.dots(x).into_iter().next()?;
+    let (summed, rest): (Vec<usize>, Vec<usize>) =
+        reduce.axes.iter().partition(|&&axis| axis < dot.lhs_batch.len());
+    if summed.is_empty() {
+        return None;
+    }
+    let split = |batch: &[usize], contract: &[usize]| {
+        let (of_sum, of_batch): (Vec<usize>, Vec<usize>) = (0..batch.len()).partition(|at| summed.contains(at));
+        let axes = |places: &[usize]| places.iter().map(|&at| batch[at]).collect::<Vec<_>>();
+        (axes(&of_batch), [&axes(&of_sum)[..], contract].concat())
+    };
+    let (lhs_batch, lhs_contract) = split(&dot.lhs_batch, &dot.lhs_contract);
+    let (rhs_batch, rhs_contract) = split(&dot.rhs_batch, &dot.rhs_contract);
+    let whole = DotGeneral { lhs_batch, rhs_batch, lhs_contract, rhs_contract, dtype: dot.dtype };
+    let product = r.add(whole, &of)?;
+    let kept: Vec<_> = (0..shape.len()).filter(|axis| !summed.contains(axis)).collect();
+    let place = |axis: &usize| kept.iter().position(|kept| kept == axis).expect("the axis stays");
+    r.reduce(ReduceOp::Sum, &rest.iter().map(place).collect::<Vec<_>>(), product)
 }

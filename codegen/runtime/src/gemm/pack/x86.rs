@@ -283,9 +283,21 @@ struct Pieces {
 }
 
 impl Pieces {
+    /// None.
+    const EMPTY: Pieces = Pieces { pieces: [(0, 0); 16], count: 0 };
+
+    /// The places of a block's values of k, those of sixteen words of one value at a time.
+    fn of_words(table: &[isize]) -> [Pieces; LDA / 16] {
+        let mut all = [Pieces::EMPTY; LDA / 16];
+        for (number, table) in table.chunks(16).enumerate() {
+            all[number] = Pieces::of(table, 1);
+        }
+        all
+    }
+
     /// The places of a table of sixteen entries at most, which lie `step` apart in a run.
     fn of(table: &[isize], step: isize) -> Pieces {
-        let mut all = Pieces { pieces: [(0, 0); 16], count: 0 };
+        let mut all = Pieces::EMPTY;
         for run in runs(table, step) {
             all.pieces[all.count] =
                 (table[run.start] - run.start as isize * step, first(run.end) & !first(run.start));
@@ -369,10 +381,11 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
             return;
         }
         if let Some(table) = block.k_in_runs() {
-            for w in (0..words).step_by(16) {
-                let pieces = Pieces::of(&table[w..depth.min(w + 16)], 1);
-                for i in 0..rows {
-                    for (part, line) in pieces.along_k::<PARTS, W>(block.row(i)).into_iter().enumerate() {
+            let all = Pieces::of_words(&table[..depth]);
+            // Row by row, since neighbours of a row's values come from memory with them.
+            for i in 0..rows {
+                for w in (0..words).step_by(16) {
+                    for (part, line) in all[w / 16].along_k::<PARTS, W>(block.row(i)).into_iter().enumerate() {
                         _mm512_storeu_si512(out.add(i * LDA + at_part::<PARTS>(w, part)).cast(), line);
                     }
                 }
@@ -449,10 +462,10 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
         }
         match block.k_in_runs() {
             Some(table) => {
-                for w in (0..all).step_by(16) {
-                    let pieces = Pieces::of(&table[w.min(depth)..depth.min(w + 16)], 1);
-                    for j in halves() {
-                        square::<PARTS, W>(block, (j, columns), (w, all, depth), Some(&pieces), at);
+                let pieces = Pieces::of_words(&table[..depth]);
+                for j in halves() {
+                    for w in (0..all).step_by(16) {
+                        square::<PARTS, W>(block, (j, columns), (w, all, depth), Some(&pieces[w / 16]), at);
                     }
                 }
             }
