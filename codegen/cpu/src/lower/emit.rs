@@ -281,7 +281,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
             element.indirect.iter().copied().filter(|term| self.row.varies(term.value)).collect();
         let rows: Vec<_> = varying.iter().map(|term| (term.value, self.row_address(term.value))).collect();
         let zero = self.code.int(0);
-        self.each_run(self.row.fixed, zero, &mut |this, offset| {
+        self.each_run(self.row.runs(), zero, &mut |this, offset| {
             let walk = this.walk(element);
             let to = this.code.element(to, offset, DType::U32);
             let count = this.inner_count();

@@ -46,8 +46,14 @@ use kernfusion_runtime::launch::{KernelProgram, LaunchKind};
 use nest::Nest;
 use normalise::normalise;
 use row::{Access, Row, Target, Write, WriteMode};
+use schedule::RowSchedule;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Points of a run at most of which loops of sixteen lanes walk several: what comes before and after a longer one matters little.
+const SHORT_RUN: usize = 64;
+/// Units of work at least that are left of a map whose last outer axis becomes an axis of runs.
+const FEWEST_UNITS: usize = 32;
 
 /// Whether a kernel can be lowered, and if not, why. It is asked while kernels are made, so that what is refused becomes several.
 ///
@@ -227,12 +233,10 @@ impl Lowering<'_> {
         whole: bool,
     ) -> Result<(), CodegenError> {
         let domain = &kernel.domain;
-        let fixed = domain.outer + domain.rows;
-        let clobbered = self.facts.clobbered.clone();
-        let row = Row::new(kernel.region.clone(), writes, domain.axes.clone(), fixed, clobbered);
+        let (row, schedule) = self.scheduled(kernel, writes, chunk.is_none() && !whole);
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
-        let nest = Nest::new(&row, &schedule, domain.outer, chunk, whole);
+        let outer = domain.outer.min(row.fixed);
+        let nest = Nest::new(&row, &schedule, outer, chunk, whole);
         let slots = self.facts.dtypes.len();
         let function = nest::build(self.functions, &self.facts.name, &row, &schedule, &nest, slots)?;
         let capacity = nest.capacity(&row);
@@ -241,6 +245,34 @@ impl Lowering<'_> {
         let work = domain.points() * kernel.region.instrs.len();
         self.program.steps.push(LaunchKind::Rows { function, units: nest.units(&row), work });
         Ok(())
+    }
+
+    /// The kernel's rows and their schedule. Loops of sixteen lanes walk short runs themselves where they can; where `is_map`, the last outer
+    /// axis becomes one of the runs for it.
+    fn scheduled(&self, kernel: &Kernel, writes: Vec<Write>, is_map: bool) -> (Row, RowSchedule) {
+        let domain = &kernel.domain;
+        let fixed = domain.outer + domain.rows;
+        let rounding = Wide::rounding(self.isa);
+        let row = |fixed| {
+            let (region, axes) = (kernel.region.clone(), domain.axes.clone());
+            Row::new(region, writes.clone(), axes, fixed, self.facts.clobbered.clone())
+        };
+        let plain = row(fixed);
+        let takes_outer = is_map && plain.runs().is_empty() && domain.rows == 0 && domain.outer > 1;
+        let fixed = if takes_outer { fixed - 1 } else { fixed };
+        let is_short = plain.axes[plain.inner()] <= SHORT_RUN && fixed < plain.inner();
+        let is_parallel = !takes_outer
+            || plain.axes[..fixed].iter().product::<usize>() >= FEWEST_UNITS && !plain.is_transposed(fixed);
+        if rounding.is_some() && is_short && is_parallel {
+            let mut walking = row(fixed);
+            walking.runs_within = true;
+            let schedule = schedule::schedule(&walking, rounding);
+            if schedule.is_wide() && !(takes_outer && schedule.rows > 0) {
+                return (walking, schedule);
+            }
+        }
+        let schedule = schedule::schedule(&plain, rounding);
+        (plain, schedule)
     }
 
     fn check_row(&self, row: &Row) -> Result<(), CodegenError> {

@@ -23,6 +23,8 @@ pub(super) struct Row {
     pub(super) clobbered: Vec<bool>,
     /// Conditions that hold at a number of points which is known when a row runs.
     pub(super) inside: Vec<Scalar>,
+    /// Whether loops of sixteen lanes walk the last axis of the runs themselves.
+    pub(super) runs_within: bool,
     varies: Vec<bool>,
 }
 
@@ -84,7 +86,16 @@ impl Row {
         fixed: usize,
         clobbered: Vec<bool>,
     ) -> Self {
-        let mut row = Row { region, writes, axes, fixed, clobbered, inside: vec![], varies: vec![] };
+        let mut row = Row {
+            region,
+            writes,
+            axes,
+            fixed,
+            clobbered,
+            inside: vec![],
+            runs_within: false,
+            varies: vec![],
+        };
         for instr in &row.region.instrs {
             let varies = match &instr.kind {
                 InstrKind::Producer(_) => true,
@@ -110,6 +121,11 @@ impl Row {
         self.fixed..self.inner()
     }
 
+    /// The last axis of the runs, if loops of sixteen lanes walk it themselves.
+    pub(super) fn run_within(&self) -> Option<usize> {
+        self.runs_within.then(|| self.inner() - 1)
+    }
+
     /// The innermost column.
     pub(super) fn inner(&self) -> usize {
         self.axes.len() - 1
@@ -125,9 +141,10 @@ impl Row {
         self.region.instrs.iter().any(|instr| instr.dtype == DType::F64)
     }
 
-    /// Whether a bound, none of whose coordinates is looked up, varies along the inner axis.
+    /// Whether a bound, none of whose coordinates is looked up, is tested in loops: it varies along the inner axis, or loops walk the runs, so
+    /// that no pointer to zeros could stand for memory that is not there.
     pub(super) fn moves(&self, bound: &Bound) -> bool {
-        bound.coordinate.strides[self.inner()] != 0
+        self.runs_within || bound.coordinate.strides[self.inner()] != 0
     }
 
     /// How an index under a guard walks the inner axis.

@@ -68,6 +68,11 @@ impl RowSchedule {
             Some(WideLoop { everywhere, inside })
         };
         self.wide = self.loops.iter().map(record).collect();
+        self.is_wide()
+    }
+
+    /// Whether all loops are by sixteen lanes.
+    pub(super) fn is_wide(&self) -> bool {
         self.loops.iter().zip(&self.wide).all(|(steps, wide)| steps.is_empty() || wide.is_some())
     }
 
@@ -95,7 +100,12 @@ impl RowSchedule {
             if steps.is_empty() {
                 continue;
             }
-            lines.push(format!("  loop{}", if wide.is_some() { " of sixteen lanes" } else { "" }));
+            let kind = match wide {
+                Some(_) if row.runs_within => " of sixteen lanes over runs",
+                Some(_) => " of sixteen lanes",
+                None => "",
+            };
+            lines.push(format!("  loop{kind}"));
             lines.extend(steps.reads.iter().map(|value| format!("    %{} = {}", value.0, scratch(value))));
             lines.extend(steps.computes.iter().map(|value| format!("    {}", instr(*value))));
             lines.extend(steps.spills.iter().map(|value| format!("    {} = %{}", scratch(value), value.0)));

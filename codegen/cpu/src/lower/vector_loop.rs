@@ -10,6 +10,7 @@ use cranelift::prelude::*;
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// What a loop needs to know of a varying value before it starts.
 pub(super) enum Source {
@@ -54,7 +55,11 @@ impl Emitter<'_, '_, '_> {
             return;
         }
         let zero = self.code.int(0);
-        self.each_run(self.row.fixed, zero, &mut |this, offset| this.run_loop(stage, offset));
+        if let Some(axis) = self.row.run_within() {
+            self.at.coordinates[axis] = zero;
+        }
+        let end = self.row.run_within().unwrap_or(self.row.inner());
+        self.each_run(self.row.fixed..end, zero, &mut |this, offset| this.run_loop(stage, offset));
     }
 
     /// The loop of a stage over one run.
@@ -253,19 +258,25 @@ impl Emitter<'_, '_, '_> {
         self.code.read(dtype, address, (at.extra * dtype.size()) as i32, at.width)
     }
 
-    /// Runs over the columns before the inner axis; `body` gets the run's first point, counted within the row.
-    pub(super) fn each_run(&mut self, axis: usize, run: Value, body: &mut dyn FnMut(&mut Self, Value)) {
-        let extent = self.row.axes[axis];
-        if axis == self.row.inner() {
-            let first = self.code.times(run, extent as i64);
+    /// Walks these columns, from the first one on; `body` gets the first point of what is left of them, counted within the row.
+    pub(super) fn each_run(
+        &mut self,
+        axes: Range<usize>,
+        run: Value,
+        body: &mut dyn FnMut(&mut Self, Value),
+    ) {
+        if axes.is_empty() {
+            let points: usize = self.row.axes[axes.end..].iter().product();
+            let first = self.code.times(run, points as i64);
             return body(self, first);
         }
+        let (axis, extent) = (axes.start, self.row.axes[axes.start]);
         let (zero, end) = (self.code.int(0), self.code.int(extent as i64));
         let open = self.code.enter(zero, end, &[]);
         self.at.coordinates[axis] = open.i;
         let next = self.code.times(run, extent as i64);
         let next = self.code.b.ins().iadd(next, open.i);
-        self.each_run(axis + 1, next, body);
+        self.each_run(axis + 1..axes.end, next, body);
         self.code.leave(&open, 1, &[]);
     }
 

@@ -8,5 +8,6 @@ mod maps;
 #[cfg(target_arch = "x86_64")]
 mod primitives;
 mod reductions;
+mod runs;
 mod snapshots;
 mod support;

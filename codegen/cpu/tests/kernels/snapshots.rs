@@ -37,6 +37,18 @@ graph "product" {
 }
 "#;
 
+/// Planes of short rows, framed with zeros.
+const FRAME: &str = r#"
+graph "frame" {
+  %x = input {name = "x", dtype = f32, shape = [4, 8, 5, 7]} : f32[4,8,5,7]
+  %b = input {name = "b", dtype = f32, shape = [8]} : f32[8]
+  %bias = broadcast %b {shape = [4, 8, 5, 7], axes = [1]} : f32[4,8,5,7]
+  %y = add %x, %bias : f32[4,8,5,7]
+  %z = pad %y {low = [0, 0, 1, 1], high = [0, 0, 1, 1], value = 0} : f32[4,8,7,9]
+  output "z" = %z
+}
+"#;
+
 /// What is shown of a kernel.
 type Show = fn(&PlanExecutable, &str) -> Option<String>;
 
@@ -64,8 +76,9 @@ fn the_code_of_each_family_is_as_it_was() {
         let sample = samples.iter().find(|sample| sample.name.starts_with(name));
         (file, sample.unwrap_or_else(|| panic!("no sample {name}")).graph.clone())
     };
-    let product = ("product", Graph::parse(PRODUCT).expect("it parses"));
-    for (file, graph) in SAMPLES.iter().map(sample).chain([product]) {
+    let written = [("product", PRODUCT), ("frame", FRAME)]
+        .map(|(file, text)| (file, Graph::parse(text).expect("it parses")));
+    for (file, graph) in SAMPLES.iter().map(sample).chain(written) {
         let plan = plan(fuse(&graph, Fusion::Full, any_kernel).expect("fuses"));
         let portable: [(&str, Show); 2] =
             [("schedule", PlanExecutable::schedule), ("clif", PlanExecutable::clif)];

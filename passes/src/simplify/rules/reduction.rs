@@ -232,7 +232,8 @@ fn sum_of_batched_dot(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
         return None;
     }
     let split = |batch: &[usize], contract: &[usize]| {
-        let (of_sum, of_batch): (Vec<usize>, Vec<usize>) = (0..batch.len()).partition(|at| summed.contains(at));
+        let (of_sum, of_batch): (Vec<usize>, Vec<usize>) =
+            (0..batch.len()).partition(|at| summed.contains(at));
         let axes = |places: &[usize]| places.iter().map(|&at| batch[at]).collect::<Vec<_>>();
         (axes(&of_batch), [&axes(&of_sum)[..], contract].concat())
     };

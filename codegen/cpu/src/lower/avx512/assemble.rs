@@ -7,10 +7,12 @@
 //!   if first < end: k1 = the lanes that are left; steps, with memory masked by k1
 //! ```
 //!
-//! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each.
+//! Parameters are the pointers, eight bytes each, and after them the scalars, four bytes each. A function that walks several runs takes their
+//! number, too (rcx): it does all of this for each of them, and then moves its parameters to the next one.
 
 use super::program::{
-    BROADCAST, Half, LOAD, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace, WIDTH,
+    BROADCAST, Half, LOAD, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace, RunSteps,
+    WIDTH,
 };
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
 use kernfusion_runtime::math::vector::Table;
@@ -25,6 +27,12 @@ const PARAMETERS: Register = Register::RDI;
 const COUNTER: Register = Register::RSI;
 const END: Register = Register::RDX;
 const SCRATCH: Register = Register::RAX;
+/// Where a function that walks several runs gets their number.
+const RUNS: Register = Register::RCX;
+/// What it keeps there: how many runs are left, and where each one begins and ends. The caller's values are on the stack.
+const LEFT: Register = Register::RBX;
+const FIRST: Register = Register::R12;
+const LAST: Register = Register::R13;
 /// The mask of a load of every other element.
 const SPREAD: Register = Register::K7;
 
@@ -127,6 +135,18 @@ fn the_same_everywhere(program: &LaneProgram) -> Vec<Lanes> {
     uses.into_iter().map(|(lanes, _)| lanes).collect()
 }
 
+impl LaneProgram {
+    /// Whether a value, which is the same throughout a run, is another one in the next run.
+    fn moves(&self, lanes: Lanes) -> bool {
+        let Some(steps) = &self.runs else { return false };
+        match lanes {
+            Lanes::Scalar(scalar) => steps.scalars[scalar as usize] != 0,
+            Lanes::Same { pointer, .. } => steps.pointers[pointer as usize] != 0,
+            Lanes::Register(_) | Lanes::Constant(_) | Lanes::Table(_) => false,
+        }
+    }
+}
+
 impl LaneInstruction {
     /// The registers of lanes that it reads.
     fn reads(&self) -> impl Iterator<Item = u32> {
@@ -142,6 +162,7 @@ impl LaneInstruction {
 enum Label {
     Several,
     AfterSeveral,
+    Run,
     Loop,
     Tail,
     End,
@@ -172,6 +193,8 @@ struct Assembler<'p> {
 enum Place {
     Register(Register),
     Immediate(u8),
+    /// One of 32 bits, which is sign-extended.
+    Wide(i32),
     /// Base, index with scale, offset.
     Memory(Register, Option<(Register, u32)>, i32),
     Label(Label),
@@ -185,8 +208,12 @@ impl<'p> Assembler<'p> {
         }
         let mut kept: Vec<_> = std::mem::take(&mut self.kept).into_iter().collect();
         kept.sort_unstable_by_key(|&(_, register)| register);
-        for &(lanes, register) in &kept {
-            self.load(Register::ZMM0 + register, lanes);
+        let (moving, same): (Vec<_>, Vec<_>) =
+            kept.iter().partition(|(lanes, _)| single.program.moves(*lanes));
+        self.load_all(&same);
+        if single.program.runs.is_some() {
+            self.begin_runs();
+            self.load_all(&moving);
         }
         self.kept = kept.into_iter().collect();
         if let Some(body) = several {
@@ -197,8 +224,45 @@ impl<'p> Assembler<'p> {
         self.is_tail = true;
         self.steps(single);
         self.lines.push(Line::Place(Label::End));
+        if let Some(steps) = &single.program.runs {
+            self.next_run(steps);
+        }
         self.emit(Code::VEX_Vzeroupper, &[]);
         self.emit(Code::Retnq, &[]);
+    }
+
+    /// The head of the loop over runs.
+    fn begin_runs(&mut self) {
+        for register in [LEFT, FIRST, LAST] {
+            self.emit(Code::Push_r64, &[Place::Register(register)]);
+        }
+        for (to, from) in [(LEFT, RUNS), (FIRST, COUNTER), (LAST, END)] {
+            self.emit(Code::Mov_r64_rm64, &[to, from].map(Place::Register));
+        }
+        self.lines.push(Line::Place(Label::Run));
+        for (to, from) in [(COUNTER, FIRST), (END, LAST)] {
+            self.emit(Code::Mov_r64_rm64, &[to, from].map(Place::Register));
+        }
+    }
+
+    /// The end of the loop over runs: parameters move to the next one.
+    fn next_run(&mut self, steps: &RunSteps) {
+        for (pointer, &step) in steps.pointers.iter().enumerate().filter(|(_, step)| **step != 0) {
+            let place = match POINTERS.get(pointer) {
+                Some(&register) => Place::Register(register),
+                None => Place::Memory(PARAMETERS, None, (pointer * 8) as i32),
+            };
+            self.emit(Code::Add_rm64_imm32, &[place, Place::Wide(step)]);
+        }
+        for (scalar, &step) in steps.scalars.iter().enumerate().filter(|(_, step)| **step != 0) {
+            let place = Place::Memory(PARAMETERS, None, (steps.pointers.len() * 8 + scalar * 4) as i32);
+            self.emit(Code::Add_rm32_imm32, &[place, Place::Wide(step)]);
+        }
+        self.emit(Code::Dec_rm64, &[Place::Register(LEFT)]);
+        self.jump(Code::Jne_rel32_64, Label::Run);
+        for register in [LAST, FIRST, LEFT] {
+            self.emit(Code::Pop_r64, &[Place::Register(register)]);
+        }
     }
 
     /// A loop, as long as the lanes of its vectors are left.
@@ -244,13 +308,15 @@ impl<'p> Assembler<'p> {
     }
 
     /// Loads what is the same in every iteration.
-    fn load(&mut self, register: Register, lanes: Lanes) {
-        let code = match lanes {
-            Lanes::Table(_) => LOAD,
-            _ => BROADCAST,
-        };
-        let from = self.value(lanes);
-        self.emit(code, &[Place::Register(register), from]);
+    fn load_all(&mut self, kept: &[(Lanes, u32)]) {
+        for &(lanes, register) in kept {
+            let code = match lanes {
+                Lanes::Table(_) => LOAD,
+                _ => BROADCAST,
+            };
+            let from = self.value(lanes);
+            self.emit(code, &[Place::Register(Register::ZMM0 + register), from]);
+        }
     }
 
     fn steps(&mut self, body: &'p Body) {
@@ -423,6 +489,14 @@ impl<'p> Assembler<'p> {
                     let kind = if to_64 { OpKind::Immediate8to64 } else { OpKind::Immediate8 };
                     instruction.set_op_kind(at, kind);
                     instruction.set_immediate8(value);
+                }
+                Place::Wide(value) if code == Code::Add_rm64_imm32 => {
+                    instruction.set_op_kind(at, OpKind::Immediate32to64);
+                    instruction.set_immediate32to64(i64::from(value));
+                }
+                Place::Wide(value) => {
+                    instruction.set_op_kind(at, OpKind::Immediate32);
+                    instruction.set_immediate32(value as u32);
                 }
                 Place::Memory(base, index, offset) => {
                     instruction.set_op_kind(at, OpKind::Memory);

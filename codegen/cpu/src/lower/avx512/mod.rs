@@ -20,11 +20,14 @@ use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
 use kernfusion_runtime::isa::{Bf16Unit, Isa};
 pub(super) use program::Rounding;
-use program::{At, LaneProgram, Lanes};
+use program::{At, LaneProgram, Lanes, RunSteps};
 use std::collections::{BTreeMap, HashMap};
 
 /// Shorter rows are not worth a call.
 const SHORTEST: usize = 6;
+
+/// Parameters at most that move from run to run: more of them cost what a call does.
+const MOST_MOVING: usize = 16;
 
 /// The functions of a module, each made once.
 #[derive(Default)]
@@ -52,7 +55,7 @@ impl Wide {
         let mut signature = module.make_signature();
         // What the assembler writes for, whatever the system's own convention is.
         signature.call_conv = isa::CallConv::SystemV;
-        signature.params = vec![AbiParam::new(types::I64); 3];
+        signature.params = vec![AbiParam::new(types::I64); 3 + usize::from(program.runs.is_some())];
         let name = format!("wide_{}", self.functions.len());
         let id = module.declare_function(&name, Linkage::Local, &signature).expect("a new name");
         module.define_function_bytes(id, 64, &assembled.bytes, &[]).expect("room for the code");
@@ -106,8 +109,11 @@ pub(super) fn record(row: &Row, steps: &Loop, inside: bool, rounding: Rounding) 
         return None;
     }
     let recording = Recording { program: LaneProgram::new(rounding), ..Recording::default() };
-    let recorder = Recorder { row, inside, recording, values: BTreeMap::new() };
-    let recording = recorder.record(steps)?;
+    let recorder = Recorder { row, inside, recording, values: BTreeMap::new(), firsts: vec![] };
+    let mut recording = recorder.record(steps)?;
+    if let Some(axis) = row.run_within() {
+        recording.program.runs = Some(recording.run_steps(row, axis)?);
+    }
     assign(&recording.program).map(|_| recording)
 }
 
@@ -121,11 +127,50 @@ fn reads_singly(row: &Row) -> bool {
     })
 }
 
+impl Recording {
+    /// How far parameters move from one run to the next along this axis; `None` if one changes in another way, or many move.
+    fn run_steps(&self, row: &Row, axis: usize) -> Option<RunSteps> {
+        let bytes = |index: &Index, dtype: DType| {
+            i32::try_from(index.strides[axis]).ok()?.checked_mul(dtype.size() as i32)
+        };
+        let load = |value: Scalar| match &row.region.instr(value).kind {
+            InstrKind::Load { index, .. } => Some((index, row.region.instr(value).dtype)),
+            _ => None,
+        };
+        let pointer = |pointer: &Pointer| match *pointer {
+            Pointer::Load(value) | Pointer::Same(value) => {
+                load(value).and_then(|(index, dtype)| bytes(index, dtype))
+            }
+            Pointer::Row(value) => {
+                i32::try_from(row.axes[row.inner()] * as_lanes(row.region.instr(value).dtype).size()).ok()
+            }
+            Pointer::Write(at) => bytes(&row.writes[at].index, row.writes[at].dtype),
+        };
+        let scalar = |scalar: &Parameter| match *scalar {
+            Parameter::Uniform(_) => Some(0),
+            Parameter::Load(value) => load(value).filter(|(index, _)| index.strides[axis] == 0).map(|_| 0),
+            Parameter::First(value, number) => match &row.region.instr(value).kind {
+                InstrKind::Coordinate(index) => i32::try_from(index.strides[axis]).ok(),
+                InstrKind::InRange(bounds) | InstrKind::Load { guard: bounds, .. } => {
+                    i32::try_from(bounds[number].coordinate.strides[axis]).ok()
+                }
+                _ => None,
+            },
+        };
+        let pointers = self.pointers.iter().map(pointer).collect::<Option<Vec<_>>>()?;
+        let scalars = self.scalars.iter().map(scalar).collect::<Option<Vec<_>>>()?;
+        let moving = pointers.iter().chain(&scalars).filter(|step| **step != 0).count();
+        (moving <= MOST_MOVING).then_some(RunSteps { pointers, scalars })
+    }
+}
+
 struct Recorder<'r> {
     row: &'r Row,
     inside: bool,
     recording: Recording,
     values: BTreeMap<Scalar, Lanes>,
+    /// The first ones of coordinates.
+    firsts: Vec<(Index, Lanes)>,
 }
 
 /// The position of an item, which is added if it is new.
@@ -279,7 +324,12 @@ impl Recorder<'_> {
         if index.indirect.iter().any(|term| self.row.varies(term.value)) {
             return None;
         }
-        let first = self.scalar(Parameter::First(value, number));
+        let known = self.firsts.iter().find(|(known, _)| known == index).map(|&(_, first)| first);
+        let first = known.unwrap_or_else(|| {
+            let first = self.scalar(Parameter::First(value, number));
+            self.firsts.push((index.clone(), first));
+            first
+        });
         let stride = index.strides[self.row.inner()] as u32;
         Some(self.program().coordinates(first, stride))
     }
@@ -295,12 +345,11 @@ impl Recorder<'_> {
     }
 
     fn in_range(&mut self, value: Scalar, bounds: &[Bound]) -> Option<Lanes> {
-        let mut all = None;
-        for (number, bound) in bounds.iter().enumerate() {
-            let index = self.coordinate(value, number, &bound.coordinate)?;
-            all = Some(self.program().in_range(index, bound.extent as u32, all));
-        }
-        all
+        let bounds = bounds.iter().enumerate().map(|(number, bound)| {
+            Some((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32))
+        });
+        let bounds = bounds.collect::<Option<Vec<_>>>()?;
+        (!bounds.is_empty()).then(|| self.program().within(&bounds))
     }
 
     fn elementwise(&mut self, instr: &Instr, operands: &[Lanes]) -> Option<Lanes> {
@@ -427,7 +476,9 @@ impl Emitter<'_, '_, '_> {
             };
             self.code.b.ins().store(flags(), scalar, parameters, (pointers * 8 + at * 4) as i32);
         }
-        self.code.call_wide(&recording.program, &[parameters, start, end]);
+        let runs = self.row.run_within().map(|axis| self.code.int(self.row.axes[axis] as i64));
+        let operands: Vec<_> = [parameters, start, end].into_iter().chain(runs).collect();
+        self.code.call_wide(&recording.program, &operands);
     }
 }
 

@@ -3,13 +3,15 @@
 //! One instruction of a program is one instruction of AVX-512. Values are held as in [`super::super::builder`]: floats of at
 //! most 32 bits as `f32`, truth values as masks of 32 bits.
 
+mod symbol;
+
 use super::predicate;
 use iced_x86::Code;
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
 use kernfusion_runtime::math::elementary::{Erf, Exp, Function, Log, Tanh};
-use kernfusion_runtime::math::vector::{Table, Vector};
+use kernfusion_runtime::math::vector::Table;
 use std::cell::RefCell;
-use std::ops::{Add, Div, Mul, Sub};
+use symbol::Symbol;
 
 /// Lanes of a vector.
 pub(super) const WIDTH: u8 = 16;
@@ -19,14 +21,11 @@ const QUIET: u32 = 0x0040_0000;
 const SIGN: u32 = 0x8000_0000;
 /// `mask ? x : y` by bits, as a table of three variables.
 const CHOOSE: u8 = 0xca;
-/// Rounding modes of `vrndscaleps`, without exceptions: down, and to nearest, ties to even.
+/// A rounding mode of `vrndscaleps`, without exceptions: down.
 const DOWN: u8 = 9;
-const NEAREST: u8 = 8;
 
 /// Of `vfpclassps`.
 const SUBNORMAL: u8 = 0x20;
-/// Of `vgetmantps`: from 1 to 2, without the sign.
-const MANTISSA: u8 = 4;
 /// One number from memory in all lanes.
 pub(super) const BROADCAST: Code = Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32;
 /// Sixteen numbers of memory.
@@ -138,6 +137,15 @@ pub(in super::super) enum Rounding {
     Emulated,
 }
 
+/// How far a program's parameters move from one run to the next.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct RunSteps {
+    /// Bytes that each pointer moves.
+    pub(super) pointers: Vec<i32>,
+    /// What is added to each scalar, as an integer.
+    pub(super) scalars: Vec<i32>,
+}
+
 /// A program under construction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in super::super) struct LaneProgram {
@@ -145,7 +153,13 @@ pub(in super::super) struct LaneProgram {
     pub(super) registers: u32,
     /// How many pointers its function takes.
     pub(super) pointers: u32,
+    /// If its function walks several runs.
+    pub(super) runs: Option<RunSteps>,
     lane_numbers: Option<Lanes>,
+    /// Coordinates so far: the first one, the stride, and all of them.
+    coordinates: Vec<(Lanes, u32, Lanes)>,
+    /// The bounds whose lanes the mask register has, if it has those of bounds.
+    tested: Vec<(Lanes, u32)>,
     rounding: Rounding,
     /// Values that were rounded to bf16, and what a write needs of each.
     narrow: Vec<(Lanes, Narrow)>,
@@ -174,6 +188,9 @@ impl LaneProgram {
     }
 
     fn push(&mut self, code: Code, target: ResultPlace, operands: &[Operand]) -> &mut LaneInstruction {
+        if target == ResultPlace::Mask {
+            self.tested.clear();
+        }
         let step = LaneInstruction {
             code,
             target,
@@ -225,9 +242,11 @@ impl LaneProgram {
     }
 
     /// A comparison into the mask register.
-    fn test(&mut self, code: Code, x: Lanes, y: Lanes, predicate: Option<u8>) {
+    fn test(&mut self, code: Code, x: Lanes, y: Lanes, predicate: Option<u8>) -> &mut LaneInstruction {
         let operands = self.all_but_last_in_registers(&[x, y]);
-        self.push(code, ResultPlace::Mask, &operands).immediate = predicate;
+        let step = self.push(code, ResultPlace::Mask, &operands);
+        step.immediate = predicate;
+        step
     }
 
     /// The mask register as a value.
@@ -515,22 +534,21 @@ impl LaneProgram {
 
     /// Where each index is below its extent, into the mask register; the masking of a load of these lanes.
     fn test_within(&mut self, bounds: &[(Lanes, u32)]) -> Option<Masking> {
-        match bounds {
-            [] => return None,
-            &[(index, extent)] => self.test_below(index, extent),
-            several => {
-                let fold = |all, &(index, extent): &(Lanes, u32)| Some(self.in_range(index, extent, all));
-                let all = several.iter().fold(None, fold).expect("several bounds");
-                self.test(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, all, all, None);
+        if self.tested != bounds {
+            for (number, &(index, extent)) in bounds.iter().enumerate() {
+                // A comparison under a mask is false in lanes that are not in it.
+                let masking = (number > 0).then_some(Masking::Chosen);
+                self.test_below(index, extent).masking = masking;
             }
+            self.tested = bounds.to_vec();
         }
-        Some(Masking::Zero)
+        (!bounds.is_empty()).then_some(Masking::Zero)
     }
 
     /// Whether the index is below the extent, into the mask register.
-    fn test_below(&mut self, index: Lanes, extent: u32) {
+    fn test_below(&mut self, index: Lanes, extent: u32) -> &mut LaneInstruction {
         let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
-        self.test(code, index, Constant(extent), Some(predicate::of_integers(Compare::Lt)));
+        self.test(code, index, Constant(extent), Some(predicate::of_integers(Compare::Lt)))
     }
 
     fn read_masked(&mut self, dtype: DType, at: At, masking: Option<Masking>) -> Option<Lanes> {
@@ -580,6 +598,13 @@ impl LaneProgram {
 
     /// `first + stride · position`, as 32-bit integers.
     pub(super) fn coordinates(&mut self, first: Lanes, stride: u32) -> Lanes {
+        if stride == 0 {
+            return first;
+        }
+        let known = self.coordinates.iter().find(|known| (known.0, known.1) == (first, stride));
+        if let Some(&(_, _, known)) = known {
+            return known;
+        }
         let numbers = match self.lane_numbers {
             Some(numbers) => numbers,
             None => {
@@ -595,14 +620,15 @@ impl LaneProgram {
             1 => numbers,
             _ => self.op(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, &[numbers, Constant(stride)]),
         };
-        self.op(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, &[moved, first])
+        let all = self.op(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, &[moved, first]);
+        self.coordinates.push((first, stride, all));
+        all
     }
 
-    /// A mask of the lanes where the index is below the extent, and where `others` holds.
-    pub(super) fn in_range(&mut self, index: Lanes, extent: u32, others: Option<Lanes>) -> Lanes {
-        self.test_below(index, extent);
-        let inside = self.mask();
-        others.map_or(inside, |others| self.and(inside, others))
+    /// A mask of the lanes where each index is below its extent, of one at least.
+    pub(super) fn within(&mut self, bounds: &[(Lanes, u32)]) -> Lanes {
+        self.test_within(bounds);
+        self.mask()
     }
 
     /// The same for this many vectors, each of which lies behind the one before it. Their steps alternate, so that a processor, which looks
@@ -673,105 +699,5 @@ impl LaneProgram {
         }
         kept.reverse();
         LaneProgram { steps: kept, ..self }
-    }
-}
-
-/// A value of a program under construction, to be computed with as if it were a register.
-#[derive(Clone, Copy)]
-struct Symbol<'p> {
-    lanes: Lanes,
-    program: &'p RefCell<LaneProgram>,
-}
-
-impl Symbol<'_> {
-    fn with(self, record: impl FnOnce(&mut LaneProgram) -> Lanes) -> Self {
-        let lanes = record(&mut self.program.borrow_mut());
-        Symbol { lanes, ..self }
-    }
-}
-
-macro_rules! operators {
-    ($($trait:ident $method:ident $code:ident),*) => {$(
-        impl $trait for Symbol<'_> {
-            type Output = Self;
-            fn $method(self, other: Self) -> Self {
-                self.with(|program| program.op(Code::$code, &[self.lanes, other.lanes]))
-            }
-        }
-    )*};
-}
-operators!(
-    Add add EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er,
-    Sub sub EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er,
-    Mul mul EVEX_Vmulps_zmm_k1z_zmm_zmmm512b32_er,
-    Div div EVEX_Vdivps_zmm_k1z_zmm_zmmm512b32_er
-);
-
-impl Vector for Symbol<'_> {
-    fn all(self, value: f32) -> Self {
-        Symbol { lanes: float(value), ..self }
-    }
-
-    fn fma(a: Self, b: Self, c: Self) -> Self {
-        a.with(|program| program.fused(a.lanes, b.lanes, c.lanes))
-    }
-
-    fn min(a: Self, b: Self) -> Self {
-        a.with(|program| program.op(Code::EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae, &[a.lanes, b.lanes]))
-    }
-
-    fn max(a: Self, b: Self) -> Self {
-        a.with(|program| program.op(Code::EVEX_Vmaxps_zmm_k1z_zmm_zmmm512b32_sae, &[a.lanes, b.lanes]))
-    }
-
-    fn round(x: Self) -> Self {
-        let code = Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae;
-        x.with(|program| program.op_by(code, &[x.lanes], Some(NEAREST)))
-    }
-
-    fn abs(x: Self) -> Self {
-        x.with(|program| program.and(x.lanes, Constant(!SIGN)))
-    }
-
-    fn with_sign(x: Self, sign: Self) -> Self {
-        x.with(|program| {
-            let sign = program.and(sign.lanes, Constant(SIGN));
-            program.or(x.lanes, sign)
-        })
-    }
-
-    fn where_less(a: Self, b: Self, yes: Self, no: Self) -> Self {
-        a.with(|program| {
-            // The choice must follow the comparison at once.
-            let no = program.register(no.lanes);
-            program.test(FLOATS, a.lanes, b.lanes, Some(predicate::LT));
-            program.blend(no, yes.lanes)
-        })
-    }
-
-    fn scale_unless_less(x: Self, n: Self, a: Self, b: Self) -> Self {
-        x.with(|program| {
-            let operands = program.all_but_last_in_registers(&[x.lanes, n.lanes]);
-            program.test(FLOATS, a.lanes, b.lanes, Some(predicate::NOT_LESS));
-            let (result, target) = program.fresh();
-            let step = program.push(Code::EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er, target, &operands);
-            step.masking = Some(Masking::Zero);
-            result
-        })
-    }
-
-    fn lookup(index: Self, table: &'static Table) -> Self {
-        let code = Code::EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32;
-        index.with(|program| program.op(code, &[index.lanes, Lanes::Table(table)]))
-    }
-
-    fn split(self) -> (Self, Self) {
-        let e = self.with(|program| program.op(Code::EVEX_Vgetexpps_zmm_k1z_zmmm512b32_sae, &[self.lanes]));
-        let code = Code::EVEX_Vgetmantps_zmm_k1z_zmmm512b32_imm8_sae;
-        let m = self.with(|program| program.op_by(code, &[self.lanes], Some(MANTISSA)));
-        // From [1, 2) to [√½, √2).
-        let limit = self.all(std::f32::consts::SQRT_2);
-        let (half, next) = (m * self.all(0.5), e + self.all(1.0));
-        (Self::where_less(limit, m, half, m), Self::where_less(limit, m, next, e))
     }
 }

@@ -385,7 +385,8 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
             // Row by row, since neighbours of a row's values come from memory with them.
             for i in 0..rows {
                 for w in (0..words).step_by(16) {
-                    for (part, line) in all[w / 16].along_k::<PARTS, W>(block.row(i)).into_iter().enumerate() {
+                    for (part, line) in all[w / 16].along_k::<PARTS, W>(block.row(i)).into_iter().enumerate()
+                    {
                         _mm512_storeu_si512(out.add(i * LDA + at_part::<PARTS>(w, part)).cast(), line);
                     }
                 }
