@@ -14,6 +14,16 @@ const ROWS_TOGETHER: usize = 16;
 /// How many words of columns in runs are packed together, for one half of a panel after the other.
 const RUNS_TOGETHER: usize = 64;
 
+/// Of rows in runs, how many rows later a line is needed that is fetched now: more than a window has places, all of which see the same lines.
+const ROWS_AHEAD: usize = 10;
+
+/// Fetches a line that is packed soon. Lines of windows lie in many places, of which no processor finds the pattern.
+#[inline(always)]
+fn fetch<T>(line: *const T) {
+    // SAFETY: prefetching reads nothing, wherever the line is; inlined into functions with AVX-512.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+}
+
 /// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. The
 /// loaders are inlined into functions with the features: alone they would be calls.
 trait Word<const PARTS: usize> {
@@ -322,6 +332,11 @@ impl Pieces {
             for w in words.clone() {
                 // SAFETY: the caller's contract; places of other runs are masked.
                 unsafe {
+                    // What the next panel has of this line of memory.
+                    let (k, _) = W::places(w);
+                    if k < depth {
+                        fetch(run.depth(k).wrapping_add(NR * STEP));
+                    }
                     for (part, line) in
                         across::<PARTS, STEP, W>(&run, 0, w, depth, mask).into_iter().enumerate()
                     {
@@ -384,7 +399,9 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
             let all = Pieces::of_words(&table[..depth]);
             // Row by row, since neighbours of a row's values come from memory with them.
             for i in 0..rows {
+                let ahead = block.row((i + ROWS_AHEAD).min(rows - 1));
                 for w in (0..words).step_by(16) {
+                    fetch(ahead.wrapping_offset(all[w / 16].pieces[0].0));
                     for (part, line) in all[w / 16].along_k::<PARTS, W>(block.row(i)).into_iter().enumerate()
                     {
                         _mm512_storeu_si512(out.add(i * LDA + at_part::<PARTS>(w, part)).cast(), line);
