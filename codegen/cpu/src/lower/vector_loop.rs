@@ -18,7 +18,8 @@ pub(super) enum Source {
     Contiguous(Value),
     /// The same value throughout.
     Splat(Value),
-    /// Elements anywhere, under bounds that may vary; `first` is the address of the first one, or of zeros if bounds that do not vary fail.
+    /// Elements anywhere, under bounds that may vary; `first` is the address of the first one. If bounds that do not vary fail, it is that of
+    /// zeros, where elements lie in lines.
     Scattered { base: Value, walk: Walk, guard: Vec<(Walk, usize)>, first: Value },
     /// Coordinates.
     Walks(Vec<(Walk, usize)>),
@@ -157,7 +158,8 @@ impl Emitter<'_, '_, '_> {
                 let access = self.row.access(index, guard);
                 let (fixed, all) = (self.fixed_bounds(guard), self.bounds(guard));
                 let address = self.address(slot, instr.dtype, index);
-                let holds = self.holds(&fixed, None);
+                // Elements apart from each other are read under all bounds, and never from zeros, of which there are only so many.
+                let holds = self.holds(&fixed, None).filter(|_| access != Access::Scattered);
                 let address = self.or_zeros(holds, address);
                 Some(match access {
                     Access::Contiguous => Source::Contiguous(address),

@@ -96,3 +96,46 @@ fn a_reduction_over_rows_that_do_not_merge() {
         bench.check(1e-5);
     }
 }
+
+/// Every third element and, backwards, every fifth one, under bounds along the row and of whole rows, and without: long rows and short ones of
+/// memory between protected pages, so that nothing beside them is read.
+#[test]
+fn elements_that_lie_apart() {
+    for dtype in [DType::F32, DType::I32] {
+        for n in [3, 7, 16, 30, 64, 65, 150] {
+            let (rows, frame) = (PLANES - 2, n + 2);
+            let (mut bench, mut random) = (Bench::default(), Random(5));
+            let mut state = |name: &str, width: usize| {
+                let tensor = random.tensor(&TensorType::new(dtype, [rows, width]), -90.0, 90.0);
+                let buffer = bench.buffer(name, tensor.ty(), BufferRole::State);
+                bench.inputs.insert(name.into(), tensor);
+                buffer
+            };
+            let [third, fifth] = [("third", 3 * n - 2), ("fifth", 5 * n - 4)]
+                .map(|(name, width)| (state(name, width), width as i64));
+            let framed = bench.output("framed", dtype, &[PLANES, frame]);
+            let plain = bench.output("plain", dtype, &[rows, n]);
+            let of_row = Bound { coordinate: Index::axis(2, 0).shifted(-1), extent: rows };
+            let of_column = Bound { coordinate: Index::axis(2, 1).shifted(-1), extent: n };
+            let add = |p: &mut Program, x, y| p.push(InstrKind::Binary(Binary::Add, x, y), dtype);
+            let mut p = Program::default();
+            let guard = vec![of_row, of_column];
+            let index = at(&[third.1, 3]).shifted(-third.1 - 3);
+            let x = p.push(InstrKind::Load { buffer: third.0, index, guard: guard.clone() }, dtype);
+            let index = at(&[fifth.1, -5]).shifted(-fifth.1 + 5 * n as i64);
+            let y = p.push(InstrKind::Load { buffer: fifth.0, index, guard }, dtype);
+            let sum = add(&mut p, x, y);
+            p.store(sum, framed, at(&[frame as i64, 1]));
+            bench.kernel(Form::Map, Domain::flat([PLANES, frame]), p.region, p.stores);
+            let mut p = Program::default();
+            let x = p.load(third.0, dtype, at(&[third.1, 3]));
+            let y = p.load(fifth.0, dtype, at(&[fifth.1, -5]).shifted(fifth.1 - 1));
+            let sum = add(&mut p, x, y);
+            p.store(sum, plain, at(&[n as i64, 1]));
+            bench.kernel(Form::Map, Domain::flat([rows, n]), p.region, p.stores);
+            for side in [Side::Before, Side::Behind] {
+                guarded(side, || bench.check(0.0));
+            }
+        }
+    }
+}

@@ -11,8 +11,8 @@
 //! number, too (rcx): it does all of this for each of them, and then moves its parameters to the next one.
 
 use super::program::{
-    BROADCAST, Half, LOAD, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace, RunSteps,
-    WIDTH,
+    BROADCAST, GATHER, Half, LOAD, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace,
+    RunSteps, WIDTH,
 };
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, OpKind, Register};
 use kernfusion_runtime::math::vector::Table;
@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Vector registers.
 const REGISTERS: u32 = 32;
+/// The last of them, where elements that lie apart come together, in programs that read such.
+const APART: Register = Register::ZMM31;
 /// Registers that hold the first pointers.
 const POINTERS: [Register; 4] = [Register::R8, Register::R9, Register::R10, Register::R11];
 const PARAMETERS: Register = Register::RDI;
@@ -50,10 +52,11 @@ pub(super) fn assemble(program: &LaneProgram) -> Assembled {
     let single = Body::of(program, 1).expect("a program that fits into the registers");
     let same = the_same_everywhere(program);
     // As many vectors as leave room for all that is the same everywhere.
-    let fits = |body: &Body| body.used as usize + same.len() <= REGISTERS as usize;
+    let registers = registers(program);
+    let fits = |body: &Body| body.used as usize + same.len() <= registers as usize;
     let several = [4, 2].into_iter().filter_map(|vectors| Body::of(program, vectors)).find(fits);
     let used = several.iter().map(|body| body.used).fold(single.used, u32::max);
-    let kept = same.into_iter().zip(used..REGISTERS).collect();
+    let kept = same.into_iter().zip(used..registers).collect();
     let mut assembler =
         Assembler { body: &single, kept, lines: vec![], data: BTreeMap::new(), is_tail: false };
     assembler.function(&single, several.as_ref());
@@ -81,13 +84,18 @@ impl Body {
     }
 }
 
+/// How many registers a program has for its values.
+fn registers(program: &LaneProgram) -> u32 {
+    REGISTERS - u32::from(program.steps.iter().any(|step| step.code == GATHER))
+}
+
 /// The machine's register of each register of a program; `None` if it needs more than there are.
 pub(super) fn assign(program: &LaneProgram) -> Option<Vec<u32>> {
     let mut last = vec![0; program.registers as usize];
     for (at, step) in program.steps.iter().enumerate() {
         step.reads().for_each(|register| last[register as usize] = at);
     }
-    let mut free: Vec<u32> = (0..REGISTERS).rev().collect();
+    let mut free: Vec<u32> = (0..registers(program)).rev().collect();
     let mut assigned = vec![u32::MAX; program.registers as usize];
     for (at, step) in program.steps.iter().enumerate() {
         let mut dying: Vec<u32> = step.reads().filter(|&register| last[register as usize] == at).collect();
@@ -327,6 +335,9 @@ impl<'p> Assembler<'p> {
     }
 
     fn step(&mut self, step: &LaneInstruction) {
+        if step.code == GATHER {
+            return self.gather(step);
+        }
         let operands: Vec<Place> = step.operands.iter().map(|operand| self.operand(step, operand)).collect();
         let target = match step.target {
             ResultPlace::Register(register) => self.vector(register),
@@ -389,6 +400,59 @@ impl<'p> Assembler<'p> {
         }
     }
 
+    /// A gather, whose mask register must have the lanes that it reads.
+    fn gather(&mut self, step: &LaneInstruction) {
+        let [none, places, from] = &step.operands[..] else { unreachable!("three operands") };
+        let &Operand::Apart { pointer, stride, first } = from else { unreachable!("elements apart") };
+        let ResultPlace::Register(target) = step.target else { unreachable!("a gather has a result") };
+        let ([none, places], target) = ([none, places].map(|x| self.operand(step, x)), self.vector(target));
+        let Place::Register(places) = places else { unreachable!("places are in a register") };
+        if step.masking.is_none() && !self.is_tail {
+            return self.elements_apart(target, pointer, stride, first);
+        }
+        self.copy(none, target);
+        let [mask, rest] = [mask_of(step), Register::K1].map(Place::Register);
+        if step.masking.is_none() {
+            self.emit(Code::VEX_Kmovw_kr_km16, &[mask, rest]);
+        } else if self.is_tail {
+            self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
+        }
+        let from = Place::Memory(self.base(pointer), Some((places, 4)), 0);
+        self.emit(GATHER, &[target, from]).set_op_mask(mask_of(step));
+    }
+
+    /// Sixteen elements one by one, which takes a third of the time of a gather.
+    fn elements_apart(&mut self, target: Place, pointer: u32, stride: i32, first: u8) {
+        let Place::Register(target) = target else { unreachable!("a register") };
+        let bytes = stride * 4;
+        self.emit(
+            Code::Imul_r64_rm64_imm32,
+            &[Place::Register(SCRATCH), Place::Register(COUNTER), Place::Wide(bytes)],
+        );
+        let base = match POINTERS.get(pointer as usize) {
+            Some(&register) => Place::Register(register),
+            None => Place::Memory(PARAMETERS, None, (pointer * 8) as i32),
+        };
+        self.emit(Code::Add_r64_rm64, &[Place::Register(SCRATCH), base]);
+        for quarter in 0..4 {
+            let xmm = quarter_of(if quarter == 0 { target } else { APART });
+            let place = |lane: u8| {
+                Place::Memory(SCRATCH, None, (i32::from(first) + i32::from(quarter * 4 + lane)) * bytes)
+            };
+            self.emit(Code::EVEX_Vmovss_xmm_k1z_m32, &[Place::Register(xmm), place(0)]);
+            for lane in 1..4 {
+                let operands =
+                    [Place::Register(xmm), Place::Register(xmm), place(lane), Place::Immediate(lane << 4)];
+                self.emit(Code::EVEX_Vinsertps_xmm_xmm_xmmm32_imm8, &operands);
+            }
+            if quarter > 0 {
+                let [all, part] = [target, xmm].map(Place::Register);
+                let operands = [all, all, part, Place::Immediate(quarter)];
+                self.emit(Code::EVEX_Vinserti32x4_zmm_k1z_zmm_xmmm128_imm8, &operands);
+            }
+        }
+    }
+
     /// The mask of the elements of half of the lanes, in a register that is free again after the next instruction.
     fn spread(&mut self, lanes: Register, half: Half) -> Register {
         let bits = Place::Register(Register::ECX);
@@ -427,6 +491,7 @@ impl<'p> Assembler<'p> {
                 debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);
                 Place::Register(mask_of(step))
             }
+            Operand::Apart { .. } => unreachable!("a gather reads its memory itself"),
             Operand::Counter => Place::Register(Register::ESI),
             Operand::LaneNumbers { first } => {
                 self.data.insert(Label::LaneNumbers(first), (first..first + WIDTH).collect());
@@ -490,7 +555,7 @@ impl<'p> Assembler<'p> {
                     instruction.set_op_kind(at, kind);
                     instruction.set_immediate8(value);
                 }
-                Place::Wide(value) if code == Code::Add_rm64_imm32 => {
+                Place::Wide(value) if matches!(code, Code::Add_rm64_imm32 | Code::Imul_r64_rm64_imm32) => {
                     instruction.set_op_kind(at, OpKind::Immediate32to64);
                     instruction.set_immediate32to64(i64::from(value));
                 }
@@ -589,6 +654,12 @@ impl<'p> Assembler<'p> {
 /// The mask register of an instruction's vector.
 fn mask_of(step: &LaneInstruction) -> Register {
     Register::K2 + u32::from(step.vector)
+}
+
+/// The lowest quarter of a vector register.
+fn quarter_of(register: Register) -> Register {
+    let number = register as u32 - Register::ZMM0 as u32;
+    Register::XMM0 + number
 }
 
 /// The lower half of a vector register.

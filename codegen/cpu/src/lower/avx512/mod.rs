@@ -279,7 +279,7 @@ impl Recorder<'_> {
         match &instr.kind {
             _ if instr.dtype == DType::F64 => None,
             InstrKind::Load { index, guard, .. } => match row.access(index, guard) {
-                Access::Scattered => None,
+                Access::Scattered => self.gathered(value, index, guard),
                 Access::Splat => match self.is_fixed(value, guard) && instr.dtype.size() == 4 {
                     true => {
                         let At { pointer, offset } = self.place(value, Pointer::Same);
@@ -334,21 +334,43 @@ impl Recorder<'_> {
         Some(self.program().coordinates(first, stride))
     }
 
+    /// Elements that lie equally far apart.
+    fn gathered(&mut self, value: Scalar, index: &Index, guard: &[Bound]) -> Option<Lanes> {
+        let row = self.row;
+        let looked_up = |index: &Index| index.indirect.iter().any(|term| row.varies(term.value));
+        if looked_up(index) || guard.iter().any(|bound| looked_up(&bound.coordinate)) {
+            return None;
+        }
+        let (stride, count) = (index.strides[row.inner()], row.axes[row.inner()].next_multiple_of(64));
+        let bytes = stride.checked_mul(4 * count as i64)?;
+        let stride = i32::try_from(stride).ok().filter(|_| i32::try_from(bytes).is_ok())?;
+        let pointer = self.pointer(Pointer::Load(value));
+        let bounds = self.tested(value, guard, |_| true)?;
+        self.program().gather(&bounds, row.region.instr(value).dtype, pointer, stride)
+    }
+
     /// Where a load begins, and its bounds that vary: their coordinates and extents. Where one of the others fails, the pointer is to zeros.
     fn bounded(&mut self, value: Scalar, guard: &[Bound]) -> Option<(At, Vec<(Lanes, u32)>)> {
-        let at = self.place(value, Pointer::Load);
-        let mut bounds = vec![];
-        for (number, bound) in guard.iter().enumerate().filter(|(_, bound)| self.row.moves(bound)) {
-            bounds.push((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32));
-        }
-        Some((at, bounds))
+        let (at, row) = (self.place(value, Pointer::Load), self.row);
+        Some((at, self.tested(value, guard, |bound| row.moves(bound))?))
+    }
+
+    /// The coordinates and extents of those of a value's bounds that lanes test.
+    fn tested(
+        &mut self,
+        value: Scalar,
+        bounds: &[Bound],
+        are: impl Fn(&Bound) -> bool,
+    ) -> Option<Vec<(Lanes, u32)>> {
+        let bounds = bounds.iter().enumerate().filter(|(_, bound)| are(bound));
+        let tested = bounds.map(|(number, bound)| {
+            Some((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32))
+        });
+        tested.collect()
     }
 
     fn in_range(&mut self, value: Scalar, bounds: &[Bound]) -> Option<Lanes> {
-        let bounds = bounds.iter().enumerate().map(|(number, bound)| {
-            Some((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32))
-        });
-        let bounds = bounds.collect::<Option<Vec<_>>>()?;
+        let bounds = self.tested(value, bounds, |_| true)?;
         (!bounds.is_empty()).then(|| self.program().within(&bounds))
     }
 

@@ -32,6 +32,8 @@ pub(super) const BROADCAST: Code = Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32;
 pub(super) const LOAD: Code = Code::EVEX_Vmovups_zmm_k1z_zmmm512;
 /// Of two registers, one after the other, as [`Half`] reads them: the places of the elements of a load of every other one.
 static ALTERNATE: Table = [0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31];
+/// Elements that lie anywhere, of the lanes in the mask register, which it clears.
+pub(super) const GATHER: Code = Code::EVEX_Vgatherdps_zmm_k1_vm32z;
 /// The comparison of floats.
 const FLOATS: Code = Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae;
 
@@ -73,6 +75,9 @@ pub(super) enum Operand {
     Elements { pointer: u32, size: u32, offset: i32 },
     /// Sixteen elements of four bytes, among which every other one of half of the lanes is.
     Alternate { pointer: u32, offset: i32, half: Half },
+    /// Elements `stride` apart from where a pointer points: the last operand of a gather, before which is what absent elements are and how many
+    /// elements away the others lie, counted from the pointer; `first` is the number of the first lane.
+    Apart { pointer: u32, stride: i32, first: u8 },
     /// The first mask register for results.
     Mask,
     /// The loop's counter.
@@ -532,6 +537,28 @@ impl LaneProgram {
         Some(result)
     }
 
+    /// Elements `stride` apart, under bounds as for [`read_within`](Self::read_within); `None` if there is no code for them.
+    pub(super) fn gather(
+        &mut self,
+        bounds: &[(Lanes, u32)],
+        dtype: DType,
+        pointer: u32,
+        stride: i32,
+    ) -> Option<Lanes> {
+        if !matches!(dtype, DType::F32 | DType::I32 | DType::U32) {
+            return None;
+        }
+        let (none, places) = (self.register(Constant(0)), self.coordinates(Constant(0), stride as u32));
+        let places = self.register(places);
+        let masking = self.test_within(bounds);
+        let (result, target) = self.fresh();
+        let from = Operand::Apart { pointer, stride, first: 0 };
+        let step = self.push(GATHER, target, &[Operand::Lanes(none), Operand::Lanes(places), from]);
+        (step.in_place, step.masking) = (true, masking.map(|_| Masking::Chosen));
+        self.tested.clear();
+        Some(result)
+    }
+
     /// Where each index is below its extent, into the mask register; the masking of a load of these lanes.
     fn test_within(&mut self, bounds: &[(Lanes, u32)]) -> Option<Masking> {
         if self.tested != bounds {
@@ -653,6 +680,9 @@ impl LaneProgram {
                 Operand::Alternate { pointer, offset: behind(offset, 2 * 4), half }
             }
             Operand::LaneNumbers { first } => Operand::LaneNumbers { first: first + vector * WIDTH },
+            Operand::Apart { pointer, stride, first } => {
+                Operand::Apart { pointer, stride, first: first + vector * WIDTH }
+            }
             other @ (Operand::Lanes(_) | Operand::Mask | Operand::Counter) => other,
         };
         let target = match step.target {
