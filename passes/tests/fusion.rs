@@ -4,8 +4,8 @@ use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
 use kernfusion_ir::kernel::{self, Direction, InstrKind, KernelGraph, interpret};
 use kernfusion_ir::random::philox4x32;
 use kernfusion_ir::{
-    Binary, Builder, Compare, DType, DotGeneral, Gather, Graph, InputRole, Iota, Op, Origin, ReduceOp,
-    TensorType, Unary, ValueId, Windows,
+    Binary, Builder, Compare, DType, DotGeneral, Gather, Graph, InputRole, Iota, Literal, Op, Origin, Pad,
+    ReduceOp, Slice, TensorType, Unary, ValueId, Windows,
 };
 use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
 use kernfusion_passes::{PIPELINE, grad, run};
@@ -293,6 +293,27 @@ fn a_product_reads_what_a_window_sees_as_it_lies() {
     assert_eq!(check(&convolution(16, 2)).kernels.len(), 1);
     // Runs of five.
     assert_eq!(check(&convolution(11, 2)).kernels.len(), 2);
+}
+
+/// Each place of a window is a slice of what is added up, padded to where the window was: it reads beyond its rows, under bounds.
+#[test]
+fn a_gradient_of_windows_is_one_kernel() {
+    let mut graph = build("gradient of windows", |b| {
+        let seen = float(b, "seen", &[2, 3, 3, 3, 5, 5]);
+        let mut sum = None;
+        for (i, j) in (0..3).flat_map(|i| (0..3).map(move |j| (i, j))) {
+            let place = Slice { start: vec![0, 0, i, j, 0, 0], end: vec![2, 3, i + 1, j + 1, 5, 5] };
+            let place = b.op(place, &[seen]).unwrap();
+            let place = b.reshape(place, &[2, 3, 5, 5]).unwrap();
+            let (low, high) = (vec![0, 0, i, j], vec![0, 0, 2 - i, 2 - j]);
+            let place = b.op(Pad { low, high, value: Literal::new(0.0) }, &[place]).unwrap();
+            sum = Some(sum.map_or(place, |sum| b.add(sum, place).unwrap()));
+        }
+    });
+    let last = graph.ids().last().expect("nodes");
+    graph.output("y", last);
+    let kernels = check(&graph);
+    assert_eq!(kernels.kernels.len(), 1, "{}", show(&kernels));
 }
 
 /// Attention's product with the values, whose heads are joined, is written as the next product reads it: packing rows that lie in runs takes

@@ -82,8 +82,9 @@ pub fn reshaped(
         }
         let mut rest = Index::linear(w.rank(), &at[first_i..i], &of[first_i..i]);
         let mut block = Vec::new();
-        for &extent in to[first_j..j].iter().rev() {
-            let outermost = block.len() + 1 == j - first_j;
+        for (place, &extent) in to[first_j..j].iter().enumerate().rev() {
+            // What is left needs no division, and may lie beyond the extent, where bounds leave it out.
+            let outermost = to[first_j..first_j + place].iter().all(|&outer| outer == 1);
             if extent == 1 {
                 block.push(zero());
             } else if outermost {
