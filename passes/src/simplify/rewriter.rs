@@ -5,7 +5,7 @@ use crate::fold;
 use egg::Id;
 use kernfusion_ir::{
     Binary, Broadcast, Cast, Concat, Constant, DType, DotGeneral, Iota, KernelEntry, Literal, Op, Pad,
-    Permute, Reduce, ReduceOp, Reshape, Slice, TensorType, Unary,
+    Permute, Reduce, ReduceOp, Reshape, Slice, TensorType, Unary, Windows,
 };
 
 /// The e-graph as rules see it. Everything is built under the op's type rule; what does not fit is `None`, and the
@@ -260,6 +260,8 @@ views_of_terms! {
     broadcasts: Broadcast,
     /// The forms of a value as a slice.
     slices: Slice,
+    /// The forms of a value as what windows see.
+    windows: Windows,
     /// The forms of a value as a padding.
     pads: Pad,
     /// The forms of a value as a concatenation.

@@ -21,7 +21,7 @@ pub(super) const TERMS: &[TermRow] = &[
     ("sum-scale",             Reassociating, "Σ x·b(w) = (Σ x)·w, for w constant along the axes",      "reduce", sum_of_scaled),
     ("sum-quotient",          Reassociating, "Σ x/b(w) = (Σ x)/w, for w constant along the axes",      "reduce", sum_of_quotient),
     ("sum-of-products",       Reassociating, "Σₖ a[m,k]·b[k,n] written with broadcasts is a product",  "reduce", sum_of_products),
-    ("sum-of-batched-dot",    Reassociating, "Σ x·y over its batch is one x·y with more terms",         "reduce", sum_of_batched_dot),
+    ("sum-of-windowed-dot",   Reassociating, "Σ x·y over its batch is one x·y, where y is windows",    "reduce", sum_of_windowed_dot),
 ];
 
 /// The reduction, its operand and that operand's shape.
@@ -222,10 +222,30 @@ fn product(
     r.dot(dot, x, y, &order)
 }
 
-/// A gradient of what a batch of products shares: products would be in memory for each of the batch before they are added up.
-fn sum_of_batched_dot(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+/// How many views windows are looked for behind.
+const VIEWS: usize = 3;
+
+/// Whether a value is what windows see, perhaps with its axes in another order.
+fn is_windows(r: &Rewriter<'_>, x: Id) -> bool {
+    let mut values = vec![x];
+    for _ in 0..=VIEWS {
+        if values.iter().any(|&value| !r.windows(value).is_empty()) {
+            return true;
+        }
+        let views = |&value: &Id| {
+            let permutes = r.permutes(value).into_iter().map(|(_, of)| of[0]);
+            r.reshapes(value).into_iter().map(|(_, of)| of[0]).chain(permutes)
+        };
+        values = values.iter().flat_map(views).collect();
+    }
+    false
+}
+
+/// The gradient of a convolution's weight, which all images share: a product for each of them would be in memory before they are added up. Not
+/// that of what heads of attention share: their scores would be in memory for it.
+fn sum_of_windowed_dot(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let (reduce, x, shape) = sum(r, term)?;
-    let (dot, of) = r.dots(x).into_iter().next()?;
+    let (dot, of) = r.dots(x).into_iter().find(|(_, of)| of.iter().any(|&operand| is_windows(r, operand)))?;
     let (summed, rest): (Vec<usize>, Vec<usize>) =
         reduce.axes.iter().partition(|&&axis| axis < dot.lhs_batch.len());
     if summed.is_empty() {
