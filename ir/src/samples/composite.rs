@@ -15,6 +15,7 @@ pub(super) fn add(table: &mut Table) {
     guarded(table);
     attention(table);
     several_uses(table);
+    signs(table);
     chosen(table);
     added_again(table);
 }
@@ -262,4 +263,14 @@ fn several_uses(table: &mut Table) {
         b.binary(Binary::Max, product, sums)
     };
     table.graph("shared.square", &[tame(&[7, 13])], shared).tolerance = 2e-5;
+}
+
+/// Truth values of a product, of which a row has a number that only two divides: so many are stored together.
+fn signs(table: &mut Table) {
+    let signs = |b: &mut Builder<'_>, x: &[ValueId]| {
+        let product = b.matmul(x[0], x[1])?;
+        let zero = b.full_like(0.0, product)?;
+        b.compare(Compare::Gt, product, zero)
+    };
+    table.graph("product.signs", &[tame(&[33, 24]), tame(&[24, 14])], signs).tolerance = 0.0;
 }

@@ -276,7 +276,7 @@ template <class T, int LENGTH> struct Run {
   struct alignas(ALIGNMENT) Numbers {
     T at[LENGTH];
   };
-  struct alignas(ALIGNMENT) Words {
+  struct alignas(ALIGNMENT < 4 ? 4 : ALIGNMENT) Words {
     u32 at[(BYTES + 3) / 4];
   };
   Numbers numbers;

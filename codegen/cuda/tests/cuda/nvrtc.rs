@@ -4,6 +4,7 @@ use crate::judge::{Case, planned};
 use crate::{collectives, gemv, groups, products, strips};
 use kernfusion_cuda::nvrtc::{Binary, Form, compile, is_present};
 use kernfusion_cuda::{Function, Options, Renderer};
+use kernfusion_ir::samples::all;
 use kernfusion_ir::{DType, Graph};
 use kernfusion_passes::fuse::Fusion;
 use std::collections::BTreeSet;
@@ -41,6 +42,27 @@ fn products_and_chains_compile_without_spills() {
                 check(function, architecture);
             }
         }
+    }
+}
+
+/// Samples that the emulator's compiler takes: of those that `selftest` runs one in eight and truth values in twos, or all if
+/// `KERNFUSION_SAMPLES` is `all` (half a minute).
+#[test]
+fn samples_compile() {
+    if !is_present() {
+        println!("skipped: NVRTC is not installed");
+        return;
+    }
+    let every = std::env::var_os("KERNFUSION_SAMPLES").is_some_and(|value| value == "all");
+    let mut renderer = Renderer::new(Options::default());
+    for (number, sample) in all(1).iter().enumerate() {
+        if every || number.is_multiple_of(8) || sample.name == "product.signs" {
+            renderer.program(&planned(&sample.graph, Fusion::Full)).expect("renders");
+        }
+    }
+    for (number, function) in renderer.functions().iter().enumerate() {
+        let architecture = ARCHITECTURES[number % ARCHITECTURES.len()];
+        compile(function, architecture, Form::Cubin).unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
