@@ -265,7 +265,7 @@ fn several_uses(table: &mut Table) {
     table.graph("shared.square", &[tame(&[7, 13])], shared).tolerance = 2e-5;
 }
 
-/// Truth values of a product, of which a row has a number that only two divides: so many are stored together.
+/// Truth values of a product with rows of 14: a GPU stores them two at a time, since four do not divide 14.
 fn signs(table: &mut Table) {
     let signs = |b: &mut Builder<'_>, x: &[ValueId]| {
         let product = b.matmul(x[0], x[1])?;

@@ -18,8 +18,8 @@ pub(super) enum Source {
     Contiguous(Value),
     /// The same value throughout.
     Splat(Value),
-    /// Elements anywhere, under bounds that may vary; `first` is the address of the first one. If bounds that do not vary fail, it is that of
-    /// zeros, where elements lie in lines.
+    /// Elements anywhere, under bounds that may vary. `first` is the address of the first one; of bounded and alternate elements, that of
+    /// zeros if a bound that does not vary fails.
     Scattered { base: Value, walk: Walk, guard: Vec<(Walk, usize)>, first: Value },
     /// Coordinates.
     Walks(Vec<(Walk, usize)>),
@@ -158,7 +158,7 @@ impl Emitter<'_, '_, '_> {
                 let access = self.row.access(index, guard);
                 let (fixed, all) = (self.fixed_bounds(guard), self.bounds(guard));
                 let address = self.address(slot, instr.dtype, index);
-                // Elements apart from each other are read under all bounds, and never from zeros, of which there are only so many.
+                // Scattered elements test every bound: the zeros are a row, which their stride would leave.
                 let holds = self.holds(&fixed, None).filter(|_| access != Access::Scattered);
                 let address = self.or_zeros(holds, address);
                 Some(match access {

@@ -45,7 +45,7 @@ fn products_and_chains_compile_without_spills() {
     }
 }
 
-/// Samples that the emulator's compiler takes: of those that `selftest` runs one in eight and truth values in twos, or all if
+/// NVRTC refuses some code that the emulator's compiler accepts. One in eight of `selftest`'s samples, and truth values in twos; all samples if
 /// `KERNFUSION_SAMPLES` is `all` (half a minute).
 #[test]
 fn samples_compile() {

@@ -256,11 +256,7 @@ impl<'p> Assembler<'p> {
     /// The end of the loop over runs: parameters move to the next one.
     fn next_run(&mut self, steps: &RunSteps) {
         for (pointer, &step) in steps.pointers.iter().enumerate().filter(|(_, step)| **step != 0) {
-            let place = match POINTERS.get(pointer) {
-                Some(&register) => Place::Register(register),
-                None => Place::Memory(PARAMETERS, None, (pointer * 8) as i32),
-            };
-            self.emit(Code::Add_rm64_imm32, &[place, Place::Wide(step)]);
+            self.emit(Code::Add_rm64_imm32, &[pointer_place(pointer as u32), Place::Wide(step)]);
         }
         for (scalar, &step) in steps.scalars.iter().enumerate().filter(|(_, step)| **step != 0) {
             let place = Place::Memory(PARAMETERS, None, (steps.pointers.len() * 8 + scalar * 4) as i32);
@@ -400,7 +396,7 @@ impl<'p> Assembler<'p> {
         }
     }
 
-    /// A gather, whose mask register must have the lanes that it reads.
+    /// Elements that lie apart: one by one where all lanes are read, else a gather of those that are.
     fn gather(&mut self, step: &LaneInstruction) {
         let [none, places, from] = &step.operands[..] else { unreachable!("three operands") };
         let &Operand::Apart { pointer, stride, first } = from else { unreachable!("elements apart") };
@@ -421,7 +417,7 @@ impl<'p> Assembler<'p> {
         self.emit(GATHER, &[target, from]).set_op_mask(mask_of(step));
     }
 
-    /// Sixteen elements one by one, which is faster than a gather where all of them are there.
+    /// Sixteen elements one by one, which is faster than a gather.
     fn elements_apart(&mut self, target: Place, pointer: u32, stride: i32, first: u8) {
         let Place::Register(target) = target else { unreachable!("a register") };
         let bytes = stride * 4;
@@ -429,11 +425,7 @@ impl<'p> Assembler<'p> {
             Code::Imul_r64_rm64_imm32,
             &[Place::Register(SCRATCH), Place::Register(COUNTER), Place::Wide(bytes)],
         );
-        let base = match POINTERS.get(pointer as usize) {
-            Some(&register) => Place::Register(register),
-            None => Place::Memory(PARAMETERS, None, (pointer * 8) as i32),
-        };
-        self.emit(Code::Add_r64_rm64, &[Place::Register(SCRATCH), base]);
+        self.emit(Code::Add_r64_rm64, &[Place::Register(SCRATCH), pointer_place(pointer)]);
         for quarter in 0..4 {
             let xmm = quarter_of(if quarter == 0 { target } else { APART });
             let place = |lane: u8| {
@@ -654,6 +646,14 @@ impl<'p> Assembler<'p> {
 /// The mask register of an instruction's vector.
 fn mask_of(step: &LaneInstruction) -> Register {
     Register::K2 + u32::from(step.vector)
+}
+
+/// Where a pointer is: in its register, or among the parameters.
+fn pointer_place(pointer: u32) -> Place {
+    match POINTERS.get(pointer as usize) {
+        Some(&register) => Place::Register(register),
+        None => Place::Memory(PARAMETERS, None, (pointer * 8) as i32),
+    }
 }
 
 /// The lowest quarter of a vector register.

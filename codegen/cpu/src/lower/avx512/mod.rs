@@ -1,7 +1,7 @@
 //! Loops of sixteen lanes: machine code of AVX-512, of which Cranelift makes none.
 //!
-//! A loop whose memory is contiguous becomes a function of its own, which Cranelift's code calls once a run. It is known from
-//! the row alone: the schedule [`record`]s a program for each stage, with `exp` and its kin in place where all of a row's
+//! A loop whose memory lies evenly becomes a function of its own, which Cranelift's code calls once a run, or once for several
+//! short ones. It is known from the row alone: the schedule [`record`]s a program for each stage, with `exp` and its kin in place where all of a row's
 //! loops can be made so. Other loops, and loops on other machines, remain Cranelift's.
 
 mod assemble;
@@ -337,8 +337,7 @@ impl Recorder<'_> {
     /// Elements that lie equally far apart.
     fn gathered(&mut self, value: Scalar, index: &Index, guard: &[Bound]) -> Option<Lanes> {
         let row = self.row;
-        let looked_up = |index: &Index| index.indirect.iter().any(|term| row.varies(term.value));
-        if looked_up(index) || guard.iter().any(|bound| looked_up(&bound.coordinate)) {
+        if index.indirect.iter().any(|term| row.varies(term.value)) {
             return None;
         }
         let (stride, count) = (index.strides[row.inner()], row.axes[row.inner()].next_multiple_of(64));
