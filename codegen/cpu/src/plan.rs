@@ -447,7 +447,7 @@ impl PlanExecutable {
         self.texts(kernel, |text| &text.clif)
     }
 
-    /// The loops of sixteen lanes of a kernel, disassembled; `None` if it has none.
+    /// The loops over whole vectors of a kernel, disassembled; `None` if it has none.
     pub fn lanes(&self, kernel: &str) -> Option<String> {
         self.texts(kernel, |text| &text.lanes)
     }

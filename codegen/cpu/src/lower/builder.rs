@@ -4,7 +4,7 @@
 //! mask, an `i32` that is 0 or −1. Vectors have four lanes, and every function here takes either width and tells it
 //! from the operands. Arithmetic on `bf16` and `f16` is rounded after every instruction.
 
-use super::avx512::Wide;
+use super::wide::Wide;
 use cranelift::codegen::ir::{BlockArg, ConstantData, FuncRef};
 use cranelift::module::{Linkage, Module};
 use cranelift::prelude::*;
@@ -20,7 +20,7 @@ pub(super) struct Code<'f, 'm> {
     pub(super) module: &'m mut dyn Module,
     /// How the names of tile primitives begin.
     prefix: &'static str,
-    /// Loops of sixteen lanes, where the machine can run them.
+    /// Loops over whole vectors, where the machine can run them.
     pub(super) wide: Option<&'m mut Wide>,
     imported: HashMap<String, FuncRef>,
 }

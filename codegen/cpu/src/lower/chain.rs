@@ -1,10 +1,10 @@
 //! Lowering of [chains](kernfusion_runtime::chain): what is multiplied lies in memory or is computed there first, the region
 //! becomes a function on rows of blocks. The size of blocks depends on shapes alone.
 
-use super::avx512::Wide;
 use super::contraction::{Factor, axis, element};
 use super::normalise::regroup;
 use super::row::{Row, Write, WriteMode};
+use super::wide::Vectors;
 use super::{Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::reduces;
@@ -258,7 +258,7 @@ impl Lowering<'_> {
         let mut row = Row::new(merged.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
         row.inside = inside;
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
+        let schedule = schedule::schedule(&row, Vectors::of(self.isa));
         let capacity = row.axes[row.inner()].next_multiple_of(16);
         self.needs_zeros(&row, capacity);
         let scratch = self.temporary(DType::F32, 0);

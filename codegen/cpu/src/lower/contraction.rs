@@ -8,11 +8,11 @@
 //!
 //! An operand that is more than a load is computed while it is packed ([`super::prologue`]), or into a temporary first.
 
-use super::avx512::Wide;
 use super::normalise::{dependence, regroup};
 use super::prologue::Side;
 use super::reduce::Accumulated;
 use super::row::Row;
+use super::wide::Vectors;
 use super::{LaunchKind, Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
@@ -172,7 +172,7 @@ impl Lowering<'_> {
         let fixed = axes.len() - 1;
         let row = Row::new(kernel.region.clone(), writes, axes, fixed, self.facts.clobbered.clone());
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
+        let schedule = schedule::schedule(&row, Vectors::of(self.isa));
         let capacity = match reduces(&kernel.region, Direction::Columns) {
             true => row.axes[row.inner()].next_multiple_of(16),
             false => tile::capacity(&row),

@@ -1,10 +1,10 @@
 //! Functions are built one by one, in one of Cranelift's modules: for memory, where they are made executable together and freed
 //! together, or for an object file ([`super::object`]).
 
-use super::avx512::Wide;
 use super::builder::Code;
 use super::row::Row;
 use super::schedule::RowSchedule;
+use super::wide::{Vectors, Wide};
 use cranelift::codegen::Context;
 use cranelift::jit::{JITBuilder, JITModule};
 use cranelift::module::{FuncId, Module, default_libcall_names};
@@ -61,7 +61,7 @@ pub(crate) struct Text {
     pub(crate) schedule: String,
     /// Cranelift's IR.
     pub(crate) clif: String,
-    /// The loops of sixteen lanes that it calls, disassembled.
+    /// The loops over whole vectors that it calls, disassembled.
     pub(crate) lanes: String,
     /// Machine code, disassembled.
     pub(crate) assembly: String,
@@ -88,7 +88,7 @@ impl Functions {
 
     pub(super) fn in_module(module: Backing, isa: Isa) -> Self {
         let (context, builder) = (module.module().make_context(), FunctionBuilderContext::new());
-        let wide = Wide::rounding(isa).map(|_| Wide::default());
+        let wide = Vectors::of(isa).map(|_| Wide::default());
         Functions { module, wide, context, builder, defined: vec![], keep_code: false, texts: vec![] }
     }
 

@@ -13,7 +13,6 @@
 
 mod addressing;
 mod arithmetic;
-mod avx512;
 mod builder;
 mod chain;
 mod contraction;
@@ -31,10 +30,10 @@ mod schedule;
 mod short_rows;
 mod tile;
 mod vector_loop;
+mod wide;
 
 pub(crate) use jit::{Machine, Text};
 
-use avx512::Wide;
 use jit::Functions;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduces, scatters};
@@ -49,8 +48,9 @@ use row::{Access, Row, Target, Write, WriteMode};
 use schedule::RowSchedule;
 use std::collections::HashMap;
 use std::sync::Arc;
+use wide::Vectors;
 
-/// Points of a run at most of which loops of sixteen lanes walk several: what comes before and after a longer one matters little.
+/// Points of a run at most of which loops over whole vectors walk several: what comes before and after a longer one matters little.
 const SHORT_RUN: usize = 64;
 /// Units of work at least that are left of a map whose last outer axis becomes an axis of runs.
 const FEWEST_UNITS: usize = 32;
@@ -247,12 +247,12 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The kernel's rows and their schedule. Loops of sixteen lanes walk short runs themselves where they can; where `is_map`, the last outer
+    /// The kernel's rows and their schedule. Loops over whole vectors walk short runs themselves where they can; where `is_map`, the last outer
     /// axis becomes one of the runs for it.
     fn scheduled(&self, kernel: &Kernel, writes: Vec<Write>, is_map: bool) -> (Row, RowSchedule) {
         let domain = &kernel.domain;
         let fixed = domain.outer + domain.rows;
-        let rounding = Wide::rounding(self.isa);
+        let vectors = Vectors::of(self.isa);
         let row = |fixed| {
             let (region, axes) = (kernel.region.clone(), domain.axes.clone());
             Row::new(region, writes.clone(), axes, fixed, self.facts.clobbered.clone())
@@ -263,15 +263,15 @@ impl Lowering<'_> {
         let is_short = plain.axes[plain.inner()] <= SHORT_RUN && fixed < plain.inner();
         let is_parallel = !takes_outer
             || plain.axes[..fixed].iter().product::<usize>() >= FEWEST_UNITS && !plain.is_transposed(fixed);
-        if rounding.is_some() && is_short && is_parallel {
+        if vectors.is_some() && is_short && is_parallel {
             let mut walking = row(fixed);
             walking.runs_within = true;
-            let schedule = schedule::schedule(&walking, rounding);
+            let schedule = schedule::schedule(&walking, vectors);
             if schedule.is_wide() && !(takes_outer && schedule.rows > 0) {
                 return (walking, schedule);
             }
         }
-        let schedule = schedule::schedule(&plain, rounding);
+        let schedule = schedule::schedule(&plain, vectors);
         (plain, schedule)
     }
 

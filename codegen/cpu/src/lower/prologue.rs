@@ -7,11 +7,11 @@
 //!
 //! Lines of a block run along the axis along which memory is contiguous: along k, or across it.
 
-use super::avx512::Wide;
 use super::contraction::{Factor, common_stride, is_of_few_rows, lies_along_k, runs_in_tiles};
 use super::normalise::regroup;
 use super::row::{Row, Target, Write, WriteMode};
 use super::schedule::is_call;
+use super::wide::Vectors;
 use super::{Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::DType;
@@ -189,7 +189,7 @@ impl Lowering<'_> {
         let (axes, fixed) = (merged.domain.axes.clone(), merged.domain.axes.len() - 1);
         let row = Row::new(merged.region.clone(), vec![write], axes, fixed, self.facts.clobbered.clone());
         self.check_row(&row)?;
-        let schedule = schedule::schedule(&row, Wide::rounding(self.isa));
+        let schedule = schedule::schedule(&row, Vectors::of(self.isa));
         let capacity = tile::capacity(&row);
         self.needs_zeros(&row, capacity);
         let (slots, name) = (self.facts.dtypes.len(), self.facts.name.clone());

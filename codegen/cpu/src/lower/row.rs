@@ -23,7 +23,7 @@ pub(super) struct Row {
     pub(super) clobbered: Vec<bool>,
     /// Conditions that hold at a number of points which is known when a row runs.
     pub(super) inside: Vec<Scalar>,
-    /// Whether loops of sixteen lanes walk the last axis of the runs themselves.
+    /// Whether loops over whole vectors walk the last axis of the runs themselves.
     pub(super) runs_within: bool,
     varies: Vec<bool>,
 }
@@ -121,7 +121,7 @@ impl Row {
         self.fixed..self.inner()
     }
 
-    /// The last axis of the runs, if loops of sixteen lanes walk it themselves.
+    /// The last axis of the runs, if loops over whole vectors walk it themselves.
     pub(super) fn run_within(&self) -> Option<usize> {
         self.runs_within.then(|| self.inner() - 1)
     }

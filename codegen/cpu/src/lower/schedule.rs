@@ -13,8 +13,8 @@
 //! loop        %2 = x − %1, into row 0          store row 0 / %4
 //! ```
 
-use super::avx512::{self, Rounding, WideLoop};
 use super::row::{Row, Write, WriteMode};
+use super::wide::{self, Vectors, WideLoop};
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ pub(super) struct RowSchedule {
     pub(super) loops: Vec<Loop>,
     /// The number of scratch rows.
     pub(super) rows: usize,
-    /// Each stage's loop by sixteen lanes, where it can be made so.
+    /// Each stage's loop over whole vectors, where it can be made so.
     pub(super) wide: Vec<Option<WideLoop>>,
     /// Whether loops compute elementary functions themselves.
     inlines: bool,
@@ -60,18 +60,18 @@ impl RowSchedule {
         is_call(kind) && !(self.inlines && is_elementary(kind))
     }
 
-    /// Records each stage's loop by sixteen lanes; tells whether all of them can be made so.
-    fn widen(&mut self, row: &Row, rounding: Rounding) -> bool {
+    /// Records each stage's loop over whole vectors; tells whether all of them can be made so.
+    fn widen(&mut self, row: &Row, vectors: Vectors) -> bool {
         let record = |steps: &Loop| {
-            let everywhere = avx512::record(row, steps, false, rounding)?;
-            let inside = avx512::record(row, steps, true, rounding).filter(|inside| *inside != everywhere);
+            let everywhere = wide::record(row, steps, false, vectors)?;
+            let inside = wide::record(row, steps, true, vectors).filter(|inside| *inside != everywhere);
             Some(WideLoop { everywhere, inside })
         };
         self.wide = self.loops.iter().map(record).collect();
         self.is_wide()
     }
 
-    /// Whether all loops are by sixteen lanes.
+    /// Whether all loops are over whole vectors.
     pub(super) fn is_wide(&self) -> bool {
         self.loops.iter().zip(&self.wide).all(|(steps, wide)| steps.is_empty() || wide.is_some())
     }
@@ -101,9 +101,11 @@ impl RowSchedule {
                 continue;
             }
             let kind = match wide {
-                Some(_) if row.runs_within => " of sixteen lanes over runs",
-                Some(_) => " of sixteen lanes",
-                None => "",
+                Some(wide) => {
+                    let over_runs = if row.runs_within { " over runs" } else { "" };
+                    format!(" of {}{over_runs}", wide.vectors().name())
+                }
+                None => String::new(),
             };
             lines.push(format!("  loop{kind}"));
             lines.extend(steps.reads.iter().map(|value| format!("    %{} = {}", value.0, scratch(value))));
@@ -156,24 +158,24 @@ pub(super) fn is_call(kind: &InstrKind) -> bool {
     }
 }
 
-/// Whether this is an elementary function that a loop by sixteen lanes can compute itself.
+/// Whether this is an elementary function that a loop over whole vectors can compute itself.
 fn is_elementary(kind: &InstrKind) -> bool {
     matches!(kind, InstrKind::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf, _))
 }
 
-/// The schedule of a row program, with loops by sixteen lanes if the machine can run them: then `rounding` says how they round to bf16. Memory that
+/// The schedule of a row program, with loops over whole vectors if there are `vectors` to make them for. Memory that
 /// a write may change is read again in a later stage only if all writes come later still.
-pub(super) fn schedule(row: &Row, rounding: Option<Rounding>) -> RowSchedule {
-    if let Some(rounding) = rounding {
+pub(super) fn schedule(row: &Row, vectors: Option<Vectors>) -> RowSchedule {
+    if let Some(vectors) = vectors {
         let mut inlined = scheduled(row, true);
-        if inlined.widen(row, rounding) {
+        if inlined.widen(row, vectors) {
             return inlined;
         }
     }
     let mut plan = scheduled(row, false);
-    match rounding {
-        Some(rounding) => {
-            plan.widen(row, rounding);
+    match vectors {
+        Some(vectors) => {
+            plan.widen(row, vectors);
         }
         None => plan.wide.resize_with(plan.loops.len(), || None),
     }

@@ -2,10 +2,10 @@
 //! position.
 
 use super::addressing::{Position, Walk};
-use super::avx512::Ends;
 use super::builder::{LANES, lane};
 use super::emit::{At, Count, Emitter};
 use super::row::{Access, Target, Write, WriteMode};
+use super::wide::Ends;
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};

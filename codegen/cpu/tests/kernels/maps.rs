@@ -118,6 +118,66 @@ fn selections_and_casts() {
     }
 }
 
+/// An elementary function in a loop over whole vectors, and by a tile primitive, which is called where the loop cannot be one: `f64` is stored, too.
+#[test]
+fn loops_and_primitives_give_the_same_bits() {
+    for op in [Unary::Exp, Unary::Log, Unary::Tanh, Unary::Erf] {
+        let run = |is_loop: bool, isa: Isa| {
+            let mut bench = Bench::default();
+            let ty = TensorType::new(DType::F32, [5 * N]);
+            // Subnormal numbers and results, and infinite ones.
+            let scale = |at: usize| [1.0, 1e-3, 40.0, 1e-38, 1e-42][at % 5];
+            let mut random = Random(11);
+            let values: Vec<_> = (0..5 * N).map(|at| (random.unit() * 4.0 - 2.0) * scale(at)).collect();
+            let x = bench.input("x", Tensor::from_f64(&ty, &values));
+            let y = bench.output("y", DType::F32, &[5, N]);
+            let mut program = Program::default();
+            let value = program.load(x, DType::F32, at(&[N as i64, 1]));
+            let value = program.push(InstrKind::Unary(op, value), DType::F32);
+            program.store(value, y, at(&[N as i64, 1]));
+            if !is_loop {
+                let double = bench.output("double", DType::F64, &[5, N]);
+                let value = program.push(InstrKind::Cast(value), DType::F64);
+                program.store(value, double, at(&[N as i64, 1]));
+            }
+            bench.kernel(Form::Map, Domain::flat([5, N]), program.region, program.stores);
+            bench.run(&Options { threads: 1, isa: Some(isa), ..Options::default() })["y"].bytes().to_vec()
+        };
+        for isa in Isa::available() {
+            assert_eq!(run(true, isa), run(false, isa), "{op:?} on {isa}");
+        }
+    }
+}
+
+/// Forty values that are needed from the beginning to the end, and six scalars of a row: more than there are registers, on any processor.
+#[test]
+fn more_values_than_registers() {
+    const VALUES: usize = 40;
+    for n in [7, N] {
+        let (mut bench, mut random) = (Bench::default(), Random(8));
+        let ty = TensorType::new(DType::F32, [5, n + VALUES]);
+        let x = bench.input("x", random.tensor(&ty, -1.0, 1.0));
+        let scalars = bench.input("s", random.tensor(&TensorType::new(DType::F32, [5, 6]), -1.0, 1.0));
+        let y = bench.output("y", DType::F32, &[5, n]);
+        let mut program = Program::default();
+        let row = at(&[(n + VALUES) as i64, 1]);
+        let values: Vec<_> =
+            (0..VALUES).map(|at| program.load(x, DType::F32, row.clone().shifted(at as i64))).collect();
+        let scales: Vec<_> =
+            (0..6).map(|number| program.load(scalars, DType::F32, at(&[6, 0]).shifted(number))).collect();
+        let mut sum = values[0];
+        // Each value is added by its number, and again in the opposite order.
+        for (number, &value) in values.iter().chain(values.iter().rev()).enumerate() {
+            let scaled =
+                program.push(InstrKind::Binary(Binary::Mul, sum, scales[number % scales.len()]), DType::F32);
+            sum = program.push(InstrKind::Binary(Binary::Add, scaled, value), DType::F32);
+        }
+        program.store(sum, y, at(&[n as i64, 1]));
+        bench.kernel(Form::Map, Domain::flat([5, n]), program.region, program.stores);
+        bench.check(1e-6);
+    }
+}
+
 /// All numbers of bf16, and numbers between each and the next (ties and their neighbours), as they are stored and as they are computed with.
 #[test]
 fn numbers_are_rounded_to_the_nearest_of_bf16() {

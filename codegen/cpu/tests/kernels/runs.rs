@@ -1,4 +1,4 @@
-//! Short rows of planes, which loops of sixteen lanes walk one run after the other.
+//! Short rows of planes, which loops over whole vectors walk one run after the other.
 
 use crate::support::{Bench, Program, Random, at};
 use kernfusion_cpu::guard::{Side, guarded};

@@ -1,6 +1,6 @@
 //! How each family of kernels is lowered, as people read it: `snapshots/*.txt` have the kernels, the stages of their rows, and
-//! Cranelift's IR; `snapshots/*.avx512` the loops of sixteen lanes. `KERNFUSION_BLESS=1` rewrites them, the second kind only where
-//! the processor has AVX-512.
+//! Cranelift's IR; `snapshots/*.avx512` the loops of sixteen lanes, and some `*.avx2` those of eight. `KERNFUSION_BLESS=1` rewrites them, the second kind
+//! only where the processor has AVX-512.
 
 use kernfusion_codegen::States;
 use kernfusion_cpu::isa::Isa;
@@ -22,6 +22,9 @@ const SAMPLES: [(&str, &str); 7] = [
     ("scatter_add", "scatter_add."),
     ("attention", "attention.causal"),
 ];
+
+/// Those that are shown with eight lanes, too: an elementary function, and loads under bounds.
+const OF_EIGHT_LANES: [&str; 2] = ["map", "frame"];
 
 /// A product with an epilogue: tanh(x·w) + b.
 const PRODUCT: &str = r#"
@@ -83,10 +86,14 @@ fn the_code_of_each_family_is_as_it_was() {
         let portable: [(&str, Show); 2] =
             [("schedule", PlanExecutable::schedule), ("clif", PlanExecutable::clif)];
         let mut texts = vec![(format!("{file}.txt"), shown(&plan, Isa::Portable, &portable))];
-        if let Some(isa) = Isa::available().into_iter().find(|isa| matches!(isa, Isa::Avx512 { .. })) {
-            let wide: [(&str, Show); 2] =
-                [("schedule", PlanExecutable::schedule), ("lanes", PlanExecutable::lanes)];
+        let wide: [(&str, Show); 2] =
+            [("schedule", PlanExecutable::schedule), ("lanes", PlanExecutable::lanes)];
+        let available = Isa::available();
+        if let Some(&isa) = available.iter().find(|isa| matches!(isa, Isa::Avx512 { .. })) {
             texts.push((format!("{file}.avx512"), shown(&plan, isa, &wide)));
+        }
+        if available.contains(&Isa::Avx2) && OF_EIGHT_LANES.contains(&file) {
+            texts.push((format!("{file}.avx2"), shown(&plan, Isa::Avx2, &wide)));
         }
         for (file, got) in texts {
             let path = folder.join(&file);

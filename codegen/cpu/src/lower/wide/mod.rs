@@ -1,10 +1,11 @@
-//! Loops of sixteen lanes: machine code of AVX-512, of which Cranelift makes none.
+//! Loops over whole vectors: machine code of AVX-512 or AVX2, of which Cranelift makes none.
 //!
 //! A loop whose memory lies evenly becomes a function of its own, which Cranelift's code calls once a run, or once for several
 //! short ones. It is known from the row alone: the schedule [`record`]s a program for each stage, with `exp` and its kin in place where all of a row's
 //! loops can be made so. Other loops, and loops on other machines, remain Cranelift's.
 
 mod assemble;
+mod codes;
 mod predicate;
 mod program;
 
@@ -13,13 +14,12 @@ use super::emit::Emitter;
 use super::row::{Access, Row, Write, WriteMode};
 use super::schedule::Loop;
 use super::vector_loop::{Source, as_lanes};
-use assemble::{assemble, assign};
+use assemble::{assemble, fits};
+pub(super) use codes::Vectors;
 use cranelift::module::{FuncId, Linkage, Module};
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
-use kernfusion_runtime::isa::{Bf16Unit, Isa};
-pub(super) use program::Rounding;
 use program::{At, LaneProgram, Lanes, RunSteps};
 use std::collections::{BTreeMap, HashMap};
 
@@ -37,16 +37,6 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    /// How they round to bf16, if this machine can run them.
-    pub(super) fn rounding(isa: Isa) -> Option<Rounding> {
-        match isa {
-            Isa::Avx512 { bf16: Bf16Unit::Tiles | Bf16Unit::Pairs } => Some(Rounding::Instruction),
-            Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles } => Some(Rounding::Emulated),
-            Isa::Avx512 { bf16: Bf16Unit::None } => Some(Rounding::Exact),
-            Isa::Avx2 | Isa::Portable => None,
-        }
-    }
-
     fn function(&mut self, module: &mut dyn Module, program: &LaneProgram) -> FuncId {
         if let Some(&known) = self.functions.get(program) {
             return known;
@@ -71,7 +61,7 @@ impl Wide {
 }
 
 /// A loop as a program, and what its parameters are.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Recording {
     program: LaneProgram,
     pointers: Vec<Pointer>,
@@ -104,17 +94,17 @@ enum Parameter {
 
 /// A stage's loop over a run. `inside` leaves out the conditions that hold there. `None` if it cannot be made of what there
 /// is.
-pub(super) fn record(row: &Row, steps: &Loop, inside: bool, rounding: Rounding) -> Option<Recording> {
+pub(super) fn record(row: &Row, steps: &Loop, inside: bool, vectors: Vectors) -> Option<Recording> {
     if row.axes[row.inner()] < SHORTEST && !reads_singly(row) {
         return None;
     }
-    let recording = Recording { program: LaneProgram::new(rounding), ..Recording::default() };
+    let recording = Recording { program: LaneProgram::new(vectors), pointers: vec![], scalars: vec![] };
     let recorder = Recorder { row, inside, recording, values: BTreeMap::new(), firsts: vec![] };
     let mut recording = recorder.record(steps)?;
     if let Some(axis) = row.run_within() {
         recording.program.runs = Some(recording.run_steps(row, axis)?);
     }
-    assign(&recording.program).map(|_| recording)
+    fits(&recording.program).then_some(recording)
 }
 
 /// Whether Cranelift's code would read a load of the row element by element, which this code reads in vectors.
@@ -203,8 +193,8 @@ impl Recorder<'_> {
         for &at in &steps.writes {
             self.write(at)?;
         }
-        self.recording.program = std::mem::take(self.program()).without_dead_steps();
-        Some(self.recording)
+        let Recording { program, pointers, scalars } = self.recording;
+        Some(Recording { program: program.without_dead_steps(), pointers, scalars })
     }
 
     fn instr(&self, value: Scalar) -> &Instr {
@@ -431,13 +421,18 @@ pub(super) struct Ends<'l> {
 }
 
 /// A stage's loop: everywhere, and where the row's conditions hold.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct WideLoop {
     pub(super) everywhere: Recording,
     pub(super) inside: Option<Recording>,
 }
 
 impl WideLoop {
+    /// What it computes with.
+    pub(super) fn vectors(&self) -> Vectors {
+        self.everywhere.program.vectors
+    }
+
     /// Whether a value's source is a parameter.
     pub(super) fn takes(&self, value: Scalar) -> bool {
         std::iter::once(&self.everywhere).chain(&self.inside).any(|recording| {

@@ -1,4 +1,4 @@
-//! Immediate operands of comparisons; those of floats are quiet.
+//! Immediate operands of comparisons; those of floats are quiet, and the same for all vectors.
 
 use kernfusion_ir::Compare;
 
@@ -19,6 +19,7 @@ pub(super) fn of_floats(op: Compare) -> u8 {
     }
 }
 
+/// Of AVX-512.
 pub(super) fn of_integers(op: Compare) -> u8 {
     match op {
         Compare::Eq => 0,

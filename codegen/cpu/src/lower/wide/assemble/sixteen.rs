@@ -1,0 +1,107 @@
+//! Steps of sixteen lanes: what mask registers choose.
+
+use super::super::codes::GATHER;
+use super::super::program::{Half, LaneInstruction, Lanes, Masking, Operand, ResultPlace};
+use super::Assembler;
+use super::encode::{Label, Place};
+use iced_x86::{Code, Register};
+
+/// The lanes that are left in the last iteration.
+const REST: Register = Register::K1;
+/// The mask of a load of every other element.
+const SPREAD: Register = Register::K7;
+
+impl Assembler<'_> {
+    /// The mask of the lanes that are left.
+    pub(super) fn rest_into_mask_register(&mut self) {
+        let [bits, rest] = [Register::EAX, Register::EDX].map(Place::Register);
+        self.emit(Code::Xor_r32_rm32, &[bits, bits]);
+        self.emit(Code::Bts_rm32_r32, &[bits, rest]);
+        self.emit(Code::Dec_rm32, &[bits]);
+        self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(REST), bits]);
+    }
+
+    pub(super) fn step_of_sixteen(&mut self, step: &LaneInstruction) {
+        if step.code == self.vectors.code(GATHER) {
+            return self.gather_of_sixteen(step);
+        }
+        let all = self.places(step);
+        if self.is_copy(step.code, &all) {
+            return;
+        }
+        let reads = step.operands.iter().find_map(|operand| match operand {
+            Operand::Elements { .. } => Some(None),
+            Operand::Alternate { half, .. } => Some(Some(*half)),
+            _ => None,
+        });
+        let writes = matches!(step.target, ResultPlace::Elements { .. });
+        let in_tail = self.is_tail && (reads.is_some() || writes);
+        if in_tail && step.masking.is_some() {
+            let [rest, mask] = [REST, mask_of(step)].map(Place::Register);
+            self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
+        }
+        let mut mask = match step.masking {
+            Some(masking) => Some((mask_of(step), masking == Masking::Zero)),
+            None => in_tail.then_some((REST, reads.is_some())),
+        };
+        if let (Some((mask, _)), Some(Some(half))) = (&mut mask, reads) {
+            *mask = self.spread(*mask, half);
+        }
+        let is_broadcast = self.broadcasts(step);
+        let instruction = self.emit(step.code, &all);
+        instruction.set_is_broadcast(is_broadcast);
+        if let Some((mask, is_zeroing)) = mask {
+            instruction.set_op_mask(mask);
+            instruction.set_zeroing_masking(is_zeroing);
+        }
+    }
+
+    /// Whether a step reads one number from memory for all lanes, other than by an instruction that does nothing else.
+    fn broadcasts(&self, step: &LaneInstruction) -> bool {
+        let Some(Operand::Lanes(lanes)) = step.operands.last() else { return false };
+        let is_number = matches!(lanes, Lanes::Scalar(_) | Lanes::Same { .. } | Lanes::Constant(_));
+        is_number && !self.kept.contains_key(lanes) && step.code != self.vectors.code(super::BROADCAST)
+    }
+
+    /// Elements that lie apart: one by one where all lanes are read, else a gather of those that are.
+    fn gather_of_sixteen(&mut self, step: &LaneInstruction) {
+        let [none, places, from] = &step.operands[..] else { unreachable!("three operands") };
+        let &Operand::Apart { pointer, stride, first } = from else { unreachable!("elements apart") };
+        let ([none, places], target) = ([none, places].map(|x| self.operand(step, x)), self.target(step));
+        let Place::Register(places) = places else { unreachable!("places are in a register") };
+        if step.masking.is_none() && !self.is_tail {
+            return self.elements_apart(target, pointer, stride, first);
+        }
+        self.copy(none, target);
+        let [mask, rest] = [mask_of(step), REST].map(Place::Register);
+        if step.masking.is_none() {
+            self.emit(Code::VEX_Kmovw_kr_km16, &[mask, rest]);
+        } else if self.is_tail {
+            self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
+        }
+        let from = Place::Memory(self.base(pointer), Some((places, 4)), 0);
+        self.emit(step.code, &[target, from]).set_op_mask(mask_of(step));
+    }
+
+    /// The mask of the elements of half of the lanes, in a register that is free again after the next instruction.
+    fn spread(&mut self, lanes: Register, half: Half) -> Register {
+        let bits = Place::Register(Register::ECX);
+        self.emit(Code::VEX_Kmovw_r32_kr, &[bits, Place::Register(lanes)]);
+        let places = match half {
+            Half::Lower => 0x5555,
+            Half::Upper => {
+                self.emit(Code::Shr_rm32_imm8, &[bits, Place::Immediate(8)]);
+                0xaaaa
+            }
+        };
+        let places = self.datum(Label::Constant(places), &[places]);
+        self.emit(Code::VEX_Pdep_r32_r32_rm32, &[bits, bits, places]);
+        self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(SPREAD), bits]);
+        SPREAD
+    }
+}
+
+/// The mask register of an instruction's vector.
+pub(super) fn mask_of(step: &LaneInstruction) -> Register {
+    Register::K2 + u32::from(step.vector)
+}

@@ -1,0 +1,215 @@
+//! What programs read and write: elements one after the other, every other one, and at equal distances; and where lanes are.
+
+use super::super::codes::{
+    ADD_INTEGERS, GATHER, LOAD, LOAD_16_BITS, LOAD_BYTES, LOAD_F16, LOAD_SIGNED_BYTES, MUL_INTEGERS,
+    Operation, SHIFT_LEFT_BY, STORE, TO_F16, Vectors,
+};
+use super::{At, Constant, Half, LaneProgram, Lanes, Masking, Narrow, Operand, ResultPlace};
+use iced_x86::Code;
+use kernfusion_ir::DType;
+
+/// Of two vectors of sixteen, one after the other, as [`Half`] reads them: the places of the elements of a load of every other one.
+static ALTERNATE: [u32; 16] = [0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31];
+/// The even places of one vector and the odd ones of another one, by quarters; and quarters in the order that makes of these.
+const EVEN_THEN_ODD: u8 = 0b11_01_10_00;
+
+impl LaneProgram {
+    /// Elements at the current position; `None` if there is no code for them.
+    pub(in super::super) fn read(&mut self, dtype: DType, at: At) -> Option<Lanes> {
+        self.read_masked(dtype, at, None)
+    }
+
+    /// As [`read`](Self::read), where each index is below its extent; the memory of other lanes need not be there, and they are zero.
+    pub(in super::super) fn read_within(
+        &mut self,
+        bounds: &[(Lanes, u32)],
+        dtype: DType,
+        at: At,
+    ) -> Option<Lanes> {
+        let masking = self.test_within(bounds);
+        self.read_masked(dtype, at, masking)
+    }
+
+    /// Every other element, under bounds as for [`read_within`](Self::read_within).
+    pub(in super::super) fn read_alternate(
+        &mut self,
+        bounds: &[(Lanes, u32)],
+        dtype: DType,
+        at: At,
+    ) -> Option<Lanes> {
+        if !is_word(dtype) {
+            return None;
+        }
+        let table = match self.vectors {
+            Vectors::Sixteen(_) => Some(self.register(Lanes::Table(&ALTERNATE))),
+            Vectors::Eight => None,
+        };
+        let masking = self.test_within(bounds);
+        let [lower, upper] = [Half::Lower, Half::Upper].map(|half| {
+            let from = Operand::Alternate { pointer: at.pointer, offset: at.offset, half };
+            self.load(LOAD, from, masking)
+        });
+        let Some(table) = table else {
+            let code = Code::VEX_Vshufps_ymm_ymm_ymmm256_imm8;
+            let by_quarters = self.instruction(code, &[lower, upper], Some(EVEN_THEN_ODD));
+            let code = Code::VEX_Vpermpd_ymm_ymmm256_imm8;
+            return Some(self.instruction(code, &[by_quarters], Some(EVEN_THEN_ODD)));
+        };
+        let (result, target) = self.fresh();
+        let operands = [lower, table, upper].map(Operand::Lanes);
+        self.push(Code::EVEX_Vpermt2ps_zmm_k1z_zmm_zmmm512b32, target, &operands).in_place = true;
+        Some(result)
+    }
+
+    /// Elements `stride` apart, under bounds as for [`read_within`](Self::read_within); `None` if there is no code for them.
+    pub(in super::super) fn gather(
+        &mut self,
+        bounds: &[(Lanes, u32)],
+        dtype: DType,
+        pointer: u32,
+        stride: i32,
+    ) -> Option<Lanes> {
+        if !is_word(dtype) {
+            return None;
+        }
+        let (none, places) = (self.register(Constant(0)), self.coordinates(Constant(0), stride as u32));
+        let places = self.register(places);
+        let masking = self.test_within(bounds);
+        let mut operands = [none, places].map(Operand::Lanes).to_vec();
+        operands.extend(self.mask_operand(masking));
+        operands.push(Operand::Apart { pointer, stride, first: 0 });
+        let (result, target) = self.fresh();
+        let step = self.push(self.vectors.code(GATHER), target, &operands);
+        (step.in_place, step.masking) = (true, masking.map(|_| Masking::Chosen));
+        self.tested.clear();
+        Some(result)
+    }
+
+    /// The mask as an operand, of eight lanes; sixteen have a mask register.
+    fn mask_operand(&self, masking: Option<Masking>) -> Option<Operand> {
+        self.mask.filter(|_| masking.is_some()).map(Operand::Lanes)
+    }
+
+    /// A load of the lanes in the mask, or of all.
+    fn load(&mut self, operation: Operation, from: Operand, masking: Option<Masking>) -> Lanes {
+        let operands: Vec<_> = self.mask_operand(masking).into_iter().chain([from]).collect();
+        let (result, target) = self.fresh();
+        self.push(self.vectors.code(operation), target, &operands).masking = masking;
+        result
+    }
+
+    fn read_masked(&mut self, dtype: DType, at: At, masking: Option<Masking>) -> Option<Lanes> {
+        let operation = match dtype {
+            DType::F32 | DType::I32 | DType::U32 => LOAD,
+            DType::BF16 => LOAD_16_BITS,
+            DType::F16 => LOAD_F16,
+            DType::I8 => LOAD_SIGNED_BYTES,
+            DType::Bool => LOAD_BYTES,
+            DType::F64 => return None,
+        };
+        let from = Operand::Elements { pointer: at.pointer, size: dtype.size() as u32, offset: at.offset };
+        let bits = self.load(operation, from, masking);
+        Some(match dtype {
+            DType::BF16 => self.op_by(SHIFT_LEFT_BY, &[bits], 16),
+            DType::Bool => self.nonzero(bits),
+            _ => bits,
+        })
+    }
+
+    /// What a write needs of a value of bf16.
+    fn narrowed(&self, value: Lanes) -> Narrow {
+        let known = self.narrow.iter().find(|(wide, _)| *wide == value);
+        known.map_or(Narrow::Upper(value), |&(_, narrow)| narrow)
+    }
+
+    /// Writes elements at the current position. Values of 16-bit floats are already rounded.
+    pub(in super::super) fn write(&mut self, dtype: DType, value: Lanes, pointer: u32) -> Option<()> {
+        let value = self.register(value);
+        let is_sixteen = self.vectors != Vectors::Eight;
+        let (code, value) = match dtype {
+            DType::F32 | DType::I32 | DType::U32 => (self.vectors.code(STORE), value),
+            DType::BF16 => match self.narrowed(value) {
+                Narrow::Half(half) => (Code::EVEX_Vmovdqu16_ymmm256_k1z_ymm, half),
+                Narrow::Upper(upper) => {
+                    let low = self.shifted_right(upper, 16);
+                    match is_sixteen {
+                        true => (Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, low),
+                        false => (Code::VEX_Vmovdqu_xmmm128_xmm, self.halves_of(low)),
+                    }
+                }
+            },
+            DType::F16 => (self.vectors.code(TO_F16), value),
+            DType::I8 | DType::Bool => {
+                let value = if dtype == DType::Bool { self.and(value, Constant(1)) } else { value };
+                match is_sixteen {
+                    true => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, value),
+                    false => {
+                        let byte = self.and(value, Constant(0xff));
+                        let halves = self.halves_of(byte);
+                        let code = Code::VEX_Vpackuswb_xmm_xmm_xmmm128;
+                        (Code::VEX_Vmovq_xmmm64_xmm, self.instruction(code, &[halves, halves], None))
+                    }
+                }
+            }
+            DType::F64 => return None,
+        };
+        let target = ResultPlace::Elements { pointer, size: dtype.size() as u32, offset: 0 };
+        let step = self.push(code, target, &[Operand::Lanes(value)]);
+        step.immediate = (dtype == DType::F16).then_some(0);
+        Some(())
+    }
+
+    /// Of eight lanes, all below 2¹⁶: as numbers of sixteen bits, one after the other.
+    fn halves_of(&mut self, lanes: Lanes) -> Lanes {
+        let upper = self.instruction(Code::VEX_Vextracti128_xmmm128_ymm_imm8, &[lanes], Some(1));
+        self.instruction(Code::VEX_Vpackusdw_xmm_xmm_xmmm128, &[lanes, upper], None)
+    }
+
+    /// `first + stride · position`, as 32-bit integers.
+    pub(in super::super) fn coordinates(&mut self, first: Lanes, stride: u32) -> Lanes {
+        if stride == 0 {
+            return first;
+        }
+        let known = self.coordinates.iter().find(|known| (known.0, known.1) == (first, stride));
+        if let Some(&(_, _, known)) = known {
+            return known;
+        }
+        let numbers = match self.lane_numbers {
+            Some(numbers) => numbers,
+            None => {
+                let (lanes, target) = self.fresh();
+                self.push(self.vectors.code(LOAD_BYTES), target, &[Operand::LaneNumbers { first: 0 }]);
+                let counter = self.counter();
+                let numbers = self.op(ADD_INTEGERS, &[lanes, counter]);
+                *self.lane_numbers.insert(numbers)
+            }
+        };
+        let moved = match stride {
+            1 => numbers,
+            _ => self.op(MUL_INTEGERS, &[numbers, Constant(stride)]),
+        };
+        let all = self.op(ADD_INTEGERS, &[moved, first]);
+        self.coordinates.push((first, stride, all));
+        all
+    }
+
+    /// The loop's counter in every lane.
+    fn counter(&mut self) -> Lanes {
+        let (counter, target) = self.fresh();
+        match self.vectors {
+            Vectors::Sixteen(_) => {
+                self.push(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, target, &[Operand::Counter]);
+                counter
+            }
+            Vectors::Eight => {
+                self.push(Code::VEX_Vmovd_xmm_rm32, target, &[Operand::Counter]);
+                self.instruction(Code::VEX_Vpbroadcastd_ymm_xmmm32, &[counter], None)
+            }
+        }
+    }
+}
+
+/// Whether elements have four bytes.
+fn is_word(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::I32 | DType::U32)
+}
