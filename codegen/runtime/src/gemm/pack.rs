@@ -1,8 +1,9 @@
 //! Packing: strided operands into the words that the register tiles read.
 //!
 //! The fast functions take `f32` blocks with one axis of unit stride (where words are pairs of bf16, blocks of bf16,
-//! too), also columns of B and values of k in runs, as what a window sees of an image lies; everything else is first copied to such a block (`stage`). With AVX-512, two loaders (16 words
-//! along k, 16 words across it) and one 16×16 transpose serve both operands, both layouts and all kinds of words.
+//! too), also columns of B and values of k in runs, as what a window sees of an image lies; everything else is first copied to such a block (`stage`). Two loaders (a vector of words
+//! along k, and one across it) and one transpose of as many vectors serve both operands, both layouts and all kinds of words: with AVX-512 vectors of
+//! 16, with AVX2 of 8, whose words are `f32`.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;

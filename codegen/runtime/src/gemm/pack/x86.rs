@@ -1,14 +1,15 @@
-//! Packing with AVX-512: two loaders, one for each layout, and a transpose of 16 × 16 words.
+//! Packing with AVX-512 and AVX2: two loaders, one for each layout, and a transpose of 16 × 16 or 8 × 8 words.
+
+mod words;
 
 use super::{Block, LDA, PanelSize, runs};
 use crate::gemm::blocking::chunks;
 use crate::gemm::tiles;
-use crate::math::array;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 use std::ops::Range;
+use words::Words;
 
-/// Columns of a panel.
-const NR: usize = 32;
 /// How many rows of memory are packed together, one panel after the other.
 const ROWS_TOGETHER: usize = 16;
 /// How many words of columns in runs are packed together, for one half of a panel after the other.
@@ -20,32 +21,34 @@ const ROWS_AHEAD: usize = 10;
 /// Fetches a line that is packed soon. Lines of windows lie in many places, of which no processor finds the pattern.
 #[inline(always)]
 fn fetch<T>(line: *const T) {
-    // SAFETY: prefetching reads nothing, wherever the line is; inlined into functions with AVX-512.
+    // SAFETY: prefetching reads nothing, wherever the line is.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
 }
 
-/// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. The
-/// loaders are inlined into functions with the features: alone they would be calls.
+/// How 32-bit words are made of values, each of which has `PARTS` words of its own, that follow each other by 16 along k. Vectors have n lanes,
+/// and panels two vectors of columns. The loaders are inlined into functions with the features: alone they would be calls.
 trait Word<const PARTS: usize> {
     /// What memory holds.
     type Stored;
+    /// A vector of words.
+    type Vector: Words;
     /// Values of k in one word.
     const K: usize;
     /// Where the values of word `w` lie along k; there may be none at the second place.
     fn places(w: usize) -> (usize, Option<usize>);
-    /// 16 words of each part from values contiguous along k, of which `left` are there; the rest are zero.
-    unsafe fn along_k(p: *const Self::Stored, left: usize) -> [__m512i; PARTS];
-    /// One word of each part for each of 16 columns (those in `mask`) that lie `STEP` apart, one or two: `p` at this k and, for pairs, `next` at
+    /// n words of each part from values contiguous along k, of which `left` are there; the rest are zero.
+    unsafe fn along_k(p: *const Self::Stored, left: usize) -> [Self::Vector; PARTS];
+    /// One word of each part for each of n columns (those in `mask`) that lie `STEP` apart, one or two: `p` at this k and, for pairs, `next` at
     /// the following one, where there is one.
     unsafe fn across_k<const STEP: usize>(
         p: *const Self::Stored,
         next: Option<*const Self::Stored>,
         mask: u16,
-    ) -> [__m512i; PARTS];
+    ) -> [Self::Vector; PARTS];
 }
 
 /// Words are `f32`, as memory.
-struct F32;
+struct F32<V>(PhantomData<V>);
 /// Words are pairs of bf16, rounded from `f32`.
 struct Bf16;
 /// Words are pairs of bf16 too, of values of `f32` in several parts, each of which is what those before it left of the value
@@ -58,30 +61,28 @@ fn first(n: usize) -> u16 {
     if n >= 16 { !0 } else { (1u16 << n) - 1 }
 }
 
-impl Word<1> for F32 {
+impl<V: Words> Word<1> for F32<V> {
     type Stored = f32;
+    type Vector = V;
     const K: usize = 1;
     fn places(w: usize) -> (usize, Option<usize>) {
         (w, None)
     }
     #[inline(always)]
-    unsafe fn along_k(p: *const f32, left: usize) -> [__m512i; 1] {
+    unsafe fn along_k(p: *const f32, left: usize) -> [V; 1] {
         // SAFETY: masked values are not read.
-        unsafe { [_mm512_castps_si512(_mm512_maskz_loadu_ps(first(left), p))] }
+        unsafe { [V::load(p.cast(), first(left))] }
     }
     #[inline(always)]
-    unsafe fn across_k<const STEP: usize>(
-        p: *const f32,
-        _next: Option<*const f32>,
-        mask: u16,
-    ) -> [__m512i; 1] {
+    unsafe fn across_k<const STEP: usize>(p: *const f32, _next: Option<*const f32>, mask: u16) -> [V; 1] {
         // SAFETY: masked values are not read.
-        unsafe { [_mm512_castps_si512(lanes::<STEP>(p, mask))] }
+        unsafe { [lanes::<STEP, V>(p, mask)] }
     }
 }
 
 impl Word<1> for Bf16 {
     type Stored = f32;
+    type Vector = __m512i;
     const K: usize = 2;
     fn places(w: usize) -> (usize, Option<usize>) {
         neighbours(w)
@@ -114,6 +115,7 @@ impl Word<1> for Bf16 {
 
 impl<const PARTS: usize> Word<PARTS> for Split {
     type Stored = f32;
+    type Vector = __m512i;
     const K: usize = 2;
     fn places(w: usize) -> (usize, Option<usize>) {
         let [lower, upper] = tiles::split_places(w);
@@ -139,9 +141,9 @@ impl<const PARTS: usize> Word<PARTS> for Split {
 /// be calls.)
 #[inline(always)]
 unsafe fn split<const PARTS: usize>([mut lower, mut upper]: [__m512; 2]) -> [__m512i; PARTS] {
-    let mut parts = [zeros(); PARTS];
     // SAFETY: registers only.
     unsafe {
+        let mut parts = [__m512i::zeros(); PARTS];
         for (number, part) in parts.iter_mut().enumerate() {
             let (rounds, is_last) = (tiles::rounds(number, PARTS), number + 1 == PARTS);
             let (low, high) = (rounded(lower, rounds, is_last), rounded(upper, rounds, is_last));
@@ -151,8 +153,8 @@ unsafe fn split<const PARTS: usize>([mut lower, mut upper]: [__m512; 2]) -> [__m
                 upper = _mm512_sub_ps(upper, upper_half(high));
             }
         }
+        parts
     }
-    parts
 }
 
 /// Bits of `f32` whose upper halves are the values as bf16, [rounded](tiles::rounds) or not.
@@ -191,19 +193,17 @@ unsafe fn two(p: *const f32, left: usize) -> [__m512; 2] {
     }
 }
 
-/// 16 values that lie `STEP` apart, those in `mask`; the others are zero.
+/// A vector of values that lie `STEP` apart, those in `mask`; the others are zero.
 #[inline(always)]
-unsafe fn lanes<const STEP: usize>(p: *const f32, mask: u16) -> __m512 {
+unsafe fn lanes<const STEP: usize, V: Words>(p: *const f32, mask: u16) -> V {
     // SAFETY: the caller's contract; masked values are not read.
     unsafe {
         if STEP == 1 {
-            return _mm512_maskz_loadu_ps(mask, p);
+            return V::load(p.cast(), mask);
         }
         let spread = spread(mask);
-        let low = _mm512_maskz_loadu_ps(spread as u16, p);
-        let high = _mm512_maskz_loadu_ps((spread >> 16) as u16, p.wrapping_add(16));
-        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        _mm512_permutex2var_ps(low, even, high)
+        let low = V::load(p.cast(), spread as u16);
+        V::even(low, V::load(p.wrapping_add(V::LANES).cast(), (spread >> V::LANES) as u16))
     }
 }
 
@@ -222,7 +222,7 @@ unsafe fn line<const STEP: usize>(p: Option<*const f32>, mask: u16) -> __m512 {
     // SAFETY: the caller's contract; masked values are not read.
     unsafe {
         match p {
-            Some(p) => lanes::<STEP>(p, mask),
+            Some(p) => _mm512_castsi512_ps(lanes::<STEP, __m512i>(p, mask)),
             None => _mm512_setzero_ps(),
         }
     }
@@ -235,6 +235,7 @@ fn neighbours(w: usize) -> (usize, Option<usize>) {
 
 impl Word<1> for Pair {
     type Stored = u16;
+    type Vector = __m512i;
     const K: usize = 2;
     fn places(w: usize) -> (usize, Option<usize>) {
         neighbours(w)
@@ -261,13 +262,7 @@ impl Word<1> for Pair {
     }
 }
 
-#[inline(always)]
-fn zeros() -> __m512i {
-    // SAFETY: inlined into functions with AVX-512.
-    unsafe { _mm512_setzero_si512() }
-}
-
-/// One word of each part for each of 16 places from `start` on the outer axis, `STEP` apart, at word `w` of k; zeros behind the last value.
+/// One word of each part for each of n places from `start` on the outer axis, `STEP` apart, at word `w` of k; zeros behind the last value.
 #[inline(always)]
 unsafe fn across<const PARTS: usize, const STEP: usize, W: Word<PARTS>>(
     block: &Block<'_, W::Stored>,
@@ -275,17 +270,19 @@ unsafe fn across<const PARTS: usize, const STEP: usize, W: Word<PARTS>>(
     w: usize,
     depth: usize,
     mask: u16,
-) -> [__m512i; PARTS] {
+) -> [W::Vector; PARTS] {
     let at = |k: usize| block.depth(k).wrapping_add(start);
     let (k, next) = W::places(w);
-    if k >= depth {
-        return [zeros(); PARTS];
-    }
     // SAFETY: the caller's contract.
-    unsafe { W::across_k::<STEP>(at(k), next.filter(|&k| k < depth).map(at), mask) }
+    unsafe {
+        if k >= depth {
+            return [W::Vector::zeros(); PARTS];
+        }
+        W::across_k::<STEP>(at(k), next.filter(|&k| k < depth).map(at), mask)
+    }
 }
 
-/// Sixteen places or fewer, in runs.
+/// As many places as a vector has lanes, or fewer, in runs.
 struct Pieces {
     /// Where the first lane of a vector would lie if the run went on to both sides, and the lanes that belong to it.
     pieces: [(isize, u16); 16],
@@ -296,16 +293,16 @@ impl Pieces {
     /// None.
     const EMPTY: Pieces = Pieces { pieces: [(0, 0); 16], count: 0 };
 
-    /// The places of a block's values of k, those of sixteen words of one value at a time.
-    fn of_words(table: &[isize]) -> [Pieces; LDA / 16] {
-        let mut all = [Pieces::EMPTY; LDA / 16];
-        for (number, table) in table.chunks(16).enumerate() {
+    /// The places of a block's values of k, those of a vector of words of one value at a time.
+    fn of_words(table: &[isize], lanes: usize) -> [Pieces; LDA / 8] {
+        let mut all = [Pieces::EMPTY; LDA / 8];
+        for (number, table) in table.chunks(lanes).enumerate() {
             all[number] = Pieces::of(table, 1);
         }
         all
     }
 
-    /// The places of a table of sixteen entries at most, which lie `step` apart in a run.
+    /// The places of a table of a vector's entries at most, which lie `step` apart in a run.
     fn of(table: &[isize], step: isize) -> Pieces {
         let mut all = Pieces::EMPTY;
         for run in runs(table, step) {
@@ -323,7 +320,7 @@ impl Pieces {
         block: &Block<'_, W::Stored>,
         words: Range<usize>,
         depth: usize,
-        at: impl Fn(usize, usize) -> *mut __m512i,
+        at: impl Fn(usize, usize) -> *mut u32,
     ) {
         let nothing = [(0, 0)];
         let pieces = if self.count == 0 { &nothing } else { &self.pieces[..self.count] };
@@ -335,15 +332,15 @@ impl Pieces {
                     // What the next panel has of this line of memory.
                     let (k, _) = W::places(w);
                     if k < depth {
-                        fetch(run.depth(k).wrapping_add(NR * STEP));
+                        fetch(run.depth(k).wrapping_add(2 * W::Vector::LANES * STEP));
                     }
                     for (part, line) in
                         across::<PARTS, STEP, W>(&run, 0, w, depth, mask).into_iter().enumerate()
                     {
                         // The first run's words have zeros in the lanes of those that follow.
                         match number {
-                            0 => _mm512_storeu_si512(at(w, part), line),
-                            _ => _mm512_mask_storeu_epi32(at(w, part).cast(), mask, line),
+                            0 => line.store(at(w, part)),
+                            _ => line.store_some(at(w, part), mask),
                         }
                     }
                 }
@@ -351,20 +348,24 @@ impl Pieces {
         }
     }
 
-    /// Sixteen words of these places of k in a row (or column), where each word is one value.
+    /// A vector of words of these places of k in a row (or column), where each word is one value.
     #[inline(always)]
-    unsafe fn along_k<const PARTS: usize, W: Word<PARTS>>(&self, row: *const W::Stored) -> [__m512i; PARTS] {
+    unsafe fn along_k<const PARTS: usize, W: Word<PARTS>>(
+        &self,
+        row: *const W::Stored,
+    ) -> [W::Vector; PARTS] {
         debug_assert_eq!(W::K, 1, "words of one value");
-        let mut lines = [zeros(); PARTS];
-        for &(offset, mask) in &self.pieces[..self.count] {
-            // SAFETY: the caller's contract; places of other runs are masked.
-            let piece = unsafe { W::across_k::<1>(row.wrapping_offset(offset), None, mask) };
-            for (part, line) in lines.iter_mut().enumerate() {
-                // SAFETY: registers only.
-                *line = unsafe { _mm512_or_si512(*line, piece[part]) };
+        // SAFETY: the caller's contract; places of other runs are masked.
+        unsafe {
+            let mut lines = [W::Vector::zeros(); PARTS];
+            for &(offset, mask) in &self.pieces[..self.count] {
+                let piece = W::across_k::<1>(row.wrapping_offset(offset), None, mask);
+                for (part, line) in lines.iter_mut().enumerate() {
+                    *line = line.or(piece[part]);
+                }
             }
+            lines
         }
-        lines
     }
 }
 
@@ -380,48 +381,48 @@ unsafe fn pack_a<const PARTS: usize, W: Word<PARTS>>(
     depth: usize,
     out: *mut u32,
 ) {
+    let lanes = W::Vector::LANES;
     // SAFETY: the caller's contract; rows and values beyond the block are masked.
     unsafe {
         let words = depth.div_ceil(W::K);
         if block.k.unit() {
             for i in 0..rows {
                 let (from, out) = (block.row(i), out.add(i * LDA));
-                for w in (0..words).step_by(16) {
+                for w in (0..words).step_by(lanes) {
                     let k = w * W::K;
                     for (part, line) in W::along_k(from.add(k), depth - k).into_iter().enumerate() {
-                        _mm512_storeu_si512(out.add(at_part::<PARTS>(w, part)).cast(), line);
+                        line.store(out.add(at_part::<PARTS>(w, part)));
                     }
                 }
             }
             return;
         }
         if let Some(table) = block.k_in_runs() {
-            let all = Pieces::of_words(&table[..depth]);
+            let all = Pieces::of_words(&table[..depth], lanes);
             // Row by row, since neighbours of a row's values come from memory with them.
             for i in 0..rows {
                 let ahead = block.row((i + ROWS_AHEAD).min(rows - 1));
-                for w in (0..words).step_by(16) {
-                    fetch(ahead.wrapping_offset(all[w / 16].pieces[0].0));
-                    for (part, line) in all[w / 16].along_k::<PARTS, W>(block.row(i)).into_iter().enumerate()
-                    {
-                        _mm512_storeu_si512(out.add(i * LDA + at_part::<PARTS>(w, part)).cast(), line);
+                for w in (0..words).step_by(lanes) {
+                    let pieces = &all[w / lanes];
+                    fetch(ahead.wrapping_offset(pieces.pieces[0].0));
+                    for (part, line) in pieces.along_k::<PARTS, W>(block.row(i)).into_iter().enumerate() {
+                        line.store(out.add(i * LDA + at_part::<PARTS>(w, part)));
                     }
                 }
             }
             return;
         }
-        for i in (0..rows).step_by(16) {
+        for i in (0..rows).step_by(lanes) {
             let mask = first(rows - i);
-            for w in (0..words).step_by(16) {
-                let mut lines = [[zeros(); PARTS]; 16];
-                for (p, lines) in lines.iter_mut().enumerate() {
+            for w in (0..words).step_by(lanes) {
+                let mut lines = [[W::Vector::zeros(); PARTS]; 16];
+                for (p, lines) in lines.iter_mut().enumerate().take(lanes) {
                     *lines = across::<PARTS, 1, W>(block, i, w + p, depth, mask);
                 }
                 for part in 0..PARTS {
-                    let square = transpose(&lines, part);
-                    for (r, line) in square.into_iter().enumerate() {
-                        let out = out.add((i + r) * LDA + at_part::<PARTS>(w, part));
-                        _mm512_storeu_si512(out.cast(), line);
+                    let square = W::Vector::transposed(&lines, part);
+                    for (r, line) in square.into_iter().enumerate().take(lanes) {
+                        line.store(out.add((i + r) * LDA + at_part::<PARTS>(w, part)));
                     }
                 }
             }
@@ -438,25 +439,26 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
     panels: PanelSize,
 ) {
     let all = panels.words / PARTS;
-    // Word `w` of a part in the half panel, 16 columns wide, that starts at column j.
+    let (lanes, width) = (W::Vector::LANES, 2 * W::Vector::LANES);
+    // Word `w` of a part in the half panel that starts at column j.
     let at = |j: usize, w: usize, part: usize| {
         let line = at_part::<PARTS>(w / 16 * 16, part) + w % 16;
-        out.wrapping_add(j / NR * panels.stride + j % NR + line * NR).cast()
+        out.wrapping_add(j / width * panels.stride + j % width + line * width)
     };
-    let halves = || (0..columns.next_multiple_of(NR)).step_by(16);
+    let halves = || (0..columns.next_multiple_of(width)).step_by(lanes);
     // SAFETY: the caller's contract; columns beyond the block are masked.
     unsafe {
         if block.outer.unit() {
             // Along rows of memory, since this may come from far; several together, since lines of different panels fall into the same
             // sets of L1.
             for together in chunks(0..all, ROWS_TOGETHER / W::K) {
-                for panel in (0..columns).step_by(NR) {
+                for panel in (0..columns).step_by(width) {
                     for w in together.clone() {
-                        for j in [panel, panel + 16] {
+                        for j in [panel, panel + lanes] {
                             let mask = first(columns.saturating_sub(j));
                             let lines = across::<PARTS, 1, W>(block, j, w, depth, mask);
                             for (part, line) in lines.into_iter().enumerate() {
-                                _mm512_storeu_si512(at(j, w, part), line);
+                                line.store(at(j, w, part));
                             }
                         }
                     }
@@ -468,7 +470,7 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
             // A few words of all panels: windows of neighbouring columns, and of neighbouring places of k, see the same part of an image.
             for together in chunks(0..all, RUNS_TOGETHER) {
                 for j in halves() {
-                    let pieces = Pieces::of(&table[j.min(columns)..columns.min(j + 16)], step);
+                    let pieces = Pieces::of(&table[j.min(columns)..columns.min(j + lanes)], step);
                     let at = |w: usize, part: usize| at(j, w, part);
                     match step {
                         1 => pieces.pack_across::<PARTS, 1, W>(block, together.clone(), depth, at),
@@ -480,16 +482,17 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
         }
         match block.k_in_runs() {
             Some(table) => {
-                let pieces = Pieces::of_words(&table[..depth]);
+                let pieces = Pieces::of_words(&table[..depth], lanes);
                 for j in halves() {
-                    for w in (0..all).step_by(16) {
-                        square::<PARTS, W>(block, (j, columns), (w, all, depth), Some(&pieces[w / 16]), at);
+                    for w in (0..all).step_by(lanes) {
+                        let pieces = Some(&pieces[w / lanes]);
+                        square::<PARTS, W>(block, (j, columns), (w, all, depth), pieces, at);
                     }
                 }
             }
             None => {
                 for j in halves() {
-                    for w in (0..all).step_by(16) {
+                    for w in (0..all).step_by(lanes) {
                         square::<PARTS, W>(block, (j, columns), (w, all, depth), None, at);
                     }
                 }
@@ -498,38 +501,38 @@ unsafe fn pack_b<const PARTS: usize, W: Word<PARTS>>(
     }
 }
 
-/// Packs 16 words of the 16 columns from `j` on, which lie along k, perhaps in pieces, to where `at` says.
+/// Packs n words of the n columns from `j` on, which lie along k, perhaps in pieces, to where `at` says.
 #[inline(always)]
 unsafe fn square<const PARTS: usize, W: Word<PARTS>>(
     block: &Block<'_, W::Stored>,
     (j, columns): (usize, usize),
     (w, all, depth): (usize, usize, usize),
     pieces: Option<&Pieces>,
-    at: impl Fn(usize, usize, usize) -> *mut __m512i,
+    at: impl Fn(usize, usize, usize) -> *mut u32,
 ) {
-    let mut lines = [[zeros(); PARTS]; 16];
     // SAFETY: the caller's contract; columns and values beyond the block are masked.
     unsafe {
+        let mut lines = [[W::Vector::zeros(); PARTS]; 16];
         // A fixed number of turns, so that they are unrolled.
-        for (c, lines) in lines.iter_mut().enumerate() {
+        for (c, lines) in lines.iter_mut().enumerate().take(W::Vector::LANES) {
             let k = w * W::K;
             *lines = match pieces {
-                _ if j + c >= columns => [zeros(); PARTS],
+                _ if j + c >= columns => [W::Vector::zeros(); PARTS],
                 Some(pieces) => pieces.along_k::<PARTS, W>(block.row(j + c)),
                 None => W::along_k(block.row(j + c).wrapping_add(k), depth.saturating_sub(k)),
             };
         }
         for part in 0..PARTS {
-            let square = transpose(&lines, part);
-            for (r, line) in square.into_iter().enumerate().take(all - w) {
-                _mm512_storeu_si512(at(j, w + r, part), line);
+            let square = W::Vector::transposed(&lines, part);
+            for (r, line) in square.into_iter().enumerate().take(W::Vector::LANES.min(all - w)) {
+                line.store(at(j, w + r, part));
             }
         }
     }
 }
 
 macro_rules! instances {
-    ($features:literal $word:ident<$parts:literal> $stored:ident $a:ident $b:ident) => {
+    ($features:literal $word:ty, $parts:literal $stored:ident $a:ident $b:ident) => {
         /// # Safety
         /// As `PackA`; the block covers its elements.
         #[target_feature(enable = $features)]
@@ -558,41 +561,9 @@ macro_rules! instances {
         }
     };
 }
-instances!("avx512f,avx512bw" F32<1> f32 pack_a_f32 pack_b_f32);
-instances!("avx512f,avx512bw,avx512bf16" Bf16<1> f32 pack_a_bf16 pack_b_bf16);
-instances!("avx512f,avx512bw" Split<2> f32 pack_a_two pack_b_two);
-instances!("avx512f,avx512bw" Split<3> f32 pack_a_three pack_b_three);
-instances!("avx512f,avx512bw,avx512vl" Pair<1> u16 pack_a_pairs pack_b_pairs);
-
-/// 16×16 words of one part: pairs, then quadruples within 128-bit lanes, then the lanes.
-#[inline(always)]
-unsafe fn transpose<const PARTS: usize>(lines: &[[__m512i; PARTS]; 16], part: usize) -> [__m512i; 16] {
-    let r = array::<_, 16>(|i| lines[i][part]);
-    // SAFETY: registers only.
-    unsafe {
-        let mut t = r;
-        for i in 0..8 {
-            t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-            t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-        }
-        let mut q = t;
-        for i in (0..16).step_by(4) {
-            for h in 0..2 {
-                q[i + 2 * h] = _mm512_unpacklo_epi64(t[i + h], t[i + 2 + h]);
-                q[i + 2 * h + 1] = _mm512_unpackhi_epi64(t[i + h], t[i + 2 + h]);
-            }
-        }
-        let mut out = q;
-        for c in 0..4 {
-            let even_top = _mm512_shuffle_i32x4::<0x88>(q[c], q[4 + c]);
-            let odd_top = _mm512_shuffle_i32x4::<0xdd>(q[c], q[4 + c]);
-            let even_low = _mm512_shuffle_i32x4::<0x88>(q[8 + c], q[12 + c]);
-            let odd_low = _mm512_shuffle_i32x4::<0xdd>(q[8 + c], q[12 + c]);
-            out[c] = _mm512_shuffle_i32x4::<0x88>(even_top, even_low);
-            out[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd_top, odd_low);
-            out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even_top, even_low);
-            out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd_top, odd_low);
-        }
-        out
-    }
-}
+instances!("avx512f,avx512bw" F32<__m512i>, 1 f32 pack_a_f32 pack_b_f32);
+instances!("avx2" F32<__m256i>, 1 f32 pack_a_f32_of_8 pack_b_f32_of_8);
+instances!("avx512f,avx512bw,avx512bf16" Bf16, 1 f32 pack_a_bf16 pack_b_bf16);
+instances!("avx512f,avx512bw" Split, 2 f32 pack_a_two pack_b_two);
+instances!("avx512f,avx512bw" Split, 3 f32 pack_a_three pack_b_three);
+instances!("avx512f,avx512bw,avx512vl" Pair, 1 u16 pack_a_pairs pack_b_pairs);
