@@ -8,9 +8,10 @@
 //!                            %6 = mul %5 %2        (the gradient of %3 by %0)
 //! ```
 //!
-//! Only the walk and the sum are here; each op's derivative is in its stanza. Gradients are ordinary nodes, so they
+//! Only the walk and the sum are here; each op's derivative is in its stanza. What flows back from parts of a value is joined to one concatenation. Gradients are ordinary nodes, so they
 //! have gradients themselves.
 
+mod parts;
 mod scan;
 
 use crate::loops;
@@ -35,58 +36,74 @@ pub fn grad(
         check(graph, value, "gradients exist by floating-point values only", |ty| ty.dtype.is_float())?;
     }
     let active = active(graph, of, wrt, stopped);
-    let mut cotangents: Vec<Option<ValueId>> = vec![None; of.index() + 1];
-    cotangents[of.index()] = Some(Builder::new(graph, graph[of].origin.clone()).full_like(1.0, of)?);
-    for index in (0..=of.index()).rev() {
-        let (id, Some(dy)) = (ValueId::from_index(index), cotangents[index]) else { continue };
-        if !active[index] {
-            continue;
-        }
+    let mut cotangents = Cotangents(vec![vec![]; of.index() + 1]);
+    cotangents.0[of.index()].push(Builder::new(graph, graph[of].origin.clone()).full_like(1.0, of)?);
+    for index in (0..=of.index()).rev().filter(|&index| active[index]) {
+        let id = ValueId::from_index(index);
         let node = graph[id].clone();
         let mut builder = Builder::new(graph, node.origin);
+        let Some(dy) = cotangents.total(&mut builder, index)? else { continue };
         let flows = match &node.op {
             Op::Scan(of) => {
-                let all = take_results(builder.graph(), of, id, &mut cotangents);
+                let all = take_results(&mut builder, of, id, &mut cotangents)?;
                 scan::vjp(&mut builder, of, &node.operands, &all)?
             }
             op => op.vjp(&mut Vjp { b: &mut builder, operands: &node.operands, result: id, dy })?,
         };
         for (operand, flow) in node.operands.into_iter().zip(flows) {
-            let Some(flow) = flow.filter(|_| active[operand.index()]) else { continue };
-            let slot = &mut cotangents[operand.index()];
-            *slot = Some(match *slot {
-                None => flow,
-                Some(sum) => builder.add(sum, flow)?,
-            });
+            if let Some(flow) = flow.filter(|_| active[operand.index()]) {
+                cotangents.0[operand.index()].push(flow);
+            }
         }
     }
-    let gradient = |&value: &ValueId| match cotangents.get(value.index()).copied().flatten() {
-        Some(gradient) => Ok(gradient),
-        None => {
-            let origin = graph[value].origin.clone();
-            Builder::new(graph, origin).zeros_like(value)
+    let gradient = |&value: &ValueId| {
+        let origin = graph[value].origin.clone();
+        let mut builder = Builder::new(graph, origin);
+        match cotangents.total(&mut builder, value.index())? {
+            Some(gradient) => Ok(gradient),
+            None => builder.zeros_like(value),
         }
     };
     wrt.iter().map(gradient).collect()
 }
 
+/// What flows back to each value.
+struct Cotangents(Vec<Vec<ValueId>>);
+
+impl Cotangents {
+    /// All that has flowed to a value, as one value; `None` if nothing has.
+    fn total(&mut self, builder: &mut Builder<'_>, value: usize) -> Result<Option<ValueId>> {
+        let Some(flows) = self.0.get_mut(value).filter(|flows| !flows.is_empty()) else { return Ok(None) };
+        let mut rest = parts::joined(builder, flows)?.into_iter();
+        let mut sum = rest.next().expect("as much as flows");
+        for flow in rest {
+            sum = builder.add(sum, flow)?;
+        }
+        *flows = vec![sum];
+        Ok(Some(sum))
+    }
+}
+
 /// Takes the cotangents of all results of a loop, of which `last` is the one that comes last. Where a result has two nodes,
 /// or its cotangent grows later, what is left is passed back by another loop.
 fn take_results(
-    graph: &Graph,
+    builder: &mut Builder<'_>,
     scan: &Scan,
     last: ValueId,
-    cotangents: &mut [Option<ValueId>],
-) -> Vec<Option<ValueId>> {
+    cotangents: &mut Cotangents,
+) -> Result<Vec<Option<ValueId>>> {
     let mut all = vec![None; scan.body.graph().outputs().len()];
-    for (index, cotangent) in cotangents.iter_mut().enumerate().take(last.index() + 1) {
+    for index in 0..=last.index() {
         let id = ValueId::from_index(index);
-        if loops::same(graph, id, last) {
-            let slot = &mut all[loops::scan(graph, id).result];
-            *slot = slot.or_else(|| cotangent.take());
+        if loops::same(builder.graph(), id, last) {
+            let slot = &mut all[loops::scan(builder.graph(), id).result];
+            if slot.is_none() {
+                *slot = cotangents.total(builder, index)?;
+                cotangents.0[index].clear();
+            }
         }
     }
-    all
+    Ok(all)
 }
 
 fn check(
@@ -145,6 +162,44 @@ mod tests {
             assert!((results["first"].values[i] - (2.0 * x).sin()).abs() < 1e-12);
             assert!((results["second"].values[i] - 2.0 * (2.0 * x).cos()).abs() < 1e-12);
         }
+    }
+
+    /// Slices, here with a gap and in any order, have one concatenation as their gradient; where they overlap, it is a sum of pads.
+    #[test]
+    fn gradients_of_slices_are_joined() {
+        let gradient = |slices: &[(usize, usize)]| {
+            let mut graph = Graph::new("slices");
+            let mut b = Builder::new(&mut graph, Origin::default());
+            let x = b.input("x", InputRole::Data, TensorType::new(DType::F64, [2, 7])).expect("input");
+            let mut sum = b.reduce(ReduceOp::Sum, &[0, 1], x).expect("sum");
+            for &(start, end) in slices {
+                let part = b.slice(x, &[0, start], &[2, end]).expect("slice");
+                let part = b.unary(Unary::Exp, part).expect("exp");
+                let part = b.reduce(ReduceOp::Sum, &[0, 1], part).expect("sum");
+                sum = b.add(sum, part).expect("add");
+            }
+            let dx = grad(&mut graph, sum, &[x], &BTreeSet::new()).expect("gradient")[0];
+            graph.output("dx", dx);
+            let needed = graph.needed([dx], |_| false);
+            let count = |name: &str| {
+                graph.ids().filter(|id| needed[id.index()] && graph[*id].op.name() == name).count()
+            };
+            let counts = [count("concat"), count("pad")];
+            let values: Vec<f64> = (0..14).map(|at| f64::from(at) / 7.0).collect();
+            let inputs = [("x".to_string(), Tensor::new([2, 7], values.clone()))].into();
+            let found = evaluate(&graph, &inputs, Precision::Double).expect("evaluates");
+            let expected = |at: usize| {
+                let times = slices.iter().filter(|(start, end)| (*start..*end).contains(&(at % 7))).count();
+                1.0 + times as f64 * values[at].exp()
+            };
+            for (at, found) in found["dx"].values.iter().enumerate() {
+                assert!((found - expected(at)).abs() < 1e-12, "{slices:?} at {at}");
+            }
+            counts
+        };
+        assert_eq!(gradient(&[(5, 7), (0, 1), (2, 5)]), [1, 0]);
+        assert_eq!(gradient(&[(0, 3), (2, 7)]), [0, 2]);
+        assert_eq!(gradient(&[(1, 4)]), [0, 1]);
     }
 
     #[test]

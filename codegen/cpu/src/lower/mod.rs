@@ -38,7 +38,9 @@ use jit::Functions;
 use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduces, scatters};
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{BufferId, Direction, Form, Instr, InstrKind, Kernel, KernelGraph, StoreMode};
+use kernfusion_ir::kernel::{
+    BufferId, Direction, Domain, Form, Instr, InstrKind, Kernel, KernelGraph, Scalar, StoreMode,
+};
 use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::isa::Isa;
 use kernfusion_runtime::launch::{KernelProgram, LaunchKind};
@@ -68,6 +70,9 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
     if let Some(reason) = prologue::refusal(kernel).or_else(|| contraction::refused_reduction(kernel)) {
         return Err(reason);
     }
+    if has_slow_rows(kernel) {
+        return Err("on the CPU, functions of short rows are computed for many rows at once");
+    }
     let rank = kernel.domain.axes.len();
     let varies = |value| kernel.region.varies(value, 0..rank, &kernel.domain);
     let moves = |instr: &Instr| match instr.kind {
@@ -78,6 +83,28 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
         true => Err("on the CPU, all random bits of a kernel have one seed"),
         false => Ok(()),
     }
+}
+
+/// Points of a row at most beside which a function of the row, by itself, takes long: as much as of a vector of numbers.
+const SHORT_ROW: usize = 64;
+/// Functions of rows from which on a kernel that computes vectors of them pays.
+const MANY_FUNCTIONS: usize = 4096;
+
+/// Whether a reduction computes many elementary functions once a row, of short rows.
+fn has_slow_rows(kernel: &Kernel) -> bool {
+    let Domain { axes, outer, rows, .. } = &kernel.domain;
+    let columns = outer + rows..axes.len();
+    let points: usize = axes[columns.clone()].iter().product();
+    if kernel.form != Form::Reduce || points > SHORT_ROW {
+        return false;
+    }
+    let is_once = |value: Scalar| !kernel.region.varies(value, columns.clone(), &kernel.domain);
+    let functions = (0..).map(Scalar).zip(&kernel.region.instrs).filter(|(value, instr)| {
+        schedule::is_call(&instr.kind)
+            && !matches!(instr.kind, InstrKind::Random { .. } | InstrKind::Reduce(..))
+            && is_once(*value)
+    });
+    functions.count() * axes[..columns.start].iter().product::<usize>() >= MANY_FUNCTIONS
 }
 
 /// Compiles kernels into one module.

@@ -163,6 +163,27 @@ impl Row {
         }
     }
 
+    /// Whether a value is a choice, the same throughout a run, between loads that are contiguous there: what a concatenation is along a run of one of its
+    /// parts. It is one load, from an address that is chosen.
+    pub(super) fn is_chosen_load(&self, value: Scalar) -> bool {
+        let InstrKind::Select(condition, x, y) = self.region.instr(value).kind else { return false };
+        let is_load = |value: Scalar| match &self.region.instr(value).kind {
+            InstrKind::Load { index, guard, .. } => {
+                self.access(index, guard) == Access::Contiguous && !self.is_clobbered(value)
+            }
+            _ => self.is_chosen_load(value),
+        };
+        !self.runs_within && self.varies(value) && !self.varies(condition) && is_load(x) && is_load(y)
+    }
+
+    /// The values that a loop needs for one that it computes.
+    pub(super) fn operands(&self, value: Scalar) -> Vec<Scalar> {
+        match self.is_chosen_load(value) {
+            true => vec![],
+            false => self.region.instr(value).kind.operands(),
+        }
+    }
+
     /// Whether an access that strides along the inner axis is contiguous along this one.
     pub(super) fn is_transposed(&self, axis: usize) -> bool {
         let transposed = |index: &Index| {

@@ -324,7 +324,7 @@ impl Planner<'_> {
         let again = self.cost(value).is_some_and(|cost| cost <= if spilled { 1 } else { CHEAP });
         if self.is_lanes(value) && (ready == stage || again) {
             self.schedule.loops[stage].computes.insert(value);
-            for operand in self.kind(value).operands() {
+            for operand in self.row.operands(value) {
                 self.need(operand, stage);
             }
             return;

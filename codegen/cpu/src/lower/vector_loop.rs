@@ -172,10 +172,32 @@ impl Emitter<'_, '_, '_> {
             }
             InstrKind::Coordinate(index) => Some(Source::Walks(vec![(self.walk(index), 0)])),
             InstrKind::InRange(bounds) => Some(Source::Walks(self.bounds(bounds))),
+            InstrKind::Select(..) if self.row.is_chosen_load(value) => {
+                Some(Source::Contiguous(self.chosen_address(value)))
+            }
             InstrKind::Producer(_) => {
                 Some(Source::Contiguous(self.at.tile.expect("a contraction's region runs on tiles")))
             }
             _ => None,
+        }
+    }
+
+    /// Where a load, or what is [chosen](super::row::Row::is_chosen_load) among loads, begins.
+    fn chosen_address(&mut self, value: Scalar) -> Value {
+        match &self.row.region.instr(value).kind {
+            InstrKind::Select(condition, x, y) => {
+                let holds = self.uniform(*condition);
+                let [yes, no] = [*x, *y].map(|operand| self.chosen_address(operand));
+                self.code.b.ins().select(holds, yes, no)
+            }
+            InstrKind::Load { buffer, index, guard } => {
+                let dtype = self.row.region.instr(value).dtype;
+                let (address, fixed) =
+                    (self.address(buffer.0 as usize, dtype, index), self.fixed_bounds(guard));
+                let holds = self.holds(&fixed, None);
+                self.or_zeros(holds, address)
+            }
+            _ => unreachable!("a load"),
         }
     }
 

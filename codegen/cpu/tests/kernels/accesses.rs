@@ -2,8 +2,10 @@
 
 use crate::support::{Bench, Program, Random, at, term};
 use kernfusion_cpu::guard::{Side, guarded};
-use kernfusion_ir::kernel::{Bound, BufferRole, Domain, Form, Index, InstrKind, Scalar, Store, StoreMode};
-use kernfusion_ir::{Binary, DType, Tensor, TensorType, Unary};
+use kernfusion_ir::kernel::{
+    Bound, BufferRole, Direction, Domain, Form, Index, InstrKind, Scalar, Store, StoreMode,
+};
+use kernfusion_ir::{Binary, DType, ReduceOp, Tensor, TensorType, Unary};
 
 fn integers(shape: &[usize], low: f64, high: f64, seed: u64) -> Tensor {
     Random(seed).tensor(&TensorType::new(DType::I32, shape), low, high)
@@ -118,6 +120,52 @@ fn guards_along_both_axes() {
         p.store(value, y, at(&[n as i64, 1]));
         bench.kernel(Form::Map, Domain::flat([m, n]), p.region, p.stores);
         bench.check(0.0);
+    }
+}
+
+/// A concatenation along the rows, of parts of different lengths: a row is one load, from the part that it lies in. Elements lie against protected
+/// pages, so that nothing beside it is read.
+#[test]
+fn rows_of_a_concatenation_are_loads_of_one_part() {
+    const ROWS: [usize; 4] = [1, 5, 2, 1];
+    for (dtype, n) in
+        [(DType::F32, 16), (DType::F32, 77), (DType::BF16, 70), (DType::Bool, 67), (DType::F64, 66)]
+    {
+        let (mut bench, mut random) = (Bench::default(), Random(31));
+        let all: usize = ROWS.iter().sum();
+        let mut p = Program::default();
+        let (mut first, mut chosen) = (0, None);
+        for (number, rows) in ROWS.into_iter().enumerate() {
+            let name = format!("x{number}");
+            let tensor = random.tensor(&TensorType::new(dtype, [rows, n]), -3.0, 3.0);
+            let buffer = bench.buffer(&name, tensor.ty(), BufferRole::State);
+            bench.inputs.insert(name, tensor);
+            let row = Index::axis(2, 0).shifted(-(first as i64));
+            let guard = vec![Bound { coordinate: row, extent: rows }];
+            let index = at(&[n as i64, 1]).shifted(-((first * n) as i64));
+            let kind = InstrKind::Load { buffer, index: index.clone(), guard: guard.clone() };
+            let part = p.push(kind, dtype);
+            chosen = Some(match chosen {
+                None => part,
+                Some(before) => {
+                    let is_here = p.push(InstrKind::InRange(guard), DType::Bool);
+                    p.push(InstrKind::Select(is_here, part, before), dtype)
+                }
+            });
+            first += rows;
+        }
+        let value = chosen.expect("there are parts");
+        let y = bench.output("y", dtype, &[all, n]);
+        p.store(value, y, at(&[n as i64, 1]));
+        let wide = p.push(InstrKind::Cast(value), DType::F32);
+        let sum = p.push(InstrKind::Reduce(ReduceOp::Sum, Direction::Columns, wide), DType::F32);
+        let sums = bench.output("sums", DType::F32, &[all]);
+        p.store(sum, sums, at(&[1, 0]));
+        let domain = Domain { axes: vec![all, n], outer: 0, rows: 1 };
+        bench.kernel(Form::Reduce, domain, p.region, p.stores);
+        for side in [Side::Before, Side::Behind] {
+            guarded(side, || bench.check(1e-6));
+        }
     }
 }
 

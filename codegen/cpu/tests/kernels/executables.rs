@@ -5,8 +5,10 @@ use kernfusion_codegen::{CodegenError, States, Temporaries};
 use kernfusion_cpu::isa::Isa;
 use kernfusion_cpu::pool::Pool;
 use kernfusion_cpu::{Options, PlanExecutable};
-use kernfusion_ir::kernel::{BufferId, BufferRole, Direction, Domain, Form, InstrKind, Place};
-use kernfusion_ir::{Binary, DType, ReduceOp, Tensor, TensorType, Unary};
+use kernfusion_ir::kernel::{BufferId, BufferRole, Direction, Domain, Form, InstrKind, Place, any_kernel};
+use kernfusion_ir::{Binary, DType, Graph, ReduceOp, Tensor, TensorType, Unary};
+use kernfusion_passes::fuse::{Fusion, fuse};
+use kernfusion_passes::plan::plan;
 use std::sync::Arc;
 
 const N: usize = 100;
@@ -216,4 +218,46 @@ fn executables_move_between_threads_and_share_a_pool() {
         .collect();
     let results: Vec<_> = handles.into_iter().map(|handle| handle.join().unwrap()).collect();
     assert!(results.iter().all(|result| *result == results[0]));
+}
+
+/// Of a row of a concatenation, the loop reads the part that the row lies in.
+#[test]
+fn a_loop_reads_one_part_of_a_concatenation() {
+    let text = r#"
+graph "rows" {
+  %a = input {name = "a", dtype = f32, shape = [2, 40]} : f32[2,40]
+  %b = input {name = "b", dtype = f32, shape = [3, 40]} : f32[3,40]
+  %c = input {name = "c", dtype = f32, shape = [1, 40]} : f32[1,40]
+  %1 = concat %a, %b, %c {axis = 0} : f32[6,40]
+  %2 = exp %1 : f32[6,40]
+  output "y" = %2
+}"#;
+    let graph = Graph::parse(text).unwrap();
+    let plan = plan(fuse(&graph, Fusion::Full, any_kernel).unwrap());
+    let kernel = plan.graph.kernels[0].name.clone();
+    let options = Options { keep_code: true, ..Options::default() };
+    let executable = PlanExecutable::compile(plan, &States::new(), &options).unwrap();
+    let schedule = executable.schedule(&kernel).unwrap();
+    assert!(schedule.contains("select") && !schedule.contains("load"), "{schedule}");
+}
+
+/// Functions of short rows are for a kernel that computes vectors of them.
+#[test]
+fn functions_of_short_rows_have_a_kernel_of_their_own() {
+    let kernels = |columns: usize| {
+        let text = format!(
+            r#"
+graph "rows" {{
+  %x = input {{name = "x", dtype = f32, shape = [4096, {columns}]}} : f32[4096,{columns}]
+  %s = input {{name = "s", dtype = f32, shape = [4096]}} : f32[4096]
+  %1 = exp %s : f32[4096]
+  %2 = broadcast %1 {{shape = [4096, {columns}], axes = [0]}} : f32[4096,{columns}]
+  %3 = mul %x, %2 : f32[4096,{columns}]
+  %4 = reduce %3 {{op = sum, axes = [1]}} : f32[4096]
+  output "y" = %4
+}}"#
+        );
+        fuse(&Graph::parse(&text).unwrap(), Fusion::Full, kernfusion_cpu::accepts).unwrap().kernels.len()
+    };
+    assert_eq!((kernels(16), kernels(512)), (2, 1));
 }

@@ -300,6 +300,10 @@ impl Recorder<'_> {
                 self.program().convert(index, DType::I32, instr.dtype)
             }
             InstrKind::InRange(bounds) => self.in_range(value, bounds),
+            InstrKind::Select(..) if row.is_chosen_load(value) => {
+                let at = At::start(self.pointer(Pointer::Load(value)));
+                self.program().read(instr.dtype, at)
+            }
             InstrKind::Select(condition, x, _) if self.inside && row.inside.contains(condition) => {
                 self.operand(*x)
             }
