@@ -8,8 +8,8 @@
 //!                            %6 = mul %5 %2        (the gradient of %3 by %0)
 //! ```
 //!
-//! Only the walk and the sum are here; each op's derivative is in its stanza. What flows back from parts of a value is joined to one concatenation. Gradients are ordinary nodes, so they
-//! have gradients themselves.
+//! Only the walk and the sum are here; each op's derivative is in its stanza. What flows back from parts of a value is
+//! [joined](parts) to one concatenation. Gradients are ordinary nodes, so they have gradients themselves.
 
 mod parts;
 mod scan;

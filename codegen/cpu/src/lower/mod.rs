@@ -85,7 +85,7 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
     }
 }
 
-/// Points of a row at most beside which a function of the row, by itself, takes long: as much as of a vector of numbers.
+/// Elements of a row at most for which a function of the row takes long: of one number it takes as long as of a vector.
 const SHORT_ROW: usize = 64;
 /// Functions of rows from which on a kernel that computes vectors of them pays.
 const MANY_FUNCTIONS: usize = 4096;
@@ -100,9 +100,8 @@ fn has_slow_rows(kernel: &Kernel) -> bool {
     }
     let is_once = |value: Scalar| !kernel.region.varies(value, columns.clone(), &kernel.domain);
     let functions = (0..).map(Scalar).zip(&kernel.region.instrs).filter(|(value, instr)| {
-        schedule::is_call(&instr.kind)
-            && !matches!(instr.kind, InstrKind::Random { .. } | InstrKind::Reduce(..))
-            && is_once(*value)
+        let is_function = schedule::is_call(&instr.kind) && !matches!(instr.kind, InstrKind::Random { .. });
+        is_function && is_once(*value)
     });
     functions.count() * axes[..columns.start].iter().product::<usize>() >= MANY_FUNCTIONS
 }

@@ -140,12 +140,16 @@ impl LaneProgram {
             },
             DType::F16 => (self.vectors.code(TO_F16), value),
             DType::I8 | DType::Bool => {
-                let value = if dtype == DType::Bool { self.and(value, Constant(1)) } else { value };
+                let value = match (dtype, self.vectors) {
+                    (DType::Bool, _) => self.and(value, Constant(1)),
+                    // What is packed must fit.
+                    (_, Vectors::Eight) => self.and(value, Constant(0xff)),
+                    (_, Vectors::Sixteen(_)) => value,
+                };
                 match is_sixteen {
                     true => (Code::EVEX_Vpmovdb_xmmm128_k1z_zmm, value),
                     false => {
-                        let byte = self.and(value, Constant(0xff));
-                        let halves = self.halves_of(byte);
+                        let halves = self.halves_of(value);
                         let code = Code::VEX_Vpackuswb_xmm_xmm_xmmm128;
                         (Code::VEX_Vmovq_xmmm64_xmm, self.instruction(code, &[halves, halves], None))
                     }
