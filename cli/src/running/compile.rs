@@ -99,7 +99,7 @@ const OF_DECODERS: [&str; 10] = [
 enum Cpu {
     /// This one and those that can do as much
     Host,
-    /// All with AVX2 and FMA
+    /// All with AVX2, FMA and F16C
     Avx2,
     /// All of this architecture
     Baseline,

@@ -18,7 +18,7 @@ pub enum Isa {
         /// What multiplies matrices of `bf16`.
         bf16: Bf16Unit,
     },
-    /// AVX2 with FMA.
+    /// AVX2 with FMA and F16C, as all processors with AVX2 have.
     Avx2,
     /// What the compiler's baseline target has; correct everywhere.
     Portable,
@@ -92,7 +92,11 @@ impl Isa {
     /// Whether this machine can run it.
     #[cfg(target_arch = "x86_64")]
     pub fn is_there(self) -> bool {
-        let avx2 = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx2 = || {
+            is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+        };
         let avx512 = || {
             is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")

@@ -1,7 +1,7 @@
 //! Kernels of the kernel IR as machine code, by Cranelift.
 //!
 //! All three forms share one *row program* ([`row`], [`schedule`], [`emit`]): a region over the points of a row, cut
-//! into stages. Cheap arithmetic is Cranelift code on vectors of four; `exp` and its kin, reductions and random bits
+//! into stages. Cheap arithmetic is a loop over whole vectors ([`wide`]), or Cranelift code on vectors of four; `exp` and its kin, reductions and random bits
 //! are calls of tile primitives on rows that lie in L1. Around the row stand the loops of a map or a reduction
 //! ([`nest`]), or the driver of matrix products, which calls the region on finished tiles ([`contraction`]).
 //!

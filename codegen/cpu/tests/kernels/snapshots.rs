@@ -1,6 +1,6 @@
 //! How each family of kernels is lowered, as people read it: `snapshots/*.txt` have the kernels, the stages of their rows, and
-//! Cranelift's IR; `snapshots/*.avx512` the loops of sixteen lanes, and some `*.avx2` those of eight. `KERNFUSION_BLESS=1` rewrites them, the second kind
-//! only where the processor has AVX-512.
+//! Cranelift's IR; `snapshots/*.avx512` the loops of sixteen lanes, and some `*.avx2` those of eight. `KERNFUSION_BLESS=1` rewrites them, the loops
+//! only where the processor has the instructions.
 
 use kernfusion_codegen::States;
 use kernfusion_cpu::isa::Isa;

@@ -2,8 +2,8 @@
 //! instructions.
 
 use super::super::codes::{
-    ADD, ADD_INTEGERS, DIV, MAX, MIN, MUL, Operation, PERMUTE, ROUND, SHIFT_LEFT_BY, SUB, SUB_INTEGERS,
-    Vectors,
+    ADD, ADD_INTEGERS, DIV, MAX, MIN, MUL, Operation, PERMUTE, ROUND, SHIFT_LEFT_BY, SIGNED_TO_FLOATS, SUB,
+    SUB_INTEGERS, Vectors,
 };
 use super::super::predicate;
 use super::{Constant, LaneProgram, Lanes, Masking, SIGN, Test, float};
@@ -72,9 +72,10 @@ impl Symbol<'_> {
         // The exponent field of x / √½ is floor(log2(x / √½)).
         let base = Symbol { lanes: Constant(std::f32::consts::FRAC_1_SQRT_2.to_bits()), ..self };
         let e = bits.op(SUB_INTEGERS, base).by(Code::VEX_Vpsrad_ymm_ymm_imm8, Some(23));
-        let m = bits.op(SUB_INTEGERS, e.by(Code::VEX_Vpslld_ymm_ymm_imm8, Some(23)));
+        let field = e.with(|program| program.op_by(SHIFT_LEFT_BY, &[e.lanes], 23));
+        let m = bits.op(SUB_INTEGERS, field);
         let correction = self.with(|program| program.and(small, float(23.0)));
-        (m, e.by(Code::VEX_Vcvtdq2ps_ymm_ymmm256, None) - correction)
+        (m, e.with(|program| program.op(SIGNED_TO_FLOATS, &[e.lanes])) - correction)
     }
 }
 
