@@ -1,9 +1,11 @@
 //! The code of one row: for each stage its scalars and calls, then a loop ([`super::vector_loop`]).
 
 use super::addressing::Position;
-use super::builder::{Code, lane, lane_name};
+use super::builder::{Code, LANES, lane, lane_name};
+use super::nest::{FOLD_LANES, fold_offset, row_bytes};
 use super::row::Row;
 use super::schedule::{RowSchedule, is_call};
+use super::vector_loop::as_lanes;
 use cranelift::prelude::*;
 use kernfusion_ir::kernel::{Index, Indirect, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType, Unary};
@@ -79,6 +81,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
         self.scalars = vec![None; self.row.region.instrs.len()];
         for stage in 0..self.schedule.loops.len() {
             self.scalars_and_calls(stage);
+            self.clear_folds(stage);
             self.stage_loop(stage);
             for write in &self.row.writes {
                 if !self.row.is_in_loop(write) && self.schedule.write_stage(write) == stage {
@@ -104,7 +107,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
                 continue;
             }
             if !self.row.varies(value) {
-                self.scalars[at] = Some(self.scalar(instr));
+                self.scalars[at] = Some(self.scalar(value, instr));
             } else if self.schedule.is_call(&instr.kind) {
                 self.call_on_row(value, instr);
             }
@@ -112,7 +115,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
     }
 
     /// A value that is computed once a row.
-    fn scalar(&mut self, instr: &Instr) -> Value {
+    fn scalar(&mut self, value: Scalar, instr: &Instr) -> Value {
         match &instr.kind {
             InstrKind::Constant(value) => self.code.constant(value.value(), instr.dtype, lane(instr.dtype)),
             InstrKind::Coordinate(index) => {
@@ -141,7 +144,10 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
                 self.code.b.ins().load(types::I32, super::builder::flags(), slot, 0)
             }
             InstrKind::Reduce(op, _, x) => {
-                let (row, points) = (self.row_address(*x), self.points());
+                let (row, points) = match self.schedule.folded.contains_key(&value) {
+                    true => (self.fold_lanes(value), self.code.int(FOLD_LANES as i64)),
+                    false => (self.row_address(*x), self.points()),
+                };
                 let name = format!("{}_{}", op.name(), lane_name(instr.dtype));
                 let result = self.code.call(&name, &[row, points], Some(lane(instr.dtype)));
                 self.code.rounded(result.expect("a reduction has a result"), instr.dtype)
@@ -187,9 +193,30 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
 
     /// The address of a scratch row.
     pub(super) fn scratch_row(&mut self, row: usize) -> Value {
-        let lane = if self.row.is_double() { 8 } else { 4 };
-        let offset = (row * self.memory.capacity * lane) as i64;
-        self.code.b.ins().iadd_imm_s(self.memory.scratch, offset)
+        let offset = row * row_bytes(self.row, self.memory.capacity);
+        self.code.b.ins().iadd_imm_s(self.memory.scratch, offset as i64)
+    }
+
+    /// Where the lanes of a reduction are that a loop folds.
+    pub(super) fn fold_lanes(&mut self, reduction: Scalar) -> Value {
+        let fold = self.schedule.folded[&reduction];
+        let offset = fold_offset(self.row, self.schedule.rows, self.memory.capacity, fold);
+        self.code.b.ins().iadd_imm_s(self.memory.scratch, offset as i64)
+    }
+
+    /// Before the loop of a stage, all lanes that it folds into have what changes nothing.
+    fn clear_folds(&mut self, stage: usize) {
+        for value in &self.schedule.loops[stage].folds {
+            let (instr, to) = (self.row.region.instr(*value), self.fold_lanes(*value));
+            let InstrKind::Reduce(op, ..) = instr.kind else { unreachable!("a reduction") };
+            let nothing = self.code.constant(op.identity(instr.dtype), instr.dtype, lane(instr.dtype));
+            let (nothing, dtype) = (self.code.widened(nothing, LANES), as_lanes(instr.dtype));
+            let (zero, end) = (self.code.int(0), self.code.int(FOLD_LANES as i64));
+            let open = self.code.enter(zero, end, &[]);
+            let to = self.code.element(to, open.i, dtype);
+            self.code.write(dtype, nothing, to, 0);
+            self.code.leave(&open, LANES as i64, &[]);
+        }
     }
 
     /// Where a primitive finds the lanes of a value: in scratch or in memory.

@@ -29,6 +29,7 @@ mod row;
 mod schedule;
 mod short_rows;
 mod tile;
+mod turned;
 mod vector_loop;
 mod wide;
 
@@ -229,7 +230,8 @@ impl Lowering<'_> {
             let slot = store.buffer.0 as usize;
             self.program.steps.push(LaunchKind::Clear { slot, bytes: self.facts.sizes[slot] });
         }
-        let kernel = normalise(short_rows::written_out(kernel).as_ref().unwrap_or(kernel));
+        let changed = short_rows::written_out(kernel).or_else(|| turned::turned(kernel));
+        let kernel = normalise(changed.as_ref().unwrap_or(kernel));
         if reduces(&kernel.region, Direction::Rows) {
             return self.row_reduction(&kernel);
         }

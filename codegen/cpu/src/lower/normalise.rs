@@ -88,23 +88,26 @@ const ROW: f64 = 12.0;
 /// The axis of the columns along which a point costs least: a row's own cost is divided among its points, and an access costs a vector's
 /// share where it is contiguous, three of them where it reads every other element, nothing where it stays, and a whole element elsewhere.
 fn inner_axis(kernel: &Kernel) -> usize {
-    let cost = |axis: usize| {
-        let extent = kernel.domain.axes[axis] as f64;
-        let share = (extent / 16.0).ceil() / extent;
-        let access = |(index, weight): (&Index, usize)| {
-            let each = match index.strides[axis] {
-                0 => 0.0,
-                1 => share,
-                2 if weight == LOAD => 3.0 * share,
-                _ => 1.0,
-            };
-            each * weight as f64
-        };
-        ROW / extent + accesses(kernel).map(access).sum::<f64>()
-    };
+    let cost = |&axis: &usize| point_cost(kernel, axis);
     // The last of equals: usually the one that other kernels run along, too.
     let columns = kernel.domain.column_axes().rev();
-    columns.min_by(|&a, &b| cost(a).total_cmp(&cost(b))).expect("there is always a column")
+    columns.min_by(|a, b| cost(a).total_cmp(&cost(b))).expect("there is always a column")
+}
+
+/// What a point costs in rows along an axis, in elements that are read one by one.
+pub(super) fn point_cost(kernel: &Kernel, axis: usize) -> f64 {
+    let extent = kernel.domain.axes[axis] as f64;
+    let share = (extent / 16.0).ceil() / extent;
+    let access = |(index, weight): (&Index, usize)| {
+        let each = match index.strides[axis] {
+            0 => 0.0,
+            1 => share,
+            2 if weight == LOAD => 3.0 * share,
+            _ => 1.0,
+        };
+        each * weight as f64
+    };
+    ROW / extent + accesses(kernel).map(access).sum::<f64>()
 }
 
 /// The weights of accesses.

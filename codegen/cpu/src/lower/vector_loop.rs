@@ -80,7 +80,9 @@ impl Emitter<'_, '_, '_> {
             .collect();
         let targets: Vec<_> = steps.writes.iter().map(|&at| (at, self.target(at))).collect();
         if let Some(wide) = &self.schedule.wide[stage] {
-            return self.wide_loop(wide, &Ends { sources: &sources, rows: &rows, targets: &targets });
+            let folds = steps.folds.first().map(|&first| self.fold_lanes(first));
+            let ends = Ends { sources: &sources, rows: &rows, folds, targets: &targets };
+            return self.wide_loop(wide, &ends);
         }
         let unroll = match steps.computes.len() + steps.reads.len() {
             0..=16 => 4,

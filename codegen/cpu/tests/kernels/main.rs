@@ -4,6 +4,7 @@ mod accesses;
 mod chains;
 mod contractions;
 mod executables;
+mod folds;
 mod maps;
 #[cfg(target_arch = "x86_64")]
 mod primitives;

@@ -58,6 +58,7 @@ impl<'a> Later<'a> {
     }
 
     /// A piece that this tile shall prefetch, if one is due.
+    #[inline]
     pub(super) fn piece(&mut self, reach: Reach) -> Option<Ahead> {
         if !self.is_due() || reach.rows == 0 {
             return None;
@@ -92,6 +93,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The next piece: the same part of several lines if these are equally far apart, else a longer part of one line.
+    #[inline]
     fn piece(&mut self, Reach { rows, bytes }: Reach) -> Ahead {
         let offset = self.offsets.at(self.line).wrapping_mul(self.size as isize);
         let ptr = self.start.wrapping_offset(offset).wrapping_add(self.at);

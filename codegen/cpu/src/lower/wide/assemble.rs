@@ -16,6 +16,7 @@ mod encode;
 mod frame;
 mod registers;
 mod sixteen;
+mod windows;
 
 use super::codes::{BROADCAST, COPY, LOAD, Vectors};
 use super::program::{Half, LaneInstruction, LaneProgram, Lanes, Operand, ResultPlace, RunSteps};
@@ -233,6 +234,7 @@ impl<'p> Assembler<'p> {
 
     fn steps(&mut self, body: &'p Body) {
         self.body = body;
+        self.fetch_later_runs(body);
         for step in &body.program.steps {
             match self.vectors {
                 Vectors::Sixteen(_) => self.step_of_sixteen(step),
@@ -261,6 +263,7 @@ impl<'p> Assembler<'p> {
             ResultPlace::Register(register) => self.register(register),
             ResultPlace::Mask => Place::Register(sixteen::mask_of(step)),
             ResultPlace::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
+            ResultPlace::Kept { pointer, offset } => Place::Memory(self.base(pointer), None, offset),
             ResultPlace::Slot(slot) => self.frame.slot(slot),
         }
     }
@@ -330,6 +333,7 @@ impl<'p> Assembler<'p> {
                 let skipped = if half == Half::Upper { i32::from(self.vectors.lanes() - 1) * 4 } else { 0 };
                 self.elements(pointer, 2 * 4, offset + skipped)
             }
+            Operand::Kept { pointer, offset } => Place::Memory(self.base(pointer), None, offset),
             Operand::Slot(slot) => self.frame.slot(slot),
             Operand::Mask => {
                 debug_assert_eq!(step.code, Code::EVEX_Vpmovm2d_zmm_kr);

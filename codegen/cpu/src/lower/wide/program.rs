@@ -72,6 +72,8 @@ pub(super) enum Operand {
     /// Elements `stride` apart from where a pointer points: the last operand of a gather, before which is what absent elements are, how many
     /// elements away the others lie, counted from the pointer, and, of eight lanes under bounds, which are absent; `first` is the number of the first lane.
     Apart { pointer: u32, stride: i32, first: u8 },
+    /// A vector in memory that every iteration reads, at an offset in bytes from where a pointer points.
+    Kept { pointer: u32, offset: i32 },
     /// A vector that was written to the stack.
     Slot(u32),
     /// The mask register (AVX-512).
@@ -100,6 +102,8 @@ pub(super) enum ResultPlace {
     Mask,
     /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
     Elements { pointer: u32, size: u32, offset: i32 },
+    /// A vector in memory that every iteration writes, at an offset in bytes from where a pointer points.
+    Kept { pointer: u32, offset: i32 },
     /// A place on the stack.
     Slot(u32),
 }
@@ -501,6 +505,7 @@ impl LaneProgram {
             Operand::Alternate { pointer, offset, half } => {
                 Operand::Alternate { pointer, offset: behind(offset, 2 * 4), half }
             }
+            Operand::Kept { pointer, offset } => Operand::Kept { pointer, offset: behind(offset, 4) },
             Operand::LaneNumbers { first } => Operand::LaneNumbers { first: first + vector * lanes },
             Operand::Apart { pointer, stride, first } => {
                 Operand::Apart { pointer, stride, first: first + vector * lanes }
@@ -512,6 +517,7 @@ impl LaneProgram {
             ResultPlace::Elements { pointer, size, offset } => {
                 ResultPlace::Elements { pointer, size, offset: behind(offset, size) }
             }
+            ResultPlace::Kept { pointer, offset } => ResultPlace::Kept { pointer, offset: behind(offset, 4) },
             other @ (ResultPlace::Mask | ResultPlace::Slot(_)) => other,
         };
         LaneInstruction {
@@ -531,7 +537,7 @@ impl LaneProgram {
             let is_live = match step.target {
                 ResultPlace::Register(register) => live[register as usize],
                 ResultPlace::Mask => reads_mask,
-                ResultPlace::Elements { .. } | ResultPlace::Slot(_) => true,
+                ResultPlace::Elements { .. } | ResultPlace::Kept { .. } | ResultPlace::Slot(_) => true,
             };
             if !is_live {
                 continue;

@@ -46,6 +46,7 @@ impl Assembler<'_> {
         match (step.operands.last(), step.target) {
             (Some(Operand::Elements { .. } | Operand::Alternate { .. }), _) => self.load(step),
             (_, ResultPlace::Elements { size, .. }) if self.is_tail => self.store_rest(step, size),
+            (_, ResultPlace::Kept { .. }) if self.is_tail => self.keep_rest(step),
             _ => {
                 let all = self.places(step);
                 if !self.is_copy(step.code, &all) {
@@ -112,6 +113,20 @@ impl Assembler<'_> {
         self.emit(step.code, &[&[ROOM], &all[1..]].concat());
         self.emit(Code::VEX_Vmovmskps_r32_ymm, &[Place::Register(BITS), self.rest()]);
         self.copy_lanes(size, ROOM, all[0]);
+    }
+
+    /// A store to lanes that are kept, all of which are written: the same to those that are not left.
+    fn keep_rest(&mut self, step: &LaneInstruction) {
+        let all = self.places(step);
+        let [memory, lanes] = all[..] else { unreachable!("a store") };
+        for (code, with) in [
+            (Code::VEX_Vxorps_ymm_ymm_ymmm256, memory),
+            (Code::VEX_Vandps_ymm_ymm_ymmm256, self.rest()),
+            (Code::VEX_Vxorps_ymm_ymm_ymmm256, memory),
+        ] {
+            self.emit(code, &[lanes, lanes, with]);
+        }
+        self.emit(step.code, &all);
     }
 
     /// A load of narrow elements under a mask, at once where all are read.

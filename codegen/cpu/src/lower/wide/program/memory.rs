@@ -163,6 +163,18 @@ impl LaneProgram {
         Some(())
     }
 
+    /// The vector at a place, which each vector of an iteration has behind the one before it.
+    pub(in super::super) fn read_lanes(&mut self, at: At) -> Lanes {
+        self.load(LOAD, Operand::Kept { pointer: at.pointer, offset: at.offset }, None)
+    }
+
+    /// Replaces [those lanes](Self::read_lanes); in the last iteration, those that are left.
+    pub(in super::super) fn write_lanes(&mut self, lanes: Lanes, at: At) {
+        let lanes = self.register(lanes);
+        let target = ResultPlace::Kept { pointer: at.pointer, offset: at.offset };
+        self.push(self.vectors.code(STORE), target, &[Operand::Lanes(lanes)]);
+    }
+
     /// Of eight lanes, all below 2¹⁶: as numbers of sixteen bits, one after the other.
     fn halves_of(&mut self, lanes: Lanes) -> Lanes {
         let upper = self.instruction(Code::VEX_Vextracti128_xmmm128_ymm_imm8, &[lanes], Some(1));
