@@ -25,6 +25,7 @@ mod memo;
 mod order;
 mod rematerialise;
 mod space;
+mod turned;
 mod writer;
 
 pub use kernfusion_ir::kernel::any_kernel;
@@ -360,7 +361,7 @@ impl<'a> Planner<'a> {
         matches!(self.group(self.group_of[&member]).kernel.form, Form::Contraction(_))
     }
 
-    /// Merges kernels that read the same tensor and do not depend on each other.
+    /// Merges kernels that read the same tensor and do not depend on each other; no products, which read it in blocks of their own.
     fn merge_siblings(&mut self) {
         let mut readers: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
         for (&id, reads) in self.reads.iter().filter(|(id, _)| self.group_of.contains_key(id)) {
@@ -372,7 +373,8 @@ impl<'a> Planner<'a> {
         shared.sort_by_key(|(read, _)| (std::cmp::Reverse(self.graph[*read].ty.bytes()), *read));
         for (_, readers) in shared {
             for pair in readers.windows(2) {
-                if self.is_reducing(pair[0]) || self.is_reducing(pair[1]) {
+                let is_product = pair.iter().any(|&reader| self.is_product(reader));
+                if !is_product && (self.is_reducing(pair[0]) || self.is_reducing(pair[1])) {
                     self.try_merge(pair[0], pair[1]);
                 }
             }
@@ -489,6 +491,11 @@ impl<'a> Planner<'a> {
             return Err("another kernel reads it as well");
         }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
+        if turned::reads_both_ways(&kernel)
+            && ![a, b].iter().any(|group| turned::reads_both_ways(&group.kernel))
+        {
+            return Err("they go through memory in different orders");
+        }
         if is_prologue {
             return Ok(Group { members, kernel });
         }
