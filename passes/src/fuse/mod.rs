@@ -55,8 +55,10 @@ pub enum Fusion {
 
 /// Readers of a transposed view from which on it is in memory.
 const TRANSPOSED: usize = 4;
-/// Nodes in one kernel at most: a bound on registers and code size.
-const LARGEST: usize = 64;
+/// Nodes in one kernel at most.
+const LARGEST: usize = 128;
+/// Instructions of its region at most: a bound on registers and code size. A node is many of them if it is read in many places, as windows read it.
+const INSTRUCTIONS: usize = 160;
 /// Nodes in one kernel at most where they are small maps side by side, which need registers one after the other.
 const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
@@ -64,6 +66,8 @@ const SMALL_MAP: usize = 1 << 14;
 
 /// Why nothing is merged with a collective.
 const EXCHANGE: &str = "what ranks exchange is a kernel of its own";
+/// Why nothing more is merged with a kernel.
+const TOO_LARGE: &str = "the kernel would be too large";
 /// A refusal that may not hold any more when other kernels are merged.
 const BETWEEN: &str = "another kernel lies between the two";
 
@@ -462,7 +466,7 @@ impl<'a> Planner<'a> {
     fn merged(&self, first: usize, second: usize, producer: ValueId) -> Result<Group, &'static str> {
         let (a, b) = (self.group(first), self.group(second));
         if a.members.len() + b.members.len() > LARGEST {
-            return Err("the kernel would be too large");
+            return Err(TOO_LARGE);
         }
         let is_prologue = matches!(b.kernel.form, Form::Contraction(_));
         if is_prologue && a.kernel.form != Form::Map {
@@ -491,6 +495,9 @@ impl<'a> Planner<'a> {
             return Err("another kernel reads it as well");
         }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
+        if kernel.region.instrs.len() > INSTRUCTIONS {
+            return Err(TOO_LARGE);
+        }
         if turned::reads_both_ways(&kernel)
             && ![a, b].iter().any(|group| turned::reads_both_ways(&group.kernel))
         {
