@@ -16,6 +16,7 @@
 
 mod assemble;
 mod band;
+mod both_ways;
 pub(crate) mod chain;
 pub(crate) mod cost;
 mod empty;
@@ -25,7 +26,6 @@ mod memo;
 mod order;
 mod rematerialise;
 mod space;
-mod turned;
 mod writer;
 
 pub use kernfusion_ir::kernel::any_kernel;
@@ -498,8 +498,8 @@ impl<'a> Planner<'a> {
         if kernel.region.instrs.len() > INSTRUCTIONS {
             return Err(TOO_LARGE);
         }
-        if turned::reads_both_ways(&kernel)
-            && ![a, b].iter().any(|group| turned::reads_both_ways(&group.kernel))
+        if both_ways::reads_both_ways(&kernel)
+            && ![a, b].iter().any(|group| both_ways::reads_both_ways(&group.kernel))
         {
             return Err("they go through memory in different orders");
         }

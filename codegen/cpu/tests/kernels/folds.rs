@@ -24,7 +24,7 @@ fn reduce(p: &mut Program, op: ReduceOp, direction: Direction, x: Scalar, dtype:
 #[test]
 fn loops_fold_long_rows() {
     const ROWS: usize = 5;
-    for dtype in [DType::F32, DType::BF16, DType::I32, DType::U32] {
+    for dtype in [DType::F32, DType::BF16, DType::F16, DType::I32, DType::U32] {
         for (runs, n) in [(500, 6), (400, 7), (200, 16), (120, 33), (60, 62), (20, 257), (1, 4099)] {
             let (mut bench, mut random) = (Bench::default(), Random(7));
             let (low, high) = if dtype == DType::U32 { (0.0, 9.0) } else { (-3.0, 3.0) };
@@ -57,6 +57,7 @@ fn loops_fold_long_rows() {
             }
             bench.check(match dtype {
                 DType::BF16 => 0.02,
+                DType::F16 => 4e-3,
                 DType::F32 => 1e-4,
                 _ => 0.0,
             });
