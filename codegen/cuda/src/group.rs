@@ -17,8 +17,8 @@ use super::source::{Code, memory_type};
 use kernfusion_ir::kernel::{BufferId, BufferOffset, Place, Plan};
 use std::ops::Range;
 
-/// The most pointers of a launch: drivers of before CUDA 12.1 take parameters of 4096 bytes.
-const MOST_POINTERS: usize = 500;
+/// The most pointers of a launch, which has no other parameters: drivers of before CUDA 12.1 take 4096 bytes of them.
+const MOST_POINTERS: usize = 4096 / 8;
 
 /// A function's text without its head, which may stand among others.
 #[derive(Debug, Clone)]

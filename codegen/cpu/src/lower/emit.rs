@@ -2,7 +2,7 @@
 
 use super::addressing::Position;
 use super::builder::{Code, LANES, lane, lane_name};
-use super::nest::{FOLD_LANES, fold_offset, row_bytes};
+use super::nest::{RUNNING_LANES, row_bytes, running_offset};
 use super::row::Row;
 use super::schedule::{RowSchedule, is_call};
 use super::vector_loop::as_lanes;
@@ -81,7 +81,7 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
         self.scalars = vec![None; self.row.region.instrs.len()];
         for stage in 0..self.schedule.loops.len() {
             self.scalars_and_calls(stage);
-            self.clear_folds(stage);
+            self.clear_running(stage);
             self.stage_loop(stage);
             for write in &self.row.writes {
                 if !self.row.is_in_loop(write) && self.schedule.write_stage(write) == stage {
@@ -144,8 +144,8 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
                 self.code.b.ins().load(types::I32, super::builder::flags(), slot, 0)
             }
             InstrKind::Reduce(op, _, x) => {
-                let (row, points) = match self.schedule.folded.contains_key(&value) {
-                    true => (self.fold_lanes(value), self.code.int(FOLD_LANES as i64)),
+                let (row, points) = match self.schedule.running.contains_key(&value) {
+                    true => (self.running_lanes(value), self.code.int(RUNNING_LANES as i64)),
                     false => (self.row_address(*x), self.points()),
                 };
                 let name = format!("{}_{}", op.name(), lane_name(instr.dtype));
@@ -197,21 +197,21 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
         self.code.b.ins().iadd_imm_s(self.memory.scratch, offset as i64)
     }
 
-    /// Where the lanes of a reduction are that a loop folds.
-    pub(super) fn fold_lanes(&mut self, reduction: Scalar) -> Value {
-        let fold = self.schedule.folded[&reduction];
-        let offset = fold_offset(self.row, self.schedule.rows, self.memory.capacity, fold);
+    /// Where the running result of a reduction is.
+    pub(super) fn running_lanes(&mut self, reduction: Scalar) -> Value {
+        let number = self.schedule.running[&reduction];
+        let offset = running_offset(self.row, self.schedule.rows, self.memory.capacity, number);
         self.code.b.ins().iadd_imm_s(self.memory.scratch, offset as i64)
     }
 
-    /// Before the loop of a stage, all lanes that it folds into have what changes nothing.
-    fn clear_folds(&mut self, stage: usize) {
-        for value in &self.schedule.loops[stage].folds {
-            let (instr, to) = (self.row.region.instr(*value), self.fold_lanes(*value));
+    /// Sets the running results of a stage's loop to where they start.
+    fn clear_running(&mut self, stage: usize) {
+        for value in &self.schedule.loops[stage].running {
+            let (instr, to) = (self.row.region.instr(*value), self.running_lanes(*value));
             let InstrKind::Reduce(op, ..) = instr.kind else { unreachable!("a reduction") };
             let nothing = self.code.constant(op.identity(instr.dtype), instr.dtype, lane(instr.dtype));
             let (nothing, dtype) = (self.code.widened(nothing, LANES), as_lanes(instr.dtype));
-            let (zero, end) = (self.code.int(0), self.code.int(FOLD_LANES as i64));
+            let (zero, end) = (self.code.int(0), self.code.int(RUNNING_LANES as i64));
             let open = self.code.enter(zero, end, &[]);
             let to = self.code.element(to, open.i, dtype);
             self.code.write(dtype, nothing, to, 0);

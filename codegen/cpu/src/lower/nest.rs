@@ -71,14 +71,14 @@ impl Nest {
     }
 }
 
-/// Lanes into which a loop [folds](super::schedule::Loop::folds) what it reduces: those of as many vectors as it computes together at most.
-pub(super) const FOLD_LANES: usize = 64;
+/// Lanes of a loop's [running result](super::schedule::Loop::running): those of as many vectors as it computes together at most.
+pub(super) const RUNNING_LANES: usize = 64;
 
-/// Bytes of scratch that a row needs: scratch rows, and after them the lanes of what loops fold.
+/// Bytes of scratch that a row needs: scratch rows, and after them running results.
 pub(super) fn scratch_bytes(row: &Row, schedule: &RowSchedule, capacity: usize) -> usize {
-    match schedule.folded.len() {
+    match schedule.running.len() {
         0 => row_bytes(row, capacity) * schedule.rows,
-        folds => fold_offset(row, schedule.rows, capacity, folds),
+        count => running_offset(row, schedule.rows, capacity, count),
     }
 }
 
@@ -87,9 +87,9 @@ pub(super) fn row_bytes(row: &Row, capacity: usize) -> usize {
     capacity * if row.is_double() { 8 } else { 4 }
 }
 
-/// Where the lanes of a fold begin in scratch. Vectors do not lie across cache lines.
-pub(super) fn fold_offset(row: &Row, rows: usize, capacity: usize, fold: usize) -> usize {
-    (rows * row_bytes(row, capacity)).next_multiple_of(FOLD_LANES * 4) + fold * FOLD_LANES * 4
+/// Where the lanes of a running result begin in scratch. Vectors do not lie across cache lines.
+pub(super) fn running_offset(row: &Row, rows: usize, capacity: usize, number: usize) -> usize {
+    (rows * row_bytes(row, capacity)).next_multiple_of(RUNNING_LANES * 4) + number * RUNNING_LANES * 4
 }
 
 /// Builds the function of a nest; the table has a pointer to zeros, then `slots` pointers.

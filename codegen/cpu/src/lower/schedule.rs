@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Values that cost at most this many instructions are computed again in a later loop rather than kept.
 const CHEAP: usize = 4;
 
-/// Bytes of scratch rows from which on loops fold what is reduced as they go: half of L1.
-const FOLDED: usize = 16 << 10;
+/// Bytes of scratch rows from which on loops keep running results of what is reduced instead: half of L1.
+const LONG_ROWS: usize = 16 << 10;
 
 /// Where and when each value of a row is computed.
 #[derive(Debug, Default)]
@@ -38,8 +38,8 @@ pub(super) struct RowSchedule {
     pub(super) loops: Vec<Loop>,
     /// The number of scratch rows.
     pub(super) rows: usize,
-    /// The reductions that loops [do themselves](Loop::folds), numbered.
-    pub(super) folded: BTreeMap<Scalar, usize>,
+    /// The reductions of which loops keep [running results](Loop::running), numbered.
+    pub(super) running: BTreeMap<Scalar, usize>,
     /// Each stage's loop over whole vectors, where it can be made so.
     pub(super) wide: Vec<Option<WideLoop>>,
     /// Whether loops compute elementary functions themselves.
@@ -55,9 +55,9 @@ pub(super) struct Loop {
     pub(super) reads: BTreeSet<Scalar>,
     /// Values that it writes to scratch rows; one that does not vary fills its row.
     pub(super) spills: BTreeSet<Scalar>,
-    /// Reductions that it does itself: element by element, into as many lanes as are folded in the end. Scratch rows of what they reduce would
+    /// Reductions of which it keeps running results, in lanes that a primitive reduces in the end. Scratch rows of what they reduce would
     /// not stay in L1.
-    pub(super) folds: BTreeSet<Scalar>,
+    pub(super) running: BTreeSet<Scalar>,
     /// Which of the row's writes it does.
     pub(super) writes: Vec<usize>,
 }
@@ -119,7 +119,7 @@ impl RowSchedule {
             lines.extend(steps.reads.iter().map(|value| format!("    %{} = {}", value.0, scratch(value))));
             lines.extend(steps.computes.iter().map(|value| format!("    {}", instr(*value))));
             lines.extend(steps.spills.iter().map(|value| format!("    {} = %{}", scratch(value), value.0)));
-            lines.extend(steps.folds.iter().map(|value| format!("    fold {}", instr(*value))));
+            lines.extend(steps.running.iter().map(|value| format!("    running {}", instr(*value))));
             lines.extend(steps.writes.iter().map(|&at| {
                 let write = &row.writes[at];
                 let verb = match write.mode {
@@ -142,7 +142,7 @@ impl RowSchedule {
 impl Loop {
     /// Whether there is nothing to do.
     pub(super) fn is_empty(&self) -> bool {
-        self.spills.is_empty() && self.folds.is_empty() && self.writes.is_empty()
+        self.spills.is_empty() && self.running.is_empty() && self.writes.is_empty()
     }
 }
 
@@ -176,12 +176,12 @@ fn is_elementary(kind: &InstrKind) -> bool {
 /// a write may change is read again in a later stage only if all writes come later still.
 pub(super) fn schedule(row: &Row, vectors: Option<Vectors>) -> RowSchedule {
     if let Some(vectors) = vectors {
-        let mut inlined = scheduled(row, true, true);
+        let mut inlined = scheduled(row, true);
         if inlined.widen(row, vectors) {
             return inlined;
         }
     }
-    let mut plan = scheduled(row, false, false);
+    let mut plan = scheduled(row, false);
     match vectors {
         Some(vectors) => {
             plan.widen(row, vectors);
@@ -191,14 +191,15 @@ pub(super) fn schedule(row: &Row, vectors: Option<Vectors>) -> RowSchedule {
     plan
 }
 
-fn scheduled(row: &Row, inlines: bool, folds: bool) -> RowSchedule {
+/// Loops of whole vectors compute elementary functions themselves, and keep running results.
+fn scheduled(row: &Row, is_wide: bool) -> RowSchedule {
     let plan = |trusts_memory: bool| {
-        let schedule = RowSchedule { inlines, ..RowSchedule::default() };
+        let schedule = RowSchedule { inlines: is_wide, ..RowSchedule::default() };
         let mut planner = Planner { row, trusts_memory, schedule };
         planner.mark_live();
         planner.assign_stages();
-        if folds {
-            planner.choose_folds();
+        if is_wide {
+            planner.choose_running();
         }
         planner.fill_loops();
         planner.assign_rows();
@@ -301,8 +302,8 @@ impl Planner<'_> {
     }
 
     /// Reductions of what loops compute are done there if scratch rows of it would be long.
-    fn choose_folds(&mut self) {
-        let can_fold = |value: &Scalar| match self.kind(*value) {
+    fn choose_running(&mut self) {
+        let is_running = |value: &Scalar| match self.kind(*value) {
             InstrKind::Reduce(_, _, x) => {
                 let is_word =
                     !matches!(self.row.region.instr(*x).dtype, DType::F64 | DType::I8 | DType::Bool);
@@ -310,31 +311,31 @@ impl Planner<'_> {
             }
             _ => false,
         };
-        let mut all: Vec<Scalar> = self.values().filter(can_fold).collect();
+        let mut all: Vec<Scalar> = self.values().filter(is_running).collect();
         // Those of a loop lie side by side.
         all.sort_by_key(|&value| self.ready(value));
         let points: usize = self.row.axes[self.row.columns()].iter().product();
-        if all.len() * points * 4 > FOLDED {
-            self.schedule.folded = all.into_iter().zip(0..).collect();
+        if all.len() * points * 4 > LONG_ROWS {
+            self.schedule.running = all.into_iter().zip(0..).collect();
         }
     }
 
     /// The operands whose whole rows a reduction or a call reads, and not a loop for it.
-    fn unfolded_operands(&self, value: Scalar) -> Vec<Scalar> {
-        if self.schedule.folded.contains_key(&value) { vec![] } else { self.row_operands(value) }
+    fn awaited_operands(&self, value: Scalar) -> Vec<Scalar> {
+        if self.schedule.running.contains_key(&value) { vec![] } else { self.row_operands(value) }
     }
 
     /// From the last stage to the first, since a later loop may ask an earlier one to keep a value.
     fn fill_loops(&mut self) {
         let live: Vec<_> = self.values().filter(|value| self.schedule.live[value.0 as usize]).collect();
-        for operand in live.into_iter().flat_map(|value| self.unfolded_operands(value)).collect::<Vec<_>>() {
+        for operand in live.into_iter().flat_map(|value| self.awaited_operands(value)).collect::<Vec<_>>() {
             if !self.calls(operand) && !self.in_memory(operand) {
                 self.spill(operand);
             }
         }
-        for value in self.schedule.folded.keys().copied().collect::<Vec<_>>() {
+        for value in self.schedule.running.keys().copied().collect::<Vec<_>>() {
             let stage = self.row_operands(value).into_iter().map(|operand| self.ready(operand)).max();
-            self.schedule.loops[stage.expect("a reduction has an operand")].folds.insert(value);
+            self.schedule.loops[stage.expect("a reduction has an operand")].running.insert(value);
         }
         for stage in (0..self.schedule.loops.len()).rev() {
             let here =
@@ -343,8 +344,8 @@ impl Planner<'_> {
             let writes: Vec<_> = writes.map(|(at, _)| at).collect();
             let roots = writes.iter().flat_map(|&at| self.row.writes[at].operands());
             let steps = &self.schedule.loops[stage];
-            let folded = steps.folds.iter().flat_map(|&value| self.row_operands(value));
-            let roots: Vec<_> = roots.chain(steps.spills.iter().copied()).chain(folded).collect();
+            let reduced = steps.running.iter().flat_map(|&value| self.row_operands(value));
+            let roots: Vec<_> = roots.chain(steps.spills.iter().copied()).chain(reduced).collect();
             self.schedule.loops[stage].writes = writes;
             roots.into_iter().for_each(|root| self.need(root, stage));
         }
@@ -426,7 +427,7 @@ impl Planner<'_> {
         }
         for value in self.values().filter(live) {
             let at = call_at(self.ready(value), value);
-            self.unfolded_operands(value).into_iter().for_each(|operand| used(operand, at));
+            self.awaited_operands(value).into_iter().for_each(|operand| used(operand, at));
         }
         self.schedule.row = vec![None; count];
         let mut order: Vec<_> = self.values().filter(|value| spans[value.0 as usize].is_some()).collect();

@@ -80,8 +80,8 @@ impl Emitter<'_, '_, '_> {
             .collect();
         let targets: Vec<_> = steps.writes.iter().map(|&at| (at, self.target(at))).collect();
         if let Some(wide) = &self.schedule.wide[stage] {
-            let folds = steps.folds.first().map(|&first| self.fold_lanes(first));
-            let ends = Ends { sources: &sources, rows: &rows, folds, targets: &targets };
+            let running = steps.running.first().map(|&first| self.running_lanes(first));
+            let ends = Ends { sources: &sources, rows: &rows, running, targets: &targets };
             return self.wide_loop(wide, &ends);
         }
         let unroll = match steps.computes.len() + steps.reads.len() {

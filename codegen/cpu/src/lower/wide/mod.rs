@@ -11,7 +11,7 @@ mod program;
 
 use super::builder::{Code, flags};
 use super::emit::Emitter;
-use super::nest::FOLD_LANES;
+use super::nest::RUNNING_LANES;
 use super::row::{Access, Row, Write, WriteMode};
 use super::schedule::Loop;
 use super::vector_loop::{Source, as_lanes};
@@ -78,8 +78,8 @@ enum Pointer {
     Same(Scalar),
     /// The scratch row of a value.
     Row(Scalar),
-    /// The lanes into which reductions are folded.
-    Folds,
+    /// The lanes of the first of the loop's running results, which lie one after the other.
+    Running,
     /// Where one of the row's writes goes.
     Write(usize),
 }
@@ -134,7 +134,7 @@ impl Recording {
             Pointer::Load(value) | Pointer::Same(value) => {
                 load(value).and_then(|(index, dtype)| bytes(index, dtype))
             }
-            Pointer::Folds => Some(0),
+            Pointer::Running => Some(0),
             Pointer::Row(value) => {
                 i32::try_from(row.axes[row.inner()] * as_lanes(row.region.instr(value).dtype).size()).ok()
             }
@@ -188,8 +188,8 @@ impl Recorder<'_> {
             };
             self.values.insert(value, lanes?);
             // At once, so that no register waits for it.
-            for (number, &reduction) in steps.folds.iter().enumerate() {
-                self.fold(reduction, value, (number * FOLD_LANES * 4) as i32)?;
+            for (number, &reduction) in steps.running.iter().enumerate() {
+                self.update_running(reduction, value, (number * RUNNING_LANES * 4) as i32)?;
             }
         }
         for &value in &steps.spills {
@@ -390,14 +390,14 @@ impl Recorder<'_> {
     }
 
     /// If this value is what is reduced, combines it with what earlier positions left in the same lanes, which begin this many bytes behind those of the
-    /// loop's first fold.
-    fn fold(&mut self, reduction: Scalar, value: Scalar, offset: i32) -> Option<()> {
+    /// loop's first running result.
+    fn update_running(&mut self, reduction: Scalar, value: Scalar, offset: i32) -> Option<()> {
         let InstrKind::Reduce(op, _, x) = self.instr(reduction).kind else { unreachable!("a reduction") };
         if x != value {
             return Some(());
         }
         let (value, dtype) = (self.operand(x)?, self.instr(x).dtype);
-        let at = At { pointer: self.pointer(Pointer::Folds), offset };
+        let at = At { pointer: self.pointer(Pointer::Running), offset };
         let program = self.program();
         let old = program.read_lanes(at);
         let new = program.combine(op, dtype, old, value)?;
@@ -444,8 +444,8 @@ pub(super) struct Ends<'l> {
     pub(super) sources: &'l BTreeMap<Scalar, Source>,
     /// Scratch rows of values that are read or kept.
     pub(super) rows: &'l BTreeMap<Scalar, Value>,
-    /// Lanes into which reductions are folded.
-    pub(super) folds: Option<Value>,
+    /// The first of the loop's running results.
+    pub(super) running: Option<Value>,
     /// Writes and where they go.
     pub(super) targets: &'l [(usize, Source)],
 }
@@ -504,7 +504,7 @@ impl Emitter<'_, '_, '_> {
                 Pointer::Load(value) => ends.sources[value].address(),
                 Pointer::Same(value) => self.load_address(*value),
                 Pointer::Row(value) => ends.rows[value],
-                Pointer::Folds => ends.folds.expect("a loop that folds has lanes"),
+                Pointer::Running => ends.running.expect("a loop that reduces has lanes"),
                 Pointer::Write(at) => {
                     let target = ends.targets.iter().find(|(write, _)| write == at);
                     target.expect("the loop does its writes").1.address()

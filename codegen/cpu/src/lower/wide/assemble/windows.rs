@@ -3,7 +3,6 @@
 
 use super::super::program::{Half, LaneProgram, Operand};
 use super::Assembler;
-use super::encode::Place;
 use super::registers::Body;
 use iced_x86::Code;
 
@@ -55,7 +54,7 @@ impl Assembler<'_> {
             let Some(distance) = distance else { continue };
             for at in (stretch.start..stretch.end).step_by(LINE as usize) {
                 let Some(offset) = at.checked_add(distance) else { continue };
-                let place: Place = self.elements(stretch.pointer, stretch.scale, offset);
+                let place = self.elements(stretch.pointer, stretch.scale, offset);
                 self.emit(Code::Prefetcht0_m8, &[place]);
             }
         }
