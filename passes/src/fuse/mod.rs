@@ -55,10 +55,10 @@ pub enum Fusion {
 
 /// Readers of a transposed view from which on it is in memory.
 const TRANSPOSED: usize = 4;
-/// Nodes in one kernel at most.
+/// Nodes in one kernel at most: a bound on registers and code size.
 const LARGEST: usize = 128;
-/// Instructions of its region at most: a bound on registers and code size. A node is many of them if it is read in many places, as windows read it.
-const INSTRUCTIONS: usize = 160;
+/// Nodes in a kernel at most whose region has more than so many instructions. A node is many of them if it is read in many places, as windows read it.
+const LARGEST_BY_INSTRUCTIONS: (usize, usize) = (64, 160);
 /// Nodes in one kernel at most where they are small maps side by side, which need registers one after the other.
 const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
@@ -495,7 +495,8 @@ impl<'a> Planner<'a> {
             return Err("another kernel reads it as well");
         }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
-        if kernel.region.instrs.len() > INSTRUCTIONS {
+        let (nodes, instructions) = LARGEST_BY_INSTRUCTIONS;
+        if members.len() > nodes && kernel.region.instrs.len() > instructions {
             return Err(TOO_LARGE);
         }
         if both_ways::reads_both_ways(&kernel)
