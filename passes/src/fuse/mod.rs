@@ -56,9 +56,11 @@ pub enum Fusion {
 /// Readers of a transposed view from which on it is in memory.
 const TRANSPOSED: usize = 4;
 /// Nodes in one kernel at most: a bound on registers and code size.
-const LARGEST: usize = 128;
-/// Nodes in a kernel at most whose region has more than so many instructions. A node is many of them if it is read in many places, as windows read it.
-const LARGEST_BY_INSTRUCTIONS: (usize, usize) = (64, 160);
+const LARGEST: usize = 64;
+/// Nodes in one kernel at most if a tensor that is no [small map](SMALL_MAP) does not go to memory for it, and the region has few instructions.
+const LARGEST_OF_FEW: usize = 128;
+/// How many instructions are few. A node is many of them if it is read in many places, as windows read it.
+const FEW_INSTRUCTIONS: usize = 160;
 /// Nodes in one kernel at most where they are small maps side by side, which need registers one after the other.
 const LARGEST_ROW: usize = 1024;
 /// Elements of maps that are launched together: their launch takes longer than they do.
@@ -465,7 +467,9 @@ impl<'a> Planner<'a> {
 
     fn merged(&self, first: usize, second: usize, producer: ValueId) -> Result<Group, &'static str> {
         let (a, b) = (self.group(first), self.group(second));
-        if a.members.len() + b.members.len() > LARGEST {
+        let (nodes, is_small) =
+            (a.members.len() + b.members.len(), self.graph[producer].ty.elements() <= SMALL_MAP);
+        if nodes > if is_small { LARGEST } else { LARGEST_OF_FEW } {
             return Err(TOO_LARGE);
         }
         let is_prologue = matches!(b.kernel.form, Form::Contraction(_));
@@ -495,8 +499,7 @@ impl<'a> Planner<'a> {
             return Err("another kernel reads it as well");
         }
         let kernel = self.lower(&members).map_err(|fault| fault.reason)?;
-        let (nodes, instructions) = LARGEST_BY_INSTRUCTIONS;
-        if members.len() > nodes && kernel.region.instrs.len() > instructions {
+        if nodes > LARGEST && kernel.region.instrs.len() > FEW_INSTRUCTIONS {
             return Err(TOO_LARGE);
         }
         if both_ways::reads_both_ways(&kernel)
