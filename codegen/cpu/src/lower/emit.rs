@@ -210,12 +210,8 @@ impl<'r, 'f, 'm> Emitter<'r, 'f, 'm> {
             let (instr, to) = (self.row.region.instr(*value), self.running_lanes(*value));
             let InstrKind::Reduce(op, ..) = instr.kind else { unreachable!("a reduction") };
             let nothing = self.code.constant(op.identity(instr.dtype), instr.dtype, lane(instr.dtype));
-            let (nothing, dtype) = (self.code.widened(nothing, LANES), as_lanes(instr.dtype));
-            let (zero, end) = (self.code.int(0), self.code.int(RUNNING_LANES as i64));
-            let open = self.code.enter(zero, end, &[]);
-            let to = self.code.element(to, open.i, dtype);
-            self.code.write(dtype, nothing, to, 0);
-            self.code.leave(&open, LANES as i64, &[]);
+            let lanes = self.code.int(RUNNING_LANES as i64);
+            self.fill(to, lanes, nothing, as_lanes(instr.dtype), LANES);
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! A value *varies* if it depends on a column axis; all others are computed once a row. Varying values are either
 //! *lanes*, computed in a loop, or *calls*, which a primitive computes for the whole row at once (`exp`, random
-//! bits). A reduction over columns is a call, too, with a scalar result. Stage `s` runs its calls and scalars in the
+//! bits). A reduction over columns is a call, too, with a scalar result:
+//! of a row, or of the running results that a loop keeps of a long one. Stage `s` runs its calls and scalars in the
 //! region's order, then one loop.
 //!
 //! ```text

@@ -396,17 +396,18 @@ impl Emitter<'_, '_, '_> {
             let address = self.first_address(write);
             // Running results of a row lie one after the other.
             let points = self.points();
-            self.fill(address, points, op.identity(write.dtype), write.dtype);
+            let nothing = self.code.constant(op.identity(write.dtype), write.dtype, lane(write.dtype));
+            self.fill(address, points, nothing, write.dtype, 1);
         }
     }
 
-    fn fill(&mut self, address: Value, points: Value, value: f64, dtype: DType) {
-        let one = self.code.constant(value, dtype, lane(dtype));
-        let zero = self.code.int(0);
+    /// Writes the same to all of these points, as many at once as `width` says, of which `points` is a multiple.
+    pub(super) fn fill(&mut self, address: Value, points: Value, one: Value, dtype: DType, width: usize) {
+        let (all, zero) = (self.code.widened(one, width), self.code.int(0));
         let open = self.code.enter(zero, points, &[]);
         let to = self.code.element(address, open.i, dtype);
-        self.code.write(dtype, one, to, 0);
-        self.code.leave(&open, 1, &[]);
+        self.code.write(dtype, all, to, 0);
+        self.code.leave(&open, width as i64, &[]);
     }
 }
 

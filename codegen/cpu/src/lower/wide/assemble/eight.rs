@@ -115,7 +115,7 @@ impl Assembler<'_> {
         self.copy_lanes(size, ROOM, all[0]);
     }
 
-    /// A store to lanes that are kept, all of which are written: the same to those that are not left.
+    /// A store to lanes that are kept, all of which are written, the same to those that are not left: a masked store takes some processors long.
     fn keep_rest(&mut self, step: &LaneInstruction) {
         let all = self.places(step);
         let [memory, lanes] = all[..] else { unreachable!("a store") };

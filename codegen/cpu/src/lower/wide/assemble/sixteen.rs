@@ -1,6 +1,6 @@
 //! Steps of sixteen lanes: what mask registers choose.
 
-use super::super::codes::{GATHER, LOAD};
+use super::super::codes::GATHER;
 use super::super::program::{Half, LaneInstruction, Lanes, Masking, Operand, ResultPlace};
 use super::Assembler;
 use super::encode::{Label, Place};
@@ -8,7 +8,7 @@ use iced_x86::{Code, Register};
 
 /// The lanes that are left in the last iteration.
 const REST: Register = Register::K1;
-/// The mask of a load of every other element, and of lanes that are not left.
+/// The mask of a load of every other element.
 const SPREAD: Register = Register::K7;
 
 impl Assembler<'_> {
@@ -34,7 +34,7 @@ impl Assembler<'_> {
             Operand::Alternate { half, .. } => Some(Some(*half)),
             _ => None,
         });
-        let writes = matches!(step.target, ResultPlace::Elements { .. });
+        let writes = matches!(step.target, ResultPlace::Elements { .. } | ResultPlace::Kept { .. });
         let in_tail = self.is_tail && (reads.is_some() || writes);
         if in_tail && step.masking.is_some() {
             let [rest, mask] = [REST, mask_of(step)].map(Place::Register);
@@ -47,9 +47,6 @@ impl Assembler<'_> {
         if let (Some((mask, _)), Some(Some(half))) = (&mut mask, reads) {
             *mask = self.spread(*mask, half);
         }
-        if self.is_tail && matches!(step.target, ResultPlace::Kept { .. }) {
-            self.keep_absent_lanes(all[1], all[0]);
-        }
         let is_broadcast = self.broadcasts(step);
         let instruction = self.emit(step.code, &all);
         instruction.set_is_broadcast(is_broadcast);
@@ -57,14 +54,6 @@ impl Assembler<'_> {
             instruction.set_op_mask(mask);
             instruction.set_zeroing_masking(is_zeroing);
         }
-    }
-
-    /// Lanes that are not left become those of this memory. So all of it can be stored: no load gets its data from a store under a mask, before
-    /// that is in the cache.
-    fn keep_absent_lanes(&mut self, lanes: Place, memory: Place) {
-        let [absent, rest] = [SPREAD, REST].map(Place::Register);
-        self.emit(Code::VEX_Knotw_kr_kr, &[absent, rest]);
-        self.emit(self.vectors.code(LOAD), &[lanes, memory]).set_op_mask(SPREAD);
     }
 
     /// Whether a step reads one number from memory for all lanes, other than by an instruction that does nothing else.
