@@ -196,6 +196,9 @@ MODELS = {
                       encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=HEADS, decoder_attention_heads=HEADS,
                       encoder_ffn_dim=12, decoder_ffn_dim=12, max_source_positions=6, max_target_positions=8, use_cache=False,
                       pad_token_id=0, bos_token_id=0, eos_token_id=1, decoder_start_token_id=0),
+    "wav2vec2": lambda: (hf.Wav2Vec2ForCTC(hf.Wav2Vec2Config(**BERT, conv_dim=(6, 6), conv_stride=(5, 4), conv_kernel=(10, 8),
+                                                             num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, mask_time_prob=0.0)),
+                         {"input_values": (torch.randn(BATCH, 200) * 4).round() / 4}),
     "resnet18": resnet(size=32),
     # Batches of a few values for each channel would have gradients of which rounding leaves three digits.
     "resnet18_training": resnet(size=48),

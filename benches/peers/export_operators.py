@@ -74,7 +74,8 @@ class Operators(torch.nn.Module):
             o.avg_pool2d.default(p, [2, 2]), o.avg_pool2d.default(p, [3, 3], [2, 2], [1, 1]),
             o._scaled_dot_product_flash_attention_for_cpu.default(a[:, None], b[:, None], b[:, None])[0],
         ]
-        return (*results, *self.elementwise(i, m), *self.moved(i, m), *self.windows(), *self.recurrent(), *self.losses(i, m), *self.in_place(i, m))
+        return (*results, *self.elementwise(i, m), *self.moved(i, m), *self.windows(), *self.recurrent(), *self.losses(i, m), *self.in_place(i, m),
+                *self.later(i, m), *self.in_place_by_views(i))
 
     def elementwise(self, i, m):
         o, a, b, c, w, v, s = torch.ops.aten, self.a, self.b, self.c, self.w, self.v, self.s
@@ -189,6 +190,70 @@ class Operators(torch.nn.Module):
         filled = o.masked_fill_.Scalar(a.clone(), m, 0.25)
         return [x, y, z + x, view.tanh(), counts, filled, o.zero_.default(b.clone()), o.copy_.default(a.clone(), v),
                 o.clamp_.default(a - 1, -0.5, 0.5)]
+
+    def later(self, i, m):
+        """Operators that came later, so that the others keep their places."""
+        o, a, b, c, w, v, s, p, k = torch.ops.aten, self.a, self.b, self.c, self.w, self.v, self.s, self.p, self.k
+        share = b / 2
+        flat, line, volume = k.view(-1), p.view(4, 4, 4), p.view(1, 2, 4, 2, 4)
+        with torch.no_grad():
+            still = o.tanh.default(a) + 1
+        return [
+            o.erfc.default(a), o.frac.default(a * 3), o.sinh.default(a), o.cosh.default(a), o.hypot.default(a, b), o.logaddexp.default(a, b),
+            o.bitwise_or.Scalar(i, 5), o.bitwise_xor.Scalar(i, 5), 1 - a, o.fill.Tensor(a, v[0]), o.zero_.default(o.empty.memory_format([2], device="cpu")),
+            o.zero_.default(o.new_empty.default(a, [3])), o.zero_.default(o.empty_like.default(a)), *o.tensor_split.sections(w, 2), *o.tensor_split.indices(a, [1, 3], 2),
+            o.diagonal.default(a, 0, 1, 2), o.diagonal.default(a, -1, 2, 0), o.hstack.default([a, a]), o.hstack.default([v, s]), o.vstack.default([v, w]),
+            o.native_channel_shuffle.default(p.detach(), 2), o.var.dim(a, [1]), o.var.dim(a, [0, 2], False, True), o.var.default(a), o.std.dim(a, [2], True),
+            o.std.default(a, False), *o.var_mean.dim(a, [1]), *o.var_mean.default(a), o.addmv.default(v[:3], a[0], s, beta=0.5, alpha=2),
+            o.linalg_vecdot.default(a, b), o.cosine_similarity.default(a, b, 1), o.cosine_similarity.default(a, v, -1),
+            o.smooth_l1_loss.default(a, b, 1, 0.5), o.smooth_l1_loss.default(a, b, 0), o.huber_loss.default(a, b, 2, 0.7),
+            o.kl_div.default(a, share.detach()), o.kl_div.default(a, b, 0, log_target=True), o.binary_cross_entropy.default(share.clamp(0.1, 0.9), m.float()),
+            *o._native_batch_norm_legit.no_stats(c, s, v, True, 0.1, 1e-5)[:1], o._weight_norm.default(k, v[:2].view(1, 2, 1, 1), 1), o._weight_norm.default(w, s[:1].expand(5, 1), 0),
+            o.index_fill.int_Scalar(a, 2, i[0, :, 0], 0.5), o.conv3d.padding(volume, flat[:48].view(3, 2, 2, 2, 2), None, [1, 1, 1], "same"),
+            o.im2col.default(p, [2, 3], [1, 1], [1, 0], [2, 1]), o.im2col.default(p, [3, 3], [1, 1], [1, 1], [1, 1]),
+            o.col2im.default(line[..., :3].reshape(1, 12, 4), [3, 4], [2, 3], [1, 1], [0, 1], [1, 2]), o.col2im.default(line.reshape(1, 16, 4), [5, 4], [2, 2], [1, 1], [0, 0], [2, 2]),
+            o.max_pool3d.default(volume, [2, 2, 2]), o.avg_pool3d.default(volume, [2, 1, 2], [1, 1, 1], [1, 0, 0]), o.adaptive_avg_pool3d.default(volume, [2, 1, 3]),
+            o.upsample_nearest3d.vec(volume, [8, 2, 6], None), o.upsample_linear1d.vec(line, [7], False, None), o.upsample_trilinear3d.vec(volume, [3, 4, 7], True, None),
+            # One window over an axis, or over both.
+            o.avg_pool2d.default(p, [4, 4]), o.avg_pool2d.default(p, [9, 9], [9, 9], [0, 0], True), o.avg_pool2d.default(p, [5, 2], [5, 2], [1, 0]),
+            o.avg_pool2d.default(p, [6, 2], [6, 2], [1, 0], False, False), o.avg_pool2d.default(p, [4, 2], [4, 2], [0, 0], False, True, 3), o.max_pool2d.default(p, [4, 2]),
+            o.max_pool2d.default(p, [5, 5], [3, 5], [1, 1]),
+            o.multiply.Tensor(a, b), o.true_divide.Tensor(a, 2), o.subtract.Tensor(a, b, alpha=2), o.concat.default([a, b], 1), o.greater.Scalar(i, 1),
+            o.clip.default(a, -0.5, 0.5), o.reshape_as.default(c, a), o.tile.default(v, [2, 3]), o.broadcast_to.default(v, [3, 4]), o.ravel.default(a),
+            o.swapdims.default(a, 0, 2), o.special_expit.default(a), o.special_softmax.default(a, 1), still * a, *o.split.sizes(a, [1, 2], 1),
+        ]
+
+    def in_place_by_views(self, i):
+        """Views of a tensor change, and others of it are read again."""
+        o, a, b, v, s = torch.ops.aten, self.a, self.b, self.v, self.s
+        x = a * 2
+        first, rows = x[0], x.view(6, 4)
+        first[:, 1:3] += 1
+        x[:, 1] = v
+        rows[::2, -1].mul_(s[0])
+        steps = torch.zeros(3, 4)
+        for at in range(3):
+            steps[at] = (steps[at - 1] if at else 0) + b[0, at] * s
+        turned = b.permute(2, 0, 1) + 0
+        back = turned.transpose(0, 2)
+        back[:, 1].add_(3)
+        turned.movedim(0, -1).mul_(v)
+        narrow = b.clone()
+        narrow.narrow(2, -2, 2).unsqueeze(0).mul_(0.5)
+        narrow.swapaxes(1, 2)[:, 0].sub_(1)
+        copied = b.transpose(1, 2).reshape(2, 12)
+        copied.zero_()
+        every = b.flatten() + 0
+        every[1:20:3] = v.sum()
+        half = a[0] + 0
+        torch.nn.functional.dropout(half, 0.3, False, inplace=True)
+        counts = i.clone()
+        counts.view(-1)[5:7] = 9
+        # PyTorch changes one of several views only where there are no gradients.
+        parts = counts.split([1, 2], 1)
+        parts[1].add_(20)
+        counts.unbind(2)[1].mul_(2)
+        return [x, first * 2, rows, steps, turned, back, parts[0], parts[1], narrow, b * 1, copied, every, half, counts]
 
 
 def operators():

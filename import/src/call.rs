@@ -57,9 +57,9 @@ impl Call<'_> {
         }
     }
 
-    /// A tensor as the dtype of the result.
+    /// A tensor, or a number, as the dtype of the result.
     pub(crate) fn as_result(&self, name: &str) -> Result<Tensor, Fault> {
-        Ok(as_dtype(&self.tensor(name)?, self.result()?.dtype))
+        self.operand(name, self.result()?.dtype)
     }
 
     /// A list of tensors.

@@ -9,7 +9,7 @@ use crate::schema::{
 };
 use crate::state::{State, Value};
 use crate::weights::{Weight, Weights, tensor_type};
-use crate::{Result, in_place, sizes};
+use crate::{Result, in_place, inline, sizes};
 use kernfusion::compile::States;
 use kernfusion::passes::ClosedForm;
 use kernfusion_ir::TensorType;
@@ -55,6 +55,7 @@ impl Imported {
             let major = program.schema_version.major;
             return Err(archive.wrong(format!("its schema has version {major}, and {MAJOR} is read")));
         }
+        inline::inline(&mut program.graph_module.graph);
         sizes::choose(&mut program, extents).map_err(|reason| archive.wrong(reason))?;
         let (mut graph, signature) = (program.graph_module.graph, program.graph_module.signature);
         check_operators(path, &graph)?;

@@ -5,18 +5,26 @@
 //! z = mul(x, 2)          →      z = mul(y, 2)
 //! ```
 //!
-//! Nodes become those that give a value of its own, and whoever reads the changed tensor afterwards reads that. Views of a changed tensor
-//! change with it, which this does not follow: where one is read afterwards, the archive is refused.
+//! Nodes become those that give a value of its own, and whoever reads the changed tensor afterwards reads that. Tensors that share its memory
+//! change with it: where one of them is read afterwards, the base takes the values of the view that was changed, and views of the base are
+//! taken again.
+//!
+//! ```text
+//! v = select(x, 0, i)           v = select(x, 0, i)
+//! w = copy_(v, b)        →      w = copy(v, b)
+//! z = neg(x)                    x' = select_scatter(x, w, 0, i)
+//!                               z = neg(x')
+//! ```
 
 use crate::error::Place;
-use crate::operators;
-use crate::schema::{Argument, Graph, Name, Node, OptionalTensor, operator_name};
+use crate::memory::Memory;
+use crate::operators::find;
+use crate::schema::{Argument, Graph, Name, Node, operator_name};
 use std::collections::{HashMap, HashSet};
 
 /// What became of a graph's values.
-#[derive(Default)]
 pub(crate) struct Renamed {
-    /// For each changed value the one that it is in the end.
+    /// For each value whose memory is shared or changed the one that it is in the end.
     last: HashMap<String, String>,
 }
 
@@ -29,62 +37,55 @@ impl Renamed {
 
 /// Whether an operator is in the table, or gives in place what one of the table gives.
 pub(crate) fn is_known(target: &str) -> bool {
-    operators::find(operator_name(target)).is_some() || functional(target).is_some()
+    find(operator_name(target)).is_some() || functional(target).is_some()
 }
 
 /// Writes the nodes of a graph without changes in place. `results` are read when all nodes have run.
 ///
 /// # Errors
-/// The operator and the place of a node that changes a tensor of which a view is read afterwards, and why.
+/// The operator and the place of a node that changes a tensor in a way that does not reach all that share its memory, and why.
 pub(crate) fn without_changes(
     graph: &mut Graph,
     results: &[&str],
 ) -> Result<Renamed, (String, Place, String)> {
-    let last_reads = last_reads(graph, results);
-    let mut aliases = Aliases::default();
-    let mut renamed = Renamed::default();
+    let mut memory = Memory::new(last_reads(graph, results));
     for at in 0..graph.nodes.len() {
         let follows = give_statistics(graph, at);
-        let node = &mut graph.nodes[at];
+        let mut node = graph.nodes[at].clone();
         let own: Vec<String> = node.tensors().map(|name| name.name.clone()).collect();
         for name in node.tensors_mut() {
-            name.name = renamed.last(&name.name).to_string();
+            name.name = memory.current(&name.name).to_string();
         }
-        for (changed, result) in changes(node, &own, follows) {
-            if let Some(stale) =
-                aliases.views(&changed, &renamed).find(|view| last_reads.get(*view) > Some(&at))
-            {
-                let reason = format!(
-                    "it changes \"{changed}\" in place, and \"{stale}\", which shares its memory, is read afterwards: call `run_decompositions()`"
-                );
-                return Err((operator_name(&node.target).into(), node.metadata.place(), reason));
-            }
-            aliases.add(&result, &changed);
-            let current = renamed.last(&changed).to_string();
-            let same = renamed.last.iter_mut().filter(|(_, last)| **last == current);
-            same.for_each(|(_, last)| last.clone_from(&result));
-            renamed.last.insert(current, result.clone());
-            renamed.last.insert(changed, result);
-        }
+        let changes = changes(&node, &own, follows);
         if let Some(name) = functional(&node.target) {
             node.target = name;
         }
-        let is_view = operators::find(operator_name(&node.target)).is_some_and(|operator| operator.is_view);
-        for viewed in own.iter().filter(|_| is_view) {
-            node.results().into_iter().for_each(|result| aliases.add(result, viewed));
+        memory.nodes.push(node.clone());
+        if changes.is_empty() {
+            memory.view(&graph.tensor_values, &node, &own);
+        }
+        for (changed, result) in changes {
+            memory.change(&mut graph.tensor_values, &changed, &result, at).map_err(|stale| {
+                let reason = format!(
+                    "it changes \"{changed}\" in place, and \"{stale}\", which shares its memory, is read afterwards: call `run_decompositions()`"
+                );
+                (operator_name(&graph.nodes[at].target).into(), node.metadata.place(), reason)
+            })?;
         }
     }
-    Ok(renamed)
+    let last = memory.values();
+    graph.nodes = memory.nodes;
+    Ok(Renamed { last })
 }
 
 /// The name of an operator that gives what this one puts into its first operand, if it is such.
 fn functional(target: &str) -> Option<String> {
-    if operators::find(operator_name(target)).is_some() {
+    if find(operator_name(target)).is_some() {
         return None;
     }
     let (name, overload) = target.rsplit_once('.')?;
     let functional = format!("{}.{overload}", name.strip_suffix('_')?);
-    operators::find(operator_name(&functional)).map(|_| functional)
+    find(operator_name(&functional)).map(|_| functional)
 }
 
 /// The operands that a node changes, each with the result that has the value. `own` are its operands as they were named; `follows`: whether
@@ -127,100 +128,15 @@ fn give_statistics(graph: &mut Graph, at: usize) -> bool {
     true
 }
 
-/// For each value the last node that reads it; results are read after all.
+/// For each value the last node that reads it; results are read after all, and what no node gives: that is a state, or the caller's.
 fn last_reads(graph: &Graph, results: &[&str]) -> HashMap<String, usize> {
+    let given: HashSet<_> = graph.nodes.iter().flat_map(Node::results).collect();
+    let last = |name: &Name, at| if given.contains(name.name.as_str()) { at } else { usize::MAX };
     let reads = graph.nodes.iter().enumerate();
-    let reads = reads.flat_map(|(at, node)| node.tensors().map(move |name| (name.name.clone(), at)));
+    let reads = reads.flat_map(|(at, node)| node.tensors().map(move |name| (name, at)));
+    let reads = reads.map(|(name, at)| (name.name.clone(), last(name, at)));
     let results = results.iter().map(|name| (name.to_string(), usize::MAX));
     reads.chain(results).collect()
-}
-
-/// Values that may share memory.
-#[derive(Default)]
-struct Aliases {
-    /// The first of those that share.
-    first: HashMap<String, String>,
-    all: HashMap<String, HashSet<String>>,
-}
-
-impl Aliases {
-    fn first<'n>(&'n self, name: &'n str) -> &'n str {
-        self.first.get(name).map_or(name, String::as_str)
-    }
-
-    /// Says that two values may share memory, and with them all that may share it with either.
-    fn add(&mut self, name: &str, other: &str) {
-        let [first, joined] = [other, name].map(|name| self.first(name).to_string());
-        let mut all = self.all.remove(&joined).unwrap_or_default();
-        all.extend([name.to_string(), joined]);
-        for name in all.iter().filter(|name| **name != first) {
-            self.first.insert(name.clone(), first.clone());
-        }
-        let sharing = self.all.entry(first.clone()).or_default();
-        sharing.extend(all);
-        sharing.insert(first);
-    }
-
-    /// What may share memory with a value, but is not the same tensor.
-    fn views<'s>(&'s self, name: &'s str, renamed: &'s Renamed) -> impl Iterator<Item = &'s String> {
-        let sharing = self.all.get(self.first(name)).into_iter().flatten();
-        sharing.filter(move |other| renamed.last(other) != renamed.last(name))
-    }
-}
-
-impl Argument {
-    pub(crate) fn tensors(&self) -> Vec<&Name> {
-        match self {
-            Argument::Tensor(name) | Argument::OptionalTensor(OptionalTensor::Tensor(name)) => vec![name],
-            Argument::Tensors(names) => names.iter().collect(),
-            Argument::OptionalTensors(names) => {
-                let given = names.iter().filter_map(|name| match name {
-                    OptionalTensor::Tensor(name) => Some(name),
-                    OptionalTensor::None(_) => None,
-                });
-                given.collect()
-            }
-            _ => vec![],
-        }
-    }
-
-    fn tensors_mut(&mut self) -> Vec<&mut Name> {
-        match self {
-            Argument::Tensor(name) | Argument::OptionalTensor(OptionalTensor::Tensor(name)) => vec![name],
-            Argument::Tensors(names) => names.iter_mut().collect(),
-            Argument::OptionalTensors(names) => {
-                let given = names.iter_mut().filter_map(|name| match name {
-                    OptionalTensor::Tensor(name) => Some(name),
-                    OptionalTensor::None(_) => None,
-                });
-                given.collect()
-            }
-            _ => vec![],
-        }
-    }
-}
-
-impl Node {
-    /// The names of the tensors that it reads.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Name> {
-        self.inputs.iter().flat_map(|input| input.arg.tensors())
-    }
-
-    fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Name> {
-        self.inputs.iter_mut().flat_map(|input| input.arg.tensors_mut())
-    }
-
-    /// The tensor of an argument.
-    fn tensor(&self, name: &str) -> Option<&Name> {
-        let found = self.inputs.iter().find(|input| input.name == name)?;
-        found.arg.tensors().first().copied()
-    }
-
-    /// The place of an argument's tensor among those that it reads.
-    fn position(&self, name: &str) -> Option<usize> {
-        let found = self.inputs.iter().position(|input| input.name == name)?;
-        Some(self.inputs[..found].iter().map(|input| input.arg.tensors().len()).sum())
-    }
 }
 
 #[cfg(test)]
@@ -228,7 +144,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// A graph of nodes `[operator, operand, .., result]`.
+    /// A graph of nodes `[operator, operand, .., result]` over matrices of one shape.
     fn graph(nodes: &[&[&str]]) -> Graph {
         let tensor = |name: &str| json!({"as_tensor": {"name": name}});
         let node = |words: &&[&str]| {
@@ -238,8 +154,14 @@ mod tests {
             let inputs: Vec<Value> = operands.iter().enumerate().map(named).collect();
             json!({"target": format!("torch.ops.aten.{target}"), "inputs": inputs, "outputs": [tensor(result)]})
         };
+        let names = nodes.iter().flat_map(|words| &words[1..]).map(ToString::to_string);
+        let int = |number: i64| json!({"as_int": number});
+        let meta = json!({
+            "dtype": 7, "sizes": [int(2), int(2)], "strides": [int(2), int(1)], "storage_offset": int(0), "requires_grad": false
+        });
+        let metas: serde_json::Map<_, _> = names.map(|name| (name, meta.clone())).collect();
         let nodes: Vec<Value> = nodes.iter().map(node).collect();
-        serde_json::from_value(json!({"nodes": nodes, "tensor_values": {}})).unwrap()
+        serde_json::from_value(json!({"nodes": nodes, "tensor_values": metas})).unwrap()
     }
 
     /// The nodes, as they were given.
@@ -268,34 +190,67 @@ mod tests {
     }
 
     #[test]
-    fn a_view_that_is_read_after_a_change_is_refused() {
-        let viewed = |after: &[&'static str]| {
-            graph(&[
-                &["view.default", "x", "v"],
-                &["relu_.default", "x", "y"],
-                &["mul.Tensor", after[0], after[1], "z"],
-            ])
-        };
-        assert!(without_changes(&mut viewed(&["x", "y"]), &["z"]).is_ok());
-        for (mut graph, results) in [(viewed(&["x", "v"]), ["z"]), (viewed(&["x", "y"]), ["v"])] {
-            let Err((operator, _, reason)) = without_changes(&mut graph, &results) else { panic!() };
-            assert_eq!(operator, "aten.relu_.default");
-            assert!(
-                reason.contains("changes \"x\" in place, and \"v\", which shares its memory"),
-                "{reason}"
-            );
-        }
-        // A change of a view, which alone is read.
-        let mut of_view =
-            graph(&[&["view.default", "x", "v"], &["relu_.default", "v", "y"], &["neg.default", "v", "z"]]);
-        assert!(without_changes(&mut of_view, &["z"]).is_ok());
-        assert_eq!(shown(&of_view)[2], "z = neg.default(y)");
-        let mut base =
-            graph(&[&["view.default", "x", "v"], &["relu_.default", "v", "y"], &["neg.default", "x", "z"]]);
-        assert!(without_changes(&mut base, &["z"]).is_err());
+    fn views_change_with_their_base_and_bases_with_their_views() {
+        // Only names that were read before are of tensors that are gone.
+        let mut unread = graph(&[
+            &["view.default", "x", "v"],
+            &["relu_.default", "x", "y"],
+            &["mul.Tensor", "x", "y", "z"],
+        ]);
+        without_changes(&mut unread, &["z"]).unwrap();
+        assert_eq!(shown(&unread), ["v = view.default(x)", "y = relu.default(x)", "z = mul.Tensor(y, y)"]);
+        // A view of what has changed is taken again, be it read by a node or a result.
+        let mut of_base = graph(&[
+            &["neg.default", "a", "x"],
+            &["view.default", "x", "v"],
+            &["relu_.default", "x", "y"],
+            &["mul.Tensor", "x", "v", "z"],
+        ]);
+        without_changes(&mut of_base, &["z"]).unwrap();
+        assert_eq!(
+            shown(&of_base)[2..],
+            ["y = relu.default(x)", "v.3 = view.default(y)", "z = mul.Tensor(y, v.3)"]
+        );
+        let mut result = graph(&[&["view.default", "x", "v"], &["relu_.default", "x", "y"]]);
+        assert_eq!(without_changes(&mut result, &["v"]).unwrap().last("v"), "v.2");
+        // The base takes what a view of a view has become, and another view of it is taken again.
+        let mut of_view = graph(&[
+            &["view.default", "x", "v"],
+            &["select.int", "v", "s"],
+            &["t.default", "x", "w"],
+            &["copy_.default", "s", "b", "c"],
+            &["mul.Tensor", "w", "s", "z"],
+        ]);
+        let renamed = without_changes(&mut of_view, &["z"]).unwrap();
+        let expected = [
+            "c = copy.default(s, b)",
+            "v.4 = select_scatter.default(v, c)",
+            "x.5 = reshape.default(v.4)",
+            "w.6 = t.default(x.5)",
+            "z = mul.Tensor(w.6, c)",
+        ];
+        assert_eq!(shown(&of_view)[3..], expected);
+        assert_eq!(renamed.last("x"), "x.5");
         // A copy is no view.
         let mut copied =
             graph(&[&["clone.default", "x", "c"], &["relu_.default", "x", "y"], &["neg.default", "c", "z"]]);
-        assert!(without_changes(&mut copied, &["z"]).is_ok());
+        without_changes(&mut copied, &["z"]).unwrap();
+        assert_eq!(shown(&copied)[2], "z = neg.default(c)");
+    }
+
+    #[test]
+    fn changes_that_do_not_reach_what_is_read_afterwards_are_refused() {
+        // Elements several times over, and another order of axes in place.
+        let mut spread =
+            graph(&[&["expand.default", "x", "v"], &["relu_.default", "v", "y"], &["neg.default", "x", "z"]]);
+        let mut turned =
+            graph(&[&["view.default", "x", "v"], &["t_.default", "x", "y"], &["neg.default", "v", "z"]]);
+        turned.tensor_values.get_mut("y").unwrap().strides.reverse();
+        for (graph, changed, stale) in [(&mut spread, "v", "x"), (&mut turned, "x", "v")] {
+            let Err((_, _, reason)) = without_changes(graph, &["z"]) else { panic!() };
+            let expected =
+                format!("changes \"{changed}\" in place, and \"{stale}\", which shares its memory");
+            assert!(reason.contains(&expected), "{reason}");
+        }
     }
 }

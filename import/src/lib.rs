@@ -31,6 +31,8 @@ mod constants;
 mod error;
 mod imported;
 mod in_place;
+mod inline;
+mod memory;
 mod model;
 mod onnx;
 mod open;

@@ -37,8 +37,13 @@ pub(crate) struct GraphModule {
 }
 
 /// Nodes in the order in which they run.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Graph {
+    /// Of a graph within a node.
+    #[serde(default)]
+    pub(crate) inputs: Vec<Argument>,
+    #[serde(default)]
+    pub(crate) outputs: Vec<Argument>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) tensor_values: BTreeMap<String, TensorMeta>,
     /// Extents that nodes compute.
@@ -46,7 +51,14 @@ pub(crate) struct Graph {
     pub(crate) sym_int_values: BTreeMap<String, Size>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A graph that a node runs.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct InnerGraph {
+    pub(crate) name: String,
+    pub(crate) graph: Graph,
+}
+
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Node {
     /// Such as `torch.ops.aten.add.Tensor`.
     pub(crate) target: String,
@@ -62,7 +74,7 @@ pub(crate) fn operator_name(target: &str) -> &str {
 }
 
 /// Where a node comes from.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Metadata {
     /// A Python traceback, the innermost line last.
     #[serde(default)]
@@ -85,22 +97,48 @@ impl Node {
         }
         names
     }
+
+    /// The names of the tensors that it reads.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Name> {
+        self.inputs.iter().flat_map(|input| input.arg.tensors())
+    }
+
+    pub(crate) fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Name> {
+        self.inputs.iter_mut().flat_map(|input| input.arg.tensors_mut())
+    }
+
+    /// The names of the tensors that it gives.
+    pub(crate) fn results_mut(&mut self) -> Vec<&mut Name> {
+        self.outputs.iter_mut().flat_map(Argument::tensors_mut).collect()
+    }
+
+    /// The tensor of an argument.
+    pub(crate) fn tensor(&self, name: &str) -> Option<&Name> {
+        let found = self.inputs.iter().find(|input| input.name == name)?;
+        found.arg.tensors().first().copied()
+    }
+
+    /// The place of an argument's tensor among those that it reads.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        let found = self.inputs.iter().position(|input| input.name == name)?;
+        Some(self.inputs[..found].iter().map(|input| input.arg.tensors().len()).sum())
+    }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct NamedArgument {
     pub(crate) name: String,
     pub(crate) arg: Argument,
 }
 
 /// The name of a value.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Name {
     pub(crate) name: String,
 }
 
 /// What a node is given, or gives. The variants that hold nothing are of no operator that is known.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) enum Argument {
     #[serde(rename = "as_none")]
     None(IgnoredAny),
@@ -149,7 +187,7 @@ pub(crate) enum Argument {
     #[serde(rename = "as_sym_floats")]
     SymFloats(IgnoredAny),
     #[serde(rename = "as_graph")]
-    Graph(IgnoredAny),
+    Graph(Box<InnerGraph>),
     #[serde(rename = "as_custom_obj")]
     CustomObject(IgnoredAny),
     #[serde(rename = "as_operator")]
@@ -166,7 +204,39 @@ pub(crate) enum Argument {
     Named(IgnoredAny),
 }
 
-#[derive(Debug, Deserialize)]
+impl Argument {
+    pub(crate) fn tensors(&self) -> Vec<&Name> {
+        match self {
+            Argument::Tensor(name) | Argument::OptionalTensor(OptionalTensor::Tensor(name)) => vec![name],
+            Argument::Tensors(names) => names.iter().collect(),
+            Argument::OptionalTensors(names) => {
+                let given = names.iter().filter_map(|name| match name {
+                    OptionalTensor::Tensor(name) => Some(name),
+                    OptionalTensor::None(_) => None,
+                });
+                given.collect()
+            }
+            _ => vec![],
+        }
+    }
+
+    fn tensors_mut(&mut self) -> Vec<&mut Name> {
+        match self {
+            Argument::Tensor(name) | Argument::OptionalTensor(OptionalTensor::Tensor(name)) => vec![name],
+            Argument::Tensors(names) => names.iter_mut().collect(),
+            Argument::OptionalTensors(names) => {
+                let given = names.iter_mut().filter_map(|name| match name {
+                    OptionalTensor::Tensor(name) => Some(name),
+                    OptionalTensor::None(_) => None,
+                });
+                given.collect()
+            }
+            _ => vec![],
+        }
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) enum OptionalTensor {
     #[serde(rename = "as_tensor")]
     Tensor(Name),
@@ -174,7 +244,7 @@ pub(crate) enum OptionalTensor {
     None(IgnoredAny),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) enum SymInt {
     #[serde(rename = "as_name")]
     Name(String),
@@ -183,7 +253,7 @@ pub(crate) enum SymInt {
 }
 
 /// JSON has no infinities: they are words.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Float {
     Number(f64),
@@ -221,6 +291,15 @@ pub(crate) enum Size {
     Int(i64),
     #[serde(rename = "as_expr")]
     Expression(Expression),
+}
+
+impl Size {
+    pub(crate) fn number(&self) -> Option<i64> {
+        match self {
+            Size::Int(number) => Some(*number),
+            Size::Expression(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -147,7 +147,7 @@ macro_rules! architectures {
 architectures! {
     batch_norm linear_loss llama_loss gpt2 llama llama_sized qwen2 qwen3 gemma
     phi mixtral qwen2_moe mamba bert roberta distilbert
-    t5 vit whisper resnet18 resnet18_training convnext lstm unet
+    t5 vit whisper wav2vec2 resnet18 resnet18_training convnext lstm unet
 }
 
 /// Each operator by itself: the loss is the sum of the mean squares of all outputs of floats.

@@ -134,8 +134,12 @@ impl Workload {
                 // One after another, so that a state is in memory twice only while it is set.
                 let mut weights = given.weights()?;
                 for (number, id, name) in inputs_of(&given.graph, InputRole::State) {
-                    let made = || random(&given.graph[id].ty, InputRole::State, SEED + number as u64);
-                    let value = weights.remove(name).map_or_else(made, Ok)?;
+                    let value = match weights.remove(name) {
+                        Some(value) => value,
+                        // Those of an optimizer begin as zeros.
+                        None if given.step.is_some() => continue,
+                        None => random(&given.graph[id].ty, InputRole::State, SEED + number as u64)?,
+                    };
                     states.set(name, &value).map_err(kernfusion_lm::Error::from)?;
                 }
                 (given.graph.clone(), given.step.clone())

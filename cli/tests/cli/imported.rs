@@ -303,7 +303,9 @@ fn its_training_step_is_measured() {
         assert_eq!(row["work"], "train");
         let loss = row["loss_first"].as_f64().unwrap();
         assert!((loss - losses[0]).abs() < 1e-4 * losses[0], "{loss} instead of {}", losses[0]);
-        assert!(row["loss_last"].as_f64().unwrap() < loss, "{row}");
+        // Three tenths of that rate, from an optimizer that has seen nothing.
+        let share = (loss - row["loss_last"].as_f64().unwrap()) / (losses[0] - losses[2]);
+        assert!((0.25..0.35).contains(&share), "{share}: {row}");
     }
     // Inputs may be made up.
     assert!(work.succeed(&format!("profile {step} --steps 1 --lines 0")).contains("gpt2 train, compiled"));

@@ -1,5 +1,6 @@
 //! Operators that compute each element by itself.
 
+use super::views::View;
 use super::{Operator, one, row, view};
 use crate::call::{Built, Call, Fault, as_dtype};
 use kernfusion::trace::Tensor;
@@ -27,6 +28,10 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.log10.default",           "the logarithm to base 10",                |call| unary(call, |x| x.log() * std::f64::consts::LOG10_E)),
     row("aten.tan.default",             "the tangent",                             |call| unary(call, |x| x.sin() / x.cos())),
     row("aten.erf.default",             "the error function",                      |call| unary(call, Tensor::erf)),
+    row("aten.erfc.default",            "1 − erf",                                 |call| unary(call, |x| 1.0 - x.erf())),
+    row("aten.frac.default",            "the fraction of self",                    |call| unary(call, |x| x - truncated(x))),
+    row("aten.sinh.default",            "the hyperbolic sine",                     |call| unary(call, |x| (x.exp() - (-x).exp()) * 0.5)),
+    row("aten.cosh.default",            "the hyperbolic cosine",                   |call| unary(call, |x| (x.exp() + (-x).exp()) * 0.5)),
     row("aten.floor.default",           "⌊self⌋",                                  |call| unary(call, Tensor::floor)),
     row("aten.ceil.default",            "⌈self⌉",                                  |call| unary(call, |x| -(-x).floor())),
     row("aten.tanh.default",            "the hyperbolic tangent",                  |call| unary(call, Tensor::tanh)),
@@ -58,6 +63,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.pow.Tensor_Scalar",       "self to the power of exponent",           |call| one(call.as_result("self")?.powf(call.number("exponent")?))),
     row("aten.pow.Tensor_Tensor",       "self to the power of exponent",           power),
     row("aten.pow.Scalar",              "self to the power of exponent",           power),
+    row("aten.hypot.default",           "√(self² + other²)",                       |call| arithmetic(call, |x, y| (x.square() + y.square()).sqrt())),
+    row("aten.logaddexp.default",       "ln(e to the power of self + e to the power of other)", |call| arithmetic(call, |x, y| x.maximum(y) + (1.0 + (-(x - y).abs()).exp()).log())),
     row("aten.maximum.default",         "the larger of both",                      |call| arithmetic(call, |x, y| x.maximum(y))),
     row("aten.max.other",               "the larger of both",                      |call| arithmetic(call, |x, y| x.maximum(y))),
     row("aten.min.other",               "the smaller of both",                     |call| arithmetic(call, |x, y| x.minimum(y))),
@@ -87,6 +94,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.__and__.Tensor",          "the bits that both have",                 |call| arithmetic(call, |x, y| x.and(y))),
     row("aten.bitwise_and.Scalar",      "the bits that both have",                 |call| arithmetic(call, |x, y| x.and(y))),
     row("aten.__or__.Tensor",           "the bits that either has",                |call| arithmetic(call, |x, y| x.or(y))),
+    row("aten.bitwise_or.Scalar",       "the bits that either has",                |call| arithmetic(call, |x, y| x.or(y))),
+    row("aten.bitwise_xor.Scalar",      "the bits that one of both has",           |call| arithmetic(call, |x, y| x.xor(y))),
     row("aten.bitwise_or.Tensor",       "the bits that either has",                |call| arithmetic(call, |x, y| x.or(y))),
     row("aten.bitwise_xor.Tensor",      "the bits that one of both has",           |call| arithmetic(call, |x, y| x.xor(y))),
     row("aten.where.self",              "self where condition holds, else other",  choose),
@@ -96,17 +105,17 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.masked_fill.Scalar",      "value where mask holds, else self",       masked_fill),
     row("aten.masked_fill.Tensor",      "value where mask holds, else self",       masked_fill),
     row("aten._to_copy.default",        "self as dtype",                           |call| one(call.as_result("self")?)),
-    view("aten.to.dtype",                "self as dtype",                           |call| one(call.as_result("self")?)),
-    view("aten.to.dtype_layout",         "self as dtype",                           |call| one(call.as_result("self")?)),
-    view("aten.to.device",               "self as dtype",                           |call| one(call.as_result("self")?)),
-    view("aten.type_as.default",         "self in the dtype of other",              |call| one(call.as_result("self")?)),
+    view("aten.to.dtype",                "self as dtype",                           |call| one(call.as_result("self")?), View::Whole),
+    view("aten.to.dtype_layout",         "self as dtype",                           |call| one(call.as_result("self")?), View::Whole),
+    view("aten.to.device",               "self as dtype",                           |call| one(call.as_result("self")?), View::Whole),
+    view("aten.type_as.default",         "self in the dtype of other",              |call| one(call.as_result("self")?), View::Whole),
     row("aten.clone.default",           "self",                                    |call| one(call.tensor("self")?)),
-    view("aten.alias.default",           "self",                                    |call| one(call.tensor("self")?)),
-    view("aten.contiguous.default",      "self",                                    |call| one(call.tensor("self")?)),
+    view("aten.alias.default",           "self",                                    |call| one(call.tensor("self")?), View::Whole),
+    view("aten.contiguous.default",      "self",                                    |call| one(call.tensor("self")?), View::Whole),
     row("aten.lift_fresh_copy.default", "self",                                    |call| one(call.tensor("self")?)),
-    view("aten.detach.default",          "self, through which no gradient flows",   |call| one(call.tensor("self")?.stop_gradient())),
+    view("aten.detach.default",          "self, through which no gradient flows",   |call| one(call.tensor("self")?.stop_gradient()), View::Whole),
     row("aten.native_dropout.default",  "dropout, and which elements it leaves",   native_dropout),
-    view("aten.dropout.default",         "input, in training with elements that are 0 with probability p and the others divided by 1 − p", dropout),
+    view("aten.dropout.default",         "input, in training with elements that are 0 with probability p and the others divided by 1 − p", dropout, View::Whole),
 ];
 
 fn unary(call: &Call<'_>, f: fn(&Tensor) -> Tensor) -> Built {
@@ -273,7 +282,8 @@ fn clamped(call: &Call<'_>) -> Built {
 }
 
 fn dropout(call: &Call<'_>) -> Built {
-    let x = call.tensor("input")?;
+    // In place its operand has another name.
+    let x = call.tensor(if call.has("self") { "self" } else { "input" })?;
     one(match call.flag_or("train", false)? {
         true => dropped(call, &x, call.number("p")?)?,
         false => x,

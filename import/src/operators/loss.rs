@@ -13,6 +13,10 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.nll_loss_forward.default", "nll_loss_nd, and the sum of the classes' weights", |call| { let (loss, weight) = of_classes(call, &working(&call.tensor("self")?))?; Ok(vec![loss, weight]) }),
     row("aten.mse_loss.default",         "(self − target)²",                  |call| compared(call, |x, y| (x - y).square())),
     row("aten.l1_loss.default",          "|self − target|",                   |call| compared(call, |x, y| (x - y).abs())),
+    row("aten.smooth_l1_loss.default",   "½(self − target)²/beta within beta, else |self − target| − ½ beta", |call| { let beta = call.number_or("beta", 1.0)?; near(call, beta, beta.recip()) }),
+    row("aten.huber_loss.default",       "½(self − target)² within delta, else delta · (|self − target| − ½ delta)", |call| near(call, call.number_or("delta", 1.0)?, 1.0)),
+    row("aten.kl_div.default",           "target · (ln target − self), of e to the power of target if log_target", divergence),
+    row("aten.binary_cross_entropy.default", "−target · ln self − (1 − target) · ln(1 − self), logarithms at least −100", entropy),
     row("aten.binary_cross_entropy_with_logits.default", "−target · ln sigmoid(self) − (1 − target) · ln(1 − sigmoid(self))", binary_cross_entropy),
 ];
 
@@ -51,6 +55,36 @@ fn reduced(call: &Call<'_>, losses: Tensor) -> Built {
 
 fn compared(call: &Call<'_>, f: fn(&Tensor, &Tensor) -> Tensor) -> Built {
     reduced(call, f(&call.as_result("self")?, &call.as_result("target")?))
+}
+
+/// Squares within a distance, with lines where they end, all times a scale.
+fn near(call: &Call<'_>, within: f64, scale: f64) -> Built {
+    let distance = (call.as_result("self")? - call.as_result("target")?).abs();
+    if within == 0.0 {
+        return reduced(call, distance);
+    }
+    let inside = distance.square() * (0.5 * scale);
+    let outside = (&distance - 0.5 * within) * (within * scale);
+    reduced(call, distance.lt(within).select(inside, outside))
+}
+
+fn divergence(call: &Call<'_>) -> Built {
+    let (x, y) = (call.as_result("self")?, call.as_result("target")?);
+    let losses = match call.flag_or("log_target", false)? {
+        true => y.exp() * (&y - x),
+        false => {
+            let is_positive = y.gt(0.0);
+            let logarithm = is_positive.select(&y, 1.0).log();
+            is_positive.select(&y * logarithm, 0.0) - y * x
+        }
+    };
+    reduced(call, losses)
+}
+
+fn entropy(call: &Call<'_>) -> Built {
+    let (x, y) = (call.as_result("self")?, call.as_result("target")?);
+    let logarithm = |x: &Tensor| x.log().maximum(-100.0);
+    weighted(call, -(&y * logarithm(&x)) - (1.0 - &y) * logarithm(&(1.0 - &x)))
 }
 
 fn binary_cross_entropy(call: &Call<'_>) -> Built {

@@ -1,5 +1,6 @@
 //! Operators that change shapes, and take tensors apart and together.
 
+use super::views::{self, View};
 use super::{Operator, one, row, view};
 use crate::call::{Built, Call, Fault, as_dtype};
 use kernfusion::trace::Tensor;
@@ -8,36 +9,42 @@ use std::ops::Range;
 
 #[rustfmt::skip]
 pub(super) const OPERATORS: &[Operator] = &[
-    view("aten.view.default",         "the same elements in the shape size",        reshaped),
-    view("aten.reshape.default",      "the same elements in the shape shape",       reshaped),
-    view("aten._unsafe_view.default", "the same elements in the shape size",        reshaped),
-    view("aten.flatten.using_ints",   "axes start_dim to end_dim as one",           reshaped),
-    view("aten.unsqueeze.default",    "an axis of extent 1 at dim",                 reshaped),
-    view("aten.squeeze.dim",          "without the axis dim, if its extent is 1",   reshaped),
-    view("aten.squeeze.dims",         "without the axes dim of extent 1",           reshaped),
-    view("aten.squeeze.default",      "without the axes of extent 1",               reshaped),
-    view("aten.unflatten.int",        "the axis dim as axes sizes",                 reshaped),
-    view("aten.view_as.default",      "the same elements in the shape of other",    reshaped),
-    view("aten.expand_as.default",    "axes of extent 1 repeated, to the shape of other", |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone()))),
-    view("aten.expand.default",       "axes of extent 1 repeated",                  |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone()))),
-    view("aten.permute.default",      "the axes in the order dims",                 permuted),
-    view("aten.transpose.int",        "axes dim0 and dim1 exchanged",               transposed),
-    view("aten.swapaxes.default",    "axes axis0 and axis1 exchanged",             |call| { let x = call.tensor("self")?; one(x.transpose(call.axis("axis0", 0, x.rank())?, call.axis("axis1", 1, x.rank())?)) }),
-    view("aten.unfold.default",      "windows of size along dimension, step apart, as a new last axis", unfolded),
+    view("aten.view.default",         "the same elements in the shape size",        reshaped, View::Whole),
+    view("aten.reshape.default",      "the same elements in the shape shape",       reshaped, View::Whole),
+    view("aten._unsafe_view.default", "the same elements in the shape size",        reshaped, View::Whole),
+    view("aten.flatten.using_ints",   "axes start_dim to end_dim as one",           reshaped, View::Whole),
+    view("aten.unsqueeze.default",    "an axis of extent 1 at dim",                 reshaped, View::Whole),
+    view("aten.squeeze.dim",          "without the axis dim, if its extent is 1",   reshaped, View::Whole),
+    view("aten.squeeze.dims",         "without the axes dim of extent 1",           reshaped, View::Whole),
+    view("aten.squeeze.default",      "without the axes of extent 1",               reshaped, View::Whole),
+    view("aten.unflatten.int",        "the axis dim as axes sizes",                 reshaped, View::Whole),
+    view("aten.view_as.default",      "the same elements in the shape of other",    reshaped, View::Whole),
+    view("aten.expand_as.default",    "axes of extent 1 repeated, to the shape of other", |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone())), View::Spread),
+    view("aten.expand.default",       "axes of extent 1 repeated",                  |call| one(call.tensor("self")?.broadcast_to(call.result()?.shape.clone())), View::Spread),
+    view("aten.permute.default",      "the axes in the order dims",                 permuted, views::PERMUTED),
+    view("aten.transpose.int",        "axes dim0 and dim1 exchanged",               transposed, views::EXCHANGED),
+    view("aten.swapaxes.default",    "axes axis0 and axis1 exchanged",             |call| { let x = call.tensor("self")?; one(x.transpose(call.axis("axis0", 0, x.rank())?, call.axis("axis1", 1, x.rank())?)) }, views::EXCHANGED),
+    view("aten.unfold.default",      "windows of size along dimension, step apart, as a new last axis", unfolded, View::Spread),
     row("aten.pixel_shuffle.default", "groups of upscale_factor² channels as squares of positions", shuffled),
-    view("aten.broadcast_tensors.default", "tensors, all in the shape to which they broadcast", spread),
-    view("aten.meshgrid.indexing",    "each of the vectors along an axis of its own, all of one shape", meshed),
-    view("aten.movedim.int",          "the axis source moved to destination",       moved),
-    view("aten.numpy_T.default",      "the axes in reverse",                        |call| { let x = call.tensor("self")?; one(x.permute(&(0..x.rank()).rev().collect::<Vec<_>>())) }),
-    view("aten.t.default",            "a matrix transposed",                        |call| { let x = call.tensor("self")?; one(if x.rank() < 2 { x } else { x.transpose(0, 1) }) }),
-    view("aten.slice.Tensor",         "every step-th index of dim from start to end", sliced),
-    view("aten.narrow.default",       "length indices of dim from start",           narrowed),
-    view("aten.select.int",           "the part at index along dim",                selected),
-    view("aten.split.Tensor",         "parts of split_size along dim",              pieces),
-    view("aten.split_with_sizes.default", "parts of split_sizes along dim",         pieces),
-    view("aten.chunk.default",        "chunks parts along dim",                     pieces),
-    view("aten.unbind.int",           "the parts at each index along dim",          unbound),
+    view("aten.broadcast_tensors.default", "tensors, all in the shape to which they broadcast", spread, View::Spread),
+    view("aten.meshgrid.indexing",    "each of the vectors along an axis of its own, all of one shape", meshed, View::Spread),
+    view("aten.movedim.int",          "the axis source moved to destination",       moved, views::MOVED),
+    view("aten.numpy_T.default",      "the axes in reverse",                        |call| { let x = call.tensor("self")?; one(x.permute(&(0..x.rank()).rev().collect::<Vec<_>>())) }, views::EXCHANGED),
+    view("aten.t.default",            "a matrix transposed",                        |call| { let x = call.tensor("self")?; one(if x.rank() < 2 { x } else { x.transpose(0, 1) }) }, views::EXCHANGED),
+    view("aten.slice.Tensor",         "every step-th index of dim from start to end", sliced, views::SLICE),
+    view("aten.narrow.default",       "length indices of dim from start",           narrowed, views::NARROW),
+    view("aten.select.int",           "the part at index along dim",                selected, views::PART_AT),
+    view("aten.split.Tensor",         "parts of split_size along dim",              pieces, views::PIECE),
+    view("aten.split_with_sizes.default", "parts of split_sizes along dim",         pieces, views::PIECE),
+    view("aten.tensor_split.sections", "sections parts along dim",                pieces, views::PIECE),
+    view("aten.tensor_split.indices", "the parts between indices along dim",      pieces, views::PIECE),
+    view("aten.diagonal.default",     "the diagonal of the axes dim1 and dim2, offset above it, as a last axis", diagonal, View::Spread),
+    view("aten.chunk.default",        "chunks parts along dim",                     pieces, views::PIECE),
+    view("aten.unbind.int",           "the parts at each index along dim",          unbound, views::PART_OF_ALL),
     row("aten.cat.default",          "tensors one after another along dim",        joined),
+    row("aten.hstack.default",       "tensors one after another along the second axis, vectors along theirs", |call| { let parts = call.tensors("tensors")?; side_by_side(call, &parts, usize::from(parts.iter().any(|part| part.rank() > 1))) }),
+    row("aten.vstack.default",       "tensors one after another along the first axis, vectors as rows", |call| { let rows: Vec<_> = call.tensors("tensors")?.iter().map(as_rows).collect(); side_by_side(call, &rows, 0) }),
+    row("aten.native_channel_shuffle.default", "channel g · n/groups + i at i · groups + g", mixed_channels),
     row("aten.stack.default",        "tensors side by side along a new axis dim",  stacked),
     row("aten.repeat.default",       "self repeats times along each axis",         repeated),
     row("aten.repeat_interleave.self_int", "each index of dim repeats times, one after another", interleaved),
@@ -150,6 +157,47 @@ fn stacked(call: &Call<'_>) -> Built {
     let rank = parts.first().map_or(0, Tensor::rank);
     let axis = call.axis("dim", 0, rank + 1)?;
     one(call.trace.stack(&parts.iter().collect::<Vec<_>>(), axis))
+}
+
+/// A vector, or a number, as a row.
+fn as_rows(x: &Tensor) -> Tensor {
+    if x.rank() < 2 { x.reshape([1, -1]) } else { x.clone() }
+}
+
+fn side_by_side(call: &Call<'_>, parts: &[Tensor], axis: usize) -> Built {
+    let dtype = call.result()?.dtype;
+    let parts: Vec<_> = parts.iter().map(|part| as_dtype(part, dtype)).collect();
+    one(call.trace.concat(&parts.iter().collect::<Vec<_>>(), axis as isize))
+}
+
+fn mixed_channels(call: &Call<'_>) -> Built {
+    let (x, groups) = (call.tensor("self")?, usize::try_from(call.int("groups")?).unwrap_or(0));
+    let shape = x.shape();
+    match shape[..] {
+        [batch, channels, ..] if groups > 0 && channels.is_multiple_of(groups) => {
+            let apart = [&[batch, groups, channels / groups], &shape[2..]].concat();
+            call.in_shape(&x.reshape(apart).transpose(1, 2))
+        }
+        _ => Err(format!("{shape:?} has no {groups} groups of channels")),
+    }
+}
+
+/// Row i of the diagonal is self[i][i + offset].
+fn diagonal(call: &Call<'_>) -> Built {
+    let x = call.tensor("self")?;
+    let axes = [call.axis("dim1", 0, x.rank())?, call.axis("dim2", 1, x.rank())?].map(isize::unsigned_abs);
+    if axes[0] == axes[1] {
+        return Err("dim1 and dim2 are one axis".into());
+    }
+    let offset = call.int_or("offset", 0)?;
+    let [above, below] = [offset, offset.saturating_neg()].map(|by| usize::try_from(by).unwrap_or(0));
+    let count = call.result()?.shape.last().copied().unwrap_or(0);
+    // The last axis but one are the rows, the last one the columns.
+    let others = (0..x.rank()).filter(|axis| !axes.contains(axis));
+    let order: Vec<_> = others.chain(axes).collect();
+    let square = x.permute(&order).slice(-2, below..below + count).slice(-1, above..above + count);
+    let place = |axis| call.trace.iota([count, count], axis, DType::I32);
+    one(place(0).eq(place(1)).select(square, 0.0).sum(&[-1]))
 }
 
 fn repeated(call: &Call<'_>) -> Built {

@@ -22,6 +22,8 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten._native_batch_norm_legit_no_training.default", "(input − running_mean) / √(running_var + eps) · weight + bias", batch_norm),
     row("aten.batch_norm.default",        "(input − running_mean) / √(running_var + eps) · weight + bias; in training by the batch's own", batch_norm),
     row("aten._native_batch_norm_legit_functional.default", "batch_norm by the batch's own mean and variance, these, and the running ones with momentum of them", batch_norm_in_training),
+    row("aten._native_batch_norm_legit.no_stats", "batch_norm by the batch's own mean and variance, the mean and 1/√(variance + eps)", |call| { let OfBatch { y, mean, scale, .. } = of_batch(call)?; Ok(vec![y, mean, scale]) }),
+    row("aten._weight_norm.default",      "g · v/‖v‖, the length of each part along dim", weight_norm),
     row("aten.instance_norm.default",     "layer_norm over the positions of each channel", instance_norm),
 ];
 
@@ -96,6 +98,19 @@ pub(super) fn rms_norm_over(call: &Call<'_>, axes: &[isize], shape: &[usize]) ->
 fn group_norm(call: &Call<'_>) -> Built {
     let groups = call.optional_int("group")?.map_or_else(|| call.int("num_groups"), Ok)?;
     normalized_groups(call, usize::try_from(groups).unwrap_or(0))
+}
+
+fn weight_norm(call: &Call<'_>) -> Built {
+    let (v, g) = (call.tensor("v")?, call.tensor("g")?);
+    let others = match call.int_or("dim", 0)? {
+        // All of it is one part.
+        -1 => (0..v.rank() as isize).collect(),
+        _ => {
+            let own = call.axis("dim", 0, v.rank())?;
+            (0..v.rank() as isize).filter(|&axis| axis != own).collect::<Vec<_>>()
+        }
+    };
+    one(&v * (g / v.square().sum_keep(&others).sqrt()))
 }
 
 fn instance_norm(call: &Call<'_>) -> Built {

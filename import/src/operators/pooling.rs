@@ -1,6 +1,6 @@
 //! Pooling with a window, and changes of the number of positions.
 
-use super::convolution::{each, window};
+use super::convolution::{bounded, each};
 use super::{Operator, one, row};
 use crate::call::{Built, Call, Fault, as_dtype};
 use kernfusion::nn::Window;
@@ -14,6 +14,12 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.max_pool2d_with_indices.default", "the largest in each window; not where it is", pooled::<2, true>),
     row("aten.avg_pool1d.default",  "the mean in each window",                      pooled::<1, false>),
     row("aten.avg_pool2d.default",  "the mean in each window",                      pooled::<2, false>),
+    row("aten.max_pool3d.default",  "the largest in each window",                   pooled::<3, true>),
+    row("aten.avg_pool3d.default",  "the mean in each window",                      pooled::<3, false>),
+    row("aten.adaptive_avg_pool3d.default", "the means of output_size parts of the last three axes", |call| resized::<3>(call, "self", Resampling::Parts)),
+    row("aten.upsample_nearest3d.vec", "the nearest position of the last three axes for each of the result", |call| resized::<3>(call, "input", Resampling::Nearest)),
+    row("aten.upsample_linear1d.vec", "a mean of the two nearest positions of the last axis, by distance", |call| resized::<1>(call, "input", Resampling::Linear { aligned: is_aligned(call)? })),
+    row("aten.upsample_trilinear3d.vec", "a mean of the two nearest positions of the last three axes, by distance", |call| resized::<3>(call, "input", Resampling::Linear { aligned: is_aligned(call)? })),
     row("aten.adaptive_avg_pool1d.default", "the means of output_size parts of the last axis", |call| resized::<1>(call, "self", Resampling::Parts)),
     row("aten.adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", Resampling::Parts)),
     row("aten._adaptive_avg_pool2d.default", "the means of output_size parts of the last two axes", |call| resized::<2>(call, "self", Resampling::Parts)),
@@ -32,17 +38,42 @@ fn pooled<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
     let kernel = each(call, "kernel_size", 1)?;
     let stride = each::<N>(call, "stride", 0)?;
     let stride = if stride == [0; N] { kernel } else { stride };
-    pooled_in::<N, LARGEST>(call, &x, window(call, kernel, stride, each(call, "padding", 0)?)?)
+    let window =
+        Window { kernel, stride, padding: each(call, "padding", 0)?, dilation: each(call, "dilation", 1)? };
+    pooled_in::<N, LARGEST>(call, &x, window)
 }
 
 pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
     call: &Call<'_>,
     x: &Tensor,
-    window: Window<N>,
+    mut window: Window<N>,
 ) -> Built {
+    let divisor = call.optional_number("divisor_override")?;
+    let counts_padding = call.flag_or("count_include_pad", true)?;
+    let is_ceiled = call.flag_or("ceil_mode", false)?;
+    let mut x = x.clone();
+    for axis in 0..N {
+        let (extent, padding) = (x.shape()[axis + 2], window.padding[axis]);
+        if !is_over_all(extent, &window, axis, is_ceiled) {
+            continue;
+        }
+        // One window over the whole axis.
+        let along = [axis as isize + 2];
+        x = match (LARGEST, divisor) {
+            (true, _) => x.max_keep(&along),
+            (false, Some(_)) => x.sum_keep(&along),
+            (false, None) if !counts_padding => x.mean_keep(&along),
+            (false, None) => {
+                let counted = window.kernel[axis].min(extent + 2 * padding);
+                x.sum_keep(&along) * (1.0 / counted as f64)
+            }
+        };
+        (window.kernel[axis], window.stride[axis], window.padding[axis]) = (1, 1, 0);
+    }
+    let (x, window) = (&x, bounded(window)?);
     // A window that begins inside may reach beyond the end.
     let mut beyond = vec![(0, 0); N + 2];
-    if call.flag_or("ceil_mode", false)? {
+    if is_ceiled {
         for axis in 0..N {
             beyond[axis + 2].1 = missing(
                 x.shape()[axis + 2],
@@ -58,10 +89,9 @@ pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
         return one(extended(x, f64::NEG_INFINITY).max_pool(window));
     }
     let mean = extended(x, 0.0).mean_pool(window);
-    if let Some(divisor) = call.optional_number("divisor_override")? {
+    if let Some(divisor) = divisor {
         return one(mean * (window.kernel.iter().product::<usize>() as f64 / divisor));
     }
-    let counts_padding = call.flag_or("count_include_pad", true)?;
     if is_whole && (counts_padding || window.padding == [0; N]) {
         return one(mean);
     }
@@ -73,6 +103,16 @@ pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
         (ones, counted.padding) = (ones.pad(&around, 1.0), [0; N]);
     }
     one(mean / extended(&ones, 0.0).mean_pool(counted))
+}
+
+/// Whether there is one window along an axis, over all its positions.
+fn is_over_all<const N: usize>(extent: usize, window: &Window<N>, axis: usize, is_ceiled: bool) -> bool {
+    let Window { kernel, stride, padding, dilation } = window;
+    let (kernel, padding, stride) = (kernel[axis], padding[axis], stride[axis].max(1));
+    let left = (extent + 2 * padding).saturating_sub(kernel);
+    // A second one would begin before the end.
+    let is_alone = left < stride && (!is_ceiled || left == 0 || stride >= extent + padding);
+    extent > 0 && dilation[axis] == 1 && kernel >= extent + padding && is_alone
 }
 
 /// How many positions a last window lacks that begins inside, or in the padding before.

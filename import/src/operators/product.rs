@@ -12,14 +12,29 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.baddbmm.default", "beta · self + alpha · batch1 · batch2",   |call| sum(call, "batch1", "batch2")),
     row("aten.linear.default",  "input · weightᵀ + bias",                  linear),
     row("aten.mv.default",      "self · vec",                              |call| call.in_shape(&call.tensor("self")?.matmul(&call.tensor("vec")?.unsqueeze(1)))),
+    row("aten.addmv.default",   "beta · self + alpha · mat · vec",         |call| { let column = call.tensor("vec")?.unsqueeze(1); scaled_sum(call, call.tensor("mat")?.matmul(&column).squeeze(-1)) }),
+    row("aten.linalg_vecdot.default", "Σ x · y along dim",                 |call| { let product = call.as_result("x")? * call.as_result("y")?; let axis = call.axis("dim", -1, product.rank())?; one(product.sum(&[axis])) }),
+    row("aten.cosine_similarity.default", "Σ x1 · x2 along dim, each divided by its length, which is at least eps", cosine),
     row("aten.dot.default",     "Σ self · tensor",                         |call| one((call.tensor("self")? * call.tensor("tensor")?).sum(&[0]))),
     row("aten.outer.default",   "each of self times each of vec2",         |call| one(call.tensor("self")?.unsqueeze(1) * call.tensor("vec2")?)),
     row("aten.matmul.default",  "self · other, of vectors, matrices or stacks", multiplied),
 ];
 
 fn sum(call: &Call<'_>, left: &str, right: &str) -> Built {
+    scaled_sum(call, call.tensor(left)?.matmul(&call.tensor(right)?))
+}
+
+fn cosine(call: &Call<'_>) -> Built {
+    let (x, y) = (call.as_result("x1")?, call.as_result("x2")?);
+    let axis = call.axis("dim", 1, x.rank().max(y.rank()))?;
+    let from_end = axis - x.rank().max(y.rank()) as isize;
+    let least = call.number_or("eps", 1e-8)?;
+    let direction = |x: &Tensor| x / x.square().sum_keep(&[from_end]).sqrt().maximum(least);
+    one((direction(&x) * direction(&y)).sum(&[from_end]))
+}
+
+fn scaled_sum(call: &Call<'_>, product: Tensor) -> Built {
     let scaled = |x: Tensor, factor: f64| if factor == 1.0 { x } else { x * factor };
-    let product = call.tensor(left)?.matmul(&call.tensor(right)?);
     let product = scaled(product, call.number_or("alpha", 1.0)?);
     let beta = call.number_or("beta", 1.0)?;
     // With 0 even NaN is ignored.

@@ -28,6 +28,12 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.max.dim",             "the largest along dim, and its first index", |call| extreme(call, Tensor::max, |x| x.clone())),
     row("aten.min.dim",             "the smallest along dim, and its first index", |call| extreme(call, Tensor::min, |x| -x)),
     row("aten.var.correction",      "Σ (self − mean)² / (n − correction) over dim", |call| call.in_shape(&variance(call)?)),
+    row("aten.var.dim",             "var.correction of 1 if unbiased",    |call| call.in_shape(&variance(call)?)),
+    row("aten.var.default",         "var.correction of 1 if unbiased",    |call| call.in_shape(&variance(call)?)),
+    row("aten.std.dim",             "√var.dim",                           |call| call.in_shape(&variance(call)?.sqrt())),
+    row("aten.std.default",         "√var.default",                       |call| call.in_shape(&variance(call)?.sqrt())),
+    row("aten.var_mean.dim",        "var.dim, and the mean over dim",     variance_and_mean),
+    row("aten.var_mean.default",    "var.default, and the mean",          variance_and_mean),
     row("aten.var_mean.correction", "var.correction, and the mean over dim", variance_and_mean),
     row("aten.diff.default",        "each element along dim less the one before", difference),
     row("aten.cumsum.default",      "sums up to each index of dim",       running_sum),
@@ -96,7 +102,10 @@ fn variance(call: &Call<'_>) -> Result<Tensor, Fault> {
     let x = call.as_result("self")?;
     let axes = call.axes("dim", x.rank())?;
     let count: usize = axes.iter().map(|&axis| x.dim(axis)).product();
-    let correction = call.number_or("correction", 1.0)?;
+    let correction = match call.flag_or("unbiased", true)? {
+        true => call.number_or("correction", 1.0)?,
+        false => 0.0,
+    };
     let biased = x.var(&axes);
     Ok(if correction == 0.0 { biased } else { biased * (count as f64 / (count as f64 - correction)) })
 }

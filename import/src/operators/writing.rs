@@ -6,10 +6,12 @@ use super::{Operator, one, row};
 use crate::call::{Built, Call, Fault};
 use kernfusion::trace::{Sorted, Tensor};
 use kernfusion_ir::DType;
+use std::ops::Range;
 
 #[rustfmt::skip]
 pub(super) const OPERATORS: &[Operator] = &[
     row("aten.index_put.default",      "self with values at indices, added if accumulate", index_put),
+    row("aten.index_fill.int_Scalar",  "self with value at index along dim",          index_fill),
     row("aten.index_add.default",      "self plus alpha · source at index along dim",  index_add),
     row("aten.scatter.src",            "self with self[index[i][j]][j] = src[i][j], along dim", scatter),
     row("aten.scatter.value",          "self with self[index[i][j]][j] = value, along dim", scatter),
@@ -100,6 +102,14 @@ fn masked(x: &Tensor, mask: &Tensor, value: &Tensor) -> Built {
     one(mask.reshape(wide).select(value.reshape(Vec::<usize>::new()), x))
 }
 
+fn index_fill(call: &Call<'_>) -> Built {
+    let (x, index) = (call.tensor("self")?, call.tensor("index")?);
+    let axis = call.axis("dim", 0, x.rank())?.unsigned_abs();
+    let mut indices = vec![None; axis];
+    indices.push(Some(index));
+    put(&x, &call.operand("value", x.dtype())?, indices, false)
+}
+
 fn index_add(call: &Call<'_>) -> Built {
     let (x, rows, index) = (call.tensor("self")?, call.as_result("source")?, call.tensor("index")?);
     let axis = call.axis("dim", 0, x.rank())?;
@@ -171,11 +181,36 @@ fn select_scatter(call: &Call<'_>) -> Built {
 fn slice_scatter(call: &Call<'_>) -> Built {
     let x = call.tensor("self")?;
     let axis = call.axis("dim", 0, x.rank())?;
-    if call.int_or("step", 1)? != 1 {
-        return Err("only a step of 1 is known".into());
+    let Range { start, end } = super::movement::bounds(call, x.dim(axis))?;
+    let part = call.as_result("src")?;
+    match call.int_or("step", 1)? {
+        1 => one(with_part(&x, axis, start, &part)),
+        step @ 2.. => {
+            let inside = x.slice(axis, start..end);
+            one(with_part(&x, axis, start, &with_every(&inside, axis, step, &part)?))
+        }
+        step => Err(format!("there is no step of {step}")),
     }
-    let start = super::movement::bounds(call, x.dim(axis))?.start;
-    one(with_part(&x, axis, start, &call.as_result("src")?))
+}
+
+/// `x` with the indices 0, step, 2·step, … of an axis in `part`.
+fn with_every(x: &Tensor, axis: isize, step: i64, part: &Tensor) -> Result<Tensor, Fault> {
+    let extent = x.dim(axis);
+    let step = usize::try_from(step).unwrap_or(usize::MAX).min(extent.max(1));
+    if part.dim(axis) != extent.div_ceil(step) {
+        return Err(format!("{} parts for every {step} of {extent}", part.dim(axis)));
+    }
+    // Each part, and what lies behind it up to the next one.
+    let mut around = vec![(0, 0); x.rank() + 1];
+    around[axis.unsigned_abs() + 1].1 = step - 1;
+    let mut shape = x.shape();
+    shape[axis.unsigned_abs()] = part.dim(axis) * step;
+    let apart = part.unsqueeze(axis + 1).pad(&around, 0.0).reshape(shape).slice(axis, 0..extent);
+    let mut along = vec![1; x.rank()];
+    along[axis.unsigned_abs()] = extent;
+    let place = x.trace().arange(extent, DType::F32);
+    let is_part = (&place - (&place / step as f64).floor() * step as f64).eq(0.0).reshape(along);
+    Ok(is_part.broadcast_to(x.shape()).select(apart, x))
 }
 
 /// `x` with a part in place of what it has from `start` along an axis.

@@ -73,7 +73,7 @@ fn operator(row: &Row) -> Operator {
         }
     };
     let onnx = Onnx { version: row.version, takes: row.takes, types: row.types };
-    Operator { name: row.name, gives, build, is_view: false, onnx: Some(onnx) }
+    Operator { name: row.name, gives, build, view: None, onnx: Some(onnx) }
 }
 
 #[rustfmt::skip]
