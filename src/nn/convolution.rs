@@ -306,7 +306,8 @@ impl Tensor {
             return self.clone();
         }
         let flat = weight.reshape([weight.dim(0), weight.dim(1) * window.places()]);
-        if groups == 1 && window.is_tiling(&self.shape()) {
+        // A window of one place multiplies channels where they lie.
+        if groups == 1 && window.places() > 1 && window.is_tiling(&self.shape()) {
             let (patches, shape) = window.tiles(self);
             return of_patches(&patches, &shape, &flat, bias);
         }

@@ -175,9 +175,12 @@ fn view_strides(shape: &[i64], strides: &[i64], other: &[i64]) -> Option<Vec<i64
 mod tests {
     use super::view_strides;
 
+    /// Shape, strides, another shape and its strides, if it has such; those of extents of 1 do not count.
+    type Case = (&'static [i64], &'static [i64], &'static [i64], Option<&'static [i64]>);
+
     #[test]
     fn elements_keep_their_order_where_strides_allow_it() {
-        let cases: [(&[i64], &[i64], &[i64], Option<&[i64]>); 7] = [
+        let cases: [Case; 7] = [
             (&[2, 3, 4], &[12, 4, 1], &[6, 4], Some(&[4, 1])),
             (&[2, 3, 4], &[12, 4, 1], &[2, 6, 2], Some(&[12, 2, 1])),
             // Of a transposed matrix columns may be divided, and not joined to rows.

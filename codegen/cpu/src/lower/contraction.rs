@@ -54,6 +54,14 @@ impl Lowering<'_> {
         if !contraction.consumers.is_empty() {
             return self.chain(kernel, contraction);
         }
+        if let Some(along) = rows_along_memory(kernel) {
+            let Form::Contraction(contraction) = &along.form else { unreachable!("it is the same but for its axes") };
+            return self.contraction_in_order(&along, contraction);
+        }
+        self.contraction_in_order(kernel, contraction)
+    }
+
+    fn contraction_in_order(&mut self, kernel: &Kernel, contraction: &Contraction) -> Result<(), CodegenError> {
         let products = &contraction.products;
         if runs_in_tiles(kernel) {
             return match transposed(kernel).filter(|_| !is_reduced(kernel)) {
@@ -318,6 +326,34 @@ impl Lowering<'_> {
         kept.iter().zip(strides).for_each(|(&axis, stride)| index.strides[axis] = stride as i64);
         Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index, choice: None })
     }
+}
+
+/// Elements side by side from which on rows are better walked along them.
+const RUN: usize = 16;
+
+/// The kernel with the axis of its rows last along which operands lie in memory, where they lie neither along k nor along the last axis:
+/// channels of an image of which columns are multiplied, for instance. Packing takes them as they lie then.
+fn rows_along_memory(kernel: &Kernel) -> Option<Kernel> {
+    let domain = &kernel.domain;
+    if is_reduced(kernel) || scatters(kernel) || domain.row_axes().len() < 2 {
+        return None;
+    }
+    let loads = kernel.products().iter().map(|product| match &product.a.region.instr(product.a.value).kind {
+        InstrKind::Load { index, .. } => Some(index),
+        _ => None,
+    });
+    let loads = loads.collect::<Option<Vec<_>>>()?;
+    let lies_along = |axis: usize| loads.iter().all(|index| index.strides[axis] == 1);
+    let k = domain.axes.len()..;
+    let along_k = loads.iter().any(|index| index.strides[k.clone()].contains(&1));
+    let last = domain.row_axes().end - 1;
+    if along_k || lies_along(last) {
+        return None;
+    }
+    let axis = domain.row_axes().find(|&axis| domain.axes[axis] >= RUN && lies_along(axis))?;
+    let others = domain.row_axes().filter(|&other| other != axis);
+    let rows = others.chain([axis]).collect();
+    Some(regroup(kernel, [domain.outer_axes().collect(), rows, domain.column_axes().collect()]))
 }
 
 /// Whether a kernel's region works on finished tiles of one product of floats. Where its rows or columns are reduced, a row of a tile
