@@ -194,7 +194,7 @@ class Operators(torch.nn.Module):
     def later(self, i, m):
         """Operators that came later, so that the others keep their places."""
         o, a, b, c, w, v, s, p, k = torch.ops.aten, self.a, self.b, self.c, self.w, self.v, self.s, self.p, self.k
-        share = b / 2
+        share, tie = b / 2, a - a.detach()
         flat, line, volume = k.view(-1), p.view(4, 4, 4), p.view(1, 2, 4, 2, 4)
         with torch.no_grad():
             still = o.tanh.default(a) + 1
@@ -218,6 +218,11 @@ class Operators(torch.nn.Module):
             o.avg_pool2d.default(p, [4, 4]), o.avg_pool2d.default(p, [9, 9], [9, 9], [0, 0], True), o.avg_pool2d.default(p, [5, 2], [5, 2], [1, 0]),
             o.avg_pool2d.default(p, [6, 2], [6, 2], [1, 0], False, False), o.avg_pool2d.default(p, [4, 2], [4, 2], [0, 0], False, True, 3), o.max_pool2d.default(p, [4, 2]),
             o.max_pool2d.default(p, [5, 5], [3, 5], [1, 1]),
+            # At the bounds, where derivatives jump.
+            o.relu.default(tie) + 1, o.relu6.default(tie) + 1, o.relu6.default(tie + 6), o.hardtanh.default(tie, 0.0, 1.0) + 1, o.hardtanh.default(tie + 1),
+            o.hardsigmoid.default(tie + 3), o.clamp.default(tie, 0.0, 1.0) + 1, o.clamp.default(tie, -1.0, 0.0) + 1, o.clamp_min.default(tie, 0.0) + 1,
+            o.clamp_max.default(tie + 1, 1.0), o.clamp.Tensor(tie + s.detach(), s, None), o.leaky_relu.default(tie, 0.2) + 1, o.elu.default(tie) + 1, o.abs.default(tie) + 1,
+            o.maximum.default(tie, v.detach() * 0) + 1, o.amax.default(tie + b.detach().round(), [1]), o.threshold.default(tie, 0.0, 2.0),
             o.multiply.Tensor(a, b), o.true_divide.Tensor(a, 2), o.subtract.Tensor(a, b, alpha=2), o.concat.default([a, b], 1), o.greater.Scalar(i, 1),
             o.clip.default(a, -0.5, 0.5), o.reshape_as.default(c, a), o.tile.default(v, [2, 3]), o.broadcast_to.default(v, [3, 4]), o.ravel.default(a),
             o.swapdims.default(a, 0, 2), o.special_expit.default(a), o.special_softmax.default(a, 1), still * a, *o.split.sizes(a, [1, 2], 1),

@@ -9,7 +9,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.sigmoid.default",     "1/(1 + e to the power of −self)",         |call| activated(call, Tensor::sigmoid)),
     row("aten.log_sigmoid.default", "−ln(1 + e to the power of −self)",        |call| activated(call, |x| -(-x).softplus())),
     row("aten.relu.default",        "max(self, 0)",                            |call| activated(call, Tensor::relu)),
-    row("aten.relu6.default",       "self between 0 and 6",                    |call| activated(call, |x| x.clamp(0.0, 6.0))),
+    row("aten.relu6.default",       "self between 0 and 6",                    |call| activated(call, |x| between(x, 0.0, 6.0))),
     row("aten.silu.default",        "self · sigmoid(self)",                    |call| activated(call, Tensor::swish)),
     row("aten.mish.default",        "self · tanh(ln(1 + e to the power of self))", |call| activated(call, |x| x * x.softplus().tanh())),
     row("aten.hardsigmoid.default", "(self + 3)/6 between 0 and 1",            |call| activated(call, hard_sigmoid)),
@@ -21,7 +21,7 @@ pub(super) const OPERATORS: &[Operator] = &[
     row("aten.elu.default",         "self, or alpha · (eˢᵉˡᶠ − 1) below 0",    |call| elu(call, call.number_or("alpha", 1.0)?, call.number_or("scale", 1.0)?)),
     row("aten.celu.default",        "self, or alpha · (e to the power of self/alpha − 1) below 0", celu),
     row("aten.selu.default",        "elu of the scale 1.0507… and the alpha 1.6733… (Klambauer et al., 2017)", |call| elu(call, 1.673_263_242_354_377_2, 1.050_700_987_355_480_5)),
-    row("aten.hardtanh.default",    "self between min_val and max_val",        |call| one(call.as_result("self")?.clamp(call.number_or("min_val", -1.0)?, call.number_or("max_val", 1.0)?))),
+    row("aten.hardtanh.default",    "self between min_val and max_val",        |call| one(between(&call.as_result("self")?, call.number_or("min_val", -1.0)?, call.number_or("max_val", 1.0)?))),
     row("aten.threshold.default",   "self where it is above threshold, else value", threshold),
     row("aten.glu.default",         "the first half along dim times the sigmoid of the second", gated),
 ];
@@ -30,8 +30,13 @@ fn activated(call: &Call<'_>, f: fn(&Tensor) -> Tensor) -> Built {
     one(f(&call.as_result("self")?))
 }
 
+/// x between two numbers, whose derivative there is 0.
+fn between(x: &Tensor, low: f64, high: f64) -> Tensor {
+    x.le(low).select(low, x.ge(high).select(high, x))
+}
+
 fn hard_sigmoid(x: &Tensor) -> Tensor {
-    (x + 3.0).clamp(0.0, 6.0) * (1.0 / 6.0)
+    between(&(x + 3.0), 0.0, 6.0) * (1.0 / 6.0)
 }
 
 fn gelu(call: &Call<'_>) -> Built {

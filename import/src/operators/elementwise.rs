@@ -269,14 +269,17 @@ fn masked_fill(call: &Call<'_>) -> Built {
     one(truth(&call.tensor("mask")?).select(value, x))
 }
 
-/// Between two bounds, each of which may be left out.
+/// Between two bounds, each of which may be left out; at a bound, the gradient is that of self.
 fn clamped(call: &Call<'_>) -> Built {
     let mut x = call.as_result("self")?;
+    let is_float = x.dtype().is_float();
     if call.has("min") {
-        x = x.maximum(call.operand("min", x.dtype())?);
+        let low = call.operand("min", x.dtype())?;
+        x = if is_float { x.lt(&low).select(low, x) } else { x.maximum(low) };
     }
     if call.has("max") {
-        x = x.minimum(call.operand("max", x.dtype())?);
+        let high = call.operand("max", x.dtype())?;
+        x = if is_float { x.gt(&high).select(high, x) } else { x.minimum(high) };
     }
     one(x)
 }

@@ -55,13 +55,19 @@ impl Lowering<'_> {
             return self.chain(kernel, contraction);
         }
         if let Some(along) = rows_along_memory(kernel) {
-            let Form::Contraction(contraction) = &along.form else { unreachable!("it is the same but for its axes") };
+            let Form::Contraction(contraction) = &along.form else {
+                unreachable!("it is the same but for its axes")
+            };
             return self.contraction_in_order(&along, contraction);
         }
         self.contraction_in_order(kernel, contraction)
     }
 
-    fn contraction_in_order(&mut self, kernel: &Kernel, contraction: &Contraction) -> Result<(), CodegenError> {
+    fn contraction_in_order(
+        &mut self,
+        kernel: &Kernel,
+        contraction: &Contraction,
+    ) -> Result<(), CodegenError> {
         let products = &contraction.products;
         if runs_in_tiles(kernel) {
             return match transposed(kernel).filter(|_| !is_reduced(kernel)) {
@@ -642,4 +648,48 @@ fn rename(kind: &mut InstrKind, moved: &[Scalar]) {
         | InstrKind::InRange(_) => vec![],
     };
     operands.into_iter().for_each(|operand| *operand = moved[operand.0 as usize]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `c[r, j] = Σ a[r, k] b[k, j]` over rows of these axes, k of 11 and 7 columns; a lies as its strides say, those of k last.
+    fn product(rows: &[usize], strides: &[i64]) -> Kernel {
+        let operand = |strides: Vec<i64>, buffer| {
+            let mut region = Region::default();
+            let index = Index { strides, ..Index::default() };
+            let load = InstrKind::Load { buffer: BufferId(buffer), index, guard: vec![] };
+            let value = region.push(load, DType::F32);
+            Operand { region, value }
+        };
+        let (last, of_rows) = strides.split_last().expect("k has one");
+        let a = operand([of_rows, &[0, *last]].concat(), 1);
+        let b = operand([vec![0; rows.len()], vec![1, 7]].concat(), 2);
+        let mut region = Region::default();
+        let value = region.push(InstrKind::Producer(0), DType::F32);
+        let axes = [rows, &[7]].concat();
+        let dense = kernfusion_ir::strides(&axes).into_iter().map(|stride| stride as i64).collect();
+        let index = Index { strides: dense, ..Index::default() };
+        let store = Store { value, buffer: BufferId(0), index, mode: StoreMode::Set };
+        Kernel {
+            name: String::new(),
+            form: Form::Contraction(vec![Product { k: vec![11], a, b, dtype: DType::F32 }].into()),
+            domain: Domain { axes, outer: 0, rows: rows.len() },
+            region,
+            stores: vec![store],
+            covers: vec![],
+        }
+    }
+
+    #[test]
+    fn rows_are_walked_along_memory_where_k_is_not() {
+        let axes = |kernel: Kernel| rows_along_memory(&kernel).map(|kernel| kernel.domain.axes);
+        // x[n, k, w, c], multiplied as [n, c, w].
+        assert_eq!(axes(product(&[2, 32, 5], &[1760, 1, 32, 160])), Some(vec![2, 5, 32, 7]));
+        // Too few channels; memory along k; memory along the last axis.
+        assert_eq!(axes(product(&[2, 8, 5], &[440, 1, 8, 40])), None);
+        assert_eq!(axes(product(&[2, 32, 5], &[1760, 55, 11, 1])), None);
+        assert_eq!(axes(product(&[2, 5, 32], &[1760, 32, 1, 160])), None);
+    }
 }

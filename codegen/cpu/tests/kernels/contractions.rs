@@ -140,6 +140,33 @@ fn batches_and_axes_that_do_not_merge() {
 }
 
 /// A region that reduces two products over columns, and an operand that is computed.
+/// Columns of images whose channels lie side by side: rows `[n, c, w]` and k over h of `x[n, h, w, c]`, as it is and with a bias by channel.
+#[test]
+fn rows_whose_memory_lies_along_another_axis_than_the_last() {
+    let [n, c, w, h, m] = [2, 37, 5, 11, 19];
+    let [ci, wi, hi, mi] = [c, w, h, m].map(|x| x as i64);
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 0.02)] {
+        for with_bias in [false, true] {
+            let (mut bench, x, y) = factors(dtype, &[n * h * w * c], &[h * m]);
+            let a = operand(x, dtype, dtype, at(&[hi * wi * ci, 1, ci, 0, wi * ci]));
+            let b = operand(y, dtype, dtype, at(&[0, 0, 0, 1, mi]));
+            let mut program = Program::default();
+            let mut value = producer(&mut program, dtype);
+            if with_bias {
+                let bias = Random(3).tensor(&TensorType::new(dtype, [c]), -1.0, 1.0);
+                let bias = bench.input("bias", bias);
+                let bias = program.load(bias, dtype, at(&[0, 1, 0, 0]));
+                value = program.push(InstrKind::Binary(Binary::Add, value, bias), dtype);
+            }
+            let out = bench.output("out", dtype, &[n, c, w, m]);
+            program.store(value, out, at(&[ci * wi * mi, wi * mi, mi, 1]));
+            let form = Form::Contraction(vec![Product { k: vec![h], a, b, dtype }].into());
+            bench.kernel(form, domain(&[], &[n, c, w], &[m]), program.region, program.stores);
+            bench.check(tolerance);
+        }
+    }
+}
+
 #[test]
 fn several_products_reductions_and_computed_operands() {
     let [m, n, k] = [12, 21, 8];
