@@ -62,14 +62,20 @@ def speech(config, model):
     return lambda: (model(config), {"input_features": torch.randn(BATCH, 80, 600), "decoder_input_ids": tokens(BATCH, 64)})
 
 
-def spread(build):
-    """With weights of convolutions as He, Zhang, Ren, Sun (2015) start them: those of transformers vanish where statistics are not the batch's."""
+def begin(model):
+    """Convolutions as He, Zhang, Ren, Sun (2015) start them, and batch norm from 1: with some of transformers' numbers deep networks give zeros."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(module.weight)
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.ones_(module.weight)
+    return model
+
+
+def begun(build):
     def built():
         model, inputs = build()
-        for module in model.modules():
-            if isinstance(module, torch.nn.Conv2d):
-                torch.nn.init.kaiming_normal_(module.weight)
-        return model, inputs
+        return begin(model), inputs
     return built
 
 
@@ -100,8 +106,8 @@ MODELS = {
     "resnet18": images(hf.ResNetConfig(layer_type="basic", depths=[2, 2, 2, 2], embedding_size=64, hidden_sizes=[64, 128, 256, 512],
                                        num_labels=100), hf.ResNetForImageClassification),
     "mobilenet_v2": images(hf.MobileNetV2Config(num_labels=100), hf.MobileNetV2ForImageClassification),
-    "efficientnet": spread(images(hf.EfficientNetConfig(image_size=224, width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280,
-                                                        num_labels=100), hf.EfficientNetForImageClassification)),
+    "efficientnet": begun(images(hf.EfficientNetConfig(image_size=224, width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280,
+                                                       num_labels=100), hf.EfficientNetForImageClassification)),
     "swin": images(hf.SwinConfig(embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], num_labels=100), hf.SwinForImageClassification),
     "segformer": images(hf.SegformerConfig(num_labels=20), hf.SegformerForSemanticSegmentation),
     "deberta": masked(hf.DebertaV2Config(**ENCODER, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=64,

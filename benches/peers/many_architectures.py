@@ -18,7 +18,7 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 from torch.utils._pytree import tree_leaves
 
-from bench_imported import narrow
+from bench_imported import begin, narrow
 from export_fixtures import loss_of, outputs_of
 
 VOCABULARY, WIDTH, INNER, LAYERS, HEADS, BATCH, LENGTH, SIZE, STEPS = 512, 64, 128, 2, 4, 2, 16, 64, 5
@@ -252,11 +252,7 @@ def compare(name, folder):
     """The deviation of the outputs, and of the last of some losses of training."""
     torch.manual_seed(1)
     net, inputs = MODELS[name]()
-    net.eval()
-    for module in net.modules():
-        # Those of transformers vanish in deep networks whose norms have seen no batch.
-        if isinstance(module, torch.nn.Conv2d):
-            torch.nn.init.kaiming_normal_(module.weight)
+    begin(net).eval()
     try:
         with torch.no_grad():
             # Some are tuples of states.
