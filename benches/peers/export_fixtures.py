@@ -113,10 +113,10 @@ def measured(name, model, inputs):
     return tensors | {f"buffer.{key}": value for key, value in model.named_buffers() if key in changed}
 
 
-def train(model, inputs, target):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+def train(model, inputs, target, steps=50, rate=1e-3):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     losses = []
-    for _ in range(50):
+    for _ in range(steps):
         optimizer.zero_grad()
         loss = loss_of(outputs_of(model, inputs)[0], target)
         loss.backward()

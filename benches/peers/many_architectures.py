@@ -19,9 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch.utils._pytree import tree_leaves
 
 from bench_imported import begin, narrow
-from export_fixtures import loss_of, outputs_of
+from export_fixtures import outputs_of, train
 
 VOCABULARY, WIDTH, INNER, LAYERS, HEADS, BATCH, LENGTH, SIZE, STEPS = 512, 64, 128, 2, 4, 2, 16, 64, 5
+# That of `kernfusion bench`.
+RATE = 3e-4
 TOLERANCE = 1e-4
 
 
@@ -235,19 +237,6 @@ def deviation(found, expected):
     return ((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30)).item()
 
 
-def train(net, inputs, target):
-    """The losses of the steps, with the rate that `kernfusion bench` takes."""
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(outputs_of(net, inputs)[0], target)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def compare(name, folder):
     """The deviation of the outputs, and of the last of some losses of training."""
     torch.manual_seed(1)
@@ -276,7 +265,7 @@ def compare(name, folder):
     ours("bench", "--program", folder / "model", "--inputs", folder / "inputs.safetensors", "--mode", "compiled", "--loss", loss, "--warmup", 0,
          "--steps", STEPS, "--json", folder / "bench.json")
     last = json.loads((folder / "bench.json").read_text())["results"][0]["loss_last"]
-    losses = deviation(torch.tensor(last), torch.tensor(train(net, inputs, target)[-1]))
+    losses = deviation(torch.tensor(last), torch.tensor(train(net, inputs, target, STEPS, RATE)[-1]))
     if not max(outputs, losses) <= TOLERANCE:
         raise Failed(f"outputs {outputs:.0e}, loss {losses:.0e}")
     return f"outputs {outputs:.0e}, loss {losses:.0e}"

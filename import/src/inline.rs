@@ -70,11 +70,11 @@ impl Called<'_> {
         let inputs = inner.inputs.iter().filter_map(lone);
         let outside: HashMap<_, _> =
             inputs.zip(&self.given).map(|(name, given)| (name.name.clone(), given.name.clone())).collect();
-        // Where the results are read from, no value has such a name.
-        let first = node.results().first().map_or(String::new(), ToString::to_string);
+        // Names inside may be those of values outside; with the name of a result in front there is each but once.
+        let result = node.results().first().map_or(String::new(), ToString::to_string);
         let named = |name: &str| match outside.get(name) {
             Some(given) => given.clone(),
-            None => format!("{prefix}.{first}.{name}"),
+            None => format!("{prefix}.{result}.{name}"),
         };
         for (name, meta) in inner.tensor_values {
             graph.tensor_values.entry(named(&name)).or_insert(meta);

@@ -57,7 +57,8 @@ impl Memory {
                 (View::Whole, Some(operand), Some(result)) => is_shared(node, operand, result) == Some(false),
                 _ => false,
             };
-            if !copied {
+            // In an archive as it should be, nothing else has the name.
+            if !copied && !self.names.contains_key(result) && result != operand {
                 let base = self.tensor(operand);
                 let result = self.tensor(result);
                 self.tensors[result].base = Some((base, node.clone(), at));

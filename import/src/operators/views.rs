@@ -48,7 +48,7 @@ pub(super) const PART_AT: View = View::Part(|change| change.scattered("aten.sele
 pub(super) const SLICE: View = View::Part(|change| change.scattered("aten.slice_scatter.default", vec![]));
 pub(super) const NARROW: View = View::Part(|change| {
     let (start, length) = (change.int("start")?, change.int("length")?);
-    let end = start + length;
+    let end = start.checked_add(length)?;
     // From the last index to the end of the axis.
     let end = if start < 0 && end == 0 { i64::MAX } else { end };
     change.scattered("aten.slice_scatter.default", vec![int("end", end)])
@@ -56,8 +56,9 @@ pub(super) const NARROW: View = View::Part(|change| {
 pub(super) const PIECE: View = View::Part(|change| {
     let axis = change.axis("dim", 0)?;
     let length = |meta: &&TensorMeta| meta.sizes.get(axis)?.number();
-    let start = change.metas[..change.result].iter().map(length).sum::<Option<i64>>()?;
-    let end = start + length(change.metas.get(change.result)?)?;
+    let (before, own) = (change.metas.get(..change.result)?, change.metas.get(change.result)?);
+    let start = before.iter().try_fold(0, |sum: i64, meta| sum.checked_add(length(meta)?))?;
+    let end = start.checked_add(length(own)?)?;
     change.scattered("aten.slice_scatter.default", vec![int("start", start), int("end", end)])
 });
 pub(super) const PART_OF_ALL: View = View::Part(|change| {
@@ -155,14 +156,14 @@ fn view_strides(shape: &[i64], strides: &[i64], other: &[i64]) -> Option<Vec<i64
     let mut axes = shape.iter().zip(strides).rev().filter(|(extent, _)| **extent != 1).peekable();
     while let Some((&extent, &stride)) = axes.next() {
         let mut whole = extent;
-        while let Some((&extent, _)) = axes.next_if(|(_, outer)| **outer == whole * stride) {
-            whole *= extent;
+        while let Some((&extent, _)) = axes.next_if(|(_, outer)| Some(**outer) == whole.checked_mul(stride)) {
+            whole = whole.checked_mul(extent)?;
         }
         let mut given = 1;
         while given < whole {
             left = left.checked_sub(1)?;
-            found[left] = given * stride;
-            given *= other[left];
+            found[left] = given.checked_mul(stride)?;
+            given = given.checked_mul(other[left])?;
         }
         if given != whole {
             return None;
