@@ -53,8 +53,10 @@ pub(super) struct Extraction {
 pub(super) type Selection = Vec<usize>;
 
 impl Extraction {
-    /// Prepares to extract `roots`.
-    pub(super) fn new(terms: &Terms, roots: &[Id]) -> Self {
+    /// Prepares to extract `roots`. A value that is there, and of which it is not known how it was computed, has no other form: what is computed of
+    /// others that equals it was computed of itself, as x/w · w was, which has rounding of its own, and no number where w is 0.
+    pub(super) fn new(terms: &Terms, roots: &[Id], defined: &[usize]) -> Self {
+        let is_given = |term: &Term| matches!(term.head, Head::Leaf(leaf) if !defined.contains(&leaf));
         let mut ids: Vec<_> = terms.classes().map(|class| class.id).collect();
         ids.sort_unstable();
         let numbers: BTreeMap<_, _> = ids.iter().enumerate().map(|(number, &id)| (id, number)).collect();
@@ -71,6 +73,9 @@ impl Extraction {
         let class = |&id: &Id| {
             let mut terms_of: Vec<_> = terms[id].nodes.iter().collect();
             terms_of.sort();
+            if terms_of.iter().any(|term| is_given(term)) {
+                terms_of.retain(|term| is_given(term));
+            }
             let forms = terms_of.into_iter().map(|term| form(term, id)).collect();
             Class { forms, access: cost::access(&terms[id].data.ty) }
         };

@@ -43,6 +43,8 @@ pub(super) struct Start {
     /// Leaves and nodes as they were written.
     program: Vec<(Id, Term)>,
     leaves: Vec<Id>,
+    /// The leaves of which it is known how they were computed.
+    defined: Vec<usize>,
 }
 
 impl Start {
@@ -51,7 +53,7 @@ impl Start {
         let mut terms = Terms::new(Knowledge { leaves: shape.leaves.clone() });
         let leaves: Vec<_> = (0..shape.leaves.len()).map(|leaf| terms.add(Term::leaf(leaf))).collect();
         let program = leaves.iter().enumerate().map(|(leaf, &id)| (id, Term::leaf(leaf))).collect();
-        let mut start = Start { terms, nodes: vec![], roots: vec![], program, leaves };
+        let mut start = Start { terms, nodes: vec![], roots: vec![], program, leaves, defined: vec![] };
         for local in &shape.locals {
             let term = start.term(local);
             let id = start.terms.add(term.clone());
@@ -74,6 +76,7 @@ impl Start {
     /// Says how leaves were computed.
     fn define(&mut self, shape: &Shape) {
         for (leaf, local) in &shape.definitions {
+            self.defined.push(*leaf);
             let term = self.term(local);
             let id = self.terms.add(term);
             self.terms.union(self.leaves[*leaf], id);
@@ -83,7 +86,7 @@ impl Start {
 
     /// The tables to extract from, and the original program in them.
     pub(super) fn extraction(&self) -> (Extraction, Selection) {
-        let extraction = Extraction::new(&self.terms, &self.roots);
+        let extraction = Extraction::new(&self.terms, &self.roots, &self.defined);
         let original = extraction.original(&self.terms, &self.program);
         (extraction, original)
     }
