@@ -5,7 +5,7 @@
 //! z = mul(x, 2)          →      z = mul(y, 2)
 //! ```
 //!
-//! Nodes become those that give a value of its own, and whoever reads the changed tensor afterwards reads that. Tensors that share its memory
+//! Nodes become those that give a new value, and later nodes that name the changed tensor read that value. Tensors that share its memory
 //! change with it: where one of them is read afterwards, the base takes the values of the view that was changed, and views of the base are
 //! taken again.
 //!
