@@ -54,15 +54,14 @@ impl Lowering<'_> {
         if !contraction.consumers.is_empty() {
             return self.chain(kernel, contraction);
         }
-        if let Some(along) = rows_along_memory(kernel) {
-            let Form::Contraction(contraction) = &along.form else {
-                unreachable!("it is the same but for its axes")
-            };
-            return self.contraction_in_order(&along, contraction);
+        let along = rows_along_memory(kernel);
+        match along.as_ref().map(|along| (along, &along.form)) {
+            Some((along, Form::Contraction(contraction))) => self.contraction_in_order(along, contraction),
+            _ => self.contraction_in_order(kernel, contraction),
         }
-        self.contraction_in_order(kernel, contraction)
     }
 
+    /// A contraction whose rows are in the order in which they are walked.
     fn contraction_in_order(
         &mut self,
         kernel: &Kernel,
@@ -344,7 +343,7 @@ fn rows_along_memory(kernel: &Kernel) -> Option<Kernel> {
     if is_reduced(kernel) || scatters(kernel) || domain.row_axes().len() < 2 {
         return None;
     }
-    let loads = kernel.products().iter().map(|product| match &product.a.region.instr(product.a.value).kind {
+    let loads = kernel.products().iter().map(|product| match &product.a.plain()?.kind {
         InstrKind::Load { index, .. } => Some(index),
         _ => None,
     });

@@ -145,11 +145,13 @@ fn batches_and_axes_that_do_not_merge() {
 fn rows_whose_memory_lies_along_another_axis_than_the_last() {
     let [n, c, w, h, m] = [2, 37, 5, 11, 19];
     let [ci, wi, hi, mi] = [c, w, h, m].map(|x| x as i64);
-    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 0.02)] {
+    let dtypes =
+        [(DType::F32, DType::F32, 1e-5), (DType::BF16, DType::BF16, 0.02), (DType::F32, DType::BF16, 0.02)];
+    for (from, dtype, tolerance) in dtypes {
         for with_bias in [false, true] {
-            let (mut bench, x, y) = factors(dtype, &[n * h * w * c], &[h * m]);
-            let a = operand(x, dtype, dtype, at(&[hi * wi * ci, 1, ci, 0, wi * ci]));
-            let b = operand(y, dtype, dtype, at(&[0, 0, 0, 1, mi]));
+            let (mut bench, x, y) = factors(from, &[n * h * w * c], &[h * m]);
+            let a = operand(x, from, dtype, at(&[hi * wi * ci, 1, ci, 0, wi * ci]));
+            let b = operand(y, from, dtype, at(&[0, 0, 0, 1, mi]));
             let mut program = Program::default();
             let mut value = producer(&mut program, dtype);
             if with_bias {

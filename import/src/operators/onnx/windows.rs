@@ -132,7 +132,10 @@ fn pooled_over<const N: usize, const LARGEST: bool>(call: &Call<'_>) -> Built {
     if call.node.outputs.len() > 1 {
         return Err("where the largest are is not known".into());
     }
-    let window = window_of::<N>(call, each(call, "kernel_size", 1)?)?;
+    // How many places it may have is asked where windows over a whole axis are none any more.
+    let (kernel, stride, dilation) =
+        (each(call, "kernel_size", 1)?, each(call, "stride", 1)?, each(call, "dilation", 1)?);
+    let window = Window { kernel, stride, padding: [0; N], dilation };
     let pads = pads(call, &x, &window)?;
     if !LARGEST && pads.iter().any(|[before, behind]| before != behind) {
         return Err("only padding that is the same on both sides is known".into());
