@@ -273,8 +273,13 @@ def compare(name, folder):
 
 def main():
     torch.set_num_threads(1)
+    names = sys.argv[1:] or [*MODELS]
+    if unknown := [name for name in names if name not in MODELS]:
+        raise SystemExit(f"there is no {', '.join(unknown)} among {', '.join(MODELS)}")
+    if "KERNFUSION" not in os.environ:
+        raise SystemExit("KERNFUSION says where our program is, such as target/release/kernfusion")
     failed = []
-    for name in sys.argv[1:] or MODELS:
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 print(f"{name}: {compare(name, Path(folder))}", flush=True)
@@ -282,7 +287,7 @@ def main():
                 failed.append(name)
                 print(f"{name}: FAILED: {reason}", flush=True)
     if failed:
-        raise SystemExit(f"{len(failed)} of {len(sys.argv[1:] or MODELS)} failed: {', '.join(failed)}")
+        raise SystemExit(f"{len(failed)} of {len(names)} failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
