@@ -2,10 +2,11 @@
 
     python bench_imported.py export NAME FOLDER      NAME.pt2, NAME.safetensors (inputs by name, and "target")
     python bench_imported.py check NAME FOLDER       how far our outputs are from PyTorch's, by the program KERNFUSION; fails above 1e-4
-    python bench_imported.py time NAME FOLDER [--work forward|train] [--compile] [--steps N] [--threads N] [--json FILE]
+    python bench_imported.py time NAME FOLDER [--by eager|compile|onnxruntime] [--work forward|train] [--steps N] [--threads N] [--json FILE]
 
 A forward step gives the outputs of an evaluating model without gradients. A training step is the cross-entropy of the first output and
 "target" (the mean square where that has floats), its gradients and AdamW. Inputs are those of the file, the same in each step.
+onnxruntime runs what torch.onnx.export writes (NAME.onnx, kept in the folder) with all its optimizations; it does not train.
 Rows have the keys of `kernfusion bench --json`. imported.sh measures all of them beside ours, in turn.
 """
 
@@ -172,13 +173,31 @@ def check(name, folder):
         raise SystemExit(f"{name}: outputs are not PyTorch's")
 
 
-def measure(arguments):
-    torch.set_num_threads(arguments.threads)
-    model, _, _ = build(arguments.name)
+def onnxruntime_step(name, folder, threads, model, tensors):
+    """A forward step of onnxruntime, whose outputs are PyTorch's."""
+    import onnxruntime
+
+    file = folder / f"{name}.onnx"
+    if not file.exists():
+        torch.onnx.export(model, (), str(file), kwargs=tensors, dynamo=True, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    inputs = {given.name: tensors[given.name].numpy() for given in session.get_inputs()}
+    with torch.no_grad():
+        expected = outputs_of(model, tensors)[0]
+    worst = (torch.from_numpy(session.run(None, inputs)[0]) - expected).abs().max() / expected.abs().max()
+    if not worst <= 1e-4:
+        raise SystemExit(f"{name}: onnxruntime's output is {worst:.1e} from PyTorch's")
+    return lambda: session.run(None, inputs)
+
+
+def torch_step(arguments, model, tensors, target):
+    """A step of PyTorch, eager or compiled; a training step gives its loss."""
+    compiled = arguments.by == "compile"
     if hasattr(getattr(model, "config", None), "num_local_experts"):
         # Exported as a copy of an expert's matrix for each token, which torch.export needs; PyTorch is timed in what is fastest for it.
-        model.set_experts_implementation("grouped_mm" if arguments.compile else "eager")
-    tensors, target = read(arguments.name, arguments.folder)
+        model.set_experts_implementation("grouped_mm" if compiled else "eager")
 
     def first_output(inputs):
         return outputs_of(model, inputs)[0]
@@ -186,7 +205,7 @@ def measure(arguments):
     def loss(inputs, target):
         return loss_of(first_output(inputs), target)
 
-    if arguments.compile:
+    if compiled:
         first_output, loss = torch.compile(first_output), torch.compile(loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -201,14 +220,26 @@ def measure(arguments):
     def forward():
         first_output(tensors)
 
-    step = train if arguments.work == "train" else forward
+    return train if arguments.work == "train" else forward
+
+
+def measure(arguments):
+    torch.set_num_threads(arguments.threads)
+    model, _, _ = build(arguments.name)
+    tensors, target = read(arguments.name, arguments.folder)
+    if arguments.by == "onnxruntime":
+        step = onnxruntime_step(arguments.name, arguments.folder, arguments.threads, model, tensors)
+    else:
+        step = torch_step(arguments, model, tensors, target)
     seconds, losses = [], []
     for _ in range(arguments.warmup + arguments.steps):
         start = time.perf_counter()
-        losses.append(step())
+        value = step()
         seconds.append(time.perf_counter() - start)
+        losses.append(value if arguments.work == "train" else None)
     timed = sorted(seconds[arguments.warmup:])
-    return {"mode": "torch-compile" if arguments.compile else "torch-eager", "preset": arguments.name, "work": arguments.work,
+    mode = arguments.by if arguments.by == "onnxruntime" else f"torch-{arguments.by}"
+    return {"mode": mode, "preset": arguments.name, "work": arguments.work,
             "dtype": "f32", "device": "cpu", "threads": arguments.threads, "steps": arguments.steps,
             "median_step_s": timed[len(timed) // 2], "fastest_step_s": timed[0], "slowest_step_s": timed[-1],
             "first_step_s": seconds[0], "peak_rss_mib": peak_rss_mib(), "loss_first": losses[0], "loss_last": losses[-1],
@@ -221,7 +252,7 @@ def main():
     parser.add_argument("name", nargs="?", choices=[*MODELS])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--work", default="forward", choices=["forward", "train"])
-    parser.add_argument("--compile", action="store_true", help="torch.compile the step")
+    parser.add_argument("--by", default="eager", choices=["eager", "compile", "onnxruntime"], help="who runs the step")
     parser.add_argument("--steps", type=int, default=5, help="timed steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them, not timed")
     parser.add_argument("--threads", type=int, default=2)
@@ -231,6 +262,8 @@ def main():
         return print(*MODELS)
     if not arguments.folder:
         parser.error("a name and a folder are needed")
+    if arguments.by == "onnxruntime" and arguments.work == "train":
+        parser.error("onnxruntime does not train")
     if arguments.task == "check" and "KERNFUSION" not in os.environ:
         parser.error("check needs the path of our program in KERNFUSION")
     if arguments.task in ("export", "check"):

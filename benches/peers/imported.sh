@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Imported models against PyTorch: ours, eager and torch.compile in turn, round after round, forward and training, each in a fresh process.
 # Then one table of medians. Archives are exported and imported once and kept in the folder. A model whose outputs are not PyTorch's is not timed.
+# onnxruntime, if -v names it, runs forward steps, too.
 #
-#   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train"] [-v "ours eager compile"] [-s steps] [-r rounds]
-#                             [-t threads] [-o folder]
+#   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train"] [-v "ours eager compile onnxruntime"] [-s steps]
+#                             [-r rounds] [-t threads] [-o folder]
 #
 # Without -m all models of bench_imported.py. Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch and transformers).
 set -uo pipefail
@@ -16,7 +17,7 @@ while getopts "m:w:v:s:r:t:o:h" option; do
   case $option in
     m) models=$OPTARG ;; w) works=$OPTARG ;; v) peers=$OPTARG ;; s) steps=$OPTARG ;; r) rounds=$OPTARG ;;
     t) threads=$OPTARG ;; o) out=$OPTARG ;;
-    h) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) exit 2 ;;
   esac
 done
@@ -53,8 +54,7 @@ measure() { # peer, model, work, JSON file
       if [ "$3" = train ]; then loss=(--loss cross-entropy); fi
       if [ "$3" = train ] && [ "$2" = unet ]; then loss=(--loss mse); fi
       attempt "${4%.json}.log" "$ours" bench --program "$out/$2" --inputs "$out/$2.safetensors" --mode compiled ${loss[@]+"${loss[@]}"} "${common[@]}" ;;
-    eager) attempt "${4%.json}.log" "${bench[@]}" time "$2" "$out" --work "$3" "${common[@]}" ;;
-    compile) attempt "${4%.json}.log" "${bench[@]}" time "$2" "$out" --work "$3" --compile "${common[@]}" ;;
+    *) attempt "${4%.json}.log" "${bench[@]}" time "$2" "$out" --by "$1" --work "$3" "${common[@]}" ;;
   esac
 }
 
@@ -63,7 +63,9 @@ for ((round = 1; round <= rounds; round++)); do
     for model in $alike; do
       say "round $round of $rounds, $model, $work"
       mkdir -p "$out/runs/$model-$work"
-      for peer in $peers; do measure "$peer" "$model" "$work" "$out/runs/$model-$work/$round-$peer.json"; done
+      for peer in $peers; do
+        [ "$peer $work" = "onnxruntime train" ] || measure "$peer" "$model" "$work" "$out/runs/$model-$work/$round-$peer.json"
+      done
     done
   done
 done

@@ -2,7 +2,7 @@
 
     python imported_table.py DIR
 
-DIR holds `<model>-<work>/<round>-<peer>.json`. Times are medians over the rounds of each round's median; a ratio is PyTorch's time over ours, so
+DIR holds `<model>-<work>/<round>-<peer>.json`. Times are medians over the rounds of each round's median; a ratio is a peer's time over ours, so
 above 1 where ours is faster.
 """
 
@@ -11,7 +11,7 @@ import statistics
 import sys
 from pathlib import Path
 
-PEERS = ["ours", "eager", "compile"]
+PEERS = {"ours": "ours", "eager": "eager", "compile": "torch.compile", "onnxruntime": "onnxruntime"}
 
 
 def medians(folder):
@@ -26,15 +26,17 @@ def medians(folder):
 
 
 def main():
-    print("| model | work | kernels | ours ms | eager ms | torch.compile ms | eager / ours | torch.compile / ours |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|")
-    for folder in sorted(Path(sys.argv[1]).iterdir()):
-        times, kernels = medians(folder)
+    runs = {folder: medians(folder) for folder in sorted(Path(sys.argv[1]).iterdir())}
+    peers = [peer for peer in PEERS if any(peer in times for times, _ in runs.values())]
+    others = [peer for peer in peers if peer != "ours"]
+    print("| model | work | kernels |", *(f"{PEERS[peer]} ms |" for peer in peers), *(f"{PEERS[peer]} / ours |" for peer in others))
+    print("|---|---|--:|" + "--:|" * len(peers + others))
+    for folder, (times, kernels) in runs.items():
         if "ours" not in times:
             continue
         model, work = folder.name.rsplit("-", 1)
-        shown = [f"{times[peer]:.1f}" if peer in times else "-" for peer in PEERS]
-        ratios = [f"{times[peer] / times['ours']:.2f}" if peer in times else "-" for peer in PEERS[1:]]
+        shown = [f"{times[peer]:.1f}" if peer in times else "-" for peer in peers]
+        ratios = [f"{times[peer] / times['ours']:.2f}" if peer in times else "-" for peer in others]
         print(f"| {model} | {work} | {kernels} | {' | '.join(shown)} | {' | '.join(ratios)} |")
 
 

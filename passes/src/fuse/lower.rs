@@ -127,8 +127,8 @@ impl Candidate<'_> {
             let Op::Reduce(reduce) = &self.graph[node].op else { unreachable!("a reduction") };
             return Ok(Anchor::Reduced(node, reduce.clone()));
         }
-        let widest = self.members.iter().max_by_key(|&&m| (self.graph[m].ty.elements(), m));
-        Ok(Anchor::Result(*widest.expect("a kernel computes something")))
+        let widest = self.needed.iter().max_by_key(|&&m| (self.graph[m].ty.elements(), m));
+        Ok(Anchor::Result(*widest.expect("a kernel stores something")))
     }
 
     /// A batch of products that are added up to the matrices of a table.

@@ -26,6 +26,7 @@ mod memo;
 mod order;
 mod rematerialise;
 mod space;
+mod windows;
 mod writer;
 
 pub use kernfusion_ir::kernel::any_kernel;
@@ -507,20 +508,34 @@ impl<'a> Planner<'a> {
         {
             return Err("they go through memory in different orders");
         }
+        if windows::read_across(&kernel) && !windows::read_across(&b.kernel) {
+            return Err("a copy in the order of the reader takes less");
+        }
         if is_prologue {
             return Ok(Group { members, kernel });
         }
-        // A value for each row is computed once a row.
-        let domain = &kernel.domain;
-        let rows = domain.extent(0..domain.outer + domain.rows);
-        let of_rows = kernel.form == Form::Reduce && a.kernel.domain.points() == rows;
-        let points = if of_rows { rows } else { domain.points() };
-        let extra_points = points.saturating_sub(a.kernel.domain.points());
-        let saved = cost::moving(2 * self.graph[producer].ty.bytes());
-        if cost::computing(&a.kernel.region, extra_points) > saved && a.kernel.form == Form::Map {
+        if a.kernel.form == Form::Map && computed_again(a, b, &kernel) > self.saved(producer, a, &kernel) {
             return Err("computing it again for every element costs more than reading it");
         }
         Ok(Group { members, kernel })
+    }
+
+    /// Seconds that a merge of a map saves: those of a tensor to memory and back. Windows on a map behind a product save nothing, since the product
+    /// stores what the map makes of its result as it would store the result.
+    fn saved(&self, producer: ValueId, map: &Group, merged: &Kernel) -> f64 {
+        let bytes = self.graph[producer].ty.bytes();
+        let is_stored_by = |&read: &ValueId| {
+            self.is_contraction(read)
+                && self.graph[read].ty.bytes() == bytes
+                && !self.is_read_outside(read, &map.members)
+        };
+        let is_behind_product =
+            || map.members.iter().flat_map(|member| &self.reads[member]).any(is_stored_by);
+        if windows::are_in(merged, &map.kernel) && is_behind_product() {
+            0.0
+        } else {
+            cost::moving(2 * bytes)
+        }
     }
 
     fn finish(self) -> KernelGraph {
@@ -544,6 +559,20 @@ impl<'a> Planner<'a> {
         let kernels = self.groups.into_iter().flatten().map(|group| group.kernel).collect();
         assemble::assemble(self.graph, kernels, refusals)
     }
+}
+
+/// Seconds that a merged kernel takes for what a map computed once: for every point that reads it, and every place from which a window does.
+fn computed_again(map: &Group, reader: &Group, merged: &Kernel) -> f64 {
+    let points = |kernel: &Kernel| kernel.domain.points();
+    let rows = merged.domain.extent(0..merged.domain.outer + merged.domain.rows);
+    if merged.form == Form::Reduce && points(&map.kernel) == rows {
+        // A value for each row is computed once a row.
+        return 0.0;
+    }
+    let computing = |kernel: &Kernel| cost::computing(&kernel.region, points(kernel));
+    let more_points = points(merged).saturating_sub(points(&map.kernel));
+    let for_points = cost::computing(&map.kernel.region, more_points);
+    for_points.max(computing(merged) - computing(&map.kernel) - computing(&reader.kernel))
 }
 
 /// Which values are computed wherever they are read.

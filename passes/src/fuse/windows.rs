@@ -1,0 +1,37 @@
+//! Windows: a kernel that reads one tensor from many places around each point, as convolutions of single channels and pooling do.
+
+use kernfusion_ir::kernel::{BufferId, Form, Index, InstrKind, Kernel};
+use std::collections::BTreeMap;
+
+/// Places from which on they are a window. The rotation of positions reads up to four.
+const PLACES: usize = 5;
+
+/// Whether a merged kernel reads in windows what a map in it reads once.
+pub(super) fn are_in(merged: &Kernel, map: &Kernel) -> bool {
+    let (before, after) = (places(map, |_| true), places(merged, |_| true));
+    before.iter().any(|(buffer, count)| after.get(buffer).is_some_and(|places| *places >= PLACES * count))
+}
+
+/// Whether a map reads a window across its innermost axis, so that a copy in its own order takes less.
+pub(super) fn read_across(kernel: &Kernel) -> bool {
+    let axes = &kernel.domain.axes;
+    let Some(inner) = (0..axes.len()).rfind(|&axis| axes[axis] > 1) else { return false };
+    let moves_by_one = |index: &Index, axis: usize| axes[axis] > 1 && index.strides[axis].unsigned_abs() == 1;
+    let across = |index: &Index| {
+        index.strides[inner].unsigned_abs() > 1 && (0..inner).any(|axis| moves_by_one(index, axis))
+    };
+    kernel.form == Form::Map && places(kernel, across).values().any(|&places| places >= PLACES)
+}
+
+/// For each buffer the number of such loads from it.
+fn places(kernel: &Kernel, such: impl Fn(&Index) -> bool) -> BTreeMap<BufferId, usize> {
+    let mut places = BTreeMap::new();
+    for instr in &kernel.region.instrs {
+        if let InstrKind::Load { buffer, index, .. } = &instr.kind
+            && such(index)
+        {
+            *places.entry(*buffer).or_default() += 1;
+        }
+    }
+    places
+}
