@@ -52,22 +52,22 @@ pub(super) fn pooled_in<const N: usize, const LARGEST: bool>(
     let counts_padding = call.flag_or("count_include_pad", true)?;
     let is_ceiled = call.flag_or("ceil_mode", false)?;
     let mut x = x.clone();
-    for axis in 0..N {
-        let (extent, padding) = (x.shape()[axis + 2], window.padding[axis]);
-        if !is_over_all(extent, &window, axis, is_ceiled) {
-            continue;
-        }
-        // One window over the whole axis.
-        let along = [axis as isize + 2];
+    // One window over all of some axes, in one reduction.
+    let extent = |axis: usize| x.shape()[axis + 2];
+    let whole: Vec<usize> =
+        (0..N).filter(|&axis| is_over_all(extent(axis), &window, axis, is_ceiled)).collect();
+    let counted: usize =
+        whole.iter().map(|&axis| window.kernel[axis].min(extent(axis) + 2 * window.padding[axis])).product();
+    if !whole.is_empty() {
+        let along: Vec<isize> = whole.iter().map(|&axis| axis as isize + 2).collect();
         x = match (LARGEST, divisor) {
             (true, _) => x.max_keep(&along),
             (false, Some(_)) => x.sum_keep(&along),
             (false, None) if !counts_padding => x.mean_keep(&along),
-            (false, None) => {
-                let counted = window.kernel[axis].min(extent + 2 * padding);
-                x.sum_keep(&along) * (1.0 / counted as f64)
-            }
+            (false, None) => x.sum_keep(&along) * (1.0 / counted as f64),
         };
+    }
+    for axis in whole {
         (window.kernel[axis], window.stride[axis], window.padding[axis]) = (1, 1, 0);
     }
     let (x, window) = (&x, bounded(window)?);
@@ -143,6 +143,12 @@ fn resized<const N: usize>(call: &Call<'_>, name: &str, resampling: Resampling) 
     if x.rank() != N + 2 || shape.len() != N + 2 || x.ty().elements() == 0 {
         return Err(format!("only [batch, channels] and {N} axes are known"));
     }
+    if let Resampling::Parts = resampling {
+        // All axes of which one part is asked, in one reduction.
+        let whole: Vec<isize> =
+            (2..N + 2).filter(|&axis| shape[axis] == 1).map(|axis| axis as isize).collect();
+        x = if whole.is_empty() { x } else { x.mean_keep(&whole) };
+    }
     let factors = call.optional_numbers("scale_factors")?;
     for at in 0..N {
         let (extent, count) = (x.shape()[at + 2], shape[at + 2]);
@@ -186,9 +192,6 @@ fn places(x: &Tensor, axis: isize, count: usize) -> [Tensor; 2] {
 
 /// Part i reaches from ⌊i·extent/count⌋ to ⌈(i + 1)·extent/count⌉.
 fn parts(x: &Tensor, axis: isize, count: usize) -> Tensor {
-    if count == 1 {
-        return x.mean_keep(&[axis]);
-    }
     let extent = x.dim(axis) as f64;
     let [part, place] = places(x, axis, count);
     let start = (&part * extent / count as f64).floor();

@@ -149,10 +149,7 @@ impl Emitter<'_, '_, '_> {
 
     /// As [`bounds`](Self::bounds), of those that are the same throughout a run.
     pub(super) fn fixed_bounds(&mut self, guard: &[Bound]) -> Vec<(Walk, usize)> {
-        let looked_up =
-            |bound: &Bound| bound.coordinate.indirect.iter().any(|term| self.row.varies(term.value));
-        let fixed: Vec<_> =
-            guard.iter().filter(|bound| !self.row.moves(bound) && !looked_up(bound)).cloned().collect();
+        let fixed: Vec<_> = guard.iter().filter(|bound| !self.row.moves(bound)).cloned().collect();
         self.bounds(&fixed)
     }
 

@@ -3,7 +3,7 @@
 
 use super::contraction::{Factor, axis, element};
 use super::normalise::regroup;
-use super::row::{Row, Write, WriteMode};
+use super::row::{Row, WriteMode};
 use super::wide::Vectors;
 use super::{Lowering, schedule, tile};
 use kernfusion_codegen::CodegenError;
@@ -251,7 +251,7 @@ impl Lowering<'_> {
         }
         let groups = [domain.outer_axes(), domain.row_axes(), domain.column_axes()];
         let merged = regroup(&kernel, groups.map(Iterator::collect));
-        let writes: Vec<Write> = merged.stores.iter().map(|store| self.write(store)).collect();
+        let writes = self.writes(&merged);
         debug_assert!(writes.iter().all(|write| write.mode == WriteMode::Set));
         let axes = merged.domain.axes.clone();
         let fixed = axes.len() - 1;

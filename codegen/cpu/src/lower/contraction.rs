@@ -179,7 +179,7 @@ impl Lowering<'_> {
         };
         let (kernel, writes) = match &accumulated {
             Some(Accumulated { kernel, writes, .. }) => (kernel, writes.clone()),
-            None => (kernel, kernel.stores.iter().map(|store| self.write(store)).collect()),
+            None => (kernel, self.writes(kernel)),
         };
         let axes = kernel.domain.axes.clone();
         let fixed = axes.len() - 1;

@@ -17,6 +17,7 @@ mod builder;
 mod chain;
 mod contraction;
 mod emit;
+mod images;
 mod jit;
 mod load_store;
 mod nest;
@@ -235,11 +236,22 @@ impl Lowering<'_> {
         if reduces(&kernel.region, Direction::Rows) {
             return self.row_reduction(&kernel);
         }
-        let writes = kernel.stores.iter().map(|store| self.write(store)).collect();
         let inner = kernel.domain.axes.len() - 1;
         let in_order = scatters(&kernel) && !axes_without_collisions(&kernel)[inner];
         let whole = in_order || reduces(&kernel.region, Direction::Columns);
-        self.nest(&kernel, writes, None, whole)
+        let flat = images::flattened(&kernel).filter(|flat| self.is_wide(flat, !whole));
+        let kernel = flat.as_ref().unwrap_or(&kernel);
+        self.nest(kernel, self.writes(kernel), None, whole)
+    }
+
+    /// Whether all loops of a kernel are over whole vectors, and there are units for threads.
+    fn is_wide(&self, kernel: &Kernel, is_map: bool) -> bool {
+        let units: usize = kernel.domain.axes[..kernel.domain.outer].iter().product();
+        units >= FEWEST_UNITS && self.scheduled(kernel, self.writes(kernel), is_map).1.is_wide()
+    }
+
+    fn writes(&self, kernel: &Kernel) -> Vec<Write> {
+        kernel.stores.iter().map(|store| self.write(store)).collect()
     }
 
     fn write(&self, store: &kernfusion_ir::kernel::Store) -> Write {

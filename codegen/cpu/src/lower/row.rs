@@ -141,19 +141,23 @@ impl Row {
         self.region.instrs.iter().any(|instr| instr.dtype == DType::F64)
     }
 
-    /// Whether a bound, none of whose coordinates is looked up, is tested in loops: it varies along the inner axis, or loops walk the runs, so
-    /// that no pointer to zeros could stand for memory that is not there.
+    /// Whether a bound is tested in loops: it varies along the inner axis, or loops walk the runs, so that no pointer to zeros could stand for memory
+    /// that is not there.
     pub(super) fn moves(&self, bound: &Bound) -> bool {
-        self.runs_within || bound.coordinate.strides[self.inner()] != 0
+        let coordinate = &bound.coordinate;
+        self.runs_within || coordinate.strides[self.inner()] != 0 || self.is_looked_up(coordinate)
+    }
+
+    /// Whether a part of an index is a value that varies.
+    fn is_looked_up(&self, index: &Index) -> bool {
+        index.indirect.iter().any(|term| self.varies(term.value))
     }
 
     /// How an index under a guard walks the inner axis.
     pub(super) fn access(&self, index: &Index, guard: &[Bound]) -> Access {
-        let looked_up = |index: &Index| index.indirect.iter().any(|term| self.varies(term.value));
         let moves = |bound: &Bound| self.moves(bound);
-        let bounds_looked_up = guard.iter().any(|bound| looked_up(&bound.coordinate));
         match index.strides[self.inner()] {
-            _ if looked_up(index) || bounds_looked_up => Access::Scattered,
+            _ if self.is_looked_up(index) => Access::Scattered,
             1 if guard.iter().any(moves) => Access::Bounded,
             2 => Access::Alternate,
             _ if guard.iter().any(moves) => Access::Scattered,

@@ -6,7 +6,7 @@
 //!
 //! What comes before and after the columns of one row costs as much for two of them as for a hundred.
 
-use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
+use kernfusion_codegen::analysis::{indices_mut, operands_mut, reduces, scatters};
 use kernfusion_ir::kernel::{
     Direction, Domain, Form, Index, Instr, InstrKind, Kernel, Region, Scalar, Store,
 };
@@ -92,21 +92,8 @@ impl Columns {
 /// An instruction at one column, with its operands there.
 fn at_column(kind: &InstrKind, domain: &Domain, column: usize, of: impl Fn(Scalar) -> Scalar) -> InstrKind {
     let mut kind = kind.clone();
-    for index in indices_mut(&mut kind) {
-        fix(index, domain, column);
-        index.indirect.iter_mut().for_each(|term| term.value = of(term.value));
-    }
-    match &mut kind {
-        InstrKind::Random { seed, step, .. } => (*seed, *step) = (of(*seed), of(*step)),
-        InstrKind::Unary(_, x) | InstrKind::Cast(x) | InstrKind::Reduce(_, _, x) => *x = of(*x),
-        InstrKind::Binary(_, x, y) | InstrKind::Compare(_, x, y) => (*x, *y) = (of(*x), of(*y)),
-        InstrKind::Select(c, x, y) => (*c, *x, *y) = (of(*c), of(*x), of(*y)),
-        InstrKind::Constant(_)
-        | InstrKind::Coordinate(_)
-        | InstrKind::Load { .. }
-        | InstrKind::Producer(_)
-        | InstrKind::InRange(_) => {}
-    }
+    operands_mut(&mut kind).into_iter().for_each(|operand| *operand = of(*operand));
+    indices_mut(&mut kind).into_iter().for_each(|index| fix(index, domain, column));
     kind
 }
 

@@ -4,6 +4,7 @@ mod accesses;
 mod chains;
 mod contractions;
 mod executables;
+mod images;
 mod long_rows;
 mod maps;
 #[cfg(target_arch = "x86_64")]

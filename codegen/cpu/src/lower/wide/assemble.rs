@@ -39,6 +39,8 @@ const RUNS: Register = Register::RCX;
 const LEFT: Register = Register::RBX;
 const FIRST: Register = Register::R12;
 const LAST: Register = Register::R13;
+/// Where a function that has patterns keeps where they are.
+const PATTERNS: Register = Register::R14;
 
 /// Machine code, and the same as text.
 pub(super) struct Assembled {
@@ -109,7 +111,7 @@ struct Assembler<'p> {
 impl<'p> Assembler<'p> {
     /// First the loop over several vectors at a time, if there is one.
     fn function(&mut self, single: &'p Body, several: Option<&'p Body>) {
-        let saved = self.enter(single.program.runs.is_some());
+        let saved = self.enter(&single.program);
         for (at, &register) in POINTERS.iter().enumerate().take(single.program.pointers as usize) {
             self.load_pointer(register, at as u32);
         }
@@ -147,13 +149,17 @@ impl<'p> Assembler<'p> {
     }
 
     /// Puts the caller's registers on the stack that this function uses, and makes room for its frame.
-    fn enter(&mut self, has_runs: bool) -> Vec<Register> {
-        let mut saved = if has_runs { vec![LEFT, FIRST, LAST] } else { vec![] };
+    fn enter(&mut self, program: &LaneProgram) -> Vec<Register> {
+        let mut saved = if program.runs.is_some() { vec![LEFT, FIRST, LAST] } else { vec![] };
         saved.extend(self.frame.registers());
+        saved.extend((!program.patterns.is_empty()).then_some(PATTERNS));
         for &register in &saved {
             self.emit(Code::Push_r64, &[Place::Register(register)]);
         }
         self.open_frame();
+        if !program.patterns.is_empty() {
+            self.place_patterns(&program.patterns);
+        }
         saved
     }
 
@@ -341,6 +347,7 @@ impl<'p> Assembler<'p> {
             }
             Operand::Apart { .. } => unreachable!("a gather reads its memory itself"),
             Operand::Counter => Place::Register(Register::ESI),
+            Operand::Pattern { number, vector } => self.pattern(number, vector),
             Operand::LaneNumbers { first } => {
                 let numbers = (first..first + self.vectors.lanes()).collect();
                 self.data.insert(Label::LaneNumbers(first), numbers);

@@ -6,6 +6,7 @@
 
 mod assemble;
 mod codes;
+mod pattern;
 mod predicate;
 mod program;
 
@@ -19,9 +20,9 @@ use assemble::{assemble, fits};
 pub(super) use codes::Vectors;
 use cranelift::module::{FuncId, Linkage, Module};
 use cranelift::prelude::*;
-use kernfusion_ir::kernel::{Bound, Index, Instr, InstrKind, Scalar};
+use kernfusion_ir::kernel::{Bound, Index, Indirect, Instr, InstrKind, Scalar};
 use kernfusion_ir::{Binary, DType};
-use program::{At, LaneProgram, Lanes, RunSteps};
+use program::{At, LaneProgram, Lanes, RunSteps, Tested};
 use std::collections::{BTreeMap, HashMap};
 
 /// Shorter rows are not worth a call.
@@ -102,7 +103,7 @@ pub(super) fn record(row: &Row, steps: &Loop, inside: bool, vectors: Vectors) ->
         return None;
     }
     let recording = Recording { program: LaneProgram::new(vectors), pointers: vec![], scalars: vec![] };
-    let recorder = Recorder { row, inside, recording, values: BTreeMap::new(), firsts: vec![] };
+    let recorder = Recorder { row, inside, recording, values: BTreeMap::new(), coordinates: vec![] };
     let mut recording = recorder.record(steps)?;
     if let Some(axis) = row.run_within() {
         recording.program.runs = Some(recording.run_steps(row, axis)?);
@@ -163,8 +164,8 @@ struct Recorder<'r> {
     inside: bool,
     recording: Recording,
     values: BTreeMap<Scalar, Lanes>,
-    /// The first ones of coordinates.
-    firsts: Vec<(Index, Lanes)>,
+    /// Indices in lanes.
+    coordinates: Vec<(Index, Lanes)>,
 }
 
 /// The position of an item, which is added if it is new.
@@ -322,18 +323,45 @@ impl Recorder<'_> {
         }
     }
 
+    /// An index of a value, the one with this number, in each lane.
     fn coordinate(&mut self, value: Scalar, number: usize, index: &Index) -> Option<Lanes> {
-        if index.indirect.iter().any(|term| self.row.varies(term.value)) {
-            return None;
+        if let Some((_, known)) = self.coordinates.iter().find(|(known, _)| known == index) {
+            return Some(*known);
         }
-        let known = self.firsts.iter().find(|(known, _)| known == index).map(|&(_, first)| first);
-        let first = known.unwrap_or_else(|| {
-            let first = self.scalar(Parameter::First(value, number));
-            self.firsts.push((index.clone(), first));
-            first
-        });
-        let stride = index.strides[self.row.inner()] as u32;
-        Some(self.program().coordinates(first, stride))
+        let row = self.row;
+        let (varying, fixed): (Vec<Indirect>, Vec<Indirect>) =
+            index.indirect.iter().partition(|term| row.varies(term.value));
+        let first = match fixed.is_empty() && index.strides.iter().all(|&stride| stride == 0) {
+            true => Lanes::Constant(index.offset as u32),
+            false => self.scalar(Parameter::First(value, number)),
+        };
+        let stride = index.strides[row.inner()] as u32;
+        let mut lanes = self.program().coordinates(first, stride);
+        for term in &varying {
+            let looked_up = self.clamped(term)?;
+            lanes = match lanes {
+                Lanes::Constant(0) => looked_up,
+                lanes => self.program().binary(Binary::Add, DType::U32, looked_up, lanes)?,
+            };
+        }
+        self.coordinates.push((index.clone(), lanes));
+        Some(lanes)
+    }
+
+    /// `clamp(value, 0, limit − 1)·stride` of a value that varies.
+    fn clamped(&mut self, term: &Indirect) -> Option<Lanes> {
+        let (value, dtype) = (self.operand(term.value)?, self.instr(term.value).dtype);
+        let last = Lanes::Constant((term.limit as u32).wrapping_sub(1));
+        let program = self.program();
+        let value = match dtype {
+            DType::I32 => program.binary(Binary::Max, dtype, value, Lanes::Constant(0))?,
+            _ => value,
+        };
+        let value = program.binary(Binary::Min, dtype, value, last)?;
+        match term.stride {
+            1 => Some(value),
+            stride => program.binary(Binary::Mul, DType::U32, value, Lanes::Constant(stride as u32)),
+        }
     }
 
     /// Elements that lie equally far apart.
@@ -350,29 +378,31 @@ impl Recorder<'_> {
         self.program().gather(&bounds, row.region.instr(value).dtype, pointer, stride)
     }
 
-    /// Where a load begins, and its bounds that vary: their coordinates and extents. Where one of the others fails, the pointer is to zeros.
-    fn bounded(&mut self, value: Scalar, guard: &[Bound]) -> Option<(At, Vec<(Lanes, u32)>)> {
+    /// Where a load begins, and its bounds that vary. Where one of the others fails, the pointer is to zeros.
+    fn bounded(&mut self, value: Scalar, guard: &[Bound]) -> Option<(At, Tested)> {
         let (at, row) = (self.place(value, Pointer::Load), self.row);
         Some((at, self.tested(value, guard, |bound| row.moves(bound))?))
     }
 
-    /// The coordinates and extents of those of a value's bounds that lanes test.
-    fn tested(
-        &mut self,
-        value: Scalar,
-        bounds: &[Bound],
-        are: impl Fn(&Bound) -> bool,
-    ) -> Option<Vec<(Lanes, u32)>> {
-        let bounds = bounds.iter().enumerate().filter(|(_, bound)| are(bound));
-        let tested = bounds.map(|(number, bound)| {
+    /// How lanes test those of a value's bounds.
+    fn tested(&mut self, value: Scalar, bounds: &[Bound], are: impl Fn(&Bound) -> bool) -> Option<Tested> {
+        let bounds: Vec<_> = bounds.iter().enumerate().filter(|(_, bound)| are(bound)).collect();
+        if self.recording.program.vectors != Vectors::Eight {
+            let all: Vec<_> = bounds.iter().map(|(_, bound)| *bound).collect();
+            let pattern = pattern::of(self.row, &all).and_then(|bits| self.program().pattern(bits));
+            if pattern.is_some() {
+                return pattern;
+            }
+        }
+        let below = bounds.into_iter().map(|(number, bound)| {
             Some((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32))
         });
-        tested.collect()
+        below.collect::<Option<_>>().map(Tested::Below)
     }
 
     fn in_range(&mut self, value: Scalar, bounds: &[Bound]) -> Option<Lanes> {
-        let bounds = self.tested(value, bounds, |_| true)?;
-        (!bounds.is_empty()).then(|| self.program().within(&bounds))
+        let tested = self.tested(value, bounds, |_| true)?;
+        (!bounds.is_empty()).then(|| self.program().within(&tested))
     }
 
     fn elementwise(&mut self, instr: &Instr, operands: &[Lanes]) -> Option<Lanes> {

@@ -60,6 +60,15 @@ impl At {
     }
 }
 
+/// Which lanes bounds hold for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in super::super) enum Tested {
+    /// Those where each index is below its extent.
+    Below(Vec<(Lanes, u32)>),
+    /// Those of a pattern, by its number.
+    Pattern(u32),
+}
+
 /// What an instruction reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Operand {
@@ -82,6 +91,8 @@ pub(super) enum Operand {
     Counter,
     /// The lane's number, as bytes, from that of the first lane on.
     LaneNumbers { first: u8 },
+    /// The bits of a pattern, this many vectors behind the current position.
+    Pattern { number: u32, vector: u8 },
 }
 
 /// Half of the lanes.
@@ -171,8 +182,10 @@ pub(in super::super) struct LaneProgram {
     coordinates: Vec<(Lanes, u32, Lanes)>,
     /// What was tested last, of eight lanes.
     mask: Option<Lanes>,
-    /// The bounds whose lanes the mask has, if it has those of bounds.
-    tested: Vec<(Lanes, u32)>,
+    /// What the mask has the lanes of, if it is of bounds.
+    tested: Option<Tested>,
+    /// Bits for places within a run, sixteen in each word.
+    pub(super) patterns: Vec<Vec<u16>>,
     /// Values that were rounded to bf16, and what a write needs of each.
     narrow: Vec<(Lanes, Narrow)>,
 }
@@ -205,14 +218,15 @@ impl LaneProgram {
             lane_numbers: None,
             coordinates: vec![],
             mask: None,
-            tested: vec![],
+            tested: None,
+            patterns: vec![],
             narrow: vec![],
         }
     }
 
     fn push(&mut self, code: Code, target: ResultPlace, operands: &[Operand]) -> &mut LaneInstruction {
         if target == ResultPlace::Mask {
-            self.tested.clear();
+            self.tested = None;
         }
         self.steps.push(LaneInstruction::new(code, target, operands));
         self.steps.last_mut().expect("just pushed")
@@ -510,6 +524,7 @@ impl LaneProgram {
             Operand::Apart { pointer, stride, first } => {
                 Operand::Apart { pointer, stride, first: first + vector * lanes }
             }
+            Operand::Pattern { number, .. } => Operand::Pattern { number, vector },
             other @ (Operand::Lanes(_) | Operand::Slot(_) | Operand::Mask | Operand::Counter) => other,
         };
         let target = match step.target {

@@ -20,6 +20,7 @@ pub(super) enum Label {
     LaneNumbers(u8),
     /// Ones for each lane of a vector, then zeros.
     Rest,
+    Patterns,
 }
 
 /// A line of the function.

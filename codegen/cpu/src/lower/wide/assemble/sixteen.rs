@@ -2,8 +2,8 @@
 
 use super::super::codes::GATHER;
 use super::super::program::{Half, LaneInstruction, Lanes, Masking, Operand, ResultPlace};
-use super::Assembler;
 use super::encode::{Label, Place};
+use super::{Assembler, COUNTER, PATTERNS};
 use iced_x86::{Code, Register};
 
 /// The lanes that are left in the last iteration.
@@ -19,6 +19,24 @@ impl Assembler<'_> {
         self.emit(Code::Bts_rm32_r32, &[bits, rest]);
         self.emit(Code::Dec_rm32, &[bits]);
         self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(REST), bits]);
+    }
+
+    /// Puts patterns behind the code, those of a vector side by side, and their place into its register.
+    pub(super) fn place_patterns(&mut self, patterns: &[Vec<u16>]) {
+        let room = words_for(patterns.len());
+        let vectors = patterns[0].len();
+        let word = |at: usize| patterns.get(at % room).map_or(0, |pattern| pattern[at / room]);
+        let bytes = (0..vectors * room).flat_map(|at| word(at).to_le_bytes()).collect();
+        self.data.insert(Label::Patterns, bytes);
+        self.emit(Code::Lea_r64_m, &[Place::Register(PATTERNS), Place::Label(Label::Patterns)]);
+    }
+
+    /// The word of a pattern for a vector.
+    pub(super) fn pattern(&mut self, number: u32, vector: u8) -> Place {
+        // A vector's words lie behind those of the sixteen lanes before it.
+        let room = words_for(self.body.program.patterns.len());
+        let offset = (usize::from(vector) * room + number as usize) * 2;
+        Place::Memory(PATTERNS, Some((COUNTER, (room * 2 / 16) as u32)), offset as i32)
     }
 
     pub(super) fn step_of_sixteen(&mut self, step: &LaneInstruction) {
@@ -99,6 +117,11 @@ impl Assembler<'_> {
         self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(SPREAD), bits]);
         SPREAD
     }
+}
+
+/// The words that a vector has for this many patterns, so that the counter times 1, 2, 4 or 8 is where they are.
+fn words_for(patterns: usize) -> usize {
+    patterns.next_power_of_two().max(8)
 }
 
 /// The mask register of an instruction's vector.

@@ -3,12 +3,15 @@
 
 use super::super::codes::{AND, MAX_UNSIGNED, MIN_UNSIGNED, Operation, Vectors, XOR};
 use super::super::predicate;
-use super::{Constant, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace};
+use super::{Constant, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace, Tested};
 use iced_x86::Code;
 use kernfusion_ir::{Compare, DType};
 
 /// `mask ? x : y` by bits, as a table of three variables.
 const CHOOSE: u8 = 0xca;
+
+/// Patterns of a program at most: as many words for a vector as an address can step over.
+pub(in super::super) const MOST_PATTERNS: usize = 64;
 
 /// What is asked of two operands, lane by lane.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +49,7 @@ impl LaneProgram {
             }
             Vectors::Eight => {
                 let mask = self.tested_lanes(test, x, y);
-                self.tested.clear();
+                self.tested = None;
                 self.mask = Some(mask);
             }
         }
@@ -175,15 +178,37 @@ impl LaneProgram {
         self.mask()
     }
 
-    /// Where each index is below its extent, into the mask; the masking of a load of these lanes.
-    pub(super) fn test_within(&mut self, bounds: &[(Lanes, u32)]) -> Option<Masking> {
-        if self.tested != bounds {
-            for (number, &bound) in bounds.iter().enumerate() {
-                self.test_below(bound, number > 0);
+    /// A pattern of these bits; `None` if there are too many.
+    pub(in super::super) fn pattern(&mut self, bits: Vec<u16>) -> Option<Tested> {
+        let known = self.patterns.iter().position(|known| *known == bits);
+        let number = known.or_else(|| {
+            let is_room = self.patterns.len() < MOST_PATTERNS;
+            is_room.then(|| {
+                self.patterns.push(bits);
+                self.patterns.len() - 1
+            })
+        });
+        number.map(|number| Tested::Pattern(number as u32))
+    }
+
+    /// Where bounds hold, into the mask; the masking of a load of these lanes.
+    pub(super) fn test_bounds(&mut self, bounds: &Tested) -> Option<Masking> {
+        if self.tested.as_ref() != Some(bounds) {
+            match bounds {
+                Tested::Below(bounds) => {
+                    for (number, &bound) in bounds.iter().enumerate() {
+                        self.test_below(bound, number > 0);
+                    }
+                }
+                &Tested::Pattern(number) => {
+                    let bits = Operand::Pattern { number, vector: 0 };
+                    self.push(Code::VEX_Kmovw_kr_km16, ResultPlace::Mask, &[bits]);
+                }
             }
-            self.tested = bounds.to_vec();
+            self.tested = Some(bounds.clone());
         }
-        (!bounds.is_empty()).then_some(Masking::Zero)
+        let is_all = matches!(bounds, Tested::Below(bounds) if bounds.is_empty());
+        (!is_all).then_some(Masking::Zero)
     }
 
     /// Whether the index is below the extent, and, if asked, the mask was set before.
@@ -206,9 +231,9 @@ impl LaneProgram {
         }
     }
 
-    /// A mask of the lanes where each index is below its extent, of one at least.
-    pub(in super::super) fn within(&mut self, bounds: &[(Lanes, u32)]) -> Lanes {
-        self.test_within(bounds);
+    /// A mask of the lanes where bounds hold, of which there is one at least.
+    pub(in super::super) fn within(&mut self, bounds: &Tested) -> Lanes {
+        self.test_bounds(bounds);
         self.mask()
     }
 }

@@ -4,7 +4,7 @@ use super::super::codes::{
     ADD_INTEGERS, GATHER, LOAD, LOAD_16_BITS, LOAD_BYTES, LOAD_F16, LOAD_SIGNED_BYTES, MUL_INTEGERS,
     Operation, SHIFT_LEFT_BY, STORE, TO_F16, Vectors,
 };
-use super::{At, Constant, Half, LaneProgram, Lanes, Masking, Narrow, Operand, ResultPlace};
+use super::{At, Constant, Half, LaneProgram, Lanes, Masking, Narrow, Operand, ResultPlace, Tested};
 use iced_x86::Code;
 use kernfusion_ir::DType;
 
@@ -19,21 +19,16 @@ impl LaneProgram {
         self.read_masked(dtype, at, None)
     }
 
-    /// As [`read`](Self::read), where each index is below its extent; the memory of other lanes need not be there, and they are zero.
-    pub(in super::super) fn read_within(
-        &mut self,
-        bounds: &[(Lanes, u32)],
-        dtype: DType,
-        at: At,
-    ) -> Option<Lanes> {
-        let masking = self.test_within(bounds);
+    /// As [`read`](Self::read), where bounds hold; the memory of other lanes need not be there, and they are zero.
+    pub(in super::super) fn read_within(&mut self, bounds: &Tested, dtype: DType, at: At) -> Option<Lanes> {
+        let masking = self.test_bounds(bounds);
         self.read_masked(dtype, at, masking)
     }
 
     /// Every other element, under bounds as for [`read_within`](Self::read_within).
     pub(in super::super) fn read_alternate(
         &mut self,
-        bounds: &[(Lanes, u32)],
+        bounds: &Tested,
         dtype: DType,
         at: At,
     ) -> Option<Lanes> {
@@ -44,7 +39,7 @@ impl LaneProgram {
             Vectors::Sixteen(_) => Some(self.register(Lanes::Table(&ALTERNATE))),
             Vectors::Eight => None,
         };
-        let masking = self.test_within(bounds);
+        let masking = self.test_bounds(bounds);
         let [lower, upper] = [Half::Lower, Half::Upper].map(|half| {
             let from = Operand::Alternate { pointer: at.pointer, offset: at.offset, half };
             self.load(LOAD, from, masking)
@@ -64,7 +59,7 @@ impl LaneProgram {
     /// Elements `stride` apart, under bounds as for [`read_within`](Self::read_within); `None` if there is no code for them.
     pub(in super::super) fn gather(
         &mut self,
-        bounds: &[(Lanes, u32)],
+        bounds: &Tested,
         dtype: DType,
         pointer: u32,
         stride: i32,
@@ -74,14 +69,14 @@ impl LaneProgram {
         }
         let (none, places) = (self.register(Constant(0)), self.coordinates(Constant(0), stride as u32));
         let places = self.register(places);
-        let masking = self.test_within(bounds);
+        let masking = self.test_bounds(bounds);
         let mut operands = [none, places].map(Operand::Lanes).to_vec();
         operands.extend(self.mask_operand(masking));
         operands.push(Operand::Apart { pointer, stride, first: 0 });
         let (result, target) = self.fresh();
         let step = self.push(self.vectors.code(GATHER), target, &operands);
         (step.in_place, step.masking) = (true, masking.map(|_| Masking::Chosen));
-        self.tested.clear();
+        self.tested = None;
         Some(result)
     }
 
