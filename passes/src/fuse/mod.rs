@@ -321,11 +321,15 @@ impl<'a> Planner<'a> {
         self.merge_along_edges(|planner, producer, _| {
             clones.contains(producer) && !planner.is_product(producer)
         });
-        self.merge_along_edges(|planner, producer, consumer| {
-            !planner.is_product(producer)
-                && !planner.is_product(consumer)
-                && !planner.is_joined_operand(producer)
-        });
+        // Padding goes to its readers, windows mostly, rather than to what is padded, which may go to a product.
+        for is_padded in [false, true] {
+            self.merge_along_edges(|planner, producer, consumer| {
+                !planner.is_product(producer)
+                    && !planner.is_product(consumer)
+                    && !planner.is_joined_operand(producer)
+                    && (is_padded || !matches!(planner.graph[consumer].op, Op::Pad(_)))
+            });
+        }
         self.merge_chains();
         self.merge_along_edges(|planner, producer, _| !planner.is_joined_operand(producer));
         self.merge_along_edges(|_, _, _| true);
