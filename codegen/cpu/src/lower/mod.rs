@@ -276,7 +276,7 @@ impl Lowering<'_> {
         let (row, schedule) = self.scheduled(kernel, writes, chunk.is_none() && !whole);
         self.check_row(&row)?;
         let outer = domain.outer.min(row.fixed);
-        let nest = Nest::new(&row, &schedule, outer, chunk, whole);
+        let nest = Nest::new(&row, &schedule, outer, chunk, whole || schedule.knows_points());
         let slots = self.facts.dtypes.len();
         let function = nest::build(self.functions, &self.facts.name, &row, &schedule, &nest, slots)?;
         let capacity = nest.capacity(&row);
@@ -295,7 +295,10 @@ impl Lowering<'_> {
         let vectors = Vectors::of(self.isa);
         let row = |fixed| {
             let (region, axes) = (kernel.region.clone(), domain.axes.clone());
-            Row::new(region, writes.clone(), axes, fixed, self.facts.clobbered.clone())
+            let mut row = Row::new(region, writes.clone(), axes, fixed, self.facts.clobbered.clone());
+            // Transposed rows are cut into blocks.
+            row.is_uncut = fixed == 0 || !row.is_transposed(fixed - 1);
+            row
         };
         let plain = row(fixed);
         let takes_outer = is_map && plain.runs().is_empty() && domain.rows == 0 && domain.outer > 1;

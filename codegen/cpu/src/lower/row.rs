@@ -25,6 +25,8 @@ pub(super) struct Row {
     pub(super) inside: Vec<Scalar>,
     /// Whether loops over whole vectors walk the last axis of the runs themselves.
     pub(super) runs_within: bool,
+    /// Whether loops may begin at the first point of a run alone, so that they know which point each is.
+    pub(super) is_uncut: bool,
     varies: Vec<bool>,
 }
 
@@ -94,6 +96,7 @@ impl Row {
             clobbered,
             inside: vec![],
             runs_within: false,
+            is_uncut: false,
             varies: vec![],
         };
         for instr in &row.region.instrs {

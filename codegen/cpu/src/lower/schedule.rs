@@ -85,6 +85,11 @@ impl RowSchedule {
         self.loops.iter().zip(&self.wide).all(|(steps, wide)| steps.is_empty() || wide.is_some())
     }
 
+    /// Whether a loop knows which point is which, so that a run is not cut into pieces.
+    pub(super) fn knows_points(&self) -> bool {
+        self.wide.iter().flatten().any(WideLoop::knows_points)
+    }
+
     /// What each stage calls, and what its loop reads, computes, keeps and writes, in lines.
     pub(super) fn text(&self, row: &Row) -> String {
         let mut lines = vec![];

@@ -192,6 +192,11 @@ impl<'p> Assembler<'p> {
             let place = Place::Memory(PARAMETERS, None, (steps.pointers.len() * 8 + scalar * 4) as i32);
             self.emit(Code::Add_rm32_imm32, &[place, Place::Wide(step)]);
         }
+        let program = &self.body.program;
+        if program.pattern_runs > 1 {
+            let step = sixteen::pattern_bytes(program) / program.pattern_runs;
+            self.emit(Code::Add_rm64_imm32, &[Place::Register(PATTERNS), Place::Wide(step as i32)]);
+        }
         self.emit(Code::Dec_rm64, &[Place::Register(LEFT)]);
         self.jump(Code::Jne_rel32_64, Label::Run);
     }
@@ -335,7 +340,7 @@ impl<'p> Assembler<'p> {
         match *operand {
             Operand::Lanes(lanes) => self.value(lanes),
             Operand::Elements { pointer, size, offset } => self.elements(pointer, size, offset),
-            Operand::Alternate { pointer, offset, half } => {
+            Operand::Alternate { pointer, offset, half, .. } => {
                 let skipped = if half == Half::Upper { i32::from(self.vectors.lanes() - 1) * 4 } else { 0 };
                 self.elements(pointer, 2 * 4, offset + skipped)
             }

@@ -102,7 +102,8 @@ pub(super) fn record(row: &Row, steps: &Loop, inside: bool, vectors: Vectors) ->
     if row.axes[row.inner()] < SHORTEST && !reads_singly(row) {
         return None;
     }
-    let recording = Recording { program: LaneProgram::new(vectors), pointers: vec![], scalars: vec![] };
+    let mut recording = Recording { program: LaneProgram::new(vectors), pointers: vec![], scalars: vec![] };
+    recording.program.pattern_runs = pattern::runs(row);
     let recorder = Recorder { row, inside, recording, values: BTreeMap::new(), coordinates: vec![] };
     let mut recording = recorder.record(steps)?;
     if let Some(axis) = row.run_within() {
@@ -295,8 +296,8 @@ impl Recorder<'_> {
                     self.program().read_within(&bounds, instr.dtype, at)
                 }
                 Access::Alternate => {
-                    let (at, bounds) = self.bounded(value, guard)?;
-                    self.program().read_alternate(&bounds, instr.dtype, at)
+                    let (at, lower, upper) = self.bounded_by_halves(value, guard)?;
+                    self.program().read_alternate([&lower, &upper], instr.dtype, at)
                 }
             },
             InstrKind::Producer(_) => {
@@ -384,17 +385,37 @@ impl Recorder<'_> {
         Some((at, self.tested(value, guard, |bound| row.moves(bound))?))
     }
 
-    /// How lanes test those of a value's bounds.
-    fn tested(&mut self, value: Scalar, bounds: &[Bound], are: impl Fn(&Bound) -> bool) -> Option<Tested> {
-        let bounds: Vec<_> = bounds.iter().enumerate().filter(|(_, bound)| are(bound)).collect();
-        if self.recording.program.vectors != Vectors::Eight {
-            let all: Vec<_> = bounds.iter().map(|(_, bound)| *bound).collect();
-            let pattern = pattern::of(self.row, &all).and_then(|bits| self.program().pattern(bits));
-            if pattern.is_some() {
-                return pattern;
-            }
+    /// The same for every other element: bounds of both halves of the lanes, whose elements lie two apart if they are of patterns.
+    fn bounded_by_halves(&mut self, value: Scalar, guard: &[Bound]) -> Option<(At, Tested, Tested)> {
+        let (at, row) = (self.place(value, Pointer::Load), self.row);
+        let spread =
+            self.pattern(guard, |bound| row.moves(bound)).and_then(|bits| self.program().spread(&bits));
+        if let Some([lower, upper]) = spread {
+            return Some((at, lower, upper));
         }
-        let below = bounds.into_iter().map(|(number, bound)| {
+        let tested = self.below(value, guard, |bound| row.moves(bound))?;
+        Some((at, tested.clone(), tested))
+    }
+
+    /// How lanes test those of a value's bounds. One comparison takes no longer than a pattern.
+    fn tested(&mut self, value: Scalar, bounds: &[Bound], are: impl Fn(&Bound) -> bool) -> Option<Tested> {
+        let is_simple = bounds.iter().filter(|bound| are(bound)).count() == 1;
+        let bits = if is_simple { None } else { self.pattern(bounds, &are) };
+        let pattern = bits.and_then(|bits| self.program().pattern(bits));
+        pattern.or_else(|| self.below(value, bounds, are))
+    }
+
+    /// Where those of some bounds hold, if that is known before the loop runs.
+    fn pattern(&self, bounds: &[Bound], are: impl Fn(&Bound) -> bool) -> Option<Vec<u16>> {
+        let is_known = self.row.is_uncut && self.recording.program.vectors != Vectors::Eight;
+        let all: Vec<_> = bounds.iter().filter(|bound| are(bound)).collect();
+        is_known.then(|| pattern::of(self.row, &all))?
+    }
+
+    /// Comparisons of the coordinates of those of a value's bounds.
+    fn below(&mut self, value: Scalar, bounds: &[Bound], are: impl Fn(&Bound) -> bool) -> Option<Tested> {
+        let bounds = bounds.iter().enumerate().filter(|(_, bound)| are(bound));
+        let below = bounds.map(|(number, bound)| {
             Some((self.coordinate(value, number, &bound.coordinate)?, bound.extent as u32))
         });
         below.collect::<Option<_>>().map(Tested::Below)
@@ -491,6 +512,12 @@ impl WideLoop {
     /// What it computes with.
     pub(super) fn vectors(&self) -> Vectors {
         self.everywhere.program.vectors
+    }
+
+    /// Whether it has patterns, which are of points from the first one on.
+    pub(super) fn knows_points(&self) -> bool {
+        let mut all = std::iter::once(&self.everywhere).chain(&self.inside);
+        all.any(|recording| !recording.program.patterns.is_empty())
     }
 
     /// Whether a value's source is a parameter.

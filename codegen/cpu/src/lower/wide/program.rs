@@ -76,8 +76,9 @@ pub(super) enum Operand {
     Lanes(Lanes),
     /// Elements of `size` bytes at the current position, at an offset in bytes from where a pointer points.
     Elements { pointer: u32, size: u32, offset: i32 },
-    /// As many elements of four bytes as there are lanes, among which every other one of half of the lanes is.
-    Alternate { pointer: u32, offset: i32, half: Half },
+    /// As many elements of four bytes as there are lanes, among which every other one of half of the lanes is. The mask is of all lanes, or of these
+    /// elements if it is spread.
+    Alternate { pointer: u32, offset: i32, half: Half, is_spread: bool },
     /// Elements `stride` apart from where a pointer points: the last operand of a gather, before which is what absent elements are, how many
     /// elements away the others lie, counted from the pointer, and, of eight lanes under bounds, which are absent; `first` is the number of the first lane.
     Apart { pointer: u32, stride: i32, first: u8 },
@@ -186,6 +187,8 @@ pub(in super::super) struct LaneProgram {
     tested: Option<Tested>,
     /// Bits for places within a run, sixteen in each word.
     pub(super) patterns: Vec<Vec<u16>>,
+    /// How many runs these are for.
+    pub(super) pattern_runs: usize,
     /// Values that were rounded to bf16, and what a write needs of each.
     narrow: Vec<(Lanes, Narrow)>,
 }
@@ -220,6 +223,7 @@ impl LaneProgram {
             mask: None,
             tested: None,
             patterns: vec![],
+            pattern_runs: 1,
             narrow: vec![],
         }
     }
@@ -516,8 +520,8 @@ impl LaneProgram {
             Operand::Elements { pointer, size, offset } => {
                 Operand::Elements { pointer, size, offset: behind(offset, size) }
             }
-            Operand::Alternate { pointer, offset, half } => {
-                Operand::Alternate { pointer, offset: behind(offset, 2 * 4), half }
+            Operand::Alternate { pointer, offset, half, is_spread } => {
+                Operand::Alternate { pointer, offset: behind(offset, 2 * 4), half, is_spread }
             }
             Operand::Kept { pointer, offset } => Operand::Kept { pointer, offset: behind(offset, 4) },
             Operand::LaneNumbers { first } => Operand::LaneNumbers { first: first + vector * lanes },

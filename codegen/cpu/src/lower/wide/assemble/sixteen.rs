@@ -1,7 +1,7 @@
 //! Steps of sixteen lanes: what mask registers choose.
 
 use super::super::codes::GATHER;
-use super::super::program::{Half, LaneInstruction, Lanes, Masking, Operand, ResultPlace};
+use super::super::program::{Half, LaneInstruction, LaneProgram, Lanes, Masking, Operand, ResultPlace};
 use super::encode::{Label, Place};
 use super::{Assembler, COUNTER, PATTERNS};
 use iced_x86::{Code, Register};
@@ -49,11 +49,13 @@ impl Assembler<'_> {
         }
         let reads = step.operands.iter().find_map(|operand| match operand {
             Operand::Elements { .. } => Some(None),
-            Operand::Alternate { half, .. } => Some(Some(*half)),
+            Operand::Alternate { half, is_spread, .. } => Some((!is_spread).then_some(*half)),
             _ => None,
         });
         let writes = matches!(step.target, ResultPlace::Elements { .. } | ResultPlace::Kept { .. });
-        let in_tail = self.is_tail && (reads.is_some() || writes);
+        // A pattern has no lanes behind the end, and one that is spread none in order.
+        let is_of_pattern = |operand: &Operand| matches!(operand, Operand::Alternate { is_spread: true, .. });
+        let in_tail = self.is_tail && (reads.is_some() || writes) && !step.operands.iter().any(is_of_pattern);
         if in_tail && step.masking.is_some() {
             let [rest, mask] = [REST, mask_of(step)].map(Place::Register);
             self.emit(Code::VEX_Kandw_kr_kr_kr, &[mask, mask, rest]);
@@ -117,6 +119,11 @@ impl Assembler<'_> {
         self.emit(Code::VEX_Kmovw_kr_r32, &[Place::Register(SPREAD), bits]);
         SPREAD
     }
+}
+
+/// The bytes of a program's patterns.
+pub(super) fn pattern_bytes(program: &LaneProgram) -> usize {
+    program.patterns.first().map_or(0, |pattern| pattern.len() * words_for(program.patterns.len()) * 2)
 }
 
 /// The words that a vector has for this many patterns, so that the counter times 1, 2, 4 or 8 is where they are.

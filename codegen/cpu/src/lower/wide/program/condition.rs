@@ -191,6 +191,14 @@ impl LaneProgram {
         number.map(|number| Tested::Pattern(number as u32))
     }
 
+    /// Patterns of the elements of both halves of the lanes, which lie two apart; `None` if there are too many.
+    pub(in super::super) fn spread(&mut self, words: &[u16]) -> Option<[Tested; 2]> {
+        let spread = |byte: u16| (0..8).map(|bit| (byte >> bit & 1) << (2 * bit)).sum::<u16>();
+        let lower = words.iter().map(|word| spread(word & 0xff)).collect();
+        let upper = words.iter().map(|word| spread(word >> 8) << 1).collect();
+        Some([self.pattern(lower)?, self.pattern(upper)?])
+    }
+
     /// Where bounds hold, into the mask; the masking of a load of these lanes.
     pub(super) fn test_bounds(&mut self, bounds: &Tested) -> Option<Masking> {
         if self.tested.as_ref() != Some(bounds) {

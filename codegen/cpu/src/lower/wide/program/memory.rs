@@ -25,10 +25,11 @@ impl LaneProgram {
         self.read_masked(dtype, at, masking)
     }
 
-    /// Every other element, under bounds as for [`read_within`](Self::read_within).
+    /// Every other element, under bounds of both halves of the lanes: the same as for [`read_within`](Self::read_within), or patterns that are
+    /// [spread](Self::spread).
     pub(in super::super) fn read_alternate(
         &mut self,
-        bounds: &Tested,
+        bounds: [&Tested; 2],
         dtype: DType,
         at: At,
     ) -> Option<Lanes> {
@@ -39,11 +40,13 @@ impl LaneProgram {
             Vectors::Sixteen(_) => Some(self.register(Lanes::Table(&ALTERNATE))),
             Vectors::Eight => None,
         };
-        let masking = self.test_bounds(bounds);
-        let [lower, upper] = [Half::Lower, Half::Upper].map(|half| {
-            let from = Operand::Alternate { pointer: at.pointer, offset: at.offset, half };
+        let mut load = |half, bounds: &Tested| {
+            let is_spread = matches!(bounds, Tested::Pattern(_));
+            let masking = self.test_bounds(bounds);
+            let from = Operand::Alternate { pointer: at.pointer, offset: at.offset, half, is_spread };
             self.load(LOAD, from, masking)
-        });
+        };
+        let (lower, upper) = (load(Half::Lower, bounds[0]), load(Half::Upper, bounds[1]));
         let Some(table) = table else {
             let code = Code::VEX_Vshufps_ymm_ymm_ymmm256_imm8;
             let by_quarters = self.instruction(code, &[lower, upper], Some(EVEN_THEN_ODD));
