@@ -2,11 +2,11 @@
 
     python bench_imported.py export NAME FOLDER      NAME.pt2, NAME.safetensors (inputs by name, and "target")
     python bench_imported.py check NAME FOLDER       how far our outputs are from PyTorch's, by the program KERNFUSION; fails above 1e-4
-    python bench_imported.py time NAME FOLDER [--by eager|compile|onnxruntime] [--work forward|train] [--steps N] [--threads N] [--json FILE]
+    python bench_imported.py time NAME FOLDER [--by eager|compile|onnxruntime|tract] [--work forward|train] [--steps N] [--threads N] [--json FILE]
 
 A forward step gives the outputs of an evaluating model without gradients. A training step is the cross-entropy of the first output and
 "target" (the mean square where that has floats), its gradients and AdamW. Inputs are those of the file, the same in each step.
-onnxruntime runs what torch.onnx.export writes (NAME.onnx, kept in the folder) with all its optimizations; it does not train.
+onnxruntime and tract run what torch.onnx.export writes (NAME.onnx, kept in the folder) with all their optimizations; they do not train.
 Rows have the keys of `kernfusion bench --json`. imported.sh measures all of them beside ours, in turn.
 """
 
@@ -173,23 +173,48 @@ def check(name, folder):
         raise SystemExit(f"{name}: outputs are not PyTorch's")
 
 
-def onnxruntime_step(name, folder, threads, model, tensors):
-    """A forward step of onnxruntime, whose outputs are PyTorch's."""
-    import onnxruntime
-
+def onnx_file(name, folder, model, tensors):
+    """What torch.onnx.export makes of a model, kept in the folder."""
     file = folder / f"{name}.onnx"
     if not file.exists():
         torch.onnx.export(model, (), str(file), kwargs=tensors, dynamo=True, verbose=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    inputs = {given.name: tensors[given.name].numpy() for given in session.get_inputs()}
+    return file
+
+
+def judge(name, peer, output, model, tensors):
+    """A peer whose first output is not PyTorch's is not timed."""
     with torch.no_grad():
         expected = outputs_of(model, tensors)[0]
-    worst = (torch.from_numpy(session.run(None, inputs)[0]) - expected).abs().max() / expected.abs().max()
+    worst = (output - expected).abs().max() / expected.abs().max()
     if not worst <= 1e-4:
-        raise SystemExit(f"{name}: onnxruntime's output is {worst:.1e} from PyTorch's")
+        raise SystemExit(f"{name}: the output of {peer} is {worst:.1e} from PyTorch's")
+
+
+def onnxruntime_step(arguments, model, tensors):
+    """A forward step of onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = arguments.threads
+    file = onnx_file(arguments.name, arguments.folder, model, tensors)
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    inputs = {given.name: tensors[given.name].numpy() for given in session.get_inputs()}
+    judge(arguments.name, "onnxruntime", torch.from_numpy(session.run(None, inputs)[0]), model, tensors)
     return lambda: session.run(None, inputs)
+
+
+def tract_row(arguments, model, tensors):
+    """What the program of rust/ measures of tract, named by PEERS."""
+    file = onnx_file(arguments.name, arguments.folder, model, tensors)
+    with tempfile.TemporaryDirectory() as scratch:
+        outputs, row = f"{scratch}/outputs.safetensors", Path(scratch, "row.json")
+        command = [os.environ["PEERS"], "onnx", file, "--inputs", arguments.folder / f"{arguments.name}.safetensors", "--outputs", outputs,
+                   "--json", row]
+        command += [f"--{key}={getattr(arguments, key)}" for key in ["steps", "warmup", "threads"]]
+        if subprocess.run(command).returncode:
+            raise SystemExit(f"{arguments.name}: tract does not run it")
+        judge(arguments.name, "tract", load_file(outputs)["output.0"], model, tensors)
+        return json.loads(row.read_text())["results"][0] | {"preset": arguments.name}
 
 
 def torch_step(arguments, model, tensors, target):
@@ -227,8 +252,10 @@ def measure(arguments):
     torch.set_num_threads(arguments.threads)
     model, _, _ = build(arguments.name)
     tensors, target = read(arguments.name, arguments.folder)
+    if arguments.by == "tract":
+        return tract_row(arguments, model, tensors)
     if arguments.by == "onnxruntime":
-        step = onnxruntime_step(arguments.name, arguments.folder, arguments.threads, model, tensors)
+        step = onnxruntime_step(arguments, model, tensors)
     else:
         step = torch_step(arguments, model, tensors, target)
     seconds, losses = [], []
@@ -252,7 +279,7 @@ def main():
     parser.add_argument("name", nargs="?", choices=[*MODELS])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--work", default="forward", choices=["forward", "train"])
-    parser.add_argument("--by", default="eager", choices=["eager", "compile", "onnxruntime"], help="who runs the step")
+    parser.add_argument("--by", default="eager", choices=["eager", "compile", "onnxruntime", "tract"], help="who runs the step")
     parser.add_argument("--steps", type=int, default=5, help="timed steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them, not timed")
     parser.add_argument("--threads", type=int, default=2)
@@ -262,8 +289,10 @@ def main():
         return print(*MODELS)
     if not arguments.folder:
         parser.error("a name and a folder are needed")
-    if arguments.by == "onnxruntime" and arguments.work == "train":
-        parser.error("onnxruntime does not train")
+    if arguments.by in ("onnxruntime", "tract") and arguments.work == "train":
+        parser.error(f"{arguments.by} does not train")
+    if arguments.by == "tract" and "PEERS" not in os.environ:
+        parser.error("tract needs the path of the program of benches/peers/rust in PEERS")
     if arguments.task == "check" and "KERNFUSION" not in os.environ:
         parser.error("check needs the path of our program in KERNFUSION")
     if arguments.task in ("export", "check"):

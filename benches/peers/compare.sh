@@ -7,8 +7,9 @@
 #                            [-r rounds] [-t threads] [-a "default tuned"] [-v "ours eager compile"] [-o folder]
 #
 # -v says which peers run: ours (compiled and eager), eager and compile (PyTorch with scaled_dot_product_attention),
-# written (PyTorch eager with attention written out). bf16 is autocast for PyTorch.
-# Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch).
+# written (PyTorch eager with attention written out), candle and burn (benches/peers/rust, in f32, with glibc's allocator as it is).
+# bf16 is autocast for PyTorch.
+# Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch), PEERS (the binary of benches/peers/rust).
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,7 +20,7 @@ while getopts "p:w:d:s:r:t:a:v:o:h" option; do
   case $option in
     p) preset=$OPTARG ;; w) work=$OPTARG ;; d) dtypes=$OPTARG ;; s) steps=$OPTARG ;; r) rounds=$OPTARG ;;
     t) threads=$OPTARG ;; a) allocators=$OPTARG ;; v) peers=$OPTARG ;; o) out=$OPTARG ;;
-    h) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    h) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) exit 2 ;;
   esac
 done
@@ -31,10 +32,11 @@ known() { # flag, allowed words, words
   done
 }
 # shellcheck disable=SC2086 # lists of words
-{ known -d "f32 bf16" $dtypes; known -a "default tuned" $allocators; known -v "ours eager written compile" $peers; }
+{ known -d "f32 bf16" $dtypes; known -a "default tuned" $allocators; known -v "ours eager written compile candle burn" $peers; }
 
 ours=${KERNFUSION:-$root/target/release/kernfusion}
 python=${PYTHON:-$root/target/peers/bin/python}
+of_rust=${PEERS:-$here/rust/target/release/kernfusion-peers}
 [ -n "${PYTHON:-}" ] || [ -x "$python" ] || python=python3
 out=${out:-$root/target/peers-runs/$preset-$work-$(date +%Y%m%d-%H%M%S)}
 mkdir -p "$out" || exit 1
@@ -96,8 +98,18 @@ run_torch() { # dtype, allocator, JSON file, peer, flags...
     --steps "$steps" --threads "$threads" --allocator "$allocator" --json "$json" "$@"
 }
 
+run_rust() { # dtype, allocator, JSON file, peer
+  [ "$1 $2" = "f32 default" ] || return
+  if [ -x "$of_rust" ]; then
+    measure "$4" "$3" "$of_rust" bench "$4" --preset "$preset" --work "$work" --steps "$steps" --threads "$threads" --json "$3"
+  else
+    skip "$4" "no $of_rust (cargo build --release in benches/peers/rust, or set PEERS)"
+  fi
+}
+
 run_peer() { # peer, dtype, allocator, JSON file
   case $1 in
+    candle | burn) run_rust "$2" "$3" "$4" "$1"; return ;;
     ours) [ $have_ours = yes ] && run_ours "$2" "$3" "$4"; return ;;
   esac
   [ $have_torch = yes ] || return

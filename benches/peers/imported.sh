@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Imported models against PyTorch: ours, eager and torch.compile in turn, round after round, forward and training, each in a fresh process.
 # Then one table of medians. Archives are exported and imported once and kept in the folder. A model whose outputs are not PyTorch's is not timed.
-# onnxruntime, if -v names it, runs forward steps, too.
+# onnxruntime and tract, if -v names them, run forward steps, too.
 #
-#   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train"] [-v "ours eager compile onnxruntime"] [-s steps]
-#                             [-r rounds] [-t threads] [-o folder]
+#   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train"] [-v "ours eager compile onnxruntime tract"]
+#                             [-s steps] [-r rounds] [-t threads] [-o folder]
 #
-# Without -m all models of bench_imported.py. Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch and transformers).
+# Without -m all models of bench_imported.py. Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch and
+# transformers), PEERS (the binary of benches/peers/rust, for tract).
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,7 +18,7 @@ while getopts "m:w:v:s:r:t:o:h" option; do
   case $option in
     m) models=$OPTARG ;; w) works=$OPTARG ;; v) peers=$OPTARG ;; s) steps=$OPTARG ;; r) rounds=$OPTARG ;;
     t) threads=$OPTARG ;; o) out=$OPTARG ;;
-    h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    h) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) exit 2 ;;
   esac
 done
@@ -64,7 +65,10 @@ for ((round = 1; round <= rounds; round++)); do
       say "round $round of $rounds, $model, $work"
       mkdir -p "$out/runs/$model-$work"
       for peer in $peers; do
-        [ "$peer $work" = "onnxruntime train" ] || measure "$peer" "$model" "$work" "$out/runs/$model-$work/$round-$peer.json"
+        case "$peer $work" in
+          "onnxruntime train" | "tract train") ;;
+          *) measure "$peer" "$model" "$work" "$out/runs/$model-$work/$round-$peer.json" ;;
+        esac
       done
     done
   done

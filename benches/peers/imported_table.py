@@ -11,7 +11,7 @@ import statistics
 import sys
 from pathlib import Path
 
-PEERS = {"ours": "ours", "eager": "eager", "compile": "torch.compile", "onnxruntime": "onnxruntime"}
+PEERS = {"ours": "ours", "eager": "eager", "compile": "torch.compile", "onnxruntime": "onnxruntime", "tract": "tract"}
 
 
 def medians(folder):

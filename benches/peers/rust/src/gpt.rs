@@ -58,7 +58,13 @@ impl Preset {
             Preset::Tiny => (plain(64, 4, 4, 128), 12),
             Preset::Thesis => (plain(256, 6, 6, 384), 64),
             Preset::Gpt2Small => {
-                let gpt2 = Shape { vocabulary: 50257, qkv_bias: true, tied: true, gelu: "tanh".into(), ..plain(1024, 12, 12, 768) };
+                let gpt2 = Shape {
+                    vocabulary: 50257,
+                    qkv_bias: true,
+                    tied: true,
+                    gelu: "tanh".into(),
+                    ..plain(1024, 12, 12, 768)
+                };
                 (gpt2, 1)
             }
         }
@@ -98,7 +104,11 @@ pub(crate) struct Windows {
 impl Windows {
     pub(crate) fn drawn(random: &mut Tokens, batch: usize, context: usize) -> Windows {
         let rows: Vec<Vec<u32>> = (0..batch).map(|_| random.take(context + 1)).collect();
-        Windows { batch, x: rows.iter().flat_map(|row| &row[..context]).copied().collect(), y: rows.iter().flat_map(|row| &row[1..]).copied().collect() }
+        Windows {
+            batch,
+            x: rows.iter().flat_map(|row| &row[..context]).copied().collect(),
+            y: rows.iter().flat_map(|row| &row[1..]).copied().collect(),
+        }
     }
 }
 
@@ -136,7 +146,10 @@ pub(crate) fn random_parameters(shape: &Shape) -> Parameters {
 
 fn shapes(shape: &Shape) -> Vec<(String, Vec<usize>)> {
     let width = shape.width;
-    let mut shapes = vec![("wte.weight".into(), vec![shape.vocabulary, width]), ("wpe.weight".into(), vec![shape.context, width])];
+    let mut shapes = vec![
+        ("wte.weight".into(), vec![shape.vocabulary, width]),
+        ("wpe.weight".into(), vec![shape.context, width]),
+    ];
     let norm = |name: String, shapes: &mut Vec<(String, Vec<usize>)>| {
         shapes.extend(["weight", "bias"].map(|part| (format!("{name}.{part}"), vec![width])));
     };
@@ -144,7 +157,12 @@ fn shapes(shape: &Shape) -> Vec<(String, Vec<usize>)> {
         let name = |part: &str| format!("blocks.{layer}.{part}");
         norm(name("ln1"), &mut shapes);
         norm(name("ln2"), &mut shapes);
-        let linears = [("attn.qkv", 3 * width, width, shape.qkv_bias), ("attn.proj", width, width, true), ("mlp.up", 4 * width, width, true), ("mlp.down", width, 4 * width, true)];
+        let linears = [
+            ("attn.qkv", 3 * width, width, shape.qkv_bias),
+            ("attn.proj", width, width, true),
+            ("mlp.up", 4 * width, width, true),
+            ("mlp.down", width, 4 * width, true),
+        ];
         for (part, rows, columns, biased) in linears {
             shapes.push((name(part) + ".weight", vec![rows, columns]));
             if biased {
@@ -172,9 +190,22 @@ impl Replay {
     pub(crate) fn read(path: &Path) -> Result<Replay> {
         let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
         let (_, header) = SafeTensors::read_metadata(&bytes)?;
-        let text = |key: &str| header.metadata().as_ref().and_then(|metadata| metadata.get(key)).ok_or(anyhow!("the fixture does not say its {key}"));
+        let text = |key: &str| {
+            header
+                .metadata()
+                .as_ref()
+                .and_then(|metadata| metadata.get(key))
+                .ok_or(anyhow!("the fixture does not say its {key}"))
+        };
         let file = SafeTensors::deserialize(&bytes)?;
-        let words = |name: &str| -> Result<Vec<[u8; 4]>> { Ok(file.tensor(name)?.data().chunks_exact(4).map(|word| word.try_into().expect("four bytes")).collect()) };
+        let words = |name: &str| -> Result<Vec<[u8; 4]>> {
+            Ok(file
+                .tensor(name)?
+                .data()
+                .chunks_exact(4)
+                .map(|word| word.try_into().expect("four bytes"))
+                .collect())
+        };
         let mut parameters = Parameters::new();
         for (name, view) in file.tensors() {
             if let Some(parameter) = name.strip_prefix("param.").filter(|_| view.dtype() == Dtype::F32) {

@@ -45,7 +45,10 @@ impl Gpt {
         };
         let matrix = |name: &str| -> Result<Tensor<2>> {
             let parameter = get(name)?;
-            Ok(Tensor::from_data(TensorData::new(parameter.elements.clone(), [parameter.shape[0], parameter.shape[1]]), device))
+            Ok(Tensor::from_data(
+                TensorData::new(parameter.elements.clone(), [parameter.shape[0], parameter.shape[1]]),
+                device,
+            ))
         };
         let linear = |name: String| -> Result<Linear> {
             // Burn has a weight as [in, out].
@@ -54,7 +57,10 @@ impl Gpt {
             let rows = Tensor::from_data(weight.into_data(), device);
             let mut linear = LinearConfig::new(inputs, outputs).with_bias(false).init(device);
             linear.weight = Param::from_tensor(rows);
-            linear.bias = parameters.contains_key(&format!("{name}.bias")).then(|| vector(format!("{name}.bias"))).transpose()?;
+            linear.bias = parameters
+                .contains_key(&format!("{name}.bias"))
+                .then(|| vector(format!("{name}.bias")))
+                .transpose()?;
             Ok(linear)
         };
         let norm = |name: String| -> Result<LayerNorm> {
@@ -103,7 +109,8 @@ impl Gpt {
 
     fn attention(&self, block: &Block, x: Tensor<3>, cache: Option<&mut Cache>) -> Tensor<3> {
         let [batch, length, width] = x.dims();
-        let qkv = block.qkv.forward(x).reshape([batch, length, 3 * self.heads, width / self.heads]).swap_dims(1, 2);
+        let qkv =
+            block.qkv.forward(x).reshape([batch, length, 3 * self.heads, width / self.heads]).swap_dims(1, 2);
         let part = |number: usize| qkv.clone().narrow(1, number * self.heads, self.heads);
         let (q, mut k, mut v) = (part(0), part(1), part(2));
         if let Some(cache) = cache {
@@ -143,7 +150,11 @@ impl Trained {
     pub(crate) fn new(shape: &Shape, parameters: &Parameters, training: bool) -> Result<Trained> {
         let device = if training { Device::flex().autodiff() } else { Device::flex() };
         let settings = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.01);
-        Ok(Trained { gpt: Some(Gpt::new(shape, parameters, &device)?), optimizer: training.then(|| settings.init()), device })
+        Ok(Trained {
+            gpt: Some(Gpt::new(shape, parameters, &device)?),
+            optimizer: training.then(|| settings.init()),
+            device,
+        })
     }
 }
 
@@ -174,8 +185,18 @@ pub(crate) struct Cached {
 
 impl Cached {
     pub(crate) fn new(shape: &Shape, parameters: &Parameters) -> Result<Cached> {
-        let device = Device::flex();
-        Ok(Cached { gpt: Gpt::new(shape, parameters, &device)?, caches: vec![None; shape.layers], read: 0, device })
+        let (device, mut shape, mut parameters) = (Device::flex(), shape.clone(), parameters.clone());
+        if shape.tied {
+            // A head of its own, as Burn has matrices: it would transpose the embedding for every token.
+            parameters.insert("head.weight".into(), parameters["wte.weight"].clone());
+            shape.tied = false;
+        }
+        Ok(Cached {
+            gpt: Gpt::new(&shape, &parameters, &device)?,
+            caches: vec![None; shape.layers],
+            read: 0,
+            device,
+        })
     }
 }
 

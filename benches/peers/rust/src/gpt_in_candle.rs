@@ -50,11 +50,17 @@ impl Gpt {
         let matrix = |weight: Tensor, bias: Option<Tensor>| -> Result<Matrix> {
             Ok(match int8 {
                 false => Matrix::Full(Linear::new(weight, bias)),
-                true => Matrix::Int8(QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?, bias),
+                true => {
+                    Matrix::Int8(QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?, bias)
+                }
             })
         };
-        let linear = |name: String| matrix(get(&format!("{name}.weight"))?, tensors.get(&format!("{name}.bias")).cloned());
-        let norm = |name: String| -> Result<LayerNorm> { Ok(LayerNorm::new(get(&format!("{name}.weight"))?, get(&format!("{name}.bias"))?, EPSILON)) };
+        let linear = |name: String| {
+            matrix(get(&format!("{name}.weight"))?, tensors.get(&format!("{name}.bias")).cloned())
+        };
+        let norm = |name: String| -> Result<LayerNorm> {
+            Ok(LayerNorm::new(get(&format!("{name}.weight"))?, get(&format!("{name}.bias"))?, EPSILON))
+        };
         let block = |layer: usize| -> Result<Block> {
             let name = |part: &str| format!("blocks.{layer}.{part}");
             Ok(Block {
@@ -80,7 +86,12 @@ impl Gpt {
     /// candle's fused norm has no gradient.
     fn norm(&self, norm: &LayerNorm, x: &Tensor) -> candle_core::Result<Tensor> {
         match self.training {
-            true => ops::layer_norm_slow(x, norm.weight(), norm.bias().expect("norms have a bias"), EPSILON as f32),
+            true => ops::layer_norm_slow(
+                x,
+                norm.weight(),
+                norm.bias().expect("norms have a bias"),
+                EPSILON as f32,
+            ),
             false => norm.forward(x),
         }
     }
@@ -89,7 +100,8 @@ impl Gpt {
     fn forward(&self, tokens: &Tensor, mut caches: Option<&mut [KvCache]>) -> candle_core::Result<Tensor> {
         let (batch, length) = tokens.dims2()?;
         let before = caches.as_ref().map_or(0, |caches| caches[0].k_cache().current_seq_len());
-        let embedded = self.wte.embedding(&tokens.flatten_all()?)?.reshape((batch, length, self.shape.width))?;
+        let embedded =
+            self.wte.embedding(&tokens.flatten_all()?)?.reshape((batch, length, self.shape.width))?;
         let mut x = embedded.broadcast_add(&self.wpe.narrow(0, before, length)?)?;
         for (layer, block) in self.blocks.iter().enumerate() {
             let cache = caches.as_mut().map(|caches| &mut caches[layer]);
@@ -101,11 +113,19 @@ impl Gpt {
         self.norm(&self.ln_f, &x)
     }
 
-    fn attention(&self, block: &Block, x: &Tensor, before: usize, cache: Option<&mut KvCache>) -> candle_core::Result<Tensor> {
+    fn attention(
+        &self,
+        block: &Block,
+        x: &Tensor,
+        before: usize,
+        cache: Option<&mut KvCache>,
+    ) -> candle_core::Result<Tensor> {
         let (batch, length, width) = x.dims3()?;
         let size = width / self.shape.heads;
         let qkv = block.qkv.forward(x)?;
-        let part = |number: usize| qkv.narrow(D::Minus1, number * width, width)?.reshape((batch, length, self.shape.heads, size));
+        let part = |number: usize| {
+            qkv.narrow(D::Minus1, number * width, width)?.reshape((batch, length, self.shape.heads, size))
+        };
         let (q, mut k, mut v) = (part(0)?, part(1)?, part(2)?);
         if let Some(cache) = cache {
             (k, v) = cache.append(&k.contiguous()?, &v.contiguous()?)?;
@@ -113,17 +133,33 @@ impl Gpt {
         let scale = 1.0 / (size as f64).sqrt();
         let mixed = match self.training {
             true => self.attention_with_gradients(&q, &k, &v, scale)?,
-            false => flash_attn::<f32>(&q.contiguous()?, &k, &v, scale as f32, AttnMask::Causal { kv_offset: before }, None, None)?,
+            false => flash_attn::<f32>(
+                &q.contiguous()?,
+                &k,
+                &v,
+                scale as f32,
+                AttnMask::Causal { kv_offset: before },
+                None,
+                None,
+            )?,
         };
         block.proj.forward(&mixed.transpose(1, 2)?.reshape((batch, length, width))?)
     }
 
     /// Attention written out, since that for CPUs has no gradient; `q`, `k`, `v` `[batch, length, heads, size]`, the result with heads before length.
-    fn attention_with_gradients(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f64) -> candle_core::Result<Tensor> {
+    fn attention_with_gradients(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        scale: f64,
+    ) -> candle_core::Result<Tensor> {
         let length = q.dim(1)?;
         let heads_first = |x: &Tensor| x.transpose(1, 2)?.contiguous();
         let scores = (heads_first(q)?.matmul(&heads_first(k)?.t()?)? * scale)?;
-        let future: Vec<f32> = (0..length * length).map(|place| if place % length > place / length { f32::NEG_INFINITY } else { 0.0 }).collect();
+        let future: Vec<f32> = (0..length * length)
+            .map(|place| if place % length > place / length { f32::NEG_INFINITY } else { 0.0 })
+            .collect();
         let scores = scores.broadcast_add(&Tensor::from_vec(future, (length, length), &Device::Cpu)?)?;
         ops::softmax(&scores, D::Minus1)?.matmul(&heads_first(v)?)
     }
@@ -137,14 +173,20 @@ pub(crate) struct Trained {
 impl Trained {
     pub(crate) fn new(shape: &Shape, parameters: &Parameters, training: bool) -> Result<Trained> {
         let variable = |(name, parameter): (&String, &crate::gpt::Parameter)| -> Result<(String, Var)> {
-            Ok((name.clone(), Var::from_slice(&parameter.elements, parameter.shape.as_slice(), &Device::Cpu)?))
+            Ok((
+                name.clone(),
+                Var::from_slice(&parameter.elements, parameter.shape.as_slice(), &Device::Cpu)?,
+            ))
         };
         let variables: BTreeMap<String, Var> = parameters.iter().map(variable).collect::<Result<_>>()?;
-        let seen = |variable: &Var| if training { variable.as_tensor().clone() } else { variable.as_detached_tensor() };
+        let seen = |variable: &Var| {
+            if training { variable.as_tensor().clone() } else { variable.as_detached_tensor() }
+        };
         let tensors = variables.iter().map(|(name, variable)| (name.clone(), seen(variable))).collect();
         let gpt = Gpt::new(shape, &tensors, training, false)?;
         let settings = ParamsAdamW { lr: 1e-3, ..ParamsAdamW::default() };
-        let optimizer = training.then(|| AdamW::new(variables.into_values().collect(), settings)).transpose()?;
+        let optimizer =
+            training.then(|| AdamW::new(variables.into_values().collect(), settings)).transpose()?;
         Ok(Trained { gpt, optimizer })
     }
 }
@@ -171,7 +213,10 @@ pub(crate) struct Cached {
 impl Cached {
     pub(crate) fn new(shape: &Shape, parameters: &Parameters, int8: bool) -> Result<Cached> {
         let tensor = |(name, parameter): (&String, &crate::gpt::Parameter)| -> Result<(String, Tensor)> {
-            Ok((name.clone(), Tensor::from_slice(&parameter.elements, parameter.shape.as_slice(), &Device::Cpu)?))
+            Ok((
+                name.clone(),
+                Tensor::from_slice(&parameter.elements, parameter.shape.as_slice(), &Device::Cpu)?,
+            ))
         };
         let tensors = parameters.iter().map(tensor).collect::<Result<_>>()?;
         let caches = (0..shape.layers).map(|_| KvCache::new(1, shape.context)).collect();

@@ -108,12 +108,28 @@ fn main() -> Result<()> {
     match command {
         Command::Check { by, fixture } => check(by, &fixture),
         Command::Bench { by, preset, work, int8, timing } => {
-            ensure!(!int8 || matches!(work, Work::Prefill | Work::Decode), "8-bit numbers are for reading: --work prefill or decode");
-            let row = Row { mode: by.name(), preset: preset.name(), dtype: if int8 { "int8" } else { "f32" }, threads, ..Row::default() };
+            ensure!(
+                !int8 || matches!(work, Work::Prefill | Work::Decode),
+                "8-bit numbers are for reading: --work prefill or decode"
+            );
+            let row = Row {
+                mode: by.name(),
+                preset: preset.name(),
+                dtype: if int8 { "int8" } else { "f32" },
+                threads,
+                ..Row::default()
+            };
             bench(by, preset, work, int8, &timing, row)
         }
         Command::Onnx { file, inputs, outputs, timing } => {
-            let row = Row { mode: "tract", preset: "onnx", work: "forward", dtype: "f32", threads, ..Row::default() };
+            let row = Row {
+                mode: "tract",
+                preset: "onnx",
+                work: "forward",
+                dtype: "f32",
+                threads,
+                ..Row::default()
+            };
             timing.write(onnx_in_tract::measure(&file, &inputs, &outputs, &timing, row)?)
         }
     }
@@ -162,7 +178,8 @@ fn bench(by: By, preset: Preset, work: Work, int8: bool, timing: &Timing, mut ro
             row.work = if work == Work::Train { "train" } else { "forward" };
             row.tokens = batch * shape.context;
             let mut peer = by.peer(&shape, &parameters, work == Work::Train)?;
-            let windows: Vec<_> = (0..timing.all_steps()).map(|_| Windows::drawn(&mut random, batch, shape.context)).collect();
+            let windows: Vec<_> =
+                (0..timing.all_steps()).map(|_| Windows::drawn(&mut random, batch, shape.context)).collect();
             timing.write(timing.measure(row, |step| peer.step(&windows[step]))?)
         }
         Work::Prefill => {

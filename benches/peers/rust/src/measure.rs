@@ -78,7 +78,9 @@ impl Timing {
     pub(crate) fn write(&self, row: Row) -> Result<()> {
         let document = serde_json::to_string_pretty(&Document { results: [row] })? + "\n";
         match &self.json {
-            Some(path) => std::fs::write(path, document).with_context(|| format!("writing {}", path.display())),
+            Some(path) => {
+                std::fs::write(path, document).with_context(|| format!("writing {}", path.display()))
+            }
             None => {
                 print!("{document}");
                 Ok(())

@@ -9,7 +9,10 @@ use tract_onnx::prelude::*;
 
 pub(crate) fn measure(file: &Path, inputs: &Path, outputs: &Path, timing: &Timing, row: Row) -> Result<Row> {
     set_default_executor(Executor::multithread(row.threads));
-    let model = onnx().model_for_path(file).with_context(|| format!("reading {}", file.display()))?.into_optimized()?;
+    let model = onnx()
+        .model_for_path(file)
+        .with_context(|| format!("reading {}", file.display()))?
+        .into_optimized()?;
     let bytes = std::fs::read(inputs).with_context(|| format!("reading {}", inputs.display()))?;
     let given = SafeTensors::deserialize(&bytes)?;
     let mut values: TVec<TValue> = tvec!();

@@ -1,10 +1,9 @@
-//! Patterns: where bounds hold, if that depends on the place within a run alone, or on the run of those that a loop walks, as bits that are known before
-//! the loop runs. Windows on
-//! [images](super::super::images) have as many of them as places.
+//! Patterns: where bounds hold, if that depends on the place within a run alone, or on which of the runs that a loop walks it is, as bits that are
+//! known before the loop runs. Windows on [images](super::super::images) have one for each of their places.
 
 use super::Row;
-use kernfusion_ir::Binary;
 use kernfusion_ir::kernel::{Bound, Index, InstrKind, Scalar};
+use kernfusion_ir::{Binary, DType};
 
 /// Vectors at most of which a program has patterns, so that they stay in L1.
 const VECTORS: usize = 256;
@@ -53,20 +52,25 @@ fn index_at(row: &Row, index: &Index, [run, point]: [i64; 2]) -> Option<i64> {
     Some(index.offset + of_run + index.strides[inner] * point + terms.sum::<Option<i64>>()?)
 }
 
-/// A whole number at a point of the run, as [images](super::super::images) compute them.
+/// A `u32` at a point of the run, as [images](super::super::images) compute them.
 fn value_at(row: &Row, value: Scalar, place: [i64; 2]) -> Option<i64> {
-    match &row.region.instr(value).kind {
-        InstrKind::Constant(number) => Some(number.value() as i64),
-        InstrKind::Coordinate(index) => index_at(row, index, place),
+    let instr = row.region.instr(value);
+    if instr.dtype != DType::U32 {
+        return None;
+    }
+    let number = match &instr.kind {
+        InstrKind::Constant(number) => number.value() as i64,
+        InstrKind::Coordinate(index) => index_at(row, index, place)?,
         InstrKind::Binary(op, x, y) => {
             let (x, y) = (value_at(row, *x, place)?, value_at(row, *y, place)?);
             match op {
-                Binary::Mul => Some(x * y),
-                Binary::Sub => Some(x - y),
-                Binary::Shr => Some(x >> y),
-                _ => None,
+                Binary::Mul => x.wrapping_mul(y),
+                Binary::Sub => x - y,
+                Binary::Shr if y < 32 => x >> y,
+                _ => return None,
             }
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some(i64::from(number as u32))
 }
