@@ -306,8 +306,9 @@ impl Tensor {
             return self.clone();
         }
         let flat = weight.reshape([weight.dim(0), weight.dim(1) * window.places()]);
-        // A window of one place multiplies channels where they lie.
-        if groups == 1 && window.places() > 1 && window.is_tiling(&self.shape()) {
+        // A window of one place multiplies channels where they lie; of one position these are a row.
+        let is_of_one = window.places() == 1 && self.shape()[2..].iter().product::<usize>() > 1;
+        if groups == 1 && !is_of_one && window.is_tiling(&self.shape()) {
             let (patches, shape) = window.tiles(self);
             return of_patches(&patches, &shape, &flat, bias);
         }
