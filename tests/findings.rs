@@ -37,6 +37,7 @@ fn what_was_wrong_once_is_right() {
         Check::Kernels,
         Check::Recompute,
         Check::Microbatches(2),
+        Check::Microbatches(4),
         Check::Bf16(Mode::Eager),
         Check::Bf16(Mode::Compiled),
         Check::Passes(kernfusion_passes::PIPELINE.iter().map(|pass| pass.name).collect()),

@@ -81,10 +81,11 @@ impl Classes {
         outputs.collect()
     }
 
-    /// The states of which each microbatch updates its rows, as the values that recurrent layers hand from step to step.
-    pub(super) fn states_with_rows(&self, graph: &Graph) -> Vec<ValueId> {
+    /// The states of which each microbatch updates its rows, as the values that recurrent layers hand from step to step, with the axis of these rows.
+    pub(super) fn states_with_rows(&self, graph: &Graph) -> BTreeMap<ValueId, usize> {
         let outputs = self.sliced_outputs(graph).into_iter().filter(|(output, _)| output.updates_state);
-        outputs.map(|(output, _)| graph.input(&output.name).expect("the verifier checked updates")).collect()
+        let state = |output: &Output| graph.input(&output.name).expect("the verifier checked updates");
+        outputs.map(|(output, axis)| (state(output), axis)).collect()
     }
 
     /// How the microbatches of an accumulated value are combined.
@@ -103,7 +104,11 @@ fn classify(
     microbatches: usize,
     accumulated: &BTreeSet<ValueId>,
 ) -> Result<Vec<Option<BatchDependence>>, (ValueId, &'static str)> {
-    let live = graph.needed(graph.outputs().iter().map(|output| output.value), |_| false);
+    // A state of which microbatches update their rows is there whoever reads it.
+    let outputs = graph.outputs().iter();
+    let updated =
+        outputs.filter(|output| output.updates_state).filter_map(|output| graph.input(&output.name));
+    let live = graph.needed(graph.outputs().iter().map(|output| output.value).chain(updated), |_| false);
     let mut dependences: Vec<Option<BatchDependence>> = Vec::with_capacity(graph.len());
     for id in graph.ids() {
         if !live[id.index()] {

@@ -54,7 +54,7 @@ pub(super) fn body(
     let outputs = dependences.sliced_outputs(graph);
     let sums = dependences.accumulated.iter().map(|&id| (id, Form::Share));
     let slices = outputs.iter().map(|(output, axis)| (output.value, Form::Slice(*axis)));
-    let states = dependences.states_with_rows(graph).into_iter().map(|id| (id, Form::Whole));
+    let states = dependences.states_with_rows(graph).into_keys().map(|id| (id, Form::Whole));
     let wanted = planner.wanted(sums.chain(slices).chain(states))?;
     planner.check_rows(&wanted)?;
     let mut new = Graph::new(format!("{}.body", graph.name));
@@ -178,7 +178,10 @@ impl Planner<'_> {
             for &form in forms {
                 let recipe = self.recipe(id, form)?;
                 let mut operands = self.graph[id].operands.iter().zip(recipe.forms());
-                if operands.any(|(operand, form)| *form == Form::Whole && states.contains(operand)) {
+                let is_of_others = |(operand, form): (&ValueId, &Form)| {
+                    states.get(operand).is_some_and(|&axis| *form != Form::Slice(axis))
+                };
+                if operands.any(is_of_others) {
                     return Err(refused(
                         self.graph,
                         id,

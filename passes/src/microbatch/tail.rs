@@ -17,7 +17,7 @@ pub(super) fn tail(graph: &Graph, dependences: &Classes) -> Result<Graph, Microb
         let state = graph.input(&output.name).expect("the verifier checked updates");
         wanted[state.index()] = true;
     }
-    if let Some(&state) = dependences.states_with_rows(graph).iter().find(|state| wanted[state.index()]) {
+    if let Some(state) = dependences.states_with_rows(graph).into_keys().find(|state| wanted[state.index()]) {
         return Err(refused(graph, state, "its rows are read after microbatches have updated them"));
     }
     let mut new = Graph::new(format!("{}.tail", graph.name));
