@@ -13,13 +13,7 @@ pub(super) fn reads_both_ways(kernel: &Kernel) -> bool {
     if !instrs.iter().any(|instr| matches!(instr.kind, InstrKind::Reduce(..))) {
         return false;
     }
-    let axes = &kernel.domain.axes;
-    let Some(inner) = (0..axes.len()).rfind(|&axis| axes[axis] > 1) else { return false };
-    let moves_by_one = |index: &Index, axis: usize| axes[axis] > 1 && index.strides[axis].unsigned_abs() == 1;
-    let along = |index: &Index| moves_by_one(index, inner);
-    let across = |index: &Index| {
-        index.strides[inner].unsigned_abs() > 1 && (0..inner).any(|axis| moves_by_one(index, axis))
-    };
+    let Some(walk) = Walk::of(kernel) else { return false };
     let buffers = |is: &dyn Fn(&Index) -> bool| -> BTreeSet<BufferId> {
         let loads = instrs.iter().filter_map(|instr| match &instr.kind {
             InstrKind::Load { buffer, index, .. } if is(index) => Some(*buffer),
@@ -27,5 +21,34 @@ pub(super) fn reads_both_ways(kernel: &Kernel) -> bool {
         });
         loads.collect()
     };
-    !buffers(&along).is_disjoint(&buffers(&across))
+    !buffers(&|index| walk.along(index)).is_disjoint(&buffers(&|index| walk.across(index)))
+}
+
+/// How loads of a kernel go through memory as it walks its innermost axis.
+pub(super) struct Walk<'k> {
+    axes: &'k [usize],
+    inner: usize,
+}
+
+impl<'k> Walk<'k> {
+    /// `None` if all axes have one element.
+    pub(super) fn of(kernel: &'k Kernel) -> Option<Walk<'k>> {
+        let axes = &kernel.domain.axes;
+        (0..axes.len()).rfind(|&axis| axes[axis] > 1).map(|inner| Walk { axes, inner })
+    }
+
+    fn moves_by_one(&self, index: &Index, axis: usize) -> bool {
+        self.axes[axis] > 1 && index.strides[axis].unsigned_abs() == 1
+    }
+
+    /// One element after the other.
+    fn along(&self, index: &Index) -> bool {
+        self.moves_by_one(index, self.inner)
+    }
+
+    /// In strides, where another axis goes from one element to the next.
+    pub(super) fn across(&self, index: &Index) -> bool {
+        index.strides[self.inner].unsigned_abs() > 1
+            && (0..self.inner).any(|axis| self.moves_by_one(index, axis))
+    }
 }

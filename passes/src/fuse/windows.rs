@@ -1,5 +1,6 @@
 //! Windows: a kernel that reads one tensor from many places around each point, as convolutions of single channels and pooling do.
 
+use super::both_ways::Walk;
 use kernfusion_ir::kernel::{BufferId, Form, Index, InstrKind, Kernel};
 use std::collections::BTreeMap;
 
@@ -14,13 +15,9 @@ pub(super) fn are_in(merged: &Kernel, map: &Kernel) -> bool {
 
 /// Whether a map reads a window across its innermost axis, so that a copy in its own order takes less.
 pub(super) fn read_across(kernel: &Kernel) -> bool {
-    let axes = &kernel.domain.axes;
-    let Some(inner) = (0..axes.len()).rfind(|&axis| axes[axis] > 1) else { return false };
-    let moves_by_one = |index: &Index, axis: usize| axes[axis] > 1 && index.strides[axis].unsigned_abs() == 1;
-    let across = |index: &Index| {
-        index.strides[inner].unsigned_abs() > 1 && (0..inner).any(|axis| moves_by_one(index, axis))
-    };
-    kernel.form == Form::Map && places(kernel, across).values().any(|&places| places >= PLACES)
+    let is_window =
+        |walk: Walk| places(kernel, |index| walk.across(index)).values().any(|&places| places >= PLACES);
+    kernel.form == Form::Map && Walk::of(kernel).is_some_and(is_window)
 }
 
 /// For each buffer the number of such loads from it.

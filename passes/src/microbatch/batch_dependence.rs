@@ -104,7 +104,7 @@ fn classify(
     microbatches: usize,
     accumulated: &BTreeSet<ValueId>,
 ) -> Result<Vec<Option<BatchDependence>>, (ValueId, &'static str)> {
-    // A state of which microbatches update their rows is there whoever reads it.
+    // A state that is updated is live even if nothing reads it.
     let outputs = graph.outputs().iter();
     let updated =
         outputs.filter(|output| output.updates_state).filter_map(|output| graph.input(&output.name));

@@ -1,6 +1,6 @@
 //! The GPT in candle: its own layers and kernels where it has them, with the functions that it can differentiate in training.
 
-use crate::gpt::{EPSILON, Parameters, Peer, Reader, Shape, Windows};
+use crate::gpt::{EPSILON, Parameter, Parameters, Peer, Reader, Shape, Windows};
 use anyhow::{Result, anyhow};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{D, Device, Module, Tensor, Var};
@@ -165,6 +165,14 @@ impl Gpt {
     }
 }
 
+fn tensors(parameters: &Parameters) -> Result<BTreeMap<String, Tensor>> {
+    let tensor = |(name, parameter): (&String, &Parameter)| -> Result<(String, Tensor)> {
+        let tensor = Tensor::from_slice(&parameter.elements, parameter.shape.as_slice(), &Device::Cpu)?;
+        Ok((name.clone(), tensor))
+    };
+    parameters.iter().map(tensor).collect()
+}
+
 pub(crate) struct Trained {
     gpt: Gpt,
     optimizer: Option<AdamW>,
@@ -172,13 +180,9 @@ pub(crate) struct Trained {
 
 impl Trained {
     pub(crate) fn new(shape: &Shape, parameters: &Parameters, training: bool) -> Result<Trained> {
-        let variable = |(name, parameter): (&String, &crate::gpt::Parameter)| -> Result<(String, Var)> {
-            Ok((
-                name.clone(),
-                Var::from_slice(&parameter.elements, parameter.shape.as_slice(), &Device::Cpu)?,
-            ))
-        };
-        let variables: BTreeMap<String, Var> = parameters.iter().map(variable).collect::<Result<_>>()?;
+        let variable = |(name, tensor)| -> Result<(String, Var)> { Ok((name, Var::from_tensor(&tensor)?)) };
+        let variables: BTreeMap<String, Var> =
+            tensors(parameters)?.into_iter().map(variable).collect::<Result<_>>()?;
         let seen = |variable: &Var| {
             if training { variable.as_tensor().clone() } else { variable.as_detached_tensor() }
         };
@@ -212,15 +216,8 @@ pub(crate) struct Cached {
 
 impl Cached {
     pub(crate) fn new(shape: &Shape, parameters: &Parameters, int8: bool) -> Result<Cached> {
-        let tensor = |(name, parameter): (&String, &crate::gpt::Parameter)| -> Result<(String, Tensor)> {
-            Ok((
-                name.clone(),
-                Tensor::from_slice(&parameter.elements, parameter.shape.as_slice(), &Device::Cpu)?,
-            ))
-        };
-        let tensors = parameters.iter().map(tensor).collect::<Result<_>>()?;
         let caches = (0..shape.layers).map(|_| KvCache::new(1, shape.context)).collect();
-        Ok(Cached { gpt: Gpt::new(shape, &tensors, false, int8)?, caches })
+        Ok(Cached { gpt: Gpt::new(shape, &tensors(parameters)?, false, int8)?, caches })
     }
 }
 

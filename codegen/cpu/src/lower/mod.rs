@@ -239,15 +239,14 @@ impl Lowering<'_> {
         let inner = kernel.domain.axes.len() - 1;
         let in_order = scatters(&kernel) && !axes_without_collisions(&kernel)[inner];
         let whole = in_order || reduces(&kernel.region, Direction::Columns);
-        let flat = images::flattened(&kernel).filter(|flat| self.is_wide(flat, !whole));
-        let kernel = flat.as_ref().unwrap_or(&kernel);
-        self.nest(kernel, self.writes(kernel), None, whole)
-    }
-
-    /// Whether all loops of a kernel are over whole vectors, and there are units for threads.
-    fn is_wide(&self, kernel: &Kernel, is_map: bool) -> bool {
-        let units: usize = kernel.domain.axes[..kernel.domain.outer].iter().product();
-        units >= FEWEST_UNITS && self.scheduled(kernel, self.writes(kernel), is_map).1.is_wide()
+        if let Some(flat) = images::flattened(&kernel) {
+            let units: usize = flat.domain.axes[..flat.domain.outer].iter().product();
+            let (row, schedule) = self.scheduled(&flat, self.writes(&flat), !whole);
+            if units >= FEWEST_UNITS && schedule.is_wide() {
+                return self.nest_of(&flat, &row, &schedule, None, whole);
+            }
+        }
+        self.nest(&kernel, self.writes(&kernel), None, whole)
     }
 
     fn writes(&self, kernel: &Kernel) -> Vec<Write> {
@@ -272,18 +271,29 @@ impl Lowering<'_> {
         chunk: Option<usize>,
         whole: bool,
     ) -> Result<(), CodegenError> {
-        let domain = &kernel.domain;
         let (row, schedule) = self.scheduled(kernel, writes, chunk.is_none() && !whole);
-        self.check_row(&row)?;
-        let outer = domain.outer.min(row.fixed);
-        let nest = Nest::new(&row, &schedule, outer, chunk, whole || schedule.knows_points());
+        self.nest_of(kernel, &row, &schedule, chunk, whole)
+    }
+
+    /// The same of rows that have a schedule.
+    fn nest_of(
+        &mut self,
+        kernel: &Kernel,
+        row: &Row,
+        schedule: &RowSchedule,
+        chunk: Option<usize>,
+        whole: bool,
+    ) -> Result<(), CodegenError> {
+        self.check_row(row)?;
+        let outer = kernel.domain.outer.min(row.fixed);
+        let nest = Nest::new(row, schedule, outer, chunk, whole || schedule.knows_points());
         let slots = self.facts.dtypes.len();
-        let function = nest::build(self.functions, &self.facts.name, &row, &schedule, &nest, slots)?;
-        let capacity = nest.capacity(&row);
-        self.program.scratch = self.program.scratch.max(nest::scratch_bytes(&row, &schedule, capacity));
-        self.needs_zeros(&row, capacity);
-        let work = domain.points() * kernel.region.instrs.len();
-        self.program.steps.push(LaunchKind::Rows { function, units: nest.units(&row), work });
+        let function = nest::build(self.functions, &self.facts.name, row, schedule, &nest, slots)?;
+        let capacity = nest.capacity(row);
+        self.program.scratch = self.program.scratch.max(nest::scratch_bytes(row, schedule, capacity));
+        self.needs_zeros(row, capacity);
+        let work = kernel.domain.points() * kernel.region.instrs.len();
+        self.program.steps.push(LaunchKind::Rows { function, units: nest.units(row), work });
         Ok(())
     }
 

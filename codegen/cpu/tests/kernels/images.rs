@@ -6,11 +6,11 @@ use kernfusion_ir::kernel::{Bound, BufferId, BufferRole, Direction, Domain, Form
 use kernfusion_ir::{Binary, DType, ReduceOp, TensorType};
 
 const PLANES: usize = 33;
-/// Rows and columns, and places of a window's side: less than a vector, about one, several, and so many points that no pattern holds them.
+/// Rows and columns of an image, and the side of its window. One image is smaller than a vector, one has too many points for patterns.
 const IMAGES: [([usize; 2], i64); 6] =
     [([2, 5], 3), ([7, 7], 5), ([14, 14], 3), ([9, 31], 3), ([28, 27], 5), ([70, 62], 3)];
 
-/// A window of 3 × 3 or 5 × 5 places of x, each times a weight of the plane, where it is within the image; windows are so many steps apart.
+/// A window of 3 × 3 or 5 × 5 places of x, each times a weight of the plane, where it is within the image. Windows are `step` points apart.
 fn window(
     p: &mut Program,
     [x, weights]: [BufferId; 2],

@@ -102,10 +102,12 @@ pub(super) fn record(row: &Row, steps: &Loop, inside: bool, vectors: Vectors) ->
     if row.axes[row.inner()] < SHORTEST && !reads_singly(row) {
         return None;
     }
-    let mut recording = Recording { program: LaneProgram::new(vectors), pointers: vec![], scalars: vec![] };
-    recording.program.pattern_runs = pattern::runs(row);
+    let recording = Recording { program: LaneProgram::new(vectors), pointers: vec![], scalars: vec![] };
     let recorder = Recorder { row, inside, recording, values: BTreeMap::new(), coordinates: vec![] };
     let mut recording = recorder.record(steps)?;
+    if !recording.program.patterns.is_empty() {
+        recording.program.pattern_runs = pattern::runs(row);
+    }
     if let Some(axis) = row.run_within() {
         recording.program.runs = Some(recording.run_steps(row, axis)?);
     }
