@@ -189,7 +189,8 @@ pub(crate) struct Replay {
 impl Replay {
     pub(crate) fn read(path: &Path) -> Result<Replay> {
         let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-        let (_, header) = SafeTensors::read_metadata(&bytes)?;
+        let (_, header) = SafeTensors::read_metadata(&bytes)
+            .with_context(|| format!("{} is no safetensors file", path.display()))?;
         let text = |key: &str| {
             header
                 .metadata()

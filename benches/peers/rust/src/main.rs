@@ -117,7 +117,7 @@ fn main() -> Result<()> {
                 preset: preset.name(),
                 dtype: if int8 { "int8" } else { "f32" },
                 threads,
-                ..Row::default()
+                ..Row::on_cpu()
             };
             bench(by, preset, work, int8, &timing, row)
         }
@@ -128,7 +128,7 @@ fn main() -> Result<()> {
                 work: "forward",
                 dtype: "f32",
                 threads,
-                ..Row::default()
+                ..Row::on_cpu()
             };
             timing.write(onnx_in_tract::measure(&file, &inputs, &outputs, &timing, row)?)
         }

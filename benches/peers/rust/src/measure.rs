@@ -25,6 +25,7 @@ pub(crate) struct Row {
     pub(crate) preset: &'static str,
     pub(crate) work: &'static str,
     pub(crate) dtype: &'static str,
+    pub(crate) device: &'static str,
     pub(crate) threads: usize,
     /// Tokens of a step.
     #[serde(skip)]
@@ -38,6 +39,12 @@ pub(crate) struct Row {
     pub(crate) peak_rss_mib: Option<f64>,
     pub(crate) loss_first: f32,
     pub(crate) loss_last: f32,
+}
+
+impl Row {
+    pub(crate) fn on_cpu() -> Row {
+        Row { device: "cpu", ..Row::default() }
+    }
 }
 
 #[derive(Serialize)]
