@@ -18,8 +18,10 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
-    BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM,
-    T5Config, T5ForConditionalGeneration,
+    BertConfig, BertForMaskedLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM,
+    GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM,
+    Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
+    SmolLM3Config, SmolLM3ForCausalLM, T5Config, T5ForConditionalGeneration,
 )
 
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "tests/fixtures/hugging_face"
@@ -87,6 +89,53 @@ def mixtral():
     return MixtralForCausalLM(config), tokenizer
 
 
+def of_llama(configuration, model, **fields):
+    """A small model of a relative of Llama, whose heads share keys and values."""
+    tokenizer, size = like_llama()
+    shape = dict(
+        vocab_size=size, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=96, rope_parameters={"rope_type": "default", "rope_theta": 500.0}, bos_token_id=1, eos_token_id=2,
+        pad_token_id=None,
+    )
+    return model(configuration(**{**shape, **fields})), tokenizer
+
+
+def qwen3_moe():
+    return of_llama(
+        Qwen3MoeConfig, Qwen3MoeForCausalLM, head_dim=6, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True,
+    )
+
+
+def gemma2():
+    """Scores and logits near their soft limits, a window that is shorter than the text, and another scale of scores."""
+    return of_llama(
+        Gemma2Config, Gemma2ForCausalLM, head_dim=6, query_pre_attn_scalar=9, sliding_window=20, attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+    )
+
+
+def gemma3():
+    """Every third block sees all positions, and turns them by other angles."""
+    turns = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
+    }
+    return of_llama(
+        Gemma3TextConfig, Gemma3ForCausalLM, head_dim=6, num_hidden_layers=4, query_pre_attn_scalar=6, sliding_window=20,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"], rope_parameters=turns,
+    )
+
+
+def granite():
+    scales = dict(embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=4.0)
+    return of_llama(GraniteConfig, GraniteForCausalLM, **scales)
+
+
+def smollm3():
+    """Every third block does not turn positions."""
+    return of_llama(SmolLM3Config, SmolLM3ForCausalLM, num_hidden_layers=4, no_rope_layer_interval=3)
+
+
 def bert():
     vocabulary = letters_with("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     del vocabulary["▁"]
@@ -125,14 +174,25 @@ def t5_gated():
     return model, tokenizer
 
 
-ARCHITECTURES = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "bert": bert, "t5": t5, "t5_gated": t5_gated, "llama3": llama3}
+ARCHITECTURES = {
+    "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "bert": bert, "t5": t5, "t5_gated": t5_gated, "llama3": llama3,
+    "qwen2": lambda: of_llama(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
+    "qwen3": lambda: of_llama(Qwen3Config, Qwen3ForCausalLM, head_dim=6),
+    "qwen3_moe": qwen3_moe,
+    "gemma": lambda: of_llama(GemmaConfig, GemmaForCausalLM, head_dim=6),
+    "gemma2": gemma2, "gemma3": gemma3,
+    "olmo2": lambda: of_llama(Olmo2Config, Olmo2ForCausalLM),
+    "granite": granite, "smollm3": smollm3,
+}
 
 
 def randomize(model, generator):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_norm = parameter.dim() == 1 and "norm" in name.lower() or ".ln_" in name
-            around = 1.0 if is_norm and name.endswith("weight") else 0.0
+            # Those of Gemma have one added.
+            is_around_zero = model.config.model_type.startswith("gemma")
+            around = 1.0 if is_norm and name.endswith("weight") and not is_around_zero else 0.0
             scale = 0.2 if parameter.dim() == 1 else 0.3
             parameter.copy_(around + scale * torch.randn(parameter.shape, generator=generator))
 

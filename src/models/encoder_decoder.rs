@@ -194,11 +194,12 @@ impl EncoderDecoderConfig {
             Positions::Relative(shape) => 2 * shape.buckets * self.heads,
             Positions::Sinusoidal | Positions::Rope(_) => 0,
         };
-        let norm = if self.normalization == Normalization::Layer { 2 * d } else { d };
+        let norm = self.normalization.parameters(d);
+        let norms = self.norm.norms() * norm;
         let inward = if self.feed_forward.is_gated() { 2 } else { 1 };
         let biases = |count| if self.bias { count } else { 0 };
-        let attention = 4 * d * heads + biases(3 * heads + d) + norm;
-        let network = (inward + 1) * d * inner + biases(inward * inner + d) + norm;
+        let attention = 4 * d * heads + biases(3 * heads + d) + norms;
+        let network = (inward + 1) * d * inner + biases(inward * inner + d) + norms;
         let blocks = self.layers * (attention + network) + self.decoder_layers() * (2 * attention + network);
         v * d + positions + blocks + 2 * norm + if self.tied { 0 } else { v * d }
     }
@@ -274,7 +275,7 @@ impl EncoderDecoderConfig {
             mask,
             rope,
             head_width: self.head_width(),
-            scaled: self.scaled_attention,
+            scale: (!self.scaled_attention).then_some(1.0),
             qkv_bias: self.bias,
             bias: self.bias,
             ..AttentionConfig::causal(self.width, self.heads)

@@ -1,11 +1,13 @@
 //! The decoder: embedding, identical causal blocks, a last norm, an output layer. GPT-2 is one (Radford et al., "Language
 //! models are unsupervised multitask learners", 2019), Llama is one with RMSNorm, rotary positions, grouped heads, SwiGLU
-//! and no biases (Touvron et al., 2023), DeepSeek is one with latent attention (DeepSeek-AI, 2024).
+//! and no biases (Touvron et al., 2023), DeepSeek is one with latent attention (DeepSeek-AI, 2024), Qwen3 a Llama that normalises
+//! queries and keys (Qwen Team, 2025), Gemma 3 one whose blocks see a window, but for every sixth one (Gemma Team, 2025).
 //!
 //! Parameters: `wte.weight` [V, d]; `wpe.weight` [T, d] if positions are learned; for each block `blocks.i.` with
 //! `ln1.{weight,bias}`, `attn.qkv.weight` [3d, d] (`.bias` if asked for), `attn.proj.{weight,bias}`, `ln2.{weight,bias}`,
 //! `mlp.up.{weight,bias}` [4d, d], `mlp.down.{weight,bias}` [d, 4d] and, with a gate, `mlp.gate`; `ln_f.{weight,bias}`;
-//! `head.weight` [V, d] unless the head shares the matrix of `wte`. RMSNorm has no bias;
+//! `head.weight` [V, d] unless the head shares the matrix of `wte`. RMSNorm has no bias; norms of queries and keys are
+//! `attn.q_norm.weight` and `attn.k_norm.weight`, second norms of branches `ln1_after` and `ln2_after`;
 //! [`LatentAttention`](crate::nn::LatentAttention) has other names under `attn`.
 
 use super::{MOST_LAYERS, MOST_TOKENS, WIDEST};
@@ -14,7 +16,7 @@ use crate::loss::cross_entropy;
 use crate::nn::{
     Activation, AttentionConfig, AttentionMask, Block, BlockConfig, BlockInputs, Dropout, Embedding,
     FeedForwardConfig, Gelu, KvCache, LatentAttentionConfig, Linear, MixtureConfig, Norm, NormPlace,
-    Normalization, RelativeShape, Rope, SelfAttentionConfig,
+    Normalization, QkNorm, QkNormConfig, RelativeShape, Rope, SelfAttentionConfig,
 };
 use crate::optim::{Optimizer, TrainStep};
 use crate::trace::{Program, Tensor, Trace};
@@ -58,21 +60,67 @@ pub struct GptConfig {
     pub feed_forward: FeedForwardKind,
     /// The form of GELU: `erf` (exact) or `tanh`.
     pub gelu: Gelu,
-    /// Where norms stand: `pre` or `post`.
+    /// Where norms stand: `pre`, `post`, `branch` or `both`.
     pub norm: NormPlace,
-    /// Which norms: `layer` or `rms`.
+    /// Which norms: `layer`, `rms` or `rms_plus_one`.
     pub normalization: Normalization,
+    /// Norms of queries and keys over each `head`, or over all heads of a `position`; none: there are none.
+    pub qk_norm: Option<QkNorm>,
     /// ε of the norms.
     pub epsilon: f64,
+    /// Numbers by which embeddings, scores, branches and logits are multiplied.
+    pub scales: Scales,
+    /// c of scores of attention that are c·tanh(score / c); none: they are as they are.
+    pub attention_softcap: Option<f64>,
+    /// The same of logits.
+    pub logit_softcap: Option<f64>,
     /// How positions are known: `learned`, `sinusoidal`, or `{"rope": {"base": B, "pairing": "adjacent" | "halves",
     /// "scaling": {"kind": "linear", "factor": F} | {"kind": "llama3", "factor": F, "low": L, "high": H, "context": C}}}`.
     pub positions: Positions,
     /// How many positions each one sees, itself included; none: all before it.
     pub window: Option<usize>,
+    /// Blocks that see all positions, whatever the window is; none: all blocks are alike.
+    pub global: Option<GlobalBlocks>,
     /// Latent attention in place of heads with their own keys and values.
     pub latent: Option<LatentShape>,
     /// Mixtures of experts in place of feed-forward networks, with SwiGLU of the width `hidden` in each expert.
     pub experts: Option<Experts>,
+}
+
+/// Numbers by which a decoder multiplies; 1 where a model has no such number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Scales {
+    /// Token embeddings: √d in Gemma.
+    pub embedding: f64,
+    /// Scores of attention; none: 1/√d_head.
+    pub attention: Option<f64>,
+    /// Results of branches, before they are added.
+    pub branch: f64,
+    /// Logits.
+    pub logits: f64,
+}
+
+impl Scales {
+    /// 1 of all, and 1/√d_head of scores.
+    pub const NONE: Scales = Scales { embedding: 1.0, attention: None, branch: 1.0, logits: 1.0 };
+}
+
+impl Default for Scales {
+    fn default() -> Self {
+        Scales::NONE
+    }
+}
+
+/// Blocks of a decoder that see all positions before them, beside others that see a window or rotate otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GlobalBlocks {
+    /// Every so many blocks, the last of them is one.
+    pub every: usize,
+    /// How they rotate queries and keys; none: not at all.
+    #[serde(default)]
+    pub rope: Option<Rope>,
 }
 
 /// The experts of a decoder's blocks; see [`MixtureConfig`].
@@ -179,9 +227,14 @@ impl GptConfig {
         gelu: Gelu::Erf,
         norm: NormPlace::Pre,
         normalization: Normalization::Layer,
+        qk_norm: None,
         epsilon: 1e-5,
+        scales: Scales::NONE,
+        attention_softcap: None,
+        logit_softcap: None,
         positions: Positions::Learned,
         window: None,
+        global: None,
         latent: None,
         experts: None,
     };
@@ -210,6 +263,7 @@ impl GptConfig {
             ("kv_heads", self.kv_heads(), WIDEST),
             ("hidden", self.hidden(), WIDEST),
             ("window", self.window.unwrap_or(1), MOST_TOKENS),
+            ("every of global", self.global.map_or(1, |global| global.every), MOST_LAYERS),
         ])?;
         self.validate_latent()?;
         super::check_heads(self.width, self.heads, self.head_width)?;
@@ -220,8 +274,27 @@ impl GptConfig {
         if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
             return refuse(format!("epsilon {} is not a number of at least 0", self.epsilon));
         }
+        self.validate_scales()?;
         self.validate_experts()?;
         self.validate_positions()
+    }
+
+    fn validate_scales(&self) -> Result<()> {
+        let Scales { embedding, attention, branch, logits } = self.scales;
+        let factors = [
+            ("scales.embedding", Some(embedding)),
+            ("scales.attention", attention),
+            ("scales.branch", Some(branch)),
+            ("scales.logits", Some(logits)),
+            ("attention_softcap", self.attention_softcap),
+            ("logit_softcap", self.logit_softcap),
+        ];
+        let wrong = factors.into_iter().find_map(|(name, factor)| {
+            factor.filter(|factor| !(factor.is_finite() && *factor > 0.0)).map(|factor| (name, factor))
+        });
+        wrong.map_or(Ok(()), |(name, factor)| {
+            Err(Error::Configuration(format!("{name} {factor} is not a number above 0")))
+        })
     }
 
     fn validate_latent(&self) -> Result<()> {
@@ -270,31 +343,48 @@ impl GptConfig {
 
     fn validate_positions(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Configuration(reason));
-        let rotates = matches!(self.positions, Positions::Rope(_));
+        if self.latent.is_some() {
+            self.validate_latent_attention()?;
+        }
         let rotated = self.latent.map_or(self.head_width(), |latent| latent.rope_width);
-        match (self.latent, self.positions) {
-            (Some(_), _) if self.kv_heads.is_some() => {
-                refuse("latent attention has no kv_heads: its heads share one vector".into())
+        let rope = match self.positions {
+            Positions::Rope(rope) => Some(rope),
+            Positions::Learned | Positions::Sinusoidal => None,
+            Positions::Relative(_) => {
+                return refuse("positions of the kind relative are those of an encoder-decoder".into());
             }
-            (Some(_), _) if self.head_width.is_some() => refuse(
-                "latent attention says the widths of its heads itself: head_width must be left out".into(),
-            ),
-            (Some(_), _) if self.qkv_bias => refuse("latent attention has no qkv_bias".into()),
-            (Some(_), _) if self.bias => refuse("latent attention has no bias: bias must be false".into()),
-            (Some(_), _) if !rotates => refuse("latent attention needs positions of the kind rope".into()),
-            (_, Positions::Relative(_)) => {
-                refuse("positions of the kind relative are those of an encoder-decoder".into())
+        };
+        let of_global = self.global.and_then(|global| global.rope);
+        for rope in [rope, of_global].into_iter().flatten() {
+            if !rotated.is_multiple_of(2) {
+                return refuse(format!("rope turns pairs, but the width to be rotated is {rotated}"));
             }
-            (_, Positions::Rope(_)) if !rotated.is_multiple_of(2) => {
-                refuse(format!("rope turns pairs, but the width to be rotated is {rotated}"))
+            if !(rope.base.is_finite() && rope.base > 0.0) {
+                return refuse(format!("the base {} of rope is not a number above 0", rope.base));
             }
-            (_, Positions::Rope(rope)) if !(rope.base.is_finite() && rope.base > 0.0) => {
-                refuse(format!("the base {} of rope is not a number above 0", rope.base))
+            if let Some(fault) = rope.scaling.and_then(|scaling| scaling.fault()) {
+                return refuse(fault);
             }
-            (_, Positions::Rope(Rope { scaling: Some(scaling), .. })) => {
-                scaling.fault().map_or(Ok(()), refuse)
-            }
-            _ => Ok(()),
+        }
+        Ok(())
+    }
+
+    /// What latent attention does not go together with.
+    fn validate_latent_attention(&self) -> Result<()> {
+        let conflicts = [
+            (self.kv_heads.is_some(), "has no kv_heads: its heads share one vector"),
+            (self.head_width.is_some(), "says the widths of its heads itself: head_width must be left out"),
+            (self.qkv_bias, "has no qkv_bias"),
+            (self.bias, "has no bias: bias must be false"),
+            (self.qk_norm.is_some(), "has no qk_norm: it has norms of its own"),
+            (self.scales.attention.is_some(), "has no scales.attention"),
+            (self.attention_softcap.is_some(), "has no attention_softcap"),
+            (self.global.is_some(), "has no global blocks"),
+            (!matches!(self.positions, Positions::Rope(_)), "needs positions of the kind rope"),
+        ];
+        match conflicts.into_iter().find(|(conflict, _)| *conflict) {
+            Some((_, reason)) => Err(Error::Configuration(format!("latent attention {reason}"))),
+            None => Ok(()),
         }
     }
 
@@ -327,8 +417,9 @@ impl GptConfig {
     pub fn parameters(&self) -> usize {
         let (v, d) = (self.vocabulary, self.width);
         let positions = if self.positions == Positions::Learned { self.context * d } else { 0 };
-        let norm = if self.normalization == Normalization::Layer { 2 * d } else { d };
-        let block = self.attention_parameters() + self.feed_forward_parameters() + 2 * norm;
+        let norm = self.normalization.parameters(d);
+        let norms = 2 * self.norm.norms() * norm;
+        let block = self.attention_parameters() + self.feed_forward_parameters() + norms;
         v * d + positions + self.layers * block + norm + if self.tied { 0 } else { v * d }
     }
 
@@ -344,7 +435,15 @@ impl GptConfig {
         }
         let inner = h * self.head_width();
         let rows = inner + 2 * self.kv_heads() * self.head_width();
-        rows * d + inner * d + if self.qkv_bias { rows } else { 0 } + if self.bias { d } else { 0 }
+        let norms = self.qk_norm.map_or(0, |over| {
+            let [queries, keys] = match over {
+                QkNorm::Head => [1, 1],
+                QkNorm::Position => [h, self.kv_heads()],
+            };
+            [queries, keys].map(|heads| self.normalization.parameters(heads * self.head_width())).iter().sum()
+        });
+        let biases = if self.qkv_bias { rows } else { 0 } + if self.bias { d } else { 0 };
+        rows * d + inner * d + norms + biases
     }
 
     fn feed_forward_parameters(&self) -> usize {
@@ -435,8 +534,8 @@ impl GptConfig {
         Ok(trace.penalty().map_or(loss.clone(), |penalty| loss + penalty))
     }
 
-    /// The shape of a block. All are alike; a model whose blocks differ would ask for the number here.
-    fn block(&self) -> BlockConfig {
+    /// The shape of the block of this number.
+    fn block(&self, number: usize) -> BlockConfig {
         let residual_std = self.residual_std();
         BlockConfig {
             width: self.width,
@@ -444,7 +543,8 @@ impl GptConfig {
             norm: self.norm,
             normalization: self.normalization,
             epsilon: self.epsilon,
-            attention: self.attention(),
+            residual_scale: self.scales.branch,
+            attention: self.attention(number),
             cross: None,
             feed_forward: FeedForwardConfig {
                 width: self.width,
@@ -459,18 +559,29 @@ impl GptConfig {
         }
     }
 
-    fn attention(&self) -> SelfAttentionConfig {
-        let mask = self.window.map_or(AttentionMask::Causal, AttentionMask::Window);
+    fn attention(&self, number: usize) -> SelfAttentionConfig {
         let rope = match self.positions {
             Positions::Rope(rope) => Some(rope),
             Positions::Learned | Positions::Sinusoidal | Positions::Relative(_) => None,
         };
+        let (window, rope) = match self.global {
+            Some(global) if (number + 1).is_multiple_of(global.every) => (None, global.rope),
+            _ => (self.window, rope),
+        };
+        let mask = window.map_or(AttentionMask::Causal, AttentionMask::Window);
         match self.latent {
             None => SelfAttentionConfig::Heads(AttentionConfig {
                 kv_heads: self.kv_heads(),
                 head_width: self.head_width(),
                 mask,
                 rope,
+                scale: self.scales.attention,
+                softcap: self.attention_softcap,
+                qk_norm: self.qk_norm.map(|over| QkNormConfig {
+                    over,
+                    normalization: self.normalization,
+                    epsilon: self.epsilon,
+                }),
                 dropout: self.dropout,
                 qkv_bias: self.qkv_bias,
                 bias: self.bias,
@@ -518,6 +629,8 @@ pub struct Gpt {
     path: Arc<str>,
     context: usize,
     positions: Positions,
+    scales: Scales,
+    logit_softcap: Option<f64>,
     dropout: Dropout,
     /// Token embedding.
     pub wte: Embedding,
@@ -542,15 +655,16 @@ impl Gpt {
         let wte = Embedding::builder(config.vocabulary, width).init(init).build(trace, "wte");
         let learned = config.positions == Positions::Learned;
         let wpe = learned.then(|| Embedding::builder(config.context, width).init(init).build(trace, "wpe"));
-        let shape = config.block();
-        let blocks = (0..config.layers).map(|i| Block::new(trace, &format!("blocks.{i}"), &shape)).collect();
+        let block = |i: usize| Block::new(trace, &format!("blocks.{i}"), &config.block(i));
+        let blocks = (0..config.layers).map(block).collect();
         let ln_f = Norm::new(trace, "ln_f", width, config.normalization, config.epsilon);
         let own_head =
             || Linear::builder(width, config.vocabulary).bias(false).init(init).build(trace, "head");
         let head = (!config.tied).then(own_head);
         let dropout = Dropout { probability: config.dropout };
-        let GptConfig { context, positions, .. } = *config;
-        Ok(Gpt { path: trace.path(), context, positions, dropout, wte, wpe, blocks, ln_f, head })
+        let GptConfig { context, positions, scales, logit_softcap, .. } = *config;
+        let path = trace.path();
+        Ok(Gpt { path, context, positions, scales, logit_softcap, dropout, wte, wpe, blocks, ln_f, head })
     }
 
     /// Logits `[batch, length, vocabulary]` of the next token at each position of tokens `i32[batch, length]`, with
@@ -569,10 +683,12 @@ impl Gpt {
     /// Logits `[.., vocabulary]` of what [`Gpt::hidden`] gives.
     pub fn head_of(&self, hidden: &Tensor) -> Tensor {
         let _scope = hidden.trace().at(self.path.clone());
-        match &self.head {
+        let logits = match &self.head {
             Some(head) => head.forward(hidden),
             None => self.wte.logits(hidden),
-        }
+        };
+        let logits = scaled(logits, self.scales.logits);
+        self.logit_softcap.map_or(logits.clone(), |most| logits.softcap(most))
     }
 
     /// What the head reads: `[batch, length, width]`, after the last norm.
@@ -592,7 +708,7 @@ impl Gpt {
     }
 
     fn embedded(&self, tokens: &Tensor, length: usize, cache: Option<&KvCache>) -> Tensor {
-        let vectors = self.wte.forward(tokens);
+        let vectors = scaled(self.wte.forward(tokens), self.scales.embedding);
         let width = vectors.dim(-1);
         match (&self.wpe, self.positions, cache) {
             (Some(wpe), _, None) => vectors + wpe.first(length),
@@ -606,6 +722,12 @@ impl Gpt {
             (None, Positions::Learned | Positions::Rope(_) | Positions::Relative(_), _) => vectors,
         }
     }
+}
+
+/// x times a factor that is 1 in most models.
+#[track_caller]
+fn scaled(x: Tensor, factor: f64) -> Tensor {
+    if factor == 1.0 { x } else { x * factor }
 }
 
 #[cfg(test)]

@@ -12,7 +12,9 @@ mod samples;
 pub use bert::{Bert, BertConfig, MaskedHead};
 pub use config::ModelConfig;
 pub use encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
-pub use gpt::{Chunk, Experts, FeedForwardKind, Gpt, GptConfig, LatentShape, Positions};
+pub use gpt::{
+    Chunk, Experts, FeedForwardKind, GlobalBlocks, Gpt, GptConfig, LatentShape, Positions, Scales,
+};
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
 pub use recurrent::{RecurrentLm, RecurrentLmConfig};

@@ -2,10 +2,10 @@
 //! wherever else a whole model is needed that takes no time.
 
 use super::{
-    BertConfig, EncoderDecoderConfig, Experts, FeedForwardKind, GptConfig, LatentShape, ModelConfig,
-    Positions, RecurrentLmConfig,
+    BertConfig, EncoderDecoderConfig, Experts, FeedForwardKind, GlobalBlocks, GptConfig, LatentShape,
+    ModelConfig, Positions, RecurrentLmConfig, Scales,
 };
-use crate::nn::{Cell, Gelu, NormPlace, Normalization, Pairing, RelativeShape, Rope};
+use crate::nn::{Cell, Gelu, NormPlace, Normalization, Pairing, QkNorm, RelativeShape, Rope};
 
 /// One small model of each kind, for tests of back ends and of whatever else takes a model: names and shapes. Each has one or two
 /// blocks, a width of 8 or 16 and 11 tokens.
@@ -40,6 +40,29 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
     };
     let experts = Some(Experts { count: 3, active: 2, noise: 0.1, balance: 0.1 });
     let mixtral = GptConfig { experts, window: None, ..llama.clone() };
+    let qwen3 = GptConfig { qk_norm: Some(QkNorm::Head), window: None, ..llama.clone() };
+    let olmo2 = GptConfig { norm: NormPlace::Branch, qk_norm: Some(QkNorm::Position), ..qwen3.clone() };
+    let gemma = GptConfig {
+        layers: 2,
+        window: Some(3),
+        global: Some(GlobalBlocks { every: 2, rope: Some(Rope { base: 100.0, ..Rope::default() }) }),
+        feed_forward: FeedForwardKind::Geglu,
+        gelu: Gelu::Tanh,
+        norm: NormPlace::Both,
+        normalization: Normalization::RmsPlusOne,
+        scales: Scales { embedding: 4.0, attention: Some(0.4), ..Scales::NONE },
+        attention_softcap: Some(2.0),
+        logit_softcap: Some(3.0),
+        tied: true,
+        ..qwen3.clone()
+    };
+    let granite = GptConfig {
+        qk_norm: None,
+        global: Some(GlobalBlocks { every: 2, rope: None }),
+        scales: Scales { branch: 0.5, logits: 0.25, ..Scales::NONE },
+        layers: 2,
+        ..qwen3.clone()
+    };
     let lstm = RecurrentLmConfig {
         vocabulary: 11,
         context: 6,
@@ -92,6 +115,10 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
         ("llama", llama.into()),
         ("deepseek", deepseek.into()),
         ("mixtral", mixtral.into()),
+        ("qwen3", qwen3.into()),
+        ("olmo2", olmo2.into()),
+        ("gemma", gemma.into()),
+        ("granite, every other block without positions", granite.into()),
         ("awd-lstm", lstm.into()),
         ("gru", gru.into()),
         ("bert", bert.into()),

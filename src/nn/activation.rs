@@ -89,6 +89,12 @@ impl Tensor {
         self * self.sigmoid()
     }
 
+    /// most · tanh(x / most): nearly x where that is small, and never beyond ±most.
+    #[track_caller]
+    pub fn softcap(&self, most: f64) -> Tensor {
+        (self / most).tanh() * most
+    }
+
     /// x · Φ(x) = x/2 · (1 + erf(x/√2)) (Hendrycks, Gimpel, 2016).
     #[track_caller]
     pub fn gelu(&self) -> Tensor {

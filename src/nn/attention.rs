@@ -5,7 +5,7 @@
 //! group is grouped-query attention (Ainslie et al., 2023). What a query sees is a matter of [`AttentionMask`], and of a mask of
 //! keys where sequences are padded.
 
-use super::{Dropout, KvCache, Linear, Rope};
+use super::{Dropout, KvCache, Linear, Norm, Normalization, Rope};
 use crate::init::Init;
 use crate::trace::{Tensor, Trace};
 use kernfusion_ir::DType;
@@ -63,6 +63,27 @@ impl AttentionMask {
     }
 }
 
+/// What queries and keys are normalised over (Dehghani et al., "Scaling vision transformers to 22 billion parameters", 2023, section 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QkNorm {
+    /// Each head by itself; all heads share the weights, as in Qwen3.
+    Head,
+    /// All heads of a position together, as in OLMo 2.
+    Position,
+}
+
+/// The norms of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QkNormConfig {
+    /// What they are over.
+    pub over: QkNorm,
+    /// Which norms.
+    pub normalization: Normalization,
+    /// ε of the norms.
+    pub epsilon: f64,
+}
+
 /// The shape of an attention layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionConfig {
@@ -78,8 +99,12 @@ pub struct AttentionConfig {
     pub mask: AttentionMask,
     /// Rotation of queries and keys by position, if any.
     pub rope: Option<Rope>,
-    /// Whether scores are divided by √d_head.
-    pub scaled: bool,
+    /// What scores are multiplied by; none: 1/√d_head.
+    pub scale: Option<f64>,
+    /// c of scores c·tanh(score / c), which stay between −c and c (Gemma Team, "Gemma 2", 2024, section 2); none: they are as they are.
+    pub softcap: Option<f64>,
+    /// RMSNorm of queries and keys before they are rotated.
+    pub qk_norm: Option<QkNormConfig>,
     /// Dropout probability of the weights.
     pub dropout: f64,
     /// Whether the projections to q, k and v have biases.
@@ -102,7 +127,9 @@ impl AttentionConfig {
             head_width: width / heads.max(1),
             mask: AttentionMask::Causal,
             rope: None,
-            scaled: true,
+            scale: None,
+            softcap: None,
+            qk_norm: None,
             dropout: 0.0,
             qkv_bias: false,
             bias: true,
@@ -145,7 +172,7 @@ impl AttentionConfig {
             .permute(&[0, 2, 1, 3])
     }
 
-    /// softmax(q·kᵀ/√d_head + bias + mask)·v of queries `[batch, heads, queries, head width]` and keys and values
+    /// softmax(scores + bias + mask)·v with scores q·kᵀ/√d_head, scaled and capped as asked for, of queries `[batch, heads, queries, head width]` and keys and values
     /// `[batch, kv heads, keys, head width]`, as `[batch, queries, heads · head width]`. The bias is `[heads, queries, keys]`.
     #[track_caller]
     fn attend(
@@ -164,9 +191,13 @@ impl AttentionConfig {
             (k, v) = (cache.with("cache.k", &k), cache.with("cache.v", &v));
         }
         let (k, v) = (self.for_all_heads(&k), self.for_all_heads(&v));
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (self.head_width as f64).sqrt());
         let mut scores = q.matmul_transposed(&k);
-        if self.scaled {
-            scores = scores * (1.0 / (self.head_width as f64).sqrt());
+        if scale != 1.0 {
+            scores = scores * scale;
+        }
+        if let Some(most) = self.softcap {
+            scores = scores.softcap(most);
         }
         if let Some(bias) = bias {
             scores = scores + bias;
@@ -223,17 +254,26 @@ pub struct MultiHeadAttention {
     config: AttentionConfig,
     /// `[(heads + 2·kv heads) · head width, width]`: rows for q, then k, then v, head by head.
     pub qkv: Linear,
+    /// The norms of queries and of keys, if there are some.
+    pub qk_norm: Option<[Norm; 2]>,
     /// `[width, heads · head width]`.
     pub proj: Linear,
 }
 
 impl MultiHeadAttention {
-    /// Declares `name.qkv` and `name.proj`.
+    /// Declares `name.qkv`, `name.proj` and, if asked for, `name.q_norm` and `name.k_norm`.
     #[track_caller]
     pub fn new(trace: &Trace, name: &str, config: &AttentionConfig) -> Self {
         let _scope = trace.scope(name);
         let qkv = config.projection(trace, "qkv", config.heads + 2 * config.kv_heads);
-        MultiHeadAttention { path: trace.path(), config: config.clone(), qkv, proj: config.output(trace) }
+        let qk_norm = config.qk_norm.map(|QkNormConfig { over, normalization, epsilon }| {
+            [("q_norm", config.heads), ("k_norm", config.kv_heads)].map(|(name, heads)| {
+                let heads = if over == QkNorm::Head { 1 } else { heads };
+                Norm::new(trace, name, heads * config.head_width, normalization, epsilon)
+            })
+        });
+        let proj = config.output(trace);
+        MultiHeadAttention { path: trace.path(), config: config.clone(), qkv, qk_norm, proj }
     }
 
     /// `[batch, length, width]` to the same shape.
@@ -260,9 +300,21 @@ impl MultiHeadAttention {
         }
         let (heads, shared) = (self.config.heads, self.config.kv_heads);
         let parts = self.config.apart(&self.qkv.forward(x));
-        let q = parts.narrow(1, 0, heads);
-        let (k, v) = (parts.narrow(1, heads, shared), parts.narrow(1, heads + shared, shared));
+        let mut q = parts.narrow(1, 0, heads);
+        let (mut k, v) = (parts.narrow(1, heads, shared), parts.narrow(1, heads + shared, shared));
+        if let Some([of_queries, of_keys]) = &self.qk_norm {
+            (q, k) = (self.normalized(of_queries, &q), self.normalized(of_keys, &k));
+        }
         self.proj.forward(&self.config.attend([&q, &k, &v], key_padding_mask, bias, cache))
+    }
+
+    /// Queries or keys `[batch, heads, length, head width]`, normalised.
+    #[track_caller]
+    fn normalized(&self, norm: &Norm, x: &Tensor) -> Tensor {
+        match self.config.qk_norm.map(|config| config.over) {
+            Some(QkNorm::Position) => self.config.apart(&norm.forward(&joined(x))),
+            Some(QkNorm::Head) | None => norm.forward(x),
+        }
     }
 }
 
@@ -281,11 +333,12 @@ pub struct CrossAttention {
 
 impl CrossAttention {
     /// Declares `name.q`, `name.kv` and `name.proj`. Positions of two inputs do not compare, so everything is seen and
-    /// nothing rotated, whatever `config` says.
+    /// nothing rotated or normalised, whatever `config` says.
     #[track_caller]
     pub fn new(trace: &Trace, name: &str, config: &AttentionConfig) -> Self {
         let _scope = trace.scope(name);
-        let config = AttentionConfig { mask: AttentionMask::Full, rope: None, ..config.clone() };
+        let config =
+            AttentionConfig { mask: AttentionMask::Full, rope: None, qk_norm: None, ..config.clone() };
         let q = config.projection(trace, "q", config.heads);
         let kv = config.projection(trace, "kv", 2 * config.kv_heads);
         CrossAttention { path: trace.path(), q, kv, proj: config.output(trace), config }

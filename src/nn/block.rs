@@ -19,6 +19,17 @@ pub enum NormPlace {
     Pre,
     /// norm(x + branch x), as in the first Transformer.
     Post,
+    /// x + norm(branch x), as in OLMo 2.
+    Branch,
+    /// x + norm(branch(norm x)), as in Gemma 2.
+    Both,
+}
+
+impl NormPlace {
+    /// How many norms each branch has.
+    pub(crate) fn norms(self) -> usize {
+        if self == NormPlace::Both { 2 } else { 1 }
+    }
 }
 
 /// The shape of a block.
@@ -34,6 +45,8 @@ pub struct BlockConfig {
     pub normalization: Normalization,
     /// ε of the norms.
     pub epsilon: f64,
+    /// What results of branches are multiplied by before they are added, 1 in most models.
+    pub residual_scale: f64,
     /// Attention of the input to itself.
     pub attention: SelfAttentionConfig,
     /// Attention to an encoder, if there is one.
@@ -55,6 +68,7 @@ impl BlockConfig {
             norm: NormPlace::Post,
             normalization: Normalization::Layer,
             epsilon: 1e-5,
+            residual_scale: 1.0,
             attention: SelfAttentionConfig::Heads(attention),
             cross: None,
             feed_forward: FeedForwardConfig {
@@ -182,19 +196,33 @@ impl Network {
     }
 }
 
+/// What a block adds a branch to its input with.
+struct Residual {
+    place: NormPlace,
+    dropout: Dropout,
+    scale: f64,
+}
+
+/// The norms of a branch.
+pub struct BranchNorms {
+    /// That of its place, before the branch where there are two.
+    pub norm: Norm,
+    /// That after the branch, of [`NormPlace::Both`].
+    pub after: Option<Norm>,
+}
+
 /// A block.
 pub struct Block {
     path: Arc<str>,
-    norm: NormPlace,
-    dropout: Dropout,
-    /// The norm of the attention branch.
-    pub ln1: Norm,
+    residual: Residual,
+    /// The norms of the attention branch.
+    pub ln1: BranchNorms,
     /// Attention.
     pub attn: SelfAttention,
-    /// The norm of the branch that looks at an encoder, and that branch.
-    pub cross: Option<(Norm, CrossAttention)>,
-    /// The norm of the feed-forward branch.
-    pub ln2: Norm,
+    /// The norms of the branch that looks at an encoder, and that branch.
+    pub cross: Option<(BranchNorms, CrossAttention)>,
+    /// The norms of the feed-forward branch.
+    pub ln2: BranchNorms,
     /// The feed-forward network.
     pub mlp: Network,
 }
@@ -215,22 +243,27 @@ pub struct BlockInputs<'a> {
 }
 
 impl Block {
-    /// Declares `name.ln1`, `name.attn`, with an encoder `name.ln_cross` and `name.cross`, `name.ln2` and `name.mlp`.
+    /// Declares `name.ln1`, `name.attn`, with an encoder `name.ln_cross` and `name.cross`, `name.ln2` and `name.mlp`; where branches
+    /// have two norms, the second ones are `name.ln1_after` and so on.
     #[track_caller]
     pub fn new(trace: &Trace, name: &str, config: &BlockConfig) -> Self {
         let _scope = trace.scope(name);
-        let norm = |name| Norm::new(trace, name, config.width, config.normalization, config.epsilon);
+        let norm = |name: &str| Norm::new(trace, name, config.width, config.normalization, config.epsilon);
+        let norms = |name: &str| BranchNorms {
+            norm: norm(name),
+            after: (config.norm == NormPlace::Both).then(|| norm(&format!("{name}_after"))),
+        };
+        let dropout = Dropout { probability: config.dropout };
         Block {
             path: trace.path(),
-            norm: config.norm,
-            dropout: Dropout { probability: config.dropout },
-            ln1: norm("ln1"),
+            residual: Residual { place: config.norm, dropout, scale: config.residual_scale },
+            ln1: norms("ln1"),
             attn: SelfAttention::new(trace, "attn", &config.attention),
             cross: config
                 .cross
                 .as_ref()
-                .map(|config| (norm("ln_cross"), CrossAttention::new(trace, "cross", config))),
-            ln2: norm("ln2"),
+                .map(|config| (norms("ln_cross"), CrossAttention::new(trace, "cross", config))),
+            ln2: norms("ln2"),
             mlp: match &config.experts {
                 Some(experts) => Network::Experts(Box::new(Mixture::new(trace, "mlp", experts))),
                 None => Network::Dense(Box::new(FeedForward::new(trace, "mlp", &config.feed_forward))),
@@ -248,33 +281,33 @@ impl Block {
     #[track_caller]
     pub fn forward_with(&self, x: &Tensor, around: BlockInputs<'_>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        let branch =
-            self.attn.forward(&self.before(&self.ln1, x), around.key_padding_mask, around.bias, around.cache);
-        let mut x = self.after(&self.ln1, x, &branch);
-        if let (Some((norm, cross)), Some(memory)) = (&self.cross, around.memory) {
-            let branch = cross.forward(&self.before(norm, &x), memory, around.memory_padding_mask);
-            x = self.after(norm, &x, &branch);
+        let mut x = self
+            .residual
+            .add(x, &self.ln1, |x| self.attn.forward(x, around.key_padding_mask, around.bias, around.cache));
+        if let (Some((norms, cross)), Some(memory)) = (&self.cross, around.memory) {
+            x = self.residual.add(&x, norms, |x| cross.forward(x, memory, around.memory_padding_mask));
         }
-        let branch = self.mlp.forward(&self.before(&self.ln2, &x));
-        self.after(&self.ln2, &x, &branch)
+        self.residual.add(&x, &self.ln2, |x| self.mlp.forward(x))
     }
+}
 
-    /// What a branch takes.
+impl Residual {
+    /// x and a branch of it, normalised where the place says.
     #[track_caller]
-    fn before(&self, norm: &Norm, x: &Tensor) -> Tensor {
-        match self.norm {
-            NormPlace::Pre => norm.forward(x),
-            NormPlace::Post => x.clone(),
+    fn add(&self, x: &Tensor, norms: &BranchNorms, branch: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+        let mut result = match self.place {
+            NormPlace::Pre | NormPlace::Both => branch(&norms.norm.forward(x)),
+            NormPlace::Post | NormPlace::Branch => branch(x),
+        };
+        match (self.place, &norms.after) {
+            (NormPlace::Branch, _) => result = norms.norm.forward(&result),
+            (_, Some(after)) => result = after.forward(&result),
+            _ => {}
         }
-    }
-
-    /// A branch's result, dropped out and added.
-    #[track_caller]
-    fn after(&self, norm: &Norm, x: &Tensor, branch: &Tensor) -> Tensor {
-        let sum = x + self.dropout.forward(branch);
-        match self.norm {
-            NormPlace::Pre => sum,
-            NormPlace::Post => norm.forward(&sum),
+        if self.scale != 1.0 {
+            result = result * self.scale;
         }
+        let sum = x + self.dropout.forward(&result);
+        if self.place == NormPlace::Post { norms.norm.forward(&sum) } else { sum }
     }
 }

@@ -34,9 +34,13 @@ mod recurrent;
 mod tests;
 
 pub use activation::{Activation, Gelu};
-pub use attention::{AttentionConfig, AttentionMask, CrossAttention, MultiHeadAttention};
+pub use attention::{
+    AttentionConfig, AttentionMask, CrossAttention, MultiHeadAttention, QkNorm, QkNormConfig,
+};
 pub use batch_norm::BatchNorm;
-pub use block::{Block, BlockConfig, BlockInputs, Network, NormPlace, SelfAttention, SelfAttentionConfig};
+pub use block::{
+    Block, BlockConfig, BlockInputs, BranchNorms, Network, NormPlace, SelfAttention, SelfAttentionConfig,
+};
 pub use convolution::{Convolution, TransposedConvolution, Window};
 pub use dropout::{DropConnect, Dropout};
 pub use embedding::{Embedding, EmbeddingBuilder};

@@ -52,22 +52,36 @@ fn expect_width(op: &'static str, x: &Tensor, weight: &Tensor) {
     });
 }
 
-/// x / √(mean x² + ε) · weight over the last axis (Zhang, Sennrich, 2019).
+/// x / √(mean x² + ε) · weight over the last axis (Zhang, Sennrich, 2019), or with 1 + weight in its place, as in Gemma.
 pub struct RmsNorm {
     path: Arc<str>,
-    /// `[width]`, from one.
+    /// `[width]`, from one, or from zero where one is added to it.
     pub weight: Tensor,
     /// ε, inside the root.
     pub epsilon: f64,
+    /// Whether rows are multiplied by 1 + weight: then weight decay draws the factor towards one.
+    plus_one: bool,
 }
 
 impl RmsNorm {
     /// Declares `name.weight`; ε is 10⁻⁵.
     #[track_caller]
     pub fn new(trace: &Trace, name: &str, width: usize) -> Self {
+        RmsNorm::of(trace, name, width, false)
+    }
+
+    /// As [`RmsNorm::new`], with 1 + weight in place of the weight.
+    #[track_caller]
+    pub fn plus_one(trace: &Trace, name: &str, width: usize) -> Self {
+        RmsNorm::of(trace, name, width, true)
+    }
+
+    #[track_caller]
+    fn of(trace: &Trace, name: &str, width: usize, plus_one: bool) -> Self {
         let _scope = trace.scope(name);
-        let weight = trace.parameter("weight", [width], Init::Ones);
-        RmsNorm { path: trace.path(), weight, epsilon: 1e-5 }
+        let init = if plus_one { Init::Zeros } else { Init::Ones };
+        let weight = trace.parameter("weight", [width], init);
+        RmsNorm { path: trace.path(), weight, epsilon: 1e-5, plus_one }
     }
 
     /// With another ε.
@@ -82,7 +96,8 @@ impl RmsNorm {
         expect_width("rms_norm", x, &self.weight);
         // One root and one division for each row.
         let scale = (x.square().mean_keep(&[-1]) + self.epsilon).sqrt().recip();
-        x * scale * &self.weight
+        let normalized = x * scale;
+        if self.plus_one { normalized * (&self.weight + 1.0) } else { normalized * &self.weight }
     }
 }
 
@@ -95,6 +110,18 @@ pub enum Normalization {
     Layer,
     /// [`RmsNorm`].
     Rms,
+    /// [`RmsNorm::plus_one`].
+    RmsPlusOne,
+}
+
+impl Normalization {
+    /// The number of parameters of a norm.
+    pub(crate) fn parameters(self, width: usize) -> usize {
+        match self {
+            Normalization::Layer => 2 * width,
+            Normalization::Rms | Normalization::RmsPlusOne => width,
+        }
+    }
 }
 
 /// A norm of either kind.
@@ -112,6 +139,9 @@ impl Norm {
         match kind {
             Normalization::Layer => Norm::Layer(LayerNorm::new(trace, name, width).with_epsilon(epsilon)),
             Normalization::Rms => Norm::Rms(RmsNorm::new(trace, name, width).with_epsilon(epsilon)),
+            Normalization::RmsPlusOne => {
+                Norm::Rms(RmsNorm::plus_one(trace, name, width).with_epsilon(epsilon))
+            }
         }
     }
 

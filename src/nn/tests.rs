@@ -19,6 +19,7 @@ fn block() -> BlockConfig {
         norm: NormPlace::Pre,
         normalization: Normalization::Layer,
         epsilon: 1e-5,
+        residual_scale: 1.0,
         attention: SelfAttentionConfig::Heads(attention()),
         cross: None,
         feed_forward: FeedForwardConfig {
@@ -257,24 +258,60 @@ fn relative_positions_have_the_buckets_of_their_distances_and_differentiate() {
 
 #[test]
 fn blocks_differentiate() {
-    for norm in [NormPlace::Pre, NormPlace::Post] {
+    for norm in [NormPlace::Pre, NormPlace::Post, NormPlace::Branch, NormPlace::Both] {
         // Checked by the input and by a factor on a weight deep inside.
         let inputs: [(&[usize], _); 2] = [(&[1, 3, 6], random(7, 18, -1.0, 1.0)), (&[], vec![1.1])];
         check_gradients(&inputs, |trace, x| {
             let mut block = Block::new(trace, "block", &BlockConfig { norm, ..block() });
             let SelfAttention::Heads(attn) = &mut block.attn else { panic!("heads were asked for") };
             let Network::Dense(mlp) = &mut block.mlp else { panic!("a network for all was asked for") };
-            let (Norm::Layer(ln1), Norm::Layer(ln2)) = (&mut block.ln1, &mut block.ln2) else {
-                panic!("layer norms were asked for")
-            };
             attn.qkv.weight = (attn.qkv.weight.cast(DType::F64)) * &x[1];
-            let norms = [&mut ln1.weight, &mut ln2.weight, &mut ln1.bias, &mut ln2.bias];
-            let weights = [&mut attn.proj.weight, &mut mlp.up.weight, &mut mlp.down.weight];
-            norms.into_iter().chain(weights).for_each(|parameter| *parameter = parameter.cast(DType::F64));
+            let norms = [&mut block.ln1, &mut block.ln2].into_iter();
+            for norm in norms.flat_map(|norms| std::iter::once(&mut norms.norm).chain(&mut norms.after)) {
+                let Norm::Layer(norm) = norm else { panic!("layer norms were asked for") };
+                (norm.weight, norm.bias) = (norm.weight.cast(DType::F64), norm.bias.cast(DType::F64));
+            }
+            for weight in [&mut attn.proj.weight, &mut mlp.up.weight, &mut mlp.down.weight] {
+                *weight = weight.cast(DType::F64);
+            }
             for linear in [&mut attn.qkv, &mut attn.proj, &mut mlp.up, &mut mlp.down] {
                 linear.bias = linear.bias.as_ref().map(|bias| bias.cast(DType::F64));
             }
             (block.forward(&x[0]) * trace.arange(6, DType::F64)).sum_all()
+        });
+    }
+}
+
+#[test]
+fn attention_with_norms_of_queries_and_keys_and_soft_limits_differentiates() {
+    for over in [QkNorm::Head, QkNorm::Position] {
+        let qk_norm = QkNormConfig { over, normalization: Normalization::RmsPlusOne, epsilon: 1e-3 };
+        let config = AttentionConfig {
+            kv_heads: 1,
+            scale: Some(2.0),
+            softcap: Some(1.5),
+            qk_norm: Some(qk_norm),
+            ..attention()
+        };
+        let widths = if over == QkNorm::Head { [3, 3] } else { [6, 3] };
+        let inputs: [(&[usize], _); 3] = [
+            (&[1, 3, 6], random(7, 18, -1.0, 1.0)),
+            (&[widths[0]], random(8, widths[0], -0.5, 0.5)),
+            (&[widths[1]], random(9, widths[1], -0.5, 0.5)),
+        ];
+        check_gradients(&inputs, |trace, x| {
+            let mut layer = MultiHeadAttention::new(trace, "attn", &config);
+            let norms = layer.qk_norm.as_mut().expect("norms were asked for");
+            for (norm, weight) in norms.iter_mut().zip(&x[1..]) {
+                let Norm::Rms(norm) = norm else { panic!("RMSNorm was asked for") };
+                assert_eq!(norm.weight.shape(), weight.shape());
+                norm.weight = weight.clone();
+            }
+            for linear in [&mut layer.qkv, &mut layer.proj] {
+                linear.weight = linear.weight.cast(DType::F64);
+                linear.bias = linear.bias.as_ref().map(|bias| bias.cast(DType::F64));
+            }
+            (layer.forward(&x[0]) * trace.arange(6, DType::F64)).sum_all()
         });
     }
 }

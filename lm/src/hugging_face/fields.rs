@@ -31,6 +31,11 @@ impl Fields {
         serde_json::from_str(text).map(Fields).map_err(|error| error.to_string())
     }
 
+    /// Those of an object.
+    pub(super) fn of(fields: Map<String, Value>) -> Self {
+        Fields(fields)
+    }
+
     /// A field, which stays to be asked for; none if it is left out, null or of another type.
     pub(super) fn look<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_value(self.0.get(name)?.clone()).ok()

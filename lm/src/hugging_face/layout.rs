@@ -67,8 +67,8 @@ impl StoredTensor {
 }
 
 impl Parameter {
-    /// The parameter `name` by the first row of both tables that fits; none if no row does.
-    pub(super) fn find(tables: [&[Row]; 2], name: &str, shape: &[usize], heads: Heads) -> Option<Self> {
+    /// The parameter `name` by the first row of all tables that fits; none if no row does.
+    pub(super) fn find(tables: &[&[Row]], name: &str, shape: &[usize], heads: Heads) -> Option<Self> {
         let (module, kind) = match name.rsplit_once('.') {
             Some((module, kind @ ("weight" | "bias"))) => (module, kind),
             // Stacked matrices have no kind of their own.
@@ -172,7 +172,7 @@ mod tests {
     ];
 
     fn find(name: &str, shape: &[usize]) -> Option<Parameter> {
-        Parameter::find([&TABLE, &[]], name, shape, Heads { queries: 4, shared: 1 })
+        Parameter::find(&[&TABLE], name, shape, Heads { queries: 4, shared: 1 })
     }
 
     fn parts(name: &str, shape: &[usize]) -> Vec<(String, Vec<usize>)> {

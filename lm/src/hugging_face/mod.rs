@@ -250,9 +250,10 @@ fn parameters(
 ) -> std::result::Result<BTreeMap<String, Parameter>, String> {
     let heads = architecture::heads(config);
     let variant = architecture.variants[usize::from(architecture::is_gated(config))];
+    let tables = [architecture.tables, &[variant]].concat();
     let list = config.parameter_list().map_err(|error| error.reason())?;
     let found = list.into_iter().map(|parameter| {
-        let found = Parameter::find([architecture.table, variant], &parameter.name, &parameter.shape, heads);
+        let found = Parameter::find(&tables, &parameter.name, &parameter.shape, heads);
         let found = found.ok_or_else(|| {
             format!("a {} has no place for {} {:?}", architecture.model_type, parameter.name, parameter.shape)
         })?;

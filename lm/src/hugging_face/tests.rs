@@ -50,11 +50,31 @@ fn distance(name: &str, model: &Published) -> f32 {
     farthest(&logits(model, &given), given["logits"].as_f32().unwrap())
 }
 
-const ALL: [&str; 7] = ["gpt2", "llama", "llama3", "mixtral", "bert", "t5", "t5_gated"];
+const DECODERS: [&str; 13] = [
+    "gpt2",
+    "llama",
+    "llama3",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "granite",
+    "smollm3",
+];
+
+const OTHERS: [&str; 3] = ["bert", "t5", "t5_gated"];
+
+fn all() -> impl Iterator<Item = &'static str> {
+    DECODERS.into_iter().chain(OTHERS)
+}
 
 #[test]
 fn logits_are_those_of_transformers() {
-    for name in ALL {
+    for name in all() {
         let model = Published::open(&fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(model.notes(), [""; 0], "{name}");
         let distance = distance(name, &model);
@@ -81,7 +101,7 @@ fn rounded(model: &Published, dtype: DType) -> Vec<(&str, Vec<f64>)> {
 #[test]
 fn what_is_saved_is_what_was_loaded() {
     let directory = tempfile::tempdir().unwrap();
-    for name in ALL {
+    for name in all() {
         let (_kept, checkpoint) = imported(name);
         let out = directory.path().join("deep").join(name);
         let saved = export(checkpoint.clone(), &out, Storage::F32, Some(5_000), false).unwrap();
@@ -170,6 +190,31 @@ fn fields_that_change_the_mathematics_are_honoured_or_refused() {
         ("llama", "partial_rotary_factor", json!(0.5), "field partial_rotary_factor is 0.5"),
         ("llama", "attention_bias", json!(true), "attention_bias and mlp_bias differ"),
         ("llama", "hidden_act", json!("gelu"), "hidden_act gelu is not known"),
+        ("qwen2", "use_sliding_window", json!(true), "field use_sliding_window is true"),
+        (
+            "qwen3",
+            "layer_types",
+            json!(["full_attention", "linear_attention"]),
+            "layer_types has linear_attention",
+        ),
+        ("qwen3", "attention_bias", json!(true), "field attention_bias is true"),
+        ("qwen3_moe", "norm_topk_prob", json!(false), "field norm_topk_prob is false"),
+        ("qwen3_moe", "mlp_only_layers", json!([0]), "mlp_only_layers names blocks without experts"),
+        ("gemma", "hidden_act", json!("relu"), "hidden_act relu is not known"),
+        ("gemma2", "attn_logit_softcapping", json!(-1.0), "attention_softcap -1 is not a number above 0"),
+        (
+            "gemma3",
+            "layer_types",
+            json!(["sliding_attention", "full_attention", "full_attention", "sliding_attention"]),
+            "layer_types has full_attention at 2, where sliding_attention is expected",
+        ),
+        ("granite", "residual_multiplier", json!(0.0), "scales.branch 0 is not a number above 0"),
+        (
+            "smollm3",
+            "no_rope_layers",
+            json!([1, 0, 1, 1]),
+            "no_rope_layers does not repeat itself: see place 3",
+        ),
         ("bert", "is_decoder", json!(true), "field is_decoder is true"),
         ("bert", "position_embedding_type", json!("relative_key"), "is relative_key, but only absolute"),
         ("t5", "feed_forward_proj", json!("gated-relu"), "feed_forward_proj gated-relu is not known"),
@@ -209,6 +254,22 @@ fn fields_that_change_the_mathematics_are_honoured_or_refused() {
     assert_eq!(window(std::slice::from_ref(&mistral)), Some(4096));
     assert_eq!(window(&[mistral.clone(), ("sliding_window", json!(7))]), Some(7));
     assert_eq!(window(&[mistral, ("sliding_window", json!(null))]), None);
+    // As files of Gemma 3 were written at first.
+    let older = [
+        ("layer_types", json!(null)),
+        ("sliding_window_pattern", json!(2)),
+        ("rope_parameters", json!(null)),
+        ("rope_theta", json!(77.0)),
+        ("rope_local_base_freq", json!(7.0)),
+        ("rope_scaling", json!({"rope_type": "linear", "factor": 2.0})),
+    ];
+    let (gemma, notes) = open("gemma3", &older);
+    let ModelConfig::Gpt(gemma) = gemma else { panic!("a decoder") };
+    let local = kernfusion::nn::Rope { base: 7.0, ..rope };
+    let global = kernfusion::nn::Rope { scaling, ..rope };
+    assert_eq!(gemma.positions, kernfusion::models::Positions::Rope(local));
+    assert_eq!(gemma.global, Some(kernfusion::models::GlobalBlocks { every: 2, rope: Some(global) }));
+    assert_eq!(notes, [""; 0]);
 }
 
 #[test]
@@ -341,7 +402,7 @@ fn what_the_layout_cannot_express_is_not_saved() {
     let mut windowed = checkpoint.clone();
     windowed.meta.config["window"] = json!(4);
     let error = refused(&windowed, Storage::F32);
-    assert!(error.contains("no gpt2, since it has a window; no llama, since"), "{error}");
+    assert!(error.contains("no gpt2, since its window is 4, not null; no llama, since its positions do not rotate; no mistral"), "{error}");
     let mut large = checkpoint.clone();
     large.tensors.get_mut("wte.weight").unwrap().data[3] = 1e5;
     assert!(
@@ -369,7 +430,7 @@ fn what_the_layout_cannot_express_is_not_saved() {
 fn a_decoder_continues_a_text_as_it_reads_it_at_once() {
     use crate::generate::Generator;
     let target = Target::cpu().threads(2);
-    for name in ["gpt2", "llama", "mixtral"] {
+    for name in DECODERS {
         let model = Published::open(&fixture(name)).unwrap();
         let expected = tensor_file::read(&fixture(name).join("expected.safetensors")).unwrap();
         let (ids, logits) = (expected["ids"].to_f64(), expected["logits"].as_f32().unwrap());

@@ -19,6 +19,16 @@ fn the_traced_parameters_are_as_many_as_the_formula_says() {
         GptConfig { feed_forward: FeedForwardKind::Geglu, width: 9, head_width: Some(4), ..SMALL },
         GptConfig { positions: Positions::Sinusoidal, bias: false, hidden: Some(12), ..SMALL },
         GptConfig { feed_forward: FeedForwardKind::Swiglu, normalization: Normalization::Rms, ..SMALL },
+        GptConfig { qk_norm: Some(QkNorm::Head), kv_heads: Some(1), ..SMALL },
+        GptConfig {
+            qk_norm: Some(QkNorm::Position),
+            normalization: Normalization::RmsPlusOne,
+            norm: NormPlace::Both,
+            kv_heads: Some(1),
+            ..SMALL
+        },
+        GptConfig { norm: NormPlace::Both, ..SMALL },
+        GptConfig { norm: NormPlace::Branch, global: Some(GlobalBlocks { every: 2, rope: None }), ..SMALL },
         GptConfig { latent: Some(latent), positions: rope, bias: false, ..SMALL },
         GptConfig {
             latent: Some(LatentShape { query_rank: None, ..latent }),
@@ -146,6 +156,17 @@ fn shapes_that_cannot_be_are_refused() {
     assert!(latent(|c| c.positions = Positions::Learned).contains("latent attention needs positions"));
     assert!(latent(|c| c.kv_heads = Some(2)).contains("has no kv_heads"));
     assert!(latent(|c| c.head_width = Some(4)).contains("head_width must be left out"));
+    assert!(latent(|c| c.qk_norm = Some(QkNorm::Head)).contains("latent attention has no qk_norm"));
+    assert!(latent(|c| c.attention_softcap = Some(1.0)).contains("has no attention_softcap"));
+    assert!(refused(|c| c.scales.logits = 0.0).contains("scales.logits 0 is not a number above 0"));
+    assert!(refused(|c| c.logit_softcap = Some(f64::NAN)).contains("logit_softcap NaN is not a number"));
+    let global = |every, rope| Some(GlobalBlocks { every, rope });
+    assert!(
+        refused(|c| c.global = Some(GlobalBlocks { every: 0, rope: None })).contains("every of global is 0")
+    );
+    let flat = Rope { base: 0.0, ..Rope::default() };
+    let error = GptConfig { global: global(2, Some(flat)), ..SMALL }.forward(1, 1).expect_err("refused");
+    assert!(error.to_string().contains("the base 0 of rope"), "{error}");
     assert!(latent(|c| c.latent.as_mut().expect("set").rope_width = 3).contains("to be rotated is 3"));
     assert!(refused(|c| c.dropout = f64::NAN).contains("dropout NaN"));
 }

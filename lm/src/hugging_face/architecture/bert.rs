@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 pub(super) const BERT: Architecture = Architecture {
     model_type: "bert",
     class: "BertForMaskedLM",
-    table: &[
+    tables: &[&[
         rows("wte", &["bert.embeddings.word_embeddings"]),
         rows("wpe", &["bert.embeddings.position_embeddings"]),
         rows("wse", &["bert.embeddings.token_type_embeddings"]),
@@ -32,7 +32,7 @@ pub(super) const BERT: Architecture = Architecture {
         rows("head.norm", &["cls.predictions.transform.LayerNorm"]),
         // The bias alone: the matrix is that of the embedding.
         rows("head", &["cls.predictions"]),
-    ],
+    ]],
     variants: [&[]; 2],
     base: "bert.",
     ties: &[

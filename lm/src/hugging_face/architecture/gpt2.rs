@@ -1,16 +1,16 @@
 //! GPT-2, whose linear layers are convolutions of width one, with matrices as [inputs, outputs].
 
-use super::{Architecture, expect_all, object};
+use super::{Architecture, decoder, object};
 use crate::hugging_face::fields::Fields;
 use crate::hugging_face::layout::{rows, transposed};
-use kernfusion::models::{FeedForwardKind, GptConfig, ModelConfig, Positions};
-use kernfusion::nn::{Gelu, NormPlace, Normalization};
+use kernfusion::models::{FeedForwardKind, GptConfig, ModelConfig};
+use kernfusion::nn::Gelu;
 use serde_json::{Map, Value, json};
 
 pub(super) const GPT2: Architecture = Architecture {
     model_type: "gpt2",
     class: "GPT2LMHeadModel",
-    table: &[
+    tables: &[&[
         rows("wte", &["transformer.wte"]),
         rows("wpe", &["transformer.wpe"]),
         rows("blocks.{}.ln1", &["transformer.h.{}.ln_1"]),
@@ -21,7 +21,7 @@ pub(super) const GPT2: Architecture = Architecture {
         transposed("blocks.{}.mlp.down", &["transformer.h.{}.mlp.c_proj"]),
         rows("ln_f", &["transformer.ln_f"]),
         rows("head", &["lm_head"]),
-    ],
+    ]],
     variants: [&[]; 2],
     base: "transformer.",
     ties: &[&["transformer.wte.weight", "lm_head.weight"]],
@@ -62,23 +62,13 @@ fn activation(name: &str) -> Result<(FeedForwardKind, Gelu), String> {
 }
 
 fn write(config: &ModelConfig) -> Result<Map<String, Value>, String> {
-    let ModelConfig::Gpt(config) = config else { return Err("it is no decoder".into()) };
+    let config = decoder(config)?;
     let activation = match (config.feed_forward, config.gelu) {
         (FeedForwardKind::Gelu, Gelu::Tanh) => "gelu_new",
         (FeedForwardKind::Gelu, Gelu::Erf) => "gelu",
         (FeedForwardKind::Relu, _) => "relu",
         _ => return Err("its feed-forward networks have gates".into()),
     };
-    expect_all(&[
-        (config.latent.is_none(), "it has latent attention"),
-        (config.positions == Positions::Learned, "its positions are not learned"),
-        (config.normalization == Normalization::Layer, "it has no layer norms"),
-        (config.norm == NormPlace::Pre, "its norms stand after the branches"),
-        (config.window.is_none(), "it has a window"),
-        (config.kv_heads() == config.heads, "heads share keys and values"),
-        (config.head_width() * config.heads == config.width, "its heads have a width of their own"),
-        (config.bias, "its projections have no biases"),
-    ])?;
     Ok(object(json!({
         "vocab_size": config.vocabulary,
         "n_positions": config.context,

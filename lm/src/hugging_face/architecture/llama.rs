@@ -1,20 +1,19 @@
-//! Llama, Mistral with its window, and Mixtral with experts.
+//! Llama, Mistral with its window, and Mixtral with experts; and what the decoders after it have in common with it.
 
-use super::{Architecture, expect_all, object};
+use super::{Architecture, decoder, object, rope};
 use crate::hugging_face::fields::Fields;
 use crate::hugging_face::layout::{Row, rows};
-use kernfusion::models::{Experts, FeedForwardKind, GptConfig, ModelConfig, Positions};
-use kernfusion::nn::{NormPlace, Normalization, Pairing, Rope, RopeScaling};
-use serde::Deserialize;
+use kernfusion::models::{Experts, FeedForwardKind, GptConfig, Positions};
+use kernfusion::nn::Normalization;
 use serde_json::{Map, Value, json};
 
-const TIES: &[&[&str]] = &[&["model.embed_tokens.weight", "lm_head.weight"]];
+pub(super) const TIES: &[&[&str]] = &[&["model.embed_tokens.weight", "lm_head.weight"]];
 
 /// Of old files: the wavelengths of rotary positions.
-const EXTRAS: &[&str] = &["rotary_emb.inv_freq"];
+pub(super) const EXTRAS: &[&str] = &["rotary_emb.inv_freq"];
 
 /// All that these have in common stands first; the rows of a network that a model does not have are of no use to it.
-const TABLE: &[Row] = &[
+pub(super) const TABLE: &[Row] = &[
     rows("wte", &["model.embed_tokens"]),
     rows("blocks.{}.ln1", &["model.layers.{}.input_layernorm"]),
     rows(
@@ -43,183 +42,166 @@ const TABLE: &[Row] = &[
     rows("blocks.{}.mlp.experts.down", &["model.layers.{}.block_sparse_moe.experts.{e}.w2"]),
 ];
 
+/// What Llama's relatives take over.
 pub(super) const LLAMA: Architecture = Architecture {
     model_type: "llama",
     class: "LlamaForCausalLM",
-    table: TABLE,
+    tables: &[TABLE],
     variants: [&[]; 2],
     base: "model.",
     ties: TIES,
     extras: EXTRAS,
     rename: |name| name,
-    read: |fields| read(fields, Kind::Llama),
-    write: |config| write(config, Kind::Llama),
+    read: |fields| {
+        let biases = biases(fields)?;
+        Ok(GptConfig { qkv_bias: biases, bias: biases, ..common(fields, &Absent::LLAMA)? }.into())
+    },
+    write: |config| {
+        let config = decoder(config)?;
+        with(written(config)?, json!({"attention_bias": config.bias, "mlp_bias": config.bias}))
+    },
 };
 
 pub(super) const MISTRAL: Architecture = Architecture {
     model_type: "mistral",
     class: "MistralForCausalLM",
-    read: |fields| read(fields, Kind::Mistral),
-    write: |config| write(config, Kind::Mistral),
+    read: |fields| {
+        // What its class takes where nothing is said; null is a word.
+        let window = if fields.has("sliding_window") { fields.option("sliding_window")? } else { Some(4096) };
+        Ok(GptConfig { window, ..common(fields, &Absent { kv_heads: Some(8), ..Absent::LLAMA })? }.into())
+    },
+    write: |config| {
+        let config = decoder(config)?;
+        with(written(config)?, json!({"sliding_window": config.window}))
+    },
     ..LLAMA
 };
 
 pub(super) const MIXTRAL: Architecture = Architecture {
     model_type: "mixtral",
     class: "MixtralForCausalLM",
-    read: |fields| read(fields, Kind::Mixtral),
-    write: |config| write(config, Kind::Mixtral),
+    read: |fields| {
+        let [count, active] = [fields.or("num_local_experts", 8)?, fields.or("num_experts_per_tok", 2)?];
+        let balance = fields.or("router_aux_loss_coef", 0.001)?;
+        let window = fields.option("sliding_window")?;
+        let experts = Some(Experts { count, active, noise: 0.0, balance });
+        let absent = Absent { kv_heads: Some(8), base: 1e6, epsilon: 1e-5, ..Absent::LLAMA };
+        Ok(GptConfig { window, experts, ..common(fields, &absent)? }.into())
+    },
+    write: |config| {
+        let config = decoder(config)?;
+        let Some(experts) = config.experts else { return Err("it has no experts".into()) };
+        let more = json!({
+            "sliding_window": config.window,
+            "num_local_experts": experts.count,
+            "num_experts_per_tok": experts.active,
+            "router_aux_loss_coef": experts.balance,
+        });
+        with(written(config)?, more)
+    },
     ..LLAMA
 };
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Llama,
-    Mistral,
-    Mixtral,
+/// What fields stand for that are left out. Files leave few of these out.
+pub(super) struct Absent {
+    /// None: as many as heads of queries.
+    pub(super) kv_heads: Option<usize>,
+    /// None: width / heads.
+    pub(super) head_width: Option<usize>,
+    pub(super) epsilon: f64,
+    /// That of rotary positions.
+    pub(super) base: f64,
+    pub(super) tied: bool,
+    /// The field with the width inside feed-forward networks, which is never left out.
+    pub(super) hidden: &'static str,
 }
 
-/// How positions rotate; `type` is what older files say in place of `rope_type`.
-#[derive(Default, Deserialize)]
-struct RopeParameters {
-    rope_theta: Option<f64>,
-    #[serde(alias = "type")]
-    rope_type: Option<String>,
-    partial_rotary_factor: Option<f64>,
-    factor: Option<f64>,
-    low_freq_factor: Option<f64>,
-    high_freq_factor: Option<f64>,
-    original_max_position_embeddings: Option<usize>,
+impl Absent {
+    pub(super) const LLAMA: Absent = Absent {
+        kv_heads: None,
+        head_width: None,
+        epsilon: 1e-6,
+        base: 1e4,
+        tied: false,
+        hidden: "intermediate_size",
+    };
 }
 
-impl RopeParameters {
-    fn scaling(&self) -> Result<Option<RopeScaling>, String> {
-        let kind = self.rope_type.as_deref().unwrap_or("default");
-        let without = |name: &str| format!("rope_type {kind} without a {name} cannot be computed");
-        let needed = |name: &str, value: Option<f64>| value.ok_or_else(|| without(name));
-        let factor = || needed("factor", self.factor);
-        match kind {
-            "default" => Ok(None),
-            "linear" => Ok(Some(RopeScaling::Linear { factor: factor()? })),
-            "llama3" => Ok(Some(RopeScaling::Llama3 {
-                factor: factor()?,
-                low: needed("low_freq_factor", self.low_freq_factor)?,
-                high: needed("high_freq_factor", self.high_freq_factor)?,
-                context: self
-                    .original_max_position_embeddings
-                    .ok_or_else(|| without("original_max_position_embeddings"))?,
-            })),
-            _ => Err(format!("rope_type {kind} is not known, only default, linear and llama3 are")),
-        }
-    }
-}
-
-/// The parameters of rotary positions, as they are written.
-fn rope_parameters(rope: &Rope) -> Value {
-    let base = rope.base;
-    match rope.scaling {
-        None => json!({"rope_type": "default", "rope_theta": base}),
-        Some(RopeScaling::Linear { factor }) => {
-            json!({"rope_type": "linear", "rope_theta": base, "factor": factor})
-        }
-        Some(RopeScaling::Llama3 { factor, low, high, context }) => json!({
-            "rope_type": "llama3",
-            "rope_theta": base,
-            "factor": factor,
-            "low_freq_factor": low,
-            "high_freq_factor": high,
-            "original_max_position_embeddings": context,
-        }),
-    }
-}
-
-fn read(fields: &mut Fields, kind: Kind) -> Result<ModelConfig, String> {
-    let activation: String = fields.or("hidden_act", "silu".into())?;
-    let feed_forward = match activation.as_str() {
-        "silu" | "swish" => FeedForwardKind::Swiglu,
+/// What the fields say that all of these have.
+pub(super) fn common(fields: &mut Fields, absent: &Absent) -> Result<GptConfig, String> {
+    match fields.or("hidden_act", "silu".to_string())?.as_str() {
+        "silu" | "swish" => {}
         other => return Err(format!("hidden_act {other} is not known, only silu is")),
-    };
-    // Only Llama has biases; the others' code does not look for these fields.
-    let [attention, network] = match kind {
-        Kind::Llama => [fields.or("attention_bias", false)?, fields.or("mlp_bias", false)?],
-        Kind::Mistral | Kind::Mixtral => [false; 2],
-    };
-    if attention != network {
-        return Err("attention_bias and mlp_bias differ, which cannot be computed here".into());
     }
-    // Their defaults differ, but files leave none of these out.
-    let (vocabulary, width) = (fields.needed("vocab_size")?, fields.needed("hidden_size")?);
-    let heads: usize = fields.needed("num_attention_heads")?;
-    let head_width: Option<usize> = fields.option("head_dim")?;
-    let kv_heads = fields.or("num_key_value_heads", if kind == Kind::Llama { heads } else { 8 })?;
-    Ok(ModelConfig::Gpt(GptConfig {
-        vocabulary,
+    Ok(GptConfig {
+        positions: Positions::Rope(rope::read(fields, absent.base)?),
+        feed_forward: FeedForwardKind::Swiglu,
+        normalization: Normalization::Rms,
+        ..shape(fields, absent)?
+    })
+}
+
+/// The extents, of a model without biases.
+pub(super) fn shape(fields: &mut Fields, absent: &Absent) -> Result<GptConfig, String> {
+    let (width, heads): (usize, usize) =
+        (fields.needed("hidden_size")?, fields.needed("num_attention_heads")?);
+    let head_width: Option<usize> = fields.option("head_dim")?.or(absent.head_width);
+    let kv_heads = fields.option("num_key_value_heads")?.or(absent.kv_heads);
+    Ok(GptConfig {
+        vocabulary: fields.needed("vocab_size")?,
         width,
         heads,
         context: fields.needed("max_position_embeddings")?,
-        hidden: Some(fields.needed("intermediate_size")?),
+        hidden: Some(fields.needed(absent.hidden)?),
         layers: fields.needed("num_hidden_layers")?,
-        kv_heads: (kv_heads != heads).then_some(kv_heads),
-        head_width: head_width.filter(|head_width| head_width * heads != width),
-        epsilon: fields.or("rms_norm_eps", if kind == Kind::Mixtral { 1e-5 } else { 1e-6 })?,
-        tied: fields.or("tie_word_embeddings", false)?,
-        positions: Positions::Rope(rope(fields, if kind == Kind::Mixtral { 1e6 } else { 1e4 })?),
-        window: window(fields, kind)?,
-        experts: experts(fields, kind)?,
-        qkv_bias: attention,
-        bias: attention,
-        feed_forward,
-        normalization: Normalization::Rms,
+        kv_heads: kv_heads.filter(|kv_heads| *kv_heads != heads),
+        head_width: head_width.filter(|head_width| head_width.saturating_mul(heads) != width),
+        epsilon: fields.or("rms_norm_eps", absent.epsilon)?,
+        tied: fields.or("tie_word_embeddings", absent.tied)?,
+        bias: false,
         ..GptConfig::default()
-    }))
+    })
 }
 
-fn rope(fields: &mut Fields, otherwise: f64) -> Result<Rope, String> {
-    let (parameters, scaling) = (fields.option("rope_parameters")?, fields.option("rope_scaling")?);
-    let base: Option<f64> = fields.option("rope_theta")?;
-    fields.demand("partial_rotary_factor", 1.0)?;
-    let given: Option<RopeParameters> = if parameters.is_some() { parameters } else { scaling };
-    let given = given.unwrap_or_default();
-    if let Some(factor) = given.partial_rotary_factor.filter(|factor| *factor != 1.0) {
-        return Err(format!("partial_rotary_factor is {factor}, but only whole heads can be rotated here"));
-    }
-    let base = given.rope_theta.or(base).unwrap_or(otherwise);
-    Ok(Rope { base, pairing: Pairing::Halves, scaling: given.scaling()? })
-}
-
-fn window(fields: &mut Fields, kind: Kind) -> Result<Option<usize>, String> {
-    match kind {
-        // Its code does not look for it.
-        Kind::Llama => Ok(None),
-        // What Mistral's class takes where nothing is said; null is a word.
-        Kind::Mistral if !fields.has("sliding_window") => Ok(Some(4096)),
-        Kind::Mistral | Kind::Mixtral => fields.option("sliding_window"),
+/// Whether projections have biases: all, or none.
+pub(super) fn biases(fields: &mut Fields) -> Result<bool, String> {
+    let [attention, network] = [fields.or("attention_bias", false)?, fields.or("mlp_bias", false)?];
+    match attention == network {
+        true => Ok(attention),
+        false => Err("attention_bias and mlp_bias differ, which cannot be computed here".into()),
     }
 }
 
-fn experts(fields: &mut Fields, kind: Kind) -> Result<Option<Experts>, String> {
-    if kind != Kind::Mixtral {
-        return Ok(None);
+/// Refuses blocks that see a window.
+pub(super) fn without_window(fields: &mut Fields) -> Result<(), String> {
+    fields.demand("use_sliding_window", false)?;
+    // Of no effect without it.
+    let _: Option<Value> = fields.option("sliding_window")?;
+    let kinds: Vec<String> = fields.or("layer_types", vec![])?;
+    match kinds.iter().find(|kind| *kind != FULL) {
+        Some(kind) => Err(format!("layer_types has {kind}, but only {FULL} can be computed here")),
+        None => Ok(()),
     }
-    let [count, active] = [fields.or("num_local_experts", 8)?, fields.or("num_experts_per_tok", 2)?];
-    Ok(Some(Experts { count, active, noise: 0.0, balance: fields.or("router_aux_loss_coef", 0.001)? }))
 }
 
-fn write(config: &ModelConfig, kind: Kind) -> Result<Map<String, Value>, String> {
-    let ModelConfig::Gpt(config) = config else { return Err("it is no decoder".into()) };
+/// What `layer_types` has for a block that sees all positions.
+pub(super) const FULL: &str = "full_attention";
+
+/// The fields that all of these have.
+pub(super) fn written(config: &GptConfig) -> Result<Map<String, Value>, String> {
     let Positions::Rope(rope) = config.positions else { return Err("its positions do not rotate".into()) };
-    expect_all(&[
-        (config.latent.is_none(), "it has latent attention"),
-        (config.feed_forward == FeedForwardKind::Swiglu, "its feed-forward networks are not SwiGLU"),
-        (config.normalization == Normalization::Rms, "its norms are not RMSNorm"),
-        (config.norm == NormPlace::Pre, "its norms stand after the branches"),
-        (rope.pairing == Pairing::Halves, "its rotary positions turn adjacent pairs"),
-        (config.qkv_bias == config.bias, "only some of its projections have biases"),
-        (kind == Kind::Llama || !config.bias, "its projections have biases"),
-        (kind != Kind::Llama || config.window.is_none(), "it has a window"),
-        ((kind == Kind::Mixtral) == config.experts.is_some(), "it has experts, or lacks them"),
-    ])?;
-    let mut fields = object(json!({
+    let rotation = json!({
+        "hidden_act": "silu",
+        // Where older versions and newer ones look for it.
+        "rope_theta": rope.base,
+        "rope_parameters": rope::parameters(&rope),
+    });
+    with(written_shape(config), rotation)
+}
+
+/// The fields of the extents.
+pub(super) fn written_shape(config: &GptConfig) -> Map<String, Value> {
+    object(json!({
         "vocab_size": config.vocabulary,
         "hidden_size": config.width,
         "intermediate_size": config.hidden(),
@@ -227,25 +209,15 @@ fn write(config: &ModelConfig, kind: Kind) -> Result<Map<String, Value>, String>
         "num_attention_heads": config.heads,
         "num_key_value_heads": config.kv_heads(),
         "head_dim": config.head_width(),
-        "hidden_act": "silu",
         "max_position_embeddings": config.context,
         "rms_norm_eps": config.epsilon,
         "tie_word_embeddings": config.tied,
         "attention_dropout": config.dropout,
-        // Where older versions and newer ones look for it.
-        "rope_theta": rope.base,
-        "rope_parameters": rope_parameters(&rope),
-    }));
-    let more = match (kind, config.experts) {
-        (Kind::Llama, _) => json!({"attention_bias": config.bias, "mlp_bias": config.bias}),
-        (_, None) => json!({"sliding_window": config.window}),
-        (_, Some(experts)) => json!({
-            "sliding_window": config.window,
-            "num_local_experts": experts.count,
-            "num_experts_per_tok": experts.active,
-            "router_aux_loss_coef": experts.balance,
-        }),
-    };
+    }))
+}
+
+/// Fields and some more, which replace those of the same names.
+pub(super) fn with(mut fields: Map<String, Value>, more: Value) -> Result<Map<String, Value>, String> {
     fields.extend(object(more));
     Ok(fields)
 }

@@ -1,14 +1,19 @@
 //! The architectures that are known: how each names its parameters, and what its `config.json` says, in both directions.
 
 mod bert;
+mod gemma;
 mod gpt2;
 mod llama;
+mod qwen;
+mod relatives;
+mod rope;
 mod t5;
 
 use super::fields::Fields;
 use super::layout::{Heads, Row};
-use kernfusion::models::ModelConfig;
-use serde_json::{Map, Value};
+use kernfusion::models::{FeedForwardKind, GptConfig, ModelConfig};
+use kernfusion::nn::Gelu;
+use serde_json::{Map, Value, json};
 
 /// An architecture of transformers.
 pub(super) struct Architecture {
@@ -16,8 +21,8 @@ pub(super) struct Architecture {
     pub(super) model_type: &'static str,
     /// What the class is called that has the model with its output layer.
     pub(super) class: &'static str,
-    /// How parameters are named.
-    pub(super) table: &'static [Row],
+    /// How parameters are named; of several rows that fit, the first counts.
+    pub(super) tables: &'static [&'static [Row]],
     /// How those of feed-forward networks are named, without a gate and with one, where that is not the same.
     pub(super) variants: [&'static [Row]; 2],
     /// What all names begin with but those of an output layer; files of the model without one leave it out.
@@ -35,8 +40,23 @@ pub(super) struct Architecture {
 }
 
 /// All that are known. The first one that can express a model is what it is saved as.
-pub(super) const ARCHITECTURES: [&Architecture; 6] =
-    [&gpt2::GPT2, &llama::LLAMA, &llama::MISTRAL, &llama::MIXTRAL, &bert::BERT, &t5::T5];
+pub(super) const ARCHITECTURES: [&Architecture; 15] = [
+    &gpt2::GPT2,
+    &llama::LLAMA,
+    &llama::MISTRAL,
+    &llama::MIXTRAL,
+    &qwen::QWEN2,
+    &qwen::QWEN3,
+    &qwen::QWEN3_MOE,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &relatives::OLMO2,
+    &relatives::GRANITE,
+    &relatives::SMOLLM3,
+    &bert::BERT,
+    &t5::T5,
+];
 
 /// The architecture with this `model_type`.
 pub(super) fn named(model_type: &str) -> Result<&'static Architecture, String> {
@@ -47,11 +67,11 @@ pub(super) fn named(model_type: &str) -> Result<&'static Architecture, String> {
     })
 }
 
-/// The architecture that this model is exported as, and its fields.
+/// The architecture that this model is exported as, and its fields: the first one whose fields say all of it.
 pub(super) fn of(config: &ModelConfig) -> Result<(&'static Architecture, Map<String, Value>), String> {
     let mut reasons = Vec::new();
     for architecture in ARCHITECTURES {
-        match (architecture.write)(config) {
+        match architecture.fields_of(config) {
             Ok(fields) => return Ok((architecture, fields)),
             Err(reason) => reasons.push(format!("no {}, since {reason}", architecture.model_type)),
         }
@@ -71,6 +91,18 @@ pub(super) fn heads(config: &ModelConfig) -> Heads {
 }
 
 impl Architecture {
+    /// The fields that describe this model; an error if what they say is another one.
+    fn fields_of(&self, config: &ModelConfig) -> Result<Map<String, Value>, String> {
+        let fields = (self.write)(config)?;
+        let said = (self.read)(&mut Fields::of(fields.clone()))?;
+        let [ours, said] = [config, &said].map(|config| json!(spelt_out(config)));
+        let ours = object(ours);
+        match ours.iter().find(|(name, value)| said[name.as_str()] != **value) {
+            Some((name, value)) => Err(format!("its {name} is {value}, not {}", said[name.as_str()])),
+            None => Ok(fields),
+        }
+    }
+
     /// The name of the output layer's matrix that a model without one of its own shares, and that of its partner.
     pub(super) fn tied_head(&self) -> [&'static str; 2] {
         let tie = self.ties[0];
@@ -95,10 +127,45 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Refuses a model for the first thing that is not as it must be.
-fn expect_all(conditions: &[(bool, &str)]) -> Result<(), String> {
-    match conditions.iter().find(|(holds, _)| !holds) {
-        Some((_, reason)) => Err((*reason).into()),
-        None => Ok(()),
+/// The shape of a decoder; an error of any other model.
+fn decoder(config: &ModelConfig) -> Result<&GptConfig, String> {
+    match config {
+        ModelConfig::Gpt(config) => Ok(config),
+        _ => Err("it is no decoder".into()),
     }
+}
+
+/// The shape with what it leaves out, without what has no effect and without what only training knows, so that equal ones are equal.
+fn spelt_out(config: &ModelConfig) -> ModelConfig {
+    let gelu = |feed_forward, gelu| match feed_forward {
+        FeedForwardKind::Gelu | FeedForwardKind::Geglu => gelu,
+        FeedForwardKind::Relu | FeedForwardKind::Swiglu => Gelu::default(),
+    };
+    let mut config = config.clone();
+    config.set_dropout(0.0);
+    match &mut config {
+        ModelConfig::Gpt(config) => {
+            config.kv_heads = Some(config.kv_heads());
+            config.head_width = Some(config.head_width());
+            config.hidden = Some(config.hidden());
+            config.gelu = gelu(config.feed_forward, config.gelu);
+            config.scales.attention.get_or_insert(1.0 / (config.head_width() as f64).sqrt());
+            config.experts.iter_mut().for_each(|experts| experts.noise = 0.0);
+        }
+        ModelConfig::Bert(config) => {
+            config.hidden = Some(config.hidden());
+            config.mask_token = None;
+        }
+        ModelConfig::EncoderDecoder(config) => {
+            config.head_width = Some(config.head_width());
+            config.hidden = Some(config.hidden());
+            config.gelu = gelu(config.feed_forward, config.gelu);
+            config.decoder_layers = Some(config.decoder_layers());
+            // Such a model knows no limit.
+            config.target_length = config.source_length;
+            (config.beginning, config.end) = (None, None);
+        }
+        ModelConfig::Recurrent(_) => {}
+    }
+    config
 }
