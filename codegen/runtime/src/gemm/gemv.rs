@@ -2,8 +2,10 @@
 //!
 //! Where B is contiguous along k, an element of C is a dot product in the lanes of a few registers. On Zen 4 memory gives a thread almost
 //! twice as much along one row of B as along four. On Intel's processors it gives most along four that lie far from each other
-//! and are fetched ahead. Which it is here is tried (`trial.rs`). Where B is contiguous along n, rows of B are added up.
-//! Which of the two, and so the order of summation, depends on the layout of B only.
+//! and are fetched ahead. Which it is here is tried (`trial.rs`). From three rows on, several lines are always multiplied side by side, since
+//! a line that is used for one row of A and one of B is loaded as often as it is multiplied: six rows and four lines take ten loads for
+//! 24 products, so that up to some thirty rows read B as fast as memory gives it, or multiply as fast as the processor can. Where B is
+//! contiguous along n, rows of B are added up. Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::blocking::{GemmCall, Space, chunks};
 use super::microkernel::prefetch;
@@ -11,23 +13,29 @@ use super::pack::{Offsets, Source};
 use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
 use crate::math::element::{Bf16, Byte, F32};
 use crate::math::vector::Lanes;
+use crate::pool::share;
 use std::ops::Range;
 
-/// The most rows: beyond, packing B pays.
+/// The most rows, where B is contiguous along n, or its lines are staged: beyond, packing B pays.
 const MOST_ROWS: usize = 8;
-/// Rows of C that one kernel call computes.
-pub(super) const ROWS: usize = 4;
-/// Lines of B that are multiplied with one group of rows after another.
-const SHARED: usize = 8;
+/// The most rows of dot products with lines as they lie.
+const MOST_ROWS_OF_DOTS: usize = 32;
+/// Rows of C that one kernel call computes: of dot products, and where rows of B are added up.
+const DOT_ROWS: usize = 6;
+const AXPY_ROWS: usize = 4;
+/// Bytes of the lines of B that are multiplied with one group of rows after another.
+const SHARED: usize = 128 << 10;
 /// Bytes of B that a thread takes at a time at least.
 const STEP: usize = 128 << 10;
+/// Terms of dot products that are added up between two visits of C, with several groups of rows.
+const DEPTH_OF_DOTS: usize = 1024;
 /// Rows of B that are added up between two visits of C.
 const DEPTH: usize = 32;
 /// Bytes of a row of C up to which all rows of B are added up in one visit.
 const NARROW: usize = 512;
 
-/// `(a, lda, b, k, c, ldc)`: c[i · ldc + j] = Σ_p a[i · lda + p] · b[j][p] for the rows of A and the lines of B.
-pub(super) type Dot = unsafe fn(*const f32, usize, &Lines, usize, *mut f32, usize);
+/// `(a, lda, b, k, c, ldc, adds)`: c[i · ldc + j] = Σ_p a[i · lda + p] · b[j][p] for the rows of A and the lines of B, or that is added.
+pub(super) type Dot = unsafe fn(*const f32, usize, &Lines, usize, *mut f32, usize, bool);
 /// `(a, lda, b, c, ldc, n)`: c[i · ldc + j] += Σ_p a[i · lda + p] · b[p][j] for j < n.
 pub(super) type Axpy = unsafe fn(*const f32, usize, &Lines, *mut f32, usize, usize);
 
@@ -39,6 +47,17 @@ pub(super) struct Lines {
     count: usize,
     /// What is read after them, if lines are fetched ahead of their use.
     next: Option<*const u8>,
+    /// Which of several groups of rows they are multiplied with, and of how many. Each fetches its share of the next lines.
+    turn: (usize, usize),
+}
+
+/// What is fetched while lines are multiplied.
+#[derive(Clone, Copy)]
+struct Fetch {
+    /// How many bytes ahead of what is multiplied.
+    ahead: isize,
+    /// The cache lines to be fetched: this one of so many, again and again.
+    turn: (usize, usize),
 }
 
 impl Lines {
@@ -57,15 +76,19 @@ impl Lines {
 
 /// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16` and of `i8`.
 pub(super) struct Gemv {
-    pub dot: [[Dot; ROWS]; 3],
-    pub axpy: [[Axpy; ROWS]; 3],
+    pub dot: [[Dot; DOT_ROWS]; 3],
+    pub axpy: [[Axpy; AXPY_ROWS]; 3],
 }
 
 // No closures in the kernels below: compiled without the instruction set's features, they would be calls.
 
-/// Sums that are under way at once in each row of C: an addition waits for the one before it.
+/// Sums that are under way at once for each row of A and line of B: an addition waits for the one before it.
 const fn chains(rows: usize) -> usize {
-    if rows <= 2 { 4 } else { 2 }
+    match rows {
+        1 | 2 => 4,
+        3 => 2,
+        _ => 1,
+    }
 }
 
 /// Bytes of a line of a cache, and how far ahead of their use they are fetched.
@@ -75,7 +98,7 @@ const AHEAD: usize = 32 * CACHE_LINE;
 /// were fastest on an Intel Xeon with tiles (`docs/benchmarks.md`).
 const SHORT: usize = 512;
 
-/// Where lines are fetched ahead, several are read side by side; the bits are the same.
+/// Several lines are read side by side where they are fetched ahead, or multiplied with three rows or more; the bits are the same.
 ///
 /// # Safety
 /// As `Dot`; the instruction set is there.
@@ -87,34 +110,49 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
     k: usize,
     c: *mut f32,
     ldc: usize,
+    adds: bool,
 ) {
+    let is_short = k * size_of::<B::Stored>() <= SHORT;
     // SAFETY: the caller's contract.
     unsafe {
-        let is_short = k * size_of::<B::Stored>() <= SHORT;
-        let done = match lines.next {
-            None => 0,
-            Some(_) if R == 1 && !is_short => side_by_side::<L, R, B, 4>(a, lda, lines, k, c, ldc),
-            Some(_) => side_by_side::<L, R, B, 2>(a, lda, lines, k, c, ldc),
+        // Sums of six rows and four lines fill the registers of AVX-512, of two lines those of AVX2.
+        let done = match (lines.next, L::LANES) {
+            (_, 16) if R > 2 && lines.turn.1 > 1 => abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
+            (_, 16) if R > 2 => far_apart::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 && lines.turn.1 > 1 => abreast::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
+            (None, _) => 0,
+            (Some(_), _) if R == 1 && !is_short => far_apart::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
+            (Some(_), _) => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
         };
-        let rest = Lines { first: lines.line(done), count: lines.count - done, ..*lines };
-        side_by_side::<L, R, B, 1>(a, lda, &rest, k, c.add(done), ldc);
+        for j in done..lines.count {
+            let sums = dots::<L, R, B, 1>(a, lda, [lines.line(j)], k, None);
+            for (i, sums) in sums.into_iter().enumerate() {
+                put(c.add(i * ldc + j), L::sums(sums), adds);
+            }
+        }
     }
 }
 
-/// All lines but those that do not fill every one of S streams; returns how many.
+/// S lines at a time that lie far from each other, as many as fill every one of S streams; returns how many.
 ///
 /// # Safety
 /// As `Dot`; the instruction set is there.
 #[inline(always)]
-unsafe fn side_by_side<L: Lanes, const R: usize, B: Line, const S: usize>(
+unsafe fn far_apart<L: Lanes, const R: usize, B: Line, const S: usize>(
     a: *const f32,
     lda: usize,
     lines: &Lines,
     k: usize,
     c: *mut f32,
     ldc: usize,
+    adds: bool,
 ) -> usize {
     let length = lines.count / S;
+    let fetch = match lines.next {
+        Some(_) => Some(Fetch { ahead: AHEAD as isize, turn: (0, 1) }),
+        None => None,
+    };
     for j in 0..length {
         let mut b = [lines.first; S];
         for (s, b) in b.iter_mut().enumerate() {
@@ -122,9 +160,9 @@ unsafe fn side_by_side<L: Lanes, const R: usize, B: Line, const S: usize>(
         }
         // SAFETY: the caller's contract.
         unsafe {
-            for (i, sums) in dots::<L, R, B, S>(a, lda, b, k).into_iter().enumerate() {
+            for (i, sums) in dots::<L, R, B, S>(a, lda, b, k, fetch).into_iter().enumerate() {
                 for (s, sum) in sums.into_iter().enumerate() {
-                    c.add(i * ldc + s * length + j).write_unaligned(sum);
+                    put(c.add(i * ldc + s * length + j), [sum.sum()], adds);
                 }
             }
         }
@@ -132,7 +170,58 @@ unsafe fn side_by_side<L: Lanes, const R: usize, B: Line, const S: usize>(
     S * length
 }
 
-/// The dot products of rows of A with S lines of B, by rows.
+/// S lines at a time that follow each other, as they are multiplied with one group of rows after another; returns how many. Meanwhile
+/// each group fetches its share of the lines that all of them are multiplied with next, if lines are fetched ahead.
+///
+/// # Safety
+/// As `Dot`; the instruction set is there.
+#[inline(always)]
+unsafe fn abreast<L: Lanes, const R: usize, B: Line, const S: usize>(
+    a: *const f32,
+    lda: usize,
+    lines: &Lines,
+    k: usize,
+    c: *mut f32,
+    ldc: usize,
+    adds: bool,
+) -> usize {
+    let fetch = match lines.next {
+        Some(_) => Some(Fetch { ahead: lines.count as isize * lines.stride, turn: lines.turn }),
+        None => None,
+    };
+    let all = lines.count - lines.count % S;
+    for j in (0..all).step_by(S) {
+        let mut b = [lines.first; S];
+        for (s, b) in b.iter_mut().enumerate() {
+            *b = lines.line(j + s);
+        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            for (i, sums) in dots::<L, R, B, S>(a, lda, b, k, fetch).into_iter().enumerate() {
+                put(c.add(i * ldc + j), L::sums(sums), adds);
+            }
+        }
+    }
+    all
+}
+
+/// Stores sums next to each other, or adds them to what is there.
+///
+/// # Safety
+/// C has these elements, of any alignment.
+#[inline(always)]
+unsafe fn put<const S: usize>(c: *mut f32, mut sums: [f32; S], adds: bool) {
+    let c = c.cast::<[f32; S]>();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if adds {
+            sums.iter_mut().zip(c.read_unaligned()).for_each(|(sum, before)| *sum += before);
+        }
+        c.write_unaligned(sums);
+    }
+}
+
+/// The dot products of rows of A with S lines of B, by rows, before lanes are added up.
 ///
 /// # Safety
 /// As `Dot`; the instruction set is there.
@@ -142,52 +231,78 @@ unsafe fn dots<L: Lanes, const R: usize, B: Line, const S: usize>(
     lda: usize,
     b: [*const u8; S],
     k: usize,
-) -> [[f32; S]; R] {
+    fetch: Option<Fetch>,
+) -> [[L; S]; R] {
     let (blocks, whole) = (k - k % (chains(R) * L::LANES), k - k % L::LANES);
-    let mut results = [[0.0; S]; R];
     // SAFETY: rows of A and B have k values.
     unsafe {
+        let mut results = [[L::splat(0.0); S]; R];
         let mut sums = [[[L::splat(0.0); chains(1)]; S]; R];
+        let mut wait = match fetch {
+            Some(fetch) => fetch.turn.0,
+            None => 0,
+        };
         for p in (0..blocks).step_by(chains(R) * L::LANES) {
             for chain in 0..chains(R) {
                 let p = p + chain * L::LANES;
-                for (s, &b) in b.iter().enumerate() {
-                    if S > 1 && (chain * L::LANES * size_of::<B::Stored>()).is_multiple_of(CACHE_LINE) {
-                        prefetch(b.wrapping_add(p * size_of::<B::Stored>() + AHEAD));
+                let byte = p * size_of::<B::Stored>();
+                if let Some(Fetch { ahead, turn: (_, turns) }) = fetch
+                    && byte.is_multiple_of(CACHE_LINE)
+                {
+                    if wait == 0 {
+                        b.iter().for_each(|b| prefetch(b.wrapping_offset(byte as isize + ahead)));
+                        wait = turns;
                     }
-                    let line: L = at::<L, B>(b, p, L::LANES);
-                    for (i, sums) in sums.iter_mut().enumerate() {
-                        sums[s][chain] = L::fma(L::load(a.add(i * lda + p)), line, sums[s][chain]);
-                    }
+                    wait -= 1;
                 }
+                add::<L, R, B, S>(&mut sums, chain, (a.add(p), lda), b, p, L::LANES);
             }
         }
         for p in (blocks..whole).step_by(L::LANES) {
-            for (s, &b) in b.iter().enumerate() {
-                let line: L = at::<L, B>(b, p, L::LANES);
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    sums[s][0] = L::fma(L::load(a.add(i * lda + p)), line, sums[s][0]);
-                }
-            }
+            add::<L, R, B, S>(&mut sums, 0, (a.add(p), lda), b, p, L::LANES);
         }
         if whole < k {
-            for (s, &b) in b.iter().enumerate() {
-                let line: L = at::<L, B>(b, whole, k - whole);
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    sums[s][1] = L::fma(L::load_first(a.add(i * lda + whole), k - whole), line, sums[s][1]);
-                }
-            }
+            add::<L, R, B, S>(&mut sums, 1 % chains(R), (a.add(whole), lda), b, whole, k - whole);
         }
         for (results, sums) in results.iter_mut().zip(sums) {
             for (result, sums) in results.iter_mut().zip(sums) {
                 *result = match chains(R) {
-                    2 => (sums[0] + sums[1]).sum(),
-                    _ => ((sums[0] + sums[1]) + (sums[2] + sums[3])).sum(),
+                    1 => sums[0],
+                    2 => sums[0] + sums[1],
+                    _ => (sums[0] + sums[1]) + (sums[2] + sums[3]),
                 };
             }
         }
+        results
     }
-    results
+}
+
+/// Adds the products of some lanes, those of the lines from value p on.
+///
+/// # Safety
+/// As `Dot`; the instruction set is there, and rows and lines have these lanes.
+#[inline(always)]
+unsafe fn add<L: Lanes, const R: usize, B: Line, const S: usize>(
+    sums: &mut [[[L; chains(1)]; S]; R],
+    chain: usize,
+    (a, lda): (*const f32, usize),
+    b: [*const u8; S],
+    p: usize,
+    lanes: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut lines = [L::splat(0.0); S];
+        for (line, b) in lines.iter_mut().zip(b) {
+            *line = at::<L, B>(b, p, lanes);
+        }
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let row = load::<L>(a.add(i * lda), lanes);
+            for (sums, line) in sums.iter_mut().zip(lines) {
+                sums[chain] = L::fma(row, line, sums[chain]);
+            }
+        }
+    }
 }
 
 /// Registers of each row of C that are summed at once.
@@ -336,10 +451,10 @@ unsafe fn at<L: Lanes, B: Line>(line: *const u8, first: usize, lanes: usize) -> 
 /// Whether a contraction is computed here.
 pub(super) fn suits(job: &Contraction) -> bool {
     let adds = matches!(job.output, Output::Direct { adds: true, .. });
-    job.m <= MOST_ROWS
-        && !adds
-        && job.is_plain()
-        && (job.b.k.offsets().unit() || job.b.outer.offsets().unit())
+    let (k, outer) = (job.b.k.offsets(), job.b.outer.offsets());
+    let is_strided = matches!(outer, Offsets::Strided(_));
+    let most = if k.unit() && is_strided && lies_ready(job) { MOST_ROWS_OF_DOTS } else { MOST_ROWS };
+    job.m <= most && !adds && job.is_plain() && (k.unit() || outer.unit())
 }
 
 /// Columns of C that are not divided among threads: of lines along n, a piece that is worth beginning.
@@ -454,15 +569,13 @@ unsafe fn columns_by_dots(
     space: &Space,
 ) {
     let (job, ld) = (gemm.job, stride(gemm.job));
+    let groups = job.m.div_ceil(DOT_ROWS);
+    // Lines that are not multiplied as they lie are staged as `f32`.
+    let size_of_lines = if lies_ready(job) { b.size } else { size_of::<f32>() };
     // Lines that are read for several groups of rows stay in cache in between.
     let together = match b.outer {
-        Offsets::Strided(_) if lies_ready(job) => {
-            if job.m <= ROWS {
-                columns.len()
-            } else {
-                SHARED
-            }
-        }
+        Offsets::Strided(_) if lies_ready(job) && groups == 1 => columns.len(),
+        Offsets::Strided(_) if lies_ready(job) => (SHARED / (job.k.max(1) * b.size)).next_multiple_of(8),
         _ => 1,
     };
     for part in chunks(columns.clone(), together.max(1)) {
@@ -473,12 +586,25 @@ unsafe fn columns_by_dots(
             Offsets::Table(_) => 0,
         };
         let end = first.wrapping_offset(part.len() as isize * stride);
-        let part_lines = Lines { first, stride, count: part.len(), next: gemm.reads_ahead().then_some(end) };
-        for rows in chunks(0..job.m, ROWS) {
-            let a = space.a.cast::<f32>().wrapping_add(rows.start * ld);
+        let part_lines = Lines {
+            first,
+            stride,
+            count: part.len(),
+            next: gemm.reads_ahead().then_some(end),
+            turn: (0, groups),
+        };
+        // Of several groups, each goes through the lines with terms that stay in the first-level cache.
+        let depth = if groups == 1 { job.k.max(1) } else { DEPTH_OF_DOTS };
+        let terms = (0..job.k.max(1)).step_by(depth).map(|first| first..job.k.min(first + depth));
+        for (k, group) in terms.flat_map(|k| (0..groups).map(move |group| (k.clone(), group))) {
+            let rows = share(job.m, groups, group);
+            let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
             let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
+            let first = first.wrapping_add(k.start * size_of_lines);
+            let part_lines = Lines { first, turn: (group, groups), ..part_lines };
+            let dot = gemm.kernels.gemv.dot[lines(job)][rows.len() - 1];
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
-            unsafe { gemm.kernels.gemv.dot[lines(job)][rows.len() - 1](a, ld, &part_lines, job.k, c, ldc) };
+            unsafe { dot(a, ld, &part_lines, k.len(), c, ldc, k.start > 0) };
         }
     }
 }
@@ -528,19 +654,21 @@ unsafe fn columns_by_lines(
             let first = b.at(columns.start, k.start);
             let b_lines = match b.k {
                 Offsets::Strided(stride) if lies_ready(job) => {
-                    Lines { first, stride: stride * b.size as isize, count: k.len(), next }
+                    Lines { first, stride: stride * b.size as isize, count: k.len(), next, turn: (0, 1) }
                 }
-                Offsets::Table(_) if lies_ready(job) => Lines { first, stride: 0, count: 1, next: None },
+                Offsets::Table(_) if lies_ready(job) => {
+                    Lines { first, stride: 0, count: 1, next: None, turn: (0, 1) }
+                }
                 _ => {
                     for p in k.clone() {
                         let stage = space.stage.add((p - k.start) * TILE_COLUMNS);
                         line(gemm, b.at(columns.start, p), n, stage);
                     }
                     let stride = (TILE_COLUMNS * size_of::<f32>()) as isize;
-                    Lines { first: space.stage.cast(), stride, count: k.len(), next: None }
+                    Lines { first: space.stage.cast(), stride, count: k.len(), next: None, turn: (0, 1) }
                 }
             };
-            for rows in chunks(0..job.m, ROWS) {
+            for rows in chunks(0..job.m, AXPY_ROWS) {
                 let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
                 let c = c.add(rows.start * ldc);
                 gemm.kernels.gemv.axpy[lines(job)][rows.len() - 1](a, ld, &b_lines, c, ldc, n);

@@ -485,8 +485,8 @@ macro_rules! tiles {
     };
 }
 
-/// The other functions of one instruction set: products of few rows, by rows, and conversions. Dot products with lines of `f32` have
-/// lanes of their own.
+/// The other functions of one instruction set: products of few rows, by rows, and conversions. Dot products of one or two rows with
+/// lines of `f32` have lanes of their own.
 macro_rules! lines {
     ($module:ident $attribute:tt $lanes:ty, dots of f32: $dots:ty) => {
         mod $module {
@@ -499,9 +499,10 @@ macro_rules! lines {
                 k: usize,
                 c: *mut f32,
                 ldc: usize,
+                adds: bool,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { gemv::dot::<L, R, B>(a, lda, b, k, c, ldc) }
+                unsafe { gemv::dot::<L, R, B>(a, lda, b, k, c, ldc, adds) }
             }
             #$attribute
             unsafe fn axpy<const R: usize, B: gemv::Line>(
@@ -517,9 +518,16 @@ macro_rules! lines {
             }
             pub(super) static GEMV: Gemv = Gemv {
                 dot: [
-                    [dot::<$dots, 1, F32>, dot::<$dots, 2, F32>, dot::<$dots, 3, F32>, dot::<$dots, 4, F32>],
-                    [dot::<$lanes, 1, Bf16>, dot::<$lanes, 2, Bf16>, dot::<$lanes, 3, Bf16>, dot::<$lanes, 4, Bf16>],
-                    [dot::<$lanes, 1, Byte>, dot::<$lanes, 2, Byte>, dot::<$lanes, 3, Byte>, dot::<$lanes, 4, Byte>],
+                    [
+                        dot::<$dots, 1, F32>,
+                        dot::<$dots, 2, F32>,
+                        dot::<$lanes, 3, F32>,
+                        dot::<$lanes, 4, F32>,
+                        dot::<$lanes, 5, F32>,
+                        dot::<$lanes, 6, F32>,
+                    ],
+                    [dot::<$lanes, 1, Bf16>, dot::<$lanes, 2, Bf16>, dot::<$lanes, 3, Bf16>, dot::<$lanes, 4, Bf16>, dot::<$lanes, 5, Bf16>, dot::<$lanes, 6, Bf16>],
+                    [dot::<$lanes, 1, Byte>, dot::<$lanes, 2, Byte>, dot::<$lanes, 3, Byte>, dot::<$lanes, 4, Byte>, dot::<$lanes, 5, Byte>, dot::<$lanes, 6, Byte>],
                 ],
                 axpy: [
                     [axpy::<1, F32>, axpy::<2, F32>, axpy::<3, F32>, axpy::<4, F32>],

@@ -8,7 +8,7 @@
 use super::blocking::{GemmCall, Space};
 use super::microkernel::LDA;
 use super::pack::{Block, Offsets, RUN};
-use super::{Buffers, Contraction, Element, Output, Precision, STREAMS, TILE_COLUMNS, Tiles};
+use super::{Buffers, Contraction, Element, Output, Precision, STREAMS, TILE_COLUMNS, Tiles, gemv};
 use std::ops::Range;
 
 /// Packed words of A at most: 4 MiB.
@@ -30,7 +30,7 @@ pub(super) fn of(job: &Contraction, buffers: &Buffers) -> Option<(Contraction, B
         length >= RUN && outer.step_of_runs(job.n).is_none_or(|step| outer.run_by(step, job.n) < length)
     };
     let along_k = k.unit() || is_f32 && !outer.unit() && lies_in_runs();
-    let suits = few && same_bits && along_k && job.is_plain() && !adds && job.k > 0;
+    let suits = few && !gemv::suits(job) && same_bits && along_k && job.is_plain() && !adds && job.k > 0;
     suits.then(|| {
         let job = Contraction {
             m: job.n,

@@ -480,6 +480,33 @@ fn philox_streams_are_one_sequence() {
     assert!(whole.iter().collect::<std::collections::HashSet<_>>().len() > 4990);
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn sums_of_registers_have_the_bits_of_the_sum_of_each() {
+    use super::vector::{Lanes, x86};
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+    unsafe fn check(x: &[f32]) {
+        // SAFETY: the test asks for the instruction set, and there are seven registers' lanes.
+        unsafe {
+            let mut registers = [x86::Avx512::splat(0.0); 7];
+            for (i, register) in registers.iter_mut().enumerate() {
+                *register = x86::Avx512::load(x[16 * i..].as_ptr());
+            }
+            for (sum, register) in Lanes::sums(registers).into_iter().zip(registers) {
+                assert_eq!(sum.to_bits(), register.sum().to_bits());
+            }
+        }
+    }
+    if Isa::available().iter().any(|isa| matches!(isa, Isa::Avx512 { .. })) {
+        let mut random = Random(3);
+        for scale in [1.0, 1e30] {
+            let x: Vec<f32> = (0..7 * 16).map(|_| scale * (random.between(-0.5, 0.5) as f32)).collect();
+            // SAFETY: the machine has it.
+            unsafe { check(&x) };
+        }
+    }
+}
+
 #[test]
 fn every_instruction_set_has_the_same_names() {
     let names = |isa| Tiles::of(isa).symbols().iter().map(|symbol| symbol.name).collect::<Vec<_>>();

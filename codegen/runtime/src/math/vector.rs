@@ -59,6 +59,15 @@ pub(crate) trait Lanes: Copy + Add<Output = Self> {
     fn fma(a: Self, b: Self, c: Self) -> Self;
     /// The sum of the lanes, folded in halves.
     fn sum(self) -> f32;
+    /// The same of several registers.
+    #[inline(always)]
+    fn sums<const N: usize>(registers: [Self; N]) -> [f32; N] {
+        let mut sums = [0.0; N];
+        for (sum, register) in sums.iter_mut().zip(registers) {
+            *sum = register.sum();
+        }
+        sums
+    }
 }
 
 /// Sixteen numbers of `f32`, as bits.
@@ -283,6 +292,34 @@ pub(crate) mod x86 {
                 let high = _mm512_extractf32x8_ps::<1>(self.0);
                 Avx2(_mm256_add_ps(_mm512_castps512_ps256(self.0), high)).sum()
             }
+        }
+        /// Of four registers, halves and then quarters are folded side by side.
+        #[inline(always)]
+        fn sums<const N: usize>(registers: [Self; N]) -> [f32; N] {
+            let mut sums = [0.0; N];
+            let (fours, rest) = registers.as_chunks::<4>();
+            for (place, [a, b, c, d]) in fours.iter().enumerate() {
+                // SAFETY: a value of this type exists, so its instruction set does.
+                unsafe {
+                    // Quarters 0 and 1 of both beside each other, and 2 and 3.
+                    let halves = |a: &Self, b: &Self| {
+                        let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a.0, b.0);
+                        _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a.0, b.0))
+                    };
+                    let (ab, cd) = (halves(a, b), halves(c, d));
+                    let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+                    // A quarter for each register.
+                    let four = _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+                    let two = _mm512_add_ps(four, _mm512_shuffle_ps::<0b01_00_11_10>(four, four));
+                    let one = _mm512_add_ps(two, _mm512_shuffle_ps::<0b10_11_00_01>(two, two));
+                    let firsts = _mm512_maskz_compress_ps(0b0001_0001_0001_0001, one);
+                    _mm_storeu_ps(sums.as_mut_ptr().add(4 * place), _mm512_castps512_ps128(firsts));
+                }
+            }
+            for (sum, register) in sums[N - rest.len()..].iter_mut().zip(rest) {
+                *sum = register.sum();
+            }
+            sums
         }
     }
 

@@ -14,14 +14,16 @@ pub(super) const SIDES: &[SideRow] = &[
     ("dot-of-broadcast",      Exact,         "b(x)·y = b′(x·y), for b along axes that are not summed",       of_broadcast),
     ("dot-of-repeated-terms", Reassociating, "b(x)·y = x·(Σ y), for b along summed axes",                    of_repeated_terms),
     ("dot-of-neg",            Exact,         "(−x)·y = −(x·y)",                                              of_neg),
-    ("dot-of-scaled",         Reassociating, "(x·b(w))·y = (x·y)·b′(w), for w constant along summed axes",   of_scaled),
-    ("dot-of-quotient",       Reassociating, "(x/b(w))·y = (x·y)/b′(w), for w constant along summed axes",   of_quotient),
     ("dot-of-dot",            Reassociating, "(u·v)·y = u·(v·y)",                                            of_dot),
     ("dot-of-one-hot",        Finite,        "onehot(i)·y = i is a class ? y[i] : 0",                        of_one_hot),
 ];
 
 #[rustfmt::skip]
 pub(super) const TERMS: &[TermRow] = &[
+    ("dot-of-scaled",         Reassociating, "(x·b(w))·y = (x·y)·b′(w), for w constant along summed axes; and y·(x·b(w))",
+     "dot_general", of_scaled),
+    ("dot-of-quotient",       Reassociating, "(x/b(w))·y = (x·y)/b′(w), for w constant along summed axes; and y·(x/b(w))",
+     "dot_general", of_quotient),
     ("permute-of-dot",        Exact,         "p(x·y) = y·x, if p swaps their axes",                          "permute", permute_of_dot),
     ("dot-mirrored",          Exact,         "x·y = p(y·x), if only y is summed along its rows",             "dot_general", dot_mirrored),
     ("slice-of-dot",          Exact,         "s(x·y) = s′(x)·s″(y)",                                         "slice",   slice_of_dot),
@@ -49,11 +51,16 @@ pub(super) fn swapped_order(dot: &DotGeneral, lhs_rank: usize, rhs_rank: usize) 
     (0..batch).chain(lefts).chain(batch..batch + right).collect()
 }
 
-/// Where axis `axis` of the left operand stands in the result.
-fn result_axis(dot: &DotGeneral, lhs_rank: usize, axis: usize) -> Option<usize> {
-    let batch = dot.lhs_batch.iter().position(|&batch| batch == axis);
-    let free = dot.lhs_free(lhs_rank).iter().position(|&free| free == axis);
-    batch.or(free.map(|free| dot.lhs_batch.len() + free))
+/// Where axis `axis` of the left operand (`side` 0) or of the right one stands in the result, for operands of these ranks.
+fn result_axis(dot: &DotGeneral, ranks: [usize; 2], side: usize, axis: usize) -> Option<usize> {
+    let (batches, lefts, rights) = (&dot.lhs_batch, dot.lhs_free(ranks[0]), dot.rhs_free(ranks[1]));
+    let (own, frees, before) = match side {
+        0 => (batches, &lefts, batches.len()),
+        _ => (&dot.rhs_batch, &rights, batches.len() + lefts.len()),
+    };
+    let batch = own.iter().position(|&batch| batch == axis);
+    let free = frees.iter().position(|&free| free == axis);
+    batch.or(free.map(|free| before + free))
 }
 
 fn of_permute(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<Id> {
@@ -190,43 +197,69 @@ fn of_neg(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<Id> {
     r.unary(Unary::Neg, product)
 }
 
-fn of_scaled(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<Id> {
-    for mul in r.forms(x, "mul") {
-        for (value, scale) in [(0, 1), (1, 0)].map(|(i, j)| (mul.operands[i], mul.operands[j])) {
-            if r.constant(value).is_some() {
-                continue;
-            }
-            if let Some(scale) = over_result(r, dot, (x, y), scale) {
-                let product = r.add(dot.clone(), &[value, y])?;
-                return r.binary(Binary::Mul, product, scale);
+/// Of either operand, without exchanging them: which one is on the left, and so how results lie, is as it was.
+fn of_scaled(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let Head::Op(Op::DotGeneral(dot)) = &term.head else { return None };
+    for side in [0, 1] {
+        for mul in r.forms(term.operands[side], "mul") {
+            for (value, scale) in [(0, 1), (1, 0)].map(|(i, j)| (mul.operands[i], mul.operands[j])) {
+                if r.constant(value).is_some() {
+                    continue;
+                }
+                if let Some(scale) = over_result(r, dot, &term.operands, side, scale) {
+                    return scaled(r, dot, &term.operands, (side, value), (Binary::Mul, scale));
+                }
             }
         }
     }
     None
 }
 
-fn of_quotient(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<Id> {
-    for div in r.forms(x, "div") {
-        if let Some(divisor) = over_result(r, dot, (x, y), div.operands[1]) {
-            let product = r.add(dot.clone(), &[div.operands[0], y])?;
-            return r.binary(Binary::Div, product, divisor);
+fn of_quotient(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let Head::Op(Op::DotGeneral(dot)) = &term.head else { return None };
+    for side in [0, 1] {
+        for div in r.forms(term.operands[side], "div") {
+            if let Some(divisor) = over_result(r, dot, &term.operands, side, div.operands[1]) {
+                return scaled(r, dot, &term.operands, (side, div.operands[0]), (Binary::Div, divisor));
+            }
         }
     }
     None
 }
 
-/// A factor of the left operand that is constant along summed axes, as a factor of the result.
-fn over_result(r: &mut Rewriter<'_>, dot: &DotGeneral, (x, y): (Id, Id), factor: Id) -> Option<Id> {
-    let shape = dot.infer_shape(r, x, y)?;
+/// The product with another operand on one side, times or over a factor.
+fn scaled(
+    r: &mut Rewriter<'_>,
+    dot: &DotGeneral,
+    operands: &[Id],
+    (side, value): (usize, Id),
+    (by, factor): (Binary, Id),
+) -> Option<Id> {
+    let mut operands = operands.to_vec();
+    operands[side] = value;
+    let product = r.add(dot.clone(), &operands)?;
+    r.binary(by, product, factor)
+}
+
+/// A factor of an operand that is constant along summed axes, as a factor of the result.
+fn over_result(
+    r: &mut Rewriter<'_>,
+    dot: &DotGeneral,
+    operands: &[Id],
+    side: usize,
+    factor: Id,
+) -> Option<Id> {
+    let shape = dot.infer_shape(r, operands[0], operands[1])?;
     if r.ty(factor).dtype != dot.dtype {
         return None;
     }
     if r.constant(factor).is_some() {
         return r.constant_as(factor, &shape);
     }
-    let rank = r.ty(x).rank();
+    let ranks = [0, 1].map(|side| r.ty(operands[side]).rank());
     for (spread, of) in r.broadcasts(factor) {
-        let places: Option<Vec<_>> = spread.axes.iter().map(|&axis| result_axis(dot, rank, axis)).collect();
+        let places: Option<Vec<_>> =
+            spread.axes.iter().map(|&axis| result_axis(dot, ranks, side, axis)).collect();
         if let Some(places) = places.filter(|places| places.is_sorted()) {
             return r.broadcast(of[0], &shape, &places);
         }
@@ -440,8 +473,8 @@ mod tests {
         };
         // x [b, m, n, k], y [b, k, o]: y·x is [b, o, m, n], x·y is [b, m, n, o].
         assert_eq!(swapped_order(&dot, 4, 3), [0, 2, 3, 1]);
-        assert_eq!(result_axis(&dot, 4, 2), Some(2));
-        assert_eq!(result_axis(&dot, 4, 3), None);
+        assert_eq!([0, 2, 3].map(|axis| result_axis(&dot, [4, 3], 0, axis)), [Some(0), Some(2), None]);
+        assert_eq!([0, 1, 2].map(|axis| result_axis(&dot, [4, 3], 1, axis)), [Some(0), None, Some(3)]);
         assert_eq!(axes_in_common(&[2, 3, 4], &[6, 4]), Some(vec![None, Some(2)]));
     }
 }
