@@ -32,6 +32,8 @@ pub(crate) struct ModelArgs {
 #[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) preset: &'static str,
+    /// What reports call it: the file with its shape, or the preset.
+    pub(crate) name: String,
     pub(crate) config: ModelConfig,
     pub(crate) batch: usize,
     /// What matrices are kept as by programs that only read them, if it is not what products take.
@@ -79,7 +81,9 @@ impl ModelArgs {
             let reason = format!("batch size {batch} is above the largest possible, {LARGEST_BATCH}");
             return Err(CliError::Usage(reason));
         }
-        Ok(Model { preset: preset.name, config, batch, weights: None, fields })
+        let file = self.config.as_ref().map(|path| path.display().to_string());
+        let name = file.unwrap_or_else(|| preset.name.into());
+        Ok(Model { preset: preset.name, name, config, batch, weights: None, fields })
     }
 
     /// Whether a shape was given, by name or by file.

@@ -95,10 +95,10 @@ impl Subject {
         }
     }
 
-    /// What reports call it: the preset, or the file.
+    /// What reports call it: the preset, or the file of its shape or of itself.
     pub(crate) fn name(&self) -> String {
         match self {
-            Subject::Model(model) => model.preset.into(),
+            Subject::Model(model) => model.name.clone(),
             Subject::Given(given) => given.path.display().to_string(),
         }
     }

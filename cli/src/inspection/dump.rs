@@ -260,7 +260,7 @@ impl Args {
         }
         let (stages, program) = self.stages(subject)?;
         let title = match subject {
-            Subject::Model(model) => format!("{} {}", model.preset, self.work.name()),
+            Subject::Model(model) => format!("{} {}", model.name, self.work.name()),
             Subject::Given(_) => subject.name(),
         };
         let part = self.part(stages.divide(&program)?.graphs)?;

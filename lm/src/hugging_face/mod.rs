@@ -8,8 +8,8 @@
 //!
 //! * What `config.json` says is honoured, refused, or named in [`Published::notes`]; nothing is left out of account silently.
 //! * All tensors are compared with the model before the first one is read, and all that do not fit are listed.
-//! * Numbers of `f32`, `bf16` and `f16` are read where they lie in the file, one parameter at a time; so memory holds the model and
-//!   one parameter more.
+//! * Numbers of `f32`, `bf16` and `f16` are read where they lie in the file, one parameter while another one is stored; so memory holds
+//!   the model and two parameters more.
 //! * One table for each architecture serves [`Published`] and [`export()`], so that what is saved is what is loaded.
 
 mod architecture;
@@ -30,6 +30,7 @@ use crate::text::Tokenizer;
 use architecture::Architecture;
 use fields::Fields;
 use files::Files;
+use kernfusion::HostTensor;
 use kernfusion::compile::Target;
 use kernfusion::models::{Experts, ModelConfig};
 use kernfusion::trace::Program;
@@ -127,18 +128,27 @@ impl Published {
         &self.notes
     }
 
-    /// The parameters, for a program that has all of them, each in the number type in which the program keeps it.
+    /// The parameters, for a program that has all of them, each in the number type in which the program keeps it. While one is
+    /// stored, the next one is read.
     ///
     /// # Errors
     /// If memory is short.
     pub fn states(&self, program: &Program, target: &Target) -> Result<States> {
         let states = target.states();
-        for parameter in &program.parameters {
-            let Some(ours) = self.parameters.get(&parameter.name) else { continue };
-            for (name, tensor) in parameter.kept(self.numbers(ours)) {
-                states.set(&name, &tensor)?;
-            }
-        }
+        let (read, stored) = std::sync::mpsc::sync_channel::<Vec<(String, HostTensor)>>(0);
+        let pairs = program.parameters.iter().map(|one| (one, self.parameters.get(&one.name)));
+        let known = pairs.filter_map(|(parameter, ours)| Some((parameter, ours?)));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for (parameter, ours) in known {
+                    // Nobody takes them any more once storing one has failed.
+                    if read.send(parameter.kept(self.numbers(ours))).is_err() {
+                        break;
+                    }
+                }
+            });
+            stored.into_iter().flatten().try_for_each(|(name, tensor)| states.set(&name, &tensor))
+        })?;
         Ok(states)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Where B is contiguous along k, an element of C is a dot product in the lanes of a few registers. On Zen 4 memory gives a thread almost
 //! twice as much along one row of B as along four. On Intel's processors it gives most along four that lie far from each other
-//! and are fetched ahead. Which it is here is tried (`trial.rs`). From three rows on, several lines are always multiplied side by side, since
+//! and are fetched ahead. Which it is here is tried (`trial.rs`). From five rows on, several lines are always multiplied side by side, since
 //! a line that is used for one row of A and one of B is loaded as often as it is multiplied: six rows and four lines take ten loads for
 //! 24 products, so that up to some thirty rows read B as fast as memory gives it, or multiply as fast as the processor can. Where B is
 //! contiguous along n, rows of B are added up. Which of the two, and so the order of summation, depends on the layout of B only.
@@ -98,7 +98,7 @@ const AHEAD: usize = 32 * CACHE_LINE;
 /// were fastest on an Intel Xeon with tiles (`docs/benchmarks.md`).
 const SHORT: usize = 512;
 
-/// Several lines are read side by side where they are fetched ahead, or multiplied with three rows or more; the bits are the same.
+/// Several lines are read side by side where they are fetched ahead, or multiplied with many rows; the bits are the same.
 ///
 /// # Safety
 /// As `Dot`; the instruction set is there.
@@ -116,14 +116,17 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
     // SAFETY: the caller's contract.
     unsafe {
         // Sums of six rows and four lines fill the registers of AVX-512, of two lines those of AVX2.
-        let done = match (lines.next, L::LANES) {
-            (_, 16) if R > 2 && lines.turn.1 > 1 => abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
-            (_, 16) if R > 2 => far_apart::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
+        let is_wide = L::LANES == 16;
+        let done = match lines.next {
+            _ if R > 2 && lines.turn.1 > 1 && is_wide => {
+                abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds)
+            }
             _ if R > 2 && lines.turn.1 > 1 => abreast::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
-            _ if R > 2 => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
-            (None, _) => 0,
-            (Some(_), _) if R == 1 && !is_short => far_apart::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
-            (Some(_), _) => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
+            None if R <= 4 => 0,
+            _ if R == 1 && !is_short || R > 2 && is_wide => {
+                far_apart::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds)
+            }
+            _ => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
         };
         for j in done..lines.count {
             let sums = dots::<L, R, B, 1>(a, lda, [lines.line(j)], k, None);
