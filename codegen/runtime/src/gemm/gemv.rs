@@ -215,7 +215,9 @@ unsafe fn put<const S: usize>(c: *mut f32, mut sums: [f32; S], adds: bool) {
     // SAFETY: the caller's contract.
     unsafe {
         if adds {
-            sums.iter_mut().zip(c.read_unaligned()).for_each(|(sum, before)| *sum += before);
+            for (sum, before) in sums.iter_mut().zip(c.read_unaligned()) {
+                *sum += before;
+            }
         }
         c.write_unaligned(sums);
     }
@@ -250,7 +252,9 @@ unsafe fn dots<L: Lanes, const R: usize, B: Line, const S: usize>(
                     && byte.is_multiple_of(CACHE_LINE)
                 {
                     if wait == 0 {
-                        b.iter().for_each(|b| prefetch(b.wrapping_offset(byte as isize + ahead)));
+                        for b in b {
+                            prefetch(b.wrapping_offset(byte as isize + ahead));
+                        }
                         wait = turns;
                     }
                     wait -= 1;
@@ -579,7 +583,9 @@ unsafe fn columns_by_dots(
     // Lines that are read for several groups of rows stay in cache in between.
     let together = match b.outer {
         Offsets::Strided(_) if lies_ready(job) && groups == 1 => columns.len(),
-        Offsets::Strided(_) if lies_ready(job) => (SHARED / (job.k.max(1) * b.size)).next_multiple_of(8),
+        Offsets::Strided(_) if lies_ready(job) => {
+            (SHARED / (job.k.max(1) * b.size)).max(1).next_multiple_of(8)
+        }
         _ => 1,
     };
     for part in chunks(columns.clone(), together.max(1)) {

@@ -573,13 +573,16 @@ fn both_ways_have_the_same_bits() {
         // Every number of rows; no line for each stream, one, and some left over; sums shorter and longer than what is added at a time. B of
         // more than two and of more than twelve mebibytes.
         let few = (1..=8).flat_map(|m| [(m, 3, 64), (m, 5, 17), (m, 403, 200), (m, 39, 7)]);
+        // Two groups of rows, three, and as many as there may be.
+        let groups = [9, 13, 32].into_iter().flat_map(|m| [(m, 7, 64), (m, 403, 40), (m, 75, 1100)]);
         let large = [(20, 801, 1900), (18, 40, 30_000)];
         let large = large.into_iter().filter(|_| element == Element::F32 && isa != Isa::Portable);
-        for (m, n, k) in few.chain(large) {
+        let in_tiles = few.chain(groups).map(|size| (size, Tiles::Any));
+        for ((m, n, k), tiles) in in_tiles.chain(large.map(|size| (size, Tiles::Strips))) {
             let variant =
                 Variant { lies: (Lie::KUnit, Lie::KUnit), elements: (Element::F32, element), ..PLAIN };
             let mut case = Case::new(isa, (2, m, n, k), variant, 17);
-            case.contraction.tiles = if m > 8 { Tiles::Strips } else { Tiles::Any };
+            case.contraction.tiles = tiles;
             let [first, second] = WAYS.map(|way| {
                 WAY.set(Some(way));
                 case.run(2, &Workspaces::new(2))

@@ -240,6 +240,19 @@ pub(crate) mod x86 {
         (1 << count) - 1
     }
 
+    /// The halves of both added up, beside each other.
+    ///
+    /// # Safety
+    /// The processor has AVX-512.
+    #[inline(always)]
+    unsafe fn halves(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+            _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+        }
+    }
+
     impl Lanes for Avx512 {
         const LANES: usize = 16;
 
@@ -301,12 +314,7 @@ pub(crate) mod x86 {
             for (place, [a, b, c, d]) in fours.iter().enumerate() {
                 // SAFETY: a value of this type exists, so its instruction set does.
                 unsafe {
-                    // Quarters 0 and 1 of both beside each other, and 2 and 3.
-                    let halves = |a: &Self, b: &Self| {
-                        let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a.0, b.0);
-                        _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a.0, b.0))
-                    };
-                    let (ab, cd) = (halves(a, b), halves(c, d));
+                    let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
                     let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
                     // A quarter for each register.
                     let four = _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
