@@ -196,7 +196,7 @@ impl Network {
     }
 }
 
-/// What a block adds a branch to its input with.
+/// How a block adds a branch to its input.
 struct Residual {
     place: NormPlace,
     dropout: Dropout,
@@ -281,33 +281,40 @@ impl Block {
     #[track_caller]
     pub fn forward_with(&self, x: &Tensor, around: BlockInputs<'_>) -> Tensor {
         let _scope = x.trace().at(self.path.clone());
-        let mut x = self
-            .residual
-            .add(x, &self.ln1, |x| self.attn.forward(x, around.key_padding_mask, around.bias, around.cache));
+        let taken = self.residual.before(&self.ln1, x);
+        let branch = self.attn.forward(&taken, around.key_padding_mask, around.bias, around.cache);
+        let mut x = self.residual.after(&self.ln1, x, branch);
         if let (Some((norms, cross)), Some(memory)) = (&self.cross, around.memory) {
-            x = self.residual.add(&x, norms, |x| cross.forward(x, memory, around.memory_padding_mask));
+            let branch = cross.forward(&self.residual.before(norms, &x), memory, around.memory_padding_mask);
+            x = self.residual.after(norms, &x, branch);
         }
-        self.residual.add(&x, &self.ln2, |x| self.mlp.forward(x))
+        let branch = self.mlp.forward(&self.residual.before(&self.ln2, &x));
+        self.residual.after(&self.ln2, &x, branch)
     }
 }
 
 impl Residual {
-    /// x and a branch of it, normalised where the place says.
+    /// What a branch takes.
     #[track_caller]
-    fn add(&self, x: &Tensor, norms: &BranchNorms, branch: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-        let mut result = match self.place {
-            NormPlace::Pre | NormPlace::Both => branch(&norms.norm.forward(x)),
-            NormPlace::Post | NormPlace::Branch => branch(x),
-        };
+    fn before(&self, norms: &BranchNorms, x: &Tensor) -> Tensor {
+        match self.place {
+            NormPlace::Pre | NormPlace::Both => norms.norm.forward(x),
+            NormPlace::Post | NormPlace::Branch => x.clone(),
+        }
+    }
+
+    /// x and the result of its branch, normalised where the place says.
+    #[track_caller]
+    fn after(&self, norms: &BranchNorms, x: &Tensor, mut branch: Tensor) -> Tensor {
         match (self.place, &norms.after) {
-            (NormPlace::Branch, _) => result = norms.norm.forward(&result),
-            (_, Some(after)) => result = after.forward(&result),
+            (NormPlace::Branch, _) => branch = norms.norm.forward(&branch),
+            (_, Some(after)) => branch = after.forward(&branch),
             _ => {}
         }
         if self.scale != 1.0 {
-            result = result * self.scale;
+            branch = branch * self.scale;
         }
-        let sum = x + self.dropout.forward(&result);
+        let sum = x + self.dropout.forward(&branch);
         if self.place == NormPlace::Post { norms.norm.forward(&sum) } else { sum }
     }
 }
