@@ -18,7 +18,7 @@ fn bench_writes_every_field_for_every_mode() {
         let document: Value = serde_json::from_str(&text).unwrap();
         assert!(document["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0), "{text}");
         let rows = document["results"].as_array().unwrap();
-        let texts = [("preset", "tiny"), ("work", kind), ("dtype", "f32"), ("device", "cpu")];
+        let texts = [("preset", "small.json"), ("work", kind), ("dtype", "f32"), ("device", "cpu")];
         let numbers = [
             "median_step_s",
             "tokens_per_s",

@@ -1,6 +1,6 @@
 //! Exports a model to the layout of Hugging Face: the whole folder, or nothing.
 
-use super::architecture::{self, Architecture};
+use super::architecture::{self, Architecture, Expressed};
 use super::files::{INDEX, SINGLE};
 use super::layout::{Parameter, StoredTensor};
 use super::special::SpecialTokens;
@@ -17,7 +17,7 @@ use kernfusion_ir::DType;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// The number type of saved tensors.
@@ -61,9 +61,16 @@ pub fn export(
     config.validate()?;
     let tokenizer: Option<Tokenizer> = Record::entry("tokenizer", &checkpoint.meta.tokenizer)?;
     let special = SpecialTokens::of_checkpoint(&checkpoint.meta, tokenizer.as_ref());
-    let (architecture, fields) = architecture::of(&config).map_err(HuggingFaceError::Inexpressible)?;
-    let layout = super::parameters(architecture, &config).map_err(HuggingFaceError::Inexpressible)?;
-    let tensors = parameters::merged(checkpoint)?;
+    let Expressed { architecture, fields, config: expressed } =
+        architecture::of(&config).map_err(HuggingFaceError::Inexpressible)?;
+    let layout = super::parameters(architecture, &expressed).map_err(HuggingFaceError::Inexpressible)?;
+    let own: BTreeSet<_> = config.parameter_list()?.into_iter().map(|parameter| parameter.name).collect();
+    let mut tensors = parameters::merged(checkpoint)?;
+    // Biases that the layout has and the model has not.
+    for (name, Parameter { shape, .. }) in layout.iter().filter(|(name, _)| !own.contains(*name)) {
+        let data = vec![0.0; shape.iter().product()];
+        tensors.insert(name.clone(), Tensor32 { shape: shape.clone(), data });
+    }
     let shapes = layout.iter().map(|(name, parameter)| (name.clone(), parameter.shape.clone()));
     parameters::check(&shapes.collect(), &tensors, "the checkpoint")?;
     let pieces = pieces(&layout, &tensors, storage).map_err(HuggingFaceError::Inexpressible)?;

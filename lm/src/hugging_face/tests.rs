@@ -131,6 +131,23 @@ fn what_is_saved_is_what_was_loaded() {
     assert!(names.is_empty(), "{names:?}");
 }
 
+/// GPT-2 has biases of queries, keys and values: a model without them has zeros there.
+#[test]
+fn biases_that_a_model_lacks_are_zeros() {
+    let (_kept, mut checkpoint) = imported("gpt2");
+    checkpoint.meta.config["qkv_bias"] = json!(false);
+    checkpoint.tensors.retain(|name, _| !name.ends_with("attn.qkv.bias"));
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    assert_eq!(export(checkpoint, &out, Storage::F32, None, false).unwrap().model_type, "gpt2");
+    let again = Published::open(&out).unwrap();
+    let ModelConfig::Gpt(config) = again.config() else { panic!("a decoder") };
+    assert!(config.qkv_bias);
+    let all = rounded(&again, DType::F32);
+    let (_, biases) = all.iter().find(|(name, _)| *name == "blocks.1.attn.qkv.bias").unwrap();
+    assert_eq!(biases, &[0.0; 48]);
+}
+
 /// A copy of a fixture with one file changed.
 fn changed(name: &str, file: &str, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();

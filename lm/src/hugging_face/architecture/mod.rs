@@ -67,17 +67,29 @@ pub(super) fn named(model_type: &str) -> Result<&'static Architecture, String> {
     })
 }
 
-/// The architecture that this model is exported as, and its fields: the first one whose fields say all of it.
-pub(super) fn of(config: &ModelConfig) -> Result<(&'static Architecture, Map<String, Value>), String> {
+/// A model as it is exported.
+pub(super) struct Expressed {
+    pub(super) architecture: &'static Architecture,
+    /// Those of its `config.json`.
+    pub(super) fields: Map<String, Value>,
+    /// The shape that these say: it may have biases, which are then zero, where the model has none.
+    pub(super) config: ModelConfig,
+}
+
+/// The model as the first architecture whose fields say all of it.
+pub(super) fn of(config: &ModelConfig) -> Result<Expressed, String> {
     let mut reasons = Vec::new();
     for architecture in ARCHITECTURES {
-        match architecture.fields_of(config) {
-            Ok(fields) => return Ok((architecture, fields)),
+        match architecture.express(config) {
+            Ok((fields, config)) => return Ok(Expressed { architecture, fields, config }),
             Err(reason) => reasons.push(format!("no {}, since {reason}", architecture.model_type)),
         }
     }
     Err(format!("it is {}", reasons.join("; ")))
 }
+
+/// The field of a decoder's shape that says whether queries, keys and values have biases.
+const QKV_BIAS: &str = "qkv_bias";
 
 /// The heads by which projections are cut.
 pub(super) fn heads(config: &ModelConfig) -> Heads {
@@ -91,15 +103,17 @@ pub(super) fn heads(config: &ModelConfig) -> Heads {
 }
 
 impl Architecture {
-    /// The fields that describe this model; an error if what they say is another one.
-    fn fields_of(&self, config: &ModelConfig) -> Result<Map<String, Value>, String> {
+    /// The fields that describe this model, and the shape that they say; an error if that is another one.
+    fn express(&self, config: &ModelConfig) -> Result<(Map<String, Value>, ModelConfig), String> {
         let fields = (self.write)(config)?;
         let said = (self.read)(&mut Fields::of(fields.clone()))?;
-        let [ours, said] = [config, &said].map(|config| json!(spelt_out(config)));
-        let ours = object(ours);
-        match ours.iter().find(|(name, value)| said[name.as_str()] != **value) {
-            Some((name, value)) => Err(format!("its {name} is {value}, not {}", said[name.as_str()])),
-            None => Ok(fields),
+        let [ours, theirs] = [config, &said].map(|config| json!(spelt_out(config)));
+        let is_lost = |name: &str, value: &Value| {
+            theirs[name] != *value && !(name == QKV_BIAS && *value == json!(false))
+        };
+        match object(ours).iter().find(|(name, value)| is_lost(name, value)) {
+            Some((name, value)) => Err(format!("its {name} is {value}, not {}", theirs[name.as_str()])),
+            None => Ok((fields, said)),
         }
     }
 
