@@ -116,7 +116,7 @@ impl Default for Scales {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GlobalBlocks {
-    /// Every so many blocks, the last of them is one.
+    /// The period: blocks number `every`, 2 · `every`, … are global, counted from one.
     pub every: usize,
     /// How they rotate queries and keys; none: not at all.
     #[serde(default)]

@@ -57,7 +57,7 @@ pub(super) struct Lines {
 struct Fetch {
     /// How many bytes ahead of what is multiplied.
     ahead: isize,
-    /// The cache lines to be fetched: this one of so many, again and again.
+    /// The first cache line to be fetched, and the distance from one to the next: each group of rows fetches others.
     turn: (usize, usize),
 }
 
