@@ -2,7 +2,7 @@
 //! branch, and soft limits of scores and logits; every other block sees a window. Gemma 3 normalises queries and keys instead, and all
 //! blocks but every sixth see a window, in which positions turn faster.
 
-use super::llama::{Absent, FULL, LLAMA, TABLE, shape, with, written_shape};
+use super::llama::{Absent, FULL, LLAMA, TABLE, period, shape, with, written_shape};
 use super::qwen::NORMS_OF_QUERIES_AND_KEYS;
 use super::rope::{self, RopeParameters};
 use super::{Architecture, decoder};
@@ -149,14 +149,14 @@ fn later(fields: &mut Fields) -> Result<GptConfig, String> {
 /// Every how many blocks one sees all positions: as `layer_types` says, or else this number.
 fn full_every(fields: &mut Fields, otherwise: usize) -> Result<usize, String> {
     let Some(kinds) = fields.option::<Vec<String>>("layer_types")? else { return Ok(otherwise) };
-    let first = kinds.iter().position(|kind| kind == FULL).unwrap_or(kinds.len());
-    let expected = |place: usize| if (place + 1).is_multiple_of(first + 1) { FULL } else { SLIDING };
-    match kinds.iter().enumerate().find(|(place, kind)| *kind != expected(*place)) {
-        None => Ok(first + 1),
-        Some((place, kind)) => {
-            Err(format!("layer_types has {kind} at {place}, where {} is expected", expected(place)))
-        }
+    if let Some(other) = kinds.iter().find(|kind| ![FULL, SLIDING].contains(&kind.as_str())) {
+        return Err(format!("layer_types has {other}, but only {FULL} and {SLIDING} can be computed here"));
     }
+    let is_full: Vec<_> = kinds.iter().map(|kind| kind == FULL).collect();
+    period(&is_full).map_err(|place| {
+        let expected = if is_full[place] { SLIDING } else { FULL };
+        format!("layer_types has {} at {place}, where {expected} is expected", kinds[place])
+    })
 }
 
 /// The rotations of blocks with a window and of those without.

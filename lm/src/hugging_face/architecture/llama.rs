@@ -187,6 +187,13 @@ pub(super) fn without_window(fields: &mut Fields) -> Result<(), String> {
 /// What `layer_types` has for a block that sees all positions.
 pub(super) const FULL: &str = "full_attention";
 
+/// The period of marked blocks, if each period's last block is marked and no other one; else the first block that is not as it should be.
+pub(super) fn period(marked: &[bool]) -> Result<usize, usize> {
+    let period = marked.iter().position(|marked| *marked).unwrap_or(marked.len()) + 1;
+    let wrong = |place: &usize| marked[*place] != (place + 1).is_multiple_of(period);
+    (0..marked.len()).find(wrong).map_or(Ok(period), Err)
+}
+
 /// The fields that all of these have.
 pub(super) fn written(config: &GptConfig) -> Result<Map<String, Value>, String> {
     let Positions::Rope(rope) = config.positions else { return Err("its positions do not rotate".into()) };

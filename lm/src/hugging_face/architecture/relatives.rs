@@ -1,7 +1,7 @@
 //! Relatives of Llama with one idea of their own: OLMo 2, whose norms stand after the branches, Granite, which multiplies by four
 //! numbers, and SmolLM3, of which every fourth block does not rotate.
 
-use super::llama::{Absent, LLAMA, TABLE, biases, common, with, without_window, written};
+use super::llama::{Absent, LLAMA, TABLE, biases, common, period, with, without_window, written};
 use super::qwen::NORMS_OF_QUERIES_AND_KEYS;
 use super::{Architecture, decoder};
 use crate::hugging_face::fields::Fields;
@@ -89,10 +89,6 @@ pub(super) const SMOLLM3: Architecture = Architecture {
 fn unrotated_every(fields: &mut Fields) -> Result<usize, String> {
     let every: usize = fields.or("no_rope_layer_interval", 4)?;
     let Some(rotates) = fields.option::<Vec<u8>>("no_rope_layers")? else { return Ok(every) };
-    let first = rotates.iter().position(|rotates| *rotates == 0).unwrap_or(rotates.len());
-    let expected = |place: usize| u8::from(!(place + 1).is_multiple_of(first + 1));
-    match rotates.iter().enumerate().find(|(place, rotates)| **rotates != expected(*place)) {
-        None => Ok(first + 1),
-        Some((place, _)) => Err(format!("no_rope_layers does not repeat itself: see place {place}")),
-    }
+    let is_still: Vec<_> = rotates.iter().map(|rotates| *rotates == 0).collect();
+    period(&is_still).map_err(|place| format!("no_rope_layers does not repeat itself: see place {place}"))
 }
