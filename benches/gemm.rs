@@ -96,6 +96,7 @@ fn shape(group: &mut BenchmarkGroup<'_, WallTime>, isa: Isa, shape: Shape) {
             let buffers = Buffers {
                 a: a.as_ptr().cast(),
                 b: b.as_ptr().cast(),
+                scales: std::ptr::null(),
                 c: c.as_mut_ptr(),
                 context: std::ptr::null(),
                 reads: [None; STREAMS],

@@ -30,8 +30,6 @@ pub use kernfusion_codegen::{
     threads_within as thread_ranks_within,
 };
 pub use kernfusion_cpu::isa::Isa;
-#[cfg(feature = "files")]
-use kernfusion_ir::TensorType;
 use kernfusion_ir::kernel::{KernelGraph, Plan};
 use kernfusion_ir::{Graph, Tensor};
 pub use kernfusion_passes::MemoryStrategy;
@@ -297,7 +295,7 @@ impl Program {
     /// such as an optimizer's moments, is left out. Needs the feature `files`.
     ///
     /// # Errors
-    /// The file cannot be read, lacks a parameter, or has one of another shape, or of `i8` where the program has floats.
+    /// The file cannot be read, lacks a parameter, or has one of another shape, or of whole numbers where the program has floats.
     #[cfg(feature = "files")]
     pub fn load_states(&self, path: impl AsRef<std::path::Path>) -> Result<States> {
         let path = path.as_ref();
@@ -309,11 +307,11 @@ impl Program {
                 differences.missing.push(parameter.name.clone());
                 continue;
             };
-            // What a file has in `f32` may be kept as `bf16`, or as `i8` with scales; but `i8` is nothing without its scales.
-            let converts = tensor.ty().dtype != parameter.dtype;
-            if tensor.shape() != parameter.shape || converts && !tensor.ty().dtype.is_float() {
-                let wanted = TensorType::new(parameter.dtype, parameter.shape.clone());
-                differences.types.push((parameter.name.clone(), tensor.ty(), wanted));
+            // What a file has in `f32` may be kept as `bf16`, or as whole numbers with scales; but these are nothing without their scales.
+            let (kept, _) = parameter.states();
+            let converts = tensor.ty() != kept;
+            if converts && (tensor.shape() != parameter.shape || !tensor.ty().dtype.is_float()) {
+                differences.types.push((parameter.name.clone(), tensor.ty(), kept));
                 continue;
             }
             if converts {

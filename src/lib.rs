@@ -45,6 +45,7 @@ pub use error::{Error, Result};
 pub use kernfusion_ir as ir;
 pub use kernfusion_ir::Tensor as HostTensor;
 pub use kernfusion_passes as passes;
+pub use kernfusion_passes::WeightType;
 
 /// What most programs use.
 pub mod prelude {

@@ -69,18 +69,22 @@ fn multiplications(kernel: &Kernel) -> [f64; 2] {
     operations
 }
 
-/// Instructions of all but products, a lane each, wherever their results differ.
+/// Instructions of all but products, a lane each, wherever their results differ. What unpacks whole numbers of an operand counts as its conversion
+/// alone: there are so few different ones that they can be looked up in a register.
 fn scalars(kernel: &Kernel) -> f64 {
     let axes = &kernel.domain.axes;
-    let operands = kernel.operands().map(|(operand, further)| (&operand.region, further));
-    let regions = std::iter::once((&kernel.region, &[][..])).chain(operands);
-    let of = |(region, further): (&Region, &[usize])| {
-        let extents = [&axes[..], further].concat();
+    let operands = kernel.operands().map(|(operand, further)| (&operand.region, Some(further)));
+    let regions = std::iter::once((&kernel.region, None)).chain(operands);
+    let of = |(region, further): (&Region, Option<&[usize]>)| {
+        let extents = [&axes[..], further.unwrap_or_default()].concat();
         let points = |value: Scalar| -> usize {
             let varies = |&axis: &usize| region.varies(value, axis..axis + 1, &kernel.domain);
             (0..extents.len()).filter(varies).map(|axis| extents[axis]).product()
         };
         let instr = |(number, instr): (usize, &Instr)| {
+            if further.is_some() && instr.dtype.is_integer() {
+                return 0.0;
+            }
             let value = match instr.kind {
                 InstrKind::Reduce(_, _, operand) => operand,
                 _ => Scalar(number as u32),

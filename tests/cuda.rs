@@ -2,6 +2,7 @@
 //! NVRTC, where it is installed.
 
 use kernfusion::HostTensor;
+use kernfusion::WeightType;
 use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, lower};
 use kernfusion::models::{Chunk, GptConfig, ModelConfig, RecurrentLmConfig, presets, samples};
 use kernfusion::optim::Optimizer;
@@ -12,7 +13,7 @@ use kernfusion_ir::evaluate::{Array, Precision, evaluate};
 use kernfusion_ir::kernel::{Form, Plan};
 use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
-use kernfusion_ir::{DType, Graph, InputRole};
+use kernfusion_ir::{Graph, InputRole};
 use kernfusion_lm::train::batches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -58,7 +59,7 @@ fn continuation(name: &str, config: &ModelConfig, target: &Target) -> Option<Cas
     let data = [("x", HostTensor::new([3, 2], tokens)), ("position", scalar(3)), ("last", scalar(1))];
     let mut inputs: BTreeMap<_, _> = data.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
     inputs.extend(program.initial_parameters(1));
-    let tolerance = if narrow || target.stored() != DType::F32 { 1e-2 } else { 5e-4 };
+    let tolerance = if narrow || target.stored() != WeightType::F32 { 1e-2 } else { 5e-4 };
     Some(case(format!("continuation of {name}"), program.graph, inputs, -1.0..1.0, target, tolerance))
 }
 
@@ -150,7 +151,7 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
             .collect::<Vec<_>>()
     });
     // Matrices of bytes are products' operands in one way; some kinds of models will do.
-    let bytes = [&compiled, &narrow].map(|target| target.clone().weights(DType::I8));
+    let bytes = [&compiled, &narrow].map(|target| target.clone().weights(WeightType::Int8));
     let kept = samples().into_iter().step_by(3).zip(bytes.iter().cycle());
     let kept = kept.filter_map(|((name, config), target)| continuation(name, &config, target));
     let cases: Vec<_> = cases.into_iter().chain(others).chain(parts).chain(kept).collect();

@@ -22,12 +22,12 @@ use crate::generate::{chunks, next_logits};
 use crate::hugging_face::Published;
 use crate::record::{Record, parameters};
 use crate::{Error, Result};
+use kernfusion::WeightType;
 use kernfusion::compile::{MemoryStrategy, Target, lower};
 use kernfusion::models::{Chunk, GptConfig, ModelConfig};
 use kernfusion::trace::{Program, Trace};
 use kernfusion_codegen::States;
 use kernfusion_cpu::object::{ObjectFile, Reading, ReadingChunk};
-use kernfusion_ir::DType;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -215,7 +215,7 @@ fn checked_name(name: &str) -> Result<String> {
 }
 
 /// Where programs are traced whose matrices are kept so.
-fn trace(stored: DType) -> Trace {
+fn trace(stored: WeightType) -> Trace {
     let trace = Trace::new();
     trace.store_matrices(stored);
     trace

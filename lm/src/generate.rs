@@ -14,11 +14,11 @@ use crate::text::Tokenizer;
 use crate::{Error, Result};
 pub use ending::Ending;
 use ending::Writing;
+use kernfusion::WeightType;
 use kernfusion::compile::Target;
 use kernfusion::models::ModelConfig;
 use kernfusion::trace::{Program, Trace};
 use kernfusion_codegen::States;
-use kernfusion_ir::DType;
 use reader::Reader;
 pub(crate) use reader::{chunks, next_logits};
 
@@ -49,7 +49,7 @@ impl Generator {
         states: &States,
         target: &Target,
     ) -> Result<Self> {
-        let reader = Reader::new(config, adaptation, DType::F32, states, target)?;
+        let reader = Reader::new(config, adaptation, WeightType::F32, states, target)?;
         Ok(Generator { reader, tokenizer, ending: Ending::default() })
     }
 
@@ -90,7 +90,7 @@ impl Generator {
         target: &Target,
         restore: impl FnOnce(&Program) -> Result<States>,
     ) -> Result<Self> {
-        let stored = if matches!(config, ModelConfig::Gpt(_)) { target.stored() } else { DType::F32 };
+        let stored = if matches!(config, ModelConfig::Gpt(_)) { target.stored() } else { WeightType::F32 };
         let trace = Trace::new();
         trace.store_matrices(stored);
         let states = restore(&next_logits(&trace, config)?)?;
@@ -366,17 +366,19 @@ mod tests {
             }
             continued
         };
-        assert_near(&logits(ProductType::F32, DType::F32), &exact, "f32");
+        assert_near(&logits(ProductType::F32, WeightType::F32), &exact, "f32");
         let size = exact.iter().fold(0.0_f64, |size, x| size.max(x.abs()));
         let far = |products, stored| {
             let pairs = logits(products, stored).into_iter().zip(&exact).collect::<Vec<_>>();
             pairs.iter().map(|(a, b)| (f64::from(*a) - **b).abs() / size).fold(0.0, f64::max)
         };
-        let bf16 = far(ProductType::F32, DType::BF16);
+        let bf16 = far(ProductType::F32, WeightType::BF16);
         assert!(bf16 > 1e-5 && bf16 < 0.03, "{bf16}");
         for products in [ProductType::F32, ProductType::Bf16] {
-            let bytes = far(products, DType::I8);
+            let bytes = far(products, WeightType::Int8);
             assert!(bytes > 1e-4 && bytes < 0.05, "{products:?}: {bytes}");
+            let half_bytes = far(products, WeightType::Int4);
+            assert!(half_bytes > bytes && half_bytes < 0.3, "{products:?}: {half_bytes}");
         }
     }
 
@@ -387,7 +389,7 @@ mod tests {
             let reader = Reader::new(
                 &config.clone().into(),
                 &Adaptation::default(),
-                DType::F32,
+                WeightType::F32,
                 &states,
                 &Target::cpu().threads(1),
             );

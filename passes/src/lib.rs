@@ -10,7 +10,7 @@
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
 //! * [`OF_GPUS`]: what kernels of two products would otherwise compute or keep twice there.
-//! * [`quantize_weights`]: parameters kept as `bf16`, `f16` or `i8`, for programs that only read them.
+//! * [`quantize_weights`]: parameters kept as `bf16`, `f16`, bytes or half bytes, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
 //! * [`plan`](plan::plan): memory for all buffers, before anything runs.
 //! * [`divide`](microbatch::divide): from a program to one of a microbatch and one of the rest, before simplification.
@@ -46,7 +46,7 @@ pub use autodiff::grad;
 pub use closed_form::ClosedForm;
 pub use graph_diff::GraphDiff;
 pub use memory_strategy::MemoryStrategy;
-pub use quantize_weights::{quantize_weights, scale_of};
+pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{
     MIXED_PRECISION, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run,

@@ -1,10 +1,10 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products,
+    WeightType, bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products,
     scale_products, simplify, sort_rows, split_reductions, window_sums,
 };
-use kernfusion_ir::{Body, DType, Graph, IrError, Scan, ValueId};
+use kernfusion_ir::{Body, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -167,18 +167,23 @@ pub const OTHERS: &[Pass] = &[
     Pass {
         name: "weights-bf16",
         about: "keeps matrices that are only read as bf16",
-        run: |graph| narrowed(graph, DType::BF16),
+        run: |graph| narrowed(graph, WeightType::BF16),
     },
     Pass {
         name: "weights-int8",
         about: "keeps matrices that are only read as int8, with a scale for each row",
-        run: |graph| narrowed(graph, DType::I8),
+        run: |graph| narrowed(graph, WeightType::Int8),
+    },
+    Pass {
+        name: "weights-int4",
+        about: "keeps matrices that are only read as int4, with a scale for each group of 32 numbers",
+        run: |graph| narrowed(graph, WeightType::Int4),
     },
 ];
 
-fn narrowed(graph: &mut Graph, dtype: DType) -> Result<Notes, IrError> {
-    let names = quantize_weights(graph, dtype, |_| true)?;
-    Ok(names.into_iter().map(|name| format!("{name} as {dtype}")).collect())
+fn narrowed(graph: &mut Graph, kept: WeightType) -> Result<Notes, IrError> {
+    let names = quantize_weights(graph, kept, |_| true)?;
+    Ok(names.into_iter().map(|(name, kept)| format!("{name} as {kept}")).collect())
 }
 
 /// The pass of this name.

@@ -13,6 +13,7 @@ use kernfusion_cpu::{CpuBackend, Options, gemm};
 use kernfusion_cuda::{CudaBackend, Device};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::Accepts;
+use kernfusion_passes::WeightType;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -59,6 +60,14 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// What matrices are kept as by default.
+    pub fn weights(self) -> WeightType {
+        match self {
+            Precision::F32 => WeightType::F32,
+            Precision::Bf16 => WeightType::BF16,
+        }
+    }
+
     /// The number type of operands of products.
     pub fn dtype(self) -> DType {
         match self {
@@ -110,7 +119,7 @@ impl fmt::Display for F32Products {
 pub struct Target {
     pub(super) mode: Mode,
     pub(super) precision: Precision,
-    pub(super) stored: Option<DType>,
+    pub(super) stored: Option<WeightType>,
     pub(super) threads: usize,
     pub(super) isa: Option<Isa>,
     pub(super) keep_code: bool,
@@ -173,10 +182,10 @@ impl Target {
         Target { precision, ..self }
     }
 
-    /// With the matrices of models that are only read (generators and scorers from checkpoints) kept as `dtype`: `f32`, `bf16`,
-    /// `f16` or `i8`, see [`Trace::store_matrices`](crate::trace::Trace::store_matrices). The default is the number type of products.
-    pub fn weights(self, dtype: DType) -> Self {
-        Target { stored: Some(dtype), ..self }
+    /// With the matrices of models that are only read (generators and scorers from checkpoints) kept as this type, see
+    /// [`Trace::store_matrices`](crate::trace::Trace::store_matrices). The default is the number type of products.
+    pub fn weights(self, stored: WeightType) -> Self {
+        Target { stored: Some(stored), ..self }
     }
 
     /// With products of `f32` computed this way. Compiling refuses a way of CPUs on a GPU, and one of GPUs on a CPU.
@@ -387,8 +396,8 @@ impl Target {
     }
 
     /// What matrices of models that are only read are kept as.
-    pub fn stored(&self) -> DType {
-        self.stored.unwrap_or(self.precision.dtype())
+    pub fn stored(&self) -> WeightType {
+        self.stored.unwrap_or(self.precision.weights())
     }
 
     /// How products of `f32` are computed here: on a CPU without a tile unit, they are exact.

@@ -42,7 +42,7 @@ use crate::init::Init;
 use kernfusion_ir::{
     Builder, DType, Graph, InputRole, IrError, Location, Origin, Tensor as HostTensor, TensorType, ValueId,
 };
-use kernfusion_passes::quantize_weights;
+use kernfusion_passes::{WeightType, quantize_weights};
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -66,7 +66,7 @@ struct Inner {
     training: bool,
     product_dtype: Option<DType>,
     /// What matrices of parameters are kept as.
-    stored: DType,
+    stored: WeightType,
     /// Module paths whose parameters stay as they are.
     frozen: Vec<String>,
     /// Where not all parameters are trained: whether those of a name are.
@@ -95,9 +95,8 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Its first value.
     pub init: Init,
-    /// What it is kept as: `f32` unless [`Trace::store_matrices`] said otherwise; of `i8` with a scale for each row, see
-    /// [`Parameter::kept`].
-    pub dtype: DType,
+    /// What it is kept as: `f32` unless [`Trace::store_matrices`] said otherwise, see [`Parameter::kept`].
+    pub kept_as: WeightType,
     /// Whether training changes it; if not, it is frozen.
     pub trained: bool,
 }
@@ -189,7 +188,7 @@ impl Trace {
             line: None,
             training: false,
             product_dtype: None,
-            stored: DType::F32,
+            stored: WeightType::F32,
             frozen: vec![],
             trained: None,
             settings: HashMap::new(),
@@ -236,18 +235,17 @@ impl Trace {
         self.inner.borrow_mut().product_dtype = Some(dtype);
     }
 
-    /// Keeps the matrices among the parameters that the finished program only reads as `dtype` (`bf16`, `f16` or `i8`), see
-    /// [`quantize_weights`]: a model that is not trained any more takes half or a quarter of the memory, and as little of the
-    /// time where it only reads them once. They are read as `f32`. Matrices of `i8` have an `f32` scale for each row.
-    pub fn store_matrices(&self, dtype: DType) {
-        self.inner.borrow_mut().stored = dtype;
+    /// Keeps the matrices among the parameters that the finished program only reads as this type, see [`quantize_weights`]: a
+    /// model that is not trained any more takes a half to a seventh of the memory, and as little of the time where it only reads
+    /// them once. They are read as `f32`.
+    pub fn store_matrices(&self, stored: WeightType) {
+        self.inner.borrow_mut().stored = stored;
     }
 
-    /// What is kept of activations from run to run, where matrices are kept as they are: caches of `i8` would need a scale for
-    /// each new row.
+    /// What is kept of activations from run to run, where matrices are kept as they are: caches of whole numbers would need scales
+    /// for each new row.
     pub(crate) fn stored_activations(&self) -> DType {
-        let stored = self.inner.borrow().stored;
-        if stored == DType::I8 { DType::BF16 } else { stored }
+        self.inner.borrow().stored.float().unwrap_or(DType::BF16)
     }
 
     /// Freezes the parameters that are declared from now on under any of these module paths, such as `wte` or `blocks.0`:
@@ -327,7 +325,8 @@ impl Trace {
         let dtype = DType::F32;
         let ty = TensorType::new(dtype, shape.clone());
         let tensor = self.declare("parameter", name.clone(), InputRole::State, ty);
-        let parameter = Parameter { trained: self.trains(&name), name, shape, init, dtype };
+        let kept_as = WeightType::F32;
+        let parameter = Parameter { trained: self.trains(&name), name, shape, init, kept_as };
         self.inner.borrow_mut().parameters.push((parameter, tensor.id()));
         tensor
     }
@@ -349,7 +348,7 @@ impl Trace {
             name: path,
             shape,
             init,
-            dtype: DType::F32,
+            kept_as: WeightType::F32,
             trained: false,
         });
         tensor
@@ -444,9 +443,11 @@ impl Trace {
             inner.parameters.iter().map(|(parameter, _)| parameter.clone()).collect();
         let names: BTreeSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let narrow = quantize_weights(&mut graph, inner.stored, |name| names.contains(name))?;
-        let narrow: BTreeSet<_> = narrow.into_iter().collect();
-        for parameter in parameters.iter_mut().filter(|parameter| narrow.contains(&parameter.name)) {
-            (parameter.dtype, parameter.trained) = (inner.stored, false);
+        let narrow: BTreeMap<_, _> = narrow.into_iter().collect();
+        for parameter in &mut parameters {
+            if let Some(&kept_as) = narrow.get(&parameter.name) {
+                (parameter.kept_as, parameter.trained) = (kept_as, false);
+            }
         }
         let stopped = inner.stopped.iter().copied().collect();
         Ok(Program { graph, parameters, buffers: inner.buffers.clone(), stopped })

@@ -1,11 +1,11 @@
-//! The states of parameters that `quantize_weights` keeps as `i8`: each row is a scale times whole numbers from −127 to 127.
+//! The states of parameters that `quantize_weights` keeps in other types than `f32`: floats of 16 bits, or whole numbers with scales.
 
 use super::Parameter;
 use crate::HostTensor;
-use kernfusion_ir::DType;
-use kernfusion_passes::scale_of;
+use kernfusion_ir::{DType, TensorType};
+use kernfusion_passes::{GROUP, HALF_BYTE_OFFSET, WeightType, scale_of};
 
-/// The largest of the whole numbers.
+/// The largest of the whole numbers that are kept as bytes.
 const LARGEST: f32 = 127.0;
 
 /// The nearest whole number, ties to even, of one between −127 and 127; 0 of NaN. Where `round_ties_even` is a call, this is two additions:
@@ -15,37 +15,83 @@ fn nearest(x: f32) -> i8 {
     ((x + WHOLE) - WHOLE) as i8
 }
 
+/// The number of largest magnitude, the first of several. A NaN stays to the end: it makes the scale one, and so whatever the row is used for.
+fn largest(numbers: &[f32]) -> f32 {
+    numbers.iter().fold(
+        0.0f32,
+        |largest, &x| {
+            if x.abs() <= largest.abs() || largest.is_nan() { largest } else { x }
+        },
+    )
+}
+
+/// The scale of a row of bytes. A row of zeros has any.
+fn scale_of_row(row: &[f32]) -> f32 {
+    let largest = largest(row).abs();
+    if largest == 0.0 { 1.0 } else { largest / LARGEST }
+}
+
+/// The scale of a group of half bytes: the number of largest magnitude is −8 times it, which is one more than it could be 7 times. As
+/// `bf16`, at most half a unit in the last place from that.
+fn scale_of_group(group: &[f32]) -> f32 {
+    let scale = DType::BF16.round(f64::from(-largest(group) / HALF_BYTE_OFFSET as f32)) as f32;
+    if scale == 0.0 { 1.0 } else { scale }
+}
+
 impl Parameter {
-    /// The states that these values of the parameter are kept in, by name: one of its dtype and, if that is `i8`, the scales
-    /// of its rows, `name.scale`. Each scale is the row's largest magnitude over 127.
+    /// The states that these values of the parameter are kept in, by name: one of its own, and `name.scale` if it has scales. Each scale of a row
+    /// is its largest magnitude over 127; that of a group is its number of largest magnitude over −8.
     ///
     /// # Panics
     /// If there are not as many values as the shape says.
     pub fn kept(&self, values: Vec<f32>) -> Vec<(String, HostTensor)> {
-        if self.dtype != DType::I8 {
-            let values = HostTensor::new(self.shape.clone(), values).to_dtype(self.dtype);
-            return vec![(self.name.clone(), values)];
-        }
+        let (numbers, scales) = match self.kept_as {
+            WeightType::Int8 => self.rows_of_bytes(&values),
+            WeightType::Int4 => self.groups_of_half_bytes(&values),
+            float => {
+                let values = HostTensor::new(self.shape.clone(), values);
+                let dtype = float.float().expect("all others are floats");
+                return vec![(self.name.clone(), values.to_dtype(dtype))];
+            }
+        };
+        vec![(self.name.clone(), numbers), (scale_of(&self.name), scales)]
+    }
+
+    fn rows_of_bytes(&self, values: &[f32]) -> (HostTensor, HostTensor) {
         let (rows, width) = self.shape.split_at(self.shape.len() - 1);
         let (mut numbers, mut scales) = (Vec::with_capacity(values.len()), vec![]);
         for row in values.chunks_exact(width[0].max(1)) {
-            // A NaN stays to the end: it makes the scale one, and so whatever the row is used for.
-            let larger = |largest: f32, x: &f32| {
-                if x.abs() <= largest || largest.is_nan() { largest } else { x.abs() }
-            };
-            let largest = row.iter().fold(0.0, larger);
-            // A row of zeros has any scale.
-            let scale = if largest == 0.0 { 1.0 } else { largest / LARGEST };
+            let scale = scale_of_row(row);
             numbers.extend(row.iter().map(|x| nearest(x / scale)));
             scales.push(scale);
         }
-        let (numbers, scales) = (HostTensor::new(self.shape.clone(), numbers), HostTensor::new(rows, scales));
-        vec![(self.name.clone(), numbers), (scale_of(&self.name), scales)]
+        (HostTensor::new(self.shape.clone(), numbers), HostTensor::new(rows, scales))
+    }
+
+    fn groups_of_half_bytes(&self, values: &[f32]) -> (HostTensor, HostTensor) {
+        let (mut bytes, mut scales) = (Vec::with_capacity(values.len() / 2), vec![]);
+        for group in values.chunks_exact(GROUP) {
+            let scale = scale_of_group(group);
+            let number = |x: f32| nearest((x / scale).clamp(-8.0, 7.0)) as i32 + HALF_BYTE_OFFSET;
+            let (lower, upper) = group.split_at(GROUP / 2);
+            let byte = |(&lower, &upper): (&f32, &f32)| (number(lower) | number(upper) << 4) as u8 as i8;
+            bytes.extend(lower.iter().zip(upper).map(byte));
+            scales.push(scale);
+        }
+        let (ty, of_scales) = self.states();
+        let of_scales = of_scales.expect("groups have scales");
+        let scales = HostTensor::new(of_scales.shape, scales).to_dtype(of_scales.dtype);
+        (HostTensor::new(ty.shape, bytes), scales)
+    }
+
+    /// The types of the state that the parameter is kept in, and of its scales, if it has some.
+    pub fn states(&self) -> (TensorType, Option<TensorType>) {
+        self.kept_as.states(&self.shape)
     }
 
     /// The name of the state that the parameter is kept in besides its own.
     pub fn companion(&self) -> Option<String> {
-        (self.dtype == DType::I8).then(|| scale_of(&self.name))
+        self.states().1.map(|_| scale_of(&self.name))
     }
 }
 
@@ -73,18 +119,18 @@ mod tests {
     #[test]
     fn what_is_trained_stays_f32() {
         let trace = Trace::training();
-        trace.store_matrices(DType::I8);
+        trace.store_matrices(WeightType::Int8);
         trace.adapt(&Lora { rank: 2, alpha: 1.0, dropout: 0.0, targets: vec!["up".into()] });
         let x = trace.input("x", [4, 3], DType::F32);
         let loss = Linear::builder(3, 5).init(Init::Ones).build(&trace, "up").forward(&x).square().mean_all();
         let step = TrainStep::new(&loss, &Optimizer::sgd(0.1), None).unwrap();
-        let kept = |parameter: &Parameter| (parameter.name.clone(), parameter.dtype, parameter.trained);
+        let kept = |parameter: &Parameter| (parameter.name.clone(), parameter.kept_as, parameter.trained);
         let kept: Vec<_> = step.program.parameters.iter().map(kept).collect();
         let expected = [
-            ("up.weight", DType::I8, false),
-            ("up.lora_a", DType::F32, true),
-            ("up.lora_b", DType::F32, true),
-            ("up.bias", DType::F32, false),
+            ("up.weight", WeightType::Int8, false),
+            ("up.lora_a", WeightType::F32, true),
+            ("up.lora_b", WeightType::F32, true),
+            ("up.bias", WeightType::F32, false),
         ];
         assert_eq!(kept, expected.map(|(name, dtype, trained)| (name.to_string(), dtype, trained)));
         let mut program =
@@ -100,10 +146,82 @@ mod tests {
         assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
     }
 
+    /// Of two rows of two groups: the first has its largest number below zero, the second above, the third nothing but zeros, the last a NaN.
+    #[test]
+    fn groups_are_scales_times_half_bytes() {
+        let trace = Trace::new();
+        trace.store_matrices(WeightType::Int4);
+        let matrix = trace.parameter("m", [2, 64], Init::Zeros);
+        let narrow = trace.parameter("n", [2, 33], Init::Zeros);
+        let program = trace.finish(&[("matrix", &matrix), ("narrow", &narrow)]).unwrap();
+        let types: Vec<_> = program.parameters.iter().map(|parameter| parameter.kept_as).collect();
+        assert_eq!(types, [WeightType::Int4, WeightType::Int8]);
+        let group = |sign: f32| (0..32).map(move |i| sign * ((i * 7 % 32) as f32 - 19.0) / 11.0);
+        let mut values: Vec<_> = group(1.0).chain(group(-1.0)).chain([0.0; 64]).collect();
+        values[100] = f32::NAN;
+        let kept: BTreeMap<_, _> = program.parameters[0].kept(values.clone()).into_iter().collect();
+        assert_eq!(kept.keys().map(String::as_str).collect::<Vec<_>>(), ["m", "m.scale"]);
+        assert_eq!(
+            (kept["m"].ty().to_string(), kept["m.scale"].ty().to_string()),
+            ("i8[2,2,16]".into(), "bf16[2,2]".into())
+        );
+        let scales = kept["m.scale"].to_f64();
+        assert!(
+            scales[3].is_nan() && scales[2] == 1.0 && scales[0] > 0.0 && scales[1] == -scales[0],
+            "{scales:?}"
+        );
+        let narrow = program.parameters[1].kept(vec![1.0; 66]);
+        let states = kept.iter().map(|(name, tensor)| (name.as_str(), tensor.to_f64()));
+        let states = states.chain(narrow.iter().map(|(name, tensor)| (name.as_str(), tensor.to_f64())));
+        let read = &evaluate(&program, &states.collect::<Vec<_>>())["matrix"];
+        let mut largest = 0.0f64;
+        for (at, (read, value)) in read.iter().zip(&values[..96]).enumerate() {
+            largest = largest.max((read - f64::from(*value)).abs() / scales[at / 32].abs());
+        }
+        // The numbers on the other side of zero end at 7, where none is so large here.
+        assert!(largest <= 0.51, "{largest}");
+        assert!(read[96..].iter().all(|x| x.is_nan()), "{read:?}");
+    }
+
+    /// Few rows and many, in products with and without an epilogue and with an embedding, are what the unpacked matrix gives, and no matrix is
+    /// unpacked in memory.
+    #[test]
+    fn products_read_half_bytes_as_they_are_kept() {
+        for rows in [1, 5, 40] {
+            let trace = Trace::new();
+            trace.store_matrices(WeightType::Int4);
+            let table = trace.parameter("table", [50, 64], Init::Normal { std: 1.0 });
+            let ids = trace.input("ids", [rows], DType::I32);
+            let hidden = table
+                .gather(0, &ids)
+                .linear(&trace.parameter("up", [96, 64], Init::Normal { std: 1.0 }))
+                .gelu();
+            let logits =
+                hidden.linear(&trace.parameter("down", [64, 96], Init::Normal { std: 1.0 })).linear(&table);
+            let program = trace.finish(&[("logits", &logits)]).unwrap();
+            let states = program.initial_states(3).unwrap();
+            let mut compiled = program.compile(&states, &Target::cpu()).unwrap();
+            assert_eq!(compiled.report().kernels, 4, "{}", compiled.kernels());
+            let given: Vec<i32> = (0..rows as i32).map(|i| i * 7 % 50).collect();
+            let ids = HostTensor::new([rows], given);
+            let got = compiled.run(&[("ids", &ids)]).unwrap().get("logits").unwrap().to_f64();
+            let mut inputs: Vec<_> =
+                program.initial_parameters(3).map(|(name, tensor)| (name, tensor.to_f64())).collect();
+            inputs.push(("ids".into(), ids.to_f64()));
+            let inputs: Vec<_> =
+                inputs.iter().map(|(name, values)| (name.as_str(), values.clone())).collect();
+            let expected = &evaluate(&program, &inputs)["logits"];
+            let size = expected.iter().fold(0.0f64, |size, x| size.max(x.abs()));
+            for (got, expected) in got.iter().zip(expected) {
+                assert!((got - expected).abs() <= 1e-5 * size, "{rows} rows: {got}, not {expected}");
+            }
+        }
+    }
+
     #[test]
     fn rows_are_scales_times_bytes() {
         let trace = Trace::new();
-        trace.store_matrices(DType::I8);
+        trace.store_matrices(WeightType::Int8);
         let matrix = trace.parameter("m", [3, 4], Init::Zeros);
         let vector = trace.parameter("v", [4], Init::Ones);
         let program = trace.finish(&[("matrix", &matrix), ("vector", &vector)]).unwrap();

@@ -1,6 +1,7 @@
 //! The folder of an imported model: a program in text form, the values of its states, and what it takes and gives.
 
 use crate::common::error::{CliError, read_text};
+use kernfusion::WeightType;
 use kernfusion::compile::Tensors;
 use kernfusion::init::Init;
 use kernfusion::tensor_file::{self, Writable};
@@ -95,7 +96,7 @@ impl ImportedModel {
                 name,
                 shape: ty.shape.clone(),
                 init: Init::Zeros,
-                dtype: DType::F32,
+                kept_as: WeightType::F32,
                 trained: true,
             })
         };

@@ -3,11 +3,11 @@
 use crate::common::error::{CliError, in_file, read_text};
 use clap::ValueEnum;
 use kernfusion::Result;
+use kernfusion::WeightType;
 use kernfusion::compile::{Candidates, F32Products, Mode, Precision, Target};
 use kernfusion::models::{Chunk, ModelConfig, preset};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::{Program, Trace};
-use kernfusion_ir::DType;
 use std::path::PathBuf;
 
 /// Which model.
@@ -37,7 +37,7 @@ pub(crate) struct Model {
     pub(crate) config: ModelConfig,
     pub(crate) batch: usize,
     /// What matrices are kept as by programs that only read them, if it is not what products take.
-    pub(crate) weights: Option<DType>,
+    pub(crate) weights: Option<WeightType>,
     /// The fields that the user's file has.
     fields: serde_json::Value,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Model {
 impl Model {
     /// With matrices kept as these flags say, for a work that only reads them.
     pub(crate) fn keeping(self, flags: &WeightsArgs, work: Work) -> std::result::Result<Self, CliError> {
-        let weights = flags.weights.map(WeightsArg::dtype);
+        let weights = flags.weights.map(WeightsArg::kept);
         if weights.is_some() && matches!(work, Work::Train | Work::Forward) {
             return Err(CliError::Usage("--weights is for --work prefill and --work decode".into()));
         }
@@ -128,7 +128,7 @@ impl Work {
             Work::Forward => model.config.evaluation(model.batch),
             Work::Prefill | Work::Decode => {
                 let trace = Trace::new();
-                trace.store_matrices(model.weights.unwrap_or(precision.dtype()));
+                trace.store_matrices(model.weights.unwrap_or(precision.weights()));
                 self.continuation(model, &trace)
             }
         };
@@ -240,7 +240,7 @@ impl PrecisionArgs {
 /// What a model that is only read takes in memory.
 #[derive(clap::Args)]
 pub(crate) struct WeightsArgs {
-    /// What matrices are kept as; int8 has a scale for each row [default: what products take, see --dtype]
+    /// What matrices are kept as; int8 has a scale for each row, int4 for each 32 numbers of one [default: what products take, see --dtype]
     #[arg(long, value_enum, value_name = "DTYPE")]
     weights: Option<WeightsArg>,
 }
@@ -253,7 +253,7 @@ impl WeightsArgs {
 
     /// The target with what the flag says.
     pub(crate) fn of(&self, target: Target) -> Target {
-        self.weights.map(WeightsArg::dtype).into_iter().fold(target, Target::weights)
+        self.weights.map(WeightsArg::kept).into_iter().fold(target, Target::weights)
     }
 }
 
@@ -262,14 +262,16 @@ enum WeightsArg {
     F32,
     Bf16,
     Int8,
+    Int4,
 }
 
 impl WeightsArg {
-    fn dtype(self) -> DType {
+    fn kept(self) -> WeightType {
         match self {
-            WeightsArg::F32 => DType::F32,
-            WeightsArg::Bf16 => DType::BF16,
-            WeightsArg::Int8 => DType::I8,
+            WeightsArg::F32 => WeightType::F32,
+            WeightsArg::Bf16 => WeightType::BF16,
+            WeightsArg::Int8 => WeightType::Int8,
+            WeightsArg::Int4 => WeightType::Int4,
         }
     }
 }

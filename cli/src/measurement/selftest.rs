@@ -6,6 +6,7 @@ use crate::common::machine;
 use crate::common::model::TargetArgs;
 use crate::common::screen::{Screen, progress};
 use indicatif::ProgressBar;
+use kernfusion::WeightType;
 use kernfusion::compile::{
     F32Products, MemoryStrategy, Mode, Precision as ProductType, Stages, Target, Tensors, execute,
 };
@@ -202,7 +203,7 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
     }
     for (name, config) in models::samples() {
         cases.push(training_step(args.seed, name, &config)?);
-        for stored in [DType::F32, DType::BF16, DType::I8] {
+        for stored in [WeightType::F32, WeightType::BF16, WeightType::Int8, WeightType::Int4] {
             cases.extend(continuation(args.seed, name, &config, stored)?);
         }
     }
@@ -276,7 +277,7 @@ fn training_step(seed: u64, name: &str, config: &ModelConfig) -> Result<Case> {
 
 /// A chunk of two tokens after three that caches hold: logits, and what is in the caches then. None of models without them.
 /// Matrices and caches are kept as `stored`.
-fn continuation(seed: u64, name: &str, config: &ModelConfig, stored: DType) -> Result<Option<Case>> {
+fn continuation(seed: u64, name: &str, config: &ModelConfig, stored: WeightType) -> Result<Option<Case>> {
     let chunk = Chunk { length: 2, visible: config.context(), capacity: config.context() };
     let trace = Trace::new();
     trace.store_matrices(stored);
@@ -289,7 +290,7 @@ fn continuation(seed: u64, name: &str, config: &ModelConfig, stored: DType) -> R
     inputs.extend(program.initial_parameters(seed));
     add_states(&program.graph, &mut inputs, -1.0..1.0, seed);
     let (group, name) = ("continuation".into(), format!("continuation: {name}, kept as {stored}"));
-    let tolerance = if stored == DType::F32 { STEP_TOLERANCE } else { NARROW_TOLERANCE };
+    let tolerance = if stored == WeightType::F32 { STEP_TOLERANCE } else { NARROW_TOLERANCE };
     Ok(Some(Case { group, name, graph: program.graph, inputs, tolerance }))
 }
 

@@ -1,9 +1,9 @@
 //! Models compiled ahead of time, as programs in C and Rust run them: the examples, linked with what `compile` writes.
 
 use super::workplace::{Ended, Workplace, end};
+use kernfusion::WeightType;
 use kernfusion::compile::{Precision, Target};
 use kernfusion::{HostTensor, tensor_file};
-use kernfusion_ir::DType;
 use kernfusion_lm::checkpoint::Checkpoint;
 use kernfusion_lm::generate::Generator;
 use std::collections::BTreeMap;
@@ -80,7 +80,13 @@ fn build_rust(work: &Workplace, source: &Path, model: &str) {
 }
 
 /// What the examples should print, from the same parts one after another.
-fn expected(work: &Workplace, precision: Precision, stored: DType, first: &[i32], more: usize) -> String {
+fn expected(
+    work: &Workplace,
+    precision: Precision,
+    stored: WeightType,
+    first: &[i32],
+    more: usize,
+) -> String {
     let checkpoint = Checkpoint::load(&work.path("run")).unwrap();
     let target = Target::cpu().precision(precision).weights(stored).threads(1);
     let mut generator = Generator::from_checkpoint(checkpoint, &target).unwrap();
@@ -106,7 +112,7 @@ fn c_and_rust_continue_a_text_as_the_generator_does() {
     build_rust(&work, &example("continue_text.rs"), "tiny");
     // 71 tokens at once, then enough more that the number of visible positions doubles twice.
     let first: Vec<i32> = (0..71).map(|i| i * i % 60).collect();
-    let expected = expected(&work, Precision::F32, DType::F32, &first, 79);
+    let expected = expected(&work, Precision::F32, WeightType::F32, &first, 79);
     let first: Vec<_> = first.iter().map(i32::to_string).collect();
     for threads in [1, 2] {
         let arguments = format!("artefact/tiny.safetensors {threads} 79 {}", first.join(" "));
@@ -131,8 +137,9 @@ fn one_token_after_another_with_narrow_weights_and_for_other_processors() {
     let work = workplace();
     let (f32, bf16) = (Precision::F32, Precision::Bf16);
     for (flags, kept) in [
-        ("--dtype bf16", Some((bf16, DType::BF16))),
-        ("--weights int8", Some((f32, DType::I8))),
+        ("--dtype bf16", Some((bf16, WeightType::BF16))),
+        ("--weights int8", Some((f32, WeightType::Int8))),
+        ("--weights int4", Some((f32, WeightType::Int4))),
         // Other instructions round otherwise.
         ("--cpu avx2", None),
         ("--cpu baseline", None),

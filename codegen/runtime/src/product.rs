@@ -17,6 +17,8 @@ pub struct ProductStep {
     pub a: SlotOffset,
     /// The second factor.
     pub b: SlotOffset,
+    /// Its scales, where it is half bytes.
+    pub scales: Option<SlotOffset>,
     /// Which matrices of a table these are, where that is known at run time only: A's, B's, and those of the target.
     pub choices: [Option<MatrixLookup>; 3],
     /// Where the product itself goes, unless an epilogue stores it.
@@ -168,6 +170,7 @@ impl ProductStep {
         let buffers = Buffers {
             a,
             b,
+            scales: self.scales.map_or(std::ptr::null(), |scales| at(scales).cast_const()),
             c: c.cast(),
             context: table.as_ptr().cast(),
             reads: self.reads.map(|matrix| matrix.map(touched)),

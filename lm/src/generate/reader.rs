@@ -7,6 +7,7 @@
 use crate::record::Adaptation;
 use crate::{Error, Result};
 use kernfusion::HostTensor;
+use kernfusion::WeightType;
 use kernfusion::compile::{Compiled, Target, compile};
 use kernfusion::models::{Chunk, GptConfig, ModelConfig};
 use kernfusion::trace::{Program, Trace};
@@ -31,7 +32,7 @@ impl Reader {
     pub(super) fn new(
         config: &ModelConfig,
         adaptation: &Adaptation,
-        stored: DType,
+        stored: WeightType,
         states: &States,
         target: &Target,
     ) -> Result<Self> {
@@ -76,7 +77,7 @@ pub(super) struct ChunkReader {
     config: GptConfig,
     adaptation: Adaptation,
     /// What matrices are kept as.
-    stored: DType,
+    stored: WeightType,
     target: Target,
     parameters: States,
     /// Parameters, and caches of its own.
@@ -117,7 +118,7 @@ impl ChunkReader {
     fn new(
         config: GptConfig,
         adaptation: Adaptation,
-        stored: DType,
+        stored: WeightType,
         rows: usize,
         states: &States,
         target: Target,

@@ -93,6 +93,9 @@ pub(crate) fn restored(checkpoint: Checkpoint, program: &Program, target: &Targe
     let mut shapes = states_of(&program.graph);
     let companions = program.parameters.iter().filter_map(Parameter::companion);
     companions.for_each(|name| _ = shapes.remove(&name));
+    // Numbers that are packed have another shape in the program.
+    shapes
+        .extend(program.parameters.iter().map(|parameter| (parameter.name.clone(), parameter.shape.clone())));
     check(&shapes, &tensors, "the checkpoint")?;
     for parameter in &program.parameters {
         let values = tensors.remove(&parameter.name).map(|tensor| parameter.kept(tensor.data));

@@ -8,8 +8,8 @@ use super::chain::{self, Chain};
 use super::space::{Role, Space};
 use super::writer::{Fault, Inside, Writer};
 use kernfusion_ir::kernel::{
-    BufferId, Domain, Form, Index, InstrKind, Kernel, Operand, Product, Refusal, Region, Scalar, Store,
-    StoreMode, reshaped,
+    BufferId, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product, Refusal, Region, Scalar,
+    Store, StoreMode, reshaped,
 };
 use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, Reduce, ScatterAdd, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -443,6 +443,23 @@ impl Candidate<'_> {
         members
     }
 
+    /// Whether an operand is computed from a state that is kept in fewer bits.
+    fn is_unpacked(&self, value: ValueId, region: &Region) -> bool {
+        let kept = |instr: &Instr| matches!(instr.kind, InstrKind::Load { .. }).then(|| instr.dtype.size());
+        let narrowest = region.instrs.iter().filter_map(kept).min();
+        self.free[value.index()] && narrowest.is_some_and(|size| size < self.graph[value].ty.dtype.size())
+    }
+
+    /// The operand of a contraction that the back end does not compute from a state that is kept in fewer bits.
+    pub(super) fn refused_operand(&self, kernel: &Kernel) -> Option<ValueId> {
+        let ([product], [node]) = (kernel.products(), &self.members.iter().collect::<Vec<_>>()[..]) else {
+            return None;
+        };
+        let operands = self.graph[**node].operands.iter().zip([&product.a, &product.b]);
+        let mut refused = operands.filter(|(_, operand)| operand.plain().is_none());
+        refused.next().map(|(&value, _)| value)
+    }
+
     pub(super) fn operand(&self, value: ValueId, at: Vec<Index>, space: &Space) -> Attempt<Operand> {
         let mut writer = Writer::new(self.graph, self, space, true);
         let scalar = self.scalar(value, at, &mut writer)?;
@@ -474,6 +491,7 @@ impl Candidate<'_> {
                     return materialise("an operand that is no matrix with one contiguous axis");
                 }
             }
+            _ if computing.is_empty() && self.is_unpacked(value, &region) => {}
             _ => return materialise("a contraction reads its operands from memory"),
         }
         Ok(Operand { region, value: scalar })

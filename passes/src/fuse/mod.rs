@@ -26,6 +26,7 @@ mod memo;
 mod order;
 mod rematerialise;
 mod space;
+mod widened;
 mod windows;
 mod writer;
 
@@ -33,7 +34,7 @@ pub use kernfusion_ir::kernel::any_kernel;
 use kernfusion_ir::kernel::{
     Accepts, BufferId, CollectiveCall, Domain, Form, Kernel, KernelGraph, RefusedFusion, Region,
 };
-use kernfusion_ir::{Binary, Collective, Graph, InputRole, KernelEntry, Op, Output, ValueId};
+use kernfusion_ir::{Binary, Collective, Graph, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
 use memo::{Memo, Symbols};
 use order::GroupOrder;
@@ -41,6 +42,7 @@ use rematerialise::Clones;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
+pub(crate) use widened::widened_states;
 use writer::Fault;
 
 /// How much to fuse.
@@ -288,7 +290,10 @@ impl<'a> Planner<'a> {
         let last = *members.last().expect("a group has members");
         self.memo.borrow_mut().lowered(&candidate, &self.symbols, || {
             let kernel = candidate.lower()?;
-            (self.accepts)(&kernel).map_err(|reason| Fault { node: last, reason })?;
+            (self.accepts)(&kernel).map_err(|reason| Fault {
+                node: candidate.refused_operand(&kernel).unwrap_or(last),
+                reason,
+            })?;
             Ok(kernel)
         })
     }
@@ -583,44 +588,17 @@ fn computed_again(map: &Group, reader: &Group, merged: &Kernel) -> f64 {
 fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec<bool> {
     let mut generated = vec![false; graph.len()];
     let mut free = vec![false; graph.len()];
+    let widened = if fusion == Fusion::None { vec![] } else { widened_states(graph) };
     for id in graph.ids() {
         let forced = forced.contains(&id);
         generated[id.index()] =
             !forced && writer::is_generated(graph, &generated, id, fusion == Fusion::None);
         let view = graph[id].op.entry() == KernelEntry::View;
         let chosen = fusion != Fusion::None && chooses_matrices(graph, id);
-        let widened = fusion != Fusion::None && is_widened(graph, id);
-        free[id.index()] = !forced && (view || chosen || widened || generated[id.index()]);
+        let is_widened = widened.get(id.index()).is_some_and(|&is_widened| is_widened);
+        free[id.index()] = !forced && (view || chosen || is_widened || generated[id.index()]);
     }
     free
-}
-
-/// Whether a value is a state that is kept in fewer bits than it is read in: widened, and perhaps multiplied by scales. To read it
-/// as it is kept takes less than to write it out.
-pub(crate) fn is_widened(graph: &Graph, id: ValueId) -> bool {
-    let node = &graph[id];
-    let state = |id: ValueId| is_kept(graph, id);
-    match node.op {
-        Op::Cast(cast) => {
-            let from = node.operands[0];
-            state(from) && graph[from].ty.dtype.size() < cast.dtype.size()
-        }
-        Op::Binary(Binary::Mul) => {
-            let [x, y] = node.operands[..] else { return false };
-            is_widened(graph, x) && state(y) || is_widened(graph, y) && state(x)
-        }
-        _ => node.op.entry() == KernelEntry::View && is_widened(graph, node.operands[0]),
-    }
-}
-
-/// Whether a value is a state, after the update of a part or before, or a view of one.
-fn is_kept(graph: &Graph, id: ValueId) -> bool {
-    let node = &graph[id];
-    match &node.op {
-        Op::Input(input) => input.role == InputRole::State,
-        Op::DynamicUpdate(_) => continued_state(graph, id).is_some(),
-        op => op.entry() == KernelEntry::View && is_kept(graph, node.operands[0]),
-    }
 }
 
 /// Whether a permutation has another innermost axis than what it shows, and many readers that would all go through memory in strides; products

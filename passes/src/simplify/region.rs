@@ -11,7 +11,7 @@
 //! that reads both e and e/s knows their relation.
 
 use super::language::Facts;
-use crate::fuse::is_widened;
+use crate::fuse::widened_states;
 use kernfusion_ir::{Graph, InputRole, KernelEntry, Op, RandomBits, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,8 @@ pub(super) struct Region {
 /// Cuts a graph into regions in execution order. Inputs belong to none.
 pub(super) fn regions(graph: &Graph) -> Vec<Region> {
     let pieces = pieces(graph);
-    let mut regions: Vec<_> = pieces.iter().map(|piece| Collector::region(graph, piece)).collect();
+    let widened = widened_states(graph);
+    let mut regions: Vec<_> = pieces.iter().map(|piece| Collector::region(graph, &widened, piece)).collect();
     // What other regions or the caller read is an output.
     let mut needed: BTreeSet<_> = graph.outputs().iter().map(|output| output.value).collect();
     needed.extend(regions.iter().flat_map(|region| region.leaves.iter().copied()));
@@ -144,13 +145,15 @@ fn is_free(graph: &Graph, id: ValueId) -> bool {
 /// Builds a region.
 struct Collector<'g> {
     graph: &'g Graph,
+    /// Which values are states, widened.
+    widened: &'g [bool],
     region: Region,
     places: BTreeMap<ValueId, Place>,
 }
 
 impl<'g> Collector<'g> {
-    fn region(graph: &'g Graph, piece: &[ValueId]) -> Region {
-        let mut collector = Collector { graph, region: Region::default(), places: BTreeMap::new() };
+    fn region(graph: &'g Graph, widened: &'g [bool], piece: &[ValueId]) -> Region {
+        let mut collector = Collector { graph, widened, region: Region::default(), places: BTreeMap::new() };
         for &id in piece {
             collector.local(id);
         }
@@ -179,7 +182,7 @@ impl<'g> Collector<'g> {
         }
         let node = &self.graph[id];
         let constant = node.op.entry() == KernelEntry::Generated && node.operands.is_empty();
-        if constant || node.op.entry() == KernelEntry::View || is_widened(self.graph, id) {
+        if constant || node.op.entry() == KernelEntry::View || self.widened[id.index()] {
             return self.local(id);
         }
         let state = matches!(&node.op, Op::Input(input) if input.role == InputRole::State);

@@ -8,6 +8,7 @@
 //!
 //! An operand that is more than a load is computed while it is packed ([`super::prologue`]), or into a temporary first.
 
+use super::half_bytes::half_bytes;
 use super::normalise::{dependence, regroup};
 use super::prologue::Side;
 use super::reduce::Accumulated;
@@ -43,6 +44,8 @@ pub(super) struct Factor {
     pub(super) index: Index,
     /// Which matrix of a table it is, if that is known at run time only.
     pub(super) choice: Option<MatrixLookup>,
+    /// Where its scales lie, if it is half bytes.
+    pub(super) scales: Option<SlotOffset>,
 }
 
 impl Lowering<'_> {
@@ -126,9 +129,9 @@ impl Lowering<'_> {
             writes.iter_mut().zip(written).for_each(|(place, matrix)| *place = Some(matrix));
         }
         let (places, choices) = ([place(&a), place(&b)], [a.choice, b.choice, None]);
-        let [a, b] = places;
+        let ([a, b], scales) = (places, b.scales);
         let (work, prologues) = (Method::Driver(work), [of_a, of_b]);
-        let step = ProductStep { work, a, b, choices, target, prologues, epilogue, reads, writes };
+        let step = ProductStep { work, a, b, scales, choices, target, prologues, epilogue, reads, writes };
         self.program.steps.push(LaunchKind::Product(Box::new(step)));
         accumulated.map_or(Ok(()), |accumulated| self.combine(&merged, &accumulated))
     }
@@ -203,12 +206,14 @@ impl Lowering<'_> {
         let precision = self.precision(a.is_bf16 && b.is_bf16);
         let operand = |factor: &Factor, outer: Range<usize>| {
             let layout = layout(factor, domain, outer, &product.k);
-            gemm::Operand {
-                element: element(factor.dtype),
-                outer: layout.outer,
-                k: layout.k,
-                batch: layout.batch,
-            }
+            let (element, k) = match factor.scales {
+                None => (element(factor.dtype), layout.k),
+                Some(_) => {
+                    let k = Axis::Strided { len: product.k.iter().product(), stride: 1 };
+                    (Element::HalfByte, k)
+                }
+            };
+            gemm::Operand { element, outer: layout.outer, k, batch: layout.batch }
         };
         gemm::Contraction {
             isa: self.isa,
@@ -276,6 +281,11 @@ impl Lowering<'_> {
         if let Some(factor) = plain_factor(operand, partner, &kernel.domain) {
             return Ok((factor, None));
         }
+        if side == Side::B
+            && let Some(found) = half_bytes(operand, &kernel.domain, &product.k)
+        {
+            return Ok((found.factor(), None));
+        }
         if let Some((computed, factor)) = self.prologue(kernel, product, side)? {
             return Ok((factor, Some(computed)));
         }
@@ -329,7 +339,7 @@ impl Lowering<'_> {
         })?;
         let mut index = Index::constant(extents.len(), 0);
         kept.iter().zip(strides).for_each(|(&axis, stride)| index.strides[axis] = stride as i64);
-        Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index, choice: None })
+        Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index, choice: None, scales: None })
     }
 }
 
@@ -403,7 +413,7 @@ pub(super) fn refused_reduction(kernel: &Kernel) -> Option<&'static str> {
     if !runs_in_tiles(kernel) {
         return Some("on the CPU, rows of a product are reduced where whole ones fit into a tile");
     }
-    let has_few_rows = is_of_few_rows(&kernel.domain, lies_along_k(&product.b));
+    let has_few_rows = is_of_few_rows(&kernel.domain, lies_along_k(&kernel.domain, product));
     has_few_rows.then_some("on the CPU, products of few rows are not reduced")
 }
 
@@ -413,11 +423,11 @@ pub(super) fn is_of_few_rows(domain: &Domain, b_along_k: bool) -> bool {
     rows < FEWEST_ROWS || columns == 1 || rows <= TILE_COLUMNS && b_along_k
 }
 
-/// Whether an operand lies in memory along k.
-pub(super) fn lies_along_k(operand: &Operand) -> bool {
-    match operand.plain().map(|instr| &instr.kind) {
+/// Whether the second operand of a product lies in memory along k.
+pub(super) fn lies_along_k(domain: &Domain, product: &Product) -> bool {
+    match product.b.plain().map(|instr| &instr.kind) {
         Some(InstrKind::Load { index, .. }) => index.strides.last() == Some(&1),
-        _ => false,
+        _ => half_bytes(&product.b, domain, &product.k).is_some(),
     }
 }
 
@@ -471,7 +481,7 @@ fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Fa
     let choice = choice(&operand.region, index, domain);
     let plain = packed && guard.is_empty() && (index.indirect.is_empty() || choice.is_some());
     let (slot, dtype, index) = (buffer.0 as usize, loaded.dtype, index.clone());
-    plain.then_some(Factor { slot, dtype, is_bf16, index, choice })
+    plain.then_some(Factor { slot, dtype, is_bf16, index, choice, scales: None })
 }
 
 /// The run-time term of an index map, if it is one and chooses a matrix for each of the batch.
@@ -509,6 +519,7 @@ fn plain_step(
         work,
         a,
         b,
+        scales: None,
         choices,
         target,
         prologues,

@@ -8,6 +8,7 @@
 //! Lines of a block run along the axis along which memory is contiguous: along k, or across it.
 
 use super::contraction::{Factor, common_stride, is_of_few_rows, lies_along_k, runs_in_tiles};
+use super::half_bytes::half_bytes;
 use super::normalise::regroup;
 use super::row::{Row, Target, Write, WriteMode};
 use super::schedule::is_call;
@@ -64,11 +65,21 @@ struct Walk<'k> {
 /// Why an operand that a kernel computes should be in memory, if it should.
 pub(super) fn refusal(kernel: &Kernel) -> Option<&'static str> {
     let sides = kernel.products().iter().flat_map(|product| [(product, Side::A), (product, Side::B)]);
-    let mut computed = sides.filter(|(product, side)| side.operand(product).plain().is_none()).peekable();
+    let is_computed = |&(product, side): &(&Product, Side)| !is_in_memory(&kernel.domain, product, side);
+    let mut computed = sides.filter(is_computed).peekable();
     if computed.peek().is_some() && !runs_in_tiles(kernel) {
         return Some("on the CPU, what computes operands works for one product of floats and its tiles");
     }
     computed.find_map(|(product, side)| refused(&kernel.domain, product, side))
+}
+
+/// Whether an operand is read from memory: a load, perhaps converted, or half bytes of the second operand.
+fn is_in_memory(domain: &Domain, product: &Product, side: Side) -> bool {
+    // Few results that lie in one column are computed with the operands exchanged.
+    let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
+    let is_second = side == Side::B && (columns > 1 || rows == 1);
+    side.operand(product).plain().is_some()
+        || is_second && half_bytes(&product.b, domain, &product.k).is_some()
 }
 
 fn refused(domain: &Domain, product: &Product, side: Side) -> Option<&'static str> {
@@ -77,7 +88,7 @@ fn refused(domain: &Domain, product: &Product, side: Side) -> Option<&'static st
     };
     let [m, n] = [domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
     let k: usize = product.k.iter().product();
-    let b_along_k = if side == Side::B { walk.along_k } else { lies_along_k(&product.b) };
+    let b_along_k = if side == Side::B { walk.along_k } else { lies_along_k(domain, product) };
     if is_of_few_rows(domain, b_along_k) {
         return Some("on the CPU, products of few rows read their operands as they lie");
     }
@@ -145,7 +156,8 @@ impl Lowering<'_> {
         let operand = side.operand(product);
         let is_bf16 = operand.region.instr(operand.value).dtype == DType::BF16;
         let slot = buffer.0 as usize;
-        let factor = Factor { slot, dtype: load.dtype, is_bf16, index: index.clone(), choice: None };
+        let factor =
+            Factor { slot, dtype: load.dtype, is_bf16, index: index.clone(), choice: None, scales: None };
         let (outer, k) = (side.outer(domain), domain.axes.len()..domain.axes.len() + product.k.len());
         let (lines, columns) = if along_k { (outer, k) } else { (k, outer) };
         let groups = [domain.outer_axes(), lines, columns].map(|axes| axes.collect::<Vec<_>>());

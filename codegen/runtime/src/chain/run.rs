@@ -659,7 +659,15 @@ impl Shared<'_> {
         c: *mut f32,
     ) -> Result<(), OutOfMemory> {
         let nothing = [None; STREAMS];
-        let buffers = Buffers { a, b, c, context: std::ptr::null(), reads: nothing, writes: nothing };
+        let buffers = Buffers {
+            a,
+            b,
+            scales: std::ptr::null(),
+            c,
+            context: std::ptr::null(),
+            reads: nothing,
+            writes: nothing,
+        };
         // SAFETY: the caller's contract.
         unsafe { job.run(&buffers, self.pool, self.workspaces)? };
         Ok(())

@@ -3,12 +3,13 @@
 //! B is packed whole, for as many columns as fit into a cache (`b_words`); where k is so long that these would be few
 //! (weight gradients), one block of k at a time. Blocks of A in L2 and L1: `macrokernel.rs`; their sizes `kc` and `mc`: `microkernel.rs`.
 
+use super::half_bytes::HalfBytes;
 use super::macrokernel::{Macrokernel, Packed};
 use super::microkernel::{KC, Kernels, LDA};
 use super::pack::Source;
 use super::packer::Packer;
 use super::trial::{WAYS, Way};
-use super::{Buffers, Contraction, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, transposed};
+use super::{Buffers, Contraction, Element, Operand, Output, TILE_COLUMNS, TileFn, Tiles, gemv, transposed};
 use crate::cache;
 use crate::math::zero_upper;
 use crate::memory::Arena;
@@ -39,7 +40,7 @@ const LARGE: usize = 256 << 10;
 /// Whether it makes a difference to this product which way it is computed.
 pub(super) fn has_two_ways(job: &Contraction, threads: usize) -> bool {
     if gemv::suits(job) {
-        return job.batch * job.n * job.k * job.b.element.size() >= LARGE;
+        return job.batch * job.n * job.b.element.bytes(job.k) >= LARGE;
     }
     let kernels = Kernels::of(job.isa, job.precision);
     let [first, second] = WAYS.map(|way| Blocking::new(job, kernels, threads, way).b);
@@ -250,9 +251,12 @@ impl<'a> GemmCall<'a> {
     /// One matrix of A or B.
     pub(super) fn source(&self, operand: &'a Operand, base: *const u8, batch: usize) -> Source<'a> {
         let size = operand.element.size();
-        let base = base.wrapping_offset(operand.batch.at(batch).wrapping_mul(size as isize));
+        let offset = operand.batch.at(batch).wrapping_mul(size as isize);
         let load = self.kernels.load(operand.element);
-        Source { base, size, load, outer: operand.outer.offsets(), k: operand.k.offsets() }
+        let packed = HalfBytes { scales: self.buffers.scales, unpack: self.kernels.gemv.unpack };
+        let packed = (operand.element == Element::HalfByte).then(|| packed.after(offset));
+        let (base, outer, k) = (base.wrapping_offset(offset), operand.outer.offsets(), operand.k.offsets());
+        Source { base, size, load, packed, outer, k }
     }
 
     /// Packs its operands.

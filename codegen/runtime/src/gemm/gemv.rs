@@ -8,9 +8,10 @@
 //! contiguous along n, rows of B are added up. Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::blocking::{GemmCall, Space, chunks};
+use super::half_bytes::Unpack;
 use super::microkernel::{Kernels, prefetch};
 use super::pack::{Offsets, Source};
-use super::{Contraction, Element, Output, Precision, TILE_COLUMNS};
+use super::{Contraction, Element, Output, Precision, TILE_COLUMNS, half_bytes};
 use crate::math::element::{Bf16, Byte, F32};
 use crate::math::vector::Lanes;
 use crate::pool::share;
@@ -43,6 +44,8 @@ pub(super) type Axpy = unsafe fn(*const f32, usize, &Lines, *mut f32, usize, usi
 /// Lines of B, one after another.
 pub(super) struct Lines {
     first: *const u8,
+    /// Scales of the first line's groups, where lines are [half bytes](super::half_bytes).
+    scales: *const u8,
     /// In bytes.
     stride: isize,
     count: usize,
@@ -54,17 +57,30 @@ pub(super) struct Lines {
 
 /// What is fetched while lines are multiplied.
 #[derive(Clone, Copy)]
-struct Fetch {
+pub(super) struct Fetch {
     /// How many bytes ahead of what is multiplied.
-    ahead: isize,
+    pub(super) ahead: isize,
     /// The first cache line to be fetched, and the distance from one to the next: each group of rows fetches others.
-    turn: (usize, usize),
+    pub(super) turn: (usize, usize),
+}
+
+/// Where a line of B begins, and the scales of its groups.
+#[derive(Clone, Copy)]
+pub(super) struct Start {
+    pub(super) values: *const u8,
+    pub(super) scales: *const u8,
 }
 
 impl Lines {
     #[inline(always)]
     fn line(&self, i: usize) -> *const u8 {
         self.first.wrapping_offset(i as isize * self.stride)
+    }
+
+    #[inline(always)]
+    fn start(&self, i: usize) -> Start {
+        let scales = self.scales.wrapping_offset(half_bytes::of_scales(i as isize * self.stride));
+        Start { values: self.line(i), scales }
     }
 
     /// As [`line`](Self::line); beyond the last one, a line of what is read next.
@@ -75,9 +91,10 @@ impl Lines {
     }
 }
 
-/// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16` and of `i8`.
+/// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16`, of `i8` and (dot products alone) of half bytes.
 pub(super) struct Gemv {
-    pub dot: [[Dot; DOT_ROWS]; 3],
+    pub dot: [[Dot; DOT_ROWS]; 4],
+    pub unpack: Unpack,
     pub axpy: [[Axpy; AXPY_ROWS]; 3],
 }
 
@@ -93,7 +110,7 @@ const fn chains(rows: usize) -> usize {
 }
 
 /// Bytes of a line of a cache, and how far ahead of their use they are fetched.
-const CACHE_LINE: usize = 64;
+pub(super) const CACHE_LINE: usize = 64;
 const AHEAD: usize = 32 * CACHE_LINE;
 /// Bytes of a line of B up to which two are read side by side. Of longer ones four are, for one row, whose sums fit into registers. Both
 /// were fastest on an Intel Xeon with tiles (`docs/benchmarks.md`).
@@ -113,11 +130,11 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
     ldc: usize,
     adds: bool,
 ) {
-    let is_short = k * size_of::<B::Stored>() <= SHORT;
+    let is_short = B::bytes(k) <= SHORT;
     // SAFETY: the caller's contract.
     unsafe {
         // Sums of six rows and four lines fill the registers of AVX-512, of two lines those of AVX2.
-        let is_wide = L::LANES == 16;
+        let is_wide = L::LANES == 16 && !B::IS_PACKED;
         let done = match lines.next {
             _ if R > 2 && lines.turn.1 > 1 && is_wide => {
                 abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds)
@@ -130,7 +147,7 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
             _ => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
         };
         for j in done..lines.count {
-            let sums = dots::<L, R, B, 1>(a, lda, [lines.line(j)], k, None);
+            let sums = B::dots::<L, R, 1>(a, lda, [lines.start(j)], k, None);
             for (i, sums) in sums.into_iter().enumerate() {
                 put(c.add(i * ldc + j), L::sums(sums), adds);
             }
@@ -156,13 +173,13 @@ unsafe fn far_apart<L: Lanes, const R: usize, B: Line, const S: usize>(
     let fetch = Fetch { ahead: AHEAD as isize, turn: (0, 1) };
     let fetch = if lines.next.is_some() { Some(fetch) } else { None };
     for j in 0..length {
-        let mut b = [lines.first; S];
+        let mut b = [lines.start(0); S];
         for (s, b) in b.iter_mut().enumerate() {
-            *b = lines.line(s * length + j);
+            *b = lines.start(s * length + j);
         }
         // SAFETY: the caller's contract.
         unsafe {
-            for (i, sums) in dots::<L, R, B, S>(a, lda, b, k, fetch).into_iter().enumerate() {
+            for (i, sums) in B::dots::<L, R, S>(a, lda, b, k, fetch).into_iter().enumerate() {
                 for (s, sum) in sums.into_iter().enumerate() {
                     put(c.add(i * ldc + s * length + j), [sum.sum()], adds);
                 }
@@ -191,13 +208,13 @@ unsafe fn abreast<L: Lanes, const R: usize, B: Line, const S: usize>(
     let fetch = if lines.next.is_some() { Some(fetch) } else { None };
     let all = lines.count - lines.count % S;
     for j in (0..all).step_by(S) {
-        let mut b = [lines.first; S];
+        let mut b = [lines.start(0); S];
         for (s, b) in b.iter_mut().enumerate() {
-            *b = lines.line(j + s);
+            *b = lines.start(j + s);
         }
         // SAFETY: the caller's contract.
         unsafe {
-            for (i, sums) in dots::<L, R, B, S>(a, lda, b, k, fetch).into_iter().enumerate() {
+            for (i, sums) in B::dots::<L, R, S>(a, lda, b, k, fetch).into_iter().enumerate() {
                 put(c.add(i * ldc + j), L::sums(sums), adds);
             }
         }
@@ -223,15 +240,15 @@ unsafe fn put<const S: usize>(c: *mut f32, mut sums: [f32; S], adds: bool) {
     }
 }
 
-/// The dot products of rows of A with S lines of B, by rows, before lanes are added up.
+/// [`Line::dots`] of lines that hold values one after another.
 ///
 /// # Safety
 /// As `Dot`; the instruction set is there.
 #[inline(always)]
-unsafe fn dots<L: Lanes, const R: usize, B: Line, const S: usize>(
+unsafe fn dots<L: Lanes, const R: usize, B: Line + ?Sized, const S: usize>(
     a: *const f32,
     lda: usize,
-    b: [*const u8; S],
+    b: [Start; S],
     k: usize,
     fetch: Option<Fetch>,
 ) -> [[L; S]; R] {
@@ -253,7 +270,7 @@ unsafe fn dots<L: Lanes, const R: usize, B: Line, const S: usize>(
                 {
                     if wait == 0 {
                         for b in b {
-                            prefetch(b.wrapping_offset(byte as isize + ahead));
+                            prefetch(b.values.wrapping_offset(byte as isize + ahead));
                         }
                         wait = turns;
                     }
@@ -286,11 +303,11 @@ unsafe fn dots<L: Lanes, const R: usize, B: Line, const S: usize>(
 /// # Safety
 /// As `Dot`; the instruction set is there, and rows and lines have these lanes.
 #[inline(always)]
-unsafe fn add<L: Lanes, const R: usize, B: Line, const S: usize>(
+unsafe fn add<L: Lanes, const R: usize, B: Line + ?Sized, const S: usize>(
     sums: &mut [[[L; chains(1)]; S]; R],
     chain: usize,
     (a, lda): (*const f32, usize),
-    b: [*const u8; S],
+    b: [Start; S],
     p: usize,
     lanes: usize,
 ) {
@@ -298,7 +315,7 @@ unsafe fn add<L: Lanes, const R: usize, B: Line, const S: usize>(
     unsafe {
         let mut lines = [L::splat(0.0); S];
         for (line, b) in lines.iter_mut().zip(b) {
-            *line = at::<L, B>(b, p, lanes);
+            *line = at::<L, B>(b.values, p, lanes);
         }
         for (i, sums) in sums.iter_mut().enumerate() {
             let row = load::<L>(a.add(i * lda), lanes);
@@ -391,6 +408,28 @@ unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
 /// What lines of B hold.
 pub(super) trait Line {
     type Stored: Copy + Default;
+    /// Whether values are unpacked, which takes registers.
+    const IS_PACKED: bool = false;
+    /// Bytes of a line of `count` values.
+    #[inline(always)]
+    fn bytes(count: usize) -> usize {
+        count * size_of::<Self::Stored>()
+    }
+    /// The dot products of rows of A with S lines of B, by rows, before lanes are added up.
+    ///
+    /// # Safety
+    /// As [`Dot`]; the instruction set is there.
+    #[inline(always)]
+    unsafe fn dots<L: Lanes, const R: usize, const S: usize>(
+        a: *const f32,
+        lda: usize,
+        b: [Start; S],
+        k: usize,
+        fetch: Option<Fetch>,
+    ) -> [[L; S]; R] {
+        // SAFETY: the caller's contract.
+        unsafe { dots::<L, R, Self, S>(a, lda, b, k, fetch) }
+    }
     /// As many values as there are lanes.
     unsafe fn load<L: Lanes>(source: *const Self::Stored) -> L;
     /// The first `count` values, fewer than lanes; the others are zero.
@@ -444,7 +483,7 @@ impl Line for Byte {
 /// # Safety
 /// The processor has the instruction set, and the line has this many values.
 #[inline(always)]
-unsafe fn at<L: Lanes, B: Line>(line: *const u8, first: usize, lanes: usize) -> L {
+unsafe fn at<L: Lanes, B: Line + ?Sized>(line: *const u8, first: usize, lanes: usize) -> L {
     // SAFETY: the caller's contract.
     unsafe {
         let source = line.cast::<B::Stored>().add(first);
@@ -473,7 +512,7 @@ pub(super) fn unit(job: &Contraction) -> usize {
 /// How many units a thread takes at a time once it has done its share: few, so that no thread waits long for
 /// another, but enough to read for some microseconds.
 pub(super) fn step(job: &Contraction, units: usize) -> usize {
-    let bytes = unit(job) * job.k.max(1) * job.b.element.size();
+    let bytes = unit(job) * job.b.element.bytes(job.k.max(1));
     (STEP / bytes).max(units / 256).max(1)
 }
 
@@ -537,12 +576,13 @@ unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, out: *mut f32) {
     }
 }
 
-/// Which of the kernels multiplies lines of B: those of `bf16` and `i8` are widened in registers.
+/// Which of the kernels multiplies lines of B: those that are no `f32` are widened in registers.
 fn lines(job: &Contraction) -> usize {
     match job.b.element {
         Element::F32 | Element::F16 => 0,
         Element::Bf16 => 1,
         Element::I8 => 2,
+        Element::HalfByte => 3,
     }
 }
 
@@ -579,12 +619,12 @@ unsafe fn columns_by_dots(
     let (job, ld) = (gemm.job, stride(gemm.job));
     let groups = job.m.div_ceil(DOT_ROWS);
     // Lines that are not multiplied as they lie are staged as `f32`.
-    let size_of_lines = if lies_ready(job) { b.size } else { size_of::<f32>() };
+    let element = if lies_ready(job) { job.b.element } else { Element::F32 };
     // Lines that are read for several groups of rows stay in cache in between.
     let together = match b.outer {
         Offsets::Strided(_) if lies_ready(job) && groups == 1 => columns.len(),
         Offsets::Strided(_) if lies_ready(job) => {
-            (SHARED / (job.k.max(1) * b.size)).max(1).next_multiple_of(8)
+            (SHARED / job.b.element.bytes(job.k.max(1))).max(1).next_multiple_of(8)
         }
         _ => 1,
     };
@@ -598,6 +638,7 @@ unsafe fn columns_by_dots(
         let end = first.wrapping_offset(part.len() as isize * stride);
         let part_lines = Lines {
             first,
+            scales: b.packed.map_or(std::ptr::null(), |packed| packed.after(b.outer.at(part.start)).scales),
             stride,
             count: part.len(),
             next: gemm.reads_ahead().then_some(end),
@@ -610,8 +651,10 @@ unsafe fn columns_by_dots(
             let rows = share(job.m, groups, group);
             let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
             let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
-            let first = first.wrapping_add(k.start * size_of_lines);
-            let part_lines = Lines { first, turn: (group, groups), ..part_lines };
+            let (ahead, scales) = (element.bytes(k.start), part_lines.scales);
+            let (first, scales) =
+                (first.wrapping_add(ahead), scales.wrapping_offset(half_bytes::of_scales(ahead as isize)));
+            let part_lines = Lines { first, scales, turn: (group, groups), ..part_lines };
             let dot = gemm.kernels.gemv.dot[lines(job)][rows.len() - 1];
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
             unsafe { dot(a, ld, &part_lines, k.len(), c, ldc, k.start > 0) };
@@ -662,20 +705,20 @@ unsafe fn columns_by_lines(
         (0..job.m).for_each(|i| c.add(i * ldc).cast::<u8>().write_bytes(0, n * 4));
         for k in chunks(terms, depth) {
             let first = b.at(columns.start, k.start);
+            let one =
+                Lines { first, scales: std::ptr::null(), stride: 0, count: 1, next: None, turn: (0, 1) };
             let b_lines = match b.k {
                 Offsets::Strided(stride) if lies_ready(job) => {
-                    Lines { first, stride: stride * b.size as isize, count: k.len(), next, turn: (0, 1) }
+                    Lines { stride: stride * b.size as isize, count: k.len(), next, ..one }
                 }
-                Offsets::Table(_) if lies_ready(job) => {
-                    Lines { first, stride: 0, count: 1, next: None, turn: (0, 1) }
-                }
+                Offsets::Table(_) if lies_ready(job) => one,
                 _ => {
                     for p in k.clone() {
                         let stage = space.stage.add((p - k.start) * TILE_COLUMNS);
                         line(gemm, b.at(columns.start, p), n, stage);
                     }
                     let stride = (TILE_COLUMNS * size_of::<f32>()) as isize;
-                    Lines { first: space.stage.cast(), stride, count: k.len(), next: None, turn: (0, 1) }
+                    Lines { first: space.stage.cast(), stride, count: k.len(), ..one }
                 }
             };
             for rows in chunks(0..job.m, AXPY_ROWS) {

@@ -74,21 +74,21 @@ impl<'a> Later<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// `count` lines of `length` elements of `size` bytes.
+    /// `count` lines of so many bytes, whose offsets count `size` bytes.
     pub(super) fn new(
         start: *const u8,
         offsets: Offsets<'a>,
         size: usize,
-        (count, length): (usize, usize),
+        (count, bytes): (usize, usize),
     ) -> Self {
-        Lines { start, offsets, size, count, bytes: length * size, line: 0, at: 0 }
+        Lines { start, offsets, size, count, bytes, line: 0, at: 0 }
     }
 
     fn of(matrix: &Matrix<'a>) -> Option<Self> {
         let (outer, k) = (matrix.outer, matrix.k);
         let (along, across) = if k.offsets().unit() { (k, outer) } else { (outer, k) };
         let lies_in_lines = along.offsets().unit() && matches!(across.offsets(), Offsets::Strided(_));
-        let size = (across.len(), along.len());
+        let size = (across.len(), matrix.element.bytes(along.len()));
         lies_in_lines.then(|| Lines::new(matrix.start, across.offsets(), matrix.element.size(), size))
     }
 

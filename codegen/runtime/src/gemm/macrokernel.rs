@@ -294,10 +294,11 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
         if !source.k.unit() && !source.outer.unit() {
             return Later::default();
         }
-        let (offsets, size) = match source.k.unit() {
-            true => (source.outer, (count, depth)),
-            false => (source.k, (depth, count)),
+        let (offsets, lines, values) = match source.k.unit() {
+            true => (source.outer, count, depth),
+            false => (source.k, depth, count),
         };
+        let size = (lines, job.a.element.bytes(values));
         let lines = Lines::new(source.base, offsets, source.size, size);
         Later::lines(vec![lines], kernels.tiles(rows.len(), self.columns.len()))
     }

@@ -301,7 +301,8 @@ fn place(element: Element) -> usize {
         Element::F32 => 0,
         Element::Bf16 => 1,
         Element::F16 => 2,
-        Element::I8 => 3,
+        // Half bytes are not converted, but counted in bytes.
+        Element::I8 | Element::HalfByte => 3,
     }
 }
 
@@ -491,6 +492,7 @@ macro_rules! lines {
     ($module:ident $attribute:tt $lanes:ty, dots of f32: $dots:ty) => {
         mod $module {
             use super::*;
+            use crate::gemm::half_bytes::{self, HalfByte};
             #$attribute
             unsafe fn dot<L: Lanes, const R: usize, B: gemv::Line>(
                 a: *const f32,
@@ -516,7 +518,13 @@ macro_rules! lines {
                 // SAFETY: the caller's contract.
                 unsafe { gemv::axpy::<$lanes, R, B>(a, lda, b, c, ldc, n) }
             }
+            #$attribute
+            unsafe fn unpack(values: *const u8, scales: *const u8, count: usize, out: *mut f32) {
+                // SAFETY: the caller's contract.
+                unsafe { half_bytes::unpack::<$lanes>(values, scales, count, out) }
+            }
             pub(super) static GEMV: Gemv = Gemv {
+                unpack,
                 dot: [
                     [
                         dot::<$dots, 1, F32>,
@@ -541,6 +549,14 @@ macro_rules! lines {
                         dot::<$lanes, 4, Byte>,
                         dot::<$lanes, 5, Byte>,
                         dot::<$lanes, 6, Byte>,
+                    ],
+                    [
+                        dot::<$lanes, 1, HalfByte>,
+                        dot::<$lanes, 2, HalfByte>,
+                        dot::<$lanes, 3, HalfByte>,
+                        dot::<$lanes, 4, HalfByte>,
+                        dot::<$lanes, 5, HalfByte>,
+                        dot::<$lanes, 6, HalfByte>,
                     ],
                 ],
                 axpy: [

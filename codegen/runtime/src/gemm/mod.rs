@@ -9,6 +9,7 @@ mod ahead;
 mod blocking;
 mod gemv;
 mod generic;
+mod half_bytes;
 pub(crate) mod later;
 mod macrokernel;
 mod microkernel;
@@ -93,16 +94,24 @@ pub enum Element {
     F16,
     /// Signed bytes, as the numbers that they are.
     I8,
+    /// Whole numbers from −8 to 7, in groups of 32 with a `bf16` scale, of B alone: byte j of a group has number j, plus 8, in its lower half and number 16 + j in its upper half. Strides are in bytes, and k is contiguous, of whole
+    /// groups. The scale of the group at byte i lies at byte i / 8 of [`Buffers::scales`].
+    HalfByte,
 }
 
 impl Element {
-    /// Bytes per element.
+    /// Bytes of what strides count: an element, or two half bytes.
     pub fn size(self) -> usize {
         match self {
             Element::F32 => 4,
             Element::Bf16 | Element::F16 => 2,
-            Element::I8 => 1,
+            Element::I8 | Element::HalfByte => 1,
         }
+    }
+
+    /// Bytes of so many values.
+    fn bytes(self, values: usize) -> usize {
+        if self == Element::HalfByte { values / 2 } else { values * self.size() }
     }
 }
 
@@ -289,6 +298,8 @@ pub struct Buffers {
     pub a: *const u8,
     /// Start of B.
     pub b: *const u8,
+    /// Start of the scales of B, where it is [half bytes](Element::HalfByte).
+    pub scales: *const u8,
     /// Start of C; not used by `Output::Tile`.
     pub c: *mut f32,
     /// Handed to prologues and epilogue.
@@ -362,6 +373,9 @@ impl Contraction {
             let lengths = (operand.outer.len(), operand.k.len(), operand.batch.len());
             assert_eq!(lengths, (outer, self.k, self.batch), "lengths (outer, k, batch) of an operand");
         }
+        assert_ne!(self.a.element, Element::HalfByte, "half bytes are of B");
+        let in_groups = self.b.k.offsets().unit() && self.k.is_multiple_of(half_bytes::GROUP);
+        assert!(in_groups || self.b.element != Element::HalfByte, "half bytes lie in groups along k");
         match &self.output {
             Output::Direct { batch, .. } => {
                 assert_eq!(batch.len(), self.batch, "length of the output's batch")

@@ -8,6 +8,7 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
+use super::half_bytes::HalfBytes;
 use super::microkernel::{LDA, Load};
 use std::ops::Range;
 
@@ -235,6 +236,8 @@ pub(super) struct Source<'a> {
     /// Bytes per element.
     pub size: usize,
     pub load: Load,
+    /// What unpacks rows of half bytes, instead.
+    pub packed: Option<HalfBytes>,
     pub outer: Offsets<'a>,
     pub k: Offsets<'a>,
 }
@@ -260,14 +263,22 @@ impl<'a> Source<'a> {
 
     /// The part that begins at an offset, in elements, along each axis, with the offsets of its own elements from there.
     fn starting(&self, outer: (isize, Offsets<'a>), k: (isize, Offsets<'a>)) -> Source<'a> {
-        let bytes = outer.0.wrapping_add(k.0).wrapping_mul(self.size as isize);
-        Source { base: self.base.wrapping_offset(bytes), outer: outer.1, k: k.1, ..*self }
+        let bytes = self.bytes(outer.0, k.0);
+        let packed = self.packed.map(|packed| packed.after(bytes));
+        Source { base: self.base.wrapping_offset(bytes), packed, outer: outer.1, k: k.1, ..*self }
+    }
+
+    /// The offset of an element in bytes, from those along both axes.
+    fn bytes(&self, outer: isize, k: isize) -> isize {
+        match self.packed {
+            None => outer.wrapping_add(k).wrapping_mul(self.size as isize),
+            Some(_) => outer.wrapping_add(k / 2),
+        }
     }
 
     /// Where one element lies.
     pub(super) fn at(&self, outer: usize, k: usize) -> *const u8 {
-        let offset = self.outer.at(outer).wrapping_add(self.k.at(k));
-        self.base.wrapping_offset(offset.wrapping_mul(self.size as isize))
+        self.base.wrapping_offset(self.bytes(self.outer.at(outer), self.k.at(k)))
     }
 
     /// Values along k of one row, widened.
@@ -276,7 +287,12 @@ impl<'a> Source<'a> {
     /// The operand has them; `out` holds `depth` values.
     pub(super) unsafe fn row(&self, outer: usize, depth: usize, out: *mut f32) {
         // SAFETY: as promised.
-        unsafe { self.line(self.outer.at(outer), self.k, depth, out) }
+        unsafe {
+            match self.packed {
+                None => self.line(self.outer.at(outer), self.k, depth, out),
+                Some(packed) => packed.after(self.outer.at(outer)).unpack(self.at(outer, 0), depth, out),
+            }
+        }
     }
 
     /// Values across k, widened.

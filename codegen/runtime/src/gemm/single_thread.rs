@@ -163,7 +163,7 @@ impl SingleThread {
     fn source<'a>(self, matrix: &Matrix<'a>) -> Source<'a> {
         let (outer, k) = (matrix.outer.offsets(), matrix.k.offsets());
         let load = self.kernels().load(matrix.element);
-        Source { base: matrix.start, size: matrix.element.size(), load, outer, k }
+        Source { base: matrix.start, size: matrix.element.size(), load, packed: None, outer, k }
     }
 
     /// Packs columns of B, from row `first` of the summed axis on.

@@ -11,6 +11,8 @@ use half::{bf16, f16};
 /// An operand in memory, with its values.
 struct Data {
     bytes: Vec<u8>,
+    /// Of half bytes.
+    scales: Vec<bf16>,
     operand: Operand,
     /// [batch][outer][k], as they lie in memory.
     values: Vec<f32>,
@@ -81,9 +83,10 @@ impl Data {
         random: &mut Random,
     ) -> Self {
         let strided = |len: usize, stride: usize| Axis::Strided { len, stride: stride as isize };
-        let matrix = 3 * outer * k + 48 * k + 3;
+        let matrix = (3 * outer * k + 48 * k + 3).next_multiple_of(16);
         let batches = strided(batch, matrix);
         let (outer_axis, k_axis) = match lie {
+            Lie::KUnit if element == Element::HalfByte => (strided(outer, k / 2 + 16), strided(k, 1)),
             Lie::KUnit => (strided(outer, k + 1), strided(k, 1)),
             Lie::OuterUnit => (strided(outer, 1), strided(k, outer + 1)),
             Lie::Sparse => (strided(outer, 2 * k), strided(k, 2)),
@@ -109,6 +112,7 @@ impl Data {
         };
         let operand = Operand { element, outer: outer_axis, k: k_axis, batch: batches };
         let (mut bytes, mut values) = (vec![0xff; (batch * matrix + outer + k) * element.size()], Vec::new());
+        let mut scales = vec![bf16::NAN; bytes.len() / 16];
         for (b, i, p) in (0..batch).flat_map(|b| (0..outer).flat_map(move |i| (0..k).map(move |p| (b, i, p))))
         {
             let x = random.between(-1.0, 1.0) as f32;
@@ -118,11 +122,21 @@ impl Data {
                 Element::Bf16 => (bf16::from_f32(x).to_ne_bytes().to_vec(), bf16::from_f32(x).to_f32()),
                 Element::F16 => (f16::from_f32(x).to_ne_bytes().to_vec(), f16::from_f32(x).to_f32()),
                 Element::I8 => (vec![(127.0 * x).round() as i8 as u8], (127.0 * x).round()),
+                Element::HalfByte => {
+                    let start = (operand.batch.at(b) + operand.outer.at(i)) as usize + p / 32 * 16;
+                    let scale = bf16::from_f32(0.3 - start as f32 % 7.0);
+                    scales[start / 16] = scale;
+                    let (number, byte) = ((8.0 * x).floor(), &mut bytes[start + p % 16]);
+                    let half = (number + 8.0) as u8;
+                    *byte = if p % 32 < 16 { *byte & 0xf0 | half } else { *byte & 0x0f | half << 4 };
+                    values.push(number * scale.to_f32());
+                    continue;
+                }
             };
             bytes[at..at + element.size()].copy_from_slice(&stored);
             values.push(value);
         }
-        Data { bytes, operand, values }
+        Data { bytes, scales, operand, values }
     }
 }
 
@@ -311,6 +325,7 @@ impl Case {
         let buffers = Buffers {
             a: self.a.bytes.as_ptr(),
             b: self.b.bytes.as_ptr(),
+            scales: self.b.scales.as_ptr().cast(),
             c: if self.direct { c.as_mut_ptr() } else { std::ptr::null_mut() },
             context: (&raw const self.hooks).cast(),
             reads: [Some(touched); STREAMS],
@@ -341,8 +356,11 @@ impl Case {
             let again = self.run(threads, &workspaces);
             assert!(same_bits(&c, &again), "{what}: {threads} threads changed a bit");
         }
-        let round =
-            |x: f32| if variant.precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
+        // Half bytes are not rounded again, where they are not packed.
+        let is_read = |element: Element| element == Element::HalfByte && gemv::suits(&self.contraction);
+        let rounds = [variant.elements.0, variant.elements.1]
+            .map(|element| variant.precision == Precision::Bf16 && !is_read(element));
+        let round = |side: usize, x: f32| if rounds[side] { bf16::from_f32(x).to_f32() } else { x };
         let values = [(&self.a.values, m), (&self.b.values, n)];
         let [rows, columns] = [0, 1].map(|side| {
             let (values, extent) = values[side];
@@ -355,8 +373,8 @@ impl Case {
             };
             values.iter().enumerate().map(value).collect::<Vec<_>>()
         });
-        let [rows, columns] =
-            [&rows, &columns].map(|values| values.iter().map(|&x| f64::from(round(x))).collect::<Vec<_>>());
+        let [rows, columns] = [(0, &rows), (1, &columns)]
+            .map(|(side, values)| values.iter().map(|&x| f64::from(round(side, x))).collect::<Vec<_>>());
         for (b, i, j) in (0..batch).flat_map(|b| (0..m).flat_map(move |i| (0..n).map(move |j| (b, i, j)))) {
             let (row, column) = (&rows[(b * m + i) * k..][..k], &columns[(b * n + j) * k..][..k]);
             let (mut sum, mut size) = (0.0, 1.0);
@@ -589,6 +607,31 @@ fn both_ways_have_the_same_bits() {
             });
             WAY.set(None);
             assert!(same_bits(&first, &second), "{isa} {element:?} {m} x {k} x {n}");
+        }
+    }
+}
+
+/// Half bytes are unpacked and scaled as they are read, one line after another or several side by side, for one group of rows and for more.
+#[test]
+fn half_bytes_are_multiplied_as_they_lie() {
+    for (isa, precision) in
+        Isa::available().into_iter().flat_map(|isa| precisions(isa).map(move |p| (isa, p)))
+    {
+        let few = (1..=7).flat_map(|m| [(m, 5, 32), (m, 403, 96), (m, 39, 1024 + 64)]);
+        let groups = [(9, 7, 64), (13, 403, 32), (16, 75, 2080)];
+        // Packed, as they are and with operands exchanged.
+        let packed = [(33, 7, 64), (40, 403, 800), (400, 75, 32)];
+        for (m, n, k) in few.chain(groups).chain(packed) {
+            let elements = (Element::F32, Element::HalfByte);
+            let variant = Variant { lies: (Lie::KUnit, Lie::KUnit), elements, precision, ..PLAIN };
+            let mut case = Case::new(isa, (2, m, n, k), variant, 23);
+            let ways = WAYS.map(|way| {
+                WAY.set(Some(way));
+                case.check(variant);
+                case.run(2, &Workspaces::new(2))
+            });
+            WAY.set(None);
+            assert!(same_bits(&ways[0], &ways[1]), "{isa} {precision:?} {m} x {k} x {n}");
         }
     }
 }

@@ -43,6 +43,18 @@ pub(crate) trait Lanes: Copy + Add<Output = Self> {
     /// The instruction set is there, and `LANES` values at `source`.
     unsafe fn widen_bytes(source: *const i8) -> Self;
 
+    /// One value of bf16 in all lanes.
+    ///
+    /// # Safety
+    /// The instruction set is there, and a value at `source`.
+    unsafe fn splat_bf16(source: *const u16) -> Self;
+
+    /// The lower (or upper) halves of bytes, each less 8, times a number that all lanes hold.
+    ///
+    /// # Safety
+    /// The instruction set is there, and `LANES` bytes at `source`.
+    unsafe fn half_bytes<const UPPER: bool>(source: *const u8, scale: Self) -> Self;
+
     /// All lanes to memory.
     ///
     /// # Safety
@@ -173,6 +185,20 @@ impl Lanes for Portable {
         Self(array(|i| f32::from(bytes[i])))
     }
     #[inline(always)]
+    unsafe fn splat_bf16(source: *const u16) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { Self::splat(f32::from_bits(u32::from(source.read_unaligned()) << 16)) }
+    }
+    #[inline(always)]
+    unsafe fn half_bytes<const UPPER: bool>(source: *const u8, scale: Self) -> Self {
+        // SAFETY: the caller's contract.
+        let bytes = unsafe { source.cast::<[u8; 4]>().read_unaligned() };
+        Self(array(|i| {
+            let half = if UPPER { bytes[i] >> 4 } else { bytes[i] & 15 };
+            (f32::from(half) - 8.0) * scale.0[i]
+        }))
+    }
+    #[inline(always)]
     unsafe fn store(self, target: *mut f32) {
         // SAFETY: the caller's contract.
         unsafe { target.cast::<[f32; 4]>().write_unaligned(self.0) }
@@ -284,6 +310,28 @@ pub(crate) mod x86 {
         unsafe fn widen_bytes(source: *const i8) -> Self {
             // SAFETY: the caller's contract.
             unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(source.cast())))) }
+        }
+        #[inline(always)]
+        unsafe fn splat_bf16(source: *const u16) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let pairs = _mm512_set1_epi16(source.cast::<i16>().read_unaligned());
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn half_bytes<const UPPER: bool>(source: *const u8, scale: Self) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let bytes = _mm_loadu_si128(source.cast());
+                let halves = if UPPER { _mm_srli_epi16::<4>(bytes) } else { bytes };
+                let numbers = _mm512_setr_ps(
+                    -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
+                );
+                // The permutation looks at the lowest four bits of each lane.
+                let table = _mm512_mul_ps(numbers, scale.0);
+                Self(_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(halves), table))
+            }
         }
         #[inline(always)]
         unsafe fn store(self, target: *mut f32) {
@@ -419,6 +467,28 @@ pub(crate) mod x86 {
         unsafe fn widen_bytes(source: *const i8) -> Self {
             // SAFETY: the caller's contract.
             unsafe { Self(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(source.cast())))) }
+        }
+        #[inline(always)]
+        unsafe fn splat_bf16(source: *const u16) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let pairs = _mm256_set1_epi16(source.cast::<i16>().read_unaligned());
+                Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn half_bytes<const UPPER: bool>(source: *const u8, scale: Self) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(source.cast()));
+                let halves = if UPPER {
+                    _mm256_srli_epi32::<4>(bytes)
+                } else {
+                    _mm256_and_si256(bytes, _mm256_set1_epi32(15))
+                };
+                let numbers = _mm256_cvtepi32_ps(_mm256_sub_epi32(halves, _mm256_set1_epi32(8)));
+                Self(_mm256_mul_ps(numbers, scale.0))
+            }
         }
         #[inline(always)]
         unsafe fn store(self, target: *mut f32) {
