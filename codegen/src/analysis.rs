@@ -107,3 +107,17 @@ pub fn indices_mut(kind: &mut InstrKind) -> Vec<&mut Index> {
         | InstrKind::Reduce(..) => vec![],
     }
 }
+
+/// The stride of axes that are walked as one.
+pub fn common_stride(extents: &[usize], strides: &[i64]) -> Option<i64> {
+    let mut axes = extents.iter().zip(strides).filter(|(extent, _)| **extent != 1).rev();
+    let Some((&extent, &stride)) = axes.next() else { return Some(0) };
+    let mut next = stride * extent as i64;
+    for (&extent, &outer) in axes {
+        if outer != next {
+            return None;
+        }
+        next *= extent as i64;
+    }
+    Some(stride)
+}

@@ -6,6 +6,7 @@ pub mod axes;
 mod backend;
 mod communicator;
 mod error;
+mod half_bytes;
 mod inputs;
 mod names;
 mod outputs;
@@ -18,6 +19,7 @@ pub use communicator::{
     threads_within,
 };
 pub use error::{CodegenError, DeviceError};
+pub use half_bytes::{HalfBytes, half_bytes};
 pub use inputs::check_inputs;
 pub use kernfusion_runtime::memory::SharedArena;
 pub use names::listed;

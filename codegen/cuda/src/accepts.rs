@@ -1,15 +1,17 @@
 //! Which kernels this back end has code for.
 
+use super::gemv::unpacks;
 use kernfusion_codegen::analysis::reduces;
 use kernfusion_ir::kernel::{Direction, Kernel};
 
 /// Whether a kernel can be rendered, and if not, why.
 ///
 /// # Errors
-/// An operand is more than a load, since tiles of operands are copied from memory as they lie; or rows or columns of a product are
+/// An operand is more than a load (but half bytes in products of few rows), since tiles of operands are copied from memory as they lie; or rows or columns of a product are
 /// reduced, which needs tiles of several blocks of threads.
 pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
-    if kernel.operands().any(|(operand, _)| operand.plain().is_none()) {
+    let unpacked = kernel.products().iter().filter(|product| unpacks(&kernel.domain, product)).count();
+    if kernel.operands().filter(|(operand, _)| operand.plain().is_none()).count() > unpacked {
         return Err("on a GPU, a product reads its operands from memory");
     }
     let is_reduced = || [Direction::Rows, Direction::Columns].iter().any(|&d| reduces(&kernel.region, d));

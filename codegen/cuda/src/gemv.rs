@@ -13,12 +13,15 @@ use super::lower::{Block, Lowering};
 use super::rewrite::transposed;
 use super::source::{Axes, Code, coordinates, memory_type};
 use super::tiles::THREADS;
-use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::analysis::common_stride;
+use kernfusion_codegen::{CodegenError, HalfBytes, half_bytes};
 use kernfusion_ir::DType;
-use kernfusion_ir::kernel::{Index, InstrKind, Kernel, Operand, Product, Scalar};
+use kernfusion_ir::kernel::{Domain, Index, InstrKind, Kernel, Operand, Product, Scalar};
 
 /// Rows of such a product at most. More are worth a tile.
 const MOST_ROWS: usize = 8;
+/// Half bytes in an access of memory: a group, which begins at a multiple of 16 bytes.
+const OF_HALF_BYTES: usize = 32;
 /// Threads that share a column at least.
 const LEAST_TEAM: usize = 8;
 const WARP: usize = 32;
@@ -54,7 +57,8 @@ impl FewRows {
         let domain = &kernel.domain;
         let [outer, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
-        if rows > MOST_ROWS || rows >= columns || !kernel.products().iter().all(is_summed_in_f32) {
+        let is_summed = |product: &Product| is_summed_in_f32(domain, product);
+        if rows > MOST_ROWS || rows >= columns || !kernel.products().iter().all(is_summed) {
             return None;
         }
         let mut layouts = (0..kernel.products().len()).map(|number| layout(lowering, &kernel, number));
@@ -76,14 +80,21 @@ fn depth(product: &Product) -> usize {
     product.k.iter().product()
 }
 
-/// Whether a product's operands come from memory as they are, or converted, and are summed in `f32`.
-fn is_summed_in_f32(product: &Product) -> bool {
+/// Whether a product of a kernel unpacks its matrix from half bytes here.
+pub(super) fn unpacks(domain: &Domain, product: &Product) -> bool {
+    let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
+    rows <= MOST_ROWS && rows < columns && half_bytes(&product.b, domain, &product.k).is_some()
+}
+
+/// Whether a product's operands come from memory as they are, or converted, or from half bytes, and are summed in `f32`.
+fn is_summed_in_f32(domain: &Domain, product: &Product) -> bool {
     let is_float = |dtype: DType| matches!(dtype, DType::F32 | DType::BF16 | DType::F16);
     let is_known = |operand: &Operand| {
         load(operand).is_some_and(|(.., dtype)| is_float(dtype) || dtype == DType::I8)
             && is_float(operand_type(operand))
     };
-    is_float(product.dtype) && is_known(&product.a) && is_known(&product.b)
+    let is_matrix = || is_known(&product.b) || half_bytes(&product.b, domain, &product.k).is_some();
+    is_float(product.dtype) && is_known(&product.a) && is_matrix()
 }
 
 /// The load of an operand, if there is nothing else but a conversion: its index map, its slot, and the type in memory.
@@ -100,6 +111,9 @@ fn load(operand: &Operand) -> Option<(&Index, usize, DType)> {
 /// Whether the matrix of a product has neighbours along columns, and how many of them an access takes.
 fn layout(lowering: &Lowering<'_>, kernel: &Kernel, number: usize) -> Option<(bool, usize)> {
     let (domain, product) = (&kernel.domain, &kernel.products()[number]);
+    if half_bytes(&product.b, domain, &product.k).is_some() {
+        return Some((false, OF_HALF_BYTES));
+    }
     let axes = OperandAxes::new(domain, &product.k, &[], domain.column_axes());
     let (_, _, dtype) = load(&product.b)?;
     let along_columns = axes.is_along_rows(&product.b);
@@ -200,7 +214,11 @@ impl Lowering<'_> {
                 [("a", &product.a, domain.row_axes()), ("b", &product.b, domain.column_axes())]
             {
                 let axes = OperandAxes::new(domain, &product.k, &outer_names, own);
-                self.in_memory(&mut body.code, few, operand, &axes, &format!("{name}{number}"));
+                let (name, is_matrix) = (format!("{name}{number}"), name == "b");
+                match half_bytes(operand, domain, &product.k).filter(|_| is_matrix) {
+                    Some(found) => self.half_bytes(&mut body.code, &found, operand, &axes, &name),
+                    None => self.in_memory(&mut body.code, few, operand, &axes, &name),
+                }
             }
             let (piece, depth) = (few.piece, depth(product));
             body.code.line(format!("Few few{number};"));
@@ -218,6 +236,27 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// A matrix of half bytes as addresses of its groups and their scales.
+    fn half_bytes(
+        &self,
+        code: &mut Code,
+        found: &HalfBytes<'_>,
+        operand: &Operand,
+        axes: &OperandAxes<'_>,
+        name: &str,
+    ) {
+        let mut inner = Code::default();
+        let names = axes.named(&mut inner);
+        let [bytes, scales] = [found.bytes, found.scales].map(|(buffer, index)| {
+            format!("{} + {}", self.slots()[buffer.0 as usize].read(), names.affine(index))
+        });
+        inner.line(format!("return HalfBytes{{{bytes}, {scales}}};"));
+        let ty = memory_type(operand_type(operand));
+        code.open(format!("const auto {name} = in_memory<{ty}, false, true>([&](int row, int k)"));
+        inner.finish().lines().for_each(|line| code.line(line));
+        code.close(");");
+    }
+
     /// An operand as addresses of its numbers, by row and number in the sum.
     fn in_memory(
         &self,
@@ -230,8 +269,12 @@ impl Lowering<'_> {
         let (index, slot, _) = load(operand).expect("operands are loads");
         let is_matrix = axes.rows == few.kernel.domain.column_axes();
         let along_rows = is_matrix && few.along_columns;
-        let is_aligned =
-            few.piece > 1 && (is_matrix || !few.along_columns && is_aligned(self, operand, axes, false));
+        // Of half bytes, pieces go over two axes.
+        let (halves, strides) = (axes.depth.end.saturating_sub(2)..axes.depth.end, &index.strides);
+        let is_whole = few.piece < OF_HALF_BYTES
+            || common_stride(&axes.extents[halves.clone()], &strides[halves]) == Some(1);
+        let is_aligned = few.piece > 1
+            && (is_matrix || !few.along_columns && is_whole && is_aligned(self, operand, axes, false));
         let mut inner = Code::default();
         let place = axes.named(&mut inner).affine(index);
         inner.line(format!("return {} + {place};", self.slots()[slot].read()));

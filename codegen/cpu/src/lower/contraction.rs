@@ -8,15 +8,14 @@
 //!
 //! An operand that is more than a load is computed while it is packed ([`super::prologue`]), or into a temporary first.
 
-use super::half_bytes::half_bytes;
 use super::normalise::{dependence, regroup};
 use super::prologue::Side;
 use super::reduce::Accumulated;
 use super::row::Row;
 use super::wide::Vectors;
 use super::{LaunchKind, Lowering, schedule, tile};
-use kernfusion_codegen::CodegenError;
-use kernfusion_codegen::analysis::{indices_mut, reduces, scatters};
+use kernfusion_codegen::analysis::{common_stride, indices_mut, reduces, scatters};
+use kernfusion_codegen::{CodegenError, HalfBytes, half_bytes};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
     BufferId, Contraction, Direction, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product,
@@ -284,7 +283,7 @@ impl Lowering<'_> {
         if side == Side::B
             && let Some(found) = half_bytes(operand, &kernel.domain, &product.k)
         {
-            return Ok((found.factor(), None));
+            return Ok((of_half_bytes(&found, operand), None));
         }
         if let Some((computed, factor)) = self.prologue(kernel, product, side)? {
             return Ok((factor, Some(computed)));
@@ -484,6 +483,16 @@ fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Fa
     plain.then_some(Factor { slot, dtype, is_bf16, index, choice, scales: None })
 }
 
+/// Half bytes as they are kept.
+fn of_half_bytes(found: &HalfBytes<'_>, operand: &Operand) -> Factor {
+    let ((bytes, index), (scales, of_scales)) = (found.bytes, found.scales);
+    let offset = of_scales.offset * DType::BF16.size() as i64;
+    let scales = Some(SlotOffset { slot: scales.0 as usize, offset });
+    let is_bf16 = operand.region.instr(operand.value).dtype == DType::BF16;
+    let (slot, index) = (bytes.0 as usize, index.clone());
+    Factor { slot, dtype: DType::I8, is_bf16, index, choice: None, scales }
+}
+
 /// The run-time term of an index map, if it is one and chooses a matrix for each of the batch.
 fn choice(region: &Region, index: &Index, domain: &Domain) -> Option<MatrixLookup> {
     let [term] = &index.indirect[..] else { return None };
@@ -569,20 +578,6 @@ pub(super) fn axis(extents: &[usize], strides: &[i64]) -> Axis {
         table = table.iter().flat_map(step).collect();
     }
     Axis::Table(table.into())
-}
-
-/// The stride of axes that are walked as one.
-pub(super) fn common_stride(extents: &[usize], strides: &[i64]) -> Option<i64> {
-    let mut axes = extents.iter().zip(strides).filter(|(extent, _)| **extent != 1).rev();
-    let Some((&extent, &stride)) = axes.next() else { return Some(0) };
-    let mut next = stride * extent as i64;
-    for (&extent, &outer) in axes {
-        if outer != next {
-            return None;
-        }
-        next *= extent as i64;
-    }
-    Some(stride)
 }
 
 /// An index as rows at a stride of consecutive columns, of elements of `size` bytes.

@@ -17,7 +17,6 @@ mod builder;
 mod chain;
 mod contraction;
 mod emit;
-mod half_bytes;
 mod images;
 mod jit;
 mod load_store;

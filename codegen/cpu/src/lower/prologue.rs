@@ -7,14 +7,14 @@
 //!
 //! Lines of a block run along the axis along which memory is contiguous: along k, or across it.
 
-use super::contraction::{Factor, common_stride, is_of_few_rows, lies_along_k, runs_in_tiles};
-use super::half_bytes::half_bytes;
+use super::contraction::{Factor, is_of_few_rows, lies_along_k, runs_in_tiles};
 use super::normalise::regroup;
 use super::row::{Row, Target, Write, WriteMode};
 use super::schedule::is_call;
 use super::wide::Vectors;
 use super::{Lowering, schedule, tile};
-use kernfusion_codegen::CodegenError;
+use kernfusion_codegen::analysis::common_stride;
+use kernfusion_codegen::{CodegenError, half_bytes};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
     BufferId, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product, Region, Scalar, Store,

@@ -56,6 +56,41 @@ template <class U, int COUNT> struct Neighbours<i8, U, COUNT, true> {
   }
 };
 
+// Half bytes, of which a group lies in 16 bytes: numbers 0 to 15 in the lower halves, the others in the upper ones, each plus 8. 2²³ + x has x in its last
+// bits. Their scale comes to the sum of the group.
+struct HalfByte {};
+struct HalfBytes {
+  const i8* bytes;
+  const bf16* scale;
+};
+template <class U> struct Neighbours<HalfByte, U, 32, true> {
+  struct alignas(16) Words {
+    u32 at[4];
+  };
+  Words words;
+  float scale;
+
+  template <class Place> DEVICE void load(const Place& place, int row, int k) {
+    const HalfBytes group = place(row, k);
+    words = *(const Words*)group.bytes;
+    scale = widen(*group.scale);
+  }
+  DEVICE float get(int number) const {
+    const u32 halves = words.at[number % 16 / 4] >> (number / 16 * 4) & 0x0F0F0F0Fu;
+    return float_of_bits(bytes_of(halves, 0x4B000000u, 0x7650u + number % 4)) - 8388616.0f;
+  }
+};
+
+// How the products of a piece's numbers come to a sum: one after another, or together, times what all of these numbers are multiplied with.
+template <class T> struct SumOf {
+  template <class Piece> DEVICE static float begin(float sum, const Piece&) { return sum; }
+  template <class Piece> DEVICE static float end(float, float own, const Piece&) { return own; }
+};
+template <> struct SumOf<HalfByte> {
+  template <class Piece> DEVICE static float begin(float, const Piece&) { return 0.0f; }
+  template <class Piece> DEVICE static float end(float sum, float own, const Piece& piece) { return sum + own * piece.scale; }
+};
+
 // An operand in memory: place(row, k) is the address of a number, which is multiplied as a U. ALIGNED says whether accesses of 16 bytes are, along
 // the terms of a sum or, if neighbours lie along rows, along these.
 template <class U_, bool ALONG_ROWS_, bool IS_ALIGNED_, class Place> struct InMemory {
@@ -72,6 +107,9 @@ DEVICE InMemory<U, ALONG_ROWS, IS_ALIGNED, Place> in_memory(Place place) {
 template <class T> struct Pointed;
 template <class T> struct Pointed<const T*> {
   typedef T Type;
+};
+template <> struct Pointed<HalfBytes> {
+  typedef HalfByte Type;
 };
 template <class Operand> struct NumberOf {
   typedef typename Pointed<decltype(((const Operand*)0)->place(0, 0))>::Type Type;
@@ -113,6 +151,7 @@ template <int ROWS, int COLUMNS, int TEAM, int STEP, int MOST> struct FewRows {
   template <int PIECE, int DEPTH, class A, class B> DEVICE void add_along_terms(const A& a, int first, int columns, const B& b) {
     typedef Neighbours<typename NumberOf<A>::Type, typename A::U, PIECE, A::IS_ALIGNED> OfA;
     typedef Neighbours<typename NumberOf<B>::Type, typename B::U, PIECE, B::IS_ALIGNED> OfB;
+    typedef SumOf<typename NumberOf<B>::Type> Sum;
     constexpr int PIECES = DEPTH / PIECE, EACH = (PIECES + TEAM - 1) / TEAM, TOGETHER = together(EACH);
     ROLLED
     for (int done = 0; done < EACH; done += TOGETHER) {
@@ -133,10 +172,16 @@ template <int ROWS, int COLUMNS, int TEAM, int STEP, int MOST> struct FewRows {
         for (int row = 0; row < ROWS; row++) {
           OfA x;
           x.load(a.place, row, piece * PIECE);
+          float* const whole = sums + row * COLUMNS;
+          float own[COLUMNS];
+          UNROLL
+          for (int j = 0; j < COLUMNS; j++) own[j] = Sum::begin(whole[j], y[i][j]);
           UNROLL
           for (int k = 0; k < PIECE; k++)
             UNROLL
-            for (int j = 0; j < COLUMNS; j++) sums[row * COLUMNS + j] += x.get(k) * y[i][j].get(k);
+            for (int j = 0; j < COLUMNS; j++) own[j] += x.get(k) * y[i][j].get(k);
+          UNROLL
+          for (int j = 0; j < COLUMNS; j++) whole[j] = Sum::end(whole[j], own[j], y[i][j]);
         }
       }
     }

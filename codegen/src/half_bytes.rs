@@ -6,44 +6,31 @@
 //! operand = mul (cast %2 : f32), (cast (load s[.. + k0] : bf16) : f32)        k0 groups, k1 < 2, k2 < 16
 //! ```
 //!
-//! The second operand of a product is read as it is kept ([`Element::HalfByte`](kernfusion_runtime::gemm::Element::HalfByte)).
+//! Back ends read what is kept instead, in which a byte j of 16 has numbers j and 16 + j of its group.
 
-use super::contraction::{Factor, common_stride};
-use kernfusion_ir::kernel::{BufferId, Domain, Index, Instr, InstrKind, Operand, Region, Scalar};
+use crate::analysis::common_stride;
+use kernfusion_ir::kernel::{BufferId, Domain, Index, InstrKind, Operand, Region, Scalar};
 use kernfusion_ir::{Binary, DType};
-use kernfusion_runtime::product::SlotOffset;
 
 /// Numbers of a group in one half of its bytes.
 const HALF: i64 = 16;
 /// What is added to a number in half a byte.
 const OFFSET: f64 = 8.0;
 
-/// Where half bytes and their scales lie.
-pub(super) struct HalfBytes<'o> {
-    /// Buffer and index of the bytes.
-    bytes: (BufferId, &'o Index),
-    /// Those of the scales.
-    scales: (BufferId, &'o Index),
-    /// Whether numbers are rounded to bf16.
-    is_bf16: bool,
-}
-
-impl HalfBytes<'_> {
-    /// The operand in memory.
-    pub(super) fn factor(&self) -> Factor {
-        let ((bytes, index), (scales, of_scales)) = (self.bytes, self.scales);
-        let offset = of_scales.offset * DType::BF16.size() as i64;
-        let scales = Some(SlotOffset { slot: scales.0 as usize, offset });
-        let (slot, index) = (bytes.0 as usize, index.clone());
-        Factor { slot, dtype: DType::I8, is_bf16: self.is_bf16, index, choice: None, scales }
-    }
+/// Where half bytes and their scales lie, over the domain's axes and those of k.
+pub struct HalfBytes<'o> {
+    /// Buffer and place of a number's byte.
+    pub bytes: (BufferId, &'o Index),
+    /// Those of its scale.
+    pub scales: (BufferId, &'o Index),
 }
 
 /// How an operand over the domain's axes and those of k is unpacked from half bytes, if it is, and groups lie one after another along k.
-pub(super) fn half_bytes<'o>(operand: &'o Operand, domain: &Domain, k: &[usize]) -> Option<HalfBytes<'o>> {
+pub fn half_bytes<'o>(operand: &'o Operand, domain: &Domain, k: &[usize]) -> Option<HalfBytes<'o>> {
     let region = &operand.region;
-    let value = match region.instr(operand.value) {
-        Instr { kind: InstrKind::Cast(x), dtype: DType::BF16 } => *x,
+    // It may be rounded in the end.
+    let value = match region.instr(operand.value).kind {
+        InstrKind::Cast(x) if region.instr(operand.value).dtype == DType::BF16 => x,
         _ => operand.value,
     };
     let [number, scale] = factors(region, value)?;
@@ -54,8 +41,7 @@ pub(super) fn half_bytes<'o>(operand: &'o Operand, domain: &Domain, k: &[usize])
     let InstrKind::Coordinate(half) = &region.instr(half).kind else { return None };
     let (bytes, scales) = (loaded(region, cast_from(region, byte, DType::I8)?)?, loaded(region, scale)?);
     let places = Places { half, bytes: bytes.1, scales: scales.1 };
-    let is_bf16 = region.instr(operand.value).dtype == DType::BF16;
-    places.fit(domain.axes.len(), k).then_some(HalfBytes { bytes, scales, is_bf16 })
+    places.fit(domain.axes.len(), k).then_some(HalfBytes { bytes, scales })
 }
 
 /// Where what is unpacked lies, over the axes of the domain and of k.
