@@ -9,7 +9,7 @@
 //! Back ends read what is kept instead, in which a byte j of 16 has numbers j and 16 + j of its group.
 
 use crate::analysis::common_stride;
-use kernfusion_ir::kernel::{BufferId, Domain, Index, InstrKind, Operand, Region, Scalar};
+use kernfusion_ir::kernel::{BufferId, Domain, Index, Indirect, InstrKind, Operand, Region, Scalar};
 use kernfusion_ir::{Binary, DType};
 
 /// Numbers of a group in one half of its bytes.
@@ -67,7 +67,17 @@ impl Places<'_> {
             && (0..of_half).all(of_group)
             && self.half.offset == 0
             && self.bytes.offset == HALF * self.scales.offset
+            && self.are_chosen_alike()
             && (along_k == Some(HALF) || groups.iter().product::<usize>() == 1)
+    }
+
+    /// Whether what is known at run time only chooses scales with their bytes.
+    fn are_chosen_alike(&self) -> bool {
+        let (bytes, scales) = (&self.bytes.indirect, &self.scales.indirect);
+        let is_alike = |(byte, scale): (&Indirect, &Indirect)| {
+            *byte == Indirect { stride: HALF * scale.stride, ..*scale }
+        };
+        bytes.len() == scales.len() && bytes.iter().zip(scales).all(is_alike)
     }
 }
 
@@ -81,9 +91,7 @@ fn factors(region: &Region, value: Scalar) -> Option<[Scalar; 2]> {
 /// What a load without conditions reads, and where.
 fn loaded(region: &Region, load: Scalar) -> Option<(BufferId, &Index)> {
     match &region.instr(load).kind {
-        InstrKind::Load { buffer, index, guard } if guard.is_empty() && index.indirect.is_empty() => {
-            Some((*buffer, index))
-        }
+        InstrKind::Load { buffer, index, guard } if guard.is_empty() => Some((*buffer, index)),
         _ => None,
     }
 }

@@ -9,7 +9,8 @@
 //! experts   0,1   1,1   0,1    →     blocks   0         0 …        1         1 …
 //! ```
 //!
-//! Shapes stay fixed, since blocks can be wasted for at most one part for each expert; nothing is dropped.
+//! Shapes stay fixed, since blocks can be wasted for at most one part for each expert; nothing is dropped. Where there are no more pairs than
+//! experts, as when a text is continued, a pair is a block: sorted, they might take as many, each of which reads a matrix.
 //!
 //! Tokens are sorted in groups ([`Trace::set_groups`]), so that microbatches and ranks, each of which has some groups, compute the same; and
 //! so is the share of tokens balanced that each expert works on, as in GShard (Lepikhin et al., 2021, section 2.2). Without microbatches there is
@@ -105,22 +106,28 @@ impl Mixture {
         if trace.is_training() && balance > 0.0 {
             trace.penalize(&(balancing_loss(&grouped(&likely), &grouped(&chosen)) * balance));
         }
-        let route = route(&grouped(&chosen), experts);
-        let rows = self.work(&tokens.gather(0, &route.tokens), &route);
-        let picked = rows.gather(0, &route.rows).reshape([count, active, width]);
-        (picked * weights.unsqueeze(-1)).sum(&[1]).reshape(shape)
+        let picked = if count * active <= experts {
+            let rows = tokens.unsqueeze(1).broadcast_to([count, active, width]);
+            self.work(&rows.reshape([count * active, 1, width]), &chosen)
+        } else {
+            let route = route(&grouped(&chosen), experts);
+            let blocks = route.experts.shape().iter().product();
+            let rows = tokens.gather(0, &route.tokens).reshape([blocks, route.block, width]);
+            self.work(&rows, &route.experts).gather(0, &route.rows)
+        };
+        (picked.reshape([count, active, width]) * weights.unsqueeze(-1)).sum(&[1]).reshape(shape)
     }
 
-    /// The experts' networks on `[groups, rows, width]`, as `[groups · rows, width]`.
+    /// The experts' networks on `[blocks, rows, width]`, where each block has an expert, as `[blocks · rows, width]`.
     #[track_caller]
-    fn work(&self, rows: &Tensor, route: &Route) -> Tensor {
+    fn work(&self, rows: &Tensor, experts: &Tensor) -> Tensor {
         let (width, hidden) = (self.config.width, self.config.hidden);
-        let blocks = route.experts.dim(0) * route.experts.dim(1);
-        let experts = route.experts.reshape([blocks]);
+        let (blocks, block) = (rows.dim(0), rows.dim(1));
+        let experts = experts.reshape([blocks]);
         let [gate_up, down] = [&self.gate_up, &self.down].map(|table| table.gather(0, &experts));
-        let inner = rows.reshape([blocks, route.block, width]).matmul_transposed(&gate_up);
+        let inner = rows.matmul_transposed(&gate_up);
         let (gate, up) = (inner.narrow(-1, 0, hidden), inner.narrow(-1, hidden, hidden));
-        (gate.swish() * up).matmul_transposed(&down).reshape([blocks * route.block, width])
+        (gate.swish() * up).matmul_transposed(&down).reshape([blocks * block, width])
     }
 }
 
@@ -178,4 +185,95 @@ fn route(chosen: &Tensor, experts: usize) -> Route {
 fn in_groups(places: &Tensor, extent: usize) -> Tensor {
     let start = places.trace().iota(places.shape(), 0, DType::I32) * extent as f64;
     places.maximum(0).minimum(extent as f64 - 1.0) + start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::Target;
+    use crate::testing::{assert_close, evaluate, random};
+    use kernfusion_ir::kernel::{Buffer, BufferRole};
+    use kernfusion_passes::WeightType;
+
+    const CONFIG: MixtureConfig = MixtureConfig {
+        width: 6,
+        hidden: 5,
+        experts: 4,
+        active: 2,
+        noise: 0.0,
+        balance: 0.0,
+        std: 0.5,
+        residual_std: 0.5,
+    };
+
+    fn inputs(x: &[f64], config: &MixtureConfig) -> Vec<(String, Vec<f64>)> {
+        let MixtureConfig { width, hidden, experts, .. } = *config;
+        let weights = [
+            ("router.weight", experts * width),
+            ("experts.gate_up", experts * 2 * hidden * width),
+            ("experts.down", experts * width * hidden),
+        ];
+        let numbered = weights.into_iter().zip(1..);
+        let weights =
+            numbered.map(|((name, count), seed)| (format!("moe.{name}"), random(seed, count, -1.0, 1.0)));
+        weights.chain([("x".to_string(), x.to_vec())]).collect()
+    }
+
+    /// The results of so many tokens at once, and the gradients of their sum of squares by `x` and the experts' matrices.
+    fn results(tokens: usize, x: &[f64]) -> [Vec<f64>; 4] {
+        let trace = Trace::new();
+        let given = trace.input("x", [tokens, CONFIG.width], DType::F32);
+        let mixture = Mixture::new(&trace, "moe", &CONFIG);
+        let y = mixture.forward(&given);
+        let gradients = (&y * &y).sum_all().grad(&[&given, &mixture.gate_up, &mixture.down]);
+        let names = ["y", "x'", "gate_up'", "down'"];
+        let outputs: Vec<_> = names.into_iter().zip([&y].into_iter().chain(&gradients)).collect();
+        let program = trace.finish(&outputs).unwrap();
+        let inputs = inputs(x, &CONFIG);
+        let inputs: Vec<_> = inputs.iter().map(|(name, values)| (name.as_str(), values.clone())).collect();
+        let mut results = evaluate(&program, &inputs);
+        names.map(|name| results.remove(name).unwrap())
+    }
+
+    /// Of one and of two tokens each pair is a block; seven have more pairs than there are experts, and are sorted.
+    #[test]
+    fn pairs_that_are_not_sorted_give_the_same() {
+        let (width, x) = (CONFIG.width, random(9, 7 * CONFIG.width, -1.0, 1.0));
+        let [y, of_x, of_gate_up, of_down] = results(7, &x);
+        let mut sums = [vec![0.0; of_gate_up.len()], vec![0.0; of_down.len()]];
+        let mut first = 0;
+        for tokens in [1, 2, 1, 2, 1] {
+            let part = first * width..(first + tokens) * width;
+            let [own, own_x, own_gate_up, own_down] = results(tokens, &x[part.clone()]);
+            assert_close(&own, &y[part.clone()], 1e-6);
+            assert_close(&own_x, &of_x[part], 1e-6);
+            for (sum, own) in sums.iter_mut().zip([own_gate_up, own_down]) {
+                sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+            }
+            first += tokens;
+        }
+        assert_close(&sums[0], &of_gate_up, 1e-6);
+        assert_close(&sums[1], &of_down, 1e-6);
+    }
+
+    /// Whatever matrices are kept as, products of one token read those of its experts where they lie.
+    #[test]
+    fn experts_are_read_in_place() {
+        let config = MixtureConfig { width: 64, hidden: 32, ..CONFIG };
+        for kept in WeightType::ALL {
+            let trace = Trace::new();
+            trace.store_matrices(kept);
+            let x = trace.input("x", [1, config.width], DType::F32);
+            let y = Mixture::new(&trace, "moe", &config).forward(&x);
+            let program = trace.finish(&[("y", &y)]).unwrap();
+            let states = program.initial_states(1).unwrap();
+            let compiled = program.compile(&states, &Target::cpu()).unwrap();
+            let is_matrix = |buffer: &&Buffer| {
+                buffer.role == BufferRole::Temporary && buffer.ty.elements() >= config.hidden * config.width
+            };
+            let largest: Vec<_> =
+                compiled.kernels().buffers.iter().filter(is_matrix).map(|buffer| &buffer.name).collect();
+            assert!(largest.is_empty(), "{kept}: {largest:?}");
+        }
+    }
 }

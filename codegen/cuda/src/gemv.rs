@@ -80,10 +80,15 @@ fn depth(product: &Product) -> usize {
     product.k.iter().product()
 }
 
+/// How a matrix is unpacked from half bytes, if it is, and lies where it is known before.
+fn packed<'o>(operand: &'o Operand, domain: &Domain, product: &Product) -> Option<HalfBytes<'o>> {
+    half_bytes(operand, domain, &product.k).filter(|found| found.bytes.1.indirect.is_empty())
+}
+
 /// Whether a product of a kernel unpacks its matrix from half bytes here.
 pub(super) fn unpacks(domain: &Domain, product: &Product) -> bool {
     let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|group| domain.extent(group));
-    rows <= MOST_ROWS && rows < columns && half_bytes(&product.b, domain, &product.k).is_some()
+    rows <= MOST_ROWS && rows < columns && packed(&product.b, domain, product).is_some()
 }
 
 /// Whether a product's operands come from memory as they are, or converted, or from half bytes, and are summed in `f32`.
@@ -93,7 +98,7 @@ fn is_summed_in_f32(domain: &Domain, product: &Product) -> bool {
         load(operand).is_some_and(|(.., dtype)| is_float(dtype) || dtype == DType::I8)
             && is_float(operand_type(operand))
     };
-    let is_matrix = || is_known(&product.b) || half_bytes(&product.b, domain, &product.k).is_some();
+    let is_matrix = || is_known(&product.b) || packed(&product.b, domain, product).is_some();
     is_float(product.dtype) && is_known(&product.a) && is_matrix()
 }
 
@@ -111,7 +116,7 @@ fn load(operand: &Operand) -> Option<(&Index, usize, DType)> {
 /// Whether the matrix of a product has neighbours along columns, and how many of them an access takes.
 fn layout(lowering: &Lowering<'_>, kernel: &Kernel, number: usize) -> Option<(bool, usize)> {
     let (domain, product) = (&kernel.domain, &kernel.products()[number]);
-    if half_bytes(&product.b, domain, &product.k).is_some() {
+    if packed(&product.b, domain, product).is_some() {
         return Some((false, OF_HALF_BYTES));
     }
     let axes = OperandAxes::new(domain, &product.k, &[], domain.column_axes());
@@ -215,7 +220,7 @@ impl Lowering<'_> {
             {
                 let axes = OperandAxes::new(domain, &product.k, &outer_names, own);
                 let (name, is_matrix) = (format!("{name}{number}"), name == "b");
-                match half_bytes(operand, domain, &product.k).filter(|_| is_matrix) {
+                match packed(operand, domain, product).filter(|_| is_matrix) {
                     Some(found) => self.half_bytes(&mut body.code, &found, operand, &axes, &name),
                     None => self.in_memory(&mut body.code, few, operand, &axes, &name),
                 }

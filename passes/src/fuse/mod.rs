@@ -636,12 +636,20 @@ fn joins_products(graph: &Graph, value: ValueId, is_joined: bool) -> bool {
 fn chooses_matrices(graph: &Graph, id: ValueId) -> bool {
     let Op::Gather(gather) = &graph[id].op else { return false };
     let one_axis = graph[graph[id].operands[1]].ty.rank() == 1;
-    let is_batch = |(user, slot): (ValueId, usize)| match (&graph[user].op, slot) {
-        (Op::DotGeneral(dot), 0) => dot.lhs_batch.contains(&gather.axis),
-        (Op::DotGeneral(dot), _) => dot.rhs_batch.contains(&gather.axis),
+    one_axis && is_batch_of_products(graph, id, gather.axis)
+}
+
+/// Whether a value is read by products alone, perhaps in slices, and this axis of it is one of their batch.
+fn is_batch_of_products(graph: &Graph, id: ValueId, axis: usize) -> bool {
+    let extent = graph[id].ty.shape[axis];
+    graph.users(id).into_iter().all(|(user, slot)| match (&graph[user].op, slot) {
+        (Op::DotGeneral(dot), 0) => dot.lhs_batch.contains(&axis),
+        (Op::DotGeneral(dot), _) => dot.rhs_batch.contains(&axis),
+        (Op::Slice(slice), _) if (slice.start[axis], slice.end[axis]) == (0, extent) => {
+            is_batch_of_products(graph, user, axis)
+        }
         _ => false,
-    };
-    one_axis && graph.users(id).into_iter().all(is_batch)
+    })
 }
 
 /// The state whose next value this is, if that differs from it in a part alone and nothing else reads the state: then the part

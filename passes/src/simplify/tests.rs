@@ -86,6 +86,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("slice-iota",               "%1 = slice %place {start = [0, 1, 0], end = [2, 3, 3]}; %y = cast %1 {dtype = float}"),
     ("permute-iota",             "%1 = permute %place {axes = [2, 0, 1]}; %y = cast %1 {dtype = float}"),
     ("broadcast-iota",           "%1 = broadcast %place {shape = [2, 5, 3, 4], axes = [0, 2, 3]}; %y = cast %1 {dtype = float}"),
+    ("gather-scaled",            "%i1 = iota {dtype = i32, shape = [3], axis = 0}; %1 = mul %a, %b0; %y = gather %1, %i1 {axis = 1}; %2 = mul %halves, %b; %z = gather %2, %i1 {axis = 0}"),
     ("pad-pad",                  "%1 = pad %m {low = [1, 0], high = [0, 2], value = 0.5}; %y = pad %1 {low = [0, 3], high = [1, 1], value = 0.5}"),
     ("pad-nothing",              "%y = pad %m {low = [0, 0], high = [0, 0], value = 0.5}"),
     ("concat-one",               "%y = concat %m {axis = 1}"),

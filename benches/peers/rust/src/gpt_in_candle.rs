@@ -1,5 +1,6 @@
 //! The GPT in candle: its own layers and kernels where it has them, with the functions that it can differentiate in training.
 
+use crate::Weights;
 use crate::gpt::{EPSILON, Parameter, Parameters, Peer, Reader, Shape, Windows};
 use anyhow::{Result, anyhow};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
@@ -9,18 +10,18 @@ use candle_nn::kv_cache::KvCache;
 use candle_nn::{AdamW, LayerNorm, Linear, Optimizer, ParamsAdamW, loss, ops};
 use std::collections::BTreeMap;
 
-/// A product with a matrix of `f32`, or of 8-bit numbers and a scale for every 32.
+/// A product with a matrix of `f32`, or of numbers of 8 or 4 bits and a scale for every 32.
 enum Matrix {
     Full(Linear),
-    Int8(QMatMul, Option<Tensor>),
+    Narrow(QMatMul, Option<Tensor>),
 }
 
 impl Matrix {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
             Matrix::Full(linear) => linear.forward(x),
-            Matrix::Int8(matrix, None) => matrix.forward(x),
-            Matrix::Int8(matrix, Some(bias)) => matrix.forward(x)?.broadcast_add(bias),
+            Matrix::Narrow(matrix, None) => matrix.forward(x),
+            Matrix::Narrow(matrix, Some(bias)) => matrix.forward(x)?.broadcast_add(bias),
         }
     }
 }
@@ -45,15 +46,15 @@ struct Gpt {
 }
 
 impl Gpt {
-    fn new(shape: &Shape, tensors: &BTreeMap<String, Tensor>, training: bool, int8: bool) -> Result<Gpt> {
+    fn new(shape: &Shape, tensors: &BTreeMap<String, Tensor>, training: bool, weights: Weights) -> Result<Gpt> {
         let get = |name: &str| tensors.get(name).cloned().ok_or(anyhow!("there is no parameter {name}"));
         let matrix = |weight: Tensor, bias: Option<Tensor>| -> Result<Matrix> {
-            Ok(match int8 {
-                false => Matrix::Full(Linear::new(weight, bias)),
-                true => {
-                    Matrix::Int8(QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?, bias)
-                }
-            })
+            let narrow = match weights {
+                Weights::F32 => return Ok(Matrix::Full(Linear::new(weight, bias))),
+                Weights::Int8 => GgmlDType::Q8_0,
+                Weights::Int4 => GgmlDType::Q4_0,
+            };
+            Ok(Matrix::Narrow(QMatMul::from_qtensor(QTensor::quantize(&weight, narrow)?)?, bias))
         };
         let linear = |name: String| {
             matrix(get(&format!("{name}.weight"))?, tensors.get(&format!("{name}.bias")).cloned())
@@ -187,7 +188,7 @@ impl Trained {
             if training { variable.as_tensor().clone() } else { variable.as_detached_tensor() }
         };
         let tensors = variables.iter().map(|(name, variable)| (name.clone(), seen(variable))).collect();
-        let gpt = Gpt::new(shape, &tensors, training, false)?;
+        let gpt = Gpt::new(shape, &tensors, training, Weights::F32)?;
         let settings = ParamsAdamW { lr: 1e-3, ..ParamsAdamW::default() };
         let optimizer =
             training.then(|| AdamW::new(variables.into_values().collect(), settings)).transpose()?;
@@ -215,9 +216,9 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    pub(crate) fn new(shape: &Shape, parameters: &Parameters, int8: bool) -> Result<Cached> {
+    pub(crate) fn new(shape: &Shape, parameters: &Parameters, weights: Weights) -> Result<Cached> {
         let caches = (0..shape.layers).map(|_| KvCache::new(1, shape.context)).collect();
-        Ok(Cached { gpt: Gpt::new(shape, &tensors(parameters)?, false, int8)?, caches })
+        Ok(Cached { gpt: Gpt::new(shape, &tensors(parameters)?, false, weights)?, caches })
     }
 }
 

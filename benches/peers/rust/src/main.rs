@@ -39,9 +39,9 @@ enum Command {
         preset: Preset,
         #[arg(long, value_enum, default_value_t = Work::Train)]
         work: Work,
-        /// Matrices of 8-bit numbers in blocks of 32 (candle, reading)
-        #[arg(long)]
-        int8: bool,
+        /// What matrices are kept as: int8 and int4 in blocks of 32 with a scale each (candle, reading)
+        #[arg(long, value_enum, default_value_t = Weights::F32)]
+        weights: Weights,
         #[command(flatten)]
         timing: Timing,
     },
@@ -78,12 +78,29 @@ impl By {
         })
     }
 
-    fn reader(self, shape: &Shape, parameters: &gpt::Parameters, int8: bool) -> Result<Box<dyn Reader>> {
-        ensure!(!int8 || matches!(self, By::Candle), "only candle reads with 8-bit numbers here");
+    fn reader(self, shape: &Shape, parameters: &gpt::Parameters, weights: Weights) -> Result<Box<dyn Reader>> {
+        ensure!(weights == Weights::F32 || matches!(self, By::Candle), "only candle reads with 8 or 4 bits here");
         Ok(match self {
             By::Burn => Box::new(gpt_in_burn::Cached::new(shape, parameters)?),
-            By::Candle => Box::new(gpt_in_candle::Cached::new(shape, parameters, int8)?),
+            By::Candle => Box::new(gpt_in_candle::Cached::new(shape, parameters, weights)?),
         })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Weights {
+    F32,
+    Int8,
+    Int4,
+}
+
+impl Weights {
+    fn name(self) -> &'static str {
+        match self {
+            Weights::F32 => "f32",
+            Weights::Int8 => "int8",
+            Weights::Int4 => "int4",
+        }
     }
 }
 
@@ -107,19 +124,19 @@ fn main() -> Result<()> {
     }
     match command {
         Command::Check { by, fixture } => check(by, &fixture),
-        Command::Bench { by, preset, work, int8, timing } => {
+        Command::Bench { by, preset, work, weights, timing } => {
             ensure!(
-                !int8 || matches!(work, Work::Prefill | Work::Decode),
-                "8-bit numbers are for reading: --work prefill or decode"
+                weights == Weights::F32 || matches!(work, Work::Prefill | Work::Decode),
+                "fewer bits are for reading: --work prefill or decode"
             );
             let row = Row {
                 mode: by.name(),
                 preset: preset.name(),
-                dtype: if int8 { "int8" } else { "f32" },
+                dtype: weights.name(),
                 threads,
                 ..Row::on_cpu()
             };
-            bench(by, preset, work, int8, &timing, row)
+            bench(by, preset, work, weights, &timing, row)
         }
         Command::Onnx { file, inputs, outputs, timing } => {
             let row = Row {
@@ -155,7 +172,7 @@ fn check(by: By, fixture: &std::path::Path) -> Result<()> {
 /// A text that is read token by token ends in the same next token as when it is read at once.
 fn read_alike(by: By, replay: &gpt::Replay) -> Result<()> {
     let tokens = &replay.windows(0).x[..replay.shape.context];
-    let mut reader = by.reader(&replay.shape, &replay.parameters, false)?;
+    let mut reader = by.reader(&replay.shape, &replay.parameters, Weights::F32)?;
     let at_once = reader.read(tokens)?;
     reader.restart()?;
     reader.read(&tokens[..3])?;
@@ -169,7 +186,7 @@ fn read_alike(by: By, replay: &gpt::Replay) -> Result<()> {
     Ok(())
 }
 
-fn bench(by: By, preset: Preset, work: Work, int8: bool, timing: &Timing, mut row: Row) -> Result<()> {
+fn bench(by: By, preset: Preset, work: Work, weights: Weights, timing: &Timing, mut row: Row) -> Result<()> {
     let (shape, batch) = preset.shape();
     let parameters = gpt::random_parameters(&shape);
     let mut random = gpt::Tokens::new(shape.vocabulary);
@@ -184,7 +201,7 @@ fn bench(by: By, preset: Preset, work: Work, int8: bool, timing: &Timing, mut ro
         }
         Work::Prefill => {
             (row.work, row.tokens) = ("prefill", 128);
-            let mut reader = by.reader(&shape, &parameters, int8)?;
+            let mut reader = by.reader(&shape, &parameters, weights)?;
             let prompt = random.take(row.tokens);
             timing.write(timing.measure(row, |_| {
                 reader.restart()?;
@@ -193,7 +210,7 @@ fn bench(by: By, preset: Preset, work: Work, int8: bool, timing: &Timing, mut ro
         }
         Work::Decode => {
             (row.work, row.tokens) = ("decode", 1);
-            let mut reader = by.reader(&shape, &parameters, int8)?;
+            let mut reader = by.reader(&shape, &parameters, weights)?;
             reader.read(&random.take(512))?;
             timing.write(timing.measure(row, |_| Ok(reader.read(&random.take(1))?[0]))?)
         }

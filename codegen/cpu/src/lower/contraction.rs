@@ -281,9 +281,9 @@ impl Lowering<'_> {
             return Ok((factor, None));
         }
         if side == Side::B
-            && let Some(found) = half_bytes(operand, &kernel.domain, &product.k)
+            && let Some(factor) = packed_factor(operand, &kernel.domain, &product.k)
         {
-            return Ok((of_half_bytes(&found, operand), None));
+            return Ok((factor, None));
         }
         if let Some((computed, factor)) = self.prologue(kernel, product, side)? {
             return Ok((factor, Some(computed)));
@@ -426,7 +426,7 @@ pub(super) fn is_of_few_rows(domain: &Domain, b_along_k: bool) -> bool {
 pub(super) fn lies_along_k(domain: &Domain, product: &Product) -> bool {
     match product.b.plain().map(|instr| &instr.kind) {
         Some(InstrKind::Load { index, .. }) => index.strides.last() == Some(&1),
-        _ => half_bytes(&product.b, domain, &product.k).is_some(),
+        _ => packed_factor(&product.b, domain, &product.k).is_some(),
     }
 }
 
@@ -483,14 +483,16 @@ fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Fa
     plain.then_some(Factor { slot, dtype, is_bf16, index, choice, scales: None })
 }
 
-/// Half bytes as they are kept.
-fn of_half_bytes(found: &HalfBytes<'_>, operand: &Operand) -> Factor {
-    let ((bytes, index), (scales, of_scales)) = (found.bytes, found.scales);
+/// Half bytes as they are kept, if an operand is unpacked from them.
+pub(super) fn packed_factor(operand: &Operand, domain: &Domain, k: &[usize]) -> Option<Factor> {
+    let HalfBytes { bytes: (bytes, index), scales: (scales, of_scales) } = half_bytes(operand, domain, k)?;
+    let choice = choice(&operand.region, index, domain);
     let offset = of_scales.offset * DType::BF16.size() as i64;
     let scales = Some(SlotOffset { slot: scales.0 as usize, offset });
     let is_bf16 = operand.region.instr(operand.value).dtype == DType::BF16;
+    let is_matrix = index.indirect.is_empty() || choice.is_some();
     let (slot, index) = (bytes.0 as usize, index.clone());
-    Factor { slot, dtype: DType::I8, is_bf16, index, choice: None, scales }
+    is_matrix.then_some(Factor { slot, dtype: DType::I8, is_bf16, index, choice, scales })
 }
 
 /// The run-time term of an index map, if it is one and chooses a matrix for each of the batch.

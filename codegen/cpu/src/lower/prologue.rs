@@ -7,14 +7,14 @@
 //!
 //! Lines of a block run along the axis along which memory is contiguous: along k, or across it.
 
-use super::contraction::{Factor, is_of_few_rows, lies_along_k, runs_in_tiles};
+use super::contraction::{Factor, is_of_few_rows, lies_along_k, packed_factor, runs_in_tiles};
 use super::normalise::regroup;
 use super::row::{Row, Target, Write, WriteMode};
 use super::schedule::is_call;
 use super::wide::Vectors;
 use super::{Lowering, schedule, tile};
+use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::common_stride;
-use kernfusion_codegen::{CodegenError, half_bytes};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
     BufferId, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product, Region, Scalar, Store,
@@ -79,7 +79,7 @@ fn is_in_memory(domain: &Domain, product: &Product, side: Side) -> bool {
     let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
     let is_second = side == Side::B && (columns > 1 || rows == 1);
     side.operand(product).plain().is_some()
-        || is_second && half_bytes(&product.b, domain, &product.k).is_some()
+        || is_second && packed_factor(&product.b, domain, &product.k).is_some()
 }
 
 fn refused(domain: &Domain, product: &Product, side: Side) -> Option<&'static str> {

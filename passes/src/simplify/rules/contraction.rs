@@ -130,7 +130,7 @@ enum Axis {
     Right(usize),
 }
 
-/// A batch axis that only y has is a free axis of y.
+/// A batch axis that only y has is a free axis of y. Not where it says which matrix of a table each product reads, which is read in place as it is.
 fn of_broadcast(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<Id> {
     let (spread, of) = r.broadcasts(x).into_iter().next()?;
     if dot.lhs_contract.iter().any(|axis| !spread.axes.contains(axis)) || r.constant(x).is_some() {
@@ -138,7 +138,11 @@ fn of_broadcast(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<
     }
     let (rank, rhs_rank) = (spread.shape.len(), r.ty(y).rank());
     let inside = |axis: &usize| spread.axes.iter().position(|other| other == axis);
-    let kept: Vec<_> = (0..dot.lhs_batch.len()).filter(|&i| inside(&dot.lhs_batch[i]).is_some()).collect();
+    let (kept, freed): (Vec<_>, Vec<_>) =
+        (0..dot.lhs_batch.len()).partition(|&i| inside(&dot.lhs_batch[i]).is_some());
+    if freed.iter().any(|&i| is_table(r, y, dot.rhs_batch[i])) {
+        return None;
+    }
     let inner = DotGeneral {
         lhs_batch: kept.iter().filter_map(|&i| inside(&dot.lhs_batch[i])).collect(),
         rhs_batch: kept.iter().map(|&i| dot.rhs_batch[i]).collect(),
@@ -163,6 +167,13 @@ fn of_broadcast(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<
         places.iter().filter_map(|&axis| has.iter().position(|other| *other == wants[axis])).collect();
     let product = r.dot(inner, of[0], y, &order)?;
     r.broadcast(product, &shape, &places)
+}
+
+/// Whether a value is a part of a table, or a slice of that, of which this axis says which one.
+fn is_table(r: &Rewriter<'_>, y: Id, axis: usize) -> bool {
+    let gathered = |term: &Term| matches!(&term.head, Head::Op(Op::Gather(gather)) if gather.axis == axis);
+    r.forms(y, "gather").iter().any(gathered)
+        || r.forms(y, "slice").iter().any(|slice| r.forms(slice.operands[0], "gather").iter().any(gathered))
 }
 
 fn of_repeated_terms(r: &mut Rewriter<'_>, dot: &DotGeneral, x: Id, y: Id) -> Option<Id> {

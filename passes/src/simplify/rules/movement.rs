@@ -5,7 +5,7 @@ use super::TermRow;
 use crate::simplify::language::{Head, Term};
 use crate::simplify::rewriter::{Rewriter, inverse};
 use egg::Id;
-use kernfusion_ir::{Broadcast, Concat, Iota, Literal, Op, Pad, Permute, Slice};
+use kernfusion_ir::{Binary, Broadcast, Concat, Gather, Iota, Literal, Op, Pad, Permute, Slice};
 
 #[rustfmt::skip]
 pub(super) const TERMS: &[TermRow] = &[
@@ -30,6 +30,7 @@ pub(super) const TERMS: &[TermRow] = &[
     ("slice-iota",           Exact, "s(iota) = iota, if its axis is whole",                     "slice",     slice_iota),
     ("permute-iota",         Exact, "p(iota) = iota′",                                          "permute",   permute_iota),
     ("broadcast-iota",       Exact, "b(iota) = iota′",                                          "broadcast", broadcast_iota),
+    ("gather-scaled",        Exact, "(x·b(y))[i] = x[i]·b′(y[i])",                              "gather",    gather_scaled),
     ("pad-pad",              Exact, "pad(pad(x)) = pad′(x), with one value",                    "pad",       pad_pad),
     ("pad-nothing",          Exact, "pad(x) = x, if nothing is added",                          "pad",       pad_nothing),
     ("concat-one",           Exact, "⧺(x) = x",                                                 "concat",    concat_one),
@@ -37,6 +38,28 @@ pub(super) const TERMS: &[TermRow] = &[
     ("concat-slices",        Exact, "x[a..b] ⧺ x[b..c] = x[a..c]",                              "concat",    concat_slices),
     ("sum-of-pads",          Exact, "pad(x) + pad(y) = x ⧺ y, for parts that do not overlap",   "add",       sum_of_pads),
 ];
+
+/// Scales of a table's parts come with them, for products to take further.
+fn gather_scaled(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
+    let Head::Op(Op::Gather(Gather { axis })) = term.head else { return None };
+    let (table, parts) = (term.operands[0], term.operands[1]);
+    if r.ty(parts).rank() != 1 {
+        return None;
+    }
+    for mul in r.forms(table, "mul") {
+        for (x, scale) in [(0, 1), (1, 0)].map(|(i, j)| (mul.operands[i], mul.operands[j])) {
+            for (spread, of) in r.broadcasts(scale) {
+                let Some(own) = spread.axes.iter().position(|&other| other == axis) else { continue };
+                let x = r.add(Gather { axis }, &[x, parts])?;
+                let scale = r.add(Gather { axis: own }, &[of[0], parts])?;
+                let shape = r.shape(x);
+                let scale = r.broadcast(scale, &shape, &spread.axes)?;
+                return r.binary(Binary::Mul, x, scale);
+            }
+        }
+    }
+    None
+}
 
 fn reshape_reshape(r: &mut Rewriter<'_>, term: &Term) -> Option<Id> {
     let shape = reshape(term)?;
