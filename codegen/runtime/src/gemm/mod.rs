@@ -94,8 +94,9 @@ pub enum Element {
     F16,
     /// Signed bytes, as the numbers that they are.
     I8,
-    /// Whole numbers from −8 to 7, in groups of 32 with a `bf16` scale, of B alone: byte j of a group has number j, plus 8, in its lower half and number 16 + j in its upper half. Strides are in bytes, and k is contiguous, of whole
-    /// groups. The scale of the group at byte i lies at byte i / 8 of [`Buffers::scales`].
+    /// Whole numbers from −8 to 7, in groups of 32 with a `bf16` scale, of B alone: byte j of a group has number j, plus 8, in its lower half
+    /// and number 16 + j in its upper half. Strides are in bytes, and k is contiguous, of whole groups. The scale of the group at byte i lies at
+    /// byte i / 8 of [`Buffers::scales`].
     HalfByte,
 }
 
