@@ -4,7 +4,7 @@
 use kernfusion::HostTensor;
 use kernfusion::WeightType;
 use kernfusion::compile::{MemoryStrategy, Mode, Precision as ProductType, Stages, Target, lower};
-use kernfusion::models::{Chunk, GptConfig, ModelConfig, RecurrentLmConfig, presets, samples};
+use kernfusion::models::{Chunk, GptConfig, ModelConfig, RecurrentLmConfig, presets, samples, wide_samples};
 use kernfusion::optim::Optimizer;
 use kernfusion::trace::Trace;
 use kernfusion_cuda::emulator::{self, Emulator, Job, ThreadSchedule};
@@ -154,7 +154,13 @@ fn training_steps_and_continuations_match_the_reference_under_every_schedule() {
     let bytes = [&compiled, &narrow].map(|target| target.clone().weights(WeightType::Int8));
     let kept = samples().into_iter().step_by(3).zip(bytes.iter().cycle());
     let kept = kept.filter_map(|((name, config), target)| continuation(name, &config, target));
-    let cases: Vec<_> = cases.into_iter().chain(others).chain(parts).chain(kept).collect();
+    let wide = wide_samples().into_iter().flat_map(|(name, config)| {
+        let targets = [WeightType::F32, WeightType::Int8, WeightType::Int4]
+            .into_iter()
+            .flat_map(|kept| [&compiled, &narrow].map(|target| target.clone().weights(kept)));
+        targets.filter_map(|target| continuation(name, &config, &target)).collect::<Vec<_>>()
+    });
+    let cases: Vec<_> = cases.into_iter().chain(others).chain(parts).chain(kept).chain(wide).collect();
     let mut renderer = Renderer::new(Options::default());
     let programs: Vec<_> = cases.iter().map(|case| renderer.program(&case.plan).expect(&case.name)).collect();
     let emulator = Emulator::build(renderer.functions()).unwrap_or_else(|error| panic!("{error}"));

@@ -18,7 +18,7 @@ pub use gpt::{
 pub use mlp::Mlp;
 pub use presets::{Preset, preset, presets};
 pub use recurrent::{RecurrentLm, RecurrentLmConfig};
-pub use samples::samples;
+pub use samples::{samples, wide_samples};
 
 use crate::trace::Tensor;
 use crate::{Error, Result};

@@ -126,3 +126,23 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
         ("t5", t5.into()),
     ]
 }
+
+/// Decoders whose matrices have rows of whole groups of half bytes, one with so many experts that tokens of a few texts are not sorted.
+pub fn wide_samples() -> Vec<(&'static str, ModelConfig)> {
+    let llama = GptConfig {
+        vocabulary: 11,
+        context: 6,
+        layers: 1,
+        heads: 2,
+        width: 64,
+        hidden: Some(32),
+        bias: false,
+        feed_forward: FeedForwardKind::Swiglu,
+        normalization: Normalization::Rms,
+        positions: Positions::Rope(Rope::default()),
+        ..GptConfig::default()
+    };
+    let experts = Some(Experts { count: 12, active: 2, noise: 0.0, balance: 0.0 });
+    let mixtral = GptConfig { experts, ..llama.clone() };
+    vec![("a wide llama", llama.into()), ("a wide mixtral", mixtral.into())]
+}

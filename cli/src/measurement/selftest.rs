@@ -203,7 +203,12 @@ fn cases(args: &Args) -> Result<Vec<Case>> {
     }
     for (name, config) in models::samples() {
         cases.push(training_step(args.seed, name, &config)?);
-        for stored in [WeightType::F32, WeightType::BF16, WeightType::Int8, WeightType::Int4] {
+        for stored in [WeightType::F32, WeightType::BF16, WeightType::Int8] {
+            cases.extend(continuation(args.seed, name, &config, stored)?);
+        }
+    }
+    for (name, config) in models::wide_samples() {
+        for stored in WeightType::ALL {
             cases.extend(continuation(args.seed, name, &config, stored)?);
         }
     }
