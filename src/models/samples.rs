@@ -127,7 +127,7 @@ pub fn samples() -> Vec<(&'static str, ModelConfig)> {
     ]
 }
 
-/// Decoders whose matrices have rows of whole groups of half bytes, one with so many experts that tokens of a few texts are not sorted.
+/// Decoders that are wide enough for `int4` weights. One has more experts than a few tokens choose, so that tokens are not sorted by expert.
 pub fn wide_samples() -> Vec<(&'static str, ModelConfig)> {
     let llama = GptConfig {
         vocabulary: 11,

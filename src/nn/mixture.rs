@@ -219,7 +219,7 @@ mod tests {
         weights.chain([("x".to_string(), x.to_vec())]).collect()
     }
 
-    /// The results of so many tokens at once, and the gradients of their sum of squares by `x` and the experts' matrices.
+    /// The results for a batch of `tokens`, and the gradients of their sum of squares with respect to `x` and the experts' matrices.
     fn results(tokens: usize, x: &[f64]) -> [Vec<f64>; 4] {
         let trace = Trace::new();
         let given = trace.input("x", [tokens, CONFIG.width], DType::F32);

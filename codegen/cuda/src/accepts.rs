@@ -7,10 +7,12 @@ use kernfusion_ir::kernel::{Direction, Kernel};
 /// Whether a kernel can be rendered, and if not, why.
 ///
 /// # Errors
-/// An operand is more than a load (but half bytes in products of few rows), since tiles of operands are copied from memory as they lie; or rows or columns of a product are
-/// reduced, which needs tiles of several blocks of threads.
+/// An operand is more than a load (but half bytes in products of few rows), since tiles of operands are copied from memory as they lie; or
+/// rows or columns of a product are reduced, which needs tiles of several blocks of threads.
 pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
-    let unpacked = kernel.products().iter().filter(|product| unpacks(&kernel.domain, product)).count();
+    // A chain keeps its operands in tiles.
+    let alone = kernel.products().iter().filter(|_| kernel.consumers().is_empty());
+    let unpacked = alone.filter(|product| unpacks(&kernel.domain, product)).count();
     if kernel.operands().filter(|(operand, _)| operand.plain().is_none()).count() > unpacked {
         return Err("on a GPU, a product reads its operands from memory");
     }

@@ -65,21 +65,23 @@ struct Walk<'k> {
 /// Why an operand that a kernel computes should be in memory, if it should.
 pub(super) fn refusal(kernel: &Kernel) -> Option<&'static str> {
     let sides = kernel.products().iter().flat_map(|product| [(product, Side::A), (product, Side::B)]);
-    let is_computed = |&(product, side): &(&Product, Side)| !is_in_memory(&kernel.domain, product, side);
+    let in_tiles = runs_in_tiles(kernel);
+    let is_computed = |&(product, side): &(&Product, Side)| {
+        let is_packed = || in_tiles && side == Side::B && reads_half_bytes(&kernel.domain, product);
+        side.operand(product).plain().is_none() && !is_packed()
+    };
     let mut computed = sides.filter(is_computed).peekable();
-    if computed.peek().is_some() && !runs_in_tiles(kernel) {
+    if computed.peek().is_some() && !in_tiles {
         return Some("on the CPU, what computes operands works for one product of floats and its tiles");
     }
     computed.find_map(|(product, side)| refused(&kernel.domain, product, side))
 }
 
-/// Whether an operand is read from memory: a load, perhaps converted, or half bytes of the second operand.
-fn is_in_memory(domain: &Domain, product: &Product, side: Side) -> bool {
-    // Few results that lie in one column are computed with the operands exchanged.
+/// Whether the second operand of a product that runs in tiles is read as the half bytes that it is kept in.
+fn reads_half_bytes(domain: &Domain, product: &Product) -> bool {
+    // A single column is computed with the operands exchanged.
     let [rows, columns] = [domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
-    let is_second = side == Side::B && (columns > 1 || rows == 1);
-    side.operand(product).plain().is_some()
-        || is_second && packed_factor(&product.b, domain, &product.k).is_some()
+    (columns > 1 || rows == 1) && packed_factor(&product.b, domain, &product.k).is_some()
 }
 
 fn refused(domain: &Domain, product: &Product, side: Side) -> Option<&'static str> {

@@ -23,7 +23,7 @@ pub(super) const fn of_scales(byte: isize) -> isize {
     byte / (GROUP / 2 / SCALE) as isize
 }
 
-/// `(values, scales, count, out)`: so many values, unpacked and scaled; whole groups.
+/// `(values, scales, count, out)`: writes `count` values, unpacked and scaled. They are whole groups.
 pub(super) type Unpack = unsafe fn(*const u8, *const u8, usize, *mut f32);
 
 /// The scales of half bytes, and what unpacks them.
@@ -34,7 +34,7 @@ pub(super) struct HalfBytes {
 }
 
 impl HalfBytes {
-    /// The same from so many bytes of values on.
+    /// The scales of what begins that many bytes further on.
     pub(super) fn after(self, bytes: isize) -> Self {
         HalfBytes { scales: self.scales.wrapping_offset(of_scales(bytes)), ..self }
     }

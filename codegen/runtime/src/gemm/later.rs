@@ -74,7 +74,7 @@ impl<'a> Later<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// `count` lines of so many bytes, whose offsets count `size` bytes.
+    /// `count` lines, each `bytes` long; their offsets are multiples of `size` bytes.
     pub(super) fn new(
         start: *const u8,
         offsets: Offsets<'a>,

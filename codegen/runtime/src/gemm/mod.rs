@@ -110,7 +110,7 @@ impl Element {
         }
     }
 
-    /// Bytes of so many values.
+    /// The size in bytes of this number of values.
     fn bytes(self, values: usize) -> usize {
         if self == Element::HalfByte { values / 2 } else { values * self.size() }
     }
