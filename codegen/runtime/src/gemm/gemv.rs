@@ -71,6 +71,15 @@ pub(super) struct Start {
     pub(super) scales: *const u8,
 }
 
+impl Start {
+    /// What begins that many bytes further on.
+    #[inline(always)]
+    pub(super) fn after(self, bytes: usize) -> Self {
+        let scales = self.scales.wrapping_offset(half_bytes::of_scales(bytes as isize));
+        Start { values: self.values.wrapping_add(bytes), scales }
+    }
+}
+
 impl Lines {
     #[inline(always)]
     fn line(&self, i: usize) -> *const u8 {
@@ -95,6 +104,8 @@ impl Lines {
 pub(super) struct Gemv {
     pub dot: [[Dot; DOT_ROWS]; 4],
     pub unpack: Unpack,
+    /// Puts a row of so many values into the order in which it is multiplied with half bytes.
+    pub arrange: unsafe fn(*mut f32, usize),
     pub axpy: [[Axpy; AXPY_ROWS]; 3],
 }
 
@@ -133,13 +144,15 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
     let is_short = B::bytes(k) <= SHORT;
     // SAFETY: the caller's contract.
     unsafe {
-        // Sums of six rows and four lines fill the registers of AVX-512, of two lines those of AVX2.
-        let is_wide = L::LANES == 16 && !B::IS_PACKED;
+        // Sums of six rows and four lines fill the registers of AVX-512, of two lines those of AVX2. A row and a line of half bytes have
+        // two sums, that of a group and that of groups.
+        let is_wide = L::LANES == 16;
+        let is_shared = lines.turn.1 > 1;
         let done = match lines.next {
-            _ if R > 2 && lines.turn.1 > 1 && is_wide => {
-                abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds)
-            }
-            _ if R > 2 && lines.turn.1 > 1 => abreast::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 && B::IS_PACKED && is_shared => abreast::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 && B::IS_PACKED => far_apart::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 && is_shared && is_wide => abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
+            _ if R > 2 && is_shared => abreast::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
             None if R <= 4 => 0,
             _ if R == 1 && !is_short || R > 2 && is_wide => {
                 far_apart::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds)
@@ -408,7 +421,7 @@ unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
 /// What lines of B hold.
 pub(super) trait Line {
     type Stored: Copy + Default;
-    /// Whether values are unpacked, which takes registers.
+    /// Whether values are unpacked, and scaled by groups.
     const IS_PACKED: bool = false;
     /// Bytes of a line of `count` values.
     #[inline(always)]
@@ -518,7 +531,10 @@ pub(super) fn step(job: &Contraction, units: usize) -> usize {
 
 /// Row stride of A as it is staged, in values.
 fn stride(job: &Contraction) -> usize {
-    job.k.next_multiple_of(16) + 16
+    match job.b.element {
+        Element::HalfByte => job.k.next_multiple_of(half_bytes::WIDEST_BLOCK) + 16,
+        _ => job.k.next_multiple_of(16) + 16,
+    }
 }
 
 /// Buffers that are needed: A, a stage of B, tiles of C; in words.
@@ -572,6 +588,9 @@ unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, out: *mut f32) {
         (0..job.m).for_each(|i| a.row(i, job.k, out.add(i * ld)));
         if job.precision == Precision::Bf16 {
             (0..job.m).for_each(|i| (gemm.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
+        }
+        if job.b.element == Element::HalfByte {
+            (0..job.m).for_each(|i| (gemm.kernels.gemv.arrange)(out.add(i * ld), job.k));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Lines of B that are [half bytes](super::Element::HalfByte): unpacked in registers, and multiplied by the scale of their group there.
 //!
-//! A weight is exact in `f32`, so that this computes what a product of the unpacked matrix does. With AVX-512, sixteen products of a scale with
-//! −8 … 7 are a table in a register, in which a permutation looks sixteen half bytes up, for all rows.
+//! Few rows are multiplied by half bytes, and the sum of a group by its scale. A register of a line has eight half bytes in each lane, as they
+//! lie; the rows are put into that order once. So a shift and a permutation, which looks the numbers up in a table of −8 … 7, are all that unpacks
+//! sixteen of them with AVX-512, for all rows. Many rows need the order of k: there a number is multiplied by its scale first, which is exact in
+//! `f32`.
 
 use super::gemv::{CACHE_LINE, Fetch, Line, Start};
 use super::microkernel::prefetch;
@@ -11,11 +13,6 @@ use crate::math::vector::Lanes;
 pub(super) const GROUP: usize = 32;
 /// Bytes of a scale.
 const SCALE: usize = 2;
-
-/// Sums that are under way at once for each row of A and line of B: lines are several at a time.
-const fn chains(rows: usize) -> usize {
-    if rows <= 2 { 2 } else { 1 }
-}
 
 /// Where the scales of what lies at this byte of B are, in bytes.
 #[inline(always)]
@@ -80,6 +77,44 @@ unsafe fn line<L: Lanes>(line: Start, group: usize, at: usize) -> L {
     }
 }
 
+/// Half bytes of a register: eight in each lane.
+const fn block(lanes: usize) -> usize {
+    8 * lanes
+}
+
+/// Bytes of a line whose scales fill a line of a cache.
+const LINE_OF_SCALES: usize = CACHE_LINE / SCALE * GROUP / 2;
+
+/// What every width's blocks divide.
+pub(super) const WIDEST_BLOCK: usize = block(16);
+
+/// Puts a row of A into the order in which half bytes are unpacked, with zeros behind it up to a whole block.
+///
+/// A register of a line has whole groups, four lanes each. Half byte N of its lanes is a register, and meets a register of the row.
+///
+/// # Safety
+/// The row has `count` values, in whole groups, and may be written up to a whole block.
+#[inline(always)]
+pub(super) unsafe fn arrange<L: Lanes>(row: *mut f32, count: usize) {
+    for first in (0..count).step_by(block(L::LANES)) {
+        let present = block(L::LANES).min(count - first);
+        let mut block = [0.0; WIDEST_BLOCK];
+        // SAFETY: the caller's contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(row.add(first), block.as_mut_ptr(), present);
+            for group in 0..L::LANES / 4 {
+                for half_byte in 0..8 {
+                    let (byte, half) = (half_byte / 2, half_byte % 2);
+                    for lane in 0..4 {
+                        let number = block[group * GROUP + half * GROUP / 2 + 4 * lane + byte];
+                        *row.add(first + half_byte * L::LANES + 4 * group + lane) = number;
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Lines of half bytes.
 pub(super) struct HalfByte;
 
@@ -96,6 +131,7 @@ impl Line for HalfByte {
         unreachable!("half bytes are unpacked with their scales")
     }
 
+    /// Rows of A are [arranged](arrange).
     #[inline(always)]
     unsafe fn dots<L: Lanes, const R: usize, const S: usize>(
         a: *const f32,
@@ -104,24 +140,23 @@ impl Line for HalfByte {
         k: usize,
         fetch: Option<Fetch>,
     ) -> [[L; S]; R] {
-        const GROUPS: usize = 2 * CACHE_LINE / GROUP;
+        let width = block(L::LANES);
         // SAFETY: the instruction set is there.
-        let zero = unsafe { L::splat(0.0) };
-        let mut sums = [[[zero; 2]; S]; R];
+        let mut sums = unsafe { [[L::splat(0.0); S]; R] };
         let mut wait = match fetch {
             Some(fetch) => fetch.turn.0,
             None => 0,
         };
-        for group in 0..k / GROUP {
-            let byte = group * GROUP / 2;
+        for first in (0..k - k % width).step_by(width) {
+            let byte = first / 2;
             if let Some(Fetch { ahead, turn: (_, turns) }) = fetch
-                && group.is_multiple_of(GROUPS)
+                && byte.is_multiple_of(CACHE_LINE)
             {
                 if wait == 0 {
                     for b in b {
                         prefetch(b.values.wrapping_offset(byte as isize + ahead));
                     }
-                    if group.is_multiple_of(CACHE_LINE / SCALE) {
+                    if byte.is_multiple_of(LINE_OF_SCALES) {
                         for b in b {
                             prefetch(b.scales.wrapping_offset(of_scales(byte as isize + ahead)));
                         }
@@ -130,29 +165,83 @@ impl Line for HalfByte {
                 }
                 wait -= 1;
             }
-            for at in (0..GROUP).step_by(L::LANES) {
-                // SAFETY: rows have `k` values, and lines as many half bytes.
-                unsafe {
-                    let mut lines = [zero; S];
-                    for (values, b) in lines.iter_mut().zip(b) {
-                        *values = line::<L>(b, group, at);
-                    }
-                    for (i, sums) in sums.iter_mut().enumerate() {
-                        let row = L::load(a.add(i * lda + group * GROUP + at));
-                        for (sums, line) in sums.iter_mut().zip(lines) {
-                            let sum = &mut sums[at / L::LANES % chains(R)];
-                            *sum = L::fma(row, line, *sum);
-                        }
-                    }
-                }
+            // SAFETY: rows and lines have the block.
+            unsafe { add(&mut sums, (a.add(first), lda), (b, byte), L::LANES) };
+        }
+        if !k.is_multiple_of(width) {
+            let whole = k - k % width;
+            // SAFETY: rows and lines have these lanes.
+            unsafe { add(&mut sums, (a.add(whole), lda), (b, whole / 2), k % width / 8) };
+        }
+        sums
+    }
+}
+
+/// Adds the products of a block that begins at some byte of its lines, of which some lanes are there. Those of a group are added up before
+/// they are scaled.
+///
+/// # Safety
+/// As `Line::dots`, for these rows and lines.
+#[inline(always)]
+unsafe fn add<L: Lanes, const R: usize, const S: usize>(
+    sums: &mut [[L; S]; R],
+    a: (*const f32, usize),
+    (b, byte): ([Start; S], usize),
+    lanes: usize,
+) {
+    // SAFETY: the caller's contract; half bytes of lanes that are not there meet zeros.
+    unsafe {
+        let (mut words, mut scales) = ([L::splat(0.0); S], [L::splat(0.0); S]);
+        for ((words, scale), b) in words.iter_mut().zip(&mut scales).zip(b) {
+            let b = b.after(byte);
+            let mut numbers = 0_u64;
+            let bytes = (&raw mut numbers).cast::<u8>();
+            if lanes == L::LANES {
+                *words = L::load(b.values.cast());
+                std::ptr::copy_nonoverlapping(b.scales, bytes, L::LANES / 4 * SCALE);
+            } else {
+                *words = L::load_first(b.values.cast(), lanes);
+                std::ptr::copy_nonoverlapping(b.scales, bytes, lanes / 4 * SCALE);
+            }
+            *scale = L::of_fours(numbers);
+        }
+        let mut products = [[L::splat(0.0); S]; R];
+        multiply::<L, R, S, 0>(&mut products, a, words);
+        multiply::<L, R, S, 1>(&mut products, a, words);
+        multiply::<L, R, S, 2>(&mut products, a, words);
+        multiply::<L, R, S, 3>(&mut products, a, words);
+        multiply::<L, R, S, 4>(&mut products, a, words);
+        multiply::<L, R, S, 5>(&mut products, a, words);
+        multiply::<L, R, S, 6>(&mut products, a, words);
+        multiply::<L, R, S, 7>(&mut products, a, words);
+        for (sums, products) in sums.iter_mut().zip(products) {
+            for ((sum, product), scale) in sums.iter_mut().zip(products).zip(scales) {
+                *sum = L::fma(product, scale, *sum);
             }
         }
-        let mut results = [[zero; S]; R];
-        for (results, sums) in results.iter_mut().zip(sums) {
-            for (result, sums) in results.iter_mut().zip(sums) {
-                *result = if chains(R) == 1 { sums[0] } else { sums[0] + sums[1] };
-            }
+    }
+}
+
+/// Adds the products of half byte N of each lane.
+///
+/// # Safety
+/// As `add`.
+#[inline(always)]
+unsafe fn multiply<L: Lanes, const R: usize, const S: usize, const N: u32>(
+    products: &mut [[L; S]; R],
+    (a, lda): (*const f32, usize),
+    words: [L; S],
+) {
+    // No closures: compiled without the instruction set's features, they would be calls.
+    let mut numbers = words;
+    for number in &mut numbers {
+        *number = number.half_byte::<N>();
+    }
+    for (i, products) in products.iter_mut().enumerate() {
+        // SAFETY: the caller's contract.
+        let row = unsafe { L::load(a.add(i * lda + N as usize * L::LANES)) };
+        for (product, number) in products.iter_mut().zip(numbers) {
+            *product = L::fma(row, number, *product);
         }
-        results
     }
 }

@@ -523,8 +523,14 @@ macro_rules! lines {
                 // SAFETY: the caller's contract.
                 unsafe { half_bytes::unpack::<$lanes>(values, scales, count, out) }
             }
+            #$attribute
+            unsafe fn arrange(row: *mut f32, count: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { half_bytes::arrange::<$lanes>(row, count) }
+            }
             pub(super) static GEMV: Gemv = Gemv {
                 unpack,
+                arrange,
                 dot: [
                     [
                         dot::<$dots, 1, F32>,

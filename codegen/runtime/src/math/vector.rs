@@ -55,6 +55,15 @@ pub(crate) trait Lanes: Copy + Add<Output = Self> {
     /// The instruction set is there, and `LANES` bytes at `source`.
     unsafe fn half_bytes<const UPPER: bool>(source: *const u8, scale: Self) -> Self;
 
+    /// Half byte N of the four bytes that each lane holds, from the lowest on, less 8.
+    fn half_byte<const N: u32>(self) -> Self;
+
+    /// A number of bf16 for every four lanes, in each of them; the first one has the lowest bits.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn of_fours(numbers: u64) -> Self;
+
     /// All lanes to memory.
     ///
     /// # Safety
@@ -199,6 +208,14 @@ impl Lanes for Portable {
         }))
     }
     #[inline(always)]
+    fn half_byte<const N: u32>(self) -> Self {
+        Self(array(|i| (self.0[i].to_bits() >> (4 * N) & 15) as f32 - 8.0))
+    }
+    #[inline(always)]
+    unsafe fn of_fours(numbers: u64) -> Self {
+        Self([f32::from_bits((numbers as u32) << 16); 4])
+    }
+    #[inline(always)]
     unsafe fn store(self, target: *mut f32) {
         // SAFETY: the caller's contract.
         unsafe { target.cast::<[f32; 4]>().write_unaligned(self.0) }
@@ -279,6 +296,20 @@ pub(crate) mod x86 {
         }
     }
 
+    /// What half bytes stand for, in their order: a permutation looks at the lowest four bits of each lane.
+    ///
+    /// # Safety
+    /// The processor has AVX-512.
+    #[inline(always)]
+    unsafe fn numbers() -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            _mm512_setr_ps(
+                -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
+            )
+        }
+    }
+
     impl Lanes for Avx512 {
         const LANES: usize = 16;
 
@@ -325,12 +356,28 @@ pub(crate) mod x86 {
             unsafe {
                 let bytes = _mm_loadu_si128(source.cast());
                 let halves = if UPPER { _mm_srli_epi16::<4>(bytes) } else { bytes };
-                let numbers = _mm512_setr_ps(
-                    -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
-                );
-                // The permutation looks at the lowest four bits of each lane.
-                let table = _mm512_mul_ps(numbers, scale.0);
+                let table = _mm512_mul_ps(numbers(), scale.0);
                 Self(_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(halves), table))
+            }
+        }
+        #[inline(always)]
+        fn half_byte<const N: u32>(self) -> Self {
+            // SAFETY: a value of this type exists, so its instruction set does.
+            unsafe {
+                let lowest = _mm512_srl_epi32(_mm512_castps_si512(self.0), _mm_cvtsi32_si128(4 * N as i32));
+                Self(_mm512_permutexvar_ps(lowest, numbers()))
+            }
+        }
+        #[inline(always)]
+        unsafe fn of_fours(numbers: u64) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let all = _mm512_set1_epi64(numbers as i64);
+                // Bytes 6 and 7 of a four are those of its number, the others zero.
+                let lane = |byte: i32| (byte | (byte + 1) << 8) << 16 | 0x8080;
+                let [a, b, c, d] = [lane(0), lane(2), lane(4), lane(6)];
+                let order = _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
+                Self(_mm512_castsi512_ps(_mm512_shuffle_epi8(all, order)))
             }
         }
         #[inline(always)]
@@ -429,6 +476,13 @@ pub(crate) mod x86 {
         }
     }
 
+    /// Half byte N of four as a number in the mantissa of `f32`: its bits, those of a power of two that becomes greater by that number when they
+    /// are put there, and what is subtracted then so that the number is less 8. All of it is exact.
+    const fn in_mantissa(n: u32) -> (u32, u32, f32) {
+        let power = (1 << (23 - 4 * n)) as f32;
+        (15 << (4 * n), power.to_bits(), power + 8.0)
+    }
+
     /// 2ⁿ for integers -126 ≤ n ≤ 127, by its exponent bits.
     #[inline(always)]
     unsafe fn power_of_two(n: __m256i) -> __m256 {
@@ -488,6 +542,29 @@ pub(crate) mod x86 {
                 };
                 let numbers = _mm256_cvtepi32_ps(_mm256_sub_epi32(halves, _mm256_set1_epi32(8)));
                 Self(_mm256_mul_ps(numbers, scale.0))
+            }
+        }
+        #[inline(always)]
+        fn half_byte<const N: u32>(self) -> Self {
+            let (bits, power, offset) = const { in_mantissa(N % 4) };
+            // SAFETY: a value of this type exists, so its instruction set does.
+            unsafe {
+                let words = _mm256_castps_si256(self.0);
+                let words = if N < 4 { words } else { _mm256_srli_epi32::<16>(words) };
+                let number = _mm256_and_si256(words, _mm256_set1_epi32(bits as i32));
+                let number = _mm256_or_si256(number, _mm256_set1_epi32(power as i32));
+                Self(_mm256_sub_ps(_mm256_castsi256_ps(number), _mm256_set1_ps(offset)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn of_fours(numbers: u64) -> Self {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let all = _mm256_set1_epi64x(numbers as i64);
+                let lane = |byte: i32| (byte | (byte + 1) << 8) << 16 | 0x8080;
+                let [a, b] = [lane(0), lane(2)];
+                let order = _mm256_setr_epi32(a, a, a, a, b, b, b, b);
+                Self(_mm256_castsi256_ps(_mm256_shuffle_epi8(all, order)))
             }
         }
         #[inline(always)]
