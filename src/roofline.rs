@@ -69,8 +69,7 @@ fn multiplications(kernel: &Kernel) -> [f64; 2] {
     operations
 }
 
-/// Instructions of all but products, a lane each, wherever their results differ. What unpacks whole numbers of an operand counts as its conversion
-/// alone: there are so few different ones that they can be looked up in a register.
+/// Instructions of all but products, a lane each, wherever their results differ; none of what unpacks whole numbers of an operand.
 fn scalars(kernel: &Kernel) -> f64 {
     let axes = &kernel.domain.axes;
     let operands = kernel.operands().map(|(operand, further)| (&operand.region, Some(further)));
@@ -82,7 +81,7 @@ fn scalars(kernel: &Kernel) -> f64 {
             (0..extents.len()).filter(varies).map(|axis| extents[axis]).product()
         };
         let instr = |(number, instr): (usize, &Instr)| {
-            if further.is_some() && instr.dtype.is_integer() {
+            if further.is_some() && unpacks(region, instr) {
                 return 0.0;
             }
             let value = match instr.kind {
@@ -94,6 +93,20 @@ fn scalars(kernel: &Kernel) -> f64 {
         region.instrs.iter().enumerate().map(instr).sum::<f64>()
     };
     regions.map(of).sum()
+}
+
+/// Whether an instruction unpacks whole numbers: computes them, converts them or scales what was converted. There are so few different numbers
+/// that a register has them all, other units than those of products can look them up, and their scale can wait for the sum.
+fn unpacks(region: &Region, instr: &Instr) -> bool {
+    let is_whole = |dtype: DType| dtype.is_integer() || dtype == DType::I8;
+    let is_converted =
+        |instr: &Instr| matches!(instr.kind, InstrKind::Cast(x) if is_whole(region.instr(x).dtype));
+    match instr.kind {
+        InstrKind::Binary(Binary::Mul, a, b) if !is_whole(instr.dtype) => {
+            is_converted(region.instr(a)) || is_converted(region.instr(b))
+        }
+        _ => is_whole(instr.dtype) || is_converted(instr),
+    }
 }
 
 /// The fewest vector instructions that an instruction becomes, for all lanes of a register. Those of functions are the arithmetic of the
