@@ -48,6 +48,7 @@ enum Command {
     Tune(training::tune::Args),
     Launch(launch::Args),
     Generate(running::generate::Args),
+    Chat(running::chat::Args),
     Score(running::score::Args),
     Import(running::import::Args),
     Export(running::export::Args),
@@ -99,6 +100,7 @@ pub fn main() -> ExitCode {
         }
         Command::Launch(args) => launch::run(&args, &mut screen),
         Command::Generate(args) => running::generate::run(args, &mut screen),
+        Command::Chat(args) => running::chat::run(args, &mut screen),
         Command::Report(args) => measurement::report::run(args, &mut screen),
         Command::Experiment(args) => measurement::experiment::run(args, &mut screen),
         Command::Score(args) => running::score::run(args, &mut screen),

@@ -119,6 +119,11 @@ impl Generator {
         Ok(logits)
     }
 
+    /// What the model's tokens are.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// Whether a prompt can be continued.
     ///
     /// # Errors
@@ -139,8 +144,24 @@ impl Generator {
         sampler: &Sampler,
         each: &mut dyn FnMut(&str),
     ) -> Result<String> {
-        let mut writing = Writing::new(&self.tokens(prompt)?);
+        let prompt = self.tokens(prompt)?;
         self.reader.restart();
+        self.go_on(&prompt, tokens, sampler, each)
+    }
+
+    /// As [`Generator::generate`], behind tokens, of which there is at least one. What they have in common with what was read last is
+    /// not read again.
+    ///
+    /// # Errors
+    /// As [`Generator::next_logits`].
+    pub fn go_on(
+        &mut self,
+        prompt: &[i32],
+        tokens: usize,
+        sampler: &Sampler,
+        each: &mut dyn FnMut(&str),
+    ) -> Result<String> {
+        let mut writing = Writing::new(prompt);
         while writing.may_go_on(tokens) {
             let logits = self.next_logits(writing.tokens())?;
             each(&writing.push(sampler, &logits, &self.tokenizer, &self.ending)?);

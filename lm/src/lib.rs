@@ -2,13 +2,14 @@
 //!
 //! * [`text`], [`sample`]: from text to batches, from logits to text.
 //! * [`train`], [`tune`]: runs on a text, and what comes after them: responses, preferences, rewards.
-//! * [`generate`], [`score`], [`fill`], [`translate`]: what trained models of each kind do.
+//! * [`generate`], [`chat`], [`score`], [`fill`], [`translate`]: what trained models of each kind do.
 //! * [`checkpoint`], [`record`], [`hugging_face`], [`jsonl`]: what is kept on disk.
 //! * [`ahead_of_time`]: models for programs without the compiler.
 //!
 //! [The guide](guide) shows how these are used.
 
 pub mod ahead_of_time;
+pub mod chat;
 pub mod checkpoint;
 mod error;
 pub mod fill;

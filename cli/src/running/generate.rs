@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::common::error::{CliError, in_file, read_text};
 use crate::common::model::{TargetArgs, WeightsArgs};
+use crate::common::picks::PickArgs;
 use crate::common::screen::Screen;
 use crate::common::source::{Source, SourceArgs};
 use kernfusion::compile::Mode;
@@ -45,18 +46,8 @@ pub(crate) struct Args {
     /// Tokens to write at most
     #[arg(long, value_name = "N", default_value_t = 300)]
     tokens: usize,
-    /// Pick among the K likeliest only; 1: always the likeliest
-    #[arg(long, value_name = "K")]
-    top_k: Option<usize>,
-    /// Pick among the fewest that have this probability together
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    top_p: Option<f64>,
-    /// Below 1: safer, above: bolder; 0: always the likeliest
-    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
-    temperature: f64,
-    /// Seed of the picks
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    picks: PickArgs,
     /// Hypotheses that an encoder-decoder keeps; 1: always the likeliest token
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     beams: u16,
@@ -70,8 +61,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let sampler = Sampler::new(args.temperature, args.top_k, args.top_p, args.seed)
-        .map_err(kernfusion_lm::Error::from)?;
+    let sampler = args.picks.sampler()?;
     let target = args.weights.of(args.target.target(args.mode)?);
     let source = args.source.open()?;
     let config = source.config().map_err(|error| in_file(args.source.path(), error))?;

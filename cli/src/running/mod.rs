@@ -1,5 +1,6 @@
-//! Commands that use what was trained, or a program: `generate`, `score`, `run`, `compile`, `import`, `export`.
+//! Commands that use what was trained, or a program: `generate`, `chat`, `score`, `run`, `compile`, `import`, `export`.
 
+pub(crate) mod chat;
 pub(crate) mod compile;
 pub(crate) mod export;
 pub(crate) mod generate;

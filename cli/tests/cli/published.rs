@@ -1,6 +1,7 @@
 //! Models in the layout of Hugging Face: run as they are, imported, exported, refused.
 
-use crate::workplace::Workplace;
+use crate::workplace::{Ended, Workplace, end};
+use std::fs::File;
 use std::path::Path;
 
 /// A fixture's folder, which has no blanks in its name within the working directory.
@@ -45,6 +46,40 @@ fn a_published_model_and_its_checkpoint_write_the_same_text() {
             );
         }
     }
+}
+
+/// Lines of standard input and messages of the command line are answered alike, each after all that was said before.
+#[test]
+fn a_conversation_is_held_by_lines_or_by_messages() {
+    let work = with_model("qwen3");
+    let flags = "chat --model qwen3 --tokens 5 --seed 3";
+    let message = "--message ab --message c";
+    let without = work.fail(&format!("{flags} {message}"));
+    assert!(without.contains("qwen3 has no chat_template.jinja"), "{without}");
+    let template = "{% for m in messages %}{{ m.role[0] ~ m.content }}{% endfor %}a";
+    work.write("qwen3/chat_template.jinja", template);
+    let answers = work.succeed(&format!("{flags} {message}"));
+    assert_eq!(answers.lines().count(), 2, "{answers}");
+    let told = work.succeed(&format!("{flags} {message} --system be"));
+    assert_ne!(told, answers);
+    assert_ne!(work.succeed(&format!("{flags} --message c")).lines().next(), answers.lines().last());
+    let lines = |text: &str| {
+        work.write("lines", text);
+        end(work.command(flags).stdin(File::open(work.path("lines")).unwrap()).spawn().unwrap())
+    };
+    let Ended { code, out, err } = lines("ab\n\nc\n");
+    assert_eq!((code, out, err.as_str()), (Some(0), answers.clone(), ""));
+    assert_eq!(lines("").out, "");
+    // What was answered before a mistake stays; the mistake is said in one line.
+    let long = "x".repeat(200);
+    let Ended { code, out, err } = lines(&format!("ab\n{long}\nc\n"));
+    assert_eq!((code, out.as_str()), (Some(1), answers.split_inclusive('\n').next().unwrap()));
+    assert!(
+        err.starts_with("error: ") && err.contains("the model sees") && err.lines().count() == 1,
+        "{err}"
+    );
+    work.write("qwen3/chat_template.jinja", "{{ raise_exception('not with me') }}");
+    assert!(work.fail(&format!("{flags} {message}")).ends_with("chat_template.jinja: not with me"));
 }
 
 #[test]

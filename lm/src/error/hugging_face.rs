@@ -52,6 +52,12 @@ pub enum HuggingFaceError {
         /// The folder.
         directory: PathBuf,
     },
+    /// What is asked for needs a template of conversations.
+    #[error("{} has no chat_template.jinja, and no chat_template in its tokenizer_config.json: the model was not made to answer, only to continue a text", directory.display())]
+    NoChatTemplate {
+        /// The folder.
+        directory: PathBuf,
+    },
     /// The model has parts that the layout has no place for.
     #[error("this model cannot be saved in the layout of Hugging Face: {0}")]
     Inexpressible(String),

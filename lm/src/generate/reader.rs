@@ -172,6 +172,7 @@ impl ChunkReader {
 
     fn logits(&mut self, texts: &[&[i32]]) -> Result<Vec<Vec<f32>>> {
         let context = self.config.context;
+        self.rewind(texts);
         let gained: Vec<_> = self.rows.iter().zip(texts).map(|(row, text)| row.gained(text)).collect();
         match gained[0].filter(|&new| new > 0 && gained.iter().all(|other| *other == Some(new))) {
             None => self.begin(texts, context),
@@ -194,6 +195,15 @@ impl ChunkReader {
             row.read.extend_from_slice(&text[row.first + row.read.len()..]);
         }
         Ok(logits)
+    }
+
+    /// Forgets of a text that is read alone what differs from the one that was read before; its last token is always read.
+    fn rewind(&mut self, texts: &[&[i32]]) {
+        let ([row], [text]) = (&mut self.rows[..], texts) else { return };
+        let text = text.get(row.first..).unwrap_or_default();
+        let common = row.read.iter().zip(text).take_while(|(read, token)| read == token).count();
+        row.read.truncate(common.min(text.len().saturating_sub(1)));
+        self.length = row.begins + row.read.len();
     }
 
     /// Forgets what was read and places the last tokens of the texts, at most `most` of each.

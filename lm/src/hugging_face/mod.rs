@@ -13,6 +13,7 @@
 //! * One table for each architecture serves [`Published`] and [`export()`], so that what is saved is what is loaded.
 
 mod architecture;
+mod chat_template;
 mod export;
 mod fields;
 mod files;
@@ -20,6 +21,7 @@ mod layout;
 mod special;
 
 pub use crate::error::HuggingFaceError;
+pub use chat_template::{ChatTemplate, Message, Role};
 pub use export::{Exported, Storage, export};
 pub use special::SpecialTokens;
 
@@ -116,6 +118,15 @@ impl Published {
         self.tokenizer
             .as_ref()
             .ok_or_else(|| HuggingFaceError::NoTokenizer { directory: self.directory.clone() })
+    }
+
+    /// How conversations are written for the model.
+    ///
+    /// # Errors
+    /// If the folder has no template, or one that cannot be understood.
+    pub fn chat_template(&self) -> std::result::Result<ChatTemplate, HuggingFaceError> {
+        let found = ChatTemplate::read(&self.directory)?;
+        found.ok_or_else(|| HuggingFaceError::NoChatTemplate { directory: self.directory.clone() })
     }
 
     /// The tokens with a meaning of their own.

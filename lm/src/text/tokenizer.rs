@@ -127,6 +127,17 @@ impl Tokenizer {
         }
     }
 
+    /// The ids of a text that has its marks, as a model's own template writes them.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_unmarked(&self, text: &str) -> Result<Vec<i32>, TextError> {
+        match self {
+            Tokenizer::Marked(tokenizer) => tokenizer.encode(text),
+            other => other.encode(text),
+        }
+    }
+
     /// The text of some ids, without the marks that a tokenizer puts around a text.
     ///
     /// # Errors

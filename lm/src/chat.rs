@@ -1,0 +1,158 @@
+//! Conversations with published models that were trained to answer: what is said is written by the model's own template, and the model
+//! continues it.
+
+use crate::generate::Generator;
+use crate::hugging_face::{ChatTemplate, Message, Published, Role};
+use crate::sample::Sampler;
+use crate::{Error, Result};
+use kernfusion::compile::Target;
+
+/// A conversation with a model.
+pub struct Conversation {
+    generator: Generator,
+    template: ChatTemplate,
+    context: usize,
+    messages: Vec<Message>,
+}
+
+impl Conversation {
+    /// A conversation with a published model, in which nothing has been said. Its matrices are kept as [`Target::weights`] says.
+    ///
+    /// # Errors
+    /// As [`Generator::from_published`]; if the model has no template.
+    pub fn new(model: &Published, target: &Target) -> Result<Self> {
+        let template = model.chat_template()?;
+        let generator = Generator::from_published(model, target)?;
+        Ok(Conversation { generator, template, context: model.config().context(), messages: vec![] })
+    }
+
+    /// What has been said.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Says to the model what it is to be. Where the conversation has begun, it begins anew.
+    pub fn begin(&mut self, system: &str) {
+        self.messages = vec![Message::new(Role::System, system)];
+    }
+
+    /// Says something to the model and returns its answer of at most `tokens` tokens; `each` sees each one as it comes.
+    ///
+    /// What model and person have said is read once, as far as the template writes it as before.
+    ///
+    /// # Errors
+    /// If the template refuses the message, the model does not see so much, or its numbers have overflowed. Then nothing was said.
+    pub fn say(
+        &mut self,
+        message: &str,
+        tokens: usize,
+        sampler: &Sampler,
+        each: &mut dyn FnMut(&str),
+    ) -> Result<String> {
+        let said = self.messages.len();
+        self.messages.push(Message::new(Role::User, message));
+        let answer = self.answer(tokens, sampler, each);
+        match &answer {
+            Ok(answer) => self.messages.push(Message::new(Role::Assistant, answer.as_str())),
+            Err(_) => self.messages.truncate(said),
+        }
+        answer
+    }
+
+    fn answer(&mut self, tokens: usize, sampler: &Sampler, each: &mut dyn FnMut(&str)) -> Result<String> {
+        let text = self.template.render(&self.messages)?;
+        let read = self.generator.tokenizer().encode_unmarked(&text)?;
+        if read.len() >= self.context {
+            let reason = format!(
+                "the conversation has {} tokens by now, and the model sees {}",
+                read.len(),
+                self.context
+            );
+            return Err(Error::Configuration(reason));
+        }
+        self.generator.go_on(&read, tokens, sampler, each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+    use tempfile::TempDir;
+
+    /// A copy of a small random model, with a template.
+    fn model(template: &str) -> (TempDir, Published) {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/hugging_face/qwen3");
+        let folder = tempfile::tempdir().unwrap();
+        for file in fs::read_dir(fixture).unwrap() {
+            let file = file.unwrap();
+            fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+        fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        let model = Published::open(folder.path()).unwrap();
+        (folder, model)
+    }
+
+    fn target() -> Target {
+        Target::cpu().threads(1)
+    }
+
+    /// The likeliest answer to what the model has read as one text, by a model that has read nothing else.
+    fn expected(model: &Published, text: &str, tokens: usize) -> String {
+        let mut generator = Generator::from_published(model, &target()).unwrap();
+        let read = model.tokenizer().unwrap().encode_unmarked(text).unwrap();
+        generator.go_on(&read, tokens, &sampler(), &mut |_| {}).unwrap()
+    }
+
+    fn sampler() -> Sampler {
+        Sampler::new(0.0, None, None, 0).unwrap()
+    }
+
+    #[test]
+    fn each_answer_is_that_to_the_whole_conversation() {
+        // The second one shortens the answers that have been given, so that what was read is written in another way later.
+        let whole = "{% for m in messages %}{{ m.role[0] ~ ':' ~ m.content ~ ';' }}{% endfor %}a:";
+        let shortened = whole.replace("m.content", "(m.content if m.role == 'user' else m.content[:2])");
+        for (template, short) in [(whole.to_string(), false), (shortened, true)] {
+            let (_folder, model) = model(&template);
+            let mut conversation = Conversation::new(&model, &target()).unwrap();
+            let mut text = String::new();
+            for message in ["abc", "d", "efgh"] {
+                let mut shown = String::new();
+                let answer =
+                    conversation.say(message, 7, &sampler(), &mut |piece| shown.push_str(piece)).unwrap();
+                text += &format!("u:{message};a:");
+                assert_eq!(answer, expected(&model, &text, 7), "{template}: {text}");
+                assert_eq!(shown, answer);
+                let kept: String = if short { answer.chars().take(2).collect() } else { answer };
+                text += &format!("{kept};");
+            }
+            assert_eq!(conversation.messages().len(), 6);
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_refused_was_not_said() {
+        let (_folder, model) = model("{% for m in messages %}{{ m.role[0] ~ m.content }}{% endfor %}");
+        let mut conversation = Conversation::new(&model, &target()).unwrap();
+        conversation.begin("be");
+        conversation.say("ab", 2, &sampler(), &mut |_| {}).unwrap();
+        let said = conversation.messages().to_vec();
+        assert_eq!(said[0], Message::new(Role::System, "be"));
+        let context = model.config().context();
+        let error =
+            conversation.say(&"x".repeat(context), 2, &sampler(), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains(&format!("the model sees {context}")), "{error}");
+        assert_eq!(conversation.messages(), said);
+        conversation.say("cd", 2, &sampler(), &mut |_| {}).unwrap();
+    }
+
+    #[test]
+    fn a_model_without_a_template_continues_texts_only() {
+        let (folder, model) = model("");
+        fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+        let error = Conversation::new(&model, &target()).err().expect("no template").to_string();
+        assert!(error.contains("chat_template.jinja"), "{error}");
+    }
+}
