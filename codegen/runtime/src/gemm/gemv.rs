@@ -23,7 +23,7 @@ const MOST_ROWS: usize = 8;
 const MOST_ROWS_OF_DOTS: usize = 32;
 const MOST_ROWS_BESIDE_TILES: usize = 16;
 /// Rows of C that one kernel call computes: of dot products, and where rows of B are added up.
-const DOT_ROWS: usize = 6;
+pub(super) const DOT_ROWS: usize = 6;
 const AXPY_ROWS: usize = 4;
 /// Bytes of the lines of B that are multiplied with one group of rows after another.
 const SHARED: usize = 128 << 10;
@@ -103,6 +103,8 @@ impl Lines {
 /// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16`, of `i8` and (dot products alone) of half bytes.
 pub(super) struct Gemv {
     pub dot: [[Dot; DOT_ROWS]; 4],
+    /// For lines and rows of bf16, in [words of two](super::pairs), where that is an instruction.
+    pub pairs: Option<[Dot; DOT_ROWS]>,
     pub unpack: Unpack,
     /// Puts a row of so many values into the order in which it is multiplied with half bytes.
     pub arrange: unsafe fn(*mut f32, usize),
@@ -333,7 +335,7 @@ unsafe fn add<L: Lanes, const R: usize, B: Line + ?Sized, const S: usize>(
         for (i, sums) in sums.iter_mut().enumerate() {
             let row = load::<L>(a.add(i * lda), lanes);
             for (sums, line) in sums.iter_mut().zip(lines) {
-                sums[chain] = L::fma(row, line, sums[chain]);
+                sums[chain] = B::multiply_add(row, line, sums[chain]);
             }
         }
     }
@@ -443,6 +445,14 @@ pub(super) trait Line {
         // SAFETY: the caller's contract.
         unsafe { dots::<L, R, Self, S>(a, lda, b, k, fetch) }
     }
+    /// `sum` with the products of a row's lanes and a line's.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    #[inline(always)]
+    unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
+        L::fma(row, line, sum)
+    }
     /// As many values as there are lanes.
     unsafe fn load<L: Lanes>(source: *const Self::Stored) -> L;
     /// The first `count` values, fewer than lanes; the others are zero.
@@ -529,17 +539,27 @@ pub(super) fn step(job: &Contraction, units: usize) -> usize {
     (STEP / bytes).max(units / 256).max(1)
 }
 
-/// Row stride of A as it is staged, in values.
+/// The kernels for pairs of bf16, if both A and B are multiplied as such.
+fn pairs(job: &Contraction) -> Option<[Dot; DOT_ROWS]> {
+    let are_pairs = job.precision == Precision::Bf16
+        && job.b.element == Element::Bf16
+        && job.b.k.offsets().unit()
+        && job.k.is_multiple_of(2);
+    are_pairs.then_some(Kernels::of(job.isa, job.precision).gemv.pairs).flatten()
+}
+
+/// Row stride of A as it is staged, in words.
 fn stride(job: &Contraction) -> usize {
     match job.b.element {
         Element::HalfByte => job.k.next_multiple_of(half_bytes::WIDEST_BLOCK) + 16,
+        _ if pairs(job).is_some() => (job.k / 2).next_multiple_of(16) + 16,
         _ => job.k.next_multiple_of(16) + 16,
     }
 }
 
 /// Buffers that are needed: A, a stage of B, tiles of C; in words.
 pub(super) fn words(job: &Contraction) -> (usize, usize, usize) {
-    let stage = stride(job).max(DEPTH * TILE_COLUMNS);
+    let stage = (job.k.next_multiple_of(16) + 16).max(DEPTH * TILE_COLUMNS);
     (job.m * stride(job), stage, job.m * TILE_COLUMNS)
 }
 
@@ -558,7 +578,7 @@ pub(super) unsafe fn piece(
     // SAFETY: as promised; a tile is finished before the epilogue sees it.
     unsafe {
         if staged.replace(batch) != Some(batch) {
-            stage_a(gemm, batch, space.a.cast());
+            stage_a(gemm, batch, space);
         }
         for n in chunks(columns, TILE_COLUMNS) {
             let (c, ldc) = match &job.output {
@@ -579,12 +599,19 @@ pub(super) unsafe fn piece(
     }
 }
 
-/// A as rows of `f32`, rounded.
-unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, out: *mut f32) {
-    let (job, ld) = (gemm.job, stride(gemm.job));
+/// A as rows of `f32`, rounded, or of pairs of bf16.
+unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, space: &Space) {
+    let (job, ld, out) = (gemm.job, stride(gemm.job), space.a.cast::<f32>());
     let a = gemm.source(&job.a, gemm.buffers.a, batch);
-    // SAFETY: the buffer has m rows of `ld` values.
+    // SAFETY: the buffer has m rows of `ld` words, and the stage k values.
     unsafe {
+        if pairs(job).is_some() {
+            for i in 0..job.m {
+                a.row(i, job.k, space.stage);
+                gemm.kernels.store(Element::Bf16)(out.add(i * ld).cast(), 1, space.stage, job.k);
+            }
+            return;
+        }
         (0..job.m).for_each(|i| a.row(i, job.k, out.add(i * ld)));
         if job.precision == Precision::Bf16 {
             (0..job.m).for_each(|i| (gemm.kernels.round)(out.add(i * ld), out.add(i * ld), job.k));
@@ -637,6 +664,8 @@ unsafe fn columns_by_dots(
 ) {
     let (job, ld) = (gemm.job, stride(gemm.job));
     let groups = job.m.div_ceil(DOT_ROWS);
+    let pairs = pairs(job);
+    let words = |values: usize| if pairs.is_some() { values / 2 } else { values };
     // Lines that are not multiplied as they lie are staged as `f32`.
     let element = if lies_ready(job) { job.b.element } else { Element::F32 };
     // Lines that are read for several groups of rows stay in cache in between.
@@ -668,15 +697,15 @@ unsafe fn columns_by_dots(
         let terms = (0..job.k.max(1)).step_by(depth).map(|first| first..job.k.min(first + depth));
         for (k, group) in terms.flat_map(|k| (0..groups).map(move |group| (k.clone(), group))) {
             let rows = share(job.m, groups, group);
-            let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + k.start);
+            let a = space.a.cast::<f32>().wrapping_add(rows.start * ld + words(k.start));
             let c = c.wrapping_add(rows.start * ldc + part.start - columns.start);
             let (ahead, scales) = (element.bytes(k.start), part_lines.scales);
             let (first, scales) =
                 (first.wrapping_add(ahead), scales.wrapping_offset(half_bytes::of_scales(ahead as isize)));
             let part_lines = Lines { first, scales, turn: (group, groups), ..part_lines };
-            let dot = gemm.kernels.gemv.dot[lines(job)][rows.len() - 1];
+            let dot = pairs.unwrap_or(gemm.kernels.gemv.dot[lines(job)])[rows.len() - 1];
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
-            unsafe { dot(a, ld, &part_lines, k.len(), c, ldc, k.start > 0) };
+            unsafe { dot(a, ld, &part_lines, words(k.len()), c, ldc, k.start > 0) };
         }
     }
 }

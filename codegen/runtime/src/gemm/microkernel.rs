@@ -531,6 +531,7 @@ macro_rules! lines {
             pub(super) static GEMV: Gemv = Gemv {
                 unpack,
                 arrange,
+                pairs: None,
                 dot: [
                     [
                         dot::<$dots, 1, F32>,
@@ -632,6 +633,7 @@ static PORTABLE: Kernels = Kernels {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
+    use crate::gemm::pairs;
     use crate::math::vector::x86::{Avx2, Avx512};
     use std::arch::x86_64::*;
 
@@ -704,6 +706,7 @@ mod x86 {
         pack_a: pack::x86::pack_a_bf16,
         pack_b: pack::x86::pack_b_bf16,
         narrow: Some(Narrow { a: pack::x86::pack_a_pairs, b: pack::x86::pack_b_pairs }),
+        gemv: &Gemv { pairs: Some(pairs::x86::DOTS), ..avx512::GEMV },
         ..AVX512
     };
     /// A block of A and 384 columns of a block of B are 1 MB of L2.
@@ -717,6 +720,8 @@ mod x86 {
         uses_tiles: true,
         tile: tiles::bf16,
         half: None,
+        // What is emulated elsewhere.
+        gemv: &avx512::GEMV,
         ..AVX512_BF16
     };
     pub(super) static AMX_X3: Kernels = Kernels {

@@ -15,6 +15,7 @@ mod macrokernel;
 mod microkernel;
 mod pack;
 mod packer;
+mod pairs;
 mod peak;
 pub(crate) mod single_thread;
 #[cfg(test)]

@@ -611,18 +611,28 @@ fn both_ways_have_the_same_bits() {
     }
 }
 
-/// Half bytes are unpacked and scaled as they are read, one line after another or several side by side, for one group of rows and for more.
+/// Half bytes are unpacked and scaled as they are read, and pairs of bf16 multiplied, one line after another or several side by side, for one
+/// group of rows and for more.
 #[test]
-fn half_bytes_are_multiplied_as_they_lie() {
-    for (isa, precision) in
-        Isa::available().into_iter().flat_map(|isa| precisions(isa).map(move |p| (isa, p)))
+fn half_bytes_and_pairs_are_multiplied_as_they_lie() {
+    let elements = [(Element::F32, Element::HalfByte), (Element::F32, Element::Bf16)];
+    let kinds = elements.into_iter().chain([(Element::Bf16, Element::Bf16)]);
+    for (isa, elements) in
+        Isa::available().into_iter().flat_map(|isa| kinds.clone().map(move |kind| (isa, kind)))
     {
         let few = (1..=7).flat_map(|m| [(m, 5, 32), (m, 403, 96), (m, 39, 1024 + 64)]);
         let groups = [(9, 7, 64), (13, 403, 32), (16, 75, 2080)];
         // Packed, as they are and with operands exchanged.
         let packed = [(33, 7, 64), (40, 403, 800), (400, 75, 32)];
-        for (m, n, k) in few.chain(groups).chain(packed) {
-            let elements = (Element::F32, Element::HalfByte);
+        // Less than a register, some lanes of one, a pair that is not whole.
+        let pairs = [(1, 9, 2), (4, 9, 38), (7, 21, 1026), (3, 9, 33), (13, 9, 1025)];
+        let pairs = pairs.into_iter().filter(|_| elements.1 == Element::Bf16);
+        for (precision, (m, n, k)) in few
+            .chain(groups)
+            .chain(packed)
+            .chain(pairs)
+            .flat_map(|size| precisions(isa).map(move |precision| (precision, size)))
+        {
             let variant = Variant { lies: (Lie::KUnit, Lie::KUnit), elements, precision, ..PLAIN };
             let mut case = Case::new(isa, (2, m, n, k), variant, 23);
             let ways = WAYS.map(|way| {
@@ -631,7 +641,7 @@ fn half_bytes_are_multiplied_as_they_lie() {
                 case.run(2, &Workspaces::new(2))
             });
             WAY.set(None);
-            assert!(same_bits(&ways[0], &ways[1]), "{isa} {precision:?} {m} x {k} x {n}");
+            assert!(same_bits(&ways[0], &ways[1]), "{isa} {precision:?} {elements:?} {m} x {k} x {n}");
         }
     }
 }

@@ -64,6 +64,14 @@ pub(crate) trait Lanes: Copy + Add<Output = Self> {
     /// The instruction set is there.
     unsafe fn of_fours(numbers: u64) -> Self;
 
+    /// `sum` with the products of both bf16 in each lane added.
+    ///
+    /// # Safety
+    /// The processor has an instruction for it.
+    unsafe fn add_pairs(_: Self, _: Self, _: Self) -> Self {
+        unreachable!("these lanes have no instruction for pairs")
+    }
+
     /// All lanes to memory.
     ///
     /// # Safety
@@ -389,6 +397,14 @@ pub(crate) mod x86 {
         unsafe fn store_first(self, target: *mut f32, count: usize) {
             // SAFETY: masked lanes are not written.
             unsafe { _mm512_mask_storeu_ps(target, first(count), self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add_pairs(a: Self, b: Self, sum: Self) -> Self {
+            // SAFETY: the caller has AVX-512 with bf16; the same 512 bits.
+            unsafe {
+                let [a, b] = std::mem::transmute::<[__m512; 2], [__m512bh; 2]>([a.0, b.0]);
+                Self(_mm512_dpbf16_ps(sum.0, a, b))
+            }
         }
         methods! {
             fma(a, b, c) = _mm512_fmadd_ps(a.0, b.0, c.0);
