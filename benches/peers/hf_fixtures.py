@@ -20,7 +20,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import (
     BertConfig, BertForMaskedLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM,
     GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM,
-    Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
+    Olmo2Config, Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+    Qwen3MoeConfig, Qwen3MoeForCausalLM,
     SmolLM3Config, SmolLM3ForCausalLM, T5Config, T5ForConditionalGeneration,
 )
 
@@ -183,6 +184,7 @@ ARCHITECTURES = {
     "gemma2": gemma2, "gemma3": gemma3,
     "olmo2": lambda: of_llama(Olmo2Config, Olmo2ForCausalLM),
     "granite": granite, "smollm3": smollm3,
+    "phi3": lambda: of_llama(Phi3Config, Phi3ForCausalLM, sliding_window=20),
 }
 
 

@@ -33,6 +33,23 @@ struct Stored {
     bytes: Range<usize>,
 }
 
+impl Stored {
+    /// The tensor under its name, or its halves under theirs. One that cannot be halved stays, and is found to be of no use later.
+    fn taken_apart(self, name: String, halves: &[(&str, [&str; 2])]) -> Vec<(String, Stored)> {
+        let divided = halves.iter().find(|(end, _)| name.ends_with(end));
+        let rows = self.shape.first().filter(|rows| rows.is_multiple_of(2));
+        let (Some((end, names)), Some(rows)) = (divided, rows) else { return vec![(name, self)] };
+        let shape = [&[rows / 2], &self.shape[1..]].concat();
+        let middle = self.bytes.start + self.bytes.len() / 2;
+        let before = name.strip_suffix(end).unwrap_or_default();
+        let half = |(name, bytes): (&&str, Range<usize>)| {
+            let stored = Stored { file: self.file, dtype: self.dtype, shape: shape.clone(), bytes };
+            (format!("{before}{name}"), stored)
+        };
+        names.iter().zip([self.bytes.start..middle, middle..self.bytes.end]).map(half).collect()
+    }
+}
+
 /// The part of the index that matters.
 #[derive(Deserialize)]
 struct Index {
@@ -40,8 +57,13 @@ struct Index {
 }
 
 impl Files {
-    /// Maps the files of a folder; `rename` turns old names of tensors into those of today.
-    pub(super) fn open(directory: &Path, rename: fn(String) -> String) -> Result<Self, HuggingFaceError> {
+    /// Maps the files of a folder; `rename` turns old names of tensors into those of today. Tensors whose names end as one of `halves` does
+    /// are two, of the upper rows and of the lower ones.
+    pub(super) fn open(
+        directory: &Path,
+        rename: fn(String) -> String,
+        halves: &[(&str, [&str; 2])],
+    ) -> Result<Self, HuggingFaceError> {
         let mut files = Files { maps: vec![], tensors: BTreeMap::new() };
         let single = directory.join(SINGLE);
         let index = directory.join(INDEX);
@@ -54,7 +76,8 @@ impl Files {
             let hint = if torch { " (pytorch_model.bin is not read)" } else { "" };
             return Err(HuggingFaceError::NoTensors { directory: directory.into(), hint });
         }
-        files.tensors = files.tensors.into_iter().map(|(name, stored)| (rename(name), stored)).collect();
+        let renamed = files.tensors.into_iter().map(|(name, stored)| (rename(name), stored));
+        files.tensors = renamed.flat_map(|(name, stored)| stored.taken_apart(name, halves)).collect();
         Ok(files)
     }
 
@@ -165,5 +188,28 @@ fn read_as(dtype: Dtype) -> Option<DType> {
         Dtype::BF16 => Some(DType::BF16),
         Dtype::F16 => Some(DType::F16),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_of_two_parameters_is_two() {
+        let halves = [("both.weight", ["one.weight", "other.weight"])];
+        let parts = |name: &str, shape: &[usize]| {
+            let bytes = 8..8 + 4 * shape.iter().product::<usize>();
+            let stored = Stored { file: 3, dtype: Dtype::F32, shape: shape.to_vec(), bytes };
+            let parts = stored.taken_apart(name.into(), &halves).into_iter();
+            parts.map(|(name, part)| (name, part.file, part.shape, part.bytes)).collect::<Vec<_>>()
+        };
+        let expected =
+            [("a.one.weight".into(), 3, vec![3, 2], 8..32), ("a.other.weight".into(), 3, vec![3, 2], 32..56)];
+        assert_eq!(parts("a.both.weight", &[6, 2]), expected);
+        for (name, shape) in [("a.both.weight", &[5, 2][..]), ("a.both.weight", &[]), ("a.both.bias", &[6])] {
+            assert_eq!(parts(name, shape).len(), 1, "{name} {shape:?}");
+            assert_eq!(parts(name, shape)[0].0, name);
+        }
     }
 }

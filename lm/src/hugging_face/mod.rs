@@ -78,7 +78,7 @@ impl Published {
         let mut config = (architecture.read)(&mut fields).map_err(content)?;
         // The rest of the way needs a model that can be.
         config.validate().map_err(|error| content(error.reason()))?;
-        let files = Files::open(directory, architecture.rename)?;
+        let files = Files::open(directory, architecture.rename, architecture.halves)?;
         check_experts(&config, files.names().count()).map_err(content)?;
         untie(&mut config, architecture, &files);
         let tokenizer = tokenizer(directory, &config)?;

@@ -50,7 +50,7 @@ fn distance(name: &str, model: &Published) -> f32 {
     farthest(&logits(model, &given), given["logits"].as_f32().unwrap())
 }
 
-const DECODERS: [&str; 13] = [
+const DECODERS: [&str; 14] = [
     "gpt2",
     "llama",
     "llama3",
@@ -64,6 +64,7 @@ const DECODERS: [&str; 13] = [
     "olmo2",
     "granite",
     "smollm3",
+    "phi3",
 ];
 
 const OTHERS: [&str; 3] = ["bert", "t5", "t5_gated"];
@@ -231,6 +232,12 @@ fn fields_that_change_the_mathematics_are_honoured_or_refused() {
             "no_rope_layers",
             json!([1, 0, 1, 1]),
             "no_rope_layers does not repeat itself: see place 3",
+        ),
+        (
+            "phi3",
+            "rope_parameters",
+            json!({"rope_type": "longrope", "rope_theta": 1e4}),
+            "rope_type longrope is not known",
         ),
         ("bert", "is_decoder", json!(true), "field is_decoder is true"),
         ("bert", "position_embedding_type", json!("relative_key"), "is relative_key, but only absolute"),

@@ -50,6 +50,7 @@ pub(super) const BERT: Architecture = Architecture {
     rename: |name| {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     },
+    halves: &[],
     read,
     write,
 };

@@ -27,6 +27,7 @@ pub(super) const GPT2: Architecture = Architecture {
     ties: &[&["transformer.wte.weight", "lm_head.weight"]],
     extras: &[".attn.bias", ".attn.masked_bias"],
     rename: |name| name,
+    halves: &[],
     read,
     write,
 };

@@ -52,6 +52,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     ties: TIES,
     extras: EXTRAS,
     rename: |name| name,
+    halves: &[],
     read: |fields| {
         let biases = biases(fields)?;
         Ok(GptConfig { qkv_bias: biases, bias: biases, ..common(fields, &Absent::LLAMA)? }.into())

@@ -33,6 +33,8 @@ pub(super) struct Architecture {
     pub(super) extras: &'static [&'static str],
     /// Today's name of a tensor.
     pub(super) rename: fn(String) -> String,
+    /// Tensors of two parameters, one below the other: how their names end, and how those of their halves do here.
+    pub(super) halves: &'static [(&'static str, [&'static str; 2])],
     /// Reads the shape from `config.json`.
     pub(super) read: fn(&mut Fields) -> Result<ModelConfig, String>,
     /// The fields that describe this model; an error if it is not of this architecture.
@@ -40,7 +42,7 @@ pub(super) struct Architecture {
 }
 
 /// All that are known. The first one that can express a model is what it is saved as.
-pub(super) const ARCHITECTURES: [&Architecture; 15] = [
+pub(super) const ARCHITECTURES: [&Architecture; 16] = [
     &gpt2::GPT2,
     &llama::LLAMA,
     &llama::MISTRAL,
@@ -54,6 +56,7 @@ pub(super) const ARCHITECTURES: [&Architecture; 15] = [
     &relatives::OLMO2,
     &relatives::GRANITE,
     &relatives::SMOLLM3,
+    &relatives::PHI3,
     &bert::BERT,
     &t5::T5,
 ];

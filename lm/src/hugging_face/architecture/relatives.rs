@@ -1,5 +1,5 @@
 //! Relatives of Llama with one idea of their own: OLMo 2, whose norms stand after the branches, Granite, which multiplies by four
-//! numbers, and SmolLM3, of which every fourth block does not rotate.
+//! numbers, SmolLM3, of which every fourth block does not rotate, and Phi-3, whose tensors hold several matrices.
 
 use super::llama::{Absent, LLAMA, TABLE, biases, common, period, with, without_window, written};
 use super::qwen::NORMS_OF_QUERIES_AND_KEYS;
@@ -8,7 +8,7 @@ use crate::hugging_face::fields::Fields;
 use crate::hugging_face::layout::{Row, rows};
 use kernfusion::models::{GlobalBlocks, GptConfig, Scales};
 use kernfusion::nn::{NormPlace, QkNorm};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const NORMS_AFTER_BRANCHES: &[Row] = &[
     rows("blocks.{}.ln1", &["model.layers.{}.post_attention_layernorm"]),
@@ -25,6 +25,29 @@ pub(super) const OLMO2: Architecture = Architecture {
         Ok(GptConfig { norm: NormPlace::Branch, qk_norm: Some(QkNorm::Position), ..config }.into())
     },
     write: |config| with(written(decoder(config)?)?, json!({"attention_bias": false})),
+    ..LLAMA
+};
+
+const WHOLE_PROJECTIONS: &[Row] = &[
+    rows("blocks.{}.attn.qkv", &["model.layers.{}.self_attn.qkv_proj"]),
+    rows("blocks.{}.mlp.gate", &["model.layers.{}.mlp.gate_up_proj.gate"]),
+    rows("blocks.{}.mlp.up", &["model.layers.{}.mlp.gate_up_proj.up"]),
+];
+
+pub(super) const PHI3: Architecture = Architecture {
+    model_type: "phi3",
+    class: "Phi3ForCausalLM",
+    tables: &[WHOLE_PROJECTIONS, TABLE],
+    halves: &[("gate_up_proj.weight", ["gate_up_proj.gate.weight", "gate_up_proj.up.weight"])],
+    read: |fields| {
+        // Of no effect: dropout in training, and what scaled positions alone need.
+        for name in ["resid_pdrop", "embd_pdrop", "original_max_position_embeddings"] {
+            let _: Option<Value> = fields.option(name)?;
+        }
+        let window = fields.option("sliding_window")?;
+        Ok(GptConfig { window, ..common(fields, &Absent { epsilon: 1e-5, ..Absent::LLAMA })? }.into())
+    },
+    write: |_| Err("it is written as a Llama or a Mistral, which compute the same".into()),
     ..LLAMA
 };
 

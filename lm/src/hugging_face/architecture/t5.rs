@@ -71,6 +71,7 @@ pub(super) const T5: Architecture = Architecture {
     ]],
     extras: &["EncDecAttention.relative_attention_bias.weight"],
     rename: |name| name,
+    halves: &[],
     read,
     write,
 };
