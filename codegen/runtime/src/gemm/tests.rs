@@ -563,14 +563,18 @@ fn what_is_not_finite_stays_so_in_its_row() {
         for (precision, lie) in precisions(isa).flat_map(|p| [Lie::KUnit, Lie::OuterUnit].map(|lie| (p, lie)))
         {
             for bits in [0x7fff_ffff, u32::MAX, 0x7fc0_0000, 0x7f80_0000, 0xff80_0000] {
-                let variant = Variant { lies: (lie, Lie::KUnit), precision, ..PLAIN };
-                let mut case = Case::new(isa, (1, 40, 33, 70), variant, 3);
-                let operand = &case.a.operand;
-                let at = operand.outer.at(ROW) + operand.k.at(50) + operand.batch.at(0);
-                case.a.bytes[4 * at as usize..][..4].copy_from_slice(&bits.to_ne_bytes());
-                for (i, row) in case.run(2, &Workspaces::new(2)).chunks_exact(33).enumerate() {
-                    let expected = row.iter().all(|sum| sum.is_finite() != (i == ROW));
-                    assert!(expected, "{isa} {precision:?} {lie:?} {bits:x}: row {i}");
+                // Packed, and few rows, whose lines of B are multiplied as they lie.
+                for (m, element) in [(40, Element::F32), (24, Element::F32), (24, Element::Bf16)] {
+                    let elements = (Element::F32, element);
+                    let variant = Variant { lies: (lie, Lie::KUnit), elements, precision, ..PLAIN };
+                    let mut case = Case::new(isa, (1, m, 33, 70), variant, 3);
+                    let operand = &case.a.operand;
+                    let at = operand.outer.at(ROW) + operand.k.at(50) + operand.batch.at(0);
+                    case.a.bytes[4 * at as usize..][..4].copy_from_slice(&bits.to_ne_bytes());
+                    for (i, row) in case.run(2, &Workspaces::new(2)).chunks_exact(33).enumerate() {
+                        let expected = row.iter().all(|sum| sum.is_finite() != (i == ROW));
+                        assert!(expected, "{isa} {precision:?} {lie:?} {m} {element:?} {bits:x}: row {i}");
+                    }
                 }
             }
         }
