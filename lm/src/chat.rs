@@ -1,5 +1,17 @@
 //! Conversations with published models that were trained to answer: what is said is written by the model's own template, and the model
 //! continues it.
+//!
+//! ```no_run
+//! use kernfusion::compile::Target;
+//! use kernfusion_lm::{chat::Conversation, hugging_face::Published, sample::Sampler};
+//!
+//! let model = Published::open("Qwen3-0.6B".as_ref())?;
+//! let mut conversation = Conversation::new(&model, &Target::cpu())?;
+//! conversation.begin("Be brief.");
+//! let sampler = Sampler::new(0.7, None, Some(0.9), 1)?;
+//! let answer = conversation.say("What is a compiler?", 500, &sampler, &mut |piece| print!("{piece}"))?;
+//! # Ok::<(), kernfusion_lm::Error>(())
+//! ```
 
 use crate::generate::Generator;
 use crate::hugging_face::{ChatTemplate, Message, Published, Role};

@@ -599,7 +599,7 @@ pub(super) unsafe fn piece(
     }
 }
 
-/// A as rows of `f32`, rounded, or of pairs of bf16.
+/// A as rows of `f32`, rounded, in the order of half bytes where lines are these; or of pairs of bf16.
 unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, space: &Space) {
     let (job, ld, out) = (gemm.job, stride(gemm.job), space.a.cast::<f32>());
     let a = gemm.source(&job.a, gemm.buffers.a, batch);
