@@ -7,7 +7,6 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, context};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file of a template, and that of a tokenizer's settings.
@@ -82,7 +81,7 @@ impl ChatTemplate {
     /// If a file cannot be read, or is not what it should be.
     pub fn read(directory: &Path) -> Result<Option<Self>, HuggingFaceError> {
         let [template, settings] = [TEMPLATE, SETTINGS].map(|name| directory.join(name));
-        let text = |path: &Path| match fs::read_to_string(path) {
+        let text = |path: &Path| match kernfusion::input_file::read_text(path) {
             Ok(text) => Ok(Some(text)),
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(cause) => Err(HuggingFaceError::Read { path: path.into(), cause }),
@@ -197,6 +196,7 @@ fn without_marks_of_answers(template: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::{Value as Json, json};
+    use std::fs;
 
     /// A template as a folder has it.
     fn read(files: &[(&str, String)]) -> Result<Option<ChatTemplate>, HuggingFaceError> {
