@@ -3,12 +3,13 @@
     python hf_round_trip.py [--kernfusion target/debug/kernfusion] [--fixtures FOLDER]
 
 Each fixture of `hf_fixtures.py` is imported and exported again: in f32, whose logits must be equal bit for bit; in bf16 and f16,
-compared in f32 with those of the original whose parameters PyTorch has rounded, again bit for bit. Its tokenizer must give the
-same ids. With `--full FOLDER` a
+compared in f32 with those of the original whose parameters PyTorch has rounded, again bit for bit. What is written as another
+architecture has logits within 1e-4. Its tokenizer must give the same ids. With `--full FOLDER` a
 larger model, as `hf_fixtures.py --full` writes it, goes the same way in shards of 100 MiB.
 """
 
 import argparse
+import json
 import subprocess
 import tempfile
 from pathlib import Path
@@ -36,6 +37,10 @@ def loaded(folder, rounded=torch.float32):
     return model.eval()
 
 
+def model_type(folder):
+    return json.loads((folder / "config.json").read_text())["model_type"]
+
+
 def logits(model, given):
     inputs = {"input_ids": given["ids"].long()}
     if "target" in given:
@@ -53,12 +58,15 @@ def check(program, fixture, work, dtype, shard=None):
     before, after = logits(loaded(fixture, TYPES[dtype]), given), logits(loaded(out), given)
     stored = {str(tensor.dtype) for file in out.glob("*.safetensors") for tensor in load_file(file).values()}
     assert stored == {str(TYPES[dtype])}, stored
-    assert torch.equal(before, after), f"{fixture.name} {dtype}: {(before - after).abs().max()}"
+    # Written as another architecture (Phi-3), its products are divided otherwise.
+    is_same = model_type(fixture) == model_type(out)
+    farthest = (before - after).abs().max().item()
+    assert farthest == 0 if is_same else farthest < 1e-4, f"{fixture.name} {dtype}: {farthest}"
     if (fixture / "tokenizer.json").exists():
         ids = [PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))("A text, read twice.").input_ids for folder in (fixture, out)]
         assert ids[0] == ids[1], f"{fixture.name}: {ids}"
     files = len(list(out.glob("*.safetensors")))
-    print(f"{fixture.name:10} {dtype:5} {files} file(s): logits {tuple(after.shape)} equal")
+    print(f"{fixture.name:10} {dtype:5} {files} file(s): logits {tuple(after.shape)} {'equal' if farthest == 0 else f'within {farthest:.1e}'}")
 
 
 def main():
