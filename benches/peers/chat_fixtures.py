@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/chat_templates.json: templates of conversations that use what published ones use, and what
+"""Writes tests/fixtures/chat_templates.json: chat templates that use what published ones use, and what
 transformers makes of them. The templates are ours."""
 
 import json

@@ -21,8 +21,7 @@ from transformers import (
     BertConfig, BertForMaskedLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM,
     GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM,
     Olmo2Config, Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
-    Qwen3MoeConfig, Qwen3MoeForCausalLM,
-    SmolLM3Config, SmolLM3ForCausalLM, T5Config, T5ForConditionalGeneration,
+    Qwen3MoeConfig, Qwen3MoeForCausalLM, SmolLM3Config, SmolLM3ForCausalLM, T5Config, T5ForConditionalGeneration,
 )
 
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "tests/fixtures/hugging_face"

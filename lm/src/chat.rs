@@ -1,5 +1,5 @@
-//! Conversations with published models that were trained to answer: what is said is written by the model's own template, and the model
-//! continues it.
+//! Conversations with published models that were trained to answer: the model's own chat template writes a conversation as one text, and the
+//! model continues it.
 //!
 //! ```no_run
 //! use kernfusion::compile::Target;
@@ -31,7 +31,7 @@ impl Conversation {
     /// A conversation with a published model, in which nothing has been said. Its matrices are kept as [`Target::weights`] says.
     ///
     /// # Errors
-    /// As [`Generator::from_published`]; if the model has no template.
+    /// As [`Generator::from_published`]; if the model has no chat template.
     pub fn new(model: &Published, target: &Target) -> Result<Self> {
         let template = model.chat_template()?;
         let generator = Generator::from_published(model, target)?;
@@ -43,17 +43,18 @@ impl Conversation {
         &self.messages
     }
 
-    /// Says to the model what it is to be. Where the conversation has begun, it begins anew.
+    /// Starts over with a system message: instructions that come before the conversation.
     pub fn begin(&mut self, system: &str) {
         self.messages = vec![Message::new(Role::System, system)];
     }
 
-    /// Says something to the model and returns its answer of at most `tokens` tokens; `each` sees each one as it comes.
+    /// Adds a message of the user and returns the model's answer of at most `tokens` tokens; `each` sees each one as it comes.
     ///
-    /// What model and person have said is read once, as far as the template writes it as before.
+    /// Of what the template writes, the model reads only what differs from its last reading.
     ///
     /// # Errors
-    /// If the template refuses the message, the model does not see so much, or its numbers have overflowed. Then nothing was said.
+    /// If the template refuses the message, the conversation is longer than the model's context, or its numbers have overflowed. The
+    /// message is not part of the conversation then.
     pub fn say(
         &mut self,
         message: &str,
@@ -75,14 +76,9 @@ impl Conversation {
         let text = self.template.render(&self.messages)?;
         let read = self.generator.tokenizer().encode_unmarked(&text)?;
         if read.len() >= self.context {
-            let reason = format!(
-                "the conversation has {} tokens by now, and the model sees {}",
-                read.len(),
-                self.context
-            );
-            return Err(Error::Configuration(reason));
+            return Err(Error::LongConversation { tokens: read.len(), context: self.context });
         }
-        self.generator.go_on(&read, tokens, sampler, each)
+        self.generator.generate_after(&read, tokens, sampler, each)
     }
 }
 
@@ -114,7 +110,7 @@ mod tests {
     fn expected(model: &Published, text: &str, tokens: usize) -> String {
         let mut generator = Generator::from_published(model, &target()).unwrap();
         let read = model.tokenizer().unwrap().encode_unmarked(text).unwrap();
-        generator.go_on(&read, tokens, &sampler(), &mut |_| {}).unwrap()
+        generator.generate_after(&read, tokens, &sampler(), &mut |_| {}).unwrap()
     }
 
     fn sampler() -> Sampler {
@@ -155,7 +151,7 @@ mod tests {
         let context = model.config().context();
         let error =
             conversation.say(&"x".repeat(context), 2, &sampler(), &mut |_| {}).unwrap_err().to_string();
-        assert!(error.contains(&format!("the model sees {context}")), "{error}");
+        assert!(error.contains(&format!("the model sees {context}: begin a new one")), "{error}");
         assert_eq!(conversation.messages(), said);
         conversation.say("cd", 2, &sampler(), &mut |_| {}).unwrap();
     }

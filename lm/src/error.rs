@@ -56,6 +56,14 @@ pub enum Error {
         /// What the operating system said.
         cause: std::io::Error,
     },
+    /// A conversation that the model cannot read whole: see [`Conversation`](crate::chat::Conversation).
+    #[error("the conversation has {tokens} tokens, and the model sees {context}: begin a new one")]
+    LongConversation {
+        /// Tokens of what has been said, with the last message.
+        tokens: usize,
+        /// Tokens that the model can read.
+        context: usize,
+    },
     /// The watcher of a run cannot go on: see [`Watcher`](crate::train::Watcher).
     #[error(transparent)]
     Watcher(Box<dyn std::error::Error + Send + Sync>),

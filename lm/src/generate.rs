@@ -119,7 +119,7 @@ impl Generator {
         Ok(logits)
     }
 
-    /// What the model's tokens are.
+    /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
@@ -146,15 +146,15 @@ impl Generator {
     ) -> Result<String> {
         let prompt = self.tokens(prompt)?;
         self.reader.restart();
-        self.go_on(&prompt, tokens, sampler, each)
+        self.generate_after(&prompt, tokens, sampler, each)
     }
 
-    /// As [`Generator::generate`], behind tokens, of which there is at least one. What they have in common with what was read last is
-    /// not read again.
+    /// As [`Generator::generate`], after tokens, of which there is at least one. Those at the beginning that were read last are not
+    /// read again.
     ///
     /// # Errors
     /// As [`Generator::next_logits`].
-    pub fn go_on(
+    pub fn generate_after(
         &mut self,
         prompt: &[i32],
         tokens: usize,

@@ -6,7 +6,7 @@ pub(crate) mod imported;
 pub(crate) mod machine;
 pub(crate) mod model;
 pub(crate) mod objective;
-pub(crate) mod picks;
+pub(crate) mod sampling;
 pub(crate) mod screen;
 pub(crate) mod source;
 pub(crate) mod subject;

@@ -257,6 +257,25 @@ impl WeightsArgs {
     }
 }
 
+/// How a trained model is executed.
+#[derive(clap::Args)]
+pub(crate) struct ExecutionArgs {
+    /// How the model is executed
+    #[arg(long, value_name = "MODE", default_value = "compiled")]
+    mode: Mode,
+    #[command(flatten)]
+    pub(crate) weights: WeightsArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+impl ExecutionArgs {
+    /// What to compile for.
+    pub(crate) fn target(&self) -> std::result::Result<Target, CliError> {
+        Ok(self.weights.of(self.target.target(self.mode)?))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum WeightsArg {
     F32,

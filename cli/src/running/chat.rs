@@ -2,11 +2,10 @@
 
 use crate::Outcome;
 use crate::common::error::CliError;
-use crate::common::model::{TargetArgs, WeightsArgs};
-use crate::common::picks::PickArgs;
+use crate::common::model::ExecutionArgs;
+use crate::common::sampling::SamplingArgs;
 use crate::common::screen::Screen;
 use crate::common::source::published;
-use kernfusion::compile::Mode;
 use kernfusion_lm::chat::Conversation;
 use kernfusion_lm::sample::Sampler;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -15,19 +14,19 @@ use std::process::ExitCode;
 
 /// Talk with a model that was trained to answer
 ///
-/// Each line of standard input is a message, and the model answers it; the end of input ends the conversation. The model's own template
-/// says how messages are written for it.
+/// Each line of standard input is a message, and the model answers it; the end of input ends the conversation. The model's own chat
+/// template says how messages are written for it.
 ///
-/// The same messages, settings and seed give the same answers, but where a template asks for the date.
+/// The same messages, settings and seed give the same answers, unless the template asks for the date.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kernfusion chat --model Qwen3-0.6B --weights int8
   kernfusion chat --model Qwen3-0.6B --message \"What is a compiler?\" --tokens 500")]
 pub(crate) struct Args {
-    /// Directory of a model in the layout of Hugging Face, with its template of conversations
+    /// Directory of a model in the layout of Hugging Face, with its chat template
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// What the model is to be, before everything that is said
+    /// System message: instructions that come before the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// A message, in place of standard input; may be given several times, one after another
@@ -37,19 +36,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     tokens: usize,
     #[command(flatten)]
-    picks: PickArgs,
-    /// How the model is executed
-    #[arg(long, value_name = "MODE", default_value = "compiled")]
-    mode: Mode,
+    sampling: SamplingArgs,
     #[command(flatten)]
-    weights: WeightsArgs,
-    #[command(flatten)]
-    target: TargetArgs,
+    execution: ExecutionArgs,
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let sampler = args.picks.sampler()?;
-    let target = args.weights.of(args.target.target(args.mode)?);
+    let sampler = args.sampling.sampler()?;
+    let target = args.execution.target()?;
     let model = published(&args.model)?;
     let mut conversation = Conversation::new(&model, &target)?;
     if let Some(system) = &args.system {

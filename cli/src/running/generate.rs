@@ -2,11 +2,10 @@
 
 use crate::Outcome;
 use crate::common::error::{CliError, in_file, read_text};
-use crate::common::model::{TargetArgs, WeightsArgs};
-use crate::common::picks::PickArgs;
+use crate::common::model::ExecutionArgs;
+use crate::common::sampling::SamplingArgs;
 use crate::common::screen::Screen;
 use crate::common::source::{Source, SourceArgs};
-use kernfusion::compile::Mode;
 use kernfusion::models::ModelConfig;
 use kernfusion_lm::fill::{Filler, GAP};
 use kernfusion_lm::generate::{Ending, Generator};
@@ -47,22 +46,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 300)]
     tokens: usize,
     #[command(flatten)]
-    picks: PickArgs,
+    sampling: SamplingArgs,
     /// Hypotheses that an encoder-decoder keeps; 1: always the likeliest token
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     beams: u16,
-    /// How the model is executed
-    #[arg(long, value_name = "MODE", default_value = "compiled")]
-    mode: Mode,
     #[command(flatten)]
-    weights: WeightsArgs,
-    #[command(flatten)]
-    target: TargetArgs,
+    execution: ExecutionArgs,
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let sampler = args.picks.sampler()?;
-    let target = args.weights.of(args.target.target(args.mode)?);
+    let sampler = args.sampling.sampler()?;
+    let target = args.execution.target()?;
     let source = args.source.open()?;
     let config = source.config().map_err(|error| in_file(args.source.path(), error))?;
     let named = |error| in_file(args.source.path(), error);
@@ -70,7 +64,7 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     if !continues && (args.prompts.is_some() || !args.stop.is_empty()) {
         return Err(CliError::Usage("--prompts and --stop are for models that continue a text".into()));
     }
-    if args.weights.is_given() && !matches!(config, ModelConfig::Gpt(_)) {
+    if args.execution.weights.is_given() && !matches!(config, ModelConfig::Gpt(_)) {
         return Err(CliError::Usage("--weights is for decoders".into()));
     }
     let prompts = prompts(&args)?;

@@ -3,10 +3,9 @@
 use crate::Outcome;
 use crate::common::destination::write_derived;
 use crate::common::error::{CliError, in_file};
-use crate::common::model::{TargetArgs, WeightsArgs};
+use crate::common::model::ExecutionArgs;
 use crate::common::screen::Screen;
 use crate::common::source::{Source, SourceArgs};
-use kernfusion::compile::Mode;
 use kernfusion_lm::score::{Score, TextScorer};
 use serde_json::json;
 use std::path::PathBuf;
@@ -32,17 +31,12 @@ pub(crate) struct Args {
     /// Write all figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// How the model is executed
-    #[arg(long, value_name = "MODE", default_value = "compiled")]
-    mode: Mode,
     #[command(flatten)]
-    weights: WeightsArgs,
-    #[command(flatten)]
-    target: TargetArgs,
+    execution: ExecutionArgs,
 }
 
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
-    let target = args.weights.of(args.target.target(args.mode)?);
+    let target = args.execution.target()?;
     let scorer = match args.source.open()? {
         Source::Checkpoint(checkpoint) => TextScorer::from_checkpoint(*checkpoint, &target),
         Source::Published(model) => TextScorer::from_published(&model, &target),

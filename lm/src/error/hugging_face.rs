@@ -52,8 +52,8 @@ pub enum HuggingFaceError {
         /// The folder.
         directory: PathBuf,
     },
-    /// What is asked for needs a template of conversations.
-    #[error("{} has no chat_template.jinja, and no chat_template in its tokenizer_config.json: the model was not made to answer, only to continue a text", directory.display())]
+    /// What is asked for needs a chat template.
+    #[error("{} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): the model can only continue a text", directory.display())]
     NoChatTemplate {
         /// The folder.
         directory: PathBuf,

@@ -1,5 +1,5 @@
-//! How a conversation is written for a model that was trained to answer: by its template, a text in the language Jinja, in
-//! `chat_template.jinja` or in the field `chat_template` of `tokenizer_config.json`. It sees what it sees in transformers: the messages,
+//! Chat templates: how a conversation is written as one text for a model that was trained to answer. A template is a text in the language
+//! Jinja, in `chat_template.jinja` or in the field `chat_template` of `tokenizer_config.json`. It sees what it sees in transformers: the messages,
 //! the tokenizer's special tokens by name, that an answer comes next, and that there are no tools and no documents.
 
 use crate::error::HuggingFaceError;
@@ -15,11 +15,11 @@ const SETTINGS: &str = "tokenizer_config.json";
 /// The name of the template, where there are several.
 const DEFAULT: &str = "default";
 
-/// Who says something.
+/// Who wrote a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Whoever says what the model is to be.
+    /// Instructions that come before the conversation.
     System,
     /// A person.
     User,
@@ -27,12 +27,12 @@ pub enum Role {
     Assistant,
 }
 
-/// What somebody says.
+/// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who says it.
+    /// Who wrote it.
     pub role: Role,
-    /// What is said.
+    /// Its text.
     pub content: String,
 }
 
@@ -118,7 +118,7 @@ impl ChatTemplate {
             jiff::fmt::strtime::format(&format, &jiff::Zoned::now())
                 .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
         });
-        let added = environment.add_template_owned(DEFAULT, without_marks_of_answers(text));
+        let added = environment.add_template_owned(DEFAULT, without_generation_blocks(text));
         if let Err(error) = added {
             let reason = format!("line {}: {}", error.line().unwrap_or(1), reason(&error));
             return Err(HuggingFaceError::Content { path, reason });
@@ -129,7 +129,7 @@ impl ChatTemplate {
     /// A conversation as one text, which the model's answer follows.
     ///
     /// # Errors
-    /// If the template refuses it, as some do with two messages of the same side in a row.
+    /// If the template refuses it, as some refuse two messages of the same role in a row.
     pub fn render(&self, messages: &[Message]) -> Result<String, HuggingFaceError> {
         let none = Value::from(());
         let conversation = context! {
@@ -171,9 +171,9 @@ fn special_tokens(settings: &BTreeMap<String, serde_json::Value>) -> BTreeMap<St
     tokens.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect()
 }
 
-/// A template in which the blocks `generation`, which say what of a text is the model's own and are unknown outside of transformers,
-/// are blocks that are always there.
-fn without_marks_of_answers(template: &str) -> String {
+/// A template without blocks `generation`, which only transformers knows: they mark what the model wrote, and become blocks that are
+/// always rendered.
+fn without_generation_blocks(template: &str) -> String {
     let mut parts = template.split("{%");
     let mut written = parts.next().unwrap_or_default().to_string();
     for part in parts {

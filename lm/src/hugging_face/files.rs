@@ -34,14 +34,13 @@ struct Stored {
 }
 
 impl Stored {
-    /// The tensor under its name, or its halves under theirs. One that cannot be halved stays, and is found to be of no use later.
+    /// The tensor under its name, or its halves under theirs. One with an odd number of rows stays whole, and is listed as unexpected later.
     fn taken_apart(self, name: String, halves: &[(&str, [&str; 2])]) -> Vec<(String, Stored)> {
-        let divided = halves.iter().find(|(end, _)| name.ends_with(end));
+        let divided = halves.iter().find_map(|(end, names)| Some((name.strip_suffix(end)?, names)));
         let rows = self.shape.first().filter(|rows| rows.is_multiple_of(2));
-        let (Some((end, names)), Some(rows)) = (divided, rows) else { return vec![(name, self)] };
+        let (Some((before, names)), Some(rows)) = (divided, rows) else { return vec![(name, self)] };
         let shape = [&[rows / 2], &self.shape[1..]].concat();
         let middle = self.bytes.start + self.bytes.len() / 2;
-        let before = name.strip_suffix(end).unwrap_or_default();
         let half = |(name, bytes): (&&str, Range<usize>)| {
             let stored = Stored { file: self.file, dtype: self.dtype, shape: shape.clone(), bytes };
             (format!("{before}{name}"), stored)

@@ -120,10 +120,10 @@ impl Published {
             .ok_or_else(|| HuggingFaceError::NoTokenizer { directory: self.directory.clone() })
     }
 
-    /// How conversations are written for the model.
+    /// The model's chat template.
     ///
     /// # Errors
-    /// If the folder has no template, or one that cannot be understood.
+    /// If the folder has none, or one that cannot be understood.
     pub fn chat_template(&self) -> std::result::Result<ChatTemplate, HuggingFaceError> {
         let found = ChatTemplate::read(&self.directory)?;
         found.ok_or_else(|| HuggingFaceError::NoChatTemplate { directory: self.directory.clone() })

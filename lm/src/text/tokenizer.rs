@@ -127,7 +127,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text that has its marks, as a model's own template writes them.
+    /// The ids of a text to which no marks are added, since a chat template has written them.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].

@@ -103,10 +103,10 @@ impl Lines {
 /// The kernels of one instruction set, by rows: for lines of B of `f32`, of `bf16`, of `i8` and (dot products alone) of half bytes.
 pub(super) struct Gemv {
     pub dot: [[Dot; DOT_ROWS]; 4],
-    /// For lines and rows of bf16, in [words of two](super::pairs), where that is an instruction.
+    /// For lines and rows of bf16 in [words of two](super::pairs), where the processor multiplies these.
     pub pairs: Option<[Dot; DOT_ROWS]>,
     pub unpack: Unpack,
-    /// Puts a row of so many values into the order in which it is multiplied with half bytes.
+    /// `(row, count)`: reorders a row of A to match the order of half bytes.
     pub arrange: unsafe fn(*mut f32, usize),
     pub axpy: [[Axpy; AXPY_ROWS]; 3],
 }
@@ -422,7 +422,8 @@ unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
 
 /// What lines of B hold.
 pub(super) trait Line {
-    type Stored: Copy + Default;
+    /// What a lane is loaded from.
+    type Stored: Stored;
     /// Whether values are unpacked, and scaled by groups.
     const IS_PACKED: bool = false;
     /// Bytes of a line of `count` values.
@@ -453,12 +454,22 @@ pub(super) trait Line {
     unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
         L::fma(row, line, sum)
     }
+}
+
+/// Values as lines of B store them, which are widened in registers.
+pub(super) trait Stored: Copy + Default {
     /// As many values as there are lanes.
-    unsafe fn load<L: Lanes>(source: *const Self::Stored) -> L;
+    ///
+    /// # Safety
+    /// The instruction set is there, and so many values at `source`.
+    unsafe fn load<L: Lanes>(source: *const Self) -> L;
     /// The first `count` values, fewer than lanes; the others are zero.
+    ///
+    /// # Safety
+    /// The instruction set is there, and `count` values at `source`.
     #[inline(always)]
-    unsafe fn load_first<L: Lanes>(source: *const Self::Stored, count: usize) -> L {
-        let mut padded = [Self::Stored::default(); 16];
+    unsafe fn load_first<L: Lanes>(source: *const Self, count: usize) -> L {
+        let mut padded = [Self::default(); 16];
         // SAFETY: only the first `count` values are read; there are as many places as lanes.
         unsafe {
             for (i, place) in padded.iter_mut().enumerate().take(count) {
@@ -469,8 +480,7 @@ pub(super) trait Line {
     }
 }
 
-impl Line for F32 {
-    type Stored = f32;
+impl Stored for f32 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(source: *const f32) -> L {
         // SAFETY: the caller's contract.
@@ -483,8 +493,8 @@ impl Line for F32 {
     }
 }
 
-impl Line for Bf16 {
-    type Stored = u16;
+/// Numbers of `bf16`.
+impl Stored for u16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(source: *const u16) -> L {
         // SAFETY: the caller's contract.
@@ -492,13 +502,24 @@ impl Line for Bf16 {
     }
 }
 
-impl Line for Byte {
-    type Stored = i8;
+impl Stored for i8 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(source: *const i8) -> L {
         // SAFETY: the caller's contract.
         unsafe { L::widen_bytes(source) }
     }
+}
+
+impl Line for F32 {
+    type Stored = f32;
+}
+
+impl Line for Bf16 {
+    type Stored = u16;
+}
+
+impl Line for Byte {
+    type Stored = i8;
 }
 
 /// Values of a line of B, from one of them on.
@@ -510,7 +531,7 @@ unsafe fn at<L: Lanes, B: Line + ?Sized>(line: *const u8, first: usize, lanes: u
     // SAFETY: the caller's contract.
     unsafe {
         let source = line.cast::<B::Stored>().add(first);
-        if lanes == L::LANES { B::load(source) } else { B::load_first(source, lanes) }
+        if lanes == L::LANES { B::Stored::load(source) } else { B::Stored::load_first(source, lanes) }
     }
 }
 

@@ -54,25 +54,14 @@ pub(super) unsafe fn unpack<L: Lanes>(values: *const u8, scales: *const u8, coun
     unsafe {
         for group in 0..count / GROUP {
             for at in (0..GROUP).step_by(L::LANES) {
-                line::<L>(Start { values, scales }, group, at).store(out.add(group * GROUP + at));
+                let values = values.add(group * GROUP / 2 + at % (GROUP / 2));
+                let scale = L::splat_bf16(scales.cast::<u16>().add(group));
+                let numbers = match at < GROUP / 2 {
+                    true => L::half_bytes::<false>(values, scale),
+                    false => L::half_bytes::<true>(values, scale),
+                };
+                numbers.store(out.add(group * GROUP + at));
             }
-        }
-    }
-}
-
-/// The values of a line from number `at` of a group on.
-///
-/// # Safety
-/// The instruction set is there, and the line has the group.
-#[inline(always)]
-unsafe fn line<L: Lanes>(line: Start, group: usize, at: usize) -> L {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let values = line.values.add(group * GROUP / 2 + at % (GROUP / 2));
-        let scale = L::splat_bf16(line.scales.cast::<u16>().add(group));
-        match at < GROUP / 2 {
-            true => L::half_bytes::<false>(values, scale),
-            false => L::half_bytes::<true>(values, scale),
         }
     }
 }
@@ -88,7 +77,7 @@ const LINE_OF_SCALES: usize = CACHE_LINE / SCALE * GROUP / 2;
 /// What every width's blocks divide.
 pub(super) const WIDEST_BLOCK: usize = block(16);
 
-/// Puts a row of A into the order in which half bytes are unpacked, with zeros behind it up to a whole block.
+/// Reorders a row of A to match the order in which half bytes are unpacked, and fills its last block with zeros.
 ///
 /// A register of a line has whole groups, four lanes each. Half byte N of its lanes is a register, and meets a register of the row.
 ///
@@ -119,16 +108,13 @@ pub(super) unsafe fn arrange<L: Lanes>(row: *mut f32, count: usize) {
 pub(super) struct HalfByte;
 
 impl Line for HalfByte {
-    type Stored = u8;
+    /// Words of eight.
+    type Stored = f32;
     const IS_PACKED: bool = true;
 
     #[inline(always)]
     fn bytes(count: usize) -> usize {
         count / 2
-    }
-
-    unsafe fn load<L: Lanes>(_: *const u8) -> L {
-        unreachable!("half bytes are unpacked with their scales")
     }
 
     /// Rows of A are [arranged](arrange).

@@ -720,7 +720,7 @@ mod x86 {
         uses_tiles: true,
         tile: tiles::bf16,
         half: None,
-        // What is emulated elsewhere.
+        // The emulation, which must have the same bits, has no products of pairs.
         gemv: &avx512::GEMV,
         ..AVX512_BF16
     };

@@ -11,16 +11,6 @@ pub(super) struct Pair;
 impl Line for Pair {
     type Stored = f32;
     #[inline(always)]
-    unsafe fn load<L: Lanes>(source: *const f32) -> L {
-        // SAFETY: the caller's contract.
-        unsafe { L::load(source) }
-    }
-    #[inline(always)]
-    unsafe fn load_first<L: Lanes>(source: *const f32, count: usize) -> L {
-        // SAFETY: the caller's contract.
-        unsafe { L::load_first(source, count) }
-    }
-    #[inline(always)]
     unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
         // SAFETY: the caller's contract.
         unsafe { L::add_pairs(row, line, sum) }

@@ -1,11 +1,11 @@
-//! How the next token is picked.
+//! Flags of sampling: how the next token is picked.
 
 use crate::common::error::CliError;
 use kernfusion_lm::sample::Sampler;
 
 /// Which tokens may be picked, and how boldly.
 #[derive(clap::Args)]
-pub(crate) struct PickArgs {
+pub(crate) struct SamplingArgs {
     /// Pick among the K likeliest only; 1: always the likeliest
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
@@ -20,8 +20,8 @@ pub(crate) struct PickArgs {
     seed: u64,
 }
 
-impl PickArgs {
-    /// What picks like this.
+impl SamplingArgs {
+    /// The sampler of these flags.
     pub(crate) fn sampler(&self) -> Result<Sampler, CliError> {
         let sampler = Sampler::new(self.temperature, self.top_k, self.top_p, self.seed);
         Ok(sampler.map_err(kernfusion_lm::Error::from)?)
