@@ -10,12 +10,12 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::reduces;
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
-    Contraction, Direction, Domain, Form, Index, InstrKind, Kernel, Region, Scalar, Store,
+    Contraction, Direction, Domain, Form, Index, Instr, InstrKind, Kernel, Region, Scalar, Store,
 };
 use kernfusion_runtime::chain::{
-    Along, Band, ChainConsumer, ChainProduct, ChainStep, Destination, Placed, stride,
+    Along, Band, Block, ChainConsumer, ChainProduct, ChainStep, Destination, Placed,
 };
-use kernfusion_runtime::gemm::{self, Operand};
+use kernfusion_runtime::gemm::{self, Element, Operand, Precision};
 
 /// With this many matrices or more, each is one thread's.
 const OWN_MATRICES: usize = 8;
@@ -31,10 +31,9 @@ struct InBlocks {
     stores: Vec<Store>,
     /// Conditions that hold left of the band's upper edge.
     inside: Vec<Scalar>,
-    /// For each consumer its value as `f32`, and the block that takes it.
+    /// For each consumer its value as the elements of the block that takes it, and which block that is.
     values: Vec<(Scalar, usize)>,
-    /// The slots of all blocks.
-    blocks: Vec<usize>,
+    blocks: Vec<Block>,
 }
 
 /// Whether a chain may have products of a dtype: blocks of entries are `f32`.
@@ -66,27 +65,32 @@ impl Lowering<'_> {
             let block = products.len();
             products.push(ChainProduct { precision, k: product.k.iter().product(), a, b, block });
         }
-        let InBlocks { region, stores, inside, values, blocks } = self.in_blocks(kernel, contraction);
         let mut consumers = vec![];
-        for (consumer, &(_, block)) in contraction.consumers.iter().zip(&values) {
-            consumers.push(self.consumer(kernel, consumer, block)?);
+        for consumer in &contraction.consumers {
+            consumers.push(self.consumer(kernel, consumer)?);
+        }
+        let precisions: Vec<_> = consumers.iter().map(|consumer| consumer.precision).collect();
+        let InBlocks { region, stores, inside, values, blocks } =
+            self.in_blocks(kernel, contraction, &precisions);
+        for (consumer, &(_, block)) in consumers.iter_mut().zip(&values) {
+            consumer.block = block;
         }
         let form = Form::Contraction(Contraction { inside, ..Contraction::default() });
         let chained = Kernel { region, form, stores, ..kernel.clone() };
-        let writes = contraction.consumers.iter().zip(&values).map(|(_, &(value, block))| (value, block));
-        let (function, scratch) = self.rows_of_block(&chained, writes.collect(), &blocks)?;
+        let (function, scratch) = self.rows_of_block(&chained, &values, &blocks)?;
         let [batch, rows, columns] =
             [domain.outer_axes(), domain.row_axes(), domain.column_axes()].map(|axes| domain.extent(axes));
         let own = batch >= OWN_MATRICES;
+        let row_bytes = blocks.iter().map(|block| block.row_bytes(columns)).sum();
         let mut height = match own {
-            true => self.own_height(contraction.band.is_some(), (rows, columns), &products, blocks.len()),
-            false => (SHARED_SCRATCH / (stride(columns) * 4 * blocks.len()) / 32 * 32).clamp(32, 512),
+            true => self.own_height(contraction.band.is_some(), rows, &products, row_bytes),
+            false => (SHARED_SCRATCH / row_bytes / 32 * 32).clamp(32, 512),
         };
         height = height.min(rows).max(1);
         if !own {
             let buffers = self.buffers();
-            for &slot in &blocks {
-                self.program.temporaries[slot - buffers] = height * stride(columns) * 4;
+            for block in &blocks {
+                self.program.temporaries[block.slot - buffers] = height * block.row_bytes(columns);
             }
             for consumer in &consumers {
                 let rows = consumer.rows_aside(height, columns);
@@ -119,71 +123,64 @@ impl Lowering<'_> {
         self.facts.dtypes.len() - self.program.temporaries.len()
     }
 
-    /// Rows of a block of one thread: a multiple of the register tile's.
-    fn own_height(
-        &self,
-        banded: bool,
-        (rows, columns): (usize, usize),
-        products: &[ChainProduct],
-        blocks: usize,
-    ) -> usize {
+    /// Rows of a block of one thread: a multiple of the register tile's. A row of all blocks has so many bytes.
+    fn own_height(&self, banded: bool, rows: usize, products: &[ChainProduct], row_bytes: usize) -> usize {
         let unit = products.iter().map(|product| gemm::register_rows(self.isa, product.precision)).max();
         let unit = unit.expect("a chain has products");
         let whole = |rows: usize| rows / unit * unit;
-        let fitting = whole((OWN_SCRATCH / (stride(columns) * 4 * blocks)).clamp(unit, 128));
+        let fitting = whole((OWN_SCRATCH / row_bytes).clamp(unit, 128));
         // Without a band larger blocks only save packing; with one, smaller blocks skip more.
         if banded { fitting.min(whole(MOST_ROWS.max(rows / 16))).max(unit) } else { fitting }
     }
 
-    /// The region with products loaded from blocks.
-    fn in_blocks(&mut self, kernel: &Kernel, contraction: &Contraction) -> InBlocks {
+    /// The region with products loaded from blocks; consumers multiply with these precisions.
+    fn in_blocks(&mut self, kernel: &Kernel, contraction: &Contraction, precisions: &[Precision]) -> InBlocks {
         let mut rest = kernel.clone();
         let mut blocks = vec![];
         let domain = &kernel.domain;
         for number in 0..contraction.products.len() {
-            let slot = self.block();
-            blocks.push(slot);
-            super::contraction::replace_producer(&mut rest, number, slot, DType::F32, block_index(domain));
+            let block = self.block(Element::F32);
+            blocks.push(block);
+            let index = block_index(domain, block);
+            super::contraction::replace_producer(&mut rest, number, block.slot, DType::F32, index);
         }
         let moved = rest.consumers().iter().map(|consumer| consumer.value).collect::<Vec<_>>();
         let Form::Contraction(chained) = &rest.form else { unreachable!("a chain is a contraction") };
         let inside = chained.inside.clone();
         let (mut region, stores) = (rest.region, rest.stores);
         let mut values: Vec<(Scalar, usize)> = vec![];
-        let mut of: Vec<Scalar> = vec![];
-        for value in moved {
-            let instr = region.instr(value).clone();
-            // The runtime rounds to bf16 itself.
-            let lanes = match instr.kind {
-                InstrKind::Cast(x) if region.instr(x).dtype == DType::F32 => x,
-                _ if instr.dtype == DType::F32 => value,
-                _ => region.push(InstrKind::Cast(value), DType::F32),
+        // Values of `f32` take the place of entries.
+        let mut free = 0..blocks.len();
+        for (value, precision) in moved.into_iter().zip(precisions) {
+            let element = if *precision == Precision::Bf16 { gemm::packed_bf16(self.isa) } else { Element::F32 };
+            let value = match element {
+                Element::F32 => widened(&mut region, value),
+                _ => value,
             };
-            let block = of.iter().position(|&known| known == lanes).unwrap_or_else(|| {
-                of.push(lanes);
-                of.len() - 1
+            let known = values.iter().find(|(known, _)| *known == value).map(|&(_, block)| block);
+            let taken = || if element == Element::F32 { free.next() } else { None };
+            let block = known.or_else(taken).unwrap_or_else(|| {
+                blocks.push(self.block(element));
+                blocks.len() - 1
             });
-            if block >= blocks.len() {
-                let slot = self.block();
-                blocks.push(slot);
-            }
-            values.push((lanes, block));
+            values.push((value, block));
         }
         InBlocks { region, stores, inside, values, blocks }
     }
 
-    /// A slot for a block; its rows are read before they are written again.
-    fn block(&mut self) -> usize {
-        let slot = self.temporary(DType::F32, 0);
+    /// A block; its rows are read before they are written again.
+    fn block(&mut self, element: Element) -> Block {
+        let dtype = if element == Element::Bf16 { DType::BF16 } else { DType::F32 };
+        let slot = self.temporary(dtype, 0);
         self.facts.clobbered[slot] = true;
-        slot
+        Block { slot, element }
     }
 
+    /// A consumer; which block has its value is not known yet.
     fn consumer(
         &mut self,
         kernel: &Kernel,
         consumer: &kernfusion_ir::kernel::Consumer,
-        block: usize,
     ) -> Result<ChainConsumer, CodegenError> {
         let domain = &kernel.domain;
         let dtype = kernel.region.instr(consumer.value).dtype;
@@ -216,7 +213,7 @@ impl Lowering<'_> {
                 Direction::Columns => Along::Columns,
                 Direction::Rows => Along::Rows,
             },
-            block,
+            block: 0,
             with,
             p: consumer.p.iter().product(),
             out,
@@ -227,8 +224,8 @@ impl Lowering<'_> {
     fn rows_of_block(
         &mut self,
         kernel: &Kernel,
-        values: Vec<(Scalar, usize)>,
-        blocks: &[usize],
+        values: &[(Scalar, usize)],
+        blocks: &[Block],
     ) -> Result<(usize, (usize, usize)), CodegenError> {
         let domain = &kernel.domain;
         let mut written = vec![];
@@ -238,13 +235,14 @@ impl Lowering<'_> {
         };
         let mut kernel = Kernel { form: Form::Reduce, ..kernel.clone() };
         // Values travel as stores, so that regrouping the axes moves their index maps, too.
-        for (value, block) in values {
+        for &(value, block) in values {
             if !written.contains(&block) {
                 written.push(block);
+                let block = blocks[block];
                 kernel.stores.push(Store {
                     value,
-                    buffer: kernfusion_ir::kernel::BufferId(blocks[block] as u32),
-                    index: block_index(domain),
+                    buffer: kernfusion_ir::kernel::BufferId(block.slot as u32),
+                    index: block_index(domain, block),
                     mode: kernfusion_ir::kernel::StoreMode::Set,
                 });
             }
@@ -270,15 +268,26 @@ impl Lowering<'_> {
     }
 }
 
+/// A value as `f32`; a conversion that is there already is used again.
+fn widened(region: &mut Region, value: Scalar) -> Scalar {
+    if region.instr(value).dtype == DType::F32 {
+        return value;
+    }
+    let cast = InstrKind::Cast(value);
+    let is_it = |instr: &Instr| instr.kind == cast && instr.dtype == DType::F32;
+    let known = region.instrs.iter().position(is_it).map(|at| Scalar(at as u32));
+    known.unwrap_or_else(|| region.push(cast, DType::F32))
+}
+
 /// A place in a block: the block's pointer stands where row 0 of the matrix would be.
-fn block_index(domain: &Domain) -> Index {
+fn block_index(domain: &Domain, block: Block) -> Index {
     let mut index = Index::constant(domain.axes.len(), 0);
     let mut next = 1;
     for axis in domain.column_axes().rev() {
         index.strides[axis] = next;
         next *= domain.axes[axis] as i64;
     }
-    let mut next = stride(next as usize) as i64;
+    let mut next = block.stride(next as usize) as i64;
     for axis in domain.row_axes().rev() {
         index.strides[axis] = next;
         next *= domain.axes[axis] as i64;

@@ -18,14 +18,14 @@ mod run;
 
 pub(crate) use run::Scratch;
 
-use crate::gemm::single_thread::packed_stride;
+use crate::gemm::single_thread::{ALIGN, packed_stride};
 use crate::gemm::{Axis, Element, Operand, Precision};
 use crate::isa::Isa;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Row stride of scratch beyond the columns, so that rows fall into different cache sets.
-const PAD: usize = 16;
+/// Bytes of a row of scratch beyond the columns, so that rows fall into different cache sets.
+const PAD: usize = 64;
 
 /// A chain as a step of a program.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,12 +48,34 @@ pub struct ChainStep {
     pub function: usize,
     /// The slot that points to the row program's scratch rows.
     pub scratch: usize,
-    /// Slots of the block's entries and values.
-    pub blocks: Vec<usize>,
+    /// What holds a block's entries and values.
+    pub blocks: Vec<Block>,
     /// Rows of a block.
     pub height: usize,
     /// Whether each matrix is one thread's.
     pub own: bool,
+}
+
+/// Scratch for the entries of a product, or for values, in a block of rows.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Block {
+    /// The slot that points to it.
+    pub slot: usize,
+    /// `F32`, or for values what [products read](crate::gemm::packed_bf16).
+    pub element: Element,
+}
+
+impl Block {
+    /// The distance between rows of so many columns, in elements: that of packed rows where it can be, so that consumers need not pack them.
+    pub fn stride(&self, columns: usize) -> usize {
+        let padded = || columns.next_multiple_of(ALIGN) + PAD / self.element.size();
+        packed_stride(columns, self.element).unwrap_or_else(padded)
+    }
+
+    /// The bytes from row to row.
+    pub fn row_bytes(&self, columns: usize) -> usize {
+        self.stride(columns) * self.element.size()
+    }
 }
 
 /// The columns around the diagonal that a row needs: from `row + lower` to `row + upper`.
@@ -170,15 +192,3 @@ impl ChainConsumer {
     }
 }
 
-impl ChainStep {
-    /// From row to row of a block, in elements.
-    fn stride(&self) -> usize {
-        stride(self.columns)
-    }
-}
-
-/// The distance between rows of a block of `columns` columns, in elements: that of packed rows where it can be, so that consumers need
-/// not pack them.
-pub fn stride(columns: usize) -> usize {
-    packed_stride(columns).unwrap_or(columns.next_multiple_of(16) + PAD)
-}

@@ -1,6 +1,6 @@
 //! Running a chain: by whole matrices, each on one thread, or by blocks of rows that all threads share.
 
-use super::{Along, ChainConsumer, ChainStep, Destination, Placed};
+use super::{Along, Block, ChainConsumer, ChainStep, Destination, Placed};
 use crate::functions::Functions;
 use crate::gemm::later::Later;
 use crate::gemm::single_thread::{ALIGN, LANES, Panels, Results, Room, SingleThread, Wedge};
@@ -104,8 +104,7 @@ impl ChainStep {
     }
 
     /// Runs the row program on these rows of a block, as many at a time as need the same columns of the block's, and sets the
-    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach. Values in the blocks of
-    /// the slots `rounded` are rounded to bf16 while they are near.
+    /// others to zero: consumers read what lies beyond the edges of the band as far as their tiles reach.
     ///
     /// # Safety
     /// The table is a thread's, and its blocks have these rows and columns.
@@ -116,7 +115,6 @@ impl ChainStep {
         batch: usize,
         mut rows: Range<usize>,
         columns: &Range<usize>,
-        rounded: &[usize],
     ) {
         let none = std::ptr::null_mut();
         let context = table.as_ptr().cast();
@@ -129,11 +127,15 @@ impl ChainStep {
             // SAFETY: the caller's contract.
             unsafe {
                 function(none, inside, alike.start, needed.start, count, needed.len(), batch, context);
-                for &slot in rounded {
-                    self.round(table[1 + slot].cast(), &alike, &needed);
-                }
-                for beyond in [columns.start..needed.start, needed.end..columns.end] {
-                    self.clear(table, &alike, &beyond);
+                for block in self.blocks_of_values() {
+                    // As far as whole steps of products reach where they read pairs as they lie.
+                    let end = match block.element {
+                        Element::Bf16 => columns.end.next_multiple_of(ALIGN),
+                        _ => columns.end,
+                    };
+                    for beyond in [columns.start..needed.start, needed.end..end] {
+                        self.clear(block, table[1 + block.slot], &alike, &beyond);
+                    }
                 }
             }
             rows.start = alike.end;
@@ -150,39 +152,23 @@ impl ChainStep {
         start..needed.end.max(start + 1).next_multiple_of(LANES).min(columns.end)
     }
 
-    /// Sets columns of all blocks to zero.
-    unsafe fn clear(&self, table: &[*mut u8], rows: &Range<usize>, columns: &Range<usize>) {
+    /// Sets columns of a block, which has row 0 at `start`, to zero.
+    unsafe fn clear(&self, block: &Block, start: *mut u8, rows: &Range<usize>, columns: &Range<usize>) {
         if columns.is_empty() {
             return;
         }
-        for &slot in &self.blocks {
-            let block = table[1 + slot].cast::<f32>();
-            for row in rows.clone() {
-                let start = block.wrapping_add(row * self.stride() + columns.start);
-                // SAFETY: the caller's contract.
-                unsafe { start.write_bytes(0, columns.len()) };
-            }
-        }
-    }
-
-    /// Rounds columns of a block to bf16.
-    unsafe fn round(&self, block: *mut f32, rows: &Range<usize>, columns: &Range<usize>) {
-        let local = self.local(Precision::Bf16);
+        let size = block.element.size();
         for row in rows.clone() {
-            let start = block.wrapping_add(row * self.stride() + columns.start);
+            let line = start.wrapping_add(row * block.row_bytes(self.columns) + columns.start * size);
             // SAFETY: the caller's contract.
-            unsafe { local.round(start, columns.len()) };
+            unsafe { line.write_bytes(0, columns.len() * size) };
         }
     }
 
-    /// The slots of blocks whose values every consumer would round to bf16 in words of `f32`. They are rounded once instead, and
-    /// are read as they lie.
-    fn rounded(&self) -> Vec<usize> {
-        let is_rounded = |&(number, _): &(usize, &usize)| {
-            let mut consumers = self.consumers.iter().filter(|consumer| consumer.block == number).peekable();
-            consumers.peek().is_some() && consumers.all(|consumer| self.local(consumer.precision).rounds())
-        };
-        self.blocks.iter().enumerate().filter(is_rounded).map(|(_, &slot)| slot).collect()
+    /// The blocks that consumers read, each once.
+    fn blocks_of_values(&self) -> impl Iterator<Item = &Block> {
+        let is_read = |number: usize| self.consumers.iter().any(|consumer| consumer.block == number);
+        self.blocks.iter().enumerate().filter(move |&(number, _)| is_read(number)).map(|(_, block)| block)
     }
 
     /// Length of a consumer's sums over a whole matrix.
@@ -199,13 +185,18 @@ impl ChainStep {
 
     /// Words that a thread needs for matrices of its own.
     fn own_words(&self) -> usize {
-        let blocks = self.blocks.len() * self.height * self.stride();
+        let blocks = self.blocks.iter().map(|block| self.block_words(block)).sum::<usize>();
         let products = self.products.iter().map(|p| self.local(p.precision).panel_words(self.columns, p.k));
         let consumers = self.consumers.iter().map(|c| {
             let panels = self.local(c.precision).panel_words(c.p, self.summed(c));
             panels + (self.rows_aside(c) * c.p).next_multiple_of(16)
         });
         blocks + products.chain(consumers).sum::<usize>() + SingleThread::SPACE
+    }
+
+    /// Words that a block takes.
+    fn block_words(&self, block: &Block) -> usize {
+        self.height * block.row_bytes(self.columns) / 4
     }
 
     fn local(&self, precision: Precision) -> SingleThread {
@@ -244,15 +235,13 @@ struct Own<'a> {
     table: Vec<*mut u8>,
     function: TileFn,
     /// The blocks of entries and values.
-    blocks: Vec<*mut f32>,
+    blocks: Vec<*mut u8>,
     /// Panels of each product and of each consumer.
     panels: Vec<Panels>,
     with: Vec<Panels>,
     /// Results of consumers that are not written as they are computed.
     aside: Vec<*mut f32>,
     room: Room,
-    /// The slots of blocks that hold numbers of bf16.
-    rounded: Vec<usize>,
     /// The factors of the next matrix.
     later: Later<'a>,
     /// How many tiles a matrix takes, about.
@@ -268,7 +257,7 @@ impl<'a> Own<'a> {
             start
         };
         let room = Room(take(SingleThread::SPACE));
-        let blocks = step.blocks.iter().map(|_| take(step.height * step.stride()).cast()).collect();
+        let blocks = step.blocks.iter().map(|block| take(step.block_words(block)).cast()).collect();
         let panels = step.products.iter().map(|p| {
             let words = take(step.local(p.precision).panel_words(step.columns, p.k));
             Panels { words, columns: step.columns, k: p.k }
@@ -281,8 +270,8 @@ impl<'a> Own<'a> {
             with.push(Panels { words, columns: consumer.p, k });
             aside.push(take((step.rows_aside(consumer) * consumer.p).next_multiple_of(16)).cast());
         }
-        let (table, rounded, later, tiles) = (table.to_vec(), step.rounded(), Later::default(), step.tiles());
-        Own { step, table, function, blocks, panels, with, aside, room, rounded, later, tiles }
+        let (table, later, tiles) = (table.to_vec(), Later::default(), step.tiles());
+        Own { step, table, function, blocks, panels, with, aside, room, later, tiles }
     }
 
     /// What is fetched while a matrix is computed: the factors of the next one, each once.
@@ -330,13 +319,14 @@ impl<'a> Own<'a> {
 
     unsafe fn block(&mut self, batch: usize, rows: Range<usize>) {
         let step = self.step;
-        let (columns, stride) = (step.needed(&rows), step.stride());
+        let columns = step.needed(&rows);
         // SAFETY: the caller's contract, here and below.
         unsafe {
             for (product, panels) in step.products.iter().zip(&self.panels) {
                 let a = self.factor(&product.a, batch);
-                let start = self.blocks[product.block].wrapping_add(columns.start);
-                let results = Results { start, ld: stride, adds: false };
+                let start = self.blocks[product.block].cast::<f32>().wrapping_add(columns.start);
+                let ld = step.blocks[product.block].stride(step.columns);
+                let results = Results { start, ld, adds: false };
                 let local = step.local(product.precision);
                 let wedge =
                     step.upper().map_or(Wedge::None, |upper| Wedge::Columns(rows.start as isize + upper));
@@ -353,10 +343,10 @@ impl<'a> Own<'a> {
                     &mut self.later,
                 );
             }
-            for (&slot, &block) in step.blocks.iter().zip(&self.blocks) {
-                self.table[1 + slot] = block.wrapping_sub(rows.start * stride).cast();
+            for (block, &start) in step.blocks.iter().zip(&self.blocks) {
+                self.table[1 + block.slot] = start.wrapping_sub(rows.start * block.row_bytes(step.columns));
             }
-            step.rows(self.function, &self.table, batch, rows.clone(), &columns, &self.rounded);
+            step.rows(self.function, &self.table, batch, rows.clone(), &columns);
             for (at, consumer) in step.consumers.iter().enumerate() {
                 match consumer.along {
                     Along::Columns => self.along_columns(at, batch, &rows, &columns),
@@ -369,9 +359,10 @@ impl<'a> Own<'a> {
     /// O[rows] = R · W
     unsafe fn along_columns(&mut self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
         let (step, consumer) = (self.step, &self.step.consumers[at]);
-        let (outer, k) = (strided(rows.len(), step.stride()), strided(step.columns, 1));
-        let start = self.blocks[consumer.block].cast::<u8>().cast_const();
-        let r = Matrix { start, element: Element::F32, outer: &outer, k: &k };
+        let block = &step.blocks[consumer.block];
+        let (outer, k) = (strided(rows.len(), block.stride(step.columns)), strided(step.columns, 1));
+        let start = self.blocks[consumer.block].cast_const();
+        let r = Matrix { start, element: block.element, outer: &outer, k: &k };
         let results = match consumer.out.direct() {
             Some(ld) => {
                 let start = self.out(&consumer.out, batch).cast::<f32>();
@@ -382,7 +373,7 @@ impl<'a> Own<'a> {
         };
         // SAFETY: the caller's contract.
         unsafe {
-            let local = self.of_values(consumer);
+            let local = step.local(consumer.precision).of_rounded();
             let panels = &self.with[at];
             let wedge = step.upper().map_or(Wedge::None, |upper| Wedge::EndOfK(rows.start as isize + upper));
             let (r_rows, p) = (0..rows.len(), 0..consumer.p);
@@ -397,12 +388,13 @@ impl<'a> Own<'a> {
     /// O'[columns] += Rᵀ · W[rows]
     unsafe fn across_rows(&mut self, at: usize, batch: usize, rows: &Range<usize>, columns: &Range<usize>) {
         let (step, consumer) = (self.step, &self.step.consumers[at]);
-        let local = self.of_values(consumer);
+        let local = step.local(consumer.precision).of_rounded();
         let panels = Panels { k: rows.len(), ..self.with[at] };
         let with = self.factor(&consumer.with, batch);
-        let (outer, k) = (strided(step.columns, 1), strided(rows.len(), step.stride()));
-        let start = self.blocks[consumer.block].cast::<u8>().cast_const();
-        let r = Matrix { start, element: Element::F32, outer: &outer, k: &k };
+        let block = &step.blocks[consumer.block];
+        let (outer, k) = (strided(step.columns, 1), strided(rows.len(), block.stride(step.columns)));
+        let start = self.blocks[consumer.block].cast_const();
+        let r = Matrix { start, element: block.element, outer: &outer, k: &k };
         let (start, ld) = match consumer.out.direct() {
             Some(ld) => (self.out(&consumer.out, batch).cast::<f32>(), ld),
             None => (self.aside[at], consumer.p),
@@ -416,15 +408,6 @@ impl<'a> Own<'a> {
             let (k, p) = (0..rows.len(), 0..consumer.p);
             let later = &mut self.later;
             local.multiply(&r, columns.clone(), k, &panels, p, wedge, &results, self.room, later);
-        }
-    }
-
-    /// What multiplies the values of a consumer's block.
-    fn of_values(&self, consumer: &ChainConsumer) -> SingleThread {
-        let local = self.step.local(consumer.precision);
-        match self.rounded.contains(&self.step.blocks[consumer.block]) {
-            true => local.of_rounded(),
-            false => local,
         }
     }
 
@@ -510,8 +493,9 @@ impl Shared<'_> {
                 for product in &step.products {
                     let (a, a_base) = self.factor(&product.a, batch, Some(rows.clone()), None);
                     let (b, b_base) = self.factor(&product.b, batch, Some(columns.clone()), None);
-                    let c = self.block(product.block).wrapping_add(columns.start);
-                    let job = self.job(product.precision, a, b, step.stride(), false);
+                    let c = self.block(product.block).cast::<f32>().wrapping_add(columns.start);
+                    let ldc = step.blocks[product.block].stride(step.columns);
+                    let job = self.job(product.precision, a, b, ldc, false);
                     self.multiply(&job, a_base, b_base, c)?;
                 }
                 self.rows(batch, &rows, &columns);
@@ -530,15 +514,15 @@ impl Shared<'_> {
         self.pool.run(&|t| {
             let shared: &Table<'_> = &shared;
             let mut table = shared.0.to_vec();
-            for &slot in &step.blocks {
-                let block = table[1 + slot].cast::<f32>();
-                table[1 + slot] = block.wrapping_sub(rows.start * step.stride()).cast();
+            for block in &step.blocks {
+                let start = table[1 + block.slot];
+                table[1 + block.slot] = start.wrapping_sub(rows.start * block.row_bytes(step.columns));
             }
             table[1 + step.scratch] = (scratch.start + t * scratch.bytes) as *mut u8;
             let mine = share(rows.len(), self.pool.threads(), t);
             let mine = rows.start + mine.start..rows.start + mine.end;
             // SAFETY: rows of different threads are disjoint.
-            unsafe { step.rows(function, &table, batch, mine, columns, &[]) };
+            unsafe { step.rows(function, &table, batch, mine, columns) };
         });
     }
 
@@ -555,18 +539,20 @@ impl Shared<'_> {
             Some(ld) => (place(self.table, out, batch).cast::<f32>(), ld),
             None => (self.table[1 + consumer.aside].cast::<f32>(), consumer.p),
         };
-        let (summed, unit) = (strided(rows.len(), step.stride()), strided(columns.len(), 1));
+        let Block { element, .. } = step.blocks[consumer.block];
+        let stride = step.blocks[consumer.block].stride(step.columns);
+        let (summed, unit) = (strided(rows.len(), stride), strided(columns.len(), 1));
         let one = strided(1, 0);
-        let block = self.block(consumer.block).wrapping_add(columns.start);
+        let block = self.block(consumer.block).wrapping_add(columns.start * element.size());
         let (r, part, c, adds) = match consumer.along {
             Along::Columns => {
-                let r = Operand { element: Element::F32, outer: summed, k: unit, batch: one };
+                let r = Operand { element, outer: summed, k: unit, batch: one };
                 // What is computed aside is this block's alone.
                 let first = if out.direct().is_some() { rows.start } else { 0 };
                 (r, columns, start.wrapping_add(first * ld), false)
             }
             Along::Rows => {
-                let r = Operand { element: Element::F32, outer: unit, k: summed, batch: one };
+                let r = Operand { element, outer: unit, k: summed, batch: one };
                 (r, rows, start.wrapping_add(columns.start * ld), rows.start > 0)
             }
         };
@@ -579,7 +565,7 @@ impl Shared<'_> {
         let (with, base) = self.factor(&consumer.with, batch, None, Some(part.clone()));
         let job = self.job(consumer.precision, r, with, ld, adds);
         // SAFETY: the caller's contract.
-        unsafe { self.multiply(&job, block.cast::<u8>().cast_const(), base, c)? };
+        unsafe { self.multiply(&job, block.cast_const(), base, c)? };
         let last = rows.end == step.rows;
         match consumer.along {
             _ if out.direct().is_some() => {}
@@ -605,8 +591,8 @@ impl Shared<'_> {
         });
     }
 
-    fn block(&self, number: usize) -> *mut f32 {
-        self.table[1 + self.step.blocks[number]].cast()
+    fn block(&self, number: usize) -> *mut u8 {
+        self.table[1 + self.step.blocks[number].slot]
     }
 
     /// Part of one matrix of a factor, and where it starts.

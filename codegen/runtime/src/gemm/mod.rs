@@ -213,6 +213,14 @@ pub fn register_rows(isa: Isa, precision: Precision) -> usize {
     microkernel::Kernels::of(isa, precision).mr
 }
 
+/// What rows of A hold that are packed for products in bf16: pairs, or words of `f32` where there are no products of pairs.
+pub fn packed_bf16(isa: Isa) -> Element {
+    match microkernel::Kernels::of(isa, Precision::Bf16).narrow {
+        Some(_) => Element::Bf16,
+        None => Element::F32,
+    }
+}
+
 /// Stores `n` values as elements, `stride` elements apart.
 ///
 /// # Safety

@@ -6,8 +6,9 @@ use super::pack::{Block, Narrow, Offsets, PanelSize, RUN, Source};
 use super::{Element, Precision};
 use std::ops::Range;
 
-/// From row to row of packed rows.
+/// From row to row of packed rows, in values of `f32` and of bf16.
 const ROW: isize = LDA as isize;
+const ROW_OF_PAIRS: isize = 2 * LDA as isize;
 
 /// Lines of memory that are widened into one panel before the next one, since panels may share sets of L1.
 const TOGETHER: usize = 16;
@@ -162,15 +163,20 @@ impl Packer {
         }
     }
 
-    /// Rows of A that a tile reads as they lie: at the distance of packed ones, or side by side.
+    /// Rows of A that a tile reads as they lie: at the distance of packed ones, or side by side. Beyond the end of k they have zeros as packed
+    /// ones have.
     pub(super) fn as_it_lies(self, source: &Source<'_>, element: Element) -> Option<Strip> {
-        if element != Element::F32 || self.rounds || self.kernels.across.is_none() {
-            return None;
-        }
-        match (source.outer, source.k) {
-            (Offsets::Strided(ROW), Offsets::Strided(1)) => Some(Strip::Packed(source.base.cast())),
-            (Offsets::Strided(1), Offsets::Strided(stride)) => {
+        let Kernels { across, narrow, .. } = self.kernels;
+        match (element, source.outer, source.k) {
+            (Element::F32, ..) if self.rounds || across.is_none() => None,
+            (Element::F32, Offsets::Strided(ROW), Offsets::Strided(1)) => {
+                Some(Strip::Packed(source.base.cast()))
+            }
+            (Element::F32, Offsets::Strided(1), Offsets::Strided(stride)) => {
                 Some(Strip::Across(source.base.cast(), usize::try_from(stride).ok()?))
+            }
+            (Element::Bf16, Offsets::Strided(ROW_OF_PAIRS), Offsets::Strided(1)) if narrow.is_some() => {
+                Some(Strip::Packed(source.base.cast()))
             }
             _ => None,
         }

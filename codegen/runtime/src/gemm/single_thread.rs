@@ -10,7 +10,7 @@ use super::later::Later;
 use super::microkernel::{KC, Kernels, LDA, Strip, TileOutput};
 use super::pack::Source;
 use super::packer::Packer;
-use super::{Matrix, Precision};
+use super::{Element, Matrix, Precision};
 use crate::amx::Tiles;
 use crate::isa::Isa;
 use std::ops::Range;
@@ -20,9 +20,10 @@ pub(crate) const ALIGN: usize = 32;
 /// Columns of C are computed in multiples of this, so that they can be read back in whole registers of any instruction set.
 pub(crate) const LANES: usize = 16;
 
-/// The row stride at which tiles read rows of `columns` values without packing them, if there is one.
-pub(crate) fn packed_stride(columns: usize) -> Option<usize> {
-    (columns <= KC).then_some(LDA)
+/// The row stride, in elements, at which tiles read rows of `columns` values without packing them, if there is one.
+pub(crate) fn packed_stride(columns: usize, element: Element) -> Option<usize> {
+    let elements = |words: usize| words * size_of::<u32>() / element.size();
+    (columns <= elements(KC)).then_some(elements(LDA))
 }
 
 /// The register tiles of one precision, for one thread.
@@ -113,20 +114,6 @@ impl SingleThread {
     /// The same, for values that are rounded already.
     pub(crate) fn of_rounded(self) -> Self {
         SingleThread { packer: self.packer.of_rounded() }
-    }
-
-    /// Whether operands are rounded to bf16 in words of `f32`.
-    pub(crate) fn rounds(self) -> bool {
-        self.packer.rounds
-    }
-
-    /// Rounds values to bf16 in place.
-    ///
-    /// # Safety
-    /// They are there; the machine has the instruction set.
-    pub(crate) unsafe fn round(self, values: *mut f32, count: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { (self.kernels().round)(values, values, count) }
     }
 
     fn kernels(self) -> &'static Kernels {
