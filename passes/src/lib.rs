@@ -9,6 +9,7 @@
 //! * [`GraphDiff`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
+//! * [`OF_CPUS`]: fewer multiplications than a convolution has by itself.
 //! * [`OF_GPUS`]: what kernels of two products would otherwise compute or keep twice there.
 //! * [`quantize_weights`]: parameters kept as `bf16`, `f16`, bytes or half bytes, for programs that only read them.
 //! * [`fuse`](fuse::fuse): from a graph to kernels, recording every refusal.
@@ -41,6 +42,7 @@ pub mod simplify;
 mod sort_rows;
 mod split_reductions;
 mod window_sums;
+mod winograd;
 
 pub use autodiff::grad;
 pub use closed_form::ClosedForm;
@@ -49,5 +51,5 @@ pub use memory_strategy::MemoryStrategy;
 pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{
-    MIXED_PRECISION, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run,
+    MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, find, run,
 };

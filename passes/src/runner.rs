@@ -2,7 +2,7 @@
 
 use crate::{
     WeightType, bf16_activations, cse, dce, fold, loops, mixed_precision, quantize_weights, reuse_products,
-    scale_products, simplify, sort_rows, split_reductions, window_sums,
+    scale_products, simplify, sort_rows, split_reductions, window_sums, winograd,
 };
 use kernfusion_ir::{Body, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
@@ -88,6 +88,28 @@ pub const PIPELINE: &[Pass] = &[
         run: |graph| quiet(split_reductions::split_reductions(graph)),
     },
     // Folding and cse leave operands without users.
+    Pass {
+        name: "dce",
+        about: "removes values that no output needs",
+        run: |graph| quiet(dce::remove_dead_code(graph)),
+    },
+];
+
+/// Passes for processors, whose caches hold what is made of an image. They stand after [`PIPELINE`] and [`MIXED_PRECISION`]: products of bf16 are
+/// quick, and would round what is multiplied in place of the image.
+pub const OF_CPUS: &[Pass] = &[
+    Pass {
+        name: "winograd",
+        about: "convolves with fewer multiplications",
+        run: |graph| quiet(winograd::multiply_less(graph)),
+    },
+    // The convolutions of a network have tables and padding in common.
+    Pass {
+        name: "cse",
+        about: "computes equal expressions once",
+        run: |graph| quiet(cse::merge_common_subexpressions(graph)),
+    },
+    // It leaves windows without readers.
     Pass {
         name: "dce",
         about: "removes values that no output needs",
@@ -190,6 +212,7 @@ fn narrowed(graph: &mut Graph, kept: WeightType) -> Result<Notes, IrError> {
 pub fn find(name: &str) -> Option<Pass> {
     PIPELINE
         .iter()
+        .chain(OF_CPUS)
         .chain(OF_GPUS)
         .chain(MIXED_PRECISION)
         .chain(OTHERS)

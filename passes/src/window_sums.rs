@@ -39,8 +39,8 @@ pub(crate) fn sum_windows(graph: &mut Graph) -> Result<()> {
 
 /// What a tensor shows of a value: its element `i` is the value's element `i + offset` where `i` is valid, else 0.
 #[derive(Clone)]
-struct View {
-    offset: Vec<i64>,
+pub(crate) struct View {
+    pub(crate) offset: Vec<i64>,
     valid: Vec<Range<i64>>,
 }
 
@@ -73,7 +73,7 @@ impl View {
     }
 
     /// Whether zeros stand where the value has no element, and nowhere else.
-    fn is_window(&self, seen: &[usize], shape: &[usize]) -> bool {
+    pub(crate) fn is_window(&self, seen: &[usize], shape: &[usize]) -> bool {
         (0..seen.len()).all(|axis| {
             let (first, end) = (-self.offset[axis], shape[axis] as i64 - self.offset[axis]);
             self.valid[axis] == (first.max(0)..end.min(seen[axis] as i64))
@@ -82,9 +82,9 @@ impl View {
 }
 
 /// A term of a sum: a value as a view shows it, perhaps weighed.
-struct Term {
-    value: ValueId,
-    view: View,
+pub(crate) struct Term {
+    pub(crate) value: ValueId,
+    pub(crate) view: View,
     /// What is weighed, and by what: a broadcast along all axes that move.
     factors: Option<(ValueId, ValueId)>,
 }
@@ -105,6 +105,11 @@ impl Term {
         Term { value, view, factors }
     }
 
+    /// Whether the value is a product with weights.
+    pub(crate) fn is_weighed(&self) -> bool {
+        self.factors.is_some()
+    }
+
     /// The value that others may show, too.
     fn base(&self) -> ValueId {
         self.factors.map_or(self.value, |(x, _)| x)
@@ -112,14 +117,21 @@ impl Term {
 }
 
 /// A tree of additions, pads and slices, nothing of which is read elsewhere.
-struct Sum {
-    terms: Vec<Term>,
+pub(crate) struct Sum {
+    pub(crate) terms: Vec<Term>,
     /// The values that several terms show, with the padding before and after that all of these need.
     padded: BTreeMap<ValueId, Vec<[usize; 2]>>,
 }
 
 /// Sums that read a value at many places, by their last addition.
 fn sums(graph: &Graph) -> BTreeMap<ValueId, Sum> {
+    let mut sums = all_sums(graph);
+    sums.retain(|_, sum| !sum.padded.is_empty());
+    sums
+}
+
+/// All sums of a graph, by their last addition.
+pub(crate) fn all_sums(graph: &Graph) -> BTreeMap<ValueId, Sum> {
     let mut readers = vec![0usize; graph.len()];
     let read = graph.ids().flat_map(|id| graph[id].operands.iter().copied());
     read.chain(graph.outputs().iter().map(|output| output.value)).for_each(|id| readers[id.index()] += 1);
@@ -129,10 +141,7 @@ fn sums(graph: &Graph) -> BTreeMap<ValueId, Sum> {
         |id: ValueId| matches!(graph[id].op, Op::Binary(Binary::Add)) && graph[id].ty.dtype.is_float();
     for root in graph.ids().collect::<Vec<_>>().into_iter().rev() {
         if is_sum(root) && !inner[root.index()] {
-            let sum = Sum::new(graph, root, &readers, &mut inner);
-            if !sum.padded.is_empty() {
-                sums.insert(root, sum);
-            }
+            sums.insert(root, Sum::new(graph, root, &readers, &mut inner));
         }
     }
     sums
@@ -216,7 +225,7 @@ impl Term {
     }
 
     /// What it adds, made for itself.
-    fn shown(&self, graph: &Graph, seen: &[usize], rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
+    pub(crate) fn shown(&self, graph: &Graph, seen: &[usize], rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
         let (view, shape) = (&self.view, &graph[self.value].ty.shape);
         let x = rebuild.place(self.value);
         if view.valid.iter().any(|valid| valid.is_empty()) {

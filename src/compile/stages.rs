@@ -17,7 +17,7 @@ use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
 use kernfusion_passes::plan::plan;
 use kernfusion_passes::{
-    MIXED_PRECISION, MemoryStrategy, OF_GPUS, Observer, PIPELINE, Pass, PassReport, run,
+    MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_GPUS, Observer, PIPELINE, Pass, PassReport, run,
 };
 
 /// The stages for one target and one way to keep the program small.
@@ -149,6 +149,7 @@ fn passes(mode: Mode, precision: Precision, is_on_gpu: bool) -> Vec<Pass> {
     let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
     let pipeline = PIPELINE.iter().filter(|_| simplify);
     let mixed_precision = MIXED_PRECISION.iter().filter(|_| narrow).filter(eager);
-    let of_gpus = OF_GPUS.iter().filter(|_| simplify && is_on_gpu);
-    pipeline.chain(mixed_precision).chain(of_gpus).copied().collect()
+    let of_device = if is_on_gpu { OF_GPUS } else { OF_CPUS };
+    let of_device = of_device.iter().filter(|_| simplify);
+    pipeline.chain(mixed_precision).chain(of_device).copied().collect()
 }

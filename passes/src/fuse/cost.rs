@@ -45,7 +45,7 @@ pub(super) fn computing(region: &Region, points: usize) -> f64 {
 }
 
 /// Seconds for `count` multiplications of a product, with their additions.
-pub(super) fn multiplying(count: usize) -> f64 {
+pub(crate) fn multiplying(count: usize) -> f64 {
     count as f64 / PRODUCTS
 }
 

@@ -1,0 +1,579 @@
+//! Convolutions three rows high, four rows of the result at a time, with half of the multiplications.
+//!
+//! ```text
+//! y[4i + p] = Σₜ w[t] · x[4i + p + t]   →   V[ξ] = Σᵣ B[ξ, r] · x[4i + r]     six of six rows of x
+//! p = 0 … 3, t = 0 … 2                      U[ξ] = Σₜ G[ξ, t] · w[t]          six of three rows of w
+//! 12 products of rows                       M[ξ] = U[ξ] · V[ξ]                6 products of rows
+//!                                           y[4i + p] = Σ_ξ A[p, ξ] · M[ξ]
+//! ```
+//!
+//! A product of rows here is one of matrices: over channels, and over places of the window along the width. `B`, `G` and `A` are those of F(4, 3)
+//! of Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016, after Winograd. In one dimension alone `V` and `M` have one and a
+//! half times the elements of the image and of the result, where both dimensions would take two and a quarter for a quarter of the multiplications; what is computed of them
+//! runs along the width, as it lies; and sums of half as many terms make up for the roundings that are added: in `f32` the error was 1.8 times that of the sum itself.
+//!
+//! A number that is not finite shows in all four rows of its tile.
+
+use crate::fuse::cost;
+use crate::window_sums::{Sum, Term};
+use crate::{Rebuild, window_sums};
+use kernfusion_ir::{
+    Builder, Compare, DType, DotGeneral, Gather, Graph, Iota, Op, Result, TensorType, ValueId, Windows,
+};
+use std::collections::BTreeMap;
+
+/// Rows of a result that are computed together.
+const ROWS: usize = 4;
+/// Rows of a window.
+const TAPS: usize = 3;
+/// Rows of an image that these see, and products that are made of them.
+const PRODUCTS: usize = ROWS + TAPS - 1;
+
+/// Products of rows of the image.
+const B: [[f64; PRODUCTS]; PRODUCTS] = [
+    [4.0, 0.0, -5.0, 0.0, 1.0, 0.0],
+    [0.0, -4.0, -4.0, 1.0, 1.0, 0.0],
+    [0.0, 4.0, -4.0, -1.0, 1.0, 0.0],
+    [0.0, -2.0, -1.0, 2.0, 1.0, 0.0],
+    [0.0, 2.0, -1.0, -2.0, 1.0, 0.0],
+    [0.0, 4.0, 0.0, -5.0, 0.0, 1.0],
+];
+/// Of rows of the weights.
+const G: [[f64; TAPS]; PRODUCTS] = [
+    [1.0 / 4.0, 0.0, 0.0],
+    [-1.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0],
+    [-1.0 / 6.0, 1.0 / 6.0, -1.0 / 6.0],
+    [1.0 / 24.0, 1.0 / 12.0, 1.0 / 6.0],
+    [1.0 / 24.0, -1.0 / 12.0, 1.0 / 6.0],
+    [0.0, 0.0, 1.0],
+];
+/// Rows of the result, of the products.
+const A: [[f64; PRODUCTS]; ROWS] = [
+    [1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
+    [0.0, 1.0, -1.0, 2.0, -2.0, 0.0],
+    [0.0, 1.0, 1.0, 4.0, 4.0, 0.0],
+    [0.0, 1.0, -1.0, 8.0, -8.0, 1.0],
+];
+
+pub(crate) fn multiply_less(graph: &mut Graph) -> Result<()> {
+    multiply_less_where(graph, Convolution::is_worth_it)
+}
+
+fn multiply_less_where(graph: &mut Graph, is_chosen: impl Fn(&Convolution) -> bool) -> Result<()> {
+    let mut convolutions: BTreeMap<_, _> =
+        graph.ids().filter_map(|id| Some((id, Convolution::of(graph, id)?))).collect();
+    let sums = window_sums::all_sums(graph).into_iter();
+    convolutions.extend(sums.filter_map(|(id, sum)| Some((id, Convolution::transposed(graph, id, sum)?))));
+    convolutions.retain(|_, convolution| is_chosen(convolution));
+    if convolutions.is_empty() {
+        return Ok(());
+    }
+    let mut rebuild = Rebuild::new(graph);
+    for id in graph.ids() {
+        let Some(convolution) = convolutions.get(&id) else {
+            rebuild.copy(id)?;
+            continue;
+        };
+        let [image, weights] = [convolution.image, convolution.weights].map(|value| rebuild.place(value));
+        let mut new = convolution.emit(&mut rebuild.builder(id), image, weights, &graph[id].ty.shape)?;
+        for term in &convolution.beside {
+            let shown = term.shown(graph, &graph[id].ty.shape, &mut rebuild)?;
+            new = rebuild.builder(id).add(new, shown)?;
+        }
+        rebuild.replace(id, new);
+    }
+    *graph = rebuild.finish();
+    Ok(())
+}
+
+/// A convolution, or the gradient of one by its image: a convolution of the result's gradient with weights in the opposite order.
+struct Convolution {
+    /// `[images, channels, rows, columns]`, or with channels first, in any shape, without its padding.
+    image: ValueId,
+    channels_first: bool,
+    /// Its rows and columns.
+    size: [usize; 2],
+    /// How many zeros stand before and after them.
+    padding: [[usize; 2]; 2],
+    /// `[features, channels, 3, places]`, in any shape; of a gradient `[channels, features, 3, places]`.
+    weights: ValueId,
+    is_gradient: bool,
+    images: usize,
+    channels: usize,
+    features: usize,
+    /// Of the result.
+    height: usize,
+    width: usize,
+    /// Along the width: places of the window, its steps and their distance.
+    places: usize,
+    stride: usize,
+    dilation: usize,
+    /// Whether the result has the images first, and not the features.
+    images_first: bool,
+    /// What is added to the result.
+    beside: Vec<Term>,
+}
+
+impl Convolution {
+    /// The product of weights with windows of an image that a node is.
+    fn of(graph: &Graph, id: ValueId) -> Option<Convolution> {
+        let node = &graph[id];
+        let operand = |of: ValueId| graph[of].operands.first().copied();
+        let shape = |of: ValueId| &graph[of].ty.shape[..];
+        let Op::DotGeneral(dot) = &node.op else { return None };
+        let [kernel, columns] = node.operands[..] else { return None };
+        let (weights, images_first) = weights(graph, dot, kernel, 1)?;
+        let &[.., features, summed] = shape(kernel) else { return None };
+        // [images, groups, channels · places, places of the result]
+        let Op::Reshape(_) = graph[columns].op else { return None };
+        let turned = operand(columns)?;
+        let Op::Permute(permute) = &graph[turned].op else { return None };
+        let seen = operand(turned)?;
+        let Op::Windows(Windows { places, stride, dilation }) = &graph[seen].op else { return None };
+        let (&[images, channels, height, width, ..], &[TAPS, along]) = (shape(seen), &places[..]) else {
+            return None;
+        };
+        let whole = [images, 1, channels * TAPS * along, height * width];
+        let is_plain = permute.axes == [0, 1, 4, 5, 2, 3] && (stride[0], dilation[0]) == (1, 1);
+        if !is_plain || shape(columns) != whole || dot.rhs_contract != [2] || summed != whole[2] {
+            return None;
+        }
+        let whole = operand(seen)?;
+        let (image, padding) = match &graph[whole].op {
+            Op::Pad(pad) if pad.value.value() == 0.0 && pad.low[..2] == [0, 0] && pad.high[..2] == [0, 0] => {
+                (operand(whole)?, [2, 3].map(|axis| [pad.low[axis], pad.high[axis]]))
+            }
+            _ => (whole, [[0; 2]; 2]),
+        };
+        let &[_, _, rows, columns] = shape(image) else { return None };
+        let convolution = Convolution {
+            image,
+            size: [rows, columns],
+            padding,
+            channels_first: false,
+            weights,
+            is_gradient: false,
+            images,
+            channels,
+            features,
+            height,
+            width,
+            places: along,
+            stride: stride[1],
+            dilation: dilation[1],
+            images_first,
+            beside: vec![],
+        };
+        are_f32(graph, &[id, kernel, image]).then_some(convolution)
+    }
+
+    /// The gradient by its image that a sum contains, as differentiation leaves it: for each place of the window what the weights there make of the
+    /// result's gradient, moved to where the window saw it.
+    fn transposed(graph: &Graph, root: ValueId, sum: Sum) -> Option<Convolution> {
+        let operand = |of: ValueId| graph[of].operands.first().copied();
+        let shape = |of: ValueId| &graph[of].ty.shape[..];
+        let &[images, features, height, width] = shape(root) else { return None };
+        // The place of a term, and what all places are cut from.
+        let place = |term: &Term| {
+            let Op::Reshape(_) = graph[term.value].op else { return None };
+            let part = operand(term.value)?;
+            let Op::Slice(slice) = &graph[part].op else { return None };
+            let (&[.., rows, columns], &[_, _, tap, along, 0, 0]) = (shape(term.value), &slice.start[..]) else {
+                return None;
+            };
+            let one = [images, features, 1, 1, rows, columns];
+            let is_place = shape(part) == one && shape(term.value) == [images, features, rows, columns];
+            is_place.then(|| operand(part)).flatten().map(|whole| (whole, tap, along))
+        };
+        let whole = sum.terms.iter().find_map(|term| place(term))?.0;
+        let &[_, _, TAPS, places, rows, columns] = shape(whole) else { return None };
+        let (found, beside): (Vec<_>, Vec<_>) = sum
+            .terms
+            .into_iter()
+            .partition(|term| place(term).is_some_and(|(of, ..)| of == whole) && !term.is_weighed());
+        // The window's place (0, 0) moves least; each other one by as many rows and columns more.
+        let first = found.iter().find(|term| matches!(place(term), Some((_, 0, 0))))?;
+        let offset = [first.view.offset[2], first.view.offset[3]];
+        let is_in_place = |term: &Term| {
+            let Some((_, tap, along)) = place(term) else { return false };
+            let moved = [offset[0] - tap as i64, offset[1] - along as i64];
+            term.view.offset == [0, 0, moved[0], moved[1]] && term.view.is_window(shape(root), shape(term.value))
+        };
+        let mut seen: Vec<_> = found.iter().filter_map(place).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        if seen.len() != TAPS * places || found.len() != seen.len() || !found.iter().all(is_in_place) {
+            return None;
+        }
+        let padding = [(TAPS, offset[0], height, rows), (places, offset[1], width, columns)];
+        let padding = padding.map(|(places, offset, extent, of)| {
+            let low = places as i64 - 1 - offset;
+            [low, (extent + places - 1) as i64 - of as i64 - low]
+        });
+        if padding.iter().flatten().any(|&zeros| zeros < 0) {
+            return None;
+        }
+        let (Op::Reshape(_), mut product) = (&graph[whole].op, operand(whole)?) else { return None };
+        let turned = matches!(&graph[product].op, Op::Permute(permute) if permute.axes == [2, 0, 1, 3]);
+        if turned {
+            product = operand(product)?;
+        }
+        let Op::DotGeneral(dot) = &graph[product].op else { return None };
+        let [kernel, image] = graph[product].operands[..] else { return None };
+        let (weights, images_first) = weights(graph, dot, kernel, 2)?;
+        let &[.., channels, summed] = shape(kernel) else { return None };
+        let (channels_first, seen) = match dot.rhs_contract[..] {
+            [1] => (true, [1, channels, images, rows * columns]),
+            [2] => (false, [images, 1, channels, rows * columns]),
+            _ => return None,
+        };
+        let made = match images_first {
+            true => [images, 1, summed, rows * columns],
+            false => [1, summed, images, rows * columns],
+        };
+        let is_whole = summed == features * TAPS * places && turned != images_first;
+        if !is_whole || shape(image) != seen || shape(product) != made {
+            return None;
+        }
+        let convolution = Convolution {
+            image,
+            size: [rows, columns],
+            padding: padding.map(|sides| sides.map(|zeros| zeros as usize)),
+            channels_first,
+            weights,
+            is_gradient: true,
+            images,
+            channels,
+            features,
+            height,
+            width,
+            places,
+            stride: 1,
+            dilation: 1,
+            images_first: true,
+            beside,
+        };
+        are_f32(graph, &[root, kernel, image]).then_some(convolution)
+    }
+
+    /// How many times four rows the result has.
+    fn tiles(&self) -> usize {
+        self.height.div_ceil(ROWS)
+    }
+
+    /// Columns of the padded image.
+    fn padded_width(&self) -> usize {
+        self.size[1] + self.padding[1].iter().sum::<usize>()
+    }
+
+    /// Whether the multiplications that are left out take longer than what is written and read instead. Weights are read where they lie apart,
+    /// which takes twice as long. A gradient is no longer written for each place of the window.
+    fn is_worth_it(&self) -> bool {
+        let each = self.features * self.channels * self.places;
+        let [image_rows, rows] = [self.size[0] * self.size[1], self.height * self.width];
+        let before = TAPS * self.images * if self.is_gradient { image_rows } else { rows };
+        let after = PRODUCTS * self.images * self.tiles();
+        let made = after * (self.channels * self.padded_width() + self.features * self.width);
+        let written = if self.is_gradient { before * self.features * self.places } else { 0 };
+        let moved = |elements: usize| cost::moving(2 * 4 * elements);
+        cost::multiplying(each * before) + moved(written)
+            > cost::multiplying(each * after * self.width) + moved(made + 2 * PRODUCTS * each)
+    }
+
+    /// The result in this shape.
+    fn emit(
+        &self,
+        b: &mut Builder<'_>,
+        image: ValueId,
+        weights: ValueId,
+        shape: &[usize],
+    ) -> Result<ValueId> {
+        let &Convolution { images, channels, features, height, width, places, .. } = self;
+        let (tiles, [rows, columns]) = (self.tiles(), self.size);
+
+        let image = match self.channels_first {
+            true => {
+                let image = b.reshape(image, &[channels, images, rows, columns])?;
+                b.permute(image, &[1, 0, 2, 3])?
+            }
+            false => b.reshape(image, &[images, channels, rows, columns])?,
+        };
+        let [[above, below], [left, right]] = self.padding;
+        let below = below + tiles * ROWS - height;
+        let padded = b.pad(image, &[0, 0, above, left], &[0, 0, below, right], 0.0)?;
+        let strips = Windows { places: vec![PRODUCTS, 1], stride: vec![ROWS, 1], dilation: vec![1, 1] };
+        let strips = b.op(strips, &[padded])?;
+        let strips = b.permute(strips, &[4, 0, 1, 2, 3, 5])?;
+        let strips = b.reshape(strips, &[PRODUCTS, images, channels, tiles, self.padded_width()])?;
+        // Six rows of one channel after the other, so that what they are made of stays near.
+        let v = combined(b, &B, strips, 2)?;
+        let steps = Windows {
+            places: vec![1, places],
+            stride: vec![1, self.stride],
+            dilation: vec![1, self.dilation],
+        };
+        let v = b.op(steps, &[v])?;
+        let v = b.permute(v, &[2, 6, 1, 5, 0, 3, 4])?;
+        let v = b.reshape(v, &[PRODUCTS, places, channels, images * tiles * width])?;
+
+        let [first, second] = if self.is_gradient { [channels, features] } else { [features, channels] };
+        let taps = b.reshape(weights, &[first, second, TAPS, places])?;
+        // The second axis last: it is long, and so loops over it are, though its elements lie apart.
+        let taps = b.permute(taps, &[2, 0, 3, 1])?;
+        let u = match self.is_gradient {
+            false => combined(b, &G, taps, 1)?,
+            true => {
+                let taps = reversed(b, taps, 2)?;
+                combined(b, &G.map(|[first, second, third]| [third, second, first]), taps, 1)?
+            }
+        };
+        let product = DotGeneral {
+            lhs_batch: vec![1],
+            rhs_batch: vec![0],
+            lhs_contract: vec![2, if self.is_gradient { 0 } else { 3 }],
+            rhs_contract: vec![1, 2],
+            dtype: DType::F32,
+        };
+        let m = b.op(product, &[u, v])?;
+        let m = b.reshape(m, &[PRODUCTS, features, images, tiles, width])?;
+        let y = combined(b, &A, m, 3)?;
+        let y = b.reshape(y, &[features, images, tiles * ROWS, width])?;
+        let y = b.slice(y, &[0; 4], &[features, images, height, width])?;
+        let y = if self.images_first { b.permute(y, &[1, 0, 2, 3])? } else { y };
+        b.reshape(y, shape)
+    }
+}
+
+/// The weights of a product, which are the same for all images, if these lie along the matrix that is summed over its last axis but `last`: there
+/// for each image, which is then the result's first axis, or once for all of them.
+fn weights(graph: &Graph, dot: &DotGeneral, kernel: ValueId, last: usize) -> Option<(ValueId, bool)> {
+    let shape = &graph[kernel].ty.shape;
+    let is_matrix = dot.lhs_contract == [shape.len() - last] && dot.lhs_batch.len() + 2 == shape.len();
+    let weights = match (&graph[kernel].op, &shape[..]) {
+        (Op::Broadcast(broadcast), [_, 1, ..]) if broadcast.axes == [1, 2, 3] => {
+            (*graph[kernel].operands.first()?, true)
+        }
+        (_, [1, 1, _, _]) => (kernel, true),
+        (_, [1, _, _]) => (kernel, false),
+        _ => return None,
+    };
+    is_matrix.then_some(weights)
+}
+
+fn are_f32(graph: &Graph, values: &[ValueId]) -> bool {
+    values.iter().all(|&value| graph[value].ty.dtype == DType::F32)
+}
+
+/// `x` with the elements of an axis in the opposite order.
+fn reversed(b: &mut Builder<'_>, x: ValueId, axis: usize) -> Result<ValueId> {
+    let extent = b.ty(x).shape[axis];
+    let places = TensorType::new(DType::I32, [extent]);
+    let place = b.op(Iota { ty: places.clone(), axis: 0 }, &[])?;
+    let last = b.full(extent as f64 - 1.0, &places)?;
+    let place = b.sub(last, place)?;
+    b.op(Gather { axis }, &[x, place])
+}
+
+/// Sums of the parts that `x` has along its first axis, each as often as a row of the table says; the rows become axis `at` of the result.
+fn combined<const PARTS: usize, const ROWS: usize>(
+    b: &mut Builder<'_>,
+    table: &[[f64; PARTS]; ROWS],
+    x: ValueId,
+    at: usize,
+) -> Result<ValueId> {
+    let part = b.ty(x).shape[1..].to_vec();
+    let (mut start, mut end) = (vec![0; part.len() + 1], [&[0], &part[..]].concat());
+    let mut shape = part.clone();
+    shape.insert(at, ROWS);
+    let axes: Vec<_> = (0..shape.len()).filter(|&axis| axis != at).collect();
+    let mut sum = None;
+    for number in 0..PARTS {
+        (start[0], end[0]) = (number, number + 1);
+        let term = b.slice(x, &start, &end)?;
+        let term = b.reshape(term, &part)?;
+        let term = b.broadcast(term, &shape, &axes)?;
+        let times = column(b, &table.map(|row| row[number]))?;
+        let times = b.broadcast(times, &shape, &[at])?;
+        let term = b.mul(times, term)?;
+        sum = Some(match sum {
+            Some(sum) => b.add(sum, term)?,
+            None => term,
+        });
+    }
+    Ok(sum.expect("a table has columns"))
+}
+
+/// Numbers as a vector: the graph has no constants of several, but a row of a kernel chooses its own once.
+fn column(b: &mut Builder<'_>, numbers: &[f64]) -> Result<ValueId> {
+    let [floats, places] = [DType::F32, DType::I32].map(|dtype| TensorType::new(dtype, [numbers.len()]));
+    let place = b.op(Iota { ty: places.clone(), axis: 0 }, &[])?;
+    let mut chosen = b.full(DType::F32.round(numbers[numbers.len() - 1]), &floats)?;
+    for (at, &number) in numbers.iter().enumerate().rev().skip(1) {
+        let here = b.full(at as f64, &places)?;
+        let here = b.compare(Compare::Eq, place, here)?;
+        let number = b.full(DType::F32.round(number), &floats)?;
+        chosen = b.select(here, number, chosen)?;
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PIPELINE, grad, run};
+    use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
+    use kernfusion_ir::samples::difference;
+    use kernfusion_ir::{InputRole, Origin, ReduceOp};
+    use std::collections::BTreeSet;
+
+    /// A convolution of an image with weights, and its padding; the sizes beside, and along the width places, steps and their distance.
+    #[derive(Clone, Copy)]
+    struct Case {
+        images: usize,
+        channels: usize,
+        features: usize,
+        size: [usize; 2],
+        padding: [[usize; 2]; 2],
+        window: [usize; 3],
+    }
+
+    const CASE: Case = Case {
+        images: 2,
+        channels: 4,
+        features: 5,
+        size: [10, 7],
+        padding: [[1, 1], [1, 1]],
+        window: [3, 1, 1],
+    };
+
+    /// Weights along an image's channels: windows with three rows and `places` columns, in the form in which convolutions are traced.
+    fn convolved(b: &mut Builder<'_>, case: Case, x: ValueId, w: ValueId) -> ValueId {
+        let Case { images, channels, features, padding: [[above, below], [left, right]], .. } = case;
+        let [places, stride, dilation] = case.window;
+        let padded = b.pad(x, &[0, 0, above, left], &[0, 0, below, right], 0.0).unwrap();
+        let windows =
+            Windows { places: vec![TAPS, places], stride: vec![1, stride], dilation: vec![1, dilation] };
+        let windows = b.op(windows, &[padded]).unwrap();
+        let &[_, _, height, width, ..] = &b.ty(windows).shape[..] else { unreachable!("six axes") };
+        let columns = b.permute(windows, &[0, 1, 4, 5, 2, 3]).unwrap();
+        let summed = channels * TAPS * places;
+        let columns = b.reshape(columns, &[images, 1, summed, height * width]).unwrap();
+        let kernel = b.reshape(w, &[1, features, summed]).unwrap();
+        let kernel = b.broadcast(kernel, &[images, 1, features, summed], &[1, 2, 3]).unwrap();
+        let product = DotGeneral {
+            lhs_batch: vec![0, 1],
+            rhs_batch: vec![0, 1],
+            lhs_contract: vec![3],
+            rhs_contract: vec![2],
+            dtype: DType::F32,
+        };
+        let y = b.op(product, &[kernel, columns]).unwrap();
+        b.reshape(y, &[images, features, height, width]).unwrap()
+    }
+
+    /// The result of a convolution and, if it is asked for, the gradients of the sum of its squares and of the image itself.
+    fn program(case: Case, with_gradients: bool) -> Graph {
+        let mut graph = Graph::new("convolution");
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let mut float = |name: &str, shape: &[usize]| {
+            b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input")
+        };
+        let x = float("x", &[case.images, case.channels, case.size[0], case.size[1]]);
+        let w = float("w", &[case.features, case.channels, TAPS, case.window[0]]);
+        let y = convolved(&mut b, case, x, w);
+        let (squares, itself) = (b.mul(y, y).unwrap(), b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], x).unwrap());
+        let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], squares).unwrap();
+        let loss = b.add(loss, itself).unwrap();
+        graph.output("y", y);
+        if with_gradients {
+            let gradients = grad(&mut graph, loss, &[x, w], &BTreeSet::new()).expect("differentiates");
+            for (name, gradient) in ["dx", "dw"].into_iter().zip(gradients) {
+                graph.output(name, gradient);
+            }
+        }
+        run(&mut graph, PIPELINE, None, &mut |_, _| {}).expect("simplifies");
+        graph
+    }
+
+    fn results(graph: &Graph) -> Vec<f64> {
+        let array = |ty: &TensorType| Array {
+            values: (0..ty.elements()).map(|at| ((at * 7919) % 101) as f64 / 50.0 - 1.0).collect(),
+            ty: ty.clone(),
+        };
+        let inputs = graph.inputs().map(|(id, name, _)| (name.to_string(), array(&graph[id].ty))).collect();
+        let found = evaluate_arrays(graph, inputs, Precision::Double).expect("evaluates");
+        found.into_values().flat_map(|array| array.values).collect()
+    }
+
+    /// How many convolutions are computed otherwise, of all that can be; results stay the same.
+    fn computed_otherwise(before: &Graph) -> usize {
+        let mut after = before.clone();
+        multiply_less_where(&mut after, |_| true).expect("rebuilds");
+        crate::dce::remove_dead_code(&mut after).expect("rebuilds");
+        // Sixths are rounded to f32.
+        let wrong = difference(&results(before), &results(&after), 1e-5);
+        assert!(wrong.is_none(), "{wrong:?}\n{after}");
+        strips(&after)
+    }
+
+    fn strips(graph: &Graph) -> usize {
+        let is_strip =
+            |id: &ValueId| matches!(&graph[*id].op, Op::Windows(windows) if windows.places[0] == PRODUCTS);
+        graph.ids().filter(is_strip).count()
+    }
+
+    #[test]
+    fn convolutions_of_any_size_and_window_along_the_width() {
+        for size in [[8, 7], [9, 5], [11, 16]] {
+            assert_eq!(computed_otherwise(&program(Case { size, ..CASE }, false)), 1, "{size:?}");
+        }
+        for window in [[1, 1, 1], [5, 1, 1], [3, 2, 1], [3, 1, 2]] {
+            let case = Case { size: [8, 12], window, ..CASE };
+            assert_eq!(computed_otherwise(&program(case, false)), 1, "{window:?}");
+        }
+        for padding in [[[0, 0], [0, 0]], [[2, 1], [0, 3]]] {
+            assert_eq!(computed_otherwise(&program(Case { padding, ..CASE }, false)), 1, "{padding:?}");
+        }
+        assert_eq!(computed_otherwise(&program(Case { images: 1, size: [16, 12], ..CASE }, false)), 1);
+    }
+
+    #[test]
+    fn gradients_of_images_are_convolutions_too() {
+        for (padding, window) in
+            [([[1, 1], [1, 1]], [3, 1, 1]), ([[0, 2], [1, 0]], [3, 1, 1]), ([[1, 1], [0, 0]], [1, 1, 1])]
+        {
+            let case = Case { size: [11, 9], padding, window, ..CASE };
+            assert_eq!(computed_otherwise(&program(case, true)), 2, "{padding:?} {window:?}");
+        }
+    }
+
+    #[test]
+    fn what_takes_longer_stays() {
+        let worth = |case: Case, with_gradients: bool| {
+            let mut graph = program(case, with_gradients);
+            multiply_less(&mut graph).expect("rebuilds");
+            strips(&graph)
+        };
+        let large = Case { images: 4, size: [24, 24], channels: 64, features: 64, ..CASE };
+        assert_eq!((worth(large, false), worth(large, true)), (1, 2));
+        assert_eq!(worth(Case { channels: 3, ..large }, false), 0, "more is written than multiplied");
+        assert_eq!(worth(Case { images: 1, size: [6, 6], ..large }, true), 0, "the weights are most of it");
+    }
+
+    #[test]
+    fn other_numbers_than_zero_around_an_image_are_part_of_it() {
+        let mut graph = program(CASE, false);
+        let mut rebuild = Rebuild::new(&graph);
+        for id in graph.ids() {
+            let Op::Pad(pad) = &graph[id].op else {
+                rebuild.copy(id).unwrap();
+                continue;
+            };
+            let x = rebuild.place(graph[id].operands[0]);
+            let ones = rebuild.builder(id).pad(x, &pad.low, &pad.high, 1.0).unwrap();
+            rebuild.replace(id, ones);
+        }
+        graph = rebuild.finish();
+        assert_eq!(computed_otherwise(&graph), 1);
+    }
+}
