@@ -7,10 +7,13 @@
 //!                                           y[4i + p] = Σ_ξ A[p, ξ] · M[ξ]
 //! ```
 //!
-//! A product of rows here is one of matrices: over channels, and over places of the window along the width. `B`, `G` and `A` are those of F(4, 3)
-//! of Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016, after Winograd. In one dimension alone `V` and `M` have one and a
-//! half times the elements of the image and of the result, where both dimensions would take two and a quarter for a quarter of the multiplications; what is computed of them
-//! runs along the width, as it lies; and sums of half as many terms make up for the roundings that are added: in `f32` the error was 1.8 times that of the sum itself.
+//! A product of rows here is one of matrices: over channels, and over places of the window along the width. This is F(4, 3) of Lavin and Gray, "Fast
+//! algorithms for convolutional neural networks", 2016, after Winograd, at the points 0, 1, −1, 1/2, −2 and ∞, which Barabasz and others, "Error analysis and
+//! improving the accuracy of Winograd convolution for deep neural networks", 2020, found the best six: in `f32` the error is about three times that of the sum itself.
+//! It is done along the height alone: `V` and `M` have one and a half times the elements of the image and of the result there, where both dimensions would
+//! take two and a quarter for a quarter of the multiplications, and loops run along the width, as everything lies.
+//!
+//! The gradient by the image is a convolution of this kind. That by the weights goes back through the same steps: `dM = Aᵀ dy`, `dU = dM · V`, `dw = Gᵀ dU`.
 //!
 //! A number that is not finite shows in all four rows of its tile.
 
@@ -29,30 +32,30 @@ const TAPS: usize = 3;
 /// Rows of an image that these see, and products that are made of them.
 const PRODUCTS: usize = ROWS + TAPS - 1;
 
-/// Products of rows of the image.
+/// What is multiplied of an image's rows.
 const B: [[f64; PRODUCTS]; PRODUCTS] = [
-    [4.0, 0.0, -5.0, 0.0, 1.0, 0.0],
-    [0.0, -4.0, -4.0, 1.0, 1.0, 0.0],
-    [0.0, 4.0, -4.0, -1.0, 1.0, 0.0],
+    [1.0, -1.5, -2.0, 1.5, 1.0, 0.0],
+    [0.0, -1.0, 0.5, 2.5, 1.0, 0.0],
+    [0.0, 1.0, -2.5, 0.5, 1.0, 0.0],
     [0.0, -2.0, -1.0, 2.0, 1.0, 0.0],
-    [0.0, 2.0, -1.0, -2.0, 1.0, 0.0],
-    [0.0, 4.0, 0.0, -5.0, 0.0, 1.0],
+    [0.0, 0.5, -1.0, -0.5, 1.0, 0.0],
+    [0.0, 1.0, -1.5, -2.0, 1.5, 1.0],
 ];
-/// Of rows of the weights.
+/// Of the weights' rows.
 const G: [[f64; TAPS]; PRODUCTS] = [
-    [1.0 / 4.0, 0.0, 0.0],
-    [-1.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0],
-    [-1.0 / 6.0, 1.0 / 6.0, -1.0 / 6.0],
-    [1.0 / 24.0, 1.0 / 12.0, 1.0 / 6.0],
-    [1.0 / 24.0, -1.0 / 12.0, 1.0 / 6.0],
+    [1.0, 0.0, 0.0],
+    [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0],
+    [-1.0 / 3.0, 1.0 / 3.0, -1.0 / 3.0],
+    [-16.0 / 15.0, -8.0 / 15.0, -4.0 / 15.0],
+    [1.0 / 15.0, -2.0 / 15.0, 4.0 / 15.0],
     [0.0, 0.0, 1.0],
 ];
-/// Rows of the result, of the products.
+/// What the products are to the result's rows.
 const A: [[f64; PRODUCTS]; ROWS] = [
     [1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
-    [0.0, 1.0, -1.0, 2.0, -2.0, 0.0],
-    [0.0, 1.0, 1.0, 4.0, 4.0, 0.0],
-    [0.0, 1.0, -1.0, 8.0, -8.0, 1.0],
+    [0.0, 1.0, -1.0, 0.5, -2.0, 0.0],
+    [0.0, 1.0, 1.0, 0.25, 4.0, 0.0],
+    [0.0, 1.0, -1.0, 0.125, -8.0, 1.0],
 ];
 
 pub(crate) fn multiply_less(graph: &mut Graph) -> Result<()> {
@@ -61,10 +64,10 @@ pub(crate) fn multiply_less(graph: &mut Graph) -> Result<()> {
 
 fn multiply_less_where(graph: &mut Graph, is_chosen: impl Fn(&Convolution) -> bool) -> Result<()> {
     let of_product = |id| Convolution::of(graph, id).or_else(|| Convolution::weight_gradient(graph, id));
-    let mut convolutions: BTreeMap<_, _> =
-        graph.ids().filter_map(|id| Some((id, of_product(id)?))).collect();
+    let mut convolutions: BTreeMap<_, _> = graph.ids().filter_map(|id| Some((id, of_product(id)?))).collect();
     let sums = window_sums::all_sums(graph).into_iter();
-    convolutions.extend(sums.filter_map(|(id, sum)| Some((id, Convolution::image_gradient(graph, id, sum)?))));
+    convolutions
+        .extend(sums.filter_map(|(id, sum)| Some((id, Convolution::image_gradient(graph, id, sum)?))));
     convolutions.retain(|_, convolution| is_chosen(convolution));
     if convolutions.is_empty() {
         return Ok(());
@@ -202,14 +205,15 @@ impl Convolution {
             let Op::Reshape(_) = graph[term.value].op else { return None };
             let part = operand(term.value)?;
             let Op::Slice(slice) = &graph[part].op else { return None };
-            let (&[.., rows, columns], &[_, _, tap, along, 0, 0]) = (shape(term.value), &slice.start[..]) else {
+            let (&[.., rows, columns], &[_, _, tap, along, 0, 0]) = (shape(term.value), &slice.start[..])
+            else {
                 return None;
             };
             let one = [images, features, 1, 1, rows, columns];
             let is_place = shape(part) == one && shape(term.value) == [images, features, rows, columns];
             is_place.then(|| operand(part)).flatten().map(|whole| (whole, tap, along))
         };
-        let whole = sum.terms.iter().find_map(|term| place(term))?.0;
+        let whole = sum.terms.iter().find_map(place)?.0;
         let &[_, _, TAPS, places, rows, columns] = shape(whole) else { return None };
         let (found, rest): (Vec<_>, Vec<_>) = sum
             .terms
@@ -590,8 +594,8 @@ mod tests {
         let mut after = before.clone();
         multiply_less_where(&mut after, |_| true).expect("rebuilds");
         crate::dce::remove_dead_code(&mut after).expect("rebuilds");
-        // Sixths are rounded to f32.
-        let wrong = difference(&results(before), &results(&after), 1e-5);
+        // Thirds and fifteenths are rounded to f32, and results are sums of much larger numbers.
+        let wrong = difference(&results(before), &results(&after), 1e-4);
         assert!(wrong.is_none(), "{wrong:?}\n{after}");
         strips(&after)
     }

@@ -1,7 +1,12 @@
 //! Convolutions and pooling.
 
-use super::judge::check;
+use super::judge::{Named, check, compare, reference, run};
+use kernfusion::compile::{Stages, Target};
 use kernfusion::prelude::*;
+use kernfusion_cpu::isa::Isa;
+use kernfusion_ir::Op;
+use kernfusion_ir::random::element_bits;
+use kernfusion_passes::MemoryStrategy;
 
 #[test]
 fn over_sequences() {
@@ -31,6 +36,41 @@ fn over_images() {
     check("max_pool2d", 2e-6, |_, inputs| {
         Ok(inputs.get("x").max_pool(Window { stride: [2, 2], dilation: [1, 2], ..Window::new([2, 3]) }))
     });
+}
+
+/// Large enough that fewer multiplications pay: the result, and the gradients by image and weights, of which each has its form of it. Rows that
+/// do not come out even, against sums in `f64`, on every instruction set.
+#[test]
+fn large_ones_three_rows_high_multiply_less() {
+    let trace = Trace::training();
+    let x = trace.input("x", [3, 48, 17, 18], DType::F32);
+    let window = Window { padding: [1, 1], ..Window::new([3, 3]) };
+    let layer = Convolution::new(&trace, "conv", [48, 40], window, Init::Zeros);
+    let y = layer.forward(&x);
+    let loss = (&y * trace.input("t", y.shape(), DType::F32)).sum_all();
+    let gradients = loss.grad(&[&x, &layer.weight]);
+    let outputs = [("y", &y), ("dx", &gradients[0]), ("dw", &gradients[1])];
+    let program = trace.finish(&outputs).expect("correct");
+
+    let mut simplified = program.graph.clone();
+    let stages = Stages::new(&Target::cpu(), MemoryStrategy::NONE);
+    stages.simplify(&mut simplified, None, &mut |_, _| {}).expect("simplifies");
+    let is_strip = |id| matches!(&simplified[id].op, Op::Windows(windows) if windows.stride == [4, 1] && windows.places == [6, 1]);
+    let strips = simplified.ids().filter(|&id| is_strip(id)).count();
+    assert_eq!(strips, 2, "of the image, for two of the three, and of the gradient");
+
+    let value = |name: &str, elements: usize| {
+        let seed = name.bytes().map(u32::from).sum();
+        let number = |at| f64::from(element_bits(7, seed, 0, at)) / f64::from(u32::MAX) - 0.5;
+        (name.to_string(), (0..elements as u64).map(|at| f64::from(number(at) as f32)).collect())
+    };
+    let given: Named =
+        program.graph.inputs().map(|(id, name, _)| value(name, program.graph[id].ty.elements())).collect();
+    let expected = reference(&program, &given);
+    for isa in Isa::available() {
+        let target = Target::cpu().threads(2).isa(isa);
+        compare("three rows high", &isa.to_string(), 5e-6, &expected, &run(&program, &given, &target));
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ const EXACT: f64 = 2e-6;
 /// A tensor smaller than this is compared as if it had an element of this size: its exact value may be zero.
 const SMALLEST: f64 = 0.05;
 
-type Named = BTreeMap<String, Vec<f64>>;
+pub(super) type Named = BTreeMap<String, Vec<f64>>;
 
 /// A tensor of the fixture.
 struct Stored {
@@ -117,7 +117,7 @@ fn given(program: &Program, case: &str) -> Named {
     program.graph.inputs().map(|(_, name, role)| (name.to_string(), value(name, role))).collect()
 }
 
-fn reference(program: &Program, given: &Named) -> Named {
+pub(super) fn reference(program: &Program, given: &Named) -> Named {
     let array = |(id, name, _)| {
         let (ty, values): (TensorType, _) = (program.graph[id].ty.clone(), given[name].clone());
         assert_eq!(values.len(), ty.elements(), "elements of {name}: {ty}");
@@ -128,7 +128,7 @@ fn reference(program: &Program, given: &Named) -> Named {
     results.into_iter().map(|(name, array)| (name, array.values)).collect()
 }
 
-fn run(program: &Program, given: &Named, target: &Target) -> Named {
+pub(super) fn run(program: &Program, given: &Named, target: &Target) -> Named {
     let states = States::default();
     let mut compiled = compile(&program.graph, &states, target).expect("compiles");
     let mut data = Vec::new();
@@ -147,7 +147,8 @@ fn run(program: &Program, given: &Named, target: &Target) -> Named {
     outputs.iter().map(|(name, tensor)| (name.to_string(), tensor.to_f64())).chain(updated).collect()
 }
 
-fn compare(case: &str, mode: &str, tolerance: f64, expected: &Named, got: &Named) {
+/// Compares results by name, within a share of each tensor's largest element.
+pub(super) fn compare(case: &str, mode: &str, tolerance: f64, expected: &Named, got: &Named) {
     let names = |results: &Named| results.keys().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(got), names(expected), "{case}, {mode}: what there is to compare");
     for (name, expected) in expected {

@@ -134,7 +134,12 @@ impl Lowering<'_> {
     }
 
     /// The region with products loaded from blocks; consumers multiply with these precisions.
-    fn in_blocks(&mut self, kernel: &Kernel, contraction: &Contraction, precisions: &[Precision]) -> InBlocks {
+    fn in_blocks(
+        &mut self,
+        kernel: &Kernel,
+        contraction: &Contraction,
+        precisions: &[Precision],
+    ) -> InBlocks {
         let mut rest = kernel.clone();
         let mut blocks = vec![];
         let domain = &kernel.domain;
@@ -152,7 +157,8 @@ impl Lowering<'_> {
         // Values of `f32` take the place of entries.
         let mut free = 0..blocks.len();
         for (value, precision) in moved.into_iter().zip(precisions) {
-            let element = if *precision == Precision::Bf16 { gemm::packed_bf16(self.isa) } else { Element::F32 };
+            let element =
+                if *precision == Precision::Bf16 { gemm::packed_bf16(self.isa) } else { Element::F32 };
             let value = match element {
                 Element::F32 => widened(&mut region, value),
                 _ => value,
