@@ -208,16 +208,14 @@ fn narrowed(graph: &mut Graph, kept: WeightType) -> Result<Notes, IrError> {
     Ok(names.into_iter().map(|(name, kept)| format!("{name} as {kept}")).collect())
 }
 
+/// All passes; some stand in several lists.
+pub fn all() -> impl Iterator<Item = &'static Pass> {
+    [PIPELINE, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS].into_iter().flatten()
+}
+
 /// The pass of this name.
 pub fn find(name: &str) -> Option<Pass> {
-    PIPELINE
-        .iter()
-        .chain(OF_CPUS)
-        .chain(OF_GPUS)
-        .chain(MIXED_PRECISION)
-        .chain(OTHERS)
-        .find(|pass| pass.name == name)
-        .copied()
+    all().find(|pass| pass.name == name).copied()
 }
 
 /// A pass that failed.

@@ -55,9 +55,9 @@ fn large_ones_three_rows_high_multiply_less() {
     let mut simplified = program.graph.clone();
     let stages = Stages::new(&Target::cpu(), MemoryStrategy::NONE);
     stages.simplify(&mut simplified, None, &mut |_, _| {}).expect("simplifies");
-    let is_strip = |id| matches!(&simplified[id].op, Op::Windows(windows) if windows.stride == [4, 1] && windows.places == [6, 1]);
-    let strips = simplified.ids().filter(|&id| is_strip(id)).count();
-    assert_eq!(strips, 2, "of the image, for two of the three, and of the gradient");
+    let is_six = |id| matches!(&simplified[id].op, Op::Windows(windows) if windows.stride == [4, 1] && windows.places == [6, 1]);
+    let sixes = simplified.ids().filter(|&id| is_six(id)).count();
+    assert_eq!(sixes, 2, "of the image, for two of the three, and of the gradient");
 
     let value = |name: &str, elements: usize| {
         let seed = name.bytes().map(u32::from).sum();

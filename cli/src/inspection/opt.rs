@@ -6,7 +6,7 @@ use crate::common::imported::read_graph;
 use crate::common::screen::{Screen, note};
 use kernfusion_ir::Graph;
 use kernfusion_passes::{
-    MIXED_PRECISION, OF_GPUS, OTHERS, PIPELINE, Pass, PassReport, find, run as run_passes,
+    MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, PIPELINE, Pass, PassReport, all, find, run as run_passes,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,13 +41,16 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         for (number, pass) in MIXED_PRECISION.iter().enumerate() {
             screen.line(format!("{} {:<18} {}", PIPELINE.len() + number + 1, pass.name, pass.about));
         }
-        screen.line("on a GPU also, after them:");
-        for pass in OF_GPUS {
-            screen.line(format!("- {:<18} {}", pass.name, pass.about));
-        }
-        screen.line("only when they are named:");
-        for pass in OTHERS {
-            screen.line(format!("- {:<18} {}", pass.name, pass.about));
+        let rest = [
+            ("on a CPU also, after them:", OF_CPUS),
+            ("on a GPU also, after them:", OF_GPUS),
+            ("only when they are named:", OTHERS),
+        ];
+        for (heading, passes) in rest {
+            screen.line(heading);
+            for pass in passes {
+                screen.line(format!("- {:<18} {}", pass.name, pass.about));
+            }
         }
         return Ok(ExitCode::SUCCESS);
     };
@@ -74,8 +77,7 @@ fn chosen(names: Option<&[String]>) -> Result<Vec<Pass>, CliError> {
 
 /// The error of a name that is no pass.
 pub(crate) fn unknown_pass(name: &str) -> CliError {
-    let mut known: Vec<_> =
-        PIPELINE.iter().chain(MIXED_PRECISION).chain(OF_GPUS).chain(OTHERS).map(|pass| pass.name).collect();
+    let mut known: Vec<_> = all().map(|pass| pass.name).collect();
     known.sort_unstable();
     known.dedup();
     CliError::Usage(format!("there is no pass \"{name}\"; there are {}", known.join(", ")))

@@ -15,13 +15,15 @@
 //!
 //! The gradient by the image is a convolution of this kind. That by the weights goes back through the same steps: `dM = Aᵀ dy`, `dU = dM · V`, `dw = Gᵀ dU`.
 //!
-//! A number that is not finite shows in all four rows of its tile.
+//! A number that is not finite shows in all of four rows.
+
+mod convolution;
 
 use crate::fuse::cost;
-use crate::window_sums::{Sum, Term};
 use crate::{Rebuild, window_sums};
+use convolution::{Convolution, Form, Image};
 use kernfusion_ir::{
-    Builder, Compare, DType, DotGeneral, Gather, Graph, Iota, Op, Result, TensorType, ValueId, Windows,
+    Builder, Compare, DType, DotGeneral, Gather, Graph, Iota, Result, TensorType, ValueId, Windows,
 };
 use std::collections::BTreeMap;
 
@@ -88,207 +90,7 @@ fn multiply_less_where(graph: &mut Graph, is_chosen: impl Fn(&Convolution) -> bo
     Ok(())
 }
 
-/// Matrices of images: `[images, channels, rows, columns]`, in any shape, or with the channels first.
-struct Image {
-    value: ValueId,
-    channels_first: bool,
-    channels: usize,
-    size: [usize; 2],
-}
-
-/// A convolution of images, or one of its gradients.
-struct Convolution {
-    /// Without its padding.
-    image: Image,
-    /// How many zeros stand before and after the image's rows and columns.
-    padding: [[usize; 2]; 2],
-    images: usize,
-    features: usize,
-    /// Rows and columns of the result.
-    size: [usize; 2],
-    /// Along the width: places of the window, its steps and their distance.
-    places: usize,
-    stride: usize,
-    dilation: usize,
-    form: Form,
-}
-
-/// What is computed with the image.
-enum Form {
-    /// The result, by weights `[features, channels, 3, places]`, in any shape; images come first in it, or features.
-    Result { weights: ValueId, images_first: bool },
-    /// The gradient of another convolution by its image, whose result's gradient the image is: a convolution, too, by those weights in the opposite
-    /// order, and `[channels, features, 3, places]` seen from here. The rest is added to it.
-    ImageGradient { weights: ValueId, rest: Vec<Term> },
-    /// The gradient by the weights, from that of the result.
-    WeightGradient { gradient: Image },
-}
-
 impl Convolution {
-    /// The product of weights with windows of an image that a node is.
-    fn of(graph: &Graph, id: ValueId) -> Option<Convolution> {
-        let Op::DotGeneral(dot) = &graph[id].op else { return None };
-        let [kernel, columns] = graph[id].operands[..] else { return None };
-        let (weights, images_first) = weights(graph, dot, kernel, 1)?;
-        let seen = Convolution::seen(graph, columns, Form::Result { weights, images_first })?;
-        let &[.., features, summed] = &graph[kernel].ty.shape[..] else { return None };
-        let is_product = dot.rhs_contract == [2] && summed == seen.summed();
-        (is_product && are_f32(graph, &[id, kernel])).then_some(Convolution { features, ..seen })
-    }
-
-    /// The product of a result's gradient with windows of the image, over all places that these see.
-    fn weight_gradient(graph: &Graph, id: ValueId) -> Option<Convolution> {
-        let Op::DotGeneral(dot) = &graph[id].op else { return None };
-        let [value, columns] = graph[id].operands[..] else { return None };
-        let shape = &graph[value].ty.shape[..];
-        let (channels_first, features) = match (&dot.lhs_batch[..], &dot.lhs_contract[..], shape) {
-            ([1], [0, 3], &[_, 1, features, _]) => (false, features),
-            ([0], [2, 3], &[1, features, ..]) => (true, features),
-            _ => return None,
-        };
-        let gradient = Image { value, channels_first, channels: features, size: [0; 2] };
-        let mut seen = Convolution::seen(graph, columns, Form::WeightGradient { gradient })?;
-        let size = seen.size;
-        if let Form::WeightGradient { gradient } = &mut seen.form {
-            gradient.size = size;
-        }
-        let is_product = dot.rhs_batch == [1] && dot.rhs_contract == [0, 3];
-        (is_product && are_f32(graph, &[id, value])).then_some(Convolution { features, ..seen })
-    }
-
-    /// One of the image whose windows, three rows high, are columns `[images, 1, channels · 3 · places, places of the result]` of a matrix.
-    fn seen(graph: &Graph, columns: ValueId, form: Form) -> Option<Convolution> {
-        let operand = |of: ValueId| graph[of].operands.first().copied();
-        let shape = |of: ValueId| &graph[of].ty.shape[..];
-        let Op::Reshape(_) = graph[columns].op else { return None };
-        let turned = operand(columns)?;
-        let Op::Permute(permute) = &graph[turned].op else { return None };
-        let seen = operand(turned)?;
-        let Op::Windows(Windows { places, stride, dilation }) = &graph[seen].op else { return None };
-        let (&[images, channels, height, width, ..], &[TAPS, along]) = (shape(seen), &places[..]) else {
-            return None;
-        };
-        let whole = [images, 1, channels * TAPS * along, height * width];
-        let is_plain = permute.axes == [0, 1, 4, 5, 2, 3] && (stride[0], dilation[0]) == (1, 1);
-        if !is_plain || shape(columns) != whole {
-            return None;
-        }
-        let padded = operand(seen)?;
-        let (value, padding) = match &graph[padded].op {
-            Op::Pad(pad) if pad.value.value() == 0.0 && pad.low[..2] == [0, 0] && pad.high[..2] == [0, 0] => {
-                (operand(padded)?, [2, 3].map(|axis| [pad.low[axis], pad.high[axis]]))
-            }
-            _ => (padded, [[0; 2]; 2]),
-        };
-        let &[_, _, rows, columns] = shape(value) else { return None };
-        are_f32(graph, &[value]).then_some(Convolution {
-            image: Image { value, channels_first: false, channels, size: [rows, columns] },
-            padding,
-            images,
-            features: 0,
-            size: [height, width],
-            places: along,
-            stride: stride[1],
-            dilation: dilation[1],
-            form,
-        })
-    }
-
-    /// The gradient by its image that a sum contains, as differentiation leaves it: for each place of the window what the weights there make of the
-    /// result's gradient, moved to where the window saw it.
-    fn image_gradient(graph: &Graph, root: ValueId, sum: Sum) -> Option<Convolution> {
-        let operand = |of: ValueId| graph[of].operands.first().copied();
-        let shape = |of: ValueId| &graph[of].ty.shape[..];
-        let &[images, features, height, width] = shape(root) else { return None };
-        // The place of a term, and what all places are cut from.
-        let place = |term: &Term| {
-            let Op::Reshape(_) = graph[term.value].op else { return None };
-            let part = operand(term.value)?;
-            let Op::Slice(slice) = &graph[part].op else { return None };
-            let (&[.., rows, columns], &[_, _, tap, along, 0, 0]) = (shape(term.value), &slice.start[..])
-            else {
-                return None;
-            };
-            let one = [images, features, 1, 1, rows, columns];
-            let is_place = shape(part) == one && shape(term.value) == [images, features, rows, columns];
-            is_place.then(|| operand(part)).flatten().map(|whole| (whole, tap, along))
-        };
-        let whole = sum.terms.iter().find_map(place)?.0;
-        let &[_, _, TAPS, places, rows, columns] = shape(whole) else { return None };
-        let (found, rest): (Vec<_>, Vec<_>) = sum
-            .terms
-            .into_iter()
-            .partition(|term| place(term).is_some_and(|(of, ..)| of == whole) && !term.is_weighed());
-        // The window's place (0, 0) is moved least; each other one by as many rows and columns more.
-        let first = found.iter().find(|term| matches!(place(term), Some((_, 0, 0))))?;
-        let offset = [first.view.offset[2], first.view.offset[3]];
-        let is_in_place = |term: &Term| {
-            let Some((_, tap, along)) = place(term) else { return false };
-            let moved = [0, 0, offset[0] - tap as i64, offset[1] - along as i64];
-            term.view.offset == moved && term.view.is_window(shape(root), shape(term.value))
-        };
-        let mut seen: Vec<_> = found.iter().filter_map(place).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        if seen.len() != TAPS * places || found.len() != seen.len() || !found.iter().all(is_in_place) {
-            return None;
-        }
-        let padding = [(TAPS, offset[0], height, rows), (places, offset[1], width, columns)];
-        let padding = padding.map(|(places, offset, extent, of)| {
-            let low = places as i64 - 1 - offset;
-            [low, (extent + places - 1) as i64 - of as i64 - low]
-        });
-        if padding.iter().flatten().any(|&zeros| zeros < 0) {
-            return None;
-        }
-        let (Op::Reshape(_), mut product) = (&graph[whole].op, operand(whole)?) else { return None };
-        let is_turned = matches!(&graph[product].op, Op::Permute(permute) if permute.axes == [2, 0, 1, 3]);
-        if is_turned {
-            product = operand(product)?;
-        }
-        let Op::DotGeneral(dot) = &graph[product].op else { return None };
-        let [kernel, value] = graph[product].operands[..] else { return None };
-        let (weights, images_first) = weights(graph, dot, kernel, 2)?;
-        let &[.., channels, summed] = shape(kernel) else { return None };
-        let (channels_first, seen) = match dot.rhs_contract[..] {
-            [1] => (true, [1, channels, images, rows * columns]),
-            [2] => (false, [images, 1, channels, rows * columns]),
-            _ => return None,
-        };
-        let made = match images_first {
-            true => [images, 1, summed, rows * columns],
-            false => [1, summed, images, rows * columns],
-        };
-        let is_whole = summed == features * TAPS * places && is_turned != images_first;
-        let is_product = is_whole && shape(value) == seen && shape(product) == made;
-        (is_product && are_f32(graph, &[root, kernel, value])).then_some(Convolution {
-            image: Image { value, channels_first, channels, size: [rows, columns] },
-            padding: padding.map(|sides| sides.map(|zeros| zeros as usize)),
-            images,
-            features,
-            size: [height, width],
-            places,
-            stride: 1,
-            dilation: 1,
-            form: Form::ImageGradient { weights, rest },
-        })
-    }
-
-    /// Elements of a feature's weights.
-    fn summed(&self) -> usize {
-        self.image.channels * TAPS * self.places
-    }
-
-    /// How many times four rows the result has.
-    fn tiles(&self) -> usize {
-        self.size[0].div_ceil(ROWS)
-    }
-
-    /// Columns of the padded image.
-    fn padded_width(&self) -> usize {
-        self.image.size[1] + self.padding[1].iter().sum::<usize>()
-    }
-
     /// Whether the multiplications that are left out take longer than what is written and read instead. Weights are read where they lie apart,
     /// which takes twice as long. A gradient by the image is no longer written for each place of the window.
     fn is_worth_it(&self) -> bool {
@@ -301,11 +103,11 @@ impl Convolution {
             }
             Form::Result { .. } | Form::WeightGradient { .. } => (TAPS * self.images * height * width, 0),
         };
-        let strips = PRODUCTS * self.images * self.tiles();
-        let made = strips * (channels * self.padded_width() + features * width) + 2 * PRODUCTS * each;
+        let sixes = PRODUCTS * self.images * self.fours();
+        let made = sixes * (channels * self.padded_width() + features * width) + 2 * PRODUCTS * each;
         let moved = |elements: usize| cost::moving(2 * 4 * elements);
         let before = cost::multiplying(each * rows) + moved(written);
-        before > cost::multiplying(each * strips * width) + moved(made)
+        before > cost::multiplying(each * sixes * width) + moved(made)
     }
 
     fn emit(&self, graph: &Graph, id: ValueId, rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
@@ -332,29 +134,29 @@ impl Convolution {
         Ok(new)
     }
 
-    /// `V` as windows along the width see it: `[images, channels, 6, tiles, width, places]`.
+    /// `V` as windows along the width see it: `[images, channels, 6, fours, width, places]`.
     fn of_image(&self, b: &mut Builder<'_>, image: ValueId) -> Result<ValueId> {
         let [[above, below], [left, right]] = self.padding;
-        let below = below + self.tiles() * ROWS - self.size[0];
+        let below = below + self.fours() * ROWS - self.size[0];
         let image = self.image.with_images_first(b, image, self.images)?;
         let padded = b.pad(image, &[0, 0, above, left], &[0, 0, below, right], 0.0)?;
-        let strips = Windows { places: vec![PRODUCTS, 1], stride: vec![ROWS, 1], dilation: vec![1, 1] };
-        let strips = b.op(strips, &[padded])?;
-        let strips = b.permute(strips, &[4, 0, 1, 2, 3, 5])?;
-        let sizes = [self.images, self.image.channels, self.tiles()];
-        let strips = b.reshape(strips, &[&[PRODUCTS], &sizes[..], &[self.padded_width()]].concat())?;
+        let sixes = Windows { places: vec![PRODUCTS, 1], stride: vec![ROWS, 1], dilation: vec![1, 1] };
+        let sixes = b.op(sixes, &[padded])?;
+        let sixes = b.permute(sixes, &[4, 0, 1, 2, 3, 5])?;
+        let sizes = [self.images, self.image.channels, self.fours()];
+        let sixes = b.reshape(sixes, &[&[PRODUCTS], &sizes[..], &[self.padded_width()]].concat())?;
         // Six rows of one channel after the other, so that what they are made of stays near.
-        let v = combined(b, &B, strips, 2)?;
+        let v = combined(b, &B, sixes, 2)?;
         let (stride, dilation) = (vec![1, self.stride], vec![1, self.dilation]);
         let v = b.op(Windows { places: vec![1, self.places], stride, dilation }, &[v])?;
-        let [images, channels, tiles] = sizes;
-        b.reshape(v, &[images, channels, PRODUCTS, tiles, self.size[1], self.places])
+        let [images, channels, fours] = sizes;
+        b.reshape(v, &[images, channels, PRODUCTS, fours, self.size[1], self.places])
     }
 
     /// The result of a convolution, or a gradient that is one.
     fn of_weights(&self, b: &mut Builder<'_>, v: ValueId, weights: ValueId) -> Result<ValueId> {
         let Convolution { images, features, size: [height, width], places, .. } = *self;
-        let (tiles, channels) = (self.tiles(), self.image.channels);
+        let (fours, channels) = (self.fours(), self.image.channels);
         let is_gradient = matches!(self.form, Form::ImageGradient { .. });
         let [first, second] = if is_gradient { [channels, features] } else { [features, channels] };
         let taps = b.reshape(weights, &[first, second, TAPS, places])?;
@@ -374,10 +176,10 @@ impl Convolution {
             rhs_contract: vec![5, 1],
             dtype: DType::F32,
         };
-        // [6, features, images, tiles, width]
+        // [6, features, images, fours, width]
         let m = b.op(product, &[u, v])?;
         let y = combined(b, &A, m, 3)?;
-        let y = b.reshape(y, &[features, images, tiles * ROWS, width])?;
+        let y = b.reshape(y, &[features, images, fours * ROWS, width])?;
         let y = b.slice(y, &[0; 4], &[features, images, height, width])?;
         match self.form {
             Form::Result { images_first: false, .. } => Ok(y),
@@ -394,10 +196,10 @@ impl Convolution {
         value: ValueId,
     ) -> Result<ValueId> {
         let Convolution { images, features, size: [height, width], .. } = *self;
-        let tiles = self.tiles();
+        let fours = self.fours();
         let dy = gradient.with_images_first(b, value, images)?;
-        let dy = b.pad(dy, &[0; 4], &[0, 0, tiles * ROWS - height, 0], 0.0)?;
-        let dy = b.reshape(dy, &[images, features, tiles, ROWS, width])?;
+        let dy = b.pad(dy, &[0; 4], &[0, 0, fours * ROWS - height, 0], 0.0)?;
+        let dy = b.reshape(dy, &[images, features, fours, ROWS, width])?;
         let dy = b.permute(dy, &[3, 0, 1, 2, 4])?;
         let dm = combined(b, &transposed(&A), dy, 2)?;
         let product = DotGeneral {
@@ -411,37 +213,6 @@ impl Convolution {
         let du = b.op(product, &[dm, v])?;
         combined(b, &transposed(&G), du, 2)
     }
-}
-
-impl Image {
-    fn with_images_first(&self, b: &mut Builder<'_>, value: ValueId, images: usize) -> Result<ValueId> {
-        let [rows, columns] = self.size;
-        if !self.channels_first {
-            return b.reshape(value, &[images, self.channels, rows, columns]);
-        }
-        let value = b.reshape(value, &[self.channels, images, rows, columns])?;
-        b.permute(value, &[1, 0, 2, 3])
-    }
-}
-
-/// The weights of a product, which sums over the last axis but `last` of their matrix, if they are the same for all images; and whether the
-/// product has them for each image, which is then its first axis, or once.
-fn weights(graph: &Graph, dot: &DotGeneral, kernel: ValueId, last: usize) -> Option<(ValueId, bool)> {
-    let shape = &graph[kernel].ty.shape;
-    let is_matrix = dot.lhs_contract == [shape.len() - last] && dot.lhs_batch.len() + 2 == shape.len();
-    let weights = match (&graph[kernel].op, &shape[..]) {
-        (Op::Broadcast(broadcast), [_, 1, ..]) if broadcast.axes == [1, 2, 3] => {
-            (*graph[kernel].operands.first()?, true)
-        }
-        (_, [1, 1, _, _]) => (kernel, true),
-        (_, [1, _, _]) => (kernel, false),
-        _ => return None,
-    };
-    is_matrix.then_some(weights)
-}
-
-fn are_f32(graph: &Graph, values: &[ValueId]) -> bool {
-    values.iter().all(|&value| graph[value].ty.dtype == DType::F32)
 }
 
 /// `x` with the elements of an axis in the opposite order.
@@ -507,7 +278,7 @@ mod tests {
     use crate::{PIPELINE, grad, run};
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
     use kernfusion_ir::samples::difference;
-    use kernfusion_ir::{InputRole, Origin, ReduceOp};
+    use kernfusion_ir::{InputRole, Op, Origin, ReduceOp};
     use std::collections::BTreeSet;
 
     /// A convolution of an image with weights, and its padding; the sizes beside, and along the width places, steps and their distance.
@@ -597,13 +368,13 @@ mod tests {
         // Thirds and fifteenths are rounded to f32, and results are sums of much larger numbers.
         let wrong = difference(&results(before), &results(&after), 1e-4);
         assert!(wrong.is_none(), "{wrong:?}\n{after}");
-        strips(&after)
+        sixes(&after)
     }
 
-    fn strips(graph: &Graph) -> usize {
-        let is_strip =
+    fn sixes(graph: &Graph) -> usize {
+        let is_six =
             |id: &ValueId| matches!(&graph[*id].op, Op::Windows(windows) if windows.places[0] == PRODUCTS);
-        graph.ids().filter(is_strip).count()
+        graph.ids().filter(is_six).count()
     }
 
     #[test]
@@ -636,7 +407,7 @@ mod tests {
         let worth = |case: Case, with_gradients: bool| {
             let mut graph = program(case, with_gradients);
             multiply_less(&mut graph).expect("rebuilds");
-            strips(&graph)
+            sixes(&graph)
         };
         let large = Case { images: 4, size: [24, 24], channels: 64, features: 64, ..CASE };
         assert_eq!((worth(large, false), worth(large, true)), (1, 3));
