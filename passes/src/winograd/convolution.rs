@@ -45,7 +45,7 @@ impl Convolution {
     pub(super) fn of(graph: &Graph, id: ValueId) -> Option<Convolution> {
         let Op::DotGeneral(dot) = &graph[id].op else { return None };
         let [kernel, columns] = graph[id].operands[..] else { return None };
-        let (weights, images_first) = weights(graph, dot, kernel, 1)?;
+        let (weights, images_first) = weights(graph, dot, kernel, 0)?;
         let seen = Convolution::seen(graph, columns, Form::Result { weights, images_first })?;
         let &[.., features, summed] = &graph[kernel].ty.shape[..] else { return None };
         let is_product = dot.rhs_contract == [2] && summed == seen.summed();
@@ -165,6 +165,7 @@ struct Spread {
 }
 
 impl Spread {
+    /// The one that a sum is, of all places of a window three rows high, each once.
     fn of(graph: &Graph, root: ValueId, sum: Sum) -> Option<Spread> {
         let whole = sum.terms.iter().find_map(|term| place(graph, term))?.0;
         let &[_, _, TAPS, places, ..] = &graph[whole].ty.shape[..] else { return None };
@@ -220,7 +221,7 @@ fn spread_product(graph: &Graph, whole: ValueId) -> Option<(ValueId, Image)> {
     }
     let Op::DotGeneral(dot) = &graph[product].op else { return None };
     let [kernel, value] = graph[product].operands[..] else { return None };
-    let (weights, images_first) = weights(graph, dot, kernel, 2)?;
+    let (weights, images_first) = weights(graph, dot, kernel, 1)?;
     let &[.., channels, summed] = shape(kernel) else { return None };
     let (channels_first, seen) = match dot.rhs_contract[..] {
         [1] => (true, [1, channels, images, rows * columns]),
@@ -237,6 +238,7 @@ fn spread_product(graph: &Graph, whole: ValueId) -> Option<(ValueId, Image)> {
 }
 
 impl Image {
+    /// As `[images, channels, rows, columns]`; `value` is its own in the graph that is built.
     pub(super) fn with_images_first(
         &self,
         b: &mut Builder<'_>,
@@ -252,19 +254,19 @@ impl Image {
     }
 }
 
-/// The weights of a product, which sums over the last axis but `last` of their matrix, if they are the same for all images; and whether the
-/// product has them for each image, which is then its first axis, or once.
-fn weights(graph: &Graph, dot: &DotGeneral, kernel: ValueId, last: usize) -> Option<(ValueId, bool)> {
-    let shape = &graph[kernel].ty.shape;
-    let is_matrix = dot.lhs_contract == [shape.len() - last] && dot.lhs_batch.len() + 2 == shape.len();
-    let weights = match (&graph[kernel].op, &shape[..]) {
-        (Op::Broadcast(broadcast), [_, 1, ..]) if broadcast.axes == [1, 2, 3] => {
+/// The weights that a product multiplies, if they are the same for all images; and whether they are repeated for each, so that images come first in
+/// the result. The product sums over their last axis but `later`.
+fn weights(graph: &Graph, dot: &DotGeneral, kernel: ValueId, later: usize) -> Option<(ValueId, bool)> {
+    let shape = &graph[kernel].ty.shape[..];
+    let weights = match (&graph[kernel].op, shape) {
+        (Op::Broadcast(broadcast), [_, 1, _, _]) if broadcast.axes == [1, 2, 3] => {
             (*graph[kernel].operands.first()?, true)
         }
         (_, [1, 1, _, _]) => (kernel, true),
         (_, [1, _, _]) => (kernel, false),
         _ => return None,
     };
+    let is_matrix = dot.lhs_contract == [shape.len() - 1 - later] && dot.lhs_batch.len() + 2 == shape.len();
     is_matrix.then_some(weights)
 }
 

@@ -110,6 +110,7 @@ impl Convolution {
         before > cost::multiplying(each * sixes * width) + moved(made)
     }
 
+    /// Adds the nodes that compute it; the last one is to replace the node `id`.
     fn emit(&self, graph: &Graph, id: ValueId, rebuild: &mut Rebuild<'_>) -> Result<ValueId> {
         let shape = &graph[id].ty.shape;
         let image = rebuild.place(self.image.value);
@@ -187,7 +188,7 @@ impl Convolution {
         }
     }
 
-    /// The gradient by the weights: of the three steps above each is linear in them, and its gradient goes back by the same table.
+    /// The gradient by the weights, from that of the result: each step is linear, and its gradient goes back by the same table.
     fn of_gradient(
         &self,
         b: &mut Builder<'_>,
@@ -229,20 +230,20 @@ fn transposed<const N: usize, const M: usize>(table: &[[f64; M]; N]) -> [[f64; N
     std::array::from_fn(|i| table.map(|row| row[i]))
 }
 
-/// Sums of the parts that `x` has along its first axis, each as often as a row of the table says; the rows become axis `at` of the result.
-fn combined<const PARTS: usize, const ROWS: usize>(
+/// Sums of the parts that `x` has along its first axis, each times a number of the table, whose rows become axis `at` of the result.
+fn combined<const N: usize, const M: usize>(
     b: &mut Builder<'_>,
-    table: &[[f64; PARTS]; ROWS],
+    table: &[[f64; M]; N],
     x: ValueId,
     at: usize,
 ) -> Result<ValueId> {
     let part = b.ty(x).shape[1..].to_vec();
     let (mut start, mut end) = (vec![0; part.len() + 1], [&[0], &part[..]].concat());
     let mut shape = part.clone();
-    shape.insert(at, ROWS);
+    shape.insert(at, N);
     let axes: Vec<_> = (0..shape.len()).filter(|&axis| axis != at).collect();
     let mut sum = None;
-    for number in 0..PARTS {
+    for number in 0..M {
         (start[0], end[0]) = (number, number + 1);
         let term = b.slice(x, &start, &end)?;
         let term = b.reshape(term, &part)?;
@@ -279,6 +280,7 @@ mod tests {
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
     use kernfusion_ir::samples::difference;
     use kernfusion_ir::{InputRole, Op, Origin, ReduceOp};
+    use proptest::prelude::*;
     use std::collections::BTreeSet;
 
     /// A convolution of an image with weights, and its padding; the sizes beside, and along the width places, steps and their distance.
@@ -402,6 +404,21 @@ mod tests {
         }
     }
 
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn convolutions_of_random_shapes(
+            (images, channels, features) in (1usize..4, 1usize..5, 1usize..5),
+            size in [3usize..13, 5usize..10],
+            padding in [[0usize..4, 0usize..4], [0usize..3, 0usize..3]],
+            window in [1usize..4, 1usize..3, 1usize..3],
+            with_gradients: bool,
+        ) {
+            let case = Case { images, channels, features, size, padding, window };
+            computed_otherwise(&program(case, with_gradients));
+        }
+    }
+
     #[test]
     fn what_takes_longer_stays() {
         let worth = |case: Case, with_gradients: bool| {
@@ -413,6 +430,24 @@ mod tests {
         assert_eq!((worth(large, false), worth(large, true)), (1, 3));
         assert_eq!(worth(Case { channels: 3, ..large }, false), 0, "more is written than multiplied");
         assert_eq!(worth(Case { images: 1, size: [6, 6], ..large }, true), 0, "the weights are most of it");
+    }
+
+    #[test]
+    fn a_product_of_vectors_stays() {
+        let mut graph = Graph::new("vectors");
+        let mut b = Builder::new(&mut graph, Origin::default());
+        let x = b.input("x", InputRole::Data, TensorType::new(DType::F32, [5])).unwrap();
+        let (lhs_contract, rhs_contract) = (vec![0], vec![0]);
+        let product = DotGeneral {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract,
+            rhs_contract,
+            dtype: DType::F32,
+        };
+        let y = b.op(product, &[x, x]).unwrap();
+        graph.output("y", y);
+        assert_eq!(computed_otherwise(&graph), 0);
     }
 
     #[test]

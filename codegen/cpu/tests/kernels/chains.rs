@@ -158,8 +158,8 @@ fn sums_of_nothing() {
     }
 }
 
-/// A thread's own matrices have the bits of a matrix that threads share: in bf16 both round the values that products read, the one where
-/// they lie, the other while it packs them. Too few rows and columns for a second block, which would add sums up otherwise, and too many
+/// A thread's own matrices have the bits of a matrix that threads share: in bf16 the one multiplies values as they lie, the other
+/// packs them. Too few rows and columns for a second block, which would add sums up otherwise, and too many
 /// for dot products, which do so, too.
 #[test]
 fn own_and_shared_matrices_have_the_same_bits() {
