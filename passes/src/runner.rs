@@ -95,7 +95,7 @@ pub const PIPELINE: &[Pass] = &[
     },
 ];
 
-/// Passes for processors, whose caches hold what is made of an image. They stand after [`PIPELINE`] and [`MIXED_PRECISION`]: products of bf16 are
+/// Passes for CPUs, whose caches hold what is made of an image. They stand after [`PIPELINE`] and [`MIXED_PRECISION`]: products of bf16 are
 /// quick, and would round what is multiplied in place of the image.
 pub const OF_CPUS: &[Pass] = &[
     Pass {

@@ -46,10 +46,10 @@ impl Convolution {
         let Op::DotGeneral(dot) = &graph[id].op else { return None };
         let [kernel, columns] = graph[id].operands[..] else { return None };
         let (weights, images_first) = weights(graph, dot, kernel, 0)?;
-        let seen = Convolution::seen(graph, columns, Form::Result { weights, images_first })?;
         let &[.., features, summed] = &graph[kernel].ty.shape[..] else { return None };
+        let seen = Convolution::seen(graph, columns, features, |_| Form::Result { weights, images_first })?;
         let is_product = dot.rhs_contract == [2] && summed == seen.summed();
-        (is_product && are_f32(graph, &[id, kernel])).then_some(Convolution { features, ..seen })
+        (is_product && are_f32(graph, &[id, kernel])).then_some(seen)
     }
 
     /// The product of a result's gradient with windows of the image, over all places that these see.
@@ -62,18 +62,21 @@ impl Convolution {
             ([0], [2, 3], &[1, features, ..]) => (true, features),
             _ => return None,
         };
-        let gradient = Image { value, channels_first, channels: features, size: [0; 2] };
-        let mut seen = Convolution::seen(graph, columns, Form::WeightGradient { gradient })?;
-        let size = seen.size;
-        if let Form::WeightGradient { gradient } = &mut seen.form {
-            gradient.size = size;
-        }
+        let gradient = |size| Image { value, channels_first, channels: features, size };
+        let form = |size| Form::WeightGradient { gradient: gradient(size) };
+        let seen = Convolution::seen(graph, columns, features, form)?;
         let is_product = dot.rhs_batch == [1] && dot.rhs_contract == [0, 3];
-        (is_product && are_f32(graph, &[id, value])).then_some(Convolution { features, ..seen })
+        (is_product && are_f32(graph, &[id, value])).then_some(seen)
     }
 
-    /// One of the image whose windows, three rows high, are columns `[images, 1, channels · 3 · places, places of the result]` of a matrix.
-    fn seen(graph: &Graph, columns: ValueId, form: Form) -> Option<Convolution> {
+    /// One of the image whose windows, three rows high, are columns `[images, 1, channels · 3 · places, places of the result]` of a matrix; `form`
+    /// gets the size of the result.
+    fn seen(
+        graph: &Graph,
+        columns: ValueId,
+        features: usize,
+        form: impl FnOnce([usize; 2]) -> Form,
+    ) -> Option<Convolution> {
         let operand = |of: ValueId| graph[of].operands.first().copied();
         let shape = |of: ValueId| &graph[of].ty.shape[..];
         let Op::Reshape(_) = graph[columns].op else { return None };
@@ -101,12 +104,12 @@ impl Convolution {
             image: Image { value, channels_first: false, channels, size: [rows, columns] },
             padding,
             images,
-            features: 0,
+            features,
             size: [height, width],
             places: along,
             stride: stride[1],
             dilation: dilation[1],
-            form,
+            form: form([height, width]),
         })
     }
 

@@ -123,7 +123,7 @@ impl Lowering<'_> {
         self.facts.dtypes.len() - self.program.temporaries.len()
     }
 
-    /// Rows of a block of one thread: a multiple of the register tile's. A row of all blocks has so many bytes.
+    /// Rows of a block of one thread: a multiple of the register tile's. `row_bytes` are those of one row in all blocks.
     fn own_height(&self, banded: bool, rows: usize, products: &[ChainProduct], row_bytes: usize) -> usize {
         let unit = products.iter().map(|product| gemm::register_rows(self.isa, product.precision)).max();
         let unit = unit.expect("a chain has products");

@@ -66,7 +66,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The distance between rows of so many columns, in elements: that of packed rows where it can be, so that consumers need not pack them.
+    /// The distance between rows of this many columns, in elements: that of packed rows where possible, so that consumers need not pack them.
     pub fn stride(&self, columns: usize) -> usize {
         let padded = || columns.next_multiple_of(ALIGN) + PAD / self.element.size();
         packed_stride(columns, self.element).unwrap_or_else(padded)
