@@ -15,6 +15,7 @@ use kernfusion_ir::random::element_bits;
 use kernfusion_ir::samples::difference;
 use kernfusion_ir::{Graph, InputRole};
 use kernfusion_lm::train::batches;
+use kernfusion_passes::plan::plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -86,7 +87,8 @@ fn case(
         stages.simplify(&mut converted, None, &mut |_, _| {}).expect("passes");
     }
     let expected = evaluate(&converted, &inputs, Precision::Declared).expect("evaluates");
-    let plan = lower(&graph, target, MemoryStrategy::NONE).expect("lowers").program.body;
+    // A GPU keeps nothing from run to run but states.
+    let plan = plan(lower(&graph, target, MemoryStrategy::NONE).expect("lowers").program.body.graph);
     Case { name, graph, plan, inputs, expected, tolerance }
 }
 

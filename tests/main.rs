@@ -9,6 +9,7 @@ mod layers;
 mod learning;
 mod microbatch;
 mod mixed_precision;
+mod preparation;
 mod ranks;
 mod replay;
 mod scan;

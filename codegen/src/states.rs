@@ -7,6 +7,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Named state buffers that the executables of one model share: a training step, an evaluation, a decoder. Clones
@@ -72,6 +73,8 @@ impl DerefMut for Held<'_> {
 pub struct State {
     ty: TensorType,
     memory: Memory,
+    /// How often it was written.
+    version: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone)]
@@ -97,6 +100,16 @@ impl State {
         }
     }
 
+    /// A number that changes whenever its elements may have changed.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Says that its elements change; whoever writes them holds the states.
+    pub fn touch(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Lets `look` see its bytes while the states are held; copies them first if they are on a device. `None` if the device does
     /// not answer.
     fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
@@ -115,6 +128,7 @@ impl State {
 
     /// Takes a value of its type while the states are held.
     fn write(&self, value: &Tensor) -> Result<(), CodegenError> {
+        self.touch();
         match &self.memory {
             // SAFETY: both cover the type's bytes, and the states are held.
             Memory::Host(allocation) => unsafe {
@@ -162,7 +176,7 @@ impl States {
         if let Some(state) = states.get(name) {
             return same_type(name, ty, &state.ty).map(|()| state.clone());
         }
-        let state = State { ty: ty.clone(), memory: self.allocate(ty.bytes())? };
+        let state = State { ty: ty.clone(), memory: self.allocate(ty.bytes())?, version: Arc::default() };
         states.insert(name.into(), state.clone());
         Ok(state)
     }

@@ -19,7 +19,44 @@ pub fn plan(graph: KernelGraph) -> Plan {
     plan_beside(graph, &BTreeSet::new())
 }
 
-/// As [`plan`]; these temporaries get memory from elsewhere.
+/// As [`plan`], for a program that runs often: what depends on nothing but states that it never writes is computed first, and kept from
+/// run to run. Nothing else may write these states while the plan runs. Where nothing would be left to be computed, nothing is kept.
+pub fn plan_prepared(mut graph: KernelGraph) -> Plan {
+    let prepared = preparation(&graph);
+    let is_prepared = |kernel: &Kernel| kernel.writes().iter().any(|buffer| prepared.contains(buffer));
+    let (first, rest): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut graph.kernels).into_iter().partition(is_prepared);
+    if rest.is_empty() {
+        graph.kernels = first;
+        return plan(graph);
+    }
+    let preparation = first.len();
+    graph.kernels = first.into_iter().chain(rest).collect();
+    Plan { preparation, ..plan_beside(graph, &prepared) }
+}
+
+/// What is computed of states alone that no kernel and no update writes. What is computed of nothing is left where it is: it is large for
+/// what it says, and quick.
+fn preparation(graph: &KernelGraph) -> BTreeSet<BufferId> {
+    let continued = graph.buffers.iter().filter_map(|buffer| buffer.continues);
+    let updated = graph.updates.iter().map(|(state, _)| *state);
+    let written: BTreeSet<_> =
+        graph.kernels.iter().flat_map(Kernel::writes).chain(continued).chain(updated).collect();
+    let is_state = |buffer: &BufferId| graph.buffer(*buffer).role == BufferRole::State;
+    let mut prepared = BTreeSet::new();
+    for kernel in &graph.kernels {
+        let known =
+            |buffer: &BufferId| prepared.contains(buffer) || is_state(buffer) && !written.contains(buffer);
+        let (reads, is_simple) =
+            (kernel.reads(), !matches!(kernel.form, Form::Loop(_) | Form::Collective(_)));
+        if is_simple && !reads.is_empty() && reads.iter().all(known) {
+            prepared.extend(kernel.writes());
+        }
+    }
+    prepared
+}
+
+/// As [`plan`]; these temporaries get memory from elsewhere, and stay.
 pub(crate) fn plan_beside(graph: KernelGraph, elsewhere: &BTreeSet<BufferId>) -> Plan {
     let mut places: Vec<Place> = graph
         .buffers
@@ -29,7 +66,8 @@ pub(crate) fn plan_beside(graph: KernelGraph, elsewhere: &BTreeSet<BufferId>) ->
             BufferRole::Temporary => Place::Unused,
         })
         .collect();
-    let lives = Lives::of(&graph);
+    let mut lives = Lives::of(&graph);
+    lives.last_read.extend(elsewhere.iter().map(|&buffer| (buffer, graph.kernels.len())));
     let mut memory = lives.spans.clone();
     for (number, buffer) in graph.buffers.iter().enumerate() {
         if let Some(state) = buffer.continues {
@@ -43,7 +81,7 @@ pub(crate) fn plan_beside(graph: KernelGraph, elsewhere: &BTreeSet<BufferId>) ->
     }
     alias_in_place(&graph, &lives, &mut places, &mut memory);
     let arena_bytes = share_arena(|buffer| graph.buffer(buffer).ty.bytes(), &memory, &mut places);
-    Plan { graph, places, arena_bytes }
+    Plan { graph, places, arena_bytes, preparation: 0 }
 }
 
 /// The size of a plan's arena if its buffers had these sizes; what writes over what stays.

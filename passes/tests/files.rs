@@ -1,10 +1,10 @@
 //! File tests: `files/*.kir`, each a comment `# test <pass>,<pass>…`, a graph, a line `# expect`, and what the passes
 //! make of it. `KERNFUSION_BLESS=1` rewrites the expectations. The pass `fuse` stands last and prints kernels; `plan`
-//! prints the memory plan as well.
+//! prints the memory plan as well, and `prepare` that with a preparation.
 
 use kernfusion_ir::Graph;
 use kernfusion_passes::fuse::{Fusion, any_kernel, fuse};
-use kernfusion_passes::plan::plan;
+use kernfusion_passes::plan::{plan, plan_prepared};
 use kernfusion_passes::{find, run};
 use std::fmt::Write;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn transformed(text: &str) -> String {
     let mut result = String::new();
     for name in names.split(',').map(str::trim) {
         match name {
-            "fuse" | "plan" => {
+            "fuse" | "plan" | "prepare" => {
                 let kernels = fuse(&graph, Fusion::Full, any_kernel).expect("fuses");
                 kernfusion_ir::kernel::verify(&kernels).expect("valid kernels");
                 write!(result, "{kernels}").expect("a string");
@@ -32,8 +32,10 @@ fn transformed(text: &str) -> String {
                     )
                     .expect("a string");
                 }
-                if name == "plan" {
-                    write!(result, "{}", plan(kernels)).expect("a string");
+                match name {
+                    "plan" => write!(result, "{}", plan(kernels)).expect("a string"),
+                    "prepare" => write!(result, "{}", plan_prepared(kernels)).expect("a string"),
+                    _ => {}
                 }
                 return result;
             }

@@ -42,13 +42,15 @@ pub fn execute_on(
             InputRole::Data => data.push((name, &inputs[name])),
         }
     }
-    let set = || given.iter().try_for_each(|(name, value)| states.set(name, value));
-    set()?;
+    given.iter().try_for_each(|(name, value)| states.set(name, value))?;
+    let is_updated = |name: &str| graph.outputs().iter().any(|it| it.updates_state && it.name == name);
+    given.retain(|(name, _)| is_updated(name));
+    let reset = || given.iter().try_for_each(|(name, value)| states.set(name, value));
     let mut compiled = compile(graph, &states, target)?;
     let mut run = |(number, &threads): (usize, &usize)| {
         if threads != target.threads || number > 0 {
             compiled.set_threads(threads)?;
-            set()?;
+            reset()?;
         }
         let outputs = compiled.run(&data)?;
         let result = |output: &Output| {

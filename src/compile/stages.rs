@@ -15,7 +15,7 @@ use kernfusion_ir::Graph;
 use kernfusion_ir::kernel::{Accepts, KernelGraph, Plan, Shard};
 use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
-use kernfusion_passes::plan::plan;
+use kernfusion_passes::plan::{plan, plan_prepared};
 use kernfusion_passes::{
     MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_GPUS, Observer, PIPELINE, Pass, PassReport, run,
 };
@@ -30,6 +30,8 @@ pub struct Stages {
     passes: Vec<Pass>,
     fusion: Fusion,
     accepts: Accepts,
+    /// Whether what depends on states alone is computed once, where a program only reads them.
+    prepares: bool,
 }
 
 /// A program as it is simplified, fused and planned: whole, or in two parts.
@@ -70,6 +72,8 @@ impl Stages {
             passes: passes(target.mode, target.precision, is_on_gpu),
             fusion,
             accepts,
+            // The tail of a divided program writes states that the body reads.
+            prepares: target.mode == Mode::Compiled && !is_on_gpu && memory.microbatches == 1 && ranks == 1,
         }
     }
 
@@ -139,7 +143,7 @@ impl Stages {
 
     /// Gives each buffer its place in memory.
     pub fn plan(&self, kernels: KernelGraph) -> Plan {
-        plan(kernels)
+        if self.prepares { plan_prepared(kernels) } else { plan(kernels) }
     }
 }
 

@@ -160,8 +160,14 @@ impl Args {
 
 fn show(plan: &Plan, when: &str, limit: usize, screen: &mut Screen) {
     let graph = &plan.graph;
-    screen.line(format!("{} kernels {when}:", graph.kernels.len()));
-    graph.kernels.iter().for_each(|kernel| screen.line(kernel_line(graph, kernel)));
+    let (prepared, each_run) = graph.kernels.split_at(plan.preparation);
+    if !prepared.is_empty() {
+        let (count, size) = (prepared.len(), bytes(plan.prepared_bytes()));
+        screen.line(format!("{count} kernels before the first run, which make {size} of parameters:"));
+        prepared.iter().for_each(|kernel| screen.line(kernel_line(graph, kernel)));
+    }
+    screen.line(format!("{} kernels {when}:", each_run.len()));
+    each_run.iter().for_each(|kernel| screen.line(kernel_line(graph, kernel)));
     let refusals = by_bytes(graph, |_| true);
     screen.line(format!("\n{} fusions refused, the largest first:", refusals.len()));
     let shown = if limit == 0 { refusals.len() } else { limit };
@@ -180,6 +186,7 @@ struct Totals {
     bytes_moved: usize,
     bytes_sent: usize,
     arena_bytes: usize,
+    prepared_bytes: usize,
     state_bytes: usize,
     input_bytes: usize,
     peak_bytes: usize,
@@ -195,16 +202,18 @@ impl Totals {
             .collect();
         let state_bytes = states.values().sum();
         let arena_bytes = planned.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
+        let prepared_bytes = planned.plans.iter().map(Plan::prepared_bytes).sum();
         let input_bytes = planned.microbatches * planned.plans[0].input_bytes();
         Totals {
             microbatches: planned.microbatches,
-            kernels: total(|plan| plan.graph.kernels.len()),
+            kernels: total(|plan| plan.each_run().len()),
             bytes_moved: total(Plan::bytes_moved),
             bytes_sent: total(Plan::bytes_sent),
             arena_bytes,
+            prepared_bytes,
             state_bytes,
             input_bytes,
-            peak_bytes: arena_bytes + state_bytes + input_bytes,
+            peak_bytes: arena_bytes + prepared_bytes + state_bytes + input_bytes,
         }
     }
 
@@ -215,13 +224,19 @@ impl Totals {
             ("bytes moved", bytes(self.bytes_moved)),
             ("bytes sent", bytes(self.bytes_sent)),
             ("arena", bytes(self.arena_bytes)),
+            ("prepared", bytes(self.prepared_bytes)),
             ("state", bytes(self.state_bytes)),
             ("inputs", bytes(self.input_bytes)),
             ("peak", bytes(self.peak_bytes)),
         ];
         let of = if ranks > 1 { format!(" of each of {ranks} ranks") } else { String::new() };
         screen.line(format!("plan{of}:"));
-        let lines = lines.into_iter().filter(|(name, _)| ranks > 1 || *name != "bytes sent");
+        let is_shown = |name: &str| match name {
+            "bytes sent" => ranks > 1,
+            "prepared" => self.prepared_bytes > 0,
+            _ => true,
+        };
+        let lines = lines.into_iter().filter(|(name, _)| is_shown(name));
         lines.for_each(|(name, value)| screen.line(format!("  {name:<12} {value:>16}")));
     }
 }

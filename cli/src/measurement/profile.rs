@@ -7,7 +7,7 @@
 use crate::common::destination::write_derived;
 use crate::common::machine;
 use crate::common::model::{ModelArgs, TargetArgs, WeightsArgs, Work};
-use crate::common::screen::{Screen, grouped, progress};
+use crate::common::screen::{Screen, grouped, mib, progress};
 use crate::common::subject::{ProgramArgs, Subject};
 use crate::common::workload::{Batches, Workload, median};
 use crate::inspection::scaling::link;
@@ -202,6 +202,14 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
         machine::place(&target)
     ));
     profile_table::show(&groups, (&peaks, wide(&target)), step, args.lines, screen);
+    let prepared: usize = plans.iter().map(|plan| plan.preparation).sum();
+    if prepared > 0 {
+        let bytes: usize = plans.iter().map(|plan| plan.prepared_bytes()).sum();
+        screen.line(format!(
+            "before the first step: {prepared} kernels make {:.1} MiB of parameters",
+            mib(bytes)
+        ));
+    }
     let exchanged = rank.map(|rank| Exchanged::new(&plans, rank, &peaks, args.link, &groups));
     exchanged.iter().for_each(|exchanged| exchanged.show(step, screen));
     let moved: usize = groups.iter().map(|group| group.bytes).sum();
@@ -216,9 +224,9 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
         ));
     }
     if let Some(path) = &args.json {
-        let kernels = plans.iter().flat_map(|plan| &plan.graph.kernels).enumerate();
         let mut each: BTreeMap<_, f64> = BTreeMap::new();
-        kernels.for_each(|(number, kernel)| *each.entry(&kernel.name).or_default() += seconds(number));
+        each_run(&plans)
+            .for_each(|(number, _, kernel)| *each.entry(&kernel.name).or_default() += seconds(number));
         let document = json!({
             "machine": machine::describe(&target),
             "preset": subject.name(), "work": work, "mode": args.mode.to_string(), "dtype": dtype,
@@ -270,11 +278,19 @@ fn wide(target: &Target) -> &'static str {
 }
 
 /// Kernels that are equal but for the layer, the most time first.
+/// The kernels of every run, with the number of each among all kernels of all plans.
+fn each_run<'p>(plans: &'p [&Plan]) -> impl Iterator<Item = (usize, &'p KernelGraph, &'p Kernel)> {
+    let kernels = plans.iter().flat_map(|plan| {
+        let kernels = plan.graph.kernels.iter().enumerate();
+        kernels.map(move |(at, kernel)| (at >= plan.preparation, &plan.graph, kernel))
+    });
+    let kernels = kernels.enumerate().filter(|(_, (runs, ..))| *runs);
+    kernels.map(|(number, (_, graph, kernel))| (number, graph, kernel))
+}
+
 fn groups(plans: &[&Plan], seconds: impl Fn(usize) -> f64, rates: Rates<'_>) -> Vec<Group> {
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
-    let graphs = plans.iter().map(|plan| &plan.graph);
-    let kernels = graphs.flat_map(|graph| graph.kernels.iter().map(move |kernel| (graph, kernel)));
-    for (number, (graph, kernel)) in kernels.enumerate() {
+    for (number, graph, kernel) in each_run(plans) {
         let (name, shape) = (folded(&kernel.name), shape(kernel));
         let (peaks, wide) = rates;
         let Floor { seconds: floor_s, bound } = floor(graph, kernel, peaks, wide);

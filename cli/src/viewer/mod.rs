@@ -148,6 +148,7 @@ impl View {
             arena: plan.arena_bytes,
             memory: vec![
                 ("arena", plan.arena_bytes),
+                ("prepared", plan.prepared_bytes()),
                 ("state", plan.state_bytes()),
                 ("inputs", plan.input_bytes()),
                 ("bytes moved", plan.bytes_moved()),

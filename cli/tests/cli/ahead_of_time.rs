@@ -265,9 +265,12 @@ fn states_that_a_function_updates_begin_with_the_file_and_stay() {
         r#"graph "count" {
   %x = input {name = "int", dtype = f32, shape = [2]} : f32[2]
   %sum = state {name = "sum", dtype = f32, shape = [2]} : f32[2]
-  %scale = state {name = "scale", dtype = f32, shape = [2]} : f32[2]
+  %mix = state {name = "mix", dtype = f32, shape = [2, 2]} : f32[2,2]
   %next = add %sum, %x : f32[2]
-  %y = mul %next, %scale : f32[2]
+  %whole = reduce %mix {op = sum, axes = [1]} : f32[2]
+  %wholes = broadcast %whole {shape = [2, 2], axes = [0]} : f32[2,2]
+  %shares = div %mix, %wholes : f32[2,2]
+  %y = dot_general %next, %shares {lhs_batch = [], rhs_batch = [], lhs_contract = [0], rhs_contract = [0], dtype = f32} : f32[2]
   output "y*" = %y
   output "before" = %sum
   update "sum" = %next
@@ -275,12 +278,18 @@ fn states_that_a_function_updates_begin_with_the_file_and_stay() {
 "#,
     );
     work.write("model/signature.json", r#"{"inputs": [], "outputs": [], "trained": [], "stopped": []}"#);
-    let state = |value: [f32; 2]| HostTensor::new([2], value);
-    let states = BTreeMap::from([("sum".into(), state([10.0, 20.0])), ("scale".into(), state([2.0, 3.0]))]);
+    let mix = HostTensor::new([2, 2], vec![1.0f32, 3.0, 1.0, 1.0]);
+    let states =
+        BTreeMap::from([("sum".into(), HostTensor::new([2], vec![10.0f32, 20.0])), ("mix".into(), mix)]);
     tensor_file::write(&work.path("model/weights.safetensors"), &states).unwrap();
+    let explained = work.succeed("explain --program model");
+    assert!(
+        explained.contains("1 kernels before the first run, which make 16 B of parameters:"),
+        "{explained}"
+    );
     work.succeed("compile --program model --name count -o artefact");
     work.write("count.c", CALLS_TWICE);
     build_c(&work, &work.path("count.c"), "count");
-    let expected = "22 66, 10 20\n24 72, 11 22\nthere is no memory for \"y*\"\n";
+    let expected = "13.75 19.25, 10 20\n15 21, 11 22\nthere is no memory for \"y*\"\n";
     assert_eq!(run_c(&work, "").out, expected);
 }

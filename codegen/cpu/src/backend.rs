@@ -52,7 +52,8 @@ impl Backend for CpuBackend {
         let arena = program.arena_bytes();
         let shares = self.options.arena.as_ref().is_some_and(|shared| shared.len() >= arena);
         let own = new.map(|(_, bytes)| bytes).sum::<usize>() + if shares { 0 } else { arena };
-        Ok(own + bucket_bytes(program) + ALLOWANCE + self.threads() * THREAD_ALLOWANCE)
+        let prepared: usize = program.plans().map(|(plan, _)| plan.prepared_bytes()).sum();
+        Ok(own + prepared + bucket_bytes(program) + ALLOWANCE + self.threads() * THREAD_ALLOWANCE)
     }
 
     fn peaks(&self) -> Result<Peaks, CodegenError> {

@@ -16,6 +16,7 @@ mod lower;
 pub mod object;
 mod peaks;
 mod plan;
+mod preparation;
 mod resident;
 
 pub use backend::CpuBackend;

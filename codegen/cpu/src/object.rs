@@ -147,7 +147,8 @@ impl Launches {
         let launches = kernels.map(|(kernel, work)| self.launch(kernel, work)).collect::<Result<_, _>>()?;
         let places = 0..plan.places.len() as u32;
         let buffers = places.map(|at| self.storage(plan, BufferId(at), number)).collect();
-        Ok(PlanProgram { arena_bytes: plan.arena_bytes, buffers, launches, moves: moves(plan)? })
+        let &Plan { arena_bytes, preparation, .. } = plan;
+        Ok(PlanProgram { arena_bytes, buffers, launches, preparation, moves: moves(plan)? })
     }
 
     fn launch(&mut self, kernel: &Kernel, work: KernelCode) -> Result<Launch, CodegenError> {
@@ -172,6 +173,7 @@ impl Launches {
                 Storage::Input(number(&buffer.name).expect("the inputs of the plan have numbers"))
             }
             (BufferRole::Temporary, Place::Arena { offset }) => Storage::Arena(offset),
+            (BufferRole::Temporary, Place::Own) => Storage::Own(buffer.ty.bytes()),
             (BufferRole::Temporary, _) => Storage::Nowhere,
         }
     }

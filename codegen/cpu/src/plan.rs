@@ -7,6 +7,7 @@
 use super::collective::{ExchangeCode, Exchanging, Worker};
 use super::loops::{self, KernelCode};
 use super::lower::{Compiler, Machine, Text};
+use super::preparation::Preparation;
 use kernfusion_codegen::{
     CodegenError, Collectives, Communicator, Outputs, State, States, Temporaries, check_inputs,
 };
@@ -69,8 +70,11 @@ pub struct PlanExecutable {
     machine: Machine,
     launcher: Launcher,
     states: States,
-    /// Keeps the memory of this plan's states.
-    _owned: Vec<State>,
+    /// This plan's states, which keep their memory.
+    owned: BTreeMap<BufferId, State>,
+    /// Those of them that it writes.
+    written: Vec<State>,
+    preparation: Preparation,
     /// For each buffer, where it is; null while it is nowhere.
     pointers: Pointers,
     /// For each buffer, its aliases, which are where it is.
@@ -127,7 +131,9 @@ impl PlanExecutable {
             machine,
             launcher,
             states: states.clone(),
-            _owned: vec![],
+            owned: BTreeMap::new(),
+            written: vec![],
+            preparation: Preparation::default(),
             pointers: Pointers::new(plan.graph.buffers.len()),
             aliases: aliases(&plan),
             memory,
@@ -169,7 +175,7 @@ impl PlanExecutable {
                     let elsewhere =
                         || CodegenError::Elsewhere { name: buffer.name.clone(), place: "on a device" };
                     found.push((id, state.host().ok_or_else(elsewhere)?));
-                    self._owned.push(state);
+                    self.owned.insert(id, state);
                 }
                 BufferRole::Input if written.contains(&id) || guard::side().is_some() => {
                     let copy = match guard::side() {
@@ -190,6 +196,11 @@ impl PlanExecutable {
                 }
             }
         }
+        let updated = graph.updates.iter().map(|(state, _)| *state);
+        let written: BTreeSet<_> = written.into_iter().chain(updated).collect();
+        self.written = written.iter().filter_map(|state| self.owned.get(state)).cloned().collect();
+        self.preparation = Preparation::new(&self.plan, |state| &self.owned[&state])?;
+        found.extend(self.preparation.places());
         found.into_iter().for_each(|(buffer, pointer)| self.point(buffer, pointer));
         Ok(())
     }
@@ -232,6 +243,7 @@ impl PlanExecutable {
     pub(super) fn clear(&mut self, states: &[String]) {
         for (at, buffer) in self.plan.graph.buffers.iter().enumerate() {
             if buffer.role == BufferRole::State && states.contains(&buffer.name) {
+                self.owned[&BufferId(at as u32)].touch();
                 // SAFETY: a state has the bytes of its type, and nobody else touches it now.
                 unsafe { self.pointers.get(BufferId(at as u32)).write_bytes(0, buffer.ty.bytes()) };
             }
@@ -308,7 +320,16 @@ impl PlanExecutable {
         see: SeePlan<'_>,
     ) -> Result<Outputs, CodegenError> {
         self.take_inputs(locate);
-        for at in 0..self.kernels.len() {
+        self.written.iter().for_each(State::touch);
+        let first = self.preparation.first_kernel();
+        for at in 0..first {
+            tick(at);
+            see(self, at)?;
+        }
+        for at in first..self.kernels.len() {
+            if at == self.plan.preparation {
+                self.preparation.finish();
+            }
             tick(at);
             self.allocate(at)?;
             self.launch(at)?;
@@ -506,7 +527,7 @@ fn plan_lifetimes(plan: &Plan, kernels: &mut [Launch]) {
     let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
     for (at, kernel) in graph.kernels.iter().enumerate() {
         for buffer in kernel.reads().into_iter().chain(kernel.writes()).map(memory) {
-            if graph.buffer(buffer).role == BufferRole::Temporary {
+            if graph.buffer(buffer).role == BufferRole::Temporary && plan.place(buffer) != Place::Own {
                 lives.entry(buffer).or_insert((at, at)).1 = at;
             }
         }

@@ -151,7 +151,12 @@ mod tests {
     }
 
     fn plan(buffers: Vec<Buffer>, updates: Vec<(BufferId, BufferId)>, places: Vec<Place>) -> Plan {
-        Plan { graph: KernelGraph { buffers, updates, ..KernelGraph::default() }, places, arena_bytes: 300 }
+        Plan {
+            graph: KernelGraph { buffers, updates, ..KernelGraph::default() },
+            places,
+            arena_bytes: 300,
+            preparation: 0,
+        }
     }
 
     #[test]

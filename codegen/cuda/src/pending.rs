@@ -246,7 +246,7 @@ mod tests {
         let ty = |length: usize| TensorType::new(DType::F32, [length]);
         let outputs = vec![("a".to_string(), BufferId(3), ty(65)), ("b".to_string(), BufferId(1), ty(1))];
         let graph = KernelGraph { outputs, ..KernelGraph::default() };
-        let results = PlanOutputs::new(&Plan { graph, places: vec![], arena_bytes: 0 });
+        let results = PlanOutputs::new(&Plan { graph, places: vec![], arena_bytes: 0, preparation: 0 });
         let starts: Vec<_> =
             results.tensors.iter().map(|(name, buffer, _, start)| (name.as_str(), *buffer, *start)).collect();
         assert_eq!(starts, [("a", BufferId(3), 0), ("b", BufferId(1), 512)]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The first bytes of an [`Artefact`].
 pub const MAGIC: [u8; 8] = *b"kernfus\x01";
 /// The version of descriptions. It changes with everything in a [`Description`].
-pub const FORMAT: u32 = 7;
+pub const FORMAT: u32 = 8;
 /// How the names of artefacts begin that a linker knows them by.
 pub const PREFIX: &str = "kernfusion_artefact_";
 
@@ -140,12 +140,13 @@ impl Description {
             Storage::State(state) => state < self.states.len(),
             Storage::Arena(offset) => offset <= plan.arena_bytes,
             Storage::Input(input) => input < inputs,
-            Storage::Nowhere => true,
+            Storage::Own(_) | Storage::Nowhere => true,
         };
         let runs = |launch: &Launch| {
             launch.program < self.programs.len() && launch.slots.iter().all(|slot| *slot < plan.buffers.len())
         };
-        plan.buffers.iter().all(is_there)
+        plan.preparation <= plan.launches.len()
+            && plan.buffers.iter().all(is_there)
             && plan.launches.iter().all(runs)
             && plan.moves.iter().flat_map(|step| [step.from, step.to]).all(|buffer| plan.has_place(buffer))
     }
@@ -202,6 +203,8 @@ pub struct PlanProgram {
     pub buffers: Vec<Storage>,
     /// The kernels in order.
     pub launches: Vec<Launch>,
+    /// How many of them run once, before the first run: what they read stays as it is.
+    pub preparation: usize,
     /// What states take when the kernels have run.
     pub moves: Vec<Move>,
 }
@@ -222,6 +225,8 @@ pub enum Storage {
     Input(usize),
     /// In the arena, this many bytes from its start.
     Arena(usize),
+    /// In memory of its own, of this many bytes.
+    Own(usize),
     /// No kernel touches it.
     Nowhere,
 }

@@ -29,12 +29,12 @@ impl TensorFunction {
         let Work::Function(function) = work else {
             return Err(ModelError::Artefact("it reads a text, and gives no tensors for tensors".into()));
         };
-        let loaded = Loaded::open(artefact, code, function.plan.arena_bytes, weights, threads)?;
+        let mut loaded = Loaded::open(artefact, code, function.plan.arena_bytes, weights, threads)?;
         let mut allocator = BumpAllocator::default();
         let inputs = function.inputs.iter().map(|input| allocator.take(input.bytes));
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let places: Vec<_> = inputs.iter().map(Allocation::as_ptr).collect();
-        let pointers = loaded.pointers(&function.plan, &places);
+        let pointers = loaded.prepare(&function.plan, &places)?;
         Ok(TensorFunction { loaded, function, pointers, inputs })
     }
 

@@ -1,6 +1,6 @@
 //! The code of an object file with its states and threads, whatever it does.
 
-use crate::artefact::{Artefact, Description, FORMAT, PlanProgram, StateDescription, Storage, Work};
+use crate::artefact::{Artefact, Description, FORMAT, Launch, PlanProgram, StateDescription, Storage, Work};
 use crate::error::ModelError;
 use crate::functions::Functions;
 use crate::isa::Isa;
@@ -30,8 +30,9 @@ pub(crate) struct Loaded {
     arena: Allocation,
     /// Keeps the parameters.
     _weights: Weights,
-    /// Keeps the other states.
-    _memory: Vec<Allocation>,
+    allocator: BumpAllocator,
+    /// Keeps the other states, and what plans have prepared.
+    memory: Vec<Allocation>,
 }
 
 impl Loaded {
@@ -62,7 +63,7 @@ impl Loaded {
         }));
         let launcher = Launcher::new(pool, code.programs.iter().map(|program| &**program))?;
         let functions = Functions::new(artefact.functions().to_vec());
-        Ok(Loaded { code, functions, launcher, states, arena, _weights: weights, _memory: memory })
+        Ok(Loaded { code, functions, launcher, states, arena, _weights: weights, allocator, memory })
     }
 
     /// The model's name.
@@ -70,26 +71,38 @@ impl Loaded {
         &self.code.name
     }
 
-    /// Where a plan finds its buffers, with inputs at these places.
-    pub(crate) fn pointers(&self, plan: &PlanProgram, inputs: &[*mut u8]) -> Pointers {
+    /// Where a plan finds its buffers, with inputs at these places; it prepares what it keeps from run to run.
+    ///
+    /// # Errors
+    /// As [`Loaded::run`].
+    pub(crate) fn prepare(&mut self, plan: &PlanProgram, inputs: &[*mut u8]) -> Result<Pointers, ModelError> {
         let mut pointers = Pointers::new(plan.buffers.len());
         for (at, storage) in plan.buffers.iter().enumerate() {
             match *storage {
                 Storage::State(state) => pointers.set(at, self.states.get(state)),
                 Storage::Input(input) => pointers.set(at, inputs[input]),
                 Storage::Arena(offset) => pointers.set(at, self.arena.as_ptr().wrapping_add(offset)),
+                Storage::Own(bytes) => {
+                    self.memory.push(self.allocator.take(bytes)?);
+                    pointers.set(at, self.memory.last().expect("just pushed").as_ptr());
+                }
                 Storage::Nowhere => {}
             }
         }
-        pointers
+        self.launch(&plan.launches[..plan.preparation], &pointers)?;
+        Ok(pointers)
     }
 
-    /// Runs a plan's kernels; [`Loaded::update`] then gives states their new values.
+    /// Runs the kernels of a plan that has been [prepared](Loaded::prepare); [`Loaded::update`] then gives states their new values.
     ///
     /// # Errors
     /// Memory is short, or a kernel panicked.
     pub(crate) fn run(&mut self, plan: &PlanProgram, pointers: &Pointers) -> Result<(), ModelError> {
-        for launch in &plan.launches {
+        self.launch(&plan.launches[plan.preparation..], pointers)
+    }
+
+    fn launch(&mut self, launches: &[Launch], pointers: &Pointers) -> Result<(), ModelError> {
+        for launch in launches {
             let program = &self.code.programs[launch.program];
             let (launcher, functions) = (&mut self.launcher, &self.functions);
             // SAFETY: the compiler gave every buffer that the program touches memory of its size.

@@ -46,12 +46,13 @@ impl Model {
             return Err(ModelError::Artefact("it gives tensors for tensors, and reads no text".into()));
         };
         let arena = reading.chunks.iter().map(|chunk| chunk.plan.arena_bytes).max().unwrap_or(0);
-        let loaded = Loaded::open(artefact, code, arena, weights, threads)?;
+        let mut loaded = Loaded::open(artefact, code, arena, weights, threads)?;
         let longest = reading.chunks.iter().map(|chunk| chunk.length).max().unwrap_or(0);
         let tokens = vec![0; reading.batch * longest];
         let mut inputs = Inputs { tokens, position: Box::default(), last: Box::default() };
         let places = inputs.places();
-        let pointers = reading.chunks.iter().map(|chunk| loaded.pointers(&chunk.plan, &places)).collect();
+        let pointers = reading.chunks.iter().map(|chunk| loaded.prepare(&chunk.plan, &places));
+        let pointers = pointers.collect::<Result<_, _>>()?;
         Ok(Model { loaded, reading, pointers, inputs, read: 0 })
     }
 

@@ -2,9 +2,10 @@
 //!
 //! Invariants: there is one place for each buffer; an arena place and its bytes lie inside the arena; an alias leads,
 //! in one or more steps, to a buffer that is no alias and has at least its size; two buffers share bytes of the arena
-//! only if no kernel runs between the first use of one and the last use of the other.
+//! only if no kernel runs between the first use of one and the last use of the other; kernels of the preparation read and
+//! write nothing that another kernel or an update writes.
 
-use super::{Buffer, BufferId, BufferRole, KernelGraph};
+use super::{Buffer, BufferId, BufferRole, Kernel, KernelGraph};
 use serde::Serialize;
 use std::fmt;
 
@@ -17,7 +18,7 @@ pub enum Place {
         /// Bytes from the arena's start.
         offset: usize,
     },
-    /// An allocation of its own: inputs and states.
+    /// An allocation of its own: inputs, states, and what the preparation writes.
     Own,
     /// The same memory as that buffer: a state updated in place.
     Alias(BufferId),
@@ -34,6 +35,9 @@ pub struct Plan {
     pub places: Vec<Place>,
     /// Size of the arena in bytes.
     pub arena_bytes: usize,
+    /// How many kernels at the beginning prepare what the others read, of states that the plan never writes. A run may leave
+    /// them out if no such state has changed since they ran.
+    pub preparation: usize,
 }
 
 impl Plan {
@@ -116,15 +120,25 @@ impl Plan {
         self.own_bytes(BufferRole::Input)
     }
 
+    /// The kernels that every run launches.
+    pub fn each_run(&self) -> &[Kernel] {
+        &self.graph.kernels[self.preparation..]
+    }
+
+    /// Bytes of what the preparation writes, which stays from run to run.
+    pub fn prepared_bytes(&self) -> usize {
+        self.own_bytes(BufferRole::Temporary)
+    }
+
     /// Bytes in use while the plan runs: the arena and every allocation of its own.
     pub fn peak_bytes(&self) -> usize {
         let own = self.buffers().filter(|(_, place)| *place == Place::Own);
         self.arena_bytes + own.map(|(buffer, _)| buffer.ty.bytes()).sum::<usize>()
     }
 
-    /// Bytes that all kernels together move at least in one run.
+    /// Bytes that the kernels of every run together move at least.
     pub fn bytes_moved(&self) -> usize {
-        self.graph.kernels.iter().map(|kernel| self.graph.bytes_moved(kernel)).sum()
+        self.each_run().iter().map(|kernel| self.graph.bytes_moved(kernel)).sum()
     }
 
     /// Bytes that all kernels together send to other ranks in one run.
@@ -146,8 +160,11 @@ impl fmt::Display for Plan {
     /// The summary, then the place of every buffer that has one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan {:?}", self.graph.name)?;
-        writeln!(f, "  kernels      {}", self.graph.launches())?;
+        writeln!(f, "  kernels      {}", self.graph.launches() - self.preparation)?;
         writeln!(f, "  bytes moved  {}", Bytes(self.bytes_moved()))?;
+        if self.preparation > 0 {
+            writeln!(f, "  prepared     {}, by {} kernels", Bytes(self.prepared_bytes()), self.preparation)?;
+        }
         writeln!(f, "  arena        {}", Bytes(self.arena_bytes))?;
         writeln!(f, "  state        {}", Bytes(self.state_bytes()))?;
         writeln!(f, "  peak         {}", Bytes(self.peak_bytes()))?;
@@ -203,7 +220,7 @@ mod tests {
             Place::Unused,
         ];
         let graph = KernelGraph { name: "step".into(), buffers, ..KernelGraph::default() };
-        Plan { graph, places, arena_bytes: 128 }
+        Plan { graph, places, arena_bytes: 128, preparation: 0 }
     }
 
     #[test]

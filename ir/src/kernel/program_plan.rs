@@ -131,7 +131,7 @@ impl ProgramPlan {
 
     /// Kernels launched in a run.
     pub fn kernels(&self) -> usize {
-        self.plans().map(|(plan, times)| times * plan.graph.kernels.len()).sum()
+        self.plans().map(|(plan, times)| times * plan.each_run().len()).sum()
     }
 
     /// Bytes that they move at least.

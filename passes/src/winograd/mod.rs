@@ -23,9 +23,10 @@ use crate::fuse::cost;
 use crate::{Rebuild, window_sums};
 use convolution::{Convolution, Form, Image};
 use kernfusion_ir::{
-    Builder, Compare, DType, DotGeneral, Gather, Graph, Iota, Result, TensorType, ValueId, Windows,
+    Builder, Compare, DType, DotGeneral, Gather, Graph, InputRole, Iota, Op, Result, TensorType, ValueId,
+    Windows,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows of a result that are computed together.
 const ROWS: usize = 4;
@@ -61,7 +62,25 @@ const A: [[f64; PRODUCTS]; ROWS] = [
 ];
 
 pub(crate) fn multiply_less(graph: &mut Graph) -> Result<()> {
-    multiply_less_where(graph, Convolution::is_worth_it)
+    let read_only = !graph.outputs().iter().any(|output| output.updates_state);
+    let of_states = if read_only { of_states_alone(graph) } else { BTreeSet::new() };
+    multiply_less_where(graph, |convolution| convolution.is_worth_it(&of_states))
+}
+
+/// The values of which every input is a state.
+fn of_states_alone(graph: &Graph) -> BTreeSet<ValueId> {
+    let mut found = BTreeSet::new();
+    for id in graph.ids() {
+        let node = &graph[id];
+        let is_one = match &node.op {
+            Op::Input(input) => input.role == InputRole::State,
+            _ => node.operands.iter().all(|operand| found.contains(operand)),
+        };
+        if is_one {
+            found.insert(id);
+        }
+    }
+    found
 }
 
 fn multiply_less_where(graph: &mut Graph, is_chosen: impl Fn(&Convolution) -> bool) -> Result<()> {
@@ -92,8 +111,9 @@ fn multiply_less_where(graph: &mut Graph, is_chosen: impl Fn(&Convolution) -> bo
 
 impl Convolution {
     /// Whether the multiplications that are left out take longer than what is written and read instead. Weights are read where they lie apart,
-    /// which takes twice as long. A gradient by the image is no longer written for each place of the window.
-    fn is_worth_it(&self) -> bool {
+    /// which takes twice as long; if nothing writes what they depend on, it is done once ([`plan_prepared`](crate::plan::plan_prepared)), and what
+    /// is read is more. A gradient by the image is no longer written for each place of the window.
+    fn is_worth_it(&self, never_written: &BTreeSet<ValueId>) -> bool {
         let (channels, features, [height, width]) = (self.image.channels, self.features, self.size);
         let each = features * channels * self.places;
         let (rows, written) = match self.form {
@@ -104,7 +124,11 @@ impl Convolution {
             Form::Result { .. } | Form::WeightGradient { .. } => (TAPS * self.images * height * width, 0),
         };
         let sixes = PRODUCTS * self.images * self.fours();
-        let made = sixes * (channels * self.padded_width() + features * width) + 2 * PRODUCTS * each;
+        let of_weights = match &self.form {
+            Form::Result { weights, .. } if never_written.contains(weights) => (PRODUCTS - TAPS) * each,
+            _ => 2 * PRODUCTS * each,
+        };
+        let made = sixes * (channels * self.padded_width() + features * width) + of_weights;
         let moved = |elements: usize| cost::moving(2 * 4 * elements);
         let before = cost::multiplying(each * rows) + moved(written);
         before > cost::multiplying(each * sixes * width) + moved(made)
@@ -279,9 +303,8 @@ mod tests {
     use crate::{PIPELINE, grad, run};
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
     use kernfusion_ir::samples::difference;
-    use kernfusion_ir::{InputRole, Op, Origin, ReduceOp};
+    use kernfusion_ir::{Origin, ReduceOp};
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     /// A convolution of an image with weights, and its padding; the sizes beside, and along the width places, steps and their distance.
     #[derive(Clone, Copy)]
@@ -330,13 +353,18 @@ mod tests {
 
     /// The result of a convolution and, if it is asked for, the gradients of the sum of its squares and of the image itself.
     fn program(case: Case, with_gradients: bool) -> Graph {
+        program_of(case, InputRole::Data, with_gradients)
+    }
+
+    /// As [`program`], whose weights are an input or a state.
+    fn program_of(case: Case, weights: InputRole, with_gradients: bool) -> Graph {
         let mut graph = Graph::new("convolution");
         let mut b = Builder::new(&mut graph, Origin::default());
-        let mut float = |name: &str, shape: &[usize]| {
-            b.input(name, InputRole::Data, TensorType::new(DType::F32, shape)).expect("input")
+        let mut float = |name: &str, role: InputRole, shape: &[usize]| {
+            b.input(name, role, TensorType::new(DType::F32, shape)).expect("input")
         };
-        let x = float("x", &[case.images, case.channels, case.size[0], case.size[1]]);
-        let w = float("w", &[case.features, case.channels, TAPS, case.window[0]]);
+        let x = float("x", InputRole::Data, &[case.images, case.channels, case.size[0], case.size[1]]);
+        let w = float("w", weights, &[case.features, case.channels, TAPS, case.window[0]]);
         let y = convolved(&mut b, case, x, w);
         let (squares, itself) = (b.mul(y, y).unwrap(), b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], x).unwrap());
         let loss = b.reduce(ReduceOp::Sum, &[0, 1, 2, 3], squares).unwrap();
@@ -430,6 +458,17 @@ mod tests {
         assert_eq!((worth(large, false), worth(large, true)), (1, 3));
         assert_eq!(worth(Case { channels: 3, ..large }, false), 0, "more is written than multiplied");
         assert_eq!(worth(Case { images: 1, size: [6, 6], ..large }, true), 0, "the weights are most of it");
+        // Made anew in each run, they would take too long; once, they do not.
+        let low = Case { size: [7, 7], channels: 512, features: 512, ..large };
+        assert_eq!(worth(low, false), 0);
+        let mut graph = program_of(low, InputRole::State, false);
+        multiply_less(&mut graph).expect("rebuilds");
+        assert_eq!(sixes(&graph), 1, "nothing writes the weights");
+        let mut graph = program_of(low, InputRole::State, false);
+        let written = graph.ids().find(|id| matches!(&graph[*id].op, Op::Input(input) if input.name == "w"));
+        graph.update("w", written.expect("the weights"));
+        multiply_less(&mut graph).expect("rebuilds");
+        assert_eq!(sixes(&graph), 0, "the program writes them");
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Bench {
             }
         };
         let places = self.graph.buffers.iter().map(place).collect();
-        Plan { graph: self.graph.clone(), places, arena_bytes }
+        Plan { graph: self.graph.clone(), places, arena_bytes, preparation: 0 }
     }
 
     pub(crate) fn run(&self, options: &Options) -> BTreeMap<String, Tensor> {
