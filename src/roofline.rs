@@ -121,6 +121,7 @@ fn instructions(kind: &InstrKind) -> f64 {
         // Ten rounds of eight instructions give two registers.
         InstrKind::Random { .. } => 40.0,
         InstrKind::Unary(Unary::Exp, _) => 14.0,
+        InstrKind::Unary(Unary::Sigmoid, _) => 17.0,
         InstrKind::Unary(Unary::Erf, _) => 18.0,
         InstrKind::Unary(Unary::Log | Unary::Sin | Unary::Cos, _) => 20.0,
         InstrKind::Unary(Unary::Tanh, _) => 25.0,

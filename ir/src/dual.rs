@@ -177,6 +177,7 @@ fn unary(op: Unary, (x, dx): (f64, f64), value: f64) -> f64 {
         Unary::Log => 1.0 / x,
         Unary::Sqrt => 0.5 / value,
         Unary::Tanh => 1.0 - value * value,
+        Unary::Sigmoid => value * (1.0 - value),
         Unary::Erf => std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp(),
         Unary::Sin => x.cos(),
         Unary::Cos => -x.sin(),

@@ -311,6 +311,10 @@ impl OpCall<'_> {
             }
             Unary::Sqrt => e / (x - e).sqrt() + function,
             Unary::Tanh => e + function,
+            // Where e⁻ˣ is infinite, it is 0.
+            Unary::Sigmoid => {
+                (0.25 * e).min(times(value, e.exp_m1())) + function + f64::from(f32::MIN_POSITIVE)
+            }
             Unary::Erf => 1.2 * e + function,
             // The argument is reduced by multiples of π that are rounded.
             Unary::Sin | Unary::Cos => e + function + self.rounding(self.ty.dtype, x.abs().max(1.0)),

@@ -68,14 +68,6 @@ impl Tensor {
         self.gt(0.0).select(self, self * slope)
     }
 
-    /// 1 / (1 + e⁻ˣ), written with e to the power of −|x|, so that neither value nor gradient overflows.
-    #[track_caller]
-    pub fn sigmoid(&self) -> Tensor {
-        let positive = self.ge(0.0);
-        let decay = positive.select(-self, self).exp();
-        positive.select(1.0, &decay) / (decay + 1.0)
-    }
-
     /// ln(1 + eˣ), written so that it does not overflow.
     #[track_caller]
     pub fn softplus(&self) -> Tensor {

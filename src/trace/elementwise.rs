@@ -63,6 +63,8 @@ unary_methods! {
     sqrt: Sqrt,
     /// The hyperbolic tangent.
     tanh: Tanh,
+    /// The logistic function, 1 / (1 + e⁻ˣ).
+    sigmoid: Sigmoid,
     /// The error function, 2/√π · ∫₀ˣ exp(−t²) dt.
     erf: Erf,
     /// The sine of an angle in radians.

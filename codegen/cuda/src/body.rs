@@ -204,6 +204,9 @@ impl<'a> Body<'a> {
             }
             _ if !self.approximates => None,
             InstrKind::Unary(Unary::Exp, x) => Some((format!("fast_exp({})", value_name(x)), vec![x])),
+            InstrKind::Unary(Unary::Sigmoid, x) => {
+                Some((format!("reciprocal(1.0f + fast_exp(-{}))", value_name(x)), vec![x]))
+            }
             InstrKind::Binary(Binary::Div, x, y) => {
                 Some((format!("{} * reciprocal({})", value_name(x), value_name(y)), vec![x, y]))
             }

@@ -314,6 +314,7 @@ fn unary(op: Unary, x: &str, dtype: DType) -> String {
         Unary::Log => function("log"),
         Unary::Sqrt => function("sqrt"),
         Unary::Tanh => function("tanh"),
+        Unary::Sigmoid => format!("sigmoid({x})"),
         Unary::Erf => function("erf"),
         Unary::Sin => format!("sine({x})"),
         Unary::Cos => format!("cosine({x})"),

@@ -23,6 +23,8 @@ pub enum Unary {
     Log,
     Sqrt,
     Tanh,
+    /// 1 / (1 + e⁻ˣ).
+    Sigmoid,
     Erf,
     Sin,
     Cos,
@@ -40,7 +42,7 @@ struct UnaryRule {
 
 impl Unary {
     /// Every unary op.
-    pub const ALL: [Unary; 12] = [
+    pub const ALL: [Unary; 13] = [
         Unary::Neg,
         Unary::Abs,
         Unary::Sign,
@@ -49,6 +51,7 @@ impl Unary {
         Unary::Log,
         Unary::Sqrt,
         Unary::Tanh,
+        Unary::Sigmoid,
         Unary::Erf,
         Unary::Sin,
         Unary::Cos,
@@ -79,6 +82,9 @@ impl Unary {
             Unary::Tanh => UnaryRule { name: "tanh", takes: float, eval: f64::tanh,
                 // tanh′ = 1 − tanh²
                 vjp: |v, _, y, dy| { let y2 = v.b.mul(y, y)?; let d = v.b.one_minus(y2)?; v.b.mul(dy, d).map(Some) } },
+            Unary::Sigmoid => UnaryRule { name: "sigmoid", takes: float, eval: |x| 1.0 / (1.0 + (-x).exp()),
+                // σ′ = σ · (1 − σ)
+                vjp: |v, _, y, dy| { let rest = v.b.one_minus(y)?; let d = v.b.mul(y, rest)?; v.b.mul(dy, d).map(Some) } },
             Unary::Erf => UnaryRule { name: "erf", takes: float, eval: erf,
                 // erf′ = 2/√π · exp(−x²)
                 vjp: |v, x, _, dy| {

@@ -57,7 +57,7 @@ fn edges(table: &mut Table, op: Op) {
 fn unary_values(op: Unary, dtype: DType) -> Values {
     match op {
         _ if dtype.is_integer() => Values::Bits,
-        Unary::Neg | Unary::Not | Unary::Tanh | Unary::Erf => Values::Between(-3.0, 3.0),
+        Unary::Neg | Unary::Not | Unary::Tanh | Unary::Sigmoid | Unary::Erf => Values::Between(-3.0, 3.0),
         Unary::Abs | Unary::Sign | Unary::Floor => Values::OffWhole,
         Unary::Exp => Values::Between(-4.0, 4.0),
         Unary::Log | Unary::Sqrt => Values::Between(0.1, 4.0),

@@ -157,7 +157,9 @@ impl Writer {
         let (ty, Known { bound, error }) = (self.ty(x), self.known(x));
         let ops = match ty.dtype {
             DType::F32 => {
-                &[Unary::Neg, Unary::Abs, Unary::Exp, Unary::Tanh, Unary::Erf, Unary::Sin, Unary::Cos][..]
+                const NEAR_ONE: [Unary; 5] =
+                    [Unary::Tanh, Unary::Sigmoid, Unary::Erf, Unary::Sin, Unary::Cos];
+                &[&[Unary::Neg, Unary::Abs, Unary::Exp], &NEAR_ONE[..]].concat()[..]
             }
             DType::I32 => &[Unary::Neg, Unary::Abs, Unary::Sign],
             _ => &[Unary::Not],
@@ -166,7 +168,7 @@ impl Writer {
         let known = match op {
             Unary::Exp if bound <= 5.0 => rounded(bound.exp(), error * bound.exp()),
             Unary::Exp => return None,
-            Unary::Tanh | Unary::Erf | Unary::Sin | Unary::Cos => rounded(1.0, error * 1.2),
+            Unary::Tanh | Unary::Sigmoid | Unary::Erf | Unary::Sin | Unary::Cos => rounded(1.0, error * 1.2),
             Unary::Sign => Known { bound: 1.0, error },
             _ => Known { bound, error },
         };

@@ -17,7 +17,7 @@ const DIVISION: f64 = 10.0;
 /// Whether an op is `exp` or its kin.
 pub(super) fn is_costly_unary(op: Unary) -> bool {
     match op {
-        Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf | Unary::Sin | Unary::Cos => true,
+        Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf | Unary::Sin | Unary::Cos => true,
         Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Sqrt | Unary::Not => false,
     }
 }

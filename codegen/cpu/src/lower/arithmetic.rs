@@ -33,7 +33,7 @@ impl Code<'_, '_> {
                 self.rounded(root, dtype)
             }
             Unary::Not => self.b.ins().bnot(x),
-            Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf | Unary::Sin | Unary::Cos => {
+            Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf | Unary::Sin | Unary::Cos => {
                 unreachable!("a primitive computes it")
             }
         }

@@ -337,6 +337,7 @@ fn primitive(instr: &Instr) -> String {
         InstrKind::Unary(Unary::Exp, _) => "exp",
         InstrKind::Unary(Unary::Log, _) => "log",
         InstrKind::Unary(Unary::Tanh, _) => "tanh",
+        InstrKind::Unary(Unary::Sigmoid, _) => "sigmoid",
         InstrKind::Unary(Unary::Erf, _) => "erf",
         InstrKind::Unary(Unary::Sin, _) => "sin",
         InstrKind::Unary(Unary::Cos, _) => "cos",

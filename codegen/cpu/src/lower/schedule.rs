@@ -156,7 +156,9 @@ impl Loop {
 pub(super) fn is_call(kind: &InstrKind) -> bool {
     match kind {
         InstrKind::Unary(op, _) => match op {
-            Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf | Unary::Sin | Unary::Cos => true,
+            Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf | Unary::Sin | Unary::Cos => {
+                true
+            }
             Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Sqrt | Unary::Not => false,
         },
         InstrKind::Binary(op, ..) => *op == Binary::Pow,
@@ -175,7 +177,7 @@ pub(super) fn is_call(kind: &InstrKind) -> bool {
 
 /// Whether this is an elementary function that a loop over whole vectors can compute itself.
 fn is_elementary(kind: &InstrKind) -> bool {
-    matches!(kind, InstrKind::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Erf, _))
+    matches!(kind, InstrKind::Unary(Unary::Exp | Unary::Log | Unary::Tanh | Unary::Sigmoid | Unary::Erf, _))
 }
 
 /// The schedule of a row program, with loops over whole vectors if there are `vectors` to make them for. Memory that

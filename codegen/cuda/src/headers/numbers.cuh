@@ -50,6 +50,10 @@ DEVICE float tanh_beside_one(float x) {
   return x < 0.0f ? -size : size;
 }
 
+// 0 where e to the power of −x is infinite.
+DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+DEVICE double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
 // −1, 0 or 1; NaN of NaN.
 template <class T> DEVICE T sign_of(T x) { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x; }
 

@@ -1,4 +1,4 @@
-//! `exp`, `log`, `tanh` and `erf` on registers of `f32`, written once for AVX-512, AVX2 and code that is generated.
+//! `exp`, `log`, `tanh`, `sigmoid` and `erf` on registers of `f32`, written once for AVX-512, AVX2 and code that is generated.
 //!
 //! Each reduces its argument to a short interval and evaluates a polynomial there. The coefficients are
 //! minimax fits of this project (weighted least squares with Lawson's weights, in 40 digits), rounded to
@@ -33,7 +33,7 @@ macro_rules! functions {
         }
     )*};
 }
-functions!(Exp exp, Log log, Tanh tanh, Erf erf);
+functions!(Exp exp, Log log, Tanh tanh, Sigmoid sigmoid, Erf erf);
 
 /// Intervals of erf in a unit of its argument.
 pub(super) const ERF_SCALE: f32 = 3.84;
@@ -212,6 +212,13 @@ fn tanh<V: Vector>(x: V) -> V {
     let z = x * x;
     let q = polynomial(z, [-0.005_714_063_5, 0.020_648_062, -0.053_742_774, 0.133_314_83, -0.333_332_84]);
     V::with_sign(V::where_less(a, x.all(0.625), V::fma(q, z * a, a), far), x)
+}
+
+/// 1 / (1 + e⁻ˣ); 0 where e⁻ˣ is infinite and the result subnormal.
+#[inline(always)]
+fn sigmoid<V: Vector>(x: V) -> V {
+    let one = x.all(1.0);
+    one / (exp(x.all(0.0) - x) + one)
 }
 
 /// erf(x) = x · p(|x|), with a polynomial for each of sixteen intervals up to 4; erfc(4) = 1.5e-8 is less than half a unit in

@@ -27,6 +27,11 @@ pub(super) unsafe fn map2<T: Copy>(dst: *mut T, x: *const T, y: *const T, n: usi
     }
 }
 
+/// The logistic function, 1 / (1 + e⁻ˣ).
+pub(super) fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
 /// The error function, absolute error below 1e-15, and the same relative to small results.
 ///
 /// Below 2.5 by the series erf(x) = 2/√π · exp(-x²) · Σ 2ⁿ x²ⁿ⁺¹ / (2n + 1)!!, whose terms are all positive;

@@ -29,7 +29,7 @@ macro_rules! functions {
 }
 
 macro_rules! primitives {
-    ($module:ident $attribute:tt $lanes:ty, $exp:expr, $log:expr, $tanh:expr, $erf:expr) => {
+    ($module:ident $attribute:tt $lanes:ty, $exp:expr, $log:expr, $tanh:expr, $sigmoid:expr, $erf:expr) => {
         pub(super) mod $module {
             use super::*;
             functions! {
@@ -37,12 +37,14 @@ macro_rules! primitives {
                 exp_f32 (dst: *mut f32, src: *const f32, n: usize) { $exp(dst, src, n) }
                 log_f32 (dst: *mut f32, src: *const f32, n: usize) { $log(dst, src, n) }
                 tanh_f32(dst: *mut f32, src: *const f32, n: usize) { $tanh(dst, src, n) }
+                sigmoid_f32(dst: *mut f32, src: *const f32, n: usize) { $sigmoid(dst, src, n) }
                 erf_f32 (dst: *mut f32, src: *const f32, n: usize) { $erf(dst, src, n) }
                 sin_f32 (dst: *mut f32, src: *const f32, n: usize) { scalar::map(dst, src, n, f32::sin) }
                 cos_f32 (dst: *mut f32, src: *const f32, n: usize) { scalar::map(dst, src, n, f32::cos) }
                 exp_f64 (dst: *mut f64, src: *const f64, n: usize) { scalar::map(dst, src, n, f64::exp) }
                 log_f64 (dst: *mut f64, src: *const f64, n: usize) { scalar::map(dst, src, n, f64::ln) }
                 tanh_f64(dst: *mut f64, src: *const f64, n: usize) { scalar::map(dst, src, n, f64::tanh) }
+                sigmoid_f64(dst: *mut f64, src: *const f64, n: usize) { scalar::map(dst, src, n, scalar::sigmoid) }
                 erf_f64 (dst: *mut f64, src: *const f64, n: usize) { scalar::map(dst, src, n, scalar::erf) }
                 sin_f64 (dst: *mut f64, src: *const f64, n: usize) { scalar::map(dst, src, n, f64::sin) }
                 cos_f64 (dst: *mut f64, src: *const f64, n: usize) { scalar::map(dst, src, n, f64::cos) }
@@ -136,7 +138,7 @@ macro_rules! primitives {
 }
 
 #[cfg(target_arch = "x86_64")]
-use super::elementary::{Erf, Exp, Log, Tanh};
+use super::elementary::{Erf, Exp, Log, Sigmoid, Tanh};
 #[cfg(target_arch = "x86_64")]
 use super::vector::{
     map,
@@ -146,12 +148,12 @@ use super::vector::{
 #[cfg(target_arch = "x86_64")]
 primitives! {
     avx512 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-    Avx512, map::<Avx512, Exp>, map::<Avx512, Log>, map::<Avx512, Tanh>, map::<Avx512, Erf>
+    Avx512, map::<Avx512, Exp>, map::<Avx512, Log>, map::<Avx512, Tanh>, map::<Avx512, Sigmoid>, map::<Avx512, Erf>
 }
 #[cfg(target_arch = "x86_64")]
 primitives! {
     avx2 [target_feature(enable = "avx2,fma")]
-    [Avx2; 2], map::<Avx2, Exp>, map::<Avx2, Log>, map::<Avx2, Tanh>, map::<Avx2, Erf>
+    [Avx2; 2], map::<Avx2, Exp>, map::<Avx2, Log>, map::<Avx2, Tanh>, map::<Avx2, Sigmoid>, map::<Avx2, Erf>
 }
 primitives! {
     portable [inline(never)]
@@ -159,5 +161,6 @@ primitives! {
     |dst, src, n| scalar::map(dst, src, n, f32::exp),
     |dst, src, n| scalar::map(dst, src, n, f32::ln),
     |dst, src, n| scalar::map(dst, src, n, f32::tanh),
+    |dst, src, n| scalar::map(dst, src, n, |x: f32| 1.0 / (1.0 + (-x).exp())),
     |dst, src, n| scalar::map(dst, src, n, scalar::erf_f32)
 }

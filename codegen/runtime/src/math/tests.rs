@@ -131,6 +131,24 @@ fn log() {
 }
 
 #[test]
+fn sigmoid() {
+    let mut random = Random(7);
+    let mut x = random.floats(200_003, -87.3, 20.0);
+    x.extend(random.floats(100_000, -1.0, 1.0));
+    let expected = |x: f64| 1.0 / (1.0 + (-x).exp());
+    check_unary("sigmoid_f32", &x, expected, 3e-7);
+    let least = f32::MIN_POSITIVE;
+    for isa in Isa::available() {
+        let x = random.floats(10_000, -200.0, -87.4);
+        let small =
+            unary(isa, "sigmoid_f32", &x).into_iter().zip(x).find(|(y, _)| !(0.0..=least).contains(y));
+        assert_eq!(small, None, "{isa}");
+    }
+    let ends = [(0.0, 0.5), (-0.0, 0.5), (INF, 1.0), (-INF, 0.0), (NAN, NAN), (50.0, 1.0), (-3e38, 0.0)];
+    special("sigmoid_f32", &ends);
+}
+
+#[test]
 fn tanh_and_erf() {
     let mut random = Random(3);
     let mut x = random.floats(200_003, -10.0, 10.0);
@@ -155,10 +173,11 @@ fn scalar_functions() {
     check_unary("cos_f32", &x, f64::cos, 1e-6);
     let wide: Vec<f64> = (0..1003).map(|_| random.between(-6.0, 6.0)).collect();
     type Row = (&'static str, fn(f64) -> f64);
-    let functions: [Row; 6] = [
+    let functions: [Row; 7] = [
         ("exp_f64", f64::exp),
         ("log_f64", f64::ln),
         ("tanh_f64", f64::tanh),
+        ("sigmoid_f64", scalar::sigmoid),
         ("erf_f64", scalar::erf),
         ("sin_f64", f64::sin),
         ("cos_f64", f64::cos),

@@ -95,6 +95,7 @@ fn unary(op: Unary, dtype: DType) -> &'static str {
         Unary::Log => "Log",
         Unary::Sqrt => "Sqrt",
         Unary::Tanh => "Tanh",
+        Unary::Sigmoid => "Sigmoid",
         Unary::Erf => "Erf",
         Unary::Sin => "Sin",
         Unary::Cos => "Cos",

@@ -18,7 +18,7 @@ use super::predicate;
 use condition::Test;
 use iced_x86::Code;
 use kernfusion_ir::{Binary, Compare, DType, ReduceOp, Unary};
-use kernfusion_runtime::math::elementary::{Erf, Exp, Function, Log, Tanh};
+use kernfusion_runtime::math::elementary::{Erf, Exp, Function, Log, Sigmoid, Tanh};
 use std::cell::RefCell;
 use symbol::Symbol;
 
@@ -328,6 +328,7 @@ impl LaneProgram {
             Unary::Exp => self.elementary::<Exp>(dtype, x)?,
             Unary::Log => self.elementary::<Log>(dtype, x)?,
             Unary::Tanh => self.elementary::<Tanh>(dtype, x)?,
+            Unary::Sigmoid => self.elementary::<Sigmoid>(dtype, x)?,
             Unary::Erf => self.elementary::<Erf>(dtype, x)?,
             Unary::Sin | Unary::Cos => return None,
         })
