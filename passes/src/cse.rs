@@ -8,10 +8,10 @@
 
 use crate::Rebuild;
 use kernfusion_ir::{Graph, Op, Result, ValueId};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 pub(crate) fn merge_common_subexpressions(graph: &mut Graph) -> Result<()> {
-    let mut seen: HashMap<(Op, Vec<ValueId>), ValueId> = HashMap::new();
+    let mut seen: FxHashMap<(Op, Vec<ValueId>), ValueId> = FxHashMap::default();
     let mut rebuild = Rebuild::new(graph);
     for id in graph.ids() {
         let node = &graph[id];

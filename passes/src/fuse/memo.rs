@@ -13,15 +13,15 @@ use super::lower::Candidate;
 use super::writer::{Fault, Inside};
 use kernfusion_ir::kernel::{BufferId, InstrKind, Kernel};
 use kernfusion_ir::{Graph, KernelEntry, Op, RandomBits, TensorType, ValueId};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
 /// Kernels of candidates, and why there is none.
 #[derive(Default)]
 pub(super) struct Memo {
-    ops: HashMap<Op, u32>,
-    types: HashMap<TensorType, u32>,
-    kernels: HashMap<Vec<u32>, Result<Kernel, Fault>>,
+    ops: FxHashMap<Op, u32>,
+    types: FxHashMap<TensorType, u32>,
+    kernels: FxHashMap<Vec<u32>, Result<Kernel, Fault>>,
 }
 
 /// Numbers that stand for op and type of each value of a graph.
@@ -83,7 +83,7 @@ impl Memo {
 }
 
 /// The number of a thing, a new one if it was not seen before.
-fn number<T: Hash + Eq + Clone>(numbers: &mut HashMap<T, u32>, thing: &T) -> u32 {
+fn number<T: Hash + Eq + Clone>(numbers: &mut FxHashMap<T, u32>, thing: &T) -> u32 {
     if let Some(&number) = numbers.get(thing) {
         return number;
     }
@@ -97,7 +97,7 @@ impl Key {
     fn of(candidate: &Candidate<'_>, symbols: &Symbols) -> Option<Key> {
         let graph = candidate.graph;
         let mut values: Vec<_> = candidate.members.iter().copied().collect();
-        let mut seen: std::collections::HashSet<_> = values.iter().copied().collect();
+        let mut seen: rustc_hash::FxHashSet<_> = values.iter().copied().collect();
         let mut next = 0;
         while let Some(&value) = values.get(next) {
             next += 1;

@@ -39,8 +39,9 @@ use lower::Candidate;
 use memo::{Memo, Symbols};
 use order::GroupOrder;
 use rematerialise::Clones;
+use rustc_hash::FxHashMap;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 pub(crate) use widened::widened_states;
 use writer::Fault;
@@ -144,7 +145,7 @@ struct Planner<'a> {
     latest: usize,
     /// Why a producer's group and another one are not one kernel, by the versions of both, where nothing that happens to other groups
     /// changes that.
-    settled: HashMap<(ValueId, usize, usize), &'static str>,
+    settled: FxHashMap<(ValueId, usize, usize), &'static str>,
     refusals: BTreeMap<(ValueId, ValueId), &'static str>,
     /// Why edges between products are no chain, which says more than why the two kernels are not one.
     chain_refusals: BTreeMap<(ValueId, ValueId), &'static str>,
@@ -183,7 +184,7 @@ impl<'a> Planner<'a> {
                 order: GroupOrder::default(),
                 versions: vec![],
                 latest: 0,
-                settled: HashMap::new(),
+                settled: FxHashMap::default(),
                 refusals: BTreeMap::new(),
                 chain_refusals: BTreeMap::new(),
             };

@@ -5,7 +5,7 @@ use kernfusion_ir::kernel::{
     Bound, BufferId, Direction, Domain, Entered, Index, InstrKind, KernelWriter, Refusal, Region, Scalar,
 };
 use kernfusion_ir::{DType, Graph, KernelEntry, Op, Reduce, TensorType, ValueId};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Why a set of nodes is no kernel.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,9 +36,9 @@ pub(super) struct Writer<'a> {
     producers: Vec<(ValueId, Vec<Index>)>,
     node: ValueId,
     guard: Vec<Bound>,
-    memo: HashMap<(ValueId, Vec<Index>, Vec<Bound>), Scalar>,
+    memo: FxHashMap<(ValueId, Vec<Index>, Vec<Bound>), Scalar>,
     /// Where each node was computed first.
-    pub(super) visited: HashMap<ValueId, (Vec<Index>, Scalar)>,
+    pub(super) visited: FxHashMap<ValueId, (Vec<Index>, Scalar)>,
     pub(super) region: Region,
     /// How many values are being computed, each for the next one.
     depth: usize,
@@ -57,8 +57,8 @@ impl<'a> Writer<'a> {
             producers: vec![],
             node: ValueId::from_index(0),
             guard: vec![],
-            memo: HashMap::new(),
-            visited: HashMap::new(),
+            memo: FxHashMap::default(),
+            visited: FxHashMap::default(),
             region: Region::default(),
             depth: 0,
             fault: None,

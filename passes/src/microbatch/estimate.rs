@@ -139,6 +139,8 @@ fn stored(graph: &Graph) -> Vec<bool> {
                     stored[base.index()] |= is_computed && !chained[base.index()];
                 }
             }
+            // Zeros around a value are where it is read.
+            (Op::Pad(_), _) => {}
             (
                 _,
                 KernelEntry::Movement | KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective,

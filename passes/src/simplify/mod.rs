@@ -31,10 +31,11 @@ pub use rules::{Rounding, RuleSet};
 use crate::dce;
 use kernfusion_ir::{Graph, Op, Result, ValueId};
 use region::{Place, Region, Shape};
+use rustc_hash::FxHashMap;
 use solution::{Solution, solve};
-use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How far simplification goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,25 +109,56 @@ pub fn simplify(graph: &mut Graph, options: &Options) -> Result<Report> {
 pub fn simplify_by(rules: &RuleSet, graph: &mut Graph, options: &Options) -> Result<Report> {
     dce::remove_dead_code(graph)?;
     let rules = rules.as_slice();
-    let mut solved: HashMap<Shape, Rc<Solution>> = HashMap::new();
+    let regions = region::regions(graph);
+    let mut numbers: FxHashMap<&Shape, usize> = FxHashMap::default();
+    let mut shapes: Vec<&Shape> = vec![];
+    for region in &regions {
+        numbers.entry(&region.shape).or_insert_with(|| {
+            shapes.push(&region.shape);
+            shapes.len() - 1
+        });
+    }
+    let solutions = solve_all(&shapes, |shape| solve(shape, rules, options));
     let mut fired = vec![0; rules.len()];
-    let (mut cost, mut count) = ((0.0, 0.0), 0);
+    let mut cost = (0.0, 0.0);
     let mut writer = Writer::new(graph);
-    for region in region::regions(graph) {
-        let known = solved.get(&region.shape).cloned();
-        let solution = known.unwrap_or_else(|| Rc::new(solve(&region.shape, rules, options)));
-        writer.write(&region, &solution)?;
+    for region in &regions {
+        let solution = &solutions[numbers[&region.shape]];
+        writer.write(region, solution)?;
         fired.iter_mut().zip(&solution.fired).for_each(|(sum, fired)| *sum += fired);
         cost = (cost.0 + solution.cost.0, cost.1 + solution.cost.1);
-        count += 1;
-        solved.entry(region.shape).or_insert(solution);
     }
     let new = writer.finish();
     *graph = new;
     dce::remove_dead_code(graph)?;
     let fired =
         rules.iter().zip(fired).filter(|(_, fired)| *fired > 0).map(|(rule, fired)| (rule.name, fired));
-    Ok(Report { fired: fired.collect(), cost, regions: (count, solved.len()) })
+    Ok(Report { fired: fired.collect(), cost, regions: (regions.len(), shapes.len()) })
+}
+
+/// The solutions of shapes, each found by itself, on all cores.
+fn solve_all(shapes: &[&Shape], solve: impl Fn(&Shape) -> Solution + Sync) -> Vec<Solution> {
+    /// What the main thread of a program has.
+    const STACK: usize = 8 << 20;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let solutions: Vec<OnceLock<Solution>> = shapes.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        let numbers = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+        for at in numbers.take_while(|&at| at < shapes.len()) {
+            solutions[at].get_or_init(|| solve(shapes[at]));
+        }
+    };
+    std::thread::scope(|scope| {
+        let helper = || std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        // Where there is no further thread, those that there are do its part.
+        let helpers: Vec<_> = (1..cores.min(shapes.len())).map_while(|_| helper().ok()).collect();
+        work();
+        for helper in helpers {
+            helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+    solutions.into_iter().map(|solution| solution.into_inner().expect("all were solved")).collect()
 }
 
 /// Writes the simplified graph, region by region.
