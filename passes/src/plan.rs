@@ -19,10 +19,14 @@ pub fn plan(graph: KernelGraph) -> Plan {
     plan_beside(graph, &BTreeSet::new())
 }
 
-/// As [`plan`], for a program that runs often: what depends on nothing but states that it never writes is computed first, and kept from
-/// run to run. Nothing else may write these states while the plan runs. Where nothing would be left to be computed, nothing is kept.
+/// As [`plan`], for a program that runs often: what depends on nothing but states is computed first, and kept from run to run. Nothing is kept of
+/// a program that writes states, or whose results depend on nothing else.
 pub fn plan_prepared(mut graph: KernelGraph) -> Plan {
-    let prepared = preparation(&graph);
+    let has_inputs = graph.buffers.iter().any(|buffer| buffer.role == BufferRole::Input);
+    if !has_inputs || !graph.updates.is_empty() {
+        return plan(graph);
+    }
+    let prepared = of_states_alone(&graph);
     let is_prepared = |kernel: &Kernel| kernel.writes().iter().any(|buffer| prepared.contains(buffer));
     let (first, rest): (Vec<_>, Vec<_>) =
         std::mem::take(&mut graph.kernels).into_iter().partition(is_prepared);
@@ -35,25 +39,19 @@ pub fn plan_prepared(mut graph: KernelGraph) -> Plan {
     Plan { preparation, ..plan_beside(graph, &prepared) }
 }
 
-/// What is computed of states alone that no kernel and no update writes. What is computed of nothing is left where it is: it is large for
-/// what it says, and quick.
-fn preparation(graph: &KernelGraph) -> BTreeSet<BufferId> {
-    let continued = graph.buffers.iter().filter_map(|buffer| buffer.continues);
-    let updated = graph.updates.iter().map(|(state, _)| *state);
-    let written: BTreeSet<_> =
-        graph.kernels.iter().flat_map(Kernel::writes).chain(continued).chain(updated).collect();
-    let is_state = |buffer: &BufferId| graph.buffer(*buffer).role == BufferRole::State;
-    let mut prepared = BTreeSet::new();
+/// What kernels compute of states. What is computed of nothing is left where it is: it is large for what it says, and quick.
+fn of_states_alone(graph: &KernelGraph) -> BTreeSet<BufferId> {
+    let mut found = BTreeSet::new();
     for kernel in &graph.kernels {
-        let known =
-            |buffer: &BufferId| prepared.contains(buffer) || is_state(buffer) && !written.contains(buffer);
-        let (reads, is_simple) =
-            (kernel.reads(), !matches!(kernel.form, Form::Loop(_) | Form::Collective(_)));
-        if is_simple && !reads.is_empty() && reads.iter().all(known) {
-            prepared.extend(kernel.writes());
+        let is_known =
+            |buffer: &BufferId| found.contains(buffer) || graph.buffer(*buffer).role == BufferRole::State;
+        let reads = kernel.reads();
+        let is_simple = !matches!(kernel.form, Form::Loop(_) | Form::Collective(_));
+        if is_simple && !reads.is_empty() && reads.iter().all(is_known) {
+            found.extend(kernel.writes());
         }
     }
-    prepared
+    found
 }
 
 /// As [`plan`]; these temporaries get memory from elsewhere, and stay.

@@ -135,7 +135,7 @@ impl Args {
         totals: &Totals,
         prediction: Option<&Prediction>,
     ) -> Value {
-        let part = |(Plan { graph, .. }, runs): (&Plan, usize)| {
+        let part = |(Plan { graph, preparation, .. }, runs): (&Plan, usize)| {
             let kernel = |kernel: &Kernel| {
                 json!({
                     "name": kernel.name, "form": kernel.form.name(), "ops": kernel.covers.len(),
@@ -143,7 +143,7 @@ impl Args {
                 })
             };
             let kernels: Vec<_> = graph.kernels.iter().map(kernel).collect();
-            json!({"runs": runs, "kernels": kernels, "refusals": by_bytes(graph, |_| true)})
+            json!({"runs": runs, "preparation": preparation, "kernels": kernels, "refusals": by_bytes(graph, |_| true)})
         };
         json!({
             "preset": subject.name(), "work": subject.work(self.work), "mode": self.mode.to_string(),
