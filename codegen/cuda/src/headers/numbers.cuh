@@ -50,8 +50,9 @@ DEVICE float tanh_beside_one(float x) {
   return x < 0.0f ? -size : size;
 }
 
-// 0 where e to the power of −x is infinite.
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// 0 where e to the power of −x is infinite. What is inverted is 1 at least, so the quick reciprocal, off by one unit in the last place, has no
+// case that it gets wrong; a division takes registers that products of tiles need.
+DEVICE float sigmoid(float x) { return reciprocal(1.0f + expf(-x)); }
 DEVICE double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 // −1, 0 or 1; NaN of NaN.
