@@ -105,7 +105,7 @@ impl State {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// Says that its elements change; whoever writes them holds the states.
+    /// Marks its elements as changed. The caller holds the states and is about to write them.
     pub fn touch(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
     }

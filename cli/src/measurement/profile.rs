@@ -277,7 +277,6 @@ fn wide(target: &Target) -> &'static str {
     if target.f32_product_kind().is_ok_and(|kind| kind == F32Products::Tf32) { "tf32" } else { "f32" }
 }
 
-/// Kernels that are equal but for the layer, the most time first.
 /// The kernels of every run, with the number of each among all kernels of all plans.
 fn each_run<'p>(plans: &'p [&Plan]) -> impl Iterator<Item = (usize, &'p KernelGraph, &'p Kernel)> {
     let kernels = plans.iter().flat_map(|plan| {
@@ -288,6 +287,7 @@ fn each_run<'p>(plans: &'p [&Plan]) -> impl Iterator<Item = (usize, &'p KernelGr
     kernels.map(|(number, (_, graph, kernel))| (number, graph, kernel))
 }
 
+/// Kernels that are equal but for the layer, the most time first.
 fn groups(plans: &[&Plan], seconds: impl Fn(usize) -> f64, rates: Rates<'_>) -> Vec<Group> {
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
     for (number, graph, kernel) in each_run(plans) {

@@ -3,7 +3,7 @@
 //! Invariants: there is one place for each buffer; an arena place and its bytes lie inside the arena; an alias leads,
 //! in one or more steps, to a buffer that is no alias and has at least its size; two buffers share bytes of the arena
 //! only if no kernel runs between the first use of one and the last use of the other; kernels of the preparation read
-//! states, of which none is written, and what others of them write.
+//! only states and each other's results, and a plan that has one writes no state.
 
 use super::{Buffer, BufferId, BufferRole, Kernel, KernelGraph};
 use serde::Serialize;
@@ -35,8 +35,8 @@ pub struct Plan {
     pub places: Vec<Place>,
     /// Size of the arena in bytes.
     pub arena_bytes: usize,
-    /// How many kernels at the beginning prepare what the others read, of states, of which the plan writes none. A run may leave
-    /// them out if no state that they read has changed since they ran.
+    /// How many of the first kernels are the preparation: they read nothing but states, and the plan writes no state. A run may skip
+    /// them if no state that they read has changed since they ran.
     pub preparation: usize,
 }
 
