@@ -13,15 +13,21 @@ use kernfusion_ir::kernel::{
 use kernfusion_ir::{Binary, DType, Unary};
 
 /// Rates of a round machine, of the order of a processor of two cores: for pictures that are the same everywhere.
-pub const NOMINAL: Peaks =
-    Peaks { bandwidth: 20e9, reads: 20e9, f32_products: 200e9, bf16_products: 400e9, scalars: 100e9 };
+pub const NOMINAL: Peaks = Peaks {
+    bandwidth: 20e9,
+    reads: 20e9,
+    f32_products: 200e9,
+    bf16_products: 400e9,
+    int8_products: 800e9,
+    scalars: 100e9,
+};
 
 /// The least time of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Floor {
     /// In seconds.
     pub seconds: f64,
-    /// What it comes from: `bytes`, `scalars`, `bf16` or the name of other products, `iterations` of a loop.
+    /// What it comes from: `bytes`, `scalars`, `bf16`, `int8` or the name of other products, `iterations` of a loop.
     pub bound: &'static str,
 }
 
@@ -33,12 +39,13 @@ pub fn floor(graph: &KernelGraph, kernel: &Kernel, peaks: &Peaks, wide: &'static
         return Floor { seconds: repeated.iterations as f64 * floors.sum::<f64>(), bound: "iterations" };
     }
     let share = computed_share(kernel);
-    let [full, narrow] = multiplications(kernel).map(|operations| operations * share);
+    let [full, narrow, whole] = multiplications(kernel).map(|operations| operations * share);
     let scalars = scalars(kernel) * share / peaks.scalars;
     let full = full / peaks.f32_products;
     let bounds = [
         (memory_time(graph.bytes_read_and_written(kernel), peaks), "bytes"),
         (narrow / peaks.bf16_products, "bf16"),
+        (whole / peaks.int8_products, "int8"),
         (full + scalars, if full > scalars { wide } else { "scalars" }),
     ];
     let (seconds, bound) = bounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are bounds");
@@ -51,20 +58,23 @@ fn memory_time([read, written]: [usize; 2], peaks: &Peaks) -> f64 {
     read as f64 / peaks.reads + written as f64 * writing
 }
 
-/// Operations of a kernel's products and consumers over its whole domain: those of `bf16` second, all others first.
-fn multiplications(kernel: &Kernel) -> [f64; 2] {
+/// Operations of a kernel's products and consumers over its whole domain: those of `bf16` second, those of bytes third, all others first.
+fn multiplications(kernel: &Kernel) -> [f64; 3] {
     let points = kernel.domain.points() as f64;
-    let mut operations = [0.0; 2];
-    let mut add = |dtypes: [DType; 2], axes: &[usize]| {
-        let is_narrow = dtypes == [DType::BF16; 2];
-        operations[usize::from(is_narrow)] += 2.0 * points * axes.iter().product::<usize>() as f64;
+    let mut operations = [0.0; 3];
+    let mut add = |kind: usize, axes: &[usize]| {
+        operations[kind] += 2.0 * points * axes.iter().product::<usize>() as f64;
     };
     let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
+    let is_narrow = |dtypes: [DType; 2]| usize::from(dtypes == [DType::BF16; 2]);
     for product in kernel.products() {
-        add([dtype(&product.a), dtype(&product.b)], &product.k);
+        let kind =
+            if product.is_of_bytes() { 2 } else { is_narrow([dtype(&product.a), dtype(&product.b)]) };
+        add(kind, &product.k);
     }
     for consumer in kernel.consumers() {
-        add([kernel.region.instr(consumer.value).dtype, dtype(&consumer.with)], &consumer.p);
+        let dtypes = [kernel.region.instr(consumer.value).dtype, dtype(&consumer.with)];
+        add(is_narrow(dtypes), &consumer.p);
     }
     operations
 }

@@ -11,6 +11,8 @@ pub struct Peaks {
     pub f32_products: f64,
     /// The same of `bf16` operands with sums in `f32`.
     pub bf16_products: f64,
+    /// The same of bytes, on CPUs with whole numbers as sums; on a GPU, as of `f32`.
+    pub int8_products: f64,
     /// Arithmetic of other kernels, in operations a second: one operation takes the place of a multiplication with an
     /// addition.
     pub scalars: f64,

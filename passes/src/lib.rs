@@ -9,6 +9,7 @@
 //! * [`GraphDiff`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
+//! * [`INT8_PRODUCTS`]: products of bytes, where a matrix is kept as bytes.
 //! * [`OF_CPUS`]: fewer multiplications than a convolution has by itself.
 //! * [`OF_GPUS`]: what kernels of two products would otherwise compute or keep twice there.
 //! * [`quantize_weights`]: parameters kept as `bf16`, `f16`, bytes or half bytes, for programs that only read them.
@@ -28,6 +29,7 @@ mod fold;
 mod forward_set;
 pub mod fuse;
 mod graph_diff;
+mod int8_products;
 mod loops;
 mod memory_strategy;
 pub mod microbatch;
@@ -51,6 +53,6 @@ pub use memory_strategy::MemoryStrategy;
 pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{
-    MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, all, find,
+    INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, all, find,
     run,
 };

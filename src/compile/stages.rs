@@ -17,7 +17,7 @@ use kernfusion_passes::fuse::{Fusion, fuse};
 use kernfusion_passes::microbatch::{BatchTypes, Divided, Division, divide, exchange};
 use kernfusion_passes::plan::{plan, plan_prepared};
 use kernfusion_passes::{
-    MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_GPUS, Observer, PIPELINE, Pass, PassReport, run,
+    INT8_PRODUCTS, MIXED_PRECISION, MemoryStrategy, OF_CPUS, OF_GPUS, Observer, PIPELINE, Pass, PassReport, run,
 };
 
 /// The stages for one target and one way to keep the program small.
@@ -149,11 +149,16 @@ impl Stages {
 
 /// The graph passes of a mode, in order. Eager mode only has the conversions that mixed precision needs.
 fn passes(mode: Mode, precision: Precision, is_on_gpu: bool) -> Vec<Pass> {
-    let (simplify, narrow) = (mode == Mode::Compiled, precision == Precision::Bf16);
+    let simplify = mode == Mode::Compiled;
     let eager = |pass: &&Pass| simplify || pass.name != "narrow-kept";
     let pipeline = PIPELINE.iter().filter(|_| simplify);
-    let mixed_precision = MIXED_PRECISION.iter().filter(|_| narrow).filter(eager);
+    let narrow = match precision {
+        Precision::F32 => &[],
+        Precision::Bf16 => MIXED_PRECISION,
+        Precision::Int8 => INT8_PRODUCTS,
+    };
+    let narrow = narrow.iter().filter(eager);
     let of_device = if is_on_gpu { OF_GPUS } else { OF_CPUS };
     let of_device = of_device.iter().filter(|_| simplify);
-    pipeline.chain(mixed_precision).chain(of_device).copied().collect()
+    pipeline.chain(narrow).chain(of_device).copied().collect()
 }

@@ -57,6 +57,9 @@ pub enum Precision {
     /// Products take `bf16` operands and sum in `f32`; compiled programs also keep activations for backward as `bf16`.
     /// Parameters, statistics, losses and the optimizer stay `f32`.
     Bf16,
+    /// Where a matrix that is only read is kept as [`WeightType::Int8`], what it is multiplied with is rounded to bytes, too, with a scale for
+    /// each row, and products are sums of whole numbers. All other products are of `f32`. On CPUs.
+    Int8,
 }
 
 impl Precision {
@@ -65,13 +68,14 @@ impl Precision {
         match self {
             Precision::F32 => WeightType::F32,
             Precision::Bf16 => WeightType::BF16,
+            Precision::Int8 => WeightType::Int8,
         }
     }
 
-    /// The number type of operands of products.
+    /// The number type of operands of products of what is computed: of attention, for instance.
     pub fn dtype(self) -> DType {
         match self {
-            Precision::F32 => DType::F32,
+            Precision::F32 | Precision::Int8 => DType::F32,
             Precision::Bf16 => DType::BF16,
         }
     }
@@ -82,6 +86,7 @@ impl fmt::Display for Precision {
         f.write_str(match self {
             Precision::F32 => "f32",
             Precision::Bf16 => "bf16",
+            Precision::Int8 => "int8",
         })
     }
 }
@@ -410,14 +415,14 @@ impl Target {
         Ok(if has_tiles { self.f32_products } else { F32Products::Exact })
     }
 
-    /// What products of matrices multiply here, in a word: `f32`, `f32 x6`, `f32 x3`, `tf32` or `bf16`.
+    /// What products of matrices multiply here, in a word: `f32`, `f32 x6`, `f32 x3`, `tf32`, `bf16` or `int8`.
     ///
     /// # Errors
     /// As [`Target::f32_product_kind`].
     pub fn products(&self) -> Result<String> {
         Ok(match self.precision {
             Precision::F32 => self.f32_product_kind()?.to_string(),
-            Precision::Bf16 => Precision::Bf16.to_string(),
+            Precision::Bf16 | Precision::Int8 => self.precision.to_string(),
         })
     }
 

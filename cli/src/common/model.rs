@@ -233,6 +233,7 @@ impl PrecisionArgs {
         match self.dtype {
             DtypeArg::F32 => Precision::F32,
             DtypeArg::Bf16 => Precision::Bf16,
+            DtypeArg::Int8 => Precision::Int8,
         }
     }
 }
@@ -325,6 +326,7 @@ pub(crate) struct TargetArgs {
 enum DtypeArg {
     F32,
     Bf16,
+    Int8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -43,7 +43,16 @@ impl ScenarioArgs {
         let (peaks, measured, has_tiles) = match (self.peak, self.bandwidth) {
             (Some([f32_products, bf16_products]), Some(bandwidth)) => {
                 let scalars = f32_products / 2.0;
-                let peaks = Peaks { bandwidth, reads: bandwidth, f32_products, bf16_products, scalars };
+                // Nothing that is trained multiplies bytes.
+                let int8_products = bf16_products;
+                let peaks = Peaks {
+                    bandwidth,
+                    reads: bandwidth,
+                    f32_products,
+                    bf16_products,
+                    int8_products,
+                    scalars,
+                };
                 // Vectors multiply twice as many numbers of half the size.
                 (peaks, None, bf16_products > 2.0 * f32_products)
             }

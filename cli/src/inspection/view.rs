@@ -16,6 +16,7 @@ struct Profile {
     reads_bytes_per_s: f64,
     f32_products_per_s: f64,
     bf16_products_per_s: f64,
+    int8_products_per_s: f64,
     each: BTreeMap<String, f64>,
 }
 
@@ -44,6 +45,7 @@ fn peaks(profile: &Profile) -> Peaks {
         reads: profile.reads_bytes_per_s,
         f32_products: profile.f32_products_per_s,
         bf16_products: profile.bf16_products_per_s,
+        int8_products: profile.int8_products_per_s,
         scalars: NOMINAL.scalars / NOMINAL.f32_products * profile.f32_products_per_s,
     }
 }

@@ -235,6 +235,7 @@ fn measured(args: &Args, rank: Option<&Rank>, screen: Option<&mut Screen>) -> Ou
             "reads_bytes_per_s": peaks.reads, "reads_in_turn_bytes_per_s": in_turn,
             "f32_products_per_s": peaks.f32_products,
             "bf16_products_per_s": peaks.bf16_products,
+            "int8_products_per_s": peaks.int8_products,
             "ranks": exchanged,
             "kernels": groups,
             "each": each,
@@ -258,6 +259,7 @@ fn medians(turns: &[Peaks]) -> Option<Peaks> {
         reads: of(|peaks| peaks.reads),
         f32_products: of(|peaks| peaks.f32_products),
         bf16_products: of(|peaks| peaks.bf16_products),
+        int8_products: of(|peaks| peaks.int8_products),
         scalars: of(|peaks| peaks.scalars),
     })
 }

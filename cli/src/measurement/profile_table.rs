@@ -26,11 +26,12 @@ pub(crate) struct Group {
 pub(crate) fn show(groups: &[Group], (peaks, wide): Rates<'_>, step: f64, lines: usize, screen: &mut Screen) {
     let giga = |rate: f64| rate / 1e9;
     screen.line(format!(
-        "measured: {:.1} GB/s copied, {:.1} read; products {:.0} GFLOP/s in {wide}, {:.0} in bf16",
+        "measured: {:.1} GB/s copied, {:.1} read; products {:.0} GFLOP/s in {wide}, {:.0} in bf16, {:.0} in int8",
         giga(peaks.bandwidth),
         giga(peaks.reads),
         giga(peaks.f32_products),
-        giga(peaks.bf16_products)
+        giga(peaks.bf16_products),
+        giga(peaks.int8_products)
     ));
     let total: f64 = groups.iter().map(|group| group.seconds).sum();
     screen.line(format!(

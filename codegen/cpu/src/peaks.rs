@@ -63,6 +63,7 @@ impl Meter {
             reads,
             f32_products,
             bf16_products: products(Precision::Bf16),
+            int8_products: products(Precision::Int8),
             scalars: f32_products / 2.0,
         }
     }

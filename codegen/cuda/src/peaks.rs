@@ -46,11 +46,13 @@ pub fn peaks(device: &Device, options: &Options, cache: &Cache) -> Result<Peaks,
     device.enter()?;
     let measure = |rate: &Rate| products(device, rate, cache);
     let (plain, bandwidth) = (measure(&F32)?, bandwidth(device)?);
+    let f32_products = if options.tf32 { measure(&TF32)? } else { plain };
     Ok(Peaks {
         bandwidth,
         reads: bandwidth,
-        f32_products: if options.tf32 { measure(&TF32)? } else { plain },
+        f32_products,
         bf16_products: measure(&BF16)?,
+        int8_products: f32_products,
         scalars: plain / 2.0,
     })
 }

@@ -14,6 +14,13 @@ pub(crate) fn is_available() -> bool {
     *ANSWER.get_or_init(|| has_tiles() && may_use_tiles())
 }
 
+/// Whether the tile unit multiplies bytes, too.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn multiplies_bytes() -> bool {
+    const AMX_INT8: u32 = 1 << 25;
+    is_available() && std::arch::x86_64::__cpuid_count(7, 0).edx & AMX_INT8 != 0
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn has_tiles() -> bool {
     false

@@ -301,6 +301,13 @@ pub struct Operand {
     pub value: Scalar,
 }
 
+impl Product {
+    /// Whether it multiplies bytes in memory, which are read as wider numbers.
+    pub fn is_of_bytes(&self) -> bool {
+        [&self.a, &self.b].iter().all(|operand| operand.plain().is_some_and(|load| load.dtype == DType::I8))
+    }
+}
+
 impl Operand {
     /// The load that this operand is, perhaps converted; none if it is computed from more.
     pub fn plain(&self) -> Option<&Instr> {
@@ -310,6 +317,7 @@ impl Operand {
         };
         Some(self.region.instr(value)).filter(|instr| matches!(instr.kind, InstrKind::Load { .. }))
     }
+
 }
 
 /// Extents of the kernel's axes, in three consecutive groups.
@@ -363,6 +371,11 @@ pub struct Region {
 }
 
 impl Region {
+    /// Whether a value is a byte that was widened.
+    pub fn is_widened_byte(&self, scalar: Scalar) -> bool {
+        matches!(self.instr(scalar).kind, InstrKind::Cast(from) if self.instr(from).dtype == DType::I8)
+    }
+
     /// The instruction that computes `scalar`.
     pub fn instr(&self, scalar: Scalar) -> &Instr {
         &self.instrs[scalar.0 as usize]

@@ -34,7 +34,7 @@ pub use kernfusion_ir::kernel::any_kernel;
 use kernfusion_ir::kernel::{
     Accepts, BufferId, CollectiveCall, Domain, Form, Kernel, KernelGraph, RefusedFusion, Region,
 };
-use kernfusion_ir::{Binary, Collective, Graph, KernelEntry, Op, Output, ValueId};
+use kernfusion_ir::{Binary, Collective, DType, Graph, KernelEntry, Op, Output, ValueId};
 use lower::Candidate;
 use memo::{Memo, Symbols};
 use order::GroupOrder;
@@ -596,10 +596,27 @@ fn free_values(graph: &Graph, forced: &BTreeSet<ValueId>, fusion: Fusion) -> Vec
             !forced && writer::is_generated(graph, &generated, id, fusion == Fusion::None);
         let view = graph[id].op.entry() == KernelEntry::View;
         let chosen = fusion != Fusion::None && chooses_matrices(graph, id);
-        let is_widened = widened.get(id.index()).is_some_and(|&is_widened| is_widened);
+        let is_widened = widened.get(id.index()).is_some_and(|&is_widened| is_widened)
+            || fusion != Fusion::None && are_bytes_of_products(graph, id);
         free[id.index()] = !forced && (view || chosen || is_widened || generated[id.index()]);
     }
     free
+}
+
+/// Whether a value is bytes that were widened for products alone, which read them as they are.
+fn are_bytes_of_products(graph: &Graph, id: ValueId) -> bool {
+    let node = &graph[id];
+    let from_bytes = matches!(node.op, Op::Cast(_)) && graph[node.operands[0]].ty.dtype == DType::I8;
+    from_bytes && is_read_by_products(graph, id)
+}
+
+/// Whether nothing but products read a value, or views of it.
+fn is_read_by_products(graph: &Graph, id: ValueId) -> bool {
+    graph.users(id).into_iter().all(|(user, _)| match graph[user].op.entry() {
+        KernelEntry::Contraction => true,
+        KernelEntry::View => is_read_by_products(graph, user),
+        _ => false,
+    })
 }
 
 /// Whether a permutation has another innermost axis than what it shows, and many readers that would all go through memory in strides; products

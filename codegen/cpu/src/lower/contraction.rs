@@ -39,6 +39,8 @@ pub(super) struct Factor {
     pub(super) dtype: DType,
     /// Whether all its values are exact in `bf16`.
     pub(super) is_bf16: bool,
+    /// Whether it is read as the bytes that it is.
+    pub(super) is_bytes: bool,
     /// Over the kernel's axes and those of k (or of p).
     pub(super) index: Index,
     /// Which matrix of a table it is, if that is known at run time only.
@@ -162,7 +164,10 @@ impl Lowering<'_> {
         let Some((slot, offset, batch, ldc)) = direct(store, domain) else { return Ok(None) };
         let (a, b) = self.factors(kernel, product)?;
         let output = gemm::Output::Direct { batch, ldc, adds: true };
-        let work = Method::Driver(gemm::Contraction { output, ..self.work(domain, product, &a, &b) });
+        // Whole numbers are not added to floats.
+        let precision = self.precision(a.is_bf16 && b.is_bf16);
+        let work =
+            Method::Driver(gemm::Contraction { output, precision, ..self.work(domain, product, &a, &b) });
         self.program.steps.push(LaunchKind::Clear { slot, bytes: self.facts.sizes[slot] });
         Ok(Some(plain_step(work, a, b, Some(SlotOffset { slot, offset }), Some(choice))))
     }
@@ -202,7 +207,12 @@ impl Lowering<'_> {
 
     /// The product as the driver knows it, with results handed out in tiles.
     fn work(&self, domain: &Domain, product: &Product, a: &Factor, b: &Factor) -> gemm::Contraction {
-        let precision = self.precision(a.is_bf16 && b.is_bf16);
+        let k = product.k.iter().product();
+        let are_bytes = a.is_bytes && b.is_bytes && k <= gemm::MOST_TERMS_OF_BYTES;
+        let precision = match are_bytes {
+            true => gemm::Precision::Int8,
+            false => self.precision(a.is_bf16 && b.is_bf16),
+        };
         let operand = |factor: &Factor, outer: Range<usize>| {
             let layout = layout(factor, domain, outer, &product.k);
             let (element, k) = match factor.scales {
@@ -218,7 +228,7 @@ impl Lowering<'_> {
             isa: self.isa,
             m: domain.extent(domain.row_axes()),
             n: domain.extent(domain.column_axes()),
-            k: product.k.iter().product(),
+            k,
             batch: domain.extent(domain.outer_axes()),
             a: operand(a, domain.row_axes()),
             b: operand(b, domain.column_axes()),
@@ -338,7 +348,8 @@ impl Lowering<'_> {
         })?;
         let mut index = Index::constant(extents.len(), 0);
         kept.iter().zip(strides).for_each(|(&axis, stride)| index.strides[axis] = stride as i64);
-        Ok(Factor { slot, dtype, is_bf16: dtype == DType::BF16, index, choice: None, scales: None })
+        let is_bf16 = dtype == DType::BF16;
+        Ok(Factor { slot, dtype, is_bf16, is_bytes: false, index, choice: None, scales: None })
     }
 }
 
@@ -480,7 +491,15 @@ fn plain_factor(operand: &Operand, partner: DType, domain: &Domain) -> Option<Fa
     let choice = choice(&operand.region, index, domain);
     let plain = packed && guard.is_empty() && (index.indirect.is_empty() || choice.is_some());
     let (slot, dtype, index) = (buffer.0 as usize, loaded.dtype, index.clone());
-    plain.then_some(Factor { slot, dtype, is_bf16, index, choice, scales: None })
+    plain.then_some(Factor {
+        slot,
+        dtype,
+        is_bf16,
+        is_bytes: dtype == DType::I8,
+        index,
+        choice,
+        scales: None,
+    })
 }
 
 /// Half bytes as they are kept, if an operand is unpacked from them.
@@ -492,7 +511,8 @@ pub(super) fn packed_factor(operand: &Operand, domain: &Domain, k: &[usize]) -> 
     let is_bf16 = operand.region.instr(operand.value).dtype == DType::BF16;
     let is_matrix = index.indirect.is_empty() || choice.is_some();
     let (slot, index) = (bytes.0 as usize, index.clone());
-    is_matrix.then_some(Factor { slot, dtype: DType::I8, is_bf16, index, choice, scales })
+    let is_bytes = false;
+    is_matrix.then_some(Factor { slot, dtype: DType::I8, is_bf16, is_bytes, index, choice, scales })
 }
 
 /// The run-time term of an index map, if it is one and chooses a matrix for each of the batch.

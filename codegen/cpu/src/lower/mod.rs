@@ -41,7 +41,7 @@ use kernfusion_codegen::CodegenError;
 use kernfusion_codegen::analysis::{axes_without_collisions, number_slots, reduces, scatters};
 use kernfusion_ir::DType;
 use kernfusion_ir::kernel::{
-    BufferId, Direction, Domain, Form, Instr, InstrKind, Kernel, KernelGraph, Scalar, StoreMode,
+    BufferId, Direction, Domain, Form, Instr, InstrKind, Kernel, KernelGraph, Product, Scalar, StoreMode,
 };
 use kernfusion_runtime::gemm::Precision;
 use kernfusion_runtime::isa::Isa;
@@ -68,6 +68,13 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
     let mut dtypes = dtypes.chain(kernel.consumers().iter().map(|consumer| consumer.dtype));
     if !kernel.consumers().is_empty() && !dtypes.all(chain::is_possible) {
         return Err("on the CPU, chains of products are of f32 and narrower types");
+    }
+    let multiplies_bytes = || {
+        let consumed = kernel.consumers().iter().any(|consumer| kernel.region.is_widened_byte(consumer.value));
+        consumed || kernel.products().iter().any(Product::is_of_bytes)
+    };
+    if !kernel.consumers().is_empty() && multiplies_bytes() {
+        return Err("on the CPU, products of bytes are no chain");
     }
     if let Some(reason) = prologue::refusal(kernel).or_else(|| contraction::refused_reduction(kernel)) {
         return Err(reason);

@@ -71,6 +71,13 @@ pub(super) fn refusal(kernel: &Kernel) -> Option<&'static str> {
         side.operand(product).plain().is_none() && !is_packed()
     };
     let mut computed = sides.filter(is_computed).peekable();
+    let are_bytes = |(product, side): &(&Product, Side)| {
+        let operand = side.operand(product);
+        operand.region.is_widened_byte(operand.value)
+    };
+    if computed.clone().any(|side| are_bytes(&side)) {
+        return Some("on the CPU, bytes that are multiplied lie in memory");
+    }
     if computed.peek().is_some() && !in_tiles {
         return Some("on the CPU, what computes operands works for one product of floats and its tiles");
     }
@@ -158,8 +165,15 @@ impl Lowering<'_> {
         let operand = side.operand(product);
         let is_bf16 = operand.region.instr(operand.value).dtype == DType::BF16;
         let slot = buffer.0 as usize;
-        let factor =
-            Factor { slot, dtype: load.dtype, is_bf16, index: index.clone(), choice: None, scales: None };
+        let factor = Factor {
+            slot,
+            dtype: load.dtype,
+            is_bf16,
+            is_bytes: false,
+            index: index.clone(),
+            choice: None,
+            scales: None,
+        };
         let (outer, k) = (side.outer(domain), domain.axes.len()..domain.axes.len() + product.k.len());
         let (lines, columns) = if along_k { (outer, k) } else { (k, outer) };
         let groups = [domain.outer_axes(), lines, columns].map(|axes| axes.collect::<Vec<_>>());

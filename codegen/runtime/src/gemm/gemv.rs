@@ -8,11 +8,12 @@
 //! contiguous along n, rows of B are added up. Which of the two, and so the order of summation, depends on the layout of B only.
 
 use super::blocking::{GemmCall, Space, chunks};
+use super::bytes::Bytes;
 use super::half_bytes::Unpack;
+use super::line::{Line, at};
 use super::microkernel::{Kernels, prefetch};
 use super::pack::{Offsets, Source};
 use super::{Contraction, Element, Output, Precision, TILE_COLUMNS, half_bytes};
-use crate::math::element::{Bf16, Byte, F32};
 use crate::math::vector::Lanes;
 use crate::pool::share;
 use std::ops::Range;
@@ -164,7 +165,7 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
         for j in done..lines.count {
             let sums = B::dots::<L, R, 1>(a, lda, [lines.start(j)], k, None);
             for (i, sums) in sums.into_iter().enumerate() {
-                put(c.add(i * ldc + j), L::sums(sums), adds);
+                put(c.add(i * ldc + j), B::totals(sums), adds);
             }
         }
     }
@@ -196,7 +197,7 @@ unsafe fn far_apart<L: Lanes, const R: usize, B: Line, const S: usize>(
         unsafe {
             for (i, sums) in B::dots::<L, R, S>(a, lda, b, k, fetch).into_iter().enumerate() {
                 for (s, sum) in sums.into_iter().enumerate() {
-                    put(c.add(i * ldc + s * length + j), [sum.sum()], adds);
+                    put(c.add(i * ldc + s * length + j), B::totals([sum]), adds);
                 }
             }
         }
@@ -230,7 +231,7 @@ unsafe fn abreast<L: Lanes, const R: usize, B: Line, const S: usize>(
         // SAFETY: the caller's contract.
         unsafe {
             for (i, sums) in B::dots::<L, R, S>(a, lda, b, k, fetch).into_iter().enumerate() {
-                put(c.add(i * ldc + j), L::sums(sums), adds);
+                put(c.add(i * ldc + j), B::totals(sums), adds);
             }
         }
     }
@@ -260,7 +261,7 @@ unsafe fn put<const S: usize>(c: *mut f32, mut sums: [f32; S], adds: bool) {
 /// # Safety
 /// As `Dot`; the instruction set is there.
 #[inline(always)]
-unsafe fn dots<L: Lanes, const R: usize, B: Line + ?Sized, const S: usize>(
+pub(super) unsafe fn dots<L: Lanes, const R: usize, B: Line + ?Sized, const S: usize>(
     a: *const f32,
     lda: usize,
     b: [Start; S],
@@ -272,6 +273,12 @@ unsafe fn dots<L: Lanes, const R: usize, B: Line + ?Sized, const S: usize>(
     unsafe {
         let mut results = [[L::splat(0.0); S]; R];
         let mut sums = [[[L::splat(0.0); chains(1)]; S]; R];
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let start = B::start(a.add(i * lda), lda);
+            for sums in sums {
+                sums[0] = start;
+            }
+        }
         let mut wait = match fetch {
             Some(fetch) => fetch.turn.0,
             None => 0,
@@ -304,8 +311,8 @@ unsafe fn dots<L: Lanes, const R: usize, B: Line + ?Sized, const S: usize>(
             for (result, sums) in results.iter_mut().zip(sums) {
                 *result = match chains(R) {
                     1 => sums[0],
-                    2 => sums[0] + sums[1],
-                    _ => (sums[0] + sums[1]) + (sums[2] + sums[3]),
+                    2 => B::join(sums[0], sums[1]),
+                    _ => B::join(B::join(sums[0], sums[1]), B::join(sums[2], sums[3])),
                 };
             }
         }
@@ -420,121 +427,6 @@ unsafe fn load<L: Lanes>(source: *const f32, lanes: usize) -> L {
     unsafe { if lanes == L::LANES { L::load(source) } else { L::load_first(source, lanes) } }
 }
 
-/// What lines of B hold.
-pub(super) trait Line {
-    /// What a lane is loaded from.
-    type Stored: Stored;
-    /// Whether values are unpacked, and scaled by groups.
-    const IS_PACKED: bool = false;
-    /// Bytes of a line of `count` values.
-    #[inline(always)]
-    fn bytes(count: usize) -> usize {
-        count * size_of::<Self::Stored>()
-    }
-    /// The dot products of rows of A with S lines of B, by rows, before lanes are added up.
-    ///
-    /// # Safety
-    /// As [`Dot`]; the instruction set is there.
-    #[inline(always)]
-    unsafe fn dots<L: Lanes, const R: usize, const S: usize>(
-        a: *const f32,
-        lda: usize,
-        b: [Start; S],
-        k: usize,
-        fetch: Option<Fetch>,
-    ) -> [[L; S]; R] {
-        // SAFETY: the caller's contract.
-        unsafe { dots::<L, R, Self, S>(a, lda, b, k, fetch) }
-    }
-    /// `sum` with the products of a row's lanes and a line's.
-    ///
-    /// # Safety
-    /// The instruction set is there.
-    #[inline(always)]
-    unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
-        L::fma(row, line, sum)
-    }
-}
-
-/// Values as lines of B store them, which are widened in registers.
-pub(super) trait Stored: Copy + Default {
-    /// As many values as there are lanes.
-    ///
-    /// # Safety
-    /// The instruction set is there, and so many values at `source`.
-    unsafe fn load<L: Lanes>(source: *const Self) -> L;
-    /// The first `count` values, fewer than lanes; the others are zero.
-    ///
-    /// # Safety
-    /// The instruction set is there, and `count` values at `source`.
-    #[inline(always)]
-    unsafe fn load_first<L: Lanes>(source: *const Self, count: usize) -> L {
-        let mut padded = [Self::default(); 16];
-        // SAFETY: only the first `count` values are read; there are as many places as lanes.
-        unsafe {
-            for (i, place) in padded.iter_mut().enumerate().take(count) {
-                *place = source.add(i).read_unaligned();
-            }
-            Self::load(padded.as_ptr())
-        }
-    }
-}
-
-impl Stored for f32 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(source: *const f32) -> L {
-        // SAFETY: the caller's contract.
-        unsafe { L::load(source) }
-    }
-    #[inline(always)]
-    unsafe fn load_first<L: Lanes>(source: *const f32, count: usize) -> L {
-        // SAFETY: the caller's contract.
-        unsafe { L::load_first(source, count) }
-    }
-}
-
-/// Numbers of `bf16`.
-impl Stored for u16 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(source: *const u16) -> L {
-        // SAFETY: the caller's contract.
-        unsafe { L::widen(source) }
-    }
-}
-
-impl Stored for i8 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(source: *const i8) -> L {
-        // SAFETY: the caller's contract.
-        unsafe { L::widen_bytes(source) }
-    }
-}
-
-impl Line for F32 {
-    type Stored = f32;
-}
-
-impl Line for Bf16 {
-    type Stored = u16;
-}
-
-impl Line for Byte {
-    type Stored = i8;
-}
-
-/// Values of a line of B, from one of them on.
-///
-/// # Safety
-/// The processor has the instruction set, and the line has this many values.
-#[inline(always)]
-unsafe fn at<L: Lanes, B: Line + ?Sized>(line: *const u8, first: usize, lanes: usize) -> L {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let source = line.cast::<B::Stored>().add(first);
-        if lanes == L::LANES { B::Stored::load(source) } else { B::Stored::load_first(source, lanes) }
-    }
-}
-
 /// Whether a contraction is computed here.
 pub(super) fn suits(job: &Contraction) -> bool {
     let adds = matches!(job.output, Output::Direct { adds: true, .. });
@@ -545,6 +437,9 @@ pub(super) fn suits(job: &Contraction) -> bool {
         true => MOST_ROWS_OF_DOTS,
         false => MOST_ROWS,
     };
+    if bytes(job).is_some_and(|bytes| !k.unit() || !is_strided || !job.k.is_multiple_of(bytes.values)) {
+        return false;
+    }
     job.m <= most && !adds && job.is_plain() && (k.unit() || outer.unit())
 }
 
@@ -569,12 +464,21 @@ fn pairs(job: &Contraction) -> Option<[Dot; DOT_ROWS]> {
     are_pairs.then_some(Kernels::of(job.isa, job.precision).gemv.pairs).flatten()
 }
 
+/// How bytes are multiplied, if both A and B are these.
+fn bytes(job: &Contraction) -> Option<&'static Bytes> {
+    Kernels::of(job.isa, job.precision).bytes
+}
+
+/// How many values are one word of a staged row.
+fn values_of_word(job: &Contraction) -> usize {
+    bytes(job).map_or(if pairs(job).is_some() { 2 } else { 1 }, |bytes| bytes.values)
+}
+
 /// Row stride of A as it is staged, in words.
 fn stride(job: &Contraction) -> usize {
     match job.b.element {
         Element::HalfByte => job.k.next_multiple_of(half_bytes::WIDEST_BLOCK) + 16,
-        _ if pairs(job).is_some() => (job.k / 2).next_multiple_of(16) + 16,
-        _ => job.k.next_multiple_of(16) + 16,
+        _ => (job.k / values_of_word(job)).next_multiple_of(16) + 16,
     }
 }
 
@@ -626,6 +530,14 @@ unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, space: &Space) {
     let a = gemm.source(&job.a, gemm.buffers.a, batch);
     // SAFETY: the buffer has m rows of `ld` words, and the stage k values.
     unsafe {
+        if let Some(bytes) = bytes(job) {
+            for i in 0..job.m {
+                let row = space.stage.cast::<i8>();
+                (0..job.k).for_each(|p| *row.add(p) = *a.at(i, p).cast());
+                (bytes.stage)(row, job.k, out.add(i * ld).cast(), ld);
+            }
+            return;
+        }
         if pairs(job).is_some() {
             for i in 0..job.m {
                 a.row(i, job.k, space.stage);
@@ -685,8 +597,8 @@ unsafe fn columns_by_dots(
 ) {
     let (job, ld) = (gemm.job, stride(gemm.job));
     let groups = job.m.div_ceil(DOT_ROWS);
-    let pairs = pairs(job);
-    let words = |values: usize| if pairs.is_some() { values / 2 } else { values };
+    let (bytes, pairs) = (bytes(job), pairs(job));
+    let words = |values: usize| values / values_of_word(job);
     // Lines that are not multiplied as they lie are staged as `f32`.
     let element = if lies_ready(job) { job.b.element } else { Element::F32 };
     // Lines that are read for several groups of rows stay in cache in between.
@@ -714,7 +626,7 @@ unsafe fn columns_by_dots(
             turn: (0, groups),
         };
         // Of several groups, each goes through the lines with terms that stay in the first-level cache.
-        let depth = if groups == 1 { job.k.max(1) } else { DEPTH_OF_DOTS };
+        let depth = if groups == 1 || bytes.is_some() { job.k.max(1) } else { DEPTH_OF_DOTS };
         let terms = (0..job.k.max(1)).step_by(depth).map(|first| first..job.k.min(first + depth));
         for (k, group) in terms.flat_map(|k| (0..groups).map(move |group| (k.clone(), group))) {
             let rows = share(job.m, groups, group);
@@ -724,7 +636,8 @@ unsafe fn columns_by_dots(
             let (first, scales) =
                 (first.wrapping_add(ahead), scales.wrapping_offset(half_bytes::of_scales(ahead as isize)));
             let part_lines = Lines { first, scales, turn: (group, groups), ..part_lines };
-            let dot = pairs.unwrap_or(gemm.kernels.gemv.dot[lines(job)])[rows.len() - 1];
+            let dots = bytes.map(|bytes| bytes.dots).or(pairs).unwrap_or(gemm.kernels.gemv.dot[lines(job)]);
+            let dot = dots[rows.len() - 1];
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
             unsafe { dot(a, ld, &part_lines, words(k.len()), c, ldc, k.start > 0) };
         }

@@ -5,7 +5,8 @@
 //! sixteen of them with AVX-512, for all rows. Many rows need the order of k: there a number is multiplied by its scale first, which is exact in
 //! `f32`.
 
-use super::gemv::{CACHE_LINE, Fetch, Line, Start};
+use super::gemv::{CACHE_LINE, Fetch, Start};
+use super::line::Line;
 use super::microkernel::prefetch;
 use crate::math::vector::Lanes;
 

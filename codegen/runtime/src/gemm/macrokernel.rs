@@ -8,7 +8,7 @@ use super::ahead::{Ahead, Streams};
 use super::blocking::{GemmCall, STAGED, Space, chunks};
 use super::later::{Later, Lines};
 use super::microkernel::{KC, LDA, Strip, TileOutput};
-use super::pack::{Block, Offsets, Source};
+use super::pack::{Block, Offsets, PanelSize, Source};
 use super::{Buffers, Output, Prologue, TILE_COLUMNS, Tiles, Touched, transposed};
 use crate::pool::share;
 use std::ops::Range;
@@ -128,7 +128,7 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                 let sums = Ahead { ptr: c.cast(), stride: 4 * ldc, size: 4 };
                 let (writes, reads) = self.ahead(sums, (i.start, n.start), is_last, next_b);
                 let (nothing, known) = (Ahead { stride: 0, ..sums }, reads.count);
-                let mut target = TileOutput { c, ldc, accumulate, writes, reads, later: nothing };
+                let mut target = TileOutput { c, ldc, accumulate, is_last, writes, reads, later: nothing };
                 for j in chunks(n.clone(), kernels.nr) {
                     let b = b.wrapping_add((j.start - self.columns.start) * words);
                     // Of a long tile the sums that the next one stores are fetched, where no epilogue writes.
@@ -231,6 +231,11 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                 }
                 None => {
                     let block = self.b.from(self.columns.start, k).part(size.0, size.1);
+                    if let Some(bytes) = self.gemm.kernels.bytes {
+                        let words = self.words(k);
+                        let panels = PanelSize { words, stride: words * self.gemm.kernels.nr };
+                        return (bytes.pack_b)(&block, size.0, size.1, out, panels);
+                    }
                     packer.columns((&block, self.gemm.job.b.element), size, out, stage);
                 }
             }
@@ -250,6 +255,9 @@ impl<'r, 'a> Macrokernel<'r, 'a> {
                 None => {
                     // Rows in runs lie evenly in most blocks.
                     let block = self.a.from(rows.start, k).part(size.0, size.1);
+                    if let Some(bytes) = self.gemm.kernels.bytes {
+                        return (bytes.pack_a)(&block, size.0, size.1, out);
+                    }
                     packer.rows((&block, self.gemm.job.a.element), size, out, stage);
                 }
             }

@@ -6,23 +6,20 @@
 //! tile it is in; so results do not depend on how C is divided.
 
 use super::ahead::{Ahead, Fetched, LINE, Reach, Streams};
-use super::gemv::{self, Gemv};
+use super::Element;
+use super::bytes::Bytes;
+use super::gemv::Gemv;
 use super::later::Later;
-use super::pack::{self, Narrow, PackA, PackB};
-#[cfg(target_arch = "x86_64")]
-use super::tiles;
-use super::{Element, Precision};
+use super::pack::{Narrow, PackA, PackB};
 use crate::amx::Tiles;
-use crate::isa::{Bf16Unit, Isa};
-use crate::math::element::{self, Bf16, Byte, F16, F32};
-use crate::math::vector::{Lanes, Portable};
+use crate::math::vector::Lanes;
 
 /// The most words of k in one packed block; C is read and written once per block.
 pub(super) const KC: usize = 384;
 /// The same for tiles: a strip of A and a panel of B are 24 KiB each, so that L1 holds one of them while the other comes from L2. Twice as
 /// many words took 1.1 times as long for a whole step of `thesis` in bf16 on an Intel Xeon with 48 KiB of L1, two thirds as many 1.05.
 #[cfg(target_arch = "x86_64")]
-const TILES_KC: usize = 192;
+pub(super) const TILES_KC: usize = 192;
 /// Row stride of a packed A block, in words. A constant, so that the rows are displacements of one address
 /// register; 25 cache lines, so that they fall into different sets of the L1 cache.
 pub(super) const LDA: usize = KC + 16;
@@ -37,6 +34,8 @@ pub(super) struct TileOutput {
     pub ldc: usize,
     /// Adds to C instead of overwriting it.
     pub accumulate: bool,
+    /// Whether no values of k follow: sums of whole numbers become floats.
+    pub is_last: bool,
     pub writes: Streams,
     pub reads: Streams,
     /// What is packed later, on the tile unit; other kernels prefetch it as if it was read.
@@ -105,7 +104,9 @@ impl Step {
     /// Words are `f32`.
     pub(super) const F32: Step = Step { values: 1, words: 1 };
     /// Words are pairs of bf16.
-    const PAIR: Step = Step { values: 2, words: 1 };
+    pub(super) const PAIR: Step = Step { values: 2, words: 1 };
+    /// Words are four bytes.
+    pub(super) const QUAD: Step = Step { values: 4, words: 1 };
 
     /// Words of the whole steps that fit into `values` values of k. A step has a power of two of them, so this shifts: a 64-bit division for
     /// each tile would cost as much as several of its steps.
@@ -142,39 +143,15 @@ pub(super) struct Kernels {
     pub pack_b: PackB,
     /// Where words are pairs: for operands of bf16.
     pub narrow: Option<Narrow>,
+    /// Where operands are bytes, which have a packing of their own.
+    pub bytes: Option<&'static Bytes>,
     pub gemv: &'static Gemv,
-    load: [Load; 4],
-    store: [Store; 4],
+    pub load: [Load; 4],
+    pub store: [Store; 4],
     pub round: Round,
 }
 
 impl Kernels {
-    /// The kernels to use. Where there is no bf16 arithmetic, bf16 precision rounds operands and multiplies
-    /// them in f32; where there is no tile unit, parts are not taken apart.
-    pub(super) fn of(isa: Isa, precision: Precision) -> &'static Kernels {
-        match (isa, precision) {
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::Bf16) => &x86::AMX,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::X3) => &x86::AMX_X3,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::Tiles }, Precision::X6) => &x86::AMX_X6,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }, Precision::Bf16) => &x86::EMULATED_AMX,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }, Precision::X3) => &x86::EMULATED_AMX_X3,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::EmulatedTiles }, Precision::X6) => &x86::EMULATED_AMX_X6,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { bf16: Bf16Unit::Pairs }, Precision::Bf16) => &x86::AVX512_BF16,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 { .. }, _) => &x86::AVX512,
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, _) => &x86::AVX2,
-            _ => &PORTABLE,
-        }
-    }
-
     pub(super) fn load(&self, element: Element) -> Load {
         self.load[place(element)]
     }
@@ -185,7 +162,7 @@ impl Kernels {
 
     /// Whether they are for a tile unit, of the processor or emulated.
     pub(super) fn is_tiled(&self) -> bool {
-        self.step.values > Step::PAIR.values
+        self.step.values > Step::QUAD.values
     }
 
     /// Whether values are taken apart, and parts multiplied, on a tile unit: a tile has several products.
@@ -316,6 +293,18 @@ pub(super) trait Arithmetic {
     /// One word in every lane.
     unsafe fn broadcast(a: *const u32) -> Self::Words;
     unsafe fn multiply_add(sum: Self::Sum, a: Self::Words, b: Self::Words) -> Self::Sum;
+    /// What the sums of a packed row begin with.
+    #[inline(always)]
+    unsafe fn start(_row: *const u32) -> Self::Sum {
+        // SAFETY: the caller's contract.
+        unsafe { Self::Sum::splat(0.0) }
+    }
+    /// Stores a sum, or adds it to what is there.
+    #[inline(always)]
+    unsafe fn put(sum: Self::Sum, c: *mut f32, target: &TileOutput) {
+        // SAFETY: the caller's contract.
+        unsafe { (if target.accumulate { sum + Self::Sum::load(c) } else { sum }).store(c) }
+    }
 }
 
 impl<L: Lanes> Arithmetic for L {
@@ -343,7 +332,7 @@ impl<L: Lanes> Arithmetic for L {
 /// The instruction set is there; `a` has R rows of `words` words at these strides from row to row and along k, `b` as many rows of NR
 /// words, the target R rows of V registers of values.
 #[inline(always)]
-unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
+pub(super) unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     words: usize,
     a: *const u32,
     strides: (usize, usize),
@@ -354,6 +343,9 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
     // SAFETY: the caller's contract; prefetches may point anywhere.
     unsafe {
         let mut sums = [[A::Sum::splat(0.0); V]; R];
+        for (i, sums) in sums.iter_mut().enumerate() {
+            *sums = [A::start(a.add(i * strides.0)); V];
+        }
         // At most one line with a word, or with two words if there are enough: in a burst they would occupy the miss buffers that the stream
         // of B needs, and each takes the place of a load.
         let mut fetched = Fetched::<R>::new([&target.writes, &target.reads], (V * lanes * 4).div_ceil(LINE));
@@ -368,8 +360,7 @@ unsafe fn tile<A: Arithmetic, const R: usize, const V: usize>(
         }
         for (i, sums) in sums.into_iter().enumerate() {
             for (v, sum) in sums.into_iter().enumerate() {
-                let c = target.c.add(i * target.ldc + v * lanes);
-                (if target.accumulate { sum + A::Sum::load(c) } else { sum }).store(c);
+                A::put(sum, target.c.add(i * target.ldc + v * lanes), target);
             }
         }
     }
@@ -421,371 +412,4 @@ pub(super) fn prefetch(line: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;
-}
-
-/// The tiles of one arithmetic, by rows.
-macro_rules! tiles {
-    ($module:ident $attribute:tt $arithmetic:ty, [$($rows:literal)*]) => {
-        mod $module {
-            use super::*;
-            #$attribute
-            unsafe fn of<const R: usize, const V: usize>(
-                words: usize,
-                a: *const u32,
-                b: *const u32,
-                target: &TileOutput,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe { tile::<$arithmetic, R, V>(words, a, (LDA, 1), b, target) }
-            }
-            #$attribute
-            unsafe fn across_of<const R: usize, const V: usize>(
-                words: usize,
-                a: *const u32,
-                stride: usize,
-                b: *const u32,
-                target: &TileOutput,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe { tile::<$arithmetic, R, V>(words, a, (1, stride), b, target) }
-            }
-            /// One function per number of rows: a last strip of fewer rows wastes nothing.
-            pub(super) unsafe fn rows<const V: usize>(
-                rows: usize,
-                words: usize,
-                a: *const u32,
-                b: *const u32,
-                target: &TileOutput,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe {
-                    match rows {
-                        $($rows => of::<$rows, V>(words, a, b, target),)*
-                        _ => unreachable!("a tile has fewer rows"),
-                    }
-                }
-            }
-            #[allow(dead_code, reason = "words of two values are always packed")]
-            pub(super) unsafe fn across<const V: usize>(
-                rows: usize,
-                words: usize,
-                a: *const u32,
-                stride: usize,
-                b: *const u32,
-                target: &TileOutput,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe {
-                    match rows {
-                        $($rows => across_of::<$rows, V>(words, a, stride, b, target),)*
-                        _ => unreachable!("a tile has fewer rows"),
-                    }
-                }
-            }
-        }
-    };
-}
-
-/// The other functions of one instruction set: products of few rows, by rows, and conversions. Dot products of one or two rows with
-/// lines of `f32` have lanes of their own.
-macro_rules! lines {
-    ($module:ident $attribute:tt $lanes:ty, dots of f32: $dots:ty) => {
-        mod $module {
-            use super::*;
-            use crate::gemm::half_bytes::{self, HalfByte};
-            #$attribute
-            unsafe fn dot<L: Lanes, const R: usize, B: gemv::Line>(
-                a: *const f32,
-                lda: usize,
-                b: &gemv::Lines,
-                k: usize,
-                c: *mut f32,
-                ldc: usize,
-                adds: bool,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe { gemv::dot::<L, R, B>(a, lda, b, k, c, ldc, adds) }
-            }
-            #$attribute
-            unsafe fn axpy<const R: usize, B: gemv::Line>(
-                a: *const f32,
-                lda: usize,
-                b: &gemv::Lines,
-                c: *mut f32,
-                ldc: usize,
-                n: usize,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe { gemv::axpy::<$lanes, R, B>(a, lda, b, c, ldc, n) }
-            }
-            #$attribute
-            unsafe fn unpack(values: *const u8, scales: *const u8, count: usize, out: *mut f32) {
-                // SAFETY: the caller's contract.
-                unsafe { half_bytes::unpack::<$lanes>(values, scales, count, out) }
-            }
-            #$attribute
-            unsafe fn arrange(row: *mut f32, count: usize) {
-                // SAFETY: the caller's contract.
-                unsafe { half_bytes::arrange::<$lanes>(row, count) }
-            }
-            pub(super) static GEMV: Gemv = Gemv {
-                unpack,
-                arrange,
-                pairs: None,
-                dot: [
-                    [
-                        dot::<$dots, 1, F32>,
-                        dot::<$dots, 2, F32>,
-                        dot::<$lanes, 3, F32>,
-                        dot::<$lanes, 4, F32>,
-                        dot::<$lanes, 5, F32>,
-                        dot::<$lanes, 6, F32>,
-                    ],
-                    [
-                        dot::<$lanes, 1, Bf16>,
-                        dot::<$lanes, 2, Bf16>,
-                        dot::<$lanes, 3, Bf16>,
-                        dot::<$lanes, 4, Bf16>,
-                        dot::<$lanes, 5, Bf16>,
-                        dot::<$lanes, 6, Bf16>,
-                    ],
-                    [
-                        dot::<$lanes, 1, Byte>,
-                        dot::<$lanes, 2, Byte>,
-                        dot::<$lanes, 3, Byte>,
-                        dot::<$lanes, 4, Byte>,
-                        dot::<$lanes, 5, Byte>,
-                        dot::<$lanes, 6, Byte>,
-                    ],
-                    [
-                        dot::<$lanes, 1, HalfByte>,
-                        dot::<$lanes, 2, HalfByte>,
-                        dot::<$lanes, 3, HalfByte>,
-                        dot::<$lanes, 4, HalfByte>,
-                        dot::<$lanes, 5, HalfByte>,
-                        dot::<$lanes, 6, HalfByte>,
-                    ],
-                ],
-                axpy: [
-                    [axpy::<1, F32>, axpy::<2, F32>, axpy::<3, F32>, axpy::<4, F32>],
-                    [axpy::<1, Bf16>, axpy::<2, Bf16>, axpy::<3, Bf16>, axpy::<4, Bf16>],
-                    [axpy::<1, Byte>, axpy::<2, Byte>, axpy::<3, Byte>, axpy::<4, Byte>],
-                ],
-            };
-
-            #$attribute
-            unsafe fn load<E: element::Element<Lane = f32>>(
-                dst: *mut f32,
-                src: *const u8,
-                stride: isize,
-                n: usize,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe { element::load::<E>(dst, src, stride, n) }
-            }
-            pub(super) static LOAD: [Load; 4] = [load::<F32>, load::<Bf16>, load::<F16>, load::<Byte>];
-
-            #$attribute
-            unsafe fn store<E: element::Element<Lane = f32>>(
-                dst: *mut u8,
-                stride: isize,
-                src: *const f32,
-                n: usize,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe { element::store::<E>(dst, stride, src, n) }
-            }
-            pub(super) static STORE: [Store; 4] = [store::<F32>, store::<Bf16>, store::<F16>, store::<Byte>];
-
-            #$attribute
-            pub(super) unsafe fn round(dst: *mut f32, src: *const f32, n: usize) {
-                // SAFETY: the caller's contract.
-                unsafe { element::round::<Bf16>(dst, src, n) }
-            }
-        }
-    };
-}
-
-tiles! { portable_f32 [inline(never)] Portable, [1 2 3 4] }
-lines! { portable [inline(never)] Portable, dots of f32: Portable }
-
-static PORTABLE: Kernels = Kernels {
-    mr: 4,
-    nr: 8,
-    mc: 112,
-    kc: KC,
-    step: Step::F32,
-    rows_ahead: 0,
-    uses_tiles: false,
-    tile: portable_f32::rows::<2>,
-    half: Some(portable_f32::rows::<1>),
-    across: Some([portable_f32::across::<2>, portable_f32::across::<1>]),
-    pack_a: pack::pack_a,
-    pack_a_f32: pack::pack_a,
-    pack_b: pack::pack_b::<8>,
-    narrow: None,
-    gemv: &portable::GEMV,
-    load: portable::LOAD,
-    store: portable::STORE,
-    round: portable::round,
-};
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::*;
-    use crate::gemm::pairs;
-    use crate::math::vector::x86::{Avx2, Avx512};
-    use std::arch::x86_64::*;
-
-    /// Pairs of bf16, multiplied and added two at a time.
-    pub(super) struct Pairs;
-
-    impl Arithmetic for Pairs {
-        type Sum = Avx512;
-        type Words = __m512bh;
-        #[inline(always)]
-        unsafe fn words(b: *const u32) -> __m512bh {
-            // SAFETY: the caller's contract; the same 512 bits.
-            unsafe { std::mem::transmute(_mm512_loadu_si512(b.cast())) }
-        }
-        #[inline(always)]
-        unsafe fn broadcast(a: *const u32) -> __m512bh {
-            // SAFETY: as above.
-            unsafe { std::mem::transmute(_mm512_set1_epi32(a.read() as i32)) }
-        }
-        #[inline(always)]
-        unsafe fn multiply_add(sum: Avx512, a: __m512bh, b: __m512bh) -> Avx512 {
-            // SAFETY: the caller has AVX-512 with bf16.
-            Avx512(unsafe { _mm512_dpbf16_ps(sum.0, a, b) })
-        }
-    }
-
-    tiles! {
-        avx512_f32 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-        Avx512, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]
-    }
-    tiles! {
-        avx512_bf16 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]
-        Pairs, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]
-    }
-    // Memory gives a thread more by 32 bytes at a time than by 64: on Zen 4 from a tenth where it is slow to a quarter where it
-    // is fast. Lines of bf16 and of bytes are read by 32 and by 16 as it is.
-    lines! {
-        avx512 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")] Avx512,
-        dots of f32: Avx2
-    }
-    tiles! { avx2_f32 [target_feature(enable = "avx2,fma")] Avx2, [1 2 3 4 5 6] }
-    lines! { avx2 [target_feature(enable = "avx2,fma")] Avx2, dots of f32: Avx2 }
-
-    /// 14 · 2 accumulators, 2 registers of B and one of A are 31 of 32; an A block is 179 KB.
-    pub(super) static AVX512: Kernels = Kernels {
-        mr: 14,
-        nr: 32,
-        mc: 112,
-        kc: KC,
-        step: Step::F32,
-        rows_ahead: 0,
-        uses_tiles: false,
-        tile: avx512_f32::rows::<2>,
-        half: Some(avx512_f32::rows::<1>),
-        across: Some([avx512_f32::across::<2>, avx512_f32::across::<1>]),
-        pack_a: pack::x86::pack_a_f32,
-        pack_a_f32: pack::x86::pack_a_f32,
-        pack_b: pack::x86::pack_b_f32,
-        narrow: None,
-        gemv: &avx512::GEMV,
-        load: avx512::LOAD,
-        store: avx512::STORE,
-        round: avx512::round,
-    };
-    pub(super) static AVX512_BF16: Kernels = Kernels {
-        step: Step::PAIR,
-        tile: avx512_bf16::rows::<2>,
-        half: Some(avx512_bf16::rows::<1>),
-        across: None,
-        pack_a: pack::x86::pack_a_bf16,
-        pack_b: pack::x86::pack_b_bf16,
-        narrow: Some(Narrow { a: pack::x86::pack_a_pairs, b: pack::x86::pack_b_pairs }),
-        gemv: &Gemv { pairs: Some(pairs::x86::DOTS), ..avx512::GEMV },
-        ..AVX512
-    };
-    /// A block of A and 384 columns of a block of B are 1 MB of L2.
-    pub(super) static AMX: Kernels = Kernels {
-        mr: tiles::SIDE,
-        nr: tiles::SIDE,
-        mc: 256,
-        kc: TILES_KC,
-        step: Step { values: 32, words: tiles::STEP },
-        rows_ahead: 2,
-        uses_tiles: true,
-        tile: tiles::bf16,
-        half: None,
-        // The emulation, which must have the same bits, has no products of pairs.
-        gemv: &avx512::GEMV,
-        ..AVX512_BF16
-    };
-    pub(super) static AMX_X3: Kernels = Kernels {
-        // A word is one value here: half as many would be added to C twice as often.
-        kc: KC,
-        step: Step { values: 32, words: 2 * tiles::STEP },
-        mc: 128,
-        tile: tiles::x3,
-        pack_a: pack::x86::pack_a_two,
-        pack_b: pack::x86::pack_b_two,
-        narrow: None,
-        ..AMX
-    };
-    pub(super) static AMX_X6: Kernels = Kernels {
-        mc: 128,
-        step: Step { values: 32, words: 3 * tiles::STEP },
-        rows_ahead: 8,
-        tile: tiles::x6,
-        pack_a: pack::x86::pack_a_three,
-        pack_b: pack::x86::pack_b_three,
-        narrow: None,
-        ..AMX
-    };
-    pub(super) static EMULATED_AMX: Kernels = Kernels {
-        uses_tiles: false,
-        tile: tiles::emulated_bf16,
-        pack_a: pack::pairs::pack_a_bf16,
-        pack_b: pack::pairs::pack_b_bf16,
-        narrow: Some(Narrow { a: pack::pairs::pack_a_pairs, b: pack::pairs::pack_b_pairs }),
-        ..AMX
-    };
-    pub(super) static EMULATED_AMX_X3: Kernels = Kernels {
-        uses_tiles: false,
-        tile: tiles::emulated_x3,
-        pack_a: pack::pairs::pack_a_two,
-        pack_b: pack::pairs::pack_b_two,
-        ..AMX_X3
-    };
-    pub(super) static EMULATED_AMX_X6: Kernels = Kernels {
-        uses_tiles: false,
-        tile: tiles::emulated_x6,
-        pack_a: pack::pairs::pack_a_three,
-        pack_b: pack::pairs::pack_b_three,
-        ..AMX_X6
-    };
-    /// 6 · 2 accumulators, 2 registers of B and one of A are 15 of 16.
-    pub(super) static AVX2: Kernels = Kernels {
-        mr: 6,
-        nr: 16,
-        mc: 120,
-        kc: KC,
-        step: Step::F32,
-        rows_ahead: 0,
-        uses_tiles: false,
-        tile: avx2_f32::rows::<2>,
-        half: Some(avx2_f32::rows::<1>),
-        across: Some([avx2_f32::across::<2>, avx2_f32::across::<1>]),
-        pack_a: pack::x86::pack_a_f32_of_8,
-        pack_a_f32: pack::x86::pack_a_f32_of_8,
-        pack_b: pack::x86::pack_b_f32_of_8,
-        narrow: None,
-        gemv: &avx2::GEMV,
-        load: avx2::LOAD,
-        store: avx2::STORE,
-        round: avx2::round,
-    };
 }

@@ -7,10 +7,13 @@
 
 mod ahead;
 mod blocking;
+mod bytes;
 mod gemv;
 mod generic;
 mod half_bytes;
+mod kernels;
 pub(crate) mod later;
+mod line;
 mod macrokernel;
 mod microkernel;
 mod pack;
@@ -26,6 +29,7 @@ mod transposed;
 mod trial;
 mod workspace;
 
+pub use bytes::MOST_TERMS as MOST_TERMS_OF_BYTES;
 pub use generic::{GenericContraction, Layout, Number};
 pub use peak::peak;
 pub use workspace::Workspaces;
@@ -206,6 +210,9 @@ pub enum Precision {
     /// The operands as sums of three bf16 each, all their digits, and the six largest of the nine products, where there is a tile unit;
     /// else as `f32`. Not for values below 2⁻¹¹⁰, as before; what is not finite becomes NaN.
     X6,
+    /// Both operands as the bytes that memory holds, without prologues: sums are whole numbers, exact, and rounded once. There are at most
+    /// [`MOST_TERMS_OF_BYTES`] terms.
+    Int8,
 }
 
 /// Rows of the register tile. A product whose rows are a multiple of it fills every tile.
@@ -384,6 +391,12 @@ impl Contraction {
             assert_eq!(lengths, (outer, self.k, self.batch), "lengths (outer, k, batch) of an operand");
         }
         assert_ne!(self.a.element, Element::HalfByte, "half bytes are of B");
+        if self.precision == Precision::Int8 {
+            assert_eq!([self.a.element, self.b.element], [Element::I8; 2], "products of bytes");
+            let adds = matches!(self.output, Output::Direct { adds: true, .. });
+            assert!(!adds && self.prologues.iter().all(Option::is_none), "bytes lie in memory");
+            assert!(self.k <= MOST_TERMS_OF_BYTES, "sums of 32 bits");
+        }
         let in_groups = self.b.k.offsets().unit() && self.k.is_multiple_of(half_bytes::GROUP);
         assert!(in_groups || self.b.element != Element::HalfByte, "half bytes lie in groups along k");
         match &self.output {

@@ -2,7 +2,7 @@
 //!
 //! Rows of A are staged as pairs, too, so that nothing is widened: a register has 32 values of each, where it has sixteen of `f32`.
 
-use super::gemv::Line;
+use super::line::Line;
 use crate::math::vector::Lanes;
 
 /// Lines of bf16, in words of two.

@@ -67,7 +67,7 @@ unsafe fn tiles(kernels: &Kernels, [a, b]: &[Vec<Line>; 2]) {
         let here = Ahead { ptr: c.cast(), stride: 4 * ldc, size: 4 };
         let (writes, reads) = (Streams::new([here], here), Streams::new([], here));
         let later = Ahead { stride: 0, ..here };
-        let target = TileOutput { c, ldc, accumulate: false, writes, reads, later };
+        let target = TileOutput { c, ldc, accumulate: false, is_last: true, writes, reads, later };
         // SAFETY: the buffers hold a whole tile and its operands; the caller has the instruction set.
         unsafe { (kernels.tile)(kernels.mr, WORDS, a.as_ptr().cast(), b.as_ptr().cast(), &target) };
         black_box(&c);

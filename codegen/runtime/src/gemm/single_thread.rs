@@ -256,6 +256,7 @@ impl SingleThread {
             c: results.start,
             ldc: results.ld,
             accumulate: results.adds,
+            is_last: true,
             writes: Streams::new([here], here),
             reads: Streams::new([], here),
             later: here,

@@ -1,6 +1,8 @@
 //! Products of every shape, layout, element type and precision, with hooks, on every instruction set, against
 //! f64; and the same bits for any number of threads.
 
+mod bytes;
+
 use super::blocking::B_WORDS;
 use super::trial::{WAY, WAYS};
 use super::*;

@@ -8,6 +8,8 @@
 //! registers are taken apart and put together without exchanging lanes; and parts are the upper halves of `f32`, rounded
 //! by one addition of integers. Sums begin from what C holds, or from zero.
 //!
+//! Words of four bytes have products of their own, whose sums are whole numbers until the last block of k.
+//!
 //! A step's sums are the same bits in the processor and in [`emulated`]: even and odd places of k are summed apart from zero, by
 //! fused multiply-adds in the order of k, both sums are added, and then added to what the tile holds. Subnormal operands and results
 //! count as zero, whatever the thread's rounding mode says (Intel's Software Developer's Manual, TDPBF16PS).
@@ -248,6 +250,65 @@ multiply! { multiply_x6 3:
     upper!(0), lower!(0), dots!(), ahead!(),
     columns!(0), dots!(),
     columns!(2), dots!()
+}
+
+multiply! { multiply_bytes 1:
+    columns!(0), upper!(0), "tdpbssd tmm0, tmm4, tmm6\ntdpbssd tmm1, tmm4, tmm7\n",
+    lower!(0), "tdpbssd tmm2, tmm5, tmm6\ntdpbssd tmm3, tmm5, tmm7\n", ahead!()
+}
+
+/// The register tile of words of four bytes on the processor's tile unit.
+///
+/// # Safety
+/// As [`bf16`].
+pub(super) unsafe fn bytes(rows: usize, words: usize, a: *const u32, b: *const u32, target: &TileOutput) {
+    // SAFETY: the caller's contract; `with_all_rows` has a whole tile.
+    unsafe {
+        if rows == SIDE {
+            multiply_bytes(words, a, b, target);
+        } else {
+            with_all_rows(rows, target, |target| multiply_bytes(words, a, b, target));
+        }
+        for i in (0..rows).filter(|_| target.is_last) {
+            let row = target.c.wrapping_add(i * target.ldc).cast::<[i32; SIDE]>();
+            let sums = row.read_unaligned();
+            row.cast::<[f32; SIDE]>().write_unaligned(sums.map(|sum| sum as f32));
+        }
+    }
+}
+
+/// The same in portable code.
+///
+/// # Safety
+/// As [`emulated_bf16`].
+pub(super) unsafe fn emulated_bytes(
+    rows: usize,
+    words: usize,
+    a: *const u32,
+    b: *const u32,
+    target: &TileOutput,
+) {
+    debug_assert!(words.is_multiple_of(STEP));
+    for i in 0..rows {
+        // SAFETY: the caller's contract; sums are read only if the target has some.
+        unsafe {
+            let row = target.c.wrapping_add(i * target.ldc).cast::<[i32; SIDE]>();
+            let mut sums = if target.accumulate { row.read_unaligned() } else { [0; SIDE] };
+            for w in 0..words {
+                let x = a.add(i * LDA + w).read().to_ne_bytes();
+                let line = b.add(w * SIDE).cast::<[[u8; 4]; SIDE]>().read_unaligned();
+                for (sum, y) in sums.iter_mut().zip(line) {
+                    for (x, y) in x.into_iter().zip(y) {
+                        *sum += i32::from(x as i8) * i32::from(y as i8);
+                    }
+                }
+            }
+            match target.is_last {
+                true => row.cast::<[f32; SIDE]>().write_unaligned(sums.map(|sum| sum as f32)),
+                false => row.write_unaligned(sums),
+            }
+        }
+    }
 }
 
 /// So many rows in portable code.

@@ -1,0 +1,399 @@
+//! Products of bytes: sums of whole numbers, which are exact, and so the same bits whatever computes them in whatever order.
+//!
+//! A word is four bytes where the processor multiplies these (`vpdpbusd` of AVX-512 VNNI, `tdpbssd` of the tile unit), else two numbers of 16
+//! bits. `vpdpbusd` takes one of its operands as unsigned: columns of B have 128 added to them, and the sums of a row of A begin with −128 times the sum
+//! of the row, which stands behind its words. Lines of B in products of few rows get 128 added in registers.
+//!
+//! Sums are whole numbers in the lanes of `f32`, and in C between two blocks of k; with the last block they become floats.
+
+use super::gemv::{DOT_ROWS, Dot};
+use super::line::Line;
+use super::microkernel::{Arithmetic, KC, LDA, TileOutput};
+use super::pack::{PanelSize, Source};
+use crate::math::vector::Lanes;
+use std::marker::PhantomData;
+
+/// The most terms of a sum that is surely a whole number of 32 bits.
+pub const MOST_TERMS: usize = (i32::MAX as usize) / (128 * 128);
+
+/// What depends on how words are made of bytes.
+pub(super) struct Bytes {
+    /// As `PackA`, of any layout.
+    pub pack_a: unsafe fn(&Source<'_>, usize, usize, *mut u32),
+    /// As `PackB`, of any layout.
+    pub pack_b: unsafe fn(&Source<'_>, usize, usize, *mut u32, PanelSize),
+    /// Bytes of a word in products of few rows.
+    pub values: usize,
+    /// `(row, k, out, lda)`: a row of A for these.
+    pub stage: unsafe fn(*const i8, usize, *mut u32, usize),
+    /// By rows.
+    pub dots: [Dot; DOT_ROWS],
+}
+
+/// How words are made of bytes.
+pub(super) trait Format {
+    /// Bytes of a word.
+    const VALUES: usize;
+    /// Words that are multiplied at a time: there are zeros up to a multiple of them.
+    const STEP: usize = 1;
+    /// Whether the bytes of B have 128 added to them.
+    const IS_RAISED: bool = false;
+
+    /// The words of `count` bytes.
+    ///
+    /// # Safety
+    /// So many bytes at `from`, and room for their words.
+    unsafe fn words(from: *const i8, count: usize, out: *mut u32);
+}
+
+/// Words of two numbers of 16 bits.
+pub(super) struct Halves;
+
+impl Format for Halves {
+    const VALUES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn words(from: *const i8, count: usize, out: *mut u32) {
+        let out = out.cast::<i16>();
+        // SAFETY: the caller's contract.
+        unsafe {
+            for i in 0..count {
+                out.add(i).write(i16::from(*from.add(i)));
+            }
+            if count % 2 == 1 {
+                out.add(count).write(0);
+            }
+        }
+    }
+}
+
+/// Words of four bytes, those of B unsigned.
+pub(super) struct Quads;
+
+impl Format for Quads {
+    const VALUES: usize = 4;
+    const IS_RAISED: bool = true;
+
+    #[inline(always)]
+    unsafe fn words(from: *const i8, count: usize, out: *mut u32) {
+        // SAFETY: the caller's contract.
+        unsafe { quads(from, count, out) }
+    }
+}
+
+/// Words of four bytes, as the tile unit multiplies them.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct TileQuads;
+
+#[cfg(target_arch = "x86_64")]
+impl Format for TileQuads {
+    const VALUES: usize = 4;
+    const STEP: usize = super::tiles::STEP;
+
+    #[inline(always)]
+    unsafe fn words(from: *const i8, count: usize, out: *mut u32) {
+        // SAFETY: the caller's contract.
+        unsafe { quads(from, count, out) }
+    }
+}
+
+/// Bytes as they lie, and zeros up to a whole word.
+#[inline(always)]
+unsafe fn quads(from: *const i8, count: usize, out: *mut u32) {
+    let out = out.cast::<i8>();
+    // SAFETY: the caller's contract.
+    unsafe {
+        from.copy_to_nonoverlapping(out, count);
+        out.add(count).write_bytes(0, count.next_multiple_of(4) - count);
+    }
+}
+
+/// Added to four bytes without a carry, it makes signed ones 128 larger and unsigned.
+const RAISED: u32 = 0x8080_8080;
+/// Where the word stands with which the sums of a packed row begin.
+const START: usize = KC;
+
+/// What the sums of a row begin with, if the other operand is 128 too large.
+#[inline(always)]
+unsafe fn start_of(row: *const i8, count: usize) -> i32 {
+    let mut sum = 0;
+    for i in 0..count {
+        // SAFETY: the caller's contract.
+        sum += i32::from(unsafe { *row.add(i) });
+    }
+    -128 * sum
+}
+
+/// Values of k of one row (or column): as they lie, or gathered in `room`.
+#[inline(always)]
+unsafe fn line(source: &Source<'_>, outer: usize, depth: usize, room: &mut [i8; 4 * KC]) -> *const i8 {
+    if source.k.unit() {
+        return source.at(outer, 0).cast();
+    }
+    for (p, place) in room.iter_mut().enumerate().take(depth) {
+        // SAFETY: the caller's contract.
+        *place = unsafe { *source.at(outer, p).cast() };
+    }
+    room.as_ptr()
+}
+
+/// # Safety
+/// As `PackA`; the source has these elements.
+#[inline(always)]
+pub(super) unsafe fn pack_a<F: Format>(source: &Source<'_>, rows: usize, depth: usize, out: *mut u32) {
+    let mut room = [0; 4 * KC];
+    let words = depth.div_ceil(F::VALUES);
+    for i in 0..rows {
+        let out = out.wrapping_add(i * LDA);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let row = line(source, i, depth, &mut room);
+            F::words(row, depth, out);
+            out.add(words).write_bytes(0, words.next_multiple_of(F::STEP) - words);
+            if F::IS_RAISED {
+                out.add(START).cast::<i32>().write(start_of(row, depth));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As `PackB`; the source has these elements.
+#[inline(always)]
+pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
+    source: &Source<'_>,
+    columns: usize,
+    depth: usize,
+    out: *mut u32,
+    panels: PanelSize,
+) {
+    let (mut room, mut words) = ([0; 4 * KC], [0; 2 * KC]);
+    let count = depth.div_ceil(F::VALUES);
+    for j in 0..columns.next_multiple_of(NR) {
+        let out = out.wrapping_add(j / NR * panels.stride + j % NR);
+        // SAFETY: the caller's contract; columns beyond the last one are zeros.
+        unsafe {
+            words[..panels.words].fill(0);
+            if j < columns {
+                F::words(line(source, j, depth, &mut room), depth, words.as_mut_ptr());
+            }
+            let raised = if F::IS_RAISED { RAISED } else { 0 };
+            for (w, word) in words[..panels.words].iter().enumerate() {
+                out.add(w * NR).write(word ^ raised);
+            }
+        }
+        debug_assert!(count <= panels.words);
+    }
+}
+
+/// # Safety
+/// As [`Bytes::stage`]: `k` is in whole words, and sixteen words of the row lie behind them.
+#[inline(always)]
+unsafe fn stage<F: Format>(row: *const i8, k: usize, out: *mut u32, lda: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        F::words(row, k, out);
+        let last = out.add(lda - LAST);
+        last.write_bytes(0, LAST);
+        if F::IS_RAISED {
+            last.cast::<i32>().write(start_of(row, k));
+        }
+    }
+}
+
+/// Words behind a row of A in products of few rows: a register that its sums begin with.
+const LAST: usize = 16;
+
+/// Words of a format, multiplied in lanes of this kind.
+pub(super) struct Whole<F, L>(PhantomData<(F, L)>);
+
+impl<F: Format, L: Lanes> Arithmetic for Whole<F, L>
+where
+    Self: Multiplies<L>,
+{
+    type Sum = L;
+    type Words = L;
+    #[inline(always)]
+    unsafe fn start(row: *const u32) -> L {
+        // SAFETY: the caller's contract; packing has left a word there.
+        unsafe { if F::IS_RAISED { L::splat_whole(row.add(START).cast::<i32>().read()) } else { L::splat(0.0) } }
+    }
+    #[inline(always)]
+    unsafe fn words(b: *const u32) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::load(b.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn broadcast(a: *const u32) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::splat_whole(a.cast::<i32>().read()) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(sum: L, a: L, b: L) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { Self::add(a, b, sum) }
+    }
+    #[inline(always)]
+    unsafe fn put(sum: L, c: *mut f32, target: &TileOutput) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let sum = if target.accumulate { sum.add_whole(L::load(c)) } else { sum };
+            (if target.is_last { sum.whole_to_float() } else { sum }).store(c);
+        }
+    }
+}
+
+/// The products of words of A and of packed words of B.
+pub(super) trait Multiplies<L> {
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn add(a: L, b: L, sum: L) -> L;
+}
+
+impl<L: Lanes> Multiplies<L> for Whole<Halves, L> {
+    #[inline(always)]
+    unsafe fn add(a: L, b: L, sum: L) -> L {
+        L::add_halves(a, b, sum)
+    }
+}
+
+impl<L: Lanes> Multiplies<L> for Whole<Quads, L> {
+    #[inline(always)]
+    unsafe fn add(a: L, b: L, sum: L) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::add_quads(b, a, sum) }
+    }
+}
+
+/// Lines of bytes that are widened to numbers of 16 bits.
+pub(super) struct HalvesLine;
+/// Lines of bytes in words of four.
+pub(super) struct QuadsLine;
+
+/// The sums of lanes as floats, each rounded once.
+#[inline(always)]
+fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
+    let mut totals = [0.0; N];
+    for (total, sum) in totals.iter_mut().zip(sums) {
+        *total = sum.total() as f32;
+    }
+    totals
+}
+
+impl Line for HalvesLine {
+    type Stored = [i8; 2];
+    #[inline(always)]
+    fn join<L: Lanes>(a: L, b: L) -> L {
+        a.add_whole(b)
+    }
+    #[inline(always)]
+    fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
+        totals(sums)
+    }
+    #[inline(always)]
+    unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
+        L::add_halves(row, line, sum)
+    }
+}
+
+impl Line for QuadsLine {
+    type Stored = f32;
+    #[inline(always)]
+    unsafe fn start<L: Lanes>(row: *const f32, lda: usize) -> L {
+        // SAFETY: the caller's contract; `stage` has left a register there.
+        unsafe { L::load(row.add(lda - LAST)) }
+    }
+    #[inline(always)]
+    fn join<L: Lanes>(a: L, b: L) -> L {
+        a.add_whole(b)
+    }
+    #[inline(always)]
+    fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
+        totals(sums)
+    }
+    #[inline(always)]
+    unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
+        // SAFETY: the caller's contract.
+        unsafe { L::add_quads(line.raised(), row, sum) }
+    }
+}
+
+/// `Bytes` of one instruction set: how they are packed, in panels of so many columns, and how few rows of them are multiplied.
+macro_rules! bytes {
+    ($module:ident $attribute:tt packed as $packed:ty, panels of $nr:literal, rows as $rows:ty, $lanes:ty, $line:ty) => {
+        pub(super) mod $module {
+            use super::*;
+            use crate::gemm::gemv;
+            #$attribute
+            unsafe fn pack_a(source: &Source<'_>, rows: usize, depth: usize, out: *mut u32) {
+                // SAFETY: the caller's contract.
+                unsafe { super::pack_a::<$packed>(source, rows, depth, out) }
+            }
+            #$attribute
+            unsafe fn pack_b(
+                source: &Source<'_>,
+                columns: usize,
+                depth: usize,
+                out: *mut u32,
+                panels: PanelSize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { super::pack_b::<$packed, $nr>(source, columns, depth, out, panels) }
+            }
+            #$attribute
+            unsafe fn stage(row: *const i8, k: usize, out: *mut u32, lda: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { super::stage::<$rows>(row, k, out, lda) }
+            }
+            #$attribute
+            unsafe fn dot<const R: usize>(
+                a: *const f32,
+                lda: usize,
+                b: &gemv::Lines,
+                k: usize,
+                c: *mut f32,
+                ldc: usize,
+                adds: bool,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { gemv::dot::<$lanes, R, $line>(a, lda, b, k, c, ldc, adds) }
+            }
+            pub(in crate::gemm) static BYTES: Bytes = Bytes {
+                pack_a,
+                pack_b,
+                values: <$rows as Format>::VALUES,
+                stage,
+                dots: [dot::<1>, dot::<2>, dot::<3>, dot::<4>, dot::<5>, dot::<6>],
+            };
+        }
+    };
+}
+
+bytes! {
+    portable [inline(never)] packed as Halves, panels of 8, rows as Halves, crate::math::vector::Portable, HalvesLine
+}
+#[cfg(target_arch = "x86_64")]
+bytes! {
+    avx2 [target_feature(enable = "avx2,fma")]
+    packed as Halves, panels of 16, rows as Halves, crate::math::vector::x86::Avx2, HalvesLine
+}
+#[cfg(target_arch = "x86_64")]
+bytes! {
+    avx512 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+    packed as Halves, panels of 32, rows as Halves, crate::math::vector::x86::Avx512, HalvesLine
+}
+#[cfg(target_arch = "x86_64")]
+bytes! {
+    vnni [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
+    packed as Quads, panels of 32, rows as Quads, crate::math::vector::x86::Avx512, QuadsLine
+}
+#[cfg(target_arch = "x86_64")]
+bytes! {
+    tile_unit [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
+    packed as TileQuads, panels of 32, rows as Quads, crate::math::vector::x86::Avx512, QuadsLine
+}
+#[cfg(target_arch = "x86_64")]
+bytes! {
+    emulated_tiles [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+    packed as TileQuads, panels of 32, rows as Halves, crate::math::vector::x86::Avx512, HalvesLine
+}
