@@ -672,7 +672,7 @@ fn is_batch_of_products(graph: &Graph, id: ValueId, axis: usize) -> bool {
 
 /// The state whose next value this is, if that differs from it in a part alone and nothing else reads the state: then the part
 /// is written where the state lies.
-fn continued_state(graph: &Graph, id: ValueId) -> Option<ValueId> {
+pub(crate) fn continued_state(graph: &Graph, id: ValueId) -> Option<ValueId> {
     let Op::DynamicUpdate(_) = graph[id].op else { return None };
     let state = graph[id].operands[0];
     let Op::Input(input) = &graph[state].op else { return None };

@@ -6,7 +6,7 @@
 
 use super::batch_dependence::{BatchDependence, Classes};
 use super::batched;
-use crate::fuse::decides_alike;
+use crate::fuse::{continued_state, decides_alike, widened_states};
 use kernfusion_ir::kernel::{Place, Plan};
 use kernfusion_ir::{Graph, KernelEntry, Op, TensorType, ValueId};
 use std::collections::HashSet;
@@ -120,7 +120,7 @@ pub fn rough_bytes(graph: &Graph) -> Option<(usize, usize)> {
 /// Whether each value is taken for one that is stored: results of products and their operands, and what moves elements, but not what
 /// lies between the products of a chain.
 fn stored(graph: &Graph) -> Vec<bool> {
-    let mut stored = vec![false; graph.len()];
+    let (mut stored, widened) = (vec![false; graph.len()], widened_states(graph));
     let mut chained = vec![false; graph.len()];
     for id in graph.ids() {
         let node = &graph[id];
@@ -135,12 +135,16 @@ fn stored(graph: &Graph) -> Vec<bool> {
                 for &operand in &node.operands {
                     let base = base(graph, operand);
                     let is_computed = !matches!(graph[base].op, Op::Input(_))
-                        && graph[base].op.entry() != KernelEntry::Generated;
+                        && graph[base].op.entry() != KernelEntry::Generated
+                        && !widened[base.index()]
+                        && continued_state(graph, base).is_none();
                     stored[base.index()] |= is_computed && !chained[base.index()];
                 }
             }
             // Zeros around a value are where it is read.
             (Op::Pad(_), _) => {}
+            // What changes a part of a state is written where the state lies.
+            (Op::DynamicUpdate(_), _) if continued_state(graph, id).is_some() => {}
             (
                 _,
                 KernelEntry::Movement | KernelEntry::Scatter | KernelEntry::Loop | KernelEntry::Collective,
