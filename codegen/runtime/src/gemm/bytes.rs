@@ -9,7 +9,9 @@
 use super::gemv::{DOT_ROWS, Dot};
 use super::line::Line;
 use super::microkernel::{Arithmetic, KC, LDA, TileOutput};
-use super::pack::{PanelSize, Source};
+#[cfg(target_arch = "x86_64")]
+use super::pack::x86::pack_b_f32;
+use super::pack::{Block, Offsets, PanelSize, Source};
 use crate::math::vector::Lanes;
 use std::marker::PhantomData;
 
@@ -157,6 +159,40 @@ pub(super) unsafe fn pack_a<F: Format>(source: &Source<'_>, rows: usize, depth: 
     }
 }
 
+/// Packs B along rows of memory, if its columns lie in whole words along k.
+///
+/// # Safety
+/// As `PackB`; the source has these elements, and the machine AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn pack_words_of_b<F: Format, const NR: usize>(
+    source: &Source<'_>,
+    columns: usize,
+    depth: usize,
+    out: *mut u32,
+    panels: PanelSize,
+) -> bool {
+    let Offsets::Strided(stride) = source.outer else { return false };
+    let are_words = source.k.unit() && stride % 4 == 0 && depth.is_multiple_of(4) && columns >= NR;
+    if F::VALUES != 4 || !are_words {
+        return false;
+    }
+    let block = Block { base: source.base.cast(), outer: Offsets::Strided(stride / 4), k: source.k };
+    // SAFETY: the same elements in words.
+    unsafe {
+        pack_b_f32(&block, columns, depth / 4, out, panels);
+        if F::IS_RAISED {
+            for panel in 0..columns.div_ceil(NR) {
+                let words = out.add(panel * panels.stride);
+                for w in 0..panels.words * NR {
+                    words.add(w).write(words.add(w).read() ^ RAISED);
+                }
+            }
+        }
+    }
+    true
+}
+
 /// # Safety
 /// As `PackB`; the source has these elements.
 #[inline(always)]
@@ -167,8 +203,12 @@ pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
     out: *mut u32,
     panels: PanelSize,
 ) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: formats of four bytes are those of AVX-512.
+    if unsafe { pack_words_of_b::<F, NR>(source, columns, depth, out, panels) } {
+        return;
+    }
     let (mut room, mut words) = ([0; 4 * KC], [0; 2 * KC]);
-    let count = depth.div_ceil(F::VALUES);
     for j in 0..columns.next_multiple_of(NR) {
         let out = out.wrapping_add(j / NR * panels.stride + j % NR);
         // SAFETY: the caller's contract; columns beyond the last one are zeros.
@@ -182,7 +222,6 @@ pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
                 out.add(w * NR).write(word ^ raised);
             }
         }
-        debug_assert!(count <= panels.words);
     }
 }
 

@@ -133,6 +133,8 @@ operations! {
     FMA_213 = EVEX_Vfmadd213ps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vfmadd213ps_ymm_ymm_ymmm256;
     /// `first · third + second`, into the first.
     FMA_132 = EVEX_Vfmadd132ps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vfmadd132ps_ymm_ymm_ymmm256;
+    /// Towards zero; what no integer is near becomes the least one.
+    FLOATS_TO_SIGNED = EVEX_Vcvttps2dq_zmm_k1z_zmmm512b32_sae, VEX_Vcvttps2dq_ymm_ymmm256;
     SIGNED_TO_FLOATS = EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er, VEX_Vcvtdq2ps_ymm_ymmm256;
     /// The numbers of the last operand that the lanes of the first one name.
     PERMUTE = EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32, VEX_Vpermps_ymm_ymm_ymmm256;

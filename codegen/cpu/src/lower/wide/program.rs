@@ -10,7 +10,7 @@ mod symbol;
 
 use super::codes::{
     ABS_INTEGERS, ADD, ADD_INTEGERS, AND, BROADCAST, DIV, FMA_132, FMA_213, LOAD, LOAD_16_BITS, LOAD_F16,
-    MAX, MAX_SIGNED, MAX_UNSIGNED, MIN, MIN_SIGNED, MIN_UNSIGNED, MUL, MUL_INTEGERS, OR, Operation, ROUND,
+    FLOATS_TO_SIGNED, MAX, MAX_SIGNED, MAX_UNSIGNED, MIN, MIN_SIGNED, MIN_UNSIGNED, MUL, MUL_INTEGERS, OR, Operation, ROUND,
     Rounding, SHIFT_LEFT, SHIFT_LEFT_BY, SHIFT_RIGHT, SHIFT_RIGHT_BY, SIGNED_TO_FLOATS, SQRT, SUB,
     SUB_INTEGERS, TO_F16, Vectors, XOR,
 };
@@ -425,8 +425,12 @@ impl LaneProgram {
             (DType::F32 | DType::BF16 | DType::F16, DType::Bool) => {
                 self.compare(Compare::Ne, DType::F32, x, float(0.0))
             }
-            // Saturating conversions take many instructions and are rare.
-            (_, DType::I8) | (DType::F32 | DType::BF16 | DType::F16, DType::I32 | DType::U32) => return None,
+            (DType::F32 | DType::BF16 | DType::F16, DType::I8) => self.byte_of_float(x),
+            (DType::I32, DType::I8) => self.byte_of_signed(x),
+            (DType::U32, DType::I8) => self.symmetric(MIN_UNSIGNED, x, Constant(i8::MAX as u32)),
+            (DType::Bool, DType::I8) => self.and(x, Constant(1)),
+            // Saturating conversions to 32 bits take many instructions and are rare.
+            (DType::F32 | DType::BF16 | DType::F16, DType::I32 | DType::U32) => return None,
             (DType::I32 | DType::U32 | DType::I8, DType::I32 | DType::U32) => x,
             (DType::I32 | DType::U32 | DType::I8, DType::Bool) => self.nonzero(x),
             (DType::I32 | DType::I8, _) => self.op(SIGNED_TO_FLOATS, &[x]),
@@ -435,6 +439,23 @@ impl LaneProgram {
             (DType::Bool, _) => self.and(x, float(1.0)),
         };
         Some(self.rounded(converted, to))
+    }
+
+    /// Towards zero, within the range of bytes; NaN is zero.
+    fn byte_of_float(&mut self, x: Lanes) -> Lanes {
+        let x = self.register(x);
+        // What is too small becomes the least integer by itself.
+        let bounded = self.op(MIN, &[x, float(f32::from(i8::MAX))]);
+        let whole = self.op(FLOATS_TO_SIGNED, &[bounded]);
+        let byte = self.symmetric(MAX_SIGNED, whole, Constant(i32::from(i8::MIN) as u32));
+        self.test(Test::Floats(predicate::UNORDERED), x, x);
+        self.blend(byte, Constant(0))
+    }
+
+    /// The nearest byte of an integer.
+    fn byte_of_signed(&mut self, x: Lanes) -> Lanes {
+        let bounded = self.symmetric(MIN_SIGNED, x, Constant(i8::MAX as u32));
+        self.symmetric(MAX_SIGNED, bounded, Constant(i32::from(i8::MIN) as u32))
     }
 
     /// The nearest value of `dtype`, ties to even.
