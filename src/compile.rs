@@ -83,7 +83,7 @@ pub struct Compiled {
 /// be met.
 pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compiled> {
     let start = Instant::now();
-    check_mode(target)?;
+    check_mode(graph, target)?;
     let backend = target.backend();
     // Read once, so that possibilities are compared by what they take, whatever else the process does meanwhile.
     let in_use = backend.bytes_in_use();
@@ -97,7 +97,7 @@ pub fn compile(graph: &Graph, states: &States, target: &Target) -> Result<Compil
 /// # Errors
 /// As [`compile`].
 pub fn planned_memory(graph: &Graph, states: &States, target: &Target) -> Result<MemoryStrategy> {
-    check_mode(target)?;
+    check_mode(graph, target)?;
     if let (None, Some(microbatches)) = (target.memory_limit, target.microbatches) {
         let memory = MemoryStrategy { microbatches, recompute: target.recompute };
         return Stages::new(target, memory).divide(graph).map(|_| memory);
@@ -106,7 +106,8 @@ pub fn planned_memory(graph: &Graph, states: &States, target: &Target) -> Result
     Ok(memory::choose(graph, states, target, &*backend, backend.bytes_in_use())?.memory)
 }
 
-fn check_mode(target: &Target) -> Result<()> {
+fn check_mode(graph: &Graph, target: &Target) -> Result<()> {
+    target.check_products(graph)?;
     match (target.f32_products, target.is_on_gpu()) {
         (F32Products::Tf32, false) => {
             let reason = "TF32 is a number type of GPUs: the CPU's products are f32";

@@ -1,7 +1,7 @@
 //! What to compile for: where, in which mode, on how many threads, within how much memory.
 
 use super::Compiled;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use kernfusion_codegen::{
     Backend, Candidates, CodegenError, Collectives, Communicator, Peaks, SharedArena, States, Temporaries,
 };
@@ -11,7 +11,7 @@ use kernfusion_cpu::pool::Pool;
 use kernfusion_cpu::{CpuBackend, Options, gemm};
 #[cfg(feature = "cuda")]
 use kernfusion_cuda::{CudaBackend, Device};
-use kernfusion_ir::DType;
+use kernfusion_ir::{DType, Graph, InputRole, Op, ValueId};
 use kernfusion_ir::kernel::Accepts;
 use kernfusion_passes::WeightType;
 use std::fmt;
@@ -424,6 +424,29 @@ impl Target {
             Precision::F32 => self.f32_product_kind()?.to_string(),
             Precision::Bf16 | Precision::Int8 => self.precision.to_string(),
         })
+    }
+
+    /// Whether there are products of this number type in a program.
+    ///
+    /// # Errors
+    /// Products of int8, in a program that keeps no matrix as int8, or on a GPU.
+    pub fn check_products(&self, graph: &Graph) -> Result<()> {
+        let is_bytes = |value: ValueId| {
+            let is_state = matches!(&graph[value].op, Op::Input(input) if input.role == InputRole::State);
+            is_state && graph[value].ty.dtype == DType::I8
+        };
+        let is_matrix = |id: ValueId| {
+            let node = &graph[id];
+            matches!(node.op, Op::Cast(_)) && node.ty.dtype.is_float() && is_bytes(node.operands[0])
+        };
+        let reason = match self.precision {
+            Precision::Int8 if self.is_on_gpu() => "products of int8 are for CPUs",
+            Precision::Int8 if !graph.ids().any(is_matrix) => {
+                "products of int8 multiply matrices that are only read and kept as int8, and this program has none"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Configuration(reason.into()))
     }
 
     /// Which kernels the back end has code for.

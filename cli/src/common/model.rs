@@ -223,7 +223,8 @@ fn size(text: &str) -> std::result::Result<usize, String> {
 /// The number type of matrix products.
 #[derive(clap::Args)]
 pub(crate) struct PrecisionArgs {
-    /// Number type of matrix products; parameters and optimizer stay f32
+    /// Number type of matrix products; parameters and optimizer stay f32. With int8, for models that are only read on a CPU, matrices are kept
+    /// as int8 and what they multiply is rounded to it, row by row
     #[arg(long, value_enum, value_name = "DTYPE", default_value = "f32")]
     dtype: DtypeArg,
 }
@@ -369,6 +370,9 @@ impl std::str::FromStr for DeviceArg {
     }
 }
 
+/// Why a GPU refuses products of int8.
+const INT8_ON_GPU: &str = "--dtype int8 multiplies bytes on CPUs, not on --device cuda";
+
 impl TargetArgs {
     /// The target in a mode: the CPU, or the first GPU.
     pub(crate) fn target(&self, mode: Mode) -> std::result::Result<Target, CliError> {
@@ -395,6 +399,7 @@ impl TargetArgs {
                     "--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda".into(),
                 ))
             }
+            DeviceArg::Cuda(_) if self.precision() == Precision::Int8 => Err(CliError::Usage(INT8_ON_GPU.into())),
             DeviceArg::Cpu if self.tune.is_some() => {
                 Err(CliError::Usage("--tune measures products on GPUs: it needs --device cuda".into()))
             }
@@ -417,6 +422,7 @@ impl TargetArgs {
             (DeviceArg::Cpu, _) => usage("--model is of a GPU: it needs --device cuda"),
             _ if self.tune.is_some() => usage("--tune measures products on a GPU, and --model has none"),
             _ if self.check_finite => usage("--check-finite looks at results, and --model has none"),
+            _ if self.precision() == Precision::Int8 => usage(INT8_ON_GPU),
             (_, F32Products::X6 | F32Products::X3) => {
                 usage("--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda")
             }

@@ -98,6 +98,7 @@ pub(crate) fn target(
     ranks: &RankArgs,
 ) -> Result<Target, CliError> {
     let target = memory.limit(Target::cpu().mode(mode).precision(precision));
+    target.check_products(graph)?;
     let count = ranks.count();
     if count == 1 {
         return Ok(target);
