@@ -14,7 +14,7 @@ type Written = Option<ValueId>;
 type Idiom = (&'static str, fn(&mut Author, ValueId) -> Written);
 
 /// All of them; what is there twice is written twice as often.
-pub(super) const IDIOMS: [Idiom; 20] = [
+pub(super) const IDIOMS: [Idiom; 21] = [
     ("softmax", softmax),
     ("layer norm", layer_norm),
     ("RMS norm", rms_norm),
@@ -23,6 +23,7 @@ pub(super) const IDIOMS: [Idiom; 20] = [
     ("attention", |author, _| attention(author)),
     ("linear", linear),
     ("linear", linear),
+    ("bytes", |author, _| bytes(author)),
     ("cross entropy", cross_entropy),
     ("embedding", embedding),
     ("dropout", dropout),
@@ -95,6 +96,32 @@ fn gelu(a: &mut Author, x: ValueId) -> Written {
     let sum = a.add(Binary::Add, &[erf, one])?;
     let product = a.add(Binary::Mul, &[x, sum])?;
     a.scale(product, 0.5)
+}
+
+/// A product of bytes, k last or first in either of them, with a scale for each column.
+fn bytes(a: &mut Author) -> Written {
+    let [rows, columns] =
+        [0; 2].map(|_| *a.draws.choose(&[1, 2, 5, 8, 9, 14, 15, 16, 17, 31, 32, 33, 40, 64, 65]));
+    let k = *a.draws.choose(&[1, 2, 3, 4, 7, 12, 16, 31, 64, 68, 127, 256, 1540]);
+    let wide = Cast { dtype: if a.draws.below(4) == 0 { DType::BF16 } else { DType::F32 } };
+    let mut factor = |outer: usize| {
+        let k_first = a.draws.below(4) == 0;
+        let shape = if k_first { [k, outer] } else { [outer, k] };
+        let bytes = a.data(DType::I8, &shape, -128.0..128.0);
+        Some((a.add(wide.clone(), &[bytes])?, usize::from(!k_first)))
+    };
+    let ((x, of_x), (y, of_y)) = (factor(rows)?, factor(columns)?);
+    let dot = DotGeneral {
+        lhs_batch: vec![],
+        rhs_batch: vec![],
+        lhs_contract: vec![of_x],
+        rhs_contract: vec![of_y],
+        dtype: DType::F32,
+    };
+    let product = a.add(dot, &[x, y])?;
+    let scales = a.data(DType::F32, &[columns], 0.001..0.01);
+    let scales = a.broadcast(scales, &[rows, columns], &[1])?;
+    a.add(Binary::Mul, &[product, scales])
 }
 
 /// x·Wᵀ + b, W with outputs first or last, perhaps an activation.
