@@ -6,7 +6,7 @@
 //!
 //! Sums are whole numbers in the lanes of `f32`, and in C between two blocks of k; with the last block they become floats.
 
-use super::gemv::{DOT_ROWS, Dot};
+use super::gemv::Dot;
 use super::line::Line;
 use super::microkernel::{Arithmetic, KC, LDA, TileOutput};
 #[cfg(target_arch = "x86_64")]
@@ -28,8 +28,8 @@ pub(super) struct Bytes {
     pub values: usize,
     /// `(row, k, out, lda)`: a row of A for these.
     pub stage: unsafe fn(*const i8, usize, *mut u32, usize),
-    /// By rows.
-    pub dots: [Dot; DOT_ROWS],
+    /// By rows. A register has so many products of a line that those of twelve rows and two lines are worth more than reading lines twice.
+    pub dots: &'static [Dot],
 }
 
 /// How words are made of bytes.
@@ -312,11 +312,11 @@ pub(super) struct QuadsLine;
 /// The sums of lanes as floats, each rounded once.
 #[inline(always)]
 fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
-    let mut totals = [0.0; N];
-    for (total, sum) in totals.iter_mut().zip(sums) {
-        *total = sum.total() as f32;
+    let mut rounded = [0.0; N];
+    for (rounded, total) in rounded.iter_mut().zip(L::totals(sums)) {
+        *rounded = total as f32;
     }
-    totals
+    rounded
 }
 
 impl Line for HalvesLine {
@@ -359,7 +359,7 @@ impl Line for QuadsLine {
 
 /// `Bytes` of one instruction set: how they are packed, in panels of so many columns, and how few rows of them are multiplied.
 macro_rules! bytes {
-    ($module:ident $attribute:tt packed as $packed:ty, panels of $nr:literal, rows as $rows:ty, $lanes:ty, $line:ty) => {
+    ($module:ident $attribute:tt packed as $packed:ty, panels of $nr:literal, $($count:literal)* rows as $rows:ty, $lanes:ty, $line:ty) => {
         pub(super) mod $module {
             use super::*;
             use crate::gemm::gemv;
@@ -402,37 +402,37 @@ macro_rules! bytes {
                 pack_b,
                 values: <$rows as Format>::VALUES,
                 stage,
-                dots: [dot::<1>, dot::<2>, dot::<3>, dot::<4>, dot::<5>, dot::<6>],
+                dots: &[$(dot::<$count>),*],
             };
         }
     };
 }
 
 bytes! {
-    portable [inline(never)] packed as Halves, panels of 8, rows as Halves, crate::math::vector::Portable, HalvesLine
+    portable [inline(never)] packed as Halves, panels of 8, 1 2 3 4 5 6 rows as Halves, crate::math::vector::Portable, HalvesLine
 }
 #[cfg(target_arch = "x86_64")]
 bytes! {
     avx2 [target_feature(enable = "avx2,fma")]
-    packed as Halves, panels of 16, rows as Halves, crate::math::vector::x86::Avx2, HalvesLine
+    packed as Halves, panels of 16, 1 2 3 4 5 6 rows as Halves, crate::math::vector::x86::Avx2, HalvesLine
 }
 #[cfg(target_arch = "x86_64")]
 bytes! {
     avx512 [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-    packed as Halves, panels of 32, rows as Halves, crate::math::vector::x86::Avx512, HalvesLine
+    packed as Halves, panels of 32, 1 2 3 4 5 6 7 8 9 10 11 12 rows as Halves, crate::math::vector::x86::Avx512, HalvesLine
 }
 #[cfg(target_arch = "x86_64")]
 bytes! {
     vnni [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
-    packed as Quads, panels of 32, rows as Quads, crate::math::vector::x86::Avx512, QuadsLine
+    packed as Quads, panels of 32, 1 2 3 4 5 6 7 8 9 10 11 12 rows as Quads, crate::math::vector::x86::Avx512, QuadsLine
 }
 #[cfg(target_arch = "x86_64")]
 bytes! {
     tile_unit [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
-    packed as TileQuads, panels of 32, rows as Quads, crate::math::vector::x86::Avx512, QuadsLine
+    packed as TileQuads, panels of 32, 1 2 3 4 5 6 7 8 9 10 11 12 rows as Quads, crate::math::vector::x86::Avx512, QuadsLine
 }
 #[cfg(target_arch = "x86_64")]
 bytes! {
     emulated_tiles [target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-    packed as TileQuads, panels of 32, rows as Halves, crate::math::vector::x86::Avx512, HalvesLine
+    packed as TileQuads, panels of 32, 1 2 3 4 5 6 7 8 9 10 11 12 rows as Halves, crate::math::vector::x86::Avx512, HalvesLine
 }

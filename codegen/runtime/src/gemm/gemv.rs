@@ -32,6 +32,8 @@ const SHARED: usize = 128 << 10;
 const STEP: usize = 128 << 10;
 /// Terms of dot products that are added up between two visits of C, with several groups of rows.
 const DEPTH_OF_DOTS: usize = 1024;
+/// Bytes of a group of rows of bytes, if that is more than [`DOT_ROWS`] rows.
+const ROWS: usize = 24 << 10;
 /// Rows of B that are added up between two visits of C.
 const DEPTH: usize = 32;
 /// Bytes of a row of C up to which all rows of B are added up in one visit.
@@ -147,13 +149,15 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
     let is_short = B::bytes(k) <= SHORT;
     // SAFETY: the caller's contract.
     unsafe {
-        // Sums of six rows and four lines fill the registers of AVX-512, of two lines those of AVX2. A row and a line of half bytes have
+        // Sums of six rows and four lines, or twelve and two, fill the registers of AVX-512, of six and two those of AVX2. A row and a line of half bytes have
         // two sums, that of a group and that of groups.
         let is_wide = L::LANES == 16;
         let is_shared = lines.turn.1 > 1;
         let done = match lines.next {
             _ if R > 2 && B::IS_PACKED && is_shared => abreast::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
             _ if R > 2 && B::IS_PACKED => far_apart::<L, R, B, 1>(a, lda, lines, k, c, ldc, adds),
+            _ if R > DOT_ROWS && is_shared => abreast::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
+            _ if R > DOT_ROWS => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
             _ if R > 2 && is_shared && is_wide => abreast::<L, R, B, 4>(a, lda, lines, k, c, ldc, adds),
             _ if R > 2 && is_shared => abreast::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
             None if R <= 4 => 0,
@@ -163,9 +167,12 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
             _ => far_apart::<L, R, B, 2>(a, lda, lines, k, c, ldc, adds),
         };
         for j in done..lines.count {
-            let sums = B::dots::<L, R, 1>(a, lda, [lines.start(j)], k, None);
-            for (i, sums) in sums.into_iter().enumerate() {
-                put(c.add(i * ldc + j), B::totals(sums), adds);
+            let mut sums = [L::splat(0.0); R];
+            for (sum, [of_line]) in sums.iter_mut().zip(B::dots::<L, R, 1>(a, lda, [lines.start(j)], k, None)) {
+                *sum = of_line;
+            }
+            for (i, sum) in B::totals(sums).into_iter().enumerate() {
+                put(c.add(i * ldc + j), [sum], adds);
             }
         }
     }
@@ -596,8 +603,15 @@ unsafe fn columns_by_dots(
     space: &Space,
 ) {
     let (job, ld) = (gemm.job, stride(gemm.job));
-    let groups = job.m.div_ceil(DOT_ROWS);
     let (bytes, pairs) = (bytes(job), pairs(job));
+    let dots: &[Dot] = match (bytes, &pairs) {
+        (Some(bytes), _) => bytes.dots,
+        (None, Some(pairs)) => pairs,
+        (None, None) => &gemm.kernels.gemv.dot[lines(job)],
+    };
+    // Whole rows of bytes stay in the first-level cache; of others, terms do.
+    let fitting = (ROWS / job.k.max(1)).max(DOT_ROWS);
+    let groups = job.m.div_ceil(if bytes.is_some() { dots.len().min(fitting) } else { dots.len() });
     let words = |values: usize| values / values_of_word(job);
     // Lines that are not multiplied as they lie are staged as `f32`.
     let element = if lies_ready(job) { job.b.element } else { Element::F32 };
@@ -636,7 +650,6 @@ unsafe fn columns_by_dots(
             let (first, scales) =
                 (first.wrapping_add(ahead), scales.wrapping_offset(half_bytes::of_scales(ahead as isize)));
             let part_lines = Lines { first, scales, turn: (group, groups), ..part_lines };
-            let dots = bytes.map(|bytes| bytes.dots).or(pairs).unwrap_or(gemm.kernels.gemv.dot[lines(job)]);
             let dot = dots[rows.len() - 1];
             // SAFETY: `stage_a` made the rows; C has these rows and columns.
             unsafe { dot(a, ld, &part_lines, words(k.len()), c, ldc, k.start > 0) };

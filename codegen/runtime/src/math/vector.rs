@@ -111,6 +111,16 @@ pub(crate) trait Lanes: Copy + Add<Output = Self> {
     /// The sum of all lanes, which hold whole numbers.
     fn total(self) -> i32;
 
+    /// The same of several registers.
+    #[inline(always)]
+    fn totals<const N: usize>(registers: [Self; N]) -> [i32; N] {
+        let mut totals = [0; N];
+        for (total, register) in totals.iter_mut().zip(registers) {
+            *total = register.total();
+        }
+        totals
+    }
+
     /// All lanes to memory.
     ///
     /// # Safety
@@ -545,6 +555,30 @@ pub(crate) mod x86 {
                 let (low, high) = (_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
                 Avx2::whole(_mm256_add_epi32(low, high)).total()
             }
+        }
+        /// Of four registers, neighbours are added side by side, and then quarters.
+        #[inline(always)]
+        fn totals<const N: usize>(registers: [Self; N]) -> [i32; N] {
+            let mut totals = [0; N];
+            let (fours, rest) = registers.as_chunks::<4>();
+            for (place, four) in fours.iter().enumerate() {
+                // SAFETY: a value of this type exists, so its instruction set does.
+                unsafe {
+                    let [a, b, c, d] = [four[0].bits(), four[1].bits(), four[2].bits(), four[3].bits()];
+                    let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+                    let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+                    // A sum of each of the four registers in each quarter.
+                    let all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+                    let two =
+                        _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
+                    let one = _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256::<1>(two));
+                    _mm_storeu_si128(totals.as_mut_ptr().add(4 * place).cast(), one);
+                }
+            }
+            for (total, register) in totals[N - rest.len()..].iter_mut().zip(rest) {
+                *total = register.total();
+            }
+            totals
         }
         methods! {
             fma(a, b, c) = _mm512_fmadd_ps(a.0, b.0, c.0);
