@@ -68,8 +68,7 @@ fn multiplications(kernel: &Kernel) -> [f64; 3] {
     let dtype = |operand: &Operand| operand.region.instr(operand.value).dtype;
     let is_narrow = |dtypes: [DType; 2]| usize::from(dtypes == [DType::BF16; 2]);
     for product in kernel.products() {
-        let kind =
-            if product.is_of_bytes() { 2 } else { is_narrow([dtype(&product.a), dtype(&product.b)]) };
+        let kind = if product.is_of_bytes() { 2 } else { is_narrow([dtype(&product.a), dtype(&product.b)]) };
         add(kind, &product.k);
     }
     for consumer in kernel.consumers() {

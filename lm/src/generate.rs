@@ -401,6 +401,8 @@ mod tests {
             let half_bytes = far(products, WeightType::Int4);
             assert!(half_bytes > bytes && half_bytes < 0.3, "{products:?}: {half_bytes}");
         }
+        let rounded = far(ProductType::Int8, WeightType::Int8);
+        assert!(rounded > 1e-4 && rounded < 0.08, "{rounded}");
     }
 
     #[test]

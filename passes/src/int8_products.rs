@@ -14,9 +14,7 @@
 //! Invariant: without rounding, the program computes what it did; inputs and outputs keep their types.
 
 use crate::{Rebuild, loops};
-use kernfusion_ir::{
-    Binary, DType, DotGeneral, Graph, KernelEntry, Op, ReduceOp, Result, Unary, ValueId,
-};
+use kernfusion_ir::{Binary, DType, DotGeneral, Graph, KernelEntry, Op, ReduceOp, Result, Unary, ValueId};
 use std::collections::BTreeMap;
 
 /// The largest byte that numbers are rounded to.
@@ -87,7 +85,8 @@ impl Side {
     /// Both operands of a product of these ranks.
     fn both(dot: &DotGeneral, ranks: [usize; 2]) -> [Side; 2] {
         let mut next = dot.lhs_batch.len();
-        let sides = [(&dot.lhs_batch, &dot.lhs_contract, ranks[0]), (&dot.rhs_batch, &dot.rhs_contract, ranks[1])];
+        let sides =
+            [(&dot.lhs_batch, &dot.lhs_contract, ranks[0]), (&dot.rhs_batch, &dot.rhs_contract, ranks[1])];
         sides.map(|(batch, summed, rank)| {
             let mut place = |axis: usize| {
                 if summed.contains(&axis) {

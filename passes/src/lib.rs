@@ -53,6 +53,6 @@ pub use memory_strategy::MemoryStrategy;
 pub use quantize_weights::{GROUP, HALF_BYTE_OFFSET, WeightType, quantize_weights, scale_of};
 pub use rebuild::Rebuild;
 pub use runner::{
-    INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError, PassReport, all, find,
-    run,
+    INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, Observer, PIPELINE, Pass, PassError,
+    PassReport, all, find, run,
 };

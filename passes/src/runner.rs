@@ -1,8 +1,8 @@
 //! The pass runner: times each pass, shows its result to an observer, verifies it, and names the pass that fails.
 
 use crate::{
-    WeightType, bf16_activations, cse, dce, fold, int8_products, loops, mixed_precision, quantize_weights, reuse_products,
-    scale_products, simplify, sort_rows, split_reductions, window_sums, winograd,
+    WeightType, bf16_activations, cse, dce, fold, int8_products, loops, mixed_precision, quantize_weights,
+    reuse_products, scale_products, simplify, sort_rows, split_reductions, window_sums, winograd,
 };
 use kernfusion_ir::{Body, Graph, IrError, Scan, ValueId};
 use std::collections::BTreeMap;
@@ -173,13 +173,11 @@ pub const MIXED_PRECISION: &[Pass] = &[
 
 /// The passes that let an `f32` program multiply whole numbers where a matrix is kept as bytes. They stand after [`PIPELINE`], which takes the
 /// scales of such a matrix behind its products.
-pub const INT8_PRODUCTS: &[Pass] = &[
-    Pass {
-        name: "int8-products",
-        about: "rounds what is multiplied with a matrix of int8 to int8, row by row",
-        run: |graph| quiet(int8_products::use_int8_products(graph)),
-    },
-];
+pub const INT8_PRODUCTS: &[Pass] = &[Pass {
+    name: "int8-products",
+    about: "rounds what is multiplied with a matrix of int8 to int8, row by row",
+    run: |graph| quiet(int8_products::use_int8_products(graph)),
+}];
 
 fn quiet(result: Result<(), IrError>) -> Result<Notes, IrError> {
     result.map(|()| vec![])

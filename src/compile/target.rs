@@ -11,8 +11,8 @@ use kernfusion_cpu::pool::Pool;
 use kernfusion_cpu::{CpuBackend, Options, gemm};
 #[cfg(feature = "cuda")]
 use kernfusion_cuda::{CudaBackend, Device};
-use kernfusion_ir::{DType, Graph, InputRole, Op, ValueId};
 use kernfusion_ir::kernel::Accepts;
+use kernfusion_ir::{DType, Graph, InputRole, Op, ValueId};
 use kernfusion_passes::WeightType;
 use std::fmt;
 use std::str::FromStr;

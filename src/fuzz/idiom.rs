@@ -108,7 +108,7 @@ fn bytes(a: &mut Author) -> Written {
         let k_first = a.draws.below(4) == 0;
         let shape = if k_first { [k, outer] } else { [outer, k] };
         let bytes = a.data(DType::I8, &shape, -128.0..128.0);
-        Some((a.add(wide.clone(), &[bytes])?, usize::from(!k_first)))
+        Some((a.add(wide, &[bytes])?, usize::from(!k_first)))
     };
     let ((x, of_x), (y, of_y)) = (factor(rows)?, factor(columns)?);
     let dot = DotGeneral {

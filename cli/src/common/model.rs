@@ -399,7 +399,9 @@ impl TargetArgs {
                     "--f32-products x6 and x3 are for tile units of CPUs, not for --device cuda".into(),
                 ))
             }
-            DeviceArg::Cuda(_) if self.precision() == Precision::Int8 => Err(CliError::Usage(INT8_ON_GPU.into())),
+            DeviceArg::Cuda(_) if self.precision() == Precision::Int8 => {
+                Err(CliError::Usage(INT8_ON_GPU.into()))
+            }
             DeviceArg::Cpu if self.tune.is_some() => {
                 Err(CliError::Usage("--tune measures products on GPUs: it needs --device cuda".into()))
             }

@@ -6,7 +6,8 @@ use crate::common::imported::read_graph;
 use crate::common::screen::{Screen, note};
 use kernfusion_ir::Graph;
 use kernfusion_passes::{
-    MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, PIPELINE, Pass, PassReport, all, find, run as run_passes,
+    INT8_PRODUCTS, MIXED_PRECISION, OF_CPUS, OF_GPUS, OTHERS, PIPELINE, Pass, PassReport, all, find,
+    run as run_passes,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,9 +38,11 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
         for (number, pass) in PIPELINE.iter().enumerate() {
             screen.line(format!("{} {:<18} {}", number + 1, pass.name, pass.about));
         }
-        screen.line("with --dtype bf16 also:");
-        for (number, pass) in MIXED_PRECISION.iter().enumerate() {
-            screen.line(format!("{} {:<18} {}", PIPELINE.len() + number + 1, pass.name, pass.about));
+        for (dtype, passes) in [("bf16", MIXED_PRECISION), ("int8", INT8_PRODUCTS)] {
+            screen.line(format!("with --dtype {dtype} also:"));
+            for (number, pass) in passes.iter().enumerate() {
+                screen.line(format!("{} {:<18} {}", PIPELINE.len() + number + 1, pass.name, pass.about));
+            }
         }
         let rest = [
             ("on a CPU also, after them:", OF_CPUS),

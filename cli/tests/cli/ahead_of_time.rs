@@ -140,6 +140,7 @@ fn one_token_after_another_with_narrow_weights_and_for_other_processors() {
         ("--dtype bf16", Some((bf16, WeightType::BF16))),
         ("--weights int8", Some((f32, WeightType::Int8))),
         ("--weights int4", Some((f32, WeightType::Int4))),
+        ("--dtype int8", Some((Precision::Int8, WeightType::Int8))),
         // Other instructions round otherwise.
         ("--cpu avx2", None),
         ("--cpu baseline", None),

@@ -211,7 +211,7 @@ fn presets_have_their_parameter_counts() {
 #[test]
 fn the_selftest_counts_its_cases() {
     let work = Workplace::new();
-    for flags in ["--filter add", "--dtype bf16 --filter dot", "--dtype bf16 --filter step"] {
+    for flags in ["--filter add", "--dtype bf16 --filter dot", "--dtype bf16 --filter step", "--dtype int8"] {
         let out = work.succeed(&format!("selftest {flags}"));
         let last = out.lines().last().unwrap();
         assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{out}");
@@ -224,6 +224,7 @@ fn the_selftest_passes_on_emulated_tiles() {
     let work = Workplace::new();
     for flags in [
         "selftest --dtype bf16",
+        "selftest --dtype int8",
         "selftest --f32-products x6 --filter dot",
         "selftest --f32-products x3 --filter step",
     ] {

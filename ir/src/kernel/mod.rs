@@ -317,7 +317,6 @@ impl Operand {
         };
         Some(self.region.instr(value)).filter(|instr| matches!(instr.kind, InstrKind::Load { .. }))
     }
-
 }
 
 /// Extents of the kernel's axes, in three consecutive groups.

@@ -70,7 +70,8 @@ pub fn accepts(kernel: &Kernel) -> Result<(), &'static str> {
         return Err("on the CPU, chains of products are of f32 and narrower types");
     }
     let multiplies_bytes = || {
-        let consumed = kernel.consumers().iter().any(|consumer| kernel.region.is_widened_byte(consumer.value));
+        let consumed =
+            kernel.consumers().iter().any(|consumer| kernel.region.is_widened_byte(consumer.value));
         consumed || kernel.products().iter().any(Product::is_of_bytes)
     };
     if !kernel.consumers().is_empty() && multiplies_bytes() {

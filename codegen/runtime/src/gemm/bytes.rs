@@ -173,7 +173,7 @@ unsafe fn pack_words_of_b<F: Format, const NR: usize>(
     panels: PanelSize,
 ) -> bool {
     let Offsets::Strided(stride) = source.outer else { return false };
-    let are_words = source.k.unit() && stride % 4 == 0 && depth.is_multiple_of(4) && columns >= NR;
+    let are_words = source.k.unit() && stride % 4 == 0 && depth.is_multiple_of(4);
     if F::VALUES != 4 || !are_words {
         return false;
     }
@@ -255,7 +255,9 @@ where
     #[inline(always)]
     unsafe fn start(row: *const u32) -> L {
         // SAFETY: the caller's contract; packing has left a word there.
-        unsafe { if F::IS_RAISED { L::splat_whole(row.add(START).cast::<i32>().read()) } else { L::splat(0.0) } }
+        unsafe {
+            if F::IS_RAISED { L::splat_whole(row.add(START).cast::<i32>().read()) } else { L::splat(0.0) }
+        }
     }
     #[inline(always)]
     unsafe fn words(b: *const u32) -> L {

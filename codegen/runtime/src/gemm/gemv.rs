@@ -168,7 +168,8 @@ pub(super) unsafe fn dot<L: Lanes, const R: usize, B: Line>(
         };
         for j in done..lines.count {
             let mut sums = [L::splat(0.0); R];
-            for (sum, [of_line]) in sums.iter_mut().zip(B::dots::<L, R, 1>(a, lda, [lines.start(j)], k, None)) {
+            for (sum, [of_line]) in sums.iter_mut().zip(B::dots::<L, R, 1>(a, lda, [lines.start(j)], k, None))
+            {
                 *sum = of_line;
             }
             for (i, sum) in B::totals(sums).into_iter().enumerate() {
@@ -539,8 +540,12 @@ unsafe fn stage_a(gemm: &GemmCall<'_>, batch: usize, space: &Space) {
     unsafe {
         if let Some(bytes) = bytes(job) {
             for i in 0..job.m {
-                let row = space.stage.cast::<i8>();
-                (0..job.k).for_each(|p| *row.add(p) = *a.at(i, p).cast());
+                let mut row = a.at(i, 0).cast::<i8>();
+                if !a.k.unit() {
+                    let gathered = space.stage.cast::<i8>();
+                    (0..job.k).for_each(|p| *gathered.add(p) = *a.at(i, p).cast());
+                    row = gathered;
+                }
                 (bytes.stage)(row, job.k, out.add(i * ld).cast(), ld);
             }
             return;

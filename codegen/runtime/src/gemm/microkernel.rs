@@ -1,12 +1,13 @@
 //! Register tiles: `C[R, NR] (+)= A[R, k] · B[k, NR]`, the only code here that multiplies large matrices.
 //!
-//! Both operands are streams of 32-bit *words*: a word is one `f32`, or two neighbours along k in `bf16`.
+//! Both operands are streams of 32-bit *words*: a word is one `f32`, two neighbours along k in `bf16`, or two or four of
+//! [bytes](super::bytes).
 //! A is row-major with the constant stride `LDA`, so its packing is a row copy and a prologue sees ordinary
 //! rows. B comes in panels `[k][NR]`. An element of C is the sum of its products in the order of k, whatever
 //! tile it is in; so results do not depend on how C is divided.
 
-use super::ahead::{Ahead, Fetched, LINE, Reach, Streams};
 use super::Element;
+use super::ahead::{Ahead, Fetched, LINE, Reach, Streams};
 use super::bytes::Bytes;
 use super::gemv::Gemv;
 use super::later::Later;

@@ -76,7 +76,9 @@ pub(super) unsafe fn philox(
     if stride == 1 {
         // Single elements to the first whole block, then blocks side by side.
         let head = n.min((start.wrapping_neg() % 4) as usize);
-        (0..head).for_each(|i| write(i, word(element(i), step, key)));
+        for i in 0..head {
+            write(i, word(element(i), step, key));
+        }
         i = head;
         while n - i >= 4 * BLOCKS {
             let [a, b, c, d] = rounds(counters::<BLOCKS>(block(element(i)), step), key);
@@ -88,11 +90,15 @@ pub(super) unsafe fn philox(
         }
         while n - i >= 4 {
             let words = rounds(counters::<1>(block(element(i)), step), key);
-            (0..4).for_each(|w| write(i + w, words[w][0] as u32));
+            for (w, word) in words.iter().enumerate() {
+                write(i + w, word[0] as u32);
+            }
             i += 4;
         }
     }
-    (i..n).for_each(|i| write(i, word(element(i), step, key)));
+    for i in i..n {
+        write(i, word(element(i), step, key));
+    }
 }
 
 #[cfg(test)]

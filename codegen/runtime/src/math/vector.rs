@@ -528,9 +528,7 @@ pub(crate) mod x86 {
         #[inline(always)]
         unsafe fn add_quads(a: Self, b: Self, sum: Self) -> Self {
             // SAFETY: the caller has AVX-512 with VNNI.
-            unsafe {
-                Self::whole(_mm512_dpbusd_epi32(sum.bits(), a.bits(), b.bits()))
-            }
+            unsafe { Self::whole(_mm512_dpbusd_epi32(sum.bits(), a.bits(), b.bits())) }
         }
         #[inline(always)]
         fn raised(self) -> Self {

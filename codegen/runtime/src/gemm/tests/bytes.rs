@@ -9,7 +9,8 @@ const OF_BYTES: Variant =
 /// The sums of a case, each rounded once.
 fn exact(case: &Case) -> Vec<f32> {
     let (batch, m, n, k) = case.size;
-    let of = |values: &[f32], row: usize| values[row * k..][..k].iter().map(|&x| x as i64).collect::<Vec<_>>();
+    let of =
+        |values: &[f32], row: usize| values[row * k..][..k].iter().map(|&x| x as i64).collect::<Vec<_>>();
     let entries =
         (0..batch).flat_map(|b| (0..m).flat_map(move |i| (0..n).map(move |j| (b * m + i, b * n + j))));
     let sum = |(i, j)| {
@@ -49,13 +50,14 @@ const SIZES: [(usize, usize, usize, usize); 12] = [
 
 #[test]
 fn sums_are_exact_for_any_layout_and_number_of_threads() {
-    let lies = [(Lie::KUnit, Lie::KUnit), (Lie::OuterUnit, Lie::KUnit), (Lie::KUnit, Lie::OuterUnit)];
-    let lies = lies.into_iter().chain(LIES.map(|lie| (Lie::Sparse, lie))).chain(LIES.map(|lie| (lie, Lie::KUnit)));
+    let others = LIES.into_iter().flat_map(|lie| [(Lie::Sparse, lie), (lie, Lie::KUnit)]);
+    let small = others.flat_map(|lies| [SIZES[1], SIZES[5]].map(|size| (size, lies)));
+    let all = SIZES.map(|size| (size, (Lie::KUnit, Lie::KUnit))).into_iter().chain(small);
     for isa in Isa::available() {
-        for (size, lies) in SIZES.into_iter().flat_map(|size| lies.clone().map(move |lies| (size, lies))) {
+        for (size, lies) in all.clone() {
             let mut case = case(isa, size, lies);
             let expected = exact(&case);
-            for threads in 1..=3 {
+            for threads in [1, 3] {
                 let got = case.run(threads, &Workspaces::new(3));
                 assert!(same_bits(&got, &expected), "{isa} {size:?} {lies:?} {threads} threads");
             }
@@ -80,7 +82,9 @@ fn sums_are_exact_without_instructions_for_bytes() {
 fn hooks_see_floats() {
     for isa in Isa::available() {
         for (number, size) in SIZES.into_iter().enumerate().filter(|(_, size)| size.3 > 0) {
-            for (tiles, direct) in [(Tiles::Any, true), (Tiles::Strips, false), (Tiles::Rows, number % 2 == 0)] {
+            for (tiles, direct) in
+                [(Tiles::Any, true), (Tiles::Strips, false), (Tiles::Rows, number % 2 == 0)]
+            {
                 let lies = (Lie::KUnit, if number % 3 == 0 { Lie::OuterUnit } else { Lie::KUnit });
                 check(isa, size, Variant { lies, epilogue: true, tiles, direct, ..OF_BYTES });
             }
