@@ -1,9 +1,11 @@
 //! The choice is what it would be if every possibility were lowered.
 
 use super::*;
-use crate::models::{presets, samples};
+use crate::models::{Chunk, presets, samples};
 use crate::optim::{Optimizer, TrainStep};
+use crate::trace::Trace;
 use kernfusion_ir::samples::Draws;
+use kernfusion_passes::WeightType;
 
 /// Compares choices for budgets around what a step needs; how many programs were lowered for how many choices.
 fn compare(name: &str, step: &TrainStep, budgets: usize) -> (usize, usize) {
@@ -61,4 +63,16 @@ fn estimates_choose_the_same_for_every_preset() {
             println!("{}: {lowered} programs lowered for {choices} choices", preset.name);
         }
     }
+}
+
+#[test]
+fn caches_that_are_written_in_place_divide_no_batch() {
+    let preset = presets().into_iter().find(|preset| preset.name == "gpt2-small").unwrap();
+    let trace = Trace::new();
+    trace.store_matrices(WeightType::Int8);
+    let chunk = Chunk { length: 1, visible: 1024, capacity: 1024 };
+    let program = preset.config.continuation(&trace, 12, chunk).unwrap().expect("a decoder");
+    let target = Target::cpu();
+    let chosen = unlimited(&mut Trials::new(&program.graph, &target), ROOMY).unwrap();
+    assert_eq!(chosen, MemoryStrategy::NONE);
 }
