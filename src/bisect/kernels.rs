@@ -6,12 +6,15 @@ use crate::Result;
 use kernfusion_codegen::CodegenError;
 use kernfusion_ir::evaluate::{Array, Precision as Rounding};
 use kernfusion_ir::kernel::{BufferId, Interpreter, KernelGraph, Plan};
-use kernfusion_ir::{Graph, InputRole, Tensor};
+use kernfusion_ir::{DType, Graph, InputRole, Tensor};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// How far code may be from its interpretation: `f32` has seven digits, and sums lose some.
 const CODE: f64 = 1e-4;
+
+/// The same of bytes: what lies next to a half may be rounded to the neighbouring one, of 127 in a row.
+const BYTES: f64 = 1e-2;
 
 /// How much farther than the rounding of every instruction: code may sum in another order and compute `exp` otherwise.
 const ROUNDING: f64 = 16.0;
@@ -112,7 +115,8 @@ impl Search<'_> {
             for (&buffer, found) in writes.iter().zip(&found) {
                 let deviation = Deviation::between(exact.get(buffer), found);
                 let mut here = Worst { kernel, buffer: Some(buffer), deviation, rounding: 0.0 };
-                if deviation > CODE {
+                let is_bytes = graph.buffer(buffer).ty.dtype == DType::I8;
+                if deviation > if is_bytes { BYTES } else { CODE } {
                     match self.rounding(graph, &exact, kernel, buffer) {
                         Ok(rounding) => here.rounding = rounding,
                         Err(error) => failed = Some(error),

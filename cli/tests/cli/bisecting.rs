@@ -24,7 +24,8 @@ fn a_program_that_is_compiled_rightly() {
         assert!(out.contains(part), "{part}: {out}");
     }
     let small = "bisect --config small.json --batch-size 2 --threads 1";
-    for flags in ["--work train", "--work train --dtype bf16 --dropout 0.1", "--work decode"] {
+    let bytes = "--work decode --dtype int8";
+    for flags in ["--work train", "--work train --dtype bf16 --dropout 0.1", "--work decode", bytes] {
         let out = work.succeed(&format!("{small} {flags}"));
         assert!(out.contains("nothing deviates"), "{flags}: {out}");
     }
