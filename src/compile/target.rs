@@ -72,7 +72,7 @@ impl Precision {
         }
     }
 
-    /// The number type of operands of products of what is computed: of attention, for instance.
+    /// The number type of products of two computed operands, such as those of attention.
     pub fn dtype(self) -> DType {
         match self {
             Precision::F32 | Precision::Int8 => DType::F32,

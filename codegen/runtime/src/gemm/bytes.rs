@@ -28,7 +28,7 @@ pub(super) struct Bytes {
     pub values: usize,
     /// `(row, k, out, lda)`: a row of A for these.
     pub stage: unsafe fn(*const i8, usize, *mut u32, usize),
-    /// By rows. A register has so many products of a line that those of twelve rows and two lines are worth more than reading lines twice.
+    /// By rows: up to twelve, where registers hold their sums with two lines, so that lines are read once.
     pub dots: &'static [Dot],
 }
 
@@ -255,9 +255,7 @@ where
     #[inline(always)]
     unsafe fn start(row: *const u32) -> L {
         // SAFETY: the caller's contract; packing has left a word there.
-        unsafe {
-            if F::IS_RAISED { L::splat_whole(row.add(START).cast::<i32>().read()) } else { L::splat(0.0) }
-        }
+        unsafe { if F::IS_RAISED { L::splat(row.add(START).cast::<f32>().read()) } else { L::splat(0.0) } }
     }
     #[inline(always)]
     unsafe fn words(b: *const u32) -> L {
@@ -267,7 +265,7 @@ where
     #[inline(always)]
     unsafe fn broadcast(a: *const u32) -> L {
         // SAFETY: the caller's contract.
-        unsafe { L::splat_whole(a.cast::<i32>().read()) }
+        unsafe { L::splat(a.cast::<f32>().read()) }
     }
     #[inline(always)]
     unsafe fn multiply_add(sum: L, a: L, b: L) -> L {
@@ -311,26 +309,9 @@ pub(super) struct HalvesLine;
 /// Lines of bytes in words of four.
 pub(super) struct QuadsLine;
 
-/// The sums of lanes as floats, each rounded once.
-#[inline(always)]
-fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
-    let mut rounded = [0.0; N];
-    for (rounded, total) in rounded.iter_mut().zip(L::totals(sums)) {
-        *rounded = total as f32;
-    }
-    rounded
-}
-
 impl Line for HalvesLine {
     type Stored = [i8; 2];
-    #[inline(always)]
-    fn join<L: Lanes>(a: L, b: L) -> L {
-        a.add_whole(b)
-    }
-    #[inline(always)]
-    fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
-        totals(sums)
-    }
+    const IS_WHOLE: bool = true;
     #[inline(always)]
     unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
         L::add_halves(row, line, sum)
@@ -339,18 +320,11 @@ impl Line for HalvesLine {
 
 impl Line for QuadsLine {
     type Stored = f32;
+    const IS_WHOLE: bool = true;
     #[inline(always)]
     unsafe fn start<L: Lanes>(row: *const f32, lda: usize) -> L {
         // SAFETY: the caller's contract; `stage` has left a register there.
         unsafe { L::load(row.add(lda - LAST)) }
-    }
-    #[inline(always)]
-    fn join<L: Lanes>(a: L, b: L) -> L {
-        a.add_whole(b)
-    }
-    #[inline(always)]
-    fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
-        totals(sums)
     }
     #[inline(always)]
     unsafe fn multiply_add<L: Lanes>(row: L, line: L, sum: L) -> L {
@@ -359,7 +333,7 @@ impl Line for QuadsLine {
     }
 }
 
-/// `Bytes` of one instruction set: how they are packed, in panels of so many columns, and how few rows of them are multiplied.
+/// The [`Bytes`] of one instruction set: the format of packed words, the columns of a panel, and the kernels for few rows.
 macro_rules! bytes {
     ($module:ident $attribute:tt packed as $packed:ty, panels of $nr:literal, $($count:literal)* rows as $rows:ty, $lanes:ty, $line:ty) => {
         pub(super) mod $module {

@@ -10,6 +10,8 @@ pub(super) trait Line {
     type Stored: Stored;
     /// Whether values are unpacked, and scaled by groups.
     const IS_PACKED: bool = false;
+    /// Whether sums are whole numbers.
+    const IS_WHOLE: bool = false;
     /// Bytes of a line of `count` values.
     #[inline(always)]
     fn bytes(count: usize) -> usize {
@@ -42,12 +44,19 @@ pub(super) trait Line {
     /// Two sums as one.
     #[inline(always)]
     fn join<L: Lanes>(a: L, b: L) -> L {
-        a + b
+        if Self::IS_WHOLE { a.add_whole(b) } else { a + b }
     }
-    /// The lanes of each sum, added up.
+    /// The lanes of each sum, added up; whole numbers are rounded once.
     #[inline(always)]
     fn totals<L: Lanes, const N: usize>(sums: [L; N]) -> [f32; N] {
-        L::sums(sums)
+        if !Self::IS_WHOLE {
+            return L::sums(sums);
+        }
+        let mut rounded = [0.0; N];
+        for (rounded, total) in rounded.iter_mut().zip(L::totals(sums)) {
+            *rounded = total as f32;
+        }
+        rounded
     }
     /// `sum` with the products of a row's lanes and a line's.
     ///
@@ -64,7 +73,7 @@ pub(super) trait Stored: Copy + Default {
     /// As many values as there are lanes.
     ///
     /// # Safety
-    /// The instruction set is there, and so many values at `source`.
+    /// The instruction set is there, and a value for each lane at `source`.
     unsafe fn load<L: Lanes>(source: *const Self) -> L;
     /// The first `count` values, fewer than lanes; the others are zero.
     ///
