@@ -442,7 +442,8 @@ impl Target {
         let reason = match self.precision {
             Precision::Int8 if self.is_on_gpu() => "products of int8 are for CPUs",
             Precision::Int8 if !graph.ids().any(is_matrix) => {
-                "products of int8 multiply matrices that are only read and kept as int8, and this program has none"
+                "products of int8 multiply matrices that are only read and kept as int8, and this program has none: \
+                 keep its matrices as int8, or multiply in f32 or bf16"
             }
             _ => return Ok(()),
         };
