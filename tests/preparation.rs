@@ -1,6 +1,6 @@
 //! What a program computes of parameters alone is computed once, and again when they have changed.
 
-use kernfusion::compile::Mode;
+use kernfusion::compile::{Mode, Precision};
 use kernfusion::prelude::*;
 use kernfusion_cpu::guard::{Side, guarded};
 
@@ -63,6 +63,40 @@ fn results_are_of_the_parameters_as_they_are() {
     assert_eq!([y(), y()], [fresh(&w(3.0)), fresh(&w(3.0))]);
     change_by_one(&states.fork());
     assert_eq!([y(), y()], [fresh(&w(4.0)), fresh(&w(4.0))]);
+}
+
+/// Rounding to bytes is done once for a matrix that is only read. Whole numbers up to 127 in each row and column are bytes as they are, so sums are exact.
+#[test]
+fn matrices_are_rounded_to_bytes_once() {
+    let (terms, columns) = (40, 64);
+    let trace = Trace::new();
+    let x = trace.input("x", [ROWS, terms], DType::F32);
+    let w = trace.state("w", [terms, columns], DType::F32);
+    let program = trace.finish(&[("y", &x.matmul(&w))]).unwrap();
+    let states = States::new();
+    let target = Target::cpu().threads(2).precision(Precision::Int8);
+    let mut compiled = program.compile(&states, &target).unwrap();
+    assert!(compiled.plan().preparation > 0, "{}", compiled.kernels());
+    // The first term has the largest number of each row and column.
+    let whole = |seed: usize, i: usize| ((i * 37 + seed) % 199) as f32 - 99.0;
+    let x: Vec<_> = (0..ROWS * terms).map(|i| if i % terms == 0 { 127.0 } else { whole(5, i) }).collect();
+    for seed in [1, 2] {
+        let w: Vec<_> =
+            (0..terms * columns).map(|i| if i < columns { -127.0 } else { whole(seed, i) }).collect();
+        states.set("w", &HostTensor::new([terms, columns], w.clone())).unwrap();
+        let y = compiled.run(&[("x", &HostTensor::new([ROWS, terms], x.clone()))]).unwrap();
+        let sum = |at: usize| {
+            let (row, column) = (at / columns, at % columns);
+            (0..terms).map(|k| x[row * terms + k] * w[k * columns + column]).sum::<f32>()
+        };
+        let expected: Vec<_> = (0..ROWS * columns).map(sum).collect();
+        assert_eq!(y.get("y"), Ok(&HostTensor::new([ROWS, columns], expected)));
+    }
+    // Between two bytes there is nothing.
+    let halves: Vec<_> = x.iter().map(|x| if *x == 127.0 { *x } else { x + 0.25 }).collect();
+    let mut y =
+        |x| compiled.run(&[("x", &HostTensor::new([ROWS, terms], x))]).unwrap().get("y").unwrap().clone();
+    assert_eq!(y(halves), y(x));
 }
 
 #[test]

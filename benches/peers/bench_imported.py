@@ -1,16 +1,20 @@
 """Models from elsewhere at the size of a small experiment: exported for us, and timed as PyTorch runs them.
 
     python bench_imported.py export NAME FOLDER      NAME.pt2, NAME.safetensors (inputs by name, and "target")
-    python bench_imported.py check NAME FOLDER       how far our outputs are from PyTorch's, by the program KERNFUSION; fails above 1e-4
-    python bench_imported.py time NAME FOLDER [--by eager|compile|onnxruntime|tract] [--work forward|train] [--steps N] [--threads N] [--json FILE]
+    python bench_imported.py check NAME FOLDER [--work int8]    how far our outputs are from PyTorch's, by the program KERNFUSION; fails above 1e-4
+    python bench_imported.py time NAME FOLDER [--by eager|compile|onnxruntime|tract] [--work forward|train|int8] [--steps N] [--threads N] [--json FILE]
 
 A forward step gives the outputs of an evaluating model without gradients. A training step is the cross-entropy of the first output and
 "target" (the mean square where that has floats), its gradients and AdamW. Inputs are those of the file, the same in each step.
+int8: a forward step whose products with parameters are of bytes; outputs may be a tenth from those of f32 then, as root mean squares. PyTorch and
+onnxruntime quantize dynamically: linear layers (onnxruntime: MatMul and Gemm), with a scale for each column of a matrix in onnxruntime and one for
+all of it in PyTorch, and one for all activations of a product in both; ours has one for each column and each row.
 onnxruntime and tract run what torch.onnx.export writes (NAME.onnx, kept in the folder) with all their optimizations; they do not train.
 Rows have the keys of `kernfusion bench --json`. imported.sh measures all of them beside ours, in turn.
 """
 
 import argparse
+import copy
 import json
 import os
 import subprocess
@@ -22,6 +26,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
+from bench_decode import in_bytes
 from bench_torch import machine, peak_rss_mib
 from export_fixtures import loss_of, outputs_of
 from export_models import Tagger, UNet
@@ -154,22 +159,31 @@ def read(name, folder):
     return tensors, tensors.pop("target")
 
 
+def deviation(found, expected, work):
+    """How far an output is from PyTorch's in f32, beside that output, and how far it may be: the largest numbers, or root mean squares."""
+    error = found - expected
+    if work == "int8":
+        return (error.norm() / expected.norm()).item(), 0.1
+    return (error.abs().max() / expected.abs().max()).item(), 1e-4
+
+
 @torch.no_grad()
-def check(name, folder):
-    """The largest difference between an output of ours and PyTorch's, beside the largest number of that output."""
+def check(name, folder, work):
+    """How far outputs of ours are from PyTorch's."""
     model, _, _ = build(name)
     tensors, _ = read(name, folder)
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = (f"{scratch}/{file}.safetensors" for file in ("inputs", "outputs"))
         save_file(narrow(tensors), inputs)
         command = [os.environ["KERNFUSION"], "run", folder / name, "--inputs", inputs, "--outputs", outputs]
+        command += ["--dtype", "int8"] if work == "int8" else []
         if subprocess.run(command).returncode:
             raise SystemExit(f"{name}: our program gave no outputs")
         ours = load_file(outputs)
     pairs = [(ours[f"output.{number}"], output) for number, output in enumerate(outputs_of(model, tensors))]
-    worst = max(((found - expected).abs().max() / expected.abs().max()).item() for found, expected in pairs)
-    print(f"{name}: {worst:.1e} from PyTorch")
-    if not worst <= 1e-4:
+    deviations = [deviation(found, expected, work) for found, expected in pairs]
+    print(f"{name}: {max(deviations)[0]:.1e} from PyTorch")
+    if not all(found <= bound for found, bound in deviations):
         raise SystemExit(f"{name}: outputs are not PyTorch's")
 
 
@@ -181,13 +195,24 @@ def onnx_file(name, folder, model, tensors):
     return file
 
 
-def judge(name, peer, output, model, tensors):
+def judge(arguments, output, model, tensors):
     """A peer whose first output is not PyTorch's is not timed."""
     with torch.no_grad():
         expected = outputs_of(model, tensors)[0]
-    worst = (output - expected).abs().max() / expected.abs().max()
-    if not worst <= 1e-4:
-        raise SystemExit(f"{name}: the output of {peer} is {worst:.1e} from PyTorch's")
+    found, bound = deviation(output, expected, arguments.work)
+    if not found <= bound:
+        raise SystemExit(f"{arguments.name}: the output of {arguments.by} is {found:.1e} from PyTorch's")
+    print(f"{arguments.name}: {found:.1e} from PyTorch")
+
+
+def quantized(file):
+    """The ONNX file with matrices of bytes, kept beside it."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    name = file.with_suffix(".int8.onnx")
+    if not name.exists():
+        quantize_dynamic(file, name, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8)
+    return name
 
 
 def onnxruntime_step(arguments, model, tensors):
@@ -197,9 +222,10 @@ def onnxruntime_step(arguments, model, tensors):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = arguments.threads
     file = onnx_file(arguments.name, arguments.folder, model, tensors)
+    file = quantized(file) if arguments.work == "int8" else file
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     inputs = {given.name: tensors[given.name].numpy() for given in session.get_inputs()}
-    judge(arguments.name, "onnxruntime", torch.from_numpy(session.run(None, inputs)[0]), model, tensors)
+    judge(arguments, torch.from_numpy(session.run(None, inputs)[0]), model, tensors)
     return lambda: session.run(None, inputs)
 
 
@@ -213,7 +239,7 @@ def tract_row(arguments, model, tensors):
         command += [f"--{key}={getattr(arguments, key)}" for key in ["steps", "warmup", "threads"]]
         if subprocess.run(command).returncode:
             raise SystemExit(f"{arguments.name}: tract does not run it")
-        judge(arguments.name, "tract", load_file(outputs)["output.0"], model, tensors)
+        judge(arguments, load_file(outputs)["output.0"], model, tensors)
         return json.loads(row.read_text())["results"][0] | {"preset": arguments.name}
 
 
@@ -224,14 +250,19 @@ def torch_step(arguments, model, tensors, target):
         # Exported as a copy of an expert's matrix for each token, which torch.export needs; PyTorch is timed in what is fastest for it.
         model.set_experts_implementation("grouped_mm" if compiled else "eager")
 
+    timed = in_bytes(copy.deepcopy(model)) if arguments.work == "int8" else model
+
     def first_output(inputs):
-        return outputs_of(model, inputs)[0]
+        return outputs_of(timed, inputs)[0]
 
     def loss(inputs, target):
         return loss_of(first_output(inputs), target)
 
     if compiled:
         first_output, loss = torch.compile(first_output), torch.compile(loss)
+    if arguments.work == "int8":
+        with torch.no_grad():
+            judge(arguments, first_output(tensors), model, tensors)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def train():
@@ -267,7 +298,7 @@ def measure(arguments):
     timed = sorted(seconds[arguments.warmup:])
     mode = arguments.by if arguments.by == "onnxruntime" else f"torch-{arguments.by}"
     return {"mode": mode, "preset": arguments.name, "work": arguments.work,
-            "dtype": "f32", "device": "cpu", "threads": arguments.threads, "steps": arguments.steps,
+            "dtype": "int8" if arguments.work == "int8" else "f32", "device": "cpu", "threads": arguments.threads, "steps": arguments.steps,
             "median_step_s": timed[len(timed) // 2], "fastest_step_s": timed[0], "slowest_step_s": timed[-1],
             "first_step_s": seconds[0], "peak_rss_mib": peak_rss_mib(), "loss_first": losses[0], "loss_last": losses[-1],
             "torch": torch.__version__}
@@ -278,7 +309,7 @@ def main():
     parser.add_argument("task", choices=["export", "check", "time", "names"])
     parser.add_argument("name", nargs="?", choices=[*MODELS])
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--work", default="forward", choices=["forward", "train"])
+    parser.add_argument("--work", default="forward", choices=["forward", "train", "int8"])
     parser.add_argument("--by", default="eager", choices=["eager", "compile", "onnxruntime", "tract"], help="who runs the step")
     parser.add_argument("--steps", type=int, default=5, help="timed steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them, not timed")
@@ -295,8 +326,12 @@ def main():
         parser.error("tract needs the path of the program of benches/peers/rust in PEERS")
     if arguments.task == "check" and "KERNFUSION" not in os.environ:
         parser.error("check needs the path of our program in KERNFUSION")
-    if arguments.task in ("export", "check"):
-        return {"export": export, "check": check}[arguments.task](arguments.name, arguments.folder)
+    if arguments.by == "tract" and arguments.work == "int8":
+        parser.error("tract is timed in f32")
+    if arguments.task == "export":
+        return export(arguments.name, arguments.folder)
+    if arguments.task == "check":
+        return check(arguments.name, arguments.folder, arguments.work)
     document = json.dumps({"machine": machine(), "results": [measure(arguments)]}, indent=1)
     if arguments.json:
         arguments.json.write_text(document + "\n")

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Imported models against PyTorch: ours, eager and torch.compile in turn, round after round, forward and training, each in a fresh process.
+# int8 is a forward step with products of bytes (bench_imported.py says whose).
 # Then one table of medians. Archives are exported and imported once and kept in the folder. A model whose outputs are not PyTorch's is not timed.
 # onnxruntime and tract, if -v names them, run forward steps, too.
 #
-#   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train"] [-v "ours eager compile onnxruntime tract"]
+#   benches/peers/imported.sh [-m "gpt2 resnet18 .."] [-w "forward train int8"] [-v "ours eager compile onnxruntime tract"]
 #                             [-s steps] [-r rounds] [-t threads] [-o folder]
 #
 # Without -m all models of bench_imported.py. Environment: KERNFUSION (our binary), PYTHON (a Python that has PyTorch and
@@ -18,7 +19,7 @@ while getopts "m:w:v:s:r:t:o:h" option; do
   case $option in
     m) models=$OPTARG ;; w) works=$OPTARG ;; v) peers=$OPTARG ;; s) steps=$OPTARG ;; r) rounds=$OPTARG ;;
     t) threads=$OPTARG ;; o) out=$OPTARG ;;
-    h) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    h) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) exit 2 ;;
   esac
 done
@@ -44,17 +45,21 @@ for model in $models; do
   [ -d "$out/$model" ] || [ ! -f "$archive" ] || attempt "$out/$model.log" "$ours" import "$archive" -o "$out/$model"
   if [ -d "$out/$model" ]; then
     KERNFUSION=$ours attempt "$out/$model.log" "${bench[@]}" check "$model" "$out" && { tail -n 1 "$out/$model.log" >&2; alike+=" $model"; }
+    [[ " $works " != *" int8 "* ]] || {
+      KERNFUSION=$ours attempt "$out/$model.log" "${bench[@]}" check "$model" "$out" --work int8 && echo "int8 $(tail -n 1 "$out/$model.log")" >&2
+    }
   fi
 done
 
 measure() { # peer, model, work, JSON file
-  local common=(--steps "$steps" --threads "$threads" --json "$4") loss=()
+  local common=(--steps "$steps" --threads "$threads" --json "$4") flags=()
   say "  $1"
   case $1 in
     ours)
-      if [ "$3" = train ]; then loss=(--loss cross-entropy); fi
-      if [ "$3" = train ] && [ "$2" = unet ]; then loss=(--loss mse); fi
-      attempt "${4%.json}.log" "$ours" bench --program "$out/$2" --inputs "$out/$2.safetensors" --mode compiled ${loss[@]+"${loss[@]}"} "${common[@]}" ;;
+      if [ "$3" = int8 ]; then flags=(--dtype int8); fi
+      if [ "$3" = train ]; then flags=(--loss cross-entropy); fi
+      if [ "$3" = train ] && [ "$2" = unet ]; then flags=(--loss mse); fi
+      attempt "${4%.json}.log" "$ours" bench --program "$out/$2" --inputs "$out/$2.safetensors" --mode compiled ${flags[@]+"${flags[@]}"} "${common[@]}" ;;
     *) attempt "${4%.json}.log" "${bench[@]}" time "$2" "$out" --by "$1" --work "$3" "${common[@]}" ;;
   esac
 }
@@ -66,7 +71,7 @@ for ((round = 1; round <= rounds; round++)); do
       mkdir -p "$out/runs/$model-$work"
       for peer in $peers; do
         case "$peer $work" in
-          "onnxruntime train" | "tract train") ;;
+          "onnxruntime train" | "tract train" | "tract int8") ;;
           *) measure "$peer" "$model" "$work" "$out/runs/$model-$work/$round-$peer.json" ;;
         esac
       done

@@ -1,4 +1,4 @@
-//! Products with matrices that are kept as bytes multiply whole numbers: rows of the other operand are rounded to bytes, too.
+//! Products with matrices that a program only reads multiply whole numbers: rows of both operands are rounded to bytes.
 //!
 //! ```text
 //! %1 = cast %w : f32[8,6]                      %q = i8 of x's rows, each times 127 over its largest number
@@ -6,35 +6,122 @@
 //!                                              %3 = mul %2, (rows' largest numbers over 127)
 //! ```
 //!
-//! A row is what one sum runs over. The scales of a matrix are moved behind the product, if they are not there already. Both operands
+//! A row is what one sum runs over. The scales of a matrix of bytes are moved behind the product, if they are not there already; any other matrix is
+//! rounded by rows, too, which a program that writes no state does once. Both operands
 //! are then bytes in memory that are read as `f32`, which is all that a back end has to see: sums of such products are whole numbers, and a
 //! processor may have instructions for them. Rounding with one scale for each row, made anew for each input, is that of Dettmers, Lewis, Belkada and
 //! Zettlemoyer ("LLM.int8(): 8-bit matrix multiplication for transformers at scale", 2022), without its exception for columns with outliers.
 //!
 //! Invariant: without rounding, the program computes what it did; inputs and outputs keep their types.
 
-use crate::{Rebuild, loops};
+use crate::{Rebuild, loops, parameters};
 use kernfusion_ir::{Binary, DType, DotGeneral, Graph, KernelEntry, Op, ReduceOp, Result, Unary, ValueId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest byte that numbers are rounded to.
 const LARGEST: f64 = 127.0;
 /// What the largest number of a row counts as at least: rows of zeros stay zeros.
 const LEAST: f64 = 1e-30;
+/// Shorter sums, and products with fewer columns, are quicker than rounding what is multiplied.
+const LEAST_TERMS: usize = 32;
+const LEAST_COLUMNS: usize = 64;
+/// Products of fewer rows are quicker than rounding the matrix for them.
+const LEAST_ROWS: usize = 32;
 
 pub(crate) fn use_int8_products(graph: &mut Graph) -> Result<()> {
     loops::change_bodies(graph, use_int8_products)?;
+    let matrices = Matrices::of(graph);
     let mut rounding = Rounding { old: graph, rebuild: Rebuild::new(graph), rounded: BTreeMap::new() };
     for id in graph.ids() {
-        match &graph[id].op {
-            Op::DotGeneral(dot) => rounding.product(id, dot)?,
-            _ => {
+        match matrices.product(id) {
+            Some(product) => rounding.product(id, product)?,
+            None => {
                 rounding.rebuild.copy(id)?;
             }
         }
     }
     *graph = rounding.rebuild.finish();
     Ok(())
+}
+
+/// Whether there is a product whose operands would be rounded, if it had rows enough.
+pub fn has_int8_products(graph: &Graph) -> bool {
+    let matrices = Matrices { least_rows: 1, ..Matrices::of(graph) };
+    graph.ids().any(|id| matrices.product(id).is_some())
+}
+
+/// The matrices that a program only reads.
+struct Matrices<'a> {
+    graph: &'a Graph,
+    /// What is computed of parameters alone.
+    known: BTreeSet<ValueId>,
+    /// Rows of the other operand from which on a matrix that is no bytes yet is rounded for a product.
+    least_rows: usize,
+}
+
+/// A product with such a matrix.
+struct Product<'a> {
+    dot: &'a DotGeneral,
+    operands: [ValueId; 2],
+    sides: [Side; 2],
+    /// Which operand the matrix is.
+    of_matrix: usize,
+    /// Its bytes, if that is what it is kept as.
+    bytes: Option<Bytes<'a>>,
+}
+
+impl<'a> Matrices<'a> {
+    fn of(graph: &'a Graph) -> Self {
+        let least_rows = if parameters::is_read_only(graph) { 1 } else { LEAST_ROWS };
+        Matrices { graph, known: parameters::computed_of(graph), least_rows }
+    }
+
+    /// The product of a matrix with something else that a node is, if its operands are to be rounded.
+    fn product(&self, id: ValueId) -> Option<Product<'a>> {
+        let node = &self.graph[id];
+        let Op::DotGeneral(dot) = &node.op else { return None };
+        let operands = [node.operands[0], node.operands[1]];
+        let shapes = operands.map(|operand| &self.graph[operand].ty.shape[..]);
+        let sides = Side::both(dot, shapes.map(<[usize]>::len));
+        let is_f32 = operands.iter().chain([&id]).all(|&value| self.graph[value].ty.dtype == DType::F32);
+        if !is_f32 || dot.lhs_contract.is_empty() {
+            return None;
+        }
+        let bytes = [0, 1].map(|side| Bytes::of(self.graph, operands[side], &sides[side].summed));
+        let (of_matrix, bytes) = match bytes {
+            [Some(_), Some(_)] => return None,
+            [Some(bytes), None] => (0, Some(bytes)),
+            [None, Some(bytes)] => (1, Some(bytes)),
+            [None, None] => {
+                let of_matrix = match operands.map(|operand| self.known.contains(&operand)) {
+                    [true, false] => 0,
+                    [false, true] => 1,
+                    _ => return None,
+                };
+                let count = |side: usize| sides[side].rows(shapes[side], dot.lhs_batch.len());
+                let terms: usize = sides[0].summed.iter().map(|&axis| shapes[0][axis]).product();
+                let other = 1 - of_matrix;
+                let is_worth_it = terms >= LEAST_TERMS
+                    && count(of_matrix) >= LEAST_COLUMNS
+                    && count(other) >= self.least_rows
+                    && !repeats(self.graph, operands[other]);
+                if !is_worth_it {
+                    return None;
+                }
+                (of_matrix, None)
+            }
+        };
+        Some(Product { dot, operands, sides, of_matrix, bytes })
+    }
+}
+
+/// Whether a value shows elements of another one several times, as windows of an image do: each time they would be rounded.
+fn repeats(graph: &Graph, value: ValueId) -> bool {
+    let mut seen = value;
+    while let KernelEntry::View = graph[seen].op.entry() {
+        seen = graph[seen].operands[0];
+    }
+    graph[seen].ty.elements() < graph[value].ty.elements()
 }
 
 /// A matrix of bytes as a product reads it.
@@ -101,6 +188,12 @@ impl Side {
             Side { summed: summed.clone(), places: (0..rank).map(&mut place).collect() }
         })
     }
+
+    /// Rows of an operand of this shape in each of its matrices, where so many axes of the result are those of a batch.
+    fn rows(&self, shape: &[usize], batch: usize) -> usize {
+        let is_row = |axis: &usize| self.places[*axis].is_some_and(|place| place >= batch);
+        (0..shape.len()).filter(is_row).map(|axis| shape[axis]).product()
+    }
 }
 
 struct Rounding<'a> {
@@ -111,31 +204,27 @@ struct Rounding<'a> {
 }
 
 impl Rounding<'_> {
-    fn product(&mut self, id: ValueId, dot: &DotGeneral) -> Result<()> {
-        let node = &self.old[id];
-        let operands = [node.operands[0], node.operands[1]];
-        let sides = Side::both(dot, operands.map(|operand| self.old[operand].ty.rank()));
-        let bytes = [0, 1].map(|side| Bytes::of(self.old, operands[side], &sides[side].summed));
-        let is_f32 = operands.iter().chain([&id]).all(|&value| self.old[value].ty.dtype == DType::F32);
-        let (of_bytes, Bytes { wide, scales }) = match bytes {
-            [Some(bytes), None] if is_f32 => (0, bytes),
-            [None, Some(bytes)] if is_f32 => (1, bytes),
-            _ => return self.rebuild.copy(id).map(drop),
-        };
-        let other = 1 - of_bytes;
-        let summed = &sides[other].summed;
-        if summed.is_empty() {
-            return self.rebuild.copy(id).map(drop);
+    fn product(&mut self, id: ValueId, product: Product) -> Result<()> {
+        let Product { dot, operands, sides, of_matrix, bytes } = product;
+        let mut read = operands;
+        let mut factors = vec![];
+        for (side, Side { summed, places }) in sides.iter().enumerate() {
+            match bytes.as_ref().filter(|_| side == of_matrix) {
+                Some(Bytes { wide, scales }) => {
+                    read[side] = self.rebuild.place(*wide);
+                    if let Some((scales, axes)) = scales {
+                        let place = |&axis: &usize| places[axis].expect("it is not summed");
+                        factors.push((self.rebuild.place(*scales), axes.iter().map(place).collect()));
+                    }
+                }
+                None => {
+                    let [rows, scales] = self.rounded(operands[side], summed)?;
+                    read[side] = rows;
+                    factors.push((scales, places.iter().copied().flatten().collect::<Vec<_>>()));
+                }
+            }
         }
-        let [rows, of_rows] = self.rounded(operands[other], summed)?;
-        let mut read = [rows; 2];
-        read[of_bytes] = self.rebuild.place(wide);
-        let left: Vec<usize> = sides[other].places.iter().copied().flatten().collect();
-        let mut factors = vec![(of_rows, left)];
-        if let Some((scales, axes)) = scales {
-            let place = |&axis: &usize| sides[of_bytes].places[axis].expect("it is not summed");
-            factors.push((self.rebuild.place(scales), axes.iter().map(place).collect()));
-        }
+        let shape = &self.old[id].ty.shape;
         let mut b = self.rebuild.builder(id);
         let mut product = b.op(dot.clone(), &read)?;
         for (factor, places) in factors {
@@ -143,7 +232,7 @@ impl Rounding<'_> {
             order.sort_unstable_by_key(|&axis| places[axis]);
             let places: Vec<usize> = order.iter().map(|&axis| places[axis]).collect();
             let factor = if order.is_sorted() { factor } else { b.permute(factor, &order)? };
-            let factor = b.broadcast(factor, &node.ty.shape, &places)?;
+            let factor = b.broadcast(factor, shape, &places)?;
             product = b.mul(product, factor)?;
         }
         self.rebuild.replace(id, product);
@@ -228,6 +317,57 @@ mod tests {
                 assert!(far < 0.02 * size, "{number} {turned}: {far} of {size}");
             }
         }
+    }
+
+    /// A matrix of floats is rounded if the program only reads it, once where it writes nothing, and else for as many rows as pay for it.
+    #[test]
+    fn matrices_that_are_only_read_are_rounded_by_rows() {
+        let seen = |roles: [InputRole; 2], rows: usize, writes: &[&str], is_shown_twice: bool| {
+            let mut graph = Graph::default();
+            let mut b = kernfusion_ir::Builder::new(&mut graph, Origin::default());
+            let mut input = |name: &str, role, shape: &[usize]| {
+                b.op(Input { name: name.into(), role, ty: TensorType::new(DType::F32, shape) }, &[]).unwrap()
+            };
+            let terms = LEAST_TERMS;
+            let of_x = if is_shown_twice { [rows / 2, terms] } else { [rows, terms] };
+            let x = input("x", roles[0], &of_x);
+            let w = input("w", roles[1], &[terms, LEAST_COLUMNS]);
+            let written = input("state", InputRole::State, &[1]);
+            let shown = match is_shown_twice {
+                true => {
+                    let twice = b.broadcast(x, &[2, rows / 2, terms], &[1, 2]).unwrap();
+                    b.reshape(twice, &[rows, terms]).unwrap()
+                }
+                false => x,
+            };
+            let half = b.full_like(0.5, w).unwrap();
+            let scaled = b.mul(w, half).unwrap();
+            let (lhs_contract, rhs_contract) = (vec![1], vec![0]);
+            let dot = DotGeneral {
+                lhs_batch: vec![],
+                rhs_batch: vec![],
+                lhs_contract,
+                rhs_contract,
+                dtype: DType::F32,
+            };
+            let y = b.op(dot, &[shown, scaled]).unwrap();
+            graph.output("y", y);
+            for &name in writes {
+                graph.update(name, if name == "w" { w } else { written });
+            }
+            let mut rounded = graph.clone();
+            use_int8_products(&mut rounded).unwrap();
+            let casts = rounded.ids().filter(|&id| rounded[id].ty.dtype == DType::I8).count();
+            assert_eq!(has_int8_products(&graph), casts == 2 || rows < LEAST_ROWS && writes == ["state"]);
+            casts == 2
+        };
+        use InputRole::{Data, State};
+        assert!(seen([Data, State], 2, &[], false));
+        assert!(!seen([Data, State], 2, &["w"], false), "it is trained");
+        assert!(!seen([Data, State], LEAST_ROWS - 1, &["state"], false), "too few rows");
+        assert!(seen([Data, State], LEAST_ROWS, &["state"], false));
+        assert!(!seen([Data, Data], 64, &[], false) && !seen([State, State], 64, &[], false));
+        assert!(!seen([Data, State], 64, &[], true), "each number would be rounded twice");
     }
 
     /// x times a matrix of bytes with a scale for each row, or the other way round.

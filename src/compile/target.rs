@@ -12,8 +12,8 @@ use kernfusion_cpu::{CpuBackend, Options, gemm};
 #[cfg(feature = "cuda")]
 use kernfusion_cuda::{CudaBackend, Device};
 use kernfusion_ir::kernel::Accepts;
-use kernfusion_ir::{DType, Graph, InputRole, Op, ValueId};
-use kernfusion_passes::WeightType;
+use kernfusion_ir::{DType, Graph};
+use kernfusion_passes::{WeightType, has_int8_products};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -57,8 +57,9 @@ pub enum Precision {
     /// Products take `bf16` operands and sum in `f32`; compiled programs also keep activations for backward as `bf16`.
     /// Parameters, statistics, losses and the optimizer stay `f32`.
     Bf16,
-    /// Where a matrix that is only read is kept as [`WeightType::Int8`], what it is multiplied with is rounded to bytes, too, with a scale for
-    /// each row, and products are sums of whole numbers. All other products are of `f32`. On CPUs.
+    /// Matrices that are only read, and what they are multiplied with, are rounded to bytes with a scale for each row, and their products are sums of
+    /// whole numbers. All other products are of `f32`. Matrices that are kept as [`WeightType::Int8`] are bytes already; a program that writes no state
+    /// rounds others once, one that does, such as a decoder, in each run, and only for products of 32 rows or more. On CPUs.
     Int8,
 }
 
@@ -429,21 +430,13 @@ impl Target {
     /// Whether there are products of this number type in a program.
     ///
     /// # Errors
-    /// Products of int8, in a program that keeps no matrix as int8, or on a GPU.
+    /// Products of int8, in a program without matrices that it only reads, or on a GPU.
     pub fn check_products(&self, graph: &Graph) -> Result<()> {
-        let is_bytes = |value: ValueId| {
-            let is_state = matches!(&graph[value].op, Op::Input(input) if input.role == InputRole::State);
-            is_state && graph[value].ty.dtype == DType::I8
-        };
-        let is_matrix = |id: ValueId| {
-            let node = &graph[id];
-            matches!(node.op, Op::Cast(_)) && node.ty.dtype.is_float() && is_bytes(node.operands[0])
-        };
         let reason = match self.precision {
             Precision::Int8 if self.is_on_gpu() => "products of int8 are for CPUs",
-            Precision::Int8 if !graph.ids().any(is_matrix) => {
-                "products of int8 multiply matrices that are only read and kept as int8, and this program has none: \
-                 keep its matrices as int8, or multiply in f32 or bf16"
+            Precision::Int8 if !has_int8_products(graph) => {
+                "products of int8 multiply matrices that a program only reads, and this one has none, or none that is large enough: \
+                 multiply in f32 or bf16"
             }
             _ => return Ok(()),
         };

@@ -223,8 +223,8 @@ fn size(text: &str) -> std::result::Result<usize, String> {
 /// The number type of matrix products.
 #[derive(clap::Args)]
 pub(crate) struct PrecisionArgs {
-    /// Number type of matrix products; parameters and optimizer stay f32. With int8, for models that are only read on a CPU, matrices are kept
-    /// as int8 and what they multiply is rounded to it, row by row
+    /// Number type of matrix products; parameters and optimizer stay f32. With int8, for models that are only read on a CPU, matrices and what
+    /// they multiply are rounded to it, row by row
     #[arg(long, value_enum, value_name = "DTYPE", default_value = "f32")]
     dtype: DtypeArg,
 }

@@ -11,7 +11,7 @@ use kernfusion_ir::kernel::{
     BufferId, Domain, Form, Index, Instr, InstrKind, Kernel, Operand, Product, Refusal, Region, Scalar,
     Store, StoreMode, reshaped,
 };
-use kernfusion_ir::{DotGeneral, Graph, KernelEntry, Op, Reduce, ScatterAdd, ValueId};
+use kernfusion_ir::{DType, DotGeneral, Graph, KernelEntry, Op, Reduce, ScatterAdd, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of nodes that may become a kernel.
@@ -481,10 +481,10 @@ impl Candidate<'_> {
             InstrKind::Load { index, guard, .. }
                 if guard.is_empty() && chooses_matrix(index, &region, space) =>
             {
+                // Bytes stay bytes: in another order they would be stored as what products see.
+                let has_order = || !rearranges(index, space) || region.instr(packed).dtype == DType::I8;
                 let is_packed_fast = match self.free[value.index()] {
-                    true => {
-                        is_matrix(index, space) || !rearranges(index, space) && lies_in_runs(index, space)
-                    }
+                    true => is_matrix(index, space) || has_order() && lies_in_runs(index, space),
                     false => computing.is_empty() || is_matrix(index, space) || !overlaps(index, space),
                 };
                 if !is_packed_fast {

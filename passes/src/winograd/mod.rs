@@ -20,11 +20,10 @@
 mod convolution;
 
 use crate::fuse::cost;
-use crate::{Rebuild, window_sums};
+use crate::{Rebuild, parameters, window_sums};
 use convolution::{Convolution, Form, Image};
 use kernfusion_ir::{
-    Builder, Compare, DType, DotGeneral, Gather, Graph, InputRole, Iota, Op, Result, TensorType, ValueId,
-    Windows,
+    Builder, Compare, DType, DotGeneral, Gather, Graph, Iota, Result, TensorType, ValueId, Windows,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,25 +61,9 @@ const A: [[f64; PRODUCTS]; ROWS] = [
 ];
 
 pub(crate) fn multiply_less(graph: &mut Graph) -> Result<()> {
-    let read_only = !graph.outputs().iter().any(|output| output.updates_state);
-    let of_states = if read_only { of_states_alone(graph) } else { BTreeSet::new() };
-    multiply_less_where(graph, |convolution| convolution.is_worth_it(&of_states))
-}
-
-/// The values of which every input is a state.
-fn of_states_alone(graph: &Graph) -> BTreeSet<ValueId> {
-    let mut found = BTreeSet::new();
-    for id in graph.ids() {
-        let node = &graph[id];
-        let is_one = match &node.op {
-            Op::Input(input) => input.role == InputRole::State,
-            _ => node.operands.iter().all(|operand| found.contains(operand)),
-        };
-        if is_one {
-            found.insert(id);
-        }
-    }
-    found
+    let prepared =
+        if parameters::is_read_only(graph) { parameters::computed_of(graph) } else { BTreeSet::new() };
+    multiply_less_where(graph, |convolution| convolution.is_worth_it(&prepared))
 }
 
 fn multiply_less_where(graph: &mut Graph, is_chosen: impl Fn(&Convolution) -> bool) -> Result<()> {
@@ -303,7 +286,7 @@ mod tests {
     use crate::{PIPELINE, grad, run};
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
     use kernfusion_ir::samples::difference;
-    use kernfusion_ir::{Origin, ReduceOp};
+    use kernfusion_ir::{InputRole, Op, Origin, ReduceOp};
     use proptest::prelude::*;
 
     /// A convolution of an image with weights, and its padding; the sizes beside, and along the width places, steps and their distance.

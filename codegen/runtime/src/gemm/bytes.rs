@@ -46,7 +46,13 @@ pub(super) trait Format {
     /// # Safety
     /// So many bytes at `from`, and room for their words.
     unsafe fn words(from: *const i8, count: usize, out: *mut u32);
+
+    /// The word of four bytes, of which it takes the first [`VALUES`](Self::VALUES).
+    fn word(values: [i8; MOST_VALUES]) -> u32;
 }
+
+/// The most bytes of a word.
+const MOST_VALUES: usize = 4;
 
 /// Words of two numbers of 16 bits.
 pub(super) struct Halves;
@@ -67,6 +73,12 @@ impl Format for Halves {
             }
         }
     }
+
+    #[inline(always)]
+    fn word([first, second, ..]: [i8; MOST_VALUES]) -> u32 {
+        let half = |value: i8| u32::from(i16::from(value) as u16);
+        half(first) | half(second) << 16
+    }
 }
 
 /// Words of four bytes, those of B unsigned.
@@ -80,6 +92,11 @@ impl Format for Quads {
     unsafe fn words(from: *const i8, count: usize, out: *mut u32) {
         // SAFETY: the caller's contract.
         unsafe { quads(from, count, out) }
+    }
+
+    #[inline(always)]
+    fn word(values: [i8; MOST_VALUES]) -> u32 {
+        quad(values)
     }
 }
 
@@ -97,6 +114,11 @@ impl Format for TileQuads {
         // SAFETY: the caller's contract.
         unsafe { quads(from, count, out) }
     }
+
+    #[inline(always)]
+    fn word(values: [i8; MOST_VALUES]) -> u32 {
+        quad(values)
+    }
 }
 
 /// Bytes as they lie, and zeros up to a whole word.
@@ -108,6 +130,11 @@ unsafe fn quads(from: *const i8, count: usize, out: *mut u32) {
         from.copy_to_nonoverlapping(out, count);
         out.add(count).write_bytes(0, count.next_multiple_of(4) - count);
     }
+}
+
+#[inline(always)]
+fn quad(values: [i8; MOST_VALUES]) -> u32 {
+    u32::from_le_bytes(values.map(|value| value as u8))
 }
 
 /// Added to four bytes without a carry, it makes signed ones 128 larger and unsigned.
@@ -126,34 +153,86 @@ unsafe fn start_of(row: *const i8, count: usize) -> i32 {
     -128 * sum
 }
 
-/// Values of k of one row (or column): as they lie, or gathered in `room`.
-#[inline(always)]
-unsafe fn line(source: &Source<'_>, outer: usize, depth: usize, room: &mut [i8; 4 * KC]) -> *const i8 {
-    if source.k.unit() {
-        return source.at(outer, 0).cast();
-    }
-    for (p, place) in room.iter_mut().enumerate().take(depth) {
-        // SAFETY: the caller's contract.
-        *place = unsafe { *source.at(outer, p).cast() };
-    }
-    room.as_ptr()
+/// Words from values `first..` of k of `N` neighbouring rows (or columns), which lie across k.
+struct Across<'a, const N: usize> {
+    source: &'a Source<'a>,
+    /// How many of the rows there are.
+    count: usize,
+    /// Whether they are all there, side by side.
+    are_run: bool,
 }
+
+impl<'a, const N: usize> Across<'a, N> {
+    /// Those of the first `count` rows of a source, `N` at most.
+    #[inline(always)]
+    fn new(source: &'a Source<'a>, count: usize) -> Self {
+        let are_run = || match source.outer {
+            Offsets::Strided(stride) => stride == 1,
+            Offsets::Table(table) => table[..N].windows(2).all(|pair| pair[1] == pair[0] + 1),
+        };
+        Across { source, count, are_run: count == N && are_run() }
+    }
+
+    /// The words of values `first..` of k, of which there are `depth` in all; beyond rows and values are zeros.
+    ///
+    /// # Safety
+    /// The source has these elements.
+    #[inline(always)]
+    unsafe fn words<F: Format>(&self, first: usize, depth: usize) -> [u32; N] {
+        let mut rows = [[0; N]; MOST_VALUES];
+        for (p, row) in (first..depth).zip(&mut rows[..F::VALUES]) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                if self.are_run {
+                    *row = self.source.at(0, p).cast::<[i8; N]>().read();
+                } else {
+                    for (i, value) in row.iter_mut().enumerate().take(self.count) {
+                        *value = self.source.at(i, p).cast::<i8>().read();
+                    }
+                }
+            }
+        }
+        let mut words = [0; N];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = F::word([rows[0][i], rows[1][i], rows[2][i], rows[3][i]]);
+        }
+        words
+    }
+}
+
+/// Rows of A that are packed together where they lie across k.
+const ROWS_ACROSS: usize = 16;
 
 /// # Safety
 /// As `PackA`; the source has these elements.
 #[inline(always)]
 pub(super) unsafe fn pack_a<F: Format>(source: &Source<'_>, rows: usize, depth: usize, out: *mut u32) {
-    let mut room = [0; 4 * KC];
     let words = depth.div_ceil(F::VALUES);
+    let row_of = |i: usize| out.wrapping_add(i * LDA);
+    if !source.k.unit() {
+        for first in (0..rows).step_by(ROWS_ACROSS) {
+            let count = ROWS_ACROSS.min(rows - first);
+            let source = source.from(first, 0);
+            let across = Across::<ROWS_ACROSS>::new(&source, count);
+            for w in 0..words {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let words = across.words::<F>(w * F::VALUES, depth);
+                    (0..count).for_each(|i| row_of(first + i).add(w).write(words[i]));
+                }
+            }
+        }
+    }
     for i in 0..rows {
-        let out = out.wrapping_add(i * LDA);
+        let row = row_of(i);
         // SAFETY: the caller's contract.
         unsafe {
-            let row = line(source, i, depth, &mut room);
-            F::words(row, depth, out);
-            out.add(words).write_bytes(0, words.next_multiple_of(F::STEP) - words);
+            if source.k.unit() {
+                F::words(source.at(i, 0).cast(), depth, row);
+            }
+            row.add(words).write_bytes(0, words.next_multiple_of(F::STEP) - words);
             if F::IS_RAISED {
-                out.add(START).cast::<i32>().write(start_of(row, depth));
+                row.add(START).cast::<i32>().write(start_of(row.cast(), depth));
             }
         }
     }
@@ -208,16 +287,31 @@ pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
     if unsafe { pack_words_of_b::<F, NR>(source, columns, depth, out, panels) } {
         return;
     }
-    let (mut room, mut words) = ([0; 4 * KC], [0; 2 * KC]);
+    let raised = if F::IS_RAISED { RAISED } else { 0 };
+    if !source.k.unit() {
+        for first in (0..columns).step_by(NR) {
+            let panel = out.wrapping_add(first / NR * panels.stride);
+            let source = source.from(first, 0);
+            let across = Across::<NR>::new(&source, NR.min(columns - first));
+            for w in 0..panels.words {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let words = across.words::<F>(w * F::VALUES, depth);
+                    panel.add(w * NR).cast::<[u32; NR]>().write(words.map(|word| word ^ raised));
+                }
+            }
+        }
+        return;
+    }
+    let mut words = [0; 2 * KC];
     for j in 0..columns.next_multiple_of(NR) {
         let out = out.wrapping_add(j / NR * panels.stride + j % NR);
         // SAFETY: the caller's contract; columns beyond the last one are zeros.
         unsafe {
             words[..panels.words].fill(0);
             if j < columns {
-                F::words(line(source, j, depth, &mut room), depth, words.as_mut_ptr());
+                F::words(source.at(j, 0).cast(), depth, words.as_mut_ptr());
             }
-            let raised = if F::IS_RAISED { RAISED } else { 0 };
             for (w, word) in words[..panels.words].iter().enumerate() {
                 out.add(w * NR).write(word ^ raised);
             }
