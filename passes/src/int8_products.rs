@@ -22,9 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const LARGEST: f64 = 127.0;
 /// What the largest number of a row counts as at least: rows of zeros stay zeros.
 const LEAST: f64 = 1e-30;
-/// Shorter sums, and products with fewer columns, are quicker than rounding what is multiplied.
+/// Shorter sums, and products that multiply each number fewer times, are quicker than rounding what is multiplied.
 const LEAST_TERMS: usize = 32;
-const LEAST_COLUMNS: usize = 64;
+const LEAST_USES: usize = 64;
 /// Products of fewer rows are quicker than rounding the matrix for them.
 const LEAST_ROWS: usize = 32;
 
@@ -62,12 +62,11 @@ struct Matrices<'a> {
 /// A product with such a matrix.
 struct Product<'a> {
     dot: &'a DotGeneral,
-    operands: [ValueId; 2],
-    sides: [Side; 2],
+    rows: [Rows; 2],
     /// Which operand the matrix is.
     of_matrix: usize,
     /// Its bytes, if that is what it is kept as.
-    bytes: Option<Bytes<'a>>,
+    bytes: Option<Bytes>,
 }
 
 impl<'a> Matrices<'a> {
@@ -87,7 +86,7 @@ impl<'a> Matrices<'a> {
         if !is_f32 || dot.lhs_contract.is_empty() {
             return None;
         }
-        let bytes = [0, 1].map(|side| Bytes::of(self.graph, operands[side], &sides[side].summed));
+        let bytes = [0, 1].map(|side| Bytes::of(self.graph, operands[side], &sides[side]));
         let (of_matrix, bytes) = match bytes {
             [Some(_), Some(_)] => return None,
             [Some(bytes), None] => (0, Some(bytes)),
@@ -101,50 +100,102 @@ impl<'a> Matrices<'a> {
                 let count = |side: usize| sides[side].rows(shapes[side], dot.lhs_batch.len());
                 let terms: usize = sides[0].summed.iter().map(|&axis| shapes[0][axis]).product();
                 let other = 1 - of_matrix;
+                let rounded = self.graph[seen(self.graph, operands[other])].ty.elements();
+                let multiplications = self.graph[id].ty.elements() * terms;
                 let is_worth_it = terms >= LEAST_TERMS
-                    && count(of_matrix) >= LEAST_COLUMNS
-                    && count(other) >= self.least_rows
-                    && !repeats(self.graph, operands[other]);
+                    && multiplications >= LEAST_USES * rounded
+                    && count(other) >= self.least_rows;
                 if !is_worth_it {
                     return None;
                 }
                 (of_matrix, None)
             }
         };
-        Some(Product { dot, operands, sides, of_matrix, bytes })
+        let mut rows = [0, 1].map(|side| Rows::along(operands[side], &sides[side]));
+        if bytes.is_none() {
+            let other = 1 - of_matrix;
+            rows[other] = Rows::of(self.graph, operands[other], &sides[other])?;
+        }
+        Some(Product { dot, rows, of_matrix, bytes })
     }
 }
 
-/// Whether a value shows elements of another one several times, as windows of an image do: each time they would be rounded.
-fn repeats(graph: &Graph, value: ValueId) -> bool {
-    let mut seen = value;
-    while let KernelEntry::View = graph[seen].op.entry() {
-        seen = graph[seen].operands[0];
+/// The value whose elements a value shows.
+fn seen(graph: &Graph, value: ValueId) -> ValueId {
+    match graph[value].op.entry() {
+        KernelEntry::View => seen(graph, graph[value].operands[0]),
+        _ => value,
     }
-    graph[seen].ty.elements() < graph[value].ty.elements()
+}
+
+/// How an operand is rounded.
+struct Rows {
+    /// What is rounded.
+    value: ValueId,
+    /// Along these axes it has one scale; the largest number along those of one step is that of the next one.
+    steps: Vec<Vec<usize>>,
+    /// What the operand shows of it: views, the last one first.
+    views: Vec<ValueId>,
+    /// In the result, of each axis that is left.
+    places: Vec<usize>,
+}
+
+impl Rows {
+    /// An operand with a scale for each row.
+    fn along(value: ValueId, side: &Side) -> Rows {
+        let mut summed = side.summed.clone();
+        summed.sort_unstable();
+        let places = side.places.iter().copied().flatten().collect();
+        Rows { value, steps: vec![summed], views: vec![], places }
+    }
+
+    /// The same, or, of windows that show numbers of an image several times, the images `[images, channels, ..]`, each with one scale, if views
+    /// leave the first axis where it is.
+    fn of(graph: &Graph, value: ValueId, side: &Side) -> Option<Rows> {
+        let image = seen(graph, value);
+        let shape = &graph[image].ty.shape;
+        if graph[image].ty.elements() >= graph[value].ty.elements() {
+            return Some(Rows::along(value, side));
+        }
+        let (mut views, mut at) = (vec![], value);
+        while at != image {
+            views.push(at);
+            let keeps_first = match &graph[at].op {
+                Op::Permute(permute) => permute.axes[0] == 0,
+                Op::Windows(_) | Op::Reshape(_) => graph[at].ty.shape[0] == shape[0],
+                _ => false,
+            };
+            if !keeps_first {
+                return None;
+            }
+            at = graph[at].operands[0];
+        }
+        let steps = vec![(2..shape.len()).collect(), vec![1]];
+        let is_image = shape.len() > 2;
+        Some(Rows { value: image, steps, views, places: vec![side.places[0]?] }).filter(|_| is_image)
+    }
 }
 
 /// A matrix of bytes as a product reads it.
-struct Bytes<'a> {
+struct Bytes {
     /// The bytes, widened.
     wide: ValueId,
-    /// What they are multiplied by, with the axes of the matrix that it has.
-    scales: Option<(ValueId, &'a [usize])>,
+    /// What they are multiplied by, and where its axes are in the result.
+    scales: Option<(ValueId, Vec<usize>)>,
 }
 
-impl<'a> Bytes<'a> {
-    /// What a value is, if it is bytes times numbers that are the same along the axes that are summed.
-    fn of(graph: &'a Graph, value: ValueId, summed: &[usize]) -> Option<Self> {
+impl Bytes {
+    /// What an operand is, if it is bytes times numbers that are the same along the axes that are summed.
+    fn of(graph: &Graph, value: ValueId, side: &Side) -> Option<Self> {
         if is_widened(graph, value) {
             return Some(Bytes { wide: value, scales: None });
         }
         let node = &graph[value];
         let Op::Binary(Binary::Mul) = node.op else { return None };
         let scaled = |wide: ValueId, scales: ValueId| match &graph[scales].op {
-            Op::Broadcast(spread)
-                if is_widened(graph, wide) && !spread.axes.iter().any(|axis| summed.contains(axis)) =>
-            {
-                Some(Bytes { wide, scales: Some((graph[scales].operands[0], &spread.axes)) })
+            Op::Broadcast(spread) if is_widened(graph, wide) => {
+                let places: Option<Vec<_>> = spread.axes.iter().map(|&axis| side.places[axis]).collect();
+                Some(Bytes { wide, scales: Some((graph[scales].operands[0], places?)) })
             }
             _ => None,
         };
@@ -153,7 +204,7 @@ impl<'a> Bytes<'a> {
 }
 
 /// Whether a value is bytes that were widened, or a view of these.
-fn is_widened(graph: &Graph, value: ValueId) -> bool {
+pub(crate) fn is_widened(graph: &Graph, value: ValueId) -> bool {
     let node = &graph[value];
     match &node.op {
         Op::Cast(_) => graph[node.operands[0]].ty.dtype == DType::I8,
@@ -199,28 +250,26 @@ impl Side {
 struct Rounding<'a> {
     old: &'a Graph,
     rebuild: Rebuild<'a>,
-    /// Old values whose rows along these axes were rounded: as bytes, widened, and what rows must be multiplied by.
-    rounded: BTreeMap<(ValueId, Vec<usize>), [ValueId; 2]>,
+    /// Old values whose rows along the axes of these steps were rounded: as bytes, widened, and what rows must be multiplied by.
+    rounded: BTreeMap<(ValueId, Vec<Vec<usize>>), [ValueId; 2]>,
 }
 
 impl Rounding<'_> {
     fn product(&mut self, id: ValueId, product: Product) -> Result<()> {
-        let Product { dot, operands, sides, of_matrix, bytes } = product;
-        let mut read = operands;
-        let mut factors = vec![];
-        for (side, Side { summed, places }) in sides.iter().enumerate() {
+        let Product { dot, rows, of_matrix, bytes } = product;
+        let (mut read, mut factors) = (vec![], vec![]);
+        for (side, rows) in rows.iter().enumerate() {
             match bytes.as_ref().filter(|_| side == of_matrix) {
                 Some(Bytes { wide, scales }) => {
-                    read[side] = self.rebuild.place(*wide);
-                    if let Some((scales, axes)) = scales {
-                        let place = |&axis: &usize| places[axis].expect("it is not summed");
-                        factors.push((self.rebuild.place(*scales), axes.iter().map(place).collect()));
-                    }
+                    read.push(self.rebuild.place(*wide));
+                    factors.extend(
+                        scales.as_ref().map(|(scales, places)| (self.rebuild.place(*scales), places.clone())),
+                    );
                 }
                 None => {
-                    let [rows, scales] = self.rounded(operands[side], summed)?;
-                    read[side] = rows;
-                    factors.push((scales, places.iter().copied().flatten().collect::<Vec<_>>()));
+                    let [wide, scales] = self.rounded(rows)?;
+                    read.push(self.shown(wide, &rows.views)?);
+                    factors.push((scales, rows.places.clone()));
                 }
             }
         }
@@ -239,18 +288,25 @@ impl Rounding<'_> {
         Ok(())
     }
 
-    /// A value with its rows along these axes as bytes, widened again, and the factor of each row.
-    fn rounded(&mut self, value: ValueId, along: &[usize]) -> Result<[ValueId; 2]> {
-        let mut along = along.to_vec();
-        along.sort_unstable();
-        if let Some(&rounded) = self.rounded.get(&(value, along.clone())) {
+    /// What views, of which the last one comes first, show of a new value.
+    fn shown(&mut self, value: ValueId, views: &[ValueId]) -> Result<ValueId> {
+        let show =
+            |value, view: &ValueId| self.rebuild.builder(*view).op(self.old[*view].op.clone(), &[value]);
+        views.iter().rev().try_fold(value, show)
+    }
+
+    /// Rows as bytes, widened again, and the factor of each row.
+    fn rounded(&mut self, rows: &Rows) -> Result<[ValueId; 2]> {
+        let Rows { value, steps, .. } = rows;
+        let value = *value;
+        if let Some(&rounded) = self.rounded.get(&(value, steps.clone())) {
             return Ok(rounded);
         }
         let (x, shape) = (self.rebuild.place(value), &self.old[value].ty.shape);
-        let left: Vec<usize> = (0..shape.len()).filter(|axis| !along.contains(axis)).collect();
+        let left: Vec<usize> = (0..shape.len()).filter(|axis| !steps.concat().contains(axis)).collect();
         let mut b = self.rebuild.builder(value);
         let size = b.unary(Unary::Abs, x)?;
-        let largest = b.reduce(ReduceOp::Max, &along, size)?;
+        let largest = steps.iter().try_fold(size, |size, along| b.reduce(ReduceOp::Max, along, size))?;
         let least = b.full_like(LEAST, largest)?;
         let largest = b.binary(Binary::Max, largest, least)?;
         let whole = b.full_like(LARGEST, largest)?;
@@ -262,7 +318,7 @@ impl Rounding<'_> {
         let nearest = b.unary(Unary::Floor, raised)?;
         let bytes = b.cast(nearest, DType::I8)?;
         let wide = b.cast(bytes, DType::F32)?;
-        self.rounded.insert((value, along), [wide, scales]);
+        self.rounded.insert((value, steps.clone()), [wide, scales]);
         Ok([wide, scales])
     }
 }
@@ -271,7 +327,7 @@ impl Rounding<'_> {
 mod tests {
     use super::*;
     use kernfusion_ir::evaluate::{Array, Precision, evaluate_arrays};
-    use kernfusion_ir::{Input, InputRole, Origin, TensorType};
+    use kernfusion_ir::{Input, InputRole, Origin, TensorType, Windows};
     use std::collections::BTreeMap;
 
     /// Wherever axes of both operands lie, results are off by half a step for each number that was rounded at most.
@@ -331,7 +387,7 @@ mod tests {
             let terms = LEAST_TERMS;
             let of_x = if is_shown_twice { [rows / 2, terms] } else { [rows, terms] };
             let x = input("x", roles[0], &of_x);
-            let w = input("w", roles[1], &[terms, LEAST_COLUMNS]);
+            let w = input("w", roles[1], &[terms, LEAST_USES]);
             let written = input("state", InputRole::State, &[1]);
             let shown = match is_shown_twice {
                 true => {
@@ -370,6 +426,72 @@ mod tests {
         assert!(!seen([Data, State], 64, &[], true), "each number would be rounded twice");
     }
 
+    /// Windows of images see bytes of these, with one scale for each image.
+    #[test]
+    fn images_are_rounded_before_windows_see_them() {
+        let (images, channels, features, size) = (3, 8, 70, [9, 11]);
+        let summed = channels * 9;
+        let places = [size[0] - 2, size[1] - 2];
+        let mut graph = Graph::default();
+        let mut b = kernfusion_ir::Builder::new(&mut graph, Origin::default());
+        let mut input = |name: &str, role, shape: &[usize]| {
+            b.op(Input { name: name.into(), role, ty: TensorType::new(DType::F32, shape) }, &[]).unwrap()
+        };
+        let x = input("x", InputRole::Data, &[images, channels, size[0], size[1]]);
+        let w = input("w", InputRole::State, &[features, summed]);
+        let windows = Windows { places: vec![3, 3], stride: vec![1, 1], dilation: vec![1, 1] };
+        let windows = b.op(windows, &[x]).unwrap();
+        let turned = b.permute(windows, &[0, 1, 4, 5, 2, 3]).unwrap();
+        let columns = b.reshape(turned, &[images, summed, places[0] * places[1]]).unwrap();
+        let dot = DotGeneral {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract: vec![1],
+            rhs_contract: vec![1],
+            dtype: DType::F32,
+        };
+        let y = b.op(dot, &[w, columns]).unwrap();
+        graph.output("y", y);
+        let mut rounded = graph.clone();
+        use_int8_products(&mut rounded).unwrap();
+        let bytes = |id: &ValueId| rounded[*id].ty.dtype == DType::I8;
+        let shapes: Vec<_> = rounded.ids().filter(bytes).map(|id| rounded[id].ty.shape.clone()).collect();
+        assert_eq!(shapes, [vec![features, summed], graph[x].ty.shape.clone()]);
+        // Images whose numbers are far from each other in size.
+        let mut next = numbers(3);
+        let mut of = |id: ValueId| {
+            let ty = graph[id].ty.clone();
+            let image = ty.elements() / if id == x { images } else { 1 };
+            let values = (0..ty.elements()).map(|at| next() * 100f64.powi((at / image) as i32)).collect();
+            Array { ty, values }
+        };
+        let inputs = BTreeMap::from([("x".to_string(), of(x)), ("w".to_string(), of(w))]);
+        let results = [&graph, &rounded]
+            .map(|graph| evaluate_arrays(graph, inputs.clone(), Precision::Double).unwrap());
+        let [exact, found] = results.each_ref().map(|results| &results["y"].values);
+        let of_image = |at: usize| at / (places[0] * places[1]) % images;
+        for image in 0..images {
+            let part = |values: &[f64]| {
+                let mine = values.iter().enumerate().filter(|(at, _)| of_image(*at) == image);
+                mine.map(|(_, value)| *value).collect::<Vec<_>>()
+            };
+            let (exact, found) = (part(exact), part(found));
+            let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+            let error = norm(&mut exact.iter().zip(&found).map(|(x, y)| x - y));
+            let size = norm(&mut exact.iter().copied());
+            assert!(error > 0.0 && error < 0.02 * size, "{image}: {error} of {size}");
+        }
+    }
+
+    /// Numbers from −1 to 1.
+    fn numbers(seed: usize) -> impl FnMut() -> f64 {
+        let mut number = seed as u64 * 977 + 1;
+        move || {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 40) as f64 / (1u64 << 23) as f64 - 1.0
+        }
+    }
+
     /// x times a matrix of bytes with a scale for each row, or the other way round.
     fn program(
         x: &[usize],
@@ -395,11 +517,7 @@ mod tests {
         let operands = if turned { [matrix, x] } else { [x, matrix] };
         let y = b.op(dot.clone(), &operands).unwrap();
         graph.output("y", y);
-        let mut number = seed as u64 * 977 + 1;
-        let mut next = || {
-            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (number >> 40) as f64 / (1u64 << 23) as f64 - 1.0
-        };
+        let mut next = numbers(seed);
         let value = |(name, ty): (&str, TensorType)| {
             let mut one = || if ty.dtype == DType::I8 { (127.0 * next()).round() } else { next() };
             let values = (0..ty.elements()).map(|_| one()).collect();

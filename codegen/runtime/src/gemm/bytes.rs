@@ -10,7 +10,7 @@ use super::gemv::Dot;
 use super::line::Line;
 use super::microkernel::{Arithmetic, KC, LDA, TileOutput};
 #[cfg(target_arch = "x86_64")]
-use super::pack::x86::pack_b_f32;
+use super::pack::x86::{Pieces, pack_b_f32};
 use super::pack::{Block, Offsets, PanelSize, Source};
 use crate::math::vector::Lanes;
 use std::marker::PhantomData;
@@ -38,6 +38,8 @@ pub(super) trait Format {
     const VALUES: usize;
     /// Words that are multiplied at a time: there are zeros up to a multiple of them.
     const STEP: usize = 1;
+    /// Whether the processor has AVX-512, with instructions for bytes.
+    const IS_OF_AVX512: bool = false;
     /// Whether the bytes of B have 128 added to them.
     const IS_RAISED: bool = false;
 
@@ -86,6 +88,7 @@ pub(super) struct Quads;
 
 impl Format for Quads {
     const VALUES: usize = 4;
+    const IS_OF_AVX512: bool = true;
     const IS_RAISED: bool = true;
 
     #[inline(always)]
@@ -107,6 +110,7 @@ pub(super) struct TileQuads;
 #[cfg(target_arch = "x86_64")]
 impl Format for TileQuads {
     const VALUES: usize = 4;
+    const IS_OF_AVX512: bool = true;
     const STEP: usize = super::tiles::STEP;
 
     #[inline(always)]
@@ -153,24 +157,78 @@ unsafe fn start_of(row: *const i8, count: usize) -> i32 {
     -128 * sum
 }
 
-/// Words from values `first..` of k of `N` neighbouring rows (or columns), which lie across k.
+/// Where `N` neighbouring rows (or columns) begin, whose values lie across k.
+enum Places {
+    /// Side by side.
+    Run,
+    /// In runs of places that lie one or two apart, sixteen of all after the other, with AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    Pieces { pieces: [Pieces; 2], step: isize },
+    /// Anywhere.
+    Each,
+}
+
+/// `N` neighbouring rows (or columns) whose values lie across k, of which `count` are there.
 struct Across<'a, const N: usize> {
     source: &'a Source<'a>,
-    /// How many of the rows there are.
     count: usize,
-    /// Whether they are all there, side by side.
-    are_run: bool,
+    places: Places,
 }
 
 impl<'a, const N: usize> Across<'a, N> {
-    /// Those of the first `count` rows of a source, `N` at most.
+    /// The first `count` rows of a source.
     #[inline(always)]
-    fn new(source: &'a Source<'a>, count: usize) -> Self {
-        let are_run = || match source.outer {
-            Offsets::Strided(stride) => stride == 1,
-            Offsets::Table(table) => table[..N].windows(2).all(|pair| pair[1] == pair[0] + 1),
+    fn new<F: Format>(source: &'a Source<'a>, count: usize) -> Self {
+        let is_run = |places: &[isize]| places.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        let places = match source.outer {
+            Offsets::Strided(1) if count == N => Places::Run,
+            Offsets::Table(table) if count == N && is_run(&table[..N]) => Places::Run,
+            #[cfg(target_arch = "x86_64")]
+            Offsets::Strided(1) if F::IS_OF_AVX512 => {
+                Places::Pieces { pieces: Pieces::side_by_side(count), step: 1 }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Offsets::Table(table) if F::IS_OF_AVX512 => {
+                let step = source.outer.step_of_runs(count).unwrap_or(1);
+                let mut pieces = [Pieces::EMPTY; 2];
+                for (table, pieces) in table[..count].chunks(16).zip(&mut pieces) {
+                    *pieces = Pieces::of(table, step);
+                }
+                Places::Pieces { pieces, step }
+            }
+            _ => Places::Each,
         };
-        Across { source, count, are_run: count == N && are_run() }
+        Across { source, count, places }
+    }
+
+    /// Values `p` of k.
+    ///
+    /// # Safety
+    /// The source has them.
+    #[inline(always)]
+    unsafe fn values(&self, p: usize) -> [i8; N] {
+        let mut values = [0; N];
+        // SAFETY: the caller's contract.
+        unsafe {
+            match &self.places {
+                Places::Run => return self.source.at(0, p).cast::<[i8; N]>().read(),
+                #[cfg(target_arch = "x86_64")]
+                Places::Pieces { pieces, step } => {
+                    let row: *const i8 = self.source.base.cast::<i8>().wrapping_offset(self.source.k.at(p));
+                    let bytes = match *step {
+                        1 => Pieces::bytes_of_both::<1>(pieces, row),
+                        _ => Pieces::bytes_of_both::<2>(pieces, row),
+                    };
+                    return *bytes.first_chunk().expect("at most so many");
+                }
+                Places::Each => {
+                    for (i, value) in values.iter_mut().enumerate().take(self.count) {
+                        *value = self.source.at(i, p).cast::<i8>().read();
+                    }
+                }
+            }
+        }
+        values
     }
 
     /// The words of values `first..` of k, of which there are `depth` in all; beyond rows and values are zeros.
@@ -182,15 +240,7 @@ impl<'a, const N: usize> Across<'a, N> {
         let mut rows = [[0; N]; MOST_VALUES];
         for (p, row) in (first..depth).zip(&mut rows[..F::VALUES]) {
             // SAFETY: the caller's contract.
-            unsafe {
-                if self.are_run {
-                    *row = self.source.at(0, p).cast::<[i8; N]>().read();
-                } else {
-                    for (i, value) in row.iter_mut().enumerate().take(self.count) {
-                        *value = self.source.at(i, p).cast::<i8>().read();
-                    }
-                }
-            }
+            *row = unsafe { self.values(p) };
         }
         let mut words = [0; N];
         for (i, word) in words.iter_mut().enumerate() {
@@ -213,7 +263,7 @@ pub(super) unsafe fn pack_a<F: Format>(source: &Source<'_>, rows: usize, depth: 
         for first in (0..rows).step_by(ROWS_ACROSS) {
             let count = ROWS_ACROSS.min(rows - first);
             let source = source.from(first, 0);
-            let across = Across::<ROWS_ACROSS>::new(&source, count);
+            let across = Across::<ROWS_ACROSS>::new::<F>(&source, count);
             for w in 0..words {
                 // SAFETY: the caller's contract.
                 unsafe {
@@ -253,7 +303,7 @@ unsafe fn pack_words_of_b<F: Format, const NR: usize>(
 ) -> bool {
     let Offsets::Strided(stride) = source.outer else { return false };
     let are_words = source.k.unit() && stride % 4 == 0 && depth.is_multiple_of(4);
-    if F::VALUES != 4 || !are_words {
+    if !F::IS_OF_AVX512 || !are_words {
         return false;
     }
     let block = Block { base: source.base.cast(), outer: Offsets::Strided(stride / 4), k: source.k };
@@ -292,7 +342,7 @@ pub(super) unsafe fn pack_b<F: Format, const NR: usize>(
         for first in (0..columns).step_by(NR) {
             let panel = out.wrapping_add(first / NR * panels.stride);
             let source = source.from(first, 0);
-            let across = Across::<NR>::new(&source, NR.min(columns - first));
+            let across = Across::<NR>::new::<F>(&source, NR.min(columns - first));
             for w in 0..panels.words {
                 // SAFETY: the caller's contract.
                 unsafe {

@@ -51,7 +51,7 @@ const SIZES: [(usize, usize, usize, usize); 12] = [
 #[test]
 fn sums_are_exact_for_any_layout_and_number_of_threads() {
     let others = LIES.into_iter().flat_map(|lie| [(Lie::Sparse, lie), (lie, Lie::KUnit)]);
-    let small = others.flat_map(|lies| [SIZES[1], SIZES[5]].map(|size| (size, lies)));
+    let small = others.flat_map(|lies| [SIZES[1], SIZES[5], SIZES[6]].map(|size| (size, lies)));
     let all = SIZES.map(|size| (size, (Lie::KUnit, Lie::KUnit))).into_iter().chain(small);
     for isa in Isa::available() {
         for (size, lies) in all.clone() {
