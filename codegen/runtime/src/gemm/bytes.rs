@@ -158,6 +158,10 @@ unsafe fn start_of(row: *const i8, count: usize) -> i32 {
 }
 
 /// Where `N` neighbouring rows (or columns) begin, whose values lie across k.
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(clippy::large_enum_variant, reason = "it lives on the stack, for one panel")
+)]
 enum Places {
     /// Side by side.
     Run,
