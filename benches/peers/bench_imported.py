@@ -6,9 +6,10 @@
 
 A forward step gives the outputs of an evaluating model without gradients. A training step is the cross-entropy of the first output and
 "target" (the mean square where that has floats), its gradients and AdamW. Inputs are those of the file, the same in each step.
-int8: a forward step whose products with parameters are of bytes; outputs may be a tenth from those of f32 then, as root mean squares. PyTorch and
-onnxruntime quantize dynamically: linear layers (onnxruntime: MatMul and Gemm), with a scale for each column of a matrix in onnxruntime and one for
-all of it in PyTorch, and one for all activations of a product in both; ours has one for each column and each row.
+int8: a forward step whose products with parameters are of bytes; outputs may be a tenth from those of f32 then, as root mean squares. Ours has a scale
+for each column of a matrix and each row (of a convolution, each image), made anew in each step. PyTorch quantizes linear layers dynamically, with one
+scale for a matrix and one for all activations of a product; onnxruntime either MatMul and Gemm dynamically, with a scale for each column, or all that it
+can, convolutions among it, with scales of activations that it has found with these inputs before: whichever is faster.
 onnxruntime and tract run what torch.onnx.export writes (NAME.onnx, kept in the folder) with all their optimizations; they do not train.
 Rows have the keys of `kernfusion bench --json`. imported.sh measures all of them beside ours, in turn.
 """
@@ -20,6 +21,7 @@ import os
 import subprocess
 import tempfile
 import time
+import timeit
 from pathlib import Path
 
 import torch
@@ -205,14 +207,37 @@ def judge(arguments, output, model, tensors):
     print(f"{arguments.name}: {found:.1e} from PyTorch")
 
 
-def quantized(file):
-    """The ONNX file with matrices of bytes, kept beside it."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+def quantized(file, inputs):
+    """The ONNX file with matrices of bytes in both ways of onnxruntime, kept beside it; one that fails is left out."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    name = file.with_suffix(".int8.onnx")
-    if not name.exists():
+    class Inputs(CalibrationDataReader):
+        given = [inputs]
+
+        def get_next(self):
+            return self.given.pop() if self.given else None
+
+    def static(name):
+        with tempfile.TemporaryDirectory() as scratch:
+            prepared = Path(scratch, "prepared.onnx")
+            quant_pre_process(str(file), str(prepared))
+            quantize_static(str(prepared), str(name), Inputs(), quant_format=QuantFormat.QDQ, per_channel=True,
+                            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)
+
+    def dynamic(name):
         quantize_dynamic(file, name, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8)
-    return name
+
+    files = []
+    for way in (dynamic, static):
+        name = file.with_suffix(f".{way.__name__}.onnx")
+        try:
+            if not name.exists():
+                way(name)
+            files.append(name)
+        except Exception as error:
+            print(f"{name}: {error}")
+    return files
 
 
 def onnxruntime_step(arguments, model, tensors):
@@ -222,11 +247,21 @@ def onnxruntime_step(arguments, model, tensors):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = arguments.threads
     file = onnx_file(arguments.name, arguments.folder, model, tensors)
-    file = quantized(file) if arguments.work == "int8" else file
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    inputs = {given.name: tensors[given.name].numpy() for given in session.get_inputs()}
-    judge(arguments, torch.from_numpy(session.run(None, inputs)[0]), model, tensors)
-    return lambda: session.run(None, inputs)
+    inputs = {given.name: tensors[given.name].numpy() for given in onnxruntime.InferenceSession(file).get_inputs()}
+    steps = []
+    for file in quantized(file, inputs) if arguments.work == "int8" else [file]:
+        try:
+            session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+            judge(arguments, torch.from_numpy(session.run(None, inputs)[0]), model, tensors)
+        except (SystemExit, Exception) as error:
+            print(f"{file}: {error}")
+            continue
+        step = lambda session=session: session.run(None, inputs)
+        steps.append((min(timeit.repeat(step, number=1, repeat=5)), file.name, step))
+    if not steps:
+        raise SystemExit(f"{arguments.name}: onnxruntime does not run it, or its outputs are not PyTorch's")
+    print("onnxruntime:", *(f"{name} {1e3 * seconds:.1f} ms" for seconds, name, _ in steps))
+    return min(steps, key=lambda one: one[0])[2]
 
 
 def tract_row(arguments, model, tensors):

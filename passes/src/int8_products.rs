@@ -82,11 +82,15 @@ impl<'a> Matrices<'a> {
         let operands = [node.operands[0], node.operands[1]];
         let shapes = operands.map(|operand| &self.graph[operand].ty.shape[..]);
         let sides = Side::both(dot, shapes.map(<[usize]>::len));
-        let is_f32 = operands.iter().chain([&id]).all(|&value| self.graph[value].ty.dtype == DType::F32);
-        if !is_f32 || dot.lhs_contract.is_empty() {
+        let dtype = |value: ValueId| self.graph[value].ty.dtype;
+        let is_known = |value| matches!(dtype(value), DType::F32 | DType::BF16 | DType::F16);
+        if !operands.into_iter().chain([id]).all(is_known) || dot.lhs_contract.is_empty() {
             return None;
         }
-        let bytes = [0, 1].map(|side| Bytes::of(self.graph, operands[side], &sides[side]));
+        let bytes = [0, 1].map(|side| {
+            let of = |value| Bytes::of(self.graph, value, &sides[side]);
+            Some(operands[side]).filter(|&value| dtype(value) == DType::F32).and_then(of)
+        });
         let (of_matrix, bytes) = match bytes {
             [Some(_), Some(_)] => return None,
             [Some(bytes), None] => (0, Some(bytes)),
@@ -273,17 +277,18 @@ impl Rounding<'_> {
                 }
             }
         }
-        let shape = &self.old[id].ty.shape;
+        let ty = &self.old[id].ty;
         let mut b = self.rebuild.builder(id);
-        let mut product = b.op(dot.clone(), &read)?;
+        let mut product = b.op(DotGeneral { dtype: DType::F32, ..dot.clone() }, &read)?;
         for (factor, places) in factors {
             let mut order: Vec<usize> = (0..places.len()).collect();
             order.sort_unstable_by_key(|&axis| places[axis]);
             let places: Vec<usize> = order.iter().map(|&axis| places[axis]).collect();
             let factor = if order.is_sorted() { factor } else { b.permute(factor, &order)? };
-            let factor = b.broadcast(factor, shape, &places)?;
+            let factor = b.broadcast(factor, &ty.shape, &places)?;
             product = b.mul(product, factor)?;
         }
+        let product = b.cast(product, ty.dtype)?;
         self.rebuild.replace(id, product);
         Ok(())
     }
@@ -303,8 +308,10 @@ impl Rounding<'_> {
             return Ok(rounded);
         }
         let (x, shape) = (self.rebuild.place(value), &self.old[value].ty.shape);
-        let left: Vec<usize> = (0..shape.len()).filter(|axis| !steps.concat().contains(axis)).collect();
+        let along = steps.concat();
+        let left: Vec<usize> = (0..shape.len()).filter(|axis| !along.contains(axis)).collect();
         let mut b = self.rebuild.builder(value);
+        let x = b.cast(x, DType::F32)?;
         let size = b.unary(Unary::Abs, x)?;
         let largest = steps.iter().try_fold(size, |size, along| b.reduce(ReduceOp::Max, along, size))?;
         let least = b.full_like(LEAST, largest)?;
@@ -424,6 +431,47 @@ mod tests {
         assert!(seen([Data, State], LEAST_ROWS, &["state"], false));
         assert!(!seen([Data, Data], 64, &[], false) && !seen([State, State], 64, &[], false));
         assert!(!seen([Data, State], 64, &[], true), "each number would be rounded twice");
+    }
+
+    /// Products of 16 bits are rounded as those of `f32` are, and keep their type.
+    #[test]
+    fn products_of_16_bits_are_rounded() {
+        let mut graph = Graph::default();
+        let mut b = kernfusion_ir::Builder::new(&mut graph, Origin::default());
+        let mut narrow = |name: &str, role, shape: &[usize]| {
+            let ty = TensorType::new(DType::F32, shape);
+            let wide = b.op(Input { name: name.into(), role, ty }, &[]).unwrap();
+            b.cast(wide, DType::BF16).unwrap()
+        };
+        let [x, w] =
+            [narrow("x", InputRole::Data, &[3, 40]), narrow("w", InputRole::State, &[LEAST_USES, 40])];
+        let (lhs_contract, rhs_contract) = (vec![1], vec![1]);
+        let dot = DotGeneral {
+            lhs_batch: vec![],
+            rhs_batch: vec![],
+            lhs_contract,
+            rhs_contract,
+            dtype: DType::BF16,
+        };
+        let y = b.op(dot, &[x, w]).unwrap();
+        graph.output("y", y);
+        let mut rounded = graph.clone();
+        use_int8_products(&mut rounded).unwrap();
+        assert!(rounded.ids().any(|id| rounded[id].ty.dtype == DType::I8));
+        let mut next = numbers(9);
+        let mut of = |shape: &[usize]| {
+            let ty = TensorType::new(DType::F32, shape);
+            let values = (0..ty.elements()).map(|_| next()).collect();
+            Array { ty, values }
+        };
+        let inputs =
+            BTreeMap::from([("x".to_string(), of(&[3, 40])), ("w".to_string(), of(&[LEAST_USES, 40]))]);
+        let [exact, found] = [&graph, &rounded].map(|graph| {
+            evaluate_arrays(graph, inputs.clone(), Precision::Double).unwrap().remove("y").unwrap()
+        });
+        assert_eq!(found.ty, exact.ty);
+        let far = exact.values.iter().zip(&found.values).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+        assert!(far > 0.0 && far < 0.1, "{far}");
     }
 
     /// Windows of images see bytes of these, with one scale for each image.

@@ -9,7 +9,7 @@
 //! * [`GraphDiff`]: what a pass changed.
 //! * [`simplify`](simplify::simplify): equal and cheaper, in e-graphs.
 //! * [`MIXED_PRECISION`]: products of `bf16`, and `bf16` activations kept for backward.
-//! * [`INT8_PRODUCTS`]: products of bytes, where a matrix is kept as bytes.
+//! * [`INT8_PRODUCTS`]: products of bytes, where a matrix is only read.
 //! * [`OF_CPUS`]: fewer multiplications than a convolution has by itself.
 //! * [`OF_GPUS`]: what kernels of two products would otherwise compute or keep twice there.
 //! * [`quantize_weights`]: parameters kept as `bf16`, `f16`, bytes or half bytes, for programs that only read them.

@@ -171,11 +171,11 @@ pub const MIXED_PRECISION: &[Pass] = &[
     },
 ];
 
-/// The passes that let an `f32` program multiply whole numbers where a matrix is kept as bytes. They stand after [`PIPELINE`], which takes the
-/// scales of such a matrix behind its products.
+/// The passes that let an `f32` program multiply whole numbers where it only reads a matrix. They stand after [`PIPELINE`], which takes the
+/// scales of a matrix of bytes behind its products.
 pub const INT8_PRODUCTS: &[Pass] = &[Pass {
     name: "int8-products",
-    about: "rounds what is multiplied with a matrix of int8 to int8, row by row",
+    about: "rounds matrices that are only read, and what they multiply, to int8",
     run: |graph| quiet(int8_products::use_int8_products(graph)),
 }];
 

@@ -9,7 +9,7 @@ use kernfusion::scaling::{Link, Machine, StepTime};
 use kernfusion_codegen::Peaks;
 use serde_json::{Value, json};
 
-/// The share of a step's time that its floors are, as docs/benchmarks.md has it for steps of `thesis` on a processor with a tile unit: of products
+/// The share of a step's time that its floors are, as docs/benchmarks/xeon-tiles.md has it for steps of `thesis` on a processor with a tile unit: of products
 /// of `bf16` on that unit a quarter.
 fn usual_efficiency(precision: Precision, has_tiles: bool) -> f64 {
     if precision == Precision::Bf16 && has_tiles { 0.25 } else { 0.74 }
@@ -30,7 +30,7 @@ pub(crate) struct ScenarioArgs {
     /// And the bandwidth of memory, such as 400GB/s
     #[arg(long, value_name = "RATE", requires = "peak", value_parser = bandwidth)]
     bandwidth: Option<f64>,
-    /// Share of a rank's time that the floors of its kernels are [default: as measured in docs/benchmarks.md, 0.74; 0.25 in bf16 on a tile
+    /// Share of a rank's time that the floors of its kernels are [default: as measured in docs/benchmarks/xeon-tiles.md, 0.74; 0.25 in bf16 on a tile
     /// unit, or at a stated rate above twice that of f32]
     #[arg(long, value_name = "X", requires = "link", value_parser = efficiency)]
     efficiency: Option<f64>,

@@ -12,7 +12,7 @@
 //!
 //! Few warps keep no part of a multiprocessor busy all of the time: while one computes, another waits for what a third has. Mean value analysis of
 //! a closed network of queues (Reiser and Lavenberg, 1980) says how long they take. On an H100, attention took 1.5 and 1.9 times
-//! what the longest parts of its kernels do, and 1.09 and 0.96 times this (f32 and bf16, docs/benchmarks.md). Products of warpgroups whose operands all lie in shared memory go on by
+//! what the longest parts of its kernels do, and 1.09 and 0.96 times this (f32 and bf16, docs/benchmarks/gpu.md). Products of warpgroups whose operands all lie in shared memory go on by
 //! themselves, and no warp queues for them.
 
 use super::access::SECTOR;

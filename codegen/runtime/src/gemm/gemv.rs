@@ -129,7 +129,7 @@ const fn chains(rows: usize) -> usize {
 pub(super) const CACHE_LINE: usize = 64;
 const AHEAD: usize = 32 * CACHE_LINE;
 /// Bytes of a line of B up to which two are read side by side. Of longer ones four are, for one row, whose sums fit into registers. Both
-/// were fastest on an Intel Xeon with tiles (`docs/benchmarks.md`).
+/// were fastest on an Intel Xeon with tiles (`docs/benchmarks/xeon-tiles.md`).
 const SHORT: usize = 512;
 
 /// Several lines are read side by side where they are fetched ahead, or multiplied with many rows; the bits are the same.

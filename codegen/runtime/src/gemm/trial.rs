@@ -1,5 +1,5 @@
 //! Two ways of computing a product, whose results are the same bits: which one is faster depends on what memory and caches give, and on some
-//! machines one is by a third (`docs/benchmarks.md`). So the first runs of each product take both in turn.
+//! machines one is by a third (`docs/benchmarks/xeon-tiles.md`). So the first runs of each product take both in turn.
 
 use super::{Contraction, Element, Precision};
 use std::collections::HashMap;
